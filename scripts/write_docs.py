@@ -166,7 +166,7 @@ def _rightsizer_metrics() -> str:
 def _rightsizer_options() -> str:
     groups = (
         *(options.POLICY, options.PRICES, options.PROMETHEUS, options.CLUSTER, options.STATE),
-        *(options.INSTANCE, options.JOURNAL, options.SCHEDULE),
+        *(options.INSTANCE, options.JOURNAL, options.SCHEDULE, options.LOG),
     )
     rows = (
         (

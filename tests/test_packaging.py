@@ -34,7 +34,7 @@ def test_program_without_a_library_names_the_extra(
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert (run.returncode, run.stdout) == (1, "")
     assert run.stderr.splitlines() == [
-        f"gpu-{program}: the library {library} is missing; run in a checkout: pip install '.[{program}]'"
+        f"error: the library {library} is missing; run in a checkout: pip install '.[{program}]'"
     ]
 
 

@@ -16,9 +16,9 @@ import sys
 from collections.abc import Sequence
 
 from rightsizer.cli.flags import add_all
-from rightsizer.cli.messages import complain, start_log
-from rightsizer.cli.options import Formatter
-from rightsizer.errors import RightsizerError
+from rightsizer.cli.messages import complain, log_to_stderr, see_help
+from rightsizer.cli.options import Parser
+from rightsizer.errors import RightsizerError, UsageError
 
 INTERRUPTED = 130
 """What shells report for a program that ended by SIGINT."""
@@ -60,15 +60,22 @@ def _prepare() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code. No traceback ever reaches the user unless asked for by -vv."""
+    """Run one command; returns the exit code. Only --log-level debug shows a traceback."""
     _prepare()
-    arguments = parser().parse_args(argv)
-    start_log(arguments.verbose)
+    root = parser()
+    if "_ARGCOMPLETE" in os.environ:
+        import argcomplete  # noqa: PLC0415 - only when a shell asks for completions
+
+        argcomplete.autocomplete(root)
+    arguments = root.parse_args(argv)
+    log_to_stderr(arguments.log_level, as_json=arguments.log_format == "json")
     try:
         code: int = importlib.import_module(f"rightsizer.cli.{arguments.command}_command").run(arguments)
         sys.stdout.flush()
     except RightsizerError as error:
         complain(str(error))
+        if isinstance(error, UsageError):
+            see_help(arguments.prog)
         return error.exit_code
     except KeyboardInterrupt:
         complain("interrupted")
@@ -83,19 +90,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except Exception as error:
         logging.getLogger(__name__).debug("traceback", exc_info=True)
-        complain(f"internal error: {type(error).__name__}: {error}; -vv shows where, please report it")
+        problem = (
+            f"internal error: {type(error).__name__}: {error}: a bug in gpu-rightsizer, please report it"
+        )
+        complain(f"{problem}; --log-level debug shows where")
         return 1
     return code
 
 
 def parser() -> argparse.ArgumentParser:
     """All commands and flags."""
-    root = argparse.ArgumentParser(
+    root = Parser(
         prog="gpu-rightsizer",
         description="Finds GPU workloads that use less than they hold, and gives the rest back.",
         epilog=_EPILOG,
-        formatter_class=Formatter,
-        allow_abbrev=False,
     )
     version = importlib.metadata.version("gpu-rightsizer")
     root.add_argument("--version", action="version", version=f"gpu-rightsizer {version}")

@@ -20,7 +20,7 @@ from rightsizer.cli.cycle import (
     tell_people,
 )
 from rightsizer.cli.flag_values import span_of
-from rightsizer.cli.messages import complain
+from rightsizer.cli.messages import note
 from rightsizer.cli.options import wants_colour
 from rightsizer.cli.plan_session import Interrupts, Session, confirmed, require_answer, utc_now
 from rightsizer.cli.reporter import Telling, require_writable
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         gate = ActionGate(session.store, session.policy.policy.breaker, session.run, session.clock)
         require_state(session)
         lease = lease_of(arguments, secrets.token_hex(4))
-        stack.enter_context(LeaderElector(lease, is_optional=False, report=complain))
+        stack.enter_context(LeaderElector(lease, is_optional=False, report=note))
         session.cluster.before_writing = lease.require_held
         with counted(gate):
             _repair(context, arguments, telling, RepairPolicy(session.policy.policy, gate))

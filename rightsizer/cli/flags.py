@@ -1,6 +1,7 @@
 """The commands' flags and help texts. Imports nothing heavy, so that --help answers at once."""
 
 import argparse
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from rightsizer.cli.options import (
     PROMETHEUS,
     SCHEDULE,
     STATE,
-    Formatter,
+    add_choice,
     add_common,
     add_options,
 )
@@ -161,17 +162,16 @@ example:
 """
 
 _RBAC = """\
-Prints a service account with roles and bindings for kubectl apply: what it takes
-to plan, and of the rights to change things those that the actions of the
-policy's rules need, on the kinds that they are about, and no others. What makes
-these more than one may expect is told on stderr.
+Prints a service account with roles and bindings for kubectl apply: the
+rights to plan, and the write access that the actions of the policy need, only
+on the kinds that its rules select. Notes on stderr explain unexpected rights.
 """
 
 _ADMISSION = """\
-Prints ValidatingAdmissionPolicies for kubectl apply, by which the API server
-itself refuses our service account what the policy does not let it do: protected
-namespaces and classes, and all fields but those that our actions change. What of
-the policy they cannot say is told on stderr.
+Prints admission guardrails (ValidatingAdmissionPolicies) for kubectl apply.
+With them the API server refuses writes of gpu-rightsizer to protected
+namespaces and classes, and to fields that no action changes. Notes on stderr
+list the parts of the policy that they cannot express.
 """
 
 _INIT = """\
@@ -185,10 +185,53 @@ example:
 """
 
 
+_COMPLETION = """\
+Prints a script that completes commands, flags and their values in a shell.
+"""
+
+_COMPLETION_EPILOG = """\
+examples:
+  source <(gpu-rightsizer completion bash)
+  gpu-rightsizer completion zsh > ~/.zsh/completions/_gpu-rightsizer
+  gpu-rightsizer completion fish | source
+"""
+
+
+class _PrintCompletion(argparse.Action):
+    """Prints the completion script of a shell and exits."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,  # noqa: ARG002 - argparse's signature
+        values: Any,  # noqa: ANN401 - argparse's signature
+        option_string: str | None = None,  # noqa: ARG002 - argparse's signature
+    ) -> None:
+        """Print it."""
+        from argcomplete.shell_integration import shellcode  # noqa: PLC0415 - only for this command
+
+        sys.stdout.write(shellcode(["gpu-rightsizer"], shell=values))
+        parser.exit()
+
+
 def add_all(commands: Any) -> None:  # noqa: ANN401 - argparse does not name the type
     """Add every command."""
     for add in (_add_plan, _add_apply, _add_run, _add_undo, add_operating, _add_doctor, _add_policy):
         add(commands.add_parser)
+    completion = commands.add_parser(
+        "completion",
+        help="print completions for bash, zsh or fish",
+        description=_COMPLETION,
+        epilog=_COMPLETION_EPILOG,
+    )
+    add_choice(
+        completion,
+        "shell",
+        values=("bash", "zsh", "fish"),
+        metavar="SHELL",
+        action=_PrintCompletion,
+        help="bash, zsh or fish",
+    )
 
 
 def _add_plan(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
@@ -197,8 +240,6 @@ def _add_plan(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         help="say what every GPU workload uses and what should happen; only reads",
         description=_PLAN,
         epilog=_PLAN_EPILOG,
-        formatter_class=Formatter,
-        allow_abbrev=False,
     )
     parser.set_defaults(command="plan")
     parser.add_argument(
@@ -231,8 +272,6 @@ def _add_apply(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         help="show the plan, ask, and carry out what the policy enforces",
         description=_APPLY,
         epilog=_APPLY_EPILOG,
-        formatter_class=Formatter,
-        allow_abbrev=False,
     )
     parser.set_defaults(command="apply")
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
@@ -269,8 +308,6 @@ def _add_run(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         help="plan, and apply where told to, on a schedule; publish metrics",
         description=_RUN,
         epilog=_RUN_EPILOG,
-        formatter_class=Formatter,
-        allow_abbrev=False,
     )
     parser.set_defaults(command="run")
     parser.add_argument(
@@ -292,8 +329,6 @@ def _add_undo(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         help="list what was changed, or put it back",
         description=_UNDO,
         epilog=_UNDO_EPILOG,
-        formatter_class=Formatter,
-        allow_abbrev=False,
     )
     parser.set_defaults(command="undo")
     parser.add_argument("workloads", metavar="NAMESPACE/KIND/NAME", nargs="*", help="what to put back")
@@ -320,8 +355,6 @@ def _add_doctor(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         help="say what stands between you and a plan, and what to do about it; only reads",
         description=_DOCTOR,
         epilog=_DOCTOR_EPILOG,
-        formatter_class=Formatter,
-        allow_abbrev=False,
     )
     parser.set_defaults(command="doctor")
     parser.add_argument(
@@ -336,9 +369,7 @@ def _add_doctor(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _add_policy(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
-    parser = add_parser(
-        "policy", help="write, check or explain a policy file", description=_POLICY, formatter_class=Formatter
-    )
+    parser = add_parser("policy", help="write, check or explain a policy file", description=_POLICY)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     check = _add_policy_command(commands, "check", "tell everything that is wrong with a policy file", _CHECK)
     check.add_argument("file", metavar="FILE", nargs="?", help="the policy file, as --policy")
@@ -380,8 +411,6 @@ def _add_policy(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _add_policy_command(commands: Any, name: str, words: str, description: str) -> argparse.ArgumentParser:  # noqa: ANN401
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=words, description=description, formatter_class=Formatter, allow_abbrev=False
-    )
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=words, description=description)
     parser.set_defaults(command="policy", policy_command=name)
     return parser

@@ -1,39 +1,65 @@
-"""What goes to stderr: errors and the log. The one place where it is made safe to print.
+"""What goes to stderr: errors, notes and the log. The one place that makes them safe to print.
 
 Messages repeat what API servers, Prometheus and users wrote; none of it may reach a terminal as a command.
 """
 
+import datetime
+import json
 import logging
 import sys
 
 from rightsizer.text import safe_lines
 
-_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.datetime.fromtimestamp(record.created, tz=datetime.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class _Formatter(logging.Formatter):
-    """One record as text that is safe to print."""
-
+class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        """Also of a traceback, whose messages are no safer."""
-        return safe_lines(super().format(record))
+        line = f"{_time(record)} {record.levelname.lower():7} {record.getMessage()}"
+        return safe_lines(f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line)
 
 
-def start_log(verbosity: int) -> None:
-    """Log to stderr: warnings, with 1 what is done, with 2 every detail of it.
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["trace"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
 
-    Only our own loggers speak up: the libraries' would tell the bodies of answers, and Secrets are among them.
+
+def log_to_stderr(level: str, *, as_json: bool) -> None:
+    """Write log lines of at least `level` to standard error.
+
+    Of the libraries only warnings: their details have the bodies of responses, with Secrets among them.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Formatter("%(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(_Json() if as_json else _Text())
     root = logging.getLogger()
-    for ours in [one for one in root.handlers if isinstance(one.formatter, _Formatter)]:
-        root.removeHandler(ours)
+    for earlier in [one for one in root.handlers if isinstance(one.formatter, _Text | _Json)]:
+        root.removeHandler(earlier)
     root.addHandler(handler)
-    root.setLevel(logging.WARNING)
-    logging.getLogger("rightsizer").setLevel(_LEVELS[min(verbosity, len(_LEVELS) - 1)])
+    root.setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()]))
+    logging.getLogger("rightsizer").setLevel(level.upper())
 
 
 def complain(words: str) -> None:
-    """Tell a person why the program ends."""
-    print(safe_lines(f"gpu-rightsizer: {words}"), file=sys.stderr)  # noqa: T201
+    """Print why the program ends."""
+    print(safe_lines(f"error: {words}"), file=sys.stderr)  # noqa: T201
+
+
+def see_help(program: str) -> None:
+    """Print where the flags are explained; after the complaint about one."""
+    print(f"see {program} --help", file=sys.stderr)  # noqa: T201
+
+
+def note(words: str) -> None:
+    """Print something that a person should know while the program continues."""
+    print(safe_lines(f"note: {words}"), file=sys.stderr)  # noqa: T201

@@ -2,13 +2,12 @@
 
 import argparse
 from collections.abc import Callable
-from typing import Any
 
 from rightsizer.cli.options import (
     CLUSTER,
     POLICY_FILE,
     STATE,
-    Formatter,
+    add_choice,
     add_common,
     add_options,
     file_name,
@@ -118,11 +117,12 @@ def _add_namespace(parser: argparse.ArgumentParser) -> None:
 def _add_breaker(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     parser = _parser(add_parser, "breaker", "see or close the breaker", _BREAKER, _BREAKER_EPILOG)
     parser.set_defaults(command="breaker")
-    parser.add_argument(
+    add_choice(
+        parser,
         "breaker_command",
+        values=("show", "reset", "accept-growth"),
         metavar="COMMAND",
         nargs="?",
-        choices=("show", "reset", "accept-growth"),
         default="show",
         help="show, reset or accept-growth (default: show)",
     )
@@ -138,8 +138,7 @@ def _parser(
     description: str,
     epilog: str | None,
 ) -> argparse.ArgumentParser:
-    settings: dict[str, Any] = {"formatter_class": Formatter, "allow_abbrev": False}
-    return add_parser(name, help=words, description=description, epilog=epilog, **settings)
+    return add_parser(name, help=words, description=description, epilog=epilog)
 
 
 def _add_rest(parser: argparse.ArgumentParser) -> None:

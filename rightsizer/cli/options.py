@@ -2,22 +2,88 @@
 
 import argparse
 import dataclasses
+import difflib
 import os
 import pathlib
-from collections.abc import Callable, Collection
-from typing import TextIO
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, NoReturn, TextIO
 
+from rightsizer.cli.messages import complain, see_help
 from rightsizer.config import FIND_OUT, MAX_SAMPLES
+from rightsizer.errors import UsageError
 
 ENVIRONMENT_PREFIX = "GPU_RIGHTSIZER_"
 WIDTH = 80
 
 
-class Formatter(argparse.RawDescriptionHelpFormatter):
-    """Help of 80 columns whatever the terminal, so that it reads the same everywhere."""
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help of 80 columns in every terminal."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28, width=WIDTH)
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+class Parser(argparse.ArgumentParser):
+    """The flags of one command; the commands below it have the same kind of parser.
+
+    Args:
+        settings: As argparse has them.
+    """
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - argparse's
+        super().__init__(formatter_class=_Help, allow_abbrev=False, **settings)
+        self.set_defaults(prog=self.prog)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # noqa: ANN401 - argparse's
+        """Parse, and report an unknown flag with the flags of its own command."""
+        try:
+            parsed, unknown = super().parse_known_args(args, namespace)
+        except UsageError as error:
+            self.error(str(error))
+        if unknown:
+            self.error(self._unknown(unknown[0].partition("=")[0]))
+        return parsed, []
+
+    def _unknown(self, text: str) -> str:
+        if not text.startswith("-"):
+            return f'unexpected argument "{text}"'
+        if text in {"-n", "--namespace"}:
+            return f"unknown flag {text}; only pause and resume have it"
+        return f"unknown flag {text}{_did_you_mean(text, self._option_string_actions)}"
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401 - argparse's
+        if action.choices is not None and value not in action.choices:
+            raise UsageError(f"unknown command {value}{_did_you_mean(value, action.choices)}")
+
+    def error(self, message: str) -> NoReturn:
+        """Report a problem of the command line and exit."""
+        complain(message.removeprefix("argument "))
+        see_help(self.prog)
+        self.exit(UsageError.exit_code)
+
+
+def add_choice(
+    group: argparse._ActionsContainer,
+    *names: str,
+    values: Collection[str],
+    **settings: Any,  # noqa: ANN401 - argparse's
+) -> None:
+    """Add a flag or argument that is one of some words, on the command line and in the environment."""
+
+    def parse(text: str) -> str:
+        if text in values:
+            return text
+        known = f"must be one of {', '.join(values)}{_did_you_mean(text, values)}"
+        is_flag = names[-1].startswith("-")
+        what = f'{names[-1]} "{text}"' if is_flag else f"unknown {settings['metavar'].lower()} {text}"
+        raise UsageError(f"{what}: {known}")
+
+    group.add_argument(*names, type=parse, choices=tuple(values), **settings)
 
 
 def file_name(text: str) -> str:
@@ -36,6 +102,7 @@ class Option:
             has none.
         default: Its value where neither flag nor environment gives one; a string, as the environment's would be.
         read: What reads it from the command line; an empty variable counts as none.
+        choices: All values, if it has only some; an empty variable counts as none.
     """
 
     flag: str
@@ -43,6 +110,7 @@ class Option:
     help: str
     default: str | None = None
     read: Callable[[str], str] = str
+    choices: tuple[str, ...] = ()
 
     @property
     def variable(self) -> str:
@@ -112,7 +180,7 @@ SCHEDULE = (
     ),
     Option("--time-zone", "ZONE", "IANA time zone of the schedule", default="UTC"),
     Option("--jitter", "DURATION", "maximum random delay added to each run"),
-    Option("--listen-address", "HOST:PORT", "address of /metrics, /healthz and /readyz", default=":9401"),
+    Option("--listen", "HOST:PORT", "address of /metrics, /healthz and /readyz", default=":9401"),
 )
 STATE = (
     Option(
@@ -141,17 +209,39 @@ JOURNAL = (
 )
 
 
+LOG = (
+    Option(
+        "--log-level",
+        "LEVEL",
+        "debug, info, warning or error, on stderr; info adds requests, debug queries and decisions",
+        default="warning",
+        choices=("debug", "info", "warning", "error"),
+    ),
+    Option(
+        "--log-format",
+        "FORMAT",
+        "text or json",
+        default="text",
+        choices=("text", "json"),
+    ),
+)
+
+
 def add_options(parser: argparse.ArgumentParser, title: str, options: tuple[Option, ...]) -> None:
     """Add a group of flags; the environment's value is the default of each."""
     group = parser.add_argument_group(title)
     for option in options:
         default = os.environ.get(option.variable, option.default)
-        if option.read is not str:
+        if option.read is not str or option.choices:
             default = default or option.default
         words = f"{option.help} [env: {option.variable}]"
         if option.default:
             words += f" (default: {option.default})"
-        if option.metavar:
+        if option.choices:
+            add_choice(
+                group, option.flag, values=option.choices, metavar=option.metavar, default=default, help=words
+            )
+        elif option.metavar:
             group.add_argument(
                 option.flag, metavar=option.metavar, default=default, help=words, type=option.read
             )
@@ -179,27 +269,17 @@ def add_common(parser: argparse.ArgumentParser, forms: Collection[str] = ("table
     """Add the flags about what is printed; without forms there is nothing to choose."""
     group = parser.add_argument_group("output")
     if forms:
-        group.add_argument(
-            "-o",
-            "--output",
-            choices=tuple(forms),
-            default="table",
-            metavar="FORM",
-            help=f"{', '.join(forms)} (default: table)",
-        )
-    group.add_argument(
+        help_ = f"{', '.join(forms)} (default: table)"
+        add_choice(group, "-o", "--output", values=forms, metavar="FORMAT", default="table", help=help_)
+    add_choice(
+        group,
         "--color",
-        choices=("auto", "always", "never"),
+        values=("auto", "always", "never"),
+        metavar="WHEN",
         default="auto",
-        help="auto: on a terminal, unless NO_COLOR is set (default: auto)",
+        help="auto, always or never; auto: on a terminal, unless NO_COLOR is set (default: auto)",
     )
-    group.add_argument(
-        "--verbose",
-        "-v",
-        action="count",
-        default=0,
-        help="log what is done, on stderr; twice: also queries, answers and each decision",
-    )
+    add_options(parser, "log", LOG)
 
 
 def wants_colour(arguments: argparse.Namespace, stream: TextIO) -> bool:

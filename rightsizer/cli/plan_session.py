@@ -19,7 +19,7 @@ from rightsizer.changes.memory import NOTHING as NO_MEMORY
 from rightsizer.changes.memory import ChangeMemory, MemoryStore
 from rightsizer.cli.connection import cluster_settings, prometheus_settings, signal_terms
 from rightsizer.cli.flag_values import instance_of
-from rightsizer.cli.messages import complain
+from rightsizer.cli.messages import note
 from rightsizer.errors import EvidenceIncomplete, PrometheusError, RequestRefused, UsageError
 from rightsizer.execute.control_state import ControlStateStore
 from rightsizer.guardrails.permitted import Enabled
@@ -109,7 +109,7 @@ class Session:
             _ = self.cluster  # a kubeconfig that cannot be used is told before anything is asked
         self.prometheus = Prometheus(settings) if settings.url else connect(settings, self.cluster)
         if settings.url is None:
-            complain(f"no --prometheus-url; found {self.prometheus.where}")
+            note(f"no --prometheus-url; found {self.prometheus.where}")
         self.signal = PrometheusUsage(self.prometheus, terms)
         self.run = f"{self._machine():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
@@ -275,7 +275,7 @@ class Interrupts:
         if self.happened:
             raise KeyboardInterrupt
         self.happened = True
-        sys.stderr.write("gpu-rightsizer: stopping after the change in flight; once more to stop at once\n")
+        note("stopping after the change in flight; once more to stop at once")
 
 
 def utc_now() -> datetime.datetime:

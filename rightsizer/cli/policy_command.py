@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from rightsizer.cli.connection import cluster_settings
+from rightsizer.cli.messages import note
 from rightsizer.cli.plan_session import utc_now
 from rightsizer.errors import UsageError
 from rightsizer.guardrails.admission import admission_policies
@@ -128,7 +129,7 @@ def _admission(arguments: argparse.Namespace) -> str:
 def _note(gaps: Iterable[str]) -> None:
     """Tell what the documents on stdout cannot say, where it does not get into what kubectl reads."""
     for words in gaps:
-        sys.stderr.write(safe_lines(f"gpu-rightsizer: note: {words}") + "\n")
+        note(words)
 
 
 def _policy(arguments: argparse.Namespace) -> Policy:

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     cycles = _Cycles(arguments, metrics, lease, turns)
     with _signals_held(), contextlib.ExitStack() as stack:
         served = serving(
-            arguments.listen_address, metrics.registry, alive=lambda: cycles.hung, ready=lambda: cycles.wrong
+            arguments.listen, metrics.registry, alive=lambda: cycles.hung, ready=lambda: cycles.wrong
         )
         port = stack.enter_context(served)
         _say(f"metrics on port {port}; {'changes are made' if lease else 'only planning: --yes lets it act'}")

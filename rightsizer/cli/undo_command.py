@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from rightsizer.cli.connection import cluster_settings
 from rightsizer.cli.cycle import lease_of
 from rightsizer.cli.flag_values import instant_of
-from rightsizer.cli.messages import complain
+from rightsizer.cli.messages import note
 from rightsizer.cli.plan_session import Interrupts, confirmed, require_answer, utc_now
 from rightsizer.cli.reporter import Telling, require_writable
 from rightsizer.errors import ClusterError, UsageError
@@ -87,7 +87,7 @@ def _take_lease(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> N
     if is_ours:
         stack.enter_context(LeaderElector(lease, is_optional=True))
     else:
-        complain(
+        note(
             f"{lease.holder} holds the Lease and may be at work; going on all the same "
             "(gpu-rightsizer pause keeps it from changing anything more)"
         )

@@ -86,5 +86,5 @@ def test_rightsizer_alerts_on_each_cause_fire_and_end(world: World, tmp_path: pa
             run.end()
             alerting.until(lambda names: names == {"GpuRightsizerDown"})
             alerting.until(lambda names: names == {"GpuRightsizerDown", "GpuRightsizerSilent"})
-            with running(world, "--listen-address", address, "--every", "1s", policy=SHRINK, name="again"):
+            with running(world, "--listen", address, "--every", "1s", policy=SHRINK, name="again"):
                 alerting.until(lambda names: not names)

@@ -14,6 +14,7 @@ from rightsizer.cli.options import (
     CLUSTER,
     INSTANCE,
     JOURNAL,
+    LOG,
     POLICY,
     PRICES,
     PROMETHEUS,
@@ -98,8 +99,8 @@ def test_chart_by_default_only_advises() -> None:
         pytest.param({**ACTING}, ["apply", "--yes", "--verify-for", "60s", "--output", "table"], id="act"),
         pytest.param({"mode": "deployment"}, ["run"], id="deployment"),
         pytest.param(
-            {**ACTING, "mode": "deployment", "verbosity": 1},
-            ["run", "--yes", "--verify-for", "60s", "--verbose"],
+            {**ACTING, "mode": "deployment"},
+            ["run", "--yes", "--verify-for", "60s"],
             id="deployment-act",
         ),
     ],
@@ -115,12 +116,10 @@ def test_run_flags_all_have_a_chart_value() -> None:
     container = rightsizer(**given)["containers"][0]
     token = rightsizer(prometheus={"tokenFile": "/token"})["containers"][0]
     set_here = {entry["name"] for one in (container, token) for entry in one["env"]}
-    options = (*POLICY, *PRICES, *PROMETHEUS, *CLUSTER, *STATE, *INSTANCE, *JOURNAL, *SCHEDULE)
+    options = (*POLICY, *PRICES, *PROMETHEUS, *CLUSTER, *STATE, *INSTANCE, *JOURNAL, *SCHEDULE, *LOG)
     missing = {option.flag for option in options if option.variable not in set_here}
     assert missing == {"--kubeconfig", "--context", "--every"}
-    assert {"--prometheus-header", "--prometheus-label", "--verify-for", "--verbose"} <= set(
-        container["args"]
-    )
+    assert {"--prometheus-header", "--prometheus-label", "--verify-for"} <= set(container["args"])
 
 
 def test_exporter_flags_all_have_a_chart_value_and_parse() -> None:

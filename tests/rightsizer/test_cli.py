@@ -25,9 +25,27 @@ ROOT = pathlib.Path(__file__).parents[2]
 NOWHERE = "http://127.0.0.1:9"
 
 
+COMMANDS = (
+    *(
+        "plan",
+        "apply",
+        "run",
+        "undo",
+        "history",
+        "pause",
+        "resume",
+        "breaker",
+        "doctor",
+        "policy",
+        "completion",
+    ),
+    *("policy check", "policy explain", "policy init", "policy rbac", "policy admission"),
+)
+
+
 @pytest.mark.parametrize(
     "command",
-    ["", "plan", "apply", "undo", "doctor", "policy", "policy check", "policy explain", "policy init"],
+    ["", *COMMANDS],
 )
 def test_help_fits_80_columns_and_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Every --help exits with 0, fits, and says what the command is for."""
@@ -41,21 +59,71 @@ def test_help_fits_80_columns_and_teaches(command: str, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("line", "problem", "command"),
     [
-        pytest.param([], "the following arguments are required: COMMAND", id="no-command"),
-        pytest.param(["pln"], "invalid choice: 'pln'", id="unknown-command"),
-        pytest.param(["plan", "--polcy", "x"], "unrecognized arguments: --polcy", id="unknown-flag"),
-        pytest.param(["plan", "--pol", "x"], "unrecognized arguments: --pol", id="abbreviated-flag"),
-        pytest.param(["plan", "-o", "xml"], "invalid choice: 'xml'", id="unknown-format"),
+        ("", "the following arguments are required: COMMAND", ""),
+        ("aply", "unknown command aply; did you mean apply?", ""),
+        ("policy chek", "unknown command chek; did you mean check?", " policy"),
+        ("breaker clear", "unknown command clear: must be one of show, reset, accept-growth", " breaker"),
+        ("plan --polcy x", "unknown flag --polcy; did you mean --policy?", " plan"),
+        ("policy check --ofline", "unknown flag --ofline; did you mean --offline?", " policy check"),
+        ("plan --pol x", "unknown flag --pol; did you mean --policy?", " plan"),
+        ("plan -n research", "unknown flag -n; only pause and resume have it", " plan"),
+        ("plan research", 'unexpected argument "research"', " plan"),
+        ("doctor -o jsn", '--output "jsn": must be one of table, json, yaml; did you mean json?', " doctor"),
+        ("plan --log-level x", '--log-level "x": must be one of debug, info, warning, error', " plan"),
+        ("plan --policy", "--policy: expected one argument", " plan"),
     ],
 )
-def test_a_wrong_command_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Usage errors exit with 2 and name the word."""
+def test_command_line_with_a_mistake_is_refused_with_a_hint(
+    line: str, problem: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two lines, one with the word that was probably meant; exit code 2."""
     with pytest.raises(SystemExit) as caught:
-        main(arguments)
+        main(line.split())
     assert caught.value.code == 2
-    assert words in capsys.readouterr().err
+    assert capsys.readouterr().err == f"error: {problem}\nsee gpu-rightsizer{command} --help\n"
+
+
+def test_log_level_of_the_environment_is_checked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the flag is."""
+    monkeypatch.setenv("GPU_RIGHTSIZER_LOG_LEVEL", "warn")
+    with pytest.raises(SystemExit) as caught:
+        main(["plan"])
+    assert caught.value.code == 2
+    assert '--log-level "warn": must be one of' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script_names_the_program(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each shell gets a script that completes gpu-rightsizer."""
+    with pytest.raises(SystemExit) as caught:
+        main(["completion", shell])
+    out = capsys.readouterr().out
+    assert (caught.value.code, "gpu-rightsizer" in out, "_ARGCOMPLETE" in out) == (0, True, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("gpu-rightsizer app", ["apply"]),
+        ("gpu-rightsizer policy ex", ["explain"]),
+        ("gpu-rightsizer plan --log-f", ["--log-format"]),
+        ("gpu-rightsizer plan --log-format ", ["text", "json"]),
+        ("gpu-rightsizer breaker acc", ["accept-growth"]),
+    ],
+)
+def test_completion_of_a_partial_line_offers_commands_flags_and_values(
+    line: str, expected: list[str], tmp_path: pathlib.Path
+) -> None:
+    """The shell's request for completions is answered."""
+    answer = tmp_path / "answer"
+    request = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}
+    variables = {**os.environ, **request, "_ARGCOMPLETE_STDOUT_FILENAME": str(answer)}
+    subprocess.run([sys.executable, "-m", "rightsizer"], env=variables, check=False)
+    assert [found.strip() for found in answer.read_text().split("\n")] == expected
 
 
 BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
@@ -220,7 +288,7 @@ def test_configuration_errors_exit_with_2(
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert words in captured.err
-    assert captured.err.startswith("gpu-rightsizer: ")
+    assert captured.err.startswith("error: ")
     assert captured.out == ""
     assert "Traceback" not in captured.err
     assert "p4ssw0rd" not in captured.err
@@ -233,7 +301,7 @@ def test_an_unreachable_prometheus(world: World, capsys: pytest.CaptureFixture[s
     flags = ["--prometheus-url", NOWHERE, "--kubeconfig", str(world.directory / "kubeconfig")]
     assert main(["plan", *flags]) == 1
     err = capsys.readouterr().err
-    assert err.startswith(f"gpu-rightsizer: querying Prometheus at {NOWHERE}: Connection refused")
+    assert err.startswith(f"error: querying Prometheus at {NOWHERE}: Connection refused")
 
 
 @pytest.mark.prometheus
@@ -276,8 +344,8 @@ def test_a_token_that_cannot_be_sent(world: World, token: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.prometheus
-def test_verbose_tells_what_is_done(world: World) -> None:
-    """Once: requests and counts; twice: queries and each decision; on stderr, and never a secret."""
+def test_log_level_adds_requests_then_queries(world: World) -> None:
+    """`info` logs requests and counts, `debug` also queries and each decision; never a secret."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     world.api.add_user("s3cret", "admin-too")
     world.api.allow(Rule("admin-too", verbs=("*",), resources=("*",)))
@@ -287,33 +355,40 @@ def test_verbose_tells_what_is_done(world: World) -> None:
     flags = ["-o", "json", "--prometheus-header", f"X-Api-Key=@{header}"]
     quiet = world.run("plan", *flags, policy=DEFAULT_POLICY)
     assert quiet.err == ""
-    once = world.run("plan", "-v", *flags, policy=DEFAULT_POLICY)
+    once = world.run("plan", "--log-level=info", *flags, policy=DEFAULT_POLICY)
     for words in (
-        f"INFO rightsizer.kube.cluster: GET /api/v1/pods at {world.api.url}: 200, ",
-        f"INFO rightsizer.prometheus.query_api: query at {world.prometheus.url}: 200, ",
-        "INFO rightsizer.planning.plan: 2 pods of 1 workload ask for GPUs",
-        "INFO rightsizer.planning.measure: window 1d: usage of ",
-        "INFO rightsizer.planning.plan: 1 workload judged: 1 act; 1 to be acted upon",
+        f"Z info    GET /api/v1/pods at {world.api.url}: 200, ",
+        f"Z info    query at {world.prometheus.url}: 200, ",
+        "Z info    2 pods of 1 workload ask for GPUs",
+        "Z info    window 1d: usage of ",
+        "Z info    1 workload judged: 1 act; 1 to be acted upon",
     ):
         assert words in once.err, once.err
-    assert "DEBUG" not in once.err
-    twice = world.run("plan", "-vv", *flags, policy=DEFAULT_POLICY)
-    assert "DEBUG rightsizer.prometheus.query_api: query: max by (cluster, " in twice.err
-    assert (
-        f"DEBUG rightsizer.planning.plan: {world.team}/Deployment/idle: act, idle, rule scavengers"
-        in twice.err
-    )
+    assert " debug " not in once.err
+    twice = world.run("plan", "--log-level=debug", *flags, policy=DEFAULT_POLICY)
+    assert "Z debug   query: max by (cluster, " in twice.err
+    assert f"Z debug   {world.team}/Deployment/idle: act, idle, rule scavengers" in twice.err
     assert "s3cret" not in once.err + twice.err
 
 
 @pytest.mark.prometheus
-def test_verbose_tells_the_writes(world: World) -> None:
+def test_log_level_info_adds_writes(world: World) -> None:
     """Each with its answer, dry runs among them."""
     world.add("Deployment", world.team, "idle", {})
-    run = world.run("apply", "--yes", "-v", policy=DEFAULT_POLICY)
+    run = world.run("apply", "--yes", "--log-level=info", policy=DEFAULT_POLICY)
     path = f"/apis/apps/v1/namespaces/{world.team}/deployments/idle"
-    assert f"INFO rightsizer.kube.cluster: PATCH {path} at {world.api.url} (dry run): 200, " in run.err
-    assert f"INFO rightsizer.kube.cluster: PATCH {path} at {world.api.url}: 200, " in run.err
+    assert f"Z info    PATCH {path} at {world.api.url} (dry run): 200, " in run.err
+    assert f"Z info    PATCH {path} at {world.api.url}: 200, " in run.err
+
+
+@pytest.mark.prometheus
+def test_log_format_json_writes_one_object_a_line(world: World) -> None:
+    """With time, level, logger and message."""
+    world.add("Deployment", world.team, "idle", {})
+    run = world.run("plan", "--log-level=info", "--log-format=json", policy=DEFAULT_POLICY)
+    entries = [json.loads(line) for line in run.err.splitlines()]
+    assert {tuple(entry) for entry in entries} == {("time", "level", "logger", "message")}
+    assert {entry["level"] for entry in entries} == {"info"}
 
 
 HOSTILE = "\x1b]0;owned\x07\x9b2J\r\u202e"
@@ -378,7 +453,7 @@ def test_a_prometheus_without_gpu_series(world: World, monkeypatch: pytest.Monke
         world.prometheus = empty
         run = world.run("plan")
     assert (run.code, run.out) == (1, "")
-    assert "Prometheus holds no GPU series (DCGM_FI_DEV_GPU_UTIL and its like) in the last" in run.err
+    assert "Prometheus holds no GPU series (such as DCGM_FI_DEV_GPU_UTIL) in the last" in run.err
 
 
 @pytest.mark.prometheus

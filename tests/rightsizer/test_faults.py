@@ -133,7 +133,7 @@ def _told(world: World, run: Run) -> str:
     assert (_replicas(world), UNDO in _annotations(world)) in {(2, False), (0, True)}
     result = str(run.items["idle"]["result"]) if run.out else ""
     assert _replicas(world) == (0 if result == "done" else 2)
-    assert result or run.err.strip().splitlines()[-1].startswith("gpu-rightsizer: ")
+    assert result or run.err.strip().splitlines()[-1].startswith("error: ")
     return result
 
 

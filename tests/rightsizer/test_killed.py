@@ -82,7 +82,7 @@ def _command(world: World, command: str) -> list[str]:
     path.write_text(DEFAULT_POLICY)
     flags = ["--yes", "--kubeconfig", str(world.directory / "kubeconfig"), "--policy", str(path)]
     flags += ["--prometheus-url", world.prometheus.url, "--journal", str(world.directory / "journal")]
-    flags += ["--listen-address", "127.0.0.1:0", "--every", "1h"] if command == "run" else []
+    flags += ["--listen", "127.0.0.1:0", "--every", "1h"] if command == "run" else []
     return [command, *flags]
 
 

@@ -88,7 +88,7 @@ def running(world: World, *flags: str, policy: str = DEFAULT_POLICY, name: str =
     path = world.directory / "policy.yaml"
     path.write_text(policy)
     log = world.directory / f"{name}.log"
-    command = [sys.executable, "-m", "rightsizer", "run", "--listen-address", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "rightsizer", "run", "--listen", "127.0.0.1:0"]
     command += ["--prometheus-url", world.prometheus.url, "--policy", str(path)]
     command += ["--kubeconfig", str(world.directory / "kubeconfig"), *flags]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -281,9 +281,9 @@ def test_while_prometheus_is_away_nothing_is_done(world: World) -> None:
         (["--schedule", "0 0 * * 7"], "--schedule: '7' is no weekday"),
         (["--time-zone", "Berlin"], "--time-zone: no time zone is called 'Berlin'"),
         (["--jitter", "x"], "--jitter: 'x' is not a duration"),
-        (["--listen-address", "9401"], "--listen-address 9401: write HOST:PORT"),
-        (["--listen-address", "127.0.0.1:99999"], "write HOST:PORT"),
-        (["--listen-address", "192.0.2.1:9401"], "cannot be used"),
+        (["--listen", "9401"], "--listen 9401: write HOST:PORT"),
+        (["--listen", "127.0.0.1:99999"], "write HOST:PORT"),
+        (["--listen", "192.0.2.1:9401"], "cannot be used"),
     ],
 )
 def test_flags_that_cannot_be_meant(world: World, flags: list[str], words: str) -> None:

@@ -203,7 +203,7 @@ def test_apply_with_open_breaker_fails(world: World) -> None:
     world.api.clear_faults()
     run = _apply(world)
     assert (run.code, run.items) == (1, {})
-    assert "gpu-rightsizer: the breaker is open: 3 errors in a row" in run.err
+    assert "error: the breaker is open: 3 errors in a row" in run.err
     assert "gpu-rightsizer breaker" in run.err
     world.run("breaker", "reset", "--reason", "looked")
     run = _apply(world)

@@ -310,7 +310,7 @@ def test_plan_without_prometheus_url_finds_one_and_apply_refuses(world: World) -
     kubeconfig = ["--kubeconfig", str(world.directory / "kubeconfig")]
     run = run_command("plan", "-o", "json", *kubeconfig)
     assert run.err.startswith(
-        "gpu-rightsizer: no --prometheus-url; found Prometheus at service monitoring/prometheus:80, through "
+        "note: no --prometheus-url; found Prometheus at service monitoring/prometheus:80, through "
     )
     assert run.items["idle"]["finding"] == "idle"
     assert world.api.requests.mutating(include_dry_run=True) == []

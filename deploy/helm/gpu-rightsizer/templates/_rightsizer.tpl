@@ -27,7 +27,9 @@
   "SCHEDULE" (ternary $values.schedule "" $runs)
   "TIME_ZONE" (ternary $values.timeZone "" $runs)
   "JITTER" (ternary $values.jitter "" $runs)
-  "LISTEN_ADDRESS" (ternary ":9401" "" $runs)
+  "LISTEN" (ternary ":9401" "" $runs)
+  "LOG_FORMAT" $values.logFormat
+  "LOG_LEVEL" $values.logLevel
 -}}
 {{- range $name, $value := $given }}
 {{- if $value }}
@@ -49,7 +51,6 @@
 {{- if eq $values.mode "cronjob" }}{{ $args = concat $args (list "--output" $values.output) }}{{ end -}}
 {{- range $values.prometheus.headers }}{{ $args = concat $args (list "--prometheus-header" .) }}{{ end -}}
 {{- range $name, $value := $values.prometheus.labels }}{{ $args = concat $args (list "--prometheus-label" (printf "%s=%s" $name $value)) }}{{ end -}}
-{{- range until (int $values.verbosity) }}{{ $args = append $args "--verbose" }}{{ end -}}
 {{- concat $args $values.extraArgs | toRawJson -}}
 {{- end }}
 
