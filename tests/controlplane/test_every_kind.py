@@ -14,7 +14,7 @@ from simulator.prometheus import Prometheus
 from tests.controlplane.contract.server import Object
 from tests.controlplane.world import RealWorld
 from tests.rightsizer.given import manifest
-from tests.rightsizer.kinds import CASES, Case, value_at
+from tests.rightsizer.kind_cases import CASES, Case, value_at
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.prometheus, pytest.mark.xdist_group("controlplane")]
 

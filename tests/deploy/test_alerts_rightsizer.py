@@ -9,7 +9,7 @@ import pytest
 from simulator.kube import Fault
 from simulator.prometheus import Prometheus
 from tests.deploy.alerting import Alerting
-from tests.rightsizer.test_repair import SHRINK, _ends, _shrunk
+from tests.rightsizer.execute.test_reconcile import SHRINK, _ends, _shrunk
 from tests.rightsizer.test_run import running, wait_for
 from tests.rightsizer.world import World
 

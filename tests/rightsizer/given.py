@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from simulator.prometheus import Series
-from tests.rightsizer.kinds import CASES, UNKNOWN
+from tests.rightsizer.kind_cases import CASES, UNKNOWN
 
 DAY_S = 86_400
 STEP_S = 60

@@ -6,7 +6,7 @@ Must not know the policy or what is at work.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tests.rightsizer.kinds import CASES
+from tests.rightsizer.kind_cases import CASES
 from tests.rightsizer.wire.amounts import NAMES
 from tests.rightsizer.wire.law import OURS
 from tests.rightsizer.wire.recorder import OWN, Entry, Object

@@ -26,8 +26,8 @@ from rightsizer.model import ChangeOutcome, ChangeRecord, Fleet, FoundChange, Ob
 from simulator.kube import Fault, LoggedRequest, Rule
 from tests.rightsizer.build import pod, workload
 from tests.rightsizer.commands import Run
+from tests.rightsizer.execute.test_reconcile import AT_ONCE
 from tests.rightsizer.inventory.test_control_objects import scaled
-from tests.rightsizer.test_repair import AT_ONCE
 from tests.rightsizer.test_scenarios import BUDGETS, DEFAULT_POLICY
 from tests.rightsizer.world import World, created
 

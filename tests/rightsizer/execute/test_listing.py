@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.rightsizer.commands import Run
+from tests.rightsizer.execute.test_reconcile import AT_ONCE
 from tests.rightsizer.inventory.test_control_objects import queued, scaled
-from tests.rightsizer.test_repair import AT_ONCE
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World, created
 

@@ -18,7 +18,7 @@ from rightsizer.model import ObjectRef, Outcome, Result
 from rightsizer.report.history import journal_text, unfinished
 from tests.rightsizer.build import AT, all_idle, judged, policy, workload
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 
 
 def _journal(path: pathlib.Path, **changes: int) -> Journal:

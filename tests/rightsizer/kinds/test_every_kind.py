@@ -10,7 +10,7 @@ import pytest
 from rightsizer.doctor.rights import RIGHTS, Command, needed
 from simulator.kube import Rule
 from simulator.prometheus import Prometheus
-from tests.rightsizer.kinds import CASES, value_at
+from tests.rightsizer.kind_cases import CASES, value_at
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World, created
 

@@ -11,7 +11,7 @@ from rightsizer.kinds.preconditions import missing_field_reason
 from rightsizer.model import Action, ObjectRef, Proposal
 from simulator.kube import Fault, Rule
 from tests.rightsizer.build import AT, workload
-from tests.rightsizer.kinds import ray_cluster
+from tests.rightsizer.kind_cases import ray_cluster
 from tests.rightsizer.test_scenarios import BUDGETS, DEFAULT_POLICY
 from tests.rightsizer.world import World, created
 

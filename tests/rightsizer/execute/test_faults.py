@@ -371,10 +371,10 @@ def test_a_process_that_stood_still_writes_no_more(
 
 
 ELSEWHERE = {
-    "A11": ("test_repair.py", "test_each_change_is_remembered_in_its_own_patch"),
-    "A12": ("test_changes.py", "test_records_are_small_and_plain_json"),
-    "A13": ("test_repair.py", "test_what_somebody_takes_back_is_told_and_not_repeated"),
-    "A14": ("test_history.py", "test_hold_off_doubles_with_each_time_it_was_taken_back"),
+    "A11": ("execute/test_reconcile.py", "test_each_change_is_remembered_in_its_own_patch"),
+    "A12": ("kinds/test_patches.py", "test_records_are_small_and_plain_json"),
+    "A13": ("execute/test_reconcile.py", "test_what_somebody_takes_back_is_told_and_not_repeated"),
+    "A14": ("changes/test_record_codec.py", "test_hold_off_doubles_with_each_time_it_was_taken_back"),
     "A16": ("planning/test_pauses.py", "test_apply_growth_over_accepted_scope_opens_breaker"),
     "A17": ("policy/test_policy_file.py", "test_policy_file_invalid_names_its_line"),
     "A18": ("policy/test_effective.py", "test_class_missing_protects_if_class_first"),
@@ -382,7 +382,7 @@ ELSEWHERE = {
     "A21": ("planning/test_pauses.py", "test_apply_too_many_unready_nodes_opens_breaker"),
     "A22": ("planning/test_budget.py", "test_budget_workload_of_two_pools_counts_in_both"),
     "A23": ("inventory/test_workload_builder.py", "test_bare_pods_of_a_gang_are_one_workload"),
-    "A24": ("test_repair.py", "test_pods_that_do_not_go_are_told"),
+    "A24": ("execute/test_reconcile.py", "test_pods_that_do_not_go_are_told"),
 }
 """Rows that are no fault of one request, and what shows them."""
 
@@ -390,8 +390,9 @@ ELSEWHERE = {
 def test_every_row_is_shown() -> None:
     """Each of A1 to A25 here, or by the test that is named."""
     here = pathlib.Path(__file__)
+    folder = here.parents[1]
     shown = {f"A{number}" for number in range(1, 26) if f"A{number}-" in here.read_text()} | {"A10"}
     shown |= {line.split()[0] for line in TABLE.split("\n")[1:-1]}
     for file, test in ELSEWHERE.values():
-        assert f"def {test}(" in (here.parent / file).read_text()
+        assert f"def {test}(" in (folder / file).read_text()
     assert shown | ELSEWHERE.keys() == {f"A{number}" for number in range(1, 26)}
