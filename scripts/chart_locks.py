@@ -11,8 +11,7 @@ from typing import Any
 
 from rightsizer.doctor.rights import RIGHTS, Right
 from rightsizer.guardrails.admission import admission_policies, name_of, orders_group
-from rightsizer.guardrails.permitted import OPENINGS, names
-from rightsizer.guardrails.rbac import Need, is_for, need
+from rightsizer.guardrails.rbac import OPENINGS, Need, is_for, names, need
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.kind import Kind

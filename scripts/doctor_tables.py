@@ -3,8 +3,8 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from rightsizer.doctor.check_list import FAMILIES
 from rightsizer.doctor.diagnosis import Status
+from rightsizer.doctor.examination import FAMILIES
 from rightsizer.doctor.rights import BUILT_IN, RIGHTS, Command, Right
 from scripts.tables import table
 

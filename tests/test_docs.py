@@ -12,7 +12,7 @@ from benchmarks._fleet import MIX
 from benchmarks._judges import Ours
 from benchmarks._weeks import PLAIN
 from benchmarks._workloads import WORKLOADS
-from rightsizer.doctor.check_list import FAMILIES
+from rightsizer.doctor.examination import FAMILIES
 from rightsizer.model import Action, BlockerCode, Confidence, FindingName, Mode, Result, Verdict
 from rightsizer.report.forms import FORMS
 from scripts.write_docs import DOCS, generated

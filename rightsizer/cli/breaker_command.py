@@ -27,7 +27,7 @@ from rightsizer.planning.breaker import (
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.policy_file import load
 from rightsizer.report.documents import render
-from rightsizer.report.pause_text import state_document, state_text
+from rightsizer.report.outcomes import state_document, state_text
 
 _LONGEST_REASON = 500
 

@@ -10,12 +10,10 @@ import yaml
 from rightsizer.cli.connection import cluster_settings, prometheus_settings, signal_terms
 from rightsizer.cli.options import wants_colour
 from rightsizer.cli.plan_session import utc_now
-from rightsizer.doctor.check_list import diagnose
-from rightsizer.doctor.diagnosis import Status
-from rightsizer.doctor.doctor_output import document, text
-from rightsizer.doctor.fact_collector import Inquiry, ask
+from rightsizer.doctor.diagnosis import Status, document, text
+from rightsizer.doctor.examination import Inquiry, ask, diagnose
 from rightsizer.doctor.rights import roles
-from rightsizer.guardrails.permitted import Enabled
+from rightsizer.guardrails.rbac import Enabled
 from rightsizer.kube.cluster import Cluster
 from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy, load
 from rightsizer.prometheus.discovery import connect

@@ -15,7 +15,7 @@ from rightsizer.execute.recall import list_changes, list_events
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import ObjectRef
 from rightsizer.report.documents import render
-from rightsizer.report.history import history_document, history_text, journal_document, journal_text
+from rightsizer.report.outcomes import history_document, history_text, journal_document, journal_text
 
 
 def run(arguments: argparse.Namespace) -> int:

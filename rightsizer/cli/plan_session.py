@@ -22,7 +22,7 @@ from rightsizer.cli.flag_values import instance_of
 from rightsizer.cli.messages import note
 from rightsizer.errors import EvidenceIncomplete, PrometheusError, RequestRefused, UsageError
 from rightsizer.execute.control_state import ControlStateStore
-from rightsizer.guardrails.permitted import Enabled
+from rightsizer.guardrails.rbac import Enabled
 from rightsizer.inventory.cluster_reader import read_cluster
 from rightsizer.inventory.cluster_state import ClusterState
 from rightsizer.inventory.objects_file import read_file

@@ -12,20 +12,25 @@ from rightsizer.cli.connection import cluster_settings
 from rightsizer.cli.messages import note
 from rightsizer.cli.plan_session import utc_now
 from rightsizer.errors import UsageError
-from rightsizer.guardrails.admission import admission_policies
-from rightsizer.guardrails.gaps import admission_gaps, grant_gaps
+from rightsizer.guardrails.admission import admission_gaps, admission_policies, grant_gaps
 from rightsizer.guardrails.rbac import grants
 from rightsizer.inventory.cluster_reader import read_cluster, read_priority_classes
 from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Fleet
-from rightsizer.policy.cluster_checks import Concerned, class_problems, require_classes
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.explain import explain
-from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy, load
+from rightsizer.policy.policy_file import (
+    BUILT_IN,
+    Concerned,
+    LoadedPolicy,
+    class_problems,
+    load,
+    require_classes,
+    starting_policy,
+)
 from rightsizer.policy.schema import Policy
-from rightsizer.policy.starter import starting_policy
 from rightsizer.text import count, safe, safe_lines
 
 

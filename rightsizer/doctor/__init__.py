@@ -1,7 +1,5 @@
-"""What stands between a person and a plan: asked of everything that plan, apply and undo need, judged, told.
+"""Checks of everything that plan, apply and undo need.
 
-asking > table > server | signals | coverage | permissions | policy | inventory > rights > facts > diagnosis
-
-Only `asking` asks. Each row of the table is judged by facts alone, on its own: where one of them is not known, that row
-is unknown, and no other. To add a check is to add a row to a family's file.
+Only `examination` sends requests. Each check judges facts alone: an unknown fact makes only its own checks unknown.
+To add a check, add a row to the file of its family.
 """

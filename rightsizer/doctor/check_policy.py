@@ -3,15 +3,12 @@
 import datetime
 from collections.abc import Iterator
 
-from rightsizer.doctor.diagnosis import Check, Diagnosis, Family, Message, Status, known, some
-from rightsizer.doctor.facts import Facts, Failure
+from rightsizer.doctor.diagnosis import Check, Diagnosis, Facts, Failure, Family, Message, Status, known, some
 from rightsizer.errors import PolicyError
 from rightsizer.model import Mode
-from rightsizer.policy.calendar import closed_reason, next_opening
-from rightsizer.policy.cluster_checks import Concerned, class_problems, require_classes
 from rightsizer.policy.effective import PolicyEvaluator
-from rightsizer.policy.limits import Budget, Scope
-from rightsizer.policy.policy_file import BUILT_IN
+from rightsizer.policy.limits import Budget, Scope, closed_reason, next_opening
+from rightsizer.policy.policy_file import BUILT_IN, Concerned, class_problems, require_classes
 from rightsizer.text import count
 
 READ = Message(Status.OK, "{source}: {rules}")

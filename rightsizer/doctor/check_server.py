@@ -5,12 +5,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rightsizer.config import format_duration, parse_duration
-from rightsizer.doctor.diagnosis import Check, Diagnosis, Family, Message, Status, known, some
-from rightsizer.doctor.facts import Facts, Failure
+from rightsizer.doctor.diagnosis import Check, Diagnosis, Facts, Failure, Family, Message, Status, known, some
 from rightsizer.findings.data_quality import MIN_SAMPLES
 from rightsizer.model import Fleet
-from rightsizer.policy.criteria import Criteria
-from rightsizer.policy.effective import NO_FLEET, PolicyEvaluator
+from rightsizer.policy.effective import NO_FLEET, Criteria, PolicyEvaluator
 from rightsizer.policy.schema import ADVISE_ONLY
 from rightsizer.text import count
 

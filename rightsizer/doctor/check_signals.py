@@ -3,8 +3,7 @@
 import collections
 from collections.abc import Iterator, Mapping
 
-from rightsizer.doctor.diagnosis import Check, Diagnosis, Family, Message, Status, known, some
-from rightsizer.doctor.facts import Facts, Failure
+from rightsizer.doctor.diagnosis import Check, Diagnosis, Facts, Failure, Family, Message, Status, known, some
 from rightsizer.model import Usage
 from rightsizer.text import count
 from rightsizer.usage.device_usage import DISAGREEMENT

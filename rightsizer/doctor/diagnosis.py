@@ -1,11 +1,124 @@
-"""The records of the doctor: a check, the messages that it can give, and what was found. Pure."""
+"""Facts that the doctor collects, its checks and diagnoses, and their output as text and document. Pure."""
 
 import dataclasses
+import datetime
 import enum
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+import itertools
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
-from rightsizer.doctor.facts import Facts, Failure
+from rightsizer.doctor.rights import Right
+from rightsizer.model import Fleet, NodeCoverage, PodKey, Usages
+from rightsizer.policy.policy_file import LoadedPolicy
+from rightsizer.report.terminal import WIDTH, Paint
+from rightsizer.text import count, safe
+from rightsizer.usage.source_metrics import MetricSource
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failure:
+    """Why something is not known, in one sentence.
+
+    Attributes:
+        told: What others say that need it, where a check of its own tells the words.
+        is_unnamed: Of a Prometheus: none is named, and none, or more than one, was found.
+    """
+
+    words: str
+    told: str = ""
+    is_unnamed: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Server:
+    """A Prometheus that answers.
+
+    Attributes:
+        now: Its clock.
+        ours: This machine's, half-way between the question and the answer.
+        took_s: How long that took, in seconds.
+        build: Its `buildinfo`.
+        flags: Its command line.
+    """
+
+    where: str
+    now: datetime.datetime
+    ours: datetime.datetime
+    took_s: float
+    build: Mapping[str, Any] | Failure
+    flags: Mapping[str, Any] | Failure
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Naming:
+    """How series name pods and devices.
+
+    Attributes:
+        forms: Number of series that name a pod of ours, by the label that does.
+        foreign: Pods that are named, and hold no GPU here.
+        devices: Devices of ours by which some series is.
+        jobs: Of devices that several series are about: which scrape jobs these are from; empty where none is.
+        copies: How many such devices there are.
+    """
+
+    forms: Mapping[str, int]
+    foreign: tuple[PodKey, ...]
+    devices: int
+    jobs: tuple[str, ...] = ()
+    copies: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recorded:
+    """What of our recording rules is on record.
+
+    Attributes:
+        expected: Rules that the source's metrics should have, as (record, metric).
+        present: Those that have values now.
+        early: Those that had some at the beginning of the longest window.
+    """
+
+    expected: frozenset[tuple[str, str]]
+    present: frozenset[tuple[str, str]]
+    early: frozenset[tuple[str, str]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that is judged.
+
+    Attributes:
+        at: This machine's clock.
+        host: The API server.
+        own: The namespace in which we run.
+        max_samples: What we take for the most that Prometheus loads for one query.
+        policy: As it was read; the built-in one where none is given.
+        source: The metrics that there are.
+        interval_s: Seconds between two samples of the densest series.
+        begins: Where Prometheus's record of GPUs begins; None where it goes back as far as the policy looks.
+        usages: Of the last hour.
+        evicts: Whether the policy lets pods be evicted; also where it cannot be read.
+        allowed: Each right, and whether we have it.
+    """
+
+    at: datetime.datetime
+    own: str
+    max_samples: int
+    host: str | Failure
+    policy: LoadedPolicy | Failure
+    evicts: bool
+    fleet: Fleet | Failure
+    allowed: Mapping[Right, bool] | Failure
+    server: Server | Failure
+    source: MetricSource | Failure
+    interval_s: float | Failure
+    begins: datetime.datetime | Failure | None
+    naming: Naming | Failure
+    recorded: Recorded | Failure
+    usages: Usages | Failure
+    node_coverage: Mapping[str, NodeCoverage] | Failure
+
 
 T = TypeVar("T")
 
@@ -110,3 +223,79 @@ def some(names: Iterable[str], most: int = 3) -> str:
     listed = list(names)
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more
+
+
+Found = tuple[Family, Check, Diagnosis]
+_COLUMN = 9
+_NAME = 16
+_COMMAND = " " * (_COLUMN + 2)
+"""What is to be copied stands on a line of its own, as far to the left as can be."""
+
+
+def text(found: Sequence[Found], *, colour: bool) -> str:
+    """Every diagnosis on its own, below the name of its family; what is to be done stands under it."""
+    paint = Paint(colour=colour)
+    lines: list[str] = []
+    for family, group in itertools.groupby(found, key=lambda one: one[0].name):
+        lines += ["", paint.bold(family.upper())] if lines else [paint.bold(family.upper())]
+        for names, one in _joined(group):
+            lines += _lines(names, one, paint)
+    return "\n".join([*lines, "", _summary(found)]) + "\n"
+
+
+def _joined(group: Iterable[Found]) -> Iterator[tuple[list[str], Diagnosis]]:
+    """Neighbours of which the same is to be said, as one."""
+    for one, same in itertools.groupby(group, key=lambda found: found[2]):
+        yield [check.name for _, check, _ in same], one
+
+
+def _lines(names: Sequence[str], one: Diagnosis, paint: Paint) -> Iterator[str]:
+    head = f"{paint.status(one.status, f'{one.status:<{_COLUMN}}')}"
+    indent = " " * (_COLUMN + _NAME)
+    name, *others = names
+    words = one.words if not others else f"{one.words} (also {', '.join(others)})"
+    first, *rest = _wrapped(words, indent)
+    yield f"{head}{name:<{_NAME}}{first.lstrip()}"
+    yield from rest
+    if one.remedy:
+        yield from (paint.dim(line) for line in _wrapped(f"→ {one.remedy}", indent))
+    if one.command:
+        yield _COMMAND + safe(one.command)
+
+
+def _wrapped(words: str, indent: str) -> list[str]:
+    """In 80 columns; names, flags and URLs are not cut where they have a hyphen."""
+    found = textwrap.wrap(
+        safe(words), WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    )
+    return found or [indent]
+
+
+def _summary(found: Sequence[Found]) -> str:
+    numbers = {status: sum(one.status is status for _, _, one in found) for status in Status}
+    if not numbers[Status.ERROR]:
+        rest = f"; {count(numbers[Status.WARNING], 'warning')}" if numbers[Status.WARNING] else ""
+        dark = f"; {numbers[Status.UNKNOWN]} unknown" if numbers[Status.UNKNOWN] else ""
+        return f"No errors{rest}{dark}."
+    told = [count(numbers[Status.ERROR], "error"), count(numbers[Status.WARNING], "warning")]
+    return f"{', '.join(told)}, {numbers[Status.UNKNOWN]} unknown, {numbers[Status.OK]} ok."
+
+
+def document(found: Sequence[Found]) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "apiVersion": "gpu-rightsizer.io/v1alpha1",
+        "kind": "Diagnosis",
+        "summary": {status.value: sum(one.status is status for _, _, one in found) for status in Status},
+        "checks": [
+            {
+                "family": family.name,
+                "check": check.name,
+                "status": one.status.value,
+                "words": safe(one.words),
+                "remedy": safe(one.remedy) or None,
+                "command": safe(one.command) or None,
+            }
+            for family, check, one in found
+        ],
+    }

@@ -12,9 +12,9 @@ import requests
 from rightsizer.config import read_secret
 from rightsizer.errors import ConfigurationError
 from rightsizer.model import Outcome
-from rightsizer.policy.matching import is_any
-from rightsizer.policy.notification_targets import Target, checked_address
-from rightsizer.report.notifications import occasion_of, slack_message, webhook_message
+from rightsizer.policy.match import is_any
+from rightsizer.policy.schema import Target, checked_address
+from rightsizer.report.events import occasion_of, slack_message, webhook_message
 
 log = logging.getLogger(__name__)
 

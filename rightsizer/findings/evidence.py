@@ -23,7 +23,7 @@ from rightsizer.model import (
     Verdict,
     Workload,
 )
-from rightsizer.policy.criteria import Criteria
+from rightsizer.policy.effective import Criteria
 from rightsizer.policy.schema import Judging, Thresholds
 from rightsizer.text import GIB, instant, percent, span
 

@@ -17,7 +17,7 @@ from rightsizer.findings.stuck import find_stuck
 from rightsizer.findings.too_many_gpus import find_too_many_gpus
 from rightsizer.findings.underutilized import find_busy, find_underutilized
 from rightsizer.model import Finding, FindingName, Fleet, Measured, Verdict, Workload
-from rightsizer.policy.criteria import Criteria
+from rightsizer.policy.effective import Criteria
 
 FINDERS: tuple[Callable[[Candidate], Finding | None], ...] = (
     # Of several findings that propose a change, the one that frees most is applied; on a tie the first of these:

@@ -1,9 +1,7 @@
-"""ValidatingAdmissionPolicies from a policy file: what our service account may not do, the API server refuses. Pure.
+"""ValidatingAdmissionPolicies for what a policy file forbids, and what they cannot check. Pure.
 
-One for each kind that the policy lets us change: only its fields that our actions change, never in a protected
-namespace, never where one of its pod templates names a protected PriorityClass. Of an eviction, and of an order to a
-controller, the server shows the namespace and the order alone, so the class of whom it is about is not checked there.
-What else is not is told by `locks.gaps`.
+Each kind that the policy allows gets one: changes only of the fields that actions change, never in a protected
+namespace, never if a pod template names a protected PriorityClass. An eviction or a command object shows no class.
 https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/
 """
 
@@ -15,13 +13,15 @@ from rightsizer.changes.annotations import MANIFEST_LABEL, MANIFEST_NAME, UNDO_A
 from rightsizer.config import PREFIX
 from rightsizer.guardrails import cel
 from rightsizer.guardrails.cel import Variables
-from rightsizer.guardrails.permitted import Enabled
+from rightsizer.guardrails.rbac import Enabled
 from rightsizer.inventory.gpu_requests import CLASS_PREFIX, GPU_RESOURCES, WHOLE_GPU_RESOURCES
+from rightsizer.kinds import CONTROL_OBJECT_KINDS
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.edits import Path, shown
 from rightsizer.kinds.fields import Value
 from rightsizer.kinds.kind import Kind, Stop
 from rightsizer.kinds.patches import MANIFEST_TYPE
+from rightsizer.kube.owner_kinds import KEDA
 from rightsizer.model import Mode
 from rightsizer.planning.victims import COST_ANNOTATION
 from rightsizer.policy.classes import title_of
@@ -264,3 +264,61 @@ def _of_manifests(own: str) -> Iterator[Object]:
         f"{both}.map(o, {metadata}).all(m, {name} && {label})",
         f"a Secret of ours is called after its pod and the first digits of its UID, and has the label {MANIFEST_LABEL}",
     )
+
+
+def admission_gaps(policy: Policy, classes: Sequence[str] = ()) -> Iterator[str]:
+    """What the API server lets our service account do all the same; `classes` are those that protect by themselves."""
+    enabled = Enabled(policy)
+    if not enabled.acts:
+        return
+    yield from _class_gaps(policy, classes)
+    yield (
+        "numbers: without our record none grows (replicas, GPUs of a container), but how many are taken, what is given "
+        "back where a record stands, and how much of parts of GPUs comes in place of GPUs is not checked, nor whether "
+        "GPUs are concerned at all"
+    )
+    yield from _kind_gaps(enabled)
+    told, of_pods = list(protecting(policy)), list(protecting(policy, "priority"))
+    for rule in policy.rules:
+        if rule in of_pods:
+            yield f"rule {rule.name}: of priorities only bare pods tell; elsewhere it is not checked"
+        elif rule.mode is Mode.PROTECT and rule not in told:
+            yield f"rule {rule.name}: protects by more than classes, or after a rule that enforces; it is not checked"
+    if told:
+        yield "templates without a class: the cluster's globalDefault, or what a webhook sets, is not known there"
+
+
+def _class_gaps(policy: Policy, classes: Sequence[str]) -> Iterator[str]:
+    if policy.asks_classes and not classes:
+        yield "what PriorityClasses say of themselves is not known here; name those that protect by --protected-class"
+    elif classes and not heeds_classes(policy):
+        yield f"{', '.join(classes)}: not asked, or asked after a rule that enforces, so these are not checked"
+
+
+def _kind_gaps(enabled: Enabled) -> Iterator[str]:
+    nameless = [row.kind for row in enabled.kinds if not row.classes]
+    if nameless:
+        yield f"{', '.join(nameless)}: these do not name the PriorityClass of their pods, so it is not checked"
+    if any(row.kind == "AppWrapper" for row in enabled.kinds):
+        yield "AppWrapper: classes are found only in pods, and in what has a template as a Job has it, inside of it"
+    if enabled.evicts:
+        yield "evictions: they do not show their pod, so its class is not checked"
+    for row in enabled.kinds:
+        if row.stop is not None and row.stop.orders is not None:
+            order = row.stop.orders.kind
+            yield f"{order}: it does not show the {row.kind} that it is about, so its class is not checked"
+
+
+def grant_gaps(policy: Policy) -> Iterator[str]:
+    """Why more is granted than the policy's rules alone would take."""
+    enabled = Enabled(policy)
+    if policy.asks_classes:
+        yield (
+            f"classAnnotations: {policy.classAnnotations}: annotations of PriorityClasses may enforce anything, so "
+            "every change of every kind in every namespace is granted; with 'off' only what the rules take is"
+        )
+        return
+    for row in CONTROL_OBJECT_KINDS:
+        if row in enabled.kinds:
+            by = "scales" if row.group == KEDA.group else "queues"
+            yield f"{row.kind}.{row.group}: no rule names it, but it may be what {by} those that rules are about"

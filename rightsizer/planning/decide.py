@@ -29,9 +29,9 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.planning.cooldown import change_rate_exceeded, conflicting_instance, cooling, memory_of
-from rightsizer.policy.calendar import closed_reason
+from rightsizer.policy.do_not_disrupt import word_on
 from rightsizer.policy.effective import EffectivePolicy, PolicyEvaluator, strictest
-from rightsizer.policy.other_controllers import word_on
+from rightsizer.policy.limits import closed_reason
 from rightsizer.policy.rule import IDLENESS
 from rightsizer.text import gpus, read_instant
 

@@ -29,8 +29,7 @@ from rightsizer.model import (
     Waits,
     Workload,
 )
-from rightsizer.policy.criteria import Criteria
-from rightsizer.policy.effective import PolicyEvaluator
+from rightsizer.policy.effective import Criteria, PolicyEvaluator
 from rightsizer.usage.active_replicas import ReplicaQuery
 
 log = logging.getLogger(__name__)

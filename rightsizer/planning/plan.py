@@ -18,9 +18,8 @@ from rightsizer.planning.capacity import check_capacity
 from rightsizer.planning.decide import decide
 from rightsizer.planning.measure import Signal, measure
 from rightsizer.planning.pending_demand import limit_to_pending_demand
-from rightsizer.policy.cluster_checks import class_problems, require_classes
 from rightsizer.policy.effective import PolicyEvaluator
-from rightsizer.policy.policy_file import LoadedPolicy
+from rightsizer.policy.policy_file import LoadedPolicy, class_problems, require_classes
 from rightsizer.policy.protections import OWN_NAMESPACE
 from rightsizer.text import count
 

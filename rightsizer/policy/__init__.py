@@ -1,11 +1,8 @@
-"""What may be done to whom, when, and how much: the policy file, its ordered rules, and what no file can lift. Pure.
+"""The policy: what may be done to which workloads, when, and how much. Pure, except reading the file.
 
-    sweeping > values > match | thresholds | limits | marks > rule > document      the file's shape, field by field
-    reading (> shadows)                                                 text → document, a line for every problem
-    classes                                                             a PriorityClass → a rule
-    matching | protections | marks | criteria > rules                   a workload → the ruling on it
-    calendar                                                            an instant → may anything be changed
-    checks | explain | starting                                         for people
-
-`rules.Rulebook` answers for many workloads; `rules.rule_on` for one.
+values > match | thresholds | limits > rule > schema      the schema of the file
+policy_file                                               text → policy; every problem with its line
+classes                                                   a PriorityClass → a rule
+protections | do_not_disrupt > effective                  a workload → its EffectivePolicy
+explain                                                   for people
 """

@@ -1,16 +1,16 @@
-"""Other tools' marks that something is not to be disturbed, which are obeyed unless the policy says otherwise. Pure.
+"""Do-not-disrupt annotations of other tools, and how workloads of other controllers are treated. Pure.
 
-They were not meant for us, so they take nothing out of the plan: what carries one is advised on, not touched.
-To obey another tool's mark is to add a row.
+A workload with such an annotation stays in the plan as advice. To support another annotation, add a row.
 """
 
 import dataclasses
 import datetime
 import enum
 from collections.abc import Callable, Iterator, Mapping
+from typing import Final, Literal
 
 from rightsizer.config import parse_duration
-from rightsizer.model import Blocker, BlockerCode, Pod, Workload
+from rightsizer.model import Action, Blocker, BlockerCode, Manager, Pod, Workload
 from rightsizer.text import read_instant
 
 _NO = frozenset({"false"})
@@ -124,3 +124,29 @@ def _where(workload: Workload) -> Iterator[tuple[str, Mapping[str, str], Pod | N
         yield f"pod {pod.ref.name}", pod.annotations, pod
         yield f"pod {pod.ref.name}", pod.labels, pod
     yield f"namespace {ref.namespace}", workload.namespace_annotations, None
+
+
+Word = Literal["skip", "advise", "act"]
+
+MANAGERS: Final = (
+    "argo-cd",
+    "field-manager",
+    "flux",
+    "helm",
+    "horizontalpodautoscaler",
+    "keda",
+    "kueue",
+    "verticalpodautoscaler",
+)
+"""Those that a policy may name."""
+
+
+def word_on(manager: Manager, words: Mapping[str, Word], action: Action | None = None) -> Word:
+    """How a workload of this manager is treated: skip, advise or act.
+
+    Where the policy says nothing, what the manager would put back is only advised on: anything, or, of one that scales,
+    another number of replicas.
+    """
+    name = manager.kind.lower().replace(" ", "-")
+    is_fought = manager.reverts or (manager.scales and action in {Action.SCALE_DOWN, Action.SCALE_UP})
+    return words.get(name) or ("advise" if is_fought else "act")

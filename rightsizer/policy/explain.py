@@ -6,12 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from rightsizer.config import format_duration
 from rightsizer.model import FindingName, Mode, Pod, Workload
-from rightsizer.policy.calendar import closed_reason
-from rightsizer.policy.criteria import Criteria
 from rightsizer.policy.do_not_disrupt import marks_on
-from rightsizer.policy.effective import EffectivePolicy, PolicyEvaluator
-from rightsizer.policy.limits import Budget, Per, Scope
-from rightsizer.policy.matching import MatchInput, answers_of, sight_of, subject_of
+from rightsizer.policy.effective import Criteria, EffectivePolicy, PolicyEvaluator
+from rightsizer.policy.limits import Budget, Per, Scope, closed_reason
+from rightsizer.policy.match import MatchInput, answers_of, sight_of, subject_of
 from rightsizer.policy.protections import opt_outs, protections
 from rightsizer.policy.rule import SWITCHABLE
 from rightsizer.policy.schema import Rule

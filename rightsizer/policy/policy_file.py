@@ -1,13 +1,28 @@
-"""Policy text → Policy, or all its problems at once, each with its line; knows files, not what a policy means."""
+"""Reads a policy file, finds rules without effect, checks it against a cluster, and writes a first one.
 
+A problem names its line. A rule is reported as unreachable only if the file alone proves it.
+"""
+
+import collections
 import dataclasses
+import difflib
+import fnmatch
+import functools
 import hashlib
+import json
 import pathlib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+import yaml
 
 from rightsizer import yamlfile
 from rightsizer.errors import PolicyError, Problem
-from rightsizer.policy.schema import ADVISE_ONLY, Policy
-from rightsizer.policy.unreachable import unreachable
+from rightsizer.model import Mode, PriorityClass
+from rightsizer.policy.effective import NO_RULE, PolicyEvaluator
+from rightsizer.policy.match import CONDITIONS, Match, PriorityRange
+from rightsizer.policy.protections import SYSTEM_NAMESPACES, SYSTEM_PRIORITY
+from rightsizer.policy.schema import ADVISE_ONLY, API_VERSION, Policy
 from rightsizer.yamlfile import FileKind, Place, dotted
 
 KIND = FileKind("policy", Policy, "apiVersion, kind, rules", "docs/policy.md", PolicyError)
@@ -60,3 +75,290 @@ def parse(raw: bytes, *, source: str) -> LoadedPolicy:
     if problems:
         raise PolicyError(source, problems)
     return loaded
+
+
+def unreachable(policy: Policy) -> Iterator[tuple[Place, str]]:
+    """Where in the file a rule stands that can never hold, or never do what it says, and why."""
+    for number, rule in enumerate(policy.rules):
+        earlier = next((other for other in policy.rules[:number] if covers(other.match, rule.match)), None)
+        if earlier is not None:
+            words = (
+                f"is never reached: rule {earlier.name} before it matches all its workloads; move this rule before "
+                "it"
+            )
+            yield ("rules", number), words
+        elif rule.mode is not Mode.PROTECT:
+            yield from _shut(number, rule.match, policy)
+
+
+def _shut(number: int, match: Match, policy: Policy) -> Iterator[tuple[Place, str]]:
+    """What a rule opens in vain."""
+    at: Place = ("rules", number, "match")
+    for position, pattern in enumerate(match.priorityClasses or ()):
+        if contains("system-*", pattern):
+            words = f"{pattern} is a system class, which is always protected; remove it"
+            yield (*at, "priorityClasses", position), words
+    for position, pattern in enumerate(match.namespaces or ()):
+        if pattern in SYSTEM_NAMESPACES:
+            words = f"namespace {pattern} is a system namespace, which is always protected; remove it"
+            yield (*at, "namespaces", position), words
+        elif any(contains(shield, pattern) for shield in policy.protectedNamespaces):
+            words = f"{pattern} is in protectedNamespaces, so this rule has no effect on it; remove it from one of them"
+            yield (*at, "namespaces", position), words
+
+
+def covers(wide: Match, narrow: Match) -> bool:
+    """Whether whatever matches the second surely matches the first."""
+    if wide.everything:
+        return True
+    if narrow.everything:
+        return False
+    return all(
+        _includes(getattr(wide, name), getattr(narrow, name))
+        for name in CONDITIONS
+        if getattr(wide, name) is not None
+    )
+
+
+def _includes(wide: object, narrow: object) -> bool:
+    """Whether a condition lets through all that another of the same name does; one that is not there, everything."""
+    match (wide, narrow):
+        case (PriorityRange() as outer, PriorityRange() as inner):
+            return outer.min <= inner.min and inner.max <= outer.max
+        case (Mapping() as outer_labels, Mapping() as inner_labels):
+            return all(
+                key in inner_labels and contains(pattern, inner_labels[key])
+                for key, pattern in outer_labels.items()
+            )
+        case (tuple() as outer_patterns, tuple() as inner_patterns):
+            return all(any(contains(outer, inner) for outer in outer_patterns) for inner in inner_patterns)
+        case _:
+            return False
+
+
+_MOST = 5_000
+"""States after which a proof is given up: globs can be written that take 2^n of them."""
+
+
+@functools.lru_cache(maxsize=4096)
+def contains(wide: str, narrow: str) -> bool:
+    """Whether every name that the glob `narrow` matches is matched by `wide`, too.
+
+    Both are read side by side: of `narrow` one position, of `wide` all in which it may be. Any character that stands in
+    neither is like any other such, so one stands for all. Where that takes too long nothing is proven.
+    """
+    alphabet = {*wide, *narrow, "\0"} - {"*", "?"}
+    start = (0, _rest(wide, frozenset({0})))
+    seen, waiting = {start}, [start]
+    while waiting:
+        if len(seen) > _MOST:
+            return False
+        here, there = waiting.pop()
+        ends = _rest(narrow, frozenset({here}))
+        if len(narrow) in ends and len(wide) not in there:
+            return False
+        for position in ends:
+            for character in alphabet:
+                for following in _step(narrow, frozenset({position}), character):
+                    state = (following, _rest(wide, _step(wide, there, character)))
+                    if state not in seen:
+                        seen.add(state)
+                        waiting.append(state)
+    return True
+
+
+def _rest(glob: str, positions: frozenset[int]) -> frozenset[int]:
+    """The positions, and those that a * reaches by matching nothing."""
+    reached = set(positions)
+    for position in positions:
+        following = position
+        while following < len(glob) and glob[following] == "*":
+            following += 1
+            reached.add(following)
+    return frozenset(reached)
+
+
+def _step(glob: str, positions: frozenset[int], character: str) -> frozenset[int]:
+    """Where a glob stands after a character."""
+    after = set()
+    for position in positions:
+        if position == len(glob):
+            continue
+        if glob[position] == "*":
+            after.add(position)
+        elif glob[position] in {"?", character}:
+            after.add(position + 1)
+    return frozenset(after)
+
+
+def require_classes(loaded: LoadedPolicy, existing: Collection[str]) -> None:
+    """A rule about PriorityClasses none of which exists would protect nobody, silently.
+
+    Raises:
+        PolicyError: With a problem for each name that the cluster does not know.
+    """
+    problems = []
+    for number, position, name in named_classes(loaded.policy):
+        if fnmatch.filter(existing, name):
+            continue
+        close = difflib.get_close_matches(name.strip("*?"), existing, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"it has: {', '.join(sorted(existing))}"
+        problems.append(
+            Problem(
+                loaded.line("rules", number, "match", "priorityClasses", position),
+                f"rules[{number}].match.priorityClasses[{position}]",
+                f"the cluster has no PriorityClass {name}; {hint}",
+            )
+        )
+    if problems:
+        raise PolicyError(loaded.source, problems)
+
+
+def named_classes(policy: Policy) -> Iterator[tuple[int, int, str]]:
+    """What rules call PriorityClasses: rule index, pattern index, pattern."""
+    for number, rule in enumerate(policy.rules):
+        for position, pattern in enumerate(rule.match.priorityClasses or ()):
+            if pattern:
+                yield number, position, pattern
+
+
+def class_problems(rulebook: PolicyEvaluator) -> Iterator[str]:
+    """What is wrong with what PriorityClasses say, or keeps it from counting."""
+    policy, names = rulebook.policy, ", ".join(rulebook.class_rules)
+    if policy is ADVISE_ONLY:
+        if names:
+            yield f"annotations of PriorityClasses ({names}) are ignored without a policy file; set --policy"
+        return
+    for name, found in rulebook.class_rules.items():
+        for problem in found.problems:
+            yield f"PriorityClass {name} protects its pods, because its annotations are invalid: {problem}"
+    catch_all = next((rule.name for rule in policy.rules if rule.match.everything), None)
+    if names and catch_all and policy.classAnnotations == "file-first":
+        yield (
+            f"annotations of PriorityClasses ({names}) have no effect: rule {catch_all} matches everything before "
+            "them; write "
+            "classAnnotations: class-first, or 'off'"
+        )
+
+
+class Concerned:
+    """Whom each rule is about in the cluster as it is.
+
+    Attributes:
+        rows: Name, mode, workloads and GPUs of each rule that is asked, in that order.
+        shielded: How many of the workloads something above all rules protects.
+    """
+
+    def __init__(self, rulebook: PolicyEvaluator) -> None:
+        workloads: collections.Counter[str] = collections.Counter()
+        gpus: collections.Counter[str] = collections.Counter()
+        modes: dict[str, Mode] = {rule.name: rule.mode for rule in rulebook.policy.rules}
+        self.shielded = 0
+        for workload in rulebook.fleet.workloads:
+            ruling = rulebook.evaluate(workload)
+            self.shielded += any(veto.source.startswith("built-in:") for veto in ruling.restrictions)
+            for rule in ruling.rules:
+                modes.setdefault(rule.name, rule.mode)
+                workloads[rule.name] += 1
+                gpus[rule.name] += workload.gpus
+        names = sorted(modes, key=lambda name: name == NO_RULE)
+        self.rows: Sequence[tuple[str, Mode, int, int]] = [
+            (name, modes[name], workloads[name], gpus[name]) for name in names
+        ]
+
+
+_IMPORTANT = re.compile(
+    r"(?<![a-z])(high|highest|critical|prod|production|urgent|important|system|never)(?![a-z])"
+)
+"""Words of a name that ask for protection; 'high' in 'high-priority', not in 'highway'."""
+
+_LONGEST_NAME = 63
+
+_HEAD = f"""\
+# A starting policy for the PriorityClasses of this cluster. It changes nothing: workloads that it does not protect are
+# only advised on. Watch `gpu-rightsizer plan --policy FILE` for some days, then enforce what has proven right.
+# All fields: docs/policy.md. After each change: gpu-rightsizer policy check FILE
+apiVersion: {API_VERSION}
+kind: Policy
+
+# Limits of changes. These are the defaults; raise them once you trust the plan.
+budgets:
+  - {{scope: cluster, per: run, workloads: 5}}
+  - {{scope: namespace, per: run, workloads: 2}}
+  - {{scope: cluster, per: hour, workloads: 20, share: 10%}}
+  - {{scope: owner, per: day, workloads: 1}}
+
+# When changes may be made; without windows always. Freezes are days without changes.
+# maintenanceWindows:
+#   - {{days: [mon-fri], from: "09:00", to: "17:00", zone: Europe/Berlin}}
+# freezes:
+#   - {{from: 2026-12-20, to: 2027-01-06, zone: Europe/Berlin, reason: year's end}}
+
+# Annotations of PriorityClasses (gpu-rightsizer.io/mode and others) can make rules, too. They count after the rules of
+# this file (file-first), before them (class-first), or not at all ('off').
+classAnnotations: 'off'
+
+# The first matching rule applies.
+rules:
+"""
+
+_PROTECTED = """\
+  # Value {value}: never touched.
+  - name: {name}
+    match: {{priorityClasses: [{pattern}]}}
+    mode: protect
+"""
+
+_ADVISED = """\
+  # Value {value}: shown in plans, not touched. To act on idle workloads, replace mode: advise by the lines below.
+  - name: {name}
+    match: {{priorityClasses: [{pattern}]}}
+    mode: advise
+    # mode: enforce
+    # actions: [scale-to-zero, suspend]   # evict destroys bare pods: list it only if you want that
+    # notifyBefore: 24h
+"""
+
+_WITHOUT = """\
+  # Pods without a PriorityClass.
+  - name: without-class
+    match: {priorityClasses: [""]}
+    mode: advise
+"""
+
+
+def starting_policy(classes: Iterable[PriorityClass]) -> str:
+    """The text of a policy file; protects what is called important, and the highest class where there are several."""
+    own = sorted(
+        (item for item in classes if not item.name.startswith("system-") and item.value <= SYSTEM_PRIORITY),
+        key=lambda item: (-item.value, item.name),
+    )
+    return _HEAD + "\n".join([*_rules(own), _WITHOUT])
+
+
+def _rules(own: list[PriorityClass]) -> Iterator[str]:
+    names: set[str] = {"without-class"}
+    for number, item in enumerate(own):
+        is_highest = number == 0 and len({other.value for other in own}) > 1
+        template = _PROTECTED if is_highest or _IMPORTANT.search(item.name) else _ADVISED
+        yield template.format(
+            value=item.value, name=_quoted(_title(item.name, names)), pattern=_quoted(item.name)
+        )
+
+
+def _title(name: str, taken: set[str]) -> str:
+    """A name for its rule: as its own as it can be."""
+    title = re.sub(r"[^A-Za-z0-9]+$", "", name[:_LONGEST_NAME])
+    number = 2
+    while title in taken:
+        suffix = f"-{number}"
+        title, number = title[: _LONGEST_NAME - len(suffix)] + suffix, number + 1
+    taken.add(title)
+    return title
+
+
+def _quoted(name: str) -> str:
+    """In quotes where YAML would take it for something else than this text."""
+    return (
+        name if yaml.safe_load(name) == name and re.fullmatch(r"[-A-Za-z0-9_.]+", name) else json.dumps(name)
+    )

@@ -14,8 +14,8 @@ from rightsizer.changes.annotations import RECORDS
 from rightsizer.config import PREFIX
 from rightsizer.model import Blocker, BlockerCode, Mode, Pod, Workload
 from rightsizer.policy.classes import ANNOTATIONS
-from rightsizer.policy.matching import is_any
-from rightsizer.policy.other_controllers import word_on
+from rightsizer.policy.do_not_disrupt import word_on
+from rightsizer.policy.match import is_any
 from rightsizer.policy.schema import Policy
 from rightsizer.text import read_instant
 

@@ -1,12 +1,61 @@
-"""Charts as inline SVG without a style or a script of their own; colours are the page's. Pure."""
+"""HTML elements and inline SVG charts of the page. Text is escaped where it enters. Pure.
 
+Nothing else in the report writes a `<`; colours come from the page's style.
+"""
+
+import html
 from collections.abc import Iterator, Mapping, Sequence
 
 from rightsizer.model import PodKey, Workload
 from rightsizer.planning.cost_summary import Account
-from rightsizer.report.html_elements import Markup, element, join
-from rightsizer.report.totals import used_share
-from rightsizer.text import number, percent
+from rightsizer.report.rows import used_share
+from rightsizer.text import number, percent, safe
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+def text(content: str) -> Markup:
+    """Anything, as text."""
+    return content if isinstance(content, Markup) else Markup(html.escape(safe(content), quote=False))
+
+
+def join(*parts: str) -> Markup:
+    """Several parts, one after the other."""
+    return Markup("".join(map(text, parts)))
+
+
+_VOID = frozenset({"meta", "input"})
+
+
+def element(name: str, /, *children: str, **attributes: str | float | None) -> Markup:
+    """One element; an attribute that is None is left out.
+
+    Args:
+        name: Ours, never from outside.
+        children: Elements, or text, which is escaped.
+        attributes: Names are ours, with `_` for `-` (and one behind Python's keywords); values are escaped.
+    """
+    shown = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    opened = f"<{name}{shown}>"
+    return Markup(opened if name in _VOID else f"{opened}{join(*children)}</{name}>")
+
+
+def raw(name: str, content: str) -> Markup:
+    """A `style` or `script` of our own, whose content HTML does not unescape."""
+    return Markup(f"<{name}>{content}</{name}>")
+
+
+def _value(value: str | float) -> str:
+    return html.escape(safe(value)) if isinstance(value, str) else f"{value:.6g}"
+
 
 Profiles = Mapping[PodKey, Sequence[float | None]]
 """Activity of each pod in equal steps, oldest first, 0 to 1."""

@@ -29,6 +29,7 @@ from rightsizer.model import (
 from rightsizer.planning.cost_summary import Account, Accounts
 from rightsizer.prices import Prices
 from rightsizer.report.rows import Row, rows_of
+from rightsizer.text import safe_lines
 
 API_VERSION = "gpu-rightsizer.io/v1alpha1"
 
@@ -369,3 +370,22 @@ def _rounded(value: float | None) -> float | None:
 
 def _seconds(value: float | None) -> int | None:
     return None if value is None else round(value)
+
+
+KEDA = "KEDA ScaledObject"
+HPA = "HorizontalPodAutoscaler"
+
+
+def manifests(decision: Decision) -> Iterator[tuple[str, list[str]]]:
+    """Either autoscaler: what it is, and its lines of YAML; none where none is advised."""
+    if decision.autoscalers is not None:
+        for title, manifest in ((KEDA, decision.autoscalers.scaled_object), (HPA, decision.autoscalers.hpa)):
+            yield title, safe_lines(render(dict(manifest), "yaml")).splitlines()
+
+
+def on_one_line(decision: Decision, title: str) -> str:
+    """One of them as JSON; empty where it is not advised."""
+    if decision.autoscalers is None:
+        return ""
+    manifest = decision.autoscalers.scaled_object if title == KEDA else decision.autoscalers.hpa
+    return json.dumps(dict(manifest), separators=(",", ":"))

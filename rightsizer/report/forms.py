@@ -14,7 +14,7 @@ TABLE, JSON = "table", "json"
 # Name of the form → module below rightsizer.report, and its function.
 FORMS: Mapping[str, tuple[str, str]] = {
     TABLE: ("table", "plan_table"),
-    "wide": ("wide_table", "plan_wide"),
+    "wide": ("table", "plan_wide"),
     JSON: ("documents", "plan_json"),
     "yaml": ("documents", "plan_yaml"),
     "csv": ("csv", "plan_csv"),

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from rightsizer.model import Plan, Verdict
 from rightsizer.planning.cost_summary import Accounts
 from rightsizer.prices import Prices
-from rightsizer.report.autoscaler_manifests import manifests
-from rightsizer.report.rows import Row, rows_of
+from rightsizer.report.documents import manifests
+from rightsizer.report.rows import Row, Totals, remarks, rows_of, stranded_lines, stranded_words, totals_of
 from rightsizer.report.table import applying_words, verdict_words
-from rightsizer.report.totals import Totals, remarks, stranded_lines, stranded_words, totals_of
 from rightsizer.text import count, number, percent, safe
 
 _ACTIVE = str.maketrans({one: f"&#{ord(one)};" for one in "\\`*_[]<>&|~#@$"})

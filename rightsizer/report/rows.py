@@ -1,11 +1,13 @@
-"""One workload of a plan as every form of it tells it: judgement, place, price. Pure."""
+"""A plan as every form shows it: one row for each workload, and small tables of totals. Pure."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from rightsizer.model import Confidence, Decision, Finding, Node, Plan, Verdict
+from rightsizer.config import format_duration
+from rightsizer.model import Confidence, Decision, Finding, Node, Plan, Stranded, Verdict
+from rightsizer.planning.cost_summary import Account, Accounts
 from rightsizer.prices import Prices
-from rightsizer.text import block_words, wanted_words
+from rightsizer.text import block_words, count, number, percent, short, wanted_words
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,3 +99,146 @@ def _row(decision: Decision, nodes: Mapping[str, Node], prices: Prices) -> Row:
         pool=", ".join(sorted({node.pool for node in known if node.pool})),
         cost_per_hour=None if None in costs or not costs else sum(cost for cost in costs if cost is not None),
     )
+
+
+ROWS = 10
+"""What a person takes in; the rest stands in the JSON."""
+
+
+_UNKNOWN = "?"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Totals:
+    """A table.
+
+    Attributes:
+        title: What it is by, in one word.
+        head: Names of the columns after the first.
+        rows: Name and cells of each, largest first.
+        more: How many rows were left out.
+    """
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[str, ...]], ...]
+    more: int = 0
+
+
+def totals_of(accounts: Accounts, prices: Prices) -> tuple[Totals, ...]:
+    """The whole fleet's table, and one for each of its partitions."""
+    columns = _Columns(has_hours=bool(accounts.window), prices=prices if _has_prices(accounts) else None)
+    partitions = (
+        ("class", accounts.by_class),
+        ("namespace", accounts.by_namespace),
+        ("model", accounts.by_model),
+    )
+    whole = Totals("total", columns.head(), (("all", columns.cells(accounts.total)),))
+    return (whole, *(_partition(title, parts, columns) for title, parts in partitions))
+
+
+def _has_prices(accounts: Accounts) -> bool:
+    return accounts.total.cost_per_hour > 0
+
+
+def _partition(title: str, parts: Mapping[str, Account], columns: "_Columns") -> Totals:
+    largest = sorted(parts.items(), key=lambda part: (-part[1].gpus, part[0]))
+    rows = tuple((name, columns.cells(account)) for name, account in largest[:ROWS])
+    return Totals(title, columns.head(), rows, max(0, len(largest) - ROWS))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Columns:
+    """Which columns there is something to say in."""
+
+    has_hours: bool
+    prices: Prices | None
+
+    def head(self) -> tuple[str, ...]:
+        names = ["held", "used", "reclaim", "apply"]
+        if self.has_hours:
+            names += ["GPU-h"]
+        if self.prices:
+            names += [f"{self.prices.currency}/h", "wasted"]
+        elif self.has_hours:
+            names += ["unused"]
+        return tuple(names)
+
+    def cells(self, account: Account) -> tuple[str, ...]:
+        cells = [
+            f"{account.gpus:,}",
+            percent(used_share(account)),
+            number(account.reclaimable),
+            number(account.enforced),
+        ]
+        if self.has_hours:
+            cells += [short(account.gpu_hours_held)]
+        if self.prices:
+            cells += _money(account)
+        elif self.has_hours:
+            cells += [short(unused_hours(account))]
+        return tuple(cells)
+
+
+def _money(account: Account) -> tuple[str, str]:
+    """What is held and what is wasted of it; what has no price, or no measured use, is no zero."""
+    if not account.cost_per_hour and account.unpriced:
+        return _UNKNOWN, _UNKNOWN
+    wasted = _UNKNOWN if used_share(account) is None else short(account.wasted_per_hour)
+    return short(account.cost_per_hour), wasted
+
+
+def used_share(account: Account) -> float | None:
+    """Mean activity of what is held, 0 to 1, of the GPU-hours for which it is known; None where it is of none."""
+    known = account.gpu_hours_held - account.gpu_hours_unknown
+    return account.gpu_hours_used / known if known > 0 else None
+
+
+def unused_hours(account: Account) -> float:
+    """GPU-hours that were held and are known not to have been used."""
+    return max(0.0, account.gpu_hours_held - account.gpu_hours_unknown - account.gpu_hours_used)
+
+
+def remarks(accounts: Accounts, prices: Prices) -> tuple[str, ...]:
+    """What has to be known to read the totals."""
+    words = ["reclaim: GPUs that the findings would free; apply: of those, what applying this plan frees."]
+    if accounts.window:
+        span = format_duration(accounts.window.total_seconds())
+        words.append(
+            f"GPU-hours and use: of the last {span}, by the pods there now; use is mean activity of what is measured."
+        )
+        if accounts.total.gpu_hours_unknown > 0:
+            unknown = number(round(accounts.total.gpu_hours_unknown))
+            words.append(f"Of {unknown} GPU-hours the activity is not known: neither used nor unused.")
+    if _has_prices(accounts):
+        words.append(f"Prices for one GPU and hour in {prices.currency}: {price_source(prices)}.")
+        freed = short(accounts.total.reclaimable_per_hour)
+        words.append(f"What the findings would free costs {freed} {prices.currency} in an hour.")
+    if accounts.total.unpriced:
+        words.append(
+            f"The GPUs of {count(accounts.total.unpriced, 'pod')} have no price; --prices FILE gives one."
+        )
+    return tuple(words)
+
+
+def price_source(prices: Prices) -> str:
+    """Where the prices come from."""
+    table = f"{prices.source}, {prices.date}"
+    if not prices.nodes:
+        return table
+    return f"OpenCost's of {count(len(prices.nodes), 'node')}; else {table}"
+
+
+def stranded_lines(plan: Plan) -> tuple[tuple[Stranded, ...], int, int]:
+    """What is free and wanted, most first; how many such entries were left out; GPUs free that nobody waits for."""
+    found = plan.fleet.stranded if plan.fleet else ()
+    wanted = [one for one in found if one.reasons or one.waiting]
+    unwanted = sum(one.free for one in found) - sum(one.free for one in wanted)
+    largest = sorted(wanted, key=lambda one: (-one.free, one.node, one.resource))
+    return tuple(largest[:ROWS]), max(0, len(largest) - ROWS), unwanted
+
+
+def stranded_words(one: Stranded) -> str:
+    """Why it is free, and who waits for it."""
+    waiting = ", ".join(map(str, one.waiting))
+    return "; ".join((*one.reasons, *([f"waiting: {waiting}"] if waiting else [])))

@@ -29,8 +29,7 @@ from rightsizer.planning.budget import within_budgets
 from rightsizer.planning.capacity import check_capacity
 from rightsizer.planning.decide import decide
 from rightsizer.planning.pending_demand import limit_to_pending_demand
-from rightsizer.policy.criteria import Criteria
-from rightsizer.policy.effective import PolicyEvaluator
+from rightsizer.policy.effective import Criteria, PolicyEvaluator
 from rightsizer.policy.schema import (
     InputBound,
     Match,

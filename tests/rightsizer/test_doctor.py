@@ -10,11 +10,23 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from rightsizer.doctor.check_list import FAMILIES, diagnose
 from rightsizer.doctor.check_server import meant
-from rightsizer.doctor.diagnosis import FAILED, FOLLOWS, Check, Diagnosis, Message, Status
-from rightsizer.doctor.doctor_output import document, text
-from rightsizer.doctor.facts import Facts, Failure, Naming, Recorded, Server
+from rightsizer.doctor.diagnosis import (
+    FAILED,
+    FOLLOWS,
+    Check,
+    Diagnosis,
+    Facts,
+    Failure,
+    Message,
+    Naming,
+    Recorded,
+    Server,
+    Status,
+    document,
+    text,
+)
+from rightsizer.doctor.examination import FAMILIES, diagnose
 from rightsizer.doctor.rights import RIGHTS, Command, needed, roles
 from rightsizer.model import Device, Fleet, Mode, Node, NodeCoverage, PriorityClass, Usages, Workload
 from rightsizer.policy.limits import Budget, Freeze, MaintenanceWindow, Per, Scope

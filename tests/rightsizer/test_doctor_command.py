@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from rightsizer.config import PrometheusSettings
-from rightsizer.doctor.fact_collector import Inquiry, ask
-from rightsizer.doctor.facts import Facts, Failure, Naming, Recorded
+from rightsizer.doctor.diagnosis import Facts, Failure, Naming, Recorded
+from rightsizer.doctor.examination import Inquiry, ask
 from rightsizer.doctor.rights import RIGHTS, Command, Right, needed
 from rightsizer.errors import ConfigurationError
 from rightsizer.kube.cluster import Cluster

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rightsizer.guardrails.permitted import OPENINGS
+from rightsizer.guardrails.rbac import OPENINGS
 from rightsizer.model import Action
 
 

@@ -15,7 +15,7 @@ from rightsizer.cli import main
 from rightsizer.errors import ConfigurationError
 from rightsizer.execute.journal import SET_ASIDE, Journal, read_journal
 from rightsizer.model import ObjectRef, Outcome, Result
-from rightsizer.report.history import journal_text, unfinished
+from rightsizer.report.outcomes import journal_text, unfinished
 from tests.rightsizer.build import AT, all_idle, judged, policy, workload
 
 ROOT = pathlib.Path(__file__).parents[3]

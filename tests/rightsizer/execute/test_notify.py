@@ -13,7 +13,7 @@ import pytest
 
 from rightsizer.execute.notify import notify
 from rightsizer.model import ObjectRef, Outcome, Result
-from rightsizer.policy.notification_targets import Target
+from rightsizer.policy.schema import Target
 
 AT = datetime.datetime(2026, 11, 21, 12, 0, tzinfo=datetime.UTC)
 

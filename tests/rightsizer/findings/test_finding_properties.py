@@ -26,7 +26,7 @@ from rightsizer.model import (
     Waits,
     Workload,
 )
-from rightsizer.policy.criteria import Criteria
+from rightsizer.policy.effective import Criteria
 from rightsizer.policy.schema import Thresholds
 from tests.rightsizer.build import AT, DAY, MANY, SHRUNK, criteria, device, pod, workload
 

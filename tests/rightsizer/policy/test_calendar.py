@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from rightsizer.model import BlockerCode
-from rightsizer.policy.calendar import closed_reason, next_opening
+from rightsizer.policy.limits import closed_reason, next_opening
 from rightsizer.policy.schema import Policy
 from tests.rightsizer.build import rule
 

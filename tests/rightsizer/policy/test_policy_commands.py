@@ -12,9 +12,8 @@ from rightsizer.config import PREFIX
 from rightsizer.model import Fleet, Mode, Node, PriorityClass
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.explain import explain
-from rightsizer.policy.policy_file import parse
+from rightsizer.policy.policy_file import parse, starting_policy
 from rightsizer.policy.schema import Match
-from rightsizer.policy.starter import starting_policy
 from simulator.kube import ApiServer
 from tests.conftest import Golden
 from tests.rightsizer.build import AT, pod, policy, rule, workload

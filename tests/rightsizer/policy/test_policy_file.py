@@ -6,8 +6,7 @@ import pytest
 
 from rightsizer.errors import ConfigurationError, PolicyError
 from rightsizer.model import Action, Mode
-from rightsizer.policy.cluster_checks import require_classes
-from rightsizer.policy.policy_file import load, parse
+from rightsizer.policy.policy_file import load, parse, require_classes
 
 GOOD = """\
 apiVersion: gpu-rightsizer.io/v1alpha1

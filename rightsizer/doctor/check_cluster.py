@@ -1,14 +1,73 @@
-"""Checks of each node: what its series show beside what the API server says that it has. Pure."""
+"""Checks of what the API server says: objects, permissions, and nodes beside their series. Pure."""
 
 import datetime
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Iterable, Iterator, Mapping
 
-from rightsizer.doctor.diagnosis import Check, Diagnosis, Family, Message, Status, known, some
-from rightsizer.doctor.facts import Facts
+from rightsizer.doctor.diagnosis import Check, Diagnosis, Facts, Failure, Family, Message, Status, known, some
+from rightsizer.doctor.rights import RIGHTS, Command, Right, needed
 from rightsizer.inventory.gpu_requests import WHOLE_GPU_RESOURCES
 from rightsizer.model import Fleet, Node, NodeCoverage, Pod
+from rightsizer.text import count
 
-WHOLE = 0.9
+READ = Message(Status.OK, "{host}: {workloads} with {gpus}, {nodes} with GPUs")
+UNREADABLE = Message(
+    Status.ERROR,
+    "{why}",
+    "use another --kubeconfig FILE or --context NAME; if Forbidden, see permissions; to compare:",
+    "kubectl get pods -A",
+)
+NO_WORKLOADS = Message(
+    Status.WARNING,
+    "{host}: no workload holds or waits for GPUs",
+    "use another --context NAME, or name other GPU resources: --gpu-resource NAMES (docs/inventory.md)",
+)
+
+WHOLE = Message(Status.OK, "all objects were read")
+LEFT_OUT = Message(
+    Status.WARNING,
+    "{why}",
+    "if Forbidden, see permissions; otherwise fix the named object: its workloads are judged without it",
+)
+
+
+def _cluster(facts: Facts) -> Iterator[Diagnosis]:
+    fleet = facts.fleet
+    if isinstance(fleet, Failure):
+        yield UNREADABLE(why=fleet.words)
+        return
+    host = known(facts.host)
+    gpus = sum(workload.gpus for workload in fleet.workloads)
+    if fleet.workloads:
+        workloads, nodes = count(len(fleet.workloads), "workload"), count(len(fleet.nodes), "node")
+        yield READ(host=host, workloads=workloads, gpus=count(gpus), nodes=nodes)
+    else:
+        yield NO_WORKLOADS(host=host)
+
+
+def _problems(facts: Facts) -> Iterator[Diagnosis]:
+    problems = known(facts.fleet).problems
+    for why in problems:
+        yield LEFT_OUT(why=why)
+    if not problems:
+        yield WHOLE()
+
+
+INVENTORY = Family(
+    "inventory",
+    (
+        Check(
+            "cluster",
+            "Objects can be read from the API server.",
+            _cluster,
+            (READ, UNREADABLE, NO_WORKLOADS),
+        ),
+        Check("objects", "Objects that could not be read or parsed.", _problems, (WHOLE, LEFT_OUT)),
+    ),
+)
+
+
+ENOUGH_COVERAGE = 0.9
 """Share of the last ten minutes that must be on record; as the policy's default asks for."""
 
 SETTLED = datetime.timedelta(minutes=5)
@@ -138,7 +197,9 @@ def _is_settled(pod: Pod, at: datetime.datetime) -> bool:
 
 def _gaps(facts: Facts) -> Iterator[Diagnosis]:
     found = {
-        node.name: f"{coverage.coverage:.0%}" for node, coverage in _pairs(facts) if coverage.coverage < WHOLE
+        node.name: f"{coverage.coverage:.0%}"
+        for node, coverage in _pairs(facts)
+        if coverage.coverage < ENOUGH_COVERAGE
     }
     yield from _each(found, GAPS, STEADY)
 
@@ -160,7 +221,7 @@ def _strangers(facts: Facts) -> Iterator[Diagnosis]:
         yield NO_STRANGERS()
 
 
-FAMILY = Family(
+COVERAGE = Family(
     "coverage",
     (
         Check("nodes", "Nodes with GPUs but without series.", _nodes, (SEEN, UNSEEN, NAMELESS, NO_NODES)),
@@ -168,5 +229,85 @@ FAMILY = Family(
         Check("owners", "Held devices whose series name no pod.", _owners, (OWNED, UNOWNED)),
         Check("gaps", "Missing samples of the last ten minutes.", _gaps, (STEADY, GAPS)),
         Check("strangers", "Series of nodes outside the cluster.", _strangers, (NO_STRANGERS, STRANGERS)),
+    ),
+)
+
+
+_BIND = (
+    "grant ClusterRole gpu-rightsizer-{command} and bind it: kubectl create clusterrolebinding "
+    "gpu-rightsizer-{command} "
+    "--clusterrole gpu-rightsizer-{command} --user NAME"
+)
+_ROLE = "; also bind the Role of that name in namespace {own}"
+_GRANT = "gpu-rightsizer doctor --roles | kubectl apply -f -"
+
+ALLOWED = Message(Status.OK, "all {count} required rights are granted")
+MAY_NOT_READ = Message(Status.ERROR, "plan fails: not allowed to {missing}", _BIND, _GRANT)
+MAY_NOT_LOOK = Message(
+    Status.WARNING,
+    "plan cannot find Prometheus by itself: not allowed to {missing}",
+    "set --prometheus-url, or " + _BIND,
+    _GRANT,
+)
+MAY_NOT_CHANGE = Message(
+    Status.WARNING, "apply fails: not allowed to {missing}; plan is not affected", _BIND + _ROLE, _GRANT
+)
+MAY_NOT_RESTORE = Message(
+    Status.WARNING, "undo fails: not allowed to {missing}; plan is not affected", _BIND + _ROLE, _GRANT
+)
+NOT_TOLD = Message(
+    Status.UNKNOWN,
+    "unknown: {why}",
+    "if Forbidden: grant the account create on selfsubjectaccessreviews, as the ClusterRole system:basic-user does",
+    "kubectl auth can-i create selfsubjectaccessreviews.authorization.k8s.io",
+)
+DOES_WITHOUT = Message(
+    Status.WARNING, "{command} is limited, because it is not allowed to {missing}: {cost}", _BIND, _GRANT
+)
+"""Beside what a command cannot do without; told apart by what is lost."""
+
+
+def _may(facts: Facts, *, command: Command, refusal: Message) -> Iterator[Diagnosis]:
+    allowed = facts.allowed
+    if isinstance(allowed, Failure) and not allowed.told:
+        yield NOT_TOLD(why=allowed.words)
+        return
+    allowed = known(allowed)
+    is_spared = command is Command.PLAN and not facts.evicts  # who evicts nothing looks for no manifests
+    rights = [one for one in needed(allowed, command) if not (is_spared and one.resource == "secrets")]
+    missing = [right for right in rights if not allowed[right]]
+    told = {"command": command.value, "own": facts.own}
+    fatal = [right for right in missing if not right.cost]
+    if fatal:
+        yield refusal(**told, missing=_words(fatal))
+    dear = [right for right in missing if right.cost]
+    if dear:
+        costs = dict.fromkeys(right.cost for right in dear)
+        yield DOES_WITHOUT(**told, missing=_words(dear), cost=some(costs, 2))
+    if not missing:
+        yield ALLOWED(**told, count=len(rights))
+
+
+def _words(rights: Iterable[Right]) -> str:
+    """Verbs and what they are about, such as "list pods, nodes; get jobs.batch"."""
+    by_verb: dict[str, list[str]] = {}
+    for right in rights:
+        by_verb.setdefault(right.verb, []).append(right.named)
+    return "; ".join(f"{verb} {some(names, 4)}" for verb, names in by_verb.items())
+
+
+def _check(command: Command, about: str, refusal: Message) -> Check:
+    judge = functools.partial(_may, command=command, refusal=refusal)
+    dear = (DOES_WITHOUT,) if any(right.cost for right in needed(RIGHTS, command)) else ()
+    return Check(command.value, about, judge, (ALLOWED, refusal, NOT_TOLD, *dear))
+
+
+PERMISSIONS = Family(
+    "permissions",
+    (
+        _check(Command.PLAN, "What `plan` reads.", MAY_NOT_READ),
+        _check(Command.DISCOVERY, "What it reads to find a Prometheus.", MAY_NOT_LOOK),
+        _check(Command.APPLY, "What `apply` reads and writes.", MAY_NOT_CHANGE),
+        _check(Command.UNDO, "What `undo` reads and writes.", MAY_NOT_RESTORE),
     ),
 )

@@ -1,17 +1,28 @@
-"""Asks everything that the checks judge: each fact by itself, so that whatever is away leaves the others known.
+"""Collects all facts, each on its own, and runs every check on them.
 
-Only reads; the one POST among its requests is a SelfSubjectAccessReview, which nothing keeps.
+It only reads; its one POST is a SelfSubjectAccessReview, which the API server does not keep.
 """
 
 import collections
 import dataclasses
 import datetime
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import TypeVar
 
+from rightsizer.doctor import check_cluster, check_policy, check_server, check_signals
 from rightsizer.doctor.check_server import meant, spans
-from rightsizer.doctor.facts import Facts, Failure, Naming, Recorded, Server
+from rightsizer.doctor.diagnosis import (
+    Check,
+    Diagnosis,
+    Facts,
+    Failure,
+    Family,
+    Naming,
+    NotKnown,
+    Recorded,
+    Server,
+)
 from rightsizer.doctor.rights import Right, rights_for
 from rightsizer.errors import EvidenceIncomplete, RightsizerError
 from rightsizer.inventory.cluster_reader import read_cluster
@@ -254,3 +265,28 @@ def _recorded(querier: SourceQuerier, window: datetime.timedelta, at: datetime.d
         for instant in (at, at - window + 2 * RULE_INTERVAL)
     )
     return Recorded(frozenset(expected), frozenset(present), frozenset(early))
+
+
+FAMILIES: tuple[Family, ...] = (
+    check_cluster.INVENTORY,
+    check_cluster.PERMISSIONS,
+    check_server.FAMILY,
+    check_signals.FAMILY,
+    check_cluster.COVERAGE,
+    check_policy.FAMILY,
+)
+
+
+def diagnose(facts: Facts) -> Iterator[tuple[Family, Check, Diagnosis]]:
+    """What every check says."""
+    for family in FAMILIES:
+        for check in family.checks:
+            for found in _judged(check, facts):
+                yield family, check, found
+
+
+def _judged(check: Check, facts: Facts) -> list[Diagnosis]:
+    try:
+        return list(check.judge(facts))
+    except NotKnown as unknown:
+        return [unknown.diagnosis]
