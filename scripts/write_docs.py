@@ -172,7 +172,7 @@ def _rightsizer_options() -> str:
         (
             f"`{option.flag}`",
             f"`{option.default}`" if option.default else "",
-            option.help,
+            f"{option.help}; {option.details}" if option.details else option.help,
         )
         for group in groups
         for option in group

@@ -89,10 +89,6 @@ def test_glossary_has_every_term_of_a_page(page: str) -> None:
     assert sorted({word for word in written if not ELSEWHERE.match(word)} - TERMS) == []
 
 
-LATER = {"flags", "operating_flags"}
-"""Modules of rightsizer/ that are still to be rewritten."""
-
-
 def _strings(file: Path) -> Iterator[tuple[int, str]]:
     """The strings of a module that are no docstrings."""
     nodes = list(ast.walk(ast.parse(file.read_text())))
@@ -104,12 +100,7 @@ def _strings(file: Path) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize(
     "file",
-    sorted(
-        file
-        for name in (*PROGRAMS, "dashboards")
-        for file in (ROOT / name).rglob("*.py")
-        if name != "rightsizer" or file.stem not in LATER
-    ),
+    sorted(file for name in (*PROGRAMS, "dashboards") for file in (ROOT / name).rglob("*.py")),
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_strings_of_a_module_have_no_retired_word(file: Path) -> None:

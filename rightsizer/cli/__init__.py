@@ -36,17 +36,16 @@ _M_ARENA_MAX = -8
 _EPILOG = """\
 start here:
   gpu-rightsizer plan --prometheus-url http://prometheus.monitoring:9090
-      Says for every GPU workload what it holds, what it uses and what could be
-      done about it. It only reads.
+      Shows each GPU workload: the GPUs it holds, its utilization and a
+      decision. Only reads.
 
   gpu-rightsizer apply --policy policy.yaml --prometheus-url ...
-      Shows the plan, asks, and does what the policy's rules enforce. Every
-      change carries what undoes it.
+      Shows the plan, asks, and applies what the policy enforces. undo reverts
+      each change.
 
-  gpu-rightsizer undo
-      Lists what was changed; undo NAMESPACE/KIND/NAME puts it back.
+Brackets hold defaults. Variables set flags, such as GPU_RIGHTSIZER_POLICY.
 
-exit codes: 0 done or nothing to do, 1 failed, 2 usage or configuration,
+exit codes: 0 done or nothing to do, 1 failed, 2 invalid flags or files,
 10 changes are proposed (plan --detailed-exitcode)
 """
 
@@ -102,7 +101,7 @@ def parser() -> argparse.ArgumentParser:
     """All commands and flags."""
     root = Parser(
         prog="gpu-rightsizer",
-        description="Finds GPU workloads that use less than they hold, and gives the rest back.",
+        description="Reclaims unused GPUs in Kubernetes under a policy that you control.",
         epilog=_EPILOG,
     )
     version = importlib.metadata.version("gpu-rightsizer")

@@ -26,56 +26,41 @@ CHANGES_PROPOSED = 10
 """Exit code of plan --detailed-exitcode; 2 would be taken for a usage error."""
 
 _PLAN = """\
-Says for every GPU workload of the cluster what it holds, what it used, what
-should happen to it, under which rule of the policy, and why.
-
-Nothing is changed: plan sends no request that could; a read-only account will
-do.
+Shows each GPU workload of the cluster: the GPUs it holds, its utilization, the
+decision, the policy rule behind it, and why. Only reads; a read-only account
+is enough.
 """
 
 _PLAN_EPILOG = """\
 verdicts:
   act        idle by two independent signals over the whole window
-  keep       at work, or partly at work
-  protected  the policy says so
-  unknown    the evidence does not suffice; missing data is never idleness
+  keep       active, or partly active
+  protected  the policy protects it
+  unknown    not enough data; missing data never counts as idle
 
 examples:
   gpu-rightsizer plan --prometheus-url http://localhost:9090
   gpu-rightsizer plan --policy policy.yaml -o json | jq .totals
-  gpu-rightsizer plan -o html > plan.html
   gpu-rightsizer plan --policy policy.yaml --save plan.json
-  gpu-rightsizer apply --policy policy.yaml --plan plan.json
 """
 
 _APPLY = """\
-Makes a plan, shows it, asks, and then does what the rules with mode: enforce
-say, one workload after the other. Before each change the workload, the policy
-and its use since the plan was made are looked at again, and the API server is
-asked whether it would accept the change (dry run).
-
-Before the plan it repairs what earlier runs left: what somebody took back is
-remembered, what is not well with less gets back what it had. After the changes
-it looks what became of the pods and their GPUs.
-
-Each change is one request that carries what undoes it: see gpu-rightsizer undo.
-Each outcome is told as it is known; Ctrl-C ends the run after the change in
-flight, a second one at once. Either way all outcomes are told.
+First reconciles earlier changes: records manual reverts and rolls back changes
+that left a workload unhealthy. Then shows the plan, asks, and applies the
+changes of rules with mode: enforce, after a preflight check and a dry run of
+each. Ctrl-C stops after the change in flight, a second one at once.
 """
 
 _APPLY_EPILOG = """\
 outcomes:
   done       changed as planned
-  gone       not there any more, nothing to do
-  changed    not as planned any more, left alone
-  blocked    a PodDisruptionBudget stands against it, or it is paused, or the
-             breaker has opened; left alone
-  refused    the API server said no
-  unknown    the answer was lost and could not be read back: look yourself
-  skipped    not attempted: interrupted, Prometheus or the API server is away,
-             or an earlier one ended the run
-
-Exit code 1 when any is refused, unknown or skipped; 130 when ended at once.
+  gone       the workload no longer exists
+  changed    the workload differs from the plan; not changed
+  blocked    by a PodDisruptionBudget, a pause or the breaker; not changed
+  refused    the API server refused the change
+  unknown    the response was lost; check the workload
+  skipped    not attempted: interrupted, or an earlier failure ended the run
+exit codes: 1 if any is refused, unknown or skipped; 130 if stopped at once
 
 examples:
   gpu-rightsizer apply --policy policy.yaml --prometheus-url http://prom:9090
@@ -83,16 +68,16 @@ examples:
 """
 
 _UNDO = """\
-Puts back what apply changed: the former number of replicas, the Job as it ran,
-the evicted pod from its saved manifest. The record of each change is on the
-object itself, so undo works from any machine.
-
-Without a workload, --run, --since or --all it lists what can be put back.
+Reverts changes of apply: restores the number of replicas, resumes the Job, or
+recreates the evicted pod from its manifest. Each object holds the record of its
+change, so undo works from any machine. Without a workload, --run, --since or
+--all it lists the changes that can be reverted.
 """
 
 _UNDO_EPILOG = """\
-What someone changed since is left alone, and shown; --force overrides that.
-Of several evicted pods of one name the last is put back; --run names another.
+Objects that someone changed since are listed and not reverted, except with
+--force. Of several evicted pods with one name, the last is recreated; --run
+selects another.
 
 examples:
   gpu-rightsizer undo
@@ -102,10 +87,9 @@ examples:
 """
 
 _DOCTOR = """\
-Looks at everything that plan, apply and undo need: Prometheus, its record of
-GPUs, each node's series, what this account may do, the policy. Says how it
-stands with each, and what to do about it. Only reads; without --prometheus-url
-it looks for one, as plan does.
+Checks everything that plan, apply and undo need: Prometheus, its GPU metrics of
+each node, permissions and the policy. Shows each result with its remedy. Only
+reads; finds Prometheus itself without --prometheus-url.
 """
 
 _DOCTOR_EPILOG = """\
@@ -124,11 +108,11 @@ examples:
 """
 
 _RUN = """\
-Plans at once and then on a schedule, and publishes metrics about it for
-Prometheus. With --yes it carries out what the policy's rules enforce, as apply
-does: of several such processes one at a time, which holds a Lease in the state
-namespace. Files are read anew for each cycle; where one cannot be used, nothing
-is done until it can. SIGTERM ends it after the change in flight.
+Plans now and then on a schedule, and serves metrics for Prometheus. With --yes
+it applies what the policy enforces, as apply does; of several replicas only the
+leader does, which holds a Lease in the state namespace. Each cycle reads all
+files again, and does nothing if one is invalid. SIGTERM stops it after the
+change in flight.
 """
 
 _RUN_EPILOG = """\
@@ -138,22 +122,21 @@ examples:
 """
 
 _POLICY = """\
-Works on policy files: write one to start from, check it, and ask it why it says
-what it says about a workload. See docs/policy.md for all fields.
+Writes a policy file, checks it, or explains its decision about a workload. See
+docs/policy.md for all fields.
 """
 
 _CHECK = """\
-Checks a policy file and tells all that is wrong with it at once, each with its
-line: unknown and doubled fields, values that cannot be meant, kinds that are
-not known, rules that are never reached, and, unless --offline, names and
-patterns of PriorityClasses that match none of the cluster's. Then it says how
-many of the cluster's workloads each rule is about.
+Checks a policy file and reports all problems with their lines: unknown or
+duplicate fields, invalid values, unknown kinds and unreachable rules. Unless
+--offline, also reports PriorityClasses that the cluster does not have, and
+counts the workloads that each rule selects.
 """
 
 _EXPLAIN = """\
-Walks the rules for one workload: which condition holds and which does not, then
-protections, opt-outs, what is done about which finding, by which thresholds,
-when, and within which budgets. Asks the API server, not Prometheus.
+Evaluates the rules for one workload: the conditions that hold and those that do
+not, protections, opt-outs, the action for each finding, thresholds, schedule
+and budgets. Reads the API server, not Prometheus.
 """
 
 _EXPLAIN_EPILOG = """\
@@ -176,7 +159,7 @@ list the parts of the policy that they cannot express.
 
 _INIT = """\
 Writes a commented policy for the PriorityClasses of the cluster to stdout. It
-protects the important ones and advises on the others; to act is left to you.
+protects the important ones and only advises on the others.
 """
 
 _INIT_EPILOG = """\
@@ -237,7 +220,7 @@ def add_all(commands: Any) -> None:  # noqa: ANN401 - argparse does not name the
 def _add_plan(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     parser = add_parser(
         "plan",
-        help="say what every GPU workload uses and what should happen; only reads",
+        help="show what GPU workloads use, and decisions; only reads",
         description=_PLAN,
         epilog=_PLAN_EPILOG,
     )
@@ -245,51 +228,45 @@ def _add_plan(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--detailed-exitcode",
         action="store_true",
-        help=f"exit with {CHANGES_PROPOSED} when apply would change something",
+        help=f"exit with {CHANGES_PROPOSED} if there are changes",
     )
-    parser.add_argument("--save", metavar="FILE", help="also write the plan there as JSON, for apply --plan")
+    parser.add_argument("--save", metavar="FILE", help="also write the plan there as JSON")
     parser.add_argument(
         "--at",
         metavar="TIME",
-        help="judge as of a past moment, such as 2026-11-20T18:00:00Z; not to be applied",
+        help="plan as of a past time (RFC 3339)",
     )
     parser.add_argument(
         "--cluster-objects",
         metavar="FILE",
-        help="a List of objects, JSON or YAML, as kubectl get pods,nodes,... -A -o json writes it, in place of the API "
-        "server; not to be applied",
+        help="read objects from this List instead",
     )
-    add_options(parser, "policy", POLICY)
+    add_options(parser, "files", (*POLICY, *PRICES))
     add_options(parser, "metrics", PROMETHEUS)
     add_options(parser, "cluster", (*CLUSTER, *STATE, *INSTANCE))
-    add_options(parser, "money", PRICES)
     add_common(parser, FORMS)
 
 
 def _add_apply(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     parser = add_parser(
         "apply",
-        help="show the plan, ask, and carry out what the policy enforces",
+        help="show the plan, ask, and apply what the policy enforces",
         description=_APPLY,
         epilog=_APPLY_EPILOG,
     )
     parser.set_defaults(command="apply")
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
-    parser.add_argument(
-        "--plan", metavar="FILE", help="only what this saved plan says, as far as it still holds unchanged"
-    )
-    parser.add_argument("--save", metavar="FILE", help="also write the outcome there as JSON")
+    parser.add_argument("--plan", metavar="FILE", help="apply only this saved plan")
+    parser.add_argument("--save", metavar="FILE", help="also write the outcomes there as JSON")
     _add_verify_for(parser)
     parser.add_argument(
         "--accept-growth",
         action="store_true",
-        help="accept that the policy is about so many workloads as it is now",
+        help="accept the current number of eligible workloads",
     )
-    add_options(parser, "policy", POLICY)
+    add_options(parser, "files", (*POLICY, *PRICES, *JOURNAL))
     add_options(parser, "metrics", PROMETHEUS)
     add_options(parser, "cluster", (*CLUSTER, *STATE, *INSTANCE))
-    add_options(parser, "money", PRICES)
-    add_options(parser, "record", JOURNAL)
     add_common(parser)
 
 
@@ -298,53 +275,47 @@ def _add_verify_for(parser: argparse.ArgumentParser) -> None:
         "--verify-for",
         metavar="DURATION",
         default="60s",
-        help="how long to wait for pods to go, and be well; 0: left to the next run (default: 60s)",
+        help="how long to wait for healthy pods [60s]",
     )
 
 
 def _add_run(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     parser = add_parser(
         "run",
-        help="plan, and apply where told to, on a schedule; publish metrics",
+        help="plan, and with --yes apply, on a schedule; serve metrics",
         description=_RUN,
         epilog=_RUN_EPILOG,
     )
     parser.set_defaults(command="run")
-    parser.add_argument(
-        "--yes", "-y", action="store_true", help="carry out what the policy enforces; otherwise only plan"
-    )
+    parser.add_argument("--yes", "-y", action="store_true", help="apply what the policy enforces")
     _add_verify_for(parser)
     add_options(parser, "schedule", SCHEDULE)
-    add_options(parser, "policy", POLICY)
+    add_options(parser, "files", (*POLICY, *PRICES, *JOURNAL))
     add_options(parser, "metrics", PROMETHEUS)
     add_options(parser, "cluster", (*CLUSTER, *STATE, *INSTANCE))
-    add_options(parser, "money", PRICES)
-    add_options(parser, "record", JOURNAL)
     add_common(parser, forms=())
 
 
 def _add_undo(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     parser = add_parser(
         "undo",
-        help="list what was changed, or put it back",
+        help="list changes, or revert them",
         description=_UNDO,
         epilog=_UNDO_EPILOG,
     )
     parser.set_defaults(command="undo")
-    parser.add_argument("workloads", metavar="NAMESPACE/KIND/NAME", nargs="*", help="what to put back")
-    parser.add_argument(
-        "--run", metavar="RUN", help="everything that one run changed, or of that the workloads named"
-    )
+    parser.add_argument("workloads", metavar="NAMESPACE/KIND/NAME", nargs="*", help="workloads to revert")
+    parser.add_argument("--run", metavar="RUN", help="changes of this run")
     parser.add_argument(
         "--since",
         metavar="TIME",
-        help="what was changed since then: 2026-11-20T18:00:00Z, or how long ago, such as 2h",
+        help="changes since a time (RFC 3339), or such as 2h ago",
     )
-    parser.add_argument("--until", metavar="TIME", help="with --since: and until then")
-    parser.add_argument("--all", action="store_true", help="everything")
-    parser.add_argument("--force", action="store_true", help="also what someone changed since")
+    parser.add_argument("--until", metavar="TIME", help="changes until a time, with --since")
+    parser.add_argument("--all", action="store_true", help="all changes")
+    parser.add_argument("--force", action="store_true", help="also objects that someone changed since")
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
-    parser.add_argument("--save", metavar="FILE", help="also write the outcome there as JSON")
+    parser.add_argument("--save", metavar="FILE", help="also write the outcomes there as JSON")
     add_options(parser, "cluster", (*CLUSTER, *STATE, *JOURNAL))
     add_common(parser)
 
@@ -352,7 +323,7 @@ def _add_undo(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
 def _add_doctor(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     parser = add_parser(
         "doctor",
-        help="say what stands between you and a plan, and what to do about it; only reads",
+        help="check connectivity, permissions and metrics; only reads",
         description=_DOCTOR,
         epilog=_DOCTOR_EPILOG,
     )
@@ -360,7 +331,7 @@ def _add_doctor(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--roles",
         action="store_true",
-        help="print the RBAC roles that plan, apply and undo need, and ask nothing",
+        help="only print the RBAC roles that are needed",
     )
     add_options(parser, "policy", POLICY)
     add_options(parser, "metrics", PROMETHEUS)
@@ -371,31 +342,32 @@ def _add_doctor(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
 def _add_policy(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     parser = add_parser("policy", help="write, check or explain a policy file", description=_POLICY)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    check = _add_policy_command(commands, "check", "tell everything that is wrong with a policy file", _CHECK)
+    check = _add_policy_command(commands, "check", "report all problems of a policy file", _CHECK)
     check.add_argument("file", metavar="FILE", nargs="?", help="the policy file, as --policy")
-    check.add_argument("--offline", action="store_true", help="do not ask the cluster")
+    check.add_argument("--offline", action="store_true", help="do not read the cluster")
     add_options(check, "policy", POLICY_FILE)
     add_options(check, "cluster", (*CLUSTER, *STATE))
-    explain = _add_policy_command(commands, "explain", "say why a workload is treated as it is", _EXPLAIN)
+    explain = _add_policy_command(commands, "explain", "explain the decision about a workload", _EXPLAIN)
     explain.epilog = _EXPLAIN_EPILOG
     explain.add_argument("workload", metavar="NAMESPACE/KIND/NAME", help="the workload")
     add_options(explain, "policy", POLICY)
     add_options(explain, "cluster", (*CLUSTER, *STATE))
-    init = _add_policy_command(commands, "init", "write a policy to start from", _INIT)
+    init = _add_policy_command(commands, "init", "write a policy to start with", _INIT)
     init.epilog = _INIT_EPILOG
     add_options(init, "cluster", CLUSTER)
-    rbac = _add_policy_command(commands, "rbac", "print the rights that the policy's actions need", _RBAC)
-    admission = _add_policy_command(
-        commands, "admission", "print what the API server is to refuse us", _ADMISSION
-    )
+    rbac = _add_policy_command(commands, "rbac", "print the RBAC roles that the policy's actions need", _RBAC)
+    admission = _add_policy_command(commands, "admission", "print admission guardrails", _ADMISSION)
     rbac.add_argument(
         "--discovery",
         action="store_true",
-        help="also list services, by which plan finds Prometheus in the cluster where no URL is given",
+        help="also list services, to find Prometheus",
     )
     for command in (rbac, admission):
         command.add_argument(
-            "--service-account", metavar="NAME", default="gpu-rightsizer", help="ours (default: %(default)s)"
+            "--service-account",
+            metavar="NAME",
+            default="gpu-rightsizer",
+            help="service account of gpu-rightsizer [%(default)s]",
         )
         add_options(command, "policy", POLICY)
         add_options(command, "cluster", STATE)
@@ -404,7 +376,7 @@ def _add_policy(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="a PriorityClass whose own annotations protect its pods, which the policy's rules do not say; repeatable",
+        help="also protect this PriorityClass; repeatable",
     )
     for command in (check, explain, init, rbac, admission):
         add_common(command, forms=())

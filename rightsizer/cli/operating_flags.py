@@ -1,4 +1,4 @@
-"""Flags and help texts of history, pause, resume and breaker, for whoever operates it. Imports nothing heavy."""
+"""Flags and help texts of history, pause, resume and breaker. Imports nothing heavy."""
 
 import argparse
 from collections.abc import Callable
@@ -14,10 +14,9 @@ from rightsizer.cli.options import (
 )
 
 _HISTORY = """\
-Says what was changed, when, by which run, and what became of it: from what
-objects remember (annotations), the manifests of evicted pods, what our own
-namespace remembers, and Events, as far as the cluster still has them. With
---journal from a file that apply wrote. Only reads.
+Shows the changes of gpu-rightsizer: time, run and outcome. Reads
+annotations of objects, the manifests of evicted pods, the state namespace and
+Events; with --journal, a file that apply wrote. Only reads.
 """
 
 _HISTORY_EPILOG = """\
@@ -29,10 +28,11 @@ examples:
 """
 
 _PAUSE = """\
-Nothing is changed any more, in the whole cluster or in one namespace, until
-resume, or for so long as --for says. A plan is still made, and says so. What
-does not come up healthy after an earlier change is put back all the same. A
-second pause shortens none that stands: both hold, each as long as it was said.
+Stops all changes in the cluster or in one namespace, until resume or for the
+duration of --for. Plans are still made and show the pause. Unhealthy workloads
+are still rolled back.
+
+Pauses add up: a new pause never shortens an existing one.
 """
 
 _PAUSE_EPILOG = """\
@@ -42,22 +42,21 @@ examples:
 """
 
 _RESUME = """\
-Ends all pauses of the whole cluster, or with -n those of one namespace. To
-have a shorter one instead, resume and pause anew.
+Ends all pauses of the whole cluster, or with -n those of one namespace.
 """
 
 _BREAKER = """\
-The breaker opens by itself: after several errors in a row, where the API server
-refuses a write as out of policy, where too many GPU nodes are not ready, or
-where the policy is about many more workloads than was accepted. Then nothing is
-changed until a person has looked and closes it.
+The breaker opens after several errors in a row, if the API server refuses a
+write as out of policy, if too many GPU nodes are not ready, or if the policy
+selects many more workloads than were accepted. Then nothing is changed until
+an operator resets it.
 """
 
 _BREAKER_EPILOG = """\
 commands:
-  show          what is open or paused, and which scope was accepted (default)
-  clear         close it; --reason says why that is right
-  accept-growth  accept that the policy is about so many workloads as it is now
+  show           show open breaker, pauses and accepted number (default)
+  reset          close the breaker; --reason records why
+  accept-growth  accept the current number of eligible workloads
 
 examples:
   gpu-rightsizer breaker
@@ -73,33 +72,29 @@ def add_operating(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _add_history(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
-    parser = _parser(
-        add_parser, "history", "say what was changed, and what became of it", _HISTORY, _HISTORY_EPILOG
-    )
+    parser = _parser(add_parser, "history", "show changes and their outcomes", _HISTORY, _HISTORY_EPILOG)
     parser.set_defaults(command="history")
     parser.add_argument(
-        "workload", metavar="NAMESPACE/KIND/NAME", nargs="?", help="only what was done to this"
+        "workload", metavar="NAMESPACE/KIND/NAME", nargs="?", help="only changes of this workload"
     )
-    parser.add_argument("--run", metavar="RUN", help="only what one run did")
-    parser.add_argument(
-        "--since", metavar="TIME", help="only since then: 2026-11-20T18:00:00Z, or how long ago, such as 7d"
-    )
+    parser.add_argument("--run", metavar="RUN", help="only changes of this run")
+    parser.add_argument("--since", metavar="TIME", help="only since a time (RFC 3339), or such as 7d ago")
     # Without a twin in the environment: where apply writes one, the cluster is still asked first.
     parser.add_argument(
         "--journal",
         metavar="FILE",
         type=file_name,
-        help="what apply wrote there, instead of what the cluster remembers",
+        help="read this journal of apply, not the cluster",
     )
     _add_rest(parser)
 
 
 def _add_pause(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
-    parser = _parser(add_parser, "pause", "change nothing until further notice", _PAUSE, _PAUSE_EPILOG)
+    parser = _parser(add_parser, "pause", "stop all changes", _PAUSE, _PAUSE_EPILOG)
     parser.set_defaults(command="breaker", breaker_command="pause")
     _add_namespace(parser)
-    parser.add_argument("--reason", metavar="TEXT", required=True, help="stands in plans and outcomes")
-    parser.add_argument("--for", metavar="DURATION", dest="span", help="how long (default: until resume)")
+    parser.add_argument("--reason", metavar="TEXT", required=True, help="shown in plans and outcomes")
+    parser.add_argument("--for", metavar="DURATION", dest="span", help="how long; default: until resume")
     _add_rest(parser)
 
 
@@ -111,11 +106,11 @@ def _add_resume(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _add_namespace(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-n", "--namespace", metavar="NAME", help="only this one (default: everything)")
+    parser.add_argument("-n", "--namespace", metavar="NAME", help="only this namespace")
 
 
 def _add_breaker(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
-    parser = _parser(add_parser, "breaker", "see or close the breaker", _BREAKER, _BREAKER_EPILOG)
+    parser = _parser(add_parser, "breaker", "show or reset the breaker", _BREAKER, _BREAKER_EPILOG)
     parser.set_defaults(command="breaker")
     add_choice(
         parser,
@@ -124,9 +119,9 @@ def _add_breaker(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         metavar="COMMAND",
         nargs="?",
         default="show",
-        help="show, reset or accept-growth (default: show)",
+        help="show, reset or accept-growth [show]",
     )
-    parser.add_argument("--reason", metavar="TEXT", default="", help="of clear: why that is right")
+    parser.add_argument("--reason", metavar="TEXT", default="", help="of reset: why it is safe")
     add_options(parser, "policy", POLICY_FILE)
     _add_rest(parser)
 

@@ -20,7 +20,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
     """Help of 80 columns in every terminal."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=28, width=WIDTH)
+        super().__init__(prog, max_help_position=38, width=WIDTH)
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -38,6 +38,14 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - argparse's
         super().__init__(formatter_class=_Help, allow_abbrev=False, **settings)
         self.set_defaults(prog=self.prog)
+
+    def format_help(self) -> str:
+        """Show in the usage only arguments and required flags: the others follow it."""
+        formatter = self._get_formatter()
+        shown = [one for one in self._actions if one.required or not one.option_strings]
+        formatter.add_usage(None, shown, [], prefix="")
+        self.usage = formatter.format_help().strip().replace(self.prog, f"{self.prog} [flags]", 1)
+        return super().format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # noqa: ANN401 - argparse's
         """Parse, and report an unknown flag with the flags of its own command."""
@@ -103,6 +111,7 @@ class Option:
         default: Its value where neither flag nor environment gives one; a string, as the environment's would be.
         read: What reads it from the command line; an empty variable counts as none.
         choices: All values, if it has only some; an empty variable counts as none.
+        details: More about it, only for the docs.
     """
 
     flag: str
@@ -111,6 +120,7 @@ class Option:
     default: str | None = None
     read: Callable[[str], str] = str
     choices: tuple[str, ...] = ()
+    details: str = ""
 
     @property
     def variable(self) -> str:
@@ -122,100 +132,121 @@ PROMETHEUS = (
     Option(
         "--prometheus-url",
         "URL",
-        "base URL of Prometheus, or of a server with its API; plan and doctor can find it",
+        "base URL; plan and doctor can find it",
+        details="other servers with its API work too",
     ),
-    Option("--prometheus-token-file", "FILE", "file with a bearer token, read for each request"),
+    Option("--prometheus-token-file", "FILE", "bearer token, read for each request"),
     Option("--prometheus-user", "NAME", "user for basic authentication"),
-    Option("--prometheus-password-file", "FILE", "file with the user's password, read for each request"),
+    Option("--prometheus-password-file", "FILE", "the user's password, read for each request"),
     Option(
         "--prometheus-sigv4-region",
         "REGION",
-        "AWS region; signs requests for Amazon Managed Prometheus (SigV4)",
+        "AWS region of Amazon Managed Prometheus",
+        details="signs requests (SigV4)",
     ),
     Option("--prometheus-client-cert-file", "FILE", "client certificate (PEM)"),
     Option("--prometheus-client-key-file", "FILE", "key of the client certificate (PEM)"),
-    Option("--prometheus-ca-file", "FILE", "CA certificates (PEM) that verify Prometheus's certificate"),
+    Option("--prometheus-ca-file", "FILE", "CA certificates (PEM) of the server"),
     Option(
         "--prometheus-insecure-skip-verify",
         "",
-        "accept any certificate; an attacker in between can then invent metrics",
+        "accept any certificate",
+        details="an attacker in between can then invent metrics",
     ),
     Option("--prometheus-timeout", "DURATION", "deadline of one query", default="100s"),
-    Option("--prometheus-parallel", "N", "number of concurrent queries, 1 to 4", default="2"),
+    Option("--prometheus-parallel", "N", "concurrent queries, 1 to 4", default="2"),
     Option(
         "--prometheus-max-samples",
-        "NUMBER",
-        "Prometheus's limit of samples per query (--query.max-samples); half of it is used",
+        "N",
+        "the server's limit per query",
         default=str(MAX_SAMPLES),
+        details="Prometheus's --query.max-samples; half of it is used",
     ),
     Option(
         "--signals",
         "NAME|FILE",
-        "metrics to judge by: auto (detected), dcgm, dcgm-4.9, gpu-exporter, or a file with another exporter's table",
+        "names of the GPU metrics",
         default=FIND_OUT,
+        details="auto (detected), dcgm, dcgm-4.9, gpu-exporter, or a file with the table of another exporter",
     ),
 )
 CLUSTER = (
     Option(
-        "--kubeconfig", "FILE", "kubeconfig file (default: $KUBECONFIG, ~/.kube/config or the pod's account)"
+        "--kubeconfig",
+        "FILE",
+        "kubeconfig file",
+        details="default: $KUBECONFIG, ~/.kube/config or the pod's account",
     ),
     Option("--context", "NAME", "context of the kubeconfig"),
     Option(
         "--gpu-resource",
         "NAMES",
-        "additional GPU resources, separated by commas, with wildcard *; NAME=shares, amount or part sets the unit",
+        "additional GPU resources",
+        details="separated by commas, with wildcard *; NAME=shares, amount or part sets the unit",
     ),
 )
 PRICES = (
-    Option("--prices", "FILE", "price table for nodes without an OpenCost price (default: the shipped list)"),
+    Option(
+        "--prices",
+        "FILE",
+        "price table",
+        details="for nodes without an OpenCost price; default: the shipped list",
+    ),
 )
-POLICY = (Option("--policy", "FILE", "policy file; without one, everything is only advised on"),)
+POLICY = (Option("--policy", "FILE", "policy file", details="without one, gpu-rightsizer only advises"),)
 POLICY_FILE = (Option("--policy", "FILE", "policy file"),)
 SCHEDULE = (
-    Option("--every", "DURATION", "time between cycles (default: 15m)"),
+    Option("--every", "DURATION", "time between cycles", details="default: 15m"),
     Option(
         "--schedule",
         "CRON",
-        "cron schedule, overrides --every: '0 3 * * 1-5', @daily, '@every 15m'",
+        "cron schedule, overrides --every",
+        details="such as '0 3 * * 1-5', @daily or '@every 15m'",
     ),
     Option("--time-zone", "ZONE", "IANA time zone of the schedule", default="UTC"),
     Option("--jitter", "DURATION", "maximum random delay added to each run"),
-    Option("--listen", "HOST:PORT", "address of /metrics, /healthz and /readyz", default=":9401"),
+    Option(
+        "--listen",
+        "HOST:PORT",
+        "address of /metrics and health",
+        default=":9401",
+        details="/metrics, /healthz and /readyz",
+    ),
 )
 STATE = (
     Option(
         "--state-namespace",
         "NAME",
-        "namespace of gpu-rightsizer's own state: breaker, pauses, manifests of evicted pods",
+        "of gpu-rightsizer's state",
         default="gpu-rightsizer",
+        details="namespace of breaker, pauses and manifests of evicted pods",
     ),
 )
-
-
 INSTANCE = (
     Option(
         "--instance",
         "NAME",
-        "unique name of this instance in the cluster (default: the state namespace)",
+        "unique name of this instance",
+        details="in the cluster; default: the state namespace",
     ),
 )
 JOURNAL = (
     Option(
         "--journal",
         "FILE",
-        "append every step to this JSON-lines file, each before the next step",
+        "append every step to this JSON-lines file",
         read=file_name,
+        details="each before the next step",
     ),
 )
-
-
 LOG = (
     Option(
         "--log-level",
         "LEVEL",
-        "debug, info, warning or error, on stderr; info adds requests, debug queries and decisions",
+        "debug, info, warning or error",
         default="warning",
         choices=("debug", "info", "warning", "error"),
+        details="on stderr; info adds requests, debug queries and decisions",
     ),
     Option(
         "--log-format",
@@ -227,16 +258,14 @@ LOG = (
 )
 
 
-def add_options(parser: argparse.ArgumentParser, title: str, options: tuple[Option, ...]) -> None:
-    """Add a group of flags; the environment's value is the default of each."""
-    group = parser.add_argument_group(title)
+def add_options(parser: argparse._ActionsContainer, title: str, options: tuple[Option, ...]) -> None:
+    """Add a group of flags, or without a title to a group; the environment's value is the default of each."""
+    group = parser.add_argument_group(title) if title else parser
     for option in options:
         default = os.environ.get(option.variable, option.default)
         if option.read is not str or option.choices:
             default = default or option.default
-        words = f"{option.help} [env: {option.variable}]"
-        if option.default:
-            words += f" (default: {option.default})"
+        words = f"{option.help} [{option.default}]" if option.default else option.help
         if option.choices:
             add_choice(
                 group, option.flag, values=option.choices, metavar=option.metavar, default=default, help=words
@@ -250,18 +279,17 @@ def add_options(parser: argparse.ArgumentParser, title: str, options: tuple[Opti
     if options is PROMETHEUS:
         group.add_argument(
             "--prometheus-header",
-            metavar="'NAME: VALUE'",
+            metavar="HEADER",
             action="append",
             default=[],
-            help="sent with each query, such as 'X-Scope-OrgID: team'; NAME=@FILE takes the value from a file, as "
-            "credentials must be; repeatable",
+            help="add to each query; NAME=@FILE: from a file",
         )
         group.add_argument(
             "--prometheus-label",
             metavar="NAME=VALUE",
             action="append",
             default=[],
-            help="what every series must carry, such as cluster=prod; repeatable",
+            help="restrict each query to this label",
         )
 
 
@@ -269,7 +297,7 @@ def add_common(parser: argparse.ArgumentParser, forms: Collection[str] = ("table
     """Add the flags about what is printed; without forms there is nothing to choose."""
     group = parser.add_argument_group("output")
     if forms:
-        help_ = f"{', '.join(forms)} (default: table)"
+        help_ = f"{', '.join(forms)} [table]"
         add_choice(group, "-o", "--output", values=forms, metavar="FORMAT", default="table", help=help_)
     add_choice(
         group,
@@ -277,9 +305,9 @@ def add_common(parser: argparse.ArgumentParser, forms: Collection[str] = ("table
         values=("auto", "always", "never"),
         metavar="WHEN",
         default="auto",
-        help="auto, always or never; auto: on a terminal, unless NO_COLOR is set (default: auto)",
+        help="auto, always or never [auto]",
     )
-    add_options(parser, "log", LOG)
+    add_options(group, "", LOG)
 
 
 def wants_colour(arguments: argparse.Namespace, stream: TextIO) -> bool:
