@@ -59,12 +59,7 @@ _FIRST_LIST_S = 2.0  # so that the first series already have their pod labels
 
 
 def _is_open(sampler: Sampler, settings: Settings, signals: Signals) -> bool:
-    """Open the driver; False if a signal stops the exporter meanwhile.
-
-    Raises:
-        StartError: Without the driver's library, or with `--once` without a usable driver. A server continues without
-            a driver, which may come back.
-    """
+    """Open the driver; False if a signal stops the exporter meanwhile."""
     opening = sampler.open()
     until = time.monotonic() + (_OPEN_S if settings.once else _SERVE_S)
     while not opening.done() and time.monotonic() < until:

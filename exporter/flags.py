@@ -167,11 +167,7 @@ def _with_two_dashes(argv: Sequence[str]) -> list[str]:
 
 
 def read_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
-    """The settings by flags and environment; ends the process after printing help or completions.
-
-    Raises:
-        UsageError: Invalid flags or variables.
-    """
+    """The settings by flags and environment; ends the process after printing help or completions."""
     parser = _parser()
     if "_ARGCOMPLETE" in environment:
         import argcomplete  # noqa: PLC0415 - only when a shell asks for completions

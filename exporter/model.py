@@ -48,23 +48,14 @@ class MetricSet(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MetricName:
-    """A metric's name in one generation of DCGM, and its unit as a ratio to NVML's.
-
-    Attributes:
-        name: The metric's name.
-        unit: The unit, as the help text says it; empty for what has none.
-        times: Multiplier from NVML's unit.
-        per: Divisor from NVML's unit; a divisor and not a factor, so that 61234 mW is 61.234 W exactly.
-        whole: Whether DCGM truncates to whole units.
-        help: The help text of a metrics file, if it has one.
-    """
+    """A metric's name in one generation of DCGM, and its unit as a ratio to NVML's."""
 
     name: str
-    unit: str
-    times: int = 1
-    per: int = 1
-    whole: bool = False
-    help: str = ""
+    unit: str  # the unit, as the help text says it; empty for what has none
+    times: int = 1  # multiplier from NVML's unit
+    per: int = 1  # divisor from NVML's unit; a divisor and not a factor, so that 61234 mW is 61.234 W exactly
+    whole: bool = False  # whether DCGM truncates to whole units
+    help: str = ""  # the help text of a metrics file, if it has one
 
     def value(self, raw: float) -> float:
         """Convert `raw` from NVML's unit."""
@@ -76,25 +67,15 @@ class MetricName:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Metric:
-    """One fact about a device, under both of the names that DCGM has given it.
+    """One fact about a device, under both of the names that DCGM has given it."""
 
-    Attributes:
-        dcgm: Up to dcgm-exporter 4.8; what public dashboards ask for.
-        dcgm_49: From dcgm-exporter 4.9.
-        kind: Its Prometheus type.
-        help: What it is, without its unit.
-        source: The NVML call that it comes from.
-        within: The smallest set that it belongs to.
-        needs: Which cards and drivers have it, where not all do.
-    """
-
-    dcgm: MetricName
-    dcgm_49: MetricName
+    dcgm: MetricName  # up to dcgm-exporter 4.8; what public dashboards ask for
+    dcgm_49: MetricName  # from dcgm-exporter 4.9
     kind: Kind
-    help: str
-    source: str
-    within: MetricSet = MetricSet.DEFAULT
-    needs: str = ""
+    help: str  # what it is, without its unit
+    source: str  # the NVML call that it comes from
+    within: MetricSet = MetricSet.DEFAULT  # the smallest set that it belongs to
+    needs: str = ""  # which cards and drivers have it, where not all do
 
     @property
     def is_own(self) -> bool:
@@ -133,42 +114,26 @@ class LabelValue:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Instance:
-    """A MIG GPU instance.
+    """A MIG GPU instance."""
 
-    Attributes:
-        profile: Such as "3g.20gb"; empty where the driver does not say.
-        gpu_instance_id: NVML's GPU instance id.
-        uuids: MIG UUIDs of its compute instances: what the kubelet hands out.
-        profile_id: NVML's id of the profile; None where the driver does not say.
-        start: The first of its memory slices; None where the driver does not say.
-    """
-
-    profile: str
-    gpu_instance_id: int
-    uuids: tuple[str, ...]
-    profile_id: int | None = None
-    start: int | None = None
+    profile: str  # such as "3g.20gb"; empty where the driver does not say
+    gpu_instance_id: int  # NVML's GPU instance id
+    uuids: tuple[str, ...]  # MIG UUIDs of its compute instances: what the kubelet hands out
+    profile_id: int | None = None  # NVML's id of the profile; None where the driver does not say
+    start: int | None = None  # the first of its memory slices; None where the driver does not say
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU, or a MIG instance of one (then everything but `instance` describes its GPU).
+    """A GPU, or a MIG instance of one (then everything but `instance` describes its GPU)."""
 
-    Attributes:
-        index: NVML's index: DCGM's `gpu` label.
-        minor: The N of /dev/nvidiaN, which GKE's device ids carry; None where the driver does not say.
-        uuid: The GPU's UUID, also on an instance, as DCGM has it.
-        pci_bus_id: As NVML writes it, such as "00000000:07:00.0".
-        model: The product name.
-        instance: Set on MIG instances only.
-    """
-
-    index: int
+    index: int  # NVML's index: DCGM's `gpu` label
+    # the N of /dev/nvidiaN, which GKE's device ids carry; None where the driver does not say
     minor: int | None
-    uuid: str
-    pci_bus_id: str
+    uuid: str  # the GPU's UUID, also on an instance, as DCGM has it
+    pci_bus_id: str  # as NVML writes it, such as "00000000:07:00.0"
     model: str
-    instance: Instance | None = None
+    instance: Instance | None = None  # set on MIG instances only
 
 
 _DCGM_INSTANCES_PER_GPU = 8  # DCGM_MAX_INSTANCES_PER_GPU: instance k of GPU g is its entity 8 g + k
@@ -176,16 +141,11 @@ _DCGM_INSTANCES_PER_GPU = 8  # DCGM_MAX_INSTANCES_PER_GPU: instance k of GPU g i
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """Which devices are exported. In each field, None means all.
+    """Which devices are exported. In each field, None means all."""
 
-    Attributes:
-        gpus: Whole GPUs, by NVML's index.
-        entities: MIG instances, by the number that DCGM gives them over all GPUs.
-        instances: MIG instances, by their GPU's index and their GPU instance id.
-    """
-
-    gpus: frozenset[int] | None = None
-    entities: frozenset[int] | None = None
+    gpus: frozenset[int] | None = None  # whole GPUs, by NVML's index
+    entities: frozenset[int] | None = None  # MIG instances, by the number that DCGM gives them over all GPUs
+    # MIG instances, by their GPU's index and their GPU instance id
     instances: frozenset[tuple[int, int]] = frozenset()
 
     def has_gpu(self, index: int) -> bool:
@@ -242,45 +202,32 @@ class Claim:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodDetails:
-    """What only the API server knows of a pod, as far as it is wanted.
+    """What only the API server knows of a pod, as far as it is wanted."""
 
-    Attributes:
-        uid: Its UID; empty where it is not wanted.
-        labels: Those that are wanted, by the names that the series' labels have.
-    """
-
-    uid: str = ""
+    uid: str = ""  # its UID; empty where it is not wanted
+    # those that are wanted, by the names that the series' labels have
     labels: tuple[tuple[str, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodRef:
-    """A container of a pod.
-
-    Attributes:
-        claim: Through which it holds the device in question; None where a device plugin gave it.
-        details: None where they are not wanted, or not known.
-    """
+    """A container of a pod."""
 
     namespace: str
     pod: str
     container: str
+    # through which it holds the device in question; None where a device plugin gave it
     claim: Claim | None = None
-    details: PodDetails | None = None
+    details: PodDetails | None = None  # None where they are not wanted, or not known
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Allocation:
-    """What the kubelet says: this container holds this device id of this resource.
-
-    Attributes:
-        resource: The resource's name; for a claimed device, the driver's.
-        device_id: The device plugin's; for a claimed device, the driver's name of it.
-    """
+    """What the kubelet says: this container holds this device id of this resource."""
 
     owner: PodRef
-    resource: str
-    device_id: str
+    resource: str  # the resource's name; for a claimed device, the driver's
+    device_id: str  # the device plugin's; for a claimed device, the driver's name of it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -293,15 +240,10 @@ class Offer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Split:
-    """A reading by pod, in NVML's unit.
+    """A reading by pod, in NVML's unit."""
 
-    Attributes:
-        pods: Each pod's part, by namespace and name.
-        rest: What is no pod's.
-    """
-
-    pods: tuple[tuple[tuple[str, str], float], ...]
-    rest: float
+    pods: tuple[tuple[tuple[str, str], float], ...]  # each pod's part, by namespace and name
+    rest: float  # what is no pod's
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -319,57 +261,35 @@ class Reading:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceSample:
-    """The readings of a device in one cycle, and the pods that hold it.
-
-    Attributes:
-        device: What it is.
-        readings: Its values.
-        owners: The pods that hold it.
-        texts: Its values in words.
-        jobs: Ids of the batch system's jobs on it.
-        allocated: Whether a pod holds it; None if unknown.
-    """
+    """The readings of a device in one cycle, and the pods that hold it."""
 
     device: Device
     readings: tuple[Reading, ...]
-    owners: tuple[PodRef, ...] = ()
-    texts: tuple[LabelValue, ...] = ()
-    jobs: tuple[str, ...] = ()
-    allocated: bool | None = None
+    owners: tuple[PodRef, ...] = ()  # the pods that hold it
+    texts: tuple[LabelValue, ...] = ()  # its values in words
+    jobs: tuple[str, ...] = ()  # ids of the batch system's jobs on it
+    allocated: bool | None = None  # whether a pod holds it; None if unknown
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GpuState:
-    """Whether a physical GPU answers.
+    """Whether a physical GPU answers."""
 
-    Attributes:
-        index: NVML's index.
-        device: Its identity, from the last cycle that could read it; None before the first.
-        up: It answered in this cycle.
-        stuck_since: Monotonic time in seconds of the driver call that has not returned; None when none hangs.
-        reason: Why it did not answer, as in the failures; empty where it did.
-    """
-
-    index: int
-    device: Device | None
-    up: bool
+    index: int  # NVML's index
+    device: Device | None  # its identity, from the last cycle that could read it; None before the first
+    up: bool  # it answered in this cycle
+    # monotonic time in seconds of the driver call that has not returned; None when none hangs
     stuck_since: float | None = None
-    reason: str = ""
+    reason: str = ""  # why it did not answer, as in the failures; empty where it did
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CollectorHealth:
-    """How a collector did in one cycle, over all devices.
-
-    Attributes:
-        name: The collector's name.
-        duration_s: Time spent in it, summed over the devices, in seconds.
-        success: No reading failed but for those that a device does not support.
-    """
+    """How a collector did in one cycle, over all devices."""
 
     name: str
-    duration_s: float
-    success: bool
+    duration_s: float  # time spent in it, summed over the devices, in seconds
+    success: bool  # no reading failed but for those that a device does not support
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -383,62 +303,40 @@ class FailureCount:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReloadStatus:
-    """How the metrics file fared when it was last read.
+    """How the metrics file fared when it was last read."""
 
-    Attributes:
-        successful: What is in it now is in force.
-        succeeded_at: Unix time in seconds of the last success.
-    """
-
-    successful: bool
-    succeeded_at: float
+    successful: bool  # what is in it now is in force
+    succeeded_at: float  # Unix time in seconds of the last success
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Health:
-    """What the exporter says about itself.
+    """What the exporter says about itself."""
 
-    Attributes:
-        gpus: One per GPU that NVML has ever shown.
-        collectors: One per collector that is switched on.
-        failures: Sorted by collector and reason.
-        nvml_up: NVML could be asked for its GPUs in this cycle.
-        podresources_up: The kubelet answered in this cycle; None where there is no kubelet.
-        gpus_in_kernel: How many GPUs the kernel's driver lists; None where it lists none at all, or not all are wanted.
-        reload: Of the metrics file; None where there is none.
-        pod_watch_up: The API server's pods of this node are known and followed; None where they are not wanted.
-        unattributed: How many devices that pods hold could not be attributed, by reason.
-        attribution_disabled_reason: Empty if process attribution works; None if no collector needs it.
-    """
-
-    gpus: tuple[GpuState, ...]
-    collectors: tuple[CollectorHealth, ...]
-    failures: tuple[FailureCount, ...]
-    nvml_up: bool
-    podresources_up: bool | None
+    gpus: tuple[GpuState, ...]  # one per GPU that NVML has ever shown
+    collectors: tuple[CollectorHealth, ...]  # one per collector that is switched on
+    failures: tuple[FailureCount, ...]  # sorted by collector and reason
+    nvml_up: bool  # NVML could be asked for its GPUs in this cycle
+    podresources_up: bool | None  # the kubelet answered in this cycle; None where there is no kubelet
+    # how many GPUs the kernel's driver lists; None where it lists none at all, or not all are wanted
     gpus_in_kernel: int | None
-    reload: ReloadStatus | None = None
+    reload: ReloadStatus | None = None  # of the metrics file; None where there is none
+    # the API server's pods of this node are known and followed; None where they are not wanted
     pod_watch_up: bool | None = None
+    # how many devices that pods hold could not be attributed, by reason
     unattributed: tuple[tuple[str, int], ...] = ()
+    # empty if process attribution works; None if no collector needs it
     attribution_disabled_reason: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The result of one sampling cycle, served until the next one replaces it as a whole.
+    """The result of one sampling cycle, served until the next one replaces it as a whole."""
 
-    Attributes:
-        taken_at: Monotonic time in seconds at the end of the cycle.
-        read_at: The same, of the last cycle in which a GPU could be read; None before there was one.
-        nvml_version: The library's version.
-        metrics: All metrics of the collectors that are switched on, in catalogue order.
-        samples: One per device that could be read.
-        health: How the cycle went.
-    """
-
-    taken_at: float
+    taken_at: float  # monotonic time in seconds at the end of the cycle
+    # the same, of the last cycle in which a GPU could be read; None before there was one
     read_at: float | None
     nvml_version: str
-    metrics: tuple[Metric, ...]
-    samples: tuple[DeviceSample, ...]
+    metrics: tuple[Metric, ...]  # all metrics of the collectors that are switched on, in catalogue order
+    samples: tuple[DeviceSample, ...]  # one per device that could be read
     health: Health

@@ -240,27 +240,17 @@ def _one_of(kind: type[enum.Enum]) -> Callable[[str], enum.Enum]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting.
+    """One setting."""
 
-    Attributes:
-        group: Its section in the help.
-        default: As on the command line.
-        help: One short sentence for the help and the docs.
-        parse: Parses the text; raises ValueError with what would be right.
-        metavar: Placeholder of the value in the help; None for a switch.
-        details: Further sentences, only for the docs.
-        choices: All values of an enum.
-        dcgm: Variables of dcgm-exporter with the same meaning, and their parsers. None means that it does not apply.
-    """
-
-    group: str
-    default: str
-    help: str
-    parse: Callable[[str], Any]
-    metavar: str | None
-    details: str
+    group: str  # its section in the help
+    default: str  # as on the command line
+    help: str  # one short sentence for the help and the docs
+    parse: Callable[[str], Any]  # parses the text; raises ValueError with what would be right
+    metavar: str | None  # placeholder of the value in the help; None for a switch
+    details: str  # further sentences, only for the docs
+    # variables of dcgm-exporter with the same meaning, and their parsers. None means that it does not apply.
     dcgm: Mapping[str, Callable[[str], Any]]
-    choices: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()  # all values of an enum
 
 
 def _setting(
@@ -295,12 +285,7 @@ SERVER, METRICS, PODS, HOST, OUTPUT = "server", "metrics", "pods and jobs", "nod
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """A complete, valid configuration.
-
-    Attributes:
-        given: Names of the settings that the user has set.
-        warnings: Flags and variables of dcgm-exporter that have no effect.
-    """
+    """A complete, valid configuration."""
 
     listen: Address = _setting(
         SERVER, ":9400", "Address to serve on.", address, "ADDRESS", "Port 0 takes a free port.",
@@ -408,8 +393,8 @@ class Settings:
         DCGM_EXPORTER_DEBUG=_where(LogLevel.DEBUG, switched=True),
     )  # fmt: skip
     once: bool = _setting(OUTPUT, "false", "Print the metrics once, and exit.", switch, None)
-    given: frozenset[str] = frozenset()
-    warnings: tuple[str, ...] = ()
+    given: frozenset[str] = frozenset()  # names of the settings that the user has set
+    warnings: tuple[str, ...] = ()  # flags and variables of dcgm-exporter that have no effect
 
 
 def all_settings() -> dict[str, Setting]:
@@ -433,23 +418,14 @@ def variable(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GivenFlags:
-    """The command line.
+    """The command line."""
 
-    Attributes:
-        flags: Texts by setting.
-        dcgm: Flags of dcgm-exporter as typed, and their texts, by variable.
-    """
-
-    flags: Mapping[str, str]
-    dcgm: Mapping[str, tuple[str, str]]
+    flags: Mapping[str, str]  # texts by setting
+    dcgm: Mapping[str, tuple[str, str]]  # flags of dcgm-exporter as typed, and their texts, by variable
 
 
 def resolve(given: GivenFlags, environment: Mapping[str, str], *, collectors: Sequence[str]) -> Settings:
-    """The settings by flags and environment. A flag wins over a variable, gpu-exporter's names over dcgm-exporter's.
-
-    Raises:
-        UsageError: All problems.
-    """
+    """The settings by flags and environment. A flag wins over a variable, gpu-exporter's names over dcgm-exporter's."""
     given = _with_list(given)
     values: dict[str, Any] = {}
     named: set[str] = set()

@@ -47,19 +47,13 @@ class AttributionStatus(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostContext:
-    """What the node has beside GPUs.
-
-    Attributes:
-        boot_ns: The boot clock (CLOCK_BOOTTIME), which dates processes, in nanoseconds.
-        unix_ns: Unix time in nanoseconds.
-        ticks_per_s: Unit in which the kernel dates the start of processes.
-    """
+    """What the node has beside GPUs."""
 
     processes: ProcessScanner
     names: PodLogFolders
-    boot_ns: Callable[[], int]
-    unix_ns: Callable[[], int]
-    ticks_per_s: int
+    boot_ns: Callable[[], int]  # the boot clock (CLOCK_BOOTTIME), which dates processes, in nanoseconds
+    unix_ns: Callable[[], int]  # Unix time in nanoseconds
+    ticks_per_s: int  # unit in which the kernel dates the start of processes
 
 
 class ObserveDevices(Protocol):
@@ -70,12 +64,7 @@ class ObserveDevices(Protocol):
 
 
 class Attributor:
-    """Attributes the usage of a node's devices.
-
-    Attributes:
-        status: Whether attribution worked in the last sample; None before the first.
-        needs_assignments: Whether usage of some device goes to the pod that holds it, which each sample must then know.
-    """
+    """Attributes the usage of a node's devices."""
 
     def __init__(self, observe: ObserveDevices, host: HostContext, table: UsageTable) -> None:
         self._observe = observe
@@ -83,7 +72,9 @@ class Attributor:
         self._table = table
         self._owners = ProcessOwners()
         self._ledger = Ledger()
+        # whether attribution worked in the last sample; None before the first
         self.status: AttributionStatus | None = None
+        # whether usage of some device goes to the pod that holds it, which each sample must then know
         self.needs_assignments = False
 
     def poll(self, pods: PodAssignments, *, until: float) -> None:

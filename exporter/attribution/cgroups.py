@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 class NoPodReason(enum.Enum):
     """Why a process has no pod: a closed set, because the value is the label `reason` of unattributed usage.
 
-    HOST: a process of the host. CONTAINER: in a container outside Kubernetes, such as podman's. HIDDEN: the exporter's
-    cgroup namespace hides that part of the path. UNKNOWN_LAYOUT: below the kubelet's cgroups in an unknown form.
-    UNREADABLE: not in the kernel's form. procfs finds the others. GONE: ended meanwhile. REUSED: its PID is now another
-    process's. NO_PERMISSION. OFF: /proc is not the host's.
+    HOST: a process of the host. CONTAINER: in a container outside Kubernetes, such as podman's. HIDDEN: the
+    exporter's cgroup namespace hides that part of the path. UNKNOWN_LAYOUT: below the kubelet's cgroups in an unknown
+    form. UNREADABLE: not in the kernel's form. procfs finds the others. GONE: ended meanwhile. REUSED: its PID is now
+    another process's. NO_PERMISSION. OFF: /proc is not the host's.
     """
 
     HOST = "host"
@@ -35,18 +35,13 @@ _ORDER = (NoPodReason.UNKNOWN_LAYOUT, NoPodReason.HIDDEN, NoPodReason.CONTAINER,
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Placement:
-    """The pod and container of a process.
+    """The pod and container of a process."""
 
-    Attributes:
-        pod_uid: The kubelet's: a UUID, or for a static pod the 32 digits of its annotation kubernetes.io/config.hash.
-            Empty if there is no pod.
-        container_id: The runtime's 64 digits; empty if unknown.
-        no_pod_reason: Set if and only if there is no pod.
-    """
-
+    # the kubelet's: a UUID, or for a static pod the 32 digits of its annotation kubernetes.io/config.hash.
+    # Empty if there is no pod.
     pod_uid: str = ""
-    container_id: str = ""
-    no_pod_reason: NoPodReason | None = None
+    container_id: str = ""  # the runtime's 64 digits; empty if unknown
+    no_pod_reason: NoPodReason | None = None  # set if and only if there is no pod
 
 
 _SUFFIX_OF_REMOVED = " (deleted)"  # cgroup v2, of a process whose cgroup is removed already

@@ -35,23 +35,16 @@ _UJ_PER_J = 1_000_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Attribution:
-    """What one sample knows about the owners of a device's usage.
+    """What one sample knows about the owners of a device's usage."""
 
-    Attributes:
-        holders: Containers that hold the device, from the kubelet.
-        unknown_pods: Number of further pods that hold it; their processes cannot be recognized.
-        is_complete: The kubelet answered; otherwise earlier holders are kept.
-        owner_between: The owner of a PID between two instants; None without process attribution.
-        owner_now: The owner of a PID now; None without process attribution.
-        reason: The owner of usage that belongs to no known container.
-    """
-
-    holders: tuple[Holder, ...] = ()
-    unknown_pods: int = 0
-    is_complete: bool = True
+    holders: tuple[Holder, ...] = ()  # containers that hold the device, from the kubelet
+    unknown_pods: int = 0  # number of further pods that hold it; their processes cannot be recognized
+    is_complete: bool = True  # the kubelet answered; otherwise earlier holders are kept
+    # the owner of a PID between two instants; None without process attribution
     owner_between: Callable[[int, int, int], UsageOwner] | None = None
+    # the owner of a PID now; None without process attribution
     owner_now: Callable[[int], UsageOwner] | None = None
-    reason: str = SHARED
+    reason: str = SHARED  # the owner of usage that belongs to no known container
 
     @property
     def only_holder(self) -> Holder | None:
@@ -62,17 +55,13 @@ class Attribution:
 
 @dataclasses.dataclass(slots=True)
 class _Account:
-    """Usage of one owner. Busy time in percent of microseconds, energy in microjoules, memory in byte microseconds.
+    """Usage of one owner. Busy time in percent of microseconds, energy in microjoules, memory in byte microseconds."""
 
-    Attributes:
-        is_separable: The owner's usage can be told apart from that of others.
-        is_gone: The owner was absent in the last sample; its usage until then is published once more.
-        marked_busy: Busy time at the last mark. `recent_percent` is the share between the last two marks.
-    """
-
-    is_separable: bool = True
+    is_separable: bool = True  # the owner's usage can be told apart from that of others
+    # the owner was absent in the last sample; its usage until then is published once more
     is_gone: bool = False
     busy: int = 0
+    # busy time at the last mark. `recent_percent` is the share between the last two marks.
     marked_busy: int = 0
     recent_percent: float | None = None
     energy: int = 0
@@ -92,26 +81,19 @@ class _Account:
 
 @dataclasses.dataclass(slots=True)
 class _Device:
-    """The accounts of one device.
-
-    Attributes:
-        only_holder: Of the last sample.
-        carried: Energy of samples without new slices, in microjoules.
-        energy_mj: The last reading.
-        waiting: Busy time by owner that waits for an energy reading. `waiting_us` and `waiting_gap_us` are its time.
-        covered_us: Time that the slices cover; `marked_us` is that up to the last mark.
-    """
+    """The accounts of one device."""
 
     accounts: dict[UsageOwner, _Account] = dataclasses.field(default_factory=dict)
     total: _Account = dataclasses.field(default_factory=_Account)
     idle: int = 0
     gaps: int = 0
     gap_us: int = 0
-    covered_us: int = 0
+    covered_us: int = 0  # time that the slices cover; `marked_us` is that up to the last mark
     marked_us: int = 0
-    only_holder: Holder | None = None
-    carried: int = 0
-    energy_mj: int | None = None
+    only_holder: Holder | None = None  # of the last sample
+    carried: int = 0  # energy of samples without new slices, in microjoules
+    energy_mj: int | None = None  # the last reading
+    # busy time by owner that waits for an energy reading. `waiting_us` and `waiting_gap_us` are its time.
     waiting: dict[UsageOwner, int] = dataclasses.field(default_factory=dict)
     waiting_us: int = 0
     waiting_gap_us: int = 0

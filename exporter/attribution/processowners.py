@@ -14,18 +14,13 @@ REUSED = "reused"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessOwner:
-    """A process and its owner.
-
-    Attributes:
-        start: Distinguishes the process from others with its PID; None if it could not be read.
-        start_us: Earliest start in Unix microseconds.
-        start_by_us: Latest start in Unix microseconds.
-    """
+    """A process and its owner."""
 
     owner: UsageOwner
+    # distinguishes the process from others with its PID; None if it could not be read
     start: int | None = None
-    start_us: int = 0
-    start_by_us: int = 0
+    start_us: int = 0  # earliest start in Unix microseconds
+    start_by_us: int = 0  # latest start in Unix microseconds
 
 
 class ProcessOwners:
@@ -37,12 +32,7 @@ class ProcessOwners:
         self._may_be_reused: Callable[[int], bool] = _always
 
     def update(self, found: Mapping[int, ProcessOwner], may_be_reused: Callable[[int], bool]) -> None:
-        """Record a sample.
-
-        Args:
-            found: Processes by PID.
-            may_be_reused: Whether the kernel may have reused a PID since the previous sample.
-        """
+        """Record a sample. `may_be_reused`: whether the kernel may have reused a PID since the previous sample."""
         self._before, self._now = self._now, found
         self._may_be_reused = may_be_reused
 

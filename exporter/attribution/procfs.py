@@ -30,34 +30,22 @@ _STATE, _FLAGS, _START_TIME = 0, 6, 19
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Process:
-    """A process. PID and start time together identify it until the machine reboots.
+    """A process. PID and start time together identify it until the machine reboots."""
 
-    Attributes:
-        pid: In the host's PID namespace.
-        start_ticks: Clock ticks from boot to its start; None if unreadable.
-        placement: Its pod and container.
-        name: The kernel's, of up to 15 characters; a process can change its own.
-    """
-
-    pid: int
-    start_ticks: int | None
+    pid: int  # in the host's PID namespace
+    start_ticks: int | None  # clock ticks from boot to its start; None if unreadable
     placement: Placement
-    name: str = ""
+    name: str = ""  # the kernel's, of up to 15 characters; a process can change its own
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessScan:
-    """The result of one scan.
+    """The result of one scan."""
 
-    Attributes:
-        processes: Every requested process by PID.
-        off: Why no process can be attributed; None if attribution works.
-        newest_pids: The newest PID at the previous scan and at this one; None if unknown, or if so many PIDs were
-            assigned that the kernel may have wrapped around.
-    """
-
-    processes: Mapping[int, Process]
-    off: str | None = None
+    processes: Mapping[int, Process]  # every requested process by PID
+    off: str | None = None  # why no process can be attributed; None if attribution works
+    # the newest PID at the previous scan and at this one; None if unknown, or if so many PIDs were assigned
+    # that the kernel may have wrapped around
     newest_pids: tuple[int, int] | None = None
 
     def may_be_reused(self, pid: int) -> bool:
@@ -118,10 +106,8 @@ class ProcessScanner:
     ) -> None:
         """Nothing is read yet.
 
-        Args:
-            proc_root: The host's /proc.
-            ticks_per_s: Unit of the kernel's start times; by default as the kernel reports it.
-            read: Reads up to a number of bytes of a file, by its path.
+        `proc_root`: the host's /proc. `ticks_per_s`: unit of the kernel's start times; by default as the kernel
+        reports it. `read`: reads up to a number of bytes of a file, by its path.
         """
         self._root = str(proc_root)
         self._read = read
@@ -135,9 +121,8 @@ class ProcessScanner:
     def scan(self, pids: Iterable[int], *, listed_at_ns: int) -> ProcessScan:
         """The placement of each process; call once per sample for all devices together.
 
-        Args:
-            pids: NVML's list.
-            listed_at_ns: Time of that list by the boot clock (CLOCK_BOOTTIME): a later start means another process.
+        `pids`: NVML's list. `listed_at_ns`: time of that list by the boot clock (CLOCK_BOOTTIME): a later start means
+        another process.
         """
         off = self._off_reason()
         self._report(off)

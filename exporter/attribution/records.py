@@ -57,31 +57,22 @@ class UsagePart(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Observation:
-    """What one sample of a device returned: everything since the previous sample.
-
-    Attributes:
-        at_us: Monotonic time in microseconds.
-        source: Source of the busy time; None if the driver does not report it.
-        slices: Busy time in ascending order, without gaps.
-        gaps: Number of lost periods: samples overwritten before they were read, or invalid.
-        gap_us: Total length of the gaps in microseconds.
-        samples: Busy time by process; None if the driver does not report it by process.
-        processes: Processes with a context on the device; None if the driver does not list them.
-        memory_used_bytes: None if the driver does not report it.
-        energy_mj: Energy since the driver was loaded in millijoules; None if the driver does not report it.
-        errors: Reasons for missing parts.
-    """
+    """What one sample of a device returned: everything since the previous sample."""
 
     key: str
-    at_us: int
-    source: BusySource | None = None
-    slices: tuple[Slice, ...] = ()
-    gaps: int = 0
-    gap_us: int = 0
+    at_us: int  # monotonic time in microseconds
+    source: BusySource | None = None  # source of the busy time; None if the driver does not report it
+    slices: tuple[Slice, ...] = ()  # busy time in ascending order, without gaps
+    gaps: int = 0  # number of lost periods: samples overwritten before they were read, or invalid
+    gap_us: int = 0  # total length of the gaps in microseconds
+    # busy time by process; None if the driver does not report it by process
     samples: tuple[ProcessSample, ...] | None = None
+    # processes with a context on the device; None if the driver does not list them
     processes: tuple[DeviceProcess, ...] | None = None
-    memory_used_bytes: int | None = None
+    memory_used_bytes: int | None = None  # None if the driver does not report it
+    # energy since the driver was loaded in millijoules; None if the driver does not report it
     energy_mj: int | None = None
+    # reasons for missing parts
     errors: Mapping[UsagePart, ReadingError] = dataclasses.field(default_factory=dict)
 
 
@@ -124,52 +115,31 @@ NO_PROCESS = "no_process"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
-    """Usage of a device by one owner since the owner or the exporter started, whichever was later; None is unknown.
+    """Usage of a device by one owner since the owner or the exporter started, whichever was later; None is unknown."""
 
-    Attributes:
-        busy_s: Time in which the device worked for the owner, in seconds.
-        recent_percent: Busy time as a share of the last cycle.
-        energy_j: The device's energy in that busy time, in joules.
-        memory_bytes: Memory used now.
-        memory_byte_s: Integral of the memory over time, in byte seconds.
-        processes: Number of processes.
-        last_active_s: Unix time in seconds at which the device last worked for the owner.
-    """
-
-    busy_s: float | None = None
-    recent_percent: float | None = None
-    energy_j: float | None = None
-    memory_bytes: int | None = None
-    memory_byte_s: float | None = None
+    busy_s: float | None = None  # time in which the device worked for the owner, in seconds
+    recent_percent: float | None = None  # busy time as a share of the last cycle
+    energy_j: float | None = None  # the device's energy in that busy time, in joules
+    memory_bytes: int | None = None  # memory used now
+    memory_byte_s: float | None = None  # integral of the memory over time, in byte seconds
     processes: int | None = None
-    last_active_s: float | None = None
+    last_active_s: float | None = None  # Unix time in seconds at which the device last worked for the owner
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceUsage:
-    """Usage of one device.
+    """Usage of one device."""
 
-    Attributes:
-        source: Source of the busy time; None if unknown.
-        is_exact: Whether process samples give the shares of each period; None if there are no process samples.
-        total: Usage of the whole device.
-        idle_energy_j: Energy while the device was idle, in joules.
-        gaps: Number of lost periods.
-        gap_s: Total length of the gaps in seconds.
-        containers: Usage by container.
-        unattributed: Usage of no known container, by reason.
-        errors: Reasons for missing parts.
-    """
-
-    source: BusySource | None
+    source: BusySource | None  # source of the busy time; None if unknown
+    # whether process samples give the shares of each period; None if there are no process samples
     is_exact: bool | None
     total: Usage
-    idle_energy_j: float | None
-    gaps: int
-    gap_s: float
-    containers: Mapping[Holder, Usage]
-    unattributed: Mapping[str, Usage]
-    errors: Mapping[UsagePart, ReadingError]
+    idle_energy_j: float | None  # energy while the device was idle, in joules
+    gaps: int  # number of lost periods
+    gap_s: float  # total length of the gaps in seconds
+    containers: Mapping[Holder, Usage]  # usage by container
+    unattributed: Mapping[str, Usage]  # usage of no known container, by reason
+    errors: Mapping[UsagePart, ReadingError]  # reasons for missing parts
 
 
 @dataclasses.dataclass(slots=True)

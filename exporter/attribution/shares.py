@@ -32,10 +32,10 @@ class SharedBusyTime(NamedTuple):
 def share(slices: Sequence[Slice], samples: Iterable[ProcessSample]) -> SharedBusyTime:
     """Split the device's slices by the processes' samples.
 
-    If both were sampled at the same instants, each period is split by itself, and a process gets what its sample says.
-    The driver rounds to whole percents: a difference within that rounding is split in proportion, a larger one remains.
-    If the instants differ, or each process has one sample for many busy periods, the samples are only proportions of
-    the whole busy time.
+    If both were sampled at the same instants, each period is split by itself, and a process gets what its sample
+    says. The driver rounds to whole percents: a difference within that rounding is split in proportion, a larger one
+    remains. If the instants differ, or each process has one sample for many busy periods, the samples are only
+    proportions of the whole busy time.
     """
     by_end: dict[int, list[ProcessSample]] = {}
     for sample in samples:

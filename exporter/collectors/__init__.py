@@ -23,19 +23,14 @@ class Point:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """One metric and how to read it.
-
-    Attributes:
-        metric: Its names, type, units, meaning and source.
-        read: Returns its value in NVML's unit, or several, or raises ReadingError.
-        per_instance: Whether NVML also has it for a single MIG instance.
-        split: Returns the value by pod, given it as a whole; None where that is not known. No row of several values
-            has it.
-    """
+    """One metric and how to read it."""
 
     metric: Metric
+    # returns its value in NVML's unit, or several, or raises ReadingError
     read: Callable[[OpenDevice], float | Sequence[Point]]
-    per_instance: bool = False
+    per_instance: bool = False  # whether NVML also has it for a single MIG instance
+    # returns the value by pod, given it as a whole; None where that is not known. No row of several values
+    # has it.
     split: Callable[[OpenDevice, float], Split | None] | None = None
 
 
@@ -44,9 +39,7 @@ def split_by(
 ) -> Callable[[OpenDevice, float], Split | None]:
     """How a reading is split by pod; its parts never exceed it, also where they were read a moment before it.
 
-    Args:
-        part: A container's part of it.
-        whole: What the parts are of; by default the reading itself.
+    `part`: a container's part of it. `whole`: what the parts are of; by default the reading itself.
     """
 
     def split(device: OpenDevice, value: float) -> Split | None:
@@ -98,19 +91,12 @@ class Collector:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Failure:
-    """A reading that failed.
-
-    Attributes:
-        collector: Where.
-        reason: Why, for the counter.
-        message: Why, in words.
-        defect: The exception, if it is a bug and not an answer of the driver.
-    """
+    """A reading that failed."""
 
     collector: str
-    reason: Reason
-    message: str
-    defect: Exception | None = None
+    reason: Reason  # why, for the counter
+    message: str  # why, in words
+    defect: Exception | None = None  # the exception, if it is a bug and not an answer of the driver
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

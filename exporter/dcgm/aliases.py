@@ -19,41 +19,28 @@ class Supported:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ignored:
-    """It has no effect, and one warning says why.
-
-    Attributes:
-        quiet: Values in lower case that request nothing.
-    """
+    """It has no effect, and one warning says why."""
 
     why: str
-    quiet: frozenset[str] = _OFF
+    quiet: frozenset[str] = _OFF  # values in lower case that request nothing
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refused:
-    """The exporter does not start, because ignoring it would mislead.
+    """The exporter does not start, because ignoring it would mislead."""
 
-    Attributes:
-        why: What to do instead.
-        quiet: Values in lower case that request nothing.
-    """
-
-    why: str
-    quiet: frozenset[str] = _OFF
+    why: str  # what to do instead
+    quiet: frozenset[str] = _OFF  # values in lower case that request nothing
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DcgmFlag:
-    """A flag of dcgm-exporter.
-
-    Attributes:
-        is_switch: It may have no value.
-    """
+    """A flag of dcgm-exporter."""
 
     names: tuple[str, ...]
     variable: str
     handling: Supported | Ignored | Refused
-    is_switch: bool = False
+    is_switch: bool = False  # it may have no value
 
 
 def _value(names: str, variable: str, handling: Supported | Ignored | Refused) -> DcgmFlag:
@@ -177,7 +164,7 @@ FLAGS = (
     _switch(
         "--fake-gpus",
         "DCGM_EXPORTER_USE_FAKE_GPUS",
-        Ignored("there are no fake GPUs"),
+        Ignored("only GPUs of a real driver are read"),
     ),
     _switch("--enable-dcgm-log", "DCGM_EXPORTER_ENABLE_DCGM_LOG", Ignored("there is no DCGM to write a log")),
     _value(
@@ -251,8 +238,7 @@ FLAGS = (
 def remarks(given: Callable[[DcgmFlag], tuple[str, str] | None]) -> tuple[list[str], list[str]]:
     """Refusals and warnings for the given flags and variables.
 
-    Args:
-        given: Origin and text of a flag's value; None if it is not set.
+    `given`: origin and text of a flag's value; None if it is not set.
     """
     refusals: list[str] = []
     warnings: list[str] = []

@@ -84,11 +84,7 @@ class AuthResult(enum.Enum):
 
 
 def require_bcrypt(where: str) -> None:
-    """Import bcrypt, which is needed only for passwords.
-
-    Raises:
-        ConfigFileError: It is not installed; `where` precedes the message.
-    """
+    """Import bcrypt, which is needed only for passwords."""
     try:
         import bcrypt  # noqa: F401, PLC0415 - 1 MiB that few need
     except ModuleNotFoundError:

@@ -43,8 +43,7 @@ class Connection:
     def read_head(self, limit: int, *, until: float) -> bytes:
         """Everything up to the first empty line, at most `limit` bytes; empty if the client disconnects.
 
-        Raises:
-            RequestError: There is no empty line within the limit or in time.
+        Raises RequestError if there is no empty line within the limit or in time.
         """
         found = b""
         while True:

@@ -41,13 +41,7 @@ def busy(message: str) -> Reply:
 
 
 class Handlers:
-    """Answers requests by path.
-
-    Args:
-        sampler: Holds the last snapshot.
-        scrape: Settings of a scrape; its time is replaced for each.
-        clock: Monotonic seconds.
-    """
+    """Answers requests by path. `clock`: monotonic seconds."""
 
     def __init__(self, sampler: Sampler, scrape: Scrape, *, clock: Callable[[], float]) -> None:
         self._sampler = sampler

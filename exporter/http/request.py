@@ -49,11 +49,7 @@ class Request:
 
 
 def parse(head: bytes) -> Request:
-    """Parse a head that ends in an empty line.
-
-    Raises:
-        RequestError: It is not an HTTP/1 request, or it is too large.
-    """
+    """Parse a head that ends in an empty line."""
     first, *rest = head.decode("latin-1").rstrip("\r\n").replace("\r\n", "\n").split("\n")
     if len(first) > _MAX_LINE:
         raise RequestError(HTTPStatus.REQUEST_URI_TOO_LONG, "the request line is too long")

@@ -36,11 +36,7 @@ _PAUSE_S = 0.1  # when the process has no file descriptors left
 
 
 def listen(address: Address) -> socket.socket:
-    """A listening socket; the IPv6 wildcard address also serves IPv4.
-
-    Raises:
-        StartError: The address is not available.
-    """
+    """A listening socket; the IPv6 wildcard address also serves IPv4."""
     host = address.host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0")  # noqa: S104 - an empty host means all
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -98,11 +94,7 @@ class _ConnectionLimits:
 class Server(socketserver.BaseServer):
     """Serves the handlers' pages until it is stopped.
 
-    Args:
-        listener: A listening socket.
-        handlers: What is served.
-        web: TLS and passwords; None for neither.
-        clock: Monotonic seconds.
+    `web`: TLS and passwords; None for neither. `clock`: monotonic seconds.
     """
 
     def __init__(

@@ -26,12 +26,7 @@ class SingleFlight:
         self._slots = threading.BoundedSemaphore(MAX_SCRAPES)
 
     def get(self, form: Format, *, zipped: bool, timeout_s: float) -> bytes:
-        """The body in a format and coding.
-
-        Raises:
-            RequestError: Too many requests wait already.
-            TimeoutError: Another request renders it, and takes too long.
-        """
+        """The body in a format and coding."""
         if not self._slots.acquire(blocking=False):
             message = f"{MAX_SCRAPES} scrapes are in progress; retry later"
             raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, message)

@@ -13,11 +13,7 @@ _TIMEOUT_S = 1.0
 
 
 def inherited(environment: Mapping[str, str]) -> socket.socket | None:
-    """The listening socket that systemd passed to this process, if any.
-
-    Raises:
-        StartError: systemd passed something else.
-    """
+    """The listening socket that systemd passed to this process, if any."""
     if environment.get("LISTEN_PID") != str(os.getpid()):
         return None  # meant for a parent process
     count = environment.get("LISTEN_FDS", "")

@@ -29,11 +29,7 @@ class Pems:
 
 
 def context(tls: Tls, pems: Pems, where: str) -> ssl.SSLContext:
-    """The server's TLS context.
-
-    Raises:
-        ConfigFileError: A certificate or key is invalid; `where` precedes the message.
-    """
+    """The server's TLS context."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = _VERSIONS[tls.min_version]
     made.maximum_version = _VERSIONS[tls.max_version]

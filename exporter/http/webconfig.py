@@ -76,19 +76,13 @@ class Rate:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WebConfig:
-    """The whole file.
+    """The whole file."""
 
-    Attributes:
-        tls: None for plain HTTP.
-        headers: Added to every response.
-        users: bcrypt hashes by name; empty without passwords.
-        rate: None for no limit.
-    """
-
-    tls: Tls | None = None
-    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    tls: Tls | None = None  # None for plain HTTP
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)  # added to every response
+    # bcrypt hashes by name; empty without passwords
     users: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
-    rate: Rate | None = None
+    rate: Rate | None = None  # None for no limit
 
     @property
     def protections(self) -> frozenset[str]:
@@ -148,11 +142,7 @@ _Parser: TypeAlias = Callable[["Node"], Any]
 
 
 def parse(content: bytes, path: Path) -> WebConfig:
-    """Parse the content of the file `path`.
-
-    Raises:
-        ConfigFileError: All problems of the file.
-    """
+    """Parse the content of the file `path`. Raises ConfigFileError: all problems of the file."""
     where = f"web configuration {path}"
     tree = _compose(content, where)
     reader = _Reader(where)

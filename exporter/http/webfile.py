@@ -51,11 +51,7 @@ class _Inputs:
 
 
 class WebFile:
-    """The file. Each `current` reads its contents, four small reads, because timestamps are not reliable.
-
-    Raises:
-        ConfigFileError: The file or a certificate is invalid.
-    """
+    """The file. Each `current` reads its contents, four small reads, because timestamps are not reliable."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -96,11 +96,7 @@ def _plausible_c(celsius: int) -> int:
 
 
 def reading(what: str) -> Callable[[Callable[["OpenDevice"], T]], Callable[["OpenDevice"], T]]:
-    """Make a method ask the driver at most once per cycle, also when the answer is an error.
-
-    Args:
-        what: The reading's name in messages.
-    """
+    """Make a method ask the driver at most once per cycle, also when the answer is an error."""
 
     def decorate(method: Callable[["OpenDevice"], T]) -> Callable[["OpenDevice"], T]:
         @functools.wraps(method)
@@ -124,12 +120,7 @@ def reading(what: str) -> Callable[[Callable[["OpenDevice"], T]], Callable[["Ope
 
 
 class OpenDevice:
-    """A device that can be read now.
-
-    Attributes:
-        record: What it is.
-        name: What it is called in messages.
-    """
+    """A device that can be read now."""
 
     def __init__(
         self,
@@ -143,8 +134,9 @@ class OpenDevice:
         self._parent = parent
         self._host = host
         self._answers: dict[str, object] = {}
-        self.record = record
+        self.record = record  # what it is
         instance = record.instance
+        # what it is called in messages
         self.name = f"GPU {record.index} ({record.uuid})" + (
             f" MIG {instance.profile} (instance {instance.gpu_instance_id})" if instance else ""
         )

@@ -22,14 +22,7 @@ class CounterRates:
         self._last: dict[str, tuple[float, int]] = {}
 
     def rate(self, key: str, what: str, value: float, at_us: int) -> float:
-        """The increase per second since the reading before.
-
-        Args:
-            key: Which counter of which device.
-            what: What is being done, for messages.
-            value: The counter now.
-            at_us: When the driver read it, in microseconds.
-        """
+        """The increase per second since the reading before. `at_us`: when the driver read it, in microseconds."""
         before = self._last.get(key)
         if before is not None and before[1] == at_us:
             raise ReadingError(what, Reason.PENDING, "the driver has not updated it")
@@ -60,9 +53,7 @@ class ClockEvents:
     def record(self, key: str, mask: int) -> Mapping[int, int]:
         """Count a reading; returns how many readings of this device within the window had each bit set.
 
-        Args:
-            key: Which device.
-            mask: What it says now: a bit mask of nvmlClocksEventReason*.
+        `mask`: what it says now: a bit mask of nvmlClocksEventReason*.
         """
         now_s = self._clock()
         seen = self._seen.setdefault(key, collections.deque(maxlen=_MAX_READINGS))
@@ -78,31 +69,20 @@ class ClockEvents:
 
 @dataclasses.dataclass(slots=True)
 class DriverState:
-    """A node's driver, as the devices see it.
-
-    Attributes:
-        meter: Looks at what the devices do.
-        usage: Usage of the devices as of the last cycle.
-        gpm: Samples of performance counters.
-        increases: Last readings of counters with a requested rate.
-        clock_events: Why clocks were held down, within the last minutes.
-        topology: How the GPUs are connected.
-        xids: XID errors so far.
-        driver_version: Such as "570.133.20".
-        cuda_version: Such as "12.8"; empty where the driver does not say.
-        serial_numbers: Whether serial numbers may be published.
-    """
+    """A node's driver, as the devices see it."""
 
     meter: Meter
     usage: UsageTable = dataclasses.field(default_factory=UsageTable)
     gpm: Gpm = dataclasses.field(default_factory=Gpm)
+    # last readings of counters with a requested rate
     increases: CounterRates = dataclasses.field(default_factory=CounterRates)
+    # why clocks were held down, within the last minutes
     clock_events: ClockEvents = dataclasses.field(default_factory=ClockEvents)
     topology: Topology = dataclasses.field(default_factory=Topology)
     xids: XidLog = dataclasses.field(default_factory=XidLog)
-    driver_version: str = ""
-    cuda_version: str = ""
-    serial_numbers: bool = False
+    driver_version: str = ""  # such as "570.133.20"
+    cuda_version: str = ""  # such as "12.8"; empty where the driver does not say
+    serial_numbers: bool = False  # whether serial numbers may be published
 
     def forget(self) -> None:
         """Give back what the driver library holds, before it is closed."""

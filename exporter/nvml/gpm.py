@@ -70,14 +70,7 @@ class Gpm:
         self._last: dict[str, Any] = {}
 
     def rates(self, key: str, name: str, handle: Any, take: Callable[[Any], object]) -> Rates:  # noqa: ANN401
-        """What a device did since it was last asked for.
-
-        Args:
-            key: Which device.
-            name: What it is called in messages.
-            handle: NVML's, of the GPU.
-            take: Fills a sample from the device.
-        """
+        """What a device did since it was last asked for. `take`: fills a sample from the device."""
         what = f"reading performance counters of {name}"
         asking(what, lambda: _require_support(handle))
         sample = asking(what, pynvml.nvmlGpmSampleAlloc)

@@ -37,23 +37,14 @@ class Clocks:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeterTarget:
-    """A device to measure.
+    """A device to measure."""
 
-    Attributes:
-        key: A name that changes when the device becomes another.
-        name: What it is called in messages.
-        handle: NVML's.
-        parent: Of a MIG instance, NVML's handle of its GPU.
-        instance: Of a MIG instance, its GPU instance id.
-        is_cut: It is a GPU that has been cut into MIG instances.
-    """
-
-    key: str
+    key: str  # a name that changes when the device becomes another
     name: str
-    handle: Any
-    parent: Any = None
-    instance: int | None = None
-    is_cut: bool = False
+    handle: Any  # NVML's
+    parent: Any = None  # of a MIG instance, NVML's handle of its GPU
+    instance: int | None = None  # of a MIG instance, its GPU instance id
+    is_cut: bool = False  # it is a GPU that has been cut into MIG instances
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,23 +61,14 @@ class _Busy:
 
 @dataclasses.dataclass(slots=True)
 class _State:
-    """What is remembered of a device.
+    """What is remembered of a device."""
 
-    Attributes:
-        last_us: The end of the newest sample; None before the first.
-        period_us: How far apart samples are.
-        heard_us: When, by the monotonic clock, there was last a sample.
-        last_process_us: The newest of the processes' samples.
-        pending: Processes' samples of periods that are not over for the device.
-        measured_us: When, by the monotonic clock, of the last sample without a buffer.
-    """
-
-    last_us: int | None = None
-    period_us: int = _PERIOD_US
-    heard_us: int = 0
-    last_process_us: int = 0
-    pending: tuple[ProcessSample, ...] = ()
-    measured_us: int | None = None
+    last_us: int | None = None  # the end of the newest sample; None before the first
+    period_us: int = _PERIOD_US  # how far apart samples are
+    heard_us: int = 0  # when, by the monotonic clock, there was last a sample
+    last_process_us: int = 0  # the newest of the processes' samples
+    pending: tuple[ProcessSample, ...] = ()  # processes' samples of periods that are not over for the device
+    measured_us: int | None = None  # when, by the monotonic clock, of the last sample without a buffer
 
     def begin_anew(self) -> None:
         """Forget what was read of the buffers."""

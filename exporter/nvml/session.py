@@ -32,31 +32,17 @@ _HINTS = {
 
 
 class Session:
-    """NVML. The versions are read at each opening: a driver can be upgraded underneath.
-
-    Attributes:
-        driver_version: Such as "570.133.20".
-        nvml_version: Such as "12.570.133.20".
-    """
+    """NVML. The versions are read at each opening: a driver can be upgraded underneath."""
 
     def __init__(self, clocks: Clocks, *, serial_numbers: bool = False) -> None:
-        """Nothing is asked of the driver before `open`.
-
-        Args:
-            clocks: What time it is.
-            serial_numbers: Whether serial numbers may be published.
-        """
-        self.driver_version = ""
-        self.nvml_version = ""
+        """Nothing is asked of the driver before `open`. `serial_numbers`: whether serial numbers may be published."""
+        self.driver_version = ""  # such as "570.133.20"
+        self.nvml_version = ""  # such as "12.570.133.20"
         self._host = DriverState(Meter(clocks), serial_numbers=serial_numbers)
         self._watch = XidWatch(self._host.xids)
 
     def open(self) -> None:
-        """Load and initialise the library.
-
-        Raises:
-            StartError: There is no usable driver.
-        """
+        """Load and initialise the library. Raises StartError: there is no usable driver."""
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
@@ -88,11 +74,7 @@ class Session:
         return open_gpu(index, self._host)
 
     def reopen(self) -> None:
-        """Close and open again, after the driver went away or was replaced.
-
-        Raises:
-            StartError: It is not back yet.
-        """
+        """Close and open again, after the driver went away or was replaced. Raises StartError: it is not back yet."""
         self.close()
         self.open()
 

@@ -22,20 +22,15 @@ _PATHS = {
 
 
 class Peer(NamedTuple):
-    """Another GPU of the node.
+    """Another GPU of the node."""
 
-    Attributes:
-        gpu: NVML's index.
-        uuid: Its UUID.
-        path: What lies between over PCIe, as nvidia-smi topo abbreviates it: PIX, PXB, PHB, NODE or SYS; empty where
-            the driver does not say.
-        link: The state of NVLink between them, directly or by switches: NVML_P2P_STATUS_*; None where the driver does
-            not say.
-    """
-
-    gpu: int
+    gpu: int  # NVML's index
     uuid: str
+    # what lies between over PCIe, as nvidia-smi topo abbreviates it: PIX, PXB, PHB, NODE or SYS; empty where
+    # the driver does not say
     path: str
+    # the state of NVLink between them, directly or by switches: NVML_P2P_STATUS_*; None where the driver does
+    # not say
     link: int | None
 
     @property

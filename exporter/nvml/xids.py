@@ -35,17 +35,11 @@ class _Count:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class XidCount:
-    """What is known of one code on one device.
+    """What is known of one code on one device."""
 
-    Attributes:
-        total: Errors since the exporter started.
-        recent: Errors within the window.
-        last_s: When the last one came, in Unix seconds.
-    """
-
-    total: int
-    recent: int
-    last_s: float
+    total: int  # errors since the exporter started
+    recent: int  # errors within the window
+    last_s: float  # when the last one came, in Unix seconds
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,9 +85,7 @@ class XidLog:
     def retain(self, uuid: str, instances: Mapping[int, tuple[str, ...]]) -> None:
         """Forget what happened on instances of a GPU that are gone or were recreated.
 
-        Args:
-            uuid: The GPU's.
-            instances: The MIG UUIDs that there are now, by GPU instance id.
+        `instances`: the MIG UUIDs that there are now, by GPU instance id.
         """
         with self._lock:
             for number in [key[1] for key in self._counts if key[0] == uuid]:

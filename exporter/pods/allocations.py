@@ -52,21 +52,14 @@ def owners_of(device: Device, owners: Owners) -> tuple[PodRef, ...]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AllocationMap:
-    """Allocated and allocatable devices by device key.
+    """Allocated and allocatable devices by device key."""
 
-    Attributes:
-        owners: Pods that hold each device.
-        disputed: Keys whose holder is unknown.
-        offered: Allocatable keys; empty if the kubelet does not list them.
-        claimed: Claimed devices, each of which must match a known device.
-        unrecognized: Allocated device ids in an unknown form.
-    """
-
-    owners: Owners = dataclasses.field(default_factory=dict)
-    disputed: frozenset[DeviceKey] = frozenset()
-    offered: frozenset[DeviceKey] = frozenset()
+    owners: Owners = dataclasses.field(default_factory=dict)  # pods that hold each device
+    disputed: frozenset[DeviceKey] = frozenset()  # keys whose holder is unknown
+    offered: frozenset[DeviceKey] = frozenset()  # allocatable keys; empty if the kubelet does not list them
+    # claimed devices, each of which must match a known device
     claimed: Mapping[str, DeviceKey | None] = dataclasses.field(default_factory=dict)
-    unrecognized: frozenset[str] = frozenset()
+    unrecognized: frozenset[str] = frozenset()  # allocated device ids in an unknown form
 
     def allocated(self, device: Device) -> bool | None:
         """Whether a pod holds `device`; None if unknown."""

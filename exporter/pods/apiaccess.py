@@ -18,43 +18,28 @@ _HTTPS_PORT, _HTTP_PORT = 443, 80
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ApiServerAccess:
-    """Address and credentials of an API server.
-
-    Attributes:
-        token: Reads the bearer token, which is replaced every hour; None without one.
-        tls: Makes the context that verifies its certificate; None without TLS.
-    """
+    """Address and credentials of an API server."""
 
     host: str
     port: int
+    # reads the bearer token, which is replaced every hour; None without one
     token: Callable[[], str] | None = None
+    # makes the context that verifies its certificate; None without TLS
     tls: Callable[[], ssl.SSLContext] | None = None
 
     def connect(self, timeout_s: float) -> http.client.HTTPConnection:
-        """A connection, not yet open.
-
-        Raises:
-            OSError: The certificates cannot be read.
-        """
+        """A connection, not yet open. Raises OSError: the certificates cannot be read."""
         if self.tls is None:
             return http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
         return http.client.HTTPSConnection(self.host, self.port, timeout=timeout_s, context=self.tls())
 
     def headers(self) -> dict[str, str]:
-        """The headers that authenticate a request.
-
-        Raises:
-            OSError: The token cannot be read.
-        """
+        """The headers that authenticate a request. Raises OSError: the token cannot be read."""
         return {} if self.token is None else {"Authorization": f"Bearer {self.token()}"}
 
 
 def in_cluster(environment: Mapping[str, str], account: Path = _ACCOUNT) -> ApiServerAccess:
-    """Access as the service account of the exporter's pod.
-
-    Raises:
-        StartError: The exporter runs outside a pod, or the pod has no token.
-    """
+    """Access as the service account of the exporter's pod."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not port.isdecimal():
         raise StartError(
@@ -76,11 +61,7 @@ def in_cluster(environment: Mapping[str, str], account: Path = _ACCOUNT) -> ApiS
 
 
 def from_kubeconfig(path: Path) -> ApiServerAccess:
-    """Access by the current context of a kubeconfig, whose user must have a token.
-
-    Raises:
-        StartError: It cannot be read, or needs something unsupported.
-    """
+    """Access by the current context of a kubeconfig, whose user must have a token."""
     try:
         config = _load(path)
         context = _named(config, "context", config["current-context"])

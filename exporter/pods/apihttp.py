@@ -28,11 +28,7 @@ class PodApi:
     """Queries the pods of one node only. One request at a time; any thread may call `interrupt`."""
 
     def __init__(self, access: ApiServerAccess, node: str) -> None:
-        """Make no request yet.
-
-        Raises:
-            StartError: `node` is not a node name; without one, the query would return the pods of the whole cluster.
-        """
+        """Make no request yet."""
         if not _NODE_NAME.fullmatch(node):
             raise StartError(
                 f'pod labels and UIDs need the node name, and "{node}" is not one: set --node-name or NODE_NAME '
@@ -45,12 +41,7 @@ class PodApi:
         self._interrupted = False
 
     def get(self, query: Mapping[str, str]) -> Mapping[str, Any]:
-        """A list, or a page of it.
-
-        Raises:
-            VersionExpiredError: The requested version has expired.
-            ApiServerError: Any other failure.
-        """
+        """A list, or a page of it. Raises VersionExpiredError if the requested version has expired."""
         with self._asking(query, _TIMEOUT_S) as response:
             body = response.read(_MAX_LIST_BYTES + 1)
         if len(body) > _MAX_LIST_BYTES:
@@ -60,13 +51,8 @@ class PodApi:
     def watch(self, query: Mapping[str, str], *, timeout_s: float) -> Iterator[Mapping[str, Any]]:
         """An empty event once the watch is established, then events until the server ends it.
 
-        Args:
-            query: Parameters of the watch.
-            timeout_s: Maximum silence in seconds.
-
-        Raises:
-            VersionExpiredError: The requested version has expired.
-            ApiServerError: Any other failure.
+        `timeout_s`: maximum silence in seconds. Raises VersionExpiredError: the requested version has expired. Raises
+        ApiServerError: any other failure.
         """
         with self._asking({"watch": "1", **query}, timeout_s) as response:
             yield {}

@@ -28,20 +28,15 @@ _JOIN_S = 1.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KnownPods:
-    """This node's pods, by namespace and name.
+    """This node's pods, by namespace and name."""
 
-    Attributes:
-        up: All pods are known and watched.
-        has_ended: Whether a pod's containers have ended for good.
-        details: The requested details.
-        names: Pods by UID, or by the hash of a static pod.
-        containers: Container names by the runtime's ids.
-    """
-
-    up: bool
+    up: bool  # all pods are known and watched
+    # whether a pod's containers have ended for good
     has_ended: Mapping[Pod, bool] = dataclasses.field(default_factory=dict)
-    details: Mapping[Pod, PodDetails] = dataclasses.field(default_factory=dict)
+    details: Mapping[Pod, PodDetails] = dataclasses.field(default_factory=dict)  # the requested details
+    # pods by UID, or by the hash of a static pod
     names: Mapping[str, Pod] = dataclasses.field(default_factory=dict)
+    # container names by the runtime's ids
     containers: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -53,11 +48,7 @@ class PodWatch:
     ) -> None:
         """Make no request yet.
 
-        Args:
-            api: Queries the API server.
-            wanted: The requested details.
-            clock: Monotonic seconds.
-            chance: A random number from 0 up to 1, so that not all nodes query at once.
+        `clock`: monotonic seconds. `chance`: a random number from 0 up to 1, so that not all nodes query at once.
         """
         self._api = api
         self._wanted = wanted

@@ -20,15 +20,11 @@ Id = tuple[str, str]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Claimants:
-    """The pods that claim one device id.
+    """The pods that claim one device id."""
 
-    Attributes:
-        since: Number of the answer in which each pod appeared, if it was in every answer since.
-        ended: Pods that have lost the id, according to later answers or the API server.
-    """
-
+    # number of the answer in which each pod appeared, if it was in every answer since
     since: Mapping[Pod, int]
-    ended: frozenset[Pod]
+    ended: frozenset[Pod]  # pods that have lost the id, according to later answers or the API server
 
     @property
     def newest(self) -> frozenset[Pod]:
@@ -39,27 +35,18 @@ class _Claimants:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClaimantHistory:
-    """The state that earlier answers left; no larger than the last answer.
+    """The state that earlier answers left; no larger than the last answer."""
 
-    Attributes:
-        answers: Number of answers.
-        claimants: By device id.
-    """
-
-    answers: int = 0
-    claimants: Mapping[Id, _Claimants] = dataclasses.field(default_factory=dict)
+    answers: int = 0  # number of answers
+    claimants: Mapping[Id, _Claimants] = dataclasses.field(default_factory=dict)  # by device id
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SettledAllocations:
-    """The kubelet's answer without ended pods.
-
-    Attributes:
-        disputed: Device ids whose holder is unknown.
-    """
+    """The kubelet's answer without ended pods."""
 
     allocations: tuple[Allocation, ...] = ()
-    disputed: frozenset[Id] = frozenset()
+    disputed: frozenset[Id] = frozenset()  # device ids whose holder is unknown
 
 
 def settle(
@@ -67,10 +54,8 @@ def settle(
 ) -> tuple[SettledAllocations, ClaimantHistory]:
     """Remove ended pods from an answer.
 
-    Args:
-        allocations: The answer. Resource claims are kept as they are, because pods may share them.
-        history: The result of the previous call.
-        has_ended: From the API server; empty if it is not queried.
+    `allocations`: the answer. Resource claims are kept as they are, because pods may share them. `history`: the
+    result of the previous call. `has_ended`: from the API server; empty if it is not queried.
     """
     allocations = tuple(allocations)
     listed: dict[Id, set[Pod]] = {}

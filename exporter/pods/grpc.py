@@ -54,12 +54,7 @@ class _Response:
         self.ended = False
 
     def message(self, method: str) -> bytes:
-        """The one message of a successful call.
-
-        Raises:
-            UnimplementedError: The server does not know the method.
-            PodResourcesError: The call failed in another way.
-        """
+        """The one message of a successful call."""
         status = self.headers.get("grpc-status")
         if status is None:
             raise PodResourcesError(
@@ -102,13 +97,7 @@ class Channel:
         self._socket.close()
 
     def call(self, method: str, *, request: bytes = b"", timeout_s: float) -> bytes:
-        """Call `method`, such as "/v1.PodResourcesLister/List", and return the message that it answers.
-
-        Raises:
-            ConnectionLostError: The connection broke; this channel is of no more use.
-            UnimplementedError: The server does not know the method.
-            PodResourcesError: The call failed in another way.
-        """
+        """The answer of `method`, such as "/v1.PodResourcesLister/List"; ConnectionLostError means: open a new channel."""
         until = self._clock() + timeout_s
         try:
             stream = self._send(method, request, timeout_s)

@@ -24,14 +24,10 @@ _MAX_CHARACTERS = 317  # a label's key may be 253 + 1 + 63 characters long, a va
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WantedPodFacts:
-    """The requested details of pods.
-
-    Attributes:
-        labels: Patterns of label keys.
-    """
+    """The requested details of pods."""
 
     uid: bool = False
-    labels: tuple[re.Pattern[str], ...] = ()
+    labels: tuple[re.Pattern[str], ...] = ()  # patterns of label keys
 
     def __bool__(self) -> bool:
         """Whether any detail is requested."""
@@ -40,29 +36,18 @@ class WantedPodFacts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodFact:
-    """What is kept of a pod.
+    """What is kept of a pod."""
 
-    Attributes:
-        uid: Distinguishes a pod from its successor with the same name.
-        has_ended: Its containers have ended for good.
-        details: The details to publish.
-        config_hash: The kubelet's id of a static pod; empty for others.
-        containers: Container names by the runtime's ids.
-    """
-
-    uid: str
-    has_ended: bool
-    details: PodDetails
-    config_hash: str = ""
+    uid: str  # distinguishes a pod from its successor with the same name
+    has_ended: bool  # its containers have ended for good
+    details: PodDetails  # the details to publish
+    config_hash: str = ""  # the kubelet's id of a static pod; empty for others
+    # container names by the runtime's ids
     containers: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def pod_fact(pod: object, wanted: WantedPodFacts) -> tuple[Pod, PodFact]:
-    """Namespace and name, and what is kept.
-
-    Raises:
-        ApiServerError: It is not a pod.
-    """
+    """Namespace and name, and what is kept. Raises ApiServerError: it is not a pod."""
     metadata = _part(pod, "metadata")
     namespace, name, uid = (_text(metadata.get(key)) for key in ("namespace", "name", "uid"))
     if not namespace or not name or not uid:

@@ -25,35 +25,29 @@ _Identity = tuple[int, int, int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KubeletAnswer:
-    """The kubelet's answer in one cycle.
+    """The kubelet's answer in one cycle."""
 
-    Attributes:
-        up: The kubelet answered; None if there has never been one, as on a node without Kubernetes.
-        allocations: Allocated devices. In the first cycle after a failure the last answer, then empty.
-        offers: Allocatable devices; None if the kubelet does not list them.
-    """
-
-    up: bool | None
+    up: bool | None  # the kubelet answered; None if there has never been one, as on a node without Kubernetes
+    # allocated devices. In the first cycle after a failure the last answer, then empty.
     allocations: tuple[Allocation, ...] = ()
-    offers: tuple[Offer, ...] | None = None
+    offers: tuple[Offer, ...] | None = None  # allocatable devices; None if the kubelet does not list them
 
 
 class Kubelet:
     """The kubelet of this node."""
 
-    def __init__(self, path: Path, *, required: bool, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, path: Path, *, required: bool, clock: Callable[[], float], deadline_s: float = _DEADLINE_S
+    ) -> None:
         """Check whether its socket exists.
 
-        Args:
-            path: Its socket.
-            required: The user set the path: then its directory must exist. The socket comes and goes with the kubelet.
-            clock: Monotonic seconds.
-
-        Raises:
-            StartError: It is required, and its directory is not mounted.
+        `required`: the user set the path: then its directory must exist. The socket comes and goes with the kubelet.
+        `clock`: monotonic seconds. `deadline_s`: limit of a poll in seconds. Raises StartError: it is required, and
+        its directory is not mounted.
         """
         self._path = path
         self._clock = clock
+        self._deadline_s = deadline_s
         self._seen = path.exists()
         self._channel: Channel | None = None
         self._connected_to: _Identity | None = None
@@ -72,7 +66,7 @@ class Kubelet:
             )
 
     def poll(self) -> KubeletAnswer:
-        """The current allocations, within two seconds."""
+        """The current allocations, within the deadline."""
         socket = self._socket_identity()
         self._seen = self._seen or socket is not None
         if not self._seen:
@@ -86,7 +80,7 @@ class Kubelet:
             return KubeletAnswer(up=False)
         if self._clock() < self._retry_at:
             return self._last_answer()
-        until = self._clock() + _DEADLINE_S
+        until = self._clock() + self._deadline_s
         try:
             listed = allocations(self._list(socket))
         except UnimplementedError as error:
@@ -118,13 +112,13 @@ class Kubelet:
         """One List call, over the open connection unless that broke or the socket was replaced."""
         if self._channel is not None and socket == self._connected_to:
             try:
-                return self._channel.call(_LIST, timeout_s=_DEADLINE_S)
+                return self._channel.call(_LIST, timeout_s=self._deadline_s)
             except ConnectionLostError:
                 _LOG.debug("the kubelet closed the connection: reconnecting")
         self.close()
-        self._channel = Channel(str(self._path), clock=self._clock, timeout_s=_DEADLINE_S)
+        self._channel = Channel(str(self._path), clock=self._clock, timeout_s=self._deadline_s)
         self._connected_to = socket
-        return self._channel.call(_LIST, timeout_s=_DEADLINE_S)
+        return self._channel.call(_LIST, timeout_s=self._deadline_s)
 
     def _offers(self, socket: _Identity | None, until: float) -> tuple[Offer, ...] | None:
         """Allocatable devices. A failure costs only these and does not count as a failure of the kubelet."""

@@ -41,11 +41,7 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def submessages(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """The length-delimited fields of a message (strings, messages) as number and content; others are skipped.
-
-    Raises:
-        WireError: The bytes are not a protobuf message.
-    """
+    """The length-delimited fields of a message (strings, messages) as number and content; others are skipped."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -82,10 +78,8 @@ def _last_text(fields: list[tuple[int, memoryview]], number: int) -> str:
 def allocations(response: bytes) -> tuple[Allocation, ...]:
     """Every device of every container in a ListPodResourcesResponse, in the kubelet's order.
 
-    Of each container those of device plugins come first, then claimed ones.
-
-    Raises:
-        WireError: The bytes are not a protobuf message.
+    Of each container those of device plugins come first, then claimed ones. Raises WireError: the bytes are not a
+    protobuf message.
     """
     return tuple(
         allocation
@@ -137,11 +131,7 @@ def _claims(fields: list[tuple[int, memoryview]]) -> Iterator[Claim]:
 
 
 def offers(response: bytes) -> tuple[Offer, ...]:
-    """Every device id in an AllocatableResourcesResponse.
-
-    Raises:
-        WireError: The bytes are not a protobuf message.
-    """
+    """Every device id in an AllocatableResourcesResponse. Raises WireError: the bytes are not a protobuf message."""
     return tuple(
         Offer(resource, device_id)
         for number, content in submessages(memoryview(response))

@@ -15,19 +15,15 @@ from exporter.pods.podresources import Kubelet, KubeletAnswer
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodAssignments:
-    """The pods and their devices in one cycle.
+    """The pods and their devices in one cycle."""
 
-    Attributes:
-        up: The kubelet answered; None without a kubelet.
-        watch_up: The API server's pods are known and watched; None if they are not requested.
-        names: Namespace and name of the API server's pods, by UID.
-        containers: Names of their containers, by the runtime's ids.
-    """
-
-    up: bool | None
+    up: bool | None  # the kubelet answered; None without a kubelet
+    # the API server's pods are known and watched; None if they are not requested
     watch_up: bool | None = None
     allocations: AllocationMap = dataclasses.field(default_factory=AllocationMap)
+    # namespace and name of the API server's pods, by UID
     names: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
+    # names of their containers, by the runtime's ids
     containers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     details: Mapping[tuple[str, str], PodDetails] = dataclasses.field(default_factory=dict)
 

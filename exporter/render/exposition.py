@@ -36,22 +36,15 @@ class BuildInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scrape:
-    """Time and settings of one scrape.
+    """Time and settings of one scrape."""
 
-    Attributes:
-        now: Monotonic time in seconds.
-        stale_after_s: Age in seconds from which readings are not served.
-        hostname_labels: Names of the hostname label; may be empty.
-        blanks: Replaces blanks in the model's name.
-    """
-
-    now: float
+    now: float  # monotonic time in seconds
     hostname: str
     build: BuildInfo
-    stale_after_s: float
+    stale_after_s: float  # age in seconds from which readings are not served
     naming: Naming = Naming.DCGM
-    hostname_labels: tuple[str, ...] = ("hostname",)
-    blanks: str | None = None
+    hostname_labels: tuple[str, ...] = ("hostname",)  # names of the hostname label; may be empty
+    blanks: str | None = None  # replaces blanks in the model's name
     shared_gpus: SharedGpus = SharedGpus.DCGM
 
 

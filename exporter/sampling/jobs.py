@@ -77,11 +77,8 @@ class JobDirectory:
 def _content(path: Path) -> bytes:
     """The file's content. Only regular files are read: a pipe, for example, could block the exporter.
 
-    Links are not followed: they could publish files that only the exporter can read.
-
-    Raises:
-        OSError: It is unreadable.
-        ValueError: It is not a list of jobs.
+    Links are not followed: they could publish files that only the exporter can read. Raises OSError: it is
+    unreadable. Raises ValueError: it is not a list of jobs.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

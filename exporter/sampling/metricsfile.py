@@ -24,11 +24,7 @@ class MetricsFile:
     def __init__(
         self, path: Path, parse: Callable[[str, str], MetricSelection], *, unix_time: Callable[[], float]
     ) -> None:
-        """Read it; `parse` parses its text, given also its name.
-
-        Raises:
-            ConfigFileError: It is unreadable or invalid.
-        """
+        """Read it; `parse` parses its text, given also its name."""
         self._path = path
         self._parse = parse
         self._unix_time = unix_time

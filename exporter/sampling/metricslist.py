@@ -47,11 +47,7 @@ class MetricSelection:
 def select_metrics(
     text: str, name: str, collectors: Sequence[Collector], naming: Naming | None
 ) -> MetricSelection:
-    """Parse the list in `text` of the file `name`. Without `naming`, each metric keeps its name in the list.
-
-    Raises:
-        ConfigFileError: All problems of the list.
-    """
+    """Parse the list in `text` of the file `name`. Without `naming`, each metric keeps its name in the list."""
     found = _List(_known(collectors), naming)
     entries = _entries(text, name, found.problems)
     for entry in entries:

@@ -33,19 +33,12 @@ _SHORTEST_STALE_S = 3.0  # longer than the first cycle with a hung GPU, whose ne
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SamplingConfig:
-    """What is sampled, and how often.
+    """What is sampled, and how often."""
 
-    Attributes:
-        enabled: The collectors, unless there is a metrics file.
-        interval_s: Time between the starts of two cycles.
-        give_up_s: Time without a usable driver after which the exporter ends.
-        proc_root: The host's /proc.
-    """
-
-    enabled: EnabledCollectors
-    interval_s: float
-    give_up_s: float
-    proc_root: Path
+    enabled: EnabledCollectors  # the collectors, unless there is a metrics file
+    interval_s: float  # time between the starts of two cycles
+    give_up_s: float  # time without a usable driver after which the exporter ends
+    proc_root: Path  # the host's /proc
     host: HostContext
     metrics_file: MetricsFile | None = None
     devices: DeviceChoice = ALL_DEVICES
@@ -63,12 +56,7 @@ class SamplingConfig:
 
 
 class Sampler:
-    """Runs cycles and holds the last snapshot.
-
-    Attributes:
-        is_settled: No rate waits for a second cycle.
-        gave_up: Why sampling has ended by itself.
-    """
+    """Runs cycles and holds the last snapshot."""
 
     def __init__(
         self, session: Session, pods: PodTracker, config: SamplingConfig, *, clock: Callable[[], float]
@@ -86,8 +74,8 @@ class Sampler:
         self._usable_at = clock()
         self._read_at: float | None = None
         self._tick_s = _TICK_S
-        self.is_settled = False
-        self.gave_up: StartError | None = None
+        self.is_settled = False  # no rate waits for a second cycle
+        self.gave_up: StartError | None = None  # why sampling has ended by itself
 
     def open(self) -> Future[int]:
         """Start to open the driver. Cycles may run meanwhile, and read nothing."""

@@ -37,15 +37,11 @@ class _GpuReport:
 
 @dataclasses.dataclass(slots=True)
 class _Job:
-    """A worker's task.
-
-    Attributes:
-        collector: The running collector, written by the worker.
-        overdue: It missed its deadline. Its late result would mix old and new readings and is dropped.
-    """
+    """A worker's task."""
 
     index: int
-    collector: str = DISCOVERY
+    collector: str = DISCOVERY  # the running collector, written by the worker
+    # it missed its deadline. Its late result would mix old and new readings and is dropped.
     overdue: bool = False
     future: Future[_GpuReport] = dataclasses.field(default_factory=Future)
 
