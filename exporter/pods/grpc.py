@@ -97,7 +97,7 @@ class Channel:
         self._socket.close()
 
     def call(self, method: str, *, request: bytes = b"", timeout_s: float) -> bytes:
-        """The answer of `method`, such as "/v1.PodResourcesLister/List"; ConnectionLostError means: open a new channel."""
+        """The answer of `method`, such as "/v1.PodResourcesLister/List"; ConnectionLostError: open a new channel."""
         until = self._clock() + timeout_s
         try:
             stream = self._send(method, request, timeout_s)
