@@ -25,9 +25,9 @@ YEARS: Final = range(2000, 2201)
 
 
 def tidy(gpus: float) -> float:
-    """GPUs as they are told: parts of one to hundredths, whole ones without a point."""
-    told = round(gpus, 2)
-    return int(told) if told == int(told) else told
+    """GPUs as they are rounded: parts of one to hundredths, whole ones without a point."""
+    rounded = round(gpus, 2)
+    return int(rounded) if rounded == int(rounded) else rounded
 
 
 _LONGEST_NAME = 253
@@ -138,7 +138,7 @@ def count(number: float, thing: str = "GPU") -> str:
 
 
 def block_words(block: Blocker) -> str:
-    """What stands against a change now, each cause told from the others."""
+    """A blocker in words, each kind with its own."""
     return f"{_CAUSES[block.code]}: {block.message}"
 
 

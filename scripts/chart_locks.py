@@ -11,7 +11,7 @@ from typing import Any
 
 from rightsizer.doctor.rights import RIGHTS, Right
 from rightsizer.guardrails.admission import admission_policies, name_of, orders_group
-from rightsizer.guardrails.rbac import OPENINGS, Need, is_for, names, need
+from rightsizer.guardrails.rbac import WRITE_PATHS, Need, is_for, names, need
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.kind import Kind
@@ -80,7 +80,7 @@ def _kind(row: Kind) -> dict[str, Any]:
             "about": list(way.about),
             "asking": way.asking,
         }
-        for way in OPENINGS
+        for way in WRITE_PATHS
         if way.row is row
     ]
     return {"name": _key(row), "openings": ways}

@@ -69,8 +69,8 @@ def _concerned(book: PolicyEvaluator) -> Iterator[str]:
     width = max(len(name) for name, *_ in found.rows)
     for name, mode, workloads, gpus in found.rows:
         yield f"  {name:{width}}  {mode.value:8} {count(workloads, 'workload'):>16} {count(gpus):>12}"
-    if found.shielded:
-        yield f"{count(found.shielded, 'workload')} of these no policy opens: the system's, or ours"
+    if found.protected:
+        yield f"{count(found.protected, 'workload')} of these no policy opens: the system's, or ours"
 
 
 def _explain(arguments: argparse.Namespace) -> str:

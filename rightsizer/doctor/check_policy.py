@@ -7,7 +7,7 @@ from rightsizer.doctor.diagnosis import Check, Diagnosis, Facts, Failure, Family
 from rightsizer.errors import PolicyError
 from rightsizer.model import Mode
 from rightsizer.policy.effective import PolicyEvaluator
-from rightsizer.policy.limits import Budget, Scope, closed_reason, next_opening
+from rightsizer.policy.limits import Budget, BudgetScope, closed_reason, next_opening
 from rightsizer.policy.policy_file import BUILT_IN, Concerned, class_problems, require_classes
 from rightsizer.text import count
 
@@ -120,7 +120,7 @@ def _against(budget: Budget, held: int, least: int) -> Iterator[Diagnosis]:
         amount = "workloads: 0" if budget.workloads == 0 else "gpus: 0"
         yield SHUT(title=budget.title, amount=amount)
         return
-    gpus = budget.gpus_of(held) if budget.scope is Scope.CLUSTER else budget.gpus
+    gpus = budget.gpus_of(held) if budget.scope is BudgetScope.CLUSTER else budget.gpus
     if gpus is not None and gpus < least:
         yield TIGHT(title=budget.title, gpus=count(gpus), least=least)
 

@@ -154,7 +154,7 @@ def _clock(facts: Facts) -> Iterator[Diagnosis]:
     server = known(facts.server)
     skew_s = (server.now - server.ours).total_seconds()
     direction = "ahead of" if skew_s > 0 else "behind"
-    # What cannot be told apart from the way there and back, and from whole seconds, is no difference.
+    # A difference within the round trip and whole seconds is ignored.
     if abs(skew_s) <= TOLERATED_S + server.took_s:
         yield SAME_TIME(skew_s=abs(skew_s))
     elif abs(skew_s) <= TOO_FAR_S:
@@ -196,16 +196,16 @@ def _record(facts: Facts) -> Iterator[Diagnosis]:
     if begins is None or now - begins >= wanted:
         yield REACHES(span=_words(wanted))
     else:
-        told = {
+        found = {
             "begins": f"{begins:%Y-%m-%d %H:%M} UTC",
             "so_far": _words(_whole(now - begins)).replace(" ", ""),
             "window": _words(window),
             "history": _words(history),
         }
         if now - begins < window:
-            yield TOO_SHORT(**told, until=f"{begins + window:%Y-%m-%d %H:%M} UTC")
+            yield TOO_SHORT(**found, until=f"{begins + window:%Y-%m-%d %H:%M} UTC")
         else:
-            yield SHORT(**told, until=f"{begins + history:%Y-%m-%d}")
+            yield SHORT(**found, until=f"{begins + history:%Y-%m-%d}")
     kept = _retention(facts)
     if kept is not None and kept < wanted:
         yield FORGETS(kept=_words(kept), wanted=_words(wanted), days=-(-wanted // datetime.timedelta(days=1)))
@@ -241,20 +241,20 @@ def meant(span: datetime.timedelta, samples: float) -> float:
 def _rules(facts: Facts) -> Iterator[Diagnosis]:
     recorded, source = known(facts.recorded), known(facts.source)
     window = spans(facts)[0][-1]
-    told = {"count": len(recorded.expected), "window": _words(window)}
+    found = {"count": len(recorded.expected), "window": _words(window)}
     missing = sorted(recorded.expected - recorded.present)
     if not source.has_rules:
         yield OTHER_TABLE()
     elif recorded.present and missing:
         names = some((f"{record} of {metric}" for record, metric in missing), 1)
-        yield INCOMPLETE(**told, missing=len(missing), names=names)
+        yield INCOMPLETE(**found, missing=len(missing), names=names)
     elif recorded.present:
-        yield (RECORDED if recorded.expected <= recorded.early else RECORDED_LATELY)(**told)
+        yield (RECORDED if recorded.expected <= recorded.early else RECORDED_LATELY)(**found)
     else:
         devices = known(facts.naming).devices
         samples = devices * window.total_seconds() / known(facts.interval_s)
         yield (WANTED if samples > facts.max_samples / 2 else NOT_NEEDED)(
-            devices=count(devices, "device"), window=told["window"]
+            devices=count(devices, "device"), window=found["window"]
         )
 
 

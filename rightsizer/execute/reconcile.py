@@ -93,7 +93,7 @@ class RepairPolicy:
         bare = _without_pods(found, context.cluster.get(path, Metadata).metadata.annotations or {})
         wishes = opt_outs(bare, context.clock()) if self.policy.respectOptOut else ()
         shields = protections(bare, self.policy, context.state_namespace)
-        return [*shields, *(wish.veto for wish in wishes if wish.mode is Mode.PROTECT)]
+        return [*shields, *(wish.blocker for wish in wishes if wish.mode is Mode.PROTECT)]
 
     def _by_rules(self, fresh: Workload, fleet: Fleet, context: RunContext) -> Iterator[Blocker]:
         book = PolicyEvaluator(

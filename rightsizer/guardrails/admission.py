@@ -278,13 +278,13 @@ def admission_gaps(policy: Policy, classes: Sequence[str] = ()) -> Iterator[str]
         "GPUs are concerned at all"
     )
     yield from _kind_gaps(enabled)
-    told, of_pods = list(protecting(policy)), list(protecting(policy, "priority"))
+    checked, of_pods = list(protecting(policy)), list(protecting(policy, "priority"))
     for rule in policy.rules:
         if rule in of_pods:
             yield f"rule {rule.name}: of priorities only bare pods tell; elsewhere it is not checked"
-        elif rule.mode is Mode.PROTECT and rule not in told:
+        elif rule.mode is Mode.PROTECT and rule not in checked:
             yield f"rule {rule.name}: protects by more than classes, or after a rule that enforces; it is not checked"
-    if told:
+    if checked:
         yield "templates without a class: the cluster's globalDefault, or what a webhook sets, is not known there"
 
 

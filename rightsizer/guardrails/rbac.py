@@ -20,7 +20,7 @@ from rightsizer.policy.schema import Policy
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Opening:
+class WritePath:
     """One way in which a rule that enforces comes to write to objects of a kind.
 
     Attributes:
@@ -41,15 +41,15 @@ def names(row: Kind) -> tuple[str, ...]:
     return (row.kind, f"{row.kind}.{row.group}") if row.group else (row.kind,)
 
 
-def _openings() -> Iterator[Opening]:
+def _openings() -> Iterator[WritePath]:
     for row in KINDS:
         if row is not POD:
-            yield Opening(row, tuple(action for action in Action if _can(row, action)), names(row))
+            yield WritePath(row, tuple(action for action in Action if _can(row, action)), names(row))
         if row.steering is Steering.DELETION_COST:
-            yield Opening(POD, (Action.SCALE_DOWN,), names(row))
-    yield Opening(POD, (Action.EVICT,), names(POD), asking=True)
+            yield WritePath(POD, (Action.SCALE_DOWN,), names(row))
+    yield WritePath(POD, (Action.EVICT,), names(POD), asking=True)
     for row in CONTROL_OBJECT_KINDS:  # of what it stops the rules speak
-        yield Opening(row, (row.action,) if row.action else ())
+        yield WritePath(row, (row.action,) if row.action else ())
 
 
 def _can(row: Kind, action: Action) -> bool:
@@ -62,7 +62,7 @@ def _can(row: Kind, action: Action) -> bool:
     return row.action is action
 
 
-OPENINGS = tuple(_openings())
+WRITE_PATHS = tuple(_openings())
 
 
 class Enabled:
@@ -79,7 +79,9 @@ class Enabled:
         rules = [rule for rule in policy.rules if rule.mode is Mode.ENFORCE]
         by_class = policy.asks_classes
         self.acts = by_class or bool(rules)
-        opened = [way.row for way in OPENINGS if by_class or any(_opens(way, rule, policy) for rule in rules)]
+        opened = [
+            way.row for way in WRITE_PATHS if by_class or any(_opens(way, rule, policy) for rule in rules)
+        ]
         self.kinds: tuple[Kind, ...] = tuple(row for row in (*KINDS, *CONTROL_OBJECT_KINDS) if row in opened)
         self.evicts = by_class or any(
             Action.EVICT in rule.actions and _is_about(names(POD), rule) for rule in rules
@@ -91,7 +93,7 @@ class Enabled:
         self.namespaces: tuple[str, ...] | None = tuple(sorted(set(literal))) if is_literal else None
 
 
-def _opens(way: Opening, rule: Rule, policy: Policy) -> bool:
+def _opens(way: WritePath, rule: Rule, policy: Policy) -> bool:
     return (
         any(action in rule.actions for action in way.actions)
         and (not way.about or _is_about(way.about, rule))

@@ -120,8 +120,8 @@ class Decision:
         also: Other findings about the same workload, none of which is acted upon in this run.
         mode: What the matching rule wants; only ENFORCE leads to a write.
         action: What would be (ADVISE) or is to be (ENFORCE) done; None where nothing.
-        restrictions: Everything that stands against acting.
-        blockers: What stands against acting now, but may pass: budgets, windows, notices.
+        restrictions: Permanent blockers.
+        blockers: Temporary blockers, such as budgets, windows and notices.
         command: What does it by hand; empty where nothing is to be done or no way is known.
         frees: GPUs that acting upon the finding frees, also where the rule does not let it be done.
         autoscalers: What would do better than we, with bounds from what was measured; None where nothing would.

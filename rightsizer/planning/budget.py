@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from rightsizer.model import Action, Blocker, BlockerCode, Decision, Fleet, FoundChange, Workload
 from rightsizer.policy.effective import PolicyEvaluator
-from rightsizer.policy.limits import Budget, Per, Scope
+from rightsizer.policy.limits import Budget, BudgetScope, Per
 from rightsizer.policy.schema import Policy
 
 FREE = frozenset({Action.NOTIFY, Action.SCALE_UP})
@@ -34,7 +34,7 @@ class Left:
         unit: "workloads" or "gpus".
     """
 
-    scope: Scope
+    scope: BudgetScope
     per: Per
     unit: str
     amount: float
@@ -52,10 +52,12 @@ class Purse:
     def __init__(self, policy: Policy, fleet: Fleet, at: datetime.datetime) -> None:
         self._budgets = policy.budgets
         self._fleet = fleet
-        self._held: collections.Counter[tuple[Scope, str]] = collections.Counter({(Scope.CLUSTER, ""): 0})
+        self._held: collections.Counter[tuple[BudgetScope, str]] = collections.Counter(
+            {(BudgetScope.CLUSTER, ""): 0}
+        )
         self._spent: dict[tuple[int, str], _Spent] = collections.defaultdict(_Spent)
         for workload in fleet.workloads:
-            for scope in Scope:
+            for scope in BudgetScope:
                 for key in self._keys(scope, workload):
                     self._held[scope, key] += workload.gpus
         for change in fleet.changes:
@@ -83,7 +85,7 @@ class Purse:
             places = [
                 (held, self._spent.get((number, key), _Spent()))
                 for (scope, key), held in self._held.items()
-                if scope is budget.scope and (held or scope is Scope.CLUSTER)
+                if scope is budget.scope and (held or scope is BudgetScope.CLUSTER)
             ]
             if budget.workloads is not None and places:
                 amount = float(min(budget.workloads - spent.workloads for _, spent in places))
@@ -122,15 +124,15 @@ class Purse:
         spent.gpus += gpus
         spent.workloads += 1
 
-    def _keys(self, scope: Scope, workload: Workload) -> Sequence[str]:
+    def _keys(self, scope: BudgetScope, workload: Workload) -> Sequence[str]:
         match scope:
-            case Scope.CLUSTER:
+            case BudgetScope.CLUSTER:
                 return ("",)
-            case Scope.NAMESPACE:
+            case BudgetScope.NAMESPACE:
                 return (workload.ref.namespace,)
-            case Scope.OWNER:
+            case BudgetScope.OWNER:
                 return (str(workload.ref),)
-            case Scope.NODE_POOL:
+            case BudgetScope.NODE_POOL:
                 return tuple(sorted(set(self._pools(workload))))
 
     def _pools(self, workload: Workload) -> Iterator[str]:
@@ -149,16 +151,16 @@ def _spent_words(before: _Spent, now: _Spent) -> str:
     return "are used up, some by earlier changes of this plan"
 
 
-def _keys_of_change(scope: Scope, change: FoundChange) -> Sequence[str]:
+def _keys_of_change(scope: BudgetScope, change: FoundChange) -> Sequence[str]:
     """The keys under which a past change counts."""
     match scope:
-        case Scope.CLUSTER:
+        case BudgetScope.CLUSTER:
             return ("",)
-        case Scope.NAMESPACE:
+        case BudgetScope.NAMESPACE:
             return (change.ref.namespace,)
-        case Scope.OWNER:
+        case BudgetScope.OWNER:
             return (str(change.ref),)
-        case Scope.NODE_POOL:
+        case BudgetScope.NODE_POOL:
             return change.pools
 
 

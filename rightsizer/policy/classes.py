@@ -59,11 +59,11 @@ def _list(text: str) -> list[str]:
 def _pairs(text: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for part in text.split(","):
-        name, equals, wish = (piece.strip() for piece in part.partition("="))
+        name, equals, treatment = (piece.strip() for piece in part.partition("="))
         if not equals or name in pairs:
             message = "write each finding once, such as idle=enforce,underutilized=off"
             raise ValueError(message)
-        pairs[name] = wish
+        pairs[name] = treatment
     return pairs
 
 

@@ -114,7 +114,7 @@ class EffectivePolicy:
         mode: The most that may be done.
         actions: What each of those rules allows; their order says nothing.
         judged_by: What each of those rules judges by; it is idle where all say so.
-        restrictions: Everything that stands against more being done.
+        restrictions: Permanent blockers.
         min_replicas: Replicas that the workload keeps, by its rules and its annotations; so does min_gpus.
         notify_before: How long before a change a notice is given; None where none is asked for.
         cooldown: How long the workload is left alone after a change.
@@ -199,7 +199,7 @@ class OrderedRule:
         """What tells it from all others, in the order in which they are asked; a class may speak and be shielded."""
         return self.place, self.rule.name, self.why
 
-    def veto(self) -> Blocker:
+    def blocker(self) -> Blocker:
         """What is told where it protects."""
         return Blocker(
             BlockerCode.RULE, self.why or f"protected by rule {self.rule.name}", source=self.rule.name
@@ -235,7 +235,7 @@ class PolicyEvaluator:
         self.own = own
         self.instance = instance or own
         self.class_rules = class_rules(policy, fleet.classes)
-        self._articles = [OrderedRule(rule, place) for place, rule in enumerate(policy.rules)]
+        self._ordered_rules = [OrderedRule(rule, place) for place, rule in enumerate(policy.rules)]
         last = len(policy.rules)
         self._class_place = -1 if policy.classAnnotations == "class-first" else last
         self._advice = OrderedRule(ADVISE_ONLY.rules[0].model_copy(update={"name": NO_RULE}), last + 1)
@@ -243,7 +243,7 @@ class PolicyEvaluator:
         self._candidates: dict[tuple[object, ...], tuple[OrderedRule, ...]] = {}
         self._criteria: dict[tuple[object, ...], Criteria] = {}
         # By identity: of the same workload it is asked several times. Kept, so that no id comes round again.
-        self._rulings: dict[int, tuple[Workload, EffectivePolicy]] = {}
+        self._results: dict[int, tuple[Workload, EffectivePolicy]] = {}
         self._notices: dict[str, datetime.timedelta | None] = {}
 
     def evaluate(self, workload: Workload) -> EffectivePolicy:
@@ -252,32 +252,39 @@ class PolicyEvaluator:
         The rule is sought for every pod, since pods of one workload may differ; the strictest mode holds for all, and
         of several rules of that mode what all of them allow. Pods come and go: their order means nothing.
         """
-        known = self._rulings.get(id(workload))
+        known = self._results.get(id(workload))
         if known is None:
-            known = self._rulings[id(workload)] = (workload, self._evaluate(workload))
+            known = self._results[id(workload)] = (workload, self._evaluate(workload))
         return known[1]
 
     def _evaluate(self, workload: Workload) -> EffectivePolicy:
-        articles = self._strictest(workload)
-        rules = tuple(article.rule for article in articles)
+        ordered_rules = self._strictest(workload)
+        rules = tuple(ordered.rule for ordered in ordered_rules)
         mode = rules[0].mode
         name = " + ".join(dict.fromkeys(rule.name for rule in rules))
-        shields = tuple(protections(workload, self.policy, self.own))
-        wishes = tuple(opt_outs(workload, self.at)) if self.policy.respectOptOut else ()
+        built_in = tuple(protections(workload, self.policy, self.own))
+        requests = tuple(opt_outs(workload, self.at)) if self.policy.respectOptOut else ()
         marks = tuple(marks_on(workload, self.policy.respectDoNotDisrupt, self.at))
         reduced = (
-            [wish.mode for wish in wishes] + [Mode.ADVISE] * bool(marks) + [Mode.PROTECT] * bool(shields)
+            [opt_out.mode for opt_out in requests]
+            + [Mode.ADVISE] * bool(marks)
+            + [Mode.PROTECT] * bool(built_in)
         )
-        by_rule = [article.veto() for article in articles] if mode is Mode.PROTECT else []
+        by_rule = [ordered.blocker() for ordered in ordered_rules] if mode is Mode.PROTECT else []
         return EffectivePolicy(
-            rule=shields[0].source if shields else name,
+            rule=built_in[0].source if built_in else name,
             rules=rules,
             mode=strictest([mode, *reduced]),
             actions=tuple(each for each in rules[0].actions if all(each in rule.actions for rule in rules)),
-            judged_by=tuple(self._criteria_for(article, workload) for article in articles),
-            restrictions=(*shields, *by_rule, *(wish.veto for wish in wishes), *marks),
+            judged_by=tuple(self._criteria_for(ordered, workload) for ordered in ordered_rules),
+            restrictions=(
+                *built_in,
+                *by_rule,
+                *(opt_out.blocker for opt_out in requests),
+                *marks,
+            ),
             min_replicas=max(
-                (*(rule.minReplicas for rule in rules), *(wish.min_replicas for wish in wishes))
+                (*(rule.minReplicas for rule in rules), *(opt_out.min_replicas for opt_out in requests))
             ),
             min_gpus=max(rule.minGPUs for rule in rules),
             notify_before=self._notice(rules, workload),
@@ -296,14 +303,14 @@ class PolicyEvaluator:
 
     def all_criteria(self) -> Iterator[Criteria]:
         """Everything that some workload could be judged by."""
-        for article in (*self._articles, self._advice, *map(self._of_class, self.class_rules)):
-            yield from all_criteria(article.rule, self.policy, article.changes)
+        for ordered in (*self._ordered_rules, self._advice, *map(self._of_class, self.class_rules)):
+            yield from all_criteria(ordered.rule, self.policy, ordered.changes)
 
     def windows(self) -> frozenset[datetime.timedelta]:
         """Every window over which usage is asked for."""
         return frozenset(window for criteria in self.all_criteria() for window in criteria.windows)
 
-    def class_article(self, pod: Pod) -> OrderedRule | None:
+    def class_rule(self, pod: Pod) -> OrderedRule | None:
         """What the pod's PriorityClass says; None where it says nothing, or is not asked.
 
         A class that is gone, or has another value than the pod was admitted with, is not the one whose word counts.
@@ -333,14 +340,14 @@ class PolicyEvaluator:
         return OrderedRule(protecting(name), self._class_place, why=why)
 
     def _walk(self, subject: MatchInput) -> Iterator[OrderedRule]:
-        own = self.class_article(subject.pod)
+        own = self.class_rule(subject.pod)
         if own and own.place < 0:
             yield own
             return
-        for article in self._articles:
-            answer = holds(article.rule.match, subject)
+        for ordered in self._ordered_rules:
+            answer = holds(ordered.rule.match, subject)
             if answer is not False:
-                yield article
+                yield ordered
             if answer:
                 return
         yield own or self._advice
@@ -356,16 +363,16 @@ class PolicyEvaluator:
     def _strictest(self, workload: Workload) -> list[OrderedRule]:
         """Those of the strictest mode among all that may hold for its pods, in the order in which they are asked."""
         each = (self.candidates(workload, pod) for pod in workload.pods)
-        found = {article.key: article for article in itertools.chain.from_iterable(each)}
+        found = {ordered.key: ordered for ordered in itertools.chain.from_iterable(each)}
         if not workload.pods:  # of what has none the rules cannot be sought; any may hold
-            found = {article.key: article for article in (*self._articles, self._advice)}
-        mode = strictest([article.rule.mode for article in found.values()])
+            found = {ordered.key: ordered for ordered in (*self._ordered_rules, self._advice)}
+        mode = strictest([ordered.rule.mode for ordered in found.values()])
         return [found[key] for key in sorted(found) if found[key].rule.mode is mode]
 
-    def _criteria_for(self, article: OrderedRule, workload: Workload) -> Criteria:
-        key = (*article.key, workload.ref.full_kind)
+    def _criteria_for(self, ordered: OrderedRule, workload: Workload) -> Criteria:
+        key = (*ordered.key, workload.ref.full_kind)
         if key not in self._criteria:
-            self._criteria[key] = criteria_for(article.rule, workload, self.policy, article.changes)
+            self._criteria[key] = criteria_for(ordered.rule, workload, self.policy, ordered.changes)
         return self._criteria[key]
 
     def _notice(self, rules: tuple[Rule, ...], workload: Workload) -> datetime.timedelta | None:

@@ -8,7 +8,7 @@ from rightsizer.config import format_duration
 from rightsizer.model import FindingName, Mode, Pod, Workload
 from rightsizer.policy.do_not_disrupt import marks_on
 from rightsizer.policy.effective import Criteria, EffectivePolicy, PolicyEvaluator
-from rightsizer.policy.limits import Budget, Per, Scope, closed_reason
+from rightsizer.policy.limits import Budget, BudgetScope, Per, closed_reason
 from rightsizer.policy.match import MatchInput, answers_of, sight_of, subject_of
 from rightsizer.policy.protections import opt_outs, protections
 from rightsizer.policy.rule import SWITCHABLE
@@ -20,18 +20,18 @@ _WIDTH = 80
 
 
 def explain(workload: Workload, book: PolicyEvaluator) -> str:
-    """The rules walked aloud, then protections, wishes, thresholds, calendar and budgets; ends with a line break."""
-    ruling = book.evaluate(workload)
+    """Each rule with its answer, then protections, opt-outs, thresholds, calendar and budgets."""
+    effective = book.evaluate(workload)
     lines = [
         f"{workload.ref}: {_count(len(workload.pods), 'pod')}, {_count(workload.gpus, 'GPU')}",
         *_rules(workload, book),
-        f"  so {ruling.rule}: {ruling.mode.value}",
+        f"  so {effective.rule}: {effective.mode.value}",
         "",
         *_against(workload, book),
         "",
-        *_doing(ruling),
+        *_doing(effective),
         "",
-        *_judging(ruling),
+        *_judging(effective),
         "",
         *_limits(workload, book),
     ]
@@ -67,11 +67,11 @@ def _rules(workload: Workload, book: PolicyEvaluator) -> Iterator[str]:
 
 
 def _walk(subject: MatchInput, book: PolicyEvaluator) -> Iterator[str]:
-    article = book.class_article(subject.pod)
-    is_first = article is not None and article.place < 0
-    if article and is_first:
-        yield f"  {article.rule.name}: applies, by annotations of its PriorityClass ({article.rule.mode.value})"
-        yield from _remark(article.why)
+    ordered = book.class_rule(subject.pod)
+    is_first = ordered is not None and ordered.place < 0
+    if ordered and is_first:
+        yield f"  {ordered.rule.name}: applies, by annotations of its PriorityClass ({ordered.rule.mode.value})"
+        yield from _remark(ordered.why)
         return
     for number, rule in enumerate(book.policy.rules, start=1):
         answers = answers_of(rule.match, subject)
@@ -82,9 +82,9 @@ def _walk(subject: MatchInput, book: PolicyEvaluator) -> Iterator[str]:
             yield f"      {name} {_wanted(rule, name)}: {seen}"
         if all(results):
             return
-    if article:
-        yield f"  {article.rule.name}: applies, by annotations of its PriorityClass ({article.rule.mode.value})"
-        yield from _remark(article.why)
+    if ordered:
+        yield f"  {ordered.rule.name}: applies, by annotations of its PriorityClass ({ordered.rule.mode.value})"
+        yield from _remark(ordered.why)
     else:
         yield "  no rule matches: advised on only"
 
@@ -115,12 +115,12 @@ def _wanted(rule: Rule, condition: str) -> str:
 
 def _against(workload: Workload, book: PolicyEvaluator) -> Iterator[str]:
     policy = book.policy
-    shields = [veto.message for veto in protections(workload, policy, book.own)]
-    wishes = [wish.veto.message for wish in opt_outs(workload, book.at)]
-    marks = [veto.message for veto in marks_on(workload, policy.respectDoNotDisrupt, book.at)]
-    yield from _list("protections", shields)
+    protected = [blocker.message for blocker in protections(workload, policy, book.own)]
+    opted_out = [opt_out.blocker.message for opt_out in opt_outs(workload, book.at)]
+    marks = [blocker.message for blocker in marks_on(workload, policy.respectDoNotDisrupt, book.at)]
+    yield from _list("protections", protected)
     yield from _list(
-        "opt-outs" if policy.respectOptOut else "opt-outs (ignored: respectOptOut is false)", wishes
+        "opt-outs" if policy.respectOptOut else "opt-outs (ignored: respectOptOut is false)", opted_out
     )
     yield from _list("do-not-disrupt annotations (advise at most)", marks)
 
@@ -130,33 +130,35 @@ def _list(title: str, items: Sequence[str]) -> Iterator[str]:
     yield from (f"  {item}" for item in dict.fromkeys(items))
 
 
-def _doing(ruling: EffectivePolicy) -> Iterator[str]:
+def _doing(effective: EffectivePolicy) -> Iterator[str]:
     yield "modes"
     by_mode: dict[str, list[str]] = {}
     for name in SWITCHABLE:
-        by_mode.setdefault(_mode_words(ruling, name), []).append(name.value)
+        by_mode.setdefault(_mode_words(effective, name), []).append(name.value)
     for words, names in by_mode.items():
         yield f"  {words}: {', '.join(names)}"
-    if ruling.mode is Mode.PROTECT:
+    if effective.mode is Mode.PROTECT:
         return
-    yield f"  actions: {', '.join(ruling.actions) or 'none'}"
-    kept = [_count(n, noun) for n, noun in ((ruling.min_replicas, "replica"), (ruling.min_gpus, "GPU")) if n]
+    yield f"  actions: {', '.join(effective.actions) or 'none'}"
+    kept = [
+        _count(n, noun) for n, noun in ((effective.min_replicas, "replica"), (effective.min_gpus, "GPU")) if n
+    ]
     yield f"  minimum kept: {', '.join(kept) or 'none'}"
-    notice = _span(ruling.notify_before) if ruling.notify_before else "none"
-    yield f"  notice: {notice}; cooldown: {_span(ruling.cooldown)}"
+    notice = _span(effective.notify_before) if effective.notify_before else "none"
+    yield f"  notice: {notice}; cooldown: {_span(effective.cooldown)}"
 
 
-def _mode_words(ruling: EffectivePolicy, name: FindingName) -> str:
-    return "off" if ruling.is_off(name) else ruling.mode_for(name).value
+def _mode_words(effective: EffectivePolicy, name: FindingName) -> str:
+    return "off" if effective.is_off(name) else effective.mode_for(name).value
 
 
 def _span(span: datetime.timedelta) -> str:
     return format_duration(span.total_seconds())
 
 
-def _judging(ruling: EffectivePolicy) -> Iterator[str]:
-    for number, criteria in enumerate(ruling.judged_by):
-        if criteria in ruling.judged_by[:number]:
+def _judging(effective: EffectivePolicy) -> Iterator[str]:
+    for number, criteria in enumerate(effective.judged_by):
+        if criteria in effective.judged_by[:number]:
             continue
         yield "thresholds"
         yield from (f"  {line}" for line in _thresholds(criteria))
@@ -220,15 +222,15 @@ def _budget(budget: Budget, workload: Workload, book: PolicyEvaluator) -> str:
     return f"at most {' and '.join(amounts)} {_PER[budget.per]}, {_of(budget.scope, workload, book)}"
 
 
-def _of(scope: Scope, workload: Workload, book: PolicyEvaluator) -> str:
+def _of(scope: BudgetScope, workload: Workload, book: PolicyEvaluator) -> str:
     match scope:
-        case Scope.CLUSTER:
+        case BudgetScope.CLUSTER:
             return "over the cluster"
-        case Scope.NAMESPACE:
+        case BudgetScope.NAMESPACE:
             return f"over namespace {workload.ref.namespace}"
-        case Scope.OWNER:
+        case BudgetScope.OWNER:
             return f"of {workload.ref.kind} {workload.ref.name}"
-        case Scope.NODE_POOL:
+        case BudgetScope.NODE_POOL:
             nodes = (book.fleet.nodes.get(pod.node) for pod in workload.pods)
             pools = sorted({node.pool for node in nodes if node and node.pool})
             return f"over node pool {', '.join(pools) or '(unknown)'}"

@@ -18,7 +18,7 @@ from rightsizer.model import Blocker, BlockerCode
 from rightsizer.policy.values import DAYS, Date, Days, Minutes, Part, Share, Zone
 
 
-class Scope(enum.StrEnum):
+class BudgetScope(enum.StrEnum):
     """Of what a budget counts the changes together."""
 
     CLUSTER = "cluster"
@@ -51,8 +51,8 @@ class Budget(Part):
         max_length=63,
         description="Name in plans; default: scope/per.",
     )
-    scope: Scope = pydantic.Field(
-        Scope.CLUSTER,
+    scope: BudgetScope = pydantic.Field(
+        BudgetScope.CLUSTER,
         strict=False,
         description="Changes that count together: cluster, namespace, owner (the topmost controller) or nodePool.",
     )
@@ -96,16 +96,16 @@ class Budget(Part):
 DEFAULT_BUDGETS: Final = (
     # A mistake in a policy shall cost little before someone sees it: a handful of workloads in a run, a team not more
     # than two, a cluster not more than a tenth of its GPUs in an hour, and nobody twice in a day.
-    Budget(scope=Scope.CLUSTER, per=Per.RUN, workloads=5),
-    Budget(scope=Scope.NAMESPACE, per=Per.RUN, workloads=2),
-    Budget(scope=Scope.CLUSTER, per=Per.HOUR, workloads=20, share=decimal.Decimal(10)),
-    Budget(scope=Scope.OWNER, per=Per.DAY, workloads=1),
+    Budget(scope=BudgetScope.CLUSTER, per=Per.RUN, workloads=5),
+    Budget(scope=BudgetScope.NAMESPACE, per=Per.RUN, workloads=2),
+    Budget(scope=BudgetScope.CLUSTER, per=Per.HOUR, workloads=20, share=decimal.Decimal(10)),
+    Budget(scope=BudgetScope.OWNER, per=Per.DAY, workloads=1),
 )
 
 
 def with_defaults(written: tuple[Budget, ...]) -> tuple[Budget, ...]:
     """The budgets of a file and, of what they do not speak of, the defaults: writing one never removes another."""
-    seen: set[tuple[Scope, Per]] = set()
+    seen: set[tuple[BudgetScope, Per]] = set()
     for budget in written:
         if (budget.scope, budget.per) in seen:
             message = f"two budgets for scope {budget.scope.value} per {budget.per.value}; combine them"
@@ -225,8 +225,8 @@ def closed_reason(calendar: Calendar, at: datetime.datetime) -> Blocker | None:
     windows = calendar.maintenanceWindows
     if not windows or any(_contains(span, at) for window in windows for span in _spans(window, at, _NOW)):
         return None
-    told = "; ".join(map(str, windows))
-    return Blocker(BlockerCode.WINDOW, f"outside the maintenance windows ({told}){_again(calendar, at)}")
+    shown = "; ".join(map(str, windows))
+    return Blocker(BlockerCode.WINDOW, f"outside the maintenance windows ({shown}){_again(calendar, at)}")
 
 
 def next_opening(calendar: Calendar, at: datetime.datetime) -> datetime.datetime | None:

@@ -221,13 +221,13 @@ def _sight_of_node(field: str) -> Callable[[MatchInput], str]:
 
 def _sight_of_labels(subject: MatchInput) -> str:
     labels = {**subject.workload.labels, **subject.pod.labels}
-    told = ", ".join(f"{key}={value}" for key, value in sorted(labels.items())) or "no labels"
-    return told if subject.is_owner_read else f"{told}; those of {subject.workload.ref.kind} were not read"
+    shown = ", ".join(f"{key}={value}" for key, value in sorted(labels.items())) or "no labels"
+    return shown if subject.is_owner_read else f"{shown}; those of {subject.workload.ref.kind} were not read"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Row:
-    """How a condition is asked, and what is told about the answer."""
+    """How a condition is asked, and what is shown about the answer."""
 
     test: Callable[[Any, MatchInput], bool | None]
     sight: Callable[[MatchInput], str]

@@ -102,7 +102,7 @@ def _shut(number: int, match: Match, policy: Policy) -> Iterator[tuple[Place, st
         if pattern in SYSTEM_NAMESPACES:
             words = f"namespace {pattern} is a system namespace, which is always protected; remove it"
             yield (*at, "namespaces", position), words
-        elif any(contains(shield, pattern) for shield in policy.protectedNamespaces):
+        elif any(contains(protected, pattern) for protected in policy.protectedNamespaces):
             words = f"{pattern} is in protectedNamespaces, so this rule has no effect on it; remove it from one of them"
             yield (*at, "namespaces", position), words
 
@@ -246,18 +246,20 @@ class Concerned:
 
     Attributes:
         rows: Name, mode, workloads and GPUs of each rule that is asked, in that order.
-        shielded: How many of the workloads something above all rules protects.
+        protected: How many of the workloads something above all rules protects.
     """
 
     def __init__(self, rulebook: PolicyEvaluator) -> None:
         workloads: collections.Counter[str] = collections.Counter()
         gpus: collections.Counter[str] = collections.Counter()
         modes: dict[str, Mode] = {rule.name: rule.mode for rule in rulebook.policy.rules}
-        self.shielded = 0
+        self.protected = 0
         for workload in rulebook.fleet.workloads:
-            ruling = rulebook.evaluate(workload)
-            self.shielded += any(veto.source.startswith("built-in:") for veto in ruling.restrictions)
-            for rule in ruling.rules:
+            effective = rulebook.evaluate(workload)
+            self.protected += any(
+                blocker.source.startswith("built-in:") for blocker in effective.restrictions
+            )
+            for rule in effective.rules:
                 modes.setdefault(rule.name, rule.mode)
                 workloads[rule.name] += 1
                 gpus[rule.name] += workload.gpus

@@ -123,7 +123,7 @@ class OptOut:
         min_replicas: How many replicas are to stay.
     """
 
-    veto: Blocker
+    blocker: Blocker
     mode: Mode
     min_replicas: int = 0
 
@@ -137,10 +137,10 @@ def opt_outs(workload: Workload, at: datetime.datetime) -> Iterator[OptOut]:
         (f"namespace {ref.namespace}", workload.namespace_annotations),
     ]
     for owner, annotations in where:
-        yield from _wishes(owner, annotations, at)
+        yield from _opt_outs_in(owner, annotations, at)
 
 
-def _wishes(owner: str, annotations: Mapping[str, str], at: datetime.datetime) -> Iterator[OptOut]:
+def _opt_outs_in(owner: str, annotations: Mapping[str, str], at: datetime.datetime) -> Iterator[OptOut]:
     ours = {key for key in annotations if key[: len(PREFIX)].lower() == PREFIX} - RECORDS
     if not ours:
         return
@@ -154,54 +154,54 @@ def _wishes(owner: str, annotations: Mapping[str, str], at: datetime.datetime) -
         yield OptOut(Blocker(BlockerCode.OPT_OUT, reason), Mode.PROTECT)
 
 
-def _unreadable(told: str, would_be: str) -> OptOut:
+def _unreadable(annotation: str, would_be: str) -> OptOut:
     return OptOut(
-        Blocker(BlockerCode.OPT_OUT, f"{told} is invalid ({would_be}); it counts as off"), Mode.PROTECT
+        Blocker(BlockerCode.OPT_OUT, f"{annotation} is invalid ({would_be}); it counts as off"), Mode.PROTECT
     )
 
 
-def _mode(told: str, text: str, _at: datetime.datetime) -> Iterator[OptOut]:
+def _mode(annotation: str, text: str, _at: datetime.datetime) -> Iterator[OptOut]:
     match text:
         case "enforce":
             return
         case "advise":
-            yield OptOut(Blocker(BlockerCode.OPT_OUT, told.replace("'advise'", "advise")), Mode.ADVISE)
+            yield OptOut(Blocker(BlockerCode.OPT_OUT, annotation.replace("'advise'", "advise")), Mode.ADVISE)
         case "off":
-            yield OptOut(Blocker(BlockerCode.OPT_OUT, told.replace("'off'", "off")), Mode.PROTECT)
+            yield OptOut(Blocker(BlockerCode.OPT_OUT, annotation.replace("'off'", "off")), Mode.PROTECT)
         case _:
-            yield _unreadable(told, "off or advise")
+            yield _unreadable(annotation, "off or advise")
 
 
-def _exclude(told: str, text: str, _at: datetime.datetime) -> Iterator[OptOut]:
+def _exclude(annotation: str, text: str, _at: datetime.datetime) -> Iterator[OptOut]:
     match text:
         case "false":
             return
         case "true":
-            yield OptOut(Blocker(BlockerCode.OPT_OUT, told.replace("'true'", "true")), Mode.PROTECT)
+            yield OptOut(Blocker(BlockerCode.OPT_OUT, annotation.replace("'true'", "true")), Mode.PROTECT)
         case _:
-            yield _unreadable(told, "true or false")
+            yield _unreadable(annotation, "true or false")
 
 
-def _exclude_until(told: str, text: str, at: datetime.datetime) -> Iterator[OptOut]:
+def _exclude_until(annotation: str, text: str, at: datetime.datetime) -> Iterator[OptOut]:
     end = read_instant(text)
     if end is None:
-        yield _unreadable(told, "such as 2026-12-01T18:00:00Z, or 2026-12-01")
+        yield _unreadable(annotation, "such as 2026-12-01T18:00:00Z, or 2026-12-01")
     elif at < end:
         yield OptOut(
             Blocker(
                 BlockerCode.OPT_OUT,
-                f"{told}: opted out until {end.astimezone(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+                f"{annotation}: opted out until {end.astimezone(datetime.UTC):%Y-%m-%d %H:%M} UTC",
             ),
             Mode.PROTECT,
         )
 
 
-def _keep(told: str, text: str, _at: datetime.datetime) -> Iterator[OptOut]:
+def _keep(annotation: str, text: str, _at: datetime.datetime) -> Iterator[OptOut]:
     if not re.fullmatch(r"[0-9]{1,9}", text):
-        yield _unreadable(told, "a whole number")
+        yield _unreadable(annotation, "a whole number")
     elif int(text):
         yield OptOut(
-            Blocker(BlockerCode.OPT_OUT, f"{told}: keeps {int(text)} replicas"), Mode.ENFORCE, int(text)
+            Blocker(BlockerCode.OPT_OUT, f"{annotation}: keeps {int(text)} replicas"), Mode.ENFORCE, int(text)
         )
 
 

@@ -238,8 +238,8 @@ class Rule(Part):
     def _above_its_mode(self) -> str | None:
         if self.mode is Mode.PROTECT and self.findings:
             return "a rule with mode: protect judges nothing; remove findings, or write mode: advise"
-        for name, wish in self.findings.items():
-            if wish != "enforce":
+        for name, treatment in self.findings.items():
+            if treatment != "enforce":
                 continue
             if self.mode is not Mode.ENFORCE:
                 return f"findings.{name.value} is enforce, but the rule's mode is lower; write mode: enforce"
@@ -264,9 +264,9 @@ class Rule(Part):
 
     def mode_for(self, name: FindingName) -> Mode:
         """What is to be done about one finding; PROTECT where it is switched off."""
-        wish = self.findings.get(name)
-        if wish is None and name is FindingName.TOO_FEW_REPLICAS:
-            wish = self.findings.get(FindingName.TOO_MANY_REPLICAS)
-        if wish is None:
+        treatment = self.findings.get(name)
+        if treatment is None and name is FindingName.TOO_FEW_REPLICAS:
+            treatment = self.findings.get(FindingName.TOO_MANY_REPLICAS)
+        if treatment is None:
             return self.mode if name in IDLENESS or self.mode is not Mode.ENFORCE else Mode.ADVISE
-        return Mode.PROTECT if wish == "off" else Mode(wish)
+        return Mode.PROTECT if treatment == "off" else Mode(treatment)

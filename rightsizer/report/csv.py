@@ -54,7 +54,7 @@ _COLUMNS: Mapping[str, Callable[[Row], _Value]] = {
     "frees": lambda row: row.frees,
     "proposal": lambda row: row.finding.proposal.words if row.finding.proposal else "",
     "blockedBy": lambda row: "; ".join(map(block_words, row.decision.blockers)),
-    "reasons": lambda row: "; ".join(veto.message for veto in row.decision.restrictions),
+    "reasons": lambda row: "; ".join(blocker.message for blocker in row.decision.restrictions),
     "evidence": lambda row: "; ".join(row.finding.words),
     "command": lambda row: row.decision.command,
 }

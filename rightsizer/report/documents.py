@@ -173,7 +173,7 @@ def _item(row: Row) -> dict[str, Any]:
         "lost": decision.lost or None,
         "along": [str(ref) for ref in decision.along],
         "blockers": [_blocker(blocker) for blocker in decision.blockers],
-        "reasons": [veto.message for veto in decision.restrictions],
+        "reasons": [blocker.message for blocker in decision.restrictions],
         "evidence": _evidence(finding),
         "coverage": round(finding.coverage, 4),
         "idleSeconds": _seconds(finding.idle_s),

@@ -31,7 +31,7 @@ PREFIX = "gpu_rightsizer_"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class OwnMetric:
     """One metric: its name without prefix, what it says, and its labels; counters get the suffix _total."""
 
     name: str
@@ -50,47 +50,51 @@ _BY = ("verdict", "finding", *_CLASS)
 _RUN = ("success", "failure")
 _NOT_OF_A_PLAN = {"build_info", "breaker_open"}
 METRICS = (
-    Row("build_info", "The version that runs; always 1", ("version",)),
-    Row("enforcing", "Whether changes are made (1) or only planned (0)"),
-    Row("leader", "Whether the Lease is ours (1); without changes there is none (0)"),
-    Row("workloads", "GPU workloads by what is said about them", _BY),
-    Row("gpus", "GPUs that these workloads hold", _BY),
-    Row("held_whole_gpus", "What they hold, with shares and MIG instances as parts of GPUs", _CLASS),
-    Row("held_cost_per_hour", "Price of what is held, as far as it is known", _CLASS),
-    Row("waiting_gpus", "GPUs that pods ask for which the scheduler finds no place for", _CLASS),
-    Row("reclaimable_gpus", "GPUs that acting upon the findings would free", _CLASS),
-    Row(
+    OwnMetric("build_info", "The version that runs; always 1", ("version",)),
+    OwnMetric("enforcing", "Whether changes are made (1) or only planned (0)"),
+    OwnMetric("leader", "Whether the Lease is ours (1); without changes there is none (0)"),
+    OwnMetric("workloads", "GPU workloads by what is said about them", _BY),
+    OwnMetric("gpus", "GPUs that these workloads hold", _BY),
+    OwnMetric("held_whole_gpus", "What they hold, with shares and MIG instances as parts of GPUs", _CLASS),
+    OwnMetric("held_cost_per_hour", "Price of what is held, as far as it is known", _CLASS),
+    OwnMetric("waiting_gpus", "GPUs that pods ask for which the scheduler finds no place for", _CLASS),
+    OwnMetric("reclaimable_gpus", "GPUs that acting upon the findings would free", _CLASS),
+    OwnMetric(
         "enforced_gpus", "Of the reclaimable GPUs those that rules and budgets let the next run free", _CLASS
     ),
-    Row("wasted_cost_per_hour", "Price of what is held and not used, as far as it is known", _CLASS),
-    Row("blocked_workloads", "Workloads that would be changed but for this cause", ("cause",)),
-    Row("evidence_coverage_ratio", "Share of the held GPUs about which enough is known to judge, 0 to 1"),
-    Row(
+    OwnMetric("wasted_cost_per_hour", "Price of what is held and not used, as far as it is known", _CLASS),
+    OwnMetric("blocked_workloads", "Workloads that would be changed but for this cause", ("cause",)),
+    OwnMetric(
+        "evidence_coverage_ratio", "Share of the held GPUs about which enough is known to judge, 0 to 1"
+    ),
+    OwnMetric(
         "budget_remaining",
         "What the policy's budgets still allow now, in workloads or gpus; of several namespaces, owners or "
         "pools the least that one has left",
         ("scope", "per", "unit"),
     ),
-    Row("freed_gpus", "GPUs that changes which stand keep free", _CLASS),
-    Row(
+    OwnMetric("freed_gpus", "GPUs that changes which stand keep free", _CLASS),
+    OwnMetric(
         "freed_gpu_seconds",
         "For how long changes have kept GPUs free, in GPU-seconds",
         _CLASS,
         is_counter=True,
     ),
-    Row("actions", "Changes by how they ended", ("action", "result", *_CLASS), is_counter=True),
-    Row("actions_freed_gpus", "GPUs that changes have freed", ("action", *_CLASS), is_counter=True),
-    Row("repairs", "Repairs of earlier changes by how they ended", ("repair", "result"), is_counter=True),
-    Row("breaker_open", "Whether the breaker is open for this cause (1) or not (0)", ("cause",)),
-    Row("runs", "Cycles by how they ended: success or failure", ("result",), is_counter=True),
-    Row("last_run_duration_seconds", "How long the last cycle took"),
-    Row("last_run_timestamp_seconds", "When the last cycle ended, Unix time"),
-    Row(
+    OwnMetric("actions", "Changes by how they ended", ("action", "result", *_CLASS), is_counter=True),
+    OwnMetric("actions_freed_gpus", "GPUs that changes have freed", ("action", *_CLASS), is_counter=True),
+    OwnMetric(
+        "repairs", "Repairs of earlier changes by how they ended", ("repair", "result"), is_counter=True
+    ),
+    OwnMetric("breaker_open", "Whether the breaker is open for this cause (1) or not (0)", ("cause",)),
+    OwnMetric("runs", "Cycles by how they ended: success or failure", ("result",), is_counter=True),
+    OwnMetric("last_run_duration_seconds", "How long the last cycle took"),
+    OwnMetric("last_run_timestamp_seconds", "When the last cycle ended, Unix time"),
+    OwnMetric(
         "schedule_longest_interval_seconds",
         "The longest time that the schedule leaves between the beginnings of two cycles",
     ),
-    Row("last_success_timestamp_seconds", "When the last cycle ended that went through, Unix time"),
-    Row(
+    OwnMetric("last_success_timestamp_seconds", "When the last cycle ended that went through, Unix time"),
+    OwnMetric(
         "config_last_reload_successful",
         "Whether flags and policy could be used in the last cycle (1) or not (0)",
     ),

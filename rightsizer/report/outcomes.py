@@ -64,12 +64,10 @@ def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str) -> str:
 def cycle_words(plan: Plan) -> str:
     """What a cycle has planned, on one line."""
     verdicts = collections.Counter(decision.verdict.value for decision in plan.decisions)
-    told = ", ".join(f"{number} {verdict}" for verdict, number in sorted(verdicts.items())) or "none"
+    by_verdict = ", ".join(f"{number} {verdict}" for verdict, number in sorted(verdicts.items())) or "none"
     frees = sum(decision.frees for decision in plan.enforced)
     judged = count(len(plan.decisions), "workload")
-    return (
-        f"run {plan.run}: {judged} ({told}); {len(plan.enforced)} to be changed, {count(frees)} freed by that"
-    )
+    return f"run {plan.run}: {judged} ({by_verdict}); {len(plan.enforced)} to be changed, {count(frees)} freed by that"
 
 
 def undoable_text(items: Sequence[UndoItem]) -> str:
@@ -91,18 +89,18 @@ def undoable_text(items: Sequence[UndoItem]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def history_text(items: Sequence[FoundChange], told: Sequence[RecordedEvent]) -> str:
+def history_text(items: Sequence[FoundChange], events: Sequence[RecordedEvent]) -> str:
     """Each change with what became of it, latest first; then the Events that there still are."""
-    if not items and not told:
+    if not items and not events:
         return "Nothing in the cluster tells of a change by gpu-rightsizer.\n"
     lines = []
     for item in items:
         by = f" by {item.carrier.kind} {item.carrier.name}" if item.carrier else ""
         lines.append(safe(f"{_clock(item.record.at)}  {item.record.action or '?'}  {item.ref}{by}"))
         lines.extend(wrapped(_words(item)))
-    if told:
+    if events:
         lines += ["", "Events"]
-    for event in told:
+    for event in events:
         lines.append(safe(f"{_clock(event.at)}  {event.reason}  {event.ref}"))
         lines.extend(wrapped(event.message))
     return "\n".join(lines) + "\n"
@@ -125,7 +123,7 @@ def _words(item: FoundChange) -> str:
     return "; ".join(parts)
 
 
-def history_document(items: Iterable[FoundChange], told: Iterable[RecordedEvent]) -> dict[str, Any]:
+def history_document(items: Iterable[FoundChange], events: Iterable[RecordedEvent]) -> dict[str, Any]:
     """The same as plain values; `at` is null where a note cannot be read, `end` while a change stands.
 
     `isOnObject` is false where the object does not remember, only our own namespace.
@@ -141,7 +139,7 @@ def history_document(items: Iterable[FoundChange], told: Iterable[RecordedEvent]
                 "reason": event.reason,
                 "message": event.message,
             }
-            for event in told
+            for event in events
         ],
     }
 
@@ -170,7 +168,7 @@ def _named(namespace: str, kind: str, name: str) -> dict[str, str]:
 
 
 def journal_text(steps: Sequence[JournalEntry], problems: Sequence[str]) -> str:
-    """Each step, oldest first; what was begun and of which nothing more is told is named at the end."""
+    """Each step, oldest first; unfinished ones are listed again at the end."""
     lines = []
     for step in steps:
         result = f" {step.result}" if step.result else ""
@@ -187,7 +185,7 @@ def journal_text(steps: Sequence[JournalEntry], problems: Sequence[str]) -> str:
 
 
 def unfinished(steps: Iterable[JournalEntry]) -> list[JournalEntry]:
-    """Intents of which no outcome is told."""
+    """Intents without an outcome."""
     open_: dict[tuple[str, ...], JournalEntry] = {}
     for step in steps:
         if step.step == INTENT:
@@ -213,7 +211,7 @@ def _clock(at: datetime.datetime | None) -> str:
 
 
 def state_text(state: State, at: datetime.datetime) -> str:
-    """What stands against everything now, and since when."""
+    """Breaker, pauses and accepted scope, with their times."""
     latch = state.latch
     lines = [f"breaker: {'open' if latch.trip else 'closed'}"]
     if latch.trip:

@@ -59,15 +59,15 @@ class Row:
 
     @property
     def hindrances(self) -> tuple[str, ...]:
-        """Everything that stands against acting, and against acting now, in words."""
-        vetoes = (veto.message for veto in self.decision.restrictions)
-        return (*vetoes, *map(block_words, self.decision.blockers), *wanted_words(self.decision))
+        """Every blocker, permanent or temporary, in words."""
+        restrictions = (blocker.message for blocker in self.decision.restrictions)
+        return (*restrictions, *map(block_words, self.decision.blockers), *wanted_words(self.decision))
 
 
-def proposal_words(finding: Finding, told: Sequence[str]) -> str:
-    """What a finding proposes; empty where nothing, or where what is told of its evidence says so already."""
+def proposal_words(finding: Finding, shown: Sequence[str]) -> str:
+    """What a finding proposes; empty where nothing, or where what is shown of its evidence says so already."""
     proposed = finding.proposal.words if finding.proposal else ""
-    return "" if proposed in told else proposed
+    return "" if proposed in shown else proposed
 
 
 def advice_on(decision: Decision, where: str) -> str:

@@ -87,11 +87,11 @@ def _decision_lines(decision: Decision, paint: Paint) -> Iterator[str]:
 
 def _words(decision: Decision) -> Iterator[str]:
     yield _standing(decision)
-    told = decision.finding.words[:_SHOWN]
-    yield from told
-    if proposed := proposal_words(decision.finding, told):
+    shown = decision.finding.words[:_SHOWN]
+    yield from shown
+    if proposed := proposal_words(decision.finding, shown):
         yield f"proposal: {proposed}"
-    yield from (veto.message for veto in decision.restrictions[:_SHOWN])
+    yield from (blocker.message for blocker in decision.restrictions[:_SHOWN])
     yield from (block_words(block) for block in decision.blockers)
     yield from wanted_words(decision)
     if decision.lost and decision.is_enforced and decision.announced is None:
@@ -153,8 +153,8 @@ def _total_table(table: Totals, paint: Paint) -> Iterator[str]:
     head = "".join(f"{name.upper():>{width}}" for name, width in zip(table.head, widths, strict=True))
     yield paint.bold(f"{table.title.upper():<{left}}{head}")
     for name, cells in table.rows:
-        told = safe(name) if len(name) < left else safe(name)[: left - 4] + "..."
-        yield f"{told:<{left}}" + "".join(
+        shown = safe(name) if len(name) < left else safe(name)[: left - 4] + "..."
+        yield f"{shown:<{left}}" + "".join(
             f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)
         )
     if table.more:
@@ -199,8 +199,8 @@ def verdict_words(plan: Plan) -> str:
         chosen = [decision for decision in plan.decisions if decision.verdict is verdict]
         if chosen:
             counted.append(f"{verdict.value} {len(chosen)} ({_gpus(chosen)})")
-    told = ", ".join(counted)
-    return f"{count(len(plan.decisions), 'workload')}, {_gpus(plan.decisions)}: {told}."
+    shown = ", ".join(counted)
+    return f"{count(len(plan.decisions), 'workload')}, {_gpus(plan.decisions)}: {shown}."
 
 
 def hypothetical_words(plan: Plan) -> str:
@@ -224,12 +224,12 @@ def _what_applying_does(plan: Plan, approved: Sequence[Decision] | None) -> str:
 
 def _deeds(decisions: Sequence[Decision]) -> str:
     """What is done to workloads; what has its notice given yet frees nothing."""
-    told = [one for one in decisions if one.action is Action.NOTIFY]
-    stopped = [one for one in decisions if one.finding.proposal is None and one not in told]
-    changed = len(decisions) - len(told) - len(stopped)
+    noticed = [one for one in decisions if one.action is Action.NOTIFY]
+    stopped = [one for one in decisions if one.finding.proposal is None and one not in noticed]
+    changed = len(decisions) - len(noticed) - len(stopped)
     deeds = [f"stops {count(len(stopped), 'workload')}"] if stopped else []
     deeds += [f"changes {count(changed, 'workload')}"] if changed else []
-    deeds += [f"gives notice about {count(len(told), 'workload')}"] if told else []
+    deeds += [f"gives notice about {count(len(noticed), 'workload')}"] if noticed else []
     if stopped or changed:
         freed = sum(one.frees for one in decisions)
         deeds += [f"frees {count(freed)}" if freed >= 0 else f"takes {count(-freed)} back"]

@@ -29,7 +29,7 @@ from rightsizer.doctor.diagnosis import (
 from rightsizer.doctor.examination import FAMILIES, diagnose
 from rightsizer.doctor.rights import RIGHTS, Command, needed, roles
 from rightsizer.model import Device, Fleet, Mode, Node, NodeCoverage, PriorityClass, Usages, Workload
-from rightsizer.policy.limits import Budget, Freeze, MaintenanceWindow, Per, Scope
+from rightsizer.policy.limits import Budget, BudgetScope, Freeze, MaintenanceWindow, Per
 from rightsizer.policy.match import Match
 from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy
 from rightsizer.policy.schema import Defaults, Policy, Thresholds
@@ -138,9 +138,9 @@ def thresholds(**changes: Any) -> LoadedPolicy:
 
 
 NOTHING = Recorded(RECORDED, frozenset(), frozenset())
-ROOMY = (Budget(scope=Scope.CLUSTER, per=Per.HOUR, workloads=20),)
-TIGHT = (Budget(scope=Scope.CLUSTER, per=Per.HOUR, gpus=1),)
-SHUT = (Budget(scope=Scope.NAMESPACE, per=Per.RUN, workloads=0),)
+ROOMY = (Budget(scope=BudgetScope.CLUSTER, per=Per.HOUR, workloads=20),)
+TIGHT = (Budget(scope=BudgetScope.CLUSTER, per=Per.HOUR, gpus=1),)
+SHUT = (Budget(scope=BudgetScope.NAMESPACE, per=Per.RUN, workloads=0),)
 BY_CLASS = rule("classes", match=Match(priorityClasses=("no-such-*",)))
 ANNOTATED = {"low-priority": PriorityClass("low-priority", 1000, {"gpu-rightsizer.io/mode": "perhaps"})}
 FREEZE = Freeze.model_validate({"from": "2026-11-20", "to": "2026-11-25"})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rightsizer.guardrails.rbac import OPENINGS
+from rightsizer.guardrails.rbac import WRITE_PATHS
 from rightsizer.model import Action
 
 
@@ -20,5 +20,5 @@ from rightsizer.model import Action
 )
 def test_a_rule_that_allows_one_of_these_opens_its_object(kind: str, actions: set[Action]) -> None:
     """Groups of workers are replicas, too: a rule that allows nothing but to shrink can do that."""
-    (opening,) = [one for one in OPENINGS if one.row.kind == kind]
+    (opening,) = [one for one in WRITE_PATHS if one.row.kind == kind]
     assert set(opening.actions) == actions

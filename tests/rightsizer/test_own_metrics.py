@@ -8,7 +8,7 @@ import pytest
 from rightsizer.model import ChangeOutcome, ChangeRecord, Fleet, FoundChange, ObjectRef, Plan, PriorityClass
 from rightsizer.planning.budget import Left
 from rightsizer.planning.cost_summary import accounts_of
-from rightsizer.policy.limits import Per, Scope
+from rightsizer.policy.limits import BudgetScope, Per
 from rightsizer.report.metrics import Metrics
 from tests.rightsizer.build import AT
 from tests.rightsizer.reported import PRICES
@@ -67,7 +67,7 @@ def test_gpu_seconds_grow_with_what_was_free_all_the_time() -> None:
 def test_what_is_left_of_budgets_is_published() -> None:
     """By scope, time and unit."""
     metrics = Metrics(acts=True)
-    left = Left(Scope.NAMESPACE, Per.DAY, "gpus", 4.0)
+    left = Left(BudgetScope.NAMESPACE, Per.DAY, "gpus", 4.0)
     _observe(metrics, _plan(), dataclasses.replace(left, amount=9.0))
     _observe(metrics, _plan(), left)
     labels = {"scope": "namespace", "per": "day", "unit": "gpus"}

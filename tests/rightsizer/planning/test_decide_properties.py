@@ -44,7 +44,7 @@ from rightsizer.planning.budget import within_budgets
 from rightsizer.planning.decide import decide
 from rightsizer.policy.do_not_disrupt import ROWS
 from rightsizer.policy.effective import PolicyEvaluator
-from rightsizer.policy.limits import DEFAULT_BUDGETS, Budget, Freeze, Per, Scope
+from rightsizer.policy.limits import DEFAULT_BUDGETS, Budget, BudgetScope, Freeze, Per
 from rightsizer.policy.schema import Policy
 from rightsizer.report.documents import plan_json
 from tests.rightsizer.build import (
@@ -111,7 +111,7 @@ GENEROUS = {(budget.scope, budget.per): {"workloads": 100} for budget in DEFAULT
 
 
 def _policy(chance: Chance) -> Policy:
-    places = [(scope, per) for scope in Scope for per in Per]
+    places = [(scope, per) for scope in BudgetScope for per in Per]
     amounts = GENEROUS | {place: _amount(chance) for place in chance.sample(places, chance.randrange(3))}
     return Policy.model_validate(
         {
@@ -412,7 +412,7 @@ def _lower(world: World, chance: Chance) -> World:
 
 
 def _one_more(world: World, chance: Chance) -> World:
-    budget = Budget(scope=chance.choice(list(Scope)), gpus=chance.randrange(4))
+    budget = Budget(scope=chance.choice(list(BudgetScope)), gpus=chance.randrange(4))
     return world.with_rules(budgets=(*world.rules.budgets, budget))
 
 
@@ -615,20 +615,24 @@ def test_decisions_enforced_never_exceed_a_budget(chance: Chance) -> None:
                 assert sum(one.frees for one in here) + spent <= max(gpus, spent)
 
 
-def _places(scope: Scope, item: Workload, fleet: Fleet) -> set[str]:
+def _places(scope: BudgetScope, item: Workload, fleet: Fleet) -> set[str]:
     match scope:
-        case Scope.CLUSTER:
+        case BudgetScope.CLUSTER:
             return {""}
-        case Scope.NAMESPACE:
+        case BudgetScope.NAMESPACE:
             return {item.ref.namespace}
-        case Scope.OWNER:
+        case BudgetScope.OWNER:
             return {str(item.ref)}
-        case Scope.NODE_POOL:
+        case BudgetScope.NODE_POOL:
             return {fleet.nodes[one.node].pool or "(no pool)" for one in item.pods if one.holds}
 
 
-def _places_of(scope: Scope, change: FoundChange) -> set[str]:
-    places = {Scope.CLUSTER: {""}, Scope.NAMESPACE: {change.ref.namespace}, Scope.OWNER: {str(change.ref)}}
+def _places_of(scope: BudgetScope, change: FoundChange) -> set[str]:
+    places = {
+        BudgetScope.CLUSTER: {""},
+        BudgetScope.NAMESPACE: {change.ref.namespace},
+        BudgetScope.OWNER: {str(change.ref)},
+    }
     return places.get(scope, set(change.pools))
 
 
