@@ -234,7 +234,7 @@ def _add_plan(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--at",
         metavar="TIME",
-        help="plan as of a past time (RFC 3339)",
+        help="plan as of a time (RFC 3339), or such as 2h ago",
     )
     parser.add_argument(
         "--cluster-objects",

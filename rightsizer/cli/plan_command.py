@@ -5,11 +5,11 @@ import datetime
 import pathlib
 import sys
 
+from rightsizer.cli.flag_values import instant_of
 from rightsizer.cli.flags import CHANGES_PROPOSED
 from rightsizer.cli.options import wants_colour
-from rightsizer.cli.plan_session import Look, Session
+from rightsizer.cli.plan_session import Look, Session, utc_now
 from rightsizer.cli.reporter import require_writable, save
-from rightsizer.errors import UsageError
 from rightsizer.model import Plan
 from rightsizer.planning.cost_summary import Accounts
 from rightsizer.prices import Prices
@@ -47,15 +47,9 @@ def _look(arguments: argparse.Namespace) -> Look:
     """What the plan is to be about.
 
     Raises:
-        UsageError: The time is none, or has no zone.
+        UsageError: The time is invalid, or has no zone.
     """
     objects = pathlib.Path(arguments.cluster_objects) if arguments.cluster_objects else None
     if not arguments.at:
         return Look(objects=objects)
-    try:
-        at = datetime.datetime.fromisoformat(arguments.at)
-    except ValueError:
-        at = None
-    if at is None or at.tzinfo is None:
-        raise UsageError(f"--at {arguments.at}: write a time with its zone, such as 2026-11-20T18:00:00Z")
-    return Look(at.astimezone(datetime.UTC), objects)
+    return Look(instant_of("--at", arguments.at, utc_now()).astimezone(datetime.UTC), objects)

@@ -131,10 +131,15 @@ class HttpTransport:
         try:
             yield
         except requests.exceptions.SSLError as error:
+            hint = "see --prometheus-ca-file and -client-cert-file"
+            if "WRONG_VERSION_NUMBER" in str(error):
+                hint = "the server has no TLS; does it need http:// instead of https://?"
+            raise PrometheusError(f"{attempted}: TLS failed: {_cause(error)}; {hint}") from error
+        except requests.exceptions.ProxyError as error:
             words = (
-                f"{attempted}: TLS failed: {_cause(error)}; see --prometheus-ca-file and -client-cert-file"
+                f"{attempted}: the proxy failed: {_cause(error)}; check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
             )
-            raise PrometheusError(words) from error
+            raise PrometheusUnreachable(words) from error
         except (
             requests.exceptions.InvalidURL,
             requests.exceptions.MissingSchema,

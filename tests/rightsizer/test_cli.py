@@ -244,6 +244,10 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
         ["plan", "--prometheus-url", NOWHERE, "--kubeconfig", "nowhere"],
         "--kubeconfig nowhere: no such file",
     ),
+    "kubeconfig-is-a-folder": (
+        ["plan", "--prometheus-url", NOWHERE, "--kubeconfig", "."],
+        "--kubeconfig .: is not a regular file",
+    ),
     "kubeconfig-not-yaml": (
         ["plan", "--prometheus-url", NOWHERE, "--kubeconfig", "junk"],
         "--kubeconfig junk: cannot be used",
@@ -464,6 +468,16 @@ def test_a_moment_that_is_yet_to_come(world: World) -> None:
     run = world.run("plan", "--at", at.isoformat())
     assert (run.code, run.out) == (2, "")
     assert f"--at {at:%Y-%m-%d %H:%M:%S} UTC: that is yet to come: Prometheus's clock says 20" in run.err
+
+
+@pytest.mark.prometheus
+def test_plan_at_a_duration_means_so_long_ago(world: World) -> None:
+    """As --since does."""
+    world.add("Deployment", world.team, "idle", {})
+    run = world.run("plan", "--at", "2h", "-o", "json")
+    at = datetime.datetime.fromisoformat(json.loads(run.out)["metadata"]["at"])
+    ago = datetime.datetime.now(datetime.UTC) - at
+    assert datetime.timedelta(hours=1.9) < ago < datetime.timedelta(hours=2.5)
 
 
 @pytest.mark.prometheus

@@ -259,6 +259,23 @@ def test_query_private_ca_is_trusted_if_given(tls: tuple[str, pathlib.Path]) -> 
     assert _ask(url, ca_file=certificate) == [({"a": "b"}, 1.5)]
 
 
+def test_query_https_of_a_plain_server_hints_at_http() -> None:
+    """The certificates are not the problem."""
+    with serving() as server:
+        server.answers.append(Answer())
+        with pytest.raises(PrometheusError, match="the server has no TLS; does it need http://"):
+            _ask(server.url.replace("http://", "https://"))
+
+
+def test_query_dead_proxy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables of the proxy are the remedy, not the URL."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with pytest.raises(PrometheusError, match=r"the proxy failed: .*check HTTP_PROXY"):
+        _ask("http://prometheus.invalid:9090")
+
+
 def test_client_ca_file_missing_raises(tmp_path: pathlib.Path) -> None:
     """The error names the flag and the path, before any request."""
     with pytest.raises(ConfigurationError, match=r"--prometheus-ca-file .*gone"):
