@@ -19,7 +19,7 @@ from rightsizer.kinds.patches import UndoItem, confirmed_patch, read_record
 from rightsizer.kinds.pause_for_change import end_condition, expected_job_pods
 from rightsizer.kube.api_objects import Metadata
 from rightsizer.model import ChangeOutcome, ChangeRecord, ObjectRef, Outcome, Pod, Result
-from rightsizer.report.events import put_back_event, settled_event
+from rightsizer.report.events import rolled_back_event, settled_event
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,6 +131,6 @@ def roll_back(found: RecordedObject, words: str, context: RunContext) -> Outcome
     except ClusterError as error:
         return found.outcome(context, "rollback", Result.UNKNOWN, f"{words}; {error}")
     with log_cluster_error(f"no Event on {found.ref}"):
-        told = put_back_event(found.ref, f"{words}; {what}", run=found.record.run, at=context.clock())
+        told = rolled_back_event(found.ref, f"{words}; {what}", run=found.record.run, at=context.clock())
         context.cluster.create(*told)
     return found.outcome(context, "rollback", Result.DONE, f"{words}; {what}")

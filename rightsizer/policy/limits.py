@@ -19,7 +19,7 @@ from rightsizer.policy.values import DAYS, Date, Days, Minutes, Part, Share, Zon
 
 
 class BudgetScope(enum.StrEnum):
-    """Of what a budget counts the changes together."""
+    """Where a budget counts changes together."""
 
     CLUSTER = "cluster"
     NAMESPACE = "namespace"
@@ -28,7 +28,7 @@ class BudgetScope(enum.StrEnum):
 
 
 class Per(enum.StrEnum):
-    """Over what time a budget counts."""
+    """Period over which a budget counts."""
 
     RUN = "run"
     HOUR = "hour"

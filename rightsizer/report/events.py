@@ -74,12 +74,12 @@ def settled_event(
     return _event(ref, "Settled", f"Healthy after the change by run {run}: {what}", run=run, at=at)
 
 
-def put_back_event(
+def rolled_back_event(
     ref: ObjectRef, what: str, *, run: str, at: datetime.datetime
 ) -> tuple[str, dict[str, Any]]:
     """Collection path and Event for what was not well with less, and has it all again."""
     message = f"What run {run} had changed is as before, since it was not well: {what}"
-    return _event(ref, "PutBack", message, run=run, at=at, is_warning=True)
+    return _event(ref, "RolledBack", message, run=run, at=at, is_warning=True)
 
 
 def finished_event(
@@ -96,7 +96,7 @@ def given_up_event(
 ) -> tuple[str, dict[str, Any]]:
     """Collection path and Event for what was stopped to be changed, and goes on without."""
     message = f"What run {run} had stopped it for is not done: {what}"
-    return _event(ref, "PutBack", message, run=run, at=at, is_warning=True)
+    return _event(ref, "RolledBack", message, run=run, at=at, is_warning=True)
 
 
 def not_freed_event(
@@ -143,7 +143,12 @@ def _event(
 
 _MOST = 20
 """So many items stand in one text; chats cut longer ones."""
-_WORDS = {"notice": "will be changed", "change": "changed", "rollback": "put back", "failure": "went wrong"}
+_WORDS = {
+    "notice": "will be changed",
+    "change": "changed",
+    "rollback": "rolled back",
+    "failure": "went wrong",
+}
 _FAILED = frozenset({Result.REFUSED, Result.UNKNOWN})
 
 

@@ -50,20 +50,18 @@ _BY = ("verdict", "finding", *_CLASS)
 _RUN = ("success", "failure")
 _NOT_OF_A_PLAN = {"build_info", "breaker_open"}
 METRICS = (
-    OwnMetric("build_info", "The version that runs; always 1", ("version",)),
-    OwnMetric("enforcing", "Whether changes are made (1) or only planned (0)"),
-    OwnMetric("leader", "Whether the Lease is ours (1); without changes there is none (0)"),
-    OwnMetric("workloads", "GPU workloads by what is said about them", _BY),
-    OwnMetric("gpus", "GPUs that these workloads hold", _BY),
-    OwnMetric("held_whole_gpus", "What they hold, with shares and MIG instances as parts of GPUs", _CLASS),
-    OwnMetric("held_cost_per_hour", "Price of what is held, as far as it is known", _CLASS),
-    OwnMetric("waiting_gpus", "GPUs that pods ask for which the scheduler finds no place for", _CLASS),
-    OwnMetric("reclaimable_gpus", "GPUs that acting upon the findings would free", _CLASS),
-    OwnMetric(
-        "enforced_gpus", "Of the reclaimable GPUs those that rules and budgets let the next run free", _CLASS
-    ),
-    OwnMetric("wasted_cost_per_hour", "Price of what is held and not used, as far as it is known", _CLASS),
-    OwnMetric("blocked_workloads", "Workloads that would be changed but for this cause", ("cause",)),
+    OwnMetric("build_info", "1, labelled with the running version", ("version",)),
+    OwnMetric("enforcing", "1 if changes are made, 0 if they are only planned"),
+    OwnMetric("leader", "1 if this instance is the leader; 0 without enforcement"),
+    OwnMetric("workloads", "GPU workloads by verdict and finding", _BY),
+    OwnMetric("gpus", "GPUs held by workloads, by verdict and finding", _BY),
+    OwnMetric("held_whole_gpus", "GPUs held, with shares and MIG instances counted as fractions", _CLASS),
+    OwnMetric("held_cost_per_hour", "Price of the held GPUs, as far as it is known", _CLASS),
+    OwnMetric("waiting_gpus", "GPUs requested by pods that the scheduler cannot place", _CLASS),
+    OwnMetric("reclaimable_gpus", "GPUs that acting on the findings would free", _CLASS),
+    OwnMetric("enforced_gpus", "Reclaimable GPUs that rules and budgets allow the next run to free", _CLASS),
+    OwnMetric("wasted_cost_per_hour", "Price of held but unused GPUs, as far as it is known", _CLASS),
+    OwnMetric("blocked_workloads", "Workloads that would be changed if not for this cause", ("cause",)),
     OwnMetric(
         "evidence_coverage_ratio", "Share of the held GPUs about which enough is known to judge, 0 to 1"
     ),

@@ -106,6 +106,7 @@ ROWS = 10
 
 
 _UNKNOWN = "?"
+_HOURS_PER_MONTH = 730
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -201,19 +202,18 @@ def unused_hours(account: Account) -> float:
 
 def remarks(accounts: Accounts, prices: Prices) -> tuple[str, ...]:
     """What has to be known to read the totals."""
-    words = ["reclaim: GPUs that the findings would free; apply: of those, what applying this plan frees."]
+    words = ["RECLAIM: GPUs that could be freed. APPLY: GPUs that this plan frees."]
     if accounts.window:
         span = format_duration(accounts.window.total_seconds())
-        words.append(
-            f"GPU-hours and use: of the last {span}, by the pods there now; use is mean activity of what is measured."
-        )
+        words.append(f"GPU-hours and utilization cover the last {span} and only pods that exist now.")
         if accounts.total.gpu_hours_unknown > 0:
             unknown = number(round(accounts.total.gpu_hours_unknown))
-            words.append(f"Of {unknown} GPU-hours the activity is not known: neither used nor unused.")
+            words.append(f"Utilization is unknown for {unknown} GPU-hours.")
     if _has_prices(accounts):
-        words.append(f"Prices for one GPU and hour in {prices.currency}: {price_source(prices)}.")
-        freed = short(accounts.total.reclaimable_per_hour)
-        words.append(f"What the findings would free costs {freed} {prices.currency} in an hour.")
+        words.append(f"Prices per GPU and hour in {prices.currency}: {price_source(prices)}.")
+        hourly = accounts.total.reclaimable_per_hour
+        monthly = f"{hourly * _HOURS_PER_MONTH:,.0f} {prices.currency}/month"
+        words.append(f"Possible saving: {hourly:,.2f} {prices.currency}/hour ({monthly}).")
     if accounts.total.unpriced:
         words.append(
             f"The GPUs of {count(accounts.total.unpriced, 'pod')} have no price; --prices FILE gives one."

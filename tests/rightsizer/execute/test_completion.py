@@ -267,7 +267,7 @@ def test_what_the_server_refuses_is_not_tried_again(world: World) -> None:
     assert _repairs(run) == [("rollback", "done")]
     assert "field is immutable" in run.items["train"]["detail"]
     assert (_state(world), _record(world), _ends(world)) == ((False, [2]), None, ["refused"])
-    assert "PutBack" in _events(world)
+    assert "RolledBack" in _events(world)
     world.api.serve_version(36)
     (pod,) = world.pods_of(world.team, "train")
     world.record(pod, ["busy", "idle"], 2)

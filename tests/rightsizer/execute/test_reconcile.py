@@ -200,7 +200,7 @@ def test_what_does_not_bear_having_less_gets_it_back(world: World, reason: str, 
     assert _gpus(world) == "2"
     (entry,) = _history(world, "half-used")
     assert entry["end"] == "rolled-back"
-    (event,) = (one for one in world.api.list("Event", world.team) if one["reason"] == "PutBack")
+    (event,) = (one for one in world.api.list("Event", world.team) if one["reason"] == "RolledBack")
     assert event["type"] == "Warning"
 
 
