@@ -14,7 +14,7 @@ from tests.exporter.rig import Node
 
 MakeNode = Callable[[NodeSpec], Node]
 MakeLapse = Callable[..., Timelapse]
-"""Takes what a Timelapse is told by keyword, if there is anything to tell."""
+"""Makes a Timelapse; takes its arguments by keyword."""
 
 
 @pytest.fixture
@@ -37,9 +37,9 @@ def make_lapse(tmp_path: Path) -> Iterator[MakeLapse]:
     """Make a node in made time, by default with one H100 of which nothing is shown yet."""
     with tempfile.TemporaryDirectory(prefix="gpu-") as short:
 
-        def make(**told: Any) -> Timelapse:
+        def make(**arguments: Any) -> Timelapse:
             node = NodeSpec("h100", (GpuSpec("H100-SXM5-80GB"),))
-            told = {"spec": node, "works": {}, "pods": {}, **told}
-            return Timelapse(tmp_path / "files", Path(short), **told)
+            arguments = {"spec": node, "works": {}, "pods": {}, **arguments}
+            return Timelapse(tmp_path / "files", Path(short), **arguments)
 
         yield make

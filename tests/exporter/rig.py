@@ -55,7 +55,7 @@ def container(name: str, container: str = "main") -> Container:
 
 @dataclasses.dataclass(frozen=True)
 class Runs:
-    """A process on a GPU, and whose it is: a pod's of namespace "ml", or the host's where it has no pod."""
+    """A process on a GPU and its owner: a pod of namespace "ml", or the host if there is no pod."""
 
     process: Process
     pod: str = ""
@@ -101,7 +101,7 @@ class Exporter:
 
     def _read(self, stream: IO[str]) -> None:
         for line in _lines(stream):
-            # What ends the exporter is said to whoever started it, and is no log line.
+            # The final error is plain text on stderr, not a log line.
             entry = json.loads(line) if line.startswith("{") else {"message": line.strip()}
             self.log.append(entry)
             if " serves " in entry["message"]:
@@ -148,7 +148,7 @@ class Exporter:
 
 
 def _lines(stream: IO[str]) -> Iterator[str]:
-    """Until its end, or until it is closed by whoever killed the process."""
+    """Until its end, or until the process is killed."""
     with contextlib.suppress(ValueError):
         yield from stream
 
@@ -168,7 +168,7 @@ class Node:
         self.proc = self.host.proc
 
     def command(self, *flags: str) -> list[str]:
-        """What starts the exporter on this node."""
+        """The command that starts the exporter on this node."""
         return [
             sys.executable,
             "-m",
@@ -216,7 +216,7 @@ class Node:
                 process.kill()
 
     def run(self, gpu: int, *processes: Runs) -> None:
-        """Let these processes, and no others, hold a GPU; what is not of a pod is a service of the host's."""
+        """Let exactly these processes hold a GPU; a process without a pod is a service of the host."""
         for one in processes:
             if (self.proc / str(one.process.pid)).exists():
                 continue
@@ -228,7 +228,7 @@ class Node:
         self.board.set_processes(gpu, [one.process for one in processes])
 
     def close(self) -> None:
-        """Put the kubelet and the driver away."""
+        """Stop the kubelet and the driver."""
         self.kubelet.stop()
         self.board.close()
 

@@ -1,4 +1,4 @@
-"""The counters of who used how much of a GPU, held against what each simulated process really did."""
+"""Usage counters of a GPU by pod, compared with the work of each simulated process."""
 
 import dataclasses
 import tempfile
@@ -23,7 +23,7 @@ MIB = 2**20
 NODE = NodeSpec("h100", (GpuSpec("H100-SXM5-80GB"),))
 CUT = NodeSpec("cut", (GpuSpec("H100-SXM5-80GB", mig=("3g.40gb", "2g.20gb", "1g.10gb")),))
 SEEN_AFTER_MS = 20
-"""Older than that, a process is beyond doubt older than the list that it stands in."""
+"""A process of more than this age is certainly older than the list that contains it."""
 BUSY, REST, DEVICE = (
     "gpu_pod_busy_seconds_total",
     "gpu_unattributed_busy_seconds_total",
@@ -180,7 +180,7 @@ class Increase:
 
 
 def run(schedule: Schedule, *, spec: NodeSpec = NODE) -> tuple[Timelapse, Increase]:
-    """Let the exporter look at what happens."""
+    """Let the exporter sample the work."""
     works = {work: None if pod is None else container(pod) for work, pod in schedule.works}
     with tempfile.TemporaryDirectory(prefix="gpu-") as name:
         ids = {pod: [f"{spec.gpu_uuid(0)}::{number}"] for number, pod in enumerate(schedule.pods)}
@@ -219,7 +219,7 @@ _BETWEEN_LOOKS = Schedule(
     ((_unseen(1000, START_MS + 1_500), "pod-0"), (_unseen(1001, START_MS + 3_500), None)),
     tuple(range(0, 33_000, 1_000)),
 )
-"""One pod has the GPU for itself; of its process and the host's, nobody ever sees either."""
+"""One pod has the GPU for itself; no sample sees its process or the host's."""
 
 
 @pytest.mark.slow
@@ -284,7 +284,7 @@ def _touched_s(work: Work, span: tuple[int, int]) -> float:
 
 
 def _doubtful_s(pod: str, schedule: Schedule, span: tuple[int, int]) -> float:
-    """Perhaps nobody's: a period in which a PID passes on, and the last work of who ended when his PID's turn came."""
+    """Work of uncertain owner: while a PID changes owner, or before a process ends whose PID may be reused."""
     doubtful_ms = 0.0
     for work, owner in schedule.works:
         if owner == pod and span[0] <= work.start_ms <= span[1]:
@@ -295,7 +295,7 @@ def _doubtful_s(pod: str, schedule: Schedule, span: tuple[int, int]) -> float:
 
 
 def _last_ms(work: Work, end_ms: int, schedule: Schedule) -> float:
-    """How long after the last look at it a process ended, if its PID was given out, or passed over, before the next."""
+    """Time from the last sample of a process to its end, if its PID was reused or skipped before the next sample."""
     looks = [START_MS + at for at in schedule.looks_ms]
     before = max((at for at in looks if at <= end_ms), default=looks[0])
     after = min((at for at in looks if at > end_ms), default=looks[-1])

@@ -1,4 +1,4 @@
-"""Whose work a GPU does: of pods that share it, of MPS, of MIG, of the host; and what is said where nobody knows."""
+"""Attribution of usage: to pods on a shared GPU, with MPS, with MIG, to the host, or to a reason if unknown."""
 
 import dataclasses
 import shutil
@@ -48,7 +48,7 @@ def after_4_s(lapse: Timelapse) -> list[Sample]:
 
 
 def _busy(series: Sequence[Sample]) -> dict[tuple[str, ...], float]:
-    """Whose the busy time of the whole GPU is: in seconds, by pod and container, and by reason."""
+    """Busy time of the whole GPU in seconds, by pod and container, and by reason."""
     found = {**values(series, POD_BUSY, "pod", "container", "GPU_I_PROFILE")}
     found |= {
         (reason, "", profile): value
@@ -62,7 +62,7 @@ def _busy(series: Sequence[Sample]) -> dict[tuple[str, ...], float]:
 
 
 def _memory(series: Sequence[Sample]) -> dict[tuple[str, ...], float]:
-    """Whose its memory is: in MiB, likewise."""
+    """Its memory in MiB, likewise."""
     found = {**values(series, MEMORY, "pod", "container", "mig_uuid")}
     found |= {
         (reason, "", mig): value
@@ -73,7 +73,7 @@ def _memory(series: Sequence[Sample]) -> dict[tuple[str, ...], float]:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Who works on a GPU, who holds it, and whose its four seconds of work are."""
+    """Processes on a GPU, pods that hold it, and the owners of its four seconds of work."""
 
     works: Mapping[Work, Container | None]
     pods: Mapping[str, Sequence[str]]
@@ -131,7 +131,7 @@ CASES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_attributor_with_known_processes_gives_each_pod_its_usage(make_lapse: MakeLapse, case: Case) -> None:
-    """Each gets what its processes do and hold; what is no pod's has a reason; and nobody else is named."""
+    """Each pod gets the usage of its processes; usage without a pod has a reason; no other pod appears."""
     lapse = make_lapse(works=case.works, pods=case.pods, commands=case.commands)
     with lapse.exporting():
         series = after_4_s(lapse)
@@ -146,7 +146,7 @@ def test_attributor_with_known_processes_gives_each_pod_its_usage(make_lapse: Ma
 
 
 def test_attributor_with_a_nameless_pod_reports_its_usage_by_reason(make_lapse: MakeLapse) -> None:
-    """Of a pod without a folder only the UID is known: its part stands under that reason, and no other pod gets it."""
+    """For a pod without a folder only the UID is known: its usage has that reason, and no other pod gets it."""
     lapse = make_lapse(
         works={works(1): TRAIN, works(2): SERVE}, pods={"train": [f"{WHOLE}::0"], "serve": [f"{WHOLE}::1"]}
     )
@@ -176,7 +176,7 @@ def test_attributor_without_host_proc_attributes_only_unshared_gpus(
     missing: str,
     reason: str,
 ) -> None:
-    """It is said once; who holds a GPU alone still has its busy time, sharers have none, the device's own goes on."""
+    """One message; a pod with a GPU of its own keeps busy time, sharers have none, the device's continues."""
     lapse = make_lapse(works={works(1): TRAIN, works(2): SERVE}, pods=pods)
     shutil.rmtree(lapse.host.proc.parent / missing)
     with lapse.exporting():
@@ -191,7 +191,7 @@ def test_attributor_without_host_proc_attributes_only_unshared_gpus(
 
 
 def test_attributor_after_host_proc_returns_attributes_again(make_lapse: MakeLapse) -> None:
-    """As soon as processes can be told apart, they are."""
+    """Attribution starts as soon as processes can be distinguished."""
     lapse = make_lapse(works={works(1): TRAIN, works(2): SERVE}, pods=SHARED)
     hidden = lapse.host.proc.parent / "hidden"
     with lapse.exporting():
@@ -252,7 +252,7 @@ def test_attributor_on_ampere_instances_has_memory_only(make_lapse: MakeLapse) -
 
 
 def test_attributor_without_the_kubelet_keeps_all_counters(make_lapse: MakeLapse) -> None:
-    """Without an answer of the kubelet nobody's counter ends or falls, and work is still that of who does it."""
+    """Without an answer of the kubelet no counter ends or falls, and processes still get their work."""
     lapse = make_lapse(works={works(1): TRAIN, works(2): SERVE}, pods=SHARED)
     with lapse.exporting():
         after_4_s(lapse)

@@ -61,7 +61,7 @@ def test_placement_of_each_known_layout_is_correct(case: dict[str, Any]) -> None
 
 
 def test_cgroup_corpus_has_distinct_and_complete_cases() -> None:
-    """No case stands twice, and each says either a pod or a reason."""
+    """No case occurs twice, and each has either a pod or a reason."""
     assert len({case["id"] for case in CORPUS}) == len({case["text"] for case in CORPUS}) == len(CORPUS) > 60
     assert all(("pod" in case) != ("no_pod_reason" in case) for case in CORPUS)
     assert all(set(case) <= {"id", "text", "pod", "container", "no_pod_reason"} for case in CORPUS)

@@ -1,4 +1,4 @@
-"""The arithmetic of who used how much: nothing is lost, nothing invented, nothing runs backwards."""
+"""The arithmetic of usage: nothing is lost, nothing is invented, no counter falls."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ def knowing(holders: Sequence[Holder] = (), **changes: Any) -> Attribution:
 
 
 def look(at_s: float, percent: int = 0, **changes: Any) -> Observation:
-    """A look at a device that has been this busy for the second before; its processes' samples may be told by pid."""
+    """A sample of a device with this busy time in the last second; `by_pid` is that of its processes."""
     at_us = int(at_s * US)
     by_pid: Mapping[int, int] | None = changes.pop("by_pid", {})
     return dataclasses.replace(
@@ -84,7 +84,7 @@ _PERIODS = st.sampled_from((166_667, 200_000, 1_000_000))
 
 @st.composite
 def _looks(draw: st.DrawFn, *, sampled: bool) -> list[Observation]:
-    """Looks at a device, with lost stretches, overfull shares, failures, and energy that is unknown or begins anew."""
+    """Samples of a device with gaps, shares above 100 %, failures, and unknown or restarted energy counters."""
     at_us, energy = 10**15, draw(st.integers(0, 10**6))
     found = []
     for _ in range(draw(st.integers(1, 8))):
@@ -161,7 +161,7 @@ def _check(looks: Sequence[Observation], whose: Attribution) -> None:
 @settings(deadline=None)
 @given(_looks(sampled=True))
 def test_ledger_with_samples_splits_busy_time_and_energy_exactly(looks: list[Observation]) -> None:
-    """Of a shared device whose processes are sampled, busy time and energy add up to the unit, whatever comes."""
+    """On a shared device with process samples, busy time and energy add up exactly in every case."""
     _check(looks, knowing((A, B, C)))
 
 
@@ -170,7 +170,7 @@ def test_ledger_with_samples_splits_busy_time_and_energy_exactly(looks: list[Obs
 def test_ledger_without_samples_splits_busy_time_and_energy_exactly(
     looks: list[Observation], holders: tuple[Holder, ...]
 ) -> None:
-    """Of a device that one holds, or several, or nobody, and whose processes have no samples, it is so, too."""
+    """They also add up without process samples, with any number of holders."""
     ledger, before = Ledger(), 0.0
     _check(looks, knowing(holders, is_complete=False))
     for seen in looks:
@@ -192,7 +192,7 @@ _BEGUN_ANEW = (
         GPU, 10**15 + US, BusySource.SAMPLES, (Slice(10**15, 10**15 + US, 0),), samples=(), energy_mj=0
     ),
 )
-"""The counter grows while there is no source of busy time, and begins anew before there is one."""
+"""The counter grows while there is no source of busy time, and restarts before there is one."""
 
 
 @settings(deadline=None)
@@ -259,7 +259,7 @@ def test_shares_of_a_period_are_proportional_within_rounding(
 
 
 def test_ledger_publishes_a_gone_pod_once_more() -> None:
-    """Who neither holds the device nor has a process on it is shown once more, with his last work, and gone."""
+    """An owner without a hold or a process on the device is shown once more, with its last work, then removed."""
     ledger = Ledger()
     ledger.record(look(1, 80, by_pid={1: 30, 2: 50}, processes=on(1, 2)), knowing((A,)))
     assert entry(ledger).containers.keys() == {A, B}
@@ -291,7 +291,7 @@ def test_ledger_keeps_counters_over_a_restart_of_the_process() -> None:
 
 @pytest.mark.parametrize("by_pid", [{1: 40}, None], ids=["sampled", "held-alone"])
 def test_ledger_keeps_counters_while_the_kubelet_is_away(by_pid: dict[int, int] | None) -> None:
-    """While nobody says who holds the device, counters stay as they are, or are not shown, and go on afterwards."""
+    """While the holders are unknown, counters keep their values or are absent, and continue afterwards."""
     ledger = Ledger()
     ledger.record(look(1, 40, by_pid=by_pid, processes=on(1)), knowing((A,)))
     before = entry(ledger).containers[A]
@@ -305,7 +305,7 @@ def test_ledger_keeps_counters_while_the_kubelet_is_away(by_pid: dict[int, int] 
 
 
 def test_ledger_keeps_accounts_if_processes_are_not_listed() -> None:
-    """A look at which the driver does not list processes ends nobody's account: it only says nothing of memory."""
+    """A sample without a process list ends no account; only memory is unknown."""
     ledger = Ledger()
     ledger.record(look(1, 40, by_pid={2: 40}, processes=on(2)), knowing())
     ledger.record(look(2, 40, by_pid={2: 40}, processes=None), knowing())
@@ -328,7 +328,7 @@ def test_ledger_without_samples_on_a_shared_gpu_has_memory_only() -> None:
 
 
 def test_ledger_with_a_second_holder_pauses_busy_time() -> None:
-    """Where work cannot be told apart, there is no counter of busy time; it goes on after that. Memory's is there."""
+    """If work cannot be separated, there is no counter of busy time; it continues later. Memory is known."""
     ledger = Ledger()
     ledger.record(look(1, 50, by_pid=None, processes=on(1)), knowing((A,)))
     ledger.record(look(2, 50, by_pid=None, processes=on(1)), knowing((A,)))
@@ -367,7 +367,7 @@ def test_ledger_omits_devices_that_were_not_sampled() -> None:
 
 @pytest.mark.parametrize("holders", [(), (A,), (A, B)], ids=["free", "held-alone", "shared"])
 def test_ledger_leaves_a_vanished_process_unattributed(holders: tuple[Holder, ...]) -> None:
-    """Whose it was is not guessed, also where one pod holds the device alone: the host's processes run there, too."""
+    """The owner is never guessed, even with one holder: the host's processes may run there as well."""
     ledger = Ledger()
     for at_s in (1, 2):
         ledger.record(look(at_s, 60, by_pid={1: 20, 9: 40}, processes=on(1)), knowing(holders))
@@ -403,7 +403,7 @@ UNREAD = ProcessOwner("no_permission")
 def test_process_owner_of_a_pid_between_instants_is_certain_or_a_reason(
     before: ProcessOwner | None, now: ProcessOwner | None, from_s: float, to_s: float, who: UsageOwner
 ) -> None:
-    """A PID's work is its process's of that time, also if that has ended; in doubt nobody's."""
+    """Work of a PID goes to its process of that time, even after its end; in doubt to no owner."""
     owners = ProcessOwners()
     owners.update({} if before is None else {7: before}, lambda _: False)
     owners.update({} if now is None else {7: now}, lambda _: False)
@@ -411,7 +411,7 @@ def test_process_owner_of_a_pid_between_instants_is_certain_or_a_reason(
 
 
 def test_process_owner_of_a_reused_pid_is_a_reason() -> None:
-    """Who ended, and whose PID may have been another's since, is not known to have done the last work of it."""
+    """An ended process does not get the last work of its PID if another process may have reused the PID."""
     owners = ProcessOwners()
     owners.update({7: FIRST}, lambda _: False)
     owners.update({}, lambda pid: pid == 7)

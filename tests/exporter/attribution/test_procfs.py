@@ -236,7 +236,7 @@ def test_scan_remembers_only_the_last_one(proc: Proc) -> None:
 
 
 def test_scan_of_a_process_outside_a_container_is_repeated(proc: Proc) -> None:
-    """What is in no container yet is looked at again: runtimes move a process before it becomes the program."""
+    """A process in no container yet is read again: runtimes move a process before it becomes the program."""
     proc.start(77, "0::/system.slice/containerd.service\n")
     processes = ProcessScanner(proc.root)
     assert _why(processes, 77) is NoPodReason.HOST
@@ -250,7 +250,7 @@ def test_scan_of_a_process_outside_a_container_is_repeated(proc: Proc) -> None:
 def test_scan_of_a_dead_process_depends_on_the_cgroup_version(
     proc: Proc, cgroup: str, why: NoPodReason | None
 ) -> None:
-    """With cgroup v1 it stands at the root, where it never was; with v2 still in its pod."""
+    """With cgroup v1 it appears at the root, where it never was; with v2 it remains in its pod."""
     proc.start(77, cgroup, state="Z")
     assert _why(ProcessScanner(proc.root), 77) is why
 

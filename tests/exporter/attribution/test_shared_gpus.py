@@ -123,7 +123,7 @@ def test_attributed_values_without_samples_split_only_memory(make_lapse: MakeLap
 def test_attributed_mode_on_an_unshared_gpu_changes_nothing(
     make_lapse: MakeLapse, pods: dict[str, list[str]]
 ) -> None:
-    """Attributed changes nothing on a GPU that nobody or one pod holds, whoever else has processes on it."""
+    """`attributed` changes nothing on a GPU with at most one holder, also with other processes on it."""
     series = after_10_s(make_lapse(works=WORKS, pods=pods), ATTRIBUTED)
     holder = ("train", "main") if pods else ("", "")
     for name, value in DEVICE.items():

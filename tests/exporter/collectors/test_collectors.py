@@ -1,4 +1,4 @@
-"""How any collector is run."""
+"""How every collector runs."""
 
 import itertools
 
@@ -28,7 +28,7 @@ def _refused(_device: OpenDevice) -> float:
 
 
 def test_collector_with_a_failing_reading_keeps_the_others() -> None:
-    """An answer of the driver and a mistake of ours are told apart, and both leave the other readings alone."""
+    """Failures of the driver and bugs are distinguished; neither affects the other readings."""
     rows = (
         Row(_metric("A"), read=_broken),
         Row(_metric("B"), read=_refused),
@@ -43,7 +43,7 @@ def test_collector_with_a_failing_reading_keeps_the_others() -> None:
 
 
 def test_collector_on_an_instance_reads_only_its_rows() -> None:
-    """Rows that NVML has no answer to for a MIG instance are not even asked, and are no failures."""
+    """Rows without a value for a MIG instance are not read there, and are no failures."""
     rows = (Row(_metric("A"), read=_broken), Row(_metric("C"), read=lambda _: 7, per_instance=True))
     instance = Device(0, 0, "GPU-1", "00000000:1B:00.0", "m", Instance("1g.5gb", 7, ()))
     collected = run(Collector("test", rows), OpenDevice(None, instance, HOST), lambda: 0.0)

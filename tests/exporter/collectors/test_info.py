@@ -1,4 +1,4 @@
-"""What DCGM has no name for: what a GPU is, how it is connected, energy in joules, throttling by reason; and rates."""
+"""Metrics without a DCGM name: info, topology, energy in joules, throttling by reason; and rates."""
 
 import re
 
@@ -18,7 +18,7 @@ MIXED = NodeSpec(
 
 
 def test_gpu_info_has_versions_and_an_optional_serial(make_node: MakeNode) -> None:
-    """Driver, CUDA, firmware, capability and place: once per GPU, whoever holds it; the serial number on request."""
+    """Driver, CUDA, firmware, capability and NUMA node: once per GPU, for any holder; the serial number on request."""
     node = make_node(h100(1))
     uuid = node.spec.gpu_uuid(0)
     node.pods += [pod("one", f"{uuid}::0"), pod("two", f"{uuid}::1")]
@@ -36,7 +36,7 @@ def test_gpu_info_has_versions_and_an_optional_serial(make_node: MakeNode) -> No
 
 
 def test_gpu_info_without_an_answer_has_empty_labels(make_node: MakeNode) -> None:
-    """One question without an answer does not cost the others."""
+    """A reading without a value does not affect the others."""
     node = make_node(h100(1))
     node.board.fault("nvmlDeviceGetMemoryAffinity", code=3)
     done = node.once("--once", "--pod-resources-socket=")
@@ -65,7 +65,7 @@ def test_topology_lists_every_other_gpu(make_node: MakeNode) -> None:
 
 
 def test_p2p_status_has_dcgm_exporters_labels(make_node: MakeNode) -> None:
-    """Dcgm-exporter's labels and numbers, for every pair."""
+    """dcgm-exporter's labels and numbers, for every pair."""
     node = make_node(MIXED)
     with node.exporting("--metrics=full", pods=False) as exporter:
         labels = ("gpu", "peer_gpu", "link_status")
@@ -95,7 +95,7 @@ def test_nvlink_rate_of_each_link_is_separate(make_node: MakeNode) -> None:
 
 
 def test_clock_events_are_counted_by_reason(make_node: MakeNode) -> None:
-    """By reason, with dcgm-exporter's labels; what has not been within the window is absent."""
+    """By reason, with dcgm-exporter's labels; a reason without an event in the window is absent."""
     node = make_node(h100(1))
     node.board.set_answer(0, "nvmlDeviceGetCurrentClocksEventReasons", 0x24)
     labels = ("clock_event", "window_size_in_ms")
@@ -108,7 +108,7 @@ def test_clock_events_are_counted_by_reason(make_node: MakeNode) -> None:
 
 
 def test_clock_events_outside_the_window_are_dropped() -> None:
-    """Each device by itself."""
+    """Each device has its own count."""
     now = [0.0]
     events = ClockEvents(lambda: now[0])
     assert events.record("a", 0x5) == {1: 1, 4: 1}
@@ -120,7 +120,7 @@ def test_clock_events_outside_the_window_are_dropped() -> None:
 
 
 def test_topology_with_a_lost_gpu_omits_it(make_node: MakeNode) -> None:
-    """The others still know each other."""
+    """The topology of the other GPUs remains."""
     node = make_node(MIXED)
     node.board.fault("*", gpu=1, code=15)
     done = node.once("--once", "--pod-resources-socket=", "--metrics=full")
@@ -148,7 +148,7 @@ def test_energy_and_throttling_have_base_units(make_node: MakeNode) -> None:
 
 
 def test_nvlink_traffic_is_a_rate_from_the_second_reading(make_node: MakeNode) -> None:
-    """Whose unit is DCGM's, MB/s of 1000 KiB; both ways together, and not before there are two readings."""
+    """In DCGM's unit, MB/s of 1000 KiB; both ways together, and only after two readings."""
     node = make_node(h100(1))
     with node.exporting("--interval=100ms", "--naming=both", pods=False) as exporter:
         eventually(lambda: exporter.series("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "gpu") == {("0",): 0.0})
@@ -167,7 +167,7 @@ def test_nvlink_traffic_is_a_rate_from_the_second_reading(make_node: MakeNode) -
 
 
 def test_nvlink_rate_after_a_counter_reset_is_absent(make_node: MakeNode) -> None:
-    """Nobody knows how far it had come: absent for a cycle, never negative."""
+    """The increase is unknown: absent for a cycle, never negative."""
     node = make_node(NodeSpec("old", (GpuSpec("A100-SXM4-40GB"),)))
     name = "DCGM_FI_PROF_PCIE_TX_BYTES"
     node.board.set_answer(0, FIELDS, 10**12, selector=197)
@@ -182,7 +182,7 @@ def test_nvlink_rate_after_a_counter_reset_is_absent(make_node: MakeNode) -> Non
 
 
 def test_vgpu_license_status_is_read(make_node: MakeNode) -> None:
-    """1 where there is a licence, 0 on bare metal, absent where the driver does not know the question."""
+    """1 with a licence, 0 on bare metal, absent if the driver does not support it."""
     node = make_node(h100(3))
     node.board.set_answer(1, "nvmlDeviceGetGridLicensableFeatures_v4", 1, 1)
     node.board.set_answer(2, "nvmlDeviceGetGridLicensableFeatures_v4")

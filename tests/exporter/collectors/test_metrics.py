@@ -1,4 +1,4 @@
-"""Which metrics are served, and what a card's limits, links and counters come to in them."""
+"""The served metrics, and their values for a card's limits, links and counters."""
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,7 +15,7 @@ DCGM_DEFAULT = {
     "UNCORRECTABLE_REMAPPED_ROWS", "CORRECTABLE_REMAPPED_ROWS", "ROW_REMAP_FAILURE", "XID_ERRORS",
     "VGPU_LICENSE_STATUS", "NVLINK_BANDWIDTH_TOTAL",
 }  # fmt: skip
-"""dcgm-exporter's default list; of its profiling metrics test_profiling.py speaks."""
+"""dcgm-exporter's default list; test_profiling.py has its profiling metrics."""
 
 
 def _served(node: Node, *flags: str) -> dict[str, float]:
@@ -128,11 +128,11 @@ CHANGES: tuple[tuple[str, int, tuple[int, ...], dict[str, float]], ...] = (
     ("nvmlDeviceGetFieldValues", 144, (23,), {"ROW_REMAP_PENDING": 23}),
     ("nvmlDeviceGetMaxClockInfo", 3, (1980,), {"MAX_VIDEO_CLOCK": 1980, "VIDEO_CLOCK": 345}),
 )
-"""A function, what selects among its answers, its answer, and what comes of it: no value stands for two."""
+"""An NVML function, its selector, its value, and the metric's value: each value occurs once."""
 
 
 def test_counter_of_each_field_is_independent(make_node: MakeNode) -> None:
-    """Whatever changes at the driver changes its own metrics, and no others."""
+    """A change of a driver value changes its own metrics only."""
     node = make_node(h100(1))
     before = _served(node, "--metrics=full")
     expected: dict[str, float] = {}
@@ -168,7 +168,7 @@ def test_counter_of_each_field_is_independent(make_node: MakeNode) -> None:
 def test_unsupported_metrics_of_a_card_are_absent(
     make_node: MakeNode, card: str, there: set[str], absent: set[str]
 ) -> None:
-    """Pages are retired before Ampere and rows remapped from then on; neither card has a fan, or says 0 for it."""
+    """Cards before Ampere retire pages, later ones remap rows; neither card has a fan speed."""
     found = _served(make_node(NodeSpec("n", (GpuSpec(card),))), "--metrics=full").keys()
     assert there <= found
     assert not (absent | {"FAN_SPEED"}) & found
@@ -200,7 +200,7 @@ def test_instant_power_is_in_watts(make_node: MakeNode) -> None:
 
 
 def test_mig_mode_of_a_mig_gpu_is_one(make_node: MakeNode) -> None:
-    """1 on a GPU that is cut."""
+    """1 on a GPU with MIG instances."""
     node = make_node(NodeSpec("n", (GpuSpec("A100-SXM4-40GB", ("3g.20gb",)),)))
     assert _served(node, "--metrics=full")["MIG_MODE"] == 1
 

@@ -1,4 +1,4 @@
-"""What a card's own performance counters say (GPM, Hopper and later), per GPU and per MIG instance."""
+"""Metrics of a card's performance counters (GPM, Hopper and later), per GPU and per MIG instance."""
 
 import re
 
@@ -33,7 +33,7 @@ GPM = {
 GPM |= {f"NVDEC{n}_ACTIVE": (30 + n, 8 + n, (8 + n) / 100) for n in range(8)}
 GPM |= {f"NVJPG{n}_ACTIVE": (40 + n, 16 + n, (16 + n) / 100) for n in range(8)}
 GPM |= {f"NVOFA{n}_ACTIVE": (50 + n, 24 + n, (24 + n) / 100) for n in range(2)}
-"""Name without its prefix → NVML's number of the metric, its value there, and ours."""
+"""Name without its prefix → NVML's number of the metric, its value there, and the served value."""
 CUT = NodeSpec("cut", (GpuSpec("H100-SXM5-80GB", ("3g.40gb", "1g.10gb")),))
 
 
@@ -49,7 +49,7 @@ def _shown(exporter: Exporter, *labels: str) -> dict[str, dict[tuple[str, ...], 
 
 
 def test_profiling_counters_have_dcgms_units(make_node: MakeNode) -> None:
-    """Shares as ratios, traffic in bytes per second, though NVML speaks of percent and MiB."""
+    """Shares are ratios and traffic is in bytes per second; NVML has percent and MiB."""
     node = make_node(h100(1))
     for number, stated, _ in GPM.values():
         node.board.set_gpm(0, number, stated)
@@ -59,7 +59,7 @@ def test_profiling_counters_have_dcgms_units(make_node: MakeNode) -> None:
 
 
 def test_profiling_default_is_dcgm_exporters_list(make_node: MakeNode) -> None:
-    """Dcgm-exporter's list."""
+    """As in dcgm-exporter's list."""
     node = make_node(h100(1))
     node.board.set_gpu(0, reading(gpu_util_percent=64, memory_util_percent=32))
     with node.exporting(pods=False) as exporter:
@@ -114,7 +114,7 @@ def test_profiling_counter_without_a_value_is_absent(make_node: MakeNode) -> Non
 
 
 def test_engines_of_a_card_without_them_are_absent(make_node: MakeNode) -> None:
-    """Without a word: an H100 has seven video decoders of the eight that have names, the smallest instance one."""
+    """Without a log line: an H100 has seven of the eight named video decoders, the smallest instance has one."""
     done = make_node(CUT).once("--once", "--pod-resources-socket=", "--metrics=full")
     found = re.findall(r"^DCGM_FI_PROF_(NV(?:DEC|JPG|OFA)\d)_ACTIVE\{(.*)\} 0", done.out, re.MULTILINE)
     whole = {name for name, labels in found if "GPU_I_ID" not in labels}
@@ -127,7 +127,7 @@ def test_engines_of_a_card_without_them_are_absent(make_node: MakeNode) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("card", ["A100-SXM4-40GB", "L40S", "T4"])
 def test_profiling_of_older_cards_is_absent(make_node: MakeNode, card: str) -> None:
-    """Absent, and no failure; but for PCIe traffic, which they count elsewhere."""
+    """Absent, and no failure, except PCIe traffic, which has another source."""
     done = make_node(NodeSpec("old", (GpuSpec(card),))).once(
         "--once", "--pod-resources-socket=", "--metrics=full"
     )
@@ -138,7 +138,7 @@ def test_profiling_of_older_cards_is_absent(make_node: MakeNode, card: str) -> N
 
 
 def test_once_takes_two_samples_for_rates(make_node: MakeNode) -> None:
-    """A rate needs two."""
+    """A rate needs two samples."""
     done = make_node(h100(2)).once("--once", "--pod-resources-socket=")
     assert done.code == 0
     assert len(re.findall(r"^DCGM_FI_PROF_GR_ENGINE_ACTIVE\{", done.out, re.MULTILINE)) == 2
@@ -146,7 +146,7 @@ def test_once_takes_two_samples_for_rates(make_node: MakeNode) -> None:
 
 
 def test_first_cycle_without_rates_is_no_failure(make_node: MakeNode) -> None:
-    """There is nothing to compare with yet: no series, no failure, nothing in the log."""
+    """There is no earlier sample: no series, no failure, nothing in the log."""
     node = make_node(h100(1))
     with node.exporting("--interval=60s", pods=False) as exporter:
         status, text = exporter.get("/metrics")
@@ -159,7 +159,7 @@ def test_first_cycle_without_rates_is_no_failure(make_node: MakeNode) -> None:
 
 
 def test_failing_profiling_collector_keeps_the_others(make_node: MakeNode) -> None:
-    """The other collectors go on, and it comes back by itself with its second sample."""
+    """The other collectors continue, and it recovers with its second sample."""
     node = make_node(h100(1))
     with node.exporting(pods=False) as exporter:
         eventually(lambda: _shown(exporter, "gpu"))

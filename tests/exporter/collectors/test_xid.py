@@ -1,4 +1,4 @@
-"""XID errors: the last one, how many there were, and when; of GPUs and of MIG instances."""
+"""XID errors of GPUs and MIG instances: the last one, their number and their time."""
 
 import time
 
@@ -36,7 +36,7 @@ def test_last_xid_is_zero_then_the_last_code(make_node: MakeNode) -> None:
 
 
 def test_xids_are_counted_by_code(make_node: MakeNode) -> None:
-    """In all, within the last five minutes, and when the last one came."""
+    """Total number, number in the last five minutes, and time of the last one."""
     node = make_node(h100(1))
     began_s = time.time()
     with node.exporting(pods=False) as exporter:
@@ -56,7 +56,7 @@ def test_xids_are_counted_by_code(make_node: MakeNode) -> None:
 
 
 def test_xids_of_an_instance_count_for_its_gpu(make_node: MakeNode) -> None:
-    """What happens on an instance counts for it and for its GPU, not for its neighbour; cut anew it starts anew."""
+    """An error of an instance counts for it and its GPU only; a recreated instance starts at zero."""
     node = make_node(NodeSpec("cut", (GpuSpec("H100-SXM5-80GB", ("3g.40gb", "1g.10gb")),)))
     with node.exporting(pods=False) as exporter:
         _watching(exporter, 1)
@@ -72,7 +72,7 @@ def test_xids_of_an_instance_count_for_its_gpu(make_node: MakeNode) -> None:
 
 
 def test_xids_of_a_card_without_events_are_absent(make_node: MakeNode) -> None:
-    """Nobody can tell whether there were errors: absent, not 0, and not a failure."""
+    """Whether there were errors is unknown: absent, not 0, and not a failure."""
     node = make_node(h100(1))
     node.board.fault("nvmlDeviceGetSupportedEventTypes", code=NOT_SUPPORTED)
     with node.exporting("--interval=100ms", pods=False) as exporter:
@@ -83,7 +83,7 @@ def test_xids_of_a_card_without_events_are_absent(make_node: MakeNode) -> None:
 
 
 def test_xids_of_a_returning_gpu_are_watched_again(make_node: MakeNode) -> None:
-    """One that could not be registered is tried again, and costs the others nothing."""
+    """A failed registration is retried, and does not affect other GPUs."""
     node = make_node(h100(2))
     node.board.fault("nvmlDeviceRegisterEvents", gpu=1, code=GPU_IS_LOST)
     with node.exporting(pods=False) as exporter:
@@ -93,7 +93,7 @@ def test_xids_of_a_returning_gpu_are_watched_again(make_node: MakeNode) -> None:
 
 
 def test_xid_counts_survive_a_driver_reload(make_node: MakeNode) -> None:
-    """The driver is closed and opened again; what was counted stays, and counting goes on."""
+    """The driver is reopened; counts remain, and counting continues."""
     node = make_node(h100(1))
     with node.exporting(pods=False) as exporter:
         _watching(exporter)
@@ -107,7 +107,7 @@ def test_xid_counts_survive_a_driver_reload(make_node: MakeNode) -> None:
 
 
 def _raise_until_counted(board: Board, node: Node, exporter: Exporter) -> None:
-    """An error that comes while the driver is being opened is lost: so raise them until one is seen."""
+    """Raise errors until one is seen: an error while the driver is being opened is lost."""
     del node
 
     def seen() -> bool:
@@ -118,7 +118,7 @@ def _raise_until_counted(board: Board, node: Node, exporter: Exporter) -> None:
 
 
 def test_hung_xid_wait_delays_no_reading(make_node: MakeNode) -> None:
-    """The thread that waits is another one than those that read; and the exporter ends all the same."""
+    """The waiting thread reads nothing else, and the exporter still ends."""
     node = make_node(h100(1))
     with node.exporting(pods=False) as exporter:
         _watching(exporter)

@@ -190,7 +190,7 @@ def test_mig_instances_are_listed_beside_their_gpu(make_node: MakeNode) -> None:
 
 
 def test_mig_changes_show_while_running(make_node: MakeNode) -> None:
-    """When a GPU is cut anew, the old instances' series go and the new ones' come, without a restart."""
+    """When a GPU is partitioned again, series of new instances replace the old ones without a restart."""
     node = make_node(NodeSpec("a100", (GpuSpec("A100-SXM4-40GB", ("3g.20gb",)),)))
     with node.exporting(pods=False) as exporter:
         assert set(exporter.series("DCGM_FI_DEV_FB_USED", "GPU_I_PROFILE")) == {("",), ("3g.20gb",)}

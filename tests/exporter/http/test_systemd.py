@@ -1,4 +1,4 @@
-"""What systemd hands over and is told, spoken with the real exporter over the real sockets; and the units."""
+"""systemd's socket activation and notifications, with the real exporter over real sockets; and the units."""
 
 import contextlib
 import os

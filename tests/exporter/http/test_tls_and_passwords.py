@@ -469,7 +469,7 @@ def _cpu_s(exporter: Exporter) -> float:
 
 @pytest.mark.slow
 def test_password_guessing_blocks_no_known_user(web: Web) -> None:
-    """While many guess, who is known is answered, and guessers are told to come again."""
+    """While many clients guess passwords, known clients get answers, and guessers are asked to retry."""
     hashed = bcrypt.hashpw(b"wonderland", bcrypt.gensalt(11)).decode()
     known = basic("alice", "wonderland")
     with web.exporting(f"basic_auth_users:\n  alice: {hashed}\n") as exporter:

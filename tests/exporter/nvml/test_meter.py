@@ -1,4 +1,4 @@
-"""What a GPU did, by every source that drivers have: each sample counts once, and what is lost is said to be lost."""
+"""Busy time by every source of the driver: each sample counts once, and lost samples are reported as gaps."""
 
 import dataclasses
 import tempfile
@@ -51,7 +51,7 @@ _STEPS_MS = st.sampled_from((100, 150, 400, 1_000, 3_333, 9_000, 16_000, 18_000,
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(_STEPS_MS, min_size=1, max_size=40), seed=st.integers(1, 10**6))
 def test_meter_counts_each_sample_once(steps: list[int], seed: int) -> None:
-    """However often and whenever it is looked, a sample counts once; those overwritten before are a gap."""
+    """A sample counts once, at any sampling interval; samples overwritten before are a gap."""
 
     def percent(number: int) -> int:
         return number * seed % 101
@@ -80,7 +80,7 @@ def test_meter_counts_each_sample_once(steps: list[int], seed: int) -> None:
 
 
 def test_meter_without_new_samples_is_no_failure(make_lapse: MakeLapse) -> None:
-    """A buffer in which there is nothing, or nothing new, is a device that has nothing to say yet, and no error."""
+    """A buffer without samples, or without new ones, is no error: the device has no new value."""
     lapse = make_lapse()
     with lapse.exporting():
         lapse.board.set_samples(0, [])
@@ -98,13 +98,13 @@ def test_meter_without_new_samples_is_no_failure(make_lapse: MakeLapse) -> None:
 def _publish(
     lapse: Timelapse, samples: Sequence[tuple[int, int]], processes: Sequence[ProcessSample] = ()
 ) -> None:
-    """Samples that no card takes, but that drivers have returned: past the board's own checks."""
+    """Impossible samples that drivers have returned; written past the simulated board's checks."""
     file: BoardFile = lapse.board._file  # noqa: SLF001 - the board refuses nonsense
     file.publish_samples(0, encoding.utilization_buffer(samples), encoding.process_buffer(processes))
 
 
 def test_meter_with_invalid_samples_reports_a_gap(make_lapse: MakeLapse) -> None:
-    """A sample beyond 100 % tells nothing about its period: neither busy nor idle; a process's is left out."""
+    """A sample above 100 % leaves its period unknown, neither busy nor idle; that of a process is ignored."""
     lapse = make_lapse()
     with lapse.exporting():
         lapse.board.set_samples(0, _buffer(START_MS))
@@ -131,7 +131,7 @@ def test_meter_with_invalid_samples_reports_a_gap(make_lapse: MakeLapse) -> None
 def test_meter_survives_a_changed_clock(
     make_lapse: MakeLapse, shift_ms: int, not_counted_s: float, gap_s: float
 ) -> None:
-    """The clock that dates samples is set: some ten seconds later counting goes on, and the gap is told."""
+    """After a change of the clock that dates samples, counting continues within ten seconds and reports a gap."""
     lapse = make_lapse()
     with lapse.exporting():
         for at_ms in range(0, 5_001, 1_000):
@@ -170,7 +170,7 @@ CUT_A100 = NodeSpec("a100", (GpuSpec("A100-SXM4-40GB", mig=("3g.20gb",)),))
 def test_meter_reports_its_source(
     make_lapse: MakeLapse, spec: NodeSpec, has_buffer: bool, sources: dict[str, str]
 ) -> None:
-    """The best source that a device has is used, and named; where there is none, busy time is absent, not zero."""
+    """The best source of a device is used and named; without one, busy time is absent, not zero."""
     lapse = make_lapse(spec=spec)
     is_cut = bool(spec.gpus[0].mig)
     with lapse.exporting():
@@ -192,7 +192,7 @@ def test_meter_reports_its_source(
 
 
 def test_meter_after_a_change_of_source_counts_nothing_twice(make_lapse: MakeLapse) -> None:
-    """A GPU that is cut into instances for a while is counted by GPM then, and not again by its buffer."""
+    """While a GPU has MIG instances, GPM measures it; its buffer does not count that time again."""
     lapse = make_lapse()
     with lapse.exporting():
         for at_ms in range(0, 15_001, 1_000):
@@ -206,7 +206,7 @@ def test_meter_after_a_change_of_source_counts_nothing_twice(make_lapse: MakeLap
 
 
 def test_meter_with_distant_ticks_reports_a_gap(make_lapse: MakeLapse) -> None:
-    """One utilization of a moment does not speak for half a minute: that is a gap."""
+    """A single utilization value does not cover half a minute: that is a gap."""
     lapse = make_lapse(spec=A100)
     with lapse.exporting():
         lapse.board.set_gpu(0, HALF_BUSY)
@@ -232,7 +232,7 @@ COSTS = {
     },
     "nvmlDeviceGetTotalEnergyConsumption": ENERGY,
 }
-"""The series without which a failing function leaves a device."""
+"""Series of a device that are absent if the function fails."""
 ALL = set().union(*COSTS.values())
 
 
@@ -242,7 +242,7 @@ REASONS = {NO_PERMISSION: "no_permission", GPU_IS_LOST: "gpu_lost", INSUFFICIENT
 @pytest.mark.slow
 @pytest.mark.parametrize("function", COSTS)
 def test_meter_with_a_failing_call_omits_its_series(make_lapse: MakeLapse, function: str) -> None:
-    """What cannot be read is absent and counted as a failure, all else is there; afterwards nothing has been lost."""
+    """An unreadable value is absent and counted as a failure; the rest remains, and nothing is lost afterwards."""
     begin_ms, end_ms = START_MS - 1_000, START_MS + 60_000
     works = {
         Work(pid, begin_ms, None, ((begin_ms + 20, end_ms),), ((begin_ms, MIB),)): whose
@@ -277,7 +277,7 @@ def test_meter_with_a_failing_call_omits_its_series(make_lapse: MakeLapse, funct
 
 
 def test_meter_omits_invalid_values(make_lapse: MakeLapse) -> None:
-    """Where the energy is -1 as an unsigned number, nobody has used four million joules."""
+    """An energy of -1 as an unsigned number is unknown, not four million joules."""
     lapse = make_lapse()
     with lapse.exporting():
         for at_ms, energy_j in enumerate((10, 20, (2**32 - 1) / 1000, 40, 50)):
@@ -291,7 +291,7 @@ def test_meter_omits_invalid_values(make_lapse: MakeLapse) -> None:
 
 @pytest.mark.slow
 def test_meter_with_a_hung_gpu_samples_the_others(make_node: MakeNode) -> None:
-    """A GPU whose buffer cannot be read because the call does not return is stuck; the others are looked at on."""
+    """A GPU is stuck if reading its buffer does not return; the others are sampled further."""
     node = make_node(h100(2))
     for gpu in range(2):
         node.board.set_samples(gpu, [])

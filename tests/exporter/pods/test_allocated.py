@@ -1,4 +1,4 @@
-"""What the kubelet offers, what is held, and what has ended: gpu_allocated, resource names and ended pods."""
+"""Allocatable and allocated devices and ended pods: gpu_allocated and resource names."""
 
 import time
 
@@ -138,7 +138,7 @@ def test_slow_allocatable_answer_keeps_pod_labels(node: Node) -> None:
 def test_resource_names_match_with_wildcard(
     flags: list[str], resource: str, is_taken: bool, make_node: MakeNode
 ) -> None:
-    """Devices of NVIDIA's resources count, and of those that were named; a star stands for the rest of a name."""
+    """Devices of NVIDIA's and of named resources count; a star matches the rest of a name."""
     node = make_node(h100(1))
     node.pods.append(pod("p", node.spec.gpu_uuid(0), resource=resource))
     node.kubelet.capacity = (Allocation(resource, (node.spec.gpu_uuid(0),)),)
@@ -233,7 +233,7 @@ def test_hostile_pod_names_are_escaped(node: Node) -> None:
 
 
 def test_unrecognized_device_id_makes_allocation_unknown(node: Node) -> None:
-    """A pod holds something of which it cannot be told what: then no GPU can be called free."""
+    """If a pod holds an unknown device, no GPU is reported as free."""
     node.pods[:] = [pod("train", node.spec.gpu_uuid(0)), pod("strange", "all")]
     with node.kubelet, node.exporting() as exporter:
         eventually(lambda: exporter.series(ALLOCATED, "gpu") == {("0",): 1})

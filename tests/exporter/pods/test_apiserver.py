@@ -139,7 +139,7 @@ def test_api_query_selects_this_nodes_pods(node: Node, api: ApiServer, kubeconfi
 
 @pytest.mark.driver
 def test_process_pods_are_named_by_the_api_server(node: Node, api: ApiServer, kubeconfig: str) -> None:
-    """Where the pods' logs are not mounted, the API server says whose UID a process has; without it, nobody does."""
+    """Without mounted pod logs, the API server maps a process's UID to its pod; without it, nothing does."""
     uid = _create(api, "train", team="a")["metadata"]["uid"]
     inside = Container("ml", "train", uid, "main")
     status = {"containerStatuses": [{"name": "main", "containerID": f"containerd://{inside.id}"}]}
@@ -192,7 +192,7 @@ def test_colliding_pod_labels_are_both_served(node: Node, api: ApiServer, kubeco
 @pytest.mark.driver
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_ended_pod_holds_no_device(phase: str, node: Node, api: ApiServer, kubeconfig: str) -> None:
-    """By its phase a pod that the kubelet still lists is known to have ended, also while nobody else wants the GPU."""
+    """The phase shows that a pod has ended although the kubelet still lists it, also if no other pod needs the GPU."""
     _create(api, "train")
     with node.kubelet, node.exporting("--pod-uid", kubeconfig) as exporter:
         assert _series(exporter) == [("0", "train"), ("1", "")]
@@ -353,7 +353,7 @@ def test_impossible_pod_settings_are_refused(
 def test_dcgm_variables_for_pod_labels_are_used(
     variables: dict[str, str], found: tuple[str, str], node: Node, api: ApiServer, kubeconfig: str
 ) -> None:
-    """They choose labels as they do there; the labels' names have our prefix."""
+    """They choose labels as in dcgm-exporter; the label names have gpu-exporter's prefix."""
     _create(api, "train", team="a", other="b")
     variables = {f"DCGM_EXPORTER_KUBERNETES_{name}": value for name, value in variables.items()}
     with node.kubelet, node.exporting(kubeconfig, variables=variables) as exporter:
@@ -584,7 +584,7 @@ def account(api: ApiServer, tmp_path: Path) -> Iterator[tuple[dict[str, str], Pa
 
 
 def test_service_account_authenticates(api: ApiServer, account: tuple[dict[str, str], Path]) -> None:
-    """The server's certificate is checked, and the token is read anew when it is replaced."""
+    """The server's certificate is verified, and a replaced token is read again."""
     uid = _create(api, "train", team="a")["metadata"]["uid"]
     environment, folder = account
     with _watching(in_cluster(environment, folder)) as watch:

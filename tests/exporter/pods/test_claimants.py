@@ -20,7 +20,7 @@ def _claims(pod: str) -> Allocation:
 
 
 def _after(answers: list[str], ended: dict[str, bool] | None = None) -> tuple[list[str], int]:
-    """Who has the device, and how many are disputed, after answers that name its claimants by one letter each."""
+    """The holder of the device and the number of disputed devices; each letter of an answer is a claimant."""
     history = ClaimantHistory()
     has_ended = {("ml", pod): value for pod, value in (ended or {}).items()}
     for answer in answers:
@@ -48,7 +48,7 @@ def _after(answers: list[str], ended: dict[str, bool] | None = None) -> tuple[li
     ],
 )
 def test_newest_claimant_holds_the_device(answers: list[str], holders: list[str], disputed: int) -> None:
-    """Who came later has the device; who came at the same time cannot be told apart, and nobody is named."""
+    """The newest claimant has the device; claimants of the same answer are indistinguishable and not named."""
     assert _after(answers) == (holders, disputed)
 
 

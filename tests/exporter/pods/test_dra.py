@@ -200,7 +200,7 @@ def test_plugin_and_claims_on_one_node_both_work(make_node: MakeNode) -> None:
 @pytest.mark.driver
 @pytest.mark.parametrize("function", ["nvmlDeviceGetGpuInstanceById", "nvmlGpuInstanceGetInfo"])
 def test_claimed_instance_without_placement_is_unattributed(function: str, make_node: MakeNode) -> None:
-    """Where the driver does not say where instances lie, a claimed one is nobody's, and that is counted."""
+    """Without the positions of instances, a claimed instance has no pod, and it is counted."""
     node = make_node(NodeSpec("a100", (GpuSpec("A100-SXM4-40GB", ("2g.10gb", "3g.20gb")),)))
     node.pods.append(_claiming("notebook", _mig_names(node)["2g.10gb"][0]))
     node.board.fault(function, code=4)

@@ -50,7 +50,7 @@ def _pod(**metadata: object) -> dict[str, object]:
     ],
 )  # fmt: skip
 def test_label_names_replace_invalid_characters(found: list[str], names: dict[str, str]) -> None:
-    """A key's name has our prefix; keys that would be one name are told apart."""
+    """A label name has gpu-exporter's prefix; keys with the same name get numbers."""
     assert label_names(found) == names
 
 
@@ -77,7 +77,7 @@ def test_any_pod_document_is_parsed_or_refused(pod: object, labels: object, stat
 
 
 def test_pod_fact_keeps_only_requested_details() -> None:
-    """A label that was not asked for, and a UID that nobody wants, is not remembered as something to serve."""
+    """Labels and UIDs that are not requested are not kept."""
     pod = _pod(labels={"team": "a", "secret": "b", "teams": "c"})
     wanted = WantedPodFacts(labels=(re.compile(r"^team$"),))
     _, fact = pod_fact(pod, wanted)

@@ -1,4 +1,4 @@
-"""Who holds which GPU, by a kubelet that restarts, hangs, refuses, exaggerates or is not there."""
+"""The holder of each GPU, by a kubelet that restarts, hangs, refuses, exaggerates or is absent."""
 
 import re
 import socket
@@ -179,7 +179,7 @@ def test_hung_kubelet_delays_no_scrape(node: Node) -> None:
 
         eventually(labels_gone)
         assert slowest < 1
-        # the server is told of the deadline and may be the first to say that it has passed; two calls share it
+        # the server knows the deadline and may be the first to report that it has passed; two calls share it
         assert re.search(
             r"no answer within (2|1\.\d+) s|DEADLINE_EXCEEDED", exporter.messages("asking the kubelet")[0]
         )

@@ -95,7 +95,7 @@ def test_metric_has_both_names_and_units() -> None:
 
 
 def test_unrenamed_metric_has_one_name() -> None:
-    """Of dcgm-exporter's default list all but one were; what DCGM has no name for keeps ours."""
+    """Of dcgm-exporter's default list all but one were; metrics without a DCGM name keep gpu-exporter's."""
     others = [metric for metric in catalogue.metrics() if metric.dcgm.name not in EXPECTED]
     assert all(metric.dcgm_49 == metric.dcgm for metric in others)
     default = {

@@ -122,7 +122,7 @@ def test_hung_count_keeps_known_gpus(node: Node) -> None:
 
 
 def test_upgraded_driver_is_reopened(node: Node) -> None:
-    """After the driver was away, NVML is initialised anew; until then there are no series and no readiness."""
+    """After an outage of the driver, NVML is initialised again; until then there are no series and no readiness."""
     with node.exporting(pods=False) as exporter:
         node.board.fault("nvmlDeviceGetCount_v2", code=VERSION_MISMATCH)
         eventually(lambda: exporter.get("/readyz") == (503, "the NVIDIA driver does not answer\n"))
@@ -146,7 +146,7 @@ def test_upgraded_driver_is_reopened(node: Node) -> None:
     ],
 )
 def test_driver_that_stays_away_ends_the_exporter(node: Node, function: str, code: int) -> None:
-    """A container that is started anew gets the new driver's libraries, and its devices back."""
+    """A restarted container gets the new driver's libraries, and its devices again."""
     with node.exporting("--give-up-after=1s", pods=False) as exporter:
         node.board.fault(function, code=code)
         assert exporter.process.wait(PATIENCE_S) == 1
@@ -189,7 +189,7 @@ def test_driver_missing_at_start_is_reported(code: int, node: Node) -> None:
 
 
 def test_driver_failing_after_a_hang_is_reopened(node: Node) -> None:
-    """An opening that hangs and then fails is tried anew, all of it: XID errors come in, too."""
+    """An opening that hangs and then fails is repeated completely: XID errors arrive as well."""
     node.board.fault("nvmlSystemGetDriverVersion", hang=True, code=UNKNOWN)
     with node.exporting(pods=False, ready=False) as exporter:
         eventually(lambda: exporter.get("/readyz")[0] == 503)
@@ -199,7 +199,7 @@ def test_driver_failing_after_a_hang_is_reopened(node: Node) -> None:
 
 @pytest.mark.parametrize(("code", "hang"), [(9, False), (None, True)], ids=["away", "hung"])
 def test_driver_that_never_opens_ends_the_exporter(code: int | None, hang: bool, node: Node) -> None:
-    """A driver that is away or hangs from the start is unusable from the start: told for as long, and no longer."""
+    """A driver that is absent or hangs from the start is unusable from the start, for exactly that time."""
     node.board.fault("nvmlInitWithFlags", code=code, hang=hang)
     with node.exporting("--give-up-after=1s", pods=False, ready=False) as exporter:
         assert exporter.process.wait(PATIENCE_S) == 1
@@ -207,7 +207,7 @@ def test_driver_that_never_opens_ends_the_exporter(code: int | None, hang: bool,
 
 
 def test_driver_hung_when_reopened_ends_the_exporter(node: Node) -> None:
-    """A driver that was replaced and whose opening then hangs is as unusable as one that cannot be opened."""
+    """A replaced driver that hangs while it is opened is as unusable as one that cannot be opened."""
     with node.exporting("--give-up-after=1s", pods=False) as exporter:
         node.board.fault("nvmlInitWithFlags", hang=True)
         node.board.fault("nvmlDeviceGetCount_v2", code=VERSION_MISMATCH)
@@ -216,7 +216,7 @@ def test_driver_hung_when_reopened_ends_the_exporter(node: Node) -> None:
 
 
 def test_replaced_driver_with_a_hung_gpu_ends_the_exporter(node: Node) -> None:
-    """While a call hangs the driver is not opened anew: only a new process can help."""
+    """While a call hangs the driver is not opened again: only a new process can help."""
     with node.exporting("--give-up-after=1s", pods=False) as exporter:
         node.board.fault("nvmlDeviceGetPowerUsage", gpu=1, hang=True)
         eventually(lambda: exporter.series(STUCK, "gpu")["1",] > 0)
@@ -226,7 +226,7 @@ def test_replaced_driver_with_a_hung_gpu_ends_the_exporter(node: Node) -> None:
 
 @pytest.mark.parametrize("hang", [False, True], ids=["lost", "hung"])
 def test_lost_or_hung_gpu_does_not_end_the_exporter(hang: bool, node: Node) -> None:
-    """Started anew it would find the same; and whoever watches would see nothing at all."""
+    """A restart would find the same, and monitoring would see nothing at all."""
     with node.exporting("--give-up-after=500ms", pods=False) as exporter:
         node.board.fault("*", code=GPU_IS_LOST, hang=hang)
         eventually(lambda: set(exporter.series("gpu_up").values()) == {0.0})

@@ -125,7 +125,7 @@ def test_jobs_and_pods_have_a_series_per_pair(node: Node, jobs: Path) -> None:
 
 
 def test_job_directory_is_set_by_either_variable(node: Node, jobs: Path) -> None:
-    """dcgm-exporter's or ours."""
+    """dcgm-exporter's or gpu-exporter's."""
     (jobs / "0").write_text("7")
     for name in ("DCGM_HPC_JOB_MAPPING_DIR", "GPU_EXPORTER_HPC_JOB_MAPPING_DIR"):
         done = node.once("--once", "--pod-resources-socket=", **{name: str(jobs)})

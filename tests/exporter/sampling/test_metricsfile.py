@@ -39,7 +39,7 @@ NVML_VERSION DEV_BRAND DEV_SERIAL DEV_OEM_INFOROM_VER DEV_ECC_INFOROM_VER DEV_PO
 DEV_VBIOS_VERSION
 """
 OFF_EXPORTER = "CLOCK_EVENTS_COUNT XID_ERRORS_COUNT GPU_HEALTH_STATUS P2P_STATUS"
-"""What dcgm-exporter's two lists serve, and what stands in them as a comment, each with its type there."""
+"""Metrics of dcgm-exporter's two lists, also those in comments, each with its type there."""
 
 
 def _as_shipped(*, uncommented: bool) -> str:
@@ -338,7 +338,7 @@ def _served(exporter: Exporter) -> set[str]:
 
 @pytest.mark.parametrize("way", ["write", "replace", "configmap"])
 def test_changed_list_is_reloaded(node: Node, tmp_path: Path, way: str) -> None:
-    """Written anew, replaced by another file, or exchanged as a ConfigMap's volume does it: by a link."""
+    """Rewritten, replaced by another file, or exchanged as in a ConfigMap volume: by a link."""
     old, new = tmp_path / "..old", tmp_path / "..new"
     for folder, name in {old: "GPU_UTIL", new: "GPU_TEMP"}.items():
         folder.mkdir()
