@@ -40,12 +40,7 @@ from exporter.sampling.jobs import JobDirectory
 from exporter.sampling.metricsfile import MetricsFile
 from exporter.sampling.metricslist import select_metrics
 from exporter.sampling.sampler import Sampler, SamplingConfig
-from exporter.settings import (
-    DCGM_EXPORTERS_LISTS,
-    LogFormat,
-    Settings,
-    flag,
-)
+from exporter.settings import DCGM_EXPORTERS_LISTS, LogFormat, Settings, flag
 
 _LOG = logging.getLogger(__name__)
 _JOIN_S = 1.0  # at shutdown; a thread in a hung driver call is left behind

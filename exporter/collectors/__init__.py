@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from exporter.attribution.records import DeviceUsage, Usage
 from exporter.errors import ReadingError, Reason
-from exporter.model import Metric, MetricSet, Reading, Split
+from exporter.model import Kind, Metric, MetricName, MetricSet, Reading, Split
 from exporter.nvml.devices import OpenDevice
 
 
@@ -29,9 +29,21 @@ class Row:
     # returns its value in NVML's unit, or several, or raises ReadingError
     read: Callable[[OpenDevice], float | Sequence[Point]]
     per_instance: bool = False  # whether NVML also has it for a single MIG instance
-    # returns the value by pod, given it as a whole; None where that is not known. No row of several values
-    # has it.
+    # returns the value by pod, given it as a whole; None where that is not known. Only for rows of one value.
     split: Callable[[OpenDevice, float], Split | None] | None = None
+
+
+def gauge(
+    name: MetricName,
+    help_: str,
+    source: str,
+    read: Callable[[OpenDevice], float | Sequence[Point]],
+    *,
+    within: MetricSet = MetricSet.FULL,
+    needs: str = "",
+) -> Row:
+    """A gauge with one name in all generations of DCGM."""
+    return Row(Metric(name, name, Kind.GAUGE, help_, source, within, needs), read)
 
 
 def split_by(

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from exporter.collectors import Point, Row
-from exporter.model import Kind, Metric, MetricName, MetricSet
+from exporter.collectors import Point, Row, gauge
+from exporter.model import Kind, Metric, MetricName
 from exporter.nvml.devices import OpenDevice
 from exporter.nvml.driverstate import WINDOW_S
 
@@ -62,81 +62,43 @@ ROWS = (
         ),
         read=OpenDevice.memory_clock_mhz,
     ),
-    Row(
-        Metric(
-            _MAX_SM,
-            _MAX_SM,
-            Kind.GAUGE,
-            "Highest SM clock",
-            "nvmlDeviceGetMaxClockInfo(NVML_CLOCK_SM)",
-            MetricSet.FULL,
-        ),
-        read=OpenDevice.max_sm_clock_mhz,
+    gauge(
+        _MAX_SM, "Highest SM clock", "nvmlDeviceGetMaxClockInfo(NVML_CLOCK_SM)", OpenDevice.max_sm_clock_mhz
     ),
-    Row(
-        Metric(
-            _MAX_MEM,
-            _MAX_MEM,
-            Kind.GAUGE,
-            "Highest memory clock",
-            "nvmlDeviceGetMaxClockInfo(NVML_CLOCK_MEM)",
-            MetricSet.FULL,
-        ),
-        read=OpenDevice.max_memory_clock_mhz,
+    gauge(
+        _MAX_MEM,
+        "Highest memory clock",
+        "nvmlDeviceGetMaxClockInfo(NVML_CLOCK_MEM)",
+        OpenDevice.max_memory_clock_mhz,
     ),
-    Row(
-        Metric(
-            _VIDEO,
-            _VIDEO,
-            Kind.GAUGE,
-            "Video engine clock frequency",
-            "nvmlDeviceGetClockInfo(NVML_CLOCK_VIDEO)",
-            MetricSet.FULL,
-        ),
-        read=OpenDevice.video_clock_mhz,
+    gauge(
+        _VIDEO,
+        "Video engine clock frequency",
+        "nvmlDeviceGetClockInfo(NVML_CLOCK_VIDEO)",
+        OpenDevice.video_clock_mhz,
     ),
-    Row(
-        Metric(
-            _MAX_VIDEO,
-            _MAX_VIDEO,
-            Kind.GAUGE,
-            "Highest video engine clock",
-            "nvmlDeviceGetMaxClockInfo(NVML_CLOCK_VIDEO)",
-            MetricSet.FULL,
-        ),
-        read=OpenDevice.max_video_clock_mhz,
+    gauge(
+        _MAX_VIDEO,
+        "Highest video engine clock",
+        "nvmlDeviceGetMaxClockInfo(NVML_CLOCK_VIDEO)",
+        OpenDevice.max_video_clock_mhz,
     ),
-    Row(
-        Metric(
-            _PSTATE,
-            _PSTATE,
-            Kind.GAUGE,
-            "Performance state (0 is the fastest)",
-            "nvmlDeviceGetPerformanceState",
-            MetricSet.FULL,
-        ),
-        read=OpenDevice.performance_state,
+    gauge(
+        _PSTATE,
+        "Performance state (0 is the fastest)",
+        "nvmlDeviceGetPerformanceState",
+        OpenDevice.performance_state,
     ),
-    Row(
-        Metric(
-            _REASONS,
-            _REASONS,
-            Kind.GAUGE,
-            "Reasons of reduced clocks (bit mask of nvmlClocksEventReason)",
-            "nvmlDeviceGetCurrentClocksEventReasons",
-            MetricSet.FULL,
-        ),
-        read=OpenDevice.clocks_event_reasons,
+    gauge(
+        _REASONS,
+        "Reasons of reduced clocks (bit mask of nvmlClocksEventReason)",
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        OpenDevice.clocks_event_reasons,
     ),
-    Row(
-        Metric(
-            _EVENTS,
-            _EVENTS,
-            Kind.GAUGE,
-            "Readings with reduced clocks within the window",
-            "nvmlDeviceGetCurrentClocksEventReasons, at each reading",
-            MetricSet.FULL,
-        ),
-        read=_events,
+    gauge(
+        _EVENTS,
+        "Readings with reduced clocks within the window",
+        "nvmlDeviceGetCurrentClocksEventReasons, at each reading",
+        _events,
     ),
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from exporter.collectors import Row
+from exporter.collectors import Row, gauge
 from exporter.model import Kind, Metric, MetricName, MetricSet
 from exporter.nvml.devices import OpenDevice
 from exporter.nvml.fieldvalues import Field
@@ -74,17 +74,12 @@ ROWS = (
         ),
         read=_reader(Field.REMAP_FAILURE),
     ),
-    Row(
-        Metric(
-            _PENDING,
-            _PENDING,
-            Kind.GAUGE,
-            "Whether memory rows wait for a reset to be remapped (0 or 1)",
-            f"nvmlDeviceGetFieldValues({Field.REMAP_PENDING.value})",
-            MetricSet.FULL,
-            needs=_AMPERE,
-        ),
-        read=_reader(Field.REMAP_PENDING),
+    gauge(
+        _PENDING,
+        "Whether memory rows wait for a reset to be remapped (0 or 1)",
+        f"nvmlDeviceGetFieldValues({Field.REMAP_PENDING.value})",
+        _reader(Field.REMAP_PENDING),
+        needs=_AMPERE,
     ),
     Row(
         Metric(

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from exporter.collectors import Point, Row
+from exporter.collectors import Point, gauge
 from exporter.errors import ReadingError, Reason
-from exporter.model import Kind, Metric, MetricName, MetricSet
+from exporter.model import MetricName, MetricSet
 from exporter.nvml.devices import OpenDevice
 
 
@@ -13,16 +13,16 @@ def _info(device: OpenDevice) -> Sequence[Point]:
         "model": device.record.model,
         "driver_version": device.driver_version,
         "cuda_version": device.cuda_version,
-        "vbios_version": _told(device.vbios_version),
-        "compute_capability": _told(device.compute_capability),
-        "numa_node": _told(lambda: ",".join(map(str, device.numa_nodes()))),
+        "vbios_version": _known(device.vbios_version),
+        "compute_capability": _known(device.compute_capability),
+        "numa_node": _known(lambda: ",".join(map(str, device.numa_nodes()))),
     }
     if device.shows_serial_number:
-        labels["serial"] = _told(device.serial_number)
+        labels["serial"] = _known(device.serial_number)
     return [Point(1, labels)]
 
 
-def _told(ask: Callable[[], str]) -> str:
+def _known(ask: Callable[[], str]) -> str:
     """An answer; empty where the driver has none. What fails otherwise fails the row."""
     try:
         return ask()
@@ -68,55 +68,37 @@ def _p2p(device: OpenDevice) -> Sequence[Point]:
     ]
 
 
-def _fact(name: str, help_: str, source: str, within: MetricSet = MetricSet.DEFAULT) -> Metric:
-    spelling = MetricName(name, "")
-    return Metric(spelling, spelling, Kind.GAUGE, help_, source, within=within)
-
-
 ROWS = (
-    Row(
-        _fact(
-            "gpu_info",
-            "Model, driver and firmware of the GPU; always 1",
-            "nvmlDeviceGetVbiosVersion, nvmlDeviceGetCudaComputeCapability, nvmlDeviceGetMemoryAffinity",
-        ),
+    gauge(
+        MetricName("gpu_info", ""),
+        "Model, driver and firmware of the GPU; always 1",
+        "nvmlDeviceGetVbiosVersion, nvmlDeviceGetCudaComputeCapability, nvmlDeviceGetMemoryAffinity",
         _info,
+        within=MetricSet.DEFAULT,
     ),
-    Row(
-        _fact(
-            "gpu_topology",
-            "A GPU of the same node, and how it is connected, as nvidia-smi topo -m says it; always 1",
-            "nvmlDeviceGetTopologyCommonAncestor, nvmlDeviceGetP2PStatus, nvmlDeviceGetNvLinkState",
-            MetricSet.FULL,
-        ),
+    gauge(
+        MetricName("gpu_topology", ""),
+        "A GPU of the same node, and how it is connected, as nvidia-smi topo -m says it; always 1",
+        "nvmlDeviceGetTopologyCommonAncestor, nvmlDeviceGetP2PStatus, nvmlDeviceGetNvLinkState",
         _topology,
     ),
-    Row(
-        Metric(
-            MetricName("DCGM_FI_DEV_VGPU_LICENSE_STATUS", ""),
-            MetricName("DCGM_FI_DEV_VGPU_LICENSE_STATUS", ""),
-            Kind.GAUGE,
-            "Whether the GPU is a licensed vGPU (0 or 1)",
-            "nvmlDeviceGetGridLicensableFeatures_v4",
-        ),
+    gauge(
+        MetricName("DCGM_FI_DEV_VGPU_LICENSE_STATUS", ""),
+        "Whether the GPU is a licensed vGPU (0 or 1)",
+        "nvmlDeviceGetGridLicensableFeatures_v4",
         OpenDevice.is_licensed,
+        within=MetricSet.DEFAULT,
     ),
-    Row(
-        _fact(
-            "DCGM_EXP_P2P_STATUS",
-            "NVLink state to another GPU of the node (0 is OK)",
-            "nvmlDeviceGetP2PStatus(NVML_P2P_CAPS_INDEX_NVLINK)",
-            MetricSet.FULL,
-        ),
+    gauge(
+        MetricName("DCGM_EXP_P2P_STATUS", ""),
+        "NVLink state to another GPU of the node (0 is OK)",
+        "nvmlDeviceGetP2PStatus(NVML_P2P_CAPS_INDEX_NVLINK)",
         _p2p,
     ),
-    Row(
-        _fact(
-            "DCGM_FI_DEV_MIG_MODE",
-            "Whether MIG mode is on (0 or 1)",
-            "nvmlDeviceGetMigMode",
-            MetricSet.FULL,
-        ),
+    gauge(
+        MetricName("DCGM_FI_DEV_MIG_MODE", ""),
+        "Whether MIG mode is on (0 or 1)",
+        "nvmlDeviceGetMigMode",
         OpenDevice.mig_mode,
     ),
 )

@@ -2,20 +2,12 @@
 
 from collections.abc import Callable
 
-from exporter.collectors import Row, split_by
+from exporter.collectors import Row, gauge, split_by
 from exporter.errors import ReadingError, Reason
 from exporter.model import Kind, Metric, MetricName, MetricSet
 from exporter.nvml.devices import OpenDevice
 
 _MIB = 1024 * 1024
-
-
-def _free(device: OpenDevice) -> float:
-    return device.memory().free
-
-
-def _used(device: OpenDevice) -> float:
-    return device.memory().used
 
 
 def _reserved(device: OpenDevice) -> float:
@@ -27,33 +19,15 @@ def _reserved(device: OpenDevice) -> float:
     return reserved
 
 
-def _total(device: OpenDevice) -> float:
-    return device.memory().total
-
-
 def _used_ratio(device: OpenDevice) -> float:
     memory = device.memory()
     return memory.used / (memory.total - _reserved(device))
 
 
-def _bar1_total(device: OpenDevice) -> float:
-    return device.bar1().total
-
-
-def _bar1_used(device: OpenDevice) -> float:
-    return device.bar1().used
-
-
-def _bar1_free(device: OpenDevice) -> float:
-    return device.bar1().free
-
-
 def _bar1(name: str, words: str, read: Callable[[OpenDevice], float]) -> Row:
     spelling = MetricName(f"DCGM_FI_DEV_BAR1_{name}", "MiB", per=_MIB, whole=True)
     source = f"nvmlDeviceGetBAR1MemoryInfo().bar1{name.capitalize()}"
-    return Row(
-        Metric(spelling, spelling, Kind.GAUGE, f"BAR1 memory {words}", source, within=MetricSet.FULL), read
-    )
+    return gauge(spelling, f"BAR1 memory {words}", source, read)
 
 
 ROWS = (
@@ -66,7 +40,7 @@ ROWS = (
             source="nvmlDeviceGetMemoryInfo_v2().free",
             within=MetricSet.MINIMAL,
         ),
-        read=_free,
+        read=lambda device: device.memory().free,
         per_instance=True,
     ),
     Row(
@@ -78,7 +52,7 @@ ROWS = (
             source="nvmlDeviceGetMemoryInfo_v2().used",
             within=MetricSet.MINIMAL,
         ),
-        read=_used,
+        read=lambda device: device.memory().used,
         per_instance=True,
         split=split_by(lambda use: use.memory_bytes),
     ),
@@ -101,7 +75,7 @@ ROWS = (
             help="Framebuffer memory in total",
             source="nvmlDeviceGetMemoryInfo_v2().total",
         ),
-        read=_total,
+        read=lambda device: device.memory().total,
         per_instance=True,
     ),
     Row(
@@ -116,7 +90,7 @@ ROWS = (
         read=_used_ratio,
         per_instance=True,
     ),
-    _bar1("TOTAL", "in total", _bar1_total),
-    _bar1("USED", "used", _bar1_used),
-    _bar1("FREE", "free", _bar1_free),
+    _bar1("TOTAL", "in total", lambda device: device.bar1().total),
+    _bar1("USED", "used", lambda device: device.bar1().used),
+    _bar1("FREE", "free", lambda device: device.bar1().free),
 )

@@ -1,13 +1,14 @@
 """The link to the host."""
 
-from exporter.collectors import Row
-from exporter.model import Kind, Metric, MetricName, MetricSet
+from collections.abc import Callable
+
+from exporter.collectors import Row, gauge
+from exporter.model import Kind, Metric, MetricName
 from exporter.nvml.devices import OpenDevice
 
 
-def _link(name: str, help_: str, source: str) -> Metric:
-    spelling = MetricName(f"DCGM_FI_DEV_{name}", "")
-    return Metric(spelling, spelling, Kind.GAUGE, help_, source, within=MetricSet.FULL)
+def _link(name: str, help_: str, source: str, read: Callable[[OpenDevice], float]) -> Row:
+    return gauge(MetricName(f"DCGM_FI_DEV_PCIE_{name}", ""), f"PCIe {help_}", f"nvmlDeviceGet{source}", read)
 
 
 ROWS = (
@@ -21,26 +22,15 @@ ROWS = (
         ),
         read=OpenDevice.pcie_replays,
     ),
-    Row(
-        _link(
-            "PCIE_LINK_GEN", "PCIe generation that the link runs at", "nvmlDeviceGetCurrPcieLinkGeneration"
-        ),
-        read=OpenDevice.pcie_generation,
+    _link(
+        "LINK_GEN", "generation that the link runs at", "CurrPcieLinkGeneration", OpenDevice.pcie_generation
     ),
-    Row(
-        _link(
-            "PCIE_MAX_LINK_GEN",
-            "PCIe generation that the link can run at",
-            "nvmlDeviceGetMaxPcieLinkGeneration",
-        ),
-        read=OpenDevice.max_pcie_generation,
+    _link(
+        "MAX_LINK_GEN",
+        "generation that the link can run at",
+        "MaxPcieLinkGeneration",
+        OpenDevice.max_pcie_generation,
     ),
-    Row(
-        _link("PCIE_LINK_WIDTH", "PCIe lanes that the link runs on", "nvmlDeviceGetCurrPcieLinkWidth"),
-        read=OpenDevice.pcie_lanes,
-    ),
-    Row(
-        _link("PCIE_MAX_LINK_WIDTH", "PCIe lanes that the link can run on", "nvmlDeviceGetMaxPcieLinkWidth"),
-        read=OpenDevice.max_pcie_lanes,
-    ),
+    _link("LINK_WIDTH", "lanes that the link runs on", "CurrPcieLinkWidth", OpenDevice.pcie_lanes),
+    _link("MAX_LINK_WIDTH", "lanes that the link can run on", "MaxPcieLinkWidth", OpenDevice.max_pcie_lanes),
 )

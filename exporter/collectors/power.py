@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from exporter.collectors import Row
+from exporter.collectors import Row, gauge
 from exporter.model import Kind, Metric, MetricName, MetricSet
 from exporter.nvml.devices import OpenDevice
 from exporter.nvml.fieldvalues import Field
@@ -10,21 +10,9 @@ from exporter.nvml.fieldvalues import Field
 _CONSTRAINTS = "nvmlDeviceGetPowerManagementLimitConstraints"
 
 
-def _lowest(device: OpenDevice) -> float:
-    return device.power_limit_bounds_mw().low
-
-
-def _highest(device: OpenDevice) -> float:
-    return device.power_limit_bounds_mw().high
-
-
-def _instant_mw(device: OpenDevice) -> float:
-    return device.field(Field.POWER_INSTANT_MW)
-
-
 def _limit(name: str, help_: str, source: str, read: Callable[[OpenDevice], float]) -> Row:
     spelling = MetricName(f"DCGM_FI_DEV_{name}", "W", per=1000)
-    return Row(Metric(spelling, spelling, Kind.GAUGE, help_, source, within=MetricSet.FULL), read)
+    return gauge(spelling, help_, source, read)
 
 
 ROWS = (
@@ -48,7 +36,7 @@ ROWS = (
             source=f"nvmlDeviceGetFieldValues({Field.POWER_INSTANT_MW.value})",
             within=MetricSet.FULL,
         ),
-        read=_instant_mw,
+        read=lambda device: device.field(Field.POWER_INSTANT_MW),
     ),
     Row(
         Metric(
@@ -71,14 +59,19 @@ ROWS = (
         ),
         read=OpenDevice.energy_mj,
     ),
+    _limit("POWER_MGMT_LIMIT", "Power limit", "nvmlDeviceGetPowerManagementLimit", OpenDevice.power_limit_mw),
     _limit(
-        "POWER_MGMT_LIMIT",
-        "Power limit",
-        "nvmlDeviceGetPowerManagementLimit",
-        OpenDevice.power_limit_mw,
+        "POWER_MGMT_LIMIT_MIN",
+        "Minimum power limit",
+        _CONSTRAINTS,
+        lambda device: device.power_limit_bounds_mw().low,
     ),
-    _limit("POWER_MGMT_LIMIT_MIN", "Minimum power limit", _CONSTRAINTS, _lowest),
-    _limit("POWER_MGMT_LIMIT_MAX", "Maximum power limit", _CONSTRAINTS, _highest),
+    _limit(
+        "POWER_MGMT_LIMIT_MAX",
+        "Maximum power limit",
+        _CONSTRAINTS,
+        lambda device: device.power_limit_bounds_mw().high,
+    ),
     _limit(
         "POWER_MGMT_LIMIT_DEF",
         "Default power limit",

@@ -1,10 +1,11 @@
-"""Who uses how much of a device: counters, so that the mean over any time is right however often they are scraped.
+"""Usage of a device: counters, so that the mean over any time is right however often they are scraped.
 
-Of each device, of each container that uses or holds it, and of what can be given to no container; the parts add up to
-the whole. What is behind them is gathered between the cycles (accountant.py, accounts/).
+Of the device, of each container that uses or holds it, and of no known container; the parts add up to the whole.
+The attributor gathers it between the cycles.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 from exporter.attribution.records import DeviceUsage, Usage, UsagePart
 from exporter.collectors import Point, Row
@@ -18,72 +19,57 @@ _ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
 _PROCESSES = (
     "nvmlDeviceGetComputeRunningProcesses, …GraphicsRunningProcesses, …MPSComputeRunningProcesses, /proc"
 )
-_Value = float | None
+_Value: TypeAlias = float | None
+_Read: TypeAlias = Callable[[OpenDevice], Sequence[Point]]
 
 
-def _row(
-    name: str,
-    unit: str,
-    help_: str,
-    source: str,
-    read: Callable[[OpenDevice], Sequence[Point]],
-    *,
-    kind: Kind = Kind.COUNTER,
-) -> Row:
+def _row(name: str, unit: str, help_: str, source: str, read: _Read, *, kind: Kind = Kind.COUNTER) -> Row:
     spelling = MetricName(name, unit)
     metric = Metric(spelling, spelling, kind, help=help_, source=source, within=MetricSet.DEFAULT)
     return Row(metric, read, per_instance=True)
 
 
-def _of_device(
-    *parts: UsagePart, get: Callable[[DeviceUsage], _Value]
-) -> Callable[[OpenDevice], Sequence[Point]]:
-    def read(device: OpenDevice) -> Sequence[Point]:
-        entry = device.account()
-        _require(entry, *parts)
+def _of_device(*parts: UsagePart, get: Callable[[DeviceUsage], _Value]) -> _Read:
+    def points(entry: DeviceUsage) -> Iterable[Point]:
         value = get(entry)
         return [] if value is None else [Point(value, {})]
 
-    return read
+    return _reader(parts, points)
 
 
-def _of_pods(*parts: UsagePart, get: Callable[[Usage], _Value]) -> Callable[[OpenDevice], Sequence[Point]]:
+def _of_pods(*parts: UsagePart, get: Callable[[Usage], _Value]) -> _Read:
+    def points(entry: DeviceUsage) -> Iterable[Point]:
+        for holder in sorted(entry.containers, key=lambda one: (one.namespace, one.pod, one.container)):
+            value = get(entry.containers[holder])
+            if value is not None:
+                yield Point(
+                    value, {"namespace": holder.namespace, "pod": holder.pod, "container": holder.container}
+                )
+
+    return _reader(parts, points)
+
+
+def _of_rest(*parts: UsagePart, get: Callable[[Usage], _Value]) -> _Read:
+    def points(entry: DeviceUsage) -> Iterable[Point]:
+        for reason, use in sorted(entry.unattributed.items()):
+            if (value := get(use)) is not None:
+                yield Point(value, {"reason": reason})
+
+    return _reader(parts, points)
+
+
+def _reader(parts: Sequence[UsagePart], points: Callable[[DeviceUsage], Iterable[Point]]) -> _Read:
+    """Read `points` unless one of the parts failed; a part that the device does not support is only absent."""
+
     def read(device: OpenDevice) -> Sequence[Point]:
         entry = device.account()
-        _require(entry, *parts)
-        return list(_pods_points(entry, get))
+        for part in parts:
+            error = entry.errors.get(part)
+            if error is not None and error.reason is not Reason.NOT_SUPPORTED:
+                raise error.with_traceback(None)  # each row raises it once
+        return list(points(entry))
 
     return read
-
-
-def _of_rest(*parts: UsagePart, get: Callable[[Usage], _Value]) -> Callable[[OpenDevice], Sequence[Point]]:
-    def read(device: OpenDevice) -> Sequence[Point]:
-        entry = device.account()
-        _require(entry, *parts)
-        return [
-            Point(value, {"reason": reason})
-            for reason, use in sorted(entry.unattributed.items())
-            if (value := get(use)) is not None
-        ]
-
-    return read
-
-
-def _pods_points(entry: DeviceUsage, get: Callable[[Usage], _Value]) -> Iterable[Point]:
-    for holder in sorted(entry.containers, key=lambda one: (one.namespace, one.pod, one.container)):
-        value = get(entry.containers[holder])
-        if value is not None:
-            yield Point(
-                value, {"namespace": holder.namespace, "pod": holder.pod, "container": holder.container}
-            )
-
-
-def _require(entry: DeviceUsage, *parts: UsagePart) -> None:
-    """That nothing went wrong with these; what a device cannot say is not wrong, but absent."""
-    for part in parts:
-        error = entry.errors.get(part)
-        if error is not None and error.reason is not Reason.NOT_SUPPORTED:
-            raise error.with_traceback(None)  # it is raised once per row
 
 
 def _source(device: OpenDevice) -> Sequence[Point]:

@@ -1,6 +1,6 @@
 """Temperatures of the GPU die and of its memory."""
 
-from exporter.collectors import Row
+from exporter.collectors import Row, gauge
 from exporter.model import Kind, Metric, MetricName, MetricSet
 from exporter.nvml.devices import OpenDevice, TemperatureThreshold
 
@@ -13,7 +13,7 @@ def _threshold(name: str, threshold: TemperatureThreshold, help_: str) -> Row:
 
     spelling = MetricName(f"DCGM_FI_DEV_{name}", "C")
     source = f"nvmlDeviceGetTemperatureThreshold({threshold.value})"
-    return Row(Metric(spelling, spelling, Kind.GAUGE, help_, source, within=MetricSet.FULL), read)
+    return gauge(spelling, help_, source, read)
 
 
 ROWS = (
@@ -48,16 +48,5 @@ ROWS = (
     _threshold(
         "MEM_MAX_OP_TEMP", TemperatureThreshold.MEMORY_MAXIMUM, "Maximum operating memory temperature"
     ),
-    Row(
-        Metric(
-            _FAN,
-            _FAN,
-            Kind.GAUGE,
-            "Fan speed",
-            "nvmlDeviceGetFanSpeed",
-            MetricSet.FULL,
-            needs="cards with a fan",
-        ),
-        read=OpenDevice.fan_percent,
-    ),
+    gauge(_FAN, "Fan speed", "nvmlDeviceGetFanSpeed", OpenDevice.fan_percent, needs="cards with a fan"),
 )

@@ -2,16 +2,6 @@
 
 from exporter.collectors import Row, split_by
 from exporter.model import Kind, Metric, MetricName, MetricSet
-from exporter.nvml.devices import OpenDevice
-
-
-def _gpu(device: OpenDevice) -> float:
-    return device.utilization().gpu
-
-
-def _memory(device: OpenDevice) -> float:
-    return device.utilization().memory
-
 
 ROWS = (
     Row(
@@ -23,7 +13,7 @@ ROWS = (
             source="nvmlDeviceGetUtilizationRates().gpu",
             within=MetricSet.MINIMAL,
         ),
-        read=_gpu,
+        read=lambda device: device.utilization().gpu,
         split=split_by(lambda use: use.recent_percent, lambda entry: entry.total.recent_percent),
     ),
     Row(
@@ -34,6 +24,6 @@ ROWS = (
             help="Memory utilization",
             source="nvmlDeviceGetUtilizationRates().memory",
         ),
-        read=_memory,
+        read=lambda device: device.utilization().memory,
     ),
 )

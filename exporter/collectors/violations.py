@@ -35,37 +35,25 @@ def _throttled(device: OpenDevice) -> Sequence[Point]:
     return found
 
 
-def _row(old: str, new: str, field: Field, reason: str) -> Row:
-    def read(device: OpenDevice) -> float:
-        return device.field(field)
+def _counter(old: MetricName, new: MetricName, field: Field, reason: str) -> Row:
+    source = f"nvmlDeviceGetFieldValues({field.value})"
+    metric = Metric(old, new, Kind.COUNTER, f"Time with clocks reduced {reason}", source, MetricSet.FULL)
+    return Row(metric, lambda device: device.field(field))
 
-    metric = Metric(
-        dcgm=MetricName(f"DCGM_FI_DEV_{old}_VIOLATION", "ns"),
-        dcgm_49=MetricName(f"DCGM_FI_DEV_GPU_{new}_THROTTLE_SECONDS_TOTAL", "s", per=_NS_PER_S),
-        kind=Kind.COUNTER,
-        help=f"Time with clocks reduced {reason}",
-        source=f"nvmlDeviceGetFieldValues({field.value})",
-        within=MetricSet.FULL,
+
+def _row(old: str, new: str, field: Field, reason: str) -> Row:
+    return _counter(
+        MetricName(f"DCGM_FI_DEV_{old}_VIOLATION", "ns"),
+        MetricName(f"DCGM_FI_DEV_GPU_{new}_THROTTLE_SECONDS_TOTAL", "s", per=_NS_PER_S),
+        field,
+        reason,
     )
-    return Row(metric, read)
 
 
 def _event(name: str, field: Field, reason: str) -> Row:
     """The same in the words of the clocks' event reasons, which newer drivers count one by one."""
-
-    def read(device: OpenDevice) -> float:
-        return device.field(field)
-
     spelling = MetricName(f"DCGM_FI_DEV_CLOCKS_EVENT_REASON_{name}_NS", "ns")
-    metric = Metric(
-        spelling,
-        spelling,
-        kind=Kind.COUNTER,
-        help=f"Time with clocks reduced {reason}",
-        source=f"nvmlDeviceGetFieldValues({field.value})",
-        within=MetricSet.FULL,
-    )
-    return Row(metric, read)
+    return _counter(spelling, spelling, field, reason)
 
 
 _SECONDS = MetricName("gpu_throttle_seconds_total", "s", per=_NS_PER_S)

@@ -92,8 +92,7 @@ FLAGS = (
         "-m --configmap-data",
         "DCGM_EXPORTER_CONFIGMAP_DATA",
         Refused(
-            "ConfigMaps are not read; mount it, and set --metrics-file to its file",
-            frozenset({"", "none"}),
+            "ConfigMaps are not read; mount it, and set --metrics-file to its file", frozenset({"", "none"})
         ),
     ),
     _value("--web-config-file", "DCGM_EXPORTER_WEB_CONFIG_FILE", Supported("--web-config-file PATH")),
@@ -105,10 +104,7 @@ FLAGS = (
     _value(
         "-r --remote-hostengine-info",
         "DCGM_REMOTE_HOSTENGINE_INFO",
-        Ignored(
-            "there is no host engine; the driver's library reads this machine's GPUs",
-            frozenset({""}),
-        ),
+        Ignored("there is no host engine; the driver's library reads this machine's GPUs", frozenset({""})),
     ),
     _value(
         "-p --cpu-devices",
@@ -161,11 +157,7 @@ FLAGS = (
         "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE",
         Ignored(_WINDOW, frozenset({"", "300000"})),
     ),
-    _switch(
-        "--fake-gpus",
-        "DCGM_EXPORTER_USE_FAKE_GPUS",
-        Ignored("only GPUs of a real driver are read"),
-    ),
+    _switch("--fake-gpus", "DCGM_EXPORTER_USE_FAKE_GPUS", Ignored("only GPUs of a real driver are read")),
     _switch("--enable-dcgm-log", "DCGM_EXPORTER_ENABLE_DCGM_LOG", Ignored("there is no DCGM to write a log")),
     _value(
         "--dcgm-log-level",
@@ -191,11 +183,7 @@ FLAGS = (
         "DCGM_EXPORTER_GPU_BIND_UNBIND_POLL_INTERVAL",
         Ignored("each reading, every --interval, detects added and removed GPUs", frozenset({""})),
     ),
-    _switch(
-        "--enable-pprof",
-        "DCGM_EXPORTER_ENABLE_PPROF",
-        Ignored("pprof profiles programs written in Go"),
-    ),
+    _switch("--enable-pprof", "DCGM_EXPORTER_ENABLE_PPROF", Ignored("pprof profiles programs written in Go")),
     _value(
         "--config-file",
         "DCGM_EXPORTER_CONFIG_FILE",
@@ -210,8 +198,7 @@ FLAGS = (
         "--max-concurrent-scrapes",
         "DCGM_EXPORTER_MAX_CONCURRENT_SCRAPES",
         Ignored(
-            "concurrent scrapes share one rendering, and their number is always limited",
-            frozenset({""}),
+            "concurrent scrapes share one rendering, and their number is always limited", frozenset({""})
         ),
     ),
     _switch(

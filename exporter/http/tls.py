@@ -82,9 +82,8 @@ def _load_identity(made: ssl.SSLContext, pems: Pems, where: str) -> None:
         with _as_file(pems.cert) as cert, _as_file(pems.key) as key:
             made.load_cert_chain(cert, key, _no_passphrase)
     except _EncryptedError:
-        raise ConfigFileError(
-            [f"{where}: key_file: is encrypted; write the key without a passphrase"]
-        ) from None
+        problem = "key_file: is encrypted; write the key without a passphrase"
+        raise ConfigFileError([f"{where}: {problem}"]) from None
     except ssl.SSLError as error:
         raise ConfigFileError([f"{where}: {_what(error)}"]) from None
 

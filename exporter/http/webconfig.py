@@ -16,11 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from exporter.errors import ConfigFileError
 
 if TYPE_CHECKING:
-    from yaml import (  # at run time only if there is a file: it takes 2 MiB
-        MappingNode,
-        ScalarNode,
-        SequenceNode,
-    )
+    # at run time only if there is a file: it takes 2 MiB
+    from yaml import MappingNode, ScalarNode, SequenceNode
 
     Node: TypeAlias = MappingNode | ScalarNode | SequenceNode
 
@@ -227,14 +224,8 @@ class _Reader:
         if len(self.problems) > before:
             return None
         pems = {name: self._pem(found, name, _line(tree), folder) for name in ("cert", "key", "client_ca")}
-        values = {name: value for name, value in found.items() if not name.startswith(("cert", "key"))}
-        values.pop("client_ca", None)
-        values.pop("client_ca_file", None)
-        values["client_auth"] = values.pop("client_auth_type", ClientAuth.NONE)
-        if "curve_preferences" in values:
-            values["curve"] = values.pop("curve_preferences")
-        if "cipher_suites" in values:
-            values["ciphers"] = values.pop("cipher_suites")
+        others = {name: value for name, value in found.items() if name.removesuffix("_file") not in pems}
+        values = {_TLS_NAMES.get(name, name): value for name, value in others.items()}
         cert, key = pems["cert"], pems["key"]
         if cert is None or key is None:
             return None
@@ -427,6 +418,8 @@ def _sans(tree: "Node") -> frozenset[str]:
     return frozenset(_texts(tree))
 
 
+_TLS_NAMES = {"client_auth_type": "client_auth", "curve_preferences": "curve", "cipher_suites": "ciphers"}
+"""Fields of `Tls` with another name than in the file."""
 _TLS: Mapping[str, _Parser] = {
     "cert": _text,
     "key": _text,

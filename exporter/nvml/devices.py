@@ -376,20 +376,15 @@ class OpenDevice:
     def _rates(self) -> Rates:
         """Every GPM metric since the cycle before, with a value or an error of its own."""
         instance = self.record.instance
-        if instance is None:
-            return self._host.gpm.rates(
-                self.key,
-                self.name,
-                self._handle,
-                lambda sample: pynvml.nvmlGpmSampleGet(self._handle, sample),
-            )
-        number = instance.gpu_instance_id
-        return self._host.gpm.rates(
-            self.key,
-            self.name,
-            self._parent,
-            lambda sample: pynvml.nvmlGpmMigSampleGet(self._parent, number, sample),
-        )
+        gpu = self._handle if instance is None else self._parent
+
+        def take(sample: Any) -> None:  # noqa: ANN401 - pynvml's
+            if instance is None:
+                pynvml.nvmlGpmSampleGet(gpu, sample)
+            else:
+                pynvml.nvmlGpmMigSampleGet(gpu, instance.gpu_instance_id, sample)
+
+        return self._host.gpm.rates(self.key, self.name, gpu, take)
 
     def rate(self, metric: GpmMetric) -> float:
         """A GPM metric since the cycle before, in percent or MiB/s."""

@@ -95,11 +95,7 @@ def _devices(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
 
 def _allocated(snapshot: Snapshot, scrape: Scrape) -> Family:
     """One series per device: the other families name the pods."""
-    family = Family(
-        "gpu_allocated",
-        "Whether a pod holds the device (1/0); absent if unknown.",
-        "gauge",
-    )
+    family = Family("gpu_allocated", "Whether a pod holds the device (1/0); absent if unknown.", "gauge")
     for sample in snapshot.samples:
         if sample.allocated is not None:
             labels = _own_labels(sample.device, _hostnames(scrape))

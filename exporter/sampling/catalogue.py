@@ -31,6 +31,10 @@ def _row(dcgm: str, dcgm_49: str, read: Callable[[Session, OpenDevice], str]) ->
     return LabelRow(Label(f"DCGM_FI_{dcgm}", f"DCGM_FI_{dcgm_49}"), read)
 
 
+def _inforom(dcgm: str, dcgm_49: str, part: str, ask: Callable[[Any], str]) -> LabelRow:
+    return _row(dcgm, dcgm_49, _asked(f"the InfoROM's {part} version", ask))
+
+
 DRIVER_VERSION = _row("DRIVER_VERSION", "SYSTEM_DRIVER_VERSION", lambda session, _: session.driver_version)
 
 LABELS = (
@@ -42,26 +46,10 @@ LABELS = (
     _row("DEV_UUID", "DEV_GPU_UUID", lambda _, device: device.record.uuid),
     _row("DEV_PCI_BUSID", "DEV_PCI_BUS_ID", lambda _, device: device.record.pci_bus_id),
     _row("DEV_VBIOS_VERSION", "DEV_VBIOS_VERSION", _asked("the VBIOS version", texts.vbios)),
-    _row(
-        "DEV_OEM_INFOROM_VER",
-        "DEV_INFOROM_OEM_VERSION",
-        _asked("the InfoROM's OEM version", texts.inforom_oem),
-    ),
-    _row(
-        "DEV_ECC_INFOROM_VER",
-        "DEV_INFOROM_ECC_VERSION",
-        _asked("the InfoROM's ECC version", texts.inforom_ecc),
-    ),
-    _row(
-        "DEV_POWER_INFOROM_VER",
-        "DEV_INFOROM_POWER_VERSION",
-        _asked("the InfoROM's power version", texts.inforom_power),
-    ),
-    _row(
-        "DEV_INFOROM_IMAGE_VER",
-        "DEV_INFOROM_IMAGE_VERSION",
-        _asked("the InfoROM's image version", texts.inforom_image),
-    ),
+    _inforom("DEV_OEM_INFOROM_VER", "DEV_INFOROM_OEM_VERSION", "OEM", texts.inforom_oem),
+    _inforom("DEV_ECC_INFOROM_VER", "DEV_INFOROM_ECC_VERSION", "ECC", texts.inforom_ecc),
+    _inforom("DEV_POWER_INFOROM_VER", "DEV_INFOROM_POWER_VERSION", "power", texts.inforom_power),
+    _inforom("DEV_INFOROM_IMAGE_VER", "DEV_INFOROM_IMAGE_VERSION", "image", texts.inforom_image),
 )
 
 

@@ -5,10 +5,12 @@ so that every list for dcgm-exporter works. Unknown fields are refused, all toge
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import difflib
+import functools
+import importlib.resources
+from collections.abc import Iterable, Mapping, Sequence
 
 from exporter.collectors import Collector, Row
-from exporter.dcgm.fields import fields, nearest
 from exporter.errors import ConfigFileError
 from exporter.model import Kind, Label, Metric, MetricName, Naming
 from exporter.sampling.catalogue import LABELS, EnabledCollectors, LabelRow
@@ -17,6 +19,8 @@ _LABEL = "label"
 _TYPES = (*(kind.value for kind in Kind), _LABEL)
 _COLUMNS = 3
 _NOT_SERVED = "not supported"
+_PREFIX = "DCGM_FI_"
+_OF_DCGM_EXPORTER = ("DCGM_EXP_", "DCGM_FI_EXP_")
 _NO_LABEL = "numbers, which cannot be labels"
 
 
@@ -85,7 +89,7 @@ class _List:
             )
             return
         found = self._known.get(entry.field)
-        same = _identity(found) if found else fields().get(entry.field, entry.field)
+        same = _identity(found) if found else dcgm_fields().get(entry.field, entry.field)
         first = self._first.setdefault(same, entry)
         if first is not entry:
             self.problems.append(_twice(entry, first))
@@ -93,7 +97,7 @@ class _List:
             self._metric(found.metric, entry)
         elif isinstance(found, LabelRow):
             self._label(found, entry)
-        elif entry.field in fields():
+        elif entry.field in dcgm_fields():
             self._skip(_NOT_SERVED, entry)
         else:
             self.problems.append(_unknown(entry, self._known))
@@ -146,8 +150,8 @@ def _known(collectors: Sequence[Collector]) -> Mapping[str, Row | LabelRow]:
         known |= {row.metric.dcgm.name: row, row.metric.dcgm_49.name: row}
     for label in LABELS:
         known |= {label.label.dcgm: label, label.label.dcgm_49: label}
-    by_field = {fields()[name]: row for name, row in known.items() if name in fields()}
-    return {name: by_field[field] for name, field in fields().items() if field in by_field} | known
+    by_field = {dcgm_fields()[name]: row for name, row in known.items() if name in dcgm_fields()}
+    return {name: by_field[field] for name, field in dcgm_fields().items() if field in by_field} | known
 
 
 def _identity(found: Row | LabelRow) -> str:
@@ -212,6 +216,26 @@ def _skipped(name: str, skipped: Mapping[str, Sequence[MetricLine]]) -> str:
 
 
 def _unknown(entry: MetricLine, known: Mapping[str, object]) -> str:
-    near = nearest(entry.field, [*known, *fields()])
+    near = _nearest(entry.field, [*known, *dcgm_fields()])
     hint = f"; did you mean {near}?" if near else ""
     return f"{entry.where}: {entry.field}: unknown field{hint}"
+
+
+@functools.cache
+def dcgm_fields() -> Mapping[str, str]:
+    """DCGM 4.6's name of a field by each of its names, also of fields that are not supported here."""
+    found: dict[str, str] = {}
+    text = importlib.resources.files("exporter.dcgm").joinpath("fields.txt").read_text()
+    for line in text.splitlines():
+        for word in () if line.startswith("#") else line.split():
+            names = [
+                name if name.startswith(_OF_DCGM_EXPORTER) else _PREFIX + name for name in word.split("=")
+            ]
+            found.update(dict.fromkeys(names, names[0]))
+    return found
+
+
+def _nearest(name: str, names: Iterable[str]) -> str | None:
+    """The closest of `names`; None if none is close."""
+    found = difflib.get_close_matches(name.upper(), list(names), n=1, cutoff=0.75)
+    return found[0] if found else None

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from exporter.dcgm import fields as dcgm_fields
 from exporter.sampling import catalogue
 from exporter.sampling.catalogue import LABELS
+from exporter.sampling.metricslist import dcgm_fields
 from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode
 from tests.exporter.rig import Ended, Exporter, Node, eventually, h100, reading
@@ -439,5 +439,5 @@ def test_dcgm_names_of_the_catalogue_are_dcgms() -> None:
     """The catalogue's and the labels' names of both generations are in the list of DCGM's fields."""
     ours = {name for metric in catalogue.metrics() for name in (metric.dcgm.name, metric.dcgm_49.name)}
     ours |= {name for row in LABELS for name in (row.label.dcgm, row.label.dcgm_49)}
-    unknown = {name for name in ours if name.startswith("DCGM_")} - dcgm_fields.fields().keys()
+    unknown = {name for name in ours if name.startswith("DCGM_")} - dcgm_fields().keys()
     assert unknown == set()
