@@ -1,1 +1,1 @@
-"""What dcgm-exporter and DCGM call things: their flags, and the names of all of their fields. Pure tables."""
+"""The flags of dcgm-exporter; fields.txt lists the names of all fields of DCGM. Must not know NVML."""
