@@ -7,6 +7,7 @@ once.
 import argparse
 import contextlib
 import ctypes
+import errno
 import gc
 import importlib
 import importlib.metadata
@@ -89,10 +90,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except Exception as error:
         logging.getLogger(__name__).debug("traceback", exc_info=True)
-        problem = (
-            f"internal error: {type(error).__name__}: {error}: a bug in gpu-rightsizer, please report it"
-        )
-        complain(f"{problem}; --log-level debug shows where")
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            complain(f"writing {error.filename or 'the output'}: {error.strerror}")
+        else:
+            problem = f"internal error: {type(error).__name__}: {error}: a bug in gpu-rightsizer"
+            complain(f"{problem}, please report it; --log-level debug shows where")
         return 1
     return code
 

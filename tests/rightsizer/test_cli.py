@@ -96,6 +96,14 @@ def test_log_level_of_the_environment_is_checked(
     assert '--log-level "warn": must be one of' in capsys.readouterr().err
 
 
+def test_output_to_a_full_disk_is_not_an_internal_error() -> None:
+    """The reason is named; exit code 1."""
+    with pathlib.Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "rightsizer", "doctor", "--roles"]
+        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (run.returncode, run.stderr) == (1, "error: writing the output: No space left on device\n")
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_script_names_the_program(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each shell gets a script that completes gpu-rightsizer."""
