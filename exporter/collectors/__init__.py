@@ -1,7 +1,7 @@
-"""What is read, in families: each file in this package is one collector, and its `ROWS` say all about it.
+"""The collectors: each file in this package is one, defined by its `ROWS`.
 
-To add a metric, add a row; to add a family, add a file: catalog finds it. This file knows how any collector is run:
-it owns timing, success and failures, so that the collectors own none of them.
+To add a metric, add a row; to add a collector, add a file: `catalogue` finds it. This file runs collectors: it owns
+timing, success and failures.
 """
 
 import dataclasses
@@ -76,7 +76,7 @@ def split_by(
 
 
 def if_there(read: Callable[[OpenDevice], float]) -> Callable[[OpenDevice], Sequence[Point]]:
-    """What `read` gets, or nothing, and no word of it: for parts of which most cards have fewer than have names."""
+    """The value of `read`, or no point if unsupported: for parts that most cards have in smaller numbers."""
 
     def read_if_there(device: OpenDevice) -> Sequence[Point]:
         try:
@@ -113,7 +113,7 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CollectorResult:
-    """What one collector got from one device, and how long that took in seconds."""
+    """Readings of one collector from one device, and the duration in seconds."""
 
     collector: str
     readings: tuple[Reading, ...]

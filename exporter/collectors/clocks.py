@@ -1,4 +1,4 @@
-"""Clock frequencies, and what holds them down."""
+"""Clock frequencies, and the reasons of reduced ones."""
 
 from collections.abc import Sequence
 
@@ -32,7 +32,7 @@ _EVENT_NAMES = {
 
 
 def _events(device: OpenDevice) -> Sequence[Point]:
-    """As dcgm-exporter counts: each reading counts for each reason that holds then; what has not been is absent."""
+    """As in dcgm-exporter: a reading counts for each of its reasons; a reason without readings is absent."""
     window = str(round(WINDOW_S * 1000))
     return [
         Point(count, {"clock_event": _EVENT_NAMES[bit], "window_size_in_ms": window})

@@ -21,7 +21,7 @@ def _counter(name: str, unit: str, field: Field, help_: str) -> Row:
 
 
 def _retired(name: str, name_49: str, unit: str, field: Field, help_: str) -> Row:
-    """What older cards do instead of remapping rows."""
+    """Older cards retire pages instead of remapping rows."""
     metric = Metric(
         MetricName(f"DCGM_FI_DEV_RETIRED_{name}", unit),
         MetricName(f"DCGM_FI_DEV_PAGE_RETIRED_{name_49}", unit),

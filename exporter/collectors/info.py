@@ -1,4 +1,4 @@
-"""What a GPU is, how it is set up and where it sits: hardly ever changes while the driver is loaded."""
+"""Identity, setup and topology of a GPU: rarely changes while the driver is loaded."""
 
 from collections.abc import Callable, Sequence
 
@@ -23,7 +23,7 @@ def _info(device: OpenDevice) -> Sequence[Point]:
 
 
 def _known(ask: Callable[[], str]) -> str:
-    """An answer; empty where the driver has none. What fails otherwise fails the row."""
+    """The answer; empty if the driver has none. Any other failure fails the row."""
     try:
         return ask()
     except ReadingError as error:

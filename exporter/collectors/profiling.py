@@ -1,6 +1,6 @@
-"""What the engines really did, from the card's own counters: per GPU and per MIG instance, on Hopper and later.
+"""Activity of the engines by the card's counters: per GPU and per MIG instance, on Hopper and later.
 
-Unlike utilization.py's share of time in which anything ran, these say how much of the card was at work.
+Unlike the share of time in utilization.py, it shows the share of the card that was active.
 """
 
 from collections.abc import Callable

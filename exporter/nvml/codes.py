@@ -47,7 +47,7 @@ def translate(what: str, error: pynvml.NVMLError) -> ReadingError:
 
 
 def asking(what: str, call: Callable[[], T]) -> T:
-    """What `call` returns; `what` names the reading in the error."""
+    """The result of `call`; `what` names the reading in the error."""
     try:
         return call()
     except pynvml.NVMLError as error:

@@ -1,7 +1,7 @@
 """A GPU or MIG instance in one sampling cycle, with NVML's readings. Each reading may raise ReadingError.
 
-Values are in NVML's units and not yet named: what a reading is called and in which unit it is published is the
-collectors' business. Objects live for one cycle: handles are never kept, because MIG can be reconfigured in between.
+Values are in NVML's units; the collectors know the metrics' names and units.
+Objects live for one cycle: handles are never kept, because MIG can be reconfigured in between.
 """
 
 import enum
@@ -333,7 +333,7 @@ class OpenDevice:
 
     @reading("traffic of each NVLink")
     def _links(self) -> list[Any]:
-        """What each link has sent, then what each has received; with a value or an error of its own."""
+        """Data sent by each link, then data received by each; each has its own value or error."""
         return list(pynvml.nvmlDeviceGetFieldValues(self._handle, link_requests()))
 
     def link_kib_per_s(self, link: int) -> float:
@@ -346,7 +346,7 @@ class OpenDevice:
         return self._host.increases.rate(f"{self.key}/link {link}", what, value, int(sent.timestamp))
 
     def observe(self) -> Observation:
-        """What it did since it was last asked this."""
+        """Its activity since the previous call."""
         instance = self.record.instance
         return self._host.meter.observe(
             MeterTarget(
@@ -394,7 +394,7 @@ class OpenDevice:
         return value
 
     def text(self, what: str, ask: Callable[[Any], str]) -> str:
-        """What `ask` gets in words from NVML's handle."""
+        """The text that `ask` reads by NVML's handle."""
         return text(f"reading {what} of {self.name}", lambda: ask(self._handle))
 
     def instances(self) -> "tuple[OpenDevice, ...]":

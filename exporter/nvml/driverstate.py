@@ -1,4 +1,4 @@
-"""What an open device shares with the others of its session, and what outlives the cycle that it was opened in."""
+"""State that the open devices of a session share, and that outlives a cycle."""
 
 import collections
 import dataclasses

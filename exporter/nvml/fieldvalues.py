@@ -71,7 +71,7 @@ _MEMBERS = {
 
 
 def number(field: pynvml.c_nvmlFieldValue_t) -> float:
-    """The number in a field value, whose type it states; raises NVMLError where the driver has none."""
+    """The number in a field value, by its type; raises NVMLError if the driver has none."""
     if field.nvmlReturn != pynvml.NVML_SUCCESS:
         raise pynvml.NVMLError(field.nvmlReturn)
     member = _MEMBERS.get(field.valueType)

@@ -70,7 +70,7 @@ class Gpm:
         self._last: dict[str, Any] = {}
 
     def rates(self, key: str, name: str, handle: Any, take: Callable[[Any], object]) -> Rates:  # noqa: ANN401
-        """What a device did since it was last asked for. `take`: fills a sample from the device."""
+        """Activity of a device since the previous call. `take`: fills a sample from the device."""
         what = f"reading performance counters of {name}"
         asking(what, lambda: _require_support(handle))
         sample = asking(what, pynvml.nvmlGpmSampleAlloc)

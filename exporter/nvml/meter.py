@@ -61,7 +61,7 @@ class _Busy:
 
 @dataclasses.dataclass(slots=True)
 class _State:
-    """What is remembered of a device."""
+    """State of a device between samples."""
 
     last_us: int | None = None  # the end of the newest sample; None before the first
     period_us: int = _PERIOD_US  # how far apart samples are
@@ -179,7 +179,7 @@ class _Known:
         self._errors = errors
 
     def get(self, part: UsagePart, what: str, ask: Callable[[], T]) -> T | None:
-        """What `ask` returns; None where the driver has an error instead."""
+        """The result of `ask`; None if the driver returns an error."""
         try:
             return asking(f"reading {what} of {self._name}", ask)
         except ReadingError as error:

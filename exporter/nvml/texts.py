@@ -1,7 +1,4 @@
-"""What a card says about itself in words: its serial number, its brand, the versions of its firmware.
-
-Must not know what the words are used for.
-"""
+"""Texts of a card: serial number, brand, firmware versions. Must not know their use."""
 
 from typing import Any
 

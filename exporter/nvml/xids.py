@@ -35,7 +35,7 @@ class _Count:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class XidCount:
-    """What is known of one code on one device."""
+    """Errors of one code on one device."""
 
     total: int  # errors since the exporter started
     recent: int  # errors within the window
@@ -121,7 +121,7 @@ class XidWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it; a thread whose driver call hangs is left behind."""
+        """End it, without waiting for a thread in a hung driver call."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(4 * _WAIT_MS / 1000)
