@@ -456,7 +456,7 @@ def _fresh(home: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[s
     return subprocess.run(
         [sys.executable, "-m", "rightsizer", *arguments],
         env={"HOME": str(home), "PATH": os.environ["PATH"]},
-        cwd=pathlib.Path(__file__).parents[2],
+        cwd=pathlib.Path(__file__).parents[3],
         capture_output=True,
         text=True,
         timeout=100,
