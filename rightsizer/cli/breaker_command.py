@@ -16,7 +16,7 @@ from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.planning.breaker import (
     Pause,
-    Scope,
+    AcceptedScope,
     State,
     accepted,
     closed,
@@ -73,7 +73,7 @@ def _accept(arguments: argparse.Namespace, cluster: Cluster, store: ControlState
     loaded = load(pathlib.Path(arguments.policy))
     own = arguments.state_namespace
     fleet = build_fleet(read_cluster(cluster, RECORDABLE_KINDS, state_namespace=own))
-    scope = Scope(utc_now(), eligible(PolicyEvaluator(loaded.policy, fleet, at=utc_now(), own=own)))
+    scope = AcceptedScope(utc_now(), eligible(PolicyEvaluator(loaded.policy, fleet, at=utc_now(), own=own)))
     return store.change(lambda state: accepted(state, scope))
 
 

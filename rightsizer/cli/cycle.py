@@ -29,7 +29,7 @@ from rightsizer.kinds import pause_for
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.lease import Lease
 from rightsizer.model import Action, Decision, Fleet, Outcome, Plan, Result
-from rightsizer.planning.breaker import Scope, accepted
+from rightsizer.planning.breaker import AcceptedScope, accepted
 
 log = logging.getLogger(__name__)
 
@@ -127,8 +127,8 @@ def accept_first(session: Session, plan: Plan) -> None:
         session.store.change(lambda state: state if state.scope else accepted(state, _scope(plan)))
 
 
-def _scope(plan: Plan) -> Scope:
-    return Scope(utc_now().replace(microsecond=0), dict(plan.eligible))
+def _scope(plan: Plan) -> AcceptedScope:
+    return AcceptedScope(utc_now().replace(microsecond=0), dict(plan.eligible))
 
 
 def acting_on(session: Session, plan: Plan, context: RunContext, gate: ActionGate) -> Acting:

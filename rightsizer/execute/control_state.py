@@ -13,7 +13,7 @@ from rightsizer.kube.configmaps import Changes, ConfigMap, Texts
 from rightsizer.model import Blocker, BlockerCode, Outcome, Result
 from rightsizer.planning.breaker import (
     NOTHING,
-    Opening,
+    BreakerTrip,
     State,
     counted,
     opened,
@@ -136,7 +136,7 @@ class ActionGate:
 
     def _count(self, result: Result, words: str) -> None:
         many = f"{self._settings.maxErrors} errors in a row, the last: {words}"
-        opening = Opening(self._clock(), BlockerCode.ERRORS, many, self._run)
+        opening = BreakerTrip(self._clock(), BlockerCode.ERRORS, many, self._run)
 
         def count(state: State) -> State:
             latch = counted(state.latch, result, self._settings, opening)
@@ -150,5 +150,5 @@ class ActionGate:
         Raises:
             ClusterError: It could not be kept.
         """
-        opening = Opening(self._clock(), trip.code, trip.message, self._run)
+        opening = BreakerTrip(self._clock(), trip.code, trip.message, self._run)
         self._store.change(lambda state: State(opened(state.latch, opening), state.pauses, state.scope))

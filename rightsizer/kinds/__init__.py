@@ -6,7 +6,7 @@ subresource, where that is known; otherwise it is advised on, never touched.
 
 from rightsizer.kinds import appwrapper, argo, control_objects, core, kubeflow, ray, serving, sigs, volcano
 from rightsizer.kinds.fields import Field, Value
-from rightsizer.kinds.kind import Kind, Pause, scaled
+from rightsizer.kinds.kind import Kind, PauseSupport, scaled
 from rightsizer.kube.owner_kinds import OwnerKind
 from rightsizer.model import Action, ObjectRef, Proposal, Scalable, Workload
 
@@ -87,7 +87,7 @@ def is_ours_to_do(workload: Workload, action: Action, proposal: Proposal | None)
     return bool(row.containers) or pause_for(workload, proposal) is not None
 
 
-def pause_for(workload: Workload, proposal: Proposal | None) -> Pause | None:
+def pause_for(workload: Workload, proposal: Proposal | None) -> PauseSupport | None:
     """What a proposal stops a workload for, to let it go on with less; None where nothing has to stop for it."""
     row = row_of(workload)
     if row is None or workload.lever is not None or proposal is None or proposal.gpus_per_pod is None:

@@ -5,7 +5,7 @@ https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/
 
 from rightsizer.kinds.edits import NAMED, Path
 from rightsizer.kinds.fields import REPLICAS
-from rightsizer.kinds.kind import Kind, Pause, RolloutPrecondition, Steering, Stop, scaled, suspended
+from rightsizer.kinds.kind import Kind, PauseSupport, RolloutPrecondition, Steering, Stop, scaled, suspended
 from rightsizer.model import Action
 
 TEMPLATE: Path = ("spec", "template", "spec", "containers", NAMED)
@@ -93,7 +93,7 @@ KINDS = (
         lost="work since the last checkpoint of every unfinished pod; activeDeadlineSeconds starts again",
         stop=suspended(),
         # KEP-5440. One that never ran is in no plan: of what it would use nothing is known, so it stays as it is.
-        pause=Pause((TEMPLATE,), since=36),
+        pause=PauseSupport((TEMPLATE,), since=36),
         classes=(TEMPLATE_CLASS,),
     ),
     # Stopped along with a Job that it made, once another one of its is stopped already. It goes on by its schedule.

@@ -85,12 +85,12 @@ class Steering(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Pause:
-    """Containers that only change while their workload is stopped: it is, for that, and goes on with what it is left.
+class PauseSupport:
+    """Containers that can only change while their workload is suspended.
 
     Attributes:
-        containers: Where they are declared, as patterns.
-        since: Of Kubernetes 1.since on the API server lets them change.
+        containers: Their paths, as patterns.
+        since: Minor version of Kubernetes that first allows the change.
     """
 
     containers: tuple[Path, ...]
@@ -149,7 +149,7 @@ class Kind:
     first: Path = ()
     containers: tuple[Path, ...] = ()
     rolls: tuple[RolloutPrecondition, ...] = ()
-    pause: Pause | None = None
+    pause: PauseSupport | None = None
     needs: Path = ()
     groups: Groups | None = None
     unless: tuple[BlockingField, ...] = ()

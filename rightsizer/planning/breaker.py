@@ -23,7 +23,7 @@ FEWEST_NODES = 3
 """Minimum number of unready nodes that opens the breaker, whatever the share."""
 
 
-class Opening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BreakerTrip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When and why the breaker opened, and in which run."""
 
     at: Instant
@@ -48,7 +48,7 @@ class Cleared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Latch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The breaker: open if `trip` is set; `errors` counts consecutive errors over all runs."""
 
-    trip: Opening | None = None
+    trip: BreakerTrip | None = None
     errors: Annotated[int, msgspec.Meta(ge=0)] = 0
     cleared: Cleared | None = None
 
@@ -72,7 +72,7 @@ class Pause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{where} is paused{until} since {_clock(self.at)}: {self.reason}"
 
 
-class Scope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AcceptedScope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The number of eligible workloads per rule that an operator accepted."""
 
     at: Instant
@@ -88,7 +88,7 @@ class State:
 
     latch: Latch = dataclasses.field(default_factory=Latch)
     pauses: tuple[Pause, ...] = ()
-    scope: Scope | None = None
+    scope: AcceptedScope | None = None
 
 
 NOTHING = State()
@@ -105,15 +105,15 @@ def parse_state(texts: Mapping[str, str]) -> State:
     try:
         latch = _decoded(texts.get("breaker.json"), Latch) or Latch()
     except ValueError as error:
-        latch = Latch(Opening(_UNKNOWN_TIME, BlockerCode.UNREADABLE, f"breaker.json {error}"))
+        latch = Latch(BreakerTrip(_UNKNOWN_TIME, BlockerCode.UNREADABLE, f"breaker.json {error}"))
     try:
         pauses = tuple(_decoded(texts.get("pauses.json"), list[Pause]) or ())
     except ValueError as error:
         pauses = (Pause(_UNKNOWN_TIME, f"pauses.json {error}"),)
     try:
-        scope = _decoded(texts.get("scope.json"), Scope)
+        scope = _decoded(texts.get("scope.json"), AcceptedScope)
     except ValueError:
-        scope = Scope(_UNKNOWN_TIME, {})
+        scope = AcceptedScope(_UNKNOWN_TIME, {})
     return State(latch, pauses, scope)
 
 
@@ -177,7 +177,7 @@ def eligible(rulebook: PolicyEvaluator) -> dict[str, int]:
 
 
 def trips(
-    settings: Breaker, fleet: Fleet, *, now: Mapping[str, int], accepted: Scope | None
+    settings: Breaker, fleet: Fleet, *, now: Mapping[str, int], accepted: AcceptedScope | None
 ) -> Iterator[Blocker]:
     """What opens the breaker: too many unready nodes, or many more eligible workloads than accepted.
 
@@ -208,12 +208,12 @@ def trips(
         )
 
 
-def opened(latch: Latch, opening: Opening) -> Latch:
+def opened(latch: Latch, opening: BreakerTrip) -> Latch:
     """Open the breaker; the first reason stays."""
     return latch if latch.trip else msgspec.structs.replace(latch, trip=opening)
 
 
-def counted(latch: Latch, result: Result, settings: Breaker, opening: Opening) -> Latch:
+def counted(latch: Latch, result: Result, settings: Breaker, opening: BreakerTrip) -> Latch:
     """Count consecutive errors; a successful change resets the count.
 
     Args:
@@ -237,7 +237,7 @@ def closed(latch: Latch, at: datetime.datetime, reason: str) -> Latch:
     return Latch(cleared=Cleared(at, reason)) if latch.trip or latch.errors else latch
 
 
-def accepted(state: State, scope: Scope) -> State:
+def accepted(state: State, scope: AcceptedScope) -> State:
     """Accept a scope; a breaker that opened because of growth closes."""
     latch = state.latch
     if latch.trip and latch.trip.cause is BlockerCode.GROWTH:

@@ -13,9 +13,9 @@ from rightsizer.model import Blocker, BlockerCode, Fleet, Mode, Node, Result
 from rightsizer.planning.breaker import (
     NOTHING,
     Latch,
-    Opening,
+    BreakerTrip,
     Pause,
-    Scope,
+    AcceptedScope,
     State,
     accepted,
     closed,
@@ -34,7 +34,7 @@ from rightsizer.policy.schema import Breaker
 from tests.rightsizer.build import AT, all_idle, judged, policy, rule, workload
 
 HOUR = datetime.timedelta(hours=1)
-ERROR = Opening(AT, BlockerCode.ERRORS, "too many")
+ERROR = BreakerTrip(AT, BlockerCode.ERRORS, "too many")
 SETTINGS = Breaker()
 
 
@@ -63,7 +63,7 @@ def test_breaker_consecutive_errors_opens(results: list[Result], is_open: bool) 
 @hypothesis.given(st.lists(st.sampled_from(Result), max_size=30))
 def test_breaker_once_open_keeps_first_reason(results: list[Result]) -> None:
     """Whatever comes after, the first reason stays."""
-    first = Opening(AT - HOUR, BlockerCode.NODES, "nodes are away")
+    first = BreakerTrip(AT - HOUR, BlockerCode.NODES, "nodes are away")
     latch = _after(results, opened(Latch(), first))
     assert latch.trip == first
     assert opened(latch, ERROR).trip == first
@@ -101,7 +101,7 @@ def test_breaker_growth_over_accepted_scope_opens(
     before: dict[str, int], now: dict[str, int], opens: bool
 ) -> None:
     """By rule: what leaves one rule does not make up for what comes under another."""
-    found = list(trips(SETTINGS, _fleet(1, 0), now=now, accepted=Scope(AT, before)))
+    found = list(trips(SETTINGS, _fleet(1, 0), now=now, accepted=AcceptedScope(AT, before)))
     assert [trip.code for trip in found] == ([BlockerCode.GROWTH] if opens else [])
 
 
@@ -112,8 +112,8 @@ def test_breaker_without_accepted_scope_stays_closed() -> None:
 
 def test_breaker_accepted_scope_closes_growth_only() -> None:
     """A breaker that is open for errors stays open."""
-    scope = Scope(AT, {"a": 40})
-    by_scope = State(Latch(Opening(AT, BlockerCode.GROWTH, "more")), scope=Scope(AT, {}))
+    scope = AcceptedScope(AT, {"a": 40})
+    by_scope = State(Latch(BreakerTrip(AT, BlockerCode.GROWTH, "more")), scope=AcceptedScope(AT, {}))
     assert accepted(by_scope, scope).latch.trip is None
     by_errors = State(Latch(ERROR))
     assert accepted(by_errors, scope) == State(Latch(ERROR), scope=scope)
@@ -188,14 +188,14 @@ def test_state_unreadable_stops_everything(key: str, text: str) -> None:
 @pytest.mark.parametrize("text", BROKEN)
 def test_state_unreadable_scope_accepts_nothing(text: str) -> None:
     """So whatever is eligible is more than was accepted."""
-    assert parse_state({"scope.json": text}).scope == Scope(
+    assert parse_state({"scope.json": text}).scope == AcceptedScope(
         datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC), {}
     )
 
 
 def test_state_written_and_parsed_is_equal() -> None:
     """Through its documents; what is not there is left out."""
-    state = State(opened(Latch(errors=2), ERROR), (_pause("a", AT + HOUR),), Scope(AT, {"a": 1}))
+    state = State(opened(Latch(errors=2), ERROR), (_pause("a", AT + HOUR),), AcceptedScope(AT, {"a": 1}))
     texts = {key: text for key, text in state_texts(state).items() if text is not None}
     assert all(json.loads(text) for text in texts.values())
     assert parse_state(texts) == state
