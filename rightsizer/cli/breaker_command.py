@@ -15,8 +15,8 @@ from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.planning.breaker import (
-    Pause,
     AcceptedScope,
+    Pause,
     State,
     accepted,
     closed,

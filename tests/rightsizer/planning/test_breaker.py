@@ -12,10 +12,10 @@ import pytest
 from rightsizer.model import Blocker, BlockerCode, Fleet, Mode, Node, Result
 from rightsizer.planning.breaker import (
     NOTHING,
-    Latch,
-    BreakerTrip,
-    Pause,
     AcceptedScope,
+    BreakerTrip,
+    Latch,
+    Pause,
     State,
     accepted,
     closed,
