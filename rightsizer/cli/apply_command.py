@@ -22,7 +22,7 @@ from rightsizer.cli.cycle import (
 from rightsizer.cli.flag_values import span_of
 from rightsizer.cli.messages import note
 from rightsizer.cli.options import wants_colour
-from rightsizer.cli.plan_session import Interrupts, Session, confirmed, require_answer, utc_now
+from rightsizer.cli.plan_session import Interrupts, PlanSession, confirmed, require_answer, utc_now
 from rightsizer.cli.reporter import Telling, require_writable
 from rightsizer.errors import ConfigurationError
 from rightsizer.execute.control_state import ActionGate
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     span_s = span_of("--verify-for", arguments.verify_for).total_seconds()
     require_answer(arguments)
     require_writable(arguments.save)
-    session = Session(arguments)
+    session = PlanSession(arguments)
     telling = Telling(arguments, session.run, undo=f"gpu-rightsizer undo --run {session.run}")
     with contextlib.ExitStack() as stack:
         context = run_context_of(arguments, session, stack)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from rightsizer.changes.memory import MemoryStore
 from rightsizer.cli.connection import cluster_settings
 from rightsizer.cli.messages import complain
-from rightsizer.cli.plan_session import Session, utc_now
+from rightsizer.cli.plan_session import PlanSession, utc_now
 from rightsizer.errors import ConfigurationError, RequestRefused, RightsizerError
 from rightsizer.execute.control_state import ActionGate, ControlStateStore
 from rightsizer.execute.deletion_cost import unsteer_left
@@ -37,7 +37,7 @@ _LEASE_TIMEOUT_S = 5.0
 
 
 def run_context_of(
-    arguments: argparse.Namespace, session: Session, stack: contextlib.ExitStack
+    arguments: argparse.Namespace, session: PlanSession, stack: contextlib.ExitStack
 ) -> RunContext:
     """What every write of a run needs; the journal is closed with the stack."""
     journal = Journal(pathlib.Path(arguments.journal), session.run, utc_now) if arguments.journal else None
@@ -66,7 +66,7 @@ def lease_of(arguments: argparse.Namespace, token: str) -> Lease:
     return Lease(quick, arguments.state_namespace, identity, monotonic=time.monotonic, clock=utc_now)
 
 
-def require_state(session: Session) -> None:
+def require_state(session: PlanSession) -> None:
     """Who may not know whether it is paused, or what was changed lately, does nothing.
 
     Raises:
@@ -101,7 +101,7 @@ def counted(gate: ActionGate) -> Iterator[None]:
         raise
 
 
-def planned(session: Session, gate: ActionGate, *, accept_growth: bool) -> Plan:
+def planned(session: PlanSession, gate: ActionGate, *, accept_growth: bool) -> Plan:
     """The plan, by the scope as it is accepted now; what opens the breaker opens it, since this is no mere plan."""
     plan = session.observe()
     if accept_growth:
@@ -112,7 +112,7 @@ def planned(session: Session, gate: ActionGate, *, accept_growth: bool) -> Plan:
     return plan
 
 
-def found_open(session: Session) -> bool:
+def found_open(session: PlanSession) -> bool:
     """Whether the breaker is open by now, saying so: a CronJob that can do nothing must not look well."""
     trip = session.store.read().latch.trip
     if trip is not None:
@@ -121,7 +121,7 @@ def found_open(session: Session) -> bool:
     return trip is not None
 
 
-def accept_first(session: Session, plan: Plan) -> None:
+def accept_first(session: PlanSession, plan: Plan) -> None:
     """What the first run of a policy may act upon is what its operator wanted; afterwards growth is asked about."""
     if plan.policy_hash:
         session.store.change(lambda state: state if state.scope else accepted(state, _scope(plan)))
@@ -131,7 +131,7 @@ def _scope(plan: Plan) -> AcceptedScope:
     return AcceptedScope(utc_now().replace(microsecond=0), dict(plan.eligible))
 
 
-def acting_on(session: Session, plan: Plan, context: RunContext, gate: ActionGate) -> Acting:
+def acting_on(session: PlanSession, plan: Plan, context: RunContext, gate: ActionGate) -> Acting:
     """What it takes to carry out a plan."""
     policy = session.policy.policy
     watch = UseSincePlan(
@@ -175,7 +175,7 @@ def steps(
         yield outcome
 
 
-def tell_people(session: Session, outcomes: Sequence[Outcome]) -> None:
+def tell_people(session: PlanSession, outcomes: Sequence[Outcome]) -> None:
     """Send the messages that the policy asks for; what does not arrive is a warning."""
     for problem in notify(session.policy.policy.notifications, session.run, outcomes):
         log.warning("%s", problem)

@@ -8,7 +8,7 @@ import sys
 from rightsizer.cli.flag_values import instant_of
 from rightsizer.cli.flags import CHANGES_PROPOSED
 from rightsizer.cli.options import wants_colour
-from rightsizer.cli.plan_session import Look, Session, utc_now
+from rightsizer.cli.plan_session import Look, PlanSession, utc_now
 from rightsizer.cli.reporter import require_writable, save
 from rightsizer.model import Plan
 from rightsizer.planning.cost_summary import Accounts
@@ -21,7 +21,7 @@ from rightsizer.report.table import plan_text
 def run(arguments: argparse.Namespace) -> int:
     """Make and print the plan."""
     require_writable(arguments.save)
-    session = Session(arguments, _look(arguments))
+    session = PlanSession(arguments, _look(arguments))
     plan = session.observe()
     if arguments.output in forms.DRAWN:
         plan = session.with_profiles(plan)

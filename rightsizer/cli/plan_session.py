@@ -74,7 +74,7 @@ def _second(at: datetime.datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-class Session:
+class PlanSession:
     """The connections and the policy of one command.
 
     Args:

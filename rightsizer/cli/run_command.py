@@ -27,7 +27,7 @@ from rightsizer.cli.cycle import (
 )
 from rightsizer.cli.flag_values import span_of
 from rightsizer.cli.http_endpoint import serving
-from rightsizer.cli.plan_session import Session, utc_now
+from rightsizer.cli.plan_session import PlanSession, utc_now
 from rightsizer.cli.scheduler import Soon, Turns, keep_running, longest_wait, trigger_of, zone_of
 from rightsizer.config import parse_duration
 from rightsizer.errors import ClusterError, ConfigurationError, RightsizerError, UsageError
@@ -54,7 +54,7 @@ _HUNG_S = 3600.0
 def run(arguments: argparse.Namespace) -> int:
     """Check everything once, then keep going."""
     schedule, zone, jitter = _when(arguments)
-    Session(arguments).close()  # what cannot be used is told now, not at three in the morning
+    PlanSession(arguments).close()  # what cannot be used is told now, not at three in the morning
     metrics = Metrics(acts=arguments.yes)
     metrics.set("schedule_longest_interval_seconds", longest_wait(schedule, jitter=jitter).total_seconds())
     lease = lease_of(arguments, secrets.token_hex(4)) if arguments.yes else None
@@ -210,7 +210,7 @@ class _Cycles:
 
     def _cycle(self, *, acts: bool) -> None:
         try:
-            session = Session(self._arguments)
+            session = PlanSession(self._arguments)
         except (ConfigurationError, UsageError):
             self._metrics.set("config_last_reload_successful", 0)
             raise
@@ -228,12 +228,12 @@ class _Cycles:
                 self._publish(session, session.observe())
                 _say(f"nothing is changed: {self._lease.holder or 'nobody'} holds the Lease")
 
-    def _publish(self, session: Session, plan: Plan) -> None:
+    def _publish(self, session: PlanSession, plan: Plan) -> None:
         left = Purse(session.policy.policy, plan.fleet, plan.at).left() if plan.fleet else ()
         self._metrics.observe(plan, session.account(plan)[0], left)
         _say(cycle_words(plan))
 
-    def _publish_breaker(self, session: Session) -> None:
+    def _publish_breaker(self, session: PlanSession) -> None:
         """Open or not, as it is after the cycle, however that ended."""
         try:
             state, problems = session.state()
@@ -244,7 +244,7 @@ class _Cycles:
             _say(f"the breaker is open ({trip.cause}), nothing is changed: {trip.reason[:_SHOWN]}")
         self._metrics.breaker(trip.cause if trip else None, is_known=not problems)
 
-    def _act(self, session: Session, context: RunContext) -> None:
+    def _act(self, session: PlanSession, context: RunContext) -> None:
         """Repair, plan, carry out, verify."""
         gate = ActionGate(session.store, session.policy.policy.breaker, session.run, session.clock)
         require_state(session)
@@ -283,7 +283,7 @@ class _Cycles:
 class _Messages:
     """Whoever is to be told is told at the end, however that comes."""
 
-    def __init__(self, session: Session, outcomes: Sequence[Outcome]) -> None:
+    def __init__(self, session: PlanSession, outcomes: Sequence[Outcome]) -> None:
         self._session = session
         self._outcomes = outcomes
 

@@ -18,7 +18,7 @@ import yaml
 
 from rightsizer.cli import parser
 from rightsizer.cli.cycle import accept_first, acting_on, counted, planned, require_state, steps
-from rightsizer.cli.plan_session import Session
+from rightsizer.cli.plan_session import PlanSession
 from rightsizer.config import ClusterSettings
 from rightsizer.errors import ClusterError, RightsizerError
 from rightsizer.execute.control_state import ActionGate
@@ -81,9 +81,9 @@ class Replica:
         self.lease = Lease(quick, OWN, name, monotonic=clock.monotonic, clock=clock.machine)
 
     @contextlib.contextmanager
-    def session(self) -> Iterator[Session]:
+    def session(self) -> Iterator[PlanSession]:
         """A new one for each cycle, as `run` has it, with the truth in place of Prometheus."""
-        session = Session(self._arguments, machine=self._world.clock.machine)
+        session = PlanSession(self._arguments, machine=self._world.clock.machine)
         session.signal = self._world.truth  # type: ignore[assignment]
         session.prometheus = self._world.truth  # type: ignore[assignment]
         with contextlib.closing(session):
@@ -103,7 +103,7 @@ class Replica:
         except RightsizerError as error:
             self._world.ended[type(error).__name__] += 1
 
-    def _act(self, session: Session) -> None:
+    def _act(self, session: PlanSession) -> None:
         context = RunContext(
             cluster=session.cluster,
             run=session.run,
