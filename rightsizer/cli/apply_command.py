@@ -28,8 +28,7 @@ from rightsizer.errors import ConfigurationError
 from rightsizer.execute.control_state import ActionGate
 from rightsizer.execute.executor import skipped
 from rightsizer.execute.reconcile import RepairPolicy, find_repairs, make_repairs
-from rightsizer.execute.run_context import Deadline, RunContext
-from rightsizer.execute.run_context import Session as ApplySession
+from rightsizer.execute.run_context import ApplySession, Deadline, RunContext
 from rightsizer.kube.lease import LeaderElector
 from rightsizer.model import Action, Decision, Fleet, Outcome, Plan, ReconcileAction, Result
 from rightsizer.report.approvals import Approval, read_approvals

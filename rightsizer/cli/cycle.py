@@ -22,8 +22,7 @@ from rightsizer.execute.executor import carry_out
 from rightsizer.execute.journal import Journal
 from rightsizer.execute.notify import notify
 from rightsizer.execute.preflight import UseSincePlan
-from rightsizer.execute.run_context import Deadline, RunContext
-from rightsizer.execute.run_context import Session as Acting
+from rightsizer.execute.run_context import ApplySession, Deadline, RunContext
 from rightsizer.execute.verify import verify
 from rightsizer.kinds import pause_for
 from rightsizer.kube.cluster import Cluster
@@ -131,13 +130,13 @@ def _scope(plan: Plan) -> AcceptedScope:
     return AcceptedScope(utc_now().replace(microsecond=0), dict(plan.eligible))
 
 
-def acting_on(session: PlanSession, plan: Plan, context: RunContext, gate: ActionGate) -> Acting:
+def acting_on(session: PlanSession, plan: Plan, context: RunContext, gate: ActionGate) -> ApplySession:
     """What it takes to carry out a plan."""
     policy = session.policy.policy
     watch = UseSincePlan(
         session.signal, session.prometheus.now, plan, policy=policy, own=context.state_namespace
     )
-    return Acting(
+    return ApplySession(
         cluster=context.cluster,
         run=context.run,
         state_namespace=context.state_namespace,
@@ -153,7 +152,7 @@ def acting_on(session: PlanSession, plan: Plan, context: RunContext, gate: Actio
 
 
 def steps(
-    acting: Acting, decisions: Sequence[Decision], fleet: Fleet | None, deadline: Deadline
+    acting: ApplySession, decisions: Sequence[Decision], fleet: Fleet | None, deadline: Deadline
 ) -> Iterator[Outcome]:
     """Every outcome as it becomes known, and then what each of them came to."""
     done = []

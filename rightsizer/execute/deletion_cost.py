@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rightsizer.changes.annotations import STEERED_ANNOTATION
 from rightsizer.errors import ClusterError
-from rightsizer.execute.run_context import Session, log_cluster_error
+from rightsizer.execute.run_context import ApplySession, log_cluster_error
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Fleet, Mode, Outcome, Pod, Result
 from rightsizer.planning.victims import CHEAPEST, COST_ANNOTATION
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def set_deletion_cost(pods: Sequence[Pod], session: Session) -> Iterator[None]:
+def set_deletion_cost(pods: Sequence[Pod], session: ApplySession) -> Iterator[None]:
     """While entered, these pods go first.
 
     Raises:
@@ -42,7 +42,7 @@ def set_deletion_cost(pods: Sequence[Pod], session: Session) -> Iterator[None]:
         raise
 
 
-def unsteer_left(fleet: Fleet, session: Session) -> None:
+def unsteer_left(fleet: Fleet, session: ApplySession) -> None:
     """Take back what an earlier run of this instance said of pods, and did not come to make come true.
 
     Only where this run might have said it, too: what no rule enforces, or what is paused, stays as it is.
@@ -57,7 +57,7 @@ def unsteer_left(fleet: Fleet, session: Session) -> None:
                     _take_back(pod, f"run {run} marked it to go first, and it did not go", session)
 
 
-def _take_back(pod: Pod, words: str, session: Session) -> None:
+def _take_back(pod: Pod, words: str, session: ApplySession) -> None:
     session.cluster.require_writable()
     if why := session.gate.against(pod.ref.namespace):
         log.warning("%s keeps its annotation %s: %s", pod.ref, COST_ANNOTATION, why)

@@ -17,7 +17,7 @@ from rightsizer.changes.annotations import (
 )
 from rightsizer.changes.record_codec import encode_record
 from rightsizer.errors import ClusterUnreachable, RequestRefused
-from rightsizer.execute.run_context import Session, log_cluster_error, mutating_request
+from rightsizer.execute.run_context import ApplySession, log_cluster_error, mutating_request
 from rightsizer.kinds import path_of
 from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.patches import MANIFEST_TYPE, record_of
@@ -56,7 +56,7 @@ def _without_token(container: Mapping[str, Any]) -> dict[str, Any]:
     return {**container, "volumeMounts": mounts}
 
 
-def evict(decision: Decision, row: Kind, fresh: Workload, session: Session) -> str:
+def evict(decision: Decision, row: Kind, fresh: Workload, session: ApplySession) -> str:
     """Evict a bare pod, as it was looked at; what was done, for people.
 
     Raises:
@@ -88,7 +88,7 @@ def evict(decision: Decision, row: Kind, fresh: Workload, session: Session) -> s
     return f"evicted; manifest in Secret {session.state_namespace}/{place.rpartition('/')[2]}"
 
 
-def _keep(secret: Mapping[str, Any], session: Session) -> str:
+def _keep(secret: Mapping[str, Any], session: ApplySession) -> str:
     """Save a manifest; the path of its Secret."""
     secrets = f"/api/v1/namespaces/{session.state_namespace}/secrets"
     place = f"{secrets}/{secret['metadata']['name']}"
@@ -106,14 +106,14 @@ def _keep(secret: Mapping[str, Any], session: Session) -> str:
     return place
 
 
-def _drop(place: str, session: Session) -> None:
+def _drop(place: str, session: ApplySession) -> None:
     """Take back a manifest that was saved for nothing."""
     with log_cluster_error(f"Secret {place} stays behind"):
         session.cluster.delete(place)
 
 
 def _manifest_secret(
-    decision: Decision, pod: Mapping[str, Any], record: ChangeRecord, session: Session
+    decision: Decision, pod: Mapping[str, Any], record: ChangeRecord, session: ApplySession
 ) -> dict[str, Any]:
     ref = decision.workload.ref
     files = {"manifest": json.dumps(recreatable(pod)), "record": encode_record(record)}

@@ -29,7 +29,7 @@ from rightsizer.execute.patch import change, recorded_on, send_stop_command
 from rightsizer.execute.preflight import any_pending, read_workload
 from rightsizer.execute.run_context import (
     AbortRun,
-    Session,
+    ApplySession,
     WriteResultUnknown,
     log_cluster_error,
     mutating_request,
@@ -47,7 +47,7 @@ _ATTEMPTS = 3  # at one workload, whose own controller may write between the loo
 
 
 def carry_out(
-    decisions: Iterable[Decision], session: Session, *, is_stopped: Callable[[], bool] = lambda: False
+    decisions: Iterable[Decision], session: ApplySession, *, is_stopped: Callable[[], bool] = lambda: False
 ) -> Iterator[Outcome]:
     """Act on the enforced ones of the decisions, in order, telling each outcome as it is known.
 
@@ -69,12 +69,12 @@ def carry_out(
         yield outcome
 
 
-def skipped(decision: Decision, session: Session, reason: str) -> Outcome:
+def skipped(decision: Decision, session: ApplySession, reason: str) -> Outcome:
     """The outcome of a decision that was not attempted."""
     return session.outcome(decision, Result.SKIPPED, reason)
 
 
-def _step(decision: Decision, session: Session) -> tuple[Outcome, str]:
+def _step(decision: Decision, session: ApplySession) -> tuple[Outcome, str]:
     """One decision between its intent and its outcome; and why nothing may follow, where that is so."""
     try:
         against = session.gate.against(decision.workload.ref.namespace)
@@ -99,7 +99,7 @@ def _step(decision: Decision, session: Session) -> tuple[Outcome, str]:
     return outcome, reason
 
 
-def _act(decision: Decision, session: Session) -> Outcome:
+def _act(decision: Decision, session: ApplySession) -> Outcome:
     """One decision, from the last look to the Event."""
     row = row_of(decision.workload)
     if row is None:  # decide gives no action to an unknown kind
@@ -121,7 +121,7 @@ def _act(decision: Decision, session: Session) -> Outcome:
     return outcome
 
 
-def _attempt(decision: Decision, row: Kind, session: Session) -> Outcome:
+def _attempt(decision: Decision, row: Kind, session: ApplySession) -> Outcome:
     """Look and write; where another's write comes between, such as its controller's of its status, look again."""
     for _ in range(_ATTEMPTS - 1):
         try:
@@ -132,7 +132,7 @@ def _attempt(decision: Decision, row: Kind, session: Session) -> Outcome:
     return _look_and_write(decision, row, session)
 
 
-def _look_and_write(decision: Decision, row: Kind, session: Session) -> Outcome:
+def _look_and_write(decision: Decision, row: Kind, session: ApplySession) -> Outcome:
     """Prometheus is asked first, so that as little time as can be passes between reading the objects and the write."""
     use = session.watch.use()
     # What would do instead of a whole GPU is usually offered by a node that none of these pods is on.
@@ -158,7 +158,7 @@ def _look_and_write(decision: Decision, row: Kind, session: Session) -> Outcome:
     return session.outcome(decision, Result.DONE, detail)
 
 
-_Way = Callable[[Decision, Kind, Workload, Session], str]
+_Way = Callable[[Decision, Kind, Workload, ApplySession], str]
 
 
 def _way(decision: Decision, row: Kind) -> _Way:
@@ -169,7 +169,7 @@ def _way(decision: Decision, row: Kind) -> _Way:
     return evict if is_pod else change
 
 
-def _notify(decision: Decision, row: Kind, fresh: Workload, session: Session) -> str:
+def _notify(decision: Decision, row: Kind, fresh: Workload, session: ApplySession) -> str:
     """Put a notice on a workload, as it was looked at."""
     path = path_of(fresh.ref, row)
     patch = notice_patch(decision, fresh, run=session.run, at=session.clock())
@@ -179,7 +179,7 @@ def _notify(decision: Decision, row: Kind, fresh: Workload, session: Session) ->
     return f"notice given: {decision.announced} from {decision.due:%Y-%m-%d %H:%M} UTC"
 
 
-def _refused(decision: Decision, session: Session, refused: RequestRefused) -> Outcome:
+def _refused(decision: Decision, session: ApplySession, refused: RequestRefused) -> Outcome:
     """What an error Status means for this decision, and for those after it."""
     match refused.code:
         case http.HTTPStatus.NOT_FOUND if gone := _gone(decision.workload.ref, refused.detail):
@@ -212,7 +212,7 @@ def _gone(ref: ObjectRef, detail: str) -> str:
     return next((words for text, words in meant.items() if text in detail), "")
 
 
-def _read_back(decision: Decision, row: Kind, session: Session, lost: WriteResultUnknown) -> Outcome:
+def _read_back(decision: Decision, row: Kind, session: ApplySession, lost: WriteResultUnknown) -> Outcome:
     """The write's answer was lost: see whether it took effect before anything else happens."""
     is_notice = decision.action is Action.NOTIFY
     ref, there = (decision.workload.ref, row) if is_notice else recorded_on(decision, row)
@@ -233,7 +233,7 @@ def _read_back(decision: Decision, row: Kind, session: Session, lost: WriteResul
     return session.outcome(decision, Result.REFUSED, f"it had not taken effect when it was read back: {lost}")
 
 
-def _ordered_again(decision: Decision, row: Kind, session: Session, lost: WriteResultUnknown) -> Outcome:
+def _ordered_again(decision: Decision, row: Kind, session: ApplySession, lost: WriteResultUnknown) -> Outcome:
     """The record is there; whether the order is, or was obeyed already, is seen when it is given again."""
     try:
         send_stop_command(decision.workload.ref, row, session)
@@ -246,7 +246,7 @@ def _ordered_again(decision: Decision, row: Kind, session: Session, lost: WriteR
     return session.outcome(decision, Result.DONE, f"done, though the answer was lost: {lost}")
 
 
-def _is_in_effect(decision: Decision, obj: Mapping[str, Any], row: Kind, session: Session) -> bool:
+def _is_in_effect(decision: Decision, obj: Mapping[str, Any], row: Kind, session: ApplySession) -> bool:
     """Whether an object shows what a decision was to do."""
     annotations = obj["metadata"].get("annotations") or {}
     if decision.action is Action.NOTIFY:

@@ -13,7 +13,12 @@ import msgspec
 
 from rightsizer.errors import ClusterError, RequestRefused
 from rightsizer.execute.rollback import create_command
-from rightsizer.execute.run_context import Session, WriteResultUnknown, log_cluster_error, mutating_request
+from rightsizer.execute.run_context import (
+    ApplySession,
+    WriteResultUnknown,
+    log_cluster_error,
+    mutating_request,
+)
 from rightsizer.kinds import kind_of, path_of, stopped_by
 from rightsizer.kinds.health import pods_after
 from rightsizer.kinds.kind import Kind, proposal_edits, stop_edits
@@ -46,7 +51,7 @@ class _Changed:
         return path_of(self.ref, self.row)
 
 
-def change(decision: Decision, row: Kind, fresh: Workload, session: Session) -> str:
+def change(decision: Decision, row: Kind, fresh: Workload, session: ApplySession) -> str:
     """Change a workload, as it was looked at; what was done, for people.
 
     Raises:
@@ -75,7 +80,7 @@ def change(decision: Decision, row: Kind, fresh: Workload, session: Session) -> 
     return "; ".join([words, *(_stopped_along(decision, ref, session) for ref in decision.along)])
 
 
-def _try(there: _Changed, patch: Mapping[str, Any], session: Session) -> None:
+def _try(there: _Changed, patch: Mapping[str, Any], session: ApplySession) -> None:
     """Have the API server say whether it would take a patch.
 
     Raises:
@@ -97,7 +102,7 @@ def recorded_on(decision: Decision, row: Kind) -> tuple[ObjectRef, Kind]:
     return by or (decision.workload.ref, row)
 
 
-def send_stop_command(ref: ObjectRef, row: Kind, session: Session) -> None:
+def send_stop_command(ref: ObjectRef, row: Kind, session: ApplySession) -> None:
     """Order what the record on a workload says; where that is refused, the record goes.
 
     Raises:
@@ -118,7 +123,7 @@ def send_stop_command(ref: ObjectRef, row: Kind, session: Session) -> None:
         raise
 
 
-def _as_looked_at(fresh: Workload, row: Kind, session: Session) -> _Object:
+def _as_looked_at(fresh: Workload, row: Kind, session: ApplySession) -> _Object:
     """The workload's own object, whole, still of the version that was looked at."""
     path = path_of(fresh.ref, row)
     obj = session.cluster.get_object(path)
@@ -137,7 +142,7 @@ def _conflict(path: str) -> RequestRefused:
     )
 
 
-def _place(decision: Decision, own: _Changed, fresh: Workload, session: Session) -> _Changed:
+def _place(decision: Decision, own: _Changed, fresh: Workload, session: ApplySession) -> _Changed:
     """Where the change is made: at the workload itself, or to stop it at its lever."""
     by = stopped_by(fresh) if decision.finding.proposal is None else None
     if by is None or by[0] == own.ref:
@@ -148,7 +153,7 @@ def _place(decision: Decision, own: _Changed, fresh: Workload, session: Session)
     return lever
 
 
-def _edits(decision: Decision, there: _Changed, fresh: Workload, session: Session) -> list[Edit]:
+def _edits(decision: Decision, there: _Changed, fresh: Workload, session: ApplySession) -> list[Edit]:
     proposal = decision.finding.proposal
     if proposal is None:
         return stop_edits(there.row, there.obj, session.clock())
@@ -156,7 +161,7 @@ def _edits(decision: Decision, there: _Changed, fresh: Workload, session: Sessio
     return proposal_edits(there.row, there.obj, proposal, resources=resources, pods=fresh.pods)
 
 
-def _halves(there: _Changed, edits: list[Edit], session: Session) -> tuple[list[Edit], tuple[Edit, ...]]:
+def _halves(there: _Changed, edits: list[Edit], session: ApplySession) -> tuple[list[Edit], tuple[Edit, ...]]:
     """What is done now, and what once its pods are gone.
 
     Raises:
@@ -171,7 +176,7 @@ def _halves(there: _Changed, edits: list[Edit], session: Session) -> tuple[list[
 
 
 def _record(
-    decision: Decision, there: _Changed, edits: Sequence[Edit], session: Session, *, of: ObjectRef
+    decision: Decision, there: _Changed, edits: Sequence[Edit], session: ApplySession, *, of: ObjectRef
 ) -> ChangeRecord:
     """The record of a change, which also takes back an earlier one that is still in effect."""
     annotations: Mapping[str, str] = there.obj["metadata"].get("annotations") or {}
@@ -192,7 +197,7 @@ def _record(
     return merged_with_earlier(record, earlier, there.obj)
 
 
-def _stopped_along(decision: Decision, ref: ObjectRef, session: Session) -> str:
+def _stopped_along(decision: Decision, ref: ObjectRef, session: ApplySession) -> str:
     """Stop what would start the next one; the workload itself is stopped already, whatever becomes of this."""
     row = kind_of(ref)
     assert row is not None  # noqa: S101 - decided so

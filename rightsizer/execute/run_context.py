@@ -75,7 +75,7 @@ class RunContext:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Session(RunContext):
+class ApplySession(RunContext):
     """All that one run needs to act.
 
     Attributes:
