@@ -228,7 +228,7 @@ def test_help_dcgm_lists_flags_and_variables() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_script_names_the_program(shell: str) -> None:
+def test_completion_script_of_each_shell_names_program(shell: str) -> None:
     """Each shell gets a script that completes gpu-exporter."""
     done = ended([sys.executable, "-m", "exporter", f"--completion={shell}"], without_driver())
     assert (done.code, done.err) == (0, "")

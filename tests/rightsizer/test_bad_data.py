@@ -27,7 +27,7 @@ def _covered() -> Iterator[str]:
                     yield from (row.value for row in decorator.args)
 
 
-def test_row_of_bad_data_has_a_scenario_or_test() -> None:
+def test_bad_data_row_has_scenario_or_test() -> None:
     """Rows are numbered without a gap; each has a test or a scenario, and these name no other row."""
     rows = re.findall(r"^\| (P\d+) \|", PAGE.read_text(), re.MULTILINE)
     assert rows == [f"P{number}" for number in range(1, 21)]
@@ -35,6 +35,6 @@ def test_row_of_bad_data_has_a_scenario_or_test() -> None:
 
 
 @pytest.mark.parametrize("name", FindingName)
-def test_finding_has_a_scenario(name: FindingName) -> None:
+def test_bad_data_finding_has_scenario(name: FindingName) -> None:
     """The whole loop runs through each finding at least once."""
     assert any(re.search(rf"finding: {name}\b(?!-)", path.read_text()) for path in SCENARIOS)

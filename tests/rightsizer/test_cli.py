@@ -47,7 +47,7 @@ COMMANDS = (
     "command",
     ["", *COMMANDS],
 )
-def test_help_of_each_command_fits_a_screen(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_each_command_fits_80_by_64(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """At most 80 columns and 64 lines; exit code 0."""
     with pytest.raises(SystemExit) as caught:
         main([*command.split(), "--help"])
@@ -75,7 +75,7 @@ def test_help_of_each_command_fits_a_screen(command: str, capsys: pytest.Capture
         ("plan --policy", "--policy: expected one argument", " plan"),
     ],
 )
-def test_command_line_with_a_mistake_is_refused_with_a_hint(
+def test_cli_typo_is_refused_with_suggestion(
     line: str, problem: str, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two lines, one with the word that was probably meant; exit code 2."""
@@ -85,7 +85,7 @@ def test_command_line_with_a_mistake_is_refused_with_a_hint(
     assert capsys.readouterr().err == f"error: {problem}\nsee gpu-rightsizer{command} --help\n"
 
 
-def test_log_level_of_the_environment_is_checked(
+def test_log_level_from_environment_is_validated(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As the flag is."""
@@ -96,7 +96,7 @@ def test_log_level_of_the_environment_is_checked(
     assert '--log-level "warn": must be one of' in capsys.readouterr().err
 
 
-def test_output_to_a_full_disk_is_not_an_internal_error() -> None:
+def test_output_to_full_disk_exits_1_with_reason() -> None:
     """The reason is named; exit code 1."""
     with pathlib.Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "rightsizer", "doctor", "--roles"]
@@ -105,7 +105,9 @@ def test_output_to_a_full_disk_is_not_an_internal_error() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_script_names_the_program(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion_script_of_each_shell_names_program(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each shell gets a script that completes gpu-rightsizer."""
     with pytest.raises(SystemExit) as caught:
         main(["completion", shell])
@@ -123,7 +125,7 @@ def test_completion_script_names_the_program(shell: str, capsys: pytest.CaptureF
         ("gpu-rightsizer breaker acc", ["accept-growth"]),
     ],
 )
-def test_completion_of_a_partial_line_offers_commands_flags_and_values(
+def test_completion_of_partial_line_offers_candidates(
     line: str, expected: list[str], tmp_path: pathlib.Path
 ) -> None:
     """The shell's request for completions is answered."""
@@ -278,7 +280,7 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
 @pytest.mark.parametrize(
     ("arguments", "words"), BEFORE_ANYTHING_IS_ASKED.values(), ids=BEFORE_ANYTHING_IS_ASKED.keys()
 )
-def test_configuration_errors_exit_with_2(
+def test_cli_configuration_error_exits_2_without_requests(
     arguments: list[str],
     words: str,
     capsys: pytest.CaptureFixture[str],
@@ -308,7 +310,7 @@ def test_configuration_errors_exit_with_2(
 
 @pytest.mark.covers("P1")
 @pytest.mark.prometheus
-def test_an_unreachable_prometheus(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_unreachable_prometheus_exits_1(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 1, and the URL and the reason are named."""
     flags = ["--prometheus-url", NOWHERE, "--kubeconfig", str(world.directory / "kubeconfig")]
     assert main(["plan", *flags]) == 1
@@ -317,7 +319,7 @@ def test_an_unreachable_prometheus(world: World, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.prometheus
-def test_a_policy_about_a_class_that_does_not_exist(world: World) -> None:
+def test_policy_unknown_class_is_refused_with_line_and_hint(world: World) -> None:
     """Told with file, line and the nearest name, by plan, apply and policy check alike; nothing is written."""
     policy = DEFAULT_POLICY.replace("[high-priority]", "[hi-priority]")
     world.add("Deployment", world.team, "idle", {})
@@ -334,7 +336,7 @@ def test_a_policy_about_a_class_that_does_not_exist(world: World) -> None:
 
 
 @pytest.mark.prometheus
-def test_a_kubeconfig_that_does_not_authenticate(world: World) -> None:
+def test_kubeconfig_rejected_with_401_names_file_not_token(world: World) -> None:
     """401 is a matter of configuration: the file is named, and its token is not shown."""
     path = world.write_kubeconfig("wrong-secret-token")
     run = world.run("plan")
@@ -345,7 +347,7 @@ def test_a_kubeconfig_that_does_not_authenticate(world: World) -> None:
 
 @pytest.mark.prometheus
 @pytest.mark.parametrize("token", ["s3cret\ns3cret", "s3cret\u20ac"])
-def test_a_token_that_cannot_be_sent(world: World, token: str) -> None:
+def test_kubeconfig_invalid_token_is_refused_without_leak(world: World, token: str) -> None:
     """The HTTP library would repeat it in its error; the kubeconfig is named instead."""
     path = world.write_kubeconfig(token)
     run = world.run("plan")
@@ -356,7 +358,7 @@ def test_a_token_that_cannot_be_sent(world: World, token: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.prometheus
-def test_log_level_adds_requests_then_queries(world: World) -> None:
+def test_log_level_info_logs_requests_debug_logs_queries(world: World) -> None:
     """`info` logs requests and counts, `debug` also queries and each decision; never a secret."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     world.api.add_user("s3cret", "admin-too")
@@ -384,7 +386,7 @@ def test_log_level_adds_requests_then_queries(world: World) -> None:
 
 
 @pytest.mark.prometheus
-def test_log_level_info_adds_writes(world: World) -> None:
+def test_log_level_info_logs_each_write_with_response(world: World) -> None:
     """Each with its answer, dry runs among them."""
     world.add("Deployment", world.team, "idle", {})
     run = world.run("apply", "--yes", "--log-level=info", policy=DEFAULT_POLICY)
@@ -394,7 +396,7 @@ def test_log_level_info_adds_writes(world: World) -> None:
 
 
 @pytest.mark.prometheus
-def test_log_format_json_writes_one_object_a_line(world: World) -> None:
+def test_log_format_json_writes_one_object_per_line(world: World) -> None:
     """With time, level, logger and message."""
     world.add("Deployment", world.team, "idle", {})
     run = world.run("plan", "--log-level=info", "--log-format=json", policy=DEFAULT_POLICY)
@@ -407,7 +409,7 @@ HOSTILE = "\x1b]0;owned\x07\x9b2J\r\u202e"
 
 
 @pytest.mark.prometheus
-def test_no_foreign_text_reaches_the_terminal_as_a_command(world: World) -> None:
+def test_cli_foreign_control_characters_are_escaped(world: World) -> None:
     """Neither from an API server's errors, nor from labels of series, nor in documents."""
     with Prometheus(world.directory / "own") as own:
         world.prometheus = own
@@ -425,7 +427,7 @@ def test_no_foreign_text_reaches_the_terminal_as_a_command(world: World) -> None
 
 
 @pytest.mark.prometheus
-def test_an_account_that_may_not_read(world: World) -> None:
+def test_plan_forbidden_read_reports_403_without_plan(world: World) -> None:
     """403 names what may not be read, and there is no plan from half of the cluster."""
     world.api.add_user("t", "poor")
     world.api.allow(Rule("poor", verbs=("get", "list"), resources=("pods", "nodes", "namespaces")))
@@ -437,7 +439,7 @@ def test_an_account_that_may_not_read(world: World) -> None:
 
 
 @pytest.mark.prometheus
-def test_an_api_server_that_sends_elsewhere(world: World) -> None:
+def test_plan_redirecting_api_server_is_refused(world: World) -> None:
     """A login page in between is no answer that was cut off."""
     world.api.inject(Fault(status=302, headers={"Location": f"{NOWHERE}/login"}, body={}, times=None))
     run = world.run("plan")
@@ -447,7 +449,7 @@ def test_an_api_server_that_sends_elsewhere(world: World) -> None:
 
 
 @pytest.mark.prometheus
-def test_an_api_server_that_is_not_there(world: World) -> None:
+def test_plan_unreachable_api_server_exits_1(world: World) -> None:
     """Exit code 1 with the address and the reason."""
     world.api.inject(Fault(drop=True, times=None))
     run = world.run("plan")
@@ -457,7 +459,7 @@ def test_an_api_server_that_is_not_there(world: World) -> None:
 
 @pytest.mark.covers("P13")
 @pytest.mark.prometheus
-def test_a_prometheus_without_gpu_series(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_without_gpu_series_reports_what_to_check(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said that there are none, and what to look at."""
     world.add("Deployment", world.team, "idle", {"usage": "absent"})
     monkeypatch.setattr("tests.rightsizer.given.DAY_S", 0)
@@ -469,7 +471,7 @@ def test_a_prometheus_without_gpu_series(world: World, monkeypatch: pytest.Monke
 
 
 @pytest.mark.prometheus
-def test_a_moment_that_is_yet_to_come(world: World) -> None:
+def test_plan_future_time_is_refused(world: World) -> None:
     """It is refused as what cannot be meant, with the clock that says so."""
     world.add("Deployment", world.team, "idle", {})
     at = datetime.datetime.now(datetime.UTC).replace(microsecond=0) + datetime.timedelta(hours=1)
@@ -479,7 +481,7 @@ def test_a_moment_that_is_yet_to_come(world: World) -> None:
 
 
 @pytest.mark.prometheus
-def test_plan_at_a_duration_means_so_long_ago(world: World) -> None:
+def test_plan_at_with_duration_means_that_long_ago(world: World) -> None:
     """As --since does."""
     world.add("Deployment", world.team, "idle", {})
     run = world.run("plan", "--at", "2h", "-o", "json")
@@ -489,7 +491,7 @@ def test_plan_at_a_duration_means_so_long_ago(world: World) -> None:
 
 
 @pytest.mark.prometheus
-def test_a_moment_before_the_record(world: World) -> None:
+def test_plan_time_before_first_sample_names_flag(world: World) -> None:
     """The flag is named, and where the record begins; not the exporter, which is well."""
     world.labels = {"cluster": world.team}
     world.add("Deployment", world.team, "idle", {})
@@ -507,7 +509,7 @@ def test_a_moment_before_the_record(world: World) -> None:
 
 
 @pytest.mark.prometheus
-def test_the_plan_document_follows_its_schema(world: World) -> None:
+def test_plan_document_json_and_yaml_match_schema(world: World) -> None:
     """The published schema fits what is printed, as JSON and as YAML."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     world.add("Job", world.team, "young", {"age_h": 1})
@@ -534,7 +536,7 @@ def test_the_plan_document_follows_its_schema(world: World) -> None:
 
 @pytest.mark.prometheus
 @pytest.mark.parametrize(("answer", "replicas"), [("y\n", 0), ("n\n", 1), ("\n", 1)])
-def test_apply_asks_on_a_terminal(world: World, answer: str, replicas: int) -> None:
+def test_apply_on_terminal_requires_yes(world: World, answer: str, replicas: int) -> None:
     """Only yes is yes; the plan was shown before the question."""
     world.add("Deployment", world.team, "idle", {})
     (world.directory / "policy.yaml").write_text(DEFAULT_POLICY)
@@ -561,7 +563,7 @@ def _on_a_terminal(world: World, arguments: list[str], answer: Callable[[], str]
 
 
 @pytest.mark.prometheus
-def test_interrupt_stops_between_two_changes(world: World) -> None:
+def test_apply_interrupted_finishes_current_skips_rest(world: World) -> None:
     """Ctrl-C while one workload is being changed: that one is finished, the others are skipped; exit code 1."""
     for name in ("a", "b", "c"):
         world.add("Deployment", world.team, name, {"replicas": 2})
@@ -585,7 +587,7 @@ def test_interrupt_stops_between_two_changes(world: World) -> None:
     assert [item and item["spec"]["replicas"] for item in left.values()] == [0, 2, 2]
 
 
-def test_output_into_a_closed_pipe_is_quiet(tmp_path: pathlib.Path) -> None:
+def test_output_to_closed_pipe_is_silent(tmp_path: pathlib.Path) -> None:
     """Help into head ends without a complaint."""
     command = f"{sys.executable} -m rightsizer --help | head -c 1; exit ${{PIPESTATUS[0]}}"
     run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False)

@@ -56,7 +56,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("flags", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_settings_contradictory_flags_raise(flags: list[str], words: str) -> None:
+def test_settings_contradictory_flags_raise_without_secrets(flags: list[str], words: str) -> None:
     """Before anything is read or sent, and without any secret in the error."""
     with pytest.raises(UsageError) as caught:
         prometheus_settings(parser().parse_args(["plan", *flags]))
@@ -65,7 +65,7 @@ def test_settings_contradictory_flags_raise(flags: list[str], words: str) -> Non
     assert "p4ssw0rd" not in str(caught.value)
 
 
-def test_settings_several_problems_raise_one_error() -> None:
+def test_settings_several_problems_raise_single_error() -> None:
     """Each problem is on its own line."""
     flags = [*HTTP, *SKIP, *REGION, "--prometheus-user", "u", "--prometheus-timeout", "soon"]
     with pytest.raises(UsageError) as caught:
@@ -84,7 +84,7 @@ def test_settings_several_problems_raise_one_error() -> None:
     assert "p4ssw0rd" not in str(caught.value)
 
 
-def test_settings_flags_and_variables_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_flags_and_environment_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """From the command line and from the environment."""
     monkeypatch.setenv("GPU_RIGHTSIZER_PROMETHEUS_INSECURE_SKIP_VERIFY", "true")
     monkeypatch.setenv("GPU_RIGHTSIZER_PROMETHEUS_USER", "u")

@@ -50,7 +50,7 @@ def _fires(
         ("  0   3  *  *  * ", "2026-11-21T03:00"),
     ],
 )
-def test_when_it_comes_first(text: str, first: str) -> None:
+def test_crontab_next_after_saturday_is_expected_time(text: str, first: str) -> None:
     """After Saturday 2026-11-21 00:00, that minute included."""
     expected = datetime.datetime.fromisoformat(first).replace(tzinfo=UTC)
     assert _fires(text) == expected
@@ -71,19 +71,19 @@ def test_when_it_comes_first(text: str, first: str) -> None:
         ("0 0 29 2 *", (4 * 365 + 1) * 24),
     ],
 )
-def test_the_longest_gap(text: str, hours: float) -> None:
+def test_crontab_longest_gap_is_found(text: str, hours: float) -> None:
     """From one moment to the next, wherever in the day, the week, the month or the years it is."""
     schedule = parse_schedule(text)
     assert isinstance(schedule, Crontab)
     assert schedule.longest_gap() == datetime.timedelta(hours=hours)
 
 
-def test_every_is_an_interval() -> None:
+def test_crontab_at_every_is_fixed_interval() -> None:
     """As robfig/cron has it beside the fields."""
     assert parse_schedule("@every 1h30m") == datetime.timedelta(hours=1, minutes=30)
 
 
-def test_wall_clocks_are_followed_through_summer_time() -> None:
+def test_crontab_time_zone_follows_dst() -> None:
     """Three o'clock in Berlin is another hour in Greenwich before and after the change."""
     berlin = zoneinfo.ZoneInfo("Europe/Berlin")
     winter = _fires("0 3 * * *", after=datetime.datetime(2027, 3, 27, 0, 0, tzinfo=UTC), zone=berlin)
@@ -122,7 +122,7 @@ def _all(text: str, zone: datetime.tzinfo, begin: datetime.datetime, days: int) 
         *(("@weekly", 60), ("@monthly", 200), ("0 22 * * *", 5), ("0 3 * * 1-5", 12)),
     ],
 )
-def test_summer_time_loses_and_doubles_nothing(change: str, text: str, days: int) -> None:
+def test_crontab_dst_change_matches_each_wall_clock_minute(change: str, text: str, days: int) -> None:
     """Every minute that the wall clock shows and that is meant comes, as often as it shows it, and no other."""
     name, day, _, _ = _CHANGES[change]
     zone = zoneinfo.ZoneInfo(name)
@@ -136,7 +136,7 @@ def test_summer_time_loses_and_doubles_nothing(change: str, text: str, days: int
 
 
 @pytest.mark.parametrize("change", _CHANGES)
-def test_on_the_day_of_the_change(change: str) -> None:
+def test_crontab_dst_day_daily_once_hourly_23_or_25_times(change: str) -> None:
     """One @daily; 23 or 25 of @hourly; what is left out does not come that day, what is shown twice comes twice."""
     name, day, hour, more = _CHANGES[change]
     zone = zoneinfo.ZoneInfo(name)
@@ -155,7 +155,7 @@ def test_on_the_day_of_the_change(change: str) -> None:
     assert count(f"30 {hour} * * *") == 1 + more
 
 
-def test_jitter_is_later_and_never_the_same_moment_again() -> None:
+def test_crontab_jitter_delays_without_repeating() -> None:
     """However much is drawn."""
     jitter = datetime.timedelta(minutes=5)
     for draw in (lambda low, high: low, lambda low, high: high):  # noqa: ARG005 - one end or the other
@@ -166,7 +166,7 @@ def test_jitter_is_later_and_never_the_same_moment_again() -> None:
         assert second - first == datetime.timedelta(hours=1)
 
 
-def test_leap_days_are_waited_for() -> None:
+def test_crontab_february_29_waits_for_leap_year() -> None:
     """Also over 2100, which has none."""
     after = datetime.datetime(2096, 3, 1, tzinfo=UTC)
     assert _fires("0 0 29 2 *", after=after) == datetime.datetime(2104, 2, 29, tzinfo=UTC)
@@ -198,7 +198,7 @@ def test_leap_days_are_waited_for() -> None:
         ("@every 0s", "longer than zero"),
     ],
 )
-def test_what_cannot_be_meant(text: str, words: str) -> None:
+def test_crontab_invalid_expression_is_refused_with_hint(text: str, words: str) -> None:
     """It is refused with what would be right."""
     with pytest.raises(ValueError, match=words):
         parse_schedule(text)
@@ -214,7 +214,7 @@ _PARTS = st.tuples(
 
 
 @hypothesis.given(_PARTS, st.integers(0, 4 * 365 * 86_400))
-def test_it_comes_at_the_next_minute_that_is_meant(parts: tuple[str, ...], second: int) -> None:
+def test_crontab_next_is_first_matching_minute(parts: tuple[str, ...], second: int) -> None:
     """Never at another, and at none between."""
     try:
         crontab = parse_schedule(" ".join(parts))

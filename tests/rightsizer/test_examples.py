@@ -33,7 +33,7 @@ METAMORPHIC: tuple[Callable[..., Any], ...] = (
 
 
 @pytest.mark.parametrize("check", METAMORPHIC, ids=lambda check: str(check.__name__))
-def test_what_compares_two_worlds_is_tried_often(check: Callable[..., Any]) -> None:
+def test_hypothesis_profile_two_world_tests_run_enough_examples(check: Callable[..., Any]) -> None:
     """In the profile that the tests run with."""
     wanted = {"default": 100, "ci": 500, "deep": 10_000}[hypothesis.settings.get_current_profile_name()]
     assert vars(check)["_hypothesis_internal_use_settings"].max_examples == wanted

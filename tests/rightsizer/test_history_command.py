@@ -27,7 +27,7 @@ def _history(world: World, *flags: str) -> dict[str, Any]:
     return found
 
 
-def test_it_tells_what_was_changed_and_what_became_of_it(world: World) -> None:
+def test_history_lists_changes_and_outcomes(world: World) -> None:
     """Of a Deployment by its own memory, of an evicted pod by its manifest; also once both were put back."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     world.add("Pod", world.team, "shell", {})
@@ -47,7 +47,7 @@ def test_it_tells_what_was_changed_and_what_became_of_it(world: World) -> None:
     assert "undone at" in text
 
 
-def test_what_an_object_has_forgotten_is_told_by_our_memory(world: World) -> None:
+def test_history_replaced_object_is_read_from_own_record(world: World) -> None:
     """Whoever replaces an object drops its notes; each change is told once, and where from."""
     for name in ("kept", "replaced"):
         world.add("Deployment", world.team, name, {})
@@ -63,7 +63,7 @@ def test_what_an_object_has_forgotten_is_told_by_our_memory(world: World) -> Non
 
 
 @pytest.mark.slow
-def test_one_workload_one_run_one_span(world: World) -> None:
+def test_history_workload_run_and_time_filters_narrow(world: World) -> None:
     """Each narrows it down."""
     world.add("Deployment", world.team, "first", {})
     first = _apply(world)
@@ -77,7 +77,7 @@ def test_one_workload_one_run_one_span(world: World) -> None:
     assert _history(world, "--since", "2199-01-01T00:00:00Z") == _history(world, "--run", "no-such-run")
 
 
-def test_without_a_right_the_rest_is_told(world: World) -> None:
+def test_history_forbidden_source_is_skipped_with_warning(world: World) -> None:
     """Events and manifests are left out with a warning."""
     world.add("Deployment", world.team, "idle", {})
     _apply(world)
@@ -86,13 +86,13 @@ def test_without_a_right_the_rest_is_told(world: World) -> None:
     assert ([item["name"] for item in found["items"]], found["events"]) == (["idle"], [])
 
 
-def test_where_nothing_was_changed_that_is_said(world: World) -> None:
+def test_history_without_changes_exits_0_with_message(world: World) -> None:
     """In a sentence, and with success."""
     run = world.run("history")
     assert (run.code, run.out) == (0, "Nothing in the cluster tells of a change by gpu-rightsizer.\n")
 
 
-def test_the_journal_has_every_step_in_order(world: World) -> None:
+def test_journal_steps_are_written_in_order(world: World) -> None:
     """What is intended stands before what became of it, and that before what it came to."""
     world.add("Deployment", world.team, "idle", {})
     path = world.directory / "journal"
@@ -108,7 +108,7 @@ def test_the_journal_has_every_step_in_order(world: World) -> None:
     assert "1 of 1 pod gone" in world.run("history", "--journal", str(path)).out
 
 
-def test_a_journal_that_cannot_be_written_is_told_before_anything_is_done(world: World) -> None:
+def test_journal_unwritable_exits_2_without_changes(world: World) -> None:
     """Exit code 2, and nothing is changed."""
     world.add("Deployment", world.team, "idle", {})
     run = world.run("apply", "--yes", "--journal", "/no/such/folder/journal", policy=DEFAULT_POLICY)
@@ -116,7 +116,7 @@ def test_a_journal_that_cannot_be_written_is_told_before_anything_is_done(world:
     assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] == 1
 
 
-def test_undo_of_a_time_span(world: World) -> None:
+def test_undo_time_span_reverts_only_its_changes(world: World) -> None:
     """What was changed in it comes back, in spite of writes that come between; the rest stays."""
     for name in ("early", "late"):
         world.add("Deployment", world.team, name, {"replicas": 2})
@@ -134,7 +134,7 @@ def test_undo_of_a_time_span(world: World) -> None:
     assert {name: item["result"] for name, item in run.items.items()} == {"early": "done"}
 
 
-def test_undo_of_a_time_span_leaves_alone_what_someone_changed_since(world: World) -> None:
+def test_undo_time_span_keeps_later_manual_changes(world: World) -> None:
     """The difference is shown."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     _apply(world)

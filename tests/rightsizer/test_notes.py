@@ -106,7 +106,7 @@ def _whatever(key: str, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("key", "text"), NASTY.values(), ids=NASTY.keys())
-def test_annotations_unreadable_are_reported_with_object(key: str, text: str) -> None:
+def test_annotations_unreadable_are_reported_by_object_name(key: str, text: str) -> None:
     """By name, among the plan's problems."""
     (problem,) = _whatever(key, text)
     assert str(workload().ref) in problem
@@ -161,7 +161,7 @@ def test_annotations_with_any_text_never_raise(key: str, text: str) -> None:
 
 
 @hypothesis.given(st.sampled_from(["breaker.json", "pauses.json", "scope.json"]), _TEXTS)
-def test_state_documents_with_any_text_never_raise(key: str, text: str) -> None:
+def test_state_document_with_any_text_never_raises(key: str, text: str) -> None:
     """Then nothing is done, or less; what is read of it can be written again."""
     state = parse_state({key: text})
     stop_reason(state, "team", AT)
@@ -169,7 +169,7 @@ def test_state_documents_with_any_text_never_raise(key: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("until", ["2026-12-01T10:00:00", "9999-12-31T23:59:59-14:00"])
-def test_pause_with_unreadable_end_lasts(until: str) -> None:
+def test_pause_with_unreadable_end_stays_active(until: str) -> None:
     """Without a zone, or beyond all time, it is not known when it is over."""
     pause = {"at": "2026-11-20T10:00:00Z", "reason": "x", "until": until}
     block = stop_reason(parse_state({"pauses.json": json.dumps([pause])}), "team", AT)
@@ -177,7 +177,7 @@ def test_pause_with_unreadable_end_lasts(until: str) -> None:
     assert "pauses.json cannot be read" in block.message
 
 
-def test_decoded_brackets_in_strings_do_not_nest() -> None:
+def test_decode_brackets_in_strings_do_not_count_as_nesting() -> None:
     """Nor are many lists beside each other."""
     text = json.dumps({"reason": '["' * 40, "lists": [[]] * 40})
     assert decoded(text, dict[str, Any])["lists"] == [[]] * 40
@@ -194,7 +194,7 @@ def test_read_instant_without_zone_is_none(text: str) -> None:
 
 
 @pytest.mark.prometheus
-def test_annotations_unreadable_stop_no_other_workload(world: World) -> None:
+def test_annotations_unreadable_do_not_block_other_workloads(world: World) -> None:
     """Plan, apply, undo and history go on, and tell which objects cannot be read; those are left as they are."""
     world.add("Deployment", world.team, "innocent", {"replicas": 1})
     spoilt = {name: value for name, value in NASTY.items() if not name.startswith(("notice", "snooze"))}

@@ -19,7 +19,7 @@ def _finding(world: World, name: str) -> tuple[str, str]:
 @pytest.mark.covers("P14")
 @pytest.mark.prometheus
 @pytest.mark.parametrize("usage", ["four-hours-missing", "thinned-out"])
-def test_an_outage_of_everything_is_a_gap(world: World, usage: str) -> None:
+def test_observe_prometheus_outage_is_a_gap(world: World, usage: str) -> None:
     """Where no series has its samples, Prometheus was down or starved: that nothing is denser makes nothing whole."""
     with Prometheus(world.directory / "own") as own:
         world.prometheus = own
@@ -44,7 +44,7 @@ rules: [{name: all, match: {everything: true}, mode: enforce}]
         ("21m", 60, "act", "idle"),
     ],
 )
-def test_a_window_of_few_samples(
+def test_observe_window_with_few_samples_is_reported_too_short(
     world: World, monkeypatch: pytest.MonkeyPatch, window: str, step_s: int, verdict: str, finding: str
 ) -> None:
     """It is judged where samples suffice; else it is said that the window is too short, and what would do."""
@@ -73,7 +73,9 @@ def test_a_window_of_few_samples(
         (["cluster=ours", "zone=b"], 'none with cluster="ours", zone="b" (--prometheus-label): cluster is '),
     ],
 )
-def test_a_label_that_no_series_carries(world: World, labels: list[str], words: str) -> None:
+def test_observe_unknown_label_is_reported_with_known_values(
+    world: World, labels: list[str], words: str
+) -> None:
     """It is named, with the values that there are; the exporter is not blamed."""
     with Prometheus(world.directory / "own") as own:
         world.prometheus = own
@@ -88,7 +90,7 @@ def test_a_label_that_no_series_carries(world: World, labels: list[str], words: 
 
 @pytest.mark.covers("P19")
 @pytest.mark.prometheus
-def test_two_clusters_in_one_prometheus_are_told_apart(world: World) -> None:
+def test_observe_two_clusters_without_cluster_name_is_refused(world: World) -> None:
     """A pod of the same name elsewhere never speaks for ours: without a name for our cluster there is no plan."""
     with Prometheus(world.directory / "own") as own:
         world.prometheus = own

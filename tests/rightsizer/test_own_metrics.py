@@ -45,14 +45,14 @@ def _by_class(metrics: Metrics, name: str) -> dict[str, float]:
     [("low", "low"), ("", "(none)"), (None, "(unknown)"), ("x" * 300, "(unknown)")],
     ids=["known", "of-no-class", "records-of-before", "whoever-annotates-may-write-anything"],
 )
-def test_gpus_are_free_by_the_class_that_the_record_says(recorded: str | None, told: str) -> None:
+def test_metrics_freed_gpus_are_counted_by_recorded_class(recorded: str | None, told: str) -> None:
     """What nobody took back; a class that the cluster does not have is not known."""
     metrics = Metrics(acts=True)
     _observe(metrics, _plan(_change("w", 3, recorded), _change("back", 5, recorded, stands=False)))
     assert _by_class(metrics, "freed_gpus") == {told: 3}
 
 
-def test_gpu_seconds_grow_with_what_was_free_all_the_time() -> None:
+def test_metrics_gpu_seconds_count_only_continuously_freed_gpus() -> None:
     """By class: what came free in between counts from then on, what is taken back disappears."""
     metrics = Metrics(acts=True)
     first, second = _change("w", 3, "low"), _change("v", 2, "")
@@ -64,7 +64,7 @@ def test_gpu_seconds_grow_with_what_was_free_all_the_time() -> None:
     assert _by_class(metrics, "freed_gpus") == {"(none)": 2}
 
 
-def test_what_is_left_of_budgets_is_published() -> None:
+def test_metrics_remaining_budgets_are_published() -> None:
     """By scope, time and unit."""
     metrics = Metrics(acts=True)
     left = Left(BudgetScope.NAMESPACE, Per.DAY, "gpus", 4.0)

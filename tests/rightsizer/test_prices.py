@@ -42,7 +42,7 @@ def _node(model: str, **changes: str) -> Node:
         ("Tesla-V100-SXM2-16GB", 2.95),
     ],
 )
-def test_the_shipped_list_knows_a_model(model: str, price: float) -> None:
+def test_prices_builtin_list_finds_model_by_gfd_or_driver_name(model: str, price: float) -> None:
     """As GPU Feature Discovery and as the driver write its name."""
     assert prices.load().of_node(_node(model)) == price
 
@@ -50,7 +50,7 @@ def test_the_shipped_list_knows_a_model(model: str, price: float) -> None:
 @pytest.mark.parametrize(
     "model", ["NVIDIA-A10G", "NVIDIA-GH200-480GB", "NVIDIA-H20", "NVIDIA-A1000", "Tesla-T4", ""]
 )
-def test_a_similar_name_is_no_price(model: str) -> None:
+def test_prices_similar_model_name_has_no_price(model: str) -> None:
     """What is not on the list costs what nobody knows, not what the next one costs."""
     assert prices.load().of_node(_node(model)) is None
 
@@ -68,7 +68,9 @@ def test_a_similar_name_is_no_price(model: str) -> None:
         ({"example.com/gpu-mem": 6}, 1, 1.0),
     ],
 )
-def test_a_part_of_a_gpu_costs_its_part(resources: dict[str, int], devices: int, whole: float) -> None:
+def test_prices_fractional_gpu_costs_its_fraction(
+    resources: dict[str, int], devices: int, whole: float
+) -> None:
     """Memory and cores are no GPUs: 6,000 MiB and 40 % of a T4 are the larger of both, never more than its devices.
 
     Who asks HAMi for no memory gets all of it.
@@ -78,7 +80,7 @@ def test_a_part_of_a_gpu_costs_its_part(resources: dict[str, int], devices: int,
     assert prices.whole_gpus(asked, node) == pytest.approx(whole, abs=0.01)
 
 
-def test_the_shipped_list_says_where_it_comes_from() -> None:
+def test_prices_builtin_list_has_source_currency_and_date() -> None:
     """Source, currency and a day that was."""
     shipped = prices.load()
     assert shipped.source
@@ -86,7 +88,7 @@ def test_the_shipped_list_says_where_it_comes_from() -> None:
     assert datetime.date.fromisoformat(shipped.date) <= datetime.date(2026, 11, 21)
 
 
-def test_node_then_instance_type_then_model() -> None:
+def test_prices_node_beats_instance_type_beats_model() -> None:
     """The nearer to the node, the better."""
     text = HEAD + "models: {'*H100*': 3}\ninstanceTypes: {big: 2}\n"
     priced = prices.parse(text.encode(), source="p")
@@ -136,7 +138,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("text", "words"), BAD.values(), ids=BAD)
-def test_a_bad_price_table_is_refused_with_its_line(text: str, words: str) -> None:
+def test_prices_invalid_table_is_refused_with_line(text: str, words: str) -> None:
     """Each mistake is told where it stands."""
     with pytest.raises(PricesError) as caught:
         prices.parse(text.encode(), source="prices.yaml")
@@ -144,7 +146,7 @@ def test_a_bad_price_table_is_refused_with_its_line(text: str, words: str) -> No
     assert words in str(caught.value)
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_prices_several_mistakes_are_reported_in_file_order() -> None:
     """One per line, in the order of the file."""
     text = HEAD.replace("2026-11-01", "soon") + "models: {a: -1}\nmodel: {}\n"
     with pytest.raises(PricesError, match="3 problems") as caught:
@@ -152,7 +154,7 @@ def test_all_mistakes_are_told_at_once() -> None:
     assert [problem.line for problem in caught.value.problems] == [4, 5, 6]
 
 
-def test_a_price_table_that_is_not_there(tmp_path: pathlib.Path) -> None:
+def test_prices_missing_table_is_refused_with_file_name(tmp_path: pathlib.Path) -> None:
     """The file is named, and why it cannot be read."""
     with pytest.raises(
         ConfigurationError, match=r"price table file .*gone.yaml: cannot be read: No such file"
@@ -160,7 +162,7 @@ def test_a_price_table_that_is_not_there(tmp_path: pathlib.Path) -> None:
         prices.load(tmp_path / "gone.yaml")
 
 
-def test_the_wheel_carries_what_is_read_at_run_time(tmp_path: pathlib.Path) -> None:
+def test_wheel_contains_runtime_data_files(tmp_path: pathlib.Path) -> None:
     """The price list, and the page's style and script."""
     [built] = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     names = zipfile.ZipFile(built).namelist()
@@ -175,7 +177,7 @@ def _series(value: float, **labels: str) -> Series:
 
 
 @pytest.mark.prometheus
-def test_prices_of_nodes_by_opencost(tmp_path: pathlib.Path) -> None:
+def test_prices_opencost_highest_positive_series_wins(tmp_path: pathlib.Path) -> None:
     """The highest of a node's series; zero and what is no number is no price; honor_labels: false is seen through."""
     with Prometheus(tmp_path) as prometheus:
         client = Client(PrometheusSettings(prometheus.url))
@@ -196,7 +198,7 @@ def test_prices_of_nodes_by_opencost(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.prometheus
-def test_a_plan_names_its_prices(world: World) -> None:
+def test_plan_with_prices_names_price_source(world: World) -> None:
     """Those of --prices, wherever it stands: in the document and in the table."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     table = world.directory / "prices.yaml"
@@ -211,7 +213,7 @@ def test_a_plan_names_its_prices(world: World) -> None:
 
 @pytest.mark.prometheus
 @pytest.mark.parametrize("form", ["wide", "csv", "markdown", "html"])
-def test_a_plan_in_each_form(world: World, form: str) -> None:
+def test_plan_with_prices_lists_workload_in_each_format(world: World, form: str) -> None:
     """The workload stands in it."""
     world.add("Deployment", world.team, "quiet", {"replicas": 2})
     run = world.run("plan", "-o", form)

@@ -81,7 +81,7 @@ def _same(text: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.prometheus
-def test_pages_show_what_is_printed(printed: Mapping[str, Callable[[str], str]], golden: Golden) -> None:
+def test_docs_pages_match_current_output(printed: Mapping[str, Callable[[str], str]], golden: Golden) -> None:
     """Each part is what the program prints today about that workload."""
 
     def fill(found: re.Match[str]) -> str:
@@ -97,7 +97,7 @@ def _parts(text: str) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", FindingName)
-def test_every_finding_has_an_example(name: FindingName) -> None:
+def test_docs_every_finding_has_example(name: FindingName) -> None:
     """A heading, and what the plan prints."""
     text = (DOCS / "findings.md").read_text()
     assert re.search(rf"^### {name}$", text, re.MULTILINE)
@@ -105,7 +105,7 @@ def test_every_finding_has_an_example(name: FindingName) -> None:
 
 
 @pytest.mark.parametrize("name", Action)
-def test_every_action_has_an_example(name: Action) -> None:
+def test_docs_every_action_has_example(name: Action) -> None:
     """A heading, and what carrying it out prints."""
     text = (DOCS / "findings.md").read_text()
     assert re.search(rf"^### {name}$", text, re.MULTILINE)

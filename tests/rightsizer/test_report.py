@@ -61,14 +61,14 @@ def _plan() -> Plan:
     return Plan(AT, "run-1", "policy.yaml", "0" * 64, judged_all(items.values(), found, rules))
 
 
-def test_a_plan_in_80_columns(golden: Golden) -> None:
+def test_report_plan_fits_80_columns(golden: Golden) -> None:
     """Every workload with class, rule, action and evidence; then the totals; commands can be copied whole."""
     text = plan_text(*accounted(_plan()), colour=False)
     assert max(len(line) for line in text.splitlines() if "kubectl" not in line) <= 80
     golden("plan.txt", text)
 
 
-def test_colour_changes_nothing_but_colour(golden: Golden) -> None:
+def test_report_colour_adds_only_escape_sequences(golden: Golden) -> None:
     """With its escape sequences removed the coloured plan is the plain one."""
     coloured = plan_text(*accounted(_plan()), colour=True)
     golden("plan-coloured.txt", coloured.replace("\x1b", "<ESC>"))
@@ -77,7 +77,7 @@ def test_colour_changes_nothing_but_colour(golden: Golden) -> None:
     assert coloured == plan_text(*accounted(_plan()), colour=False)
 
 
-def test_outcomes_as_they_are_told(golden: Golden) -> None:
+def test_report_outcomes_list_each_result_and_total(golden: Golden) -> None:
     """One of each result, and what the run came to."""
     ref = ObjectRef("apps/v1", "Deployment", "research", "eval-server")
     outcomes = [
@@ -88,7 +88,7 @@ def test_outcomes_as_they_are_told(golden: Golden) -> None:
     golden("outcomes.txt", text + outcomes_summary(outcomes, undo="gpu-rightsizer undo --run run-1"))
 
 
-def test_what_can_be_put_back(golden: Golden) -> None:
+def test_report_revertible_changes_are_listed_latest_first(golden: Golden) -> None:
     """Latest first, with when, why and what was."""
     decision = _plan().decisions[0]
     row, job = KINDS[1], KINDS[4]
@@ -102,13 +102,13 @@ def test_what_can_be_put_back(golden: Golden) -> None:
 @pytest.mark.parametrize(
     "hostile", ["\x1b[2Jgone", "\x1b]0;title\x07", "a\rb", "a\nb", "\u202eright-to-left", "\x9b31m"]
 )
-def test_names_cannot_command_a_terminal(hostile: str) -> None:
+def test_report_control_characters_in_names_are_replaced(hostile: str) -> None:
     """Escape sequences, carriage returns and direction marks are replaced."""
     assert safe(hostile).isprintable()
 
 
 @hypothesis.given(st.integers(0, 400 * 86_400))
-def test_durations_are_short_and_never_too_long(seconds: int) -> None:
+def test_format_duration_has_two_units_and_rounds_down(seconds: int) -> None:
     """At most two units, and reading it back loses less than its last unit says."""
     text = format_duration(seconds)
     assert len(text.split()) <= 2
@@ -122,7 +122,7 @@ def test_durations_are_short_and_never_too_long(seconds: int) -> None:
     ("text", "seconds"),
     [("90s", 90), ("1d12h", 129_600), ("1.5h", 5_400), ("250ms", 0.25), (" 2w ", 1_209_600)],
 )
-def test_durations_in_prometheus_notation(text: str, seconds: float) -> None:
+def test_parse_duration_prometheus_units_add_up(text: str, seconds: float) -> None:
     """Units add up."""
     assert parse_duration(text) == datetime.timedelta(seconds=seconds)
 
@@ -130,7 +130,7 @@ def test_durations_in_prometheus_notation(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", "24", "h", "1y", "-1h", "1h-", "1h 2x", "0s", "\u0661h", "1e3s", "inf", "nanh"]
 )
-def test_what_is_not_a_duration(text: str) -> None:
+def test_parse_duration_invalid_text_is_refused(text: str) -> None:
     """Refused with an example of what would be right, or with what is wrong."""
     with pytest.raises(
         ValueError, match=r"is not a duration; write a number and a unit|must be longer than zero"

@@ -59,7 +59,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_each_form_byte_for_byte(name: str, golden: Golden) -> None:
+def test_report_each_format_matches_golden_file(name: str, golden: Golden) -> None:
     """Everything that a plan can hold, in every form; the page's own style and script are files of their own."""
     text = form(name)(*accounted(full_plan()))
     text = re.sub(r"<(style|script)>.*?</\1>", r"<\1></\1>", text, flags=re.DOTALL)
@@ -68,27 +68,27 @@ def test_each_form_byte_for_byte(name: str, golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_a_cluster_without_gpu_workloads(name: str) -> None:
+def test_report_empty_plan_is_not_an_error(name: str) -> None:
     """An empty plan is told as one, not an error, and to people in words."""
     text = form(name)(*accounted(empty_plan()))
     assert text
     assert ("No workload holds GPUs." in text) is (name in {"table", "wide", "markdown", "html"})
 
 
-def test_all_forms_can_be_chosen() -> None:
+def test_report_output_flag_lists_all_formats() -> None:
     """The flag lists what there is."""
     assert set(FORMS) == set(FILES)
     for name in FORMS:
         assert parser().parse_args(["plan", "-o", name]).output == name
 
 
-def test_the_table_has_80_columns() -> None:
+def test_table_lines_except_commands_fit_80_columns() -> None:
     """Only commands, which are to be copied, are longer."""
     long = [line for line in plan_text(*accounted(full_plan()), colour=False).splitlines() if len(line) > 80]
     assert [line for line in long if "kubectl" not in line] == []
 
 
-def test_a_command_stands_on_a_line_of_its_own() -> None:
+def test_table_command_is_on_its_own_line() -> None:
     """However long it is, so that it can be copied."""
     plan = full_plan()
     command = f"kubectl -n research scale {'x' * 100} --replicas 0"
@@ -96,7 +96,7 @@ def test_a_command_stands_on_a_line_of_its_own() -> None:
     assert command in [line.strip() for line in plan_text(*accounted(plan), colour=False).splitlines()]
 
 
-def test_the_page_says_why_a_shared_gpu_has_no_line() -> None:
+def test_html_report_shared_gpu_explains_missing_chart_line() -> None:
     """The line would be the device's, beside a mean that is the workload's."""
     plan = full_plan()
     first, *others = plan.decisions
@@ -111,7 +111,7 @@ def test_the_page_says_why_a_shared_gpu_has_no_line() -> None:
     assert "whole device only" not in form("html")(*accounted(plan))
 
 
-def test_manifests_of_autoscalers_are_ready_to_be_applied() -> None:
+def test_report_autoscaler_manifests_can_be_applied() -> None:
     """In YAML for people, on one line where that is promised; the table says where they are."""
     scaled, hpa = {"kind": "ScaledObject", "x": "<b>"}, {"kind": "HorizontalPodAutoscaler", "y": ["a", "b"]}
     first, *others = full_plan().decisions
@@ -131,14 +131,14 @@ def test_manifests_of_autoscalers_are_ready_to_be_applied() -> None:
         assert f"<pre>{kind}" in texts["html"]
 
 
-def test_a_hypothetical_plan_says_so_to_people() -> None:
+def test_report_hypothetical_plan_is_labelled() -> None:
     """In the table, in Markdown and on the page."""
     plan = dataclasses.replace(full_plan(), hypothetical="objects are from a file")
     for name in ("table", "markdown", "html"):
         assert "cannot be applied: objects are from a file" in form(name)(*accounted(plan))
 
 
-def test_a_hypothetical_plan_approves_of_nothing() -> None:
+def test_apply_hypothetical_plan_is_refused() -> None:
     """Apply refuses it, and says why."""
     plan = dataclasses.replace(full_plan(), hypothetical="it is as of 2026-11-01")
     text = form("json")(*accounted(plan))
@@ -149,7 +149,7 @@ def test_a_hypothetical_plan_approves_of_nothing() -> None:
     assert len(read_approvals(form("json")(*accounted(full_plan())), source="plan.json")) == 1
 
 
-def test_without_measurements_and_prices_the_totals_say_less() -> None:
+def test_report_totals_without_data_omit_hours_and_cost() -> None:
     """No column of hours or money is there to be filled with zeros."""
     plan = dataclasses.replace(full_plan(), measured=None, fleet=None)
     text = form("table")(*accounted(plan))
@@ -158,14 +158,14 @@ def test_without_measurements_and_prices_the_totals_say_less() -> None:
     assert "RECLAIM  APPLY\n" in text
 
 
-def test_what_is_not_known_is_no_zero() -> None:
+def test_report_unknown_usage_or_cost_is_not_zero() -> None:
     """Neither use nor money of what is not measured or has no price."""
     lines = form("table")(*accounted(full_plan())).splitlines()
     [line] = [line for line in lines if line.startswith("Tesla-T4")]
     assert line.split() == ["Tesla-T4", "1", "?", "0", "0", "168", "?", "?"]
 
 
-def test_csv_is_as_the_rfc_has_it() -> None:
+def test_csv_report_follows_rfc_4180() -> None:
     """Lines end in CR LF, and all have the header's number of cells."""
     text = form("csv")(*accounted(full_plan()))
     assert text.endswith("\r\n")
@@ -187,7 +187,7 @@ def test_csv_is_as_the_rfc_has_it() -> None:
         (-3.5, "-3.5"),
     ],
 )
-def test_numbers_are_short(value: float, words: str) -> None:
+def test_format_number_keeps_only_significant_digits(value: float, words: str) -> None:
     """Digits that say something, and no others."""
     assert number(value) == words
 
@@ -195,7 +195,7 @@ def test_numbers_are_short(value: float, words: str) -> None:
 @pytest.mark.parametrize(
     ("value", "words"), [(999_998.0, "999,998"), (999_999.9, "1.0M"), (16_800_000, "16.8M"), (7, "7")]
 )
-def test_large_numbers_fit_their_column(value: float, words: str) -> None:
+def test_format_number_large_value_fits_7_characters(value: float, words: str) -> None:
     """Seven characters at most."""
     assert short(value) == words
 
@@ -203,7 +203,7 @@ def test_large_numbers_fit_their_column(value: float, words: str) -> None:
 @pytest.mark.parametrize(
     ("ratio", "words"), [(None, "?"), (0.0, "0%"), (0.0001, "<0.1%"), (0.183, "18.3%"), (1.0, "100%")]
 )
-def test_what_is_not_zero_never_reads_as_zero(ratio: float | None, words: str) -> None:
+def test_format_number_nonzero_never_shows_zero(ratio: float | None, words: str) -> None:
     """A little activity is told from none, and none from what is not known."""
     assert percent(ratio) == words
 
@@ -353,7 +353,7 @@ _ONCE = {
 
 
 @hypothesis.given(_plans())
-def test_every_workload_stands_once_in_every_form(plan: Plan) -> None:
+def test_report_any_workload_is_listed_once_per_format(plan: Plan) -> None:
     """Whatever the names and numbers are: nothing raises, all of it can be encoded, and twice is the same.
 
     What is for a terminal holds nothing that one would obey.
@@ -367,6 +367,6 @@ def test_every_workload_stands_once_in_every_form(plan: Plan) -> None:
             assert text.replace("\n", "").isprintable()
 
 
-def test_counts_have_their_number() -> None:
+def test_format_count_uses_singular_and_plural() -> None:
     """One GPU, two GPUs."""
     assert (count(1), count(2), count(0, "pod")) == ("1 GPU", "2 GPUs", "0 pods")

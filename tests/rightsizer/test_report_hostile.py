@@ -37,20 +37,20 @@ def _printed(name: str, word: str) -> str:
     return form(name)(*accounted(named_plan(word)))
 
 
-def test_the_corpus_is_one() -> None:
+def test_hostile_corpus_has_over_100_unique_names() -> None:
     """More than a hundred attempts, none twice."""
     assert len(set(XSS)) == len(XSS) > 100
 
 
 @pytest.mark.parametrize("word", [*XSS, *ATTRIBUTES, *MARKDOWN], ids=repr)
-def test_a_page_has_no_element_or_attribute_from_a_name(word: str) -> None:
+def test_html_report_hostile_names_are_escaped(word: str) -> None:
     """A real parser sees the same elements as with a harmless name, and the name as text."""
     page = _printed("html", word)
     assert skeleton(page) == skeleton(_printed("html", HARMLESS))
     assert safe(f"{word}/{word}") in contents(page, "b")
 
 
-def test_a_page_loads_and_runs_nothing_from_elsewhere() -> None:
+def test_html_report_loads_no_external_content() -> None:
     """No address, no handler, no inline style; the policy names its style and script by their hashes, and only them."""
     page = form("html")(*accounted(full_plan()))
     found = elements(page)
@@ -81,7 +81,7 @@ def test_a_page_loads_and_runs_nothing_from_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("word", FORMULAS, ids=repr)
-def test_a_spreadsheet_gets_no_formula(word: str) -> None:
+def test_csv_report_hostile_names_are_not_formulas(word: str) -> None:
     """A cell that would be one begins with an apostrophe, and every name stays in its own cell."""
     rows = list(csv.DictReader(io.StringIO(_printed("csv", word), newline="")))
     assert len(rows) == 1
@@ -91,7 +91,7 @@ def test_a_spreadsheet_gets_no_formula(word: str) -> None:
 
 
 @pytest.mark.parametrize("word", EVERYTHING, ids=repr)
-def test_markdown_has_no_markup_from_a_name(word: str) -> None:
+def test_markdown_report_hostile_names_add_no_markup(word: str) -> None:
     """A real parser sees the same blocks, rows and cells, and neither HTML, links, images nor emphasis."""
     assert _tokens(_printed("markdown", word)) == _tokens(_printed("markdown", HARMLESS))
 
@@ -110,7 +110,7 @@ def _tokens(text: str) -> collections.Counter[str]:
 
 
 @pytest.mark.parametrize("word", MARKDOWN, ids=repr)
-def test_markdown_shows_the_name(word: str) -> None:
+def test_markdown_report_escaped_names_render_unchanged(word: str) -> None:
     """What the escapes stand for is what is read."""
     parser = MarkdownIt("commonmark").enable("table")
     inline = [child for block in parser.parse(_printed("markdown", word)) for child in block.children or ()]

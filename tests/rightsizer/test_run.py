@@ -102,7 +102,7 @@ def running(world: World, *flags: str, policy: str = DEFAULT_POLICY, name: str =
             process.kill()
 
 
-def test_it_plans_at_once_and_changes_nothing_unless_told_to(world: World) -> None:
+def test_run_without_enforcing_policy_only_reads(world: World) -> None:
     """Every metric of the table is there; the API server was only read."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     world.add("Deployment", world.team, "works", {"usage": "busy"})
@@ -128,7 +128,7 @@ def test_it_plans_at_once_and_changes_nothing_unless_told_to(world: World) -> No
     assert world.api.requests.mutating(include_dry_run=True) == []
 
 
-def test_it_acts_holds_the_lease_and_gives_it_back(world: World) -> None:
+def test_run_enforces_policy_once_and_releases_lease(world: World) -> None:
     """What the policy enforces is done in the first cycle, and not again in the next ones."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     world.add("Pod", world.team, "shell", {})
@@ -157,7 +157,7 @@ def test_it_acts_holds_the_lease_and_gives_it_back(world: World) -> None:
     assert len(writes) == 1
 
 
-def test_what_is_held_waits_and_is_freed_is_told_by_class(world: World) -> None:
+def test_run_metrics_after_restart_keep_freed_class(world: World) -> None:
     """Also of a class of which nothing is held any more, after a restart: the record on the object knows it."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     world.add("Deployment", world.team, "works", {"usage": "busy", "priorityClass": "high-priority"})
@@ -174,7 +174,7 @@ def test_what_is_held_waits_and_is_freed_is_told_by_class(world: World) -> None:
         wait_for(lambda: run.metrics()[FREED_FOR] > 0, run)
 
 
-def test_of_two_one_writes(world: World) -> None:
+def test_run_two_replicas_only_leader_writes(world: World) -> None:
     """The other one plans, says who holds the Lease, and takes over when it is given back."""
     with running(world, "--every", "1s", "--yes") as first:
         wait_for(lambda: first.cycles() >= 1, first)
@@ -188,7 +188,7 @@ def test_of_two_one_writes(world: World) -> None:
             wait_for(lambda: STOPPED in second.metrics(), second)
 
 
-def test_what_was_missed_while_another_held_the_lease_is_made_up_for(world: World) -> None:
+def test_run_missed_cycle_is_made_up_once_lease_is_free(world: World) -> None:
     """The next moment of its schedule is an hour away; it begins when the Lease is free, and only once."""
     world.add("Deployment", world.team, "idle-before", {})
     with running(world, "--every", "1h", "--yes") as first:
@@ -206,7 +206,7 @@ def test_what_was_missed_while_another_held_the_lease_is_made_up_for(world: Worl
             assert second.end() == 0
 
 
-def test_while_the_policy_cannot_be_used_nothing_is_done(world: World) -> None:
+def test_run_invalid_policy_blocks_actions_until_fixed(world: World) -> None:
     """It is said why, on /readyz as in the log; put right, it goes on."""
     world.add("Deployment", world.team, "idle", {})
     protecting = DEFAULT_POLICY.replace("mode: enforce", "mode: advise")
@@ -228,7 +228,7 @@ REPAIRED = "gpu_rightsizer_repairs_total{repair=record-revert,result=done}"
 OPEN = "gpu_rightsizer_breaker_open{cause=errors}"
 
 
-def test_what_came_back_is_counted_as_such(world: World) -> None:
+def test_run_regretted_change_is_counted_as_repair(world: World) -> None:
     """From 0, so that Prometheus sees it increase; it is a repair, and no action of ours."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     with running(world, "--every", "1s", "--yes", "--verify-for", "0") as run:
@@ -239,7 +239,7 @@ def test_what_came_back_is_counted_as_such(world: World) -> None:
         assert not [name for name in run.metrics() if "actions_total" in name and "record-revert" in name]
 
 
-def test_an_open_breaker_is_published(world: World) -> None:
+def test_run_open_breaker_is_published_as_metric(world: World) -> None:
     """With its cause, also by who only plans; closed it is 0, and not there where nobody may read it."""
     with running(world, "--every", "1s") as run:
         wait_for(lambda: run.cycles() >= 1, run)
@@ -261,7 +261,7 @@ def _store_breaker(world: World, latch: dict[str, object]) -> None:
     world.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 
 
-def test_while_prometheus_is_away_nothing_is_done(world: World) -> None:
+def test_run_without_prometheus_keeps_running_without_actions(world: World) -> None:
     """The process stays and says so."""
     world.prometheus.stop()
     with running(world, "--every", "1s", "--yes") as run:
@@ -286,14 +286,14 @@ def test_while_prometheus_is_away_nothing_is_done(world: World) -> None:
         (["--listen", "192.0.2.1:9401"], "cannot be used"),
     ],
 )
-def test_flags_that_cannot_be_meant(world: World, flags: list[str], words: str) -> None:
+def test_run_invalid_flags_exit_2(world: World, flags: list[str], words: str) -> None:
     """They are told at once, with exit code 2."""
     base = ["--kubeconfig", str(world.directory / "kubeconfig"), "--prometheus-url", world.prometheus.url]
     run = run_command("run", *base, *flags)
     assert (run.code, words in run.err) == (2, True), run.err
 
 
-def test_an_open_breaker_is_told_in_each_cycle(world: World) -> None:
+def test_run_open_breaker_is_logged_each_cycle_and_ready(world: World) -> None:
     """In the log, with its reason; /readyz stays ok, since the cycles go through."""
     trip = {"at": "2026-11-21T10:00:00Z", "cause": "errors", "reason": "3 errors in a row", "run": "r"}
     state = {"breaker.json": json.dumps({"trip": trip})}

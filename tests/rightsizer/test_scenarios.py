@@ -52,7 +52,9 @@ def _cases() -> list[Any]:
 
 @pytest.mark.prometheus
 @pytest.mark.parametrize("path", _cases())
-def test_scenario(path: pathlib.Path, tmp_path: pathlib.Path, prometheus: Prometheus) -> None:
+def test_scenario_steps_meet_expectations(
+    path: pathlib.Path, tmp_path: pathlib.Path, prometheus: Prometheus
+) -> None:
     """What the scenario's `then` says holds after its `when`, step by step where there are several."""
     scenario: dict[str, Any] = yaml.safe_load(dated(path.read_text()))
     is_exported = scenario.get("labels", "exported") == "exported"

@@ -42,7 +42,7 @@ def _marks(world: World) -> set[str]:
     return {key for pod in pods for key in pod["metadata"].get("annotations", {}) if key in {COST, STEERED}}
 
 
-def test_the_quiet_ones_go(world: World) -> None:
+def test_shrink_deployment_removes_idle_replicas(world: World) -> None:
     """A Deployment's replica at work stays, whatever its age; those that stay carry no mark."""
     world.add("Deployment", world.team, "web", ONE_OF_FOUR)
     at_work = _names(world)[1]
@@ -52,7 +52,7 @@ def test_the_quiet_ones_go(world: World) -> None:
 
 
 @pytest.mark.parametrize(("dear", "result"), [((0, 1), "done"), ((0, 3), "changed")])
-def test_costs_that_its_people_gave_hold(world: World, dear: tuple[int, ...], result: str) -> None:
+def test_shrink_user_deletion_costs_are_respected(world: World, dear: tuple[int, ...], result: str) -> None:
     """Where any pod has one, none is given by us; where these would take the one at work, nothing is done."""
     world.add("Deployment", world.team, "web", ONE_OF_FOUR)
     names = _names(world)
@@ -65,7 +65,7 @@ def test_costs_that_its_people_gave_hold(world: World, dear: tuple[int, ...], re
     assert (marked, _names(world)) == ([], kept if result == "done" else names)
 
 
-def test_of_an_inference_service_the_quiet_ones_go(world: World) -> None:
+def test_shrink_inference_service_removes_idle_replicas(world: World) -> None:
     """The Deployment that KServe makes of it is told by costs, as any other."""
     given = {"replicas": 4, "usage": ["idle", "idle", "idle", "busy"], "spec": _served}
     world.add("LLMInferenceService.serving.kserve.io", world.team, "llm", given)
@@ -75,7 +75,7 @@ def test_of_an_inference_service_the_quiet_ones_go(world: World) -> None:
 
 
 @pytest.mark.parametrize("part", ["worker", "prefill", "scaling"])
-def test_of_an_inference_service_of_several_parts_it_is_advised(world: World, part: str) -> None:
+def test_shrink_multi_component_inference_service_only_advises(world: World, part: str) -> None:
     """Its replicas are no pods of one Deployment."""
     world.add("LLMInferenceService.serving.kserve.io", world.team, "llm", {**ONE_OF_FOUR, "spec": _served})
     world.api.patch("LLMInferenceService", world.team, "llm", {"spec": {part: {"x": 1}}})
@@ -94,7 +94,7 @@ def _served(template: dict[str, Any]) -> dict[str, Any]:
     [(["busy", "idle", "idle", "idle"], "done"), (["idle", "idle", "idle", "busy"], "changed")],
     ids=["the-first-works", "the-last-works"],
 )
-def test_of_a_statefulset_the_last_ones_go_or_none(world: World, usage: list[str], result: str) -> None:
+def test_shrink_statefulset_active_last_ordinal_blocks(world: World, usage: list[str], result: str) -> None:
     """Its controller takes the highest ordinals, so where one of these is at work nothing is done."""
     world.add("StatefulSet", world.team, "web", {"replicas": 4, "usage": usage})
     item = _apply(world).items["web"]
@@ -111,7 +111,7 @@ def test_of_a_statefulset_the_last_ones_go_or_none(world: World, usage: list[str
     ],
     ids=["the-change-is-refused", "pods-cannot-be-marked"],
 )
-def test_what_was_said_of_pods_is_taken_back(world: World, fault: Fault) -> None:
+def test_shrink_not_made_removes_deletion_costs(world: World, fault: Fault) -> None:
     """Nothing is left on them where the change is not made."""
     world.add("Deployment", world.team, "web", ONE_OF_FOUR)
     world.api.inject(fault)
@@ -119,9 +119,7 @@ def test_what_was_said_of_pods_is_taken_back(world: World, fault: Fault) -> None
     assert (len(_names(world)), _marks(world)) == (4, set())
 
 
-def test_what_an_earlier_run_said_of_pods_and_did_not_do_is_taken_back(
-    world: World, tmp_path: pathlib.Path
-) -> None:
+def test_shrink_killed_run_leftover_costs_are_removed(world: World, tmp_path: pathlib.Path) -> None:
     """A run that was killed between the two leaves marks; the next one takes them for nobody's wish, and says so."""
     _steered(world, "gpu-rightsizer/run-0")
     path = tmp_path / "journal"
@@ -134,7 +132,7 @@ def test_what_an_earlier_run_said_of_pods_and_did_not_do_is_taken_back(
     ]
 
 
-def test_a_cost_that_its_people_gave_since_stays(world: World) -> None:
+def test_shrink_cleanup_keeps_newer_user_deletion_cost(world: World) -> None:
     """Only the mark goes, and the next shrink heeds what they said."""
     _steered(world, "gpu-rightsizer/run-0", cost="-5")
     assert _apply(world).code == 0
@@ -156,7 +154,7 @@ def _steered(world: World, by: str, cost: str = "-2147483648") -> None:
         pytest.param("run-0", "enforce", False, id="what-nobody-knows-who-said"),
     ],
 )
-def test_marks_of_pods_stay_where_nothing_may_be_written(
+def test_shrink_cleanup_without_write_permission_keeps_marks(
     world: World, by: str, mode: str, pauses: bool
 ) -> None:
     """Taking one back is a write like any other."""
@@ -191,7 +189,7 @@ def _find_a_place(world: World) -> None:
 
 
 @pytest.mark.parametrize("change", [_give_up, _find_a_place])
-def test_where_nobody_waits_any_more_nothing_goes(world: World, change: Callable[[World], None]) -> None:
+def test_shrink_without_pending_pods_left_is_skipped(world: World, change: Callable[[World], None]) -> None:
     """Whoever waited when the plan was made is looked for again right before the write."""
     world.node("full", resources={"nvidia.com/gpu": 2}, pool="training")
     given: dict[str, Any] = {"nodeSelector": {"pool": "training"}, "gpus": 2}
@@ -207,7 +205,7 @@ def test_where_nobody_waits_any_more_nothing_goes(world: World, change: Callable
 
 
 @pytest.mark.slow
-def test_a_saved_plan_is_approved_as_it_was_read(world: World, tmp_path: Any) -> None:
+def test_shrink_saved_plan_changed_replicas_is_refused(world: World, tmp_path: Any) -> None:
     """Another number of replicas than the reviewed one is not what was agreed to."""
     world.add("Deployment", world.team, "web", ONE_OF_FOUR)
     saved = tmp_path / "plan.json"

@@ -45,7 +45,7 @@ class _Both(Prometheus):
 @pytest.mark.prometheus
 @pytest.mark.skipif(shutil.which(PROGRAM) is None, reason=f"no {PROGRAM} on the path")
 @pytest.mark.parametrize("story", STORIES)
-def test_victoriametrics_and_prometheus_give_the_same_plan(
+def test_plan_victoriametrics_and_prometheus_are_equal(
     story: str, tmp_path: pathlib.Path, prometheus: Prometheus
 ) -> None:
     """Item for item, but for the numbers' last digits: the same verdicts for the same reasons."""

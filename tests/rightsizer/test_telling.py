@@ -30,9 +30,7 @@ def _sizes(world: World, *names: str) -> list[int]:
 
 
 @pytest.mark.parametrize("command", [["plan"], ["apply", "--yes"], ["undo", "--all", "--yes"]], ids=" ".join)
-def test_a_save_path_that_cannot_be_written_is_told_before_anything_is_asked(
-    world: World, command: list[str]
-) -> None:
+def test_apply_unwritable_save_path_exits_2_without_requests(world: World, command: list[str]) -> None:
     """Exit code 2, and the API server has heard nothing."""
     path = world.directory / "nowhere" / "out.json"
     flags = {} if command[0] == "undo" else {"policy": DEFAULT_POLICY}
@@ -43,7 +41,7 @@ def test_a_save_path_that_cannot_be_written_is_told_before_anything_is_asked(
     assert f"--save {path}: cannot be written: No such file or directory" in run.err
 
 
-def test_finding_out_whether_it_can_be_saved_leaves_no_trace(world: World) -> None:
+def test_apply_save_path_check_leaves_file_unchanged(world: World) -> None:
     """What was in the file stays until there is something to save, and no empty file appears."""
     old, new = world.directory / "old.json", world.directory / "new.json"
     old.write_text("mine")
@@ -53,7 +51,7 @@ def test_finding_out_whether_it_can_be_saved_leaves_no_trace(world: World) -> No
     assert (old.read_text(), new.exists()) == ("mine", False)
 
 
-def test_an_outcome_that_cannot_be_saved_is_told_all_the_same(world: World) -> None:
+def test_apply_failed_save_still_prints_outcome(world: World) -> None:
     """The folder went away during the run: outcome and run id are printed, and then what failed."""
     _idle(world, "idle")
     folder = world.directory / "results"
@@ -95,7 +93,7 @@ def _hold_the_write(world: World, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["-o", "json"]], ids=["table", "json"])
-def test_ctrl_c_twice_tells_what_was_done_and_what_is_in_the_dark(world: World, flags: list[str]) -> None:
+def test_apply_interrupted_twice_reports_done_and_unknown(world: World, flags: list[str]) -> None:
     """The first is told while the second is held up; ended there, run id and every outcome are told and saved."""
     _idle(world, "a", "b", "c")
     _hold_the_write(world, "b")
@@ -120,7 +118,7 @@ def test_ctrl_c_twice_tells_what_was_done_and_what_is_in_the_dark(world: World, 
 
 
 @pytest.mark.slow
-def test_a_reader_that_leaves_does_not_end_the_run(world: World) -> None:
+def test_apply_closed_pipe_finishes_started_changes(world: World) -> None:
     """Piped into head: what was begun is finished, quietly."""
     _idle(world, "a", "b")
     run = _start(world)
@@ -132,7 +130,7 @@ def test_a_reader_that_leaves_does_not_end_the_run(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_a_saved_plan_that_approves_one_of_three(world: World) -> None:
+def test_apply_saved_plan_changes_only_approved_items(world: World) -> None:
     """What is said to be stopped is what is approved; approved items that are not there are named."""
     _idle(world, "a", "b", "c", "gone")
     path = world.directory / "plan.json"

@@ -36,7 +36,7 @@ def _pass(clock: Clock, *alive: Replica, seconds: float = LEASE_DURATION_S + 2 *
             one.lease.try_acquire()
 
 
-def test_who_has_the_lease_acts_and_has_missed_nothing(world: World, clock: Clock) -> None:
+def test_turns_holder_acts_and_misses_nothing(world: World, clock: Clock) -> None:
     """The other one has, and cannot do anything about it for now."""
     first, second = Replica(world, "a", clock), Replica(world, "b", clock)
     assert (first.turns.tick(), second.turns.tick()) == (True, False)
@@ -45,7 +45,7 @@ def test_who_has_the_lease_acts_and_has_missed_nothing(world: World, clock: Cloc
 
 
 @pytest.mark.parametrize("way", ["died", "ended"])
-def test_what_was_missed_is_made_up_for_once_the_lease_is_free(world: World, clock: Clock, way: str) -> None:
+def test_turns_missed_ticks_run_once_when_lease_is_free(world: World, clock: Clock, way: str) -> None:
     """Run out or given back; once, however many ticks there were."""
     first, second = Replica(world, "a", clock), Replica(world, "b", clock)
     for _ in range(3):
@@ -58,7 +58,7 @@ def test_what_was_missed_is_made_up_for_once_the_lease_is_free(world: World, clo
     assert second.turns.tick()
 
 
-def test_what_another_has_done_by_then_is_not_done_again(world: World, clock: Clock) -> None:
+def test_turns_tick_done_by_other_holder_is_not_repeated(world: World, clock: Clock) -> None:
     """Its cycle ended well after the tick, and then it died: that tick is nobody's any more; the next one is."""
     first, second = Replica(world, "a", clock), Replica(world, "b", clock)
     assert not second.turns.tick()
@@ -73,7 +73,7 @@ def test_what_another_has_done_by_then_is_not_done_again(world: World, clock: Cl
     assert third.turns.take()
 
 
-def test_a_cycle_that_another_ended_before_the_tick_is_not_this_one(world: World, clock: Clock) -> None:
+def test_turns_other_cycle_before_tick_does_not_count(world: World, clock: Clock) -> None:
     """But for the jitter, by which one's ticks come later than another's."""
     first, second = Replica(world, "a", clock), Replica(world, "b", clock)
     first.lease.record_cycle()
@@ -92,7 +92,7 @@ def test_a_cycle_that_another_ended_before_the_tick_is_not_this_one(world: World
     assert late.turns.take()
 
 
-def test_what_ended_before_one_came_says_nothing(world: World, clock: Clock) -> None:
+def test_turns_cycle_before_start_is_ignored(world: World, clock: Clock) -> None:
     """When that was nobody knows; nor does a holder that tells of no cycles, such as one run by hand, hide one."""
     first = Replica(world, "a", clock)
     first.lease.record_cycle()
@@ -107,7 +107,7 @@ def test_what_ended_before_one_came_says_nothing(world: World, clock: Clock) -> 
     assert second.turns.take()
 
 
-def test_the_keeper_tells_each_time_that_the_lease_is_ours(world: World, clock: Clock) -> None:
+def test_lease_keeper_each_acquisition_is_notified(world: World, clock: Clock) -> None:
     """So that what is missed in a moment without it is not left until the next tick."""
     lease, told = lease_of(world, "a", clock), list[bool]()
 

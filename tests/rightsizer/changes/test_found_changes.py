@@ -22,7 +22,9 @@ CASES = {
 
 
 @pytest.mark.parametrize(("at", "gpus", "counts"), CASES.values(), ids=CASES.keys())
-def test_only_what_we_can_have_done_counts(at: datetime.datetime, gpus: int, counts: bool) -> None:
+def test_found_changes_implausible_record_is_reported_not_counted(
+    at: datetime.datetime, gpus: int, counts: bool
+) -> None:
     """Anything else is told with its object, once."""
     nodes = {"n1": Node("n1", allocatable={"nvidia.com/gpu": 8})}
     found = drop_implausible_changes(
@@ -33,7 +35,7 @@ def test_only_what_we_can_have_done_counts(at: datetime.datetime, gpus: int, cou
     assert counts or str(REF) in found.problems[-1]
 
 
-def test_without_nodes_that_say_what_they_have_the_number_is_believed() -> None:
+def test_found_changes_without_node_capacity_accepts_gpu_count() -> None:
     """What is not known disproves nothing."""
     assert drop_implausible_changes(
         Fleet((), {"n1": Node("n1")}, {}, (FoundChange(REF, ChangeRecord(AT, "r", "", 10**5)),)), AT
@@ -46,7 +48,9 @@ def test_without_nodes_that_say_what_they_have_the_number_is_believed() -> None:
     [{"at": "2199-11-20T10:00:00Z", "gpus": 8}, {"gpus": 99_999}],
     ids=["yet-to-come", "more-than-there-is"],
 )
-def test_a_forged_history_holds_up_its_own_workload_alone(world: World, entry: dict[str, object]) -> None:
+def test_found_changes_forged_history_blocks_only_its_workload(
+    world: World, entry: dict[str, object]
+) -> None:
     """Another one is stopped as before; the problem is named."""
     now = datetime.datetime.now(datetime.UTC).isoformat()
     for name in ("innocent", "evil"):

@@ -106,7 +106,7 @@ def _back(world: World, hours: float, how: Any = _replaced) -> None:
 
 @pytest.mark.prometheus
 @pytest.mark.parametrize("how", [_replaced, _made_anew])
-def test_what_comes_back_without_our_notes_is_not_stopped_again(world: World, how: Any) -> None:
+def test_memory_workload_restored_without_record_is_not_restopped(world: World, how: Any) -> None:
     """By `kubectl replace`, or as a new object of its name: it was taken back, and is left alone."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     assert _apply(world).items["idle"]["result"] == "done"
@@ -120,7 +120,7 @@ def test_what_comes_back_without_our_notes_is_not_stopped_again(world: World, ho
 
 
 @pytest.mark.prometheus
-def test_three_times_in_thirty_days_are_enough_also_without_our_notes(world: World) -> None:
+def test_memory_three_stops_in_30_days_block_without_records(world: World) -> None:
     """They are stopped three times, and put back without a trace each time; then no more."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     quick = HELD.replace("cooldown: 60h", "cooldown: 1h")
@@ -133,7 +133,7 @@ def test_three_times_in_thirty_days_are_enough_also_without_our_notes(world: Wor
 
 
 @pytest.mark.prometheus
-def test_it_is_written_before_the_change_and_only_once(world: World) -> None:
+def test_memory_entry_is_written_once_before_the_change(world: World) -> None:
     """A crash between the two leaves too much remembered; of what the object tells itself it counts once."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     world.add("Pod", world.team, "shell", {})
@@ -155,7 +155,7 @@ def test_it_is_written_before_the_change_and_only_once(world: World) -> None:
 
 
 @pytest.mark.prometheus
-def test_what_is_refused_is_forgotten_and_nothing_is_kept_of_a_dry_run(world: World) -> None:
+def test_memory_refused_change_or_dry_run_leaves_no_entry(world: World) -> None:
     """It would count against the workload otherwise."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     world.api.inject(Fault("deployments/idle", "PATCH", 1, delay_s=0.001))  # the dry run goes through
@@ -170,7 +170,7 @@ def test_what_is_refused_is_forgotten_and_nothing_is_kept_of_a_dry_run(world: Wo
 
 
 @pytest.mark.prometheus
-def test_what_was_never_made_does_not_count(world: World) -> None:
+def test_memory_lost_write_is_not_counted_as_change(world: World) -> None:
     """The write was lost: the object is the one that it was, and the next run makes the change; once, also here."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     world.api.inject(Fault("deployments/idle", "PATCH", 1, delay_s=0.001))
@@ -183,7 +183,7 @@ def test_what_was_never_made_does_not_count(world: World) -> None:
 
 
 @pytest.mark.prometheus
-def test_where_it_cannot_be_read_nothing_is_done(world: World) -> None:
+def test_memory_unreadable_blocks_changes_and_is_reported(world: World) -> None:
     """The plan says so among its problems."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     world.api.inject(Fault(f"configmaps/{NAME}-0", "GET", None, status=403))
@@ -199,7 +199,7 @@ def test_where_it_cannot_be_read_nothing_is_done(world: World) -> None:
 
 
 @pytest.mark.prometheus
-def test_where_it_cannot_be_written_nothing_is_taken(world: World) -> None:
+def test_memory_unwritable_or_full_blocks_changes(world: World) -> None:
     """Without the right, or where there is no room."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     ref = ObjectRef("apps/v1", "Deployment", world.team, "idle")
@@ -222,7 +222,7 @@ def test_where_it_cannot_be_written_nothing_is_taken(world: World) -> None:
 
 
 @pytest.mark.prometheus
-def test_what_another_remembers_since_the_plan_counts_right_before_the_write(world: World) -> None:
+def test_memory_entry_added_after_plan_is_reread_before_write(world: World) -> None:
     """It is read once more with the workload itself."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     idle = created(world.api, "Deployment", world.team, "idle")["metadata"]
@@ -251,7 +251,7 @@ def test_what_another_remembers_since_the_plan_counts_right_before_the_write(wor
 
 
 @pytest.mark.prometheus
-def test_no_more_rights_are_needed_than_for_pauses(world: World) -> None:
+def test_memory_needs_only_get_create_patch_of_own_configmaps(world: World) -> None:
     """To get, create and patch ConfigMaps of our own namespace; to list or delete them, no."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     world.api.deny(Rule("*", ("list", "delete", "update"), ("configmaps",)))
@@ -261,7 +261,7 @@ def test_no_more_rights_are_needed_than_for_pauses(world: World) -> None:
 
 
 @pytest.mark.prometheus
-def test_what_is_stopped_through_another_object_is_remembered_by_its_own_name(world: World) -> None:
+def test_memory_stop_via_scaledobject_is_kept_by_workload_name(world: World) -> None:
     """The ScaledObject is made anew by whoever deploys it, so that nothing is noted anywhere any more."""
     scaled(world)
     assert _apply(world).items["web"]["result"] == "done"
@@ -305,7 +305,7 @@ def _since(hours: float) -> datetime.datetime:
     return NOW - datetime.timedelta(hours=hours)
 
 
-def test_jobs_of_one_cron_job_remember_for_each_other() -> None:
+def test_memory_jobs_of_one_cronjob_share_entries() -> None:
     """Also of those that are gone; that another one runs is no sign that it was taken back."""
     starter = ObjectRef("batch/v1", "CronJob", "team-a", "nightly", "c")
     first = workload(pod(), kind="Job", starter=starter)
@@ -326,7 +326,7 @@ def test_jobs_of_one_cron_job_remember_for_each_other() -> None:
         pytest.param(1, None, "uid-w", True, id="since-when-is-not-known"),
     ],
 )
-def test_only_what_is_as_it_was_shows_that_nothing_was_done(
+def test_memory_only_unchanged_object_discards_entry(
     generation: int, began_h: float | None, uid: str, *, counts: bool
 ) -> None:
     """Same object, same generation, and all pods older than the change; whatever else there is, it counts."""
@@ -337,7 +337,7 @@ def test_only_what_is_as_it_was_shows_that_nothing_was_done(
     assert (len(again.past), len(fleet.changes)) == ((1, 1) if counts else (0, 0))
 
 
-def test_a_pause_after_which_it_was_wanted_back_is_known_again() -> None:
+def test_memory_known_pause_length_requires_longer_idle() -> None:
     """It is not idle before it has paused for longer; by how long it had done nothing when it was stopped."""
     item = workload(pod(created=_since(4)))
     again, _ = _recalled(
@@ -347,7 +347,7 @@ def test_a_pause_after_which_it_was_wanted_back_is_known_again() -> None:
     assert [(one.end, one.ended) for one in again.past] == [(ChangeOutcome.REVERTED, _since(4))]
 
 
-def test_what_cannot_be_read_spoils_its_owner_alone() -> None:
+def test_memory_unreadable_entry_blocks_only_its_owner() -> None:
     """It counts as changed right now, and is told."""
     item, other = workload(pod()), workload(pod("x-0"), kind="StatefulSet")
     key = key_of(item.ref)
@@ -365,7 +365,7 @@ def test_what_cannot_be_read_spoils_its_owner_alone() -> None:
             with_change({key: text}, _taken(item.ref), item, NOW)
 
 
-def test_what_is_too_old_goes_and_all_has_its_bounds() -> None:
+def test_memory_expired_entries_are_pruned_and_size_is_bounded() -> None:
     """Whoever is changed next tidies up; of one owner there are never more than can be made in a month."""
     item, other = workload(pod()), workload(pod("x-0"), kind="StatefulSet")
     old = _texts(_taken(other.ref, at=NOW - MONTH), other)
@@ -379,7 +379,7 @@ def test_what_is_too_old_goes_and_all_has_its_bounds() -> None:
     assert without_change({}, _taken(item.ref), item) == {}
 
 
-def test_thousands_of_owners_have_room() -> None:
+def test_memory_thousands_of_owners_fit_across_shards() -> None:
     """Each changed as often as is ever done; they spread over the parts, whatever they are called."""
     refs = [
         ObjectRef("apps/v1", "Deployment", f"team-{n % 50}", f"a-longish-name-{n}", "u" * 36)
@@ -412,7 +412,7 @@ def test_thousands_of_owners_have_room() -> None:
 
 
 @pytest.mark.prometheus
-def test_who_is_always_overtaken_takes_nothing(world: World) -> None:
+def test_memory_endless_write_conflicts_block_changes(world: World) -> None:
     """Somebody writes each time between our reading and writing."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     assert (

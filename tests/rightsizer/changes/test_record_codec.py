@@ -65,7 +65,7 @@ def _read(text: str) -> tuple[ChangeRecord, ...]:
 
 
 @hypothesis.given(st.lists(_changes(), min_size=1, max_size=12, unique_by=lambda one: one.run))
-def test_history_is_bounded_and_forgets_the_oldest_first(past: list[ChangeRecord]) -> None:
+def test_record_codec_history_over_limit_drops_oldest_first(past: list[ChangeRecord]) -> None:
     """At most so many entries and bytes; the last always stays, and what was taken outlasts what was given back."""
     text = write_history(past)
     kept = _read(text)
@@ -79,7 +79,7 @@ def test_history_is_bounded_and_forgets_the_oldest_first(past: list[ChangeRecord
 
 
 @hypothesis.given(st.lists(_changes(), max_size=3))
-def test_what_is_short_comes_back_as_it_was(past: list[ChangeRecord]) -> None:
+def test_record_codec_short_history_round_trip_is_lossless(past: list[ChangeRecord]) -> None:
     """Writing and reading lose nothing, so that three takings of a month always count."""
     hypothesis.assume(all(len(change.by) + len(change.run) < 80 for change in past))
     assert _read(write_history(past)) == tuple(past)
@@ -118,7 +118,7 @@ NOT_OURS = {
 
 
 @pytest.mark.parametrize("text", NOT_OURS.values(), ids=NOT_OURS.keys())
-def test_what_we_cannot_have_written_is_not_taken_for_nothing(text: str) -> None:
+def test_record_codec_unreadable_entry_still_counts(text: str) -> None:
     """An entry that cannot be read stands as one; so does an undo record, of whatever time it claims to be."""
     assert _read(text) == (UNREADABLE,)
     assert UNREADABLE in recorded_changes({"gpu-rightsizer.io/undo": text})
@@ -127,7 +127,7 @@ def test_what_we_cannot_have_written_is_not_taken_for_nothing(text: str) -> None
 
 
 @hypothesis.given(HOSTILE, st.sampled_from(["history", "undo"]))
-def test_whatever_is_written_there_lets_nothing_more_happen(text: str, which: str) -> None:
+def test_record_codec_arbitrary_annotation_allows_nothing_extra(text: str, which: str) -> None:
     """An idle workload is acted upon without the annotation; with any text in its place, at most that."""
     item = workload(annotations={})
     annotated = {f"gpu-rightsizer.io/{which}": text}
@@ -151,7 +151,7 @@ def _past(
     return ChangeRecord(at=AT - ago, end=end, ended=AT - ago + HOUR if end else None, **{**values, **changes})
 
 
-def test_what_cannot_be_read_counts_as_a_change_right_now() -> None:
+def test_record_codec_unreadable_annotation_starts_full_cooldown() -> None:
     """It waits for the whole cooldown, for as long as nobody mends the annotation."""
     decision = _idle(UNREADABLE)
     assert [block.code for block in decision.blockers] == [BlockerCode.COOLDOWN]
@@ -160,14 +160,14 @@ def test_what_cannot_be_read_counts_as_a_change_right_now() -> None:
 
 @pytest.mark.parametrize(("times", "held"), [(1, 24), (2, 48), (3, 96), (4, 168), (9, 168)], ids=str)
 @pytest.mark.parametrize("end", [ChangeOutcome.UNDONE, ChangeOutcome.REVERTED, ChangeOutcome.ROLLED_BACK])
-def test_hold_off_doubles_with_each_time_it_was_taken_back(times: int, held: int, end: ChangeOutcome) -> None:
+def test_hold_off_doubles_with_each_revert(times: int, held: int, end: ChangeOutcome) -> None:
     """From the rule's cooldown to a week."""
     memory = Memory(tuple(_past(number * DAY, end) for number in range(1, times + 1)), AT)
     assert memory.hold_off(DAY) == held * HOUR
 
 
 @hypothesis.given(st.lists(_changes(), max_size=8), st.timedeltas(HOUR, 20 * DAY))
-def test_hold_off_lies_between_the_cooldown_and_a_week(
+def test_hold_off_any_history_stays_between_cooldown_and_week(
     past: list[ChangeRecord], cooldown: datetime.timedelta
 ) -> None:
     """Whatever there was; and one more return never shortens it."""
@@ -178,7 +178,7 @@ def test_hold_off_lies_between_the_cooldown_and_a_week(
 
 
 @hypothesis.given(st.lists(_changes(), max_size=6), _changes())
-def test_remembering_more_never_lets_more_happen(past: list[ChangeRecord], more: ChangeRecord) -> None:
+def test_hold_off_longer_history_never_allows_more(past: list[ChangeRecord], more: ChangeRecord) -> None:
     """What waits by less memory waits by more."""
     item = workload()
     before = list(cooling(item, Memory(tuple(past), AT), DAY))
@@ -186,7 +186,7 @@ def test_remembering_more_never_lets_more_happen(past: list[ChangeRecord], more:
     assert len(after) >= len(before)
 
 
-def test_a_return_of_long_ago_is_forgotten() -> None:
+def test_hold_off_month_old_revert_is_ignored() -> None:
     """After a month the cooldown is the rule's own again."""
     memory = Memory((_past(40 * DAY), _past(35 * DAY), _past(2 * DAY)), AT)
     assert memory.hold_off(DAY) == DAY
@@ -195,7 +195,7 @@ def test_a_return_of_long_ago_is_forgotten() -> None:
 @pytest.mark.parametrize(
     ("before", "enforced"), [(MAX_CHANGES_PER_OWNER - 1, True), (MAX_CHANGES_PER_OWNER, False)]
 )
-def test_three_changes_in_a_month_and_no_more(before: int, enforced: bool) -> None:
+def test_change_limit_three_per_month_blocks_fourth(before: int, enforced: bool) -> None:
     """Then its people are to be talked to; growing back is not counted."""
     past = [_past((8 + 8 * number) * DAY, None, run=f"r{number}") for number in range(before)]
     past = [change for change in past if AT - change.at < 30 * DAY]
@@ -207,7 +207,7 @@ def test_three_changes_in_a_month_and_no_more(before: int, enforced: bool) -> No
 
 
 @pytest.mark.parametrize(("hours", "enforced"), [(3, False), (5, True)])
-def test_what_came_before_a_change_is_no_evidence_for_the_next(hours: int, enforced: bool) -> None:
+def test_cooldown_shorter_than_window_waits_for_full_window(hours: int, enforced: bool) -> None:
     """Where the cooldown is shorter than the window, the window has to fill anew; giving back is no such change."""
     idle = {"window": 4 * HOUR, "idleFactor": 0}
     decision = _idle(_past(hours * HOUR, None, action="scale-down"), cooldown=HOUR, idle=idle)
@@ -223,19 +223,19 @@ def test_what_came_before_a_change_is_no_evidence_for_the_next(hours: int, enfor
     ("by", "minutes", "enforced"),
     [("other", 59, False), ("other", 61, True), ("gpu-rightsizer", 59, True), ("", 59, True)],
 )
-def test_two_rightsizers_notice_each_other(by: str, minutes: int, enforced: bool) -> None:
+def test_other_instance_change_within_hour_blocks_ours(by: str, minutes: int, enforced: bool) -> None:
     """Another instance's change of the last hour keeps us away, also from growing; our own does not."""
     past = _past(datetime.timedelta(minutes=minutes), None, by=by, action="scale-up")
     assert _idle(past, cooldown=datetime.timedelta(minutes=1)).is_enforced is enforced
 
 
-def test_advice_is_given_whatever_was_done_before() -> None:
+def test_advice_with_any_history_is_still_given() -> None:
     """Who only asks is told."""
     decision = _idle(*(_past(DAY, run=f"r{number}") for number in range(5)), mode="advise")
     assert (decision.verdict, decision.action) == (Verdict.ACT, Action.SCALE_TO_ZERO)
 
 
-def test_pods_that_began_after_a_stop_tell_that_someone_put_it_back() -> None:
+def test_revert_detection_pods_newer_than_stop_count_as_revert() -> None:
     """Of a shrunk workload they tell nothing."""
     stop, shrink = _past(5 * HOUR, None), _past(5 * HOUR, None, action="scale-down")
     seen = with_noticed_reverts((stop, shrink), [AT - 2 * HOUR, AT - HOUR, AT - 9 * HOUR, None])
@@ -245,7 +245,7 @@ def test_pods_that_began_after_a_stop_tell_that_someone_put_it_back() -> None:
     ]
 
 
-def test_a_pod_that_began_within_the_second_of_a_stop_came_after_it() -> None:
+def test_revert_detection_pod_in_same_second_counts_as_newer() -> None:
     """GitOps may be as quick as that; what was stopped is old."""
     (seen,) = with_noticed_reverts((_past(HOUR, None),), [AT - HOUR])
     assert (seen.end, seen.ended) == (ChangeOutcome.REVERTED, AT - HOUR)
@@ -254,7 +254,7 @@ def test_a_pod_that_began_within_the_second_of_a_stop_came_after_it() -> None:
 @pytest.mark.parametrize(
     ("replicas", "lever", "enforced"), [(4, None, False), (1, None, True), (0, None, True), (4, "keda", True)]
 )
-def test_what_was_taken_back_since_the_last_cycle_is_held_off(
+def test_revert_detection_revert_since_last_cycle_is_held_off(
     replicas: int, lever: str | None, enforced: bool
 ) -> None:
     """Also where it could not be noted before: a record that is not in effect says so. Going on further is not that."""
@@ -277,13 +277,13 @@ def test_what_was_taken_back_since_the_last_cycle_is_held_off(
     assert [block.message for block in decision.blockers] == ([] if enforced else [words])
 
 
-def test_one_undo_ends_all_that_still_stood() -> None:
+def test_record_codec_undo_closes_all_open_changes() -> None:
     """What had ended before stays as it was."""
     ended = with_end((_past(9 * DAY), _past(DAY, None), _past(HOUR, None)), ChangeOutcome.UNDONE, AT)
     assert [change.ended for change in ended] == [AT - 9 * DAY + HOUR, AT, AT]
 
 
-def test_evictions_of_a_pods_name_count_for_the_pod_that_has_it_now() -> None:
+def test_eviction_history_of_pod_name_applies_to_its_successor() -> None:
     """Its manifests are what is left of those before it: it came back, so it is held off from then on."""
     item = workload(pod("shell", created=AT - 10 * DAY), kind="Pod")
     item = dataclasses.replace(item, ref=item.pods[0].ref)

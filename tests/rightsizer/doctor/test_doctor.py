@@ -463,7 +463,7 @@ def said(given: Facts, check: str) -> list[Diagnosis]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_each_check_finds(case: str) -> None:
+def test_doctor_check_facts_give_expected_status_and_message(case: str) -> None:
     """Status and words; all but the good ones say what to do."""
     changes, check, status, words = CASES[case]
     found = said(facts(**changes), check)
@@ -486,7 +486,7 @@ def _template(message: Message) -> re.Pattern[str]:
         for number, message in enumerate(check.messages)
     ],
 )
-def test_every_message_of_the_table_is_said_by_some_case(check: Check, message: Message) -> None:
+def test_doctor_table_every_message_is_covered_by_a_case(check: Check, message: Message) -> None:
     """What the documentation lists can happen."""
     for changes, name, _, _ in CASES.values():
         if name != check.name:
@@ -497,7 +497,7 @@ def test_every_message_of_the_table_is_said_by_some_case(check: Check, message: 
     pytest.fail(f"nothing makes {check.name} say: {message.says}")
 
 
-def test_every_check_says_only_what_its_row_lists() -> None:
+def test_doctor_check_any_facts_give_only_documented_messages() -> None:
     """And says something, whatever the facts."""
     listed = {check.name: (*check.messages, FAILED, FOLLOWS) for _, check in ALL_CHECKS}
     for changes, *_ in CASES.values():
@@ -511,7 +511,7 @@ def test_every_check_says_only_what_its_row_lists() -> None:
         assert said_by == listed.keys()
 
 
-def test_names_of_checks_are_their_own() -> None:
+def test_doctor_check_names_are_unique() -> None:
     """Programs find a check by its name."""
     names = [check.name for _, check in ALL_CHECKS]
     assert len(names) == len(set(names))
@@ -533,7 +533,7 @@ _FIELDS = (
 
 @hypothesis.given(st.sets(st.sampled_from((*_FIELDS, "node_coverage", "host"))))
 @hypothesis.settings(max_examples=60)
-def test_whatever_is_away_every_check_stands_alone(away: set[str]) -> None:
+def test_doctor_check_missing_facts_do_not_affect_other_checks(away: set[str]) -> None:
     """Facts that are missing make checks unknown, or are a problem told once; what is left is judged as ever."""
     before = {check.name: one for _, check, one in diagnose(facts())}
     missing = {name: Failure(f"{name} is away", f"no {name}") for name in away}
@@ -543,7 +543,7 @@ def test_whatever_is_away_every_check_stands_alone(away: set[str]) -> None:
         assert one.status in {Status.UNKNOWN, Status.ERROR} or one == before[name]
 
 
-def test_a_failure_of_its_own_is_told_in_full() -> None:
+def test_doctor_check_own_query_failure_is_reported_in_full() -> None:
     """A query that was too large is no other check's business."""
     (one,) = said(facts(node_coverage=Failure("querying: too many samples")), "nodes")
     assert (one.status, one.words) == (Status.UNKNOWN, "unknown: querying: too many samples")
@@ -561,7 +561,7 @@ def test_a_failure_of_its_own_is_told_in_full() -> None:
         (Failure("404"), "unknown server"),
     ],
 )
-def test_flavours_by_what_they_say_of_themselves(build: Any, name: str) -> None:
+def test_doctor_prometheus_flavour_is_detected_from_build_info(build: Any, name: str) -> None:
     """What a server does not say is not made up."""
     (one,) = said(facts(server=server(build=build)), "reachable")
     assert one.words.endswith(f"({name})")
@@ -577,7 +577,7 @@ def test_flavours_by_what_they_say_of_themselves(build: Any, name: str) -> None:
         ({}, None),
     ],
 )
-def test_retention_by_flags(given: dict[str, str], kept: str | None) -> None:
+def test_doctor_retention_flags_give_duration_or_unknown(given: dict[str, str], kept: str | None) -> None:
     """15 days where nothing is given, which suffice for 14; what is kept by size alone is not known."""
     warned = [one.words for one in said(facts(server=server(flags=given)), "record") if "keeps" in one.words]
     assert [words.partition(",")[0].removeprefix("Prometheus ") for words in warned] == (
@@ -585,7 +585,7 @@ def test_retention_by_flags(given: dict[str, str], kept: str | None) -> None:
     )
 
 
-def test_default_retention_is_too_short_for_a_month() -> None:
+def test_doctor_default_retention_below_30_days_is_reported() -> None:
     """A history of 30 days needs more than Prometheus's own 15."""
     nothing = {"storage.tsdb.retention.time": "0s"}
     given = facts(server=server(flags=nothing), policy=thresholds(history=30 * DAY))
@@ -593,26 +593,26 @@ def test_default_retention_is_too_short_for_a_month() -> None:
     assert "--storage.tsdb.retention.time=30d" in one.remedy
 
 
-def test_without_pauses_no_history_is_missed() -> None:
+def test_doctor_return_factor_zero_requires_no_history() -> None:
     """ReturnFactor 0 asks for none."""
     given = facts(begins=AT - 3 * DAY, policy=thresholds(idleFactor=0.0))
     assert [one.status for one in said(given, "record")] == [Status.OK]
 
 
-def test_counters_make_up_for_rare_scrapes() -> None:
+def test_doctor_rare_scrapes_with_counters_are_accepted() -> None:
     """Our exporter's miss nothing in between."""
     (one,) = said(facts(interval_s=120.0, source=GPU_EXPORTER_SOURCE), "scrape-interval")
     assert one.status is Status.OK
 
 
-def test_a_pod_that_has_just_begun_need_not_be_told_of_yet() -> None:
+def test_doctor_new_or_unready_pod_without_series_is_accepted() -> None:
     """Nor one that is not ready."""
     for young in (pod("w-0", devices=2, started=AT - DAY / 1440), pod("w-0", devices=2, is_ready=False)):
         given = facts(fleet=fleet(workload(young)), node_coverage={"n1": NodeCoverage(2, 0, 1.0)})
         assert [one.status for one in said(given, "owners")] == [Status.OK]
 
 
-def test_shares_of_unknown_gpus_are_not_counted() -> None:
+def test_doctor_gpu_shares_without_count_label_are_not_reported() -> None:
     """Where no label says how many GPUs are shared nothing is said of them."""
     node = dataclasses.replace(SHARED, gpus=None)
     given = facts(fleet=fleet(nodes={"n1": node}), node_coverage={"n1": NodeCoverage(1, 1, 1.0)})
@@ -666,14 +666,14 @@ def _world_of_ills() -> Facts:
         ),
     ],
 )
-def test_the_table_in_80_columns(golden: Golden, name: str, given: Facts) -> None:
+def test_doctor_table_fits_80_columns_grouped_by_family(golden: Golden, name: str, given: Facts) -> None:
     """A family after the other; what is to be copied stands on a line of its own."""
     told = text(list(diagnose(given)), colour=False)
     assert max(map(len, told.splitlines())) <= 80
     golden(name, told)
 
 
-def test_colour_changes_nothing_but_colour() -> None:
+def test_doctor_table_colour_stripped_equals_plain() -> None:
     """With its escape sequences removed the coloured table is the plain one."""
     found = list(diagnose(_world_of_ills()))
     coloured = text(found, colour=True)
@@ -681,14 +681,14 @@ def test_colour_changes_nothing_but_colour() -> None:
     assert "\x1b[31merror" in coloured
 
 
-def test_what_a_server_says_reaches_no_terminal_as_a_command() -> None:
+def test_doctor_table_escape_sequences_from_server_are_removed() -> None:
     """Nor a program's."""
     found = list(diagnose(facts(server=Failure("\x1b]0;owned\x07", AWAY.told))))
     assert "\x1b" not in text(found, colour=False)
     assert "\x1b" not in str([one["words"] for one in document(found)["checks"]])
 
 
-def test_the_document_counts_and_names() -> None:
+def test_doctor_document_lists_every_check_with_counts() -> None:
     """Every check with family, status, words, and what to do."""
     made = document(list(diagnose(_world_of_ills())))
     assert sum(made["summary"].values()) == len(made["checks"])
@@ -703,7 +703,7 @@ def test_the_document_counts_and_names() -> None:
     }
 
 
-def test_roles_grant_the_table_and_no_more() -> None:
+def test_doctor_roles_grant_exactly_the_permission_table() -> None:
     """Every right stands in the role of each command that needs it; ours alone only in a Role."""
     granted = {
         (role["metadata"]["name"], role["kind"], rule["apiGroups"][0], resource, verb)
@@ -742,6 +742,8 @@ def test_roles_grant_the_table_and_no_more() -> None:
         (10, 12, 50.0),
     ],
 )
-def test_the_interval_that_is_meant(minutes: int, samples: int, interval_s: float) -> None:
+def test_doctor_scrape_interval_is_rounded_to_configured_value(
+    minutes: int, samples: int, interval_s: float
+) -> None:
     """A span holds a sample more or less, as they fall; what nobody would configure is told as measured."""
     assert meant(datetime.timedelta(minutes=minutes), samples) == interval_s

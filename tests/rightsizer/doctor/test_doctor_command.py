@@ -84,7 +84,7 @@ def grant(api: ApiServer, rights: Iterable[Right], namespace: str) -> str:
 # --- where all is well
 
 
-def test_where_all_is_well(good: World) -> None:
+def test_doctor_command_healthy_cluster_exits_0_without_writes(good: World) -> None:
     """Nothing but that there is no more than a day on record; exit code 0, and nothing is written."""
     run, found = doctor(good)
     assert {name: one["words"] for name, one in found.items() if one["status"] != "ok"} == {
@@ -96,7 +96,7 @@ def test_where_all_is_well(good: World) -> None:
     assert good.api.requests.mutating(include_dry_run=True) == []
 
 
-def test_a_table_for_people(good: World) -> None:
+def test_doctor_command_table_lists_families_and_summary(good: World) -> None:
     """Every family; the last line says what it comes to."""
     run = good.run("doctor", "--prometheus-label", f"cluster={good.team}")
     assert run.code == 0
@@ -106,7 +106,7 @@ def test_a_table_for_people(good: World) -> None:
 
 
 @pytest.mark.slow
-def test_yaml_says_what_json_says(good: World) -> None:
+def test_doctor_command_yaml_output_equals_json(good: World) -> None:
     """But for what is measured anew each time."""
     label = f"cluster={good.team}"
     as_yaml = yaml.safe_load(good.run("doctor", "-o", "yaml", "--prometheus-label", label).out)
@@ -115,7 +115,7 @@ def test_yaml_says_what_json_says(good: World) -> None:
     ]
 
 
-def test_nodes_beside_their_series(good: World) -> None:
+def test_doctor_command_unscraped_or_short_nodes_are_reported(good: World) -> None:
     """One that nobody scrapes is a problem; one with fewer devices than it offers, and a foreign one, are told."""
     good.node("n2", resources={"nvidia.com/gpu": 4})
     good.node("n3", resources={"nvidia.com/gpu": 4})
@@ -128,7 +128,7 @@ def test_nodes_beside_their_series(good: World) -> None:
     assert "n3 (1 of 4)" in found["devices"]["words"]
 
 
-def test_pods_that_series_do_not_name(good: World) -> None:
+def test_doctor_command_gpu_pods_missing_in_series_are_reported(good: World) -> None:
     """Held by a pod, and the device's series say nothing of it."""
     good.labels = {"cluster": good.team, "Hostname": "n1"}
     good.node("n2", resources={"nvidia.com/gpu": 4})
@@ -141,7 +141,7 @@ def test_pods_that_series_do_not_name(good: World) -> None:
 # --- where half of the world is away
 
 
-def test_without_an_api_server_the_metrics_are_judged(good: World) -> None:
+def test_doctor_command_without_api_server_checks_metrics(good: World) -> None:
     """Everything that takes Prometheus alone is; exit code 1."""
     good.api.stop()
     run, found = doctor(good)
@@ -154,7 +154,7 @@ def test_without_an_api_server_the_metrics_are_judged(good: World) -> None:
     assert {found[name]["status"] for name in ("labels", "plan", "nodes", "classes")} == {"unknown"}
 
 
-def test_without_a_kubeconfig(good: World, tmp_path: pathlib.Path) -> None:
+def test_doctor_command_without_kubeconfig_checks_metrics(good: World, tmp_path: pathlib.Path) -> None:
     """The same, and it says what to give."""
     label = f"cluster={good.team}"
     url = good.prometheus.url
@@ -175,7 +175,7 @@ def test_without_a_kubeconfig(good: World, tmp_path: pathlib.Path) -> None:
     assert "no such file" in found["cluster"]["words"]
 
 
-def test_without_a_prometheus_the_cluster_is_judged(good: World) -> None:
+def test_doctor_command_without_prometheus_checks_cluster(good: World) -> None:
     """Permissions, objects and the policy are; what takes metrics is not known."""
     flags = ["--kubeconfig", str(good.directory / "kubeconfig"), "--prometheus-url", "http://127.0.0.1:1"]
     run = run_command("doctor", "-o", "json", *flags)
@@ -186,7 +186,7 @@ def test_without_a_prometheus_the_cluster_is_judged(good: World) -> None:
     assert {found[name]["status"] for name in ("clock", "record", "labels", "values", "nodes")} == {"unknown"}
 
 
-def test_with_403_everywhere(good: World) -> None:
+def test_doctor_command_all_403_reports_missing_permissions(good: World) -> None:
     """It says who may not do what, by command, and still judges the metrics."""
     good.write_kubeconfig(grant(good.api, (), "x"))
     run, found = doctor(good)
@@ -198,7 +198,7 @@ def test_with_403_everywhere(good: World) -> None:
     assert 'cannot list resource "services"' in diagnosed(nobody)["reachable"]["words"]
 
 
-def test_a_token_that_nobody_knows(good: World) -> None:
+def test_doctor_command_invalid_token_401_gives_no_traceback(good: World) -> None:
     """Every question to the API server ends in 401, and none in a traceback."""
     good.write_kubeconfig("of-bad-news")
     run, found = doctor(good)
@@ -208,7 +208,7 @@ def test_a_token_that_nobody_knows(good: World) -> None:
     assert found["source"]["status"] == "ok"
 
 
-def test_a_policy_that_cannot_be_used(good: World) -> None:
+def test_doctor_command_invalid_policy_reports_all_problems(good: World) -> None:
     """Is told with all its problems, and the rest is judged all the same."""
     run, found = doctor(good, policy="kind: Policy\nrules: []\n")
     assert run.code == 1
@@ -217,7 +217,7 @@ def test_a_policy_that_cannot_be_used(good: World) -> None:
     assert {found[name]["status"] for name in ("classes", "rules", "budgets", "calendar")} == {"unknown"}
 
 
-def test_flags_that_cannot_be_meant_end_it_at_once(good: World) -> None:
+def test_doctor_command_invalid_flags_exit_2_without_requests(good: World) -> None:
     """As in the other commands: exit code 2, and nothing is asked."""
     before = len(good.api.requests.all())
     assert run_command("doctor", "--prometheus-url", "not a url").code == 2
@@ -229,7 +229,7 @@ def test_flags_that_cannot_be_meant_end_it_at_once(good: World) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [Command.PLAN, Command.APPLY, Command.UNDO])
-def test_rights_are_told_apart_by_command(good: World, command: Command) -> None:
+def test_doctor_command_permissions_are_reported_per_command(good: World, command: Command) -> None:
     """Who has those of one command is told of none that is missing for it, and of the others'."""
     good.write_kubeconfig(grant(good.api, needed(RIGHTS, command), "gpu-rightsizer"))
     _, found = doctor(good)
@@ -264,7 +264,7 @@ def used(log: Iterable[LoggedRequest]) -> set[tuple[str, str, str]]:
     return found
 
 
-def test_every_request_of_a_command_is_in_its_table(good: World) -> None:
+def test_permission_table_covers_every_request_of_each_command(good: World) -> None:
     """Each runs with its rights alone, asks for nothing beyond them, and uses all that write."""
     good.node("n2", resources={"nvidia.com/gpu": 8})
     for kind in ("StatefulSet", "ReplicaSet", "Job", "Pod"):
@@ -309,7 +309,7 @@ rules:
 )
 
 
-def test_roles_are_what_kubectl_apply_takes(good: World) -> None:
+def test_doctor_command_roles_prints_manifests_without_requests(good: World) -> None:
     """Printed without asking anything."""
     before = len(good.api.requests.all())
     run = run_command("doctor", "--roles", "--state-namespace", "ours")
@@ -350,7 +350,7 @@ def metrics(prometheus: Prometheus) -> Metrics:
     return Metrics(prometheus)
 
 
-def test_scrape_interval_and_record(metrics: Metrics) -> None:
+def test_doctor_command_scrape_interval_and_history_are_reported(metrics: Metrics) -> None:
     """As the series have it."""
     metrics.write(idle(), pod="a", until=AHEAD, step_s=30)
     facts = asked(metrics)
@@ -359,7 +359,7 @@ def test_scrape_interval_and_record(metrics: Metrics) -> None:
     assert abs(facts.begins - (metrics.at - datetime.timedelta(days=1))) < datetime.timedelta(minutes=30)
 
 
-def test_copies_are_told_by_their_jobs(metrics: Metrics) -> None:
+def test_doctor_command_duplicate_series_are_reported_by_job(metrics: Metrics) -> None:
     """A device that two jobs scrape; one that a pair of Prometheus does; one that several pods share is no copy."""
     metrics.write(idle(), pod="a", until=AHEAD)
     metrics.write(idle(), {"replica": "1"}, pod="a", until=AHEAD)
@@ -373,7 +373,7 @@ def test_copies_are_told_by_their_jobs(metrics: Metrics) -> None:
     assert (again.copies, again.jobs) == (2, ("again", metrics.space))
 
 
-def test_both_labels_for_pods(metrics: Metrics) -> None:
+def test_doctor_command_exporter_pod_label_is_not_counted(metrics: Metrics) -> None:
     """The exporter's own pod, beside which another is named, is not counted."""
     metrics.write(idle(), pod="a", until=AHEAD)
     metrics.write(idle(), pod="exporter", exported_pod="b", exported_namespace="x", UUID="2", until=AHEAD)
@@ -382,7 +382,7 @@ def test_both_labels_for_pods(metrics: Metrics) -> None:
     assert naming.forms == {"pod": 1, "exported_pod": 1}
 
 
-def test_recording_rules_that_are_there_in_part(metrics: Metrics) -> None:
+def test_doctor_command_partial_recording_rules_are_reported(metrics: Metrics) -> None:
     """Only those of metrics that the source has are expected."""
     metrics.write({UTIL: 0, MEMORY: 1}, pod="a", until=AHEAD)
     recorded = {"metric": UTIL}
@@ -394,7 +394,7 @@ def test_recording_rules_that_are_there_in_part(metrics: Metrics) -> None:
     assert not any("negative" in record for record, _ in found.expected)
 
 
-def test_series_of_other_labels_only(metrics: Metrics) -> None:
+def test_doctor_command_foreign_series_labels_are_reported_once(metrics: Metrics) -> None:
     """Is told as plan tells it, once."""
     metrics.write(idle(), pod="a", until=AHEAD)
     facts = asked(metrics, {"test": "nobody's"})
@@ -407,7 +407,7 @@ def test_series_of_other_labels_only(metrics: Metrics) -> None:
 # --- the first five minutes
 
 
-def test_a_plan_with_nothing_configured(good: World, tmp_path: pathlib.Path) -> None:
+def test_plan_without_flags_finds_prometheus_and_advises(good: World, tmp_path: pathlib.Path) -> None:
     """A new HOME with a kubeconfig, and no flag at all: Prometheus is found, the plan advises, nothing is changed."""
     good.namespace("monitoring")
     labels = {"app.kubernetes.io/name": "prometheus", "app.kubernetes.io/component": "server"}
@@ -439,7 +439,7 @@ def test_a_plan_with_nothing_configured(good: World, tmp_path: pathlib.Path) -> 
 
 
 @pytest.mark.slow
-def test_without_anything_it_says_what_to_give(tmp_path: pathlib.Path) -> None:
+def test_plan_and_doctor_without_cluster_give_hint_and_plan_exits_2(tmp_path: pathlib.Path) -> None:
     """No kubeconfig, no cluster: one message with the way out, exit code 2; the doctor says the same in its table."""
     plan = _fresh(tmp_path, "plan")
     assert plan.returncode == 2

@@ -75,7 +75,7 @@ def _events(world: World) -> list[str]:
     return [one["reason"] for one in events if one["source"]["component"] == "gpu-rightsizer"]
 
 
-def test_it_goes_on_with_what_suffices(world: World) -> None:
+def test_job_resize_suspends_patches_and_resumes_in_two_patches(world: World) -> None:
     """Two patches: one suspends it and says what is to come, one makes that and resumes it; each with its record."""
     _add(world)
     run = _apply(world)
@@ -96,7 +96,7 @@ def test_it_goes_on_with_what_suffices(world: World) -> None:
     assert ("complete", "done") in _repairs(run)
 
 
-def test_what_is_lost_is_said_before(world: World) -> None:
+def test_job_resize_plan_reports_lost_work(world: World) -> None:
     """In the plan, beside what would be done."""
     _add(world)
     item = world.run("plan", "-o", "json", policy=POLICY).items["train"]
@@ -105,7 +105,9 @@ def test_what_is_lost_is_said_before(world: World) -> None:
 
 
 @pytest.mark.parametrize(("actions", "mode"), [("[resize]", None), ("[suspend]", None)])
-def test_a_rule_must_allow_both(world: World, actions: str, mode: str | None) -> None:
+def test_job_resize_rule_without_work_loss_consent_is_refused(
+    world: World, actions: str, mode: str | None
+) -> None:
     """Whoever allows Deployments to shrink has not said that work may be lost."""
     _add(world)
     policy = POLICY.replace("cooldown: 1s", f"cooldown: 1s, actions: {actions}")
@@ -137,7 +139,7 @@ def _say_nonsense(world: World) -> None:
         (_say_nonsense, "does not state its version"),
     ],
 )
-def test_where_the_server_does_not_allow_it_it_is_advised(world: World, how: Any, words: str) -> None:
+def test_job_resize_unsupported_by_server_is_only_advised(world: World, how: Any, words: str) -> None:
     """Nothing is tried out on a Job that would lose its work by it."""
     how(world)
     _add(world)
@@ -148,7 +150,7 @@ def test_where_the_server_does_not_allow_it_it_is_advised(world: World, how: Any
     assert (_state(world), _writes(world)) == ((False, [2]), [])
 
 
-def test_on_demand_means_it_too(world: World) -> None:
+def test_job_resize_on_demand_rule_without_waiters_is_skipped(world: World) -> None:
     """A rule that suspends only while others wait does not suspend for this either."""
     _add(world)
     policy = POLICY.replace("cooldown: 1s", "cooldown: 1s, onlyForPendingPods: [suspend]")
@@ -156,7 +158,7 @@ def test_on_demand_means_it_too(world: World) -> None:
     assert [block["code"] for block in item["blockers"]] == ["only-for-pending-pods"]
 
 
-def test_undo_goes_the_same_way_back(world: World) -> None:
+def test_undo_resized_job_suspends_restores_and_resumes(world: World) -> None:
     """Suspended, what it had, resumed; nothing of ours is left but the memory."""
     _add(world)
     before = _job(world)["spec"]
@@ -168,7 +170,7 @@ def test_undo_goes_the_same_way_back(world: World) -> None:
     assert [one.json["spec"]["suspend"] for one in _writes(world)] == [True, False, True, False]
 
 
-def test_undo_leaves_alone_what_somebody_changed(world: World) -> None:
+def test_undo_resized_job_changed_by_owner_is_skipped(world: World) -> None:
     """Resources that are others' by now."""
     _add(world)
     _apply(world)
@@ -224,7 +226,7 @@ def _hold(world: World, name: str, finalizers: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_in_between_is_finished_by_the_next_one(world: World) -> None:
+def test_job_resize_killed_halfway_is_finished_by_next_run(world: World) -> None:
     """Not before its pods are gone; and then once."""
     _add(world)
     with _killed(world, "apply"):
@@ -238,7 +240,7 @@ def test_a_run_that_is_killed_in_between_is_finished_by_the_next_one(world: Worl
 
 
 @pytest.mark.slow
-def test_undo_of_half_a_change_resumes_it_as_it_was(world: World) -> None:
+def test_undo_half_done_job_resize_resumes_job_in_one_patch(world: World) -> None:
     """At once, by one patch: its template was never touched."""
     _add(world)
     with _killed(world, "apply"):
@@ -247,7 +249,7 @@ def test_undo_of_half_a_change_resumes_it_as_it_was(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_half_an_undo_is_finished_by_the_next_run(world: World) -> None:
+def test_undo_job_half_done_is_finished_by_next_run(world: World) -> None:
     """What it had is put back once its pods are gone."""
     _add(world)
     _apply(world)
@@ -258,7 +260,7 @@ def test_half_an_undo_is_finished_by_the_next_run(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_server_refuses_is_not_tried_again(world: World) -> None:
+def test_job_resize_refused_by_server_is_not_retried(world: World) -> None:
     """It is resumed as it was, told, and from then on only advised on."""
     _add(world)
     with _killed(world, "apply"):
@@ -276,7 +278,7 @@ def test_what_the_server_refuses_is_not_tried_again(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_half_that_is_out_of_policy_opens_the_breaker(world: World) -> None:
+def test_job_resize_second_patch_out_of_policy_opens_breaker(world: World) -> None:
     """As the first would have: what the second lock refuses, the first one should never have let through."""
     _add(world)
     with _killed(world, "apply"):
@@ -293,7 +295,7 @@ def test_a_second_half_that_is_out_of_policy_opens_the_breaker(world: World) -> 
 
 
 @pytest.mark.slow
-def test_half_a_change_that_somebody_takes_back_stays_so(world: World) -> None:
+def test_job_resize_half_done_resumed_by_owner_is_left_reverted(world: World) -> None:
     """Whoever resumes it has it as it was; that is remembered."""
     _add(world)
     with _killed(world, "apply"):
@@ -303,7 +305,7 @@ def test_half_a_change_that_somebody_takes_back_stays_so(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_half_an_undo_that_somebody_takes_back_can_be_undone_still(world: World) -> None:
+def test_undo_job_half_done_resumed_by_owner_keeps_record(world: World) -> None:
     """It goes on with less, and with its record."""
     _add(world)
     _apply(world)
@@ -315,7 +317,7 @@ def test_half_an_undo_that_somebody_takes_back_can_be_undone_still(world: World)
     assert (_state(world), _record(world)) == ((False, [2]), None)
 
 
-def test_a_pod_that_fails_with_less_gets_back_what_it_had(world: World) -> None:
+def test_reconcile_job_pod_failing_after_resize_is_rolled_back(world: World) -> None:
     """In two runs: one suspends it, one gives it back."""
     _add(world)
     _apply(world)
@@ -330,7 +332,7 @@ def test_a_pod_that_fails_with_less_gets_back_what_it_had(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_work_that_came_to_its_end_is_well(world: World) -> None:
+def test_reconcile_completed_job_is_healthy_and_not_resumed(world: World) -> None:
     """It is not resumed, nor made anew."""
     _add(world)
     _apply(world)

@@ -33,7 +33,7 @@ def _replicas(world: World, name: str) -> int:
     return replicas
 
 
-def test_a_dry_run_sends_no_mutating_request(world: World) -> None:
+def test_plan_dry_run_sends_no_mutating_request(world: World) -> None:
     """A plan works with an account that may only read, and asks for nothing else."""
     world.api.add_user("reader", "reader")
     world.api.allow(Rule("reader", verbs=("get", "list")))
@@ -44,7 +44,7 @@ def test_a_dry_run_sends_no_mutating_request(world: World) -> None:
     assert world.api.requests.mutating(include_dry_run=True) == []
 
 
-def test_one_patch_carries_change_record_and_precondition(world: World) -> None:
+def test_patch_carries_change_record_and_precondition(world: World) -> None:
     """Each change is one PATCH, tried by the server before; its record says what was, why, and by which rule."""
     world.add("Deployment", world.team, "idle", {"replicas": 3})
     before = created(world.api, "Deployment", world.team, "idle")["metadata"]
@@ -63,7 +63,7 @@ def test_one_patch_carries_change_record_and_precondition(world: World) -> None:
     assert "fieldManager=gpu-rightsizer" in str(real.query)
 
 
-def test_an_event_tells_the_owner(world: World) -> None:
+def test_event_after_change_names_reason_and_undo_command(world: World) -> None:
     """An Event says for kubectl describe what was done, why, and how to get it back."""
     world.add("Deployment", world.team, "idle", {})
     _apply(world)
@@ -78,7 +78,7 @@ def test_an_event_tells_the_owner(world: World) -> None:
     assert f"Undo: gpu-rightsizer undo {world.team}/Deployment/idle" in event["message"]
 
 
-def test_an_eviction_carries_the_uid_and_comes_after_the_manifest(world: World) -> None:
+def test_evict_carries_pod_uid_after_manifest_is_saved(world: World) -> None:
     """The pod's manifest is safe before the pod is asked to go, and no other pod of its name can be hit."""
     world.add("Pod", world.team, "shell", {})
     meta = created(world.api, "Pod", world.team, "shell")["metadata"]
@@ -93,7 +93,7 @@ def test_an_eviction_carries_the_uid_and_comes_after_the_manifest(world: World) 
     assert not {"nodeName", "priority"} & manifest["spec"].keys()
 
 
-def test_undo_recreates_an_evicted_pod(world: World) -> None:
+def test_undo_evicted_pod_is_recreated_and_manifest_deleted(world: World) -> None:
     """The pod comes back as it was written, and the saved manifest goes."""
     world.add("Pod", world.team, "shell", {"gpus": 2, "annotations": {"keep": "me"}})
     before = created(world.api, "Pod", world.team, "shell")
@@ -108,7 +108,7 @@ def test_undo_recreates_an_evicted_pod(world: World) -> None:
     assert world.api.list("Secret", "gpu-rightsizer") == []
 
 
-def test_undo_twice_is_undo_once(world: World) -> None:
+def test_undo_repeated_changes_nothing(world: World) -> None:
     """What was put back carries no record any more."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     _apply(world)
@@ -120,7 +120,7 @@ def test_undo_twice_is_undo_once(world: World) -> None:
     assert _writes(world) == []
 
 
-def test_undo_leaves_alone_what_someone_changed_since(world: World) -> None:
+def test_undo_workload_changed_since_is_skipped_without_force(world: World) -> None:
     """A person's own number stands, and is shown; --force overrides it."""
     world.add("Deployment", world.team, "idle", {"replicas": 3})
     _apply(world)
@@ -134,7 +134,7 @@ def test_undo_leaves_alone_what_someone_changed_since(world: World) -> None:
     assert _replicas(world, "idle") == 3
 
 
-def test_undo_of_one_run_only(world: World) -> None:
+def test_undo_run_flag_limits_to_that_run(world: World) -> None:
     """--run chooses what one run changed."""
     world.add("Deployment", world.team, "first", {})
     first = json.loads(_apply(world).out)["metadata"]["run"]
@@ -144,7 +144,7 @@ def test_undo_of_one_run_only(world: World) -> None:
     assert (_replicas(world, "first"), _replicas(world, "second")) == (1, 0)
 
 
-def test_undo_without_access_to_manifests(world: World) -> None:
+def test_undo_without_secret_access_warns_and_restores_workloads(world: World) -> None:
     """Who may not list our Secrets can still put back what carries its own record; the rest is a warning."""
     world.add("Deployment", world.team, "idle", {})
     _apply(world)
@@ -152,7 +152,7 @@ def test_undo_without_access_to_manifests(world: World) -> None:
     assert world.run("undo", "--all", "--yes", "-o", "json").items["idle"]["result"] == "done"
 
 
-def test_a_record_that_cannot_be_read_is_reported(world: World) -> None:
+def test_undo_record_unreadable_is_reported(world: World) -> None:
     """Someone's edit of the annotation is named, and nothing is guessed."""
     world.add("Deployment", world.team, "idle", {})
     _apply(world)
@@ -163,7 +163,7 @@ def test_a_record_that_cannot_be_read_is_reported(world: World) -> None:
     assert _replicas(world, "idle") == 0
 
 
-def test_a_saved_plan_is_carried_out_only_as_far_as_it_still_holds(world: World) -> None:
+def test_apply_saved_plan_outdated_items_are_skipped(world: World) -> None:
     """What was changed, or began to work, between plan and apply is left alone."""
     for name in ("same", "edited", "scaled", "gone", "busy", "opted-out"):
         world.add("Deployment", world.team, name, {"replicas": 2})
@@ -228,7 +228,7 @@ def _guard(world: World) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [_scale_up, _edit, _opt_out, _opt_out_of_action, _wake_up, _guard])
-def test_the_last_look_sees_what_changed_since_the_plan(
+def test_preflight_workload_changed_since_plan_is_skipped(
     world: World, change: Callable[[World], None]
 ) -> None:
     """Between deciding and writing everything is read again; here someone meddles while the first is stopped."""
@@ -266,7 +266,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize(("fault", "result", "code", "attempts"), REFUSALS.values(), ids=REFUSALS.keys())
-def test_a_refusal_is_one_outcome_and_the_rest_goes_on(
+def test_apply_item_refused_by_server_does_not_stop_the_rest(
     world: World, fault: Fault, result: str, code: int, attempts: int
 ) -> None:
     """An error Status becomes an outcome; only after a conflict it is looked and tried again, and not for ever."""
@@ -280,7 +280,7 @@ def test_a_refusal_is_one_outcome_and_the_rest_goes_on(
     assert "Traceback" not in run.err
 
 
-def test_too_many_requests_ends_the_run(world: World) -> None:
+def test_apply_too_many_requests_ends_run(world: World) -> None:
     """A server that asks for quiet gets it: nothing more is sent."""
     world.add("Deployment", world.team, "a", {"replicas": 2})
     world.add("Deployment", world.team, "b", {})
@@ -297,7 +297,7 @@ def test_too_many_requests_ends_the_run(world: World) -> None:
 
 
 @pytest.mark.parametrize(("after_effect", "result", "replicas"), [(True, "done", 0), (False, "refused", 2)])
-def test_a_lost_answer_is_read_back_before_anything_else(
+def test_patch_lost_response_is_confirmed_by_read_back(
     world: World,
     after_effect: bool,
     result: str,
@@ -314,7 +314,7 @@ def test_a_lost_answer_is_read_back_before_anything_else(
     assert len(_writes(world)) <= 1
 
 
-def test_an_eviction_that_a_budget_blocks_leaves_nothing_behind(world: World) -> None:
+def test_evict_blocked_by_pdb_deletes_saved_manifest(world: World) -> None:
     """429 with a DisruptionBudget is blocked, not failed; the manifest that was saved for it goes again."""
     world.add("Pod", world.team, "shell", {})
     status = {
@@ -333,7 +333,7 @@ def test_an_eviction_that_a_budget_blocks_leaves_nothing_behind(world: World) ->
     assert len(world.pods_of(world.team, "shell")) == 1
 
 
-def test_an_event_that_cannot_be_written_does_not_undo_the_change(world: World) -> None:
+def test_event_write_failure_warns_and_keeps_change(world: World) -> None:
     """The change stands and is reported as done; the missing Event is a warning."""
     world.add("Deployment", world.team, "idle", {})
     world.api.inject(Fault("/events$", "POST", None, status=403))
@@ -351,7 +351,7 @@ def test_an_event_that_cannot_be_written_does_not_undo_the_change(world: World) 
         'core.PodTemplateSpec{Spec:core.PodSpec{Env:[]core.EnvVar{{Name:"TOKEN", Value:"hunter2"}}}}',
     ],
 )
-def test_an_object_that_the_api_server_repeats_stays_out_of_what_we_say(world: World, repeated: str) -> None:
+def test_refused_patch_response_object_is_not_leaked(world: World, repeated: str) -> None:
     """Its answer to a patch that it refuses may hold the whole object, environment and all; the reason stays."""
     world.add("Deployment", world.team, "idle", {})
     message = f'Deployment.apps "idle" is invalid: patch: Invalid value: {repeated}: field is immutable'
@@ -363,7 +363,7 @@ def test_an_object_that_the_api_server_repeats_stays_out_of_what_we_say(world: W
     assert "hunter2" not in item["detail"]
 
 
-def test_lists_that_expire_while_being_read_are_read_again(world: World) -> None:
+def test_list_expired_while_paging_is_restarted(world: World) -> None:
     """A 410 in the middle of paging starts over; half a list is never used."""
     world.add("Deployment", world.team, "idle", {})
     gone = {"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"}
@@ -375,7 +375,7 @@ def test_lists_that_expire_while_being_read_are_read_again(world: World) -> None
     assert "the pages expired 3 times" in run.err
 
 
-def test_eviction_without_our_namespace_changes_nothing(world: World) -> None:
+def test_evict_without_own_namespace_is_refused(world: World) -> None:
     """Without a place for manifests nothing at all is done, and the command that makes one is named."""
     world.add("Pod", world.team, "shell", {})
     world.add("Deployment", world.team, "idle", {})
@@ -385,7 +385,7 @@ def test_eviction_without_our_namespace_changes_nothing(world: World) -> None:
     assert _writes(world) == []
 
 
-def test_nothing_to_do_is_said_and_succeeds(world: World) -> None:
+def test_apply_empty_plan_exits_0(world: World) -> None:
     """An apply without anything to change exits with 0, and plan --detailed-exitcode tells the two apart."""
     world.add("Deployment", world.team, "busy", {"usage": "busy"})
     assert world.run("plan", "--detailed-exitcode", policy=DEFAULT_POLICY).code == 0
@@ -396,7 +396,7 @@ def test_nothing_to_do_is_said_and_succeeds(world: World) -> None:
     assert world.run("plan", "--detailed-exitcode", policy=DEFAULT_POLICY).code == 10
 
 
-def test_apply_twice_is_apply_once(world: World) -> None:
+def test_apply_repeated_changes_nothing(world: World) -> None:
     """What was stopped holds no GPUs any more and is not in the next plan."""
     world.add("Deployment", world.team, "idle", {})
     assert _apply(world).items["idle"]["result"] == "done"

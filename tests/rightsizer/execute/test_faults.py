@@ -139,7 +139,9 @@ def _told(world: World, run: Run) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("fault", "phase", "result", "code"), _cases())
-def test_a_fault_in_a_phase(world: World, fault: str, phase: str, result: str, code: int) -> None:
+def test_apply_fault_in_phase_is_completed_once_by_next_run(
+    world: World, fault: str, phase: str, result: str, code: int
+) -> None:
     """The outcome is the right one and true, and the next run, without the fault, has it done exactly once."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     _inject(world, PHASES[phase], fault)
@@ -155,9 +157,7 @@ def test_a_fault_in_a_phase(world: World, fault: str, phase: str, result: str, c
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["look", "dry-run", "write"])
 @pytest.mark.parametrize("fault", ["401", "429"])
-def test_nothing_more_is_asked_of_a_server_that_will_not_have_us(
-    world: World, fault: str, phase: str
-) -> None:
+def test_apply_unauthorized_or_throttled_stops_all_requests(world: World, fault: str, phase: str) -> None:
     """A1, A7: with a token that is no good, or one request too many, the others are not even looked at."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     world.add("Deployment", world.team, "next", {})
@@ -168,7 +168,7 @@ def test_nothing_more_is_asked_of_a_server_that_will_not_have_us(
     assert not [one for one in world.api.requests.all() if one.method == "PATCH" and "next" in one.path]
 
 
-def test_a_notice_is_tied_to_what_was_looked_at(world: World) -> None:
+def test_notice_object_edited_since_read_is_not_written(world: World) -> None:
     """A20: it is tried, then given to that version of that object; who edits it in between gets none."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     before = created(world.api, "Deployment", world.team, "idle")["metadata"]
@@ -198,7 +198,7 @@ _BLOCKED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["dry-run", "write"])
 @pytest.mark.parametrize("row", _BLOCKED)
-def test_an_eviction_that_budgets_forbid(world: World, row: str, phase: str) -> None:
+def test_evict_blocked_by_pdb_is_not_retried_in_same_run(world: World, row: str, phase: str) -> None:
     """It is blocked and not tried again in this run; nothing is left of it, and the next run may do it."""
     code, reason, message = _BLOCKED[row]
     body = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
@@ -215,7 +215,7 @@ def test_an_eviction_that_budgets_forbid(world: World, row: str, phase: str) -> 
     assert _apply(world).items["shell"]["result"] == "done"
 
 
-def test_what_an_eviction_sends_is_tried_first(world: World) -> None:
+def test_evict_dry_run_precedes_saved_credentials(world: World) -> None:
     """A6: the trial says so in its query and in its body, and comes before credentials are saved for it."""
     world.add("Pod", world.team, "shell", {})
     world.api.inject(Fault("/shell/eviction$", "POST", 1, status=400))
@@ -319,7 +319,7 @@ OTHERS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["classes", "look", "read", "dry-run"])
 @pytest.mark.parametrize("who", OTHERS)
-def test_someone_else_is_faster(world: World, who: str, phase: str) -> None:
+def test_apply_concurrent_edit_wins_over_rightsizer(world: World, who: str, phase: str) -> None:
     """After the plan's reading, the look, the second reading or the trial: their word holds, ours is not on it."""
     if (phase, who) == ("look", "A24-pods-do-not-go"):
         pytest.skip("its pods were read a moment before, and its own object does not tell of it")
@@ -336,7 +336,7 @@ def _write_status(world: World) -> None:
     world.api.patch("Deployment", world.team, "idle", status, subresource="status")
 
 
-def test_a_controller_that_writes_its_status_does_not_end_it(world: World) -> None:
+def test_apply_status_write_conflict_is_rechecked_and_retried(world: World) -> None:
     """A4: after a conflict everything is looked at anew, and what still holds is done."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     at = _At(world, "dry-run", _write_status)
@@ -349,7 +349,7 @@ def test_a_controller_that_writes_its_status_does_not_end_it(world: World) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["list", "look", "dry-run"])
-def test_a_process_that_stood_still_writes_no_more(
+def test_lease_lost_while_frozen_blocks_next_write(
     world: World, phase: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A10: frozen for a minute while another one took the Lease, it finds so before its next write."""
@@ -371,10 +371,10 @@ def test_a_process_that_stood_still_writes_no_more(
 
 
 ELSEWHERE = {
-    "A11": ("execute/test_reconcile.py", "test_each_change_is_remembered_in_its_own_patch"),
-    "A12": ("kinds/test_patches.py", "test_records_are_small_and_plain_json"),
-    "A13": ("execute/test_reconcile.py", "test_what_somebody_takes_back_is_told_and_not_repeated"),
-    "A14": ("changes/test_record_codec.py", "test_hold_off_doubles_with_each_time_it_was_taken_back"),
+    "A11": ("execute/test_reconcile.py", "test_history_entry_is_written_in_same_patch_as_change"),
+    "A12": ("kinds/test_patches.py", "test_patch_record_is_compact_plain_json"),
+    "A13": ("execute/test_reconcile.py", "test_change_reverted_by_owner_is_reported_and_not_repeated"),
+    "A14": ("changes/test_record_codec.py", "test_hold_off_doubles_with_each_revert"),
     "A16": ("planning/test_pauses.py", "test_apply_growth_over_accepted_scope_opens_breaker"),
     "A17": ("policy/test_policy_file.py", "test_policy_file_invalid_names_its_line"),
     "A18": ("policy/test_effective.py", "test_class_missing_protects_if_class_first"),
@@ -382,12 +382,12 @@ ELSEWHERE = {
     "A21": ("planning/test_pauses.py", "test_apply_too_many_unready_nodes_opens_breaker"),
     "A22": ("planning/test_budget.py", "test_budget_workload_of_two_pools_counts_in_both"),
     "A23": ("inventory/test_workload_builder.py", "test_bare_pods_of_a_gang_are_one_workload"),
-    "A24": ("execute/test_reconcile.py", "test_pods_that_do_not_go_are_told"),
+    "A24": ("execute/test_reconcile.py", "test_verify_pod_held_by_finalizer_is_reported"),
 }
 """Rows that are no fault of one request, and what shows them."""
 
 
-def test_every_row_is_shown() -> None:
+def test_fault_table_every_row_has_a_test() -> None:
     """Each of A1 to A25 here, or by the test that is named."""
     here = pathlib.Path(__file__)
     folder = here.parents[1]

@@ -30,7 +30,7 @@ def _outcome(detail: str = "spec.replicas: 1 → 0") -> Outcome:
     return Outcome(item.ref, "scale-to-zero", Result.DONE, detail, 1, AT)
 
 
-def test_intent_comes_before_outcome_and_only_its_owner_may_read_it(tmp_path: pathlib.Path) -> None:
+def test_journal_intent_precedes_outcome_in_owner_only_file(tmp_path: pathlib.Path) -> None:
     """One line each, with what is needed to know what it was about."""
     path = tmp_path / "journal"
     journal, item = _journal(path), workload()
@@ -50,7 +50,7 @@ def _steps(path: pathlib.Path) -> list[JournalEntry]:
 
 
 @pytest.mark.parametrize("cut", [1, 20, 100])
-def test_a_torn_last_line_costs_that_line(tmp_path: pathlib.Path, cut: int) -> None:
+def test_journal_torn_last_line_loses_only_that_record(tmp_path: pathlib.Path, cut: int) -> None:
     """What came before is read, it is said what cannot be, and the next record does not run into it."""
     path = tmp_path / "journal"
     journal = _journal(path)
@@ -66,7 +66,7 @@ def test_a_torn_last_line_costs_that_line(tmp_path: pathlib.Path, cut: int) -> N
     assert len([one for one in found if isinstance(one, str)]) == (0 if cut == 1 else 1)
 
 
-def test_old_files_are_set_aside_and_the_oldest_go(tmp_path: pathlib.Path) -> None:
+def test_journal_over_size_is_rotated_and_oldest_deleted(tmp_path: pathlib.Path) -> None:
     """By size; reading goes through all of them, oldest first."""
     path = tmp_path / "journal"
     journal = _journal(path, largest=600)
@@ -80,7 +80,7 @@ def test_old_files_are_set_aside_and_the_oldest_go(tmp_path: pathlib.Path) -> No
     assert reasons == [f"number {number}" for number in range(40 - len(reasons), 40)]
 
 
-def test_a_machine_that_died_while_it_set_a_file_aside_loses_nothing(tmp_path: pathlib.Path) -> None:
+def test_journal_crash_during_rotation_loses_no_record(tmp_path: pathlib.Path) -> None:
     """The next file was never opened: the one that is there is read."""
     path = tmp_path / "journal"
     journal = _journal(path)
@@ -106,7 +106,7 @@ while True:
 
 
 @pytest.mark.parametrize("records", [1, 7, 25])
-def test_what_was_told_as_written_survives_sigkill(tmp_path: pathlib.Path, records: int) -> None:
+def test_journal_acknowledged_records_survive_sigkill(tmp_path: pathlib.Path, records: int) -> None:
     """Killed in the middle of writing: every record that was acknowledged is there, and at most one more is torn."""
     path = tmp_path / "journal"
     writer = subprocess.Popen(
@@ -125,9 +125,7 @@ def test_what_was_told_as_written_survives_sigkill(tmp_path: pathlib.Path, recor
     _journal(path).close()
 
 
-def test_each_record_is_on_the_disk_before_anything_else_happens(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_journal_each_record_is_fsynced(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that loses its power loses no record: the file is synchronised after each."""
     path, synced = tmp_path / "journal", []
     journal = _journal(path)
@@ -139,7 +137,7 @@ def test_each_record_is_on_the_disk_before_anything_else_happens(
     assert synced == [1, 2, 3]
 
 
-def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: pathlib.Path) -> None:
+def test_journal_unwritable_path_is_reported_before_changes(tmp_path: pathlib.Path) -> None:
     """Before anything is done."""
     with pytest.raises(ConfigurationError, match="cannot be written: No such file or directory"):
         _journal(tmp_path / "nowhere" / "journal")
@@ -147,7 +145,7 @@ def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: pathlib.Path) 
         list(read_journal(tmp_path / "nowhere"))
 
 
-def test_what_was_begun_and_not_ended_is_told() -> None:
+def test_journal_intent_without_outcome_is_reported() -> None:
     """The object says whether it took effect."""
     ref = ObjectRef("apps/v1", "Deployment", "team", "w")
     intent = JournalEntry(
@@ -162,7 +160,7 @@ def test_what_was_begun_and_not_ended_is_told() -> None:
     assert f"suspend of {ref} was begun in run r, and no outcome is recorded" in journal_text([intent], [])
 
 
-def test_several_write_one_journal(tmp_path: pathlib.Path) -> None:
+def test_journal_two_writers_keep_order_across_rotation(tmp_path: pathlib.Path) -> None:
     """As `undo` does beside `run`: neither sets aside what the other one still writes to, and the order stays."""
     path = tmp_path / "journal"
     writers = [_journal(path, largest=4000), _journal(path, largest=4000)]
@@ -186,7 +184,7 @@ for number in range(150):
 """
 
 
-def test_several_processes_lose_nothing(tmp_path: pathlib.Path) -> None:
+def test_journal_three_processes_lose_no_record(tmp_path: pathlib.Path) -> None:
     """Three at the same time, each with 150 records: all are there, whole, and each writer's in its order."""
     path = tmp_path / "journal"
     running = [
@@ -204,9 +202,7 @@ def test_several_processes_lose_nothing(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("command", [("apply", "--yes"), ("run", "--every", "1h"), ("undo",), ("history",)])
-def test_a_journal_without_a_name_is_a_mistake(
-    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_journal_empty_path_is_refused(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     """As of a variable that is not set: that none would be written has to be noticed at once."""
     with pytest.raises(SystemExit) as ended:
         main([*command, "--journal", ""])

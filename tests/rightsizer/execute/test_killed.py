@@ -139,7 +139,9 @@ def _cases() -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "write", "moment"), _cases())
-def test_killed_at_a_write(world: World, command: str, write: str, moment: str) -> None:
+def test_run_killed_at_write_is_completed_once_by_next_cycle(
+    world: World, command: str, write: str, moment: str
+) -> None:
     """The next cycle finishes it: each change made once, and nothing left over."""
     _given(world)
     killer = _Killer(world, write, moment)
@@ -197,7 +199,9 @@ def _records() -> list[Any]:
     not pathlib.Path("/proc/self/fd").exists(), reason="files are told apart by Linux's /proc"
 )
 @pytest.mark.parametrize(("command", "record", "moment"), _records())
-def test_killed_at_a_record_of_the_journal(world: World, command: str, record: int, moment: str) -> None:
+def test_run_killed_at_journal_record_is_completed_by_next_cycle(
+    world: World, command: str, record: int, moment: str
+) -> None:
     """The same; and the journal is read by the next one, all but the record that was torn."""
     _given(world)
     journal = world.directory / "journal"
@@ -212,7 +216,7 @@ def test_killed_at_a_record_of_the_journal(world: World, command: str, record: i
 
 
 @pytest.mark.slow
-def test_a_killed_one_is_outlasted_by_a_fresh_process(world: World) -> None:
+def test_lease_of_killed_process_is_waited_out_by_new_process(world: World) -> None:
     """For one whole duration of its Lease, which is told with its name; then the fresh one does the rest."""
     _given(world)
     killer = _Killer(world, "patch", "unanswered")
@@ -231,7 +235,7 @@ def test_a_killed_one_is_outlasted_by_a_fresh_process(world: World) -> None:
     _assert_repaired(world)
 
 
-def test_a_lease_of_long_ago_is_taken_over(world: World) -> None:
+def test_lease_expired_long_ago_is_taken_over(world: World) -> None:
     """Whoever held it, and however long it says it lasts, by whichever clock."""
     spec = {
         "holderIdentity": "someone",

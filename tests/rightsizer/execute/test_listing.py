@@ -117,7 +117,7 @@ def _parked(world: World, way: Way) -> None:
         world.record(pod, "idle", 1)
 
 
-def test_it_is_told_and_undone_by_the_name_of_what_was_stopped(world: World, way: Way) -> None:
+def test_history_and_undo_find_stopped_workload_by_name(world: World, way: Way) -> None:
     """`history` names the workload, while it is stopped and afterwards; `undo` of the run finds it, and `--all`."""
     run = _stopped(world, way)
     named = f"{world.team}/{way.kind}/{way.name}"
@@ -132,7 +132,7 @@ def test_it_is_told_and_undone_by_the_name_of_what_was_stopped(world: World, way
     assert world.run("undo", "--all", "--yes").code == 0
 
 
-def test_what_somebody_takes_back_is_told_and_not_repeated(world: World, way: Way) -> None:
+def test_change_reverted_by_owner_is_reported_and_not_repeated(world: World, way: Way) -> None:
     """The next run finds it, remembers it where the record stood, and leaves the workload alone."""
     _stopped(world, way, AT_ONCE)
     way.age(world, 60)
@@ -151,7 +151,7 @@ def test_what_somebody_takes_back_is_told_and_not_repeated(world: World, way: Wa
     assert plan["action"] is None or "reverted by someone" in str(plan["blockers"]), plan
 
 
-def test_after_three_changes_in_thirty_days_no_more_is_taken(world: World, way: Way) -> None:
+def test_change_limit_three_in_thirty_days_blocks_more(world: World, way: Way) -> None:
     """Wherever they are remembered."""
     now = datetime.datetime.now(datetime.UTC)
     entries = [
@@ -169,7 +169,7 @@ def test_after_three_changes_in_thirty_days_no_more_is_taken(world: World, way: 
     assert "3 times in 30 days" in str(item["reasons"])
 
 
-def test_what_was_undone_is_still_spent(world: World, way: Way) -> None:
+def test_change_budget_counts_undone_changes(world: World, way: Way) -> None:
     """A budget over time counts it, though no record is left."""
     _stopped(world, way, ONE_A_DAY)
     assert world.run("undo", "--all", "--yes").code == 0

@@ -71,7 +71,7 @@ EVERY = [
 ]
 
 
-def test_a_webhook_gets_a_document(receiver: Receiver) -> None:
+def test_webhook_run_is_posted_as_one_json_document(receiver: Receiver) -> None:
     """One for each run, with the occasion of each item; what nobody need know is left out."""
     assert notify([Target(type="webhook", url=receiver.url + "/hook")], "run-1", EVERY) == []
     ((path, headers, body),) = receiver.got
@@ -89,7 +89,7 @@ def test_a_webhook_gets_a_document(receiver: Receiver) -> None:
     }
 
 
-def test_slack_gets_a_text_in_which_names_are_only_names(receiver: Receiver) -> None:
+def test_slack_workload_names_are_escaped(receiver: Receiver) -> None:
     """No mention, link or emphasis comes of what a workload is called; the way back stands in it."""
     hostile = _outcome("<!channel> *x* `y` @here")
     notify([Target(type="slack", url=receiver.url)], "run-1", [hostile, _outcome()])
@@ -101,13 +101,13 @@ def test_slack_gets_a_text_in_which_names_are_only_names(receiver: Receiver) -> 
     assert "research/Job/eval changed: suspend (8 GPUs)" in text
 
 
-def test_a_long_run_makes_no_long_text(receiver: Receiver) -> None:
+def test_slack_long_run_is_cut_to_twenty_lines(receiver: Receiver) -> None:
     """Twenty lines, and how many more there are."""
     notify([Target(type="slack", url=receiver.url)], "r", [_outcome(f"w-{number}") for number in range(500)])
     assert "… and 480 more" in receiver.got[0][2]["text"]
 
 
-def test_targets_get_what_they_asked_for(receiver: Receiver) -> None:
+def test_notify_targets_are_filtered_by_namespace_and_occasion(receiver: Receiver) -> None:
     """By namespace and occasion; who is not concerned gets nothing at all."""
     targets = [
         Target(type="webhook", url=f"{receiver.url}/team", namespaces=("team-*",)),
@@ -122,7 +122,7 @@ def test_targets_get_what_they_asked_for(receiver: Receiver) -> None:
     }
 
 
-def test_secrets_stand_in_files_and_nowhere_else(
+def test_notify_secrets_are_read_from_files_and_not_leaked(
     receiver: Receiver, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Address and token are read for each message; no problem repeats them."""
@@ -151,7 +151,7 @@ def test_secrets_stand_in_files_and_nowhere_else(
 
 
 @pytest.mark.parametrize("code", [301, 307, 404, 500])
-def test_what_is_not_taken_is_told_and_not_followed(receiver: Receiver, code: int) -> None:
+def test_notify_redirect_is_reported_and_not_followed(receiver: Receiver, code: int) -> None:
     """Redirects could lead anywhere."""
     receiver.code = code
     problems = notify([Target(type="slack", url=receiver.url)], "r", [_outcome()])
@@ -178,7 +178,7 @@ def test_what_is_not_taken_is_told_and_not_followed(receiver: Receiver, code: in
         {"url": "https://a.example.com", "namespaces": ("*",)},
     ],
 )
-def test_addresses_that_cannot_be_meant(fields: dict[str, Any]) -> None:
+def test_notify_config_invalid_address_is_refused(fields: dict[str, Any]) -> None:
     """They are refused with the file, not when the first message is due."""
     with pytest.raises(pydantic.ValidationError):
         Target(type="webhook", **fields)

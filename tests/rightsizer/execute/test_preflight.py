@@ -63,7 +63,7 @@ def _replace(world: World, kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "Pod"])
 @pytest.mark.parametrize("change", [_opt_out_and_grow, _replace])
-def test_nothing_comes_between_the_last_look_and_the_write(
+def test_write_object_changed_since_preflight_is_refused(
     world: World, kind: str, change: Callable[[World, str], None]
 ) -> None:
     """What changes right after the workload was looked at is not stopped: the write names the version looked at."""
@@ -87,7 +87,7 @@ rules:
 
 
 @pytest.mark.parametrize(("cores", "result"), [(1, "done"), (2, "changed")])
-def test_nobody_is_sent_where_cpu_went_since_the_plan(world: World, cores: int, result: str) -> None:
+def test_preflight_node_cpu_taken_since_plan_blocks_move(world: World, cores: int, result: str) -> None:
     """Of nine cores two pods are to have four each; while the first is made anew, another pod takes one, or two."""
     labels: dict[str, Any] = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
     world.node("m1", resources={SLICE: 7, "cpu": 9}, **labels)
@@ -105,7 +105,7 @@ def test_nobody_is_sent_where_cpu_went_since_the_plan(world: World, cores: int, 
 
 
 @pytest.mark.parametrize("policy", [DEFAULT_POLICY, SHORT_POLICY], ids=["24h-window", "1h-window"])
-def test_work_since_the_plan_counts_however_long_ago(world: World, longer: Relay, policy: str) -> None:
+def test_preflight_gpu_active_since_old_plan_is_skipped(world: World, longer: Relay, policy: str) -> None:
     """A question left open for three hours, in which the GPU worked and rested again: also beyond the window."""
     world.add("Deployment", world.team, "idle", {"age_h": 28})
     world.add("Deployment", world.team, "worked", {"usage": "worked-two-hours-ago", "age_h": 28})
@@ -117,7 +117,7 @@ def test_work_since_the_plan_counts_however_long_ago(world: World, longer: Relay
 
 
 @pytest.mark.covers("P6")
-def test_silence_since_the_plan_is_not_idleness(world: World, longer: Relay) -> None:
+def test_preflight_metrics_gap_since_plan_is_not_idle(world: World, longer: Relay) -> None:
     """Where nothing was recorded since the plan but the last minutes, its evidence does not hold any more."""
     world.add("Deployment", world.team, "silent", {"usage": "silent-for-two-hours", "age_h": 28})
     longer.clocks = [-3 * HOUR_S, 0]
@@ -126,7 +126,7 @@ def test_silence_since_the_plan_is_not_idleness(world: World, longer: Relay) -> 
     assert _size(world, "silent") == 1
 
 
-def test_a_young_plan_is_not_measured_anew(world: World, relay: Relay) -> None:
+def test_preflight_recent_plan_runs_only_small_queries(world: World, relay: Relay) -> None:
     """Within minutes of the plan each last look costs a few small queries, not the fleet's whole day again."""
     for name in ("a", "b"):
         world.add("Deployment", world.team, name, {})
@@ -144,7 +144,9 @@ class _SlowClock:
 
 
 @pytest.mark.covers("P7")
-def test_the_last_look_has_the_clock_of_the_plan(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preflight_slow_local_clock_uses_prometheus_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is recent is said by Prometheus's clock: a machine that runs an hour slow misses nothing."""
     world.add("Deployment", world.team, "first", {"replicas": 4})
     world.add("Deployment", world.team, "idle", {"replicas": 2})
@@ -157,7 +159,9 @@ def test_the_last_look_has_the_clock_of_the_plan(world: World, monkeypatch: pyte
 
 
 @pytest.mark.covers("P7")
-def test_what_is_noted_has_the_clock_of_the_plan(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_record_slow_local_clock_uses_prometheus_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By what is noted of a change the next plan counts budgets and cooldowns: a slow machine must not shorten them."""
     world.add("Deployment", world.team, "idle", {})
     slow = types.SimpleNamespace(datetime=_SlowClock, timedelta=datetime.timedelta, UTC=datetime.UTC)
@@ -177,7 +181,7 @@ class _FastClock:
 
 
 @pytest.mark.covers("P7")
-def test_a_pause_is_over_by_the_clock_of_the_plan(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pause_fast_local_clock_uses_prometheus_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody pauses for a day while a run goes on whose machine is two days ahead: it stops."""
     for name in ("a", "b"):
         world.add("Deployment", world.team, name, {})
@@ -200,7 +204,7 @@ def _wake_up(world: World) -> None:
 
 
 @pytest.mark.covers("P7")
-def test_a_clock_that_goes_back_ends_the_run(world: World, relay: Relay) -> None:
+def test_preflight_prometheus_clock_behind_plan_ends_run(world: World, relay: Relay) -> None:
     """By a Prometheus that lives before the plan nothing can be called recent."""
     world.add("Deployment", world.team, "idle", {})
     relay.clocks = [0, -2 * HOUR_S]
@@ -210,7 +214,7 @@ def test_a_clock_that_goes_back_ends_the_run(world: World, relay: Relay) -> None
 
 
 @pytest.mark.covers("P1")
-def test_without_prometheus_the_rest_is_skipped_at_once(world: World, relay: Relay) -> None:
+def test_preflight_prometheus_down_skips_rest_after_one_try(world: World, relay: Relay) -> None:
     """Gone in the middle of a run: the next workload and all after it are skipped with the reason, after one try."""
     for name in ("a", "b", "c"):
         world.add("Deployment", world.team, name, {})
@@ -242,7 +246,7 @@ LOST = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", LOST)
-def test_answers_that_are_lost_while_a_pod_is_evicted(world: World, step: str) -> None:
+def test_evict_lost_response_keeps_manifest_only_when_in_doubt(world: World, step: str) -> None:
     """Only after the eviction itself anything is in doubt; a manifest stays exactly where it may be needed."""
     fault, result, secrets, pods = LOST[step]
     world.add("Pod", world.team, "shell", {})
@@ -256,7 +260,7 @@ def test_answers_that_are_lost_while_a_pod_is_evicted(world: World, step: str) -
 
 
 @pytest.mark.parametrize("step", ["dry-run", "manifest"])
-def test_a_pod_that_someone_deletes_was_not_evicted_by_us(world: World, step: str) -> None:
+def test_evict_pod_deleted_by_others_is_not_reported_evicted(world: World, step: str) -> None:
     """The answer to something harmless was lost, and then the pod was gone: that is not called evicted."""
     world.add("Pod", world.team, "shell", {})
     world.api.inject(LOST[step][0])
@@ -266,7 +270,7 @@ def test_a_pod_that_someone_deletes_was_not_evicted_by_us(world: World, step: st
 
 
 @pytest.mark.slow
-def test_undo_does_not_offer_a_pod_that_was_never_evicted(world: World) -> None:
+def test_undo_manifest_of_pod_never_evicted_is_not_needed(world: World) -> None:
     """The manifest of an eviction that did not take effect is named as not needed, and is no hindrance later."""
     world.add("Pod", world.team, "shell", {})
     world.api.inject(Fault("shell/eviction", "POST", 1, delay_s=0.01))

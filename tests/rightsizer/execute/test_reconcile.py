@@ -65,7 +65,7 @@ def _aged(world: World, name: str, hours: float) -> None:
     world.api.patch("Deployment", world.team, name, {"metadata": {"annotations": aged}})
 
 
-def test_each_change_is_remembered_in_its_own_patch(world: World) -> None:
+def test_history_entry_is_written_in_same_patch_as_change(world: World) -> None:
     """Also what is undone; the run and the instance are named."""
     world.add("Deployment", world.team, "idle", {"replicas": 3})
     run = _apply(world, "--instance", "nightly")
@@ -97,7 +97,7 @@ def _by_an_autoscaler(world: World) -> None:
 
 
 @pytest.mark.parametrize("revert", [_by_a_user, _by_self_heal, _by_an_autoscaler])
-def test_what_somebody_takes_back_is_told_and_not_repeated(
+def test_change_reverted_by_owner_is_reported_and_not_repeated(
     world: World, revert: Callable[[World], None]
 ) -> None:
     """By whatever means: it is remembered as reverted, its owner is told, and it is left alone."""
@@ -124,7 +124,7 @@ def test_what_somebody_takes_back_is_told_and_not_repeated(
     assert plan["action"] is None or "reverted by someone" in str(plan["blockers"]), plan
 
 
-def test_a_plan_alone_sees_that_pods_came_back(world: World) -> None:
+def test_plan_recreated_pods_are_detected_read_only(world: World) -> None:
     """Before any apply has noted it: it only reads."""
     world.add("Deployment", world.team, "idle", {"replicas": 1})
     _apply(world, policy=AT_ONCE)
@@ -146,7 +146,7 @@ rules:
     assert any("reverted by someone" in block["message"] for block in blocks), blocks
 
 
-def test_who_goes_on_in_our_direction_reverts_nothing(world: World) -> None:
+def test_reconcile_owner_shrinking_further_is_not_reverted(world: World) -> None:
     """A workload that was shrunk and that its owner shrinks further, or stops, is the owner's business."""
     _shrunk(world)
     world.api.patch("Deployment", world.team, "half-used", {"spec": {"replicas": 0}})
@@ -189,7 +189,9 @@ def _ends(world: World, reason: str, waiting: str | None = None) -> None:
     ("reason", "waiting"),
     [("OOMKilled", None), ("OOMKilled", "CrashLoopBackOff"), ("Error", "CrashLoopBackOff")],
 )
-def test_what_does_not_bear_having_less_gets_it_back(world: World, reason: str, waiting: str | None) -> None:
+def test_reconcile_unhealthy_workload_is_rolled_back_with_warning(
+    world: World, reason: str, waiting: str | None
+) -> None:
     """By the next run, with an Event that is a warning; and then it is left alone."""
     run = _shrunk(world)
     assert run.items["half-used"]["effect"]["health"] == "healthy", run.out
@@ -204,7 +206,7 @@ def test_what_does_not_bear_having_less_gets_it_back(world: World, reason: str, 
     assert event["type"] == "Warning"
 
 
-def test_what_cannot_start_with_less_gets_it_back_when_its_time_is_over(world: World) -> None:
+def test_reconcile_pod_not_starting_is_rolled_back_after_deadline(world: World) -> None:
     """Not before: an image may have to be pulled."""
     _shrunk(world)
     pod = world.pods_of(world.team, "half-used")[0]["metadata"]["name"]
@@ -217,7 +219,7 @@ def test_what_cannot_start_with_less_gets_it_back_when_its_time_is_over(world: W
     assert _gpus(world) == "2"
 
 
-def test_what_is_well_when_its_time_is_over_is_looked_at_no_more(world: World) -> None:
+def test_reconcile_healthy_after_deadline_is_no_longer_watched(world: World) -> None:
     """Until then it may run out of memory yet; afterwards it is its own business."""
     _shrunk(world)
     assert _repairs(_apply(world, policy=SHRINK)) == []
@@ -233,7 +235,7 @@ def test_what_is_well_when_its_time_is_over_is_looked_at_no_more(world: World) -
 
 
 @pytest.mark.parametrize("hours", [0.5, 2.0])
-def test_a_manifest_of_a_pod_that_was_never_evicted_goes(world: World, hours: float) -> None:
+def test_reconcile_manifest_of_pod_never_evicted_is_deleted(world: World, hours: float) -> None:
     """A run that crashed between saving it and evicting is repaired by the next; one under way is not disturbed."""
     world.add("Pod", world.team, "shell", {})
     world.api.inject(Fault("shell/eviction", "POST", 1, delay_s=0.01))
@@ -250,7 +252,7 @@ def test_a_manifest_of_a_pod_that_was_never_evicted_goes(world: World, hours: fl
 
 
 @pytest.mark.slow
-def test_a_manifest_that_undo_did_not_get_to_drop_goes(world: World) -> None:
+def test_reconcile_manifest_left_by_crashed_undo_is_deleted(world: World) -> None:
     """The pod is back; the crash came before the end."""
     world.add("Pod", world.team, "shell", {})
     _apply(world)
@@ -262,7 +264,7 @@ def test_a_manifest_that_undo_did_not_get_to_drop_goes(world: World) -> None:
     assert len(world.pods_of(world.team, "shell")) == 1
 
 
-def test_the_outcome_says_what_became_of_pods_and_gpus(world: World) -> None:
+def test_verify_outcome_reports_pods_and_freed_gpus(world: World) -> None:
     """And who has them now."""
     world.node("small", resources={"nvidia.com/gpu": 2}, pool="small")
     world.add("Deployment", world.team, "idle", {"gpus": 2, "nodeSelector": {"pool": "small"}})
@@ -278,7 +280,7 @@ def test_the_outcome_says_what_became_of_pods_and_gpus(world: World) -> None:
     assert "1 of 1 pod gone" in effect["words"]
 
 
-def test_pods_that_do_not_go_are_told(world: World) -> None:
+def test_verify_pod_held_by_finalizer_is_reported(world: World) -> None:
     """A finalizer holds one: the outcome and an Event of the owner say that its GPU is not free."""
     world.add("Deployment", world.team, "idle", {})
     (pod,) = world.pods_of(world.team, "idle")
@@ -290,13 +292,13 @@ def test_pods_that_do_not_go_are_told(world: World) -> None:
     assert "NotFreed" in _events(world, "idle")
 
 
-def test_what_is_not_to_be_verified_is_left_to_the_next_run(world: World) -> None:
+def test_verify_for_0_ends_run_after_last_change(world: World) -> None:
     """--verify-for 0 ends with the last change."""
     world.add("Deployment", world.team, "idle", {})
     assert _apply(world, "--verify-for", "0").items["idle"]["effect"] is None
 
 
-def test_growth_that_gives_everything_back_is_read_back_by_what_is_remembered(world: World) -> None:
+def test_grow_lost_response_without_record_is_confirmed_by_history(world: World) -> None:
     """Its patch removes the record, so that a lost answer is told by the history alone."""
     policy = SHRINK.replace("too-many-gpus: enforce", "too-many-replicas: enforce")
     world.add("Deployment", world.team, "grows", {"replicas": 2, "usage": "busy"})
@@ -326,7 +328,7 @@ def test_growth_that_gives_everything_back_is_read_back_by_what_is_remembered(wo
     )
 
 
-def test_another_instance_at_work_is_noticed(world: World) -> None:
+def test_apply_recent_change_by_other_instance_is_skipped(world: World) -> None:
     """What it changed within the hour is not ours to change, whatever our cooldown says."""
     world.add("Deployment", world.team, "idle", {"replicas": 1})
     _apply(world, "--instance", "one", policy=AT_ONCE)
@@ -353,7 +355,7 @@ def _minutes_ago(minutes: int) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["apply", "undo"])
-def test_a_server_that_asks_for_quiet_gets_it_from_repairs_and_undo_too(world: World, command: str) -> None:
+def test_rollback_and_undo_too_many_requests_stops_writes(world: World, command: str) -> None:
     """Nothing more is written in that run, not even what would be taken back; what it asks for is told."""
     for name in ("a", "b", "c"):
         world.add("Deployment", world.team, name, {})

@@ -64,7 +64,7 @@ def _replicas(world: World, name: str) -> int:
 
 @pytest.mark.prometheus
 @pytest.mark.parametrize("policy", PROTECTED.values(), ids=PROTECTED.keys())
-def test_what_is_protected_is_not_mended(world: World, policy: str) -> None:
+def test_rollback_protected_workload_is_refused(world: World, policy: str) -> None:
     """A forged record that asks for forty replicas: nothing is written, and it is told why."""
     _carries(world, "victim", _record(30))
     before = created(world.api, "Deployment", world.team, "victim")
@@ -78,7 +78,7 @@ def test_what_is_protected_is_not_mended(world: World, policy: str) -> None:
 
 
 @pytest.mark.prometheus
-def test_who_opted_out_is_not_mended(world: World) -> None:
+def test_rollback_opted_out_workload_is_skipped(world: World) -> None:
     """Also where a record says that he would get something back; without the opt-out he does."""
     _carries(world, "victim", _record(30), **{"gpu-rightsizer.io/mode": "off"})
     assert _apply(world).items["victim"]["result"] == "blocked"
@@ -91,7 +91,7 @@ def test_who_opted_out_is_not_mended(world: World) -> None:
 
 @pytest.mark.slow
 @pytest.mark.prometheus
-def test_with_the_breaker_open_nothing_is_put_back(world: World) -> None:
+def test_rollback_breaker_open_is_blocked(world: World) -> None:
     """Until a person has closed it; a pause alone does not keep what is not well from being put back."""
     _carries(world, "victim", _record(30))
     texts = {"breaker.json": "{"}
@@ -114,7 +114,7 @@ def test_with_the_breaker_open_nothing_is_put_back(world: World) -> None:
 
 
 @pytest.mark.prometheus
-def test_what_nobody_looked_at_in_time_is_not_put_back(world: World) -> None:
+def test_rollback_change_past_deadline_is_reported_and_settled(world: World) -> None:
     """That it is not well now says nothing about a change of twenty days ago; that is told, and it is settled."""
     _carries(world, "victim", _record(20 * 24 * 60))
     item = _apply(world).items["victim"]
@@ -133,14 +133,16 @@ OF = {
 
 
 @pytest.mark.parametrize(("version", "kind", "namespace", "can"), OF.values(), ids=OF.keys())
-def test_few_objects_speak_for_others(version: str, kind: str, namespace: str, *, can: bool) -> None:
+def test_record_for_other_object_is_limited_to_same_namespace(
+    version: str, kind: str, namespace: str, *, can: bool
+) -> None:
     """What stops a workload in its place and what made it, in the same namespace."""
     victim = ObjectRef("apps/v1", "Deployment", "prod", "victim")
     assert speaks_for(ObjectRef(version, kind, namespace, "x"), victim) is can
 
 
 @pytest.mark.prometheus
-def test_undo_of_a_workload_takes_no_other_object_for_it(world: World) -> None:
+def test_undo_record_in_other_namespace_is_ignored(world: World) -> None:
     """Whose record names the workload, but stands in another namespace."""
     of = {"api_version": "apps/v1", "kind": "Deployment", "namespace": "prod", "name": "victim", "uid": "u"}
     _carries(world, "evil", _record(30, workload=of))

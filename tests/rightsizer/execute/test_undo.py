@@ -34,7 +34,7 @@ def _gpus(world: World) -> str:
     return amount
 
 
-def test_of_two_evictions_of_one_name_the_last_is_put_back(world: World) -> None:
+def test_undo_pod_evicted_twice_restores_latest(world: World) -> None:
     """As it is listed: latest first."""
     _evict(world, 1)
     _age(world)
@@ -43,7 +43,7 @@ def test_of_two_evictions_of_one_name_the_last_is_put_back(world: World) -> None
     assert (run.code, _gpus(world)) == (0, "2")
 
 
-def test_a_run_names_the_earlier_of_two_evictions(world: World) -> None:
+def test_undo_run_flag_selects_earlier_eviction(world: World) -> None:
     """--run beside the workload's name chooses; the other manifest stays."""
     first = _evict(world, 1)
     _age(world)
@@ -56,7 +56,7 @@ def test_a_run_names_the_earlier_of_two_evictions(world: World) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "noted"), [("Deployment", "5h0m"), ("Deployment", "500h0m"), ("Pod", "")])
-def test_what_is_put_back_says_after_how_long(world: World, kind: str, noted: str) -> None:
+def test_undo_restored_workload_records_idle_duration(world: World, kind: str, noted: str) -> None:
     """How long it had been idle, and stopped; of several times the longest stays."""
     world.add(kind, world.team, "idle", {})
     world.run("apply", "--yes", policy=AT_ONCE)
@@ -103,9 +103,7 @@ FORGED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("changes", FORGED.values(), ids=FORGED.keys())
 @pytest.mark.parametrize("force", [[], ["--force"]], ids=["", "force"])
-def test_a_record_that_we_cannot_have_written_is_not_followed(
-    world: World, changes: dict[str, Any], force: list[str]
-) -> None:
+def test_undo_forged_record_is_refused(world: World, changes: dict[str, Any], force: list[str]) -> None:
     """Whoever may annotate a workload does not scale it through whoever runs undo."""
     world.add("Deployment", world.team, "forged", {})
     record = {
@@ -126,7 +124,7 @@ def test_a_record_that_we_cannot_have_written_is_not_followed(
 
 
 @pytest.mark.parametrize("force", [[], ["--force"]], ids=["", "force"])
-def test_what_was_created_anew_since_the_listing_is_left_alone(world: World, force: list[str]) -> None:
+def test_undo_deployment_recreated_since_listing_is_skipped(world: World, force: list[str]) -> None:
     """A Deployment of the same name, at zero by its owner's will, is not the one that was stopped."""
     world.add("Deployment", world.team, "idle", {"replicas": 3})
     world.run("apply", "--yes", policy=DEFAULT_POLICY)
@@ -150,7 +148,7 @@ def test_what_was_created_anew_since_the_listing_is_left_alone(world: World, for
 @pytest.mark.parametrize(
     ("times", "result"), [(2, "done"), (1000, "refused")], ids=["now-and-then", "always"]
 )
-def test_writes_of_others_that_come_between_are_outlived(world: World, times: int, result: str) -> None:
+def test_undo_write_conflict_is_retried_up_to_limit(world: World, times: int, result: str) -> None:
     """A controller that writes its status does not keep a workload from being put back; no end of writes does."""
     world.add("Deployment", world.team, "idle", {"replicas": 3})
     world.run("apply", "--yes", policy=DEFAULT_POLICY)
@@ -173,7 +171,7 @@ def test_writes_of_others_that_come_between_are_outlived(world: World, times: in
     )
 
 
-def test_undo_is_written_down_and_keeps_others_from_beginning(world: World) -> None:
+def test_undo_writes_journal_and_holds_lease(world: World) -> None:
     """An intent before each, an outcome after it; the Lease is taken where it can be had, and given back."""
     world.add("Deployment", world.team, "idle", {})
     journal = world.directory / "journal"
@@ -189,7 +187,7 @@ def test_undo_is_written_down_and_keeps_others_from_beginning(world: World) -> N
     assert lease["spec"]["holderIdentity"] == ""
 
 
-def test_undo_does_not_wait_for_what_took_it(world: World) -> None:
+def test_undo_lease_held_by_other_is_reported_and_continues(world: World) -> None:
     """It says who holds the Lease, and puts back all the same."""
     world.add("Deployment", world.team, "idle", {})
     assert world.run("apply", "--yes", policy=DEFAULT_POLICY).code == 0
@@ -200,7 +198,7 @@ def test_undo_does_not_wait_for_what_took_it(world: World) -> None:
     assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] == 1
 
 
-def test_what_is_stopped_for_good_does_not_fail_the_undo_of_all(world: World) -> None:
+def test_undo_all_unrestorable_workload_does_not_fail(world: World) -> None:
     """It is told each time, and the rest is put back; only who names it gets a failure."""
     world.add("Workflow.argoproj.io", world.team, "flow", {})
     world.add("Deployment", world.team, "idle", {})

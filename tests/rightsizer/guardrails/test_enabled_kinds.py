@@ -18,7 +18,7 @@ from rightsizer.model import Action
         ("JobSet", {Action.SUSPEND}),
     ],
 )
-def test_a_rule_that_allows_one_of_these_opens_its_object(kind: str, actions: set[Action]) -> None:
+def test_enabled_kinds_shrink_only_rule_enables_worker_groups(kind: str, actions: set[Action]) -> None:
     """Groups of workers are replicas, too: a rule that allows nothing but to shrink can do that."""
     (opening,) = [one for one in WRITE_PATHS if one.row.kind == kind]
     assert set(opening.actions) == actions

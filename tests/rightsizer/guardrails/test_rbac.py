@@ -138,7 +138,7 @@ def _denied(world: World) -> list[str]:
 
 
 @pytest.mark.slow
-def test_what_is_rendered_suffices(world: World) -> None:
+def test_rbac_rendered_role_covers_every_enabled_action(world: World) -> None:
     """Every action that the policy enables is done, told and kept, twice over, and no request is ever refused."""
     before = _given(world)
     _become(world, _rendered(world))
@@ -162,7 +162,7 @@ def test_what_is_rendered_suffices(world: World) -> None:
     [pytest.param(one, marks=() if str(one) in SAMPLE else pytest.mark.deep) for one in GRANTS],
     ids=str,
 )
-def test_without_any_one_of_them_it_is_refused_in_words(world: World, missing: Grant) -> None:
+def test_rbac_missing_permission_is_refused_with_its_name(world: World, missing: Grant) -> None:
     """What is missing is named, there is no traceback, and each object is as before or changed with its record."""
     before = _given(world)
     _become(world, [one for one in _rendered(world) if one != missing])
@@ -187,7 +187,7 @@ def _require_safe(world: World, before: dict[str, Any]) -> None:
             assert NOTES[0] in created(world.api, kind, world.team, name)["metadata"]["annotations"]
 
 
-def test_it_grants_no_more_than_the_policy_enables() -> None:
+def test_rbac_policy_grants_only_enforced_kinds_and_evictions() -> None:
     """Only kinds that a rule enforces are changed, pods evicted only where one evicts; advice needs no write."""
 
     def writes(rules: str) -> set[str]:
@@ -208,7 +208,7 @@ def test_it_grants_no_more_than_the_policy_enables() -> None:
     )
 
 
-def test_without_a_policy_nothing_is_granted_but_reading() -> None:
+def test_rbac_without_policy_grants_read_only() -> None:
     """Everything is only advised on then, and classes are not asked: no write, no Secret, nothing to be told of."""
     run = run_command("policy", "rbac")
     assert run.code == 0
@@ -219,7 +219,7 @@ def test_without_a_policy_nothing_is_granted_but_reading() -> None:
     assert run_command("policy", "admission").out.strip() in {"", "[]"}
 
 
-def test_of_what_stands_in_our_namespace_only_our_own_is_ours() -> None:
+def test_rbac_own_namespace_grants_only_own_objects() -> None:
     """Neither another's ConfigMap or Lease, nor the policy that we run by; what is created has no name for RBAC yet."""
     named = {str(one): one.name for one in GRANTS if one.resource in {"configmaps", "leases"}}
     assert named == {
@@ -232,7 +232,7 @@ def test_of_what_stands_in_our_namespace_only_our_own_is_ours() -> None:
     }
 
 
-def test_classes_that_are_never_asked_open_nothing(world: World) -> None:
+def test_rbac_unreachable_class_grants_nothing(world: World) -> None:
     """Behind a rule that matches everything, unless they are asked first."""
     advice = "{name: r, match: {everything: true}, mode: advise}"
     for head, is_open in (("", False), ("classAnnotations: class-first\n", True)):
@@ -254,7 +254,7 @@ def _run(world: World, command: str, *flags: str, rules: str = _ENFORCING, head:
     return run
 
 
-def test_nothing_is_granted_that_only_others_may_need(world: World) -> None:
+def test_rbac_services_secrets_granted_only_where_needed(world: World) -> None:
     """Services where Prometheus is to be found, Secrets where pods are evicted, and never the API server's proxy."""
 
     def rights(*flags: str, rules: str = _ENFORCING) -> set[str]:
@@ -268,7 +268,7 @@ def test_nothing_is_granted_that_only_others_may_need(world: World) -> None:
     assert services & rights(rules=evicting) == {"list-secrets"}
 
 
-def test_who_evicts_nothing_is_not_asked_for_secrets(world: World) -> None:
+def test_rbac_policy_without_evict_needs_no_secrets(world: World) -> None:
     """With the rights that are rendered for it, no request is refused and nothing is warned of."""
     policy = POLICY.replace(", evict]", "]").replace(", Pod, Job]", ", Job]")
     world.add("Deployment", world.team, "idle", {})
@@ -280,7 +280,7 @@ def test_who_evicts_nothing_is_not_asked_for_secrets(world: World) -> None:
     assert "ecret" not in run.err
 
 
-def test_what_makes_it_more_is_told(world: World) -> None:
+def test_rbac_causes_of_extra_permissions_are_reported_on_stderr(world: World) -> None:
     """On stderr, so that what kubectl reads stays whole: annotations of classes, and levers that no rule names."""
     by_class = _run(world, "rbac").err
     assert "classAnnotations: file-first" in by_class
@@ -289,7 +289,7 @@ def test_what_makes_it_more_is_told(world: World) -> None:
     assert "classAnnotations" not in by_rules
 
 
-def test_what_the_second_lock_cannot_say_is_told(world: World) -> None:
+def test_admission_policy_gaps_are_reported(world: World) -> None:
     """Kinds without classes, evictions, orders, and what is protected by more than classes; nothing where none acts."""
     rules = (
         "{name: top, match: {priority: {min: 1000}}, mode: protect}\n"
@@ -310,7 +310,7 @@ def test_what_the_second_lock_cannot_say_is_told(world: World) -> None:
     assert _run(world, "admission", rules=harmless, head="classAnnotations: off\n").err == ""
 
 
-def test_classes_that_protect_by_themselves_are_named(world: World) -> None:
+def test_admission_policy_protecting_classes_are_locked_or_reported(world: World) -> None:
     """Locked where they are asked before anything acts; where not, that is told, as where none is named."""
     flags = ("--protected-class", "gold")
     words = "rule priorityclass:gold protects pods of class gold"
@@ -325,7 +325,7 @@ def test_classes_that_protect_by_themselves_are_named(world: World) -> None:
     assert "name those that protect by --protected-class" in _run(world, "admission", head=first).err
 
 
-def test_the_second_lock_knows_what_the_policy_protects() -> None:
+def test_admission_policy_includes_protected_classes_per_kind() -> None:
     """System classes and those that rules protect stand in the policy of each kind that may be changed."""
     text = """
 apiVersion: gpu-rightsizer.io/v1alpha1

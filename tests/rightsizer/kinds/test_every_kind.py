@@ -80,7 +80,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Story]:
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_what_is_planned_says_how_and_what_is_lost(story: _Story, kind: str) -> None:
+def test_every_kind_plan_shows_action_command_and_losses(story: _Story, kind: str) -> None:
     """Before anything is done: the action that the kind has, a command that does it by hand, what is destroyed."""
     item = story.plan.items[_name(kind)]
     case = CASES[kind]
@@ -91,7 +91,7 @@ def test_what_is_planned_says_how_and_what_is_lost(story: _Story, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_it_is_stopped(story: _Story, kind: str) -> None:
+def test_every_kind_stop_sets_field_and_record_and_removes_pods(story: _Story, kind: str) -> None:
     """The one field is set, the record stands beside it, and its operator takes its pods away."""
     outcome = story.applied.items[_name(kind)]
     assert outcome["result"] == "done", outcome
@@ -105,7 +105,7 @@ def test_it_is_stopped(story: _Story, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in CASES if kind not in FINAL])
-def test_it_is_put_back(story: _Story, kind: str) -> None:
+def test_every_kind_undo_restores_object_and_pods(story: _Story, kind: str) -> None:
     """Everything that its owner wrote is as before, and its pods are there again."""
     outcome = story.undone.items[_name(kind)]
     assert outcome["result"] == "done", outcome
@@ -122,7 +122,7 @@ def test_it_is_put_back(story: _Story, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", FINAL)
-def test_what_nothing_brings_back_is_not_said_to_be_put_back(story: _Story, kind: str) -> None:
+def test_every_kind_undo_of_irreversible_stop_is_refused(story: _Story, kind: str) -> None:
     """Undo refuses in words what was told before it was done."""
     outcome = story.undone.items[_name(kind)]
     assert outcome["result"] == "refused"
@@ -130,7 +130,7 @@ def test_what_nothing_brings_back_is_not_said_to_be_put_back(story: _Story, kind
     assert story.after[kind] == story.stopped[kind]
 
 
-def test_nothing_was_missed_for_want_of_rights(story: _Story) -> None:
+def test_every_kind_printed_rbac_is_sufficient(story: _Story) -> None:
     """The rights that are printed suffice for every kind: nothing is left out, nothing is warned of."""
     assert (story.plan.err, story.listed.err) == ("", "")
     assert "left out" not in story.applied.err + story.undone.err

@@ -52,7 +52,7 @@ TEMPLATE = "spec.template.spec.containers"
         ),
     ],
 )
-def test_they_are_told_of_the_fields_that_are_changed(
+def test_gitops_ignore_lists_changed_fields_as_pointer_or_jq(
     kind: str, manager: Manager, proposal: Proposal | None, fields: str
 ) -> None:
     """Of a list a JSON pointer names the whole, and jq what is in its items; all else of the words stays."""
@@ -65,7 +65,7 @@ def test_they_are_told_of_the_fields_that_are_changed(
     assert found.splitlines()[1:] == manager.exception.splitlines()[1:]
 
 
-def test_where_nothing_would_be_done_the_words_stay() -> None:
+def test_gitops_ignore_without_action_keeps_text() -> None:
     """There are no fields to name."""
     decision = judged(workload(), {}, policy())
     assert exception_for(ARGO, decision) == ARGO.exception

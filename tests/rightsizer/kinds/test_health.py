@@ -62,7 +62,7 @@ def _wanted(item: Workload, proposal: Proposal, edit: Edit, **spec: Any) -> tupl
         ("Deployment", 3, 3, FEWER, 2, 2),
     ],
 )
-def test_as_many_pods_are_wanted_as_there_were_or_are_to_be_left(
+def test_health_expected_pods_match_size_before_or_after_change(
     kind: str, pods: int, size: int | None, proposal: Proposal, replicas: int | None, expected: int
 ) -> None:
     """Of groups pods are counted, not groups; of what has no number of replicas what it had, not one."""
@@ -75,7 +75,7 @@ def _fresh(count: int) -> list[Pod]:
 
 
 @pytest.mark.parametrize(("back", "health"), [(1, Health.FAILED), (4, Health.FAILED), (5, Health.HEALTHY)])
-def test_one_of_five_back_is_not_well(back: int, health: Health) -> None:
+def test_health_one_of_five_pods_ready_is_unhealthy(back: int, health: Health) -> None:
     """Those that are there are all ready, but four never came, as where a quota forbids them."""
     record, count = _wanted(_of("InferenceService", 5, None), LESS, RESLICED)
     found, words = health_of(record, _fresh(back), count, AT)
@@ -83,7 +83,7 @@ def test_one_of_five_back_is_not_well(back: int, health: Health) -> None:
     assert f"{back} of 5 pods are ready" in words
 
 
-def test_a_record_of_before_expects_one() -> None:
+def test_health_legacy_record_without_count_expects_one_pod() -> None:
     """It does not say how many there were."""
     row = kind_of(_of("InferenceService", 1, None).ref)
     assert row is not None
@@ -130,7 +130,7 @@ ERROR: dict[str, Any] = {"ended": "Error", "ended_at": AT - MINUTE, "restarts": 
         pytest.param(("spec", "replicas"), ERROR, Health.HEALTHY, id="only-their-number-was-changed"),
     ],
 )
-def test_a_changed_pod_that_ended_by_an_error_is_not_well(
+def test_health_changed_pod_with_error_exit_is_unhealthy(
     path: tuple[str, ...], changes: dict[str, Any], health: Health
 ) -> None:
     """CUDA out of memory is an error like others: nobody calls it OOMKilled."""

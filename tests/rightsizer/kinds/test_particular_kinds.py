@@ -56,7 +56,7 @@ def _commands(world: World) -> list[str]:
 # --- Volcano
 
 
-def test_the_record_comes_before_the_order(world: World) -> None:
+def test_volcano_job_record_is_written_before_the_command(world: World) -> None:
     """Cut short in between, a job runs on and says so; never is one stopped without a record. Undo orders first."""
     world.add(VOLCANO, world.team, "train", {})
     assert _apply(world, "train")["result"] == "done"
@@ -66,7 +66,7 @@ def test_the_record_comes_before_the_order(world: World) -> None:
     assert (after[0], after[-1]) == ("POST commands", "PATCH train")
 
 
-def test_an_order_that_is_refused_leaves_no_record(world: World) -> None:
+def test_volcano_job_refused_command_leaves_no_record(world: World) -> None:
     """What the dry run let through, but the order itself did not: the job is as it was."""
     world.add(VOLCANO, world.team, "train", {})
     world.api.inject(Fault("/commands", "POST"))  # the dry run, which is answered as ever
@@ -82,7 +82,7 @@ def test_an_order_that_is_refused_leaves_no_record(world: World) -> None:
     ("method", "path", "after_effect"),
     [("PATCH", "/jobs/train", True), ("POST", "/commands", True), ("POST", "/commands", False)],
 )
-def test_an_answer_that_is_lost_does_not_lose_the_order(
+def test_volcano_job_lost_response_is_read_back_and_retried(
     world: World, method: str, path: str, after_effect: bool
 ) -> None:
     """Whether the record's or the order's: it is read back, and ordered again, which is no second order."""
@@ -94,7 +94,7 @@ def test_an_answer_that_is_lost_does_not_lose_the_order(
     assert world.pods_of(world.team, "train") == []
 
 
-def test_what_was_ordered_and_runs_all_the_same_is_remembered_so(world: World) -> None:
+def test_volcano_job_still_running_after_stop_drops_record(world: World) -> None:
     """Cut short before the order, or resumed by vcctl: the record goes, and it is not ordered again soon."""
     world.add(VOLCANO, world.team, "train", {})
     assert _apply(world, "train")["result"] == "done"
@@ -115,7 +115,7 @@ def test_what_was_ordered_and_runs_all_the_same_is_remembered_so(world: World) -
 
 
 @pytest.mark.slow
-def test_of_a_ray_cluster_the_idle_workers_go_by_name(world: World) -> None:
+def test_ray_cluster_shrink_removes_idle_workers_by_name(world: World) -> None:
     """Not the highest, but those that do nothing; undo gives back how many there were."""
     world.add(RAY, world.team, "ray", FOUR_WORKERS)
     before = created(world.api, RAY, world.team, "ray")["spec"]
@@ -129,7 +129,7 @@ def test_of_a_ray_cluster_the_idle_workers_go_by_name(world: World) -> None:
     assert created(world.api, RAY, world.team, "ray")["spec"] == before
 
 
-def test_where_ray_scales_itself_the_workers_are_left_to_it(world: World) -> None:
+def test_ray_cluster_with_autoscaler_keeps_its_workers(world: World) -> None:
     """Its autoscaler owns the number."""
     world.add(RAY, world.team, "ray", FOUR_WORKERS)
     world.api.patch(RAY, world.team, "ray", {"spec": {"enableInTreeAutoscaling": True}})
@@ -146,7 +146,7 @@ def _assert_advised(world: World, name: str, words: str, policy: str = DEFAULT_P
     assert world.run("breaker").out.startswith("breaker: closed")
 
 
-def test_a_stop_that_would_stop_nothing_is_advised_on(world: World) -> None:
+def test_nim_service_with_autoscaling_is_only_advised(world: World) -> None:
     """With its own autoscaling on, the NIM Operator does not look at the number of replicas."""
     world.add("NIMService.apps.nvidia.com", world.team, "nim", {})
     world.api.patch("NIMService.apps.nvidia.com", world.team, "nim", {"spec": {"scale": {"enabled": True}}})
@@ -161,7 +161,7 @@ def test_a_stop_that_would_stop_nothing_is_advised_on(world: World) -> None:
         ({"clusterSelector": {"ray.io/cluster": "shared"}}, "spec.clusterSelector is set"),
     ],
 )
-def test_a_ray_job_that_kuberay_would_fail_is_advised_on(
+def test_ray_job_invalid_when_suspended_is_only_advised(
     world: World, change: dict[str, Any], words: str
 ) -> None:
     """Suspended, it would be invalid for good, and its cluster would keep its GPUs."""
@@ -171,7 +171,7 @@ def test_a_ray_job_that_kuberay_would_fail_is_advised_on(
 
 
 @pytest.mark.parametrize("selector", [None, {}])
-def test_a_ray_job_with_a_cluster_of_its_own_is_suspended(
+def test_ray_job_with_empty_cluster_selector_is_suspended(
     world: World, selector: dict[str, str] | None
 ) -> None:
     """An empty selector selects nothing."""
@@ -180,7 +180,7 @@ def test_a_ray_job_with_a_cluster_of_its_own_is_suspended(
     assert _apply(world, "train")["result"] == "done"
 
 
-def test_a_field_that_an_older_definition_lacks_is_no_error(world: World) -> None:
+def test_ray_service_crd_without_suspend_is_reported_not_failed(world: World) -> None:
     """A RayService of KubeRay before 1.7 has no `suspend`: it is told, and the breaker does not count it."""
     world.add("RayService.ray.io", world.team, "serve", {})
     detail = (
@@ -208,7 +208,7 @@ def test_a_field_that_an_older_definition_lacks_is_no_error(world: World) -> Non
         ({"pytorchReplicaSpecs": {"Worker": {"replicas": 4}}, "elasticPolicy": {}}, ""),
     ],
 )
-def test_members_that_are_needed_all_are_known_when_planning(spec: dict[str, Any], words: str) -> None:
+def test_training_job_without_elastic_policy_is_not_shrunk(spec: dict[str, Any], words: str) -> None:
     """Without an elastic policy a training job bears no fewer of them."""
     ref = ObjectRef("kubeflow.org/v1", "PyTorchJob", "team", "train")
     train = dataclasses.replace(workload(), ref=ref, spec=json.dumps(spec).encode())
@@ -218,12 +218,12 @@ def test_members_that_are_needed_all_are_known_when_planning(spec: dict[str, Any
 
 
 @pytest.mark.parametrize("spec", [b"", b"[" * 100_000, b"{}]"])
-def test_a_spec_that_cannot_be_read_keeps_nothing_from_being_planned(spec: bytes) -> None:
+def test_plan_with_unreadable_spec_is_still_made(spec: bytes) -> None:
     """The write finds out."""
     assert missing_field_reason(dataclasses.replace(workload(), spec=spec), None, AT) == ""
 
 
-def test_two_containers_with_gpus_are_advised_on(world: World) -> None:
+def test_pod_with_two_gpu_containers_is_only_advised(world: World) -> None:
     """Which of them is to have fewer is for its people to say."""
     policy = FEWER.replace("too-many-replicas", "too-many-gpus")
     given = {"gpus": 4, "usage": [["busy", "idle", "idle", "idle"]], "spec": _halved}
@@ -242,7 +242,7 @@ def _halved(template: dict[str, Any]) -> dict[str, Any]:
 # --- kinds that we do not know
 
 
-def test_what_has_no_known_stop_is_advised_on_with_a_command(world: World) -> None:
+def test_unknown_kind_without_scale_is_advised_with_command(world: World) -> None:
     """A kind without a row and without a scale: its object is opened for whoever knows it."""
     world.add("TaskRun", world.team, "x", {})
     item = _item(world, "x")
@@ -250,7 +250,7 @@ def test_what_has_no_known_stop_is_advised_on_with_a_command(world: World) -> No
     assert item["command"] == f"kubectl -n {world.team} edit taskrun.tekton.dev x"
 
 
-def test_a_scale_whose_field_is_not_known_is_advised_on(world: World) -> None:
+def test_unknown_kind_with_unknown_scale_field_is_only_advised(world: World) -> None:
     """Without the definition a change and its record could not be one write; the command is told."""
     world.add("CloneSet.apps.kruise.io", world.team, "x", {})
     world.api.deny(Rule("*", resources=("customresourcedefinitions",)))
@@ -259,7 +259,7 @@ def test_a_scale_whose_field_is_not_known_is_advised_on(world: World) -> None:
     assert item["command"] == f"kubectl -n {world.team} scale cloneset.apps.kruise.io x --replicas 0"
 
 
-def test_a_daemon_set_gets_no_command(world: World) -> None:
+def test_daemonset_is_never_changed_and_gets_no_command(world: World) -> None:
     """It is the cluster's own machinery, and never touched."""
     world.add("DaemonSet", world.team, "agents", {})
     owner = created(world.api, "DaemonSet", world.team, "agents")["metadata"]["uid"]
@@ -275,7 +275,7 @@ def test_a_daemon_set_gets_no_command(world: World) -> None:
     assert (item["verdict"], item["action"], item["command"]) == ("protected", None, None)
 
 
-def test_undo_does_without_kinds_that_are_not_served(world: World) -> None:
+def test_undo_with_unserved_or_forbidden_kind_restores_the_rest(world: World) -> None:
     """A group may be served without one of its kinds, or without us being let in: the rest is put back."""
     world.add("PyTorchJob.kubeflow.org", world.team, "train", {})
     assert _apply(world, "train")["result"] == "done"
@@ -286,7 +286,7 @@ def test_undo_does_without_kinds_that_are_not_served(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_two_kinds_of_one_name_are_told_apart(world: World) -> None:
+def test_undo_ambiguous_kind_name_requires_api_group(world: World) -> None:
     """A Job of Volcano's and one of Kubernetes' own may have one name: undo asks which, and takes the group."""
     world.add(VOLCANO, world.team, "train", {})
     known = {pod["metadata"]["uid"] for pod in world.pods_of(world.team, "train")}

@@ -103,7 +103,7 @@ def _changes(draw: st.DrawFn) -> tuple[Kind, Object, list[Edit]]:
 
 
 @hypothesis.given(_changes(), st.text(max_size=2_000))
-def test_undo_restores_what_was(case: tuple[Kind, Object, list[Edit]], words: str) -> None:
+def test_patch_undo_restores_original_object(case: tuple[Kind, Object, list[Edit]], words: str) -> None:
     """Applying the patch of a change and then the undo patch gives the object back, field for field."""
     row, obj, edits = case
     record = record_of(_decision(Action.SCALE_DOWN, words), edits, run="r1", at=AT)
@@ -127,7 +127,7 @@ def _bare(obj: Any) -> Any:
 
 
 @hypothesis.given(_changes(), st.data())
-def test_of_two_changes_what_was_before_the_first_comes_back(
+def test_patch_undo_after_two_changes_restores_first_state(
     case: tuple[Kind, Object, list[Edit]], data: st.DataObject
 ) -> None:
     """The second record takes both back; where the second is the way back, nothing is left to undo."""
@@ -148,7 +148,7 @@ def test_of_two_changes_what_was_before_the_first_comes_back(
     assert _bare(back) == _bare(obj)
 
 
-def test_what_somebody_changed_since_is_what_was_before() -> None:
+def test_patch_record_no_longer_in_effect_is_ignored() -> None:
     """An earlier record that is not in effect any more says nothing about what a later change found."""
     obj: Object = {"spec": {"replicas": 3}}
     earlier = record_of(_decision(Action.SCALE_DOWN), [Edit(("spec", "replicas"), 8, 2)], run="r1", at=AT)
@@ -157,7 +157,7 @@ def test_what_somebody_changed_since_is_what_was_before() -> None:
 
 
 @pytest.mark.parametrize("row", EDITED, ids=lambda row: row.kind)
-def test_a_stop_sets_what_its_row_says(row: Kind) -> None:
+def test_patch_stop_sets_kind_field_and_readable_record(row: Kind) -> None:
     """And can be read back as a record of ours."""
     if row.stop is None:
         pytest.skip("nothing stops it")
@@ -190,7 +190,7 @@ def _forged(edits: Sequence[Edit]) -> str:
     ],
     ids=lambda edit: shown(edit.path) + f"={edit.before!r}",
 )
-def test_a_forged_record_is_not_followed(edit: Edit) -> None:
+def test_patch_undo_forged_record_is_refused(edit: Edit) -> None:
     """Who may only annotate a workload cannot have undo write what they may not."""
     deployment = next(row for row in KINDS if row.kind == "Deployment")
     with pytest.raises(ValueError, match="was not written by gpu-rightsizer"):
@@ -215,7 +215,7 @@ def _proposed(obj: Object, proposal: Proposal, resources: Sequence[str] = (GPU,)
     return found
 
 
-def test_fewer_gpus_in_requests_and_limits_alike() -> None:
+def test_patch_fewer_gpus_changes_requests_and_limits_only() -> None:
     """Of the one container that has them; everything else in the list stays as it was."""
     obj = _deployment(_container("side", {"cpu": "1"}), _container("main", {GPU: 8, "cpu": "4"}, {GPU: 8}))
     changed = _proposed(obj, Proposal(Action.RESIZE, 4.0, "", gpus_per_pod=4))
@@ -225,7 +225,7 @@ def test_fewer_gpus_in_requests_and_limits_alike() -> None:
     assert main["image"] == "i"
 
 
-def test_a_smaller_slice_instead_of_a_gpu() -> None:
+def test_patch_gpu_to_mig_slice_replaces_resource_name() -> None:
     """The old name goes from requests and limits, the new one comes."""
     obj = _deployment(_container("main", {GPU: "1"}, {GPU: "1", "memory": "1Gi"}))
     changed = _proposed(obj, Proposal(Action.RESLICE, 0.9, "", asks=(("nvidia.com/mig-1g.10gb", 1),)))
@@ -245,9 +245,7 @@ def test_a_smaller_slice_instead_of_a_gpu() -> None:
         (_deployment(_container("a", {GPU: 1})), (), "no GPU resource"),
     ],
 )
-def test_where_it_is_not_clear_which_container_is_meant_nothing_is_changed(
-    obj: Object, resources: Sequence[str], words: str
-) -> None:
+def test_patch_ambiguous_container_is_refused(obj: Object, resources: Sequence[str], words: str) -> None:
     """It is refused in words."""
     with pytest.raises(ValueError, match=words):
         _proposed(obj, Proposal(Action.RESIZE, 1.0, "", gpus_per_pod=1), resources)
@@ -274,7 +272,7 @@ ROLLS = {
 
 
 @pytest.mark.parametrize(("kind", "more", "words"), ROLLS.values(), ids=ROLLS.keys())
-def test_a_template_is_changed_where_that_reaches_all_pods_and_can_be_put_back(
+def test_patch_template_only_if_it_reaches_all_pods_and_is_reversible(
     kind: str, more: Object, words: str | None
 ) -> None:
     """Otherwise it is said why not, for fewer GPUs as for parts of them."""
@@ -290,7 +288,7 @@ def test_a_template_is_changed_where_that_reaches_all_pods_and_can_be_put_back(
 
 
 @pytest.mark.parametrize("size", [None, 1, 2])
-def test_pods_that_work_together_get_no_parts(size: int | None) -> None:
+def test_patch_pod_group_gets_whole_gpus_only(size: int | None) -> None:
     """Between two parts of GPUs there is no way for a group's traffic; fewer whole GPUs are."""
     container = _container("main", {GPU: "2"})
     template = {"size": size, "workerTemplate": {"spec": {"containers": [container]}}}
@@ -302,7 +300,7 @@ def test_pods_that_work_together_get_no_parts(size: int | None) -> None:
     assert proposal_edits(row, obj, Proposal(Action.RESIZE, 1.0, "", gpus_per_pod=1), resources=(GPU,))
 
 
-def test_an_init_container_with_gpus_keeps_a_template_as_it_is() -> None:
+def test_patch_template_with_gpu_init_container_is_refused() -> None:
     """A pod gets the most that any of its containers asks for: nothing would be freed, or nothing fit any more."""
     obj = _deployment(_container("main", {GPU: "2"}))
     obj["spec"]["template"]["spec"]["initContainers"] = [_container("warm", {GPU: "1"})]
@@ -310,7 +308,7 @@ def test_an_init_container_with_gpus_keeps_a_template_as_it_is() -> None:
         _proposed(obj, Proposal(Action.RESIZE, 1.0, "", gpus_per_pod=1))
 
 
-def test_what_stays_the_same_is_no_edit() -> None:
+def test_patch_unchanged_value_is_not_recorded_as_edit() -> None:
     """HAMi's number of GPUs stays one: neither record nor outcome tells of it."""
     obj = _deployment(_container("main", {GPU: "1"}))
     deployment = next(row for row in KINDS if row.kind == "Deployment")
@@ -321,21 +319,21 @@ def test_what_stays_the_same_is_no_edit() -> None:
     ]
 
 
-def test_a_place_that_is_gone_is_not_made_up() -> None:
+def test_patch_missing_list_item_is_not_created() -> None:
     """An item of a list that is not there any more cannot be edited."""
     edit = Edit((*TEMPLATE, "name=gone", "resources", "limits", GPU), "8", "4")
     with pytest.raises(ValueError, match="there is no spec"):
         patch_of(_deployment(_container("main", {})), [edit])
 
 
-def test_items_that_nothing_tells_apart_are_left_out() -> None:
+def test_patch_pattern_skips_unnamed_list_items() -> None:
     """A pattern means named items only."""
     obj = {"items": [{"name": "a"}, {"other": 1}, "text"], "map": {"x": 1, "y": None}}
     assert places(obj, ("items", "name=*")) == [("items", "name=a")]
     assert places(obj, ("map", "*")) == [("map", "x")]
 
 
-def test_records_are_small_and_plain_json() -> None:
+def test_patch_record_is_compact_plain_json() -> None:
     """As kubectl shows them."""
     record = record_of(
         _decision(Action.SCALE_DOWN, "x" * 5_000), [Edit(("spec", "replicas"), 4, 2)], run="r1", at=AT
@@ -349,7 +347,7 @@ REASONS = {"long": "ж" * 600, "quotes": '"\\' * 400, "controls": "\x01" * 300, 
 
 
 @pytest.mark.parametrize("words", REASONS.values(), ids=REASONS.keys())
-def test_a_record_stays_below_two_kibibytes(words: str) -> None:
+def test_patch_record_with_sixty_workers_stays_below_2_kib(words: str) -> None:
     """With sixty workers that go by name and a reason of any script; undo gives back what was, all the same."""
     (row,) = (one for one in KINDS if one.kind == "RayCluster")
     names = [f"training-worker-of-the-large-group-{number:05d}-abcdefgh" for number in range(60)]

@@ -85,12 +85,14 @@ SUSPENDED = [{"type": "Suspended", "status": "True"}]
         "terminating-for-long", "resumed", "no-status",
     ],
 )  # fmt: skip
-def test_when_the_second_half_may_come(obj: Object, is_late: bool, may: bool) -> None:
+def test_pause_for_change_second_step_waits_for_pods_to_free_gpus(
+    obj: Object, is_late: bool, may: bool
+) -> None:
     """As the API server decides it, and not while pods that are being deleted hold their GPUs."""
     assert is_changeable(JOB, obj, is_late=is_late) is may
 
 
-def test_the_second_half_leaves_a_record_of_what_is_different() -> None:
+def test_pause_for_change_second_step_records_only_the_difference() -> None:
     """That it was stopped meanwhile is not part of it; time is counted from there."""
     record = _record(STOPPED, then=(Edit(GPU, "4", "2"),))
     suspended, gpus, left = _after(_job(), finishing_patch(_job(), record, JOB, AT + MINUTE))
@@ -98,7 +100,7 @@ def test_the_second_half_leaves_a_record_of_what_is_different() -> None:
     assert left == msgspec.structs.replace(_record(Edit(GPU, "4", "2")), at=AT + MINUTE)
 
 
-def test_a_second_shrink_remembers_the_first_size() -> None:
+def test_pause_for_change_second_shrink_keeps_original_size() -> None:
     """Undo leads back to what there was before both."""
     record = _record(Edit(GPU, "8", "4"), STOPPED, then=(Edit(GPU, "4", "2"),))
     *_, left = _after(_job(), finishing_patch(_job(), record, JOB, AT))
@@ -107,7 +109,7 @@ def test_a_second_shrink_remembers_the_first_size() -> None:
 
 
 @pytest.mark.parametrize("end", [ChangeOutcome.UNDONE, ChangeOutcome.ROLLED_BACK])
-def test_the_way_back_ends_without_a_record(end: ChangeOutcome) -> None:
+def test_pause_for_change_undo_restores_size_and_removes_record(end: ChangeOutcome) -> None:
     """First it is stopped, with a record that says as what it ends; then it has what it had, and remembers the end."""
     running = _job(2, suspend=False)
     patch, record = stop_and_restore_patch(running, _record(Edit(GPU, "4", "2")), JOB, at=AT, end=end)
@@ -119,7 +121,7 @@ def test_the_way_back_ends_without_a_record(end: ChangeOutcome) -> None:
     assert [past.end for past in read_history(last["metadata"]["annotations"])] == [end]
 
 
-def test_what_is_given_up_goes_on_as_it_was() -> None:
+def test_pause_for_change_aborted_change_restores_previous_record() -> None:
     """Without a record where there was nothing before, and with that of before where there was."""
     record = _record(STOPPED, then=(Edit(GPU, "4", "2"),))
     patch = resuming_patch(_job(), record, JOB, at=AT, end=ChangeOutcome.REFUSED)
@@ -130,7 +132,7 @@ def test_what_is_given_up_goes_on_as_it_was() -> None:
     assert left == _record(Edit(GPU, "8", "4"))
 
 
-def test_records_of_halves_are_small() -> None:
+def test_pause_for_change_step_records_stay_small() -> None:
     """Also with long names, and where they tell of the way back."""
     path = (*GPU[:4], f"name={'c' * 63}", *GPU[5:])
     edits = [Edit((*path[:6], part, path[-1]), "8", "1") for part in ("limits", "requests")]
@@ -149,13 +151,13 @@ def test_records_of_halves_are_small() -> None:
         Edit((*GPU[:-1], "cpu"), "1", "2"),
     ],
 )
-def test_what_is_still_to_come_must_be_ours(then: Edit) -> None:
+def test_pause_for_change_forged_pending_step_is_refused(then: Edit) -> None:
     """Whoever may annotate a Job can write a record: nothing of it that we never do is done."""
     with pytest.raises(ValueError, match="was not written by gpu-rightsizer"):
         parse_record(encode_record(_record(STOPPED, then=(then,))), JOB)
 
 
-def test_others_have_no_second_half() -> None:
+def test_pause_for_change_deployment_changes_in_one_write() -> None:
     """A Deployment changes by one write."""
     (row,) = (one for one in KINDS if one.kind == "Deployment")
     edits = (Edit(("spec", "replicas"), 2, 0),)
@@ -170,12 +172,14 @@ def test_others_have_no_second_half() -> None:
     ("spec", "status", "wanted"),
     [({}, {}, 1), ({"parallelism": 3}, {}, 3), ({"parallelism": 3, "completions": 4}, {"succeeded": 3}, 1)],
 )
-def test_how_many_pods_are_wanted(spec: Object, status: Object, wanted: int) -> None:
+def test_job_expected_pods_limited_to_remaining_completions(
+    spec: Object, status: Object, wanted: int
+) -> None:
     """Not more than are still to succeed."""
     assert expected_job_pods({"spec": spec, "status": status}) == wanted
 
 
-def test_how_it_ended() -> None:
+def test_job_outcome_is_read_from_its_condition() -> None:
     """By its own condition."""
     assert end_condition(_job(conditions=[{"type": "Failed", "status": "True"}])) == "Failed"
     assert end_condition(_job(conditions=[{"type": "Failed", "status": "False"}])) == ""

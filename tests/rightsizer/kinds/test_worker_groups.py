@@ -32,7 +32,7 @@ def _edits(going: tuple[str, ...], pods: list[Pod], **group: Any) -> dict[str, A
     return {edit.path[-1]: edit.after for edit in edits}
 
 
-def test_replicas_of_several_hosts_are_counted_not_pods() -> None:
+def test_worker_groups_multi_host_counts_replicas_not_pods() -> None:
     """Two of eight pods are one of four replicas; with one less than that nothing at work goes along."""
     assert _edits(("w-6", "w-7"), _pods(), numOfHosts=2) == {
         "replicas": 3,
@@ -42,7 +42,7 @@ def test_replicas_of_several_hosts_are_counted_not_pods() -> None:
 
 
 @pytest.mark.parametrize("hosts", [{}, {"numOfHosts": 1}, {"numOfHosts": 0}])
-def test_of_one_host_each_pod_is_a_replica(hosts: dict[str, int]) -> None:
+def test_worker_groups_single_host_counts_each_pod_as_replica(hosts: dict[str, int]) -> None:
     """As it is where nothing is said."""
     assert _edits(("w-3",), _pods()[:4], **hosts)["replicas"] == 3
 
@@ -57,7 +57,7 @@ def test_of_one_host_each_pod_is_a_replica(hosts: dict[str, int]) -> None:
         (("w-6", "w-7"), True, "2", "not all of one are idle"),
     ],
 )
-def test_parts_of_replicas_are_no_replicas(
+def test_worker_groups_partial_replica_is_not_counted(
     going: tuple[str, ...], is_told: bool, hosts: object, words: str
 ) -> None:
     """The other hosts would go with them; of which replica a pod is has to be known."""

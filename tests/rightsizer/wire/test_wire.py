@@ -24,7 +24,7 @@ FLOOR = 0.05
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, CLUSTERS, _TOGETHER), ids="seed-{}-on".format)
-def test_nothing_that_must_not_be_is_ever_sent(first: int, tmp_path: pathlib.Path) -> None:
+def test_wire_any_history_sends_no_invariant_violation(first: int, tmp_path: pathlib.Path) -> None:
     """Whatever people, autoscalers, failures, clocks and metrics do: no request breaks an invariant, and many act."""
     lives = [live(tmp_path / f"{seed}", seed, STEPS) for seed in range(first, first + _TOGETHER)]
     violations = [one for each in lives for one in each.violations]
