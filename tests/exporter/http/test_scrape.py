@@ -115,7 +115,7 @@ def test_paths_return_their_pages(make_node: MakeNode) -> None:
         "/health": (200, "ok\n"),
         "/readyz": (200, "ok\n"),
         "/metrics?x=1": (200, "gpu_exporter_build_info"),
-        "/nothing": (404, "not found; there are /, /metrics"),
+        "/nothing": (404, "not found; available: /, /metrics"),
     }
     with node.exporting(pods=False) as exporter:
         for path, (status, part) in expected.items():

@@ -207,4 +207,4 @@ def test_journal_empty_path_is_refused(command: tuple[str, ...], capsys: pytest.
     with pytest.raises(SystemExit) as ended:
         main([*command, "--journal", ""])
     assert ended.value.code == 2
-    assert "argument --journal: the name of the file is empty" in capsys.readouterr().err
+    assert "error: --journal: the name of the file is empty" in capsys.readouterr().err

@@ -155,7 +155,7 @@ def test_preflight_slow_local_clock_uses_prometheus_time(
     world.after("events", lambda: _wake_up(world))
     items = _apply(world).items
     assert (items["first"]["result"], items["idle"]["result"]) == ("done", "changed"), items
-    assert "was at work" in items["idle"]["detail"]
+    assert "was active" in items["idle"]["detail"]
 
 
 @pytest.mark.covers("P7")

@@ -110,7 +110,7 @@ def test_keda_deployment_is_stopped_by_its_scaled_object(world: World) -> None:
     assert scaler[PAUSED] == "0"
     assert UNDO not in created(world.api, "Deployment", world.team, "web")["metadata"].get("annotations", {})
     listed = json.loads(world.run("undo", "-o", "json").out)["items"]
-    assert [(item["kind"], item["record"]["of"]["kind"]) for item in listed] == [
+    assert [(item["kind"], item["record"]["workload"]["kind"]) for item in listed] == [
         ("ScaledObject", "Deployment")
     ]
     assert world.run("undo", f"{world.team}/Deployment/web", "--yes").code == 0
@@ -159,7 +159,7 @@ def test_workload_scaled_by_keda_since_the_plan_is_skipped(world: World) -> None
     world.api.requests.add = noted  # type: ignore[method-assign]
     outcome = _apply(world, "web")
     assert outcome["result"] == "changed"
-    assert "another object" in outcome["detail"]
+    assert "changed since the plan" in outcome["detail"]
     assert len(world.pods_of(world.team, "web")) == 3
 
 
