@@ -304,7 +304,7 @@ def test_once_waits_for_pod_labels(node: Node, api: ApiServer, kubeconfig: str) 
 @pytest.mark.parametrize(
     ("flags", "variables", "words"),
     [
-        pytest.param(["--pod-uid"], {}, "name a kubeconfig by --kubeconfig", id="not-in-a-pod"),
+        pytest.param(["--pod-uid"], {}, "set --kubeconfig", id="not-in-a-pod"),
         pytest.param(
             ["--pod-uid"],
             {"KUBERNETES_SERVICE_HOST": "10.0.0.1"},

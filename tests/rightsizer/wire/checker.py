@@ -310,7 +310,7 @@ def _part(entry: Entry) -> str:
 _PARTS = {
     "too-many-replicas": "tooManyReplicas",
     "too-many-gpus": "tooManyGpus",
-    "oversized-gpu": "oversized-gpu",
+    "oversized-gpu": "oversizedGpu",
 }
 
 

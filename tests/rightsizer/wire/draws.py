@@ -48,7 +48,7 @@ def draw_policy(dice: random.Random) -> dict[str, Any]:
         },
         "tooManyReplicas": {"window": "1h", "grace": "10m", "days": 0},
         "tooManyGpus": {"window": "1h", "grace": "10m"},
-        "oversized-gpu": {"window": "1h", "grace": "10m"},
+        "oversizedGpu": {"window": "1h", "grace": "10m"},
         "cooldown": dice.choice(["2h", "6h", "24h"]),
         "healthyWithin": dice.choice(["15m", "4h"]),
     }
