@@ -1,7 +1,7 @@
 """Everything that can go wrong, as people are told about it.
 
 RightsizerError                 exit 1
-├── UsageError                  exit 2: the command line cannot be meant
+├── UsageError                  exit 2: invalid command line
 ├── ConfigurationError          exit 2: a file or an environment variable is wrong
 │   └── FileError               …a file of ours; carries all its problems, each with its line
 │       ├── PolicyError         …the policy
@@ -40,7 +40,7 @@ class UsageError(RightsizerError):
 
 
 class ConfigurationError(RightsizerError):
-    """A configuration source says something that cannot be meant."""
+    """A configuration source has an invalid value."""
 
     exit_code = 2
 

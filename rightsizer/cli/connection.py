@@ -25,7 +25,7 @@ def prometheus_settings(arguments: argparse.Namespace) -> PrometheusSettings:
     """The Prometheus to ask.
 
     Raises:
-        UsageError: A flag is missing or cannot be meant, or two of them together; all problems at once.
+        UsageError: A flag is missing or invalid, or two conflict; all problems at once.
         ConfigurationError: The one problem is a file that cannot be read.
     """
     problems = _Problems()
@@ -59,7 +59,7 @@ class _Problems:
     found: list[RightsizerError] = dataclasses.field(default_factory=list)
 
     def attempt(self, read: Callable[[G], T], given: G, otherwise: T) -> T:
-        """What a flag says; where that cannot be meant, note why and go on with something else."""
+        """The value of a flag; if it is invalid, record why and use a fallback."""
         try:
             return read(given)
         except RightsizerError as error:
@@ -239,7 +239,7 @@ def signal_terms(arguments: argparse.Namespace, labels: Mapping[str, str]) -> So
     """What is given about the signals.
 
     Raises:
-        UsageError, ConfigurationError: A flag or a file cannot be meant.
+        UsageError, ConfigurationError: A flag or a file is invalid.
     """
     text = arguments.prometheus_max_samples
     if not re.fullmatch(r"[1-9][0-9]{3,17}", text):
@@ -251,7 +251,7 @@ def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:
     """The API server to ask, and what counts as a GPU there.
 
     Raises:
-        UsageError: A name of a resource cannot be meant.
+        UsageError: A resource name is invalid.
     """
     names = tuple(name.strip() for name in (arguments.gpu_resource or "").split(",") if name.strip())
     for name in names:

@@ -123,7 +123,7 @@ def parse_schedule(text: str) -> Crontab | datetime.timedelta:
     """A schedule: five fields, a macro such as @daily, or `@every` and a duration.
 
     Raises:
-        ValueError: It cannot be meant, or never comes; the message says what would be right.
+        ValueError: It is invalid, or never matches; the message says what would be right.
     """
     cleaned = " ".join(text.split())
     if cleaned.lower().startswith(_EVERY):

@@ -38,7 +38,7 @@ def _inquiry(arguments: argparse.Namespace) -> Inquiry:
     """Whom to ask.
 
     Raises:
-        UsageError, ConfigurationError: Flags that cannot be meant.
+        UsageError, ConfigurationError: Invalid flags.
     """
     settings, of_cluster = prometheus_settings(arguments), cluster_settings(arguments)
     cluster = functools.cache(lambda: Cluster(of_cluster))

@@ -83,7 +83,7 @@ class PlanSession:
         machine: This machine's clock, aware; the wall clock unless it is given.
 
     Raises:
-        UsageError, ConfigurationError: Flags or files that cannot be meant; found before anything is asked. Without
+        UsageError, ConfigurationError: Invalid flags or files; found before anything is asked. Without
             --prometheus-url the cluster is asked for its services.
     """
 

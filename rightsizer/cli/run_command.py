@@ -54,7 +54,7 @@ _HUNG_S = 3600.0
 def run(arguments: argparse.Namespace) -> int:
     """Check everything once, then keep going."""
     schedule, zone, jitter = _when(arguments)
-    PlanSession(arguments).close()  # what cannot be used is told now, not at three in the morning
+    PlanSession(arguments).close()  # reports invalid settings at start, not at the first cycle
     metrics = Metrics(acts=arguments.yes)
     metrics.set("schedule_longest_interval_seconds", longest_wait(schedule, jitter=jitter).total_seconds())
     lease = lease_of(arguments, secrets.token_hex(4)) if arguments.yes else None
@@ -96,7 +96,7 @@ def _when(
     """The schedule as the flags have it.
 
     Raises:
-        UsageError: One of them cannot be meant.
+        UsageError: One of them is invalid.
     """
     if arguments.schedule and arguments.every:
         raise UsageError("run takes --schedule or --every, not both")

@@ -108,7 +108,7 @@ def _span(arguments: argparse.Namespace) -> _Span:
     """From when until when it was changed, what is meant.
 
     Raises:
-        UsageError: The times cannot be meant.
+        UsageError: Invalid times.
     """
     if not arguments.since:
         if arguments.until:

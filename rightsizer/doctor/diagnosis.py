@@ -229,7 +229,7 @@ Found = tuple[Family, Check, Diagnosis]
 _COLUMN = 9
 _NAME = 16
 _COMMAND = " " * (_COLUMN + 2)
-"""What is to be copied stands on a line of its own, as far to the left as can be."""
+"""Text to copy is on a line of its own, with minimal indentation."""
 
 
 def text(found: Sequence[Found], *, colour: bool) -> str:

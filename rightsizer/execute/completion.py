@@ -1,7 +1,6 @@
-"""The second half of a change for which a workload was stopped: made once its pods are gone, or given up.
+"""The second step of a change that suspends a workload: made once its pods are gone, or cancelled.
 
-It is found out anew each time, from the object alone, so whoever comes by can do it: the run that began it, an undo, or
-the repair of the next run.
+Its state is read from the object alone, so any run can complete it: the run that began it, an undo, or the next run.
 """
 
 import dataclasses

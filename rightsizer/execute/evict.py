@@ -29,7 +29,7 @@ _SERVICE_ACCOUNT_MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 def recreatable(pod: Mapping[str, Any]) -> dict[str, Any]:
     """A pod's manifest as its author could have written it: without what the cluster added on admission and binding.
 
-    The API server resolves the priority anew from the class, and mounts a service account token anew.
+    The API server resolves the priority from the class again, and mounts a new service account token.
     """
     metadata = pod["metadata"]
     spec = {

@@ -32,7 +32,7 @@ class Deadline:
     Attributes:
         span_s: In all, in seconds.
         monotonic: A clock that only goes on, in seconds.
-        sleep: Waits so many seconds.
+        sleep: Waits, in seconds.
         is_stopped: Asked between two looks; once true, nothing is waited for any more.
     """
 

@@ -1,6 +1,6 @@
-"""What goes on with less than it had: whether it is well, and back with it where it is not.
+"""Checks the health of scaled-down and resized workloads, and rolls unhealthy ones back.
 
-What came of it stands on the object, so that it is found out once, in the run that made the change or in the next.
+The result is recorded on the object, so it is determined once: in the run that made the change, or in the next.
 """
 
 import dataclasses
@@ -102,7 +102,7 @@ def _work_examined(found: RecordedObject, pods: Sequence[Pod], context: RunConte
 
 
 def confirm(found: RecordedObject, words: str, context: RunContext) -> Outcome:
-    """Let it remember that it is well."""
+    """Record on the object that it is healthy."""
     try:
         context.cluster.patch(path_of(found.ref, found.row), confirmed_patch(found.obj, found.record))
     except RequestRefused as refused:

@@ -46,7 +46,7 @@ class Criteria:
 
     @property
     def wide_windows(self) -> frozenset[datetime.timedelta]:
-        """Those over which everybody's usage is asked for; over others only that of few (assess/narrow.py)."""
+        """Windows queried for the whole fleet; followup_queries adds others for some workloads."""
         parts = (self.idle, self.underutilized, self.too_many_gpus, self.oversized_gpu, self.input_bound)
         return frozenset(part.window for part in parts)
 

@@ -76,7 +76,7 @@ def checked_address(text: str) -> str:
     """What stands in a file of an address.
 
     Raises:
-        ValueError: It cannot be meant.
+        ValueError: The value is invalid.
     """
     if not re.fullmatch(r"[!-~]{1,2000}", text):
         message = "must be one line of ASCII text: an address such as https://hooks.example.com/gpu"

@@ -1,6 +1,6 @@
 """The small values of a policy file: durations, names and patterns, shares, times of day, dates, zones. Pure.
 
-Each is checked here with words that say what would be right; where it stands in the file is `reading`'s business.
+Each error says what would be right; `policy_file` adds the line.
 """
 
 import datetime
