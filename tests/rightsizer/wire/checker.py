@@ -137,7 +137,7 @@ class Checker:
                 yield from self._restored(after, uid)
                 if OURS + "resumed-at" in entry.text:
                     self._ends[uid].append(entry.at)
-        elif record and json.loads(record).get("end"):
+        elif record and json.loads(record).get("pendingEnd"):
             self.counts["stopped to be given back"] += 1
         else:
             self._before.setdefault(uid, before)
