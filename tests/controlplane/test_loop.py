@@ -148,7 +148,7 @@ def test_eviction_blocked_by_budget_is_reported(world: RealWorld) -> None:
     item = world.plan()["shell"]
     (block,) = item["blockers"]
     assert block["code"] == "disruption-budget"
-    assert "PodDisruptionBudget keep allows 0" in block["reason"]
+    assert "PodDisruptionBudget keep allows 0" in block["message"]
     assert world.apply() == {}
     world.running("shell", 1)
 
@@ -210,7 +210,7 @@ def _let_read(world: RealWorld, user: str) -> None:
     kinds += ["replicationcontrollers", "cronjobs"]
     rule = {"apiGroups": ["*"], "resources": [*core, *kinds], "verbs": ["get", "list"]}
     reference = {"kind": "ClusterRole", "name": user, "apiGroup": group}
-    subject = {"kind": "ClientIdentity", "name": user, "apiGroup": group}
+    subject = {"kind": "User", "name": user, "apiGroup": group}
     path = f"/apis/{group}/v1"
     world.api.create(f"{path}/clusterroles", {"metadata": {"name": user}, "rules": [rule]})
     binding = {"metadata": {"name": user}, "roleRef": reference, "subjects": [subject]}

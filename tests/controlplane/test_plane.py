@@ -92,7 +92,7 @@ def test_user_without_grants_is_forbidden(plane: ControlPlane, tmp_path: Path) -
     path = tmp_path / "kubeconfig"
     plane.write_kubeconfig(path, ClientIdentity("stranger"))
     assert path.stat().st_mode & 0o077 == 0
-    with pytest.raises(KubeClientError, match='ClientIdentity "stranger" cannot list resource "pods"'):
+    with pytest.raises(KubeClientError, match='User "stranger" cannot list resource "pods"'):
         KubeClient(Endpoint.from_kubeconfig(path)).get("/api/v1/pods")
 
 
