@@ -9,8 +9,8 @@ import pytest
 from simulator.kube import Fault
 from simulator.prometheus import Prometheus
 from tests.deploy.alerting import Alerting
+from tests.rightsizer.cli.test_run_command import running, wait_for
 from tests.rightsizer.execute.test_reconcile import SHRINK, _ends, _shrunk
-from tests.rightsizer.test_run import running, wait_for
 from tests.rightsizer.world import World
 
 pytestmark = [pytest.mark.deep, pytest.mark.prometheus, pytest.mark.timeout(600)]

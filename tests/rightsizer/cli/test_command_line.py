@@ -21,7 +21,7 @@ from simulator.prometheus import Prometheus
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 NOWHERE = "http://127.0.0.1:9"
 
 

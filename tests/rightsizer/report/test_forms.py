@@ -45,7 +45,7 @@ from tests.rightsizer.hostile import EVERYTHING
 from tests.rightsizer.markup import contents, elements
 from tests.rightsizer.reported import WEEK, accounted, empty_plan, full_plan, group
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 VALIDATOR = jsonschema.Draft202012Validator(json.loads((ROOT / "docs/plan.schema.json").read_text()))
 FILES = {
     "table": "plan-full.txt",

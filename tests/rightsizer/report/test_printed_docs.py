@@ -19,7 +19,7 @@ from tests.conftest import Golden
 from tests.rightsizer.test_scenarios import dated, give
 from tests.rightsizer.world import World
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).parents[1]
 DOCS = HERE.parents[1] / "docs"
 PAGES = ("rightsizer.md", "findings.md", "for-researchers.md")
 EXAMPLES: dict[str, Any] = yaml.load(

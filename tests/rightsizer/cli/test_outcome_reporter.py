@@ -17,7 +17,7 @@ from tests.rightsizer.world import World, created
 
 pytestmark = pytest.mark.prometheus
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 
 
 def _idle(world: World, *names: str) -> None:
