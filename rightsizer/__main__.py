@@ -1,7 +1,23 @@
-"""`python -m rightsizer` is `gpu-rightsizer`."""
+"""The entry of `gpu-rightsizer` and `python -m rightsizer`; says what to install if a library is missing."""
 
+import importlib
 import sys
 
-from rightsizer.cli import main
 
-sys.exit(main())
+def main() -> int:
+    """Run the command line; its exit code."""
+    try:
+        code: int = importlib.import_module("rightsizer.cli").main()
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library in {"", "rightsizer"}:
+            raise
+        sys.stderr.write(
+            f"error: the library {library} is missing; run in a checkout: pip install '.[rightsizer]'\n"
+        )
+        return 1
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -20,6 +20,9 @@ from rightsizer.errors import ConfigurationError, Problem
 MAX_BYTES = 1 << 20
 """No document that a person can review is longer."""
 
+_WRITTEN = ("Plan", "Outcome", "Diagnosis")
+"""Kinds of documents that gpu-rightsizer writes, and reads as no configuration."""
+
 Place = tuple[str | int, ...]
 Document = TypeVar("Document", bound=pydantic.BaseModel)
 
@@ -72,6 +75,11 @@ def parse(raw: bytes, kind: FileKind[Document], *, source: str) -> tuple[Documen
     value = _build(root, (), lines=lines, problems=problems)
     if not isinstance(value, dict):
         raise kind.refused(source, [Problem(lines[()], "", f"must be a mapping: {kind.shape}")])
+    if value.get("kind") in _WRITTEN:
+        words = (
+            f"is {value['kind']}, which gpu-rightsizer writes; a {kind.noun} is needed here: see {kind.docs}"
+        )
+        raise kind.refused(source, [Problem(lines["kind",], "kind", words)])
     try:
         document = kind.model.model_validate(value)
     except pydantic.ValidationError as error:

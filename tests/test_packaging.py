@@ -22,8 +22,9 @@ sys.exit(main())
     [
         ("exporter", "exporter.__main__", "pynvml", ["--once"]),
         ("exporter", "exporter.__main__", "h2", ["--help"]),
-        ("rightsizer", "rightsizer.cli", "pydantic", ["plan"]),
-        ("rightsizer", "rightsizer.cli", "kubernetes", ["undo"]),
+        ("rightsizer", "rightsizer.__main__", "msgspec", ["--help"]),
+        ("rightsizer", "rightsizer.__main__", "pydantic", ["plan"]),
+        ("rightsizer", "rightsizer.__main__", "kubernetes", ["undo"]),
     ],
 )
 def test_program_without_a_library_names_the_extra(

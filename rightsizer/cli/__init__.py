@@ -84,10 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader (head, less) has seen enough; what is left in the buffer has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except ModuleNotFoundError as error:
-        library = str(error.name).partition(".")[0]
-        complain(f"the library {library} is missing; run in a checkout: pip install '.[rightsizer]'")
-        return 1
+    except ModuleNotFoundError:
+        raise  # the entry says what to install
     except Exception as error:
         logging.getLogger(__name__).debug("traceback", exc_info=True)
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:

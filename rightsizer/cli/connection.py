@@ -160,7 +160,14 @@ def _url(text: str | None) -> str | None:
         port = 0
     if port == 0:
         raise UsageError(f"--prometheus-url {text}: its port is not a number from 1 to 65535")
+    if page := _PAGE.search(text):
+        base = text[: page.start()]
+        raise UsageError(f"--prometheus-url {text}: is the URL of a page; give the base URL: {base}")
     return text
+
+
+_PAGE = re.compile(r"/(graph|api/v1(/.*)?)/?$")
+"""What follows the base URL in a browser's address bar, and in the documentation of the API."""
 
 
 def _headers(texts: Sequence[str]) -> dict[str, Secret]:

@@ -38,10 +38,13 @@ _RESTARTS = 3
 _EVERYTHING: Mapping[str, str] = {}
 _IN_CLUSTER = "the in-cluster service account (no --kubeconfig, $KUBECONFIG or ~/.kube/config)"
 
+_CREATE_KUBECONFIG = (
+    "create a kubeconfig with your cloud's command, such as: gcloud container clusters get-credentials, "
+    "aws eks update-kubeconfig, az aks get-credentials"
+)
 _NO_KUBECONFIG = (
     "which cluster? found no kubeconfig in $KUBECONFIG or ~/.kube/config, and no service account of a pod; "
-    "use --kubeconfig FILE, or create a kubeconfig with your cloud's command, such as: "
-    "gcloud container clusters get-credentials, aws eks update-kubeconfig, az aks get-credentials"
+    f"use --kubeconfig FILE, or {_CREATE_KUBECONFIG}"
 )
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -351,7 +354,12 @@ class Cluster:
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.DecodeError as error:
-            raise ClusterError(f"reading {path} at {self.host}: invalid response: {error}") from error
+            problem = f"invalid response: {error}"
+            if data.lstrip().startswith(b"<"):
+                problem = (
+                    f"a web page, not an API server's response; is the server URL of {self._source} right?"
+                )
+            raise ClusterError(f"reading {path} at {self.host}: {problem}") from error
 
 
 @contextlib.contextmanager
@@ -421,8 +429,29 @@ def _configuration(settings: ClusterSettings) -> tuple[client.Configuration, str
         if source == _IN_CLUSTER and isinstance(error, ConfigException):
             raise ConfigurationError(_NO_KUBECONFIG) from error
         words = " ".join(str(error).split()) or type(error).__name__
+        with contextlib.suppress(*_UNUSABLE):
+            words = _kubeconfig_problem(settings) or words
         raise ConfigurationError(f"{source}: cannot be used: {words}") from error
     return configuration, source
+
+
+def _kubeconfig_problem(settings: ClusterSettings) -> str:
+    """What a user can mend in a kubeconfig that the client cannot use; empty if it is something else."""
+    paths = str(settings.kubeconfig or kube_config.KUBE_CONFIG_DEFAULT_LOCATION)
+    document = kube_config.KubeConfigMerger(paths).config.value
+    contexts = {one.value["name"]: one.value["context"] for one in document["contexts"]}
+    chosen = settings.context or document.get("current-context")
+    if not contexts:
+        return f"it has no contexts; {_CREATE_KUBECONFIG}"
+    if chosen not in contexts:
+        problem = f"it has no context {chosen}" if chosen else "it sets no current-context"
+        return f"{problem}; give one with --context: {', '.join(sorted(contexts))}"
+    user = contexts[chosen].get("user")
+    users = {one.value["name"]: one.value["user"] for one in document["users"]}
+    provider = (users.get(user) or {}).get("auth-provider")
+    if not provider:
+        return ""
+    return f"user {user} has the auth-provider {provider['name']}, which is out of date; {_CREATE_KUBECONFIG}"
 
 
 _UNUSABLE = (

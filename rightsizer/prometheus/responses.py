@@ -4,6 +4,7 @@ Prometheus, Thanos, Mimir, Cortex and VictoriaMetrics refuse queries with differ
 has the table of refusals that a smaller query avoids.
 """
 
+import contextlib
 import dataclasses
 import http
 import re
@@ -64,11 +65,12 @@ class ResponseData(msgspec.Struct, rename="camel"):
 
 
 class _Response(msgspec.Struct, rename="camel"):
+    kind: str = ""  # of a Status of the API server
     status: str = ""
     data: msgspec.Raw = msgspec.Raw(b"null")
     error: str = ""
     error_type: str = ""
-    message: str = ""  # of a Status of the API server
+    message: str = ""
     warnings: list[str] = []
     is_partial: bool = False
 
@@ -107,7 +109,9 @@ class ResponseReader:
 
     def _decode(self, status: int, body: bytes, kind: type[T]) -> T:
         if status in _NOT_ALLOWED:
-            raise PrometheusError(f"{self.attempted}: HTTP {status}: not allowed; see {self.hint}")
+            raise PrometheusError(
+                f"{self.attempted}: HTTP {status}: not allowed; see {self.hint}{_api_server(body)}"
+            )
         try:
             response = msgspec.json.decode(body, type=_Response)
             if response.status != "success" or len(memoryview(response.data)) <= len(b"null"):
@@ -131,14 +135,27 @@ class ResponseReader:
         # The storage failed, as while a block is being cut; the query itself is not at fault.
         is_transient = response.error_type in {"execution", "internal"} and "not found" in response.error
         kind = kind or (TransientRefusal if is_transient else QueryRefused)
-        return kind(f"{self.attempted}: HTTP {status}: {words}")
+        return kind(f"{self.attempted}: HTTP {status}: {words}{_api_server(body)}")
 
     def _foreign(self, status: int, body: bytes) -> PrometheusError:
         """A response that is not the Prometheus API's: from a proxy in between, or from another kind of server."""
         kind = _error_kind(status, excerpt(body)) or PrometheusError
         is_failure = kind is not PrometheusError or status >= http.HTTPStatus.INTERNAL_SERVER_ERROR
         where = "" if is_failure else ", but this is not a Prometheus API"
-        return kind(f"{self.attempted}: HTTP {status}{where}: {excerpt(body)}")
+        remedy = ""
+        if status == http.HTTPStatus.NOT_FOUND:
+            remedy = "; give the base URL, such as http://prometheus:9090, with its path prefix if it has one"
+        elif not is_failure and body.lstrip().startswith(b"<"):
+            remedy = f"; if it is a login page, see {self.hint}"
+        return kind(f"{self.attempted}: HTTP {status}{where}: {excerpt(body)}{remedy}")
+
+
+def _api_server(body: bytes) -> str:
+    """What to check where a Kubernetes API server replied in place of Prometheus."""
+    with contextlib.suppress(msgspec.DecodeError):
+        if msgspec.json.decode(body, type=_Response).kind == "Status":
+            return "; a Kubernetes API server replied, not Prometheus: is the URL right?"
+    return ""
 
 
 def _error_kind(status: int, words: str) -> type[PrometheusError] | None:

@@ -7,6 +7,7 @@ redirects, which could lead anywhere.
 import collections
 import contextlib
 import logging
+import re
 import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -98,6 +99,11 @@ class HttpTransport:
                 stream=True,
             )
             with contextlib.closing(response):
+                if location := response.headers.get("Location", ""):
+                    raise PrometheusError(
+                        f"{attempted}: HTTP {response.status_code}: redirected to {_without_secrets(location)}; "
+                        f"redirects are not followed: give the final URL, or, if it is a login page, see {self.hint}"
+                    )
                 return response.status_code, _collect(response.iter_content(1 << 16), attempted, deadline)
 
     @contextlib.contextmanager
@@ -201,6 +207,11 @@ class ServiceProxyTransport:
                     f"{attempted}: no response within {timeout_s:.3g} s; is it overloaded?"
                 ) from error
             raise PrometheusUnreachable(f"{attempted}: {error}") from error
+
+
+def _without_secrets(location: str) -> str:
+    """A redirect's target, without what may be a credential."""
+    return re.sub(r"//[^/?#]*@", "//", re.split("[?#]", location)[0])[:MAX_SHOWN]
 
 
 def _collect(chunks: Iterable[bytes], attempted: str, deadline: float) -> bytes:

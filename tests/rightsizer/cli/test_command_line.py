@@ -18,6 +18,7 @@ import pytest
 from rightsizer.cli import main
 from simulator.kube import Fault, Rule
 from simulator.prometheus import Prometheus
+from tests.rightsizer.fakeprometheus import SCALAR, Answer, serving
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World
 
@@ -262,9 +263,33 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
         ["plan", "--prometheus-url", NOWHERE, "--kubeconfig", "junk"],
         "--kubeconfig junk: cannot be used",
     ),
-    "no-such-context": (
+    "kubeconfig-without-contexts": (
         ["plan", "--prometheus-url", NOWHERE, "--kubeconfig", "empty-kubeconfig", "--context", "prod"],
-        "--kubeconfig empty-kubeconfig: cannot be used",
+        "--kubeconfig empty-kubeconfig: cannot be used: it has no contexts; create a kubeconfig with",
+    ),
+    "no-such-context": (
+        ["plan", "--prometheus-url", NOWHERE, "--kubeconfig", "kubeconfig", "--context", "prod"],
+        "--kubeconfig kubeconfig: cannot be used: it has no context prod; give one with --context: gke, test",
+    ),
+    "no-current-context": (
+        ["plan", "--prometheus-url", NOWHERE, "--kubeconfig", "kubeconfig"],
+        "--kubeconfig kubeconfig: cannot be used: it sets no current-context; give one with --context: gke, test",
+    ),
+    "auth-provider-of-old": (
+        ["plan", "--prometheus-url", NOWHERE, "--kubeconfig", "kubeconfig", "--context", "gke"],
+        "user jane has the auth-provider gcp, which is out of date; create a kubeconfig with your cloud's command",
+    ),
+    "prometheus-page": (
+        ["plan", "--prometheus-url", f"{NOWHERE}/prefix/graph"],
+        f"--prometheus-url {NOWHERE}/prefix/graph: is the URL of a page; give the base URL: {NOWHERE}/prefix\n",
+    ),
+    "prometheus-api-path": (
+        ["doctor", "--prometheus-url", f"{NOWHERE}/api/v1/query"],
+        f"is the URL of a page; give the base URL: {NOWHERE}\n",
+    ),
+    "policy-is-a-plan": (
+        ["plan", "--prometheus-url", NOWHERE, "--policy", "odd-plan.json"],
+        "line 1: kind: is Plan, which gpu-rightsizer writes; a policy is needed here: see docs/policy.md",
     ),
     "no-plan-file": (["apply", "--yes", "--plan", "nowhere.json"], "--plan nowhere.json: cannot be read"),
     "plan-file-is-no-plan": (
@@ -275,6 +300,17 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
     "nobody-to-ask": (["apply", "--prometheus-url", NOWHERE], "for scripts: --yes"),
     "undo-of-two-things": (["undo", "--all", "--run", "x", "--yes"], "--all, or else workloads, --run"),
 }
+
+
+def _kubeconfig(server: str, **fields: str) -> dict[str, object]:
+    """Two contexts, of which the second has a user of old."""
+    contexts = [{"name": name, "context": {"cluster": "c", "user": user}} for name, user in _USERS.items()]
+    provider = {"name": "jane", "user": {"auth-provider": {"name": "gcp"}}}
+    clusters = [{"name": "c", "cluster": {"server": server}}]
+    return {"kind": "Config", "clusters": clusters, "contexts": contexts, "users": [provider], **fields}
+
+
+_USERS = {"test": "nobody", "gke": "jane"}
 
 
 @pytest.mark.parametrize(
@@ -292,6 +328,7 @@ def test_cli_configuration_error_exits_2_without_requests(
     monkeypatch.setattr("sys.stdin", io.StringIO())
     (tmp_path / "junk").write_text("\x00{[")
     (tmp_path / "empty-kubeconfig").write_text("apiVersion: v1\nkind: Config\n")
+    (tmp_path / "kubeconfig").write_text(json.dumps(_kubeconfig(NOWHERE)))
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "one-line").write_text("p4ssw0rd")
     (tmp_path / "two-lines").write_text("p4ssw0rd\np4ssw0rd\n")
@@ -306,6 +343,55 @@ def test_cli_configuration_error_exits_2_without_requests(
     assert captured.out == ""
     assert "Traceback" not in captured.err
     assert "p4ssw0rd" not in captured.err
+
+
+_STATUS = '{"kind":"Status","apiVersion":"v1","status":"Failure","message":"the server could not find it","code":404}'
+_LOGIN = "<html>Login with SSO</html>"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (Answer(404, "404 page not found"), "give the base URL, such as http://prometheus:9090"),
+        (
+            Answer(404, _STATUS),
+            "could not find it; a Kubernetes API server replied, not Prometheus: is the URL right?",
+        ),
+        (Answer(200, _LOGIN), "Login with SSO</html>; if it is a login page, see the --prometheus flags"),
+        (
+            Answer(302, "", {"Location": "https://user:s3cret@sso.example/login?token=s3cret"}),
+            "HTTP 302: redirected to https://sso.example/login; redirects are not followed: give the final URL",
+        ),
+    ],
+    ids=["a-page", "the-api-server", "a-login-page", "a-redirect"],
+)
+def test_plan_of_another_server_than_prometheus_names_the_remedy(
+    answer: Answer, words: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One message with what would be right, exit code 1; no part of a redirect that may be a credential."""
+    (tmp_path / "kubeconfig").write_text(json.dumps(_kubeconfig(NOWHERE, **{"current-context": "test"})))
+    with serving() as server:
+        server.answers.append(answer)
+        flags = ["--prometheus-url", server.url, "--kubeconfig", str(tmp_path / "kubeconfig")]
+        assert main(["plan", *flags]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: querying Prometheus at {server.url}: HTTP {answer.status}")
+    assert words in err
+    assert "s3cret" not in err
+
+
+def test_plan_login_page_in_place_of_the_api_server_is_named(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server of the kubeconfig is the remedy, not what a JSON parser says."""
+    with serving() as prometheus, serving() as api:
+        prometheus.answers.append(Answer(body=SCALAR))
+        api.answers.append(Answer(200, _LOGIN))
+        path = tmp_path / "kubeconfig"
+        path.write_text(json.dumps(_kubeconfig(api.url, **{"current-context": "test"})))
+        assert main(["plan", "--prometheus-url", prometheus.url, "--kubeconfig", str(path)]) == 1
+    words = f"a web page, not an API server's response; is the server URL of --kubeconfig {path} right?"
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.covers("P1")
