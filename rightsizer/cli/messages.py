@@ -1,4 +1,4 @@
-"""What goes to stderr: errors, notes and the log. The one place that makes them safe to print.
+"""Errors, notes and logs. The one place that makes them safe to print.
 
 Messages repeat what API servers, Prometheus and users wrote; none of it may reach a terminal as a command.
 """
@@ -8,7 +8,7 @@ import json
 import logging
 import sys
 
-from rightsizer.text import safe_lines
+from rightsizer.text import safe, safe_lines
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -22,13 +22,21 @@ class _Text(logging.Formatter):
         return safe_lines(f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line)
 
 
+class _Line(logging.Formatter):
+    """A report of work, each of its lines with the time."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = f"{_time(record)[:19]}Z"
+        return "\n".join(f"{time} {safe(line)}" for line in record.getMessage().splitlines())
+
+
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         entry = {
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": " ".join(record.getMessage().split()),
         }
         if record.exc_info:
             entry["trace"] = self.formatException(record.exc_info)
@@ -48,6 +56,16 @@ def log_to_stderr(level: str, *, as_json: bool) -> None:
     root.addHandler(handler)
     root.setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()]))
     logging.getLogger("rightsizer").setLevel(level.upper())
+
+
+def log_to_stdout(*, as_json: bool) -> logging.Logger:
+    """The log of what a program reports about its work; --log-level does not apply to it."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(_Json() if as_json else _Line())
+    log = logging.getLogger("gpu-rightsizer")
+    log.handlers, log.propagate = [handler], False
+    log.setLevel(logging.INFO)
+    return log
 
 
 def complain(words: str) -> None:

@@ -254,6 +254,7 @@ LOG = (
         "text or json",
         default="text",
         choices=("text", "json"),
+        details="also of what run reports on stdout",
     ),
 )
 

@@ -7,7 +7,6 @@ import gc
 import logging
 import secrets
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +26,8 @@ from rightsizer.cli.cycle import (
 )
 from rightsizer.cli.flag_values import span_of
 from rightsizer.cli.http_endpoint import serving
-from rightsizer.cli.plan_session import PlanSession, utc_now
+from rightsizer.cli.messages import log_to_stdout
+from rightsizer.cli.plan_session import PlanSession
 from rightsizer.cli.scheduler import Soon, Turns, keep_running, longest_wait, trigger_of, zone_of
 from rightsizer.config import parse_duration
 from rightsizer.errors import ClusterError, ConfigurationError, RightsizerError, UsageError
@@ -42,6 +42,7 @@ from rightsizer.report.metrics import Metrics
 from rightsizer.report.outcomes import cycle_words, outcome_text
 
 log = logging.getLogger(__name__)
+report = logging.getLogger("gpu-rightsizer")
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 _SHOWN = 300
@@ -53,6 +54,7 @@ _HUNG_S = 3600.0
 
 def run(arguments: argparse.Namespace) -> int:
     """Check everything once, then keep going."""
+    log_to_stdout(as_json=arguments.log_format == "json")
     schedule, zone, jitter = _when(arguments)
     PlanSession(arguments).close()  # reports invalid settings at start, not at the first cycle
     metrics = Metrics(acts=arguments.yes)
@@ -65,12 +67,13 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.listen, metrics.registry, alive=lambda: cycles.hung, ready=lambda: cycles.wrong
         )
         port = stack.enter_context(served)
-        _say(f"metrics on port {port}; {'changes are made' if lease else 'only planning: --yes lets it act'}")
+        mode = "changes are made" if lease else "only planning: --yes lets it act"
+        report.info("metrics on port %d; %s", port, mode)
         if lease is not None:
             stack.enter_context(LeaderElector(lease, is_optional=True, on_held=cycles.make_up))
         trigger = trigger_of(schedule, zone, jitter=jitter)
         keep_running(cycles.one, trigger, until=cycles.until_told_to_end, begun=cycles.may_begin)
-    _say("ended")
+    report.info("ended")
     return 0
 
 
@@ -82,12 +85,6 @@ def _signals_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _say(text: str) -> None:
-    """One line for whoever reads the log of the container."""
-    sys.stdout.write(f"{utc_now():%Y-%m-%dT%H:%M:%SZ} {text}\n")
-    sys.stdout.flush()
 
 
 def _when(
@@ -162,7 +159,7 @@ class _Cycles:
     def until_told_to_end(self) -> None:
         """Wait for SIGTERM or Ctrl-C; a second one ends the process at once."""
         signal.sigwait(_ENDING)
-        _say("ending after the change in flight; once more to end at once")
+        report.info("ending after the change in flight; once more to end at once")
         self._end.set()
         for number in _ENDING:
             signal.signal(number, signal.SIG_DFL)
@@ -182,7 +179,9 @@ class _Cycles:
         with self._one_at_a_time:
             self._is_asked = False
             if self._turns and not self._end.is_set() and self._turns.take():
-                _say("the Lease is ours, and nobody has run since the last tick: making up for it")
+                report.info(
+                    "became leader, and no cycle completed since the last tick: the missed cycle runs now"
+                )
                 self._run(acts=True)
 
     def one(self) -> None:
@@ -203,7 +202,7 @@ class _Cycles:
             log.debug("traceback", exc_info=True)
             self.wrong = f"internal error: {type(error).__name__}: {error}"
         if self.wrong:
-            _say(f"nothing was done: {self.wrong}")
+            report.error("nothing was done: %s", self.wrong)
         took_s, self._began = time.monotonic() - self._began, None
         self._metrics.ended(is_good=not self.wrong, took_s=took_s, at_s=time.time())
         gc.collect()  # what refers to itself would be kept for hundreds of cycles
@@ -226,12 +225,12 @@ class _Cycles:
             else:
                 self._metrics.set("leader", 0)
                 self._publish(session, session.observe())
-                _say(f"nothing is changed: {self._lease.holder or 'nobody'} holds the Lease")
+                report.info("nothing is changed: %s holds the Lease", self._lease.holder or "nobody")
 
     def _publish(self, session: PlanSession, plan: Plan) -> None:
         left = Purse(session.policy.policy, plan.fleet, plan.at).left() if plan.fleet else ()
         self._metrics.observe(plan, session.account(plan)[0], left)
-        _say(cycle_words(plan))
+        report.info("%s", cycle_words(plan))
 
     def _publish_breaker(self, session: PlanSession) -> None:
         """Open or not, as it is after the cycle, however that ended."""
@@ -241,7 +240,8 @@ class _Cycles:
             state, problems = NOTHING, ("not known",)
         trip = state.latch.trip
         if trip:
-            _say(f"the breaker is open ({trip.cause}), nothing is changed: {trip.reason[:_SHOWN]}")
+            words = "the breaker is open (%s), nothing is changed: %s"
+            report.warning(words, trip.cause, trip.reason[:_SHOWN])
         self._metrics.breaker(trip.cause if trip else None, is_known=not problems)
 
     def _act(self, session: PlanSession, context: RunContext) -> None:
@@ -274,10 +274,9 @@ class _Cycles:
             outcomes.append(outcome)
             if outcome.effect is None:
                 self._metrics.acted(outcome, (classes or {}).get(outcome.ref, ""))
-            for line in outcome_text(outcome, colour=False).splitlines():
-                _say(line)
+            report.info("%s", outcome_text(outcome, colour=False))
             if self._end.is_set() and classes is None:
-                raise RightsizerError("told to end while what earlier runs had left was looked after")
+                raise RightsizerError("stopped while earlier changes were reconciled")
 
 
 class _Messages:

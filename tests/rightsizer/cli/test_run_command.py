@@ -201,7 +201,7 @@ def test_run_missed_cycle_is_made_up_once_lease_is_free(world: World) -> None:
             assert "holds the Lease" in second.said
             assert first.end() == 0
             wait_for(lambda: STOPPED in second.metrics(), second)
-            assert second.said.count("making up for it") == 1
+            assert second.said.count("the missed cycle runs now") == 1
             wait_for(lambda: second.cycles() == 2, second)
             assert second.end() == 0
 
@@ -304,3 +304,16 @@ def test_run_open_breaker_is_logged_each_cycle_and_ready(world: World) -> None:
         wait_for(lambda: run.cycles() == 1, run)
         assert "the breaker is open (errors), nothing is changed: 3 errors in a row" in run.said
         assert requests.get(f"{run.url}/readyz", timeout=60).text == "ok\n"
+
+
+def test_run_json_log_format_writes_only_json_lines(world: World) -> None:
+    """With --log-format json each line, also of a changed workload, is one JSON entry."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    with running(world, "--yes", "--verify-for", "0", "--log-format", "json") as run:
+        wait_for(lambda: run.cycles() == 1, run)
+        assert run.end() == 0
+    entries = [json.loads(line) for line in run.said.splitlines()]
+    assert {"time", "level", "logger", "message"} == set.union(*map(set, entries))
+    messages = [entry["message"] for entry in entries]
+    assert messages[-1] == "ended"
+    assert sum(message.startswith("done ") for message in messages) == 1
