@@ -183,11 +183,14 @@ def test_doctor_check_has_a_symptom_in_troubleshooting(check: str) -> None:
     assert re.search(rf"\[[^\]]*\b{check}\b[^\]]*\]\(doctor.md#", (DOCS / "troubleshooting.md").read_text())
 
 
-def test_apply_help_explains_every_result() -> None:
-    """apply --help lists each result of an outcome."""  # noqa: D403 - a command's name
+def test_apply_help_names_every_result_and_docs_explain_it() -> None:
+    """apply --help lists each result of an outcome; docs/rightsizer.md has a row for it."""  # noqa: D403 - a command's name
     from rightsizer.cli.flags import _APPLY_EPILOG  # noqa: PLC0415 - the text itself
 
-    assert all(re.search(rf"^  {result} ", _APPLY_EPILOG, re.MULTILINE) for result in Result)
+    outcomes = _APPLY_EPILOG.partition("outcomes:")[2].partition("examples:")[0]
+    page = (DOCS / "rightsizer.md").read_text()
+    assert all(re.search(rf"\b{result}\b", outcomes) for result in Result)
+    assert all(re.search(rf"^\| `{result}` \| \S", page, re.MULTILINE) for result in Result)
 
 
 def test_make_target_in_the_readme_exists() -> None:

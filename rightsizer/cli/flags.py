@@ -26,9 +26,8 @@ CHANGES_PROPOSED = 10
 """Exit code of plan --detailed-exitcode; 2 would be taken for a usage error."""
 
 _PLAN = """\
-Shows each GPU workload of the cluster: the GPUs it holds, its utilization, the
-decision, the policy rule behind it, and why. Only reads; a read-only account
-is enough.
+Shows each GPU workload: the GPUs it holds, its utilization, the decision, the
+policy rule and the reason. Only reads; a read-only account is enough.
 """
 
 _PLAN_EPILOG = """\
@@ -40,8 +39,7 @@ verdicts:
 
 examples:
   gpu-rightsizer plan --prometheus-url http://localhost:9090
-  gpu-rightsizer plan --policy policy.yaml -o json | jq .totals
-  gpu-rightsizer plan --policy policy.yaml --save plan.json
+  gpu-rightsizer plan --policy policy.yaml --save plan.json -o json | jq .totals
 """
 
 _APPLY = """\
@@ -52,15 +50,9 @@ each. Ctrl-C stops after the change in flight, a second one at once.
 """
 
 _APPLY_EPILOG = """\
-outcomes:
-  done       changed as planned
-  gone       the workload no longer exists
-  changed    the workload differs from the plan; not changed
-  blocked    by a PodDisruptionBudget, a pause or the breaker; not changed
-  refused    the API server refused the change
-  unknown    the response was lost; check the workload
-  skipped    not attempted: interrupted, or an earlier failure ended the run
-exit codes: 1 if any is refused, unknown or skipped; 130 if stopped at once
+outcomes: done; or not changed: gone, changed (differs from the plan), blocked
+(by a PDB, pause or the breaker). Exit code 1: refused, unknown (check the
+workload) or skipped; 130 if stopped at once. More: docs/rightsizer.md
 
 examples:
   gpu-rightsizer apply --policy policy.yaml --prometheus-url http://prom:9090
@@ -108,7 +100,7 @@ examples:
 """
 
 _RUN = """\
-Plans now and then on a schedule, and serves metrics for Prometheus. With --yes
+Plans on a schedule, and serves metrics for Prometheus. With --yes
 it applies what the policy enforces, as apply does; of several replicas only the
 leader does, which holds a Lease in the state namespace. Each cycle reads all
 files again, and does nothing if one is invalid. SIGTERM stops it after the
@@ -241,7 +233,7 @@ def _add_plan(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         metavar="FILE",
         help="read objects from this List instead",
     )
-    add_options(parser, "files", (*POLICY, *PRICES))
+    add_options(parser, "", (*POLICY, *PRICES))
     add_options(parser, "metrics", PROMETHEUS)
     add_options(parser, "cluster", (*CLUSTER, *STATE, *INSTANCE))
     add_common(parser, FORMS)
@@ -262,9 +254,9 @@ def _add_apply(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--accept-growth",
         action="store_true",
-        help="accept the current number of eligible workloads",
+        help="accept how many workloads are eligible",
     )
-    add_options(parser, "files", (*POLICY, *PRICES, *JOURNAL))
+    add_options(parser, "", (*POLICY, *PRICES, *JOURNAL))
     add_options(parser, "metrics", PROMETHEUS)
     add_options(parser, "cluster", (*CLUSTER, *STATE, *INSTANCE))
     add_common(parser)
@@ -275,7 +267,7 @@ def _add_verify_for(parser: argparse.ArgumentParser) -> None:
         "--verify-for",
         metavar="DURATION",
         default="60s",
-        help="how long to wait for healthy pods [60s]",
+        help="wait for healthy pods; 0: do not [60s]",
     )
 
 
@@ -290,7 +282,7 @@ def _add_run(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     parser.add_argument("--yes", "-y", action="store_true", help="apply what the policy enforces")
     _add_verify_for(parser)
     add_options(parser, "schedule", SCHEDULE)
-    add_options(parser, "files", (*POLICY, *PRICES, *JOURNAL))
+    add_options(parser, "", (*POLICY, *PRICES, *JOURNAL))
     add_options(parser, "metrics", PROMETHEUS)
     add_options(parser, "cluster", (*CLUSTER, *STATE, *INSTANCE))
     add_common(parser, forms=())
