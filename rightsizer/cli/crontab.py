@@ -1,21 +1,31 @@
-"""A schedule as a CronJob of Kubernetes has it → the moments that are meant. Pure.
+"""A schedule as a CronJob of Kubernetes has it → the moments of wall clocks that match. Pure.
 
 Kubernetes reads schedules with robfig/cron: Sunday is 0, a step may follow a single number, `?` is `*`, and where both
-the day of the month and the weekday are restricted, either suffices. APScheduler means other things by the same text
-(Monday is 0, both must hold, no macros) and loses days to summer time, so all moments are worked out here.
+the day of the month and the weekday are restricted, either suffices. cronsim finds the matching minutes. It also knows
+weekday 7, `L` and `#`, which Kubernetes refuses, and moves jobs that the spring change skips.
 https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/#schedule-syntax
 """
 
 import dataclasses
 import datetime
+import functools
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
+
+from cronsim import CronSim, CronSimError
 
 from rightsizer.config import parse_duration
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_FIELDS: Mapping[str, tuple[range, Mapping[str, int]]] = {
+    "minute": (range(60), {}),
+    "hour": (range(24), {}),
+    "day of the month": (range(1, 32), {}),
+    "month": (range(1, 13), {name: number for number, name in enumerate(_MONTHS, start=1)}),
+    "weekday": (range(7), {name: number for number, name in enumerate(_WEEKDAYS)}),
+}
 _MACROS = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -26,97 +36,58 @@ _MACROS = {
     "@hourly": "0 * * * *",
 }
 _EVERY = "@every "
+_PART = re.compile(r"(?:[*?]|([a-z]+|[0-9]{1,4})(?:-([a-z]+|[0-9]{1,4}))?)(?:/([0-9]{1,4}))?")
 _DAY = datetime.timedelta(days=1)
-MOST_DAYS = 9 * 366
+_SECOND = datetime.timedelta(seconds=1)
+_LEAP_YEAR = datetime.datetime(2024, 1, 1)  # noqa: DTZ001 - of a wall clock
+_DAYS = 9 * 366
 """From one 29th of February to the next there may be eight years."""
-_LEAP_YEAR = datetime.date(2024, 1, 1)
-_FEWEST_DAYS = {2: 29, 4: 30, 6: 30, 9: 30, 11: 30}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Field:
-    name: str
-    low: int
-    high: int
-    names: Mapping[str, int] = dataclasses.field(default_factory=dict)
-
-
-_FIELDS = (
-    _Field("minute", 0, 59),
-    _Field("hour", 0, 23),
-    _Field("day of the month", 1, 31),
-    _Field("month", 1, 12, {name: place for place, name in enumerate(_MONTHS, start=1)}),
-    _Field("weekday", 0, 6, {name: place for place, name in enumerate(WEEKDAYS)}),
-)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Crontab:
-    """Moments of wall clocks: all that match every field; of days those of either kind where both are given.
+    """All minutes of wall clocks that match five fields, as cronsim reads these."""
 
-    Attributes:
-        days: Of the month; None where any will do.
-        weekdays: By WEEKDAYS; None where any will do.
-    """
+    fields: str
 
-    minutes: frozenset[int]
-    hours: frozenset[int]
-    days: frozenset[int] | None
-    months: frozenset[int]
-    weekdays: frozenset[int] | None
-    is_either: bool
+    @functools.cached_property
+    def _first(self) -> CronSim:
+        return CronSim(self.fields, _LEAP_YEAR)
 
     def matches(self, at: datetime.datetime) -> bool:
-        """Whether a minute of a wall clock is meant."""
-        return self._is_day(at.date()) and at.minute in self.minutes and at.hour in self.hours
+        """Whether a minute of a wall clock matches."""
+        found = self._first
+        return at.minute in found.minutes and at.hour in found.hours and self._is_day(at)
 
     def next_from(self, at: datetime.datetime, zone: datetime.tzinfo) -> datetime.datetime | None:
-        """The first moment that is meant, in UTC, from an instant on; None where there is none in MOST_DAYS.
+        """The first matching moment from an aware one on, in UTC; None if there is none in 50 years.
 
-        As for robfig/cron, what the wall clock leaves out in spring does not come on that day, and what it shows twice
-        in autumn comes twice.
-
-        Args:
-            at: Aware.
-            zone: Whose wall clocks.
+        As for robfig/cron, what the wall clock skips in spring does not come on that day, and what it shows twice in
+        autumn comes twice.
         """
-        # A clock that goes back at midnight shows the day before once more.
-        first = at.astimezone(zone).date() - _DAY
-        for number in range(MOST_DAYS):
-            day = first + number * _DAY
-            left = [one for one in (*self._on(day, zone), *self._on(day + _DAY, zone)) if one >= at]
-            if left:
-                return min(left)
-        return None
+        found = end = None
+        # A clock that goes back shows at most the day before again: an earlier moment may have a later time of day.
+        for wall in CronSim(self.fields, at.astimezone(zone).replace(tzinfo=None) - _DAY - _SECOND):
+            if end and wall > end:
+                break
+            for fold in (0, 1):
+                moment = wall.replace(tzinfo=zone, fold=fold).astimezone(datetime.UTC)
+                is_shown = moment.astimezone(zone).replace(tzinfo=None) == wall
+                if is_shown and moment >= at and (found is None or moment < found):
+                    found, end = moment, end or wall + _DAY
+        return found
 
     def longest_gap(self) -> datetime.timedelta:
         """The longest time from one moment to the next, by wall clocks that never change."""
-        minutes = sorted(60 * hour + minute for hour in self.hours for minute in self.minutes)
+        minutes = sorted(60 * hour + minute for hour in self._first.hours for minute in self._first.minutes)
         within = max((after - before for before, after in itertools.pairwise(minutes)), default=0)
-        days = [number for number in range(MOST_DAYS) if self._is_day(_LEAP_YEAR + number * _DAY)]
-        apart = max((after - before for before, after in itertools.pairwise(days)), default=MOST_DAYS)
-        return max(
-            datetime.timedelta(minutes=within),
-            apart * _DAY - datetime.timedelta(minutes=minutes[-1] - minutes[0]),
-        )
+        days = [number for number in range(_DAYS) if self._is_day(_LEAP_YEAR + number * _DAY)]
+        apart = max((after - before for before, after in itertools.pairwise(days)), default=_DAYS)
+        over_night = apart * _DAY - datetime.timedelta(minutes=minutes[-1] - minutes[0])
+        return max(datetime.timedelta(minutes=within), over_night)
 
-    def _is_day(self, day: datetime.date) -> bool:
-        by_day = self.days is None or day.day in self.days
-        by_weekday = self.weekdays is None or day.isoweekday() % 7 in self.weekdays
-        is_day = (by_day or by_weekday) if self.is_either else (by_day and by_weekday)
-        return is_day and day.month in self.months
-
-    def _on(self, day: datetime.date, zone: datetime.tzinfo) -> Iterator[datetime.datetime]:
-        """All that are meant of one day of a wall clock, in UTC: between two the zone tells nothing apart."""
-        if not self._is_day(day):
-            return
-        for hour in self.hours:
-            for minute in self.minutes:
-                wall = datetime.datetime.combine(day, datetime.time(hour, minute))
-                for fold in (0, 1):
-                    instant = wall.replace(tzinfo=zone, fold=fold).astimezone(datetime.UTC)
-                    if instant.astimezone(zone).replace(tzinfo=None) == wall:
-                        yield instant
+    def _is_day(self, day: datetime.datetime) -> bool:
+        return day.month in self._first.months and self._first.match_day(day.date())
 
 
 def parse_schedule(text: str) -> Crontab | datetime.timedelta:
@@ -125,74 +96,60 @@ def parse_schedule(text: str) -> Crontab | datetime.timedelta:
     Raises:
         ValueError: It is invalid, or never matches; the message says what would be right.
     """
-    cleaned = " ".join(text.split())
-    if cleaned.lower().startswith(_EVERY):
+    cleaned = " ".join(text.lower().split())
+    if cleaned.startswith(_EVERY):
         return parse_duration(cleaned[len(_EVERY) :])
-    if "TZ=" in cleaned:
-        message = "the zone is given apart, by --time-zone"
+    if "tz=" in cleaned:
+        message = "set the zone with --time-zone"
         raise ValueError(message)
-    parts = _MACROS.get(cleaned.lower(), cleaned).split()
+    parts = _MACROS.get(cleaned, cleaned).split()
     if len(parts) != len(_FIELDS):
         macros = ", ".join(_MACROS)
         message = f"{cleaned[:60]!r} has {len(parts)} fields; write minute, hour, day of the month, month and weekday, "
         raise ValueError(message + f"such as 0 3 * * 1-5, or one of {macros}, @every 15m")
-    minutes, hours, days, months, weekdays = (
-        _values(part, field) for part, field in zip(parts, _FIELDS, strict=True)
-    )
-    by_day, by_weekday = (not parts[place].startswith(("*", "?")) for place in (2, 4))
-    found = Crontab(
-        minutes,
-        hours,
-        days if days != _all(_FIELDS[2]) else None,
-        months,
-        weekdays if weekdays != _all(_FIELDS[4]) else None,
-        is_either=by_day and by_weekday,
-    )
-    if not found.is_either and not any(min(days) <= _FEWEST_DAYS.get(month, 31) for month in months):
-        message = f"{cleaned!r} never comes: no such month has a day {min(days)}"
-        raise ValueError(message)
-    return found
+    crontab = Crontab(" ".join(map(_field, parts, _FIELDS)))
+    try:
+        crontab.matches(_LEAP_YEAR)
+    except CronSimError as error:
+        message = f"{cleaned!r} never comes: no such month has that day"
+        raise ValueError(message) from error
+    return crontab
 
 
-def _all(field: _Field) -> frozenset[int]:
-    return frozenset(range(field.low, field.high + 1))
+def _field(text: str, name: str) -> str:
+    """As cronsim reads it: every value in a list, except after a star, which it and robfig/cron count alike."""
+    return ",".join(_part(part, name) for part in text.split(","))
 
 
-def _values(text: str, field: _Field) -> frozenset[int]:
-    return frozenset(value for part in text.split(",") for value in _range(part, field))
-
-
-def _range(text: str, field: _Field) -> Sequence[int]:
-    """`*`, a value, a range, each with a step or without; a step after a value counts from there to the end."""
-    span, slash, step_text = text.partition("/")
-    step = _number(step_text, text) if slash else 1
-    if step < 1:
+def _part(text: str, name: str) -> str:
+    found = _PART.fullmatch(text)
+    if found is None:
+        raise _unreadable(text)
+    first, last, step = found.groups()
+    if step and not int(step):
         message = f"{text!r}: a step is at least 1"
         raise ValueError(message)
-    if span in {"*", "?"}:
-        low, high = field.low, field.high
-    else:
-        first, dash, last = span.partition("-")
-        low = _value(first, field)
-        high = _value(last, field) if dash else field.high if slash else low
+    if not first:
+        return text.replace("?", "*")
+    low = _value(first, name)
+    high = _value(last, name) if last else _FIELDS[name][0][-1] if step else low
     if low > high:
-        message = f"{text!r}: the {field.name} goes from {low} to {high}, which is backwards"
+        message = f"{text!r}: the {name} goes from {low} to {high}, which is backwards"
         raise ValueError(message)
-    return range(low, high + 1, step)
+    return ",".join(map(str, range(low, high + 1, int(step or 1))))
 
 
-def _value(text: str, field: _Field) -> int:
-    found = field.names.get(text.lower())
-    value = _number(text, text) if found is None else found
-    if not field.low <= value <= field.high:
-        also = "; Sunday is 0" if field.name == "weekday" else ""
-        message = f"{text!r} is no {field.name}: {field.low} to {field.high}{also}"
+def _value(text: str, name: str) -> int:
+    values, names = _FIELDS[name]
+    value = int(text) if text.isdecimal() else names.get(text)
+    if value is None:
+        raise _unreadable(text)
+    if value not in values:
+        also = "; Sunday is 0" if name == "weekday" else ""
+        message = f"{text!r} is no {name}: {values[0]} to {values[-1]}{also}"
         raise ValueError(message)
     return value
 
 
-def _number(text: str, whole: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,4}", text):
-        message = f"{whole[:40]!r} cannot be read; write numbers such as 5, 1-5, */15 or 1,15"
-        raise ValueError(message)
-    return int(text)
+def _unreadable(text: str) -> ValueError:
+    return ValueError(f"{text[:40]!r} cannot be read; write numbers such as 5, 1-5, */15 or 1,15")

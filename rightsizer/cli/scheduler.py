@@ -1,6 +1,6 @@
-"""Runs something on a schedule until told to end: one at a time, and what was missed meanwhile once.
+"""Runs work on a schedule until it is stopped: one cycle at a time, and of the missed ones only one.
 
-APScheduler keeps the time; the moments of wall clocks are worked out by `crontab`.
+APScheduler keeps the time; `crontab` finds the moments of wall clocks.
 """
 
 import datetime
