@@ -23,7 +23,7 @@ FORBIDDEN_IMPORTS = {
     "nvml": [("exporter.cli", "pynvml")],
     "wires": [("rightsizer.kube.lease", "kubernetes"), ("rightsizer.kube.cluster", "requests")],
     "rightsizer-pure": [("rightsizer.model", "os"), ("rightsizer.planning.decide", "time")],
-    "exporter-pure": [("exporter.model", "os"), ("exporter.http.request", "socket")],
+    "exporter-pure": [("exporter.model", "os"), ("exporter.http.messages", "socket")],
 }
 
 

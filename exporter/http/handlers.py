@@ -4,40 +4,71 @@ Must not read a GPU: a request is answered from memory, whatever the driver does
 """
 
 import dataclasses
+import gzip
 import html
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from http import HTTPStatus
 
 from prometheus_client import ProcessCollector
 
 from exporter.errors import RequestError
-from exporter.http.request import Request
-from exporter.http.singleflight import SingleFlight
+from exporter.http.messages import Reply, Request, busy, text_reply
 from exporter.render import exposition
 from exporter.render.exposition import Scrape
 from exporter.render.textformat import Format, accepts_gzip, encode, negotiate
 from exporter.sampling.sampler import Sampler
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Reply:
-    """The response to a request."""
-
-    status: HTTPStatus
-    content_type: str
-    body: bytes
-    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+MAX_SCRAPES = 8  # at once; the server's other connections are for probes and people
+_GZIP_LEVEL = 1  # nearly the size of level 6, in a third of its time
 
 
-def text(status: HTTPStatus, message: str, **headers: str) -> Reply:
-    """A reply of one line; underscores in header names become hyphens."""
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Reply(status, "text/plain; charset=utf-8", f"{message}\n".encode(), named)
+class SingleFlight:
+    """Renders bodies by `render`, each format and coding at most once at a time."""
 
+    def __init__(self, render: Callable[[Format], bytes]) -> None:
+        self._render = render
+        self._lock = threading.Lock()
+        self._running: dict[tuple[Format, bool], Future[bytes]] = {}
+        self._slots = threading.BoundedSemaphore(MAX_SCRAPES)
 
-def busy(message: str) -> Reply:
-    """A reply that asks the client to retry."""
-    return text(HTTPStatus.SERVICE_UNAVAILABLE, message, Retry_After="1")
+    def get(self, form: Format, *, zipped: bool, timeout_s: float) -> bytes:
+        """The body in a format and coding."""
+        if not self._slots.acquire(blocking=False):
+            message = f"{MAX_SCRAPES} scrapes are in progress; retry later"
+            raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, message)
+        try:
+            return self._shared(form, zipped=zipped, timeout_s=timeout_s)
+        finally:
+            self._slots.release()
+
+    def _shared(self, form: Format, *, zipped: bool, timeout_s: float) -> bytes:
+        key = (form, zipped)
+        with self._lock:
+            running = self._running.get(key)
+            if running is None:
+                own = self._running[key] = Future[bytes]()
+        if running is not None:
+            return running.result(timeout_s)
+        try:
+            body = self._make(form, zipped=zipped, timeout_s=timeout_s)
+        except BaseException as error:
+            self._remove(key)
+            own.set_exception(error)
+            raise
+        self._remove(key)
+        own.set_result(body)
+        return body
+
+    def _remove(self, key: tuple[Format, bool]) -> None:
+        with self._lock:
+            del self._running[key]
+
+    def _make(self, form: Format, *, zipped: bool, timeout_s: float) -> bytes:
+        if not zipped:
+            return self._render(form)
+        return gzip.compress(self._shared(form, zipped=False, timeout_s=timeout_s), _GZIP_LEVEL, mtime=0)
 
 
 class Handlers:
@@ -60,10 +91,10 @@ class Handlers:
     def answer(self, request: Request, *, until: float) -> Reply:
         """The reply to a request, or a request to retry if there is none by `until`."""
         if request.method not in {"GET", "HEAD"}:
-            return text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD", Allow="GET, HEAD")
+            return text_reply(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD", Allow="GET, HEAD")
         page = self._pages.get(request.path)
         if page is None:
-            return text(HTTPStatus.NOT_FOUND, f"not found; available: {', '.join(self._pages)}")
+            return text_reply(HTTPStatus.NOT_FOUND, f"not found; available: {', '.join(self._pages)}")
         return page(request, until)
 
     def metrics(self, form: Format) -> bytes:
@@ -84,7 +115,7 @@ class Handlers:
         return Reply(HTTPStatus.OK, form.value, body, headers)
 
     def _alive(self, _request: Request, _until: float) -> Reply:
-        return text(HTTPStatus.OK, "ok")
+        return text_reply(HTTPStatus.OK, "ok")
 
     def _ready(self, _request: Request, _until: float) -> Reply:
         """Whether a scrape would return current readings."""
@@ -98,8 +129,8 @@ class Handlers:
         elif snapshot.health.gpus and not snapshot.samples:
             problem = f"none of {len(snapshot.health.gpus)} GPUs can be read"
         else:
-            return text(HTTPStatus.OK, "ok")
-        return text(HTTPStatus.SERVICE_UNAVAILABLE, problem)
+            return text_reply(HTTPStatus.OK, "ok")
+        return text_reply(HTTPStatus.SERVICE_UNAVAILABLE, problem)
 
     def _landing(self, _request: Request, _until: float) -> Reply:
         links = "".join(f'<li><a href="{path}">{path}</a></li>' for path in self._pages if path != "/")

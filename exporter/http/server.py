@@ -4,7 +4,6 @@ One request per connection: an idle Prometheus must not occupy a thread. The acc
 its http.server has no deadlines and an unbounded number of threads, so requests are read and answered here.
 """
 
-import contextlib
 import logging
 import socket
 import socketserver
@@ -14,12 +13,11 @@ from email.utils import formatdate
 from http import HTTPStatus
 
 from exporter.errors import RequestError, StartError
-from exporter.http import request as requests
-from exporter.http import tls
+from exporter.http import messages
 from exporter.http.auth import Gatekeeper
 from exporter.http.connection import Connection
-from exporter.http.handlers import Handlers, Reply, busy, text
-from exporter.http.request import Request
+from exporter.http.handlers import Handlers
+from exporter.http.messages import Reply, Request, busy, text_reply
 from exporter.http.webfile import PLAIN, WebFile, WebSetup
 from exporter.settings import Address
 
@@ -44,7 +42,15 @@ def listen(address: Address) -> socket.socket:
             (host, address.port), family=family, backlog=_QUEUE, dualstack_ipv6=family == socket.AF_INET6
         )
     except (OSError, UnicodeError) as error:
-        raise StartError(_listen_error(address, error)) from error
+        reason = (getattr(error, "strerror", None) or str(error)).partition(" (while")[0].lower()
+        hint = "choose another address with --listen"
+        if "in use" in reason:
+            hint = (
+                "is another exporter running? dcgm-exporter uses this port too; choose another with --listen"
+            )
+        raise StartError(
+            f"cannot listen on {address.host or '*'}:{address.port}: {reason}; {hint}"
+        ) from error
 
 
 class _ConnectionLimits:
@@ -55,40 +61,37 @@ class _ConnectionLimits:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._waiting: dict[Connection, None] = {}  # the oldest first
-        self._answered: set[Connection] = set()
+        self._open: dict[Connection, bool] = {}  # whether it is answered; the oldest first
 
     def add(self, connection: Connection) -> bool:
         """Add a connection; True if the oldest waiting one was dropped for it."""
         with self._changed:
-            is_full = len(self._waiting) >= _MAX_WAITING
-            if is_full:
-                oldest = next(iter(self._waiting))
-                del self._waiting[oldest]
-                oldest.abort()
-            self._waiting[connection] = None
-        return is_full
+            waiting = [known for known, is_answered in self._open.items() if not is_answered]
+            self._open[connection] = False
+            if len(waiting) < _MAX_WAITING:
+                return False
+            del self._open[waiting[0]]
+            waiting[0].abort()
+            return True
 
     def admit(self, connection: Connection) -> bool:
         """Whether a connection with a complete request can be answered now."""
         with self._changed:
-            if connection not in self._waiting or len(self._answered) >= _MAX_ANSWERED:
+            if connection not in self._open or sum(self._open.values()) >= _MAX_ANSWERED:
                 return False
-            del self._waiting[connection]
-            self._answered.add(connection)
-        return True
+            self._open[connection] = True
+            return True
 
     def remove(self, connection: Connection) -> None:
         """Forget a connection: from now on only its own thread uses it."""
         with self._changed:
-            self._waiting.pop(connection, None)
-            self._answered.discard(connection)
+            self._open.pop(connection, None)
             self._changed.notify_all()
 
     def wait_until_empty(self, timeout_s: float) -> None:
         """Wait for all connections to end, at most `timeout_s` seconds."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._waiting and not self._answered, timeout_s)
+            self._changed.wait_for(lambda: not self._open, timeout_s)
 
 
 class Server(socketserver.BaseServer):
@@ -115,7 +118,7 @@ class Server(socketserver.BaseServer):
     def url(self) -> str:
         """The URL on this machine."""
         host, port = self._listener.getsockname()[:2]
-        name = {"::": "localhost", "0.0.0.0": "localhost"}.get(str(host), str(host))  # noqa: S104 - as above
+        name = "localhost" if host in {"::", "0.0.0.0"} else str(host)  # noqa: S104 - as above
         scheme = "http" if self._setup().context is None else "https"
         return f"{scheme}://[{name}]:{port}" if ":" in name else f"{scheme}://{name}:{port}"
 
@@ -129,10 +132,10 @@ class Server(socketserver.BaseServer):
         """For socketserver's accept loop."""
         return self._listener.fileno()
 
-    def get_request(self) -> tuple[socket.socket, object]:
+    def get_request(self) -> tuple[Connection, object]:
         """Accept a connection; for socketserver, which ignores an OSError and tries again."""
         try:
-            accepted = self._listener.accept()
+            accepted, address = self._listener.accept()
         except (BlockingIOError, ConnectionError):
             raise
         except OSError as error:
@@ -142,67 +145,50 @@ class Server(socketserver.BaseServer):
             threading.Event().wait(_PAUSE_S)
             raise
         self._logged = ""
-        return accepted
+        return Connection(accepted, self._clock), address
 
-    def process_request(self, request: socket.socket | tuple[bytes, socket.socket], _address: object) -> None:
+    def process_request(self, request: object, _address: object) -> None:
         """Start a thread for a connection, and drop the oldest waiting one if there are too many."""
-        if not isinstance(request, socket.socket):
-            return  # socketserver's form for UDP
-        connection = Connection(request, self._clock)
-        is_crowded = self._limits.add(connection)
+        if not isinstance(request, Connection):
+            raise TypeError  # get_request returns no other
+        is_crowded = self._limits.add(request)
         try:
-            arguments = (connection, self._clock())
-            threading.Thread(target=self._serve, args=arguments, name="client", daemon=True).start()
+            threading.Thread(target=self._serve, args=(request,), name="client", daemon=True).start()
         except RuntimeError:  # the process has no threads left
-            self._limits.remove(connection)
-            connection.close()
+            self._close(request)
         if is_crowded:
             threading.Event().wait(_PACE_S)
 
-    def _setup(self) -> WebSetup:
-        return PLAIN if self._web is None else self._web.current()
-
-    def _serve(self, connection: Connection, arrived: float) -> None:
-        unread = False
+    def _serve(self, connection: Connection) -> None:
         try:
-            unread = self._converse(connection, self._setup(), arrived)
+            self._answer_one(connection, self._setup())
         except OSError as error:
             _LOG.debug("a client disconnected, timed out or failed the TLS handshake: %s", error)
         finally:
-            with contextlib.suppress(OSError, ValueError):
-                connection.finish(unread=unread)
-            self._limits.remove(connection)
-            connection.close()
+            self._close(connection)
 
-    def _converse(self, connection: Connection, setup: WebSetup, arrived: float) -> bool:
-        """Answer one request; True if the client may have sent more than was read."""
-        until = arrived + _HEAD_S
-        headers = setup.config.headers
-        if setup.context is not None and setup.config.tls is not None:
-            if not connection.starts_tls(until=until):
-                reply = text(HTTPStatus.BAD_REQUEST, "this is an HTTPS server; use https://")
-                connection.send(_encode(reply, headers, head_only=False), until=until)
-                return True
-            certificate = connection.secure(setup.context, until=until)
-            if not tls.is_allowed(certificate, setup.config.tls.client_allowed_sans):
-                _LOG.debug("a client's certificate matches none of client_allowed_sans")
-                return False
+    def _close(self, connection: Connection) -> None:
+        connection.finish()
+        self._limits.remove(connection)
+        connection.close()
+
+    def _answer_one(self, connection: Connection, setup: WebSetup) -> None:
+        head_only = False
         try:
-            head = connection.read_head(requests.MAX_HEAD, until=until)
-            if not head:
-                return False
-            request = requests.parse(head)
+            request = _read_request(connection, setup)
+            head_only, connection.is_unread = request.method == "HEAD", request.has_body
+            if self._limits.admit(connection):
+                reply = self._answer(request, setup, connection.arrived)
+            else:
+                reply = busy(f"{_MAX_ANSWERED} requests are in progress; retry later")
         except RequestError as error:
-            reply = text(error.status, str(error))
-            connection.send(_encode(reply, headers, head_only=False), until=self._clock() + _SEND_S)
-            return True
-        if self._limits.admit(connection):
-            reply = self._answer(request, setup, arrived)
-        else:
-            reply = busy(f"{_MAX_ANSWERED} requests are in progress; retry later")
-        content = _encode(reply, headers, head_only=request.method == "HEAD")
+            connection.is_unread = True
+            reply = text_reply(error.status, str(error))
+        content = _encode(reply, setup.config.headers, head_only=head_only)
         connection.send(content, until=self._clock() + _SEND_S)
-        return request.has_body
+
+    def _setup(self) -> WebSetup:
+        return PLAIN if self._web is None else self._web.current()
 
     def _answer(self, request: Request, setup: WebSetup, arrived: float) -> Reply:
         until = arrived + min(_HEAD_S + _ANSWER_S, request.timeout_s)
@@ -216,8 +202,15 @@ class Server(socketserver.BaseServer):
             reply = self._handlers.answer(request, until=until)
         except Exception:  # noqa: BLE001 - the one broad catch of the server: logged, and the next request is served
             _LOG.exception("answering %s: a bug in gpu-exporter, please report it", request.path)
-            return text(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug in gpu-exporter; see its log")
+            return text_reply(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug in gpu-exporter; see its log")
         return late if self._clock() >= until else reply
+
+
+def _read_request(connection: Connection, setup: WebSetup) -> Request:
+    until = connection.arrived + _HEAD_S
+    if setup.context is not None and not setup.admits(connection.secure(setup.context, until=until)):
+        raise ConnectionAbortedError("its certificate matches none of client_allowed_sans")
+    return messages.parse(connection.read_head(messages.MAX_HEAD, until=until))
 
 
 def _encode(reply: Reply, headers: Mapping[str, str], *, head_only: bool) -> bytes:
@@ -234,16 +227,3 @@ def _encode(reply: Reply, headers: Mapping[str, str], *, head_only: bool) -> byt
     lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
     head = f"HTTP/1.1 {reply.status.value} {reply.status.phrase}\r\n{lines}\r\n".encode("latin-1")
     return head if head_only else head + reply.body
-
-
-def _listen_error(address: Address, error: OSError | UnicodeError) -> str:
-    where = f"{address.host or '*'}:{address.port}"
-    hint = "choose another address with --listen"
-    if isinstance(error, OSError) and error.errno is not None:
-        reason = (error.strerror or str(error)).partition(" (while")[0].lower()
-        if "in use" in reason:
-            hint = (
-                "is another exporter running? dcgm-exporter uses this port too; choose another with --listen"
-            )
-        return f"cannot listen on {where}: {reason}; {hint}"
-    return f"cannot listen on {where}: {error}; {hint}"

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from exporter.errors import RequestError
-from exporter.http.singleflight import MAX_SCRAPES, SingleFlight
+from exporter.http.handlers import MAX_SCRAPES, SingleFlight
 from exporter.render.textformat import Format
 from tests.exporter.rig import PATIENCE_S, eventually
 

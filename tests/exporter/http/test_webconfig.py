@@ -1,6 +1,7 @@
 """The web configuration file by values: what is understood, what is refused and with which words."""
 
 import contextlib
+import ssl
 import textwrap
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.errors import ConfigFileError
-from exporter.http.webconfig import ClientAuth, Inline, Rate, TlsVersion, WebConfig, parse
+from exporter.http.webconfig import Rate, WebConfig, parse
 
 FILE = Path("/etc/exporter/web.yml")
 HASH = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG"
@@ -60,13 +61,13 @@ def test_webconfig_with_every_field_is_parsed() -> None:
     assert (tls.cert, tls.key, tls.client_ca) == (
         Path("/etc/exporter/server.crt"), Path("/keys/server.key"), Path("/etc/exporter/../ca.pem")
     )  # fmt: skip
-    assert (tls.client_auth, tls.client_allowed_sans) == (
-        ClientAuth.REQUIRED,
+    assert (tls.client_auth_type, tls.client_allowed_sans) == (
+        ssl.CERT_REQUIRED,
         frozenset({"prometheus", "10.0.0.1"}),
     )
-    assert (tls.min_version, tls.max_version) == (TlsVersion.TLS12, TlsVersion.TLS12)
-    assert tls.ciphers == ("ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-ECDSA-AES128-SHA")
-    assert (tls.prefer_server_cipher_suites, tls.curve) == (False, "secp384r1")
+    assert (tls.min_version, tls.max_version) == (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2)
+    assert tls.cipher_suites == ("ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-ECDSA-AES128-SHA")
+    assert (tls.prefer_server_cipher_suites, tls.curve_preferences) == (False, "secp384r1")
     assert config.headers == {
         "X-Frame-Options": "deny", "X-XSS-Protection": "1", "Content-Security-Policy": "default-src 'self'"
     }  # fmt: skip
@@ -92,17 +93,17 @@ def test_webconfig_defaults_are_exporter_toolkits() -> None:
     """A certificate and its key are enough."""
     tls = _parsed(PAIR).tls
     assert tls is not None
-    assert (tls.min_version, tls.max_version, tls.client_auth) == (
-        TlsVersion.TLS12, TlsVersion.TLS13, ClientAuth.NONE
+    assert (tls.min_version, tls.max_version, tls.client_auth_type) == (
+        ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3, ssl.CERT_NONE
     )  # fmt: skip
-    assert (tls.ciphers, tls.curve, tls.prefer_server_cipher_suites) == ((), "", True)
+    assert (tls.cipher_suites, tls.curve_preferences, tls.prefer_server_cipher_suites) == ((), "", True)
 
 
 def test_webconfig_repr_hides_inline_keys() -> None:
     """Certificate and key can stand in the file; the key is in no representation of the configuration."""
     config = _parsed("tls_server_config:\n  cert: |\n    CERT\n  key: |\n    SECRET\n")
     assert config.tls is not None
-    assert config.tls.key == Inline("SECRET\n")
+    assert config.tls.key == b"SECRET\n"
     assert "SECRET" not in repr(config)
 
 
@@ -118,7 +119,7 @@ def test_webconfig_accepts_all_suites_of_go() -> None:
     suites += ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"]
     tls = _parsed(f"{PAIR}  cipher_suites: [{', '.join(suites)}]\n").tls
     assert tls is not None
-    assert len(tls.ciphers) == 10
+    assert len(tls.cipher_suites) == 10
 
 
 NAMES = "tls_server_config, http_server_config, basic_auth_users, rate_limit"

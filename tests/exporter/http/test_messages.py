@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.errors import RequestError
-from exporter.http.request import parse
+from exporter.http.messages import parse
 
 
 @given(st.binary(max_size=300), st.sampled_from([b"", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nA: b\r\n"]))

@@ -1,4 +1,4 @@
-"""Parses the head of an HTTP request. Pure. Strict, because no scraper needs unusual syntax."""
+"""Requests and replies of HTTP. Pure. The parser is strict, because no scraper needs unusual syntax."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ _MAX_LINE = 8 * 1024  # bytes, of the request line
 _MAX_FIELDS = 64
 _LINE = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e]+) HTTP/(\d)\.(\d)")
 _FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*?)[ \t]*")
-_TARGET = re.compile(r"(?:[Hh][Tt][Tt][Pp][Ss]?://[^/?#]*)?([^?#]*).*")
+_TARGET = re.compile(r"(?:[Hh][Tt][Tt][Pp][Ss]?://[^/?#]*)?([^?#]*)")
 _MAX_TIMEOUT_S = 3600.0
 _LEAD_S = 0.5  # for the answer to arrive; less for short timeouts
 _LEAD_SHARE = 0.1
@@ -67,6 +67,26 @@ def parse(head: bytes) -> Request:
             raise RequestError(HTTPStatus.BAD_REQUEST, "a header line without a name")
         name = field[1].lower()
         headers[name] = f"{headers[name]}, {field[2]}" if name in headers else field[2]
-    target = _TARGET.fullmatch(line[2])
-    path = target[1] if target else line[2]
-    return Request(line[1], path or "/", headers)
+    target = _TARGET.match(line[2])
+    return Request(line[1], (target and target[1]) or "/", headers)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reply:
+    """The response to a request."""
+
+    status: HTTPStatus
+    content_type: str
+    body: bytes
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def text_reply(status: HTTPStatus, message: str, **headers: str) -> Reply:
+    """A reply of one line; underscores in header names become hyphens."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Reply(status, "text/plain; charset=utf-8", f"{message}\n".encode(), named)
+
+
+def busy(message: str) -> Reply:
+    """A reply that asks the client to retry."""
+    return text_reply(HTTPStatus.SERVICE_UNAVAILABLE, message, Retry_After="1")
