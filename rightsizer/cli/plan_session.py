@@ -24,8 +24,8 @@ from rightsizer.errors import EvidenceIncomplete, PrometheusError, RequestRefuse
 from rightsizer.execute.control_state import ControlStateStore
 from rightsizer.guardrails.rbac import Enabled
 from rightsizer.inventory.cluster_reader import read_cluster
-from rightsizer.inventory.cluster_state import ClusterState
 from rightsizer.inventory.objects_file import read_file
+from rightsizer.inventory.workload_builder import ClusterState
 from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Plan

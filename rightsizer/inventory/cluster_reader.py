@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterator, Sequence
 
 from rightsizer.changes.annotations import MANIFEST_LABEL
 from rightsizer.errors import ConfigurationError
-from rightsizer.inventory.cluster_state import ClusterState, by_name, priority_class_of, quotas_of
 from rightsizer.inventory.gpu_requests import (
     DRA_GROUP,
     DRA_VERSIONS,
@@ -23,8 +22,9 @@ from rightsizer.inventory.managers import (
     queued_job,
 )
 from rightsizer.inventory.nodes import NodeObject, NodeTable
-from rightsizer.inventory.owner_reader import OwnerReader
+from rightsizer.inventory.owner_reader import OptionalLister, OwnerReader
 from rightsizer.inventory.pods import GpuPod, PodTable
+from rightsizer.inventory.workload_builder import ClusterState, by_name, priority_class_of, quotas_of
 from rightsizer.kube.api_objects import (
     DisruptionBudget,
     Metadata,
@@ -34,7 +34,6 @@ from rightsizer.kube.api_objects import (
     QuotaObject,
 )
 from rightsizer.kube.cluster import Cluster
-from rightsizer.kube.optional_lists import OptionalLister
 from rightsizer.kube.owner_kinds import KUEUE, ObjectSummary
 from rightsizer.model import PriorityClass, Quota
 

@@ -15,12 +15,12 @@ import yaml
 
 from rightsizer.errors import ConfigurationError
 from rightsizer.inventory.cluster_reader import resource_table
-from rightsizer.inventory.cluster_state import ClusterState, by_name, priority_class_of, quotas_of
 from rightsizer.inventory.gpu_requests import Claim, ClaimObject, ResourceTable, claim_of
 from rightsizer.inventory.managers import AUTOSCALERS, AutoscalerObject, autoscaler_of
 from rightsizer.inventory.nodes import NodeObject, NodeTable
 from rightsizer.inventory.owner_reader import OwnerTable
 from rightsizer.inventory.pods import GpuPod, PodTable
+from rightsizer.inventory.workload_builder import ClusterState, by_name, priority_class_of, quotas_of
 from rightsizer.kube.api_objects import (
     DisruptionBudget,
     Metadata,

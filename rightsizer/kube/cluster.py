@@ -6,8 +6,10 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/
 """
 
 import contextlib
+import http
 import logging
 import pathlib
+import re
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +29,6 @@ from rightsizer.errors import (
     RequestRefused,
     Throttled,
 )
-from rightsizer.kube.status_errors import raise_for_status
 
 log = logging.getLogger(__name__)
 
@@ -147,11 +148,7 @@ class Cluster:
         label_selector: str = "",
         field_selector: str = "",
     ) -> list[T]:
-        """All objects of a collection, read in pages of one consistent snapshot.
-
-        Raises:
-            ClusterError: The list is incomplete.
-        """
+        """All objects of a collection, read in pages of one consistent snapshot."""
         return self.reduce(
             path,
             kind,
@@ -173,13 +170,7 @@ class Cluster:
     ) -> A:
         """Reduce a collection that is too large to keep, page by page.
 
-        Args:
-            path: Of the collection.
-            kind: The struct for each object.
-            start: Makes the accumulator; called again when a snapshot expires and reading restarts.
-            add: Adds a page to the accumulator.
-            metadata_only: Whether to request metadata only.
-            selectors: Query parameters that select objects.
+        When a snapshot expires, reading restarts with a fresh accumulator from `start`.
 
         Raises:
             ClusterError: The list is incomplete.
@@ -312,7 +303,7 @@ class Cluster:
         log.info(message, method, path, self.host, dry, response.status, len(data), took_ms)
         retry_after = response.headers.get("Retry-After", "")
         try:
-            raise_for_status(response.status, data, attempted, source=self._source, retry_after=retry_after)
+            _raise_for_status(response.status, data, attempted, source=self._source, retry_after=retry_after)
         except RequestRefused as refused:
             if refused.is_throttled:
                 self._throttled = str(refused)
@@ -454,16 +445,8 @@ def _kubeconfig_problem(settings: ClusterSettings) -> str:
     return f"user {user} has the auth-provider {provider['name']}, which is out of date; {_CREATE_KUBECONFIG}"
 
 
-_UNUSABLE = (
-    ConfigException,
-    yaml.YAMLError,
-    OSError,
-    # raised by the client for a malformed kubeconfig
-    AttributeError,
-    KeyError,
-    TypeError,
-    ValueError,
-)
+_UNUSABLE = (ConfigException, yaml.YAMLError, OSError, AttributeError, KeyError, TypeError, ValueError)
+"""What the client raises for a kubeconfig that is missing, malformed or incomplete."""
 
 
 def _has_default_kubeconfig() -> bool:
@@ -475,3 +458,66 @@ def _cause(error: urllib3.exceptions.HTTPError) -> str:
     reason = getattr(error, "reason", None) or error
     text = str(reason)
     return text.split(": ", 1)[-1] if "object at 0x" in text else text
+
+
+# --- Error responses
+
+MAX_DETAIL = 500
+"""Maximum number of characters of the API server's message that an error repeats."""
+
+_REPEATED = re.compile(r'Invalid value: ("?)(?:\{|map\[|core\.).*[\]}]\1: ')
+"""Where the API server repeats a field or a whole patched object, as JSON or as Go prints it."""
+_FAILED = re.compile(r"expression '.*' resulted in error: ")
+_FALSE = re.compile(r"failed expression: .*")
+"""Where the message repeats an admission policy's expression: kilobytes that hide its result."""
+
+
+class _Cause(msgspec.Struct):
+    reason: str = ""
+
+
+class _Details(msgspec.Struct):
+    causes: list[_Cause] | None = None
+
+
+class _Status(msgspec.Struct):
+    kind: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    code: int = 0
+    details: _Details | None = None
+
+
+def _raise_for_status(code: int, data: bytes, attempted: str, *, source: str, retry_after: str = "") -> None:
+    """Raise RequestRefused if a response is an error; a Status object's own code takes precedence over HTTP's.
+
+    https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/
+    """
+    if code < http.HTTPStatus.MULTIPLE_CHOICES and b'"Failure"' not in data:
+        return  # saves decoding long lists twice
+    try:
+        status = msgspec.json.decode(data, type=_Status)
+    except msgspec.DecodeError:
+        status = _Status()
+    is_failure = status.kind == "Status" and status.status == "Failure"
+    if code < http.HTTPStatus.MULTIPLE_CHOICES and not is_failure:
+        return
+    causes = tuple(cause.reason for cause in (status.details or _Details()).causes or [])
+    detail = _without_values(status.message or data.decode(errors="replace"))
+    if http.HTTPStatus.MULTIPLE_CHOICES <= code < http.HTTPStatus.BAD_REQUEST:
+        detail = "redirected, which an API server never does; is the kubeconfig's server URL right?"
+    if code == http.HTTPStatus.UNAUTHORIZED:
+        detail += f"; the credentials of {source} are not accepted"
+    if code == http.HTTPStatus.TOO_MANY_REQUESTS and re.fullmatch("[0-9]{1,6}", retry_after):
+        detail += f" (Retry-After: {retry_after} s)"
+    raise RequestRefused(
+        attempted, code=status.code or code, reason=status.reason, detail=detail, causes=causes
+    )
+
+
+def _without_values(message: str) -> str:
+    """A message on one line, without the objects that it repeats: their fields may be credentials."""
+    text = _REPEATED.sub("Invalid value (left out here): ", " ".join(message.split()))
+    text = _FAILED.sub("an expression resulted in error: ", _FALSE.sub("its expression is false", text))
+    return text if len(text) <= MAX_DETAIL else f"{text[:MAX_DETAIL]} ..."

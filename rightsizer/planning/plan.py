@@ -8,8 +8,7 @@ import logging
 from rightsizer.changes.found_changes import drop_implausible_changes
 from rightsizer.changes.memory import NOTHING as NO_MEMORY
 from rightsizer.changes.memory import ChangeMemory, with_remembered_changes
-from rightsizer.inventory.cluster_state import ClusterState
-from rightsizer.inventory.workload_builder import build_fleet
+from rightsizer.inventory.workload_builder import ClusterState, build_fleet
 from rightsizer.kinds.notices import unreadable_notes
 from rightsizer.model import Plan
 from rightsizer.planning.breaker import NOTHING, State, eligible, held, trips

@@ -6,9 +6,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rightsizer.inventory.cluster_state import ClusterState
 from rightsizer.inventory.objects_file import read_file
-from rightsizer.inventory.workload_builder import build_fleet
+from rightsizer.inventory.workload_builder import ClusterState, build_fleet
 from rightsizer.model import Fleet, Workload
 
 Object = dict[str, Any]

@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from rightsizer.inventory.cluster_state import ClusterState
 from rightsizer.inventory.gpu_requests import LARGEST, ResourceTable
 from rightsizer.inventory.pods import PodTable
-from rightsizer.inventory.workload_builder import build_fleet
+from rightsizer.inventory.workload_builder import ClusterState, build_fleet
 from rightsizer.kube.api_objects import LabelSelector, LabelSelectorRequirement, PodObject
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World, created, stamp
