@@ -77,7 +77,7 @@ def speaks_for(carrier: ObjectRef, workload: ObjectRef | None) -> bool:
     """Whether a record may name another workload: on its control object, or on the CronJob that created it."""
     if workload is None:
         return True
-    group = carrier.api_version.rpartition("/")[0]
+    group = carrier.group
     row = owner_kind(group, carrier.kind)
     return workload.namespace == carrier.namespace and (
         (group, carrier.kind) in CONTROL_OBJECTS or (row is not None and row.starts_others)
@@ -106,7 +106,7 @@ def is_copy(ref: ObjectRef, metadata: ObjectMeta) -> bool:
 
     Changes are made to the topmost controller, to objects of a CronJob or the like, and to control objects.
     """
-    if (ref.api_version.rpartition("/")[0], ref.kind) in CONTROL_OBJECTS:
+    if (ref.group, ref.kind) in CONTROL_OBJECTS:
         return False
     above = metadata.controller
     row = owner_kind(above.group, above.kind) if above is not None else None

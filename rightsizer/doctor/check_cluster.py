@@ -1,4 +1,4 @@
-"""Checks of what the API server says: objects, permissions, and nodes beside their series. Pure."""
+"""Checks of the cluster: objects, permissions, and series of its nodes. Pure."""
 
 import datetime
 import functools
@@ -57,10 +57,7 @@ INVENTORY = Family(
     "inventory",
     (
         Check(
-            "cluster",
-            "Objects can be read from the API server.",
-            _cluster,
-            (READ, UNREADABLE, NO_WORKLOADS),
+            "cluster", "Objects can be read from the API server.", _cluster, (READ, UNREADABLE, NO_WORKLOADS)
         ),
         Check("objects", "Objects that could not be read or parsed.", _problems, (WHOLE, LEFT_OUT)),
     ),
@@ -68,10 +65,10 @@ INVENTORY = Family(
 
 
 ENOUGH_COVERAGE = 0.9
-"""Share of the last ten minutes that must be on record; as the policy's default asks for."""
+"""Required coverage of the last ten minutes; equals the policy's default."""
 
 SETTLED = datetime.timedelta(minutes=5)
-"""A pod that is younger may not have been scraped yet."""
+"""Younger pods may not have been scraped yet."""
 
 _MIG = "nvidia.com/mig-"
 
@@ -122,9 +119,9 @@ STRANGERS = Message(
 
 
 def offered(node: Node) -> int | None:
-    """How many devices series should show: GPUs, those that are cut into MIG instances by their instances.
+    """The number of devices that should have series: GPUs and MIG instances; None if unknown.
 
-    None where that cannot be known: where GPUs are shared, allocatable counts shares.
+    On a node with shared GPUs, allocatable counts shares.
     """
     if node.sharing:
         return node.gpus
@@ -137,7 +134,7 @@ def offered(node: Node) -> int | None:
 
 
 def _pairs(facts: Facts) -> Iterator[tuple[Node, NodeCoverage]]:
-    """Nodes of which something is seen."""
+    """Nodes that have series."""
     node_coverage = known(facts.node_coverage)
     for name, node in sorted(known(facts.fleet).nodes.items()):
         if name in node_coverage:
@@ -145,14 +142,14 @@ def _pairs(facts: Facts) -> Iterator[tuple[Node, NodeCoverage]]:
 
 
 def _gpu_nodes(fleet: Fleet) -> list[str]:
-    """Nodes that offer GPUs, or whose pods hold some."""
+    """Nodes that offer GPUs, or have pods that hold some."""
     return sorted(
         name for name, node in fleet.nodes.items() if any(node.allocatable.values()) or name in fleet.pods_on
     )
 
 
 def _is_foreign(facts: Facts) -> bool:
-    """Whether no node is called by the series as by the API server."""
+    """Whether series and API server have no node name in common."""
     node_coverage, nodes = known(facts.node_coverage), known(facts.fleet).nodes
     return bool(node_coverage) and bool(nodes) and not node_coverage.keys() & nodes.keys()
 
@@ -185,7 +182,7 @@ def _owners(facts: Facts) -> Iterator[Diagnosis]:
     for node, coverage in _pairs(facts):
         pods = [pod for pod in fleet.pods_on.get(node.name, ()) if _is_settled(pod, facts.at)]
         held = sum(pod.devices for pod in pods)
-        # Several pods may have one shared GPU: only that none is told of means something there.
+        # Several pods may share one GPU, so there only the absence of all of them is a problem.
         if pods and coverage.owned < (1 if node.sharing or any(pod.is_shared for pod in pods) else held):
             fewer[node.name] = f"{coverage.owned} of {held}"
     yield from _each(fewer, UNOWNED, OWNED)
@@ -264,7 +261,7 @@ NOT_TOLD = Message(
 DOES_WITHOUT = Message(
     Status.WARNING, "{command} is limited, because it is not allowed to {missing}: {cost}", _BIND, _GRANT
 )
-"""Beside what a command cannot do without; told apart by what is lost."""
+"""For rights without which a command still runs."""
 
 
 def _may(facts: Facts, *, command: Command, refusal: Message) -> Iterator[Diagnosis]:
@@ -273,23 +270,23 @@ def _may(facts: Facts, *, command: Command, refusal: Message) -> Iterator[Diagno
         yield NOT_TOLD(why=allowed.words)
         return
     allowed = known(allowed)
-    is_spared = command is Command.PLAN and not facts.evicts  # who evicts nothing looks for no manifests
+    is_spared = (
+        command is Command.PLAN and not facts.evicts
+    )  # without evictions there are no manifests to read
     rights = [one for one in needed(allowed, command) if not (is_spared and one.resource == "secrets")]
     missing = [right for right in rights if not allowed[right]]
-    told = {"command": command.value, "own": facts.own}
-    fatal = [right for right in missing if not right.cost]
-    if fatal:
-        yield refusal(**told, missing=_words(fatal))
-    dear = [right for right in missing if right.cost]
-    if dear:
-        costs = dict.fromkeys(right.cost for right in dear)
-        yield DOES_WITHOUT(**told, missing=_words(dear), cost=some(costs, 2))
+    named = {"command": command.value, "own": facts.own}
+    if required := [right for right in missing if not right.cost]:
+        yield refusal(**named, missing=_words(required))
+    if optional := [right for right in missing if right.cost]:
+        costs = dict.fromkeys(right.cost for right in optional)
+        yield DOES_WITHOUT(**named, missing=_words(optional), cost=some(costs, 2))
     if not missing:
-        yield ALLOWED(**told, count=len(rights))
+        yield ALLOWED(**named, count=len(rights))
 
 
 def _words(rights: Iterable[Right]) -> str:
-    """Verbs and what they are about, such as "list pods, nodes; get jobs.batch"."""
+    """Verbs and resources, such as "list pods, nodes; get jobs.batch"."""
     by_verb: dict[str, list[str]] = {}
     for right in rights:
         by_verb.setdefault(right.verb, []).append(right.named)
@@ -298,8 +295,8 @@ def _words(rights: Iterable[Right]) -> str:
 
 def _check(command: Command, about: str, refusal: Message) -> Check:
     judge = functools.partial(_may, command=command, refusal=refusal)
-    dear = (DOES_WITHOUT,) if any(right.cost for right in needed(RIGHTS, command)) else ()
-    return Check(command.value, about, judge, (ALLOWED, refusal, NOT_TOLD, *dear))
+    limited = (DOES_WITHOUT,) if any(right.cost for right in needed(RIGHTS, command)) else ()
+    return Check(command.value, about, judge, (ALLOWED, refusal, NOT_TOLD, *limited))
 
 
 PERMISSIONS = Family(

@@ -1,4 +1,4 @@
-"""Checks of the policy beside the cluster that it is about. Pure."""
+"""Checks of the policy against the cluster. Pure."""
 
 import datetime
 from collections.abc import Iterator
@@ -115,7 +115,7 @@ def _budgets(facts: Facts) -> Iterator[Diagnosis]:
 
 
 def _against(budget: Budget, held: int, least: int) -> Iterator[Diagnosis]:
-    """What is wrong with a budget; of one that counts by parts only what holds for every part."""
+    """Problems of a budget; for a budget per namespace or owner, only problems that all of them have."""
     if budget.workloads == 0 or budget.gpus == 0:
         amount = "workloads: 0" if budget.workloads == 0 else "gpus: 0"
         yield SHUT(title=budget.title, amount=amount)
@@ -140,10 +140,7 @@ FAMILY = Family(
     "policy",
     (
         Check(
-            "file",
-            "The file is valid, and every rule is reachable.",
-            _file,
-            (READ, NONE_GIVEN, UNREADABLE),
+            "file", "The file is valid, and every rule is reachable.", _file, (READ, NONE_GIVEN, UNREADABLE)
         ),
         Check(
             "classes",

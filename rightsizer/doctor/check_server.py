@@ -1,4 +1,4 @@
-"""Checks of Prometheus itself: is it there, how far does it go back, and how much does it answer at once. Pure."""
+"""Checks of Prometheus itself: connection, clock, retention and query limits. Pure."""
 
 import datetime
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from rightsizer.config import format_duration, parse_duration
 from rightsizer.doctor.diagnosis import Check, Diagnosis, Facts, Failure, Family, Message, Status, known, some
 from rightsizer.findings.data_quality import MIN_SAMPLES
 from rightsizer.model import Fleet
-from rightsizer.policy.effective import NO_FLEET, Criteria, PolicyEvaluator
+from rightsizer.policy.effective import NO_FLEET, PolicyEvaluator
 from rightsizer.policy.schema import ADVISE_ONLY
 from rightsizer.text import count
 
@@ -17,9 +17,9 @@ TOLERATED_S = 10.0
 TOO_FAR_S = 300.0
 SPARSE_S = 60.0
 USUAL_S = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
-"""Intervals that people configure."""
+"""Common scrape intervals."""
 DEFAULT_RETENTION = datetime.timedelta(days=15)
-"""Prometheus's own, where neither time nor size is given."""
+"""Prometheus's default if neither time nor size is set."""
 
 ANSWERS = Message(Status.OK, "{where} answers in {took_ms:.0f} ms ({product})")
 SILENT = Message(
@@ -114,24 +114,19 @@ OTHER_TABLE = Message(Status.OK, "not available for this signals table; samples 
 
 
 def spans(facts: Facts) -> tuple[list[datetime.timedelta], datetime.timedelta]:
-    """The windows that the policy looks at, shortest first, and how far back it looks for pauses."""
+    """The windows of the policy, shortest first, and how far back it looks for pauses."""
     loaded = facts.policy
     policy = ADVISE_ONLY if isinstance(loaded, Failure) else loaded.policy
     fleet: Fleet = NO_FLEET if isinstance(facts.fleet, Failure) else facts.fleet
     book = PolicyEvaluator(policy, fleet, at=facts.at, own=facts.own)
-    windows, histories = set[datetime.timedelta](), set[datetime.timedelta]()
-    for criteria in book.all_criteria():
-        windows |= criteria.windows
-        histories |= _history(criteria)
+    criteria = list(book.all_criteria())
+    windows = {window for one in criteria for window in one.windows}
+    histories = (one.idle.history for one in criteria if one.idle.idleFactor)
     return sorted(windows), max(histories, default=datetime.timedelta())
 
 
-def _history(criteria: Criteria) -> set[datetime.timedelta]:
-    return {criteria.idle.history} if criteria.idle.idleFactor else set()
-
-
 def product(build: Mapping[str, Any] | Failure) -> str:
-    """What a server says that it is; VictoriaMetrics gives no more than the version of Prometheus that it is like."""
+    """The product and version; VictoriaMetrics reports only the Prometheus version that it is compatible with."""
     if isinstance(build, Failure):
         return "unknown server"
     version = str(build.get("version", ""))
@@ -176,7 +171,7 @@ def _limit(facts: Facts) -> Iterator[Diagnosis]:
 
 
 def _retention(facts: Facts) -> datetime.timedelta | None:
-    """How long samples are kept, where a Prometheus says so by its flags."""
+    """The retention, if Prometheus's flags show it."""
     flags = known(facts.server).flags
     if isinstance(flags, Failure) or "storage.tsdb.retention.time" not in flags:
         return None
@@ -232,7 +227,7 @@ def _interval(facts: Facts) -> Iterator[Diagnosis]:
 
 
 def meant(span: datetime.timedelta, samples: float) -> float:
-    """The interval, in seconds, that is meant where so many samples lie in a span: one more or less, as they fall."""
+    """The likely scrape interval in seconds, given the samples in a span: one more or less, depending on its start."""
     span_s = span.total_seconds()
     least_s, most_s = span_s / (samples + 1), span_s / (samples - 1)
     return next((one for one in USUAL_S if least_s <= one <= most_s), span_s / samples)
@@ -263,7 +258,7 @@ def _words(length: datetime.timedelta) -> str:
 
 
 def _whole(length: datetime.timedelta) -> datetime.timedelta:
-    """In whole hours, rounded down, as people write durations."""
+    """Rounded down to whole hours, at least one."""
     return datetime.timedelta(hours=max(length // datetime.timedelta(hours=1), 1))
 
 
@@ -276,12 +271,7 @@ FAMILY = Family(
             _reachable,
             (ANSWERS, SILENT, UNNAMED),
         ),
-        Check(
-            "clock",
-            "Its clock, compared with the local clock.",
-            _clock,
-            (SAME_TIME, SKEWED, FAR_OFF),
-        ),
+        Check("clock", "Its clock, compared with the local clock.", _clock, (SAME_TIME, SKEWED, FAR_OFF)),
         Check(
             "sample-limit",
             "Samples that it allows per query (`--query.max-samples`).",

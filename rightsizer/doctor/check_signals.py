@@ -1,4 +1,4 @@
-"""Checks of the metrics: which source there is, whom its series name, what is missing, doubled or in doubt. Pure."""
+"""Checks of the metrics: source, pod labels, missing quantities, copies and implausible values. Pure."""
 
 import collections
 from collections.abc import Iterator, Mapping
@@ -199,7 +199,7 @@ def _values(facts: Facts) -> Iterator[Diagnosis]:
 
 
 def _devices(facts: Facts) -> list[tuple[str, Usage]]:
-    """Use of each device by each pod that holds GPUs, as namespace/pod, in a stable order."""
+    """Usage of each device by each GPU pod (namespace/pod), in a stable order."""
     usages = known(facts.usages)
     return [(f"{key[0]}/{key[1]}", one) for key in sorted(usages) for one in usages[key]]
 
@@ -227,12 +227,7 @@ FAMILY = Family(
         ),
         Check("mig", "MIG instances without utilization metrics.", _mig, (MIG_MEASURED, MIG_IN_THE_DARK)),
         Check("copies", "Devices with several series.", _copies, (ONCE, TWINS, TWICE)),
-        Check(
-            "agreement",
-            "Sources that contradict each other.",
-            _agreement,
-            (AGREE, DISAGREE),
-        ),
+        Check("agreement", "Sources that contradict each other.", _agreement, (AGREE, DISAGREE)),
         Check("values", "Impossible values.", _values, (VALID, INVALID)),
     ),
 )

@@ -18,11 +18,11 @@ from rightsizer.usage.source_metrics import MetricSource
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Failure:
-    """Why something is not known, in one sentence.
+    """Why a fact is unknown, in one sentence.
 
     Attributes:
-        told: What others say that need it, where a check of its own tells the words.
-        is_unnamed: Of a Prometheus: none is named, and none, or more than one, was found.
+        told: What checks that need the fact say, if another check reports the failure itself.
+        is_unnamed: No Prometheus is named, and none, or more than one, was found.
     """
 
     words: str
@@ -32,12 +32,12 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Server:
-    """A Prometheus that answers.
+    """A Prometheus that responds.
 
     Attributes:
         now: Its clock.
-        ours: This machine's, half-way between the question and the answer.
-        took_s: How long that took, in seconds.
+        ours: The local clock, half-way between request and response.
+        took_s: Seconds between request and response.
         build: Its `buildinfo`.
         flags: Its command line.
     """
@@ -55,11 +55,11 @@ class Naming:
     """How series name pods and devices.
 
     Attributes:
-        forms: Number of series that name a pod of ours, by the label that does.
-        foreign: Pods that are named, and hold no GPU here.
-        devices: Devices of ours by which some series is.
-        jobs: Of devices that several series are about: which scrape jobs these are from; empty where none is.
-        copies: How many such devices there are.
+        forms: Number of series that name a GPU pod of this cluster, by the label with its name.
+        foreign: Named pods that hold no GPU in this cluster.
+        devices: Number of devices of these GPU pods.
+        jobs: Scrape jobs of devices with several series.
+        copies: Number of devices with several series.
     """
 
     forms: Mapping[str, int]
@@ -71,12 +71,12 @@ class Naming:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recorded:
-    """What of our recording rules is on record.
+    """Recording rules of gpu-rightsizer, as (record, metric).
 
     Attributes:
-        expected: Rules that the source's metrics should have, as (record, metric).
-        present: Those that have values now.
-        early: Those that had some at the beginning of the longest window.
+        expected: Rules for the metrics of the source.
+        present: Rules with values now.
+        early: Rules with values at the beginning of the longest window.
     """
 
     expected: frozenset[tuple[str, str]]
@@ -84,22 +84,25 @@ class Recorded:
     early: frozenset[tuple[str, str]]
 
 
+NO_SERVER = Failure("", told="no Prometheus answers")
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything that is judged.
+    """Everything that checks judge.
 
     Attributes:
-        at: This machine's clock.
+        at: The local clock.
         host: The API server.
-        own: The namespace in which we run.
-        max_samples: What we take for the most that Prometheus loads for one query.
-        policy: As it was read; the built-in one where none is given.
-        source: The metrics that there are.
+        own: The state namespace.
+        max_samples: The assumed limit of samples per query.
+        policy: The given policy, or the built-in one.
+        evicts: Whether the policy allows evictions; true if it cannot be read.
+        allowed: Whether each right is granted.
+        source: The source, with the metrics that exist.
         interval_s: Seconds between two samples of the densest series.
-        begins: Where Prometheus's record of GPUs begins; None where it goes back as far as the policy looks.
+        begins: When GPU series begin; None if they cover all that the policy looks at.
         usages: Of the last hour.
-        evicts: Whether the policy lets pods be evicted; also where it cannot be read.
-        allowed: Each right, and whether we have it.
     """
 
     at: datetime.datetime
@@ -110,21 +113,21 @@ class Facts:
     evicts: bool
     fleet: Fleet | Failure
     allowed: Mapping[Right, bool] | Failure
-    server: Server | Failure
-    source: MetricSource | Failure
-    interval_s: float | Failure
-    begins: datetime.datetime | Failure | None
-    naming: Naming | Failure
-    recorded: Recorded | Failure
-    usages: Usages | Failure
-    node_coverage: Mapping[str, NodeCoverage] | Failure
+    server: Server | Failure = NO_SERVER
+    source: MetricSource | Failure = NO_SERVER
+    interval_s: float | Failure = NO_SERVER
+    begins: datetime.datetime | Failure | None = NO_SERVER
+    naming: Naming | Failure = NO_SERVER
+    recorded: Recorded | Failure = NO_SERVER
+    usages: Usages | Failure = NO_SERVER
+    node_coverage: Mapping[str, NodeCoverage] | Failure = NO_SERVER
 
 
 T = TypeVar("T")
 
 
 class Status(enum.StrEnum):
-    """How it stands with one thing that was looked at."""
+    """The result of a check."""
 
     OK = "ok"
     WARNING = "warning"
@@ -134,13 +137,7 @@ class Status(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What a check found.
-
-    Attributes:
-        words: One sentence.
-        remedy: What to do about it; empty where nothing is to be done.
-        command: To be copied for that; empty where none is.
-    """
+    """One sentence that a check found, with a remedy and a command to copy, if there are any."""
 
     status: Status
     words: str
@@ -150,7 +147,7 @@ class Diagnosis:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Message:
-    """What a check can say; `{...}` stands for what is found, in all three texts."""
+    """A sentence that a check can say; `{...}` are its parameters, in all three texts."""
 
     status: Status
     says: str
@@ -158,7 +155,7 @@ class Message:
     command: str = ""
 
     def __call__(self, **found: object) -> Diagnosis:
-        """The message about something."""
+        """The diagnosis with these parameters."""
         texts = (text.format(**found) for text in (self.says, self.remedy, self.command))
         return Diagnosis(self.status, *texts)
 
@@ -168,11 +165,11 @@ Judge = Callable[[Facts], Iterable[Diagnosis]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
-    """One row of the table.
+    """One check.
 
     Attributes:
-        about: What it looks at, for the documentation.
-        judge: Gives at least one diagnosis, by messages of this row.
+        about: What it checks, for the documentation.
+        judge: Returns at least one diagnosis, made from `messages`.
     """
 
     name: str
@@ -183,7 +180,7 @@ class Check:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Family:
-    """Checks that belong together."""
+    """Checks of one subject."""
 
     name: str
     checks: tuple[Check, ...]
@@ -196,11 +193,11 @@ FAILED = Message(
     "if too large or too slow: --prometheus-timeout 300s, a smaller --prometheus-max-samples, or "
     "recording rules; if Forbidden: see permissions",
 )
-"""What any check says where something that it needs could not be read: told by another check, or by none."""
+"""What any check says if it lacks a fact: one that another check reports, or none does."""
 
 
 class NotKnown(Exception):  # noqa: N818 - becomes a diagnosis, not an error
-    """A check needs what could not be read."""
+    """A check needs an unknown fact."""
 
     def __init__(self, failure: Failure) -> None:
         self.diagnosis = FOLLOWS(why=failure.told) if failure.told else FAILED(why=failure.words)
@@ -208,10 +205,10 @@ class NotKnown(Exception):  # noqa: N818 - becomes a diagnosis, not an error
 
 
 def known(fact: T | Failure) -> T:
-    """A fact, where it is one.
+    """A fact that must be known.
 
     Raises:
-        NotKnown: It could not be read.
+        NotKnown: It is not.
     """
     if isinstance(fact, Failure):
         raise NotKnown(fact)
@@ -219,7 +216,7 @@ def known(fact: T | Failure) -> T:
 
 
 def some(names: Iterable[str], most: int = 3) -> str:
-    """The first few of some names, in words."""
+    """The first names, and the number of the others."""
     listed = list(names)
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more
@@ -233,7 +230,7 @@ _COMMAND = " " * (_COLUMN + 2)
 
 
 def text(found: Sequence[Found], *, colour: bool) -> str:
-    """Every diagnosis on its own, below the name of its family; what is to be done stands under it."""
+    """Diagnoses by family, each with its remedy below."""
     paint = Paint(colour=colour)
     lines: list[str] = []
     for family, group in itertools.groupby(found, key=lambda one: one[0].name):
@@ -244,7 +241,7 @@ def text(found: Sequence[Found], *, colour: bool) -> str:
 
 
 def _joined(group: Iterable[Found]) -> Iterator[tuple[list[str], Diagnosis]]:
-    """Neighbours of which the same is to be said, as one."""
+    """Neighbouring checks with equal diagnoses, as one."""
     for one, same in itertools.groupby(group, key=lambda found: found[2]):
         yield [check.name for _, check, _ in same], one
 
@@ -264,29 +261,32 @@ def _lines(names: Sequence[str], one: Diagnosis, paint: Paint) -> Iterator[str]:
 
 
 def _wrapped(words: str, indent: str) -> list[str]:
-    """In 80 columns; names, flags and URLs are not cut where they have a hyphen."""
+    """Wrapped to 80 columns; names, flags and URLs are not split at hyphens."""
     found = textwrap.wrap(
         safe(words), WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
     )
     return found or [indent]
 
 
+def _numbers(found: Sequence[Found]) -> dict[Status, int]:
+    return {status: sum(one.status is status for _, _, one in found) for status in Status}
+
+
 def _summary(found: Sequence[Found]) -> str:
-    numbers = {status: sum(one.status is status for _, _, one in found) for status in Status}
-    if not numbers[Status.ERROR]:
-        rest = f"; {count(numbers[Status.WARNING], 'warning')}" if numbers[Status.WARNING] else ""
-        dark = f"; {numbers[Status.UNKNOWN]} unknown" if numbers[Status.UNKNOWN] else ""
-        return f"No errors{rest}{dark}."
-    told = [count(numbers[Status.ERROR], "error"), count(numbers[Status.WARNING], "warning")]
-    return f"{', '.join(told)}, {numbers[Status.UNKNOWN]} unknown, {numbers[Status.OK]} ok."
+    numbers = _numbers(found)
+    warnings, unknown = count(numbers[Status.WARNING], "warning"), f"{numbers[Status.UNKNOWN]} unknown"
+    if numbers[Status.ERROR]:
+        return f"{count(numbers[Status.ERROR], 'error')}, {warnings}, {unknown}, {numbers[Status.OK]} ok."
+    parts = {warnings: numbers[Status.WARNING], unknown: numbers[Status.UNKNOWN]}
+    return "; ".join(["No errors", *(words for words, number in parts.items() if number)]) + "."
 
 
 def document(found: Sequence[Found]) -> dict[str, Any]:
-    """The same for programs."""
+    """The same as JSON."""
     return {
         "apiVersion": "gpu-rightsizer.io/v1alpha1",
         "kind": "Diagnosis",
-        "summary": {status.value: sum(one.status is status for _, _, one in found) for status in Status},
+        "summary": {status.value: number for status, number in _numbers(found).items()},
         "checks": [
             {
                 "family": family.name,

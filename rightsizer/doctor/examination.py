@@ -1,6 +1,6 @@
-"""Collects all facts, each on its own, and runs every check on them.
+"""Collects all facts, each independently, and runs every check on them.
 
-It only reads; its one POST is a SelfSubjectAccessReview, which the API server does not keep.
+It only reads; its one POST is a SelfSubjectAccessReview, which the API server does not store.
 """
 
 import collections
@@ -13,6 +13,7 @@ from typing import TypeVar
 from rightsizer.doctor import check_cluster, check_policy, check_server, check_signals
 from rightsizer.doctor.check_server import meant, spans
 from rightsizer.doctor.diagnosis import (
+    NO_SERVER,
     Check,
     Diagnosis,
     Facts,
@@ -45,7 +46,6 @@ from rightsizer.usage.sources import LOOKBACKS, SourceSettings, detect_source, m
 T = TypeVar("T")
 U = TypeVar("U")
 
-NO_SERVER = "no Prometheus answers"
 NO_SOURCE = "no GPU metrics were found"
 NO_FLEET = "the cluster's objects could not be read"
 NO_POLICY = "the policy is invalid"
@@ -59,15 +59,13 @@ _RECORDS = '__name__=~"gpu_rightsizer:.*5m"'
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Inquiry:
-    """Whom to ask, and what is given.
+    """How to connect, and what the flags say.
 
     Attributes:
-        cluster: Connects to the API server.
-        prometheus: Connects to Prometheus.
-        is_named: Whether a URL is given; otherwise it has to be found in the cluster.
-        evicts: Whether a policy lets pods be evicted.
-        own: The namespace in which we run.
-        clock: This machine's.
+        is_named: Whether a URL is given; otherwise Prometheus is searched for in the cluster.
+        evicts: Whether a policy allows evictions.
+        own: The state namespace.
+        clock: The local clock.
     """
 
     cluster: Callable[[], Cluster]
@@ -81,11 +79,10 @@ class Inquiry:
 
 
 def ask(inquiry: Inquiry) -> Facts:
-    """Everything, as far as it can be known."""
+    """All facts that can be known."""
     cluster = attempt(inquiry.cluster)
     fleet = then(cluster, lambda found: build_fleet(read_cluster(found, RECORDABLE_KINDS)))
     policy = told(attempt(inquiry.policy), NO_POLICY)
-    nobody = Failure("", told=NO_SERVER)
     facts = Facts(
         at=inquiry.clock(),
         own=inquiry.own,
@@ -95,24 +92,15 @@ def ask(inquiry: Inquiry) -> Facts:
         evicts=isinstance(policy, Failure) or inquiry.evicts(policy.policy),
         fleet=told(fleet, NO_FLEET),
         allowed=then(told(cluster, NO_FLEET), lambda found: _allowed(found, inquiry.own)),
-        server=nobody,
-        source=nobody,
-        interval_s=nobody,
-        begins=nobody,
-        naming=nobody,
-        recorded=nobody,
-        usages=nobody,
-        node_coverage=nobody,
     )
     if isinstance(cluster, Failure) and not inquiry.is_named:
-        lost = Failure("no URL is set, and without a cluster none can be found", NO_SERVER, is_unnamed=True)
-        return dataclasses.replace(facts, server=lost)
+        words = "no URL is set, and without a cluster none can be found"
+        return dataclasses.replace(facts, server=Failure(words, NO_SERVER.told, is_unnamed=True))
     prometheus = attempt(inquiry.prometheus)
     if isinstance(prometheus, Failure):
-        is_unnamed = not inquiry.is_named
-        failure = dataclasses.replace(prometheus, told=NO_SERVER, is_unnamed=is_unnamed)
+        failure = Failure(prometheus.words, NO_SERVER.told, is_unnamed=not inquiry.is_named)
         return dataclasses.replace(facts, server=failure)
-    server = told(attempt(lambda: _server(prometheus, inquiry.clock)), NO_SERVER)
+    server = told(attempt(lambda: _server(prometheus, inquiry.clock)), NO_SERVER.told)
     facts = dataclasses.replace(facts, server=server)
     if isinstance(server, Failure):
         return facts
@@ -120,38 +108,33 @@ def ask(inquiry: Inquiry) -> Facts:
 
 
 def attempt(question: Callable[[], T]) -> T | Failure:
-    """An answer, or why there is none."""
+    """A fact, or why it is unknown."""
     try:
         return question()
     except RightsizerError as error:
-        return Failure(_line(error))
+        return Failure(" ".join(str(error).split()))
 
 
 def then(fact: T | Failure, question: Callable[[T], U]) -> U | Failure:
-    """What follows from a fact, if it is known."""
+    """A fact that follows from another one, if that is known."""
     return fact if isinstance(fact, Failure) else attempt(lambda: question(fact))
 
 
 def told(fact: T | Failure, words: str) -> T | Failure:
-    """The same; a failure with what others say that need it, since a check of its own tells why."""
+    """The fact; a failure that one check reports, with the words of the other checks that need the fact."""
     return dataclasses.replace(fact, told=words) if isinstance(fact, Failure) else fact
-
-
-def _line(error: RightsizerError) -> str:
-    """A message on one line."""
-    return " ".join(str(error).split())
 
 
 def _allowed(cluster: Cluster, own: str) -> dict[Right, bool]:
     try:
         served: Collection[str] = cluster.served()
-    except RightsizerError:  # who may not ask which groups there are is asked about Kubernetes's own
+    except RightsizerError:  # the API groups are unknown: check only Kubernetes's own
         served = ()
     return {right: all(map(cluster.is_allowed, right.attributes(own))) for right in rights_for(served)}
 
 
 def _server(prometheus: Prometheus, clock: Callable[[], datetime.datetime]) -> Server:
-    """The clocks of both are compared half-way."""
+    """Compares both clocks half-way between request and response."""
     before, began = clock(), time.monotonic()
     now = prometheus.now()
     took_s = time.monotonic() - began
@@ -185,7 +168,7 @@ def _with_metrics(
 
 
 def _interval_s(querier: SourceQuerier, at: datetime.datetime) -> float:
-    """Of the densest series, by the shortest span that holds enough of it."""
+    """The interval of the densest series, from the shortest span with enough samples."""
     for span in SPANS:
         counts = (RAW.count(metric, querier.matchers, span) for metric in querier.markers())
         answers = (querier.prometheus.query(f"max({counted})", at) for counted in counts)
@@ -205,7 +188,7 @@ def _held(fleet: Fleet) -> frozenset[PodKey]:
 
 
 def _source(querier: SourceQuerier, at: datetime.datetime) -> MetricSource:
-    """With the metrics that there are; as of when there were some, where an exporter has stopped."""
+    """The source with the metrics that exist; with earlier ones if an exporter stopped."""
     for back in LOOKBACKS:
         found = metrics_present(querier.prometheus, querier.source, querier.matchers, at - back)
         if kept := tuple(one for one in querier.source.metrics if one.name in found):
@@ -219,7 +202,7 @@ def _usages(querier: SourceQuerier, held: frozenset[PodKey], at: datetime.dateti
 
 
 def _naming(querier: SourceQuerier, at: datetime.datetime) -> Naming:
-    """Of series that name a pod: by which label, whose, and how often each device is there."""
+    """How the series that name a pod do so, and how many there are of each device."""
     labels = querier.source.labels
     selected = querier.selected(querier.markers(), querier.pod_matchers)
     forms: collections.Counter[str] = collections.Counter()
@@ -240,7 +223,7 @@ def _naming(querier: SourceQuerier, at: datetime.datetime) -> Naming:
 
 
 def _is_copied(querier: SourceQuerier, found: list[Sample]) -> bool:
-    """Whether one pod's use of one device is there more than once; a shared device has a series for each pod."""
+    """Whether one pod has several series of one device; a shared device has one series per pod."""
     by_pod: collections.Counter[PodKey | None] = collections.Counter()
     for sample in found:
         by_pod[querier.source.labels.pod_of(sample.labels)] += int(sample.value)
@@ -248,7 +231,7 @@ def _is_copied(querier: SourceQuerier, found: list[Sample]) -> bool:
 
 
 def _recorded(querier: SourceQuerier, window: datetime.timedelta, at: datetime.datetime) -> Recorded:
-    """Values below zero are rare, and so is their rule's series: it is not expected."""
+    """The recording rules; the one for negative values is not expected, because they are rare."""
     metrics = {metric.name for metric in _source(querier, at).metrics}
     asked = promql.by("count", ["__name__", "metric"], promql.selector("", [_RECORDS, *querier.matchers]))
     expected = {
@@ -278,7 +261,7 @@ FAMILIES: tuple[Family, ...] = (
 
 
 def diagnose(facts: Facts) -> Iterator[tuple[Family, Check, Diagnosis]]:
-    """What every check says."""
+    """The diagnoses of all checks."""
     for family in FAMILIES:
         for check in family.checks:
             for found in _judged(check, facts):

@@ -1,4 +1,4 @@
-"""What each command does at the API server, as RBAC counts it: asked about, documented and granted from here. Pure.
+"""The RBAC rights of each command: doctor checks them, docs list them, and --roles grants them. Pure.
 
 https://kubernetes.io/docs/reference/access-authn-authz/rbac/
 """
@@ -20,7 +20,7 @@ from rightsizer.kube.owner_kinds import KUEUE, OWNERS
 
 
 class Command(enum.StrEnum):
-    """What rights are needed for; `discovery` is what `plan` does where no URL is given."""
+    """Commands that need rights; `discovery` is the search of `plan` for Prometheus without a URL."""
 
     PLAN = "plan"
     DISCOVERY = "discovery"
@@ -48,11 +48,11 @@ class Right:
     """One verb on one resource.
 
     Attributes:
-        resource: Plural name, with its subresource as `pods/eviction`.
-        commands: Those that need it.
-        is_own: Whether it is about our own namespace only; otherwise about all.
-        names: The only objects that it is about; any where there are none. RBAC knows no name of what is to be created.
-        cost: What is missing without it; empty where the command fails.
+        resource: Plural name, with its subresource, such as `pods/eviction`.
+        commands: The commands that need it.
+        is_own: Limited to the state namespace.
+        cost: What the command lacks without it; empty if the command fails.
+        names: Limited to these objects; RBAC cannot limit `create` by name.
     """
 
     verb: str
@@ -70,7 +70,7 @@ class Right:
         return (f"{plural}.{self.group}" if self.group else plural) + slash + part
 
     def attributes(self, own: str) -> Iterator[dict[str, str]]:
-        """As SelfSubjectAccessReviews ask for it, one for each name; without a namespace all of them are meant."""
+        """The attributes of SelfSubjectAccessReviews, one for each name; no namespace means all namespaces."""
         plural, _, part = self.resource.partition("/")
         found = {"verb": self.verb, "group": self.group, "resource": plural, "subresource": part}
         if self.is_own:
@@ -80,7 +80,7 @@ class Right:
 
 
 STATE_MAPS = (control_state.NAME, *memory.NAMES)
-"""Every ConfigMap that we write: RBAC lets us touch no other."""
+"""Every ConfigMap that gpu-rightsizer writes; RBAC allows no other."""
 _LEASES = (lease.LEASE_NAME,)
 _SECRETS = "budgets ignore earlier evictions, and evicted pods cannot be restored"
 
@@ -120,14 +120,9 @@ def _writes() -> Iterator[Right]:
             is_needed = row.group in BUILT_IN and not row.of.starts_others
             yield from _changes(row, "" if is_needed else "workloads of this kind are not changed")
     for row in CONTROL_OBJECT_KINDS:
-        yield from _changes(row, "workloads stopped through this object are not changed")
-        yield Right(
-            "get",
-            row.group,
-            row.of.plural,
-            APPLY,
-            cost="workloads stopped through this object are not changed",
-        )
+        cost = "workloads stopped through this object are not changed"
+        yield from _changes(row, cost)
+        yield Right("get", row.group, row.of.plural, APPLY, cost=cost)
     yield Right("create", "", "pods/eviction", APPLY)
     yield Right(
         "patch", "", "pods", APPLY, cost="bare pods get no notice, and are not evicted if one is required"
@@ -155,7 +150,7 @@ def _writes() -> Iterator[Right]:
 
 
 def _changes(row: Kind, cost: str) -> Iterator[Right]:
-    """What changing objects of a kind, and putting them back, takes besides reading them."""
+    """The rights to change objects of a kind and to undo that, in addition to reading them."""
     yield Right("patch", row.group, row.of.plural, _WRITE, cost=cost)
     yield Right("list", row.group, row.of.plural, (*UNDO, *HISTORY), cost=cost)
     yield Right("get", row.group, row.of.plural, UNDO, cost=cost)
@@ -168,17 +163,17 @@ RIGHTS: tuple[Right, ...] = tuple(_table())
 
 
 def rights_for(served: Collection[str]) -> list[Right]:
-    """Those that mean something where these API groups are served."""
+    """The rights on API groups that are served."""
     return [right for right in RIGHTS if right.group in BUILT_IN or right.group in served]
 
 
 def needed(rights: Iterable[Right], command: Command) -> list[Right]:
-    """Those of a command."""
+    """The rights of a command."""
     return [right for right in rights if command in right.commands]
 
 
 def roles(own: str) -> list[dict[str, Any]]:
-    """A ClusterRole for each command and, for our own namespace, a Role, as `kubectl apply` takes them."""
+    """A ClusterRole for each command, and a Role for the state namespace, as `kubectl apply` takes them."""
     found = []
     for command in Command:
         rights = needed(RIGHTS, command)

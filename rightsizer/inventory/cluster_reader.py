@@ -14,17 +14,11 @@ from rightsizer.inventory.gpu_requests import (
     claim_of,
     parse_gpu_resource,
 )
-from rightsizer.inventory.managers import (
-    AUTOSCALERS,
-    Autoscaler,
-    AutoscalerObject,
-    autoscaler_of,
-    queued_job,
-)
+from rightsizer.inventory.managers import AUTOSCALERS, Autoscaler, AutoscalerObject, autoscaler_of, queued_job
 from rightsizer.inventory.nodes import NodeObject, NodeTable
 from rightsizer.inventory.owner_reader import OptionalLister, OwnerReader
 from rightsizer.inventory.pods import GpuPod, PodTable
-from rightsizer.inventory.workload_builder import ClusterState, by_name, priority_class_of, quotas_of
+from rightsizer.inventory.workload_builder import ClusterState, priority_class_of, quotas_of
 from rightsizer.kube.api_objects import (
     DisruptionBudget,
     Metadata,
@@ -76,7 +70,7 @@ def read_cluster(
         owners=OwnerReader(reader, pods.gpu_pods).read(() if namespace else kinds),
         nodes=nodes.nodes,
         capacities=nodes.capacities(pods.requested),
-        namespaces=by_name(reader.namespaces(namespace)),
+        namespaces={one.name: one for one in reader.namespaces(namespace)},
         priority_classes={one.name: one for one in read_priority_classes(cluster)},
         claims=dict(reader.claims(pods.gpu_pods)),
         autoscalers=tuple(reader.autoscalers()),

@@ -6,13 +6,14 @@ A pod whose extended resources became a claim (KEP-5004, status.extendedResource
 its spec, so its request counts once, by its resource names.
 """
 
+import collections
 import dataclasses
 import enum
 import fnmatch
 import functools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 
 import msgspec
@@ -183,16 +184,18 @@ class ResourceTable:
         if not any(amounts for _, amounts in found):
             return _fraction(pod)
         lasting = {one.name for one in long_running_containers(pod)}
-        devices, amounts = _Sum(), _Sum()
-        for one, given in found:
-            whole = {name: count for name, count in ((n, _whole(a)) for n, a in given.items()) if count}
-            lasts = one.name in lasting
-            devices.add(self._devices(whole), lasts=lasts)
-            amounts.add(whole, lasts=lasts)
+        whole = [
+            (
+                one.name in lasting,
+                {name: count for name, amount in given.items() if (count := _whole(amount))},
+            )
+            for one, given in found
+        ]
+        amounts = _total(whole)
         return GpuRequest(
-            devices=devices.total,
-            amounts=amounts.total,
-            is_shared=any(self.unit(name) is not ResourceUnit.DEVICES for name in amounts.total),
+            devices=_total((lasts, self._devices(counts)) for lasts, counts in whole),
+            amounts=amounts,
+            is_shared=any(self.unit(name) is not ResourceUnit.DEVICES for name in amounts),
             unreadable=tuple(
                 f"{name}: {str(amount)[:40]!r}"
                 for _, given in found
@@ -224,26 +227,16 @@ class ResourceTable:
         return counts
 
 
-class _Sum:
-    """Adds up as the scheduler does: long-running containers together, each init container by itself."""
-
-    def __init__(self) -> None:
-        self._lasting: dict[str, int] = {}
-        self._passing: dict[str, int] = {}
-
-    def add(self, counts: Mapping[str, int], *, lasts: bool) -> None:
-        """Add a container."""
-        for name, count in counts.items():
-            if lasts:
-                self._lasting[name] = self._lasting.get(name, 0) + count
-            else:
-                self._passing[name] = max(self._passing.get(name, 0), count)
-
-    @property
-    def total(self) -> dict[str, int]:
-        """The sum by resource name."""
-        names = dict.fromkeys((*self._lasting, *self._passing))
-        return {name: max(self._lasting.get(name, 0), self._passing.get(name, 0)) for name in names}
+def _total(containers: Iterable[tuple[bool, Mapping[str, int]]]) -> dict[str, int]:
+    """The sum as the scheduler adds: long-running containers together, each init container by itself."""
+    lasting: collections.Counter[str] = collections.Counter()
+    passing: collections.Counter[str] = collections.Counter()
+    for lasts, counts in containers:
+        if lasts:
+            lasting.update(counts)
+        else:
+            passing |= collections.Counter(counts)
+    return dict(lasting | passing)
 
 
 def long_running_containers(pod: PodObject) -> list[Container]:

@@ -15,7 +15,7 @@ import msgspec
 from rightsizer.changes.annotations import RECORDS
 from rightsizer.config import FIELD_MANAGER, PREFIX
 from rightsizer.kube.api_objects import ManagedFieldsEntry, ObjectMeta, SpecObject
-from rightsizer.kube.owner_kinds import KEDA, KUEUE, ObjectSummary, OwnerChain, owner_kind
+from rightsizer.kube.owner_kinds import KEDA, KUEUE, ObjectSummary, OwnerChain, OwnerKind, owner_kind
 from rightsizer.model import Manager, ObjectRef
 
 PAUSED = "autoscaling.keda.sh/paused"
@@ -108,20 +108,10 @@ class Autoscaler:
     control_object: ObjectSummary | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class AutoscalerKind:
-    """A kind of autoscalers."""
-
-    group: str
-    versions: tuple[str, ...]
-    kind: str
-    plural: str
-
-
 AUTOSCALERS = (
-    AutoscalerKind("autoscaling", ("v2",), "HorizontalPodAutoscaler", "horizontalpodautoscalers"),
-    AutoscalerKind("keda.sh", ("v1alpha1",), "ScaledObject", "scaledobjects"),
-    AutoscalerKind("autoscaling.k8s.io", ("v1",), "VerticalPodAutoscaler", "verticalpodautoscalers"),
+    OwnerKind("autoscaling", ("v2",), "HorizontalPodAutoscaler", "horizontalpodautoscalers"),
+    KEDA,
+    OwnerKind("autoscaling.k8s.io", ("v1",), "VerticalPodAutoscaler", "verticalpodautoscalers"),
 )
 
 
@@ -145,7 +135,7 @@ def autoscaler_of(kind: str, item: AutoscalerObject) -> Autoscaler | None:
 
 
 def _key(ref: ObjectRef) -> TargetKey:
-    return ref.api_version.rpartition("/")[0], ref.kind, ref.namespace, ref.name
+    return ref.group, ref.kind, ref.namespace, ref.name
 
 
 def controlled_workload(ref: ObjectRef, item: SpecObject) -> ObjectRef | None:
@@ -206,11 +196,8 @@ def managers_of(chain: OwnerChain, autoscalers: Mapping[TargetKey, Iterable[Auto
             found.append(dataclasses.replace(one.manager, reverts=False) if is_own else one.manager)
     if (starter := chain.starter) is not None:
         row = owner_kind(starter.group, starter.kind)
-        plural = f"{row.plural}.{starter.group}" if row else starter.kind
-        switch = '{"spec":{"suspend":true}}'
-        words = (
-            f"kubectl -n {chain.top.ref.namespace} patch {plural} {starter.name} --type=merge -p '{switch}'"
-        )
+        patch = f"patch {row.resource if row else starter.kind} {starter.name} --type=merge"
+        words = f'kubectl -n {chain.top.ref.namespace} {patch} -p \'{{"spec":{{"suspend":true}}}}\''
         found.append(Manager(starter.kind, starter.name, exception=words if row and row.size else ""))
     return list(dict.fromkeys(found))
 
@@ -241,11 +228,9 @@ def _writers(item: ObjectSummary, known: Container[str]) -> Iterator[Manager]:
         if kind in known:
             continue
         if kind == "Field manager":
-            row = owner_kind(item.ref.api_version.rpartition("/")[0], item.ref.kind)
-            field = ".".join(row.size) if row else "it"
-            yield Manager(
-                kind, name, reverts=True, exception=f"remove {field} from the manifest that {name} applies"
-            )
+            field = ".".join(_size(item.ref)) or "it"
+            words = f"remove {field} from the manifest that {name} applies"
+            yield Manager(kind, name, reverts=True, exception=words)
         else:
             snippet = _argo_snippet(item.ref) if kind == "Argo CD" else ""
             yield Manager(kind, reverts=kind != "Helm", exception=snippet)
@@ -268,16 +253,12 @@ def _queues(item: ObjectSummary) -> Iterator[Manager]:
 
 def _argo_snippet(ref: ObjectRef) -> str:
     """The setting of the Application: https://argo-cd.readthedocs.io/en/stable/user-guide/diffing/."""
-    row = owner_kind(ref.api_version.rpartition("/")[0], ref.kind)
-    what = (
-        f"jsonPointers: [{_pointer(row.size)}]"
-        if row and row.size
-        else f"managedFieldsManagers: [{FIELD_MANAGER}]"
-    )
+    path = _pointer(ref)
+    what = f"jsonPointers: [{path}]" if path else f"managedFieldsManagers: [{FIELD_MANAGER}]"
     lines = (
         "spec:",
         "  ignoreDifferences:",
-        f"  - group: {ref.api_version.rpartition('/')[0] or chr(39) * 2}",
+        f"  - group: {ref.group or chr(39) * 2}",
         f"    kind: {ref.kind}",
         f"    name: {ref.name}",
         f"    namespace: {ref.namespace}",
@@ -290,27 +271,30 @@ def _argo_snippet(ref: ObjectRef) -> str:
 
 def _flux_helm_snippet(ref: ObjectRef) -> str:
     """The setting of the HelmRelease: https://fluxcd.io/flux/components/helm/helmreleases/#drift-detection."""
-    row = owner_kind(ref.api_version.rpartition("/")[0], ref.kind)
-    path = _pointer(row.size) if row else ""
     lines = (
         "spec:",
         "  driftDetection:",
         "    ignore:",
-        f'    - paths: ["{path}"]',
+        f'    - paths: ["{_pointer(ref)}"]',
         f"      target: {{kind: {ref.kind}, name: {ref.name}, namespace: {ref.namespace}}}",
     )
     return "\n".join(lines)
 
 
-def _pointer(path: tuple[str, ...]) -> str:
-    """The path as a JSON pointer (RFC 6901)."""
-    return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in path)
+def _size(ref: ObjectRef) -> tuple[str, ...]:
+    """The path of the field that stops an object; empty if there is none."""
+    row = owner_kind(ref.group, ref.kind)
+    return row.size if row else ()
+
+
+def _pointer(ref: ObjectRef) -> str:
+    """The same path as a JSON pointer (RFC 6901)."""
+    return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in _size(ref))
 
 
 def _annotate(ref: ObjectRef) -> str:
-    row = owner_kind(ref.api_version.rpartition("/")[0], ref.kind)
-    plural = f"{row.plural}.{row.group}".rstrip(".") if row else ref.kind
-    return f"kubectl -n {ref.namespace} annotate {plural} {ref.name}"
+    row = owner_kind(ref.group, ref.kind)
+    return f"kubectl -n {ref.namespace} annotate {row.resource if row else ref.kind} {ref.name}"
 
 
 # --- Control objects
@@ -344,9 +328,7 @@ class ControlObjects:
 def queued_job(metadata: ObjectMeta) -> ObjectRef | None:
     """The job of one of Kueue's Workloads; None if only its UID is known."""
     owner = metadata.controller
-    if owner is None:
-        return None
-    return ObjectRef(owner.api_version, owner.kind, metadata.namespace, owner.name, owner.uid)
+    return owner.ref(metadata.namespace) if owner is not None else None
 
 
 def with_control_object(manager: Manager, control: ObjectSummary | None) -> Manager:

@@ -15,12 +15,12 @@ import yaml
 
 from rightsizer.errors import ConfigurationError
 from rightsizer.inventory.cluster_reader import resource_table
-from rightsizer.inventory.gpu_requests import Claim, ClaimObject, ResourceTable, claim_of
+from rightsizer.inventory.gpu_requests import DRA_GROUP, ClaimObject, ResourceTable, claim_of
 from rightsizer.inventory.managers import AUTOSCALERS, AutoscalerObject, autoscaler_of
 from rightsizer.inventory.nodes import NodeObject, NodeTable
 from rightsizer.inventory.owner_reader import OwnerTable
 from rightsizer.inventory.pods import GpuPod, PodTable
-from rightsizer.inventory.workload_builder import ClusterState, by_name, priority_class_of, quotas_of
+from rightsizer.inventory.workload_builder import ClusterState, priority_class_of, quotas_of
 from rightsizer.kube.api_objects import (
     DisruptionBudget,
     Metadata,
@@ -30,14 +30,7 @@ from rightsizer.kube.api_objects import (
     PriorityClassObject,
     QuotaObject,
 )
-from rightsizer.kube.owner_kinds import (
-    KUEUE,
-    OWNERS,
-    ObjectSummary,
-    OwnerKind,
-    missing_owners,
-    owner_key,
-)
+from rightsizer.kube.owner_kinds import KUEUE, OWNERS, ObjectSummary, OwnerKind, missing_owners, owner_key
 
 _BETWEEN = re.compile(rb"\}[ \t\r]*\n\s*\{")
 """Matches only between two JSON documents: within one there would be a comma, and strings contain no newline."""
@@ -62,13 +55,9 @@ def documents(raw: bytes) -> Iterator[bytes]:
     Raises:
         ValueError: It is neither JSON nor YAML.
     """
-    for bom, encoding in (
-        (codecs.BOM_UTF16_LE, "utf-16"),
-        (codecs.BOM_UTF16_BE, "utf-16"),
-        (codecs.BOM_UTF8, ""),
-    ):
-        if raw.startswith(bom):  # from a redirect in PowerShell
-            raw = raw.decode(encoding, errors="replace").encode() if encoding else raw[len(bom) :]
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # from a redirect in PowerShell
+        raw = raw.decode("utf-16", errors="replace").encode()
+    raw = raw.removeprefix(codecs.BOM_UTF8)
     is_split = raw.startswith(b"---") or b"\n---" in raw
     for part in _SEPARATOR.split(raw) if is_split else (raw,):
         first = _FIRST.search(part)
@@ -101,11 +90,8 @@ def _json_documents(text: bytes) -> Iterator[bytes]:
 def _problem(document: object, text: bytes) -> str:
     if not isinstance(document, dict):
         return "is neither JSON nor YAML of Kubernetes objects"
-    return (
-        "its YAML aliases (*name) make it endless"
-        if _size(document, {}) > _MAX_VALUES_PER_BYTE * len(text)
-        else ""
-    )
+    is_endless = _size(document, {}) > _MAX_VALUES_PER_BYTE * len(text)
+    return "its YAML aliases (*name) make it endless" if is_endless else ""
 
 
 def _size(value: object, known: dict[int, float]) -> float:
@@ -164,10 +150,6 @@ class _Item(msgspec.Struct):
 def read_file(path: pathlib.Path, gpu_resources: Sequence[str] = ()) -> ClusterState:
     """The cluster state, as far as a file holds it.
 
-    Args:
-        path: The file.
-        gpu_resources: As `--gpu-resource` takes them.
-
     Raises:
         ConfigurationError: The file cannot be read, or an object is invalid.
     """
@@ -195,11 +177,13 @@ class _File:
     def objects(self, resources: ResourceTable) -> ClusterState:
         """The cluster state."""
         pods = PodTable(resources)
-        self._each("", "Pod", PodObject, lambda item: pods.add([item]))
+        for pod in self._all("", "Pod", PodObject):
+            pods.add([pod])
         if ("", "Pod") not in self._items:
             raise ConfigurationError(f"{self._path}: contains no pods; create it with: {COMMAND}")
         nodes = NodeTable(resources, frozenset(one.pod.node for one in pods.gpu_pods if one.pod.node))
-        self._each("", "Node", NodeObject, lambda item: nodes.add([item]))
+        for node in self._all("", "Node", NodeObject):
+            nodes.add([node])
         owners = self._owners(pods.gpu_pods)
         self._report_missing(pods.gpu_pods, owners)
         return ClusterState(
@@ -208,13 +192,16 @@ class _File:
             owners=owners,
             nodes=nodes.nodes,
             capacities=nodes.capacities(pods.requested),
-            namespaces=by_name(item.metadata for item in self._all("", "Namespace", Metadata)),
+            namespaces={one.metadata.name: one.metadata for one in self._all("", "Namespace", Metadata)},
             disruption_budgets=tuple(self._all("policy", "PodDisruptionBudget", DisruptionBudget)),
             priority_classes={
                 item.metadata.name: priority_class_of(item)
                 for item in self._all("scheduling.k8s.io", "PriorityClass", PriorityClassObject)
             },
-            claims=dict(self._claims(resources)),
+            claims={
+                (item.metadata.namespace, item.metadata.name): claim_of(item, resources)
+                for item in self._all(DRA_GROUP, "ResourceClaim", ClaimObject)
+            },
             autoscalers=tuple(
                 found
                 for row in AUTOSCALERS
@@ -232,10 +219,6 @@ class _File:
             ),
             problems=(*self._problems, *pods.problems),
         )
-
-    def _claims(self, resources: ResourceTable) -> Iterator[tuple[tuple[str, str], Claim]]:
-        for item in self._all("resource.k8s.io", "ResourceClaim", ClaimObject):
-            yield (item.metadata.namespace, item.metadata.name), claim_of(item, resources)
 
     def _owners(self, pods: Sequence[GpuPod]) -> dict[str, ObjectSummary]:
         """All possible owners; of pods, which are many, only those that an owner reference names."""
@@ -255,7 +238,7 @@ class _File:
         found: dict[str, ObjectSummary] = {}
         for item in self._items.get((row.group, row.kind), ()):
             table = OwnerTable(row, item.version, keeps)
-            table.add([self._decoded(item, OwnerObject)])
+            table.add([self._decoded(item.raw, OwnerObject, item.place)])
             found.update(table.found)
         return found
 
@@ -271,24 +254,21 @@ class _File:
 
     # --- objects by kind
 
-    def _all(self, group: str, kind: str, shape: type[T]) -> list[T]:
-        return [self._decoded(item, shape) for item in self._items.get((group, kind), ())]
-
-    def _each(self, group: str, kind: str, shape: type[T], take: Callable[[T], None]) -> None:
+    def _all(self, group: str, kind: str, shape: type[T]) -> Iterator[T]:
         for item in self._items.get((group, kind), ()):
-            take(self._decoded(item, shape))
+            yield self._decoded(item.raw, shape, item.place)
 
-    def _decoded(self, item: _Item, shape: type[T]) -> T:
+    def _decoded(self, raw: bytes | msgspec.Raw, shape: type[T], place: str) -> T:
         try:
-            return msgspec.json.decode(item.raw, type=shape)
+            return msgspec.json.decode(raw, type=shape)
         except _UNREADABLE as error:
-            raise ConfigurationError(f"{self._path}: {item.place}: {_short(error)}") from error
+            raise ConfigurationError(f"{self._path}: {place}: {_short(error)}") from error
 
     # --- the file's text
 
     def _take(self, raw: bytes | msgspec.Raw, kind: str, version: str) -> int:
         """Add an object, or all objects of a list; returns the number of duplicates."""
-        head = self._head(raw)
+        head = self._decoded(raw, _Head, f"after item {self._count}: not a Kubernetes object")
         api_version = head.api_version or version
         name = head.kind or kind
         if head.items is not None and name.endswith("List"):
@@ -296,7 +276,8 @@ class _File:
             of_items = name.removesuffix("List")
             return sum(self._take(item, of_items, api_version if of_items else "") for item in head.items)
         self._count += 1
-        names = self._named(head.metadata, f"item {self._count}")
+        named = self._decoded(head.metadata, _Names, f"item {self._count}: metadata")
+        names = (named.namespace, named.name)
         place = f"item {self._count} ({name or 'no kind'} {'/'.join(filter(None, names))})"
         if not name or not api_version or not names[1]:
             raise ConfigurationError(f"{self._path}: {place}: kind, apiVersion or name is missing")
@@ -308,21 +289,6 @@ class _File:
         self._names.add(((group, name), names))
         self._items.setdefault((group, name), []).append(_Item(raw, of, place))
         return 0
-
-    def _head(self, raw: bytes | msgspec.Raw) -> _Head:
-        try:
-            return msgspec.json.decode(raw, type=_Head)
-        except _UNREADABLE as error:
-            raise ConfigurationError(
-                f"{self._path}: after item {self._count}: not a Kubernetes object: {_short(error)}"
-            ) from error
-
-    def _named(self, metadata: msgspec.Raw, place: str) -> tuple[str, str]:
-        try:
-            names = msgspec.json.decode(metadata, type=_Names)
-        except _UNREADABLE as error:
-            raise ConfigurationError(f"{self._path}: {place}: metadata: {_short(error)}") from error
-        return names.namespace, names.name
 
 
 def _references(

@@ -222,7 +222,7 @@ class OwnerReader:
                     raise
                 if (
                     owner_kind(row.group, row.kind) is not None
-                ):  # permissions for other kinds are not expected
+                ):  # for other kinds permissions are not expected
                     self._lister.note(path, refused)
                 break
         return {}

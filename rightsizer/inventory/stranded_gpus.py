@@ -261,37 +261,12 @@ def _unselected(node: Node, pod: UnschedulablePod) -> Iterator[str]:
 
 
 def _term_holds(
-    node: Node,
-    expressions: Iterable[LabelSelectorRequirement],
-    fields: Iterable[LabelSelectorRequirement],
+    node: Node, expressions: Iterable[LabelSelectorRequirement], fields: Iterable[LabelSelectorRequirement]
 ) -> bool | None:
     """Whether a term matches; None if unknown. An empty term never matches."""
-    answers = [_holds(one, node.labels) for one in expressions]
-    answers += [_holds(one, {"metadata.name": node.name}) for one in fields]
+    # Whether a label that is not kept would match is unknown.
+    answers = [None if one.key.startswith(DROPPED_LABELS) else one.holds(node.labels) for one in expressions]
+    answers += [one.holds({"metadata.name": node.name}) for one in fields]
     if False in answers or not answers:
         return False
     return None if None in answers else True
-
-
-def _holds(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool | None:
-    value, values = labels.get(requirement.key), requirement.values or []
-    answer = None
-    if not requirement.key.startswith(DROPPED_LABELS):
-        match requirement.operator:
-            case "In":
-                answer = value in values
-            case "NotIn":
-                answer = value not in values
-            case "Exists":
-                answer = value is not None
-            case "DoesNotExist":
-                answer = value is None
-            case "Gt" | "Lt":
-                answer = _is_beyond(value, values, requirement.operator)
-    return answer
-
-
-def _is_beyond(value: str | None, limits: list[str], operator: str) -> bool:
-    if value is None or not limits or not (value.isdecimal() and limits[0].isdecimal()):
-        return False
-    return int(value) > int(limits[0]) if operator == "Gt" else int(value) < int(limits[0])

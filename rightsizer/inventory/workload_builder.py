@@ -79,11 +79,6 @@ def quotas_of(item: QuotaObject, resources: ResourceTable) -> list[Quota]:
     return found
 
 
-def by_name(items: Iterable[ObjectMeta]) -> dict[str, ObjectMeta]:
-    """Cluster-scoped objects by name."""
-    return {item.name: item for item in items}
-
-
 def build_fleet(state: ClusterState) -> Fleet:
     """The fleet, in a stable order: every GPU pod belongs to exactly one workload."""
     members = _members(state)
@@ -277,9 +272,7 @@ def _of_top(chain: OwnerChain) -> Workload:
         budgets={},
         is_terminating=metadata.deletion_timestamp is not None,
         created=metadata.creation_timestamp,
-        starter=ObjectRef(above.api_version, above.kind, top.ref.namespace, above.name, above.uid)
-        if above
-        else None,
+        starter=above.ref(top.ref.namespace) if above else None,
         scalable=top.scalable,
         spec=top.spec,
     )

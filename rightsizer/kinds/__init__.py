@@ -31,7 +31,7 @@ _LEVERS = {(row.group, row.kind): row for row in CONTROL_OBJECT_KINDS}
 
 def kind_of(ref: ObjectRef) -> Kind | None:
     """The row of an object's kind; None where there is none."""
-    return _BY_KIND.get((ref.api_version.rpartition("/")[0], ref.kind))
+    return _BY_KIND.get((ref.group, ref.kind))
 
 
 def row_of(workload: Workload) -> Kind | None:
@@ -62,7 +62,7 @@ def stopped_by(workload: Workload) -> tuple[ObjectRef, Kind] | None:
     """The object that is changed to stop a workload, itself or its lever, and its row; None where no way is known."""
     ref, row = workload.ref, row_of(workload)
     if workload.lever is not None:
-        ref, row = workload.lever, _LEVERS[workload.lever.api_version.rpartition("/")[0], workload.lever.kind]
+        ref, row = workload.lever, _LEVERS[workload.lever.group, workload.lever.kind]
     return (ref, row) if row is not None else None
 
 

@@ -34,6 +34,10 @@ class OwnerReference(msgspec.Struct, rename="camel"):
         """The API group; empty for the core group."""
         return self.api_version.rpartition("/")[0]
 
+    def ref(self, namespace: str) -> ObjectRef:
+        """The reference to the owner of an object in this namespace."""
+        return ObjectRef(self.api_version, self.kind, namespace, self.name, self.uid)
+
 
 class ObjectMeta(msgspec.Struct, rename="camel"):
     """metav1.ObjectMeta."""
@@ -178,11 +182,34 @@ class PodObject(msgspec.Struct):
 
 
 class LabelSelectorRequirement(msgspec.Struct):
-    """metav1.LabelSelectorRequirement."""
+    """metav1.LabelSelectorRequirement, and corev1.NodeSelectorRequirement with Gt and Lt."""
 
     key: str
     operator: str
     values: list[str] | None = None
+
+    def holds(self, labels: Mapping[str, str]) -> bool | None:
+        """Whether an object with these labels matches; None if the operator is unknown."""
+        value, values = labels.get(self.key), self.values or []
+        match self.operator:
+            case "In":
+                return value in values
+            case "NotIn":
+                return value not in values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case "Gt" | "Lt":
+                return _is_beyond(value, values, self.operator)
+            case _:
+                return None
+
+
+def _is_beyond(value: str | None, limits: list[str], operator: str) -> bool:
+    if value is None or not limits or not (value.isdecimal() and limits[0].isdecimal()):
+        return False
+    return int(value) > int(limits[0]) if operator == "Gt" else int(value) < int(limits[0])
 
 
 class LabelSelector(msgspec.Struct, rename="camel"):
@@ -192,26 +219,10 @@ class LabelSelector(msgspec.Struct, rename="camel"):
     match_expressions: list[LabelSelectorRequirement] | None = None
 
     def selects(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels matches."""
+        """Whether an object with these labels matches; an unknown operator does: a budget may cover the pod."""
         return all(labels.get(key) == value for key, value in (self.match_labels or {}).items()) and all(
-            _holds(requirement, labels) for requirement in self.match_expressions or []
+            requirement.holds(labels) is not False for requirement in self.match_expressions or []
         )
-
-
-def _holds(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool:
-    value = labels.get(requirement.key)
-    match requirement.operator:
-        case "In":
-            return value in (requirement.values or [])
-        case "NotIn":
-            return value not in (requirement.values or [])
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case _:
-            # An unknown operator: assume that the budget covers the pod.
-            return True
 
 
 class DisruptionBudgetSpec(msgspec.Struct):

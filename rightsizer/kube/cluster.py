@@ -22,13 +22,7 @@ from kubernetes import client
 from kubernetes.config import ConfigException, incluster_config, kube_config
 
 from rightsizer.config import FIELD_MANAGER, ClusterSettings
-from rightsizer.errors import (
-    ClusterError,
-    ClusterUnreachable,
-    ConfigurationError,
-    RequestRefused,
-    Throttled,
-)
+from rightsizer.errors import ClusterError, ClusterUnreachable, ConfigurationError, RequestRefused, Throttled
 
 log = logging.getLogger(__name__)
 

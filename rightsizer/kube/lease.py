@@ -56,7 +56,11 @@ class Lease:
         namespace: The state namespace.
         identity: Unique name of this process.
         monotonic: Seconds of a clock that never goes back.
-        clock: The current time, aware, for the timestamps in the Lease.
+        clock: The current time, for the timestamps in the Lease.
+
+    Attributes:
+        renewed_at: When this process last saw the other holder acquire or renew it; monotonic seconds.
+        cycle_seen_at: When it last saw that another holder completed a cycle; monotonic seconds, -inf if never.
     """
 
     def __init__(
@@ -75,10 +79,11 @@ class Lease:
         self._monotonic = monotonic
         self._clock = clock
         self._held_until = float("-inf")
-        self._last_renewal: tuple[object, float] = (None, 0.0)
+        self._last_renewal: object = None
+        self.renewed_at = 0.0
         self._duration_s = LEASE_DURATION_S
         self._last_cycle: str | None = None
-        self._cycle_seen_at = float("-inf")
+        self.cycle_seen_at = float("-inf")
         self._cycles = 0
         self.holder = ""
 
@@ -88,19 +93,9 @@ class Lease:
         return self._monotonic() < self._held_until
 
     @property
-    def renewed_at(self) -> float:
-        """When this process last saw the other holder acquire or renew it; monotonic seconds."""
-        return self._last_renewal[1]
-
-    @property
     def expires_in_s(self) -> float:
         """Seconds until the other holder's Lease expires without a renewal."""
-        return max(self._last_renewal[1] + self._duration_s - self._monotonic(), 0.0)
-
-    @property
-    def cycle_seen_at(self) -> float:
-        """When this process last saw that another holder completed a cycle; monotonic seconds, -inf if never."""
-        return self._cycle_seen_at
+        return max(self.renewed_at + self._duration_s - self._monotonic(), 0.0)
 
     def record_cycle(self) -> None:
         """Tell waiting processes, with the next renewal, that a cycle completed."""
@@ -179,16 +174,16 @@ class Lease:
         if last.startswith(f"{self._identity} ") or self.holder == self._identity:
             return
         if last and self._last_cycle is not None and last != self._last_cycle:
-            self._cycle_seen_at = now
+            self.cycle_seen_at = now
         if last or self._last_cycle is None:
             self._last_cycle = last
 
     def _has_expired(self, found: _LeaseObject, now: float) -> bool:
         mark = (found.spec.holder_identity, found.spec.renew_time, found.metadata.resource_version)
-        if self._last_renewal[0] != mark:
-            self._last_renewal = (mark, now)
+        if self._last_renewal != mark:
+            self._last_renewal, self.renewed_at = mark, now
         self._duration_s = min(found.spec.lease_duration_seconds or LEASE_DURATION_S, _MAX_DURATION_S)
-        return now - self._last_renewal[1] > self._duration_s
+        return now - self.renewed_at > self._duration_s
 
     def _write(self, found: _LeaseObject | None) -> None:
         stamp = self._clock().astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

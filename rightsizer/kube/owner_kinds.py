@@ -29,6 +29,11 @@ class OwnerKind:
     starts_others: bool = False
 
     @property
+    def resource(self) -> str:
+        """As kubectl takes it, such as jobs.batch."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
     def api_version(self) -> str:
         """The best API version."""
         return f"{self.group}/{self.versions[0]}" if self.group else self.versions[0]
@@ -40,6 +45,7 @@ _RUN_POLICY = ("spec", "runPolicy", "suspend")
 _MIN_SCALE = ("spec", "template", "metadata", "annotations", "autoscaling.knative.dev/min-scale")
 _LLM = ("v1alpha2", "v1alpha1")
 _SPARK = "sparkoperator.k8s.io"
+_SCHEDULED = "ScheduledSparkApplication"
 
 KUEUE = OwnerKind("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "Workload", "workloads")
 KEDA = OwnerKind("keda.sh", ("v1alpha1",), "ScaledObject", "scaledobjects")
@@ -82,14 +88,7 @@ OWNERS = (
     OwnerKind("batch.volcano.sh", ("v1alpha1",), "Job", "jobs"),
     OwnerKind("workload.codeflare.dev", ("v1beta2",), "AppWrapper", "appwrappers", _SUSPEND),
     OwnerKind(_SPARK, ("v1beta2",), "SparkApplication", "sparkapplications", _SUSPEND),
-    OwnerKind(
-        _SPARK,
-        ("v1beta2",),
-        "ScheduledSparkApplication",
-        "scheduledsparkapplications",
-        _SUSPEND,
-        starts_others=True,
-    ),
+    OwnerKind(_SPARK, ("v1beta2",), _SCHEDULED, f"{_SCHEDULED.lower()}s", _SUSPEND, starts_others=True),
     OwnerKind("keda.sh", ("v1alpha1",), "ScaledJob", "scaledjobs", starts_others=True),
 )
 
@@ -163,24 +162,18 @@ def owner_chain(
 
 def unread_owner(owner: OwnerReference, namespace: str) -> ObjectSummary:
     """An owner of which only the owner reference is known."""
-    ref = ObjectRef(owner.api_version, owner.kind, namespace, owner.name, owner.uid)
-    metadata = ObjectMeta(name=owner.name, namespace=namespace, uid=owner.uid)
-    return ObjectSummary(ref, metadata, is_read=False)
+    return ObjectSummary(owner.ref(namespace), ObjectMeta(owner.name, namespace, owner.uid), is_read=False)
 
 
 def owner_key(owner: OwnerReference, namespace: str) -> str:
     """The key of an owner: its UID, or its name if it has none, as in hand-written files."""
-    return owner.uid or _named(owner.group, owner.kind, namespace, owner.name)
+    return owner.uid or f"{owner.kind}.{owner.group}/{namespace}/{owner.name}"
 
 
 def object_key(item: ObjectSummary) -> str:
     """The same key for an object."""
     ref = item.ref
-    return ref.uid or _named(ref.api_version.rpartition("/")[0], ref.kind, ref.namespace, ref.name)
-
-
-def _named(group: str, kind: str, namespace: str, name: str) -> str:
-    return f"{kind}.{group}/{namespace}/{name}"
+    return ref.uid or f"{ref.kind}.{ref.group}/{ref.namespace}/{ref.name}"
 
 
 def missing_owners(

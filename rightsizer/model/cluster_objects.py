@@ -16,10 +16,14 @@ class ObjectRef:
     uid: str = ""
 
     @property
+    def group(self) -> str:
+        """The API group; empty for the core group."""
+        return self.api_version.rpartition("/")[0]
+
+    @property
     def full_kind(self) -> str:
         """The kind with its API group, such as Deployment.apps."""
-        group = self.api_version.rpartition("/")[0]
-        return f"{self.kind}.{group}" if group else self.kind
+        return f"{self.kind}.{self.group}" if self.group else self.kind
 
     def __str__(self) -> str:
         """As kubectl and our own commands take it: namespace/Kind/name."""
