@@ -11,7 +11,7 @@ from rightsizer.cli.connection import cluster_settings, prometheus_settings, sig
 from rightsizer.cli.options import wants_colour
 from rightsizer.cli.plan_session import utc_now
 from rightsizer.doctor.diagnosis import Status, document, text
-from rightsizer.doctor.examination import Inquiry, ask, diagnose
+from rightsizer.doctor.examination import FactSources, collect_facts, diagnose
 from rightsizer.doctor.rights import roles
 from rightsizer.guardrails.rbac import Enabled
 from rightsizer.kube.cluster import Cluster
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.roles:
         sys.stdout.write(yaml.safe_dump_all(roles(arguments.state_namespace), sort_keys=False))
         return 0
-    found = list(diagnose(ask(_inquiry(arguments))))
+    found = list(diagnose(collect_facts(_fact_sources(arguments))))
     if arguments.output == "table":
         sys.stdout.write(text(found, colour=wants_colour(arguments, sys.stdout)))
     else:
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if any(one.status is Status.ERROR for _, _, one in found) else 0
 
 
-def _inquiry(arguments: argparse.Namespace) -> Inquiry:
+def _fact_sources(arguments: argparse.Namespace) -> FactSources:
     """Whom to ask.
 
     Raises:
@@ -50,7 +50,7 @@ def _inquiry(arguments: argparse.Namespace) -> Inquiry:
         return load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
 
     terms = signal_terms(arguments, settings.labels)
-    return Inquiry(
+    return FactSources(
         cluster=cluster,
         prometheus=prometheus,
         is_named=settings.url is not None,

@@ -239,26 +239,26 @@ _ROLE = "; also bind the Role of that name in namespace {own}"
 _GRANT = "gpu-rightsizer doctor --roles | kubectl apply -f -"
 
 ALLOWED = Message(Status.OK, "all {count} required rights are granted")
-MAY_NOT_READ = Message(Status.ERROR, "plan fails: not allowed to {missing}", _BIND, _GRANT)
-MAY_NOT_LOOK = Message(
+PLAN_FORBIDDEN = Message(Status.ERROR, "plan fails: not allowed to {missing}", _BIND, _GRANT)
+DISCOVERY_FORBIDDEN = Message(
     Status.WARNING,
     "plan cannot find Prometheus by itself: not allowed to {missing}",
     "set --prometheus-url, or " + _BIND,
     _GRANT,
 )
-MAY_NOT_CHANGE = Message(
+APPLY_FORBIDDEN = Message(
     Status.WARNING, "apply fails: not allowed to {missing}; plan is not affected", _BIND + _ROLE, _GRANT
 )
-MAY_NOT_RESTORE = Message(
+UNDO_FORBIDDEN = Message(
     Status.WARNING, "undo fails: not allowed to {missing}; plan is not affected", _BIND + _ROLE, _GRANT
 )
-NOT_TOLD = Message(
+RIGHTS_UNKNOWN = Message(
     Status.UNKNOWN,
     "unknown: {why}",
     "if Forbidden: grant the account create on selfsubjectaccessreviews, as the ClusterRole system:basic-user does",
     "kubectl auth can-i create selfsubjectaccessreviews.authorization.k8s.io",
 )
-DOES_WITHOUT = Message(
+LIMITED = Message(
     Status.WARNING, "{command} is limited, because it is not allowed to {missing}: {cost}", _BIND, _GRANT
 )
 """For rights without which a command still runs."""
@@ -266,8 +266,8 @@ DOES_WITHOUT = Message(
 
 def _may(facts: Facts, *, command: Command, refusal: Message) -> Iterator[Diagnosis]:
     allowed = facts.allowed
-    if isinstance(allowed, Failure) and not allowed.told:
-        yield NOT_TOLD(why=allowed.words)
+    if isinstance(allowed, Failure) and not allowed.summary:
+        yield RIGHTS_UNKNOWN(why=allowed.words)
         return
     allowed = known(allowed)
     is_spared = (
@@ -280,7 +280,7 @@ def _may(facts: Facts, *, command: Command, refusal: Message) -> Iterator[Diagno
         yield refusal(**named, missing=_words(required))
     if optional := [right for right in missing if right.cost]:
         costs = dict.fromkeys(right.cost for right in optional)
-        yield DOES_WITHOUT(**named, missing=_words(optional), cost=some(costs, 2))
+        yield LIMITED(**named, missing=_words(optional), cost=some(costs, 2))
     if not missing:
         yield ALLOWED(**named, count=len(rights))
 
@@ -295,16 +295,16 @@ def _words(rights: Iterable[Right]) -> str:
 
 def _check(command: Command, about: str, refusal: Message) -> Check:
     judge = functools.partial(_may, command=command, refusal=refusal)
-    limited = (DOES_WITHOUT,) if any(right.cost for right in needed(RIGHTS, command)) else ()
-    return Check(command.value, about, judge, (ALLOWED, refusal, NOT_TOLD, *limited))
+    limited = (LIMITED,) if any(right.cost for right in needed(RIGHTS, command)) else ()
+    return Check(command.value, about, judge, (ALLOWED, refusal, RIGHTS_UNKNOWN, *limited))
 
 
 PERMISSIONS = Family(
     "permissions",
     (
-        _check(Command.PLAN, "What `plan` reads.", MAY_NOT_READ),
-        _check(Command.DISCOVERY, "What it reads to find a Prometheus.", MAY_NOT_LOOK),
-        _check(Command.APPLY, "What `apply` reads and writes.", MAY_NOT_CHANGE),
-        _check(Command.UNDO, "What `undo` reads and writes.", MAY_NOT_RESTORE),
+        _check(Command.PLAN, "What `plan` reads.", PLAN_FORBIDDEN),
+        _check(Command.DISCOVERY, "What it reads to find a Prometheus.", DISCOVERY_FORBIDDEN),
+        _check(Command.APPLY, "What `apply` reads and writes.", APPLY_FORBIDDEN),
+        _check(Command.UNDO, "What `undo` reads and writes.", UNDO_FORBIDDEN),
     ),
 )

@@ -39,14 +39,14 @@ MATCHES_NOTHING = Message(
     "gpu-rightsizer policy explain --policy FILE NAMESPACE/KIND/NAME",
 )
 
-SPACIOUS = Message(Status.OK, "every budget allows changes")
+BUDGETS_ALLOW = Message(Status.OK, "every budget allows changes")
 NOT_USED = Message(Status.OK, "no rule enforces, so no budget is used")
-SHUT = Message(
+BUDGET_ZERO = Message(
     Status.WARNING,
     "budget {title} is {amount}: apply changes nothing that it covers",
     "raise or remove it, or use mode: advise in the rules",
 )
-TIGHT = Message(
+BUDGET_TOO_SMALL = Message(
     Status.WARNING,
     "budget {title} allows {gpus}, but the smallest enforced workload holds {least}: apply stops none",
     "set gpus: {least} or more, or a larger share",
@@ -63,7 +63,7 @@ FAR_OFF = Message(
 FAR = datetime.timedelta(days=31)
 
 
-def _book(facts: Facts) -> PolicyEvaluator:
+def _evaluator(facts: Facts) -> PolicyEvaluator:
     loaded = known(facts.policy)
     return PolicyEvaluator(loaded.policy, known(facts.fleet), at=facts.at, own=facts.own)
 
@@ -80,7 +80,7 @@ def _file(facts: Facts) -> Iterator[Diagnosis]:
 
 def _classes(facts: Facts) -> Iterator[Diagnosis]:
     loaded, fleet = known(facts.policy), known(facts.fleet)
-    problems = list(class_problems(_book(facts)))
+    problems = list(class_problems(_evaluator(facts)))
     try:
         require_classes(loaded, fleet.classes.keys())
     except PolicyError as error:
@@ -94,7 +94,7 @@ def _classes(facts: Facts) -> Iterator[Diagnosis]:
 
 
 def _rules(facts: Facts) -> Iterator[Diagnosis]:
-    rows = Concerned(_book(facts)).rows
+    rows = Concerned(_evaluator(facts)).rows
     idle = [name for name, _, workloads, _ in rows if not workloads]
     if any(workloads for _, _, workloads, _ in rows):
         yield MATCHES(rows=some((f"{name} {workloads}" for name, _, workloads, _ in rows if workloads), 6))
@@ -103,26 +103,26 @@ def _rules(facts: Facts) -> Iterator[Diagnosis]:
 
 
 def _budgets(facts: Facts) -> Iterator[Diagnosis]:
-    book = _book(facts)
+    book = _evaluator(facts)
     enforced = [one for one in book.fleet.workloads if one.gpus and book.evaluate(one).mode is Mode.ENFORCE]
     if not any(rule.mode is Mode.ENFORCE for rule in book.policy.rules):
         yield NOT_USED()
         return
     held = sum(workload.gpus for workload in book.fleet.workloads)
     least = min((workload.gpus for workload in enforced), default=0)
-    found = [one for budget in book.policy.budgets for one in _against(budget, held, least)]
-    yield from found or [SPACIOUS()]
+    found = [one for budget in book.policy.budgets for one in _budget_problems(budget, held, least)]
+    yield from found or [BUDGETS_ALLOW()]
 
 
-def _against(budget: Budget, held: int, least: int) -> Iterator[Diagnosis]:
+def _budget_problems(budget: Budget, held: int, least: int) -> Iterator[Diagnosis]:
     """Problems of a budget; for a budget per namespace or owner, only problems that all of them have."""
     if budget.workloads == 0 or budget.gpus == 0:
         amount = "workloads: 0" if budget.workloads == 0 else "gpus: 0"
-        yield SHUT(title=budget.title, amount=amount)
+        yield BUDGET_ZERO(title=budget.title, amount=amount)
         return
     gpus = budget.gpus_of(held) if budget.scope is BudgetScope.CLUSTER else budget.gpus
     if gpus is not None and gpus < least:
-        yield TIGHT(title=budget.title, gpus=count(gpus), least=least)
+        yield BUDGET_TOO_SMALL(title=budget.title, gpus=count(gpus), least=least)
 
 
 def _calendar(facts: Facts) -> Iterator[Diagnosis]:
@@ -149,7 +149,12 @@ FAMILY = Family(
             (CLASSES, NO_CLASS, CLASS_PROBLEM),
         ),
         Check("rules", "Workloads that each rule matches.", _rules, (MATCHES, MATCHES_NOTHING)),
-        Check("budgets", "Budgets that prevent every change.", _budgets, (SPACIOUS, NOT_USED, SHUT, TIGHT)),
+        Check(
+            "budgets",
+            "Budgets that prevent every change.",
+            _budgets,
+            (BUDGETS_ALLOW, NOT_USED, BUDGET_ZERO, BUDGET_TOO_SMALL),
+        ),
         Check("calendar", "Maintenance windows and freezes.", _calendar, (OPEN, CLOSED, FAR_OFF)),
     ),
 )

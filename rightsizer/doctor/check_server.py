@@ -147,7 +147,7 @@ def _reachable(facts: Facts) -> Iterator[Diagnosis]:
 
 def _clock(facts: Facts) -> Iterator[Diagnosis]:
     server = known(facts.server)
-    skew_s = (server.now - server.ours).total_seconds()
+    skew_s = (server.now - server.local).total_seconds()
     direction = "ahead of" if skew_s > 0 else "behind"
     # A difference within the round trip and whole seconds is ignored.
     if abs(skew_s) <= TOLERATED_S + server.took_s:
@@ -226,7 +226,7 @@ def _interval(facts: Facts) -> Iterator[Diagnosis]:
         yield DENSE(interval=interval)
 
 
-def meant(span: datetime.timedelta, samples: float) -> float:
+def scrape_interval_s(span: datetime.timedelta, samples: float) -> float:
     """The likely scrape interval in seconds, given the samples in a span: one more or less, depending on its start."""
     span_s = span.total_seconds()
     least_s, most_s = span_s / (samples + 1), span_s / (samples - 1)

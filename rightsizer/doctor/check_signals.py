@@ -64,7 +64,7 @@ NO_MEMORY = Message(
     "memory in use is not measured: oversized-gpu is not detected, and idle does not show held memory",
     "add {metric} to the exporter's metrics (dcgm-exporter: -f FILE)",
 )
-MIG_IN_THE_DARK = Message(
+MIG_UNMEASURED = Message(
     Status.WARNING,
     "{devices} cannot be judged: no utilization metric",
     "on Hopper and later run gpu-exporter, or add DCGM_FI_PROF_GR_ENGINE_ACTIVE to dcgm-exporter; before "
@@ -159,7 +159,7 @@ def _mig(facts: Facts) -> Iterator[Diagnosis]:
         if one.device.instance and one.activity_mean is None and not one.invalid
     ]
     if dark:
-        yield MIG_IN_THE_DARK(devices=count(len(dark), "MIG instance"))
+        yield MIG_UNMEASURED(devices=count(len(dark), "MIG instance"))
     else:
         yield MIG_MEASURED()
 
@@ -225,7 +225,7 @@ FAMILY = Family(
             _quantities,
             (ALL_MEASURED, NO_ACTIVITY, NO_SECOND, NO_TRAFFIC, NO_POWER, NO_MEMORY),
         ),
-        Check("mig", "MIG instances without utilization metrics.", _mig, (MIG_MEASURED, MIG_IN_THE_DARK)),
+        Check("mig", "MIG instances without utilization metrics.", _mig, (MIG_MEASURED, MIG_UNMEASURED)),
         Check("copies", "Devices with several series.", _copies, (ONCE, TWINS, TWICE)),
         Check("agreement", "Sources that contradict each other.", _agreement, (AGREE, DISAGREE)),
         Check("values", "Impossible values.", _values, (VALID, INVALID)),

@@ -21,12 +21,12 @@ class Failure:
     """Why a fact is unknown, in one sentence.
 
     Attributes:
-        told: What checks that need the fact say, if another check reports the failure itself.
+        summary: What checks that need the fact say, if another check reports the failure itself.
         is_unnamed: No Prometheus is named, and none, or more than one, was found.
     """
 
     words: str
-    told: str = ""
+    summary: str = ""
     is_unnamed: bool = False
 
 
@@ -36,7 +36,7 @@ class Server:
 
     Attributes:
         now: Its clock.
-        ours: The local clock, half-way between request and response.
+        local: The local clock, half-way between request and response.
         took_s: Seconds between request and response.
         build: Its `buildinfo`.
         flags: Its command line.
@@ -44,7 +44,7 @@ class Server:
 
     where: str
     now: datetime.datetime
-    ours: datetime.datetime
+    local: datetime.datetime
     took_s: float
     build: Mapping[str, Any] | Failure
     flags: Mapping[str, Any] | Failure
@@ -84,7 +84,7 @@ class Recorded:
     early: frozenset[tuple[str, str]]
 
 
-NO_SERVER = Failure("", told="no Prometheus answers")
+NO_SERVER = Failure("", summary="no Prometheus answers")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class NotKnown(Exception):  # noqa: N818 - becomes a diagnosis, not an error
     """A check needs an unknown fact."""
 
     def __init__(self, failure: Failure) -> None:
-        self.diagnosis = FOLLOWS(why=failure.told) if failure.told else FAILED(why=failure.words)
+        self.diagnosis = FOLLOWS(why=failure.summary) if failure.summary else FAILED(why=failure.words)
         super().__init__(failure.words)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TypeVar
 
 from rightsizer.doctor import check_cluster, check_policy, check_server, check_signals
-from rightsizer.doctor.check_server import meant, spans
+from rightsizer.doctor.check_server import scrape_interval_s, spans
 from rightsizer.doctor.diagnosis import (
     NO_SERVER,
     Check,
@@ -58,7 +58,7 @@ _RECORDS = '__name__=~"gpu_rightsizer:.*5m"'
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Inquiry:
+class FactSources:
     """How to connect, and what the flags say.
 
     Attributes:
@@ -78,33 +78,33 @@ class Inquiry:
     clock: Callable[[], datetime.datetime]
 
 
-def ask(inquiry: Inquiry) -> Facts:
+def collect_facts(sources: FactSources) -> Facts:
     """All facts that can be known."""
-    cluster = attempt(inquiry.cluster)
+    cluster = attempt(sources.cluster)
     fleet = then(cluster, lambda found: build_fleet(read_cluster(found, RECORDABLE_KINDS)))
-    policy = told(attempt(inquiry.policy), NO_POLICY)
+    policy = summarized(attempt(sources.policy), NO_POLICY)
     facts = Facts(
-        at=inquiry.clock(),
-        own=inquiry.own,
-        max_samples=inquiry.terms.max_samples,
+        at=sources.clock(),
+        own=sources.own,
+        max_samples=sources.terms.max_samples,
         host=then(cluster, lambda found: found.host),
         policy=policy,
-        evicts=isinstance(policy, Failure) or inquiry.evicts(policy.policy),
-        fleet=told(fleet, NO_FLEET),
-        allowed=then(told(cluster, NO_FLEET), lambda found: _allowed(found, inquiry.own)),
+        evicts=isinstance(policy, Failure) or sources.evicts(policy.policy),
+        fleet=summarized(fleet, NO_FLEET),
+        allowed=then(summarized(cluster, NO_FLEET), lambda found: _allowed(found, sources.own)),
     )
-    if isinstance(cluster, Failure) and not inquiry.is_named:
+    if isinstance(cluster, Failure) and not sources.is_named:
         words = "no URL is set, and without a cluster none can be found"
-        return dataclasses.replace(facts, server=Failure(words, NO_SERVER.told, is_unnamed=True))
-    prometheus = attempt(inquiry.prometheus)
+        return dataclasses.replace(facts, server=Failure(words, NO_SERVER.summary, is_unnamed=True))
+    prometheus = attempt(sources.prometheus)
     if isinstance(prometheus, Failure):
-        failure = Failure(prometheus.words, NO_SERVER.told, is_unnamed=not inquiry.is_named)
+        failure = Failure(prometheus.words, NO_SERVER.summary, is_unnamed=not sources.is_named)
         return dataclasses.replace(facts, server=failure)
-    server = told(attempt(lambda: _server(prometheus, inquiry.clock)), NO_SERVER.told)
+    server = summarized(attempt(lambda: _server(prometheus, sources.clock)), NO_SERVER.summary)
     facts = dataclasses.replace(facts, server=server)
     if isinstance(server, Failure):
         return facts
-    return _with_metrics(facts, prometheus, inquiry.terms, server.now)
+    return _with_metrics(facts, prometheus, sources.terms, server.now)
 
 
 def attempt(question: Callable[[], T]) -> T | Failure:
@@ -120,9 +120,9 @@ def then(fact: T | Failure, question: Callable[[T], U]) -> U | Failure:
     return fact if isinstance(fact, Failure) else attempt(lambda: question(fact))
 
 
-def told(fact: T | Failure, words: str) -> T | Failure:
+def summarized(fact: T | Failure, words: str) -> T | Failure:
     """The fact; a failure that one check reports, with the words of the other checks that need the fact."""
-    return dataclasses.replace(fact, told=words) if isinstance(fact, Failure) else fact
+    return dataclasses.replace(fact, summary=words) if isinstance(fact, Failure) else fact
 
 
 def _allowed(cluster: Cluster, own: str) -> dict[Right, bool]:
@@ -141,7 +141,7 @@ def _server(prometheus: Prometheus, clock: Callable[[], datetime.datetime]) -> S
     return Server(
         where=prometheus.where,
         now=now,
-        ours=before + datetime.timedelta(seconds=took_s / 2),
+        local=before + datetime.timedelta(seconds=took_s / 2),
         took_s=took_s,
         build=attempt(lambda: prometheus.status("buildinfo")),
         flags=attempt(lambda: prometheus.status("flags")),
@@ -154,7 +154,7 @@ def _with_metrics(
     held = frozenset() if isinstance(facts.fleet, Failure) else _held(facts.fleet)
     windows, history = spans(facts)
     longest = windows[-1]
-    querier = told(attempt(lambda: detect_source(prometheus, settings, at=at, pods=held)), NO_SOURCE)
+    querier = summarized(attempt(lambda: detect_source(prometheus, settings, at=at, pods=held)), NO_SOURCE)
     return dataclasses.replace(
         facts,
         source=then(querier, lambda found: _source(found, at)),
@@ -174,7 +174,7 @@ def _interval_s(querier: SourceQuerier, at: datetime.datetime) -> float:
         answers = (querier.prometheus.query(f"max({counted})", at) for counted in counts)
         samples = max((one.value for answer in answers for one in answer), default=0.0)
         if samples >= ENOUGH:
-            return meant(span, samples)
+            return scrape_interval_s(span, samples)
     raise EvidenceIncomplete(f"there are fewer than {ENOUGH} samples of any GPU in the last {SPANS[-1]}")
 
 

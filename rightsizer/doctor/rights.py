@@ -10,7 +10,7 @@ from typing import Any
 
 from rightsizer.changes import memory
 from rightsizer.execute import control_state
-from rightsizer.inventory.gpu_requests import DRA_GROUP
+from rightsizer.inventory.gpu_requests import CLAIMS
 from rightsizer.inventory.managers import AUTOSCALERS
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.core import POD
@@ -106,7 +106,7 @@ def _table() -> Iterator[Right]:
         "get", "apiextensions.k8s.io", "customresourcedefinitions", (*_READ, *UNDO, *HISTORY), cost=cost
     )
     cost = "GPUs held through ResourceClaims are not counted"
-    yield Right("list", DRA_GROUP, "resourceclaims", _READ, cost=cost)
+    yield Right("list", CLAIMS.group, CLAIMS.plural, _READ, cost=cost)
     yield Right("list", "", "services", (Command.DISCOVERY,))
     yield Right("get", "", "services/proxy", (Command.DISCOVERY,))
     yield from _writes()

@@ -6,10 +6,9 @@ counts as recent.
 
 import dataclasses
 import datetime
-import http
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from rightsizer.errors import EvidenceIncomplete, RequestRefused
+from rightsizer.errors import EvidenceIncomplete
 from rightsizer.inventory.cluster_reader import read_cluster
 from rightsizer.inventory.stranded_gpus import is_unschedulable
 from rightsizer.inventory.workload_builder import build_fleet
@@ -95,13 +94,8 @@ def any_pending(pods: Sequence[ObjectRef], cluster: Cluster) -> bool:
         ClusterError: It could not be found out.
     """
     for ref in pods:
-        try:
-            item = cluster.get(f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}", PodObject)
-        except RequestRefused as refused:
-            if refused.code != http.HTTPStatus.NOT_FOUND:
-                raise
-            continue
-        if item.metadata.uid == ref.uid and is_unschedulable(item):
+        item = cluster.find(f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}", PodObject)
+        if item is not None and item.metadata.uid == ref.uid and is_unschedulable(item):
             return True
     return False
 

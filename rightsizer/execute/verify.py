@@ -5,11 +5,10 @@ out of memory later.
 """
 
 import dataclasses
-import http
 import logging
 from collections.abc import Iterator, Sequence
 
-from rightsizer.errors import ClusterError, RequestRefused
+from rightsizer.errors import ClusterError
 from rightsizer.execute.completion import complete
 from rightsizer.execute.run_context import PAUSE_S, Deadline, RunContext, log_cluster_error
 from rightsizer.execute.watch_health import awaits_confirmation, check_health, read_recorded_object, roll_back
@@ -167,13 +166,7 @@ _OF_ONE_VERSION = frozenset(
 
 
 def _is_gone(node: str, context: RunContext) -> bool:
-    try:
-        context.cluster.get(f"/api/v1/nodes/{node}", Metadata)
-    except RequestRefused as refused:
-        if refused.code != http.HTTPStatus.NOT_FOUND:
-            raise
-        return True
-    return False
+    return context.cluster.find(f"/api/v1/nodes/{node}", Metadata) is None
 
 
 def _newcomers(node: str, fleet: Fleet, context: RunContext) -> list[Pod]:

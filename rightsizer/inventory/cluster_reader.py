@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from rightsizer.changes.annotations import MANIFEST_LABEL
 from rightsizer.errors import ConfigurationError
 from rightsizer.inventory.gpu_requests import (
-    DRA_GROUP,
-    DRA_VERSIONS,
+    CLAIMS,
     Claim,
     ClaimObject,
     ResourceTable,
@@ -127,22 +126,21 @@ class _ClusterReader(OptionalLister):
             return self.cluster.reduce("/api/v1/nodes", NodeObject, start, add=NodeTable.add)
         table = start()
         for name in sorted(named):
-            item = self.one(f"/api/v1/nodes/{name}", NodeObject)
+            item = self.cluster.find(f"/api/v1/nodes/{name}", NodeObject)
             table.add([item] if item else [])
         return table
 
     def namespaces(self, namespace: str | None) -> list[ObjectMeta]:
         """All namespaces, or the one."""
+        path = "/api/v1/namespaces"
         if namespace:
-            items = [self.cluster.get(f"/api/v1/namespaces/{namespace}", Metadata)]
-        else:
-            items = self.cluster.list_all("/api/v1/namespaces", Metadata, metadata_only=True)
-        return [item.metadata for item in items]
+            return [self.cluster.get(f"{path}/{namespace}", Metadata).metadata]
+        return [item.metadata for item in self.cluster.list_all(path, Metadata, metadata_only=True)]
 
     def claims(self, pods: Sequence[GpuPod]) -> Iterator[tuple[tuple[str, str], Claim]]:
         """The ResourceClaims that pods use."""
         used = {(one.pod.ref.namespace, name) for one in pods for name in one.claims}
-        paths = self.paths(DRA_GROUP, DRA_VERSIONS, "resourceclaims") if used else ()
+        paths = self.paths(CLAIMS) if used else ()
         for item in self.all(paths, ClaimObject):
             key = (item.metadata.namespace, item.metadata.name)
             if key in used:
@@ -151,7 +149,7 @@ class _ClusterReader(OptionalLister):
     def autoscalers(self) -> Iterator[Autoscaler]:
         """Autoscalers of every kind that the cluster serves."""
         for row in AUTOSCALERS:
-            for item in self.all(self.paths(row.group, row.versions, row.plural), AutoscalerObject):
+            for item in self.all(self.paths(row), AutoscalerObject):
                 found = autoscaler_of(row.kind, item)
                 if found is not None:
                     yield found
@@ -168,7 +166,7 @@ class _ClusterReader(OptionalLister):
             ]
 
         nothing: list[ObjectSummary] = []
-        return self.first_served(self.paths(KUEUE.group, KUEUE.versions, KUEUE.plural), ask, nothing)
+        return self.first_served(self.paths(KUEUE), ask, nothing)
 
     def quotas(self) -> Iterator[Quota]:
         """ResourceQuotas for GPUs."""

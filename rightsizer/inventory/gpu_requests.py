@@ -20,6 +20,7 @@ import msgspec
 from kubernetes.utils.quantity import parse_quantity
 
 from rightsizer.kube.api_objects import Container, ObjectMeta, PodObject
+from rightsizer.kube.owner_kinds import OwnerKind
 
 Amounts = Mapping[str, str | int]
 
@@ -274,8 +275,7 @@ def _whole(amount: str | int) -> int | None:
 
 # --- ResourceClaims
 
-DRA_GROUP = "resource.k8s.io"
-DRA_VERSIONS = ("v1", "v1beta2", "v1beta1")
+CLAIMS = OwnerKind("resource.k8s.io", ("v1", "v1beta2", "v1beta1"), "ResourceClaim", "resourceclaims")
 _DRIVERS = frozenset({"gpu.nvidia.com"})
 
 

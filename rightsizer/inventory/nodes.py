@@ -234,7 +234,7 @@ def _number(text: str | None) -> int | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """What a node has besides GPUs and what its pods request of it, in the units of a pod's needs.
+    """What a node has in addition to GPUs, and what its pods request of it, in the units of a pod's needs.
 
     Attributes:
         requested: Also of GPU resources.

@@ -15,7 +15,7 @@ import yaml
 
 from rightsizer.errors import ConfigurationError
 from rightsizer.inventory.cluster_reader import resource_table
-from rightsizer.inventory.gpu_requests import DRA_GROUP, ClaimObject, ResourceTable, claim_of
+from rightsizer.inventory.gpu_requests import CLAIMS, ClaimObject, ResourceTable, claim_of
 from rightsizer.inventory.managers import AUTOSCALERS, AutoscalerObject, autoscaler_of
 from rightsizer.inventory.nodes import NodeObject, NodeTable
 from rightsizer.inventory.owner_reader import OwnerTable
@@ -200,7 +200,7 @@ class _File:
             },
             claims={
                 (item.metadata.namespace, item.metadata.name): claim_of(item, resources)
-                for item in self._all(DRA_GROUP, "ResourceClaim", ClaimObject)
+                for item in self._all(CLAIMS.group, CLAIMS.kind, ClaimObject)
             },
             autoscalers=tuple(
                 found

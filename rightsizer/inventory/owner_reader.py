@@ -64,39 +64,27 @@ class OptionalLister:
         self.scope = scope
         self.problems: list[str] = []
 
-    def paths(
-        self, group: str, versions: Sequence[str], plural: str, *, scope: str | None = None
-    ) -> tuple[str, ...]:
-        """Paths of a collection for those of the versions that the cluster serves, in the order given."""
+    def paths(self, row: OwnerKind, *, scope: str | None = None) -> tuple[str, ...]:
+        """Paths of a collection in those versions that the cluster serves, the best one first."""
         scope = self.scope if scope is None else scope
-        if not group:
-            return (f"/api/v1{scope}/{plural}",)
+        if not row.group:
+            return (f"/api/v1{scope}/{row.plural}",)
         served = self.optional("/apis", self.cluster.served, None)
         # Without permission to list the versions, only the best one can be tried.
-        chosen = versions[:1] if served is None else [one for one in versions if one in served.get(group, ())]
-        return tuple(f"/apis/{group}/{version}{scope}/{plural}" for version in chosen)
+        versions = row.versions[:1] if served is None else served.get(row.group, ())
+        return tuple(
+            f"/apis/{row.group}/{one}{scope}/{row.plural}" for one in row.versions if one in versions
+        )
 
     def all(
         self, paths: Sequence[str], kind: type[T], *, metadata_only: bool = False, label_selector: str = ""
     ) -> list[T]:
         """All objects of an optional collection."""
+        ask = functools.partial(
+            self.cluster.list_all, kind=kind, metadata_only=metadata_only, label_selector=label_selector
+        )
         nothing: list[T] = []
-
-        def ask(path: str) -> list[T]:
-            return self.cluster.list_all(
-                path, kind, metadata_only=metadata_only, label_selector=label_selector
-            )
-
         return self.first_served(paths, ask, nothing)
-
-    def one(self, path: str, kind: type[T]) -> T | None:
-        """One object; None if it does not exist."""
-        try:
-            return self.cluster.get(path, kind)
-        except RequestRefused as refused:
-            if refused.code != http.HTTPStatus.NOT_FOUND:
-                raise
-            return None
 
     def first_served(self, paths: Sequence[str], ask: Callable[[str], T], default: T) -> T:
         """The response at the first path that exists: a group may not serve each kind in each of its versions."""
@@ -130,7 +118,7 @@ class OwnerTable:
 
     Args:
         row: Their kind.
-        version: The API version that is read.
+        version: Their API version.
         keeps: Which objects to keep, by key; objects that gpu-rightsizer changed are always kept.
     """
 
@@ -212,7 +200,7 @@ class OwnerReader:
 
     def _changed(self, row: OwnerKind) -> dict[str, ObjectSummary]:
         """Objects of an optional kind that gpu-rightsizer changed, metadata only."""
-        for path in self._lister.paths(row.group, row.versions, row.plural):
+        for path in self._lister.paths(row):
             try:
                 return self._list_at(path, row, frozenset())
             except RequestRefused as refused:
@@ -279,13 +267,13 @@ class OwnerReader:
         """One object, unless another one has its name by now."""
 
         def ask(path: str) -> dict[str, ObjectSummary]:
-            item = self._lister.one(f"{path}/{owner.name}", OwnerObject)
+            item = self._lister.cluster.find(f"{path}/{owner.name}", OwnerObject)
             table = OwnerTable(row, _version_in(path, row), key.__eq__)
             table.add([item] if item else [])
             return table.found
 
         nothing: dict[str, ObjectSummary] = {}
-        for path in self._lister.paths(row.group, row.versions, row.plural, scope=f"/namespaces/{namespace}"):
+        for path in self._lister.paths(row, scope=f"/namespaces/{namespace}"):
             if row.group in _BUILT_IN:
                 return ask(path)
             if found := self._lister.optional(path, functools.partial(ask, path), nothing):
@@ -293,10 +281,8 @@ class OwnerReader:
         return {}
 
     def _list(self, row: OwnerKind, keys: frozenset[str]) -> dict[str, ObjectSummary]:
-        def ask(path: str) -> dict[str, ObjectSummary]:
-            return self._list_at(path, row, keys)
-
-        paths = self._lister.paths(row.group, row.versions, row.plural)
+        ask = functools.partial(self._list_at, row=row, keys=keys)
+        paths = self._lister.paths(row)
         if paths and row.group in _BUILT_IN:
             return ask(paths[0])
         return self._lister.first_served(paths, ask, {})

@@ -29,7 +29,7 @@ from rightsizer.model import ObjectRef, Pod
 
 
 def needs_of(spec: PodSpec) -> dict[str, int]:
-    """What a pod requests besides GPUs: CPU in thousandths of a core, memory in bytes, and one of "pods"."""
+    """What a pod requests in addition to GPUs: CPU in thousandths of a core, memory in bytes, and one of "pods"."""
     needs = {"pods": 1}
     whole = (spec.resources.requests if spec.resources else None) or {}
     for name in ("cpu", "memory"):

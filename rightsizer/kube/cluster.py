@@ -228,6 +228,15 @@ class Cluster:
         """One object."""
         return self._decode(self._send("GET", path, {}), kind, path)
 
+    def find(self, path: str, kind: type[T]) -> T | None:
+        """One object; None if it does not exist."""
+        try:
+            return self.get(path, kind)
+        except RequestRefused as refused:
+            if refused.code != http.HTTPStatus.NOT_FOUND:
+                raise
+            return None
+
     def is_allowed(self, attributes: Mapping[str, str]) -> bool:
         """Whether this account may do something, by a SelfSubjectAccessReview.
 
@@ -421,7 +430,7 @@ def _configuration(settings: ClusterSettings) -> tuple[client.Configuration, str
 
 
 def _kubeconfig_problem(settings: ClusterSettings) -> str:
-    """What a user can mend in a kubeconfig that the client cannot use; empty if it is something else."""
+    """What a user can fix in a kubeconfig that the client cannot use; empty if it is something else."""
     paths = str(settings.kubeconfig or kube_config.KUBE_CONFIG_DEFAULT_LOCATION)
     document = kube_config.KubeConfigMerger(paths).config.value
     contexts = {one.value["name"]: one.value["context"] for one in document["contexts"]}

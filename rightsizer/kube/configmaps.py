@@ -29,14 +29,7 @@ class _ConfigMapObject(msgspec.Struct):
 
 
 class ConfigMap:
-    """A ConfigMap.
-
-    Args:
-        cluster: The API server.
-        namespace: The state namespace.
-        name: Of the ConfigMap.
-        contents: What it keeps, for messages.
-    """
+    """A ConfigMap in the state namespace; `contents` says in messages what it keeps."""
 
     def __init__(self, cluster: Cluster, namespace: str, name: str, contents: str) -> None:
         self._cluster = cluster
@@ -75,22 +68,16 @@ class ConfigMap:
                 self._write(changes, version)
 
     def _read(self) -> tuple[Texts, str]:
-        try:
-            found = self._cluster.get(f"{self._collection}/{self._name}", _ConfigMapObject)
-        except RequestRefused as refused:
-            if refused.code == http.HTTPStatus.NOT_FOUND:
-                return {}, ""
-            raise
-        return found.data or {}, found.metadata.resource_version
+        found = self._cluster.find(f"{self._collection}/{self._name}", _ConfigMapObject)
+        return (found.data or {}, found.metadata.resource_version) if found else ({}, "")
 
     def _write(self, changes: Changes, version: str) -> None:
         if version:
             body = {"metadata": {"resourceVersion": version}, "data": changes}
             self._cluster.patch(f"{self._collection}/{self._name}", body)
             return
-        metadata = {"name": self._name}
-        made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": changes}
-        self._cluster.create(self._collection, made)
+        head = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": self._name}}
+        self._cluster.create(self._collection, {**head, "data": changes})
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:

@@ -119,12 +119,7 @@ class Lease:
             ClusterError: A request failed.
         """
         began = self._monotonic()
-        try:
-            found = self._cluster.get(f"{self._collection}/{LEASE_NAME}", _LeaseObject)
-        except RequestRefused as refused:
-            if refused.code != http.HTTPStatus.NOT_FOUND:
-                raise
-            found = None
+        found = self._cluster.find(f"{self._collection}/{LEASE_NAME}", _LeaseObject)
         self.holder = (found.spec.holder_identity or "") if found else ""
         self._note_cycle(found, began)
         if (

@@ -1,4 +1,4 @@
-"""Each thing that the doctor can find, by facts alone: how it stands, what is told, and what is to be done."""
+"""Every diagnosis of doctor from facts alone: status, words, remedy."""
 
 import dataclasses
 import datetime
@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from rightsizer.doctor.check_server import meant
+from rightsizer.doctor.check_server import scrape_interval_s
 from rightsizer.doctor.diagnosis import (
     FAILED,
     FOLLOWS,
@@ -59,7 +59,7 @@ def server(**changes: Any) -> Server:
     values: dict[str, Any] = {
         "where": "http://prometheus:9090",
         "now": AT,
-        "ours": AT,
+        "local": AT,
         "took_s": 0.004,
         "build": {"version": "3.7.1", "revision": "x"},
         "flags": {
@@ -139,8 +139,8 @@ def thresholds(**changes: Any) -> LoadedPolicy:
 
 NOTHING = Recorded(RECORDED, frozenset(), frozenset())
 ROOMY = (Budget(scope=BudgetScope.CLUSTER, per=Per.HOUR, workloads=20),)
-TIGHT = (Budget(scope=BudgetScope.CLUSTER, per=Per.HOUR, gpus=1),)
-SHUT = (Budget(scope=BudgetScope.NAMESPACE, per=Per.RUN, workloads=0),)
+BUDGET_TOO_SMALL = (Budget(scope=BudgetScope.CLUSTER, per=Per.HOUR, gpus=1),)
+BUDGET_ZERO = (Budget(scope=BudgetScope.NAMESPACE, per=Per.RUN, workloads=0),)
 BY_CLASS = rule("classes", match=Match(priorityClasses=("no-such-*",)))
 ANNOTATED = {"low-priority": PriorityClass("low-priority", 1000, {"gpu-rightsizer.io/mode": "perhaps"})}
 FREEZE = Freeze.model_validate({"from": "2026-11-20", "to": "2026-11-25"})
@@ -176,7 +176,7 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         ": quotas are unknown",
     ),
     **{
-        f"{name}-rights-not-told": (
+        f"{name}-rights-unknown": (
             {"allowed": Failure("creating in /apis/x: 403 Forbidden")},
             name,
             Status.UNKNOWN,
@@ -439,9 +439,9 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         Status.OK,
         "no rule enforces",
     ),
-    "shut": ({"policy": enforcing(budgets=SHUT)}, "budgets", Status.WARNING, "workloads: 0"),
+    "shut": ({"policy": enforcing(budgets=BUDGET_ZERO)}, "budgets", Status.WARNING, "workloads: 0"),
     "tight": (
-        {"policy": enforcing(budgets=TIGHT)},
+        {"policy": enforcing(budgets=BUDGET_TOO_SMALL)},
         "budgets",
         Status.WARNING,
         "allows 1 GPU, but the smallest",
@@ -487,7 +487,7 @@ def _template(message: Message) -> re.Pattern[str]:
     ],
 )
 def test_doctor_table_every_message_is_covered_by_a_case(check: Check, message: Message) -> None:
-    """What the documentation lists can happen."""
+    """Each documented message can occur."""
     for changes, name, _, _ in CASES.values():
         if name != check.name:
             continue
@@ -498,7 +498,7 @@ def test_doctor_table_every_message_is_covered_by_a_case(check: Check, message: 
 
 
 def test_doctor_check_any_facts_give_only_documented_messages() -> None:
-    """And says something, whatever the facts."""
+    """Each check says something, whatever the facts are."""
     listed = {check.name: (*check.messages, FAILED, FOLLOWS) for _, check in ALL_CHECKS}
     for changes, *_ in CASES.values():
         said_by = set()
@@ -534,7 +534,7 @@ _FIELDS = (
 @hypothesis.given(st.sets(st.sampled_from((*_FIELDS, "node_coverage", "host"))))
 @hypothesis.settings(max_examples=60)
 def test_doctor_check_missing_facts_do_not_affect_other_checks(away: set[str]) -> None:
-    """Facts that are missing make checks unknown, or are a problem told once; what is left is judged as ever."""
+    """Facts that are missing make checks unknown, or are one problem; the other checks are unaffected."""
     before = {check.name: one for _, check, one in diagnose(facts())}
     missing = {name: Failure(f"{name} is away", f"no {name}") for name in away}
     after = [(check.name, one) for _, check, one in diagnose(facts(**missing))]
@@ -635,7 +635,7 @@ def _world_of_ills() -> Facts:
         ),
         source=without(DCGM, MetricKind.POWER),
         node_coverage={"n1": NodeCoverage(2, 1, 0.4)},
-        policy=enforcing(budgets=TIGHT),
+        policy=enforcing(budgets=BUDGET_TOO_SMALL),
         usages=used({"invalid": ("DCGM_FI_DEV_GPU_UTIL",)}),
     )
 
@@ -683,7 +683,7 @@ def test_doctor_table_colour_stripped_equals_plain() -> None:
 
 def test_doctor_table_escape_sequences_from_server_are_removed() -> None:
     """Nor a program's."""
-    found = list(diagnose(facts(server=Failure("\x1b]0;owned\x07", AWAY.told))))
+    found = list(diagnose(facts(server=Failure("\x1b]0;owned\x07", AWAY.summary))))
     assert "\x1b" not in text(found, colour=False)
     assert "\x1b" not in str([one["words"] for one in document(found)["checks"]])
 
@@ -704,7 +704,7 @@ def test_doctor_document_lists_every_check_with_counts() -> None:
 
 
 def test_doctor_roles_grant_exactly_the_permission_table() -> None:
-    """Every right stands in the role of each command that needs it; ours alone only in a Role."""
+    """Every right is in the role of each command that needs it; rights in the state namespace only in a Role."""
     granted = {
         (role["metadata"]["name"], role["kind"], rule["apiGroups"][0], resource, verb)
         for role in roles("gpu-rightsizer")
@@ -745,5 +745,5 @@ def test_doctor_roles_grant_exactly_the_permission_table() -> None:
 def test_doctor_scrape_interval_is_rounded_to_configured_value(
     minutes: int, samples: int, interval_s: float
 ) -> None:
-    """A span holds a sample more or less, as they fall; what nobody would configure is told as measured."""
-    assert meant(datetime.timedelta(minutes=minutes), samples) == interval_s
+    """A span holds a sample more or less; an unusual interval is shown as measured."""
+    assert scrape_interval_s(datetime.timedelta(minutes=minutes), samples) == interval_s

@@ -14,7 +14,7 @@ import yaml
 
 from rightsizer.config import PrometheusSettings
 from rightsizer.doctor.diagnosis import Facts, Failure, Naming, Recorded
-from rightsizer.doctor.examination import Inquiry, ask
+from rightsizer.doctor.examination import FactSources, collect_facts
 from rightsizer.doctor.rights import RIGHTS, Command, Right, needed
 from rightsizer.errors import ConfigurationError
 from rightsizer.kube.cluster import Cluster
@@ -116,7 +116,7 @@ def test_doctor_command_yaml_output_equals_json(good: World) -> None:
 
 
 def test_doctor_command_unscraped_or_short_nodes_are_reported(good: World) -> None:
-    """One that nobody scrapes is a problem; one with fewer devices than it offers, and a foreign one, are told."""
+    """A node without series is an error; one with missing devices and a foreign one are warnings."""
     good.node("n2", resources={"nvidia.com/gpu": 4})
     good.node("n3", resources={"nvidia.com/gpu": 4})
     good.labels = {"cluster": good.team, "Hostname": "n3"}
@@ -187,7 +187,7 @@ def test_doctor_command_without_prometheus_checks_cluster(good: World) -> None:
 
 
 def test_doctor_command_all_403_reports_missing_permissions(good: World) -> None:
-    """It says who may not do what, by command, and still judges the metrics."""
+    """It lists the missing rights by command, and still checks the metrics."""
     good.write_kubeconfig(grant(good.api, (), "x"))
     run, found = doctor(good)
     assert run.code == 1
@@ -209,7 +209,7 @@ def test_doctor_command_invalid_token_401_gives_no_traceback(good: World) -> Non
 
 
 def test_doctor_command_invalid_policy_reports_all_problems(good: World) -> None:
-    """Is told with all its problems, and the rest is judged all the same."""
+    """All its problems are reported, and the other checks still run."""
     run, found = doctor(good, policy="kind: Policy\nrules: []\n")
     assert run.code == 1
     assert "apiVersion" in found["file"]["words"]
@@ -230,7 +230,7 @@ def test_doctor_command_invalid_flags_exit_2_without_requests(good: World) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [Command.PLAN, Command.APPLY, Command.UNDO])
 def test_doctor_command_permissions_are_reported_per_command(good: World, command: Command) -> None:
-    """Who has those of one command is told of none that is missing for it, and of the others'."""
+    """An account with the rights of one command lacks only those of the others."""
     good.write_kubeconfig(grant(good.api, needed(RIGHTS, command), "gpu-rightsizer"))
     _, found = doctor(good)
     assert found[command.value]["status"] == "ok"
@@ -247,7 +247,7 @@ def _verbs(command: Command) -> set[tuple[object, ...]]:
 
 
 def used(log: Iterable[LoggedRequest]) -> set[tuple[str, str, str]]:
-    """Verb, group and resource of each request that was made, as RBAC counts it; who may, not what came of it."""
+    """Verb, group and resource of each request, as RBAC counts it; whether it was allowed, not its result."""
     verbs = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}
     found = set()
     for entry in log:
@@ -331,7 +331,7 @@ def asked(metrics: Metrics, labels: dict[str, str] | None = None) -> Facts:
     def no_cluster() -> Cluster:
         raise ConfigurationError("there is none")
 
-    inquiry = Inquiry(
+    sources = FactSources(
         cluster=no_cluster,
         prometheus=lambda: Client(PrometheusSettings(url=metrics.prometheus.url)),
         is_named=True,
@@ -341,7 +341,7 @@ def asked(metrics: Metrics, labels: dict[str, str] | None = None) -> Facts:
         own="gpu-rightsizer",
         clock=lambda: datetime.datetime.now(datetime.UTC),
     )
-    return ask(inquiry)
+    return collect_facts(sources)
 
 
 @pytest.fixture
@@ -395,13 +395,13 @@ def test_doctor_command_partial_recording_rules_are_reported(metrics: Metrics) -
 
 
 def test_doctor_command_foreign_series_labels_are_reported_once(metrics: Metrics) -> None:
-    """Is told as plan tells it, once."""
+    """It is reported once, in the words of plan."""
     metrics.write(idle(), pod="a", until=AHEAD)
     facts = asked(metrics, {"test": "nobody's"})
     assert isinstance(facts.source, Failure)
     assert "none with test=" in facts.source.words
     assert isinstance(facts.node_coverage, Failure)
-    assert facts.node_coverage.told == "no GPU metrics were found"
+    assert facts.node_coverage.summary == "no GPU metrics were found"
 
 
 # --- the first five minutes
@@ -452,7 +452,7 @@ def test_plan_and_doctor_without_cluster_give_hint_and_plan_exits_2(tmp_path: pa
 
 
 def _fresh(home: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """As somebody who has just installed it."""
+    """As a new user would."""
     return subprocess.run(
         [sys.executable, "-m", "rightsizer", *arguments],
         env={"HOME": str(home), "PATH": os.environ["PATH"]},
