@@ -14,7 +14,7 @@ from benchmarks._weeks import PLAIN
 from benchmarks._workloads import WORKLOADS
 from rightsizer.doctor.examination import FAMILIES
 from rightsizer.model import Action, BlockerCode, Confidence, FindingName, Mode, Result, Verdict
-from rightsizer.report.forms import FORMS
+from rightsizer.report import FORMS
 from scripts.write_docs import DOCS, generated
 from tests.rightsizer.commands import run_command
 

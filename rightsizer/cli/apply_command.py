@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Sequence
 
+from rightsizer.cli.connection import span_of
 from rightsizer.cli.cycle import (
     accept_first,
     acting_on,
@@ -19,7 +20,6 @@ from rightsizer.cli.cycle import (
     steps,
     tell_people,
 )
-from rightsizer.cli.flag_values import span_of
 from rightsizer.cli.messages import note
 from rightsizer.cli.options import wants_colour
 from rightsizer.cli.plan_session import Interrupts, PlanSession, confirmed, require_answer, utc_now

@@ -5,8 +5,7 @@ import pathlib
 import sys
 from collections.abc import Callable, Mapping
 
-from rightsizer.cli.connection import cluster_settings
-from rightsizer.cli.flag_values import span_of
+from rightsizer.cli.connection import cluster_settings, span_of
 from rightsizer.cli.plan_session import utc_now
 from rightsizer.errors import ConfigurationError, RequestRefused, UsageError
 from rightsizer.execute.control_state import ControlStateStore

@@ -1,7 +1,8 @@
-"""From the flags about Prometheus and the cluster to settings: slips are told at once, no credential with them."""
+"""From the values of flags to settings, times and names. Errors name the flag and the remedy, never a credential."""
 
 import argparse
 import dataclasses
+import datetime
 import pathlib
 import re
 import urllib.parse
@@ -12,6 +13,7 @@ from rightsizer.cli.options import path_of
 from rightsizer.config import ClusterSettings, PrometheusSettings, Secret, parse_duration, read_secret
 from rightsizer.errors import RightsizerError, UsageError
 from rightsizer.inventory.gpu_requests import parse_gpu_resource
+from rightsizer.model.change_record import LONGEST_WORD
 from rightsizer.usage.sources import SourceSettings, source_named
 
 MOST_PARALLEL = 4
@@ -267,3 +269,53 @@ def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:
         except ValueError as error:
             raise UsageError(f"--gpu-resource: {error}") from error
     return ClusterSettings(path_of(arguments.kubeconfig), arguments.context or None, gpu_resources=names)
+
+
+_INSTANCE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+
+
+def instance_of(arguments: argparse.Namespace) -> str:
+    """What tells this gpu-rightsizer from another one; empty where it is not said.
+
+    Raises:
+        UsageError: It is no name.
+    """
+    name: str = getattr(arguments, "instance", None) or ""
+    if name and (len(name) > LONGEST_WORD or not _INSTANCE.fullmatch(name)):
+        raise UsageError(f"--instance {name}: write up to {LONGEST_WORD} letters and digits, with -_. within")
+    return name
+
+
+def span_of(flag: str, text: str) -> datetime.timedelta:
+    """A duration; 0 is one, too.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if text.strip() == "0":
+        return datetime.timedelta()
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}") from error
+
+
+def instant_of(flag: str, text: str, now: datetime.datetime) -> datetime.datetime:
+    """A time with its zone, or a duration before now.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    try:
+        at = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is not None:
+        if at.tzinfo is None:
+            raise UsageError(f"{flag} {text}: says no zone; write one, such as 2026-11-20T18:00:00Z")
+        return at
+    try:
+        return now - parse_duration(text)
+    except (ValueError, OverflowError) as error:
+        message = "write a time with its zone, such as 2026-11-20T18:00:00Z, or how long ago, such as 2h"
+        raise UsageError(f"{flag} {text}: {message}") from error

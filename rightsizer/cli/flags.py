@@ -2,10 +2,9 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from rightsizer.cli.operating_flags import add_operating
 from rightsizer.cli.options import (
     CLUSTER,
     INSTANCE,
@@ -19,8 +18,9 @@ from rightsizer.cli.options import (
     add_choice,
     add_common,
     add_options,
+    file_name,
 )
-from rightsizer.report.forms import FORMS
+from rightsizer.report import FORMS
 
 CHANGES_PROPOSED = 10
 """Exit code of plan --detailed-exitcode; 2 would be taken for a usage error."""
@@ -159,7 +159,6 @@ example:
   gpu-rightsizer policy init > policy.yaml
 """
 
-
 _COMPLETION = """\
 Prints a script that completes commands, flags and their values in a shell.
 """
@@ -170,6 +169,223 @@ examples:
   gpu-rightsizer completion zsh > ~/.zsh/completions/_gpu-rightsizer
   gpu-rightsizer completion fish | source
 """
+
+_HISTORY = """\
+Shows the changes of gpu-rightsizer: time, run and outcome. Reads
+annotations of objects, the manifests of evicted pods, the state namespace and
+Events; with --journal, a file that apply wrote. Only reads.
+"""
+
+_HISTORY_EPILOG = """\
+examples:
+  gpu-rightsizer history
+  gpu-rightsizer history research/Deployment/eval-server
+  gpu-rightsizer history --since 7d -o json
+  gpu-rightsizer history --journal /var/lib/gpu-rightsizer/journal
+"""
+
+_PAUSE = """\
+Stops all changes in the cluster or in one namespace, until resume or for the
+duration of --for. Plans are still made and show the pause. Unhealthy workloads
+are still rolled back.
+
+Pauses add up: a new pause never shortens an existing one.
+"""
+
+_PAUSE_EPILOG = """\
+examples:
+  gpu-rightsizer pause --reason "incident 4711"
+  gpu-rightsizer pause -n research --reason "paper deadline" --for 5d
+"""
+
+_RESUME = """\
+Ends all pauses of the whole cluster, or with -n those of one namespace.
+"""
+
+_BREAKER = """\
+The breaker opens after several errors in a row, if the API server refuses a
+write as out of policy, if too many GPU nodes are not ready, or if the policy
+selects many more workloads than were accepted. Then nothing is changed until
+an operator resets it.
+"""
+
+_BREAKER_EPILOG = """\
+commands:
+  show           show open breaker, pauses and accepted number (default)
+  reset          close the breaker; --reason records why
+  accept-growth  accept the current number of eligible workloads
+
+examples:
+  gpu-rightsizer breaker
+  gpu-rightsizer breaker reset --reason "the API server was being upgraded"
+  gpu-rightsizer breaker accept-growth --policy policy.yaml
+"""
+
+
+def _plan(parser: argparse.ArgumentParser) -> None:
+    words = f"exit with {CHANGES_PROPOSED} if there are changes"
+    parser.add_argument("--detailed-exitcode", action="store_true", help=words)
+    parser.add_argument("--save", metavar="FILE", help="also write the plan there as JSON")
+    parser.add_argument("--at", metavar="TIME", help="plan as of a time (RFC 3339), or such as 2h ago")
+    parser.add_argument("--cluster-objects", metavar="FILE", help="read objects from this List instead")
+    add_options(parser, "", (*POLICY, *PRICES))
+    _add_sources(parser)
+    add_common(parser, FORMS)
+
+
+def _add_sources(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, "metrics", PROMETHEUS)
+    add_options(parser, "cluster", (*CLUSTER, *STATE, *INSTANCE))
+
+
+def _apply(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
+    parser.add_argument("--plan", metavar="FILE", help="apply only this saved plan")
+    _add_save(parser)
+    _add_verify_for(parser)
+    words = "accept how many workloads are eligible"
+    parser.add_argument("--accept-growth", action="store_true", help=words)
+    add_options(parser, "", (*POLICY, *PRICES, *JOURNAL))
+    _add_sources(parser)
+    add_common(parser)
+
+
+def _add_save(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--save", metavar="FILE", help="also write the outcomes there as JSON")
+
+
+def _add_verify_for(parser: argparse.ArgumentParser) -> None:
+    words = "wait for healthy pods; 0: do not [60s]"
+    parser.add_argument("--verify-for", metavar="DURATION", default="60s", help=words)
+
+
+def _run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", "-y", action="store_true", help="apply what the policy enforces")
+    _add_verify_for(parser)
+    add_options(parser, "", (*POLICY, *PRICES, *JOURNAL))
+    add_options(parser, "schedule", SCHEDULE)
+    _add_sources(parser)
+    add_common(parser, forms=())
+
+
+def _undo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("workloads", metavar="NAMESPACE/KIND/NAME", nargs="*", help="workloads to revert")
+    parser.add_argument("--run", metavar="RUN", help="changes of this run")
+    parser.add_argument("--since", metavar="TIME", help="changes since a time (RFC 3339), or such as 2h ago")
+    parser.add_argument("--until", metavar="TIME", help="changes until a time, with --since")
+    parser.add_argument("--all", action="store_true", help="all changes")
+    parser.add_argument("--force", action="store_true", help="also objects that someone changed since")
+    parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
+    _add_save(parser)
+    add_options(parser, "cluster", (*CLUSTER, *STATE, *JOURNAL))
+    add_common(parser)
+
+
+def _history(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "workload", metavar="NAMESPACE/KIND/NAME", nargs="?", help="only changes of this workload"
+    )
+    parser.add_argument("--run", metavar="RUN", help="only changes of this run")
+    parser.add_argument("--since", metavar="TIME", help="only since a time (RFC 3339), or such as 7d ago")
+    # Without an environment variable: where apply writes a journal, history still reads the cluster.
+    words = "read this journal of apply, not the cluster"
+    parser.add_argument("--journal", metavar="FILE", type=file_name, help=words)
+    _add_cluster_and_output(parser)
+
+
+def _add_cluster_and_output(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, "cluster", (*CLUSTER, *STATE))
+    add_common(parser)
+
+
+def _pause(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command="breaker", breaker_command="pause")
+    _add_namespace(parser)
+    parser.add_argument("--reason", metavar="TEXT", required=True, help="shown in plans and outcomes")
+    parser.add_argument("--for", metavar="DURATION", dest="span", help="how long; default: until resume")
+    _add_cluster_and_output(parser)
+
+
+def _add_namespace(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-n", "--namespace", metavar="NAME", help="only this namespace")
+
+
+def _resume(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command="breaker", breaker_command="resume")
+    _add_namespace(parser)
+    _add_cluster_and_output(parser)
+
+
+def _breaker(parser: argparse.ArgumentParser) -> None:
+    add_choice(
+        parser,
+        "breaker_command",
+        values=("show", "reset", "accept-growth"),
+        metavar="COMMAND",
+        nargs="?",
+        default="show",
+        help="show, reset or accept-growth [show]",
+    )
+    parser.add_argument("--reason", metavar="TEXT", default="", help="of reset: why it is safe")
+    add_options(parser, "policy", POLICY_FILE)
+    _add_cluster_and_output(parser)
+
+
+def _doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--roles", action="store_true", help="only print the RBAC roles that are needed")
+    add_options(parser, "policy", POLICY)
+    add_options(parser, "metrics", PROMETHEUS)
+    _add_cluster_and_output(parser)
+
+
+def _policy(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in _add_commands(commands, _POLICY_COMMANDS):
+        command.set_defaults(command="policy", policy_command=command.prog.rpartition(" ")[2])
+        add_common(command, forms=())
+
+
+def _check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", nargs="?", help="the policy file, as --policy")
+    parser.add_argument("--offline", action="store_true", help="do not read the cluster")
+    add_options(parser, "policy", POLICY_FILE)
+    add_options(parser, "cluster", (*CLUSTER, *STATE))
+
+
+def _explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("workload", metavar="NAMESPACE/KIND/NAME", help="the workload")
+    add_options(parser, "policy", POLICY)
+    add_options(parser, "cluster", (*CLUSTER, *STATE))
+
+
+def _init(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, "cluster", CLUSTER)
+
+
+def _rbac(parser: argparse.ArgumentParser) -> None:
+    words = "also list services, to find Prometheus"
+    parser.add_argument("--discovery", action="store_true", help=words)
+    _add_account(parser)
+
+
+def _add_account(parser: argparse.ArgumentParser) -> None:
+    words = "service account of gpu-rightsizer [%(default)s]"
+    parser.add_argument("--service-account", metavar="NAME", default="gpu-rightsizer", help=words)
+    add_options(parser, "policy", POLICY)
+    add_options(parser, "cluster", STATE)
+
+
+def _admission(parser: argparse.ArgumentParser) -> None:
+    words = "also protect this PriorityClass; repeatable"
+    parser.add_argument("--protected-class", metavar="NAME", action="append", default=[], help=words)
+    _add_account(parser)
+
+
+def _completion(parser: argparse.ArgumentParser) -> None:
+    shells = ("bash", "zsh", "fish")
+    add_choice(
+        parser, "shell", values=shells, metavar="SHELL", action=_PrintCompletion, help="bash, zsh or fish"
+    )
 
 
 class _PrintCompletion(argparse.Action):
@@ -189,192 +405,41 @@ class _PrintCompletion(argparse.Action):
         parser.exit()
 
 
+_Command = tuple[str, str, str, str, Callable[[argparse.ArgumentParser], None]]
+"""Name, one line about it, description, epilog, and the function that adds its flags."""
+
+_POLICY_COMMANDS: tuple[_Command, ...] = (
+    ("check", "report all problems of a policy file", _CHECK, "", _check),
+    ("explain", "explain the decision about a workload", _EXPLAIN, _EXPLAIN_EPILOG, _explain),
+    ("init", "write a policy to start with", _INIT, _INIT_EPILOG, _init),
+    ("rbac", "print the RBAC roles that the policy's actions need", _RBAC, "", _rbac),
+    ("admission", "print admission guardrails", _ADMISSION, "", _admission),
+)
+_COMMANDS: tuple[_Command, ...] = (
+    ("plan", "show what GPU workloads use, and decisions; only reads", _PLAN, _PLAN_EPILOG, _plan),
+    ("apply", "show the plan, ask, and apply what the policy enforces", _APPLY, _APPLY_EPILOG, _apply),
+    ("run", "plan, and with --yes apply, on a schedule; serve metrics", _RUN, _RUN_EPILOG, _run),
+    ("undo", "list changes, or revert them", _UNDO, _UNDO_EPILOG, _undo),
+    ("history", "show changes and their outcomes", _HISTORY, _HISTORY_EPILOG, _history),
+    ("pause", "stop all changes", _PAUSE, _PAUSE_EPILOG, _pause),
+    ("resume", "end a pause", _RESUME, "", _resume),
+    ("breaker", "show or reset the breaker", _BREAKER, _BREAKER_EPILOG, _breaker),
+    ("doctor", "check connectivity, permissions and metrics; only reads", _DOCTOR, _DOCTOR_EPILOG, _doctor),
+    ("policy", "write, check or explain a policy file", _POLICY, "", _policy),
+    ("completion", "print completions for bash, zsh or fish", _COMPLETION, _COMPLETION_EPILOG, _completion),
+)
+
+
 def add_all(commands: Any) -> None:  # noqa: ANN401 - argparse does not name the type
     """Add every command."""
-    for add in (_add_plan, _add_apply, _add_run, _add_undo, add_operating, _add_doctor, _add_policy):
-        add(commands.add_parser)
-    completion = commands.add_parser(
-        "completion",
-        help="print completions for bash, zsh or fish",
-        description=_COMPLETION,
-        epilog=_COMPLETION_EPILOG,
-    )
-    add_choice(
-        completion,
-        "shell",
-        values=("bash", "zsh", "fish"),
-        metavar="SHELL",
-        action=_PrintCompletion,
-        help="bash, zsh or fish",
-    )
+    _add_commands(commands, _COMMANDS)
 
 
-def _add_plan(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
-    parser = add_parser(
-        "plan",
-        help="show what GPU workloads use, and decisions; only reads",
-        description=_PLAN,
-        epilog=_PLAN_EPILOG,
-    )
-    parser.set_defaults(command="plan")
-    parser.add_argument(
-        "--detailed-exitcode",
-        action="store_true",
-        help=f"exit with {CHANGES_PROPOSED} if there are changes",
-    )
-    parser.add_argument("--save", metavar="FILE", help="also write the plan there as JSON")
-    parser.add_argument(
-        "--at",
-        metavar="TIME",
-        help="plan as of a time (RFC 3339), or such as 2h ago",
-    )
-    parser.add_argument(
-        "--cluster-objects",
-        metavar="FILE",
-        help="read objects from this List instead",
-    )
-    add_options(parser, "", (*POLICY, *PRICES))
-    add_options(parser, "metrics", PROMETHEUS)
-    add_options(parser, "cluster", (*CLUSTER, *STATE, *INSTANCE))
-    add_common(parser, FORMS)
-
-
-def _add_apply(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
-    parser = add_parser(
-        "apply",
-        help="show the plan, ask, and apply what the policy enforces",
-        description=_APPLY,
-        epilog=_APPLY_EPILOG,
-    )
-    parser.set_defaults(command="apply")
-    parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
-    parser.add_argument("--plan", metavar="FILE", help="apply only this saved plan")
-    parser.add_argument("--save", metavar="FILE", help="also write the outcomes there as JSON")
-    _add_verify_for(parser)
-    parser.add_argument(
-        "--accept-growth",
-        action="store_true",
-        help="accept how many workloads are eligible",
-    )
-    add_options(parser, "", (*POLICY, *PRICES, *JOURNAL))
-    add_options(parser, "metrics", PROMETHEUS)
-    add_options(parser, "cluster", (*CLUSTER, *STATE, *INSTANCE))
-    add_common(parser)
-
-
-def _add_verify_for(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--verify-for",
-        metavar="DURATION",
-        default="60s",
-        help="wait for healthy pods; 0: do not [60s]",
-    )
-
-
-def _add_run(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
-    parser = add_parser(
-        "run",
-        help="plan, and with --yes apply, on a schedule; serve metrics",
-        description=_RUN,
-        epilog=_RUN_EPILOG,
-    )
-    parser.set_defaults(command="run")
-    parser.add_argument("--yes", "-y", action="store_true", help="apply what the policy enforces")
-    _add_verify_for(parser)
-    add_options(parser, "schedule", SCHEDULE)
-    add_options(parser, "", (*POLICY, *PRICES, *JOURNAL))
-    add_options(parser, "metrics", PROMETHEUS)
-    add_options(parser, "cluster", (*CLUSTER, *STATE, *INSTANCE))
-    add_common(parser, forms=())
-
-
-def _add_undo(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
-    parser = add_parser(
-        "undo",
-        help="list changes, or revert them",
-        description=_UNDO,
-        epilog=_UNDO_EPILOG,
-    )
-    parser.set_defaults(command="undo")
-    parser.add_argument("workloads", metavar="NAMESPACE/KIND/NAME", nargs="*", help="workloads to revert")
-    parser.add_argument("--run", metavar="RUN", help="changes of this run")
-    parser.add_argument(
-        "--since",
-        metavar="TIME",
-        help="changes since a time (RFC 3339), or such as 2h ago",
-    )
-    parser.add_argument("--until", metavar="TIME", help="changes until a time, with --since")
-    parser.add_argument("--all", action="store_true", help="all changes")
-    parser.add_argument("--force", action="store_true", help="also objects that someone changed since")
-    parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
-    parser.add_argument("--save", metavar="FILE", help="also write the outcomes there as JSON")
-    add_options(parser, "cluster", (*CLUSTER, *STATE, *JOURNAL))
-    add_common(parser)
-
-
-def _add_doctor(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
-    parser = add_parser(
-        "doctor",
-        help="check connectivity, permissions and metrics; only reads",
-        description=_DOCTOR,
-        epilog=_DOCTOR_EPILOG,
-    )
-    parser.set_defaults(command="doctor")
-    parser.add_argument(
-        "--roles",
-        action="store_true",
-        help="only print the RBAC roles that are needed",
-    )
-    add_options(parser, "policy", POLICY)
-    add_options(parser, "metrics", PROMETHEUS)
-    add_options(parser, "cluster", (*CLUSTER, *STATE))
-    add_common(parser)
-
-
-def _add_policy(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
-    parser = add_parser("policy", help="write, check or explain a policy file", description=_POLICY)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    check = _add_policy_command(commands, "check", "report all problems of a policy file", _CHECK)
-    check.add_argument("file", metavar="FILE", nargs="?", help="the policy file, as --policy")
-    check.add_argument("--offline", action="store_true", help="do not read the cluster")
-    add_options(check, "policy", POLICY_FILE)
-    add_options(check, "cluster", (*CLUSTER, *STATE))
-    explain = _add_policy_command(commands, "explain", "explain the decision about a workload", _EXPLAIN)
-    explain.epilog = _EXPLAIN_EPILOG
-    explain.add_argument("workload", metavar="NAMESPACE/KIND/NAME", help="the workload")
-    add_options(explain, "policy", POLICY)
-    add_options(explain, "cluster", (*CLUSTER, *STATE))
-    init = _add_policy_command(commands, "init", "write a policy to start with", _INIT)
-    init.epilog = _INIT_EPILOG
-    add_options(init, "cluster", CLUSTER)
-    rbac = _add_policy_command(commands, "rbac", "print the RBAC roles that the policy's actions need", _RBAC)
-    admission = _add_policy_command(commands, "admission", "print admission guardrails", _ADMISSION)
-    rbac.add_argument(
-        "--discovery",
-        action="store_true",
-        help="also list services, to find Prometheus",
-    )
-    for command in (rbac, admission):
-        command.add_argument(
-            "--service-account",
-            metavar="NAME",
-            default="gpu-rightsizer",
-            help="service account of gpu-rightsizer [%(default)s]",
-        )
-        add_options(command, "policy", POLICY)
-        add_options(command, "cluster", STATE)
-    admission.add_argument(
-        "--protected-class",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="also protect this PriorityClass; repeatable",
-    )
-    for command in (check, explain, init, rbac, admission):
-        add_common(command, forms=())
-
-
-def _add_policy_command(commands: Any, name: str, words: str, description: str) -> argparse.ArgumentParser:  # noqa: ANN401
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=words, description=description)
-    parser.set_defaults(command="policy", policy_command=name)
-    return parser
+def _add_commands(commands: Any, rows: Iterable[_Command]) -> list[argparse.ArgumentParser]:  # noqa: ANN401 - as above
+    parsers = []
+    for name, words, description, epilog, add in rows:
+        parser = commands.add_parser(name, help=words, description=description, epilog=epilog)
+        parser.set_defaults(command=name)
+        add(parser)
+        parsers.append(parser)
+    return parsers

@@ -6,8 +6,7 @@ import pathlib
 import sys
 
 from rightsizer.changes.journal_entry import JournalEntry
-from rightsizer.cli.connection import cluster_settings
-from rightsizer.cli.flag_values import instant_of
+from rightsizer.cli.connection import cluster_settings, instant_of
 from rightsizer.cli.plan_session import utc_now
 from rightsizer.errors import UsageError
 from rightsizer.execute.journal import read_journal

@@ -5,7 +5,8 @@ import datetime
 import pathlib
 import sys
 
-from rightsizer.cli.flag_values import instant_of
+from rightsizer import report
+from rightsizer.cli.connection import instant_of
 from rightsizer.cli.flags import CHANGES_PROPOSED
 from rightsizer.cli.options import wants_colour
 from rightsizer.cli.plan_session import Look, PlanSession, utc_now
@@ -13,7 +14,6 @@ from rightsizer.cli.reporter import require_writable, save
 from rightsizer.model import Plan
 from rightsizer.planning.cost_summary import Accounts
 from rightsizer.prices import Prices
-from rightsizer.report import forms
 from rightsizer.report.documents import plan_pieces
 from rightsizer.report.table import plan_text
 
@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     require_writable(arguments.save)
     session = PlanSession(arguments, _look(arguments))
     plan = session.observe()
-    if arguments.output in forms.DRAWN:
+    if arguments.output in report.DRAWN:
         plan = session.with_profiles(plan)
     accounts, prices = session.account(plan)
     if arguments.save:
@@ -35,12 +35,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _print(arguments: argparse.Namespace, plan: Plan, accounts: Accounts, prices: Prices) -> None:
     """In the form that was asked for; JSON, which programs ask for of the largest fleets, piece by piece."""
     match arguments.output:
-        case forms.TABLE:
+        case report.TABLE:
             sys.stdout.write(plan_text(plan, accounts, prices, colour=wants_colour(arguments, sys.stdout)))
-        case forms.JSON:
+        case report.JSON:
             sys.stdout.writelines(plan_pieces(plan, accounts, prices))
         case name:
-            sys.stdout.write(forms.form(name)(plan, accounts, prices))
+            sys.stdout.write(report.form(name)(plan, accounts, prices))
 
 
 def _look(arguments: argparse.Namespace) -> Look:

@@ -17,8 +17,7 @@ from typing import Any, Self
 from rightsizer import prices
 from rightsizer.changes.memory import NOTHING as NO_MEMORY
 from rightsizer.changes.memory import ChangeMemory, MemoryStore
-from rightsizer.cli.connection import cluster_settings, prometheus_settings, signal_terms
-from rightsizer.cli.flag_values import instance_of
+from rightsizer.cli.connection import cluster_settings, instance_of, prometheus_settings, signal_terms
 from rightsizer.cli.messages import note
 from rightsizer.errors import EvidenceIncomplete, PrometheusError, RequestRefused, UsageError
 from rightsizer.execute.control_state import ControlStateStore

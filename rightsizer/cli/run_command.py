@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from rightsizer.cli.connection import span_of
 from rightsizer.cli.crontab import Crontab, parse_schedule
 from rightsizer.cli.cycle import (
     accept_first,
@@ -24,7 +25,6 @@ from rightsizer.cli.cycle import (
     steps,
     tell_people,
 )
-from rightsizer.cli.flag_values import span_of
 from rightsizer.cli.http_endpoint import serving
 from rightsizer.cli.messages import log_to_stdout
 from rightsizer.cli.plan_session import PlanSession

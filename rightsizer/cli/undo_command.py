@@ -10,9 +10,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from rightsizer.cli.connection import cluster_settings
+from rightsizer.cli.connection import cluster_settings, instant_of
 from rightsizer.cli.cycle import lease_of
-from rightsizer.cli.flag_values import instant_of
 from rightsizer.cli.messages import note
 from rightsizer.cli.plan_session import Interrupts, confirmed, require_answer, utc_now
 from rightsizer.cli.reporter import Telling, require_writable

@@ -15,7 +15,7 @@ from rightsizer.kinds import path_of
 from rightsizer.kinds.patches import edit_text
 from rightsizer.kinds.pause_for_change import finishing_patch, is_changeable, is_stopped, resuming_patch
 from rightsizer.model import ChangeOutcome, Outcome, ReconcileAction, Result
-from rightsizer.report.events import finished_event, given_up_event
+from rightsizer.report.events import NOT_DONE, SHRUNK, UNDONE
 
 _MEANT = frozenset(
     {http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.FORBIDDEN, http.HTTPStatus.UNPROCESSABLE_ENTITY}
@@ -63,7 +63,7 @@ def complete(found: RecordedObject, context: RunContext) -> Outcome | None:
     words = f"its pods are gone, and it goes on: {', '.join(map(edit_text, edits))}"
     with log_cluster_error(f"no Event on {found.ref}"):
         is_back = record.pending_end is not None
-        event = finished_event(found.ref, words, run=record.run, at=context.clock(), is_back=is_back)
+        event = (UNDONE if is_back else SHRUNK).of(found.ref, words, run=record.run, at=context.clock())
         context.cluster.create(*event)
     return found.outcome(context, ReconcileAction.COMPLETE.value, Result.DONE, words)
 
@@ -80,6 +80,6 @@ def _given_up(found: RecordedObject, why: str, end: ChangeOutcome, context: RunC
     context.cluster.patch(path_of(found.ref, found.row), patch)
     words = f"{why}; it goes on as it was when it was stopped"
     with log_cluster_error(f"no Event on {found.ref}"):
-        event = given_up_event(found.ref, words, run=found.record.run, at=context.clock())
+        event = NOT_DONE.of(found.ref, words, run=found.record.run, at=context.clock())
         context.cluster.create(*event)
     return found.outcome(context, "rollback", Result.DONE, words)

@@ -56,7 +56,7 @@ from rightsizer.model import (
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.protections import opt_outs, protections
 from rightsizer.policy.schema import Policy
-from rightsizer.report.events import reverted_event
+from rightsizer.report.events import REVERTED
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -311,7 +311,7 @@ def _remember(found: RecordedObject, words: str, context: RunContext) -> Outcome
     except ClusterError as error:
         return found.outcome(context, "record-revert", Result.UNKNOWN, f"{words}; not noted: {error}")
     with log_cluster_error(f"no Event on {found.ref}"):
-        context.cluster.create(*reverted_event(found.about, words, run=found.record.run, at=at))
+        context.cluster.create(*REVERTED.of(found.about, words, run=found.record.run, at=at))
     return found.outcome(context, "record-revert", Result.DONE, f"someone took it back: {words}")
 
 

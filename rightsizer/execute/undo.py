@@ -30,7 +30,7 @@ from rightsizer.kinds.patches import MANIFEST_TYPE, UndoItem, parse_record, read
 from rightsizer.kube.api_objects import Metadata
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import ChangeRecord, ObjectRef, Outcome, Result
-from rightsizer.report.events import restored_event
+from rightsizer.report.events import RESTORED
 from rightsizer.text import decoded
 
 log = logging.getLogger(__name__)
@@ -181,7 +181,7 @@ def _put_back_one(
     except (ChangedByOthers, ClusterError) as error:
         return *_why_not(error), item
     try:
-        cluster.create(*restored_event(ref, detail, run=item.record.run, at=at))
+        cluster.create(*RESTORED.of(ref, detail, run=item.record.run, at=at))
     except ClusterError as error:
         detail += f" (no Event: {error})"
     return Result.DONE, detail, item

@@ -18,7 +18,7 @@ from rightsizer.kinds import kind_of, pause_for
 from rightsizer.kinds.health import Health
 from rightsizer.kube.api_objects import Metadata, PodObject
 from rightsizer.model import Action, Decision, Effect, Fleet, Outcome, Pod, ReconcileAction
-from rightsizer.report.events import not_freed_event
+from rightsizer.report.events import NOT_FREED
 from rightsizer.text import count, tidy
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ def _complain(decision: Decision, effect: Effect, context: RunContext) -> None:
     if effect.left and effect.gone + effect.left:
         ref = decision.workload.ref
         with log_cluster_error(f"no Event on {ref}"):
-            context.cluster.create(*not_freed_event(ref, effect.words, run=context.run, at=context.clock()))
+            context.cluster.create(*NOT_FREED.of(ref, effect.words, run=context.run, at=context.clock()))
 
 
 def _looked(decision: Decision, fleet: Fleet, context: RunContext) -> tuple[Effect, list[Outcome]]:

@@ -19,7 +19,7 @@ from rightsizer.kinds.patches import UndoItem, confirmed_patch, read_record
 from rightsizer.kinds.pause_for_change import end_condition, expected_job_pods
 from rightsizer.kube.api_objects import Metadata
 from rightsizer.model import ChangeOutcome, ChangeRecord, ObjectRef, Outcome, Pod, Result
-from rightsizer.report.events import rolled_back_event, settled_event
+from rightsizer.report.events import CONFIRMED, UNHEALTHY
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def confirm(found: RecordedObject, words: str, context: RunContext) -> Outcome:
     except ClusterError as error:
         return found.outcome(context, "confirm", Result.UNKNOWN, f"left to the next run: {error}")
     with log_cluster_error(f"no Event on {found.ref}"):
-        context.cluster.create(*settled_event(found.ref, words, run=found.record.run, at=context.clock()))
+        context.cluster.create(*CONFIRMED.of(found.ref, words, run=found.record.run, at=context.clock()))
     return found.outcome(context, "confirm", Result.DONE, words)
 
 
@@ -131,6 +131,6 @@ def roll_back(found: RecordedObject, words: str, context: RunContext) -> Outcome
     except ClusterError as error:
         return found.outcome(context, "rollback", Result.UNKNOWN, f"{words}; {error}")
     with log_cluster_error(f"no Event on {found.ref}"):
-        told = rolled_back_event(found.ref, f"{words}; {what}", run=found.record.run, at=context.clock())
+        told = UNHEALTHY.of(found.ref, f"{words}; {what}", run=found.record.run, at=context.clock())
         context.cluster.create(*told)
     return found.outcome(context, "rollback", Result.DONE, f"{words}; {what}")

@@ -1,1 +1,33 @@
-"""What people and programs get to see: tables, documents, Events. Pure: records in, text or objects out."""
+"""The forms that a plan can be printed in: one file, or function, for each. Adding one is a row here.
+
+They are named, not imported, so that --help answers at once.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
+
+Form = Callable[..., str]
+"""Takes a Plan, its Accounts and the Prices; they are not imported, so that --help stays light."""
+
+TABLE, JSON = "table", "json"
+
+# Name of the form → module below rightsizer.report, and its function.
+FORMS: Mapping[str, tuple[str, str]] = {
+    TABLE: ("table", "plan_table"),
+    "wide": ("table", "plan_wide"),
+    JSON: ("documents", "plan_json"),
+    "yaml": ("documents", "plan_yaml"),
+    "csv": ("csv", "plan_csv"),
+    "markdown": ("markdown", "plan_markdown"),
+    "html": ("html", "plan_html"),
+}
+
+DRAWN = frozenset({"html"})
+"""Those that draw how busy each workload was, which is asked of Prometheus for nothing else."""
+
+
+def form(name: str) -> Form:
+    """The function that prints a plan in this form; the same plan gives the same bytes."""
+    module, function = FORMS[name]
+    chosen: Form = getattr(importlib.import_module(f"rightsizer.report.{module}"), function)
+    return chosen

@@ -5,6 +5,7 @@ https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/
 https://docs.slack.dev/messaging/formatting-message-text/
 """
 
+import dataclasses
 import datetime
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 from rightsizer.config import FIELD_MANAGER
 from rightsizer.kinds.kind import Kind
 from rightsizer.model import Action, Decision, ObjectRef, Outcome, Result
-from rightsizer.report.documents import API_VERSION, outcome_document
+from rightsizer.report.documents import API_VERSION, outcome_document, stamp
 from rightsizer.text import count, safe
 
 MAX_MESSAGE = 1000
@@ -52,59 +53,34 @@ def _reason(decision: Decision, row: Kind) -> str:
     return _REASONS.get(decision.action, of_stop) if decision.action else of_stop
 
 
-def restored_event(
-    ref: ObjectRef, what: str, *, run: str, at: datetime.datetime
-) -> tuple[str, dict[str, Any]]:
-    """Collection path and Event for a change that was taken back."""
-    return _event(ref, "Restored", f"What run {run} had changed is as before: {what}", run=run, at=at)
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChangeEvent:
+    """An Event about an earlier change: its reason, and its message with `run` and `what` to fill in."""
+
+    reason: str
+    message: str
+    is_warning: bool = False
+
+    def of(self, ref: ObjectRef, what: str, *, run: str, at: datetime.datetime) -> tuple[str, dict[str, Any]]:
+        """Collection path and Event."""
+        message = self.message.format(run=run, what=what)
+        return _event(ref, self.reason, message, run=run, at=at, is_warning=self.is_warning)
 
 
-def reverted_event(
-    ref: ObjectRef, what: str, *, run: str, at: datetime.datetime
-) -> tuple[str, dict[str, Any]]:
-    """Collection path and Event for a change that somebody else took back."""
-    message = f"Someone took back what run {run} had changed, so it is not done again soon: {what}"
-    return _event(ref, "Reverted", message, run=run, at=at)
-
-
-def settled_event(
-    ref: ObjectRef, what: str, *, run: str, at: datetime.datetime
-) -> tuple[str, dict[str, Any]]:
-    """Collection path and Event for what goes on with less, and is well."""
-    return _event(ref, "Settled", f"Healthy after the change by run {run}: {what}", run=run, at=at)
-
-
-def rolled_back_event(
-    ref: ObjectRef, what: str, *, run: str, at: datetime.datetime
-) -> tuple[str, dict[str, Any]]:
-    """Collection path and Event for what was not well with less, and has it all again."""
-    message = f"What run {run} had changed is as before, since it was not well: {what}"
-    return _event(ref, "RolledBack", message, run=run, at=at, is_warning=True)
-
-
-def finished_event(
-    ref: ObjectRef, what: str, *, run: str, at: datetime.datetime, is_back: bool
-) -> tuple[str, dict[str, Any]]:
-    """Collection path and Event for what was stopped to be changed, or to get back what it had, and goes on."""
-    begun = "taking back what it changed" if is_back else "changing it"
-    message = f"Run {run} had stopped it for {begun}: {what}"
-    return _event(ref, "Restored" if is_back else "Shrunk", message, run=run, at=at)
-
-
-def given_up_event(
-    ref: ObjectRef, what: str, *, run: str, at: datetime.datetime
-) -> tuple[str, dict[str, Any]]:
-    """Collection path and Event for what was stopped to be changed, and goes on without."""
-    message = f"What run {run} had stopped it for is not done: {what}"
-    return _event(ref, "RolledBack", message, run=run, at=at, is_warning=True)
-
-
-def not_freed_event(
-    ref: ObjectRef, what: str, *, run: str, at: datetime.datetime
-) -> tuple[str, dict[str, Any]]:
-    """Collection path and Event for a change that did not free what it was to free."""
-    message = f"What run {run} changed has not freed its GPUs yet: {what}"
-    return _event(ref, "NotFreed", message, run=run, at=at, is_warning=True)
+RESTORED = ChangeEvent("Restored", "What run {run} had changed is as before: {what}")
+REVERTED = ChangeEvent(
+    "Reverted", "Someone took back what run {run} had changed, so it is not done again soon: {what}"
+)
+CONFIRMED = ChangeEvent("Settled", "Healthy after the change by run {run}: {what}")
+UNHEALTHY = ChangeEvent(
+    "RolledBack", "What run {run} had changed is as before, since it was not well: {what}", is_warning=True
+)
+SHRUNK = ChangeEvent("Shrunk", "Run {run} had stopped it for changing it: {what}")
+UNDONE = ChangeEvent("Restored", "Run {run} had stopped it for taking back what it changed: {what}")
+NOT_DONE = ChangeEvent("RolledBack", "What run {run} had stopped it for is not done: {what}", is_warning=True)
+NOT_FREED = ChangeEvent(
+    "NotFreed", "What run {run} changed has not freed its GPUs yet: {what}", is_warning=True
+)
 
 
 def _event(
@@ -116,7 +92,6 @@ def _event(
     at: datetime.datetime,
     is_warning: bool = False,
 ) -> tuple[str, dict[str, Any]]:
-    stamp = at.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     suffix = hashlib.sha256(f"{run}/{reason}/{ref}/{at.isoformat()}".encode()).hexdigest()[:16]
     event = {
         "apiVersion": "v1",
@@ -134,8 +109,8 @@ def _event(
         "message": message[:MAX_MESSAGE],
         "source": {"component": FIELD_MANAGER},
         "reportingComponent": FIELD_MANAGER,
-        "firstTimestamp": stamp,
-        "lastTimestamp": stamp,
+        "firstTimestamp": stamp(at),
+        "lastTimestamp": stamp(at),
         "count": 1,
     }
     return f"/api/v1/namespaces/{ref.namespace}/events", event

@@ -35,8 +35,8 @@ from rightsizer.model import (
     Proposal,
     Verdict,
 )
+from rightsizer.report import FORMS, form
 from rightsizer.report.approvals import read_approvals
-from rightsizer.report.forms import FORMS, form
 from rightsizer.report.table import plan_text
 from rightsizer.text import count, number, percent, safe, short
 from tests.conftest import Golden

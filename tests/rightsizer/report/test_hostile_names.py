@@ -11,7 +11,7 @@ import re
 import pytest
 from markdown_it import MarkdownIt
 
-from rightsizer.report.forms import form
+from rightsizer.report import form
 from rightsizer.text import safe
 from tests.rightsizer.hostile import ATTRIBUTES, EVERYTHING, FORMULAS, MARKDOWN, XSS
 from tests.rightsizer.markup import contents, elements, skeleton
