@@ -26,7 +26,7 @@ ENFORCING = Policy(
             match=Match(everything=True),
             mode=Mode.ENFORCE,
             findings={FindingName.STUCK: "enforce"},
-            actions=tuple(action for action in Action if action is not Action.NOTIFY),
+            actions=tuple(action for action in Action if action is not Action.NOTICE),
         ),
     ),
 )

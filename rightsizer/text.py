@@ -120,15 +120,13 @@ _MILLION = 1_000_000
 _CAUSES = {
     BlockerCode.BUDGET: "blocked by budget",
     BlockerCode.DISRUPTION_BUDGET: "blocked by PodDisruptionBudget",
-    BlockerCode.WINDOW: "waits for maintenance window",
-    BlockerCode.FREEZE: "waits for the end of a freeze",
+    BlockerCode.CALENDAR: "the calendar is closed",
     BlockerCode.NOTICE: "waits after its notice",
     BlockerCode.COOLDOWN: "waits after an earlier change",
     BlockerCode.OTHER_CONTROLLER: "managed by another controller",
     BlockerCode.ONLY_FOR_PENDING_PODS: "only for pending pods",
     BlockerCode.NO_CAPACITY: "no room left",
     BlockerCode.PAUSED: "paused",
-    BlockerCode.BREAKER: "the breaker is open",
 }
 
 

@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _question(decisions: Sequence[Decision]) -> str:
     """What a person is asked; what has its notice given yet frees nothing."""
-    stops = all(one.finding.proposal is None and one.action is not Action.NOTIFY for one in decisions)
+    stops = all(one.finding.proposal is None and one.action is not Action.NOTICE for one in decisions)
     what = f"{'Stop' if stops else 'Change'} {count(len(decisions), 'workload')}"
     freed = sum(decision.frees for decision in decisions)
     return f"{what}, freeing {count(freed)}?" if freed >= 0 else f"{what}, taking {count(-freed)} back?"
@@ -126,7 +126,7 @@ def _approved(
     for approval in approvals:
         decision = by_uid.get(approval.ref.uid)
         if decision is None:
-            lapsed.append(_lapsed(approval, Result.GONE, _NOT_THERE))
+            lapsed.append(_lapsed(approval, Result.CHANGED, _NOT_THERE))
         elif decision.is_enforced and Approval.of(decision) == approval:
             kept.append(decision)
         else:

@@ -161,7 +161,7 @@ def steps(
     steps = carry_out(decisions, acting, is_stopped=deadline.is_stopped)
     for decision, outcome in zip(decisions, steps, strict=True):
         yield outcome
-        if outcome.result is Result.DONE and decision.action is not Action.NOTIFY:
+        if outcome.result is Result.DONE and decision.action is not Action.NOTICE:
             done.append((decision, outcome))
     if fleet is None:
         return

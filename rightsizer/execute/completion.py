@@ -48,7 +48,7 @@ def complete(found: RecordedObject, context: RunContext) -> Outcome | None:
         return _given_up(found, "somebody resumed it meanwhile", ChangeOutcome.REVERTED, context)
     if not is_changeable(row, found.obj, is_late=_is_late(found, context)):
         waited = format_duration((context.clock() - record.at).total_seconds())
-        return _given_up(found, f"its pods are not gone after {waited}", ChangeOutcome.ROLLED_BACK, context)
+        return _given_up(found, f"its pods are not gone after {waited}", ChangeOutcome.ROLLBACK, context)
     path = path_of(found.ref, row)
     patch = finishing_patch(found.obj, record, row, context.clock())
     try:

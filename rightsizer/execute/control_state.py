@@ -112,7 +112,7 @@ class ActionGate:
         words = f"{outcome.action} of {outcome.ref}: {outcome.detail}"[:500]
         if outcome.is_out_of_policy:
             why = f"the API server refused a write as out of policy: {words}"
-            self.open(Blocker(BlockerCode.OUT_OF_POLICY, why))
+            self.open(Blocker(BlockerCode.REFUSED, why))
         else:
             self._count(outcome.result, words)
 
@@ -136,7 +136,7 @@ class ActionGate:
 
     def _count(self, result: Result, words: str) -> None:
         many = f"{self._settings.maxErrors} errors in a row, the last: {words}"
-        opening = BreakerTrip(self._clock(), BlockerCode.ERRORS, many, self._run)
+        opening = BreakerTrip(self._clock(), BlockerCode.REFUSED, many, self._run)
 
         def count(state: State) -> State:
             latch = counted(state.latch, result, self._settings, opening)

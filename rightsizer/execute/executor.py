@@ -140,7 +140,7 @@ def _look_and_write(decision: Decision, row: Kind, session: ApplySession) -> Out
     beside = session.watch.fleet if proposal is not None and proposal.asks else None
     fresh, fleet = read_workload(decision.workload.ref, session.cluster, beside=beside)
     if fresh is None:
-        return session.outcome(decision, Result.GONE, "it holds no GPUs any more")
+        return session.outcome(decision, Result.CHANGED, "it holds no GPUs any more")
     told = dataclasses.replace(fleet, changes=tuple({*fleet.changes, *session.watch.told}))
     fleet = with_remembered_changes(told, session.memory.of(fresh))
     fresh = next(workload for workload in fleet.workloads if workload.ref == fresh.ref)
@@ -163,7 +163,7 @@ _Way = Callable[[Decision, Kind, Workload, ApplySession], str]
 
 def _way(decision: Decision, row: Kind) -> _Way:
     """How a decision is carried out."""
-    if decision.action is Action.NOTIFY:
+    if decision.action is Action.NOTICE:
         return _notify
     is_pod = row.stop is not None and row.stop.field is None
     return evict if is_pod else change
@@ -183,7 +183,7 @@ def _refused(decision: Decision, session: ApplySession, refused: RequestRefused)
     """What an error Status means for this decision, and for those after it."""
     match refused.code:
         case http.HTTPStatus.NOT_FOUND if gone := _gone(decision.workload.ref, refused.detail):
-            return session.outcome(decision, Result.GONE, gone)
+            return session.outcome(decision, Result.CHANGED, gone)
         case _ if refused.is_out_of_policy:
             outcome = session.outcome(decision, Result.REFUSED, str(refused))
             return dataclasses.replace(outcome, is_out_of_policy=True)
@@ -214,7 +214,7 @@ def _gone(ref: ObjectRef, detail: str) -> str:
 
 def _read_back(decision: Decision, row: Kind, session: ApplySession, lost: WriteResultUnknown) -> Outcome:
     """The write's answer was lost: see whether it took effect before anything else happens."""
-    is_notice = decision.action is Action.NOTIFY
+    is_notice = decision.action is Action.NOTICE
     ref, there = (decision.workload.ref, row) if is_notice else recorded_on(decision, row)
     try:
         obj = session.cluster.get_object(path_of(ref, there))
@@ -249,7 +249,7 @@ def _ordered_again(decision: Decision, row: Kind, session: ApplySession, lost: W
 def _is_in_effect(decision: Decision, obj: Mapping[str, Any], row: Kind, session: ApplySession) -> bool:
     """Whether an object shows what a decision was to do."""
     annotations = obj["metadata"].get("annotations") or {}
-    if decision.action is Action.NOTIFY:
+    if decision.action is Action.NOTICE:
         notice = parse_notice(annotations)
         return notice is not None and notice.run == session.run
     if _way(decision, row) is evict:

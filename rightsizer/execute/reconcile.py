@@ -54,7 +54,7 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.policy.effective import PolicyEvaluator
-from rightsizer.policy.protections import opt_outs, protections
+from rightsizer.policy.protections import OPT_OUT, opt_outs, protections
 from rightsizer.policy.schema import Policy
 from rightsizer.report.events import REVERTED
 
@@ -81,7 +81,7 @@ class RepairPolicy:
             return f"the breaker is open, and nothing is put back before a person has closed it: {is_open}"
         vetoes = self._vetoes(found, context)
         if mending is ReconcileAction.COMPLETE:  # who opted out meanwhile did not ask to be left half-way
-            vetoes = [veto for veto in vetoes if veto.source != "opt-out"]
+            vetoes = [veto for veto in vetoes if veto.source != OPT_OUT]
         return "; ".join(veto.message for veto in vetoes)
 
     def _vetoes(self, found: RecordedObject, context: RunContext) -> list[Blocker]:

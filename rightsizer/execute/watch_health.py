@@ -121,7 +121,7 @@ def roll_back(found: RecordedObject, words: str, context: RunContext) -> Outcome
     """Give it back what it had, since it is not well without."""
     item = UndoItem(found.ref, found.row, found.record)
     try:
-        what = restore(item, context.cluster, at=context.clock(), end=ChangeOutcome.ROLLED_BACK)
+        what = restore(item, context.cluster, at=context.clock(), end=ChangeOutcome.ROLLBACK)
     except WaitingForPods as going:
         what = str(going)
     except ChangedByOthers as changed:

@@ -82,7 +82,7 @@ def notice_patch(
     notice = Notice(
         at=at.replace(microsecond=0),
         due=(decision.due or at).replace(microsecond=0),
-        action=(decision.announced or Action.NOTIFY).value,
+        action=(decision.announced or Action.NOTICE).value,
         finding=decision.finding.name.value,
         reason="; ".join(decision.finding.words)[:_MAX_REASON],
         run=run,

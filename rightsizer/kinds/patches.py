@@ -233,7 +233,7 @@ def change_patch(
     """
     past = (*read_history(obj["metadata"].get("annotations") or {}), record.summary)
     if not record.edits:
-        past = with_end(past, ChangeOutcome.GROWN_BACK, record.at)
+        past = with_end(past, ChangeOutcome.SCALE_UP, record.at)
     notes = {UNDO_ANNOTATION: encode_record(record) if record.edits else None, NOTICE_ANNOTATION: None}
     return _patch(obj, edits, {**notes, HISTORY_ANNOTATION: write_history(past), **_remembered(came_back)})
 

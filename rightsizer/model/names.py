@@ -27,7 +27,7 @@ class Action(enum.StrEnum):
     `rightsizer.kinds`; on all others they are proposed, with the command that does it.
     """
 
-    NOTIFY = "notify"
+    NOTICE = "notice"
     SCALE_UP = "scale-up"
     SCALE_DOWN = "scale-down"
     RESIZE = "resize"
@@ -56,12 +56,9 @@ class FindingName(enum.StrEnum):
     # The evidence does not suffice.
     NO_DATA = "no-data"
     PARTIAL_DATA = "partial-data"
-    WINDOW_TOO_SHORT = "window-too-short"
     STALE_DATA = "stale-data"
     INVALID_DATA = "invalid-data"
-    AMBIGUOUS_DATA = "ambiguous-data"
     CONFLICTING_SIGNALS = "conflicting-signals"
-    UNMEASURABLE = "unmeasurable"
     TOO_YOUNG = "too-young"
     IDLE_TOO_BRIEFLY = "idle-too-briefly"
     NOT_RUNNING = "not-running"
@@ -79,55 +76,47 @@ class BlockerCode(enum.StrEnum):
     """Why a change may not be made, or not now."""
 
     # Not, as long as the policy, the cluster or the workload stays as it is.
-    RULE = "rule"
     PROTECTED = "protected"
-    OPT_OUT = "opt-out"
     UNSUPPORTED = "unsupported"
     # Not now.
     BUDGET = "budget"
     DISRUPTION_BUDGET = "disruption-budget"
-    WINDOW = "window"
-    FREEZE = "freeze"
+    CALENDAR = "calendar"
     NOTICE = "notice"
     COOLDOWN = "cooldown"
     OTHER_CONTROLLER = "other-controller"
     ONLY_FOR_PENDING_PODS = "only-for-pending-pods"
     NO_CAPACITY = "no-capacity"
     PAUSED = "paused"
-    BREAKER = "breaker"
     # Not any more: found by the preflight check.
     CHANGED = "changed"
     BUSY = "busy"
     NO_DATA = "no-data"
     # Opens the breaker: nothing is changed until a person resets it.
-    ERRORS = "errors"
-    OUT_OF_POLICY = "out-of-policy"
+    REFUSED = "refused"
     NODES = "nodes"
     GROWTH = "growth"
-    UNREADABLE = "unreadable"
+    UNKNOWN = "unknown"
 
 
 NOT_NOW = (
     BlockerCode.BUDGET,
     BlockerCode.DISRUPTION_BUDGET,
-    BlockerCode.WINDOW,
-    BlockerCode.FREEZE,
+    BlockerCode.CALENDAR,
     BlockerCode.NOTICE,
     BlockerCode.COOLDOWN,
     BlockerCode.OTHER_CONTROLLER,
     BlockerCode.ONLY_FOR_PENDING_PODS,
     BlockerCode.NO_CAPACITY,
     BlockerCode.PAUSED,
-    BlockerCode.BREAKER,
 )
 """Codes of the blockers that delay an enforced change."""
 
 OPENS_BREAKER = (
-    BlockerCode.ERRORS,
-    BlockerCode.OUT_OF_POLICY,
+    BlockerCode.REFUSED,
     BlockerCode.NODES,
     BlockerCode.GROWTH,
-    BlockerCode.UNREADABLE,
+    BlockerCode.UNKNOWN,
 )
 """Codes of the blockers that open the breaker."""
 
@@ -137,8 +126,8 @@ class ChangeOutcome(enum.StrEnum):
 
     UNDONE = "undone"
     REVERTED = "reverted"
-    ROLLED_BACK = "rolled-back"
-    GROWN_BACK = "grown-back"
+    ROLLBACK = "rollback"
+    SCALE_UP = "scale-up"
     REFUSED = "refused"
     """The API server refused the second half of it, so it goes on as it was."""
 
@@ -157,7 +146,6 @@ class Result(enum.StrEnum):
     """How an attempted change ended."""
 
     DONE = "done"
-    GONE = "gone"
     CHANGED = "changed"
     BLOCKED = "blocked"
     REFUSED = "refused"

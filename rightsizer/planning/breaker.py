@@ -105,7 +105,7 @@ def parse_state(texts: Mapping[str, str]) -> State:
     try:
         latch = _decoded(texts.get("breaker.json"), Latch) or Latch()
     except ValueError as error:
-        latch = Latch(BreakerTrip(_UNKNOWN_TIME, BlockerCode.UNREADABLE, f"breaker.json {error}"))
+        latch = Latch(BreakerTrip(_UNKNOWN_TIME, BlockerCode.UNKNOWN, f"breaker.json {error}"))
     try:
         pauses = tuple(_decoded(texts.get("pauses.json"), list[Pause]) or ())
     except ValueError as error:
@@ -147,9 +147,9 @@ def stop_reason(state: State, namespace: str, at: datetime.datetime) -> Blocker 
     if pauses := paused(state, namespace, at):
         return Blocker(BlockerCode.PAUSED, "; ".join(pause.words for pause in pauses))
     if (trip := state.latch.trip) is not None:
-        since = f" since {_clock(trip.at)}" if trip.cause is not BlockerCode.UNREADABLE else ""
-        words = f"open{since}: {trip.reason}; to resume, run gpu-rightsizer breaker reset"
-        return Blocker(BlockerCode.BREAKER, words)
+        since = f" since {_clock(trip.at)}" if trip.cause is not BlockerCode.UNKNOWN else ""
+        words = f"the breaker is open{since}: {trip.reason}; to resume, run gpu-rightsizer breaker reset"
+        return Blocker(BlockerCode.PAUSED, words)
     return None
 
 
@@ -158,7 +158,9 @@ def held(
 ) -> tuple[Decision, ...]:
     """Block enforced decisions while paused, while the breaker is open, or if the plan would open it."""
     first = next(iter(opening), None)
-    would_open = Blocker(BlockerCode.BREAKER, f"this plan would open it: {first.message}") if first else None
+    would_open = (
+        Blocker(BlockerCode.PAUSED, f"this plan would open the breaker: {first.message}") if first else None
+    )
 
     def blocked(decision: Decision) -> Decision:
         is_wanted = decision.verdict is Verdict.ACT and decision.mode is Mode.ENFORCE and decision.action

@@ -14,7 +14,7 @@ from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Budget, BudgetScope, Per
 from rightsizer.policy.schema import Policy
 
-FREE = frozenset({Action.NOTIFY, Action.SCALE_UP})
+FREE = frozenset({Action.NOTICE, Action.SCALE_UP})
 """Actions that no budget counts: they take nothing away."""
 
 _SPANS = {Per.RUN: None, Per.HOUR: datetime.timedelta(hours=1), Per.DAY: datetime.timedelta(days=1)}

@@ -29,7 +29,7 @@ ANOTHERS = datetime.timedelta(hours=1)
 _TAKEN_BACK = {
     ChangeOutcome.UNDONE: "put back",
     ChangeOutcome.REVERTED: "reverted by someone",
-    ChangeOutcome.ROLLED_BACK: "rolled back because it was unhealthy",
+    ChangeOutcome.ROLLBACK: "rolled back because it was unhealthy",
     ChangeOutcome.REFUSED: "rolled back because the API server refused the second step",
 }
 

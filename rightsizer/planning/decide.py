@@ -171,7 +171,7 @@ def _blockers(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> 
     if workload.is_terminating:
         yield Blocker(BlockerCode.UNSUPPORTED, f"{workload.ref} is being deleted already")
     if ruling.mode_for(finding.name) is Mode.PROTECT:
-        yield Blocker(BlockerCode.RULE, f"rule {ruling.rule} does not act on {name}", source=ruling.rule)
+        yield Blocker(BlockerCode.PROTECTED, f"rule {ruling.rule} does not act on {name}", source=ruling.rule)
     if action is None:
         yield Blocker(
             BlockerCode.UNSUPPORTED,
@@ -182,7 +182,7 @@ def _blockers(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> 
         if not set(needed) <= set(ruling.actions):
             allowed, called = ", ".join(ruling.actions) or "nothing", " and ".join(needed)
             yield Blocker(
-                BlockerCode.RULE,
+                BlockerCode.PROTECTED,
                 f"{name} calls for {called}; rule {ruling.rule} allows {allowed}",
                 source=ruling.rule,
             )
@@ -206,7 +206,7 @@ def _kept(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> Iter
     left = workload.gpus - _frees(workload, finding)
     if left < ruling.min_gpus:
         yield Blocker(
-            BlockerCode.RULE,
+            BlockerCode.PROTECTED,
             f"rule {ruling.rule} keeps {gpus(ruling.min_gpus)}, {left:g} would be left",
             source=ruling.rule,
         )
@@ -214,7 +214,9 @@ def _kept(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> Iter
     if replicas is not None and replicas < ruling.min_replicas:
         kept = "1 replica" if ruling.min_replicas == 1 else f"{ruling.min_replicas} replicas"
         yield Blocker(
-            BlockerCode.RULE, f"rule {ruling.rule} keeps {kept}, {replicas} would be left", source=ruling.rule
+            BlockerCode.PROTECTED,
+            f"rule {ruling.rule} keeps {kept}, {replicas} would be left",
+            source=ruling.rule,
         )
 
 
@@ -331,7 +333,7 @@ def _after_notice(decision: Decision, wait: datetime.timedelta, rulebook: Policy
     notice = parse_notice(decision.workload.annotations)
     if notice is None or not is_notice_valid(notice, decision.finding, decision.action, at):
         return dataclasses.replace(
-            decision, action=Action.NOTIFY, announced=decision.action, due=at + wait, frees=0.0
+            decision, action=Action.NOTICE, announced=decision.action, due=at + wait, frees=0.0
         )
     due = _put_off(decision.workload, notice.at, wait, rulebook)
     if at < due:

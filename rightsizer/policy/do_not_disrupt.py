@@ -109,7 +109,7 @@ def marks_on(workload: Workload, honoured: tuple[Mark, ...], at: datetime.dateti
             value = texts.get(row.key)
             if value is not None and row.holds(value, pod, at):
                 yield Blocker(
-                    BlockerCode.OPT_OUT,
+                    BlockerCode.PROTECTED,
                     f"{row.key}: {value!r} on {owner}",
                     source=f"mark:{row.mark.value}",
                 )

@@ -202,7 +202,7 @@ class OrderedRule:
     def blocker(self) -> Blocker:
         """What is told where it protects."""
         return Blocker(
-            BlockerCode.RULE, self.why or f"protected by rule {self.rule.name}", source=self.rule.name
+            BlockerCode.PROTECTED, self.why or f"protected by rule {self.rule.name}", source=self.rule.name
         )
 
 

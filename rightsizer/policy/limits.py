@@ -218,7 +218,7 @@ def closed_reason(calendar: Calendar, at: datetime.datetime) -> Blocker | None:
     for freeze in calendar.freezes:
         if _contains(_frozen(freeze), at):
             return Blocker(
-                BlockerCode.FREEZE,
+                BlockerCode.CALENDAR,
                 f"frozen from {freeze}{_again(calendar, at)}",
                 until=next_opening(calendar, at),
             )
@@ -226,7 +226,7 @@ def closed_reason(calendar: Calendar, at: datetime.datetime) -> Blocker | None:
     if not windows or any(_contains(span, at) for window in windows for span in _spans(window, at, _NOW)):
         return None
     shown = "; ".join(map(str, windows))
-    return Blocker(BlockerCode.WINDOW, f"outside the maintenance windows ({shown}){_again(calendar, at)}")
+    return Blocker(BlockerCode.CALENDAR, f"outside the maintenance windows ({shown}){_again(calendar, at)}")
 
 
 def next_opening(calendar: Calendar, at: datetime.datetime) -> datetime.datetime | None:

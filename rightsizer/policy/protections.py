@@ -17,7 +17,7 @@ from rightsizer.policy.classes import ANNOTATIONS
 from rightsizer.policy.do_not_disrupt import word_on
 from rightsizer.policy.match import is_any
 from rightsizer.policy.schema import Policy
-from rightsizer.text import read_instant
+from rightsizer.text import instant, read_instant
 
 SYSTEM_PRIORITY = 1_000_000_000
 """Kubernetes reserves priorities above this for system classes (scheduling.k8s.io/v1 PriorityClass)."""
@@ -40,6 +40,9 @@ EXCLUDE_ANNOTATION = PREFIX + "exclude"
 EXCLUDE_UNTIL_ANNOTATION = PREFIX + "exclude-until"
 MIN_REPLICAS_ANNOTATION = PREFIX + "min-replicas"
 
+OPT_OUT: Final = "opt-out"
+"""Source of the blockers that an owner asked for."""
+
 OPT_OUTS: Final[Mapping[str, str]] = {
     MODE_ANNOTATION: "`off`: left alone; `advise`: shown only; `enforce` changes nothing",
     EXCLUDE_ANNOTATION: "`true`: left alone; `false` changes nothing",
@@ -51,43 +54,38 @@ OPT_OUTS: Final[Mapping[str, str]] = {
 
 def protections(workload: Workload, policy: Policy, own: str) -> Iterator[Blocker]:
     """What no rule can lift, most general first; `own` is the namespace in which we run."""
-    namespace = workload.ref.namespace
+    for reason, source in _reasons(workload, policy, own):
+        yield Blocker(BlockerCode.PROTECTED, reason, source)
+
+
+def _reasons(workload: Workload, policy: Policy, own: str) -> Iterator[tuple[str, str]]:
+    """Why a workload is protected, and by what."""
+    namespace, kind = workload.ref.namespace, workload.ref.kind
     if namespace in SYSTEM_NAMESPACES:
-        yield Blocker(
-            BlockerCode.PROTECTED,
-            f"namespace {namespace} is a system namespace",
-            source="built-in:system-namespace",
-        )
+        yield f"namespace {namespace} is a system namespace", "built-in:system-namespace"
     elif namespace == own:
-        yield Blocker(
-            BlockerCode.PROTECTED,
-            f"namespace {namespace} is gpu-rightsizer's own",
-            source="built-in:own-namespace",
-        )
+        yield f"namespace {namespace} is gpu-rightsizer's own", "built-in:own-namespace"
     if _is_own(workload):
-        key, value = OWN_LABEL
-        yield Blocker(
-            BlockerCode.PROTECTED,
-            f"it is labelled {key}={value}, so it belongs to gpu-rightsizer",
-            source="built-in:own",
-        )
+        yield f"it is labelled {'='.join(OWN_LABEL)}, so it belongs to gpu-rightsizer", "built-in:own"
     if is_any(namespace, policy.protectedNamespaces):
-        yield Blocker(
-            BlockerCode.PROTECTED, f"the policy protects namespace {namespace}", source="protectedNamespaces"
-        )
-    if workload.ref.kind in UNTOUCHABLE_KINDS:
-        yield Blocker(
-            BlockerCode.PROTECTED, f"a {workload.ref.kind} is never touched", source="built-in:kind"
-        )
+        yield f"the policy protects namespace {namespace}", "protectedNamespaces"
+    if kind in UNTOUCHABLE_KINDS:
+        yield f"a {kind} is never touched", "built-in:kind"
     for manager in workload.managers:
         if word_on(manager, policy.otherControllers) == "skip":
-            yield Blocker(
-                BlockerCode.PROTECTED,
-                f"the policy skips workloads that {manager.kind} manages",
-                source="otherControllers",
-            )
+            yield f"the policy skips workloads that {manager.kind} manages", "otherControllers"
     for pod in workload.pods:
-        yield from _of_pod(pod)
+        yield from _reasons_of_pod(pod)
+
+
+def _reasons_of_pod(pod: Pod) -> Iterator[tuple[str, str]]:
+    name = pod.ref.name
+    if pod.is_static:
+        yield f"pod {name} is a static pod", "built-in:static-pod"
+    if pod.priority_class.startswith("system-") or (pod.priority or 0) > SYSTEM_PRIORITY:
+        yield f"pod {name} has a system priority", "built-in:system-class"
+    if pod.priority is None:
+        yield f"the priority of pod {name} is unknown", "built-in:unknown-priority"
 
 
 def _is_own(workload: Workload) -> bool:
@@ -97,35 +95,13 @@ def _is_own(workload: Workload) -> bool:
     )
 
 
-def _of_pod(pod: Pod) -> Iterator[Blocker]:
-    if pod.is_static:
-        yield Blocker(
-            BlockerCode.PROTECTED, f"pod {pod.ref.name} is a static pod", source="built-in:static-pod"
-        )
-    if pod.priority_class.startswith("system-") or (pod.priority or 0) > SYSTEM_PRIORITY:
-        yield Blocker(
-            BlockerCode.PROTECTED, f"pod {pod.ref.name} has a system priority", source="built-in:system-class"
-        )
-    if pod.priority is None:
-        yield Blocker(
-            BlockerCode.PROTECTED,
-            f"the priority of pod {pod.ref.name} is unknown",
-            source="built-in:unknown-priority",
-        )
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class OptOut:
-    """A wish on a workload, its pods or its namespace.
-
-    Attributes:
-        mode: The most that is done; ENFORCE where the wish is about something else.
-        min_replicas: How many replicas are to stay.
-    """
+    """A wish on a workload, its pods or its namespace: the most that is done, and how many replicas stay."""
 
     blocker: Blocker
     mode: Mode
-    min_replicas: int = 0
+    min_replicas: int
 
 
 def opt_outs(workload: Workload, at: datetime.datetime) -> Iterator[OptOut]:
@@ -150,14 +126,15 @@ def _opt_outs_in(owner: str, annotations: Mapping[str, str], at: datetime.dateti
             yield from read(f"{key}: {text!r} on {owner}", text, at)
     for key in sorted(ours - _READERS.keys()):
         words = _FOR_CLASSES if key in _OF_CLASSES else _KNOWN
-        reason = f"{key}: {annotations[key]!r} on {owner} {words}; it counts as off"
-        yield OptOut(Blocker(BlockerCode.OPT_OUT, reason), Mode.PROTECT)
+        yield _wish(f"{key}: {annotations[key]!r} on {owner} {words}; it counts as off")
+
+
+def _wish(reason: str, mode: Mode = Mode.PROTECT, min_replicas: int = 0) -> OptOut:
+    return OptOut(Blocker(BlockerCode.PROTECTED, reason, source=OPT_OUT), mode, min_replicas)
 
 
 def _unreadable(annotation: str, would_be: str) -> OptOut:
-    return OptOut(
-        Blocker(BlockerCode.OPT_OUT, f"{annotation} is invalid ({would_be}); it counts as off"), Mode.PROTECT
-    )
+    return _wish(f"{annotation} is invalid ({would_be}); it counts as off")
 
 
 def _mode(annotation: str, text: str, _at: datetime.datetime) -> Iterator[OptOut]:
@@ -165,9 +142,9 @@ def _mode(annotation: str, text: str, _at: datetime.datetime) -> Iterator[OptOut
         case "enforce":
             return
         case "advise":
-            yield OptOut(Blocker(BlockerCode.OPT_OUT, annotation.replace("'advise'", "advise")), Mode.ADVISE)
+            yield _wish(annotation.replace("'advise'", "advise"), Mode.ADVISE)
         case "off":
-            yield OptOut(Blocker(BlockerCode.OPT_OUT, annotation.replace("'off'", "off")), Mode.PROTECT)
+            yield _wish(annotation.replace("'off'", "off"))
         case _:
             yield _unreadable(annotation, "off or advise")
 
@@ -177,7 +154,7 @@ def _exclude(annotation: str, text: str, _at: datetime.datetime) -> Iterator[Opt
         case "false":
             return
         case "true":
-            yield OptOut(Blocker(BlockerCode.OPT_OUT, annotation.replace("'true'", "true")), Mode.PROTECT)
+            yield _wish(annotation.replace("'true'", "true"))
         case _:
             yield _unreadable(annotation, "true or false")
 
@@ -187,22 +164,14 @@ def _exclude_until(annotation: str, text: str, at: datetime.datetime) -> Iterato
     if end is None:
         yield _unreadable(annotation, "such as 2026-12-01T18:00:00Z, or 2026-12-01")
     elif at < end:
-        yield OptOut(
-            Blocker(
-                BlockerCode.OPT_OUT,
-                f"{annotation}: opted out until {end.astimezone(datetime.UTC):%Y-%m-%d %H:%M} UTC",
-            ),
-            Mode.PROTECT,
-        )
+        yield _wish(f"{annotation}: opted out until {instant(end)}")
 
 
 def _keep(annotation: str, text: str, _at: datetime.datetime) -> Iterator[OptOut]:
     if not re.fullmatch(r"[0-9]{1,9}", text):
         yield _unreadable(annotation, "a whole number")
     elif int(text):
-        yield OptOut(
-            Blocker(BlockerCode.OPT_OUT, f"{annotation}: keeps {int(text)} replicas"), Mode.ENFORCE, int(text)
-        )
+        yield _wish(f"{annotation}: keeps {int(text)} replicas", Mode.ENFORCE, int(text))
 
 
 _READERS = {

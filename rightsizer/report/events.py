@@ -133,7 +133,7 @@ def occasion_of(outcome: Outcome) -> str:
         return "failure"
     if outcome.result is not Result.DONE:
         return ""
-    if outcome.action == Action.NOTIFY:
+    if outcome.action == Action.NOTICE:
         return "notice"
     return "rollback" if outcome.action in {"undo", "rollback"} else "change"
 

@@ -197,7 +197,7 @@ class Metrics:
             return
         name = priority_class or NO_CLASS
         self._counters["actions"].labels(outcome.action, outcome.result.value, name).inc()
-        if outcome.result is Result.DONE and outcome.gpus > 0 and outcome.action != Action.NOTIFY:
+        if outcome.result is Result.DONE and outcome.gpus > 0 and outcome.action != Action.NOTICE:
             self._counters["actions_freed_gpus"].labels(outcome.action, name).inc(outcome.gpus)
 
     def ended(self, *, is_good: bool, took_s: float, at_s: float) -> None:

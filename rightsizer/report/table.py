@@ -224,7 +224,7 @@ def _what_applying_does(plan: Plan, approved: Sequence[Decision] | None) -> str:
 
 def _deeds(decisions: Sequence[Decision]) -> str:
     """What is done to workloads; what has its notice given yet frees nothing."""
-    noticed = [one for one in decisions if one.action is Action.NOTIFY]
+    noticed = [one for one in decisions if one.action is Action.NOTICE]
     stopped = [one for one in decisions if one.finding.proposal is None and one not in noticed]
     changed = len(decisions) - len(noticed) - len(stopped)
     deeds = [f"stops {count(len(stopped), 'workload')}"] if stopped else []

@@ -17,7 +17,7 @@ _COLOURS = {
 }
 _RESULT_COLOURS = {
     Result.DONE: "\x1b[32m",
-    Result.GONE: "\x1b[32m",
+    Result.CHANGED: "\x1b[32m",
     Result.REFUSED: "\x1b[31m",
     Result.UNKNOWN: "\x1b[31m",
 }

@@ -34,7 +34,7 @@ def world(tmp_path: pathlib.Path, prometheus: Prometheus) -> Iterator[World]:
 
 
 def _open_breaker(world: World) -> None:
-    latch = {"trip": {"at": "2026-11-20T18:00:00Z", "cause": "errors", "reason": "3 errors in a row"}}
+    latch = {"trip": {"at": "2026-11-20T18:00:00Z", "cause": "refused", "reason": "3 errors in a row"}}
     world.api.patch(*STATE, {"data": {"breaker.json": json.dumps(latch)}})
 
 

@@ -144,7 +144,7 @@ def _shrinking() -> Decision:
     blocks = (
         Blocker(BlockerCode.BUDGET, "serving allows 2 GPUs in an hour, 2 are used up"),
         Blocker(BlockerCode.DISRUPTION_BUDGET, "chat allows 1 disruption now"),
-        Blocker(BlockerCode.WINDOW, "nights (22:00 to 05:00 Europe/Berlin), opens in 9h"),
+        Blocker(BlockerCode.CALENDAR, "nights (22:00 to 05:00 Europe/Berlin), opens in 9h"),
     )
     command = "kubectl -n serving scale deployment.apps chat --replicas 3"
     return decision(
@@ -193,7 +193,7 @@ def _protected() -> Decision:
     finding = found(
         FindingName.IDLE, Verdict.ACT, "its GPU stayed at or below 1% utilization for the last 7d"
     )
-    veto = Blocker(BlockerCode.RULE, "protected by rule production", source="production")
+    veto = Blocker(BlockerCode.PROTECTED, "protected by rule production", source="production")
     return decision(
         item, finding, verdict=Verdict.PROTECTED, mode=Mode.PROTECT, restrictions=(veto,), rule="production"
     )
@@ -272,7 +272,7 @@ def named_plan(word: str) -> Plan:
         finding,
         rule=word,
         action=Action.SCALE_DOWN,
-        restrictions=(Blocker(BlockerCode.RULE, word, source=word),),
+        restrictions=(Blocker(BlockerCode.PROTECTED, word, source=word),),
         blockers=(Blocker(BlockerCode.NOTICE, word),),
         also=(finding,),
         command=word,

@@ -40,7 +40,7 @@ rules: [{name: all, match: {everything: true}, mode: enforce}]
     ("window", "step_s", "verdict", "finding"),
     [
         ("5m", 16, "act", "idle"),  # 18 or 19 samples, by where the window falls
-        ("10m", 60, "unknown", "window-too-short"),
+        ("10m", 60, "unknown", "partial-data"),
         ("21m", 60, "act", "idle"),
     ],
 )

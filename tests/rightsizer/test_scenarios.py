@@ -208,7 +208,7 @@ class _Step:
     def _check_outcome(self, name: str, expected: dict[str, Any], before: int, apply: Run) -> None:
         outcome = apply.items.get(name, {})
         assert outcome.get("result") == expected.get("result"), (name, outcome, apply.err)
-        is_stopped = outcome.get("result") == "done" and outcome["action"] != "notify"
+        is_stopped = outcome.get("result") == "done" and outcome["action"] != "notice"
         assert self._size(name) == (expected.get("left", 0) if is_stopped else before), name
         if "gpus" in expected:
             pods = self.world.pods_of(self.given[name].get("namespace", self.namespace), name)

@@ -159,7 +159,7 @@ def test_record_codec_unreadable_annotation_starts_full_cooldown() -> None:
 
 
 @pytest.mark.parametrize(("times", "held"), [(1, 24), (2, 48), (3, 96), (4, 168), (9, 168)], ids=str)
-@pytest.mark.parametrize("end", [ChangeOutcome.UNDONE, ChangeOutcome.REVERTED, ChangeOutcome.ROLLED_BACK])
+@pytest.mark.parametrize("end", [ChangeOutcome.UNDONE, ChangeOutcome.REVERTED, ChangeOutcome.ROLLBACK])
 def test_hold_off_doubles_with_each_revert(times: int, held: int, end: ChangeOutcome) -> None:
     """From the rule's cooldown to a week."""
     memory = Memory(tuple(_past(number * DAY, end) for number in range(1, times + 1)), AT)

@@ -302,7 +302,7 @@ def test_run_open_breaker_is_logged_each_cycle_and_ready(world: World) -> None:
     world.add("Deployment", world.team, "works", {"usage": "busy"})
     with running(world, "--every", "1h", "--yes") as run:
         wait_for(lambda: run.cycles() == 1, run)
-        assert "the breaker is open (errors), nothing is changed: 3 errors in a row" in run.said
+        assert "the breaker is open (refused), nothing is changed: 3 errors in a row" in run.said
         assert requests.get(f"{run.url}/readyz", timeout=60).text == "ok\n"
 
 

@@ -240,6 +240,16 @@ def test_job_resize_killed_halfway_is_finished_by_next_run(world: World) -> None
 
 
 @pytest.mark.slow
+def test_job_resize_half_done_opted_out_is_finished(world: World) -> None:
+    """An opt-out after the first patch does not leave the Job suspended."""
+    _add(world)
+    with _killed(world, "apply"):
+        notes = {"metadata": {"annotations": {"gpu-rightsizer.io/mode": "off"}}}
+        world.api.patch("Job", world.team, "train", notes)
+    assert (_repairs(_apply(world)), _state(world)) == ([("complete", "done")], (False, [1]))
+
+
+@pytest.mark.slow
 def test_undo_half_done_job_resize_resumes_job_in_one_patch(world: World) -> None:
     """At once, by one patch: its template was never touched."""
     _add(world)
@@ -291,7 +301,7 @@ def test_job_resize_second_patch_out_of_policy_opens_breaker(world: World) -> No
     assert _repairs(run) == [("rollback", "done")]
     assert (_state(world), _ends(world)) == ((False, [2]), ["refused"])
     breaker = json.loads(world.run("breaker", "-o", "json").out)["breaker"]
-    assert (breaker["trip"]["cause"], run.code) == ("out-of-policy", 1)
+    assert (breaker["trip"]["cause"], run.code) == ("refused", 1)
 
 
 @pytest.mark.slow
@@ -328,7 +338,7 @@ def test_reconcile_job_pod_failing_after_resize_is_rolled_back(world: World) -> 
     world.api.settle()
     assert _repairs(_apply(world)) == [("rollback", "done")]
     assert _repairs(_apply(world)) == [("complete", "done")]
-    assert (_state(world), _record(world), _ends(world)) == ((False, [2]), None, ["rolled-back"])
+    assert (_state(world), _record(world), _ends(world)) == ((False, [2]), None, ["rollback"])
 
 
 @pytest.mark.slow

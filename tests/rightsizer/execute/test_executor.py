@@ -182,7 +182,7 @@ def test_apply_saved_plan_outdated_items_are_skipped(world: World) -> None:
         "same": "done",
         "edited": "changed",
         "scaled": "changed",
-        "gone": "gone",
+        "gone": "changed",
         "busy": "changed",
         "opted-out": "changed",
     }

@@ -174,7 +174,7 @@ def test_notice_object_edited_since_read_is_not_written(world: World) -> None:
     before = created(world.api, "Deployment", world.team, "idle")["metadata"]
     policy = DEFAULT_POLICY.replace("mode: enforce", "mode: enforce\n    notifyBefore: 4h")
     run = world.run("apply", "--yes", "-o", "json", policy=policy)
-    assert (run.items["idle"]["result"], run.items["idle"]["action"]) == ("done", "notify"), run.items
+    assert (run.items["idle"]["result"], run.items["idle"]["action"]) == ("done", "notice"), run.items
     tried, given = (one for one in world.api.requests.mutating(include_dry_run=True) if one.method == "PATCH")
     assert (tried.dry_run, given.dry_run, tried.json) == (True, False, given.json)
     named = {key: given.json["metadata"][key] for key in ("uid", "resourceVersion")}

@@ -62,11 +62,11 @@ def _outcome(
 
 
 EVERY = [
-    _outcome("told", action="notify"),
+    _outcome("told", action="notice"),
     _outcome("stopped"),
     _outcome("back", action="undo"),
     _outcome("failed", result=Result.UNKNOWN),
-    _outcome("gone", result=Result.GONE),
+    _outcome("gone", result=Result.CHANGED),
     _outcome("skipped", result=Result.SKIPPED),
 ]
 
@@ -114,7 +114,7 @@ def test_notify_targets_are_filtered_by_namespace_and_occasion(receiver: Receive
         Target(type="webhook", url=f"{receiver.url}/notices", occasions=("notice",)),
         Target(type="webhook", url=f"{receiver.url}/failures", occasions=("failure",)),
     ]
-    outcomes = [_outcome("a", "team-x"), _outcome("b", "other", action="notify")]
+    outcomes = [_outcome("a", "team-x"), _outcome("b", "other", action="notice")]
     assert notify(targets, "r", outcomes) == []
     assert {path: [item["name"] for item in body["items"]] for path, _, body in receiver.got} == {
         "/team": ["a"],

@@ -201,7 +201,7 @@ def test_reconcile_unhealthy_workload_is_rolled_back_with_warning(
     assert again.items["half-used"]["result"] == "done", again.out
     assert _gpus(world) == "2"
     (entry,) = _history(world, "half-used")
-    assert entry["end"] == "rolled-back"
+    assert entry["end"] == "rollback"
     (event,) = (one for one in world.api.list("Event", world.team) if one["reason"] == "RolledBack")
     assert event["type"] == "Warning"
 
@@ -324,7 +324,7 @@ def test_grow_lost_response_without_record_is_confirmed_by_history(world: World)
     assert UNDO not in _annotations(world, "grows")
     assert [(one["action"], one.get("end")) for one in _history(world, "grows")][-1] == (
         "scale-up",
-        "grown-back",
+        "scale-up",
     )
 
 

@@ -89,7 +89,7 @@ CASES = {
     "another-pod-of-its-name": (
         workload(HEALTHY),
         usages((HEALTHY, (idle_usage(0), idle_usage(1)))),
-        FindingName.AMBIGUOUS_DATA,
+        FindingName.INVALID_DATA,
         Verdict.UNKNOWN,
     ),
     "two-shares-of-perhaps-two-devices": (
@@ -105,7 +105,7 @@ CASES = {
     "its-own-idleness-beside-a-busy-neighbour": (
         workload(SHARER),
         usages((SHARER, (idle_usage(is_own=True, power_peak_w=400.0, traffic_peak=0.4),))),
-        FindingName.UNMEASURABLE,
+        FindingName.NO_DATA,
         Verdict.UNKNOWN,
     ),
     "its-own-idleness-on-an-idle-board": (
@@ -142,7 +142,7 @@ CASES = {
     "just-below-the-coverage": (*_one(idle_usage(coverage=0.899)), FindingName.PARTIAL_DATA, Verdict.UNKNOWN),
     "too-few-samples-for-any-coverage": (
         *_one(idle_usage(samples_expected=17)),
-        FindingName.WINDOW_TOO_SHORT,
+        FindingName.PARTIAL_DATA,
         Verdict.UNKNOWN,
     ),
     "just-enough-samples": (*_one(idle_usage(samples_expected=18)), FindingName.IDLE, Verdict.ACT),
@@ -155,12 +155,12 @@ CASES = {
     ),
     "mig-without-activity": (
         *_one(idle_usage(activity_peak=None, activity_mean=None, coverage=0.0, is_fresh=False)),
-        FindingName.UNMEASURABLE,
+        FindingName.NO_DATA,
         Verdict.UNKNOWN,
     ),
     "no-second-signal": (
         *_one(idle_usage(traffic_peak=None, power_peak_w=None)),
-        FindingName.UNMEASURABLE,
+        FindingName.NO_DATA,
         Verdict.UNKNOWN,
     ),
     "idle-but-draws-power": (

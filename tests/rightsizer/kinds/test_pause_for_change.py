@@ -108,7 +108,7 @@ def test_pause_for_change_second_shrink_keeps_original_size() -> None:
     assert left.edits == (Edit(GPU, "8", "2"),)
 
 
-@pytest.mark.parametrize("end", [ChangeOutcome.UNDONE, ChangeOutcome.ROLLED_BACK])
+@pytest.mark.parametrize("end", [ChangeOutcome.UNDONE, ChangeOutcome.ROLLBACK])
 def test_pause_for_change_undo_restores_size_and_removes_record(end: ChangeOutcome) -> None:
     """First it is stopped, with a record that says as what it ends; then it has what it had, and remembers the end."""
     running = _job(2, suspend=False)
@@ -138,7 +138,7 @@ def test_pause_for_change_step_records_stay_small() -> None:
     edits = [Edit((*path[:6], part, path[-1]), "8", "1") for part in ("limits", "requests")]
     for record in (
         _record(STOPPED, then=tuple(edits)),
-        _record(*edits, STOPPED, end=ChangeOutcome.ROLLED_BACK),
+        _record(*edits, STOPPED, end=ChangeOutcome.ROLLBACK),
     ):
         assert len(encode_record(msgspec.structs.replace(record, reason="x" * 600)).encode()) < 2048
 

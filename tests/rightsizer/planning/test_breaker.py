@@ -34,7 +34,7 @@ from rightsizer.policy.schema import Breaker
 from tests.rightsizer.build import AT, all_idle, judged, policy, rule, workload
 
 HOUR = datetime.timedelta(hours=1)
-ERROR = BreakerTrip(AT, BlockerCode.ERRORS, "too many")
+ERROR = BreakerTrip(AT, BlockerCode.REFUSED, "too many")
 SETTINGS = Breaker()
 
 
@@ -52,7 +52,7 @@ def _after(results: list[Result], latch: Latch | None = None) -> Latch:
         ([Result.REFUSED, Result.UNKNOWN, Result.REFUSED], True),
         ([Result.REFUSED, Result.REFUSED, Result.DONE, Result.REFUSED], False),
         ([Result.REFUSED, Result.BLOCKED, Result.REFUSED, Result.CHANGED, Result.REFUSED], True),
-        ([Result.GONE, Result.SKIPPED, Result.BLOCKED, Result.CHANGED] * 5, False),
+        ([Result.CHANGED, Result.SKIPPED, Result.BLOCKED, Result.CHANGED] * 5, False),
     ],
 )
 def test_breaker_consecutive_errors_opens(results: list[Result], is_open: bool) -> None:
@@ -208,8 +208,8 @@ def test_state_written_and_parsed_is_equal() -> None:
     ("state", "opening", "cause"),
     [
         (with_pause(NOTHING, _pause("research")), (), BlockerCode.PAUSED),
-        (State(Latch(ERROR)), (), BlockerCode.BREAKER),
-        (NOTHING, (Blocker(BlockerCode.NODES, "nodes"),), BlockerCode.BREAKER),
+        (State(Latch(ERROR)), (), BlockerCode.PAUSED),
+        (NOTHING, (Blocker(BlockerCode.NODES, "nodes"),), BlockerCode.PAUSED),
         (with_pause(NOTHING, _pause("another")), (), None),
     ],
     ids=["paused", "open", "opening", "paused-elsewhere"],

@@ -70,7 +70,7 @@ def test_decide_first_time_gives_notice() -> None:
     """It says what will be done and when; it frees nothing, and is what applying the plan writes."""
     decision = judged(workload(), all_idle(workload()), GENTLE)
     assert (decision.action, decision.announced, decision.due) == (
-        Action.NOTIFY,
+        Action.NOTICE,
         Action.SCALE_TO_ZERO,
         AT + 4 * HOUR,
     )
@@ -81,12 +81,12 @@ NOTICES = {
     "its-time-is-over": (_noticed(5 * HOUR), Action.SCALE_TO_ZERO, []),
     "just-over": (_noticed(4 * HOUR), Action.SCALE_TO_ZERO, []),
     "not-yet": (_noticed(3 * HOUR), Action.SCALE_TO_ZERO, [BlockerCode.NOTICE]),
-    "of-another-action": (_noticed(5 * HOUR, "suspend"), Action.NOTIFY, []),
-    "from-the-future": (_noticed(-HOUR), Action.NOTIFY, []),
-    "before-it-last-worked": (_noticed(11 * DAY), Action.NOTIFY, []),
-    "without-a-zone": (_noticed(5 * HOUR, at="2026-11-21T01:00:00"), Action.NOTIFY, []),
-    "of-a-wrong-type": (_noticed(5 * HOUR, at=7), Action.NOTIFY, []),
-    "unreadable": (workload(annotations={PREFIX + "notice": "{"}), Action.NOTIFY, []),
+    "of-another-action": (_noticed(5 * HOUR, "suspend"), Action.NOTICE, []),
+    "from-the-future": (_noticed(-HOUR), Action.NOTICE, []),
+    "before-it-last-worked": (_noticed(11 * DAY), Action.NOTICE, []),
+    "without-a-zone": (_noticed(5 * HOUR, at="2026-11-21T01:00:00"), Action.NOTICE, []),
+    "of-a-wrong-type": (_noticed(5 * HOUR, at=7), Action.NOTICE, []),
+    "unreadable": (workload(annotations={PREFIX + "notice": "{"}), Action.NOTICE, []),
 }
 
 
@@ -103,13 +103,13 @@ def test_decide_work_since_notice_voids_it() -> None:
     """It worked 25 hours ago: a notice of 26 hours ago is void, one of 24 holds."""
     worked = history("." * 200 + "#" + "." * 25)
     rules = policy(rule("r", notifyBefore=4 * HOUR, idle=Thresholds(idleFactor=0.0)))
-    for given, action in ((26 * HOUR, Action.NOTIFY), (24 * HOUR, Action.SCALE_TO_ZERO)):
+    for given, action in ((26 * HOUR, Action.NOTICE), (24 * HOUR, Action.SCALE_TO_ZERO)):
         item = _noticed(given)
         decision = judged(item, all_idle(item), rules, histories={("research", "w-0"): worked})
         assert decision.action is action
 
 
-@pytest.mark.parametrize(("finding", "action"), [("idle", Action.NOTIFY), ("stuck", Action.SUSPEND)])
+@pytest.mark.parametrize(("finding", "action"), [("idle", Action.NOTICE), ("stuck", Action.SUSPEND)])
 def test_decide_notice_of_idleness_does_not_cover_stuck(finding: str, action: Action) -> None:
     """What spins does not say since when nothing was done, so the notice must have said that it spins."""
     noticed = _noticed(5 * HOUR, "suspend", finding=finding)
@@ -197,7 +197,7 @@ def test_decide_frozen_or_outside_window_is_blocked() -> None:
             "rules": [{"name": "all", "match": {"everything": True}, "mode": "enforce"}],
         }
     )
-    assert _causes(judged(workload(), all_idle(workload()), rules)) == [BlockerCode.FREEZE]
+    assert _causes(judged(workload(), all_idle(workload()), rules)) == [BlockerCode.CALENDAR]
 
 
 KEPT = {

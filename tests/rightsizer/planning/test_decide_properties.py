@@ -293,7 +293,7 @@ def _reach(decision: Decision) -> int:
         return 0
     if decision.mode is not Mode.ENFORCE or decision.action in {None, Action.SCALE_UP}:
         return 1
-    return 3 if decision.is_enforced and decision.action is not Action.NOTIFY else 2
+    return 3 if decision.is_enforced and decision.action is not Action.NOTICE else 2
 
 
 def _is_too_much(decision: Decision) -> bool:

@@ -68,7 +68,7 @@ def test_window_by_wall_clock_is_open(window: dict[str, Any], at: datetime.datet
     """Begin and end stand on the zone's clock; the day is the one on which it begins."""
     block = closed_reason(_policy(window), at)
     assert (block is None) is expected
-    assert block is None or block.code is BlockerCode.WINDOW
+    assert block is None or block.code is BlockerCode.CALENDAR
 
 
 def test_window_none_is_always_open() -> None:
@@ -100,7 +100,7 @@ def test_freeze_includes_both_ends(at: str, expected: bool) -> None:
     block = closed_reason(_policy(freezes=[freeze]), _berlin(at))
     assert (block is None) is expected
     if block:
-        assert block.code is BlockerCode.FREEZE
+        assert block.code is BlockerCode.CALENDAR
         assert block.message == (
             "frozen from 2026-12-20 to 2027-01-06 Europe/Berlin (year's end); next opening 2027-01-06 23:00 UTC"
         )
@@ -112,7 +112,7 @@ def test_freeze_over_window_is_closed() -> None:
     frozen = _policy(NIGHTS, freezes=freezes)
     block = closed_reason(frozen, _berlin("2026-11-20T23:00"))
     assert block is not None
-    assert block.code is BlockerCode.FREEZE
+    assert block.code is BlockerCode.CALENDAR
     assert next_opening(frozen, _berlin("2026-11-17T12:00")) == _berlin("2026-11-23T22:00")
 
 

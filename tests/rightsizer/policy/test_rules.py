@@ -185,19 +185,19 @@ def test_rules_unnamed_action_is_not_taken() -> None:
     bare = workload(kind="Pod", size=None)
     assert _decide(bare, policy())[2] is None
     decision = judged(bare, all_idle(bare), policy(rule("r", actions=(Action.EVICT,))))
-    assert (decision.action, decision.announced) == (Action.NOTIFY, Action.EVICT)
+    assert (decision.action, decision.announced) == (Action.NOTICE, Action.EVICT)
 
 
 @pytest.mark.parametrize(
     ("defaults", "window_h", "action"),
     [
-        ({}, 24, Action.NOTIFY),
-        ({"idle": {"window": "12h"}}, 12, Action.NOTIFY),
+        ({}, 24, Action.NOTICE),
+        ({"idle": {"window": "12h"}}, 12, Action.NOTICE),
         ({"idle": {"window": "12h"}, "kinds": []}, 12, Action.SCALE_TO_ZERO),
         (
             {"kinds": [{"kinds": ["StatefulSet"], "notifyBefore": "4h"}], "idle": {"window": "6h"}},
             6,
-            Action.NOTIFY,
+            Action.NOTICE,
         ),
     ],
     ids=["built-in", "own-thresholds", "own-thresholds-and-no-kinds", "a-row-without-thresholds"],

@@ -271,7 +271,7 @@ def _decisions(draw: st.DrawFn, number: int) -> Decision:
         draw(st.sampled_from(Mode)),
         draw(st.none() | st.sampled_from(Action)),
         tuple(
-            Blocker(BlockerCode.RULE, draw(_WORDS), source=draw(_WORDS))
+            Blocker(BlockerCode.PROTECTED, draw(_WORDS), source=draw(_WORDS))
             for _ in range(draw(st.integers(0, 2)))
         ),
         tuple(draw(st.lists(_findings(), max_size=3))),
