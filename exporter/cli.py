@@ -19,7 +19,6 @@ from exporter.attribution.podnames import PodLogFolders
 from exporter.attribution.procfs import ProcessScanner
 from exporter.errors import ConfigFileError, ExporterError, NoLibraryError, StartError, UsageError
 from exporter.flags import read_settings
-from exporter.http import systemd
 from exporter.http.handlers import Handlers
 from exporter.http.server import Server, listen
 from exporter.http.webfile import WebFile
@@ -170,7 +169,7 @@ def _run(settings: Settings, environment: Mapping[str, str]) -> None:
         sys.stdout.write(handlers.metrics(Format.TEXT).decode())
         sys.stdout.flush()
     else:
-        listener = systemd.inherited(environment) or listen(settings.listen)
+        listener = process.inherited_socket(environment) or listen(settings.listen)
         _serve(Server(listener, handlers, web, clock=time.monotonic), sampler, signals, environment)
     sampler.close()
 
@@ -186,7 +185,7 @@ def _serve(server: Server, sampler: Sampler, signals: Signals, environment: Mapp
     stop.set()
     wake.set()
     _LOG.info("stopping")
-    systemd.notify(environment, "STOPPING=1")
+    process.notify_systemd(environment, "STOPPING=1")
     server.stop(_GRACE_S)
     sampling.join(_JOIN_S)
     if sampler.gave_up is not None:
@@ -200,7 +199,7 @@ def _attend(
     is_ready = False
     while sampler.gave_up is None:
         if not is_ready and sampler.latest() is not None:
-            systemd.notify(environment, "READY=1")
+            process.notify_systemd(environment, "READY=1")
             process.trim_heap()
             is_ready = True
         number = signals.wait(_CHECK_S if is_ready else _POLL_S)

@@ -1,15 +1,23 @@
-"""What the process as a whole does: its signals, its heap and its log lines. Must not know what it is used for."""
+"""The process as a whole: signals, heap, log lines and systemd. Must not know what the process is for."""
 
 import ctypes
 import datetime
 import json
 import logging
+import os
 import signal
+import socket
 import sys
+from collections.abc import Mapping
 
+from exporter.errors import StartError
+
+_LOG = logging.getLogger(__name__)
 STOPPING = frozenset({signal.SIGTERM, signal.SIGINT})
 _ALL = STOPPING | {signal.SIGHUP}
 _ARENA_MAX = -8  # M_ARENA_MAX (malloc.h)
+_FIRST_SOCKET = 3  # SD_LISTEN_FDS_START
+_NOTIFY_S = 1.0
 
 
 class Signals:
@@ -83,3 +91,44 @@ def log_to_stderr(level: str, *, as_json: bool) -> None:
     logger.handlers[:] = [handler]
     logger.setLevel(level)
     logger.propagate = False
+
+
+def inherited_socket(environment: Mapping[str, str]) -> socket.socket | None:
+    """The listening socket that systemd passed to this process, if any: sd_listen_fds(3)."""
+    if environment.get("LISTEN_PID") != str(os.getpid()):
+        return None  # meant for a parent process
+    count = environment.get("LISTEN_FDS", "")
+    if count != "1":
+        raise StartError(
+            f"systemd passed {count or 'no'} sockets; set one ListenStream= in gpu-exporter.socket"
+        )
+    try:
+        found = socket.socket(fileno=_FIRST_SOCKET)
+        listens = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except OSError as error:
+        raise StartError(
+            "systemd passed a file that is not a socket; see ListenStream= in gpu-exporter.socket"
+        ) from error
+    is_tcp = found.type == socket.SOCK_STREAM and found.family in {socket.AF_INET, socket.AF_INET6}
+    if not listens or not is_tcp:
+        raise StartError(
+            "systemd passed a socket that is not a listening TCP socket; set ListenStream=9400 and Accept=no in "
+            "gpu-exporter.socket"
+        )
+    found.set_inheritable(False)
+    return found
+
+
+def notify_systemd(environment: Mapping[str, str], state: str) -> None:
+    """Notify systemd, if it asks for it: sd_notify(3). A failure is only logged."""
+    address = environment.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    name = f"\0{address[1:]}" if address.startswith("@") else address
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+            sender.settimeout(_NOTIFY_S)
+            sender.connect(name)
+            sender.sendall(state.encode())
+    except OSError as error:
+        _LOG.warning("notifying systemd of %s: %s", state, error.strerror or error)

@@ -263,14 +263,21 @@ def _one_of(name: str, known: Mapping[str, _T]) -> _T:
     raise ValueError(f"{shown}unknown{hint} available: {', '.join(known)}")
 
 
-def _choice(known: Mapping[str, object], insecure: tuple[str, ...], problem: str) -> _Parser:
-    def value(node: "Node") -> object:
-        name = _text(node)
-        if name in insecure:
-            raise ValueError(f"{name} {problem}")
-        return _one_of(name, known)
+def _version(node: "Node") -> ssl.TLSVersion:
+    name = _text(node)
+    if name in {"TLS10", "TLS11"}:
+        raise ValueError(f"{name} is insecure and not supported; use TLS12 or TLS13")
+    return _one_of(name, _VERSIONS)
 
-    return value
+
+def _client_auth(node: "Node") -> ssl.VerifyMode:
+    name = _text(node)
+    if name in {"RequestClientCert", "RequireAnyClientCert", "RequireClientCert"}:
+        raise ValueError(
+            f"{name} is not supported: Python's TLS cannot accept a certificate without verifying it. "
+            "Use VerifyClientCertIfGiven or RequireAndVerifyClientCert, with client_ca_file"
+        )
+    return _one_of(name, _CLIENT_AUTH)
 
 
 def _ciphers(node: "Node") -> tuple[str, ...]:
@@ -353,11 +360,7 @@ _CLIENT_AUTH = {
     "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
     "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
 }
-_version = _choice(
-    {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3},
-    ("TLS10", "TLS11"),
-    "is insecure and not supported; use TLS12 or TLS13",
-)
+_VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 
 _SECTIONS: Mapping[str, _Parser] = dict.fromkeys(
     ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit"), _as_is
@@ -368,12 +371,7 @@ _TLS: Mapping[str, _Parser] = {
     "client_ca": lambda node: _text(node).encode(),
     "cert_file": _text,
     "key_file": _text,
-    "client_auth_type": _choice(
-        _CLIENT_AUTH,
-        ("RequestClientCert", "RequireAnyClientCert", "RequireClientCert"),
-        "is not supported: Python's TLS cannot accept a certificate without verifying it. "
-        "Use VerifyClientCertIfGiven or RequireAndVerifyClientCert, with client_ca_file",
-    ),
+    "client_auth_type": _client_auth,
     "client_ca_file": _text,
     "client_allowed_sans": lambda node: frozenset(_texts(node)),
     "min_version": _version,

@@ -17,7 +17,7 @@ from tests.exporter.rig import PATIENCE_S, Exporter, Node, ended, eventually, h1
 
 pytestmark = pytest.mark.driver
 
-UNITS = Path(__file__).parents[3] / "deploy" / "systemd"
+UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
 # As systemd does it: the socket becomes file descriptor 3, and the variables name the process itself.
 ACTIVATE = """
 import os, sys
