@@ -1,6 +1,6 @@
-"""The records that the stages hand on: what a metric is, what a device is, and what one sampling cycle found.
+"""The records that stages pass on: metrics, devices, and the result of a sampling cycle.
 
-Frozen and free of behaviour beyond arithmetic on their own fields; nothing here knows NVML, Kubernetes or a format.
+They are frozen and only compute from their own fields. Must not know NVML, Kubernetes or a format.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ class Kind(enum.Enum):
 
 
 class Naming(enum.Enum):
-    """Which of DCGM's two generations of names is served."""
+    """The generation of DCGM's names to serve."""
 
     DCGM = "dcgm"
     DCGM_49 = "dcgm-4.9"
@@ -23,10 +23,10 @@ class Naming(enum.Enum):
 
 
 class SharedGpus(enum.Enum):
-    """What DCGM's families say of a device that several pods share.
+    """Values of DCGM's families for a device that several pods share.
 
-    DCGM: the device's own value, a copy for each pod. ATTRIBUTED: each pod's part, and the rest without a pod, where
-    the parts are known; else the device's own value, once, without a pod.
+    DCGM: the device's value, a copy for each pod. ATTRIBUTED: each pod's part, and the rest without a pod. If the parts
+    are unknown, the device's value once, without a pod.
     """
 
     DCGM = "dcgm"
@@ -34,14 +34,14 @@ class SharedGpus(enum.Enum):
 
 
 class MetricSet(enum.Enum):
-    """How much is served; each holds the ones before it."""
+    """Sets of metrics; each includes the previous ones."""
 
     MINIMAL = "minimal"
     DEFAULT = "default"
     FULL = "full"
 
     def holds(self, other: "MetricSet") -> bool:
-        """Whether what belongs to `other` is served in this set."""
+        """Whether this set includes `other`."""
         order = list(MetricSet)
         return order.index(other) <= order.index(self)
 
@@ -51,9 +51,9 @@ class MetricName:
     """A metric's name in one generation of DCGM, and its unit as a ratio to NVML's."""
 
     name: str
-    unit: str  # the unit, as the help text says it; empty for what has none
+    unit: str  # the unit in the help text; empty for none
     times: int = 1  # multiplier from NVML's unit
-    per: int = 1  # divisor from NVML's unit; a divisor and not a factor, so that 61234 mW is 61.234 W exactly
+    per: int = 1  # divisor from NVML's unit: so 61234 mW is exactly 61.234 W
     whole: bool = False  # whether DCGM truncates to whole units
     help: str = ""  # the help text of a metrics file, if it has one
 
@@ -67,15 +67,15 @@ class MetricName:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Metric:
-    """One fact about a device, under both of the names that DCGM has given it."""
+    """One quantity of a device, with the names of both generations of DCGM."""
 
-    dcgm: MetricName  # up to dcgm-exporter 4.8; what public dashboards ask for
+    dcgm: MetricName  # up to dcgm-exporter 4.8, and in public dashboards
     dcgm_49: MetricName  # from dcgm-exporter 4.9
     kind: Kind
-    help: str  # what it is, without its unit
-    source: str  # the NVML call that it comes from
-    within: MetricSet = MetricSet.DEFAULT  # the smallest set that it belongs to
-    needs: str = ""  # which cards and drivers have it, where not all do
+    help: str  # help text without the unit
+    source: str  # the NVML call
+    within: MetricSet = MetricSet.DEFAULT  # the smallest set that includes it
+    needs: str = ""  # cards and drivers that have it; empty for all
 
     @property
     def is_own(self) -> bool:
@@ -98,7 +98,7 @@ class Metric:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Label:
-    """Both DCGM names of a label with a text on every series of a device."""
+    """Both DCGM names of a label that is on every series of a device."""
 
     dcgm: str
     dcgm_49: str
@@ -106,7 +106,7 @@ class Label:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LabelValue:
-    """A label's value on some device."""
+    """A label's value for a device."""
 
     label: Label
     value: str
@@ -116,21 +116,21 @@ class LabelValue:
 class Instance:
     """A MIG GPU instance."""
 
-    profile: str  # such as "3g.20gb"; empty where the driver does not say
+    profile: str  # such as "3g.20gb"; empty if unknown
     gpu_instance_id: int  # NVML's GPU instance id
-    uuids: tuple[str, ...]  # MIG UUIDs of its compute instances: what the kubelet hands out
-    profile_id: int | None = None  # NVML's id of the profile; None where the driver does not say
-    start: int | None = None  # the first of its memory slices; None where the driver does not say
+    uuids: tuple[str, ...]  # MIG UUIDs of its compute instances, which the kubelet allocates
+    profile_id: int | None = None  # NVML's id of the profile; None if unknown
+    start: int | None = None  # the first of its memory slices; None if unknown
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU, or a MIG instance of one (then everything but `instance` describes its GPU)."""
+    """A GPU or MIG instance; of an instance, all fields but `instance` describe its GPU."""
 
     index: int  # NVML's index: DCGM's `gpu` label
-    # the N of /dev/nvidiaN, which GKE's device ids carry; None where the driver does not say
+    # the N of /dev/nvidiaN, also in GKE's device ids; None if unknown
     minor: int | None
-    uuid: str  # the GPU's UUID, also on an instance, as DCGM has it
+    uuid: str  # the GPU's UUID, also for an instance, as in DCGM
     pci_bus_id: str  # as NVML writes it, such as "00000000:07:00.0"
     model: str
     instance: Instance | None = None  # set on MIG instances only
@@ -141,10 +141,10 @@ _DCGM_INSTANCES_PER_GPU = 8  # DCGM_MAX_INSTANCES_PER_GPU: instance k of GPU g i
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """Which devices are exported. In each field, None means all."""
+    """The devices to export. In each field, None means all."""
 
     gpus: frozenset[int] | None = None  # whole GPUs, by NVML's index
-    entities: frozenset[int] | None = None  # MIG instances, by the number that DCGM gives them over all GPUs
+    entities: frozenset[int] | None = None  # MIG instances, by DCGM's number over all GPUs
     # MIG instances, by their GPU's index and their GPU instance id
     instances: frozenset[tuple[int, int]] = frozenset()
 
@@ -153,7 +153,7 @@ class DeviceChoice:
         return self.gpus is None or index in self.gpus
 
     def has_instance(self, index: int, position: int, gpu_instance_id: int) -> bool:
-        """Whether the instance that is number `position` (from 0) on its GPU is exported."""
+        """Whether the instance at `position` (from 0) of its GPU is exported."""
         if self.entities is None:
             return True
         entity = index * _DCGM_INSTANCES_PER_GPU + position
@@ -167,7 +167,7 @@ class DeviceChoice:
         return index in of_entities | {gpu for gpu, _ in self.instances}
 
     def missing_of(self, index: int, shown: "frozenset[tuple[int, int]]") -> tuple[str, ...]:
-        """The instances of a GPU that are named and not among its `shown` positions and GPU instance ids."""
+        """The named instances of a GPU that are not among its `shown` positions and GPU instance ids."""
         first = index * _DCGM_INSTANCES_PER_GPU
         positions = {first + position for position, _ in shown}
         numbers = {number for _, number in shown}
@@ -177,12 +177,12 @@ class DeviceChoice:
         return (*absent, *(f"i:{index}.{number}" for number in sorted(pairs - numbers)))
 
     def needs(self, index: int) -> bool:
-        """Whether the GPU has to be read at all."""
+        """Whether the GPU must be read."""
         return self.has_gpu(index) or self.has_instances_of(index)
 
     @property
     def named(self) -> frozenset[int]:
-        """The GPUs that must be there."""
+        """The GPUs that must exist."""
         return (self.gpus or frozenset()) | {gpu for gpu, _ in self.instances}
 
 
@@ -191,7 +191,7 @@ ALL_DEVICES = DeviceChoice()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
-    """A device of a resource claim (dynamic resource allocation), all as Kubernetes names it."""
+    """A device of a resource claim (dynamic resource allocation), with Kubernetes' names."""
 
     name: str
     namespace: str
@@ -202,10 +202,10 @@ class Claim:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodDetails:
-    """What only the API server knows of a pod, as far as it is wanted."""
+    """The requested facts of a pod that only the API server knows."""
 
-    uid: str = ""  # its UID; empty where it is not wanted
-    # those that are wanted, by the names that the series' labels have
+    uid: str = ""  # its UID; empty if not requested
+    # the requested labels, by their names in the series
     labels: tuple[tuple[str, str], ...] = ()
 
 
@@ -216,14 +216,14 @@ class PodRef:
     namespace: str
     pod: str
     container: str
-    # through which it holds the device in question; None where a device plugin gave it
+    # the claim for this device; None if a device plugin allocated it
     claim: Claim | None = None
-    details: PodDetails | None = None  # None where they are not wanted, or not known
+    details: PodDetails | None = None  # None if not requested or unknown
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Allocation:
-    """What the kubelet says: this container holds this device id of this resource."""
+    """From the kubelet: this container holds this device id of this resource."""
 
     owner: PodRef
     resource: str  # the resource's name; for a claimed device, the driver's
@@ -232,7 +232,7 @@ class Allocation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Offer:
-    """What the kubelet says: this device id of this resource can be given to pods, taken or not."""
+    """From the kubelet: this device id of this resource is allocatable, used or not."""
 
     resource: str
     device_id: str
@@ -243,14 +243,14 @@ class Split:
     """A reading by pod, in NVML's unit."""
 
     pods: tuple[tuple[tuple[str, str], float], ...]  # each pod's part, by namespace and name
-    rest: float  # what is no pod's
+    rest: float  # the rest, without a pod
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reading:
-    """A metric's value on some device, in NVML's unit, with further labels if there are several.
+    """A metric's value for a device, in NVML's unit, with further labels if there are several.
 
-    `split`: The same by pod, where that is known.
+    `split`: the value by pod, if known.
     """
 
     metric: Metric
@@ -266,30 +266,30 @@ class DeviceSample:
     device: Device
     readings: tuple[Reading, ...]
     owners: tuple[PodRef, ...] = ()  # the pods that hold it
-    texts: tuple[LabelValue, ...] = ()  # its values in words
-    jobs: tuple[str, ...] = ()  # ids of the batch system's jobs on it
+    texts: tuple[LabelValue, ...] = ()  # label values
+    jobs: tuple[str, ...] = ()  # ids of its batch jobs
     allocated: bool | None = None  # whether a pod holds it; None if unknown
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GpuState:
-    """Whether a physical GPU answers."""
+    """Whether a GPU answers."""
 
     index: int  # NVML's index
     device: Device | None  # its identity, from the last cycle that could read it; None before the first
     up: bool  # it answered in this cycle
-    # monotonic time in seconds of the driver call that has not returned; None when none hangs
+    # monotonic start in seconds of a hung driver call; None if none hangs
     stuck_since: float | None = None
-    reason: str = ""  # why it did not answer, as in the failures; empty where it did
+    reason: str = ""  # why it did not answer, as in the failures; empty if it did
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CollectorHealth:
-    """How a collector did in one cycle, over all devices."""
+    """Duration and success of a collector in one cycle, for all devices."""
 
     name: str
-    duration_s: float  # time spent in it, summed over the devices, in seconds
-    success: bool  # no reading failed but for those that a device does not support
+    duration_s: float  # sum over the devices in seconds
+    success: bool  # no supported reading failed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -303,27 +303,27 @@ class FailureCount:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReloadStatus:
-    """How the metrics file fared when it was last read."""
+    """The result of the last load of the metrics file."""
 
-    successful: bool  # what is in it now is in force
+    successful: bool  # its current content is in use
     succeeded_at: float  # Unix time in seconds of the last success
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Health:
-    """What the exporter says about itself."""
+    """The exporter's metrics about itself."""
 
-    gpus: tuple[GpuState, ...]  # one per GPU that NVML has ever shown
-    collectors: tuple[CollectorHealth, ...]  # one per collector that is switched on
+    gpus: tuple[GpuState, ...]  # all GPUs that NVML has shown
+    collectors: tuple[CollectorHealth, ...]  # all enabled collectors
     failures: tuple[FailureCount, ...]  # sorted by collector and reason
-    nvml_up: bool  # NVML could be asked for its GPUs in this cycle
-    podresources_up: bool | None  # the kubelet answered in this cycle; None where there is no kubelet
-    # how many GPUs the kernel's driver lists; None where it lists none at all, or not all are wanted
+    nvml_up: bool  # NVML listed its GPUs in this cycle
+    podresources_up: bool | None  # the kubelet answered in this cycle; None without a kubelet
+    # number of GPUs that the kernel's driver lists; None if it has no list, or not all are exported
     gpus_in_kernel: int | None
-    reload: ReloadStatus | None = None  # of the metrics file; None where there is none
-    # the API server's pods of this node are known and followed; None where they are not wanted
+    reload: ReloadStatus | None = None  # of the metrics file; None without a file
+    # this node's pods are watched on the API server; None if not requested
     pod_watch_up: bool | None = None
-    # how many devices that pods hold could not be attributed, by reason
+    # number of devices that pods hold but that match no known device, by reason
     unattributed: tuple[tuple[str, int], ...] = ()
     # empty if process attribution works; None if no collector needs it
     attribution_disabled_reason: str | None = None
@@ -334,9 +334,9 @@ class Snapshot:
     """The result of one sampling cycle, served until the next one replaces it as a whole."""
 
     taken_at: float  # monotonic time in seconds at the end of the cycle
-    # the same, of the last cycle in which a GPU could be read; None before there was one
+    # the same of the last cycle with a readable GPU; None before the first
     read_at: float | None
     nvml_version: str
-    metrics: tuple[Metric, ...]  # all metrics of the collectors that are switched on, in catalogue order
-    samples: tuple[DeviceSample, ...]  # one per device that could be read
+    metrics: tuple[Metric, ...]  # all metrics of the enabled collectors, in catalogue order
+    samples: tuple[DeviceSample, ...]  # all devices that could be read
     health: Health

@@ -47,7 +47,7 @@ class AttributionStatus(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostContext:
-    """What the node has beside GPUs."""
+    """The node's processes, pod names and clocks."""
 
     processes: ProcessScanner
     names: PodLogFolders
@@ -57,7 +57,7 @@ class HostContext:
 
 
 class ObserveDevices(Protocol):
-    """Reads what each device did since the previous call."""
+    """Reads each device's activity since the previous call."""
 
     def __call__(self, *, until: float) -> Mapping[str, DeviceObservation]:
         """By device key, waiting for no device beyond `until` (monotonic seconds)."""

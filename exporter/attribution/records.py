@@ -1,4 +1,4 @@
-"""What is observed of a device in one sample, and what is known of its usage. Records only."""
+"""Records of the observations of a device in one sample, and of its usage."""
 
 import dataclasses
 import enum

@@ -26,10 +26,10 @@ class Row:
     """One metric and how to read it."""
 
     metric: Metric
-    # returns its value in NVML's unit, or several, or raises ReadingError
+    # returns one value in NVML's unit, or several; raises ReadingError
     read: Callable[[OpenDevice], float | Sequence[Point]]
-    per_instance: bool = False  # whether NVML also has it for a single MIG instance
-    # returns the value by pod, given it as a whole; None where that is not known. Only for rows of one value.
+    per_instance: bool = False  # whether NVML also reports it for a MIG instance
+    # splits the value by pod; None if unknown. Only for rows with one value.
     split: Callable[[OpenDevice, float], Split | None] | None = None
 
 
@@ -49,9 +49,9 @@ def gauge(
 def split_by(
     part: Callable[[Usage], float | None], whole: Callable[[DeviceUsage], float | None] | None = None
 ) -> Callable[[OpenDevice, float], Split | None]:
-    """How a reading is split by pod; its parts never exceed it, also where they were read a moment before it.
+    """How a reading is split by pod. The parts never exceed it, even if they were read slightly earlier.
 
-    `part`: a container's part of it. `whole`: what the parts are of; by default the reading itself.
+    `part`: a container's part. `whole`: the sum of the parts; by default the reading itself.
     """
 
     def split(device: OpenDevice, value: float) -> Split | None:
@@ -75,10 +75,10 @@ def split_by(
     return split
 
 
-def if_there(read: Callable[[OpenDevice], float]) -> Callable[[OpenDevice], Sequence[Point]]:
-    """The value of `read`, or no point if unsupported: for parts that most cards have in smaller numbers."""
+def if_supported(read: Callable[[OpenDevice], float]) -> Callable[[OpenDevice], Sequence[Point]]:
+    """The value of `read`, or no point if unsupported: for parts of which most cards have fewer."""
 
-    def read_if_there(device: OpenDevice) -> Sequence[Point]:
+    def read_if_supported(device: OpenDevice) -> Sequence[Point]:
         try:
             return [Point(read(device), {})]
         except ReadingError as error:
@@ -86,18 +86,18 @@ def if_there(read: Callable[[OpenDevice], float]) -> Callable[[OpenDevice], Sequ
                 return []
             raise
 
-    return read_if_there
+    return read_if_supported
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Collector:
-    """A family of metrics that is switched on and off as one."""
+    """A family of metrics that is enabled and disabled as one."""
 
     name: str
     rows: tuple[Row, ...]
 
     def within(self, wanted: MetricSet) -> "Collector":
-        """Only what belongs to a set; that may be nothing."""
+        """The rows of a set; there may be none."""
         return Collector(self.name, tuple(row for row in self.rows if wanted.holds(row.metric.within)))
 
 
@@ -122,7 +122,7 @@ class CollectorResult:
 
 
 def run(collector: Collector, device: OpenDevice, clock: Callable[[], float]) -> CollectorResult:
-    """Read all rows of `collector` that `device` can have. Never raises: a failing reading costs that reading."""
+    """Read all rows of `collector` that `device` supports. Never raises: a failure costs only its own reading."""
     started = clock()
     readings: list[Reading] = []
     failures: list[Failure] = []

@@ -1,4 +1,4 @@
-"""Errors of the memory, and what was taken out of use because of them."""
+"""Memory errors, and the pages and rows that were retired because of them."""
 
 from collections.abc import Callable
 

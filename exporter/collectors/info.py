@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from exporter.collectors import Point, gauge
 from exporter.errors import ReadingError, Reason
 from exporter.model import MetricName, MetricSet
+from exporter.nvml import texts
 from exporter.nvml.devices import OpenDevice
 
 
@@ -13,12 +14,12 @@ def _info(device: OpenDevice) -> Sequence[Point]:
         "model": device.record.model,
         "driver_version": device.driver_version,
         "cuda_version": device.cuda_version,
-        "vbios_version": _known(device.vbios_version),
+        "vbios_version": _known(lambda: device.text("the VBIOS version", texts.vbios)),
         "compute_capability": _known(device.compute_capability),
         "numa_node": _known(lambda: ",".join(map(str, device.numa_nodes()))),
     }
     if device.shows_serial_number:
-        labels["serial"] = _known(device.serial_number)
+        labels["serial"] = _known(lambda: device.text("the serial number", texts.serial))
     return [Point(1, labels)]
 
 

@@ -1,6 +1,6 @@
-"""The links between GPUs: errors over all links of a GPU, traffic over all of them and of each."""
+"""NVLink: errors of all links of a GPU together, traffic of all links and of each."""
 
-from exporter.collectors import Row, if_there
+from exporter.collectors import Row, if_supported
 from exporter.model import Kind, Metric, MetricName, MetricSet
 from exporter.nvml.devices import OpenDevice
 from exporter.nvml.fieldvalues import LINKS, Field
@@ -26,7 +26,7 @@ def _row(name: str, field: Field, what: str) -> Row:
 
 
 def _bandwidth(device: OpenDevice) -> float:
-    """KiB of data per second, both ways; without what NVLink adds to it."""
+    """KiB of data per second in both directions, without NVLink's protocol overhead."""
     return device.increase(Field.NVLINK_TX_KIB, Field.NVLINK_RX_KIB)
 
 
@@ -43,7 +43,7 @@ def _link(link: int) -> Row:
         within=MetricSet.FULL,
         needs="cards with that link",
     )
-    return Row(metric, if_there(read))
+    return Row(metric, if_supported(read))
 
 
 ROWS = (

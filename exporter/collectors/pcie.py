@@ -1,4 +1,4 @@
-"""The link to the host."""
+"""PCIe: the link to the host."""
 
 from collections.abc import Callable
 

@@ -1,7 +1,7 @@
-"""Usage of a device: counters, so that the mean over any time is right however often they are scraped.
+"""Usage of a device: counters, so that the mean over any time is right at any scrape interval.
 
-Of the device, of each container that uses or holds it, and of no known container; the parts add up to the whole.
-The attributor gathers it between the cycles.
+For the device, for each container that uses or holds it, and for unknown owners; the parts add up to the total.
+The attributor collects it between the cycles.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -5,7 +5,7 @@ Unlike the share of time in utilization.py, it shows the share of the card that 
 
 from collections.abc import Callable
 
-from exporter.collectors import Row, if_there, split_by
+from exporter.collectors import Row, if_supported, split_by
 from exporter.model import Kind, Metric, MetricName, MetricSet, Split
 from exporter.nvml.devices import OpenDevice
 from exporter.nvml.fieldvalues import Field
@@ -28,7 +28,7 @@ def _share(
     full: bool = True,
     split: Callable[[OpenDevice, float], Split | None] | None = None,
 ) -> Row:
-    """A share of time or of capacity: percent at NVML, a ratio in both of DCGM's generations."""
+    """A share of time or of capacity: percent in NVML, a ratio in both generations of DCGM."""
     described = Metric(
         dcgm=MetricName(f"DCGM_FI_PROF_{name}", "ratio", per=100),
         dcgm_49=MetricName(f"DCGM_FI_PROF_{newer or name}", "ratio", per=100),
@@ -51,7 +51,7 @@ def _engine(kind: str, number: int, metric: GpmMetric, what: str) -> Row:
         within=MetricSet.FULL,
         needs=f"{_NEEDS}, if the card has it",
     )
-    return Row(described, if_there(_reader(metric)), per_instance=True)
+    return Row(described, if_supported(_reader(metric)), per_instance=True)
 
 
 def _nvlink(name: str, metric: GpmMetric, help_: str) -> Row:
@@ -62,7 +62,7 @@ def _nvlink(name: str, metric: GpmMetric, help_: str) -> Row:
 
 
 def _pcie(name: str, metric: GpmMetric, field: Field, help_: str) -> Row:
-    """By GPM, before Hopper by a counter: never by nvmlDeviceGetPcieThroughput, which takes 20 ms of every call."""
+    """By GPM, before Hopper by a counter. Never by nvmlDeviceGetPcieThroughput, which takes 20 ms per call."""
     spelling = MetricName(f"DCGM_FI_PROF_{name}", "bytes/s")
     source = f"nvmlGpmMetricsGet({metric.value}), before Hopper nvmlDeviceGetFieldValues({field.value})"
     return Row(

@@ -1,4 +1,4 @@
-"""How busy the GPU is, as DCGM has it: the share of the driver's last sampling period in which anything ran."""
+"""GPU utilization as in DCGM: the share of the driver's last sampling period in which anything ran."""
 
 from exporter.collectors import Row, split_by
 from exporter.model import Kind, Metric, MetricName, MetricSet

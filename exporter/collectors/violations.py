@@ -22,7 +22,7 @@ _REASONS = {
 
 
 def _throttled(device: OpenDevice) -> Sequence[Point]:
-    """By each reason that the card counts."""
+    """One value for each reason that the card counts."""
     found: list[Point] = []
     missing: list[ReadingError] = []
     for reason, field in _REASONS.items():
@@ -51,7 +51,7 @@ def _row(old: str, new: str, field: Field, reason: str) -> Row:
 
 
 def _event(name: str, field: Field, reason: str) -> Row:
-    """The same by clocks' event reason; newer drivers count each reason."""
+    """One value for each clocks' event reason; newer drivers count them."""
     spelling = MetricName(f"DCGM_FI_DEV_CLOCKS_EVENT_REASON_{name}_NS", "ns")
     return _counter(spelling, spelling, field, reason)
 

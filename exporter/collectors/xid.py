@@ -1,6 +1,6 @@
-"""XID errors, as NVML's events bring them: the last one, how many within the last minutes, how many in all.
+"""XID errors from NVML's events: the last one, the number in the last minutes, and the total.
 
-What they mean: https://docs.nvidia.com/deploy/xid-errors/
+Their meaning: https://docs.nvidia.com/deploy/xid-errors/
 """
 
 from collections.abc import Callable, Mapping, Sequence

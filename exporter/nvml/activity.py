@@ -1,7 +1,7 @@
 """Reads a device's recent activity from NVML: its sample buffers and processes, without impossible values.
 
-Drivers have returned samples of processes with shares beyond 100 % and with times of another age (as nvtop guards
-against): what cannot be is left out, or said to be nonsense where something would be missing.
+Drivers have returned process samples with shares above 100 % and wrong times, which nvtop filters too. Impossible
+samples are dropped, or marked invalid if a period would be missing.
 """
 
 import struct
@@ -11,24 +11,25 @@ from typing import Any, NamedTuple
 import pynvml
 
 from exporter.attribution.records import DeviceProcess, ProcessSample
+from exporter.nvml.codes import NO_VALUE
 
 _MOST_PERCENT = 100
 # nvmlProcessUtilizationSample_t: pid, timeStamp, smUtil and three more. A sample of a shared GPU has thousands of
 # them, and reading one field by pynvml's name takes longer than this takes for all.
 _PROCESS_SAMPLE = struct.Struct("@IQIIII")
-_NO_VALUE = {2**32 - 1, 2**64 - 1}  # NVML_VALUE_NOT_AVAILABLE, -1 cast to 32 or 64 bits
-_ATTEMPTS = 3  # the list may grow between the question how long it is and the question for it
+
+_ATTEMPTS = 3  # the list may grow between the calls for its length and for its content
 
 
 class UtilizationSample(NamedTuple):
-    """How busy a device was in the sampling period that ended at `at_us`; None where the value is nonsense."""
+    """Busy time of a device in the sampling period that ended at `at_us`; None if the value is invalid."""
 
     at_us: int
     percent: int | None
 
 
 def utilization_samples(handle: Any, since_us: int) -> list[UtilizationSample]:  # noqa: ANN401 - pynvml's handles have no type
-    """The samples after `since_us`, ascending."""
+    """The samples after `since_us` in ascending order."""
     try:
         _, samples = pynvml.nvmlDeviceGetSamples(handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, since_us)
     except pynvml.NVMLError_NotFound:
@@ -49,7 +50,7 @@ def process_samples(handle: Any, since_us: int) -> list[ProcessSample]:  # noqa:
     try:
         samples = _retry_until_it_fits(lambda: pynvml.nvmlDeviceGetProcessUtilization(handle, since_us))
     except pynvml.NVMLError as error:
-        # pynvml raises success, where there is nothing
+        # pynvml raises NVML_SUCCESS if there is none
         if error.value in {pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND}:
             return []
         raise
@@ -61,7 +62,7 @@ def process_samples(handle: Any, since_us: int) -> list[ProcessSample]:  # noqa:
 
 
 def energy_mj(handle: Any) -> int:  # noqa: ANN401
-    """Used since the driver was loaded, in millijoules."""
+    """Energy used since the driver was loaded, in millijoules."""
     return _available(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle))
 
 
@@ -74,7 +75,7 @@ def memory_used_bytes(handle: Any) -> int:  # noqa: ANN401
 
 
 def _available(value: int) -> int:
-    if value in _NO_VALUE:
+    if value in NO_VALUE:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_DATA)
     return int(value)
 
@@ -88,7 +89,7 @@ _LISTS: tuple[tuple[Callable[[Any], list[Any]], Callable[[Any], list[Any]]], ...
 
 
 def processes(handle: Any) -> list[DeviceProcess]:  # noqa: ANN401
-    """The processes with a context on the device, for compute, graphics or MPS; each once."""
+    """The processes with a compute, graphics or MPS context on the device, without duplicates."""
     found: dict[int, int | None] = {}
     for position, (newer, older) in enumerate(_LISTS):
         try:

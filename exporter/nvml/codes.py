@@ -1,6 +1,6 @@
 """Translates NVML's return codes into ReadingErrors: the only place that knows their meaning.
 
-Must not know which reading it was, beyond its name for the message.
+Must not know the reading, except its name for the message.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,7 @@ import pynvml
 from exporter.errors import ReadingError, Reason
 
 T = TypeVar("T")
+NO_VALUE = {2**32 - 1, 2**64 - 1}  # NVML_VALUE_NOT_AVAILABLE, -1 cast to 32 or 64 bits
 
 _MEANING: dict[int, tuple[Reason, str]] = {
     pynvml.NVML_ERROR_UNINITIALIZED: (Reason.DRIVER, "the driver library is not initialised"),

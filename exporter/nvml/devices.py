@@ -15,7 +15,7 @@ import pynvml
 from exporter.attribution.records import DeviceUsage, Observation
 from exporter.errors import ReadingError, Reason
 from exporter.model import Device, Instance
-from exporter.nvml.codes import asking, text
+from exporter.nvml.codes import NO_VALUE, asking, text
 from exporter.nvml.driverstate import DriverState
 from exporter.nvml.fieldvalues import LINKS, Field, is_wide, link_requests, number
 from exporter.nvml.gpm import GpmMetric, Rates
@@ -25,9 +25,9 @@ from exporter.nvml.xids import Xids
 
 T = TypeVar("T")
 
-_PLAUSIBLE_C = 200  # DCGM's bound: what reads higher is a driver's way of saying that there is no sensor
-_MOST_PERCENT = 200  # fans may turn faster than they should; 255 is -1 in a byte
-_NO_VALUE = {2**32 - 1, 2**64 - 1}  # NVML_VALUE_NOT_AVAILABLE, -1 cast to 32 or 64 bits
+_PLAUSIBLE_C = 200  # DCGM's bound: a driver reports a higher value if there is no sensor
+_MOST_PERCENT = 200  # fans may exceed their intended speed; 255 is -1 in a byte
+
 _MIB = 1024 * 1024
 _NUMA_WORDS = 4  # 256 nodes
 _MIG_NAME = re.compile(r"MIG (?:\d+c\.)?(\S+)$")  # "NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb"
@@ -50,7 +50,7 @@ class Memory(NamedTuple):
 
 
 class PowerLimitRange(NamedTuple):
-    """Lowest and highest."""
+    """Lowest and highest limit in milliwatts."""
 
     low: int
     high: int
@@ -65,7 +65,7 @@ class Bar1(NamedTuple):
 
 
 class TemperatureThreshold(enum.IntEnum):
-    """Temperatures at which the card protects itself, or beyond which it is not meant to work."""
+    """Temperatures at which the card protects itself, or above which it must not operate."""
 
     SHUTDOWN = pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN
     SLOWDOWN = pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
@@ -74,11 +74,11 @@ class TemperatureThreshold(enum.IntEnum):
 
 
 class _NoValueError(Exception):
-    """The driver answered, with a number that means that it has none."""
+    """The driver answered with a number that means "no value"."""
 
 
 def _known(value: int) -> int:
-    if value in _NO_VALUE:
+    if value in NO_VALUE:
         raise _NoValueError("the driver has no value for it")
     return int(value)
 
@@ -96,7 +96,7 @@ def _plausible_c(celsius: int) -> int:
 
 
 def reading(what: str) -> Callable[[Callable[["OpenDevice"], T]], Callable[["OpenDevice"], T]]:
-    """Make a method ask the driver at most once per cycle, also when the answer is an error."""
+    """Make a method call the driver at most once per cycle, even if the result is an error."""
 
     def decorate(method: Callable[["OpenDevice"], T]) -> Callable[["OpenDevice"], T]:
         @functools.wraps(method)
@@ -119,8 +119,52 @@ def reading(what: str) -> Callable[[Callable[["OpenDevice"], T]], Callable[["Ope
     return decorate
 
 
+def _asked(
+    what: str, ask: Callable[..., int], *arguments: int, check: Callable[[int], int] = _known
+) -> Callable[["OpenDevice"], int]:
+    """A reading that is one call of NVML with the device's handle."""
+
+    @reading(what)
+    def read(self: "OpenDevice") -> int:
+        return check(ask(self._handle, *arguments))
+
+    return read
+
+
 class OpenDevice:
     """A device that can be read now."""
+
+    power_mw = _asked("power", pynvml.nvmlDeviceGetPowerUsage)
+    """Power of the whole board in milliwatts: a one-second mean; on GA100 and older, the current value."""
+    energy_mj = _asked("energy", pynvml.nvmlDeviceGetTotalEnergyConsumption)
+    """Energy used since the driver was loaded, in millijoules."""
+    sm_clock_mhz = _asked("SM clock", pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM)
+    memory_clock_mhz = _asked("memory clock", pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM)
+    video_clock_mhz = _asked("video clock", pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_VIDEO)
+    max_sm_clock_mhz = _asked("maximum SM clock", pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM)
+    max_memory_clock_mhz = _asked(
+        "maximum memory clock", pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM
+    )
+    max_video_clock_mhz = _asked(
+        "maximum video clock", pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_VIDEO
+    )
+    clocks_event_reasons = _asked("clocks' event reasons", pynvml.nvmlDeviceGetCurrentClocksEventReasons)
+    """Why the clocks are reduced: a bit mask of nvmlClocksEventReason*."""
+    power_limit_mw = _asked("power limit", pynvml.nvmlDeviceGetPowerManagementLimit)
+    default_power_limit_mw = _asked("default power limit", pynvml.nvmlDeviceGetPowerManagementDefaultLimit)
+    enforced_power_limit_mw = _asked("enforced power limit", pynvml.nvmlDeviceGetEnforcedPowerLimit)
+    """The lowest of all active limits, in milliwatts."""
+    fan_percent = _asked("fan speed", pynvml.nvmlDeviceGetFanSpeed, check=_percent)
+    """The intended speed, in percent of the maximum."""
+    pcie_replays = _asked("PCIe replays", pynvml.nvmlDeviceGetPcieReplayCounter)
+    """Number of packets that were sent again."""
+    pcie_generation = _asked("PCIe link generation", pynvml.nvmlDeviceGetCurrPcieLinkGeneration)
+    """The current generation; links slow down when idle."""
+    max_pcie_generation = _asked("maximum PCIe link generation", pynvml.nvmlDeviceGetMaxPcieLinkGeneration)
+    """The highest that both card and slot support."""
+    pcie_lanes = _asked("PCIe link width", pynvml.nvmlDeviceGetCurrPcieLinkWidth)
+    max_pcie_lanes = _asked("maximum PCIe link width", pynvml.nvmlDeviceGetMaxPcieLinkWidth)
+    """The most that both card and slot support."""
 
     def __init__(
         self,
@@ -134,16 +178,16 @@ class OpenDevice:
         self._parent = parent
         self._host = host
         self._answers: dict[str, object] = {}
-        self.record = record  # what it is
+        self.record = record
         instance = record.instance
-        # what it is called in messages
+        # its name in messages
         self.name = f"GPU {record.index} ({record.uuid})" + (
             f" MIG {instance.profile} (instance {instance.gpu_instance_id})" if instance else ""
         )
 
     @reading("utilization")
     def utilization(self) -> Utilization:
-        """Of the compute engines and of the memory controller, in percent."""
+        """Utilization of the compute engines and of the memory controller, in percent."""
         rates = pynvml.nvmlDeviceGetUtilizationRates(self._handle)
         return Utilization(_percent(rates.gpu), _percent(rates.memory))
 
@@ -159,7 +203,7 @@ class OpenDevice:
 
     @reading("temperature")
     def temperature_c(self) -> int:
-        """Of the GPU die, in degrees Celsius."""
+        """Temperature of the GPU die in degrees Celsius."""
         try:
             celsius = pynvml.nvmlDeviceGetTemperatureV(self._handle, pynvml.NVML_TEMPERATURE_GPU)
         except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_ArgumentVersionMismatch):
@@ -168,52 +212,12 @@ class OpenDevice:
 
     @reading("memory temperature")
     def memory_temperature_c(self) -> int:
-        """Of the memory, in degrees Celsius."""
+        """Temperature of the memory in degrees Celsius."""
         (field,) = pynvml.nvmlDeviceGetFieldValues(self._handle, [pynvml.NVML_FI_DEV_MEMORY_TEMP])
         if field.nvmlReturn != pynvml.NVML_SUCCESS:
             raise pynvml.NVMLError(field.nvmlReturn)
         # uiVal whatever valueType says: driver 545 declares this field a double and fills an unsigned int.
         return _plausible_c(field.value.uiVal)
-
-    @reading("power")
-    def power_mw(self) -> int:
-        """Draw of the whole board in milliwatts: a one-second mean, on GA100 and older the instant."""
-        return _known(pynvml.nvmlDeviceGetPowerUsage(self._handle))
-
-    @reading("energy")
-    def energy_mj(self) -> int:
-        """Energy used since the driver was loaded, in millijoules."""
-        return _known(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
-
-    @reading("SM clock")
-    def sm_clock_mhz(self) -> int:
-        """Of the streaming multiprocessors, in megahertz."""
-        return _known(pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_SM))
-
-    @reading("memory clock")
-    def memory_clock_mhz(self) -> int:
-        """Of the memory, in megahertz."""
-        return _known(pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_MEM))
-
-    @reading("maximum SM clock")
-    def max_sm_clock_mhz(self) -> int:
-        """The highest that the SMs can be clocked, in megahertz."""
-        return _known(pynvml.nvmlDeviceGetMaxClockInfo(self._handle, pynvml.NVML_CLOCK_SM))
-
-    @reading("maximum memory clock")
-    def max_memory_clock_mhz(self) -> int:
-        """The highest that the memory can be clocked, in megahertz."""
-        return _known(pynvml.nvmlDeviceGetMaxClockInfo(self._handle, pynvml.NVML_CLOCK_MEM))
-
-    @reading("video clock")
-    def video_clock_mhz(self) -> int:
-        """Of the video engines, in megahertz."""
-        return _known(pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_VIDEO))
-
-    @reading("maximum video clock")
-    def max_video_clock_mhz(self) -> int:
-        """The highest that the video engines can be clocked, in megahertz."""
-        return _known(pynvml.nvmlDeviceGetMaxClockInfo(self._handle, pynvml.NVML_CLOCK_VIDEO))
 
     @reading("performance state")
     def performance_state(self) -> int:
@@ -223,39 +227,19 @@ class OpenDevice:
             raise _NoValueError("the driver does not know it")
         return state
 
-    @reading("clocks' event reasons")
-    def clocks_event_reasons(self) -> int:
-        """Why the clocks are lower than they could be: a bit mask of nvmlClocksEventReason*."""
-        return _known(pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle))
-
     @reading("clock events")
     def clock_events(self) -> Mapping[int, int]:
-        """How many readings within the window had each of nvmlClocksEventReason*; this one among them."""
+        """Number of readings in the window with each of nvmlClocksEventReason*, including this one."""
         return self._host.clock_events.record(self.key, self.clocks_event_reasons())
-
-    @reading("power limit")
-    def power_limit_mw(self) -> int:
-        """As it was set, in milliwatts."""
-        return _known(pynvml.nvmlDeviceGetPowerManagementLimit(self._handle))
-
-    @reading("default power limit")
-    def default_power_limit_mw(self) -> int:
-        """As it is after the driver was loaded, in milliwatts."""
-        return _known(pynvml.nvmlDeviceGetPowerManagementDefaultLimit(self._handle))
-
-    @reading("enforced power limit")
-    def enforced_power_limit_mw(self) -> int:
-        """The lowest of all limits that are in force, in milliwatts."""
-        return _known(pynvml.nvmlDeviceGetEnforcedPowerLimit(self._handle))
 
     @reading("bounds of the power limit")
     def power_limit_bounds_mw(self) -> PowerLimitRange:
-        """Between which the power limit can be set, in milliwatts."""
+        """The range in which the power limit can be set, in milliwatts."""
         low, high = pynvml.nvmlDeviceGetPowerManagementLimitConstraints(self._handle)
         return PowerLimitRange(_known(low), _known(high))
 
     def threshold_c(self, threshold: TemperatureThreshold) -> int:
-        """A temperature at which something happens, in degrees Celsius."""
+        """A threshold in degrees Celsius."""
         what = f"reading the {threshold.name.lower().replace('_', ' ')} temperature of {self.name}"
         try:
             return _plausible_c(
@@ -264,65 +248,35 @@ class OpenDevice:
         except _NoValueError as error:
             raise ReadingError(what, Reason.UNAVAILABLE, str(error)) from None
 
-    @reading("fan speed")
-    def fan_percent(self) -> int:
-        """As it is meant to be, in percent of the highest."""
-        return _percent(pynvml.nvmlDeviceGetFanSpeed(self._handle))
-
     @reading("encoder utilization")
     def encoder_percent(self) -> int:
-        """Of the video encoders, in percent."""
+        """Utilization of the video encoders in percent."""
         return _percent(pynvml.nvmlDeviceGetEncoderUtilization(self._handle)[0])
 
     @reading("decoder utilization")
     def decoder_percent(self) -> int:
-        """Of the video decoders, in percent."""
+        """Utilization of the video decoders in percent."""
         return _percent(pynvml.nvmlDeviceGetDecoderUtilization(self._handle)[0])
 
     @reading("BAR1 memory")
     def bar1(self) -> Bar1:
-        """The window through which others reach the memory, in bytes."""
+        """Memory of the window through which other devices access the GPU's memory, in bytes."""
         info = pynvml.nvmlDeviceGetBAR1MemoryInfo(self._handle)
         return Bar1(_known(info.bar1Total), _known(info.bar1Free), _known(info.bar1Used))
 
     @reading("ECC mode")
     def ecc_mode(self) -> int:
-        """1 where errors are corrected, 0 where that is switched off."""
+        """1 if ECC is enabled, else 0."""
         return int(pynvml.nvmlDeviceGetEccMode(self._handle)[0])
 
     @reading("MIG mode")
     def mig_mode(self) -> int:
-        """1 where it can be cut into MIG instances now, 0 where that is switched off."""
+        """1 if MIG is enabled, else 0."""
         return _known(pynvml.nvmlDeviceGetMigMode(self._handle)[0])
-
-    @reading("PCIe replays")
-    def pcie_replays(self) -> int:
-        """How often a packet had to be sent again."""
-        return _known(pynvml.nvmlDeviceGetPcieReplayCounter(self._handle))
-
-    @reading("PCIe link generation")
-    def pcie_generation(self) -> int:
-        """As it runs now; links slow down when idle."""
-        return _known(pynvml.nvmlDeviceGetCurrPcieLinkGeneration(self._handle))
-
-    @reading("maximum PCIe link generation")
-    def max_pcie_generation(self) -> int:
-        """That card and slot can run together."""
-        return _known(pynvml.nvmlDeviceGetMaxPcieLinkGeneration(self._handle))
-
-    @reading("PCIe link width")
-    def pcie_lanes(self) -> int:
-        """As it runs now."""
-        return _known(pynvml.nvmlDeviceGetCurrPcieLinkWidth(self._handle))
-
-    @reading("maximum PCIe link width")
-    def max_pcie_lanes(self) -> int:
-        """That card and slot can run together."""
-        return _known(pynvml.nvmlDeviceGetMaxPcieLinkWidth(self._handle))
 
     @reading("field values")
     def _fields(self) -> dict[Field, Any]:
-        """Every field, with a value or an error of its own."""
+        """All fields, each with its own value or error."""
         values = pynvml.nvmlDeviceGetFieldValues(self._handle, [field.request for field in Field])
         return dict(zip(Field, values, strict=True))
 
@@ -337,7 +291,7 @@ class OpenDevice:
         return list(pynvml.nvmlDeviceGetFieldValues(self._handle, link_requests()))
 
     def link_kib_per_s(self, link: int) -> float:
-        """How fast data goes over one NVLink, both ways, since the cycle before."""
+        """Traffic of one NVLink in both directions since the previous cycle."""
         what = f"reading traffic of NVLink {link} of {self.name}"
         sent, received = self._links()[link], self._links()[LINKS + link]
         value = _number(what, sent) + _number(what, received)
@@ -346,7 +300,7 @@ class OpenDevice:
         return self._host.increases.rate(f"{self.key}/link {link}", what, value, int(sent.timestamp))
 
     def observe(self) -> Observation:
-        """Its activity since the previous call."""
+        """The device's activity since the previous call."""
         instance = self.record.instance
         return self._host.meter.observe(
             MeterTarget(
@@ -355,12 +309,12 @@ class OpenDevice:
                 self._handle,
                 parent=self._parent,
                 instance=None if instance is None else instance.gpu_instance_id,
-                is_cut=instance is None and bool(self._instances()),
+                has_instances=instance is None and bool(self._instances()),
             )
         )
 
     def account(self) -> DeviceUsage:
-        """Its usage as of the last sample."""
+        """The device's usage at the last sample."""
         entry = self._host.usage.devices.get(self.key)
         if entry is None:
             raise ReadingError(f"reading the usage of {self.name}", Reason.PENDING, "not sampled yet")
@@ -374,7 +328,7 @@ class OpenDevice:
 
     @reading("performance counters")
     def _rates(self) -> Rates:
-        """Every GPM metric since the cycle before, with a value or an error of its own."""
+        """All GPM metrics since the previous cycle, each with its own value or error."""
         instance = self.record.instance
         gpu = self._handle if instance is None else self._parent
 
@@ -387,7 +341,7 @@ class OpenDevice:
         return self._host.gpm.rates(self.key, self.name, gpu, take)
 
     def rate(self, metric: GpmMetric) -> float:
-        """A GPM metric since the cycle before, in percent or MiB/s."""
+        """A GPM metric since the previous cycle, in percent or MiB/s."""
         value = self._rates()[metric]
         if isinstance(value, ReadingError):
             raise value
@@ -398,7 +352,7 @@ class OpenDevice:
         return text(f"reading {what} of {self.name}", lambda: ask(self._handle))
 
     def instances(self) -> "tuple[OpenDevice, ...]":
-        """Its MIG instances; none where MIG is off or unknown to the card."""
+        """The MIG instances; none if MIG is disabled or not supported."""
         found = self._instances()
         keys = {device.key for device in (self, *found)}
         self._host.gpm.retain(self.record.uuid, keys)
@@ -410,7 +364,7 @@ class OpenDevice:
         return found
 
     def xids(self) -> Xids:
-        """The XID errors that it has had since the exporter started."""
+        """The device's XID errors since the exporter started."""
         instance = self.record.instance
         found = self._host.xids.of(self.record.uuid, instance.gpu_instance_id if instance else None)
         if found is None:
@@ -418,7 +372,7 @@ class OpenDevice:
         return found
 
     def increase(self, *fields: Field) -> float:
-        """How fast counters grow together, per second, since the cycle before."""
+        """Increase of the sum of counters per second, since the previous cycle."""
         value = sum(self.field(field) for field in fields)
         name = " and ".join(field.name.lower().replace("_", " ") for field in fields)
         what = f"reading {name} of {self.name}"
@@ -428,7 +382,7 @@ class OpenDevice:
         return self._host.increases.rate(f"{self.key}/{name}", what, value, int(read[0].timestamp))
 
     def traffic(self, metric: GpmMetric, field: Field) -> float:
-        """Bytes per second since the cycle before: by GPM where the card has it, else by the counter `field`."""
+        """Bytes per second since the previous cycle: by GPM if the card has it, else by the counter `field`."""
         try:
             return self.rate(metric) * _MIB
         except ReadingError as error:
@@ -438,50 +392,35 @@ class OpenDevice:
 
     @reading("vGPU licence")
     def is_licensed(self) -> int:
-        """1 where the GPU is a vGPU that has its licence, else 0: also where none is needed."""
+        """1 if the GPU is a vGPU with its licence, else 0, also if it needs none."""
         found = pynvml.nvmlDeviceGetGridLicensableFeatures_v4(self._handle)
         features = found.gridLicensableFeatures[: found.licensableFeaturesCount]
         return int(bool(found.isGridLicenseSupported) and any(feature.featureState for feature in features))
 
     @property
     def driver_version(self) -> str:
-        """Of the driver that runs it."""
+        """Version of the driver."""
         return self._host.driver_version
 
     @property
     def cuda_version(self) -> str:
-        """The newest CUDA that the driver can run; empty where it does not say."""
+        """The newest CUDA version that the driver supports; empty if unknown."""
         return self._host.cuda_version
 
     @property
     def shows_serial_number(self) -> bool:
-        """Whether its serial number may be published."""
+        """Whether the serial number may be published."""
         return self._host.serial_numbers
-
-    @reading("VBIOS version")
-    def vbios_version(self) -> str:
-        """Of the card's firmware."""
-        return text(
-            f"reading the VBIOS version of {self.name}",
-            lambda: pynvml.nvmlDeviceGetVbiosVersion(self._handle),
-        )
-
-    @reading("serial number")
-    def serial_number(self) -> str:
-        """The serial number on the board."""
-        return text(
-            f"reading the serial number of {self.name}", lambda: pynvml.nvmlDeviceGetSerial(self._handle)
-        )
 
     @reading("compute capability")
     def compute_capability(self) -> str:
-        """Such as "9.0"."""
+        """For example "9.0"."""
         major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(self._handle)
         return f"{major}.{minor}"
 
     @reading("NUMA node")
     def numa_nodes(self) -> tuple[int, ...]:
-        """The nodes of memory that are nearest."""
+        """The nearest memory nodes."""
         words = pynvml.nvmlDeviceGetMemoryAffinity(self._handle, _NUMA_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE)
         return tuple(
             64 * index + bit for index, word in enumerate(words) for bit in range(64) if word >> bit & 1
@@ -489,7 +428,7 @@ class OpenDevice:
 
     @reading("active NVLinks")
     def nvlinks(self) -> int:
-        """How many of its links are up."""
+        """Number of active links."""
         active = 0
         for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
             try:
@@ -499,7 +438,7 @@ class OpenDevice:
         return active
 
     def peers(self) -> tuple[Peer, ...]:
-        """The other GPUs of the node, and what lies between."""
+        """The other GPUs of the node, and the connection to each."""
         found = self._host.topology.of(self.record.uuid)
         if found is None:
             what = f"reading the topology around {self.name}"
@@ -508,7 +447,7 @@ class OpenDevice:
 
     @reading("MIG instances")
     def _instances(self) -> "tuple[OpenDevice, ...]":
-        """Its MIG instances.
+        """The MIG instances.
 
         Compute instances that share a GPU instance are one device, as they are in DCGM: memory belongs to the GPU
         instance, and two series would have the same DCGM labels.
@@ -550,7 +489,7 @@ class OpenDevice:
         return OpenDevice(handles[0], record, self._host, parent=self._handle)
 
     def _place(self, what: str, number: int) -> dict[str, int]:
-        """Of GPU instance `number`, the profile's id and the first slice; nothing where the driver does not say."""
+        """Profile id and first slice of GPU instance `number`; empty if the driver does not report them."""
         try:
             handle = asking(what, lambda: pynvml.nvmlDeviceGetGpuInstanceById(self._handle, number))
             info = asking(what, lambda: pynvml.nvmlGpuInstanceGetInfo(handle))
@@ -567,7 +506,7 @@ def _number(what: str, field: Any) -> float:  # noqa: ANN401 - a C structure
 
 
 def open_gpu(index: int, host: DriverState) -> OpenDevice:
-    """The GPU that is NVML's number `index` now."""
+    """The GPU with NVML's current number `index`."""
     what = f"opening GPU {index}"
     handle = asking(what, lambda: pynvml.nvmlDeviceGetHandleByIndex(index))
     try:

@@ -1,4 +1,4 @@
-"""State that the open devices of a session share, and that outlives a cycle."""
+"""State that the open devices of a session share across cycles."""
 
 import collections
 import dataclasses
@@ -16,13 +16,13 @@ _US_PER_S = 1_000_000
 
 
 class CounterRates:
-    """The last reading of every counter with a requested rate."""
+    """The last reading of each counter whose rate is requested."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, int]] = {}
 
     def rate(self, key: str, what: str, value: float, at_us: int) -> float:
-        """The increase per second since the reading before. `at_us`: when the driver read it, in microseconds."""
+        """The increase per second since the previous reading. `at_us`: time of the driver's reading."""
         before = self._last.get(key)
         if before is not None and before[1] == at_us:
             raise ReadingError(what, Reason.PENDING, "the driver has not updated it")
@@ -40,20 +40,20 @@ class CounterRates:
 
 WINDOW_S = 300.0
 """How long a reading counts: dcgm-exporter's default."""
-_MAX_READINGS = 10_000  # of one device within the window: more than the shortest interval brings
+_MAX_READINGS = 10_000  # readings of one device within the window: more than at the shortest interval
 
 
 class ClockEvents:
-    """The masks that each device has given within the window, of those that have been asked for."""
+    """The masks that each requested device returned within the window."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._seen: dict[str, collections.deque[tuple[float, int]]] = {}
 
     def record(self, key: str, mask: int) -> Mapping[int, int]:
-        """Count a reading; returns how many readings of this device within the window had each bit set.
+        """Record a reading; returns for each bit the number of the device's readings within the window that had it.
 
-        `mask`: what it says now: a bit mask of nvmlClocksEventReason*.
+        `mask`: the current bit mask of nvmlClocksEventReason*.
         """
         now_s = self._clock()
         seen = self._seen.setdefault(key, collections.deque(maxlen=_MAX_READINGS))
@@ -69,23 +69,23 @@ class ClockEvents:
 
 @dataclasses.dataclass(slots=True)
 class DriverState:
-    """A node's driver, as the devices see it."""
+    """The driver's state, shared by its devices."""
 
     meter: Meter
     usage: UsageTable = dataclasses.field(default_factory=UsageTable)
     gpm: Gpm = dataclasses.field(default_factory=Gpm)
     # last readings of counters with a requested rate
     increases: CounterRates = dataclasses.field(default_factory=CounterRates)
-    # why clocks were held down, within the last minutes
+    # reasons of reduced clocks within the last minutes
     clock_events: ClockEvents = dataclasses.field(default_factory=ClockEvents)
     topology: Topology = dataclasses.field(default_factory=Topology)
     xids: XidLog = dataclasses.field(default_factory=XidLog)
     driver_version: str = ""  # such as "570.133.20"
-    cuda_version: str = ""  # such as "12.8"; empty where the driver does not say
+    cuda_version: str = ""  # such as "12.8"; empty if unknown
     serial_numbers: bool = False  # whether serial numbers may be published
 
     def forget(self) -> None:
-        """Give back what the driver library holds, before it is closed."""
+        """Release the driver library's resources before it is closed."""
         self.gpm.clear()
         self.meter.clear()
         self.increases.clear()

@@ -1,10 +1,11 @@
-"""Values that NVML gives by a field's number, all of them in one call."""
+"""Values that NVML returns by field number, all in one call."""
 
 import enum
 
 import pynvml
 
-_NO_VALUE = {2**32 - 1, 2**64 - 1}  # NVML_VALUE_NOT_AVAILABLE, -1 cast to 32 or 64 bits
+from exporter.nvml.codes import NO_VALUE
+
 _ALL_LINKS = 2**32 - 1
 LINKS = 18
 """As many NVLinks as DCGM has names for."""
@@ -47,13 +48,13 @@ class Field(enum.IntEnum):
 
     @property
     def request(self) -> "int | tuple[int, int]":
-        """As nvmlDeviceGetFieldValues is asked for it: NVLink's counters over all links."""
+        """The request to nvmlDeviceGetFieldValues; NVLink's counters are for all links together."""
         over_links = self in {Field.NVLINK_TX_KIB, Field.NVLINK_RX_KIB}
         return (int(self), _ALL_LINKS) if over_links else int(self)
 
 
 def link_requests() -> list[tuple[int, int]]:
-    """As nvmlDeviceGetFieldValues is asked for what each link has sent, then for what each has received."""
+    """Requests to nvmlDeviceGetFieldValues for the data that each link sent, then for the data that each received."""
     return [
         (int(field), link) for field in (Field.NVLINK_TX_KIB, Field.NVLINK_RX_KIB) for link in range(LINKS)
     ]
@@ -78,13 +79,13 @@ def number(field: pynvml.c_nvmlFieldValue_t) -> float:
     if member is None:  # a type of a later driver
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
     value: float = getattr(field.value, member)
-    if value in _NO_VALUE or value != value:  # noqa: PLR0124 - NaN is the number that differs from itself
+    if value in NO_VALUE or value != value:  # noqa: PLR0124 - NaN is the number that differs from itself
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_DATA)
     return value
 
 
 def is_wide(field: pynvml.c_nvmlFieldValue_t) -> bool:
-    """Whether a field value has 64 bits; a counter of bytes that has fewer overflows several times a second."""
+    """Whether a field value has 64 bits; a shorter counter of bytes overflows several times per second."""
     return field.valueType in {
         pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG,
         pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG,

@@ -1,7 +1,7 @@
-"""GPU performance monitoring (Hopper and later): what happened between the samples of two cycles.
+"""GPU performance monitoring (Hopper and later): rates between the samples of two cycles.
 
 A sample is a copy of the card's counters; NVML turns two of them into rates. The last sample of each device is kept
-from one cycle to the next, whatever the cycle's own objects do. (NVML API Reference Guide, GPM Functions)
+from one cycle to the next. (NVML API Reference Guide, GPM Functions)
 """
 
 import contextlib
@@ -56,16 +56,16 @@ class GpmMetric(enum.IntEnum):
 
 
 _TRAFFIC = {GpmMetric.PCIE_TX, GpmMetric.PCIE_RX, GpmMetric.NVLINK_RX, GpmMetric.NVLINK_TX}
-_MOST_PERCENT = 101  # two clocks that do not quite agree
-_MOST_MIB_PER_S = 10_000_000  # five times what all of a Blackwell's NVLinks carry
+_MOST_PERCENT = 101  # two clocks that differ slightly
+_MOST_MIB_PER_S = 10_000_000  # five times the bandwidth of all NVLinks of a Blackwell GPU
 Rates = Mapping[GpmMetric, float | ReadingError]
 
 
 class Gpm:
-    """The last sample of every device that has been read, by a key that changes when the device becomes another."""
+    """The last sample of each device, by a key that changes if the device is recreated."""
 
     def __init__(self, metrics: Sequence[GpmMetric] = tuple(GpmMetric)) -> None:
-        """Take which metrics are wanted."""
+        """`wanted`: the metrics to compute."""
         self._metrics = metrics
         self._last: dict[str, Any] = {}
 
@@ -127,6 +127,6 @@ def _rate(what: str, metric: GpmMetric, found: Any) -> float | ReadingError:  # 
 
 
 def _free(sample: Any) -> None:  # noqa: ANN401 - opaque to everybody
-    # The memory is the library's: where it refuses, it has been closed, and took the sample along.
+    # The memory is the library's: it refuses only after it was closed, which has freed the sample.
     with contextlib.suppress(pynvml.NVMLError):
         pynvml.nvmlGpmSampleFree(sample)

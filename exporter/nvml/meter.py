@@ -1,6 +1,6 @@
-"""Measures what a device did since the last sample. Each of the driver's values counts once; lost ones are gaps.
+"""Measures the activity of a device since the last sample. Each of the driver's values counts once; lost ones are gaps.
 
-Must not know pods, nor what processes are called.
+Must not know pods or the names of processes.
 """
 
 import dataclasses
@@ -19,10 +19,12 @@ from exporter.nvml.gpm import Gpm, GpmMetric
 
 T = TypeVar("T")
 _NS_PER_US = 1000
-_LATE = 1.75  # periods after which a sample is not its predecessor's neighbour
-_PERIOD_US = 1_000_000  # NVML's longest ("between 1 second and 1/6 second"), until two samples show it
-_SILENT_US = 10_000_000  # without a new sample: the clock that dates them was set back
-_AHEAD_US = 2_000_000  # what is dated later than this from now is dated wrongly
+_LATE = 1.75  # periods between two samples from which samples are missing
+_PERIOD_US = (
+    1_000_000  # NVML's longest ("between 1 second and 1/6 second"), until two samples show the real one
+)
+_SILENT_US = 10_000_000  # without a new sample: the clock of the samples was set back
+_AHEAD_US = 2_000_000  # a sample that is later than now by more than this has a wrong time
 _LONGEST_TICK_US = 10_000_000
 _MOST_PENDING = 16_384
 
@@ -39,12 +41,12 @@ class Clocks:
 class MeterTarget:
     """A device to measure."""
 
-    key: str  # a name that changes when the device becomes another
+    key: str  # changes if the device is recreated
     name: str
     handle: Any  # NVML's
     parent: Any = None  # of a MIG instance, NVML's handle of its GPU
     instance: int | None = None  # of a MIG instance, its GPU instance id
-    is_cut: bool = False  # it is a GPU that has been cut into MIG instances
+    has_instances: bool = False  # it is a GPU with MIG instances
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,22 +66,24 @@ class _State:
     """State of a device between samples."""
 
     last_us: int | None = None  # the end of the newest sample; None before the first
-    period_us: int = _PERIOD_US  # how far apart samples are
-    heard_us: int = 0  # when, by the monotonic clock, there was last a sample
+    period_us: int = _PERIOD_US  # time between samples
+    heard_us: int = 0  # monotonic time of the last sample
     last_process_us: int = 0  # the newest of the processes' samples
-    pending: tuple[ProcessSample, ...] = ()  # processes' samples of periods that are not over for the device
-    measured_us: int | None = None  # when, by the monotonic clock, of the last sample without a buffer
+    pending: tuple[
+        ProcessSample, ...
+    ] = ()  # processes' samples of periods that have not ended for the device
+    measured_us: int | None = None  # monotonic time of the last sample without a buffer
 
-    def begin_anew(self) -> None:
-        """Forget what was read of the buffers."""
+    def restart_buffers(self) -> None:
+        """Forget the position in the buffers."""
         self.last_us, self.last_process_us, self.pending = None, 0, ()
 
-    def leave_others(self, source: BusySource | None) -> None:
+    def keep_only(self, source: BusySource | None) -> None:
         """Forget the other sources, so that no usage is counted twice when one returns."""
         if source is BusySource.SAMPLES:
             self.measured_us = None
         else:
-            self.begin_anew()
+            self.restart_buffers()
 
 
 class Meter:
@@ -98,7 +102,7 @@ class Meter:
         errors = dict(busy.errors)
         known = _Known(subject.name, errors)
         listed = None
-        if not subject.is_cut:  # its instances have the processes
+        if not subject.has_instances:  # its instances report the processes
             listed = known.get(UsagePart.PROCESSES, "processes", lambda: activity.processes(subject.handle))
         memory = known.get(UsagePart.PROCESSES, "memory", lambda: activity.memory_used_bytes(subject.handle))
         energy = None
@@ -129,10 +133,10 @@ class Meter:
         self.retain("", ())
 
     def _busy(self, subject: MeterTarget, state: _State, at_us: int) -> _Busy:
-        """By the best source that the device has: whatever it lacks, the next one is asked."""
+        """By the best source that the device supports."""
         now_us = self._clocks.monotonic_ns() // _NS_PER_US
         sources: list[Callable[[], _Busy]] = [lambda: self._by_gpm(subject, state, at_us, now_us)]
-        if subject.instance is None and not subject.is_cut:
+        if subject.instance is None and not subject.has_instances:
             sources.insert(0, lambda: _by_samples(subject, state, at_us, now_us))
         if subject.instance is None:
             sources.append(lambda: _by_ticks(subject, state, at_us, now_us))
@@ -143,7 +147,7 @@ class Meter:
                 if error.reason is not Reason.NOT_SUPPORTED:
                     return _Busy(errors={UsagePart.BUSY: error})
                 continue
-            state.leave_others(found.source)
+            state.keep_only(found.source)
             return found
         return _Busy()
 
@@ -172,7 +176,7 @@ class Meter:
 
 
 class _Known:
-    """Collects what is known of a device, and why the rest is not."""
+    """Collects a device's readings and their errors."""
 
     def __init__(self, name: str, errors: dict[UsagePart, ReadingError]) -> None:
         self._name = name
@@ -216,13 +220,13 @@ def _by_ticks(subject: MeterTarget, state: _State, at_us: int, now_us: int) -> _
 
 
 def _by_samples(subject: MeterTarget, state: _State, at_us: int, now_us: int) -> _Busy:
-    """The driver's buffer; and of the processes' buffer, what lies in the same periods."""
+    """The driver's buffer of samples, and the processes' samples of the same periods."""
     what = f"reading utilization samples of {subject.name}"
     samples = asking(what, lambda: activity.utilization_samples(subject.handle, state.last_us or 0))
     found = [sample for sample in samples if sample.at_us <= at_us + _AHEAD_US]
     if not found and state.last_us is not None and now_us - state.heard_us > _SILENT_US:
         lost_us, state.heard_us = now_us - state.heard_us, now_us
-        state.begin_anew()
+        state.restart_buffers()
         return _Busy(BusySource.SAMPLES, gaps=1, gap_us=lost_us, samples=())
     if not found and state.last_us is None:
         return _without_sample(what, state, now_us)
@@ -230,7 +234,7 @@ def _by_samples(subject: MeterTarget, state: _State, at_us: int, now_us: int) ->
     if found:
         state.heard_us = now_us
     from_us = state.last_us
-    busy = _sliced(state, found, longest_us)
+    busy = _slices_of(state, found, longest_us)
     try:
         part = _processes_part(subject, state, from_us, at_us)
     except ReadingError as error:
@@ -241,15 +245,15 @@ def _by_samples(subject: MeterTarget, state: _State, at_us: int, now_us: int) ->
 
 
 def _without_sample(what: str, state: _State, now_us: int) -> _Busy:
-    """Nothing is known before the first sample; a buffer in which there never is one is none."""
+    """Busy time is unknown before the first sample; a buffer that never has a sample does not count."""
     state.heard_us = state.heard_us or now_us
     if now_us - state.heard_us > _SILENT_US:
         raise ReadingError(what, Reason.NOT_SUPPORTED, "the driver has a buffer, but no samples in it")
     return _Busy()
 
 
-def _sliced(state: _State, found: Sequence[UtilizationSample], longest_us: int) -> _Busy:
-    """The samples as slices: each says how busy the device was since the one before.
+def _slices_of(state: _State, found: Sequence[UtilizationSample], longest_us: int) -> _Busy:
+    """The samples as slices: each is the busy time since the previous sample.
 
     A gap is no longer than `longest_us`: the clock that dates samples may have been set forward.
     """

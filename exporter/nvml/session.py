@@ -1,4 +1,4 @@
-"""The driver library as a whole: loaded, asked for its versions and its number of GPUs, closed and opened again.
+"""The driver library: loads, closes and reopens it, and reads its versions and the number of GPUs.
 
 Must not know what is read from the GPUs.
 """
@@ -32,10 +32,10 @@ _HINTS = {
 
 
 class Session:
-    """NVML. The versions are read at each opening: a driver can be upgraded underneath."""
+    """NVML. Versions are read at each opening, because the driver may have been upgraded."""
 
     def __init__(self, clocks: Clocks, *, serial_numbers: bool = False) -> None:
-        """Nothing is asked of the driver before `open`. `serial_numbers`: whether serial numbers may be published."""
+        """The driver is not called before `open`. `serial_numbers`: whether serial numbers may be published."""
         self.driver_version = ""  # such as "570.133.20"
         self.nvml_version = ""  # such as "12.570.133.20"
         self._host = DriverState(Meter(clocks), serial_numbers=serial_numbers)
@@ -59,7 +59,7 @@ class Session:
         self._watch.start()
 
     def count(self) -> int:
-        """How many GPUs there are now."""
+        """The current number of GPUs."""
         count = int(asking("counting the GPUs", pynvml.nvmlDeviceGetCount))
         self._host.topology.refresh(count)
         return count
@@ -74,7 +74,7 @@ class Session:
         return open_gpu(index, self._host)
 
     def reopen(self) -> None:
-        """Close and open again, after the driver went away or was replaced. Raises StartError: it is not back yet."""
+        """Close and open again after the driver was unloaded or replaced. Raises StartError: it is not back yet."""
         self.close()
         self.open()
 
@@ -89,7 +89,7 @@ class Session:
 
 
 def _cuda_version() -> str:
-    """The newest version of CUDA that the driver can run, such as "12.8"; empty where it does not say."""
+    """The newest CUDA version that the driver supports, such as "12.8"; empty if unknown."""
     try:
         version = int(asking("reading the version of CUDA", pynvml.nvmlSystemGetCudaDriverVersion))
     except ReadingError:

@@ -41,12 +41,12 @@ def vbios(handle: Any) -> str:  # noqa: ANN401
 
 
 def inforom_image(handle: Any) -> str:  # noqa: ANN401
-    """The version of the whole InfoROM, the board's store of settings."""
+    """The version of the InfoROM, the board's settings."""
     return str(pynvml.nvmlDeviceGetInforomImageVersion(handle))
 
 
 def inforom_oem(handle: Any) -> str:  # noqa: ANN401
-    """The version of the InfoROM's part for the board's maker."""
+    """The version of the InfoROM's part for the board's vendor."""
     return str(pynvml.nvmlDeviceGetInforomVersion(handle, pynvml.NVML_INFOROM_OEM))
 
 

@@ -1,6 +1,6 @@
-"""How the GPUs of a node are connected. Read once for as long as there are as many GPUs, and only where it is wanted.
+"""How the GPUs of a node are connected. Read only on request, and again if the number of GPUs changes.
 
-Questions about two GPUs at once are not for the threads that read one: a GPU that hangs would take the others along.
+Calls about two GPUs are not made in the threads of single GPUs: a GPU that hangs would block the others.
 """
 
 from collections.abc import Iterator
@@ -26,11 +26,11 @@ class Peer(NamedTuple):
 
     gpu: int  # NVML's index
     uuid: str
-    # what lies between over PCIe, as nvidia-smi topo abbreviates it: PIX, PXB, PHB, NODE or SYS; empty where
-    # the driver does not say
+    # the PCIe connection as abbreviated by nvidia-smi topo: PIX, PXB, PHB, NODE or SYS;
+    # empty if unknown
     path: str
-    # the state of NVLink between them, directly or by switches: NVML_P2P_STATUS_*; None where the driver does
-    # not say
+    # the state of NVLink between them, directly or by switches: NVML_P2P_STATUS_*; None if
+    # unknown
     link: int | None
 
     @property
@@ -48,7 +48,7 @@ class Topology:
         self._peers: dict[str, tuple[Peer, ...]] = {}
 
     def of(self, uuid: str) -> tuple[Peer, ...] | None:
-        """A GPU's peers; None where they have not been read yet: then they will be."""
+        """A GPU's peers; None if they have not been read yet, which requests them."""
         self._wanted = True
         return self._peers.get(uuid)
 
@@ -77,7 +77,7 @@ def _read(count: int) -> Iterator[tuple[str, tuple[Peer, ...]]]:
 
 
 def _find(index: int) -> _Gpu | None:
-    """A GPU; None if it cannot be reached."""
+    """A GPU; None if it cannot be opened."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         uuid = text(f"reading the UUID of GPU {index}", lambda: pynvml.nvmlDeviceGetUUID(handle))

@@ -1,7 +1,7 @@
 """A thread that makes driver calls, so that a call that never returns blocks no other thread.
 
-Must not know what the calls are. A thread in a hung call cannot be ended, and a second one would hang as well
-(with XID 119 each call takes 45 s): there is one per GPU, for the life of the process.
+Must not know the calls. A thread in a hung call cannot be ended, and a second one would hang as well (with XID 119
+each call takes 45 s). So there is one per GPU, for the life of the process.
 """
 
 import queue
@@ -25,11 +25,11 @@ class Worker:
 
     @property
     def busy_since(self) -> float | None:
-        """Monotonic time in seconds at which the task in progress was handed over; None when idle."""
+        """Monotonic time in seconds of the submission of the task in progress; None if idle."""
         return self._busy_since
 
     def submit(self, task: Callable[[], T]) -> Future[T]:
-        """Have the thread run `task`. The caller waits no longer than it wants to: `.result(timeout=…)`."""
+        """Run `task` in the thread. The caller can limit its wait: `.result(timeout=…)`."""
         self._busy_since = self._clock()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -47,7 +47,7 @@ class Worker:
             task, future = item
             try:
                 result = task()
-            except Exception as error:  # noqa: BLE001 - handed over to whoever waits
+            except Exception as error:  # noqa: BLE001 - raised in the waiting thread
                 self._busy_since = None
                 future.set_exception(error)
             else:

@@ -1,7 +1,6 @@
-"""XID errors: counted per GPU and per MIG instance as NVML's events bring them.
+"""Counts XID errors per GPU and per MIG instance from NVML's events.
 
-A thread of its own waits for events; devices read what has been counted. An error that comes while the driver is being
-reopened is lost. https://docs.nvidia.com/deploy/xid-errors/
+Its own thread waits for events; devices read the counts. An error while the driver is reopened is lost. https://docs.nvidia.com/deploy/xid-errors/
 """
 
 import collections
@@ -21,7 +20,7 @@ _RETRY_S = 5.0
 _NO_INSTANCE = 2**32 - 1
 WINDOW_S = 300.0
 """How long an error counts as recent: dcgm-exporter's default."""
-_MAX_RECENT = 10_000  # errors of one code on one device within the window; there the count stays
+_MAX_RECENT = 10_000  # maximum count of errors of one code on one device within the window
 
 
 @dataclasses.dataclass(slots=True)
@@ -39,7 +38,7 @@ class XidCount:
 
     total: int  # errors since the exporter started
     recent: int  # errors within the window
-    last_s: float  # when the last one came, in Unix seconds
+    last_s: float  # Unix time of the last one in seconds
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class Xids:
 
 
 class XidLog:
-    """Errors by device. Written by the thread that waits for events, read by those that sample."""
+    """Errors by device. The thread that waits for events writes them, the sampling threads read them."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -62,7 +61,7 @@ class XidLog:
         self._watched: frozenset[str] = frozenset()
 
     def record(self, uuid: str, gpu_instance_id: int | None, code: int) -> None:
-        """Count an error of a GPU and, where it happened on one, of its MIG instance."""
+        """Count an error of a GPU and, if it was on one, of its MIG instance."""
         now_s = self._clock()
         with self._lock:
             for key in {(uuid, None), (uuid, gpu_instance_id)}:
@@ -73,7 +72,7 @@ class XidLog:
                 self._last[key] = code
 
     def of(self, uuid: str, gpu_instance_id: int | None) -> Xids | None:
-        """The errors of a device; None while they are not watched."""
+        """The errors of a device; None if it is not watched."""
         since_s = self._clock() - WINDOW_S
         key = (uuid, gpu_instance_id)
         with self._lock:
@@ -83,9 +82,9 @@ class XidLog:
             return Xids(self._last.get(key, 0), counts)
 
     def retain(self, uuid: str, instances: Mapping[int, tuple[str, ...]]) -> None:
-        """Forget what happened on instances of a GPU that are gone or were recreated.
+        """Forget errors of instances of a GPU that are gone or were recreated.
 
-        `instances`: the MIG UUIDs that there are now, by GPU instance id.
+        `instances`: the current MIG UUIDs by GPU instance id.
         """
         with self._lock:
             for number in [key[1] for key in self._counts if key[0] == uuid]:
@@ -96,7 +95,7 @@ class XidLog:
             self._instances |= {(uuid, number): names for number, names in instances.items()}
 
     def watch(self, uuids: frozenset[str]) -> None:
-        """From now on the errors of these GPUs come in, and those of no others."""
+        """Watch these GPUs and no others."""
         with self._lock:
             self._watched = uuids
 
@@ -115,13 +114,13 @@ class XidWatch:
         self._said = ""
 
     def start(self) -> None:
-        """Begin to wait."""
+        """Start the thread."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(self._stop,), name="xids", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End it, without waiting for a thread in a hung driver call."""
+        """Stop it, without waiting for a thread in a hung driver call."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(4 * _WAIT_MS / 1000)
@@ -138,7 +137,7 @@ class XidWatch:
                 stop.wait(_RETRY_S)
 
     def _follow(self, stop: threading.Event) -> None:
-        """Wait for the events of the GPUs that there are, until there are others."""
+        """Wait for events of the current GPUs, until the set of GPUs changes."""
         events = pynvml.nvmlEventSetCreate()
         try:
             count = pynvml.nvmlDeviceGetCount()
@@ -149,7 +148,7 @@ class XidWatch:
             if len(uuids) == count:
                 self._said = ""
             self._xids.watch(frozenset(uuids))
-            # A GPU that could not be registered is tried again; one that comes or goes changes the count.
+            # Retries a GPU that could not be registered; an added or removed GPU changes the count.
             until = math.inf if len(uuids) == count else time.monotonic() + _RETRY_S
             while not stop.is_set() and time.monotonic() < until and pynvml.nvmlDeviceGetCount() == count:
                 self._take(events)
@@ -157,7 +156,7 @@ class XidWatch:
             pynvml.nvmlEventSetFree(events)
 
     def _register(self, index: int, events: Any) -> str:  # noqa: ANN401 - pynvml's handles have no type
-        """The UUID of a GPU that is now watched; empty if it does not report errors."""
+        """Watch a GPU; returns its UUID, empty if it does not report errors."""
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             wanted = pynvml.nvmlEventTypeXidCriticalError

@@ -1,8 +1,8 @@
-"""Families as bytes: Prometheus's text format or OpenMetrics, whichever the client prefers. Pure.
+"""Families as bytes: Prometheus's text format or OpenMetrics, as the client prefers. Pure.
 
-prometheus_client's own encoders are not used because they cannot write what dcgm-exporter writes: they sort labels
-and append `_total` to the name of every counter. DCGM's counters keep their names here: in OpenMetrics, which
-demands the suffix, their type is `unknown`.
+prometheus_client's own encoders are not used because they cannot write dcgm-exporter's format: they sort labels and
+append `_total` to the name of every counter. DCGM's counters keep their names here. In OpenMetrics, which demands the
+suffix, their type is `unknown`.
 """
 
 import enum
@@ -23,7 +23,7 @@ _TEXT_TYPES = {"text/plain", "text/*", "*/*"}
 
 
 def negotiate(accept: str) -> Format:
-    """The format that a client prefers, by its Accept header; text where the header names neither."""
+    """The format that a client prefers, by its Accept header; text if the header names neither."""
     preferred, weight = Format.TEXT, 0.0
     for media_type, values in _entries(accept):
         chosen = None
@@ -46,7 +46,7 @@ def accepts_gzip(accept_encoding: str) -> bool:
 
 
 def _entries(header: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """What a header lists, each with its parameters."""
+    """The entries of a header, each with its parameters."""
     for entry in header.split(","):
         name, *parameters = (part.strip().lower() for part in entry.split(";"))
         yield name, dict(parameter.partition("=")[::2] for parameter in parameters)
@@ -60,15 +60,15 @@ def _quality(text: str) -> float:
 
 
 class LabelSet(dict[str, str]):
-    """Labels that do not change any more, and are therefore written out only once."""
+    """Constant labels, which are formatted only once."""
 
     @functools.cached_property
     def block(self) -> str:
-        """In braces, in the dict's order."""
+        """The labels in braces, in the dict's order."""
         return _block(self)
 
     def joined(self, more: Sequence[tuple[str, str]]) -> "LabelSet":
-        """With labels that it does not have yet."""
+        """This set with more labels."""
         both = LabelSet({**self, **dict(more)})
         both.block = f"{self.block[:-1]},{_inner(more)}}}" if self else _block(both)
         return both

@@ -28,7 +28,7 @@ _TICK_S = 1.0  # between two polls of usage; a driver's sample buffer holds abou
 _TICKS_PER_POLL = 200  # polls take at most a two-hundredth of the time
 _LONGEST_TICK_S = 5.0  # the buffers must not overflow
 _STALE_INTERVALS = 3
-_SHORTEST_STALE_S = 3.0  # longer than the first cycle with a hung GPU, whose neighbours must not blink
+_SHORTEST_STALE_S = 3.0  # longer than the first cycle with a hung GPU: other GPUs must stay visible
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class Sampler:
         return self._latest
 
     def close(self) -> None:
-        """End the use of the driver and of what knows the pods."""
+        """Stop using the driver and the sources of pods."""
         self._pods.close()
         self._gpus.close()
 

@@ -109,7 +109,7 @@ class GpuReader:
             self._known.pop(index, None)
 
     def observe(self, *, until: float) -> dict[str, DeviceObservation]:
-        """What the devices did since the previous call, by key, waiting for none beyond `until`.
+        """The devices' activity since the previous call by key, waiting for none beyond `until`.
 
         GPUs that hang or cannot be opened are left out; the next sweep reports the reason.
         """
