@@ -18,6 +18,8 @@ NONE_FOUND = Message(
     "kubectl get pods -A | grep -E 'dcgm|gpu-exporter'",
 )
 
+_ADD = "add {metric} to the exporter's metrics (dcgm-exporter: -f FILE)"
+
 BY_LABEL = Message(Status.OK, "{series} series name pods of this cluster, by {forms}")
 BY_ANY_LABEL = Message(
     Status.UNKNOWN,
@@ -42,7 +44,7 @@ ALL_MEASURED = Message(Status.OK, "activity, memory traffic, memory in use and p
 NO_ACTIVITY = Message(
     Status.ERROR,
     "activity is not measured ({metrics}): every verdict is unknown",
-    "add {metric} to the exporter's metrics (dcgm-exporter: -f FILE)",
+    _ADD,
 )
 NO_SECOND = Message(
     Status.ERROR,
@@ -52,17 +54,17 @@ NO_SECOND = Message(
 NO_TRAFFIC = Message(
     Status.WARNING,
     "memory traffic is not measured: models without a row in idlePowerWatts get no verdict",
-    "add {metric} to the exporter's metrics (dcgm-exporter: -f FILE)",
+    _ADD,
 )
 NO_POWER = Message(
     Status.WARNING,
     "power is not measured: only memory traffic confirms idle, and stuck is not detected",
-    "add {metric} to the exporter's metrics (dcgm-exporter: -f FILE)",
+    _ADD,
 )
 NO_MEMORY = Message(
     Status.WARNING,
     "memory in use is not measured: oversized-gpu is not detected, and idle does not show held memory",
-    "add {metric} to the exporter's metrics (dcgm-exporter: -f FILE)",
+    _ADD,
 )
 MIG_UNMEASURED = Message(
     Status.WARNING,

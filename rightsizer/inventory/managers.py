@@ -7,7 +7,7 @@ scales, so gpu-rightsizer changes Kueue's Workload or KEDA's ScaledObject.
 
 import collections
 import dataclasses
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -173,14 +173,10 @@ def _keda(item: AutoscalerObject) -> Manager:
     return Manager("KEDA", name, reverts=not is_paused, exception=words, scales=not is_paused)
 
 
-def _vertical(item: AutoscalerObject) -> Manager:
-    return Manager("VerticalPodAutoscaler", item.metadata.name)
-
-
-_MANAGER_OF = {
+_MANAGER_OF: Mapping[str, Callable[[AutoscalerObject], Manager]] = {
     "HorizontalPodAutoscaler": _horizontal,
     "ScaledObject": _keda,
-    "VerticalPodAutoscaler": _vertical,
+    "VerticalPodAutoscaler": lambda item: Manager("VerticalPodAutoscaler", item.metadata.name),
 }
 
 

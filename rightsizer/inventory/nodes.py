@@ -67,8 +67,7 @@ def _old(text: str) -> list[_HamiDevice]:
     for one in filter(None, text.split(":")):
         items = one.split(",")
         if len(items) not in _LENGTHS:
-            message = f"{len(items)} items"
-            raise ValueError(message)
+            raise ValueError(text)
         mode = items[8] if len(items) == max(_LENGTHS) else ""
         found.append(_HamiDevice(devmem=int(items[2]), type=items[4], health=items[6] == "true", mode=mode))
     return found

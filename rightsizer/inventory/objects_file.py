@@ -107,13 +107,11 @@ def _size(value: object, known: dict[int, float]) -> float:
 
 COMMAND = "kubectl get pods,nodes,namespaces,deployments,replicasets,statefulsets,jobs,… -A -o json"
 
+_CLASSES = ("scheduling.k8s.io", "PriorityClass")
 _WITHOUT = {
     ("", "Node"): "GPU models, sharing, node pools and free GPUs are unknown",
     ("", "Namespace"): "opt-outs of namespaces are unknown",
-    (
-        "scheduling.k8s.io",
-        "PriorityClass",
-    ): "rules about PriorityClasses and their annotations cannot be checked",
+    _CLASSES: "rules about PriorityClasses and their annotations cannot be checked",
     ("policy", "PodDisruptionBudget"): "none is taken into account",
     ("autoscaling", "HorizontalPodAutoscaler"): "none is taken into account",
 }
@@ -196,7 +194,7 @@ class _File:
             disruption_budgets=tuple(self._all("policy", "PodDisruptionBudget", DisruptionBudget)),
             priority_classes={
                 item.metadata.name: priority_class_of(item)
-                for item in self._all("scheduling.k8s.io", "PriorityClass", PriorityClassObject)
+                for item in self._all(*_CLASSES, PriorityClassObject)
             },
             claims={
                 (item.metadata.namespace, item.metadata.name): claim_of(item, resources)

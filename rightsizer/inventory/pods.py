@@ -253,38 +253,30 @@ def _truncated(annotations: Mapping[str, str] | None) -> dict[str, str]:
 # --- Gangs: pods that are judged as one workload, because an idle member says nothing about the others.
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _GangMark:
-    """A label or annotation that names the gang of a pod, and the kind of object that it names."""
-
-    key: str
-    api_version: str
-    kind: str
-    is_annotation: bool = False
-
-
-_GANG_MARKS = (
+_POD_GROUP = ("scheduling.x-k8s.io/v1alpha1", "PodGroup")
+_VOLCANO_GROUP = ("scheduling.volcano.sh/v1beta1", "PodGroup")
+_VOLCANO_JOB = ("batch.volcano.sh/v1alpha1", "Job")
+_GANG_LABELS = {
     # scheduler-plugins' coscheduling: https://github.com/kubernetes-sigs/scheduler-plugins/tree/master/kep/42-podgroup-coscheduling
-    _GangMark("scheduling.x-k8s.io/pod-group", "scheduling.x-k8s.io/v1alpha1", "PodGroup"),
-    _GangMark("pod-group.scheduling.sigs.k8s.io/name", "scheduling.x-k8s.io/v1alpha1", "PodGroup"),
-    _GangMark("pod-group.scheduling.sigs.k8s.io", "scheduling.x-k8s.io/v1alpha1", "PodGroup"),
-    # Volcano, and KAI
-    _GangMark(
-        "scheduling.k8s.io/group-name", "scheduling.volcano.sh/v1beta1", "PodGroup", is_annotation=True
-    ),
-    _GangMark(
-        "scheduling.volcano.sh/group-name", "scheduling.volcano.sh/v1beta1", "PodGroup", is_annotation=True
-    ),
-    _GangMark("pod-group-name", "scheduling.run.ai/v2alpha2", "PodGroup", is_annotation=True),
+    "scheduling.x-k8s.io/pod-group": _POD_GROUP,
+    "pod-group.scheduling.sigs.k8s.io/name": _POD_GROUP,
+    "pod-group.scheduling.sigs.k8s.io": _POD_GROUP,
     # Kueue gives its Workload for a group of plain pods the name of the group.
-    _GangMark("kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/v1beta2", "Workload"),
+    "kueue.x-k8s.io/pod-group-name": ("kueue.x-k8s.io/v1beta2", "Workload"),
     # set by controllers of gangs, also on pods that lost their owner references
-    _GangMark("volcano.sh/job-name", "batch.volcano.sh/v1alpha1", "Job"),
-    _GangMark("volcano.sh/job-name", "batch.volcano.sh/v1alpha1", "Job", is_annotation=True),
-    _GangMark("leaderworkerset.sigs.k8s.io/name", "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
-    _GangMark("ray.io/cluster", "ray.io/v1", "RayCluster"),
-    _GangMark("jobset.sigs.k8s.io/jobset-name", "jobset.x-k8s.io/v1alpha2", "JobSet"),
-)
+    "volcano.sh/job-name": _VOLCANO_JOB,
+    "leaderworkerset.sigs.k8s.io/name": ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
+    "ray.io/cluster": ("ray.io/v1", "RayCluster"),
+    "jobset.sigs.k8s.io/jobset-name": ("jobset.x-k8s.io/v1alpha2", "JobSet"),
+}
+"""API version and kind of the object that a label names as the gang of a pod."""
+_GANG_ANNOTATIONS = {
+    # Volcano, and KAI
+    "scheduling.k8s.io/group-name": _VOLCANO_GROUP,
+    "scheduling.volcano.sh/group-name": _VOLCANO_GROUP,
+    "pod-group-name": ("scheduling.run.ai/v2alpha2", "PodGroup"),
+    "volcano.sh/job-name": _VOLCANO_JOB,
+}
 _TRAINING_JOB = "training.kubeflow.org/job-name"
 _TRAINING_OPERATOR = "training.kubeflow.org/operator-name"
 _TRAINING_KINDS = {
@@ -310,9 +302,10 @@ def _gangs(pod: PodObject) -> Iterator[ObjectRef]:
         yield ObjectRef("scheduling.k8s.io/v1beta1", "PodGroup", namespace, name)
     if pod.spec.workload_ref is not None:
         yield ObjectRef("scheduling.k8s.io/v1alpha1", "Workload", namespace, pod.spec.workload_ref.name)
-    for mark in _GANG_MARKS:
-        if name := (annotations if mark.is_annotation else labels).get(mark.key, ""):
-            yield ObjectRef(mark.api_version, mark.kind, namespace, name)
+    for marks, kinds in ((labels, _GANG_LABELS), (annotations, _GANG_ANNOTATIONS)):
+        for key, of in kinds.items():
+            if name := marks.get(key, ""):
+                yield ObjectRef(*of, namespace, name)
     if name := labels.get(_TRAINING_JOB, ""):
         operator = labels.get(_TRAINING_OPERATOR, "")
         # TrainingJob is no real kind: without the operator's label the kind of the job is unknown.

@@ -362,7 +362,10 @@ def _translated(attempted: str) -> Iterator[None]:
     try:
         yield
     except urllib3.exceptions.HTTPError as error:
-        raise ClusterUnreachable(f"{attempted}: {_cause(error)}") from error
+        text = str(getattr(error, "reason", None) or error)
+        # The text of a timeout has its length, the cause has not.
+        words = text.rpartition(": ")[2] if "timed out" in text else root_cause(error)
+        raise ClusterUnreachable(f"{attempted}: {words}") from error
     except client.ApiException as error:
         reason = " ".join(str(error.reason).split())
         raise ClusterUnreachable(f"{attempted}: {reason}") from error
@@ -457,10 +460,13 @@ def _has_default_kubeconfig() -> bool:
     return any(pathlib.Path(path).expanduser().is_file() for path in paths if path)
 
 
-def _cause(error: urllib3.exceptions.HTTPError) -> str:
-    reason = getattr(error, "reason", None) or error
-    text = str(reason)
-    return text.split(": ", 1)[-1] if "object at 0x" in text else text
+def root_cause(error: BaseException) -> str:
+    """The innermost reason: `requests` and urllib3 wrap it several times."""
+    reason = getattr(error, "reason", None)
+    inner = reason if isinstance(reason, BaseException) else error.__cause__ or error.__context__
+    if inner is not None:
+        return root_cause(inner)
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)[:MAX_DETAIL]
 
 
 # --- Error responses

@@ -24,7 +24,7 @@ from rightsizer.errors import (
     PrometheusUnreachable,
     QueryTooLarge,
 )
-from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.cluster import Cluster, root_cause
 from rightsizer.prometheus.credentials import signer
 from rightsizer.prometheus.responses import MAX_SHOWN
 
@@ -140,11 +140,9 @@ class HttpTransport:
             hint = "see --prometheus-ca-file and -client-cert-file"
             if "WRONG_VERSION_NUMBER" in str(error):
                 hint = "the server has no TLS; does it need http:// instead of https://?"
-            raise PrometheusError(f"{attempted}: TLS failed: {_cause(error)}; {hint}") from error
+            raise PrometheusError(f"{attempted}: TLS failed: {root_cause(error)}; {hint}") from error
         except requests.exceptions.ProxyError as error:
-            words = (
-                f"{attempted}: the proxy failed: {_cause(error)}; check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
-            )
+            words = f"{attempted}: the proxy failed: {root_cause(error)}; check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
             raise PrometheusUnreachable(words) from error
         except (
             requests.exceptions.InvalidURL,
@@ -161,12 +159,14 @@ class HttpTransport:
                 f"{attempted}: no response within {timeout_s:.3g} s; is it overloaded?"
             ) from error
         except requests.exceptions.ChunkedEncodingError as error:
-            raise PrometheusUnreachable(f"{attempted}: the response was cut off: {_cause(error)}") from error
+            raise PrometheusUnreachable(
+                f"{attempted}: the response was cut off: {root_cause(error)}"
+            ) from error
         except requests.exceptions.RequestException as error:
             if any(isinstance(part, urllib3.exceptions.ReadTimeoutError) for part in error.args):
                 # While the body is read; before that, `requests` raises Timeout.
                 raise QueryTooLarge(f"{attempted}: the response did not end in time") from error
-            words = f"{attempted}: {_cause(error)}; is the URL right, and reachable from here?"
+            words = f"{attempted}: {root_cause(error)}; is the URL right, and reachable from here?"
             raise PrometheusUnreachable(words) from error
 
 
@@ -264,7 +264,7 @@ def _ca_problems(settings: PrometheusSettings, context: ssl.SSLContext) -> list[
     try:
         context.load_verify_locations(settings.ca_file)
     except (OSError, ValueError) as error:
-        return [f"--prometheus-ca-file {settings.ca_file}: holds no certificates: {_cause(error)}"]
+        return [f"--prometheus-ca-file {settings.ca_file}: holds no certificates: {root_cause(error)}"]
     return []
 
 
@@ -275,15 +275,6 @@ def _client_cert_problems(settings: PrometheusSettings, context: ssl.SSLContext)
     try:
         context.load_cert_chain(certificate, key, password=_PASSPHRASE)
     except (OSError, ValueError) as error:
-        words = f"--prometheus-client-cert-file {certificate} and -key-file {key}: cannot be used: {_cause(error)}"
+        words = f"--prometheus-client-cert-file {certificate} and -key-file {key}: cannot be used: {root_cause(error)}"
         return [f"{words}; they must be PEM, belong together, and the key must have no passphrase"]
     return []
-
-
-def _cause(error: BaseException) -> str:
-    """The innermost reason: `requests` and urllib3 wrap it several times."""
-    reason = getattr(error, "reason", None)
-    inner = reason if isinstance(reason, BaseException) else error.__cause__ or error.__context__
-    if inner is not None:
-        return _cause(inner)
-    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)[:MAX_SHOWN]
