@@ -47,8 +47,9 @@ _ABSENT = frozenset({http.HTTPStatus.FORBIDDEN, http.HTTPStatus.NOT_FOUND})
 
 T = TypeVar("T")
 
-_Wanted = Mapping[str, tuple[OwnerReference, str]]
-"""Owners by key, each with its namespace."""
+_Owner = tuple[OwnerReference, str]
+"""An owner reference, and the namespace of the object that has it."""
+_Level = list[_Owner]
 
 
 class OptionalLister:
@@ -208,47 +209,44 @@ class OwnerReader:
                     continue
                 if refused.code != http.HTTPStatus.FORBIDDEN:
                     raise
-                if (
-                    owner_kind(row.group, row.kind) is not None
-                ):  # for other kinds permissions are not expected
+                if owner_kind(row.group, row.kind):  # permissions for other kinds are not expected
                     self._lister.note(path, refused)
                 break
         return {}
 
-    def _read_level(self, level: list[tuple[OwnerReference, str]]) -> list[tuple[OwnerReference, str]]:
+    def _read_level(self, level: _Level) -> _Level:
         """Read these owners; returns their owners."""
-        above = self._read_unknown(level)
-        for row, wanted in missing_owners(iter(level), self._found).items():
-            fresh = {key: wanted[key] for key in wanted if key not in self._asked}
-            self._asked.update(fresh)
-            found = self._read_kind(row, fresh)
+        above: _Level = []
+        known = {row: (None, owners) for row, owners in missing_owners(level, self._found).items()}
+        for row, (scalable, owners) in {**self._scalable(level), **known}.items():
+            wanted = {key: owners[key] for key in owners if key not in self._asked}
+            self._asked.update(wanted)
+            found = self._read_kind(row, wanted)
+            if scalable is not None:
+                absent = {key: unread_owner(*one) for key, one in wanted.items()}
+                found = {
+                    key: dataclasses.replace(one, scalable=scalable)
+                    for key, one in {**absent, **found}.items()
+                }
             self._found.update(found)
             named = ((one.metadata.controller, one.ref.namespace) for one in found.values())
             above.extend((owner, namespace) for owner, namespace in named if owner is not None)
         return above
 
-    def _read_unknown(self, level: list[tuple[OwnerReference, str]]) -> list[tuple[OwnerReference, str]]:
-        """Read the owners of unknown kinds that have a scale subresource; returns their owners."""
-        kinds: dict[OwnerKind, tuple[Scalable, dict[str, tuple[OwnerReference, str]]]] = {}
+    def _scalable(self, level: _Level) -> dict[OwnerKind, tuple[Scalable, dict[str, _Owner]]]:
+        """Owners of unknown kinds that have a scale subresource, by kind."""
+        kinds: dict[OwnerKind, tuple[Scalable, dict[str, _Owner]]] = {}
         for owner, namespace in level:
             key, version = owner_key(owner, namespace), owner.api_version.rpartition("/")[2]
             if owner_kind(owner.group, owner.kind) is not None or key in self._asked:
                 continue
-            known = find_scalable(self._lister.cluster, owner.group, version, owner.kind)
-            if known is not None:
-                row = OwnerKind(owner.group, (version,), owner.kind, known.plural, known.replicas)
-                kinds.setdefault(row, (known, {}))[1][key] = (owner, namespace)
-        above: list[tuple[OwnerReference, str]] = []
-        for row, (known, wanted) in kinds.items():
-            self._asked.update(wanted)
-            absent = {key: unread_owner(owner, namespace) for key, (owner, namespace) in wanted.items()}
-            for key, one in {**absent, **self._read_kind(row, wanted)}.items():
-                self._found[key] = dataclasses.replace(one, scalable=known)
-                if one.metadata.controller is not None:
-                    above.append((one.metadata.controller, one.ref.namespace))
-        return above
+            found = find_scalable(self._lister.cluster, owner.group, version, owner.kind)
+            if found is not None:
+                row = OwnerKind(owner.group, (version,), owner.kind, found.plural, found.replicas)
+                kinds.setdefault(row, (found, {}))[1][key] = (owner, namespace)
+        return kinds
 
-    def _read_kind(self, row: OwnerKind, wanted: _Wanted) -> dict[str, ObjectSummary]:
+    def _read_kind(self, row: OwnerKind, wanted: Mapping[str, _Owner]) -> dict[str, ObjectSummary]:
         """Objects of one kind: pods that were read already, a few one by one, or the whole collection."""
         found: dict[str, ObjectSummary] = {}
         if row.kind == "Pod":

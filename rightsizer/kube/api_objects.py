@@ -165,7 +165,6 @@ class PodStatus(msgspec.Struct, rename="camel"):
     """corev1.PodStatus."""
 
     phase: str = ""
-    start_time: datetime.datetime | None = None
     nominated_node_name: str = ""
     conditions: list[Condition] | None = None
     container_statuses: list[ContainerStatus] | None = None

@@ -5,7 +5,7 @@ above a known kind: it would revert any change made below it.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from rightsizer.kube.api_objects import ObjectMeta, OwnerReference
 from rightsizer.model import ObjectRef, Scalable
@@ -177,7 +177,7 @@ def object_key(item: ObjectSummary) -> str:
 
 
 def missing_owners(
-    owners: Iterator[tuple[OwnerReference, str]], controllers: Mapping[str, ObjectSummary]
+    owners: Iterable[tuple[OwnerReference, str]], controllers: Mapping[str, ObjectSummary]
 ) -> dict[OwnerKind, dict[str, tuple[OwnerReference, str]]]:
     """Unread owners of known kinds with their namespaces, by kind and key."""
     missing: dict[OwnerKind, dict[str, tuple[OwnerReference, str]]] = {}
