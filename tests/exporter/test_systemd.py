@@ -67,7 +67,7 @@ def test_inherited_socket_is_served(family: socket.AddressFamily, node: Node) ->
 
 
 def test_inherited_socket_for_another_process_is_ignored(node: Node) -> None:
-    """Variables that name another process, as a shell in between inherits them, do not count."""
+    """Variables for another process, inherited through a shell, are ignored."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         command = _activated(node, listener, "--listen=127.0.0.1:0", pid_off=1)
         with _running(command, node.environment(), listener) as exporter:
@@ -76,7 +76,7 @@ def test_inherited_socket_for_another_process_is_ignored(node: Node) -> None:
 
 
 def test_two_inherited_sockets_are_refused(node: Node) -> None:
-    """More than one socket is one line, not half of them served."""
+    """More than one socket is refused with one line."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         done = subprocess.run(
             _activated(node, listener, count=2), env=node.environment(), pass_fds=[listener.fileno()],
@@ -89,7 +89,7 @@ def test_two_inherited_sockets_are_refused(node: Node) -> None:
 
 
 def test_inherited_socket_of_another_kind_is_refused(node: Node) -> None:
-    """A datagram socket, or one that does not listen, is one line with what to write."""
+    """A socket that is not a listening TCP socket is refused, with the remedy."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         done = subprocess.run(
             _activated(node, other), env=node.environment(), pass_fds=[other.fileno()],
@@ -108,7 +108,7 @@ def test_inherited_socket_of_another_kind_is_refused(node: Node) -> None:
 def test_systemd_is_notified_after_the_first_reading(
     abstract: bool, node: Node, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """READY comes when the first reading is there, and not before; STOPPING when it ends."""
+    """READY is sent after the first reading and not before, STOPPING at the end."""
     name = f"@gpu-exporter-{os.getpid()}" if abstract else str(tmp_path_factory.mktemp("n") / "notify")
     node.board.fault("nvmlDeviceGetPowerUsage", hang=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
@@ -129,7 +129,7 @@ def test_systemd_is_notified_after_the_first_reading(
 
 
 def test_missing_notify_socket_does_not_stop_the_exporter(node: Node) -> None:
-    """A notification socket that is not there costs a warning."""
+    """A missing notification socket causes only a warning."""
     command = node.command("--listen=127.0.0.1:0", "--pod-resources-socket=")
     with _running(command, node.environment(NOTIFY_SOCKET="/nowhere/notify")) as exporter:
         eventually(lambda: exporter.messages("notifying systemd of READY=1: No such file or directory"))
@@ -139,7 +139,7 @@ def test_missing_notify_socket_does_not_stop_the_exporter(node: Node) -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 def test_systemd_units_are_valid(tmp_path: Path) -> None:
-    """systemd finds nothing to complain about in the units."""  # noqa: D403 - a name
+    """systemd finds no problem in the units."""  # noqa: D403 - a name
     for unit in UNITS.iterdir():
         here = f"ExecStart={sys.executable}"
         (tmp_path / unit.name).write_text(

@@ -1,4 +1,4 @@
-"""Clients that are slow, large, many or strange: each is bounded, and the others are served."""
+"""Slow, large, many or unusual clients: each is bounded, and others are served."""
 
 import concurrent.futures
 import contextlib
@@ -38,13 +38,13 @@ def exporter(node: Node) -> Iterator[Exporter]:
 
 
 def connect(exporter: Exporter) -> socket.socket:
-    """A client's socket."""
+    """A connected client socket."""
     address = ("127.0.0.1", int(exporter.url.rpartition(":")[2]))
     return socket.create_connection(address, timeout=PATIENCE_S)
 
 
 def exchange(exporter: Exporter, content: bytes) -> bytes:
-    """Everything that is answered to what is sent, until the exporter hangs up."""
+    """The complete answer to `content`, until the exporter closes the connection."""
     with connect(exporter) as client:
         client.sendall(content)
         return b"".join(iter(lambda: client.recv(65536), b""))
@@ -79,7 +79,7 @@ def exchange(exporter: Exporter, content: bytes) -> bytes:
 def test_server_answers_unusual_requests_with_a_status(
     content: bytes, status: bytes, exporter: Exporter
 ) -> None:
-    """Each request, whatever its form, gets one answer with its status, and the exporter hangs up."""
+    """Each request gets one answer with its status, and the exporter closes the connection."""
     answer = exchange(exporter, content)
     assert answer.split(b"\r\n")[0] == b"HTTP/1.1 " + status
     assert answer.count(b"Content-Length: ") == 1
@@ -112,7 +112,7 @@ def test_server_never_reads_a_body(body: bytes, exporter: Exporter) -> None:
 
 @pytest.mark.deep
 def test_server_closes_slow_clients_after_ten_seconds(exporter: Exporter) -> None:
-    """Who sends nothing, or a byte now and then, is dropped ten seconds after coming; others are served meanwhile."""
+    """Clients that send nothing, or a byte now and then, are closed after ten seconds; others are served meanwhile."""
     begun = time.monotonic()
     with contextlib.ExitStack() as stack:
         silent, dribbling, *others = [stack.enter_context(connect(exporter)) for _ in range(14)]
@@ -137,7 +137,7 @@ def test_server_closes_slow_clients_after_ten_seconds(exporter: Exporter) -> Non
 
 @contextlib.contextmanager
 def crowd(exporter: Exporter, count: int) -> Iterator[None]:
-    """So many clients that come, say too little, and come again as soon as they are hung up on."""
+    """`count` clients that connect, send an incomplete request, and reconnect when they are dropped."""
     ended = threading.Event()
 
     def come_again(content: bytes) -> None:
@@ -167,7 +167,7 @@ def crowd(exporter: Exporter, count: int) -> Iterator[None]:
 def test_server_with_silent_clients_still_answers(
     count: int, secure: bool, make_node: MakeNode, tmp_path: Path
 ) -> None:
-    """However many clients send no full request, and come again when dropped, probes and scrapes are all answered."""
+    """All probes and scrapes are answered while many clients send incomplete requests and reconnect."""
     flags, context = [], None
     if secure:
         server = CA.issue_cert("127.0.0.1")
@@ -190,7 +190,7 @@ def test_server_with_silent_clients_still_answers(
 
 @pytest.mark.deep
 def test_server_closes_clients_that_do_not_read(make_node: MakeNode) -> None:
-    """A client that asks for a large exposition and does not take it holds its place for ten seconds, not for ever."""
+    """A client that requests a large exposition and does not read it is closed after ten seconds."""
     node = make_node(NodeSpec("large", (GpuSpec("H100-SXM5-80GB", ("1g.10gb",) * 7),) * 16))
     with (
         node.exporting("--metrics=full", "--naming=both", pods=False) as exporter,
@@ -208,7 +208,7 @@ def test_server_closes_clients_that_do_not_read(make_node: MakeNode) -> None:
 
 
 def test_server_under_a_flood_answers_or_refuses(make_node: MakeNode) -> None:
-    """What comes at once is answered in full, or with 503 and when to come again; the exporter is well after."""
+    """Each of many concurrent requests gets a complete answer, or 503 with Retry-After; the exporter recovers."""
     node = make_node(NodeSpec("large", (GpuSpec("H100-SXM5-80GB", ("1g.10gb",) * 7),) * 8))
     ask = b"GET /metrics HTTP/1.1\r\nAccept: %s\r\n\r\n"
     types = [b"text/plain", b"application/openmetrics-text;version=1.0.0"]
@@ -243,7 +243,7 @@ def test_server_under_a_flood_answers_or_refuses(make_node: MakeNode) -> None:
 def test_request_after_its_scrape_timeout_is_refused(
     timeout: bytes, status: bytes, exporter: Exporter
 ) -> None:
-    """A request that comes after its scrape's timeout is not worked on; nonsense in the header is no timeout."""
+    """A request past its scrape timeout gets 503; an invalid timeout header is ignored."""
     with connect(exporter) as client:
         client.sendall(b"GET /metrics HTTP/1.1\r\n")
         threading.Event().wait(0.6)
@@ -255,7 +255,7 @@ def test_request_after_its_scrape_timeout_is_refused(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_exporter_with_open_connections_stops_in_time(number: signal.Signals, exporter: Exporter) -> None:
-    """Clients that are connected, say half a request or do not read do not keep the process."""
+    """Silent clients, half requests and clients that do not read do not delay the exit."""
     with contextlib.ExitStack() as stack:
         for content in (b"", b"GET /met", GET.replace(b"/healthz", b"/metrics")):
             for _ in range(4):
@@ -267,7 +267,7 @@ def test_exporter_with_open_connections_stops_in_time(number: signal.Signals, ex
 
 
 def test_exporter_finishes_a_request_before_it_stops(exporter: Exporter) -> None:
-    """Who has asked when the signal comes is answered; who comes after is not let in."""
+    """A connection accepted before the signal is answered; a later one is refused."""
     with connect(exporter) as client:
         client.sendall(b"GET /healthz HTTP/1.1\r\n")
         eventually(lambda: exporter.get("/healthz")[0] == 200)  # so that the other has been accepted

@@ -1,4 +1,4 @@
-"""What a Prometheus sees: formats, labels, values, and that they follow the GPUs."""
+"""Scrapes by Prometheus: formats, labels and values, which follow the GPUs."""
 
 import contextlib
 import gzip
@@ -26,7 +26,7 @@ PROMETHEUS_3 = (
 
 
 def test_scrape_returns_current_values(make_node: MakeNode) -> None:
-    """A scrape tells what the GPU measured in the last cycle, in DCGM's units."""
+    """A scrape returns the GPU's values of the last cycle in DCGM's units."""
     node = make_node(h100(1))
     node.board.set_gpu(0, reading())
     with node.exporting(pods=False) as exporter:
@@ -52,7 +52,7 @@ def test_scrape_returns_current_values(make_node: MakeNode) -> None:
 
 
 def test_series_labels_are_in_dcgms_order(make_node: MakeNode) -> None:
-    """Dashboards that cut label strings apart find the labels where dcgm-exporter puts them."""
+    """Labels have dcgm-exporter's order, on which some dashboards depend."""
     node = make_node(NodeSpec("a100", (GpuSpec("A100-SXM4-40GB", ("3g.20gb",)),)))
     node.pods.append(pod("notebook", node.spec.mig_uuid(0, 0), resource="nvidia.com/mig-3g.20gb"))
     with node.kubelet, node.exporting() as exporter:
@@ -69,7 +69,7 @@ def test_series_labels_are_in_dcgms_order(make_node: MakeNode) -> None:
 
 
 def test_prometheus_gets_openmetrics_with_the_same_names(make_node: MakeNode) -> None:
-    """In OpenMetrics, too, DCGM's counters keep their names, and the text is valid."""
+    """OpenMetrics is valid, and DCGM's counters keep their names."""
     node = make_node(h100(1))
     with node.exporting(pods=False) as exporter:
         for accept in (PROMETHEUS_2, PROMETHEUS_3):
@@ -84,7 +84,7 @@ def test_prometheus_gets_openmetrics_with_the_same_names(make_node: MakeNode) ->
 
 
 def test_scrape_without_accept_is_text(make_node: MakeNode) -> None:
-    """A bare curl and old scrapers get the text format, in which DCGM's counters are counters."""
+    """Without an Accept header, the text format is served, in which DCGM's counters are counters."""
     node = make_node(h100(1))
     with node.exporting(pods=False) as exporter:
         with urllib.request.urlopen(f"{exporter.url}/metrics", timeout=PATIENCE_S) as reply:
@@ -94,7 +94,7 @@ def test_scrape_without_accept_is_text(make_node: MakeNode) -> None:
 
 
 def test_scrape_with_gzip_support_is_compressed(make_node: MakeNode) -> None:
-    """A client that takes gzip gets it, and it holds the exposition."""
+    """A client that accepts gzip gets the exposition compressed."""
     node = make_node(h100(1))
     with node.exporting(pods=False) as exporter:
         request = urllib.request.Request(f"{exporter.url}/metrics", headers={"Accept-Encoding": "gzip"})
@@ -107,7 +107,7 @@ def test_scrape_with_gzip_support_is_compressed(make_node: MakeNode) -> None:
 
 
 def test_paths_return_their_pages(make_node: MakeNode) -> None:
-    """Every path says what it promises; others are not found."""
+    """Every known path returns its page; others return 404."""
     node = make_node(h100(1))
     expected = {
         "/": (200, 'href="/metrics"'),
@@ -140,7 +140,7 @@ def test_methods_but_get_and_head_are_refused(make_node: MakeNode) -> None:
 
 
 def test_empty_listen_host_serves_ipv4_and_ipv6(make_node: MakeNode) -> None:
-    """`--listen :PORT` answers on both protocols, as pods in either kind of cluster need."""
+    """`--listen :PORT` serves IPv4 and IPv6, for clusters of either kind."""
     node = make_node(h100(1))
     with node.exporting("--listen=:0", pods=False) as exporter:
         port = int(exporter.url.rpartition(":")[2])
@@ -151,7 +151,7 @@ def test_empty_listen_host_serves_ipv4_and_ipv6(make_node: MakeNode) -> None:
 
 
 def test_idle_connections_do_not_block_scrapes(make_node: MakeNode) -> None:
-    """However many connect and say nothing, whoever asks is answered."""
+    """Requests are answered while a hundred connections are silent."""
     node = make_node(h100(1))
     with node.exporting(pods=False) as exporter, contextlib.ExitStack() as idle:
         address = ("127.0.0.1", int(exporter.url.rpartition(":")[2]))
@@ -161,7 +161,7 @@ def test_idle_connections_do_not_block_scrapes(make_node: MakeNode) -> None:
 
 
 def test_collectors_flag_limits_the_collectors(make_node: MakeNode) -> None:
-    """`--collectors` leaves everything else unread."""
+    """`--collectors` limits the series to the named collectors."""
     node = make_node(h100(1))
     with node.exporting("--collectors=power,clocks", pods=False) as exporter:
         families = exporter.families()
@@ -174,7 +174,7 @@ def test_collectors_flag_limits_the_collectors(make_node: MakeNode) -> None:
 
 
 def test_mig_instances_are_listed_beside_their_gpu(make_node: MakeNode) -> None:
-    """An instance has its memory and nothing else; what an Ampere GPU in MIG mode cannot say is absent, not zero."""
+    """An instance has only its memory; values that an Ampere GPU in MIG mode does not report are absent, not zero."""
     node = make_node(NodeSpec("a100", (GpuSpec("A100-SXM4-40GB", ("3g.20gb", "2g.10gb")),)))
     node.board.set_instance(0, 1, memory_used_bytes=3 * 2**30)
     with node.exporting(pods=False) as exporter:

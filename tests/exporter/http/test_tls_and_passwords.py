@@ -1,4 +1,4 @@
-"""TLS, client certificates and passwords, through real clients against the real process, and files that change."""
+"""TLS, client certificates, passwords and reloads, with real clients and the real process."""
 
 import base64
 import concurrent.futures
@@ -45,7 +45,7 @@ HzyVMLE6iYjHawzbE9ZKW6BRMhNX030corvpjqKdS1GbadghOFBGqNIG+h3+/ifv
 
 
 class Web:
-    """A web configuration file, and clients of an exporter that has it."""
+    """A web configuration file and its folder."""
 
     def __init__(self, folder: Path, node: Node) -> None:
         self.folder = folder
@@ -55,13 +55,13 @@ class Web:
         CA.cert_pem.write_to_path(folder / "ca.pem")
 
     def identity(self, cert: trustme.LeafCert) -> None:
-        """Put the server's certificate and key into place, each at once, as kubelet and cert-manager do."""
+        """Replace the server's certificate and key, each atomically, as kubelet and cert-manager do."""
         for name, blobs in {"server.crt": cert.cert_chain_pems, "server.key": [cert.private_key_pem]}.items():
             (self.folder / "new").write_bytes(b"".join(blob.bytes() for blob in blobs))
             (self.folder / "new").rename(self.folder / name)
 
     def write(self, text: str) -> None:
-        """Replace the file at once."""
+        """Replace the file atomically."""
         (self.folder / "new").write_text(text)
         (self.folder / "new").rename(self.file)
 
@@ -73,7 +73,7 @@ class Web:
             yield exporter
 
     def refused(self, text: str) -> str:
-        """What the exporter says of this configuration when it refuses to start, without the file's name."""
+        """The error of an exporter that refuses this configuration, without the file's name."""
         self.write(text)
         done = self.node.once(f"--web-config-file={self.file}", "--pod-resources-socket=")
         assert (done.code, done.out) == (2, "")
@@ -90,7 +90,7 @@ def web(tmp_path: Path, make_node: MakeNode) -> Web:
 
 
 def client(cert: trustme.LeafCert | None = None, *, ca: trustme.CA = CA) -> ssl.SSLContext:
-    """A TLS client that trusts our CA, with a certificate of its own if it is given one."""
+    """A TLS client that trusts `ca`, with its own certificate if there is one."""
     context = ssl.create_default_context()
     ca.configure_trust(context)
     if cert is not None:
@@ -99,7 +99,7 @@ def client(cert: trustme.LeafCert | None = None, *, ca: trustme.CA = CA) -> ssl.
 
 
 def port(exporter: Exporter) -> int:
-    """Where it listens."""
+    """The exporter's port."""
     return int(exporter.url.rpartition(":")[2])
 
 
@@ -126,7 +126,7 @@ def basic(name: str, password: str) -> str:
 
 
 def serial(exporter: Exporter) -> int:
-    """The serial number of the certificate that it shows now."""
+    """The serial number of the server's current certificate."""
     with (
         socket.create_connection(("127.0.0.1", port(exporter)), timeout=PATIENCE_S) as plain,
         client().wrap_socket(plain, server_hostname="127.0.0.1") as secure,
@@ -137,7 +137,7 @@ def serial(exporter: Exporter) -> int:
 
 
 def test_metrics_over_tls_are_served(web: Web) -> None:
-    """With a certificate the exporter speaks HTTPS, and says where."""
+    """With a certificate, the exporter serves HTTPS and logs its URL."""
     with web.exporting(PAIR) as exporter:
         assert exporter.url.startswith("https://127.0.0.1:")
         eventually(lambda: get(exporter, "/readyz", context=client())[0] == 200)
@@ -146,14 +146,14 @@ def test_metrics_over_tls_are_served(web: Web) -> None:
 
 
 def test_plain_http_on_a_tls_port_is_explained(web: Web) -> None:
-    """Plain HTTP to an HTTPS port is answered in words, and tells nothing else."""
+    """Plain HTTP on an HTTPS port gets an explanation and no metrics."""
     with web.exporting(PAIR) as exporter:
         status, _, body = get(exporter, "/metrics")
         assert (status, body) == (400, "this is an HTTPS server; use https://\n")
 
 
 def test_inline_pems_are_served(web: Web) -> None:
-    """Certificate and key inline serve as well as files."""
+    """An inline certificate and key work like files."""
     pems = {
         "cert": b"".join(blob.bytes() for blob in SERVER.cert_chain_pems),
         "key": SERVER.private_key_pem.bytes(),
@@ -211,7 +211,7 @@ def _curve(name: str) -> ssl.SSLContext:
 def test_tls_versions_and_ciphers_are_as_configured(
     lines: str, good: Callable[[], ssl.SSLContext], bad: Callable[[], ssl.SSLContext], web: Web
 ) -> None:
-    """A client that fits is served; one that does not gets no connection."""
+    """A matching client is served; another gets no connection."""
     with web.exporting(PAIR + lines) as exporter:
         assert get(exporter, context=good())[0] == 200
         with pytest.raises(ssl.SSLError):
@@ -273,7 +273,7 @@ def test_client_certificates_are_verified(lines: str, expected: dict[str, bool],
 
 
 def test_renewed_certificate_is_served_at_once(web: Web) -> None:
-    """A rotated certificate is what the next client sees; who was connected is answered, too."""
+    """The next client gets the renewed certificate; an open connection is still answered."""
     renewed = CA.issue_cert("localhost", "127.0.0.1")
     with web.exporting(PAIR) as exporter:
         before = serial(exporter)
@@ -291,7 +291,7 @@ def test_renewed_certificate_is_served_at_once(web: Web) -> None:
 
 
 def test_invalid_reload_keeps_the_previous_configuration(web: Web) -> None:
-    """What was in force stays so, one error says why, and a mended file is taken up."""
+    """The previous configuration stays, one error gives the reason, and a corrected file is loaded."""
     with web.exporting(PAIR) as exporter:
         before = serial(exporter)
         web.write(PAIR.replace("key_file", "key_fil"))
@@ -328,7 +328,7 @@ def test_invalid_reload_keeps_the_previous_configuration(web: Web) -> None:
     ids=["tls", "passwords", "client-certificates", "allowed-sans"],
 )
 def test_reload_without_protection_is_refused(before: str, after: str, lost: str, web: Web) -> None:
-    """A file of which the end is not written yet is valid and protects less: it is not taken up while running."""
+    """A half-written file may be valid and protect less: it is not loaded while the exporter runs."""
     context = client(CA.issue_cert("a.example"))
     with web.exporting(before) as exporter:
         known = basic("alice", "wonderland")
@@ -387,13 +387,13 @@ def test_reload_without_protection_is_refused(before: str, after: str, lost: str
     ],
 )  # fmt: skip
 def test_invalid_web_file_is_refused_at_start(text: str, words: str, web: Web) -> None:
-    """One line that names the file and what is wrong; exit code 2."""
+    """One line names the file and the problem; exit code 2."""
     (web.folder / "locked.key").write_bytes(LOCKED)
     assert web.refused(text) == words.format(web.folder)
 
 
 def test_missing_web_file_is_refused_at_start(web: Web) -> None:
-    """Nothing, or a folder, is no configuration; dcgm-exporter's variable counts, too."""
+    """A missing file or a folder is refused, also when set by dcgm-exporter's variable."""
     for path, words in {
         web.folder / "none": "no such file or directory",
         web.folder: "is a directory",
@@ -406,7 +406,7 @@ def test_missing_web_file_is_refused_at_start(web: Web) -> None:
 
 
 def test_request_without_a_valid_password_is_refused(web: Web) -> None:
-    """Each page asks for a name and its password; nothing that was tried is in the log."""
+    """Each page requires a valid user and password; attempts are not in the log."""
     with web.exporting(ALICE) as exporter:
         for path in ("/metrics", "/healthz", "/", "/nothing"):
             status, headers, body = get(exporter, path)
@@ -432,7 +432,7 @@ def test_request_without_a_valid_password_is_refused(web: Web) -> None:
 
 @pytest.mark.parametrize(("module", "library"), [("bcrypt", "bcrypt"), ("yaml", "pyyaml")])
 def test_missing_library_for_passwords_is_named(module: str, library: str, web: Web) -> None:
-    """Where only the rightsizer's libraries are, the message says what to install; nobody is let in without a check."""
+    """Without the library, the exporter does not start, and the message names what to install."""
     web.write(ALICE)
     code = (
         f"import sys; sys.modules[{module!r}] = None; from exporter.__main__ import main; "
@@ -445,7 +445,7 @@ def test_missing_library_for_passwords_is_named(module: str, library: str, web: 
 
 
 def test_changed_users_apply_at_once(web: Web) -> None:
-    """A new password counts from the next request on, and the old one no longer."""
+    """The next request needs the new password; the old one is refused."""
     changed = f"basic_auth_users:\n  alice: {bcrypt.hashpw(b'glass', bcrypt.gensalt(4)).decode()}\n"
     with web.exporting(ALICE) as exporter:
         assert get(exporter, Authorization=basic("alice", "wonderland"))[0] == 200
@@ -455,7 +455,7 @@ def test_changed_users_apply_at_once(web: Web) -> None:
 
 
 def test_long_passwords_are_truncated_as_by_bcrypt(web: Web) -> None:
-    """bcrypt looks at 72 bytes; hashes that htpasswd made of longer passwords work."""  # noqa: D403 - a name
+    """bcrypt uses 72 bytes; htpasswd's hashes of longer passwords work."""  # noqa: D403 - a name
     hashed = bcrypt.hashpw(b"x" * 72, bcrypt.gensalt(4)).decode().replace("$2b$", "$2y$")
     with web.exporting(f"basic_auth_users:\n  alice: {hashed}\n") as exporter:
         assert get(exporter, Authorization=basic("alice", "x" * 80))[0] == 200
@@ -488,7 +488,7 @@ def test_password_guessing_blocks_no_known_user(web: Web) -> None:
 
 @pytest.mark.deep
 def test_password_guessing_uses_a_quarter_of_a_core(web: Web) -> None:
-    """After each wrong password there is a rest, in proportion to what the check took."""
+    """Each wrong password causes a pause in proportion to the duration of the check."""
     hashed = bcrypt.hashpw(b"wonderland", bcrypt.gensalt(12)).decode()
     with web.exporting(f"basic_auth_users:\n  alice: {hashed}\n") as exporter:
         assert get(exporter, Authorization=basic("alice", "first"))[0] == 401
@@ -498,7 +498,7 @@ def test_password_guessing_uses_a_quarter_of_a_core(web: Web) -> None:
 
 
 def test_repeated_wrong_password_is_cached(web: Web) -> None:
-    """A Prometheus with a wrong password is refused without a hash being made each time."""
+    """Repeated requests with the same wrong password are refused without a new check."""
     hashed = bcrypt.hashpw(b"wonderland", bcrypt.gensalt(12)).decode()
     with web.exporting(f"basic_auth_users:\n  alice: {hashed}\n") as exporter:
         wrong = basic("alice", "wrong")
@@ -509,7 +509,7 @@ def test_repeated_wrong_password_is_cached(web: Web) -> None:
 
 
 def test_security_headers_are_on_every_response(web: Web) -> None:
-    """Headers of the file come with answers and refusals alike."""
+    """The configured headers are on answers and refusals."""
     headers = (
         "http_server_config:\n  http2: true\n  headers:\n    X-Frame-Options: deny\n    X-XSS-Protection: 1\n"
     )
@@ -525,7 +525,7 @@ def test_security_headers_are_on_every_response(web: Web) -> None:
 
 
 def test_rate_limit_refuses_excess_requests(web: Web) -> None:
-    """`rate_limit` lets a burst through, and then one request each interval."""
+    """`rate_limit` accepts a burst, and then one request per interval."""
     with web.exporting("rate_limit:\n  interval: 1h\n  burst: 3\n") as exporter:
         statuses = [get(exporter)[0] for _ in range(5)]
     assert statuses == [200, 200, 200, 429, 429]
@@ -536,7 +536,7 @@ def _connections(exporter: Exporter, count: int) -> Sequence[socket.socket]:
 
 
 def test_unfinished_handshakes_block_nobody(web: Web) -> None:
-    """Clients that connect and say nothing, or half of a handshake, do not keep others from being accepted."""
+    """Clients with an unfinished handshake do not block others."""
     with web.exporting(PAIR) as exporter, contextlib.ExitStack() as stack:
         for silent in _connections(exporter, 8):
             stack.enter_context(silent)
@@ -563,7 +563,7 @@ http_server_config:
 
 @pytest.mark.prometheus
 def test_real_prometheus_scrapes_with_tls_and_password(web: Web) -> None:
-    """Prometheus, configured as its users would, has the metrics of an exporter that has everything switched on."""
+    """Prometheus scrapes an exporter with every protection enabled."""
     (web.folder / "password").write_text("wonderland")
     CA.issue_cert("prometheus.example").private_key_and_cert_chain_pem.write_to_path(
         web.folder / "client.pem"
@@ -597,7 +597,7 @@ def test_real_prometheus_scrapes_with_tls_and_password(web: Web) -> None:
 
 @pytest.mark.prometheus
 def test_exporter_toolkit_accepts_the_same_file(web: Web) -> None:
-    """What we serve with, exporter-toolkit's own check finds good, too; what has a wrong field, neither takes."""
+    """exporter-toolkit's own check accepts and refuses the same files."""
     good = FULL.replace("  client_allowed_sans: [prometheus.example]\n", "")  # younger than Debian's promtool
     bad = good.replace("curve_preferences", "curve_preference")
     for text, code in {good: 0, bad: 1}.items():

@@ -1,4 +1,4 @@
-"""The web configuration file by values: what is understood, what is refused and with which words."""
+"""Parsing of the web configuration file: values, refusals and messages."""
 
 import contextlib
 import ssl
@@ -28,7 +28,7 @@ def _problems(text: str) -> list[str]:
 
 
 def test_webconfig_with_every_field_is_parsed() -> None:
-    """Each field of exporter-toolkit's format that Python can honour has its meaning; paths begin at the file."""
+    """Each supported field of exporter-toolkit's format has its meaning; paths are relative to the file."""
     config = _parsed(f"""\
         tls_server_config:
           cert_file: server.crt
@@ -85,7 +85,7 @@ def test_webconfig_with_every_field_is_parsed() -> None:
     ],
 )
 def test_webconfig_without_content_is_plain_http(text: str) -> None:
-    """An empty file, as exporter-toolkit takes it, is plain HTTP for everybody."""
+    """An empty file means plain HTTP without protection, as in exporter-toolkit."""
     assert _parsed(text) == WebConfig()
 
 
@@ -100,7 +100,7 @@ def test_webconfig_defaults_are_exporter_toolkits() -> None:
 
 
 def test_webconfig_repr_hides_inline_keys() -> None:
-    """Certificate and key can stand in the file; the key is in no representation of the configuration."""
+    """Certificate and key can be inline; the key is in no representation of the configuration."""
     config = _parsed("tls_server_config:\n  cert: |\n    CERT\n  key: |\n    SECRET\n")
     assert config.tls is not None
     assert config.tls.key == b"SECRET\n"
@@ -108,7 +108,7 @@ def test_webconfig_repr_hides_inline_keys() -> None:
 
 
 def test_webconfig_accepts_all_suites_of_go() -> None:
-    """The list that exporter-toolkit's own tests use, TLS 1.3's among them, means those of TLS 1.2."""
+    """The list of exporter-toolkit's own tests, which includes TLS 1.3, selects the suites of TLS 1.2."""
     suites = [
         f"TLS_ECDHE_{key}_WITH_{rest}"
         for key in ("ECDSA", "RSA")
@@ -270,12 +270,12 @@ NOT_A_HASH = "not a bcrypt hash; create one with: htpasswd -nBC 10 '' | tr -d ':
     ],
 )  # fmt: skip
 def test_webconfig_problem_names_line_and_field(text: str, problem: str) -> None:
-    """One line with the file, the line in it, the field, what is wrong and what would be right."""
+    """One line has the file, its line, the field, the problem and the remedy."""
     assert _problems(text) == [problem]
 
 
 def test_webconfig_reports_all_problems_together() -> None:
-    """Nobody has to start the exporter three times to find three mistakes."""
+    """All problems are reported at once."""
     found = _problems(
         "tls_server_config:\n  min_version: x\n  cert_fil: y\nrate_limit:\n  burst: z\nabc: 1\n"
     )
@@ -304,12 +304,12 @@ def test_webconfig_reports_all_problems_together() -> None:
     ],
 )
 def test_webconfig_messages_repeat_no_secret(text: str) -> None:
-    """However a file is broken, what stands where a secret might stand is in no message."""
+    """No message repeats a text that may be a secret."""
     assert "hunter2" not in "\n".join(_problems(text))
 
 
 def test_webconfig_with_nested_aliases_is_refused_quickly() -> None:
-    """A few lines that mean billions of nodes are refused in no time."""
+    """A few lines that expand to billions of nodes are refused quickly."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
     assert len(_problems("\n".join(lines))) == 12
@@ -319,7 +319,7 @@ def test_webconfig_with_nested_aliases_is_refused_quickly() -> None:
     "text", ["[" * 10_000, "a: " + "[" * 10_000, "? {a: [b]}\n: c\n"], ids=["many", "many-below", "as-a-key"]
 )
 def test_webconfig_with_deep_nesting_is_refused(text: str) -> None:
-    """What nests deeper than anybody writes is an error like another."""
+    """Very deep nesting is one ordinary error."""
     assert len(_problems(text)) == 1
 
 
@@ -332,7 +332,7 @@ WORDS = (
 
 @given(st.lists(st.tuples(st.sampled_from(["", "  ", "- "]), st.sampled_from(WORDS), st.sampled_from(WORDS))))
 def test_webconfig_of_any_text_is_parsed_or_refused(lines: list[tuple[str, str, str]]) -> None:
-    """Whatever stands in a file, it is a configuration or a list of problems."""
+    """Any text is a configuration or a list of problems."""
     with contextlib.suppress(ConfigFileError):
         assert isinstance(
             _parsed("\n".join(f"{indent}{name}: {value}" for indent, name, value in lines)), WebConfig

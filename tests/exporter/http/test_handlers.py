@@ -1,4 +1,4 @@
-"""Scrapes that come at the same time: made once, shared, bounded."""
+"""Concurrent scrapes: rendered once, shared, bounded."""
 
 import gzip
 import threading
@@ -14,7 +14,7 @@ from tests.exporter.rig import PATIENCE_S, eventually
 
 
 class Press:
-    """Counts what it makes, and makes nothing before it may."""
+    """Counts its renderings, and waits before each until `may` is set."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -22,7 +22,7 @@ class Press:
         self.fails = False
 
     def make(self, form: Format) -> bytes:
-        """Its number and format."""
+        """The number of the rendering and its format."""
         self.begun += 1
         number = self.begun
         assert self.may.wait(PATIENCE_S)
@@ -33,7 +33,7 @@ class Press:
 
 @pytest.fixture
 def press() -> Press:
-    """A press at rest."""
+    """A press without renderings."""
     return Press()
 
 
@@ -60,7 +60,7 @@ def _slots_taken(bodies: SingleFlight) -> int:
 
 
 def test_singleflight_shares_one_rendering(press: Press, pool: ThreadPoolExecutor) -> None:
-    """One render serves all that came while it was made; who comes later gets a new one."""
+    """One rendering serves all requests that arrive during it; a later request gets a new one."""
     bodies = SingleFlight(press.make)
     asked = _ask(pool, bodies, 5)
     eventually(lambda: _slots_taken(bodies) == 5)
@@ -70,7 +70,7 @@ def test_singleflight_shares_one_rendering(press: Press, pool: ThreadPoolExecuto
 
 
 def test_singleflight_renders_once_for_gzip_and_plain(press: Press, pool: ThreadPoolExecutor) -> None:
-    """Each format is made once, whatever its coding."""
+    """Each format is rendered once for all codings."""
     bodies = SingleFlight(press.make)
     plain, zipped = _ask(pool, bodies, 2), _ask(pool, bodies, 2, zipped=True)
     other = _ask(pool, bodies, 1, Format.OPENMETRICS)
@@ -83,7 +83,7 @@ def test_singleflight_renders_once_for_gzip_and_plain(press: Press, pool: Thread
 
 
 def test_singleflight_above_its_limit_refuses(press: Press, pool: ThreadPoolExecutor) -> None:
-    """Beyond the bound nobody waits; when there is room again, scrapes are answered."""
+    """Above the limit, scrapes are refused at once; below it, they are answered again."""
     bodies = SingleFlight(press.make)
     asked = _ask(pool, bodies, MAX_SCRAPES)
     eventually(lambda: _slots_taken(bodies) == MAX_SCRAPES)
@@ -96,7 +96,7 @@ def test_singleflight_above_its_limit_refuses(press: Press, pool: ThreadPoolExec
 
 
 def test_singleflight_waiting_too_long_times_out(press: Press, pool: ThreadPoolExecutor) -> None:
-    """Who waits for somebody else's render gives up in time; the render goes on."""
+    """A request that waits for another's rendering times out; the rendering continues."""
     bodies = SingleFlight(press.make)
     (first,) = _ask(pool, bodies, 1)
     eventually(lambda: press.begun == 1)
@@ -107,7 +107,7 @@ def test_singleflight_waiting_too_long_times_out(press: Press, pool: ThreadPoolE
 
 
 def test_singleflight_failure_reaches_only_waiting_requests(press: Press, pool: ThreadPoolExecutor) -> None:
-    """An error reaches all that shared it, and is not kept."""
+    """A failure reaches all requests that share the rendering, and is not cached."""
     bodies = SingleFlight(press.make)
     press.fails = True
     asked = _ask(pool, bodies, 3)
