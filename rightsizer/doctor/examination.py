@@ -179,12 +179,8 @@ def _interval_s(querier: SourceQuerier, at: datetime.datetime) -> float:
 
 
 def _held(fleet: Fleet) -> frozenset[PodKey]:
-    return frozenset(
-        (pod.ref.namespace, pod.ref.name)
-        for workload in fleet.workloads
-        for pod in workload.pods
-        if pod.holds
-    )
+    pods = (pod for workload in fleet.workloads for pod in workload.pods if pod.holds)
+    return frozenset((pod.ref.namespace, pod.ref.name) for pod in pods)
 
 
 def _source(querier: SourceQuerier, at: datetime.datetime) -> MetricSource:

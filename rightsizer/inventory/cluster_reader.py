@@ -1,5 +1,6 @@
 """Reads everything that a plan is made from from the API server, in pages, keeping only what is needed."""
 
+import functools
 import logging
 from collections.abc import Collection, Iterator, Sequence
 
@@ -62,6 +63,7 @@ def read_cluster(
         f"/api/v1{reader.scope}/pods", PodObject, lambda: PodTable(reader.resources), add=PodTable.add
     )
     named = frozenset(one.pod.node for one in pods.gpu_pods if one.pod.node)
+    owners = {(one.owner.group, one.owner.kind) for one in pods.gpu_pods if one.owner is not None}
     nodes = reader.nodes(named, is_whole=namespace is None or all_nodes)
     found = ClusterState(
         pods=tuple(pods.gpu_pods),
@@ -81,16 +83,12 @@ def read_cluster(
             cluster.list_all(f"/apis/policy/v1{reader.scope}/poddisruptionbudgets", DisruptionBudget)
         ),
         problems=(*reader.problems, *pods.problems),
-        minor=cluster.minor() if any(map(_has_job, pods.gpu_pods)) else None,
+        # Only for Jobs does the version of Kubernetes matter.
+        minor=cluster.minor() if ("batch", "Job") in owners else None,
     )
     for problem in found.problems:
         log.log(logging.DEBUG if namespace else logging.WARNING, "%s", problem)
     return found
-
-
-def _has_job(pod: GpuPod) -> bool:
-    """Whether a Job owns the pod: only for Jobs does the version of Kubernetes matter."""
-    return pod.owner is not None and (pod.owner.group, pod.owner.kind) == ("batch", "Job")
 
 
 def read_priority_classes(cluster: Cluster) -> Iterator[PriorityClass]:
@@ -118,10 +116,7 @@ class _ClusterReader(OptionalLister):
 
     def nodes(self, named: frozenset[str], *, is_whole: bool) -> NodeTable:
         """All nodes with GPUs, or the named ones."""
-
-        def start() -> NodeTable:
-            return NodeTable(self.resources, named)
-
+        start = functools.partial(NodeTable, self.resources, named)
         if is_whole or len(named) > FEW_NODES:
             return self.cluster.reduce("/api/v1/nodes", NodeObject, start, add=NodeTable.add)
         table = start()

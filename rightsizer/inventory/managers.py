@@ -267,14 +267,11 @@ def _argo_snippet(ref: ObjectRef) -> str:
 
 def _flux_helm_snippet(ref: ObjectRef) -> str:
     """The setting of the HelmRelease: https://fluxcd.io/flux/components/helm/helmreleases/#drift-detection."""
-    lines = (
-        "spec:",
-        "  driftDetection:",
-        "    ignore:",
-        f'    - paths: ["{_pointer(ref)}"]',
-        f"      target: {{kind: {ref.kind}, name: {ref.name}, namespace: {ref.namespace}}}",
+    return (
+        "spec:\n  driftDetection:\n    ignore:\n"
+        f'    - paths: ["{_pointer(ref)}"]\n'
+        f"      target: {{kind: {ref.kind}, name: {ref.name}, namespace: {ref.namespace}}}"
     )
-    return "\n".join(lines)
 
 
 def _size(ref: ObjectRef) -> tuple[str, ...]:
