@@ -23,7 +23,7 @@ from rightsizer.cli.cycle import (
 from rightsizer.cli.messages import note
 from rightsizer.cli.options import wants_colour
 from rightsizer.cli.plan_session import Interrupts, PlanSession, confirmed, require_answer, utc_now
-from rightsizer.cli.reporter import Telling, require_writable
+from rightsizer.cli.reporter import OutcomeReporter, require_writable
 from rightsizer.errors import ConfigurationError
 from rightsizer.execute.control_state import ActionGate
 from rightsizer.execute.executor import skipped
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     require_answer(arguments)
     require_writable(arguments.save)
     session = PlanSession(arguments)
-    telling = Telling(arguments, session.run, undo=f"gpu-rightsizer undo --run {session.run}")
+    reporter = OutcomeReporter(arguments, session.run, undo=f"gpu-rightsizer undo --run {session.run}")
     with contextlib.ExitStack() as stack:
         context = run_context_of(arguments, session, stack)
         gate = ActionGate(session.store, session.policy.policy.breaker, session.run, session.clock)
@@ -56,27 +56,27 @@ def run(arguments: argparse.Namespace) -> int:
         stack.enter_context(LeaderElector(lease, is_optional=False, report=note))
         session.cluster.before_writing = lease.require_held
         with counted(gate):
-            _repair(context, arguments, telling, RepairPolicy(session.policy.policy, gate))
-            with telling.whole():
+            _repair(context, arguments, reporter, RepairPolicy(session.policy.policy, gate))
+            with reporter.whole():
                 plan = planned(session, gate, accept_growth=arguments.accept_growth)
             decisions, lapsed = _approved(plan, approvals)
             approved = None if approvals is None else decisions
-            colour = wants_colour(arguments, telling.people)
-            telling.say(plan_text(plan, *session.account(plan), colour=colour, approved=approved))
+            colour = wants_colour(arguments, reporter.people)
+            reporter.say(plan_text(plan, *session.account(plan), colour=colour, approved=approved))
             for outcome in lapsed:
-                telling.tell(outcome)
+                reporter.tell(outcome)
             if decisions and not confirmed(arguments, _question(decisions)):
-                telling.say("Nothing was stopped.\n" if telling.outcomes else "Nothing was changed.\n")
-                if telling.outcomes:
-                    telling.end()
+                reporter.say("Nothing was stopped.\n" if reporter.outcomes else "Nothing was changed.\n")
+                if reporter.outcomes:
+                    reporter.end()
                 return 0
             accept_first(session, plan)
             acting = acting_on(session, plan, context, gate)
             try:
-                _act(acting, decisions, telling, fleet=plan.fleet, span_s=span_s)
+                _act(acting, decisions, reporter, fleet=plan.fleet, span_s=span_s)
             finally:
-                tell_people(session, telling.outcomes)
-    has_failed = any(outcome.result in FAILED for outcome in telling.outcomes)
+                tell_people(session, reporter.outcomes)
+    has_failed = any(outcome.result in FAILED for outcome in reporter.outcomes)
     return 1 if found_open(session) or has_failed else 0
 
 
@@ -89,7 +89,7 @@ def _question(decisions: Sequence[Decision]) -> str:
 
 
 def _repair(
-    context: RunContext, arguments: argparse.Namespace, telling: Telling, guard: RepairPolicy
+    context: RunContext, arguments: argparse.Namespace, reporter: OutcomeReporter, guard: RepairPolicy
 ) -> None:
     """Look after what earlier runs left; a person is asked before anything of a workload is changed."""
     repairs = find_repairs(context)
@@ -98,9 +98,9 @@ def _repair(
         names = ", ".join(f"{repair.ref} ({repair.words})" for repair in put_back)
         if not confirmed(arguments, f"Roll back unhealthy workloads after an earlier change: {names}?"):
             repairs = [repair for repair in repairs if repair not in put_back]
-    with telling.whole(), Interrupts() as interrupts:
+    with reporter.whole(), Interrupts() as interrupts:
         for outcome in make_repairs(repairs, context, guard):
-            telling.tell(outcome)
+            reporter.tell(outcome)
             if interrupts.happened:
                 raise KeyboardInterrupt
 
@@ -143,7 +143,7 @@ def _lapsed(approval: Approval, result: Result, words: str) -> Outcome:
 def _act(
     acting: ApplySession,
     decisions: Sequence[Decision],
-    telling: Telling,
+    reporter: OutcomeReporter,
     *,
     fleet: Fleet | None,
     span_s: float,
@@ -151,4 +151,4 @@ def _act(
     pending = [skipped(decision, acting, "not attempted: the run was interrupted") for decision in decisions]
     with Interrupts() as interrupts:
         deadline = Deadline(span_s, time.monotonic, time.sleep, lambda: interrupts.happened)
-        telling.follow(steps(acting, decisions, fleet, deadline), pending)
+        reporter.follow(steps(acting, decisions, fleet, deadline), pending)

@@ -1,12 +1,12 @@
-"""`gpu-rightsizer breaker`, `pause` and `resume`: what keeps everything from being done."""
+"""`gpu-rightsizer breaker`, `pause` and `resume`: show, reset and stop all changes."""
 
 import argparse
 import pathlib
-import sys
 from collections.abc import Callable, Mapping
 
 from rightsizer.cli.connection import cluster_settings, span_of
 from rightsizer.cli.plan_session import utc_now
+from rightsizer.cli.reporter import show
 from rightsizer.errors import ConfigurationError, RequestRefused, UsageError
 from rightsizer.execute.control_state import ControlStateStore
 from rightsizer.inventory.cluster_reader import read_cluster
@@ -25,7 +25,6 @@ from rightsizer.planning.breaker import (
 )
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.policy_file import load
-from rightsizer.report.documents import render
 from rightsizer.report.outcomes import state_document, state_text
 
 _LONGEST_REASON = 500
@@ -43,10 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
         "resume": lambda: _resume(arguments, store),
     }
     state = commands[arguments.breaker_command]()
-    if arguments.output == "table":
-        sys.stdout.write(state_text(state, utc_now()))
-    else:
-        sys.stdout.write(render(state_document(state, utc_now()), arguments.output))
+    at = utc_now()
+    show(arguments, state_text(state, at), state_document(state, at))
     return 0
 
 

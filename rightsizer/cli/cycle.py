@@ -1,4 +1,4 @@
-"""What `apply` and `run` have in common: the writes of one cycle, from what stands against them to their end."""
+"""One cycle of `apply` and `run`: state, Lease, plan, writes, verification and notifications."""
 
 import argparse
 import contextlib
@@ -38,10 +38,7 @@ _LEASE_TIMEOUT_S = 5.0
 def run_context_of(
     arguments: argparse.Namespace, session: PlanSession, stack: contextlib.ExitStack
 ) -> RunContext:
-    """What every write of a run needs; the journal is closed with the stack."""
-    journal = Journal(pathlib.Path(arguments.journal), session.run, utc_now) if arguments.journal else None
-    if journal:
-        stack.callback(journal.close)
+    """The context of every write of a run; the stack closes the journal."""
     return RunContext(
         cluster=session.cluster,
         run=session.run,
@@ -49,16 +46,23 @@ def run_context_of(
         instance=session.instance,
         clock=session.clock,
         evicts=session.evicts,
-        journal=journal,
+        journal=journal_of(arguments, session.run, stack),
     )
 
 
-def lease_of(arguments: argparse.Namespace, token: str) -> Lease:
-    """What must be held to write, by a connection of its own.
+def journal_of(arguments: argparse.Namespace, run: str, stack: contextlib.ExitStack) -> Journal | None:
+    """The journal of --journal; the stack closes it."""
+    if not arguments.journal:
+        return None
+    journal = Journal(pathlib.Path(arguments.journal), run, utc_now)
+    stack.callback(journal.close)
+    return journal
 
-    Args:
-        arguments: Flags.
-        token: Random: hosts' names and process ids come again, as those of a container that restarts do.
+
+def lease_of(arguments: argparse.Namespace, token: str) -> Lease:
+    """The Lease that a writer holds, with a connection of its own.
+
+    `token` is random: a restarted container has the same host name and process id.
     """
     quick = Cluster(dataclasses.replace(cluster_settings(arguments), timeout_s=_LEASE_TIMEOUT_S))
     identity = f"{socket.gethostname()}-{os.getpid()}-{token}"
@@ -66,10 +70,10 @@ def lease_of(arguments: argparse.Namespace, token: str) -> Lease:
 
 
 def require_state(session: PlanSession) -> None:
-    """Who may not know whether it is paused, or what was changed lately, does nothing.
+    """Check that pauses and recent changes can be read; without them nothing is changed.
 
     Raises:
-        ConfigurationError: That may not be read.
+        ConfigurationError: Permission is missing.
     """
     kept: tuple[tuple[ControlStateStore | MemoryStore, str], ...] = (
         (session.store, "whether it is paused"),
@@ -89,7 +93,7 @@ def require_state(session: PlanSession) -> None:
 
 @contextlib.contextmanager
 def counted(gate: ActionGate) -> Iterator[None]:
-    """A run that ends by a mistake of ours counts as an error for the breaker."""
+    """Count a run that ends with an internal error for the breaker."""
     try:
         yield
     except (RightsizerError, KeyboardInterrupt):
@@ -101,7 +105,7 @@ def counted(gate: ActionGate) -> Iterator[None]:
 
 
 def planned(session: PlanSession, gate: ActionGate, *, accept_growth: bool) -> Plan:
-    """The plan, by the scope as it is accepted now; what opens the breaker opens it, since this is no mere plan."""
+    """The plan, within the accepted scope; opens the breaker if the plan has a reason to."""
     plan = session.observe()
     if accept_growth:
         session.store.change(lambda state: accepted(state, _scope(plan)))
@@ -112,7 +116,7 @@ def planned(session: PlanSession, gate: ActionGate, *, accept_growth: bool) -> P
 
 
 def found_open(session: PlanSession) -> bool:
-    """Whether the breaker is open by now, saying so: a CronJob that can do nothing must not look well."""
+    """Whether the breaker is open, with an error message: a CronJob that can change nothing must fail."""
     trip = session.store.read().latch.trip
     if trip is not None:
         words = f"the breaker is open: {trip.reason}; nothing is changed until a person closes it"
@@ -121,7 +125,7 @@ def found_open(session: PlanSession) -> bool:
 
 
 def accept_first(session: PlanSession, plan: Plan) -> None:
-    """What the first run of a policy may act upon is what its operator wanted; afterwards growth is asked about."""
+    """Accept the scope of the first run of a policy; later growth needs an operator."""
     if plan.policy_hash:
         session.store.change(lambda state: state if state.scope else accepted(state, _scope(plan)))
 
@@ -131,30 +135,19 @@ def _scope(plan: Plan) -> AcceptedScope:
 
 
 def acting_on(session: PlanSession, plan: Plan, context: RunContext, gate: ActionGate) -> ApplySession:
-    """What it takes to carry out a plan."""
+    """The session that carries out a plan."""
     policy = session.policy.policy
     watch = UseSincePlan(
         session.signal, session.prometheus.now, plan, policy=policy, own=context.state_namespace
     )
-    return ApplySession(
-        cluster=context.cluster,
-        run=context.run,
-        state_namespace=context.state_namespace,
-        instance=context.instance,
-        clock=context.clock,
-        evicts=context.evicts,
-        journal=context.journal,
-        watch=watch,
-        policy=policy,
-        gate=gate,
-        memory=session.memory,
-    )
+    shared = {field.name: getattr(context, field.name) for field in dataclasses.fields(context)}
+    return ApplySession(**shared, watch=watch, policy=policy, gate=gate, memory=session.memory)
 
 
 def steps(
     acting: ApplySession, decisions: Sequence[Decision], fleet: Fleet | None, deadline: Deadline
 ) -> Iterator[Outcome]:
-    """Every outcome as it becomes known, and then what each of them came to."""
+    """Every outcome as it becomes known, and then the effect of each."""
     done = []
     if fleet is not None:
         unsteer_left(fleet, acting)
@@ -165,7 +158,7 @@ def steps(
             done.append((decision, outcome))
     if fleet is None:
         return
-    # What is stopped only for a while is looked after in any case.
+    # A workload that is stopped only for its change is followed in any case.
     followed = [one for one in done if deadline.span_s or pause_for(one[0].workload, one[0].finding.proposal)]
     for outcome in verify(followed, fleet, acting, deadline):
         if acting.journal:
@@ -175,6 +168,6 @@ def steps(
 
 
 def tell_people(session: PlanSession, outcomes: Sequence[Outcome]) -> None:
-    """Send the messages that the policy asks for; what does not arrive is a warning."""
+    """Send the notifications of the policy; log a warning for each that fails."""
     for problem in notify(session.policy.policy.notifications, session.run, outcomes):
         log.warning("%s", problem)

@@ -2,23 +2,21 @@
 
 import argparse
 import functools
-import pathlib
 import sys
 
 import yaml
 
 from rightsizer.cli.connection import cluster_settings, prometheus_settings, signal_terms
 from rightsizer.cli.options import wants_colour
-from rightsizer.cli.plan_session import utc_now
+from rightsizer.cli.plan_session import policy_of, utc_now
+from rightsizer.cli.reporter import show
 from rightsizer.doctor.diagnosis import Status, document, text
 from rightsizer.doctor.examination import FactSources, collect_facts, diagnose
 from rightsizer.doctor.rights import roles
 from rightsizer.guardrails.rbac import Enabled
 from rightsizer.kube.cluster import Cluster
-from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy, load
 from rightsizer.prometheus.discovery import connect
 from rightsizer.prometheus.query_api import Prometheus
-from rightsizer.report.documents import render
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,10 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(yaml.safe_dump_all(roles(arguments.state_namespace), sort_keys=False))
         return 0
     found = list(diagnose(collect_facts(_fact_sources(arguments))))
-    if arguments.output == "table":
-        sys.stdout.write(text(found, colour=wants_colour(arguments, sys.stdout)))
-    else:
-        sys.stdout.write(render(document(found), arguments.output))
+    show(arguments, text(found, colour=wants_colour(arguments, sys.stdout)), document(found))
     return 1 if any(one.status is Status.ERROR for _, _, one in found) else 0
 
 
@@ -46,15 +41,12 @@ def _fact_sources(arguments: argparse.Namespace) -> FactSources:
     def prometheus() -> Prometheus:
         return Prometheus(settings) if settings.url else connect(settings, cluster())
 
-    def policy() -> LoadedPolicy:
-        return load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
-
     terms = signal_terms(arguments, settings.labels)
     return FactSources(
         cluster=cluster,
         prometheus=prometheus,
         is_named=settings.url is not None,
-        policy=policy,
+        policy=lambda: policy_of(arguments),
         evicts=lambda found: Enabled(found).evicts,
         terms=terms,
         own=arguments.state_namespace,

@@ -3,17 +3,16 @@
 import argparse
 import datetime
 import pathlib
-import sys
 
 from rightsizer.changes.journal_entry import JournalEntry
 from rightsizer.cli.connection import cluster_settings, instant_of
 from rightsizer.cli.plan_session import utc_now
+from rightsizer.cli.reporter import show
 from rightsizer.errors import UsageError
 from rightsizer.execute.journal import read_journal
 from rightsizer.execute.recall import list_changes, list_events
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import ObjectRef
-from rightsizer.report.documents import render
 from rightsizer.report.outcomes import history_document, history_text, journal_document, journal_text
 
 
@@ -22,12 +21,11 @@ def run(arguments: argparse.Namespace) -> int:
     since = instant_of("--since", arguments.since, utc_now()) if arguments.since else None
     if arguments.workload and arguments.workload.count("/") != 2:  # noqa: PLR2004 - what it is written with
         raise UsageError(f"{arguments.workload}: write NAMESPACE/KIND/NAME, as history lists them")
-    text = _journal(arguments, since) if arguments.journal else _cluster(arguments, since)
-    sys.stdout.write(text)
+    (_show_journal if arguments.journal else _show_cluster)(arguments, since)
     return 0
 
 
-def _cluster(arguments: argparse.Namespace, since: datetime.datetime | None) -> str:
+def _show_cluster(arguments: argparse.Namespace, since: datetime.datetime | None) -> None:
     cluster = Cluster(cluster_settings(arguments))
     items = [
         item
@@ -43,16 +41,14 @@ def _cluster(arguments: argparse.Namespace, since: datetime.datetime | None) -> 
         and (not arguments.run or arguments.run in event.message)
         and (since is None or event.at >= since)
     ]
-    if arguments.output == "table":
-        return history_text(items, told)
-    return render(history_document(items, told), arguments.output)
+    show(arguments, history_text(items, told), history_document(items, told))
 
 
 def _is_meant(arguments: argparse.Namespace, ref: ObjectRef) -> bool:
     return not arguments.workload or str(ref) == arguments.workload
 
 
-def _journal(arguments: argparse.Namespace, since: datetime.datetime | None) -> str:
+def _show_journal(arguments: argparse.Namespace, since: datetime.datetime | None) -> None:
     steps: list[JournalEntry] = []
     problems: list[str] = []
     for line in read_journal(pathlib.Path(arguments.journal)):
@@ -64,6 +60,4 @@ def _journal(arguments: argparse.Namespace, since: datetime.datetime | None) -> 
             and (since is None or line.at >= since)
         ):
             steps.append(line)
-    if arguments.output == "table":
-        return journal_text(steps, problems)
-    return render(journal_document(steps, problems), arguments.output)
+    show(arguments, journal_text(steps, problems), journal_document(steps, problems))

@@ -1,4 +1,4 @@
-"""HTTP for whoever watches `run`: /metrics, /healthz (it lives), /readyz (its last cycle was good), a page of links.
+"""HTTP of `run`: /metrics, /healthz (alive), /readyz (the last cycle succeeded), and a page of links.
 
 https://kubernetes.io/docs/concepts/configuration/liveness-readiness-startup-probes/
 """
@@ -28,13 +28,9 @@ _PAGE = b"""<!DOCTYPE html>
 def serving(
     address: str, registry: CollectorRegistry, *, alive: Callable[[], str], ready: Callable[[], str]
 ) -> Iterator[int]:
-    """While entered, an HTTP server in threads of its own; the port it listens on.
+    """While entered, an HTTP server in its own threads; yields its port.
 
-    Args:
-        address: HOST:PORT, or :PORT for all addresses; port 0 takes any.
-        registry: What /metrics shows.
-        alive: What is wrong, for /healthz; empty where nothing is.
-        ready: The same for /readyz.
+    `alive` and `ready` return what is wrong, or nothing. The address is HOST:PORT or :PORT; port 0 takes any free port.
 
     Raises:
         ConfigurationError: The address cannot be listened on.
@@ -96,5 +92,5 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
-        """As everything else is logged, and only where asked for."""
+        """Log requests only at level debug."""
         log.debug("%s %s", self.address_string(), format % args)

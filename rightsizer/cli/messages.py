@@ -74,7 +74,7 @@ def complain(words: str) -> None:
 
 
 def see_help(program: str) -> None:
-    """Print where the flags are explained; after the complaint about one."""
+    """Print where the flags are explained."""
     print(f"see {program} --help", file=sys.stderr)  # noqa: T201
 
 

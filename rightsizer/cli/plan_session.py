@@ -1,4 +1,4 @@
-"""What the commands share: connections, the question before acting, and interrupts."""
+"""What the commands share: connections, the plan, confirmation by a person, and interrupts."""
 
 import argparse
 import dataclasses
@@ -44,19 +44,14 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Look:
-    """What a plan is about where that is not the cluster as it is now.
-
-    Attributes:
-        at: A past moment, to be judged by what is on record of it.
-        objects: A file of Kubernetes objects in place of the API server.
-    """
+    """A past moment, or a file of Kubernetes objects, that a plan is about instead of the live cluster."""
 
     at: datetime.datetime | None = None
     objects: pathlib.Path | None = None
 
     @property
     def why(self) -> str:
-        """Why a plan about this must not be applied; empty where it may be."""
+        """Why such a plan cannot be applied; empty if it can."""
         reasons = []
         if self.at is not None:
             reasons.append(f"it is about a past moment, {_second(self.at)}")
@@ -74,16 +69,11 @@ def _second(at: datetime.datetime) -> str:
 
 
 class PlanSession:
-    """The connections and the policy of one command.
-
-    Args:
-        arguments: Flags.
-        look: What a plan is about.
-        machine: This machine's clock, aware; the wall clock unless it is given.
+    """The connections and the policy of one command; `machine` is the local clock, aware.
 
     Raises:
-        UsageError, ConfigurationError: Invalid flags or files; found before anything is asked. Without
-            --prometheus-url the cluster is asked for its services.
+        UsageError, ConfigurationError: Invalid flags or files, before any request. Without --prometheus-url it lists
+            the cluster's services.
     """
 
     def __init__(
@@ -96,7 +86,7 @@ class PlanSession:
         self._machine = machine or utc_now
         self._ahead: datetime.timedelta | None = None
         settings = prometheus_settings(arguments)
-        self.policy: LoadedPolicy = load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
+        self.policy = policy_of(arguments)
         self._labels = settings.labels
         self._own: str = getattr(arguments, "state_namespace", None) or OWN_NAMESPACE
         self.instance = instance_of(arguments) or self._own
@@ -110,7 +100,7 @@ class PlanSession:
         if settings.url is None:
             note(f"no --prometheus-url; found {self.prometheus.where}")
         self.signal = PrometheusUsage(self.prometheus, terms)
-        self.run = f"{self._machine():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        self.run = new_run(self._machine())
 
     @functools.cached_property
     def evicts(self) -> bool:
@@ -119,24 +109,24 @@ class PlanSession:
 
     @functools.cached_property
     def store(self) -> ControlStateStore:
-        """Where breaker, pauses and the accepted scope are kept."""
+        """The store of breaker, pauses and accepted scope."""
         return ControlStateStore(self.cluster, self._own)
 
     @functools.cached_property
     def memory(self) -> MemoryStore:
-        """Where it is kept what was taken lately."""
+        """The store of recent changes."""
         return MemoryStore(self.cluster, self._own)
 
     @functools.cached_property
     def cluster(self) -> Cluster:
-        """The API server; whoever needs none must not need a kubeconfig."""
+        """The API server; created on first use, since a plan of a file needs no kubeconfig."""
         return Cluster(self._settings)
 
     def observe(self) -> Plan:
-        """A plan as of now, by Prometheus's clock, or of what is looked at instead.
+        """A plan as of now, by Prometheus's clock, or of a past moment or a file.
 
         Raises:
-            UsageError: What is to be looked at is yet to come.
+            UsageError: The moment is in the future.
         """
         now = self._ask_the_time()
         at = self._look.at or now
@@ -167,9 +157,9 @@ class PlanSession:
             ) from error
 
     def clock(self) -> datetime.datetime:
-        """The time now, by Prometheus's clock, as it was last asked, or by this machine's where it cannot be.
+        """The time by Prometheus's clock, or by the local one if Prometheus cannot be read.
 
-        By it the plan is made, so what is noted for later plans, and what is over by now, must not be by another.
+        Plans use Prometheus's clock, so records for later plans must use it as well.
         """
         if self._ahead is None:
             try:
@@ -185,14 +175,14 @@ class PlanSession:
 
     def _objects(self) -> ClusterState:
         if self._look.objects is None:
-            # Who evicts nothing keeps no manifests, and need not be allowed to list Secrets.
+            # Without evictions there are no saved manifests, so no right to list Secrets is needed.
             return read_cluster(
                 self.cluster, RECORDABLE_KINDS, state_namespace=self._own if self.evicts else ""
             )
         return read_file(self._look.objects, self._settings.gpu_resources)
 
     def state(self) -> tuple[State, tuple[str, ...]]:
-        """Breaker, pauses and scope, and in words why they are not known; a plan is worth having without."""
+        """Breaker, pauses and scope, and why they are unknown; the plan is made without them."""
         try:
             return self.store.read(), ()
         except RequestRefused as refused:
@@ -201,7 +191,7 @@ class PlanSession:
             return NOTHING, (f"whether it is paused is not known: {refused}",)
 
     def _remembered(self) -> tuple[ChangeMemory, tuple[str, ...]]:
-        """What was taken lately, and in words why that is not known beyond what objects tell of themselves."""
+        """Recent changes, and why they are unknown beyond the records on objects."""
         try:
             return self.memory.read(), ()
         except RequestRefused as refused:
@@ -211,7 +201,7 @@ class PlanSession:
             return NO_MEMORY, (f"{words}: {refused}",)
 
     def _when_it_begins(self, at: datetime.datetime, now: datetime.datetime) -> str:
-        """Where the record begins later than the moment that is asked about; empty where it does not."""
+        """Says that the record begins after that moment; empty if it does not."""
         try:
             begins = self.signal.begins(now - at, now)
         except PrometheusError:
@@ -219,12 +209,12 @@ class PlanSession:
         return f"Prometheus's record of GPUs begins later, {_second(begins)}" if begins else ""
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         if "cluster" in self.__dict__:
             self.cluster.close()
 
     def with_profiles(self, plan: Plan) -> Plan:
-        """The plan with what a report draws."""
+        """The plan with the activity lines of the HTML report."""
         measured = plan.measured
         if measured is None or not measured.usages:
             return plan
@@ -236,10 +226,7 @@ class PlanSession:
         return dataclasses.replace(plan, measured=dataclasses.replace(measured, profiles=profiles))
 
     def account(self, plan: Plan) -> tuple[Accounts, Prices]:
-        """The plan's sums and the prices they were made with: OpenCost's where Prometheus has them.
-
-        A plan is worth having without money: where Prometheus refuses to tell it, the price table holds.
-        """
+        """The plan's totals and their prices: OpenCost's if Prometheus has them, otherwise the price table."""
         try:
             nodes = node_prices(self.prometheus, plan.at, self._labels)
         except PrometheusError as error:
@@ -250,23 +237,20 @@ class PlanSession:
 
 
 class Interrupts:
-    """While entered, Ctrl-C and SIGTERM are noted instead of ending the program in the middle of a write.
-
-    A second one ends it at once, as KeyboardInterrupt.
-    """
+    """While entered, Ctrl-C and SIGTERM let the write in flight complete; a second one raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.happened = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        """Take the signals over."""
+        """Install the handlers."""
         for number in (signal.SIGINT, signal.SIGTERM):
             self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Give the signals back."""
+        """Restore the handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -282,12 +266,18 @@ def utc_now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
-def require_answer(arguments: argparse.Namespace) -> None:
-    """Refuse early where nobody could be asked.
+def new_run(at: datetime.datetime) -> str:
+    """A unique id of a run that begins now."""
+    return f"{at:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
-    Raises:
-        UsageError: There is neither a terminal nor --yes.
-    """
+
+def policy_of(arguments: argparse.Namespace) -> LoadedPolicy:
+    """The policy file, or without one the built-in policy."""
+    return load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
+
+
+def require_answer(arguments: argparse.Namespace) -> None:
+    """Refuse early, with a UsageError, if there is neither a terminal nor --yes."""
     if not arguments.yes and not sys.stdin.isatty():
         raise UsageError(
             f"{arguments.command} asks before it changes anything, but there is no terminal; for scripts: --yes"

@@ -10,7 +10,7 @@ import yaml
 
 from rightsizer.cli.connection import cluster_settings
 from rightsizer.cli.messages import note
-from rightsizer.cli.plan_session import utc_now
+from rightsizer.cli.plan_session import policy_of, utc_now
 from rightsizer.errors import UsageError
 from rightsizer.guardrails.admission import admission_gaps, admission_policies, grant_gaps
 from rightsizer.guardrails.rbac import grants
@@ -22,7 +22,6 @@ from rightsizer.model import Fleet
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.explain import explain
 from rightsizer.policy.policy_file import (
-    BUILT_IN,
     Concerned,
     LoadedPolicy,
     class_problems,
@@ -30,7 +29,6 @@ from rightsizer.policy.policy_file import (
     require_classes,
     starting_policy,
 )
-from rightsizer.policy.schema import Policy
 from rightsizer.text import count, safe, safe_lines
 
 
@@ -80,7 +78,7 @@ def _explain(arguments: argparse.Namespace) -> str:
         raise UsageError(
             f"{arguments.workload}: write NAMESPACE/KIND/NAME, such as research/Deployment/eval-server"
         )
-    loaded = load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
+    loaded = policy_of(arguments)
     namespace, kind, name = parts
     fleet = _fleet(Cluster(cluster_settings(arguments)), namespace)
     for workload in fleet.workloads:
@@ -109,7 +107,7 @@ def _fleet(cluster: Cluster, namespace: str | None = None) -> Fleet:
 
 def _rbac(arguments: argparse.Namespace) -> str:
     """What the policy's actions need of RBAC."""
-    policy = _policy(arguments)
+    policy = policy_of(arguments).policy
     _note(grant_gaps(policy))
     found = grants(
         policy,
@@ -122,7 +120,7 @@ def _rbac(arguments: argparse.Namespace) -> str:
 
 def _admission(arguments: argparse.Namespace) -> str:
     """What the API server is to refuse our service account."""
-    policy = _policy(arguments)
+    policy = policy_of(arguments).policy
     classes = arguments.protected_class
     _note(admission_gaps(policy, classes))
     found = admission_policies(
@@ -137,18 +135,8 @@ def _note(gaps: Iterable[str]) -> None:
         note(words)
 
 
-def _policy(arguments: argparse.Namespace) -> Policy:
-    return (load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN).policy
-
-
 def _rendered(documents: Sequence[Mapping[str, Any]]) -> str:
     return yaml.safe_dump_all(documents, sort_keys=False, width=1000)
 
 
-_COMMANDS = {
-    "check": _check,
-    "explain": _explain,
-    "init": _init,
-    "rbac": _rbac,
-    "admission": _admission,
-}
+_COMMANDS = {"check": _check, "explain": _explain, "init": _init, "rbac": _rbac, "admission": _admission}

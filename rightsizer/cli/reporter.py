@@ -1,4 +1,4 @@
-"""Telling people and programs what became of each item, while it happens and at the end, whatever ends it."""
+"""Reports the outcome of each item to people as it happens, and to programs as a document at the end."""
 
 import argparse
 import contextlib
@@ -6,8 +6,8 @@ import dataclasses
 import os
 import pathlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TextIO
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TextIO
 
 from rightsizer.cli.options import wants_colour
 from rightsizer.cli.plan_session import utc_now
@@ -21,16 +21,19 @@ IN_THE_DARK = (
 )
 
 
-class Telling:
-    """The outcomes of one command: for people one by one, for programs as a document at the end.
+def show(arguments: argparse.Namespace, text: str, document: Mapping[str, Any]) -> None:
+    """Print a result in the form of --output."""
+    is_text = arguments.output == "table"
+    sys.stdout.write(text if is_text else render(document, arguments.output))
+
+
+class OutcomeReporter:
+    """The outcomes of one command: one by one for people, as a document at the end for programs.
 
     Args:
         arguments: With --output, --save and --color.
-        run: Whose outcomes these are; None where an undo spans several runs.
-        undo: The command that takes it all back; empty where there is none.
-
-    Attributes:
-        outcomes: What has been told so far.
+        run: None if an undo spans several runs.
+        undo: The command that reverts all of it; empty if there is none.
     """
 
     def __init__(self, arguments: argparse.Namespace, run: str | None, *, undo: str) -> None:
@@ -41,15 +44,15 @@ class Telling:
 
     @property
     def people(self) -> TextIO:
-        """Where people read; standard output belongs to programs where they asked for a document."""
+        """Standard output, or standard error if a program reads a document from standard output."""
         return sys.stdout if self._arguments.output == "table" else sys.stderr
 
     def say(self, text: str) -> None:
-        """Say something to people, now: a question may come next."""
+        """Write to people at once: a question may come next."""
         _write(self.people, text)
 
     def tell(self, outcome: Outcome) -> None:
-        """Tell one outcome, now; of one that was told already, what it came to."""
+        """Report an outcome at once; for one that was reported, its effect."""
         if outcome.effect is not None:
             told = [(one.ref, one.action, one.is_repair) for one in self.outcomes]
             self.outcomes[told.index((outcome.ref, outcome.action, outcome.is_repair))] = outcome
@@ -57,15 +60,12 @@ class Telling:
             return
         head = "" if self.outcomes else "\n"
         self.outcomes.append(outcome)
-        colour = wants_colour(self._arguments, self.people)
-        self.say(head + outcome_text(outcome, colour=colour))
+        self.say(head + outcome_text(outcome, colour=wants_colour(self._arguments, self.people)))
 
     def follow(self, steps: Iterable[Outcome], pending: Sequence[Outcome]) -> None:
-        """Tell each step, and the end; where it is cut short, also what was being done and what was not begun.
+        """Report each step and the end; after an interrupt also the step in flight and those not begun.
 
-        Args:
-            steps: Outcomes, as they become known.
-            pending: For each of the steps, in order, its outcome if it is never begun.
+        `pending` has for each step, in order, its outcome if it never begins.
         """
         left = list(pending)
         try:
@@ -81,7 +81,7 @@ class Telling:
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:
-        """Around what may fail after something was done: what was told is summed up and saved all the same."""
+        """Sum up and save what was reported also if the body fails."""
         try:
             yield
         except BaseException:
@@ -90,7 +90,7 @@ class Telling:
             raise
 
     def end(self) -> None:
-        """Tell what it all came to, then save it.
+        """Report the totals, then save the document.
 
         Raises:
             RightsizerError: It cannot be saved.
@@ -110,7 +110,7 @@ def _unfinished(left: Sequence[Outcome]) -> Iterator[Outcome]:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    """Write at once; a reader that has gone (head, less) ends the telling, not the work in hand."""
+    """Write at once; if the reader is gone (head, less), the work goes on without output."""
     try:
         stream.write(text)
         stream.flush()
@@ -119,7 +119,7 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 def require_writable(path: str | None) -> None:
-    """Find out before anything is done whether --save can be written.
+    """Check before any change that --save can be written.
 
     Raises:
         ConfigurationError: It cannot.

@@ -1,4 +1,4 @@
-"""`gpu-rightsizer run`: plan on a schedule, act where told to, publish metrics, until SIGTERM."""
+"""`gpu-rightsizer run`: plan on a schedule, with --yes apply, publish metrics, until SIGTERM."""
 
 import argparse
 import contextlib
@@ -9,7 +9,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from rightsizer.cli.connection import span_of
@@ -28,7 +28,7 @@ from rightsizer.cli.cycle import (
 from rightsizer.cli.http_endpoint import serving
 from rightsizer.cli.messages import log_to_stdout
 from rightsizer.cli.plan_session import PlanSession
-from rightsizer.cli.scheduler import Soon, Turns, keep_running, longest_wait, trigger_of, zone_of
+from rightsizer.cli.scheduler import MissedTicks, Soon, keep_running, longest_wait, trigger_of, zone_of
 from rightsizer.config import parse_duration
 from rightsizer.errors import ClusterError, ConfigurationError, RightsizerError, UsageError
 from rightsizer.execute.control_state import ActionGate
@@ -53,15 +53,15 @@ _HUNG_S = 3600.0
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check everything once, then keep going."""
+    """Check all settings once, then run until SIGTERM."""
     log_to_stdout(as_json=arguments.log_format == "json")
     schedule, zone, jitter = _when(arguments)
     PlanSession(arguments).close()  # reports invalid settings at start, not at the first cycle
     metrics = Metrics(acts=arguments.yes)
     metrics.set("schedule_longest_interval_seconds", longest_wait(schedule, jitter=jitter).total_seconds())
     lease = lease_of(arguments, secrets.token_hex(4)) if arguments.yes else None
-    turns = Turns(lease, time.monotonic, jitter.total_seconds() if jitter else 0.0) if lease else None
-    cycles = _Cycles(arguments, metrics, lease, turns)
+    ticks = MissedTicks(lease, time.monotonic, jitter.total_seconds() if jitter else 0.0) if lease else None
+    cycles = _Cycles(arguments, metrics, lease, ticks)
     with _signals_held(), contextlib.ExitStack() as stack:
         served = serving(
             arguments.listen, metrics.registry, alive=lambda: cycles.hung, ready=lambda: cycles.wrong
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
-    """Before any thread begins: whoever sets an event in a signal handler may wait for itself."""
+    """Before any thread begins: a signal handler that sets an event can deadlock."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield
@@ -122,25 +122,18 @@ def _read(flag: str, text: str, read: Callable[[str], _T]) -> _T:
 
 
 class _Cycles:
-    """One cycle after another.
+    """One cycle after another; each reads all files again.
 
-    Args:
-        arguments: Flags; files that they name are read anew for each cycle.
-        metrics: Where it is published what each came to.
-        lease: Held by whoever may write; None where nothing is written.
-        turns: At which ticks it is ours to write; None where nothing is written.
-
-    Attributes:
-        wrong: Why the last cycle was none; empty where it was good.
+    Without writes, `lease` and `ticks` are None. `wrong` says why the last cycle failed; it is empty after a success.
     """
 
     def __init__(
-        self, arguments: argparse.Namespace, metrics: Metrics, lease: Lease | None, turns: Turns | None
+        self, arguments: argparse.Namespace, metrics: Metrics, lease: Lease | None, ticks: MissedTicks | None
     ) -> None:
         self._arguments = arguments
         self._metrics = metrics
         self._lease = lease
-        self._turns = turns
+        self._ticks = ticks
         self._soon: Soon | None = None
         self._one_at_a_time = threading.Lock()
         self._is_asked = False
@@ -151,7 +144,7 @@ class _Cycles:
 
     @property
     def hung(self) -> str:
-        """What is wrong where a cycle does not end."""
+        """Why the process is not alive: a cycle does not end."""
         began = self._began
         took = time.monotonic() - began if began is not None else 0.0
         return f"a cycle has run for {took:.0f} s" if took > _HUNG_S else ""
@@ -166,28 +159,28 @@ class _Cycles:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 
     def may_begin(self, soon: Soon) -> None:
-        """From now on what was missed can be made up for."""
+        """From now on a missed cycle can run."""
         self._soon = soon
 
     def make_up(self) -> None:
-        """Have a cycle begin, where a tick was missed while another held the Lease, and nobody made up for it."""
-        if self._soon and self._turns and self._turns.is_due and not self._is_asked:
+        """Begin the cycle that was missed while another replica held the Lease, unless one completed since."""
+        if self._soon and self._ticks and self._ticks.is_due and not self._is_asked:
             self._is_asked = True
             self._soon(self._late)
 
     def _late(self) -> None:
         with self._one_at_a_time:
             self._is_asked = False
-            if self._turns and not self._end.is_set() and self._turns.take():
+            if self._ticks and not self._end.is_set() and self._ticks.take():
                 report.info(
                     "became leader, and no cycle completed since the last tick: the missed cycle runs now"
                 )
                 self._run(acts=True)
 
     def one(self) -> None:
-        """Plan, and act where that is wanted; whatever happens, the next one comes."""
+        """Plan, and act if this replica leads; an error never ends the schedule."""
         with self._one_at_a_time:
-            self._run(acts=self._turns is not None and self._turns.tick())
+            self._run(acts=self._ticks is not None and self._ticks.tick())
 
     def _run(self, *, acts: bool) -> None:
         self._began = time.monotonic()
@@ -233,7 +226,7 @@ class _Cycles:
         report.info("%s", cycle_words(plan))
 
     def _publish_breaker(self, session: PlanSession) -> None:
-        """Open or not, as it is after the cycle, however that ended."""
+        """Publish whether the breaker is open, also after a failed cycle."""
         try:
             state, problems = session.state()
         except ClusterError:
@@ -250,18 +243,16 @@ class _Cycles:
         require_state(session)
         outcomes: list[Outcome] = []
         guard = RepairPolicy(session.policy.policy, gate)
-        with counted(gate), contextlib.closing(_Messages(session, outcomes)):
+        with counted(gate), contextlib.ExitStack() as stack:
+            stack.callback(tell_people, session, outcomes)
             self._follow(make_repairs(find_repairs(context), context, guard), outcomes)
             plan = planned(session, gate, accept_growth=False)
             self._publish(session, plan)
             accept_first(session, plan)
             acting = acting_on(session, plan, context, gate)
-            deadline = Deadline(self._verify_s, time.monotonic, self._rest, self._end.is_set)
+            deadline = Deadline(self._verify_s, time.monotonic, self._end.wait, self._end.is_set)
             classes = {one.workload.ref: one.workload.priority_class for one in plan.enforced}
             self._follow(steps(acting, plan.enforced, plan.fleet, deadline), outcomes, classes)
-
-    def _rest(self, seconds: float) -> None:
-        self._end.wait(seconds)
 
     def _follow(
         self,
@@ -269,7 +260,7 @@ class _Cycles:
         outcomes: list[Outcome],
         classes: Mapping[ObjectRef, str] | None = None,
     ) -> None:
-        """Tell and count each as it becomes known."""
+        """Report and count each as it becomes known."""
         for outcome in steps:
             outcomes.append(outcome)
             if outcome.effect is None:
@@ -277,15 +268,3 @@ class _Cycles:
             report.info("%s", outcome_text(outcome, colour=False))
             if self._end.is_set() and classes is None:
                 raise RightsizerError("stopped while earlier changes were reconciled")
-
-
-class _Messages:
-    """Whoever is to be told is told at the end, however that comes."""
-
-    def __init__(self, session: PlanSession, outcomes: Sequence[Outcome]) -> None:
-        self._session = session
-        self._outcomes = outcomes
-
-    def close(self) -> None:
-        """Send them."""
-        tell_people(self._session, self._outcomes)

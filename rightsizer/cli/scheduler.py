@@ -17,13 +17,10 @@ from rightsizer.cli.crontab import Crontab
 from rightsizer.kube.lease import Lease
 
 
-class Turns:
-    """The ticks of one process.
+class MissedTicks:
+    """The last tick that came while another replica held the Lease.
 
-    Args:
-        lease: What has to be held.
-        monotonic: The Lease's clock.
-        jitter_s: By so much one's ticks may come later than another's.
+    `jitter_s` is how much later a tick may come than that of another replica.
     """
 
     def __init__(self, lease: Lease, monotonic: Callable[[], float], jitter_s: float) -> None:
@@ -34,22 +31,22 @@ class Turns:
         self._missed: float | None = None
 
     def tick(self) -> bool:
-        """Whether it is ours to act at this tick; if not, it is missed for now."""
+        """Whether this replica is the leader at this tick; if not, the tick is missed for now."""
         with self._lock:
-            is_ours = self._lease.is_held
-            self._missed = None if is_ours else self._monotonic()
-        return is_ours
+            is_leader = self._lease.is_held
+            self._missed = None if is_leader else self._monotonic()
+        return is_leader
 
     @property
     def is_due(self) -> bool:
-        """Whether a tick is to be made up for, and can be: the Lease is ours, and nobody made up for it meanwhile."""
+        """Whether this replica leads now, and no replica completed a cycle since the missed tick."""
         missed = self._missed
         return (
             missed is not None and self._lease.is_held and self._lease.cycle_seen_at < missed - self._jitter_s
         )
 
     def take(self) -> bool:
-        """Whether what was missed is ours to make up for now; it is not due any more then."""
+        """Whether the missed cycle is due; afterwards it is not."""
         with self._lock:
             is_due = self.is_due
             if self._lease.is_held:
@@ -67,14 +64,7 @@ def trigger_of(
     jitter: datetime.timedelta | None,
     uniform: Callable[[float, float], float] = random.uniform,
 ) -> BaseTrigger:
-    """When something is run.
-
-    Args:
-        schedule: At moments of wall clocks, or at intervals.
-        zone: Whose wall clocks; its changes to summer time and back are followed.
-        jitter: Up to so much later, so that many clusters do not ask at once.
-        uniform: Draws a number between two.
-    """
+    """The trigger of a schedule, by wall clocks of a zone or at intervals, delayed at random by up to `jitter`."""
     if isinstance(schedule, datetime.timedelta):
         plain: BaseTrigger = IntervalTrigger(seconds=schedule.total_seconds(), timezone=datetime.UTC)
     else:
@@ -85,13 +75,13 @@ def trigger_of(
 def longest_wait(
     schedule: Crontab | datetime.timedelta, *, jitter: datetime.timedelta | None
 ) -> datetime.timedelta:
-    """The longest time from one moment of a schedule to the next; to summer time or back it is an hour more or less."""
+    """The longest time from one moment of a schedule to the next, without daylight-saving changes."""
     gap = schedule.longest_gap() if isinstance(schedule, Crontab) else schedule
     return gap + (jitter or datetime.timedelta())
 
 
 class _WallClock(BaseTrigger):  # type: ignore[misc]
-    """At each moment of wall clocks that is meant."""
+    """At each matching moment of wall clocks."""
 
     def __init__(self, crontab: Crontab, zone: datetime.tzinfo) -> None:
         self._crontab = crontab
@@ -100,14 +90,14 @@ class _WallClock(BaseTrigger):  # type: ignore[misc]
     def get_next_fire_time(
         self, previous_fire_time: datetime.datetime | None, now: datetime.datetime
     ) -> datetime.datetime | None:
-        """The first after the previous one; from now on where there was none."""
+        """The first after the previous one, or from now on."""
         # In UTC: of wall clocks Python takes the second of two equal hours for the first, once something is added.
         after = previous_fire_time.astimezone(datetime.UTC) + _A_MOMENT if previous_fire_time else now
         return self._crontab.next_from(after.astimezone(datetime.UTC), self._zone)
 
 
 class _Later(BaseTrigger):  # type: ignore[misc]
-    """A little later than another trigger; never earlier, since the same moment would come once more then."""
+    """Later than another trigger by a random delay; never earlier, since the same moment would come twice."""
 
     def __init__(self, plain: BaseTrigger, most_s: float, uniform: Callable[[float, float], float]) -> None:
         self._plain = plain
@@ -117,7 +107,7 @@ class _Later(BaseTrigger):  # type: ignore[misc]
     def get_next_fire_time(
         self, previous_fire_time: datetime.datetime | None, now: datetime.datetime
     ) -> datetime.datetime | None:
-        """The other's, put off."""
+        """That of the other trigger, delayed."""
         found: datetime.datetime | None = self._plain.get_next_fire_time(previous_fire_time, now)
         if found is None:
             return None
@@ -138,7 +128,7 @@ def zone_of(name: str) -> zoneinfo.ZoneInfo:
 
 
 Soon = Callable[[Callable[[], None]], None]
-"""Runs something once, as soon as can be, beside whatever is running."""
+"""Runs something once, as soon as possible."""
 
 
 def keep_running(
@@ -148,17 +138,13 @@ def keep_running(
     until: Callable[[], None],
     begun: Callable[[Soon], None] = lambda _: None,
 ) -> None:
-    """Run it now and at every moment of a trigger, until that returns; what runs then comes to its end first.
+    """Run `work`, which raises nothing, now and at each moment of a trigger, until `until` returns.
 
-    Args:
-        work: Raises nothing.
-        trigger: When.
-        until: Waits for the end.
-        begun: Is given how to have something else run between the moments of the trigger.
+    `begun` receives a function that runs other work between those moments. Work in flight is completed first.
     """
     scheduler = BackgroundScheduler(timezone=datetime.UTC)
     now = datetime.datetime.now(datetime.UTC)
-    # Of runs that were missed while one took long only one is made up for, however late it is by then.
+    # Of the runs missed during a long one, only one runs, however late.
     scheduler.add_job(
         work, trigger, coalesce=True, max_instances=1, misfire_grace_time=None, next_run_time=now
     )

@@ -1,81 +1,70 @@
-"""`gpu-rightsizer undo`: list what was changed, or put it back."""
+"""`gpu-rightsizer undo`: list changes, or revert them."""
 
 import argparse
 import contextlib
 import datetime
 import logging
-import pathlib
 import secrets
-import sys
 import time
 from collections.abc import Sequence
 
 from rightsizer.cli.connection import cluster_settings, instant_of
-from rightsizer.cli.cycle import lease_of
+from rightsizer.cli.cycle import journal_of, lease_of
 from rightsizer.cli.messages import note
-from rightsizer.cli.plan_session import Interrupts, confirmed, require_answer, utc_now
-from rightsizer.cli.reporter import Telling, require_writable
+from rightsizer.cli.plan_session import Interrupts, confirmed, new_run, require_answer, utc_now
+from rightsizer.cli.reporter import OutcomeReporter, require_writable, show
 from rightsizer.errors import ClusterError, UsageError
-from rightsizer.execute.journal import Journal
 from rightsizer.execute.run_context import Deadline
 from rightsizer.execute.undo import find_undoable, skipped, undo_changes
 from rightsizer.kinds.patches import UndoItem
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.lease import LeaderElector
 from rightsizer.model import ObjectRef, Result
-from rightsizer.report.documents import render, undoable_document
+from rightsizer.report.documents import undoable_document
 from rightsizer.report.outcomes import undoable_text
+from rightsizer.text import count
 
 log = logging.getLogger(__name__)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Find, choose, ask, put back, tell."""
+    """Find, choose, ask, revert, report."""
     chosen = bool(arguments.workloads or arguments.run or arguments.since)
     if chosen and arguments.all:
         raise UsageError("undo takes --all, or else workloads, --run, --since or several of these")
     span = _span(arguments)
     require_writable(arguments.save)
     cluster = Cluster(cluster_settings(arguments))
+    items = find_undoable(cluster, arguments.state_namespace)
     if not (chosen or arguments.all):
-        return _list(find_undoable(cluster, arguments.state_namespace), arguments)
-    items = _choose(_within(find_undoable(cluster, arguments.state_namespace), span), arguments)
+        show(arguments, undoable_text(items), undoable_document(items))
+        return 0
+    items = _choose(_within(items, span), arguments)
     require_answer(arguments)
-    telling = Telling(arguments, arguments.run, undo="")
-    telling.say(undoable_text(items))
-    if items and not confirmed(arguments, f"Put {len(items)} back?"):
-        telling.say("Nothing was changed.\n")
+    reporter = OutcomeReporter(arguments, arguments.run, undo="")
+    reporter.say(undoable_text(items))
+    if items and not confirmed(arguments, f"Revert {count(len(items), 'change')}?"):
+        reporter.say("Nothing was changed.\n")
         return 0
     pending = [skipped(item, "not attempted: the run was interrupted", at=utc_now()) for item in items]
     with Interrupts() as interrupts, contextlib.ExitStack() as stack:
-        journal = _journal(arguments, stack)
+        journal = journal_of(arguments, new_run(utc_now()), stack)
         _take_lease(arguments, stack)
         deadline = Deadline(0.0, time.monotonic, time.sleep, lambda: interrupts.happened)
         steps = undo_changes(
             items, cluster, force=arguments.force, clock=utc_now, deadline=deadline, journal=journal
         )
-        telling.follow(steps, pending)
-    # What nothing brings back was told before it was done: that is no failure of what was meant by all of these.
+        reporter.follow(steps, pending)
+    # Unless named, a change that cannot be reverted, as the list said, is no failure.
     final = set() if arguments.workloads else {item.ref for item in items if item.is_final}
-    left = [one for one in telling.outcomes if one.result is not Result.DONE and one.ref not in final]
+    left = [one for one in reporter.outcomes if one.result is not Result.DONE and one.ref not in final]
     return 1 if left else 0
 
 
-def _journal(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> Journal | None:
-    """Where every step is written down, if anywhere; closed with the stack."""
-    if not arguments.journal:
-        return None
-    run = f"{utc_now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-    journal = Journal(pathlib.Path(arguments.journal), run, utc_now)
-    stack.callback(journal.close)
-    return journal
-
-
 def _take_lease(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> None:
-    """Keep others from beginning meanwhile, where that can be had.
+    """Take the Lease if possible, so that no other run begins.
 
-    Whoever wants something back must not have to wait for what took it, nor need more rights than to patch the object:
-    every write names the version that was looked at.
+    An undo never waits for it and needs no right to it: every write names the version that was read.
     """
     lease = lease_of(arguments, secrets.token_hex(4))
     try:
@@ -92,19 +81,11 @@ def _take_lease(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> N
         )
 
 
-def _list(items: Sequence[UndoItem], arguments: argparse.Namespace) -> int:
-    if arguments.output == "table":
-        sys.stdout.write(undoable_text(items))
-    else:
-        sys.stdout.write(render(undoable_document(items), arguments.output))
-    return 0
-
-
 _Span = tuple[datetime.datetime, datetime.datetime] | None
 
 
 def _span(arguments: argparse.Namespace) -> _Span:
-    """From when until when it was changed, what is meant.
+    """The time span of --since and --until.
 
     Raises:
         UsageError: Invalid times.
@@ -122,7 +103,7 @@ def _span(arguments: argparse.Namespace) -> _Span:
 
 
 def _within(items: Sequence[UndoItem], span: _Span) -> list[UndoItem]:
-    """Those of which it is known that they were changed in that time."""
+    """Those whose records say that they were changed in that time."""
     if span is None:
         return list(items)
     since, until = span
@@ -155,10 +136,7 @@ def _choose(items: Sequence[UndoItem], arguments: argparse.Namespace) -> list[Un
 
 
 def _named(items: Sequence[UndoItem], name: str) -> list[UndoItem]:
-    """What goes by a name: an object's own, or that of the workload which it was changed for.
-
-    Latest first: of several evicted pods of one name the last one is meant, unless --run says which.
-    """
+    """The changes of an object or workload with that name; of evicted pods with one name, the latest."""
     own: dict[str, UndoItem] = {}
     about = []
     for item in items:
@@ -173,5 +151,5 @@ def _named(items: Sequence[UndoItem], name: str) -> list[UndoItem]:
 
 
 def _names(ref: ObjectRef) -> tuple[str, str]:
-    """As a person writes it, with or without the API group."""
+    """The name with and without the API group."""
     return str(ref), f"{ref.namespace}/{ref.full_kind}/{ref.name}"

@@ -38,7 +38,7 @@ class Deadline:
 
     span_s: float
     monotonic: Callable[[], float]
-    sleep: Callable[[float], None]
+    sleep: Callable[[float], object]
     is_stopped: Callable[[], bool]
 
     def rounds(self) -> Iterator[float]:

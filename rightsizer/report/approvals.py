@@ -1,4 +1,4 @@
-"""What a saved plan has approved, read back from its document; knows nothing of whether it still holds. Pure."""
+"""The approved changes of a saved plan, read from its document. Pure."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from rightsizer.report.documents import API_VERSION
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Approval:
-    """One change of a reviewed plan, as far as it must still be the same."""
+    """The parts of a change in a reviewed plan that must still be the same."""
 
     ref: ObjectRef
     generation: int
@@ -34,7 +34,7 @@ class Approval:
         return cls(workload.ref, workload.generation, action, pods, to)
 
 
-# What YAML's constructors, a document of another shape, and values of other types come to.
+# Errors of YAML, of a document of another shape, and of values of other types.
 _NO_PLAN = (
     yaml.YAMLError,
     LookupError,
@@ -47,10 +47,10 @@ _NO_PLAN = (
 
 
 def read_approvals(text: str, *, source: str) -> tuple[Approval, ...]:
-    """What a plan document, JSON or YAML, has approved: its enforced changes.
+    """The enforced changes of a plan document, JSON or YAML.
 
     Raises:
-        ConfigurationError: It is not a plan of ours, or one that must not be applied.
+        ConfigurationError: It is no plan of gpu-rightsizer, or a hypothetical one.
     """
     try:
         document = yaml.safe_load(text)

@@ -32,12 +32,9 @@ _VOID = frozenset({"meta", "input"})
 
 
 def element(name: str, /, *children: str, **attributes: str | float | None) -> Markup:
-    """One element; an attribute that is None is left out.
+    """One element; children that are text and values of attributes are escaped, the names are never foreign.
 
-    Args:
-        name: Ours, never from outside.
-        children: Elements, or text, which is escaped.
-        attributes: Names are ours, with `_` for `-` (and one behind Python's keywords); values are escaped.
+    Names of attributes have `_` for `-`, and one behind Python's keywords; None leaves an attribute out.
     """
     shown = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"'
@@ -69,13 +66,9 @@ _MARGIN = 2
 
 
 def bar(account: Account, longest: float) -> Markup:
-    """GPU-hours of one part of the fleet: used, held but not used, and not measured, as shares of the longest bar."""
+    """GPU-hours of one part of the fleet, used, unused and not measured, as shares of the longest bar."""
     held, unknown, used = account.gpu_hours_held, account.gpu_hours_unknown, account.gpu_hours_used
-    parts = (
-        ("held", 0.0, held),
-        ("unknown", used, unknown),
-        ("used", 0.0, used),
-    )
+    parts = (("held", 0.0, held), ("unknown", used, unknown), ("used", 0.0, used))
     scale = 100 / longest if longest > 0 else 0.0
     rects = [
         element("rect", class_=name, x=f"{start * scale:.2f}%", width=f"{length * scale:.2f}%", height="100%")
@@ -89,24 +82,20 @@ def bar(account: Account, longest: float) -> Markup:
 
 
 def profile_of(workload: Workload, profiles: Profiles) -> tuple[float | None, ...]:
-    """Its pods' lines as one: they end together, younger ones begin later, and what was not measured has no say."""
+    """Mean activity of its pods over time: the lines end together, and younger ones begin later."""
     found = (profiles.get((pod.ref.namespace, pod.ref.name), ()) for pod in workload.pods)
     lines = [line for line in found if line]
     length = max(map(len, lines), default=0)
-    steps = (
-        list(lines[0])
-        if len(lines) == 1
-        else [
-            _mean([line[place - length] for line in lines if len(line) >= length - place])
-            for place in range(length)
-        ]
-    )
+    steps = [
+        _mean([line[place - length] for line in lines if len(line) >= length - place])
+        for place in range(length)
+    ]
     size = -(-length // _POINTS) or 1
     return tuple(_mean(steps[start : start + size]) for start in range(0, length, size))
 
 
 def line(profile: Sequence[float | None]) -> Markup:
-    """Activity over the window, 0 to 100 %; where nothing was measured the line is broken."""
+    """Activity over the window, 0 to 100 %; the line is broken where nothing was measured."""
     known = [value for value in profile if value is not None]
     if not known:
         return Markup()

@@ -84,13 +84,7 @@ NOT_FREED = ChangeEvent(
 
 
 def _event(
-    ref: ObjectRef,
-    reason: str,
-    message: str,
-    *,
-    run: str,
-    at: datetime.datetime,
-    is_warning: bool = False,
+    ref: ObjectRef, reason: str, message: str, *, run: str, at: datetime.datetime, is_warning: bool = False
 ) -> tuple[str, dict[str, Any]]:
     suffix = hashlib.sha256(f"{run}/{reason}/{ref}/{at.isoformat()}".encode()).hexdigest()[:16]
     event = {

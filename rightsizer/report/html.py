@@ -16,17 +16,7 @@ from rightsizer.planning.cost_summary import Account, Accounts
 from rightsizer.prices import Prices
 from rightsizer.report.charts import Markup, Profiles, bar, element, join, line, profile_of, raw, text
 from rightsizer.report.documents import manifests
-from rightsizer.report.rows import (
-    ROWS,
-    Row,
-    Totals,
-    remarks,
-    rows_of,
-    stranded_lines,
-    stranded_words,
-    totals_of,
-    used_share,
-)
+from rightsizer.report.rows import ROWS, Row, Totals, remarks, rows_of, stranded_lines, totals_of, used_share
 from rightsizer.report.table import hypothetical_words, verdict_words
 from rightsizer.text import count, memory, money, number, percent, power, span
 
@@ -180,9 +170,7 @@ def _total_card(table: Totals) -> Markup:
     heads = (element("th", name, class_="number", scope="col") for name in table.head)
     lines = (
         element(
-            "tr",
-            element("th", name, scope="row"),
-            *(element("td", cell, class_="number") for cell in cells),
+            "tr", element("th", name, scope="row"), *(element("td", cell, class_="number") for cell in cells)
         )
         for name, cells in table.rows
     )
@@ -197,24 +185,11 @@ def _total_card(table: Totals) -> Markup:
 
 
 def _free(plan: Plan) -> Iterator[Markup]:
-    shown, more, unwanted = stranded_lines(plan)
-    lines = [
-        element("li", f"{one.free} {one.resource} on {one.node}: {stranded_words(one)}") for one in shown
-    ]
-    if more:
-        lines.append(element("li", f"and on {count(more, 'node')} more"))
-    if unwanted:
-        lines.append(element("li", f"{count(unwanted)} free that nothing waits for"))
-    if lines:
-        yield join(element("h2", "Free GPUs"), element("ul", *lines))
+    if lines := stranded_lines(plan):
+        yield join(element("h2", "Free GPUs"), element("ul", *(element("li", line) for line in lines)))
 
 
-_CHIPS = {
-    Verdict.ACT: "act",
-    Verdict.KEEP: "keep",
-    Verdict.PROTECTED: "protected",
-    Verdict.UNKNOWN: "unsure",
-}
+_CHIPS = {Verdict.ACT: "act", Verdict.KEEP: "keep", Verdict.PROTECTED: "protected", Verdict.UNKNOWN: "unsure"}
 _FEW = 2
 
 

@@ -11,9 +11,9 @@ from rightsizer.model import Plan, Verdict
 from rightsizer.planning.cost_summary import Accounts
 from rightsizer.prices import Prices
 from rightsizer.report.documents import manifests
-from rightsizer.report.rows import Row, Totals, remarks, rows_of, stranded_lines, stranded_words, totals_of
+from rightsizer.report.rows import Row, Totals, remarks, rows_of, stranded_lines, totals_of
 from rightsizer.report.table import applying_words, verdict_words
-from rightsizer.text import count, number, percent, safe
+from rightsizer.text import number, percent, safe
 
 _ACTIVE = str.maketrans({one: f"&#{ord(one)};" for one in "\\`*_[]<>&|~#@$"})
 """What Markdown, its tables or its extensions could take for more than itself."""
@@ -94,18 +94,9 @@ def _autoscalers(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _free(plan: Plan) -> Iterator[str]:
-    shown, more, unwanted = stranded_lines(plan)
-    lines = [
-        f"{one.free} {_text(one.resource)} on {_text(one.node)}: {_text(stranded_words(one))}"
-        for one in shown
-    ]
-    if more:
-        lines.append(f"and on {count(more, 'node')} more")
-    if unwanted:
-        lines.append(f"{count(unwanted)} free that nothing waits for")
-    if lines:
+    if lines := stranded_lines(plan):
         yield "## Free GPUs"
-        yield _list(lines)
+        yield _list(map(_text, lines))
 
 
 def _list(lines: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""What `run` publishes about itself for Prometheus: verdicts, actions, what is freed, how the last cycle went.
+"""Metrics of `run` for Prometheus: verdicts, actions, freed GPUs and the last cycle.
 
 One time series for each class, verdict or outcome; none for each workload, of which there may be thousands. A gauge
 that has no value any more disappears: it never stays at what it was.
@@ -100,14 +100,7 @@ METRICS = (
 
 
 class Metrics:
-    """The metrics of one process.
-
-    Args:
-        acts: Whether it changes anything, or only says what it would.
-
-    Attributes:
-        registry: What is scraped.
-    """
+    """The metrics of one process, and the registry that is scraped; `acts` is whether it makes changes."""
 
     def __init__(self, *, acts: bool) -> None:
         self.registry = CollectorRegistry()
@@ -133,7 +126,7 @@ class Metrics:
         self._gauges[name].set(value)
 
     def observe(self, plan: Plan, accounts: Accounts, left: Iterable[Left]) -> None:
-        """Publish a plan, and what is left of the budgets."""
+        """Publish a plan and the rest of the budgets."""
         for row in METRICS:
             if row.labels and not row.is_counter and row.name not in _NOT_OF_A_PLAN:
                 self._gauges[row.name].clear()
@@ -160,7 +153,7 @@ class Metrics:
         self._count_freed(plan, accounts.by_class)
 
     def _count_waiting(self, plan: Plan) -> None:
-        """Of the classes that hold something, 0 where none of their pods waits."""
+        """GPUs of waiting pods; 0 for a class that holds GPUs and has none waiting."""
         names = {decision.workload.priority_class or NO_CLASS for decision in plan.decisions}
         waiting = dict.fromkeys(names, 0)
         for pod in plan.fleet.waiting if plan.fleet else ():
@@ -170,7 +163,7 @@ class Metrics:
             self._gauges["waiting_gpus"].labels(name).set(gpus)
 
     def _count_freed(self, plan: Plan, classes: Iterable[str]) -> None:
-        """What stands of our changes, and for how long it has since the last plan."""
+        """The GPUs that changes in effect keep free, and for how long since the last plan."""
         now: dict[str, float] = dict.fromkeys(classes, 0.0)
         if plan.fleet is not None:
             for change in plan.fleet.changes:
@@ -185,13 +178,13 @@ class Metrics:
         self._stood = (plan.at, now)
 
     def breaker(self, cause: BlockerCode | None, *, is_known: bool = True) -> None:
-        """Publish for which cause the breaker is open, if for any; nothing where that is not known."""
+        """Publish the cause for which the breaker is open, if any; nothing if that is unknown."""
         self._gauges["breaker_open"].clear()
         for each in OPENS_BREAKER if is_known else ():
             self._gauges["breaker_open"].labels(each.value).set(each is cause)
 
     def acted(self, outcome: Outcome, priority_class: str) -> None:
-        """Count what became of a change, or of a repair; of a class that is not known where that is empty."""
+        """Count the outcome of a change or of a repair."""
         if outcome.is_repair:
             self._counters["repairs"].labels(outcome.action, outcome.result.value).inc()
             return
@@ -201,13 +194,7 @@ class Metrics:
             self._counters["actions_freed_gpus"].labels(outcome.action, name).inc(outcome.gpus)
 
     def ended(self, *, is_good: bool, took_s: float, at_s: float) -> None:
-        """Count a cycle.
-
-        Args:
-            is_good: Whether it went through.
-            took_s: For how long it ran.
-            at_s: When it ended, Unix time.
-        """
+        """Count a cycle that took `took_s` and ended at `at_s`, Unix time."""
         self._counters["runs"].labels(_RUN[not is_good]).inc()
         self._gauges["last_run_duration_seconds"].set(took_s)
         self._gauges["last_run_timestamp_seconds"].set(at_s)
@@ -216,7 +203,7 @@ class Metrics:
 
 
 def _class_of(change: FoundChange, fleet: Fleet) -> str:
-    """By its record, on which anyone may write: a class that the cluster does not have is not known."""
+    """The class in its record, which anyone may edit: unknown if the cluster has no such class."""
     name = change.record.priority_class
     if not name:
         return UNKNOWN_CLASS if name is None else NO_CLASS

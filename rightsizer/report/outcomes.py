@@ -28,7 +28,7 @@ def outcome_text(outcome: Outcome, *, colour: bool) -> str:
 
 
 def effect_text(outcome: Outcome, *, colour: bool) -> str:
-    """What an outcome came to, once that was looked at."""
+    """The verified effect of an outcome; empty if it was not verified."""
     if outcome.effect is None:
         return ""
     paint = Paint(colour=colour)
@@ -38,7 +38,7 @@ def effect_text(outcome: Outcome, *, colour: bool) -> str:
 
 
 def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str) -> str:
-    """What a run came to; `undo` is the command that takes it back."""
+    """The totals of a run; `undo` is the command that reverts it."""
     repairs = [outcome for outcome in outcomes if outcome.is_repair]
     outcomes = [outcome for outcome in outcomes if not outcome.is_repair]
     if not outcomes:
@@ -62,7 +62,7 @@ def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str) -> str:
 
 
 def cycle_words(plan: Plan) -> str:
-    """What a cycle has planned, on one line."""
+    """The plan of a cycle, on one line."""
     verdicts = collections.Counter(decision.verdict.value for decision in plan.decisions)
     by_verdict = ", ".join(f"{number} {verdict}" for verdict, number in sorted(verdicts.items())) or "none"
     frees = sum(decision.frees for decision in plan.enforced)
@@ -71,7 +71,7 @@ def cycle_words(plan: Plan) -> str:
 
 
 def undoable_text(items: Sequence[UndoItem]) -> str:
-    """What can be put back, latest first."""
+    """The changes that can be reverted, latest first."""
     if not items:
         return "Nothing in the cluster carries a record of a change by gpu-rightsizer.\n"
     lines = []
@@ -90,7 +90,7 @@ def undoable_text(items: Sequence[UndoItem]) -> str:
 
 
 def history_text(items: Sequence[FoundChange], events: Sequence[RecordedEvent]) -> str:
-    """Each change with what became of it, latest first; then the Events that there still are."""
+    """Each change with its outcome, latest first; then the Events that still exist."""
     if not items and not events:
         return "Nothing in the cluster tells of a change by gpu-rightsizer.\n"
     lines = []
@@ -124,9 +124,9 @@ def _words(item: FoundChange) -> str:
 
 
 def history_document(items: Iterable[FoundChange], events: Iterable[RecordedEvent]) -> dict[str, Any]:
-    """The same as plain values; `at` is null where a note cannot be read, `end` while a change stands.
+    """The same as plain values; `at` is null if a record cannot be read, `end` while a change is in effect.
 
-    `isOnObject` is false where the object does not remember, only our own namespace.
+    `isOnObject` is false if only the state namespace has the record.
     """
     return {
         "apiVersion": API_VERSION,

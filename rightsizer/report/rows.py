@@ -12,13 +12,9 @@ from rightsizer.text import block_words, count, number, percent, short, wanted_w
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """A decision with what the fleet and the prices add to it.
+    """A decision with the nodes, GPU models, node pools (empty if no label names them) and the price of its workload.
 
-    Attributes:
-        nodes: Names of the nodes that its pods are on.
-        model: Models of its GPUs; empty where no label says so.
-        pool: Node pools; empty where no label says so.
-        cost_per_hour: Price of what it holds; None where that of one pod is not known.
+    `cost_per_hour` is None if the price of one pod is unknown.
     """
 
     decision: Decision
@@ -29,32 +25,32 @@ class Row:
 
     @property
     def finding(self) -> Finding:
-        """The one that decides."""
+        """The finding that decides."""
         return self.decision.finding
 
     @property
     def action(self) -> str:
-        """What would be or is to be done; empty where nothing."""
+        """The action; empty if there is none."""
         return self.decision.action.value if self.decision.action else ""
 
     @property
     def frees(self) -> float:
-        """GPUs that would be free; 0 where nothing is to be done."""
+        """GPUs that the action frees; 0 without an action."""
         return self.decision.frees if self.decision.verdict is Verdict.ACT else 0.0
 
     @property
     def confidence(self) -> str:
-        """Where it is not what one would expect; empty otherwise."""
+        """Low or high; empty if medium."""
         return "" if self.finding.confidence is Confidence.MEDIUM else self.finding.confidence.value
 
     @property
     def advice(self) -> str:
-        """What would do better than we; empty where nothing would."""
+        """Advice to use an autoscaler; empty if there is none."""
         return advice_on(self.decision, "below")
 
     @property
     def proposal(self) -> str:
-        """What is proposed, where its evidence does not say so already; empty where nothing is."""
+        """The proposal, unless its evidence says so already."""
         return proposal_words(self.finding, self.finding.words)
 
     @property
@@ -65,13 +61,13 @@ class Row:
 
 
 def proposal_words(finding: Finding, shown: Sequence[str]) -> str:
-    """What a finding proposes; empty where nothing, or where what is shown of its evidence says so already."""
+    """The proposal of a finding, unless the evidence that is shown says so already."""
     proposed = finding.proposal.words if finding.proposal else ""
     return "" if proposed in shown else proposed
 
 
 def advice_on(decision: Decision, where: str) -> str:
-    """What would do better than we about a workload, and where its manifests are; empty where nothing would."""
+    """Advice to use an autoscaler, and where its manifests are; empty if there is none."""
     if decision.autoscalers is None:
         return ""
     lowest, highest = decision.autoscalers.lowest, decision.autoscalers.highest
@@ -102,7 +98,7 @@ def _row(decision: Decision, nodes: Mapping[str, Node], prices: Prices) -> Row:
 
 
 ROWS = 10
-"""What a person takes in; the rest stands in the JSON."""
+"""Rows of a table for people; JSON has all."""
 
 
 _UNKNOWN = "?"
@@ -111,14 +107,7 @@ _HOURS_PER_MONTH = 730
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Totals:
-    """A table.
-
-    Attributes:
-        title: What it is by, in one word.
-        head: Names of the columns after the first.
-        rows: Name and cells of each, largest first.
-        more: How many rows were left out.
-    """
+    """A table: name and cells of each row, largest first; `more` rows are left out."""
 
     title: str
     head: tuple[str, ...]
@@ -150,7 +139,7 @@ def _partition(title: str, parts: Mapping[str, Account], columns: "_Columns") ->
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Columns:
-    """Which columns there is something to say in."""
+    """The columns that have values."""
 
     has_hours: bool
     prices: Prices | None
@@ -182,7 +171,7 @@ class _Columns:
 
 
 def _money(account: Account) -> tuple[str, str]:
-    """What is held and what is wasted of it; what has no price, or no measured use, is no zero."""
+    """Price of the held GPUs and of the unused ones; unknown is never zero."""
     if not account.cost_per_hour and account.unpriced:
         return _UNKNOWN, _UNKNOWN
     wasted = _UNKNOWN if used_share(account) is None else short(account.wasted_per_hour)
@@ -190,18 +179,18 @@ def _money(account: Account) -> tuple[str, str]:
 
 
 def used_share(account: Account) -> float | None:
-    """Mean activity of what is held, 0 to 1, of the GPU-hours for which it is known; None where it is of none."""
+    """Mean activity of the held GPUs, 0 to 1, over the GPU-hours for which it is known; None if for none."""
     known = account.gpu_hours_held - account.gpu_hours_unknown
     return account.gpu_hours_used / known if known > 0 else None
 
 
 def unused_hours(account: Account) -> float:
-    """GPU-hours that were held and are known not to have been used."""
+    """GPU-hours that were held and measured as unused."""
     return max(0.0, account.gpu_hours_held - account.gpu_hours_unknown - account.gpu_hours_used)
 
 
 def remarks(accounts: Accounts, prices: Prices) -> tuple[str, ...]:
-    """What has to be known to read the totals."""
+    """Notes about the totals."""
     words = ["RECLAIM: GPUs that could be freed. APPLY: GPUs that this plan frees."]
     if accounts.window:
         span = format_duration(accounts.window.total_seconds())
@@ -222,23 +211,27 @@ def remarks(accounts: Accounts, prices: Prices) -> tuple[str, ...]:
 
 
 def price_source(prices: Prices) -> str:
-    """Where the prices come from."""
+    """The source of the prices."""
     table = f"{prices.source}, {prices.date}"
     if not prices.nodes:
         return table
     return f"OpenCost's of {count(len(prices.nodes), 'node')}; else {table}"
 
 
-def stranded_lines(plan: Plan) -> tuple[tuple[Stranded, ...], int, int]:
-    """What is free and wanted, most first; how many such entries were left out; GPUs free that nobody waits for."""
+def stranded_lines(plan: Plan) -> tuple[str, ...]:
+    """The free GPUs that pods wait for, most first, and the number of the other free ones."""
     found = plan.fleet.stranded if plan.fleet else ()
     wanted = [one for one in found if one.reasons or one.waiting]
     unwanted = sum(one.free for one in found) - sum(one.free for one in wanted)
     largest = sorted(wanted, key=lambda one: (-one.free, one.node, one.resource))
-    return tuple(largest[:ROWS]), max(0, len(largest) - ROWS), unwanted
+    lines = [f"{one.free} {one.resource} on {one.node}: {_stranded_words(one)}" for one in largest[:ROWS]]
+    if len(largest) > ROWS:
+        lines.append(f"and on {count(len(largest) - ROWS, 'node')} more")
+    if unwanted:
+        lines.append(f"{count(unwanted)} free that nothing waits for")
+    return tuple(lines)
 
 
-def stranded_words(one: Stranded) -> str:
-    """Why it is free, and who waits for it."""
+def _stranded_words(one: Stranded) -> str:
     waiting = ", ".join(map(str, one.waiting))
     return "; ".join((*one.reasons, *([f"waiting: {waiting}"] if waiting else [])))

@@ -18,7 +18,6 @@ from rightsizer.report.rows import (
     remarks,
     rows_of,
     stranded_lines,
-    stranded_words,
     totals_of,
 )
 from rightsizer.report.terminal import INDENT, WIDTH, Paint, wrapped
@@ -45,15 +44,7 @@ def plan_text(
     colour: bool,
     approved: Sequence[Decision] | None = None,
 ) -> str:
-    """The whole plan: each workload with its evidence, then the totals and what can be done next.
-
-    Args:
-        plan: Made now.
-        accounts: Its sums.
-        prices: What they were made with.
-        colour: Whether to colour it.
-        approved: What is carried out of it, where a saved plan limits that.
-    """
+    """The whole plan: each workload with its evidence, then the totals; `approved` limits what is applied."""
     paint = Paint(colour=colour)
     head = f"{'VERDICT':<11}{'GPUS':>4}  {'WORKLOAD':<{_NAME_WIDTH}}{'FINDING'}"
     lines = [paint.bold(head)] if plan.decisions else []
@@ -61,8 +52,7 @@ def plan_text(
         lines.extend(_decision_lines(decision, paint))
     if plan.decisions:
         lines.extend(_totals_lines(accounts, prices, paint))
-    lines.extend(_stranded(plan, paint))
-    lines.extend(_problems(plan, paint))
+    lines.extend(_free_and_problems(plan, paint))
     lines.extend([*([""] if lines else []), *_summary(plan, approved)])
     return "\n".join(lines) + "\n"
 
@@ -161,27 +151,12 @@ def _total_table(table: Totals, paint: Paint) -> Iterator[str]:
         yield paint.dim(f"and {table.more} more")
 
 
-def _stranded(plan: Plan, paint: Paint) -> Iterator[str]:
-    shown, more, unwanted = stranded_lines(plan)
-    if not shown and not unwanted:
-        return
-    yield ""
-    yield paint.bold("FREE GPUS")
-    for one in shown:
-        head = f"{one.free} {one.resource} on {one.node}"
-        yield from wrapped(f"{head}: {stranded_words(one)}", indent="")
-    if more:
-        yield paint.dim(f"and on {count(more, 'node')} more")
-    if unwanted:
-        yield f"{count(unwanted)} free that nothing waits for"
-
-
-def _problems(plan: Plan, paint: Paint) -> Iterator[str]:
-    if plan.problems:
-        yield ""
-        yield paint.bold("PROBLEMS")
-    for problem in plan.problems:
-        yield from wrapped(problem, indent="")
+def _free_and_problems(plan: Plan, paint: Paint) -> Iterator[str]:
+    for title, lines in (("FREE GPUS", stranded_lines(plan)), ("PROBLEMS", plan.problems)):
+        if lines:
+            yield from ("", paint.bold(title))
+        for line in lines:
+            yield from wrapped(line, indent="")
 
 
 def _summary(plan: Plan, approved: Sequence[Decision] | None) -> list[str]:

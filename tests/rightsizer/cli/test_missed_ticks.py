@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from rightsizer.cli.scheduler import Turns
+from rightsizer.cli.scheduler import MissedTicks
 from rightsizer.kube.lease import LEASE_DURATION_S, RETRY_PERIOD_S, LeaderElector
 from tests.rightsizer.kube.test_lease import Clock, lease_of
 from tests.rightsizer.world import World
@@ -23,7 +23,7 @@ class Replica:
 
     def __init__(self, world: World, name: str, clock: Clock) -> None:
         self.lease = lease_of(world, name, clock)
-        self.turns = Turns(self.lease, clock, JITTER_S)
+        self.turns = MissedTicks(self.lease, clock, JITTER_S)
         self.lease.try_acquire()
 
 
@@ -36,7 +36,7 @@ def _pass(clock: Clock, *alive: Replica, seconds: float = LEASE_DURATION_S + 2 *
             one.lease.try_acquire()
 
 
-def test_turns_holder_acts_and_misses_nothing(world: World, clock: Clock) -> None:
+def test_ticks_holder_acts_and_misses_nothing(world: World, clock: Clock) -> None:
     """The other one has, and cannot do anything about it for now."""
     first, second = Replica(world, "a", clock), Replica(world, "b", clock)
     assert (first.turns.tick(), second.turns.tick()) == (True, False)
@@ -45,7 +45,7 @@ def test_turns_holder_acts_and_misses_nothing(world: World, clock: Clock) -> Non
 
 
 @pytest.mark.parametrize("way", ["died", "ended"])
-def test_turns_missed_ticks_run_once_when_lease_is_free(world: World, clock: Clock, way: str) -> None:
+def test_ticks_missed_ticks_run_once_when_lease_is_free(world: World, clock: Clock, way: str) -> None:
     """Run out or given back; once, however many ticks there were."""
     first, second = Replica(world, "a", clock), Replica(world, "b", clock)
     for _ in range(3):
@@ -58,7 +58,7 @@ def test_turns_missed_ticks_run_once_when_lease_is_free(world: World, clock: Clo
     assert second.turns.tick()
 
 
-def test_turns_tick_done_by_other_holder_is_not_repeated(world: World, clock: Clock) -> None:
+def test_ticks_tick_done_by_other_holder_is_not_repeated(world: World, clock: Clock) -> None:
     """Its cycle ended well after the tick, and then it died: that tick is nobody's any more; the next one is."""
     first, second = Replica(world, "a", clock), Replica(world, "b", clock)
     assert not second.turns.tick()
@@ -73,7 +73,7 @@ def test_turns_tick_done_by_other_holder_is_not_repeated(world: World, clock: Cl
     assert third.turns.take()
 
 
-def test_turns_other_cycle_before_tick_does_not_count(world: World, clock: Clock) -> None:
+def test_ticks_other_cycle_before_tick_does_not_count(world: World, clock: Clock) -> None:
     """But for the jitter, by which one's ticks come later than another's."""
     first, second = Replica(world, "a", clock), Replica(world, "b", clock)
     first.lease.record_cycle()
@@ -92,7 +92,7 @@ def test_turns_other_cycle_before_tick_does_not_count(world: World, clock: Clock
     assert late.turns.take()
 
 
-def test_turns_cycle_before_start_is_ignored(world: World, clock: Clock) -> None:
+def test_ticks_cycle_before_start_is_ignored(world: World, clock: Clock) -> None:
     """When that was nobody knows; nor does a holder that tells of no cycles, such as one run by hand, hide one."""
     first = Replica(world, "a", clock)
     first.lease.record_cycle()
