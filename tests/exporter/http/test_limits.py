@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from exporter.http.handlers import MAX_SCRAPES
 from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode
 from tests.exporter.rig import PATIENCE_S, Exporter, Node, eventually, h100
@@ -197,12 +198,13 @@ def test_server_closes_clients_that_do_not_read(make_node: MakeNode) -> None:
         contextlib.ExitStack() as stack,
     ):
         address = ("127.0.0.1", int(exporter.url.rpartition(":")[2]))
-        for _ in range(16):
-            client = stack.enter_context(socket.socket())
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-            client.connect(address)
-            client.sendall(GET.replace(b"/healthz", b"/metrics"))
-            assert client.recv(12) == b"HTTP/1.1 200"
+        for _ in range(2):
+            clients = [stack.enter_context(socket.socket()) for _ in range(MAX_SCRAPES)]  # share renderings
+            for client in clients:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+                client.connect(address)
+                client.sendall(GET.replace(b"/healthz", b"/metrics"))
+            assert [client.recv(12) for client in clients] == [b"HTTP/1.1 200"] * MAX_SCRAPES
         assert exporter.get("/healthz")[0] == 503
         eventually(lambda: exporter.get("/healthz")[0] == 200)
 
