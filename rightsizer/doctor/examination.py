@@ -39,8 +39,7 @@ from rightsizer.usage.device_usage import window_usages
 from rightsizer.usage.node_coverage import first_sample, node_coverage
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import RAW, RULE_INTERVAL, rule_groups
-from rightsizer.usage.series_labels import JOB
-from rightsizer.usage.source_metrics import MetricSource, Statistic
+from rightsizer.usage.source_metrics import JOB, MetricSource, Statistic
 from rightsizer.usage.sources import LOOKBACKS, SourceSettings, detect_source, metrics_present
 
 T = TypeVar("T")
@@ -157,21 +156,21 @@ def _with_metrics(
     querier = summarized(attempt(lambda: detect_source(prometheus, settings, at=at, pods=held)), NO_SOURCE)
     return dataclasses.replace(
         facts,
-        source=then(querier, lambda found: _source(found, at)),
-        interval_s=then(querier, lambda found: _interval_s(found, at)),
-        begins=then(querier, lambda found: first_sample(found, max(longest, history), at)),
-        naming=then(querier, lambda found: _naming(found, at)),
-        recorded=then(querier, lambda found: _recorded(found, longest, at)),
-        usages=then(querier, lambda found: _usages(found, held, at)),
-        node_coverage=then(querier, lambda found: node_coverage(found, at)),
+        source=then(querier, _source),
+        interval_s=then(querier, _interval_s),
+        begins=then(querier, lambda found: first_sample(found, max(longest, history))),
+        naming=then(querier, _naming),
+        recorded=then(querier, lambda found: _recorded(found, longest)),
+        usages=then(querier, lambda found: _usages(found, held)),
+        node_coverage=then(querier, node_coverage),
     )
 
 
-def _interval_s(querier: SourceQuerier, at: datetime.datetime) -> float:
+def _interval_s(querier: SourceQuerier) -> float:
     """The interval of the densest series, from the shortest span with enough samples."""
     for span in SPANS:
         counts = (RAW.count(metric, querier.matchers, span) for metric in querier.markers())
-        answers = (querier.prometheus.query(f"max({counted})", at) for counted in counts)
+        answers = (querier.prometheus.query(f"max({counted})", querier.at) for counted in counts)
         samples = max((one.value for answer in answers for one in answer), default=0.0)
         if samples >= ENOUGH:
             return scrape_interval_s(span, samples)
@@ -183,28 +182,28 @@ def _held(fleet: Fleet) -> frozenset[PodKey]:
     return frozenset((pod.ref.namespace, pod.ref.name) for pod in pods)
 
 
-def _source(querier: SourceQuerier, at: datetime.datetime) -> MetricSource:
+def _source(querier: SourceQuerier) -> MetricSource:
     """The source with the metrics that exist; with earlier ones if an exporter stopped."""
     for back in LOOKBACKS:
-        found = metrics_present(querier.prometheus, querier.source, querier.matchers, at - back)
+        found = metrics_present(querier, querier.at - back)
         if kept := tuple(one for one in querier.source.metrics if one.name in found):
             return dataclasses.replace(querier.source, metrics=kept)
     return querier.source
 
 
-def _usages(querier: SourceQuerier, held: frozenset[PodKey], at: datetime.datetime) -> Usages:
-    found = window_usages(querier, LATELY, at, of=None)
+def _usages(querier: SourceQuerier, held: frozenset[PodKey]) -> Usages:
+    found = window_usages(querier, LATELY)
     return {key: found[key] for key in found if not held or key in held}
 
 
-def _naming(querier: SourceQuerier, at: datetime.datetime) -> Naming:
+def _naming(querier: SourceQuerier) -> Naming:
     """How the series that name a pod do so, and how many there are of each device."""
     labels = querier.source.labels
     selected = querier.selected(querier.markers(), querier.pod_matchers)
     forms: collections.Counter[str] = collections.Counter()
     foreign: set[PodKey] = set()
     devices: dict[tuple[str, str], list[Sample]] = {}
-    for sample in querier.prometheus.query(promql.by("count", (*labels.use, JOB), selected), at):
+    for sample in querier.prometheus.query(promql.by("count", (*labels.use, JOB), selected), querier.at):
         pod = labels.pod_of(sample.labels)
         if pod is None:
             continue
@@ -226,9 +225,9 @@ def _is_copied(querier: SourceQuerier, found: list[Sample]) -> bool:
     return max(by_pod.values()) > 1
 
 
-def _recorded(querier: SourceQuerier, window: datetime.timedelta, at: datetime.datetime) -> Recorded:
+def _recorded(querier: SourceQuerier, window: datetime.timedelta) -> Recorded:
     """The recording rules; the one for negative values is not expected, because they are rare."""
-    metrics = {metric.name for metric in _source(querier, at).metrics}
+    metrics = {metric.name for metric in _source(querier).metrics}
     asked = promql.by("count", ["__name__", "metric"], promql.selector("", [_RECORDS, *querier.matchers]))
     expected = {
         (rule["record"], rule["labels"]["metric"])
@@ -241,7 +240,7 @@ def _recorded(querier: SourceQuerier, window: datetime.timedelta, at: datetime.d
             (sample.labels.get("__name__", ""), sample.labels.get("metric", ""))
             for sample in querier.prometheus.query(asked, instant)
         }
-        for instant in (at, at - window + 2 * RULE_INTERVAL)
+        for instant in (querier.at, querier.at - window + 2 * RULE_INTERVAL)
     )
     return Recorded(frozenset(expected), frozenset(present), frozenset(early))
 

@@ -22,6 +22,11 @@ def equals(label: str, value: str) -> str:
     return f"{label}={quoted(value)}"
 
 
+def without_labels(labels: Iterable[str]) -> tuple[str, ...]:
+    """Matchers for series that have none of these labels."""
+    return tuple(equals(label, "") for label in labels)
+
+
 def one_of(label: str, values: Sequence[str]) -> str:
     """A matcher for any of these values."""
     if len(values) == 1:
@@ -65,13 +70,13 @@ def only_nan(expression: str) -> str:
     return f"clamp_min(clamp_max({expression}, 0), 0) != 0"
 
 
-def batches(names: Iterable[str], longest: int = MAX_TEXT) -> Iterator[list[str]]:
-    """The names in order, as many at a time as fit into one matcher."""
+def batches(names: Iterable[str], longest: int = MAX_TEXT, *, most: int = MOST_NAMES) -> Iterator[list[str]]:
+    """The names in order, as many at a time as fit into one matcher, and at most `most`."""
     batch: list[str] = []
     size = 0
     for name in names:
         length = len(escaped(name)) + 1
-        if batch and (size + length > longest or len(batch) == MOST_NAMES):
+        if batch and (size + length > longest or len(batch) == min(most, MOST_NAMES)):
             yield batch
             batch, size = [], 0
         batch.append(name)

@@ -39,6 +39,11 @@ class Shard:
 
     groups: tuple[SeriesGroup, ...] = ()
 
+    @classmethod
+    def of(cls, label: str, values: Iterable[str], series: int, matchers: tuple[str, ...] = ()) -> "Shard":
+        """The series with one of these values, each of which has so many."""
+        return cls(tuple(SeriesGroup(label, value, series, matchers) for value in values))
+
     @property
     def matchers(self) -> tuple[str, ...]:
         """Matchers that select these series."""
@@ -174,5 +179,4 @@ def _result_or_too_large(query: Callable[[Sequence[str]], list[T]], shard: Shard
 def _first_label(labels: Mapping[str, str], names: Sequence[str]) -> tuple[str, str, tuple[str, ...]]:
     """The first label that is set, its value, and matchers that exclude the labels before it; else the last label."""
     place = next((place for place, name in enumerate(names) if labels.get(name)), len(names) - 1)
-    absent = tuple(promql.equals(before, "") for before in names[:place])
-    return names[place], labels.get(names[place], ""), absent
+    return names[place], labels.get(names[place], ""), promql.without_labels(names[:place])

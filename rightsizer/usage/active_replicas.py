@@ -8,7 +8,6 @@ import collections
 import dataclasses
 import datetime
 import functools
-import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -17,26 +16,23 @@ import msgspec
 from rightsizer.model import Concurrency
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, QueryRange
-from rightsizer.usage.pod_name_patterns import (
-    OTHER_SUFFIXES,
-    PREFIX_LABEL,
-    SUFFIXES,
-    NamePrefix,
-    PodSelection,
-)
 from rightsizer.usage.pod_presence import (
     DAY,
     MINUTE,
+    OTHER_SUFFIXES,
+    PREFIX_LABEL,
+    SUFFIXES,
     DailyPeriods,
+    NamePrefix,
     Period,
     PeriodPresence,
+    PodSelection,
     pods_with_samples,
     presence_by_period,
 )
 from rightsizer.usage.querier import SourceQuerier
-from rightsizer.usage.recording_rules import RAW
-from rightsizer.usage.series_labels import CLUSTER, decode_labels, decode_points
-from rightsizer.usage.source_metrics import Statistic
+from rightsizer.usage.recording_rules import RAW, raw_selector
+from rightsizer.usage.source_metrics import CLUSTER, Statistic, decode_labels, decode_points
 
 HOUR = datetime.timedelta(hours=1)
 JITTER = 1.1
@@ -50,7 +46,6 @@ _TIMES_NAMED = 3
 
 Column = Mapping[int, int]
 """A number by minute, from the first of the period."""
-LabelledColumns = list[tuple[NamePrefix, Column]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,68 +96,61 @@ class ReplicaMinutes:
     gaps: Collection[int] = ()
 
 
-def busy_replicas(
-    querier: SourceQuerier, workloads: Sequence[ReplicaQuery], at: datetime.datetime
-) -> dict[str, Concurrency]:
+def busy_replicas(querier: SourceQuerier, workloads: Sequence[ReplicaQuery]) -> dict[str, Concurrency]:
     """How many replicas of each workload were busy at the same time, by UID.
 
     Workloads whose pods' names fit no pattern are left out.
     """
+    at = querier.at
     alike = collections.defaultdict(list)
     for workload in sorted(workloads, key=lambda one: one.uid):
         if workload.replicas():
             alike[workload.window, workload.days, workload.threshold].append(workload)
     found: dict[str, Concurrency] = {}
     # With one sample a minute, a range of a little more than a minute holds one.
-    reach = max(MINUTE, datetime.timedelta(seconds=round(JITTER * querier.interval_s(at))))
+    reach = max(MINUTE, datetime.timedelta(seconds=round(JITTER * querier.interval_s())))
     for (window, days, threshold), group in sorted(alike.items()):
-        minutes = max(1, int(window / MINUTE))
-        trailing = [Period(at, minutes, NEAR)]
+        trailing = [Period(at, max(1, int(window / MINUTE)), NEAR)]
         earlier = [Period(at - day * DAY + HOUR, 60, HOUR) for day in range(1, days + 1)]
-        rounds = [DailyPeriods(tuple(each), at) for each in (trailing, earlier) if each]
-        first, *others = _count(querier, group, rounds, _MinuteQuery(querier, threshold, reach, at))
+        rounds = [DailyPeriods(tuple(each), at, reach) for each in (trailing, earlier) if each]
+        first, *others = _count(group, rounds, _MinuteQuery(querier, threshold, reach))
         for workload in group:
             found[workload.uid] = Concurrency(
-                _trailing(workload, first, at, minutes, reach), _earlier(workload, others, at)
+                _trailing(workload, first, trailing[0], reach), _earlier(workload, others, at)
             )
     return found
 
 
 def _count(
-    querier: SourceQuerier,
-    workloads: Sequence[ReplicaQuery],
-    rounds: Sequence[DailyPeriods],
-    query: "_MinuteQuery",
+    workloads: Sequence[ReplicaQuery], rounds: Sequence[DailyPeriods], query: "_MinuteQuery"
 ) -> list[dict[NamePrefix, ReplicaMinutes]]:
     """The counts of each prefix, period by period."""
     prefixes: dict[str, set[NamePrefix]] = {}
     for workload in workloads:
         for prefix, suffix in workload.replicas():
             prefixes.setdefault(suffix, set()).add((workload.namespace, prefix))
-    selections = pods_with_samples(querier, prefixes, rounds, query.reach)
-    found: list[dict[NamePrefix, ReplicaMinutes]] = []
-    for periods in rounds:
-        presences = presence_by_period(querier, selections, periods, query.reach)
-        found += [
-            query.count(selections, period, presence)
-            for period, presence in zip(periods.periods, presences, strict=True)
-        ]
-    return found
+    selections = pods_with_samples(query.querier, prefixes, rounds)
+    return [
+        query.count(selections, period, presence)
+        for periods in rounds
+        for period, presence in zip(
+            periods.periods, presence_by_period(query.querier, selections, periods), strict=True
+        )
+    ]
 
 
 def _trailing(
     workload: ReplicaQuery,
     counted: Mapping[NamePrefix, ReplicaMinutes],
-    at: datetime.datetime,
-    minutes: int,
+    period: Period,
     reach: datetime.timedelta,
 ) -> tuple[int | None, ...]:
     """Busy replicas in each minute; None if samples of a current pod are missing."""
-    busy, seen, gaps = _sums([counted[prefix] for prefix in workload.prefixes() if prefix in counted])
+    busy, seen, gaps = _sums(workload, counted)
     starts = sorted(start + reach + MINUTE for start in _starts(workload))
     found: list[int | None] = []
-    for minute in range(minutes):
-        expected = bisect.bisect_right(starts, at - (minutes - 1 - minute) * MINUTE)
+    for minute in range(period.minutes):
+        expected = bisect.bisect_right(starts, period.steps.start + minute * MINUTE)
         is_known = seen.get(minute, 0) >= expected and minute not in gaps
         found.append(busy.get(minute, 0) if is_known else None)
     return tuple(found)
@@ -183,18 +171,20 @@ def _earlier(
 ) -> tuple[int | None, ...]:
     """The most busy replicas in a minute of the hour on each earlier day; None if samples are missing."""
     found: list[int | None] = []
-    prefixes = workload.prefixes()
-    for day, counted in zip(itertools.count(1), days, strict=False):
+    for day, counted in enumerate(days, 1):
         if workload.created is not None and workload.created > at - day * DAY:
             break
-        busy, seen, gaps = _sums([counted[prefix] for prefix in prefixes if prefix in counted])
+        busy, seen, gaps = _sums(workload, counted)
         is_known = not gaps and all(map(seen.get, range(60)))
         found.append(max(busy.values(), default=0) if is_known else None)
     return tuple(found)
 
 
-def _sums(minutes: Sequence[ReplicaMinutes]) -> tuple[Column, Column, Collection[int]]:
-    """Busy replicas, replicas with samples, and minutes with gaps, of several prefixes."""
+def _sums(
+    workload: ReplicaQuery, counted: Mapping[NamePrefix, ReplicaMinutes]
+) -> tuple[Column, Column, Collection[int]]:
+    """Busy replicas, replicas with samples, and minutes with gaps, of all prefixes of a workload."""
+    minutes = [counted[prefix] for prefix in workload.prefixes() if prefix in counted]
     if len(minutes) == 1:
         return minutes[0].busy, minutes[0].seen, minutes[0].gaps
     busy, seen = collections.Counter[int](), collections.Counter[int]()
@@ -216,7 +206,6 @@ class _MinuteQuery:
     querier: SourceQuerier
     threshold: float
     reach: datetime.timedelta
-    at: datetime.datetime
 
     def count(
         self, selections: Sequence[PodSelection], period: Period, presence: PeriodPresence
@@ -232,7 +221,7 @@ class _MinuteQuery:
             # Both labels may name the same replica.
             found[prefix].seen = _merged(found[prefix].seen, column, max)
         gaps = functools.partial(self._gaps, around=period.around)
-        later = period.later_steps(self.at)
+        later = period.later_steps(self.querier.at)
         for prefix, column in self._columns(gaps, partial, later) if later else ():
             found[prefix].gaps = {*found[prefix].gaps, *column}
         for prefix, replicas in presence.complete.items():
@@ -247,33 +236,24 @@ class _MinuteQuery:
     ) -> Iterator[tuple[NamePrefix, Column]]:
         """The replicas of each prefix for which a query has a value, by minute."""
         columns = ParseCache(functools.partial(_parse_column, steps.start.timestamp()))
+
+        def run(selection: PodSelection) -> list[tuple[NamePrefix, Column]]:
+            namespace_label = selection.namespace_label
+            parse = functools.partial(_parse_prefix, namespace_label)
+            labels = self.querier.once(("prefixes", namespace_label), lambda: ParseCache(parse))
+
+            def query(matchers: Sequence[str]) -> str:
+                every = (*self.querier.matchers, selection.matcher, *matchers)
+                return selection.replicas(build(selection, every))
+
+            return list(self.querier.range_series(selection.shards(), query, steps, (labels, columns)))
+
         some = [selection for selection in selections if selection.pods]
-        results = self.querier.prometheus.run_in_order(
-            [functools.partial(self._query, build, selection, steps, columns) for selection in some]
-        )
-        for selection, result in zip(some, results, strict=True):
+        tasks = [functools.partial(run, selection) for selection in some]
+        for selection, result in zip(some, self.querier.prometheus.run_in_order(tasks), strict=True):
             for prefix, column in result:
                 if prefix in selection.pods:  # else a prefix of another namespace
                     yield prefix, column
-
-    def _query(
-        self,
-        build: Callable[[PodSelection, Sequence[str]], str],
-        selection: PodSelection,
-        steps: QueryRange,
-        columns: ParseCache[Column],
-    ) -> LabelledColumns:
-        parse = functools.partial(_parse_prefix, selection.namespace_label)
-        labels = self.querier.memo.get(
-            self.at, ("prefixes", selection.namespace_label), lambda: ParseCache(parse)
-        )
-
-        def query(matchers: Sequence[str]) -> str:
-            every = (*self.querier.matchers, selection.matcher, *matchers)
-            return selection.replicas(build(selection, every))
-
-        plan = self.querier.shard_plan(MINUTE, self.at)
-        return list(self.querier.range_series(plan, selection.shards(), query, steps, (labels, columns)))
 
     def _busy(self, selection: PodSelection, matchers: Sequence[str]) -> str:
         # By device: most have no value, and only the others are then grouped by pod.
@@ -309,8 +289,7 @@ class _MinuteQuery:
     ) -> Iterator[str]:
         back = f" offset {promql.duration(offset)}" if offset else ""
         for metric in selection.metrics:
-            selected = promql.selector(metric.name, [*metric.matchers, *matchers])
-            yield f"present_over_time({selected}[{promql.duration(length)}]{back})"
+            yield f"present_over_time({raw_selector(metric, matchers)}[{promql.duration(length)}]{back})"
 
 
 def _parse_prefix(namespace_label: str, text: msgspec.Raw) -> tuple[str, NamePrefix]:

@@ -11,6 +11,7 @@ import msgspec
 
 from rightsizer.model import History, PodKey, Slot, Usages, strongest
 from rightsizer.prometheus import promql
+from rightsizer.prometheus.query_api import RangeSeries
 from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.exporter_counters import (
     CONTAINER,
@@ -24,8 +25,15 @@ from rightsizer.usage.exporter_counters import (
 from rightsizer.usage.querier import Build, QueryShards, SourceQuerier, require_one_cluster
 from rightsizer.usage.recording_rules import COUNT, QueryForm, recorded_selector
 from rightsizer.usage.sample_coverage import HALF, Counts, CountsByUse, SlotGrid, add_highest, highest_counts
-from rightsizer.usage.series_labels import DeviceKey, UseKey, decode_points
-from rightsizer.usage.source_metrics import Metric, MetricKind, Statistic
+from rightsizer.usage.source_metrics import (
+    CLUSTER,
+    DeviceKey,
+    Metric,
+    MetricKind,
+    Statistic,
+    UseKey,
+    decode_points,
+)
 
 MAX_SLOTS = 400
 _SLOT_LENGTHS_S = (300, 600, 900, 1200, 1800, 3600, 7200, 10_800, 14_400, 21_600, 43_200, 86_400)
@@ -45,28 +53,19 @@ def activity_histories(
     querier: SourceQuerier,
     pods: Mapping[PodKey, datetime.datetime],
     span: datetime.timedelta,
-    at: datetime.datetime,
     *,
     threshold: float,
 ) -> dict[PodKey, History]:
-    """When each of these pods was busy.
-
-    Args:
-        querier: The source.
-        pods: With the start of each; there are no slots before it.
-        span: How far to look back.
-        at: The end.
-        threshold: A pod with activity above this (0 to 1) is busy.
-    """
+    """When each of these pods was busy, since its start: it is busy with activity above `threshold` (0 to 1)."""
     if not pods:
         return {}
     span_s = span.total_seconds()
     slot_s = next((length for length in _SLOT_LENGTHS_S if span_s / length <= MAX_SLOTS), _SLOT_LENGTHS_S[-1])
     slots = max(1, min(MAX_SLOTS, int(span_s // slot_s)))
-    grid = SlotGrid(at, datetime.timedelta(seconds=slot_s), slots)
-    form = querier.query_form(span, at)
-    max_series = querier.max_series(querier.samples_per_series(form, span, at))
-    query = _HistoryQuery(querier, grid, form, sorted(pods), min(max_series, MAX_POINTS / slots))
+    grid = SlotGrid(querier.at, datetime.timedelta(seconds=slot_s), slots)
+    form = querier.query_form(span)
+    max_series = min(querier.max_series(form, span), MAX_POINTS / slots)
+    query = _HistoryQuery(querier, grid, form, sorted(pods), max_series)
     by_use = _slots_by_gauges(query, threshold)
     if querier.source.has_counters and by_use:
         _correct_by_counters(query, by_use)
@@ -105,13 +104,13 @@ class _HistoryQuery:
     def shards(self, metric: Metric | None = None) -> QueryShards:
         """The pods, by each label that may name them in a metric's series."""
         pod_labels = None if metric is None else self._pod_labels(metric)
-        return self.querier.pod_shards(self.pods, self.grid.end, self.max_series, pod_labels=pod_labels)
+        return self.querier.pod_shards(self.pods, self.max_series, pod_labels=pod_labels)
 
     def _pod_labels(self, metric: Metric) -> Collection[str] | None:
         """The labels that name pods in a recorded metric; None if it is not recorded."""
         if not self.form.is_recorded:
             return None
-        answered = self.querier.answered(self.grid.slot, self.grid.end)
+        answered = self.querier.answered(self.grid.slot)
         known: Collection[str] = ()
         if answered is not None and (metric, Statistic.PEAK) in answered.metrics:
             known = answered.pod_labels
@@ -124,17 +123,16 @@ class _HistoryQuery:
     def _exists(self, metric: Metric, matchers: Sequence[str]) -> bool:
         recorded = recorded_selector(metric, COUNT, (*self.querier.pod_matchers, *matchers))
         ever = promql.over("last_over_time", recorded, self.grid.slots * self.grid.slot)
-        return bool(self.querier.prometheus.query(f"count({ever})", self.grid.end))
+        return bool(self.querier.prometheus.query(f"count({ever})", self.querier.at))
 
     def peak(self, metric: Metric, matchers: Sequence[str]) -> str:
         """The peak of each slot."""
-        every = (*self.querier.pod_matchers, *matchers)
-        peak = self.form.statistic(metric, Statistic.PEAK, every, self.grid.slot)
+        peak = self.form.statistic(metric, Statistic.PEAK, matchers, self.grid.slot)
         return promql.by("max", self.querier.source.labels.described, peak)
 
     def count(self, metric: Metric, matchers: Sequence[str]) -> str:
         """The samples of each slot."""
-        counted = self.form.count(metric, (*self.querier.pod_matchers, *matchers), self.grid.slot)
+        counted = self.form.count(metric, matchers, self.grid.slot)
         return promql.by("max", self.querier.source.labels.described, counted)
 
     def classify(self, metric: Metric, threshold: float, text: msgspec.Raw) -> bytes:
@@ -184,12 +182,9 @@ def _with_gaps(rows: Mapping[UseKey, bytes], counts: Mapping[UseKey, Counts]) ->
 def _correct_by_counters(query: _HistoryQuery, by_use: SlotsByUse) -> None:
     """Counters include work between two samples, and on a shared GPU each pod's own."""
     querier, grid = query.querier, query.grid
-    shared = _shared_devices(querier, grid.end)
+    shared = _shared_devices(querier)
     unknown_s = _unknown_s(query, sorted({key[2] for key in by_use}))
-
-    def build(matchers: Sequence[str]) -> str:
-        return _pod_busy(querier, matchers, grid.slot)
-
+    build = functools.partial(_pod_busy, querier, grid.slot)
     for key, points in query.rows(build, decode_points, query.shards()):
         row = by_use.get(key, bytearray())
         device = key[2:]
@@ -204,20 +199,20 @@ def _correct_by_counters(query: _HistoryQuery, by_use: SlotsByUse) -> None:
                 row[slot] = Slot.IDLE
 
 
-def _pod_busy(querier: SourceQuerier, matchers: Sequence[str], slot: datetime.timedelta) -> str:
+def _pod_busy(querier: SourceQuerier, slot: datetime.timedelta, matchers: Sequence[str]) -> str:
     """Busy seconds of each pod in each slot, by its own counters."""
     use = querier.source.labels.use
-    selected = promql.selector(POD_BUSY, (*querier.pod_matchers, *matchers))
+    selected = promql.selector(POD_BUSY, matchers)
     increase = promql.by("max", (*use, *CONTAINER), promql.over("increase", selected, slot))
     return promql.by("sum", use, increase)
 
 
-def _shared_devices(querier: SourceQuerier, at: datetime.datetime) -> set[DeviceKey]:
+def _shared_devices(querier: SourceQuerier) -> set[DeviceKey]:
     """Devices that several pods use."""
     labels = querier.source.labels
     selected = promql.selector(POD_BUSY, querier.pod_matchers)
     pods = promql.by("count", labels.device_key, promql.by("max", labels.use, selected))
-    return {labels.device_of(one.labels) for one in querier.prometheus.query(f"{pods} > 1", at)}
+    return {labels.device_of(one.labels) for one in querier.prometheus.query(f"{pods} > 1", querier.at)}
 
 
 def _unknown_s(query: _HistoryQuery, uuids: Sequence[str]) -> dict[DeviceKey, dict[int, float]]:
@@ -240,25 +235,14 @@ def _unknown_s(query: _HistoryQuery, uuids: Sequence[str]) -> dict[DeviceKey, di
 
 
 def activity_profiles(
-    querier: SourceQuerier,
-    window: datetime.timedelta,
-    at: datetime.datetime,
-    *,
-    usages: Usages,
-    shared: Collection[PodKey],
+    querier: SourceQuerier, window: datetime.timedelta, *, usages: Usages, shared: Collection[PodKey]
 ) -> Profiles:
     """Mean activity of each pod's devices in equal steps of the window, oldest first, 0 to 1; None if unknown.
 
-    The gauge of a shared GPU counts all of its pods, so a pod there has a profile only from its own counter.
-
-    Args:
-        querier: The source.
-        window: Its length.
-        at: Its end.
-        usages: Usage over the window; it says which activity is the pod's own.
-        shared: Pods that may share their GPUs.
+    The gauge of a shared GPU counts all of its pods, so a pod there has a profile only from its own counter: if the
+    usages over the window say that its activity is its own.
     """
-    query = _ProfileQuery(querier, window, at)
+    query = _ProfileQuery(querier, window, querier.query_form(window))
     own = {pod for pod in shared if usages.get(pod) and all(usage.is_own for usage in usages[pod])}
     found = {pod: row for pod, row in query.by_gauges().items() if pod not in shared}
     if own:
@@ -266,24 +250,24 @@ def activity_profiles(
     return dict(sorted(found.items()))
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class _ProfileQuery:
-    def __init__(self, querier: SourceQuerier, window: datetime.timedelta, at: datetime.datetime) -> None:
-        self._querier, self._step = querier, window / PROFILE_STEPS
-        self._grid = SlotGrid(at, self._step, PROFILE_STEPS)
-        self._form = querier.query_form(window, at)
-        self._plan = querier.shard_plan(window, at)
-        samples = querier.samples_per_series(self._form, self._step, at)
-        self._shards = self._plan.shards(querier.max_series(max(samples, PROFILE_STEPS)))
+    querier: SourceQuerier
+    window: datetime.timedelta
+    form: QueryForm
+
+    @property
+    def _step(self) -> datetime.timedelta:
+        return self.window / PROFILE_STEPS
 
     def by_gauges(self) -> Profiles:
-        querier, found = self._querier, Profiles()
-        for metric in querier.source.of(MetricKind.ACTIVITY):
+        found = Profiles()
+        for metric in self.querier.source.of(MetricKind.ACTIVITY):
 
             def build(matchers: Sequence[str], metric: Metric = metric) -> str:
-                every = (*querier.pod_matchers, *matchers)
-                return self._form.statistic(metric, Statistic.MEAN, every, self._step)
+                return self.form.statistic(metric, Statistic.MEAN, matchers, self._step)
 
-            self._add(found, build, self._form.scale(metric))
+            self._add(found, build, self.form.scale(metric))
         return found
 
     def by_counters(self) -> Profiles:
@@ -291,26 +275,28 @@ class _ProfileQuery:
         found, step_s = Profiles(), self._step.total_seconds()
 
         def build(matchers: Sequence[str]) -> str:
-            return f"clamp_max({_pod_busy(self._querier, matchers, self._step)}, {step_s!r})"
+            return f"clamp_max({_pod_busy(self.querier, self._step, matchers)}, {step_s!r})"
 
         self._add(found, build, 1 / step_s)
         return found
 
     def _add(self, found: Profiles, build: Build, scale: float) -> None:
         """Add the mean of each pod's devices; of several values the highest."""
-        querier, owner, steps = self._querier, self._querier.source.labels.owner, self._grid.steps
-        for result in self._plan.run(
-            self._shards,
-            lambda matchers: querier.prometheus.query_range(promql.by("avg", owner, build(matchers)), steps),
-        ):
-            require_one_cluster(series.labels for series in result)
+        querier, grid = self.querier, SlotGrid(self.querier.at, self._step, PROFILE_STEPS)
+        plan = querier.shard_plan(self.window)
+        size = min(querier.max_series(self.form, self._step), querier.series_within(PROFILE_STEPS))
+
+        def query(matchers: Sequence[str]) -> list[RangeSeries]:
+            expression = build((*querier.pod_matchers, *matchers))
+            mean = promql.by("avg", querier.source.labels.owner, expression)
+            return querier.prometheus.query_range(mean, grid.steps)
+
+        for result in plan.run(plan.shards(size), query):
+            require_one_cluster(series.labels.get(CLUSTER, "") for series in result)
             for series in result:
                 if (pod := querier.source.labels.pod_of(series.labels)) is not None:
                     row = found.setdefault(pod, [None] * PROFILE_STEPS)
                     for instant, value in series.points.items():
-                        self._set(row, instant, value * scale)
-
-    def _set(self, row: list[float | None], instant: float, share: float) -> None:
-        step = self._grid.slot_of(instant)
-        if 0 <= step < PROFILE_STEPS and math.isfinite(share) and 0 <= share <= 1:
-            row[step] = max(share, row[step] or 0.0)
+                        step, share = grid.slot_of(instant), value * scale
+                        if 0 <= step < PROFILE_STEPS and 0 <= share <= 1:
+                            row[step] = max(share, row[step] or 0.0)

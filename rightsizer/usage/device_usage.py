@@ -4,23 +4,25 @@ Impossible values are reported as invalid, never corrected. A series counts for 
 """
 
 import array
+import collections
 import dataclasses
 import datetime
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from rightsizer.model import Device, PodKey, Usage, Usages
 from rightsizer.prometheus import promql
-from rightsizer.usage.exporter_counters import SLACK_S, Counters, query_counters
+from rightsizer.usage.exporter_counters import SLACK_S, query_counters
 from rightsizer.usage.querier import AnsweredMetrics, QueryShards, SourceQuerier
-from rightsizer.usage.recording_rules import (
-    RAW,
-    RULE_INTERVAL,
-    QueryForm,
-    raw_selector,
-)
+from rightsizer.usage.recording_rules import RAW, RULE_INTERVAL, QueryForm, raw_selector
 from rightsizer.usage.sample_coverage import NO_COVERAGE, Coverage, can_query_some, coverage_by_use
-from rightsizer.usage.series_labels import SeriesLabels, UseKey
-from rightsizer.usage.source_metrics import STATISTICS, Metric, MetricKind, Statistic
+from rightsizer.usage.source_metrics import (
+    STATISTICS,
+    Metric,
+    MetricKind,
+    SeriesLabels,
+    Statistic,
+    UseKey,
+)
 
 MAX_DIFFERENCE = 0.1
 """If the means of two sources over an hour differ by more, one of them has the wrong device or pod."""
@@ -54,8 +56,7 @@ class UsageAccumulator:
 
     def add_invalid(self, name: str) -> None:
         """Note a metric with impossible values."""
-        if name not in self.invalid:
-            self.invalid = tuple(sorted((*self.invalid, name)))
+        self.invalid = tuple(sorted({*self.invalid, name}))
 
 
 UsageByDevice = dict[UseKey, UsageAccumulator]
@@ -64,72 +65,57 @@ CompactValues = tuple[list[SeriesLabels], "array.array[float]"]
 
 
 def window_usages(
-    querier: SourceQuerier,
-    window: datetime.timedelta,
-    at: datetime.datetime,
-    *,
-    of: Collection[PodKey] | None,
+    querier: SourceQuerier, window: datetime.timedelta, *, of: Collection[PodKey] | None = None
 ) -> Usages:
-    """Usage in the window that ends at `at`.
-
-    Args:
-        querier: The source.
-        window: Its length.
-        at: Its end.
-        of: The pods that are needed; others are left out if that is cheaper. None for all pods.
-    """
+    """Usage in the window: of all pods, or at least of these; others are left out if that is cheaper."""
     usage: UsageByDevice = {}
-    form = querier.query_form(window, at)
-    before = querier.answered(window, at) if of is not None and can_query_some(querier, form, at) else None
+    form = querier.query_form(window)
+    before = querier.answered(window) if of is not None and can_query_some(querier, form) else None
     if of is not None and before is not None:
-        max_series = querier.max_series(querier.samples_per_series(form, window, at))
-        shards = querier.pod_shards(sorted(of), at, max_series, pod_labels=before.pod_labels)
+        max_series = querier.max_series(form, window)
+        shards = querier.pod_shards(sorted(of), max_series, pod_labels=before.pod_labels)
     else:
-        of, shards = None, querier.all_shards(form, window, at)
+        of, shards = None, querier.all_shards(form, window)
     queries = [
-        _StatisticQuery(querier, shards, form, metric, statistic, window, at)
+        _StatisticQuery(querier, shards, form, metric, statistic, window)
         for metric in querier.source.metrics
         for statistic in STATISTICS[metric.kind]
         if before is None or (metric, statistic) in before.metrics
     ]
     answered = AnsweredMetrics()
-    for query, values in _run(querier, queries):
+    for query, values in _run(queries):
         query.add_to(usage, values)
         answered.add(query.metric, query.statistic, (labels for labels, _ in values if labels.key))
     if of is None:
-        querier.remember(window, at, answered)
+        querier.remember(window, answered)
     if form.is_recorded:
         # The last recorded value may be five minutes old.
-        for query, (series, numbers) in _latest_peaks(querier, window, at):
+        for query, (series, numbers) in _latest_peaks(querier):
             query.add_to(usage, _only(of, zip(series, numbers, strict=True)))
-    coverage = coverage_by_use(querier, form, shards, window=window, at=at, of=of)
-    for labels, _ in _only(of, ((labels, 0.0) for labels in _disagreeing(querier, window, at))):
+    coverage = coverage_by_use(querier, form, shards, window, of)
+    for labels, _ in _only(of, ((labels, 0.0) for labels in _disagreeing(querier, window))):
         _entry(usage, labels).add_invalid(DISAGREEMENT)
-    _add_counters(usage, query_counters(querier, window, at), window)
+    _add_counters(usage, querier, window)
     return _by_pod(usage, coverage)
 
 
-def recent_peaks(querier: SourceQuerier, at: datetime.datetime) -> Usages:
+def recent_peaks(querier: SourceQuerier) -> Usages:
     """The peaks of the last minutes."""
     usage: UsageByDevice = {}
-    for query, (series, numbers) in _latest_peaks(querier, 2 * RULE_INTERVAL, at):
+    for query, (series, numbers) in _latest_peaks(querier):
         query.add_to(usage, zip(series, numbers, strict=True))
     return _by_pod(usage, {})
 
 
-def peak_activity(
-    querier: SourceQuerier, window: datetime.timedelta, at: datetime.datetime, *, with_coverage: bool
-) -> Usages:
+def peak_activity(querier: SourceQuerier, window: datetime.timedelta, *, with_coverage: bool) -> Usages:
     """Only the peak activity with what the counters say of it and, if wanted, its coverage."""
     usage: UsageByDevice = {}
-    shards = querier.all_shards(RAW, window, at)
-    for query, values in _peaks(querier, shards, window, at, kinds=(MetricKind.ACTIVITY,)):
+    for query, values in _peaks(querier, window, (MetricKind.ACTIVITY,)):
         query.add_to(usage, values)
-    _add_counters(usage, query_counters(querier, window, at), window)
+    _add_counters(usage, querier, window)
     if not with_coverage:
         return _by_pod(usage, {})
-    shards = querier.all_shards(RAW, window, at)
-    return _by_pod(usage, coverage_by_use(querier, RAW, shards, window=window, at=at, of=None))
+    return _by_pod(usage, coverage_by_use(querier, RAW, querier.all_shards(RAW, window), window))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -140,20 +126,18 @@ class _StatisticQuery:
     metric: Metric
     statistic: Statistic
     window: datetime.timedelta
-    at: datetime.datetime
 
     def run(self) -> list[tuple[SeriesLabels, float]]:
         """The values in the metric's unit, also of series that name no pod."""
 
         def build(matchers: Sequence[str]) -> str:
-            every = (*self.querier.pod_matchers, *matchers)
-            query = self.form.statistic(self.metric, self.statistic, every, self.window)
+            query = self.form.statistic(self.metric, self.statistic, matchers, self.window)
             largest = promql.by("max", self.querier.source.labels.described, query)
             # A mean that no field takes serves only to find NaN.
             is_check = self.statistic is Statistic.MEAN and not self._field
             return promql.only_nan(largest) if is_check else largest
 
-        return list(self.querier.uses(self.shards, build, self.at))
+        return list(self.querier.uses(self.shards, build))
 
     @property
     def _field(self) -> str:
@@ -179,10 +163,12 @@ class _StatisticQuery:
 
 
 def _run(
-    querier: SourceQuerier, queries: Sequence[_StatisticQuery]
+    queries: Sequence[_StatisticQuery],
 ) -> Iterator[tuple[_StatisticQuery, list[tuple[SeriesLabels, float]]]]:
     """The queries with their values; the next ones run while one is consumed."""
-    results = querier.prometheus.run_in_order([query.run for query in queries])
+    if not queries:
+        return iter(())
+    results = queries[0].querier.prometheus.run_in_order([query.run for query in queries])
     return zip(queries, results, strict=True)
 
 
@@ -210,33 +196,19 @@ def _entry(usage: UsageByDevice, labels: SeriesLabels) -> UsageAccumulator:
 
 
 def _peaks(
-    querier: SourceQuerier,
-    shards: QueryShards,
-    window: datetime.timedelta,
-    at: datetime.datetime,
-    *,
-    kinds: tuple[MetricKind, ...] = tuple(MetricKind),
+    querier: SourceQuerier, window: datetime.timedelta, kinds: Iterable[MetricKind] = MetricKind
 ) -> Iterator[tuple[_StatisticQuery, list[tuple[SeriesLabels, float]]]]:
-    queries = [
-        _StatisticQuery(querier, shards, RAW, metric, Statistic.PEAK, window, at)
-        for kind in kinds
-        for metric in querier.source.of(kind)
-    ]
-    return _run(querier, queries)
+    shards = querier.all_shards(RAW, window)
+    metrics = [metric for kind in kinds for metric in querier.source.of(kind)]
+    return _run([_StatisticQuery(querier, shards, RAW, one, Statistic.PEAK, window) for one in metrics])
 
 
-def _latest_peaks(
-    querier: SourceQuerier, window: datetime.timedelta, at: datetime.datetime
-) -> list[tuple[_StatisticQuery, CompactValues]]:
+def _latest_peaks(querier: SourceQuerier) -> list[tuple[_StatisticQuery, CompactValues]]:
     """Peaks of the last minutes, queried once for all windows."""
-
-    def make() -> list[tuple[_StatisticQuery, CompactValues]]:
-        plan, latest = querier.shard_plan(window, at), 2 * RULE_INTERVAL
-        size = querier.max_series(querier.samples_per_series(RAW, latest, at))
-        peaks = _peaks(querier, [(plan, plan.shards(size))], latest, at)
-        return [(query, _compact(values)) for query, values in peaks]
-
-    return querier.memo.get(at, "latest peaks", make)
+    return querier.once(
+        "latest peaks",
+        lambda: [(query, _compact(values)) for query, values in _peaks(querier, 2 * RULE_INTERVAL)],
+    )
 
 
 def _compact(values: LabelledValues) -> CompactValues:
@@ -247,54 +219,40 @@ def _compact(values: LabelledValues) -> CompactValues:
     return found
 
 
-def _disagreeing(
-    querier: SourceQuerier, window: datetime.timedelta, at: datetime.datetime
-) -> list[SeriesLabels]:
+def _disagreeing(querier: SourceQuerier, window: datetime.timedelta) -> list[SeriesLabels]:
     """The uses for which two sources disagree; queried once for all windows."""
     span = min(window, COMPARED)
-    return querier.memo.get(
-        at, ("disagreeing", span), lambda: list(_query_disagreeing(querier, window, span, at))
-    )
+    return querier.once(("disagreeing", span), lambda: list(_query_disagreeing(querier, span)))
 
 
-def _query_disagreeing(
-    querier: SourceQuerier, window: datetime.timedelta, span: datetime.timedelta, at: datetime.datetime
-) -> Iterator[SeriesLabels]:
+def _query_disagreeing(querier: SourceQuerier, span: datetime.timedelta) -> Iterator[SeriesLabels]:
     """The uses for which two sources of the same quantity have different means.
 
     Only of the last hour: before that, another exporter may have been in place.
     """
-    plan = querier.shard_plan(window, at)
-    size = querier.max_series(querier.samples_per_series(RAW, span, at))
-    shards = [(plan, plan.shards(size))]
-    answered = querier.answered(span, at)
+    shards = querier.all_shards(RAW, span)
+    use = querier.source.labels.use
     alike: dict[str, list[Metric]] = {}
-    for metric in (answered or querier.source).of(MetricKind.ACTIVITY):
+    for metric in (querier.answered(span) or querier.source).of(MetricKind.ACTIVITY):
         alike.setdefault(metric.alike, []).append(metric)
     for metrics in alike.values():
-        if len(metrics) == 1 and not _has_copies(querier, shards, metrics[0], span, at):
+        if len(metrics) == 1 and not _has_copies(querier, shards, metrics[0], span):
             continue
 
         def build(matchers: Sequence[str], metrics: list[Metric] = metrics) -> str:
-            every = (*querier.pod_matchers, *matchers)
             means = " or ".join(
-                f"{RAW.statistic(metric, Statistic.MEAN, every, span)} * {metric.scale!r}"
+                f"{RAW.statistic(metric, Statistic.MEAN, matchers, span)} * {metric.scale!r}"
                 for metric in metrics
             )
-            use = querier.source.labels.use
             return f"{promql.by('max', use, means)} - {promql.by('min', use, means)} > {MAX_DIFFERENCE}"
 
-        for labels, _ in querier.uses(shards, build, at):
+        for labels, _ in querier.uses(shards, build):
             if labels.key is not None:
                 yield labels
 
 
 def _has_copies(
-    querier: SourceQuerier,
-    shards: QueryShards,
-    metric: Metric,
-    span: datetime.timedelta,
-    at: datetime.datetime,
+    querier: SourceQuerier, shards: QueryShards, metric: Metric, span: datetime.timedelta
 ) -> bool:
     """Whether several sources have the metric for any use: only then can it disagree with itself."""
 
@@ -303,16 +261,15 @@ def _has_copies(
         present = promql.over("last_over_time", selected, span)
         return f"count({promql.by('count', querier.source.labels.use, present)} > 1)"
 
-    return any(sample for plan, some in shards for sample in querier.samples(plan, some, build, at))
+    return any(sample for plan, some in shards for sample in querier.samples(plan, some, build))
 
 
-def _add_counters(usage: UsageByDevice, counters: Counters, window: datetime.timedelta) -> None:
+def _add_counters(usage: UsageByDevice, querier: SourceQuerier, window: datetime.timedelta) -> None:
     """Add busy seconds: on a shared device the pod's own if they are known, else the device's."""
+    counters = query_counters(querier, window)
     if not counters.devices:
         return
-    pods_on: dict[tuple[str, str], int] = {}
-    for key in usage:
-        pods_on[key[2:]] = pods_on.get(key[2:], 0) + 1
+    pods_on = collections.Counter(key[2:] for key in usage)
     for key, entry in usage.items():
         own_s = counters.pod_busy_s(key)
         is_shared = pods_on[key[2:]] > 1

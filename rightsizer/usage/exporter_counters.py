@@ -6,14 +6,14 @@ device had no unattributed work that could be the pod's (docs/attribution.md).
 
 import dataclasses
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Sample
-from rightsizer.prometheus.sharding import Shard, ShardPlan
-from rightsizer.usage.querier import Build, SourceQuerier
+from rightsizer.prometheus.sharding import Shard
+from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import RAW
-from rightsizer.usage.series_labels import JOB, DeviceKey, UseKey
+from rightsizer.usage.source_metrics import CLUSTER, JOB, DeviceKey, UseKey
 
 POD_BUSY = "gpu_pod_busy_seconds_total"
 DEVICE_BUSY = "gpu_busy_seconds_total"
@@ -86,57 +86,52 @@ class Counters:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _CounterQuery:
-    """Queries counters of pods, or of devices, over one window."""
+    """Queries counters of pods, or of devices, over one window that ends at `at`."""
 
     querier: SourceQuerier
-    plan: ShardPlan
-    shards: list[Shard]
     window: datetime.timedelta
     at: datetime.datetime
-    matchers: tuple[str, ...]
-    labels: tuple[str, ...]
+    shards: list[Shard]
+    of_devices: bool
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of a pod's use of a device, or of a device."""
+        labels = self.querier.source.labels
+        return (CLUSTER, *labels.device_key) if self.of_devices else labels.use
 
     def increase(self, metric: str) -> Iterator[Sample]:
         """The increase, summed over containers and reasons; of copies the highest."""
-
-        def build(matchers: Sequence[str]) -> str:
-            increase = promql.over("increase", self._selector(metric, matchers), self.window)
-            inner = promql.by("max", (*self.labels, *CONTAINER, REASON), increase)
-            return promql.by("sum", self.labels, inner)
-
-        return self._samples(build)
+        by = (*self.labels, *CONTAINER, REASON)
+        return self._samples("increase", metric, by, lambda inner: promql.by("sum", self.labels, inner))
 
     def over(self, function: str, metric: str, *labels: str) -> Iterator[Sample]:
         """A function of the samples; of copies the highest."""
+        return self._samples(function, metric, (*self.labels, *labels), lambda inner: inner)
+
+    def _samples(
+        self, function: str, metric: str, by: Sequence[str], outer: Callable[[str], str]
+    ) -> Iterator[Sample]:
+        base = self.querier.matchers if self.of_devices else self.querier.pod_matchers
+        reasons = (NOT_A_PODS,) if metric == UNATTRIBUTED else ()
 
         def build(matchers: Sequence[str]) -> str:
-            inner = promql.over(function, self._selector(metric, matchers), self.window)
-            return promql.by("max", (*self.labels, *labels), inner)
+            selected = promql.selector(metric, (*base, *reasons, *matchers))
+            return outer(promql.by("max", by, promql.over(function, selected, self.window)))
 
-        return self._samples(build)
-
-    def _samples(self, build: Build) -> Iterator[Sample]:
-        return self.querier.samples(self.plan, self.shards, build, self.at)
-
-    def _selector(self, metric: str, matchers: Sequence[str]) -> str:
-        reasons = (NOT_A_PODS,) if metric == UNATTRIBUTED else ()
-        return promql.selector(metric, (*self.matchers, *reasons, *matchers))
+        plan = self.querier.shard_plan(self.window, of_devices=self.of_devices)
+        return self.querier.samples(plan, self.shards, build, self.at)
 
 
-def query_counters(querier: SourceQuerier, window: datetime.timedelta, at: datetime.datetime) -> Counters:
+def query_counters(querier: SourceQuerier, window: datetime.timedelta) -> Counters:
     """All counters over the window; none if the source has none."""
     counters = Counters()
     if not querier.source.has_counters:
         return counters
-    labels = querier.source.labels
-    max_series = querier.max_series(querier.samples_per_series(RAW, window, at))
-    plan = querier.shard_plan(window, at)
-    shards, matchers = plan.shards(max_series), querier.pod_matchers
-    _add_pods(counters, _CounterQuery(querier, plan, shards, window, at, matchers, labels.use))
-    plan = querier.shard_plan(window, at, of_devices=True)
-    shards, matchers = plan.shards(max_series), querier.matchers
-    device = ("cluster", *labels.device_key)
-    _add_devices(counters, _CounterQuery(querier, plan, shards, window, at, matchers, device))
+    max_series = querier.max_series(RAW, window)
+    for add, of_devices in ((_add_pods, False), (_add_devices, True)):
+        shards = querier.shard_plan(window, of_devices=of_devices).shards(max_series)
+        add(counters, _CounterQuery(querier, window, querier.at, shards, of_devices))
     return counters
 
 
@@ -172,10 +167,9 @@ def _set_complete(counters: Counters, query: _CounterQuery) -> None:
     """Set which devices have counters over the whole window."""
     device_of = query.querier.source.labels.device_of
     at = query.at - query.window * (1 - EARLY)
+    first = dataclasses.replace(query, window=query.window * EARLY, at=at)
     early: dict[DeviceKey, float] = {}
-    for sample in dataclasses.replace(query, window=query.window * EARLY, at=at).over(
-        "count_over_time", DEVICE_BUSY
-    ):
+    for sample in first.over("count_over_time", DEVICE_BUSY):
         device = device_of(sample.labels)
         early[device] = max(early.get(device, 0.0), sample.value)
     counts = [
@@ -186,8 +180,7 @@ def _set_complete(counters: Counters, query: _CounterQuery) -> None:
     for _, job, count in counts:
         densest[job] = max(densest.get(job, 0.0), count)
     for device, job, count in counts:
-        increase = counters.devices.get(device)
-        if increase is not None:
+        if (increase := counters.devices.get(device)) is not None:
             increase.samples = max(increase.samples, count)
             is_early = early.get(device, 0.0) + 1 >= MIN_EARLY_SHARE * EARLY * count
             increase.is_complete |= is_early and count >= COMPLETE * densest[job]

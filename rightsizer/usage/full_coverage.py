@@ -12,9 +12,8 @@ from typing import NamedTuple
 from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
 from rightsizer.usage.querier import QueryShards, SourceQuerier
-from rightsizer.usage.recording_rules import COUNT, RULE_INTERVAL, recorded_selector
-from rightsizer.usage.series_labels import JOB, SeriesLabels, UseKey
-from rightsizer.usage.source_metrics import Metric, MetricKind
+from rightsizer.usage.recording_rules import COUNT, RECORDED, RULE_INTERVAL, recorded_selector
+from rightsizer.usage.source_metrics import JOB, Metric, MetricKind, SeriesLabels, UseKey
 
 STEADY = 0.9
 """A count of at least this share of the expected one is no gap."""
@@ -88,12 +87,12 @@ UNKNOWN_CAPACITY = SlotCapacity({}, 0)
 
 
 def coverage_by_job(
-    querier: SourceQuerier, shards: QueryShards, *, window: datetime.timedelta, at: datetime.datetime
+    querier: SourceQuerier, shards: QueryShards, window: datetime.timedelta
 ) -> dict[str, JobCoverage]:
     """Recorded samples of everybody's activity; the window is a multiple of the rule interval."""
     found: dict[str, JobCoverage] = {}
     for metric in querier.source.of(MetricKind.ACTIVITY):
-        for job, coverage in _CountQuery(querier, shards, metric, window, at).by_job().items():
+        for job, coverage in _CountQuery(querier, shards, metric, window).by_job().items():
             found[job] = coverage.merged(found[job]) if job in found else coverage
     return found
 
@@ -112,7 +111,6 @@ class _CountQuery:
     shards: QueryShards
     metric: Metric
     window: datetime.timedelta
-    at: datetime.datetime
 
     def by_job(self) -> dict[str, JobCoverage]:
         """The samples of one metric."""
@@ -137,44 +135,42 @@ class _CountQuery:
         """Rule intervals with samples of the job's densest series, and its highest count."""
         densest = coverage.densest()
         assert densest is not None  # noqa: S101 - it has samples, and there are no suspects yet
-        max_series = self.querier.max_series(self.window / RULE_INTERVAL)
-        shards = self.querier.pod_shards([densest[:2]], self.at, max_series)
+        shards = self.querier.pod_shards([densest[:2]], self.querier.max_series(RECORDED, self.window))
         only = (promql.equals(JOB, job),)
         intervals, max_count = (
             max(
                 value
-                for labels, value in self._run("max", function, only=only, shards=shards)
+                for labels, value in self._run("max", function, only, shards=shards)
                 if labels.key == densest
             )
             for function in ("count_over_time", "max_over_time")
         )
         return round(intervals), max_count
 
-    def _suspects(self, intervals: int, max_count: float, jobs: Sequence[str]) -> Iterable[SeriesLabels]:
+    def _suspects(self, intervals: int, max_count: float, jobs: Sequence[str]) -> Iterator[SeriesLabels]:
         only = (promql.one_of(JOB, jobs),) if jobs else ()
         limits = (("count_over_time", float(intervals)), ("min_over_time", STEADY * max_count))
         for function, limit in limits:
             # A use may have copies; none of them may have a gap.
-            for labels, _ in self._run("min", function, below=limit, only=only):
+            for labels, _ in self._run("min", function, only, limit=f" < {limit!r}"):
                 yield labels
 
     def _run(
         self,
         aggregation: str,
         function: str,
-        *,
-        below: float | None = None,
         only: Sequence[str] = (),
-        shards: QueryShards | None = None,
+        *,
+        limit: str = "",
+        shards: QueryShards = (),
     ) -> Iterator[tuple[SeriesLabels, float]]:
         by = self.querier.source.labels.described
-        limit = "" if below is None else f" < {below!r}"
 
         def build(matchers: Sequence[str]) -> str:
-            counts = recorded_selector(self.metric, COUNT, (*self.querier.pod_matchers, *only, *matchers))
+            counts = recorded_selector(self.metric, COUNT, (*only, *matchers))
             return promql.by(aggregation, by, promql.over(function, counts, self.window) + limit)
 
-        return self.querier.uses(self.shards if shards is None else shards, build, self.at)
+        return self.querier.uses(shards or self.shards, build)
 
 
 def pods_of(keys: Iterable[UseKey]) -> set[PodKey]:

@@ -13,10 +13,17 @@ import msgspec
 from rightsizer.model import NodeCoverage, PodKey
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, QueryRange
-from rightsizer.usage.querier import SourceQuerier, require_one_cluster_name
+from rightsizer.usage.querier import SourceQuerier, require_one_cluster
 from rightsizer.usage.recording_rules import RAW
-from rightsizer.usage.series_labels import CLUSTER, JOB, DeviceKey, LabelNames, decode_labels
-from rightsizer.usage.source_metrics import Metric, MetricKind
+from rightsizer.usage.source_metrics import (
+    CLUSTER,
+    JOB,
+    DeviceKey,
+    LabelNames,
+    Metric,
+    MetricKind,
+    decode_labels,
+)
 
 RECENT = datetime.timedelta(minutes=10)
 STEPS = 40
@@ -41,32 +48,31 @@ class _DeviceOnNodes:
     coverage: float = 0.0
 
 
-def node_coverage(querier: SourceQuerier, at: datetime.datetime) -> dict[str, NodeCoverage]:
+def node_coverage(querier: SourceQuerier) -> dict[str, NodeCoverage]:
     """Coverage by each name that the series have for a node: Hostname and node may differ.
 
     A GPU with MIG instances is not counted beside them. Only pods that hold GPUs own a device, if these are known: the
     series of a free GPU may name the exporter's pod.
     """
     labels = querier.source.labels
-    by = ("cluster", *labels.device_key, *labels.node, *labels.owner[1:], JOB)
-    plan = querier.shard_plan(RECENT, at, of_devices=True)
+    by = (CLUSTER, *labels.device_key, *labels.node, *labels.owner[1:], JOB)
+    plan = querier.shard_plan(RECENT, of_devices=True)
     # No limit on the response: counting the series of each node costs more than a large response.
-    shards = plan.shards(querier.max_series(querier.samples_per_series(RAW, RECENT, at), limit=math.inf))
+    shards = plan.shards(querier.max_series(RAW, RECENT, limit=math.inf))
     samples: list[tuple[_DeviceSeries, float]] = []
     memory = querier.source.of(MetricKind.MEMORY)
     cache = ParseCache(functools.partial(_parse, labels))
     for metric in querier.markers():
-        if metric in memory or (
-            querier.exists(metric, at) and _has_more_devices(querier, metric, memory, at)
-        ):
+        if metric not in memory and not _has_more_devices(querier, metric, memory):
+            continue
 
-            def query(matchers: Sequence[str], metric: Metric = metric) -> list[tuple[_DeviceSeries, float]]:
-                counted = RAW.count(metric, (*querier.matchers, *matchers), RECENT)
-                return querier.prometheus.query_as(promql.by("max", by, counted), at, cache)
+        def query(matchers: Sequence[str], metric: Metric = metric) -> list[tuple[_DeviceSeries, float]]:
+            counted = RAW.count(metric, (*querier.matchers, *matchers), RECENT)
+            return querier.prometheus.query_as(promql.by("max", by, counted), querier.at, cache)
 
-            for result in plan.run(shards, query):
-                require_one_cluster_name({series.cluster for series, _ in result})
-                samples += result
+        for result in plan.run(shards, query):
+            require_one_cluster(series.cluster for series, _ in result)
+            samples += result
     return _by_node(_devices(querier, samples))
 
 
@@ -84,15 +90,14 @@ def _parse(labels: LabelNames, text: msgspec.Raw) -> _DeviceSeries:
     )
 
 
-def _has_more_devices(
-    querier: SourceQuerier, metric: Metric, others: Sequence[Metric], at: datetime.datetime
-) -> bool:
+def _has_more_devices(querier: SourceQuerier, metric: Metric, others: Sequence[Metric]) -> bool:
     """Whether any device has this metric and none of the others."""
     labels = querier.source.labels
-    on = f"on ({', '.join((*labels.use, *labels.node))})"
-    query, other = querier.selected([metric], querier.matchers), querier.selected(others, querier.matchers)
-    without = f" unless {on} ({other})" if others else ""
-    return bool(querier.prometheus.query(f"count({query}{without})", at))
+    query, other = (querier.selected(each, querier.matchers) for each in ([metric], others))
+    if not querier.count(query, querier.at):
+        return False
+    without = f" unless on ({', '.join((*labels.use, *labels.node))}) ({other})" if others else ""
+    return bool(querier.prometheus.query(f"count({query}{without})", querier.at))
 
 
 def _devices(
@@ -127,22 +132,20 @@ def _by_node(devices: Mapping[DeviceKey, _DeviceOnNodes]) -> dict[str, NodeCover
     return dict(sorted(found.items()))
 
 
-def first_sample(
-    querier: SourceQuerier, span: datetime.timedelta, at: datetime.datetime
-) -> datetime.datetime | None:
+def first_sample(querier: SourceQuerier, span: datetime.timedelta) -> datetime.datetime | None:
     """When the GPU series begin, to about a thousandth of the span; None if they are older than the span.
 
     A gap in them, however long, is not the beginning.
     """
     step = span / STEPS
-    start = at - span
+    start = querier.at - span
     for metric in querier.markers():
         if querier.prometheus.query(f"count({querier.selected([metric], querier.matchers)})", start):
             return None
     query = f"count({querier.selected(querier.markers(), querier.matchers)})"
-    series = querier.prometheus.query_range(query, QueryRange(start, at, step.total_seconds()))
+    series = querier.prometheus.query_range(query, QueryRange(start, querier.at, step.total_seconds()))
     instants = [instant for one in series for instant in one.points]
-    first = datetime.datetime.fromtimestamp(min(instants), tz=datetime.UTC) if instants else at
+    first = datetime.datetime.fromtimestamp(min(instants), tz=datetime.UTC) if instants else querier.at
     if first - start < step / 2:
         return None
     before = first - step

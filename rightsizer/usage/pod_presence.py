@@ -1,32 +1,145 @@
-"""Pods that had samples in some periods, and workloads whose pods miss no minute's samples there.
+"""Pods of a workload by name, also those that are gone, and whether they miss any minute's samples in some periods.
 
-A pod with nearly as many samples as the densest pod cannot lack a minute's if that one lacks none. This takes one
-number for each pod and period, instead of two for each minute.
+A name is a prefix and a suffix that the controller adds. A pod with nearly as many samples as the densest pod cannot
+lack a minute's if that one lacks none. This takes one number for each pod and period, instead of two for each minute.
 """
 
 import dataclasses
 import datetime
 import functools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, QueryRange
-from rightsizer.prometheus.sharding import SeriesGroup, Shard
-from rightsizer.usage.pod_name_patterns import NamePrefix, PodSelection, batches, pods_by_prefix
+from rightsizer.prometheus.sharding import Shard
 from rightsizer.usage.querier import SourceQuerier
-from rightsizer.usage.recording_rules import (
-    COUNT,
-    RAW,
-    RULE_INTERVAL,
-    raw_selector,
-    recorded_selector,
-)
-from rightsizer.usage.series_labels import CLUSTER, decode_labels, decode_points
-from rightsizer.usage.source_metrics import Metric, MetricKind
+from rightsizer.usage.recording_rules import COUNT, RAW, RULE_INTERVAL, raw_selector, recorded_selector
+from rightsizer.usage.source_metrics import CLUSTER, Metric, MetricKind, decode_labels, decode_points
+
+# k8s.io/apimachinery/pkg/util/rand: the characters of generated names.
+_RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
+HASHED = f"{_RANDOM}{{1,10}}-{_RANDOM}{{5}}"
+"""Of a Deployment's pod: the hash of the pod template, and five characters."""
+RANDOM = f"{_RANDOM}{{5}}"
+"""Of a ReplicaSet's pod."""
+ORDINAL = "[0-9]+"
+"""Of a StatefulSet's pod."""
+GROUPED = "([0-9]+)(?:-[0-9]+)?"
+"""Of a LeaderWorkerSet's pod: all pods of one number are one replica."""
+
+SUFFIXES = {"StatefulSet": (ORDINAL,), "LeaderWorkerSet": (GROUPED,), "ReplicaSet": (RANDOM,)}
+"""By kind."""
+OTHER_SUFFIXES = (HASHED, ORDINAL, RANDOM)
+"""Of other kinds, whose pods belong to Deployments or StatefulSets."""
+
+NamePrefix = tuple[str, str]
+"""Namespace, and the part of a pod's name before the suffix."""
+
+_MAX_QUERY_TEXT = promql.MAX_TEXT * 3 // 2
+"""Characters of all names in one query; with more matchers, each has fewer names."""
+
+PodsByPrefix = dict[NamePrefix, dict[str, str]]
+"""The names of the pods of each prefix, with the replica of each."""
+
+PREFIX_LABEL, _REPLICA_LABEL = "stem", "replica"
+
+
+def pods_by_prefix(
+    pods: Iterable[PodKey], prefixes: Mapping[str, Collection[NamePrefix]]
+) -> dict[str, PodsByPrefix]:
+    """The pods with these prefixes, which are given by suffix; by suffix, too."""
+    suffixes = {suffix: re.compile(suffix) for suffix in prefixes}
+    found: dict[str, PodsByPrefix] = {suffix: {} for suffix in prefixes}
+    for namespace, name in pods:
+        for parts in (1, 2):
+            prefix = namespace, name.rsplit("-", parts)[0]
+            for suffix, wanted in prefixes.items():
+                begin = len(prefix[1]) + 1
+                if prefix in wanted and (match := suffixes[suffix].fullmatch(name, begin)):
+                    found[suffix].setdefault(prefix, {})[name] = match[match.lastindex or 0]
+    return found
+
+
+def batches(pods: PodsByPrefix, matchers: int) -> Iterator[PodsByPrefix]:
+    """The prefixes in order, as many at a time as their pods' names fit into this many matchers; none is split."""
+    longest = _MAX_QUERY_TEXT // max(matchers, 2)
+    batch: PodsByPrefix = {}
+    size = length = 0
+    for prefix in sorted(pods):
+        text = sum(map(len, pods[prefix])) + len(prefix[0]) + len(prefix[1])
+        is_full = size + len(pods[prefix]) > promql.MOST_NAMES or length + text > longest
+        if batch and is_full:
+            yield batch
+            batch, size, length = {}, 0, 0
+        batch[prefix] = pods[prefix]
+        size, length = size + len(pods[prefix]), length + text
+    if batch:
+        yield batch
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodSelection:
+    """Pods of some prefixes, by one label that names pods, and the metrics that have series of them."""
+
+    label: str
+    namespace_label: str
+    absent: tuple[str, ...]
+    pods: PodsByPrefix
+    suffix: str
+    metrics: tuple[Metric, ...]
+
+    def shards(self) -> list[Shard]:
+        """Their namespaces, in one shard."""
+        names = sorted({namespace for namespace, _ in self.pods})
+        return [Shard.of(self.namespace_label, names, 1, self.absent)]
+
+    def one_pod(self, pod: PodKey) -> "PodSelection":
+        """One pod alone."""
+        namespace, name = pod
+        prefix = next(each for each, names in self.pods.items() if each[0] == namespace and name in names)
+        return dataclasses.replace(self, pods={prefix: {name: self.pods[prefix][name]}})
+
+    def only(self, prefixes: Collection[NamePrefix]) -> "PodSelection":
+        """The pods of some of the prefixes."""
+        pods = {prefix: pods for prefix, pods in self.pods.items() if prefix in prefixes}
+        return dataclasses.replace(self, pods=pods)
+
+    def split(self, times: int) -> "Iterator[PodSelection]":
+        """The same in parts whose names fit into a query this many times for each metric."""
+        for batch in batches(self.pods, times * len(self.metrics)):
+            yield dataclasses.replace(self, pods=batch)
+
+    @property
+    def pod_labels(self) -> tuple[str, ...]:
+        """Labels of the pod."""
+        return CLUSTER, self.namespace_label, self.label
+
+    @property
+    def matcher(self) -> str:
+        """A matcher for the pods."""
+        return promql.one_of(self.label, sorted({name for pods in self.pods.values() for name in pods}))
+
+    def replicas(self, expression: str) -> str:
+        """PromQL: how many replicas of each prefix have a value."""
+        is_grouped = self.suffix.startswith("(")
+        # Other suffixes have a fixed number of parts, so the pattern need not list the prefixes.
+        names = sorted({name for _, name in self.pods}) if is_grouped else ()
+        prefix = "|".join(map(promql.escaped, names)) or ".+"
+        pattern = promql.quoted(f"({prefix})-{self.suffix if is_grouped else f'({self.suffix})'}")
+        keys = (CLUSTER, self.namespace_label, PREFIX_LABEL)
+        # By pod first: label_replace then runs on fewer series.
+        pods = promql.by("max", self.pod_labels, expression)
+        named = f'label_replace({pods}, "{PREFIX_LABEL}", "$1", "{self.label}", {pattern})'
+        if is_grouped:  # several pods are one replica
+            named = f'label_replace({named}, "{_REPLICA_LABEL}", "$2", "{self.label}", {pattern})'
+            named = promql.by("max", (*keys, _REPLICA_LABEL), named)
+        return promql.by("count", keys, named)
+
 
 MINUTE = datetime.timedelta(minutes=1)
 DAY = datetime.timedelta(days=1)
@@ -70,16 +183,19 @@ class DailyPeriods:
 
     Attributes:
         at: No query looks at later samples.
+        reach: A sample so long before the end of a minute counts for that minute.
     """
 
     periods: tuple[Period, ...]
     at: datetime.datetime
+    reach: datetime.timedelta
 
-    def length(self, reach: datetime.timedelta) -> datetime.timedelta:
+    @property
+    def reaches(self) -> int:
         """The length of a period with `around`, rounded up to whole reaches."""
         first = self.periods[0]
-        length = first.minutes * MINUTE + first.around + (self.end(0) - first.end) + reach
-        return -(-length // reach) * reach
+        length = first.minutes * MINUTE + first.around + (self.end(0) - first.end) + self.reach
+        return -(-length // self.reach)
 
     @property
     def steps(self) -> QueryRange:
@@ -109,21 +225,20 @@ class PeriodPresence:
 
 
 def pods_with_samples(
-    querier: SourceQuerier,
-    prefixes: Mapping[str, Collection[NamePrefix]],
-    rounds: Sequence[DailyPeriods],
-    reach: datetime.timedelta,
+    querier: SourceQuerier, prefixes: Mapping[str, Collection[NamePrefix]], rounds: Sequence[DailyPeriods]
 ) -> list[PodSelection]:
     """The pods of these prefixes (given by suffix) that have samples in or around the periods."""
     namespaces = sorted({namespace for each in prefixes.values() for namespace, _ in each})
     selections = []
     for label, namespace_label, absent in querier.source.labels.pod_labels():
         empty = PodSelection(label, namespace_label, absent, {}, "", ())
+        shards = [
+            Shard.of(namespace_label, batch, 1, absent)
+            for batch in promql.batches(namespaces, promql.MAX_TEXT // 2)
+        ]
         found = {
             metric: {
-                pod
-                for periods in rounds
-                for pod in _pods_of_metric(querier, metric, empty, namespaces, periods, reach)
+                pod for periods in rounds for pod in _pods_of_metric(querier, metric, empty, shards, periods)
             }
             for metric in querier.source.of(MetricKind.ACTIVITY)
         }
@@ -141,16 +256,14 @@ def _pods_of_metric(
     querier: SourceQuerier,
     metric: Metric,
     selection: PodSelection,
-    namespaces: Sequence[str],
+    shards: Sequence[Shard],
     periods: DailyPeriods,
-    reach: datetime.timedelta,
 ) -> Iterator[PodKey]:
     """The pods in these namespaces that have series of a metric."""
-    length = periods.length(reach)
+    length = periods.reaches * periods.reach
     # The last recorded value may be five minutes old.
     is_past = periods.steps.end + RULE_INTERVAL <= periods.at
-    span = periods.at - periods.steps.start + length
-    form = querier.query_form(span, periods.at) if is_past else RAW
+    form = querier.query_form(periods.at - periods.steps.start + length) if is_past else RAW
 
     def build(matchers: Sequence[str]) -> str:
         every = (*querier.pod_matchers, *matchers)
@@ -159,23 +272,14 @@ def _pods_of_metric(
         present = promql.over("present_over_time", selected, length + RULE_INTERVAL)
         return promql.by("max", selection.pod_labels, present)
 
-    shards = [
-        Shard(tuple(SeriesGroup(selection.namespace_label, name, 1, selection.absent) for name in batch))
-        for batch in promql.batches(namespaces, promql.MAX_TEXT // 2)
-    ]
-    plan = querier.shard_plan(MINUTE, periods.at)
-    caches = _pod_cache(querier, selection, periods.at), ParseCache(_no_points)
-    yield from (pod for pod, _ in querier.range_series(plan, shards, build, periods.steps, caches))
+    caches = _pod_cache(querier, selection), ParseCache(_no_points)
+    yield from (pod for pod, _ in querier.range_series(list(shards), build, periods.steps, caches))
 
 
-def _pod_cache(
-    querier: SourceQuerier, selection: PodSelection, at: datetime.datetime
-) -> ParseCache[ClusterPod]:
+def _pod_cache(querier: SourceQuerier, selection: PodSelection) -> ParseCache[ClusterPod]:
     """Pods of series by one label; the same for all queries."""
-    parse = functools.partial(_parse_pod, selection.namespace_label, selection.label)
-    return querier.memo.get(
-        at, ("pods", selection.namespace_label, selection.label), lambda: ParseCache(parse)
-    )
+    names = selection.namespace_label, selection.label
+    return querier.once(("pods", *names), lambda: ParseCache(functools.partial(_parse_pod, *names)))
 
 
 def _parse_pod(namespace_label: str, label: str, text: msgspec.Raw) -> ClusterPod:
@@ -188,13 +292,10 @@ def _no_points(_: msgspec.Raw) -> None:
 
 
 def presence_by_period(
-    querier: SourceQuerier,
-    selections: Sequence[PodSelection],
-    periods: DailyPeriods,
-    reach: datetime.timedelta,
+    querier: SourceQuerier, selections: Sequence[PodSelection], periods: DailyPeriods
 ) -> list[PeriodPresence]:
     """The prefixes with samples in each period."""
-    query = _SamplesQuery(querier, periods, reach)
+    query = _SamplesQuery(querier, periods)
     found = [PeriodPresence() for _ in periods.periods]
     incomplete: list[set[NamePrefix]] = [set() for _ in periods.periods]
     counts = [
@@ -226,13 +327,12 @@ def presence_by_period(
 class _SamplesQuery:
     querier: SourceQuerier
     periods: DailyPeriods
-    reach: datetime.timedelta
 
     def counts(self, selection: PodSelection, metric: Metric) -> CountsByPeriod:
         """Samples of each pod in and around each period."""
         found = CountsByPeriod()
         wanted = {(namespace, name) for (namespace, _), names in selection.pods.items() for name in names}
-        length = self.periods.length(self.reach)
+        length = self.periods.reaches * self.periods.reach
         for pod, points in self._query(selection, metric, self.periods.steps, length):
             for number, value in points if pod in wanted else ():
                 found.setdefault(number, {})[pod] = value
@@ -262,10 +362,9 @@ class _SamplesQuery:
         self, selection: PodSelection, metric: Metric, pod: PodKey, number: int
     ) -> tuple[float, int] | None:
         """A pod's highest number of samples in a reach, and the number of reaches; None if one has none."""
-        end = self.periods.end(number)
-        reaches = self.periods.length(self.reach) // self.reach
-        steps = QueryRange(end - (reaches - 1) * self.reach, end, self.reach.total_seconds())
-        tracks = self._query(selection.one_pod(pod), metric, steps, self.reach)
+        end, reach, reaches = self.periods.end(number), self.periods.reach, self.periods.reaches
+        steps = QueryRange(end - (reaches - 1) * reach, end, reach.total_seconds())
+        tracks = self._query(selection.one_pod(pod), metric, steps, reach)
         counts = [value for _, points in tracks for _, value in points]
         return (max(counts), reaches) if len(counts) == reaches else None
 
@@ -277,9 +376,8 @@ class _SamplesQuery:
             counted = promql.over("count_over_time", promql.selector(metric.name, every), length - EDGE)
             return promql.by("min", selection.pod_labels, counted)
 
-        plan = self.querier.shard_plan(MINUTE, self.periods.at)
-        caches = _pod_cache(self.querier, selection, self.periods.at), ParseCache(self._parse_points)
-        return self.querier.range_series(plan, selection.shards(), build, steps, caches)
+        caches = _pod_cache(self.querier, selection), ParseCache(self._parse_points)
+        return self.querier.range_series(selection.shards(), build, steps, caches)
 
     def _parse_points(self, text: msgspec.Raw) -> Points:
         return [(self.periods.number(instant), value) for instant, value in decode_points(text)]

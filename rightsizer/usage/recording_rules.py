@@ -10,8 +10,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rightsizer.prometheus import promql
-from rightsizer.usage.series_labels import JOB, LabelNames
-from rightsizer.usage.source_metrics import DCGM, DCGM_49, STATISTICS, Metric, MetricKind, Statistic
+from rightsizer.usage.source_metrics import (
+    DCGM,
+    DCGM_49,
+    JOB,
+    STATISTICS,
+    LabelNames,
+    Metric,
+    MetricKind,
+    Statistic,
+)
 
 RULE_INTERVAL = datetime.timedelta(minutes=5)
 

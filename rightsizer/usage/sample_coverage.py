@@ -24,8 +24,7 @@ from rightsizer.usage.full_coverage import (
 )
 from rightsizer.usage.querier import QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import RULE_INTERVAL, QueryForm
-from rightsizer.usage.series_labels import JOB, UseKey, decode_points
-from rightsizer.usage.source_metrics import Metric, MetricKind
+from rightsizer.usage.source_metrics import JOB, Metric, MetricKind, UseKey, decode_points
 
 SAMPLES_PER_SLOT = 20
 """With so many samples, one more or less changes the count by 5 % only."""
@@ -108,30 +107,27 @@ def coverage_by_use(
     querier: SourceQuerier,
     form: QueryForm,
     shards: QueryShards,
-    *,
     window: datetime.timedelta,
-    at: datetime.datetime,
-    of: Collection[PodKey] | None,
+    of: Collection[PodKey] | None = None,
 ) -> dict[UseKey, Coverage]:
     """The coverage of everybody's activity, or of these pods', if `can_query_some`.
 
     Jobs are counted separately, since each has its own scrape interval; then the coverage of several jobs is merged.
     """
-    query = _CoverageQuery(querier, form, shards, window, at)
+    query = _CoverageQuery(querier, form, shards, window)
     if of is not None:
         return query.of_pods(of)
     return query.of_suspects() if form.is_recorded else query.of_all(query.densest(shards))
 
 
-def can_query_some(querier: SourceQuerier, form: QueryForm, at: datetime.datetime) -> bool:
+def can_query_some(querier: SourceQuerier, form: QueryForm) -> bool:
     """Whether some pods can be queried alone: it takes a pod without gaps of each job to compare them with."""
-    has_reference = bool(_reference_pods(querier, at))
-    return form.is_recorded and has_reference and not querier.source.has_counters
+    return form.is_recorded and bool(_reference_pods(querier)) and not querier.source.has_counters
 
 
-def _reference_pods(querier: SourceQuerier, at: datetime.datetime) -> set[PodKey]:
+def _reference_pods(querier: SourceQuerier) -> set[PodKey]:
     """A pod without gaps of each job, over the longest window that was queried; or none."""
-    return querier.memo.get(at, "reference pods", set)
+    return querier.once("reference pods", set)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -140,7 +136,6 @@ class _CoverageQuery:
     form: QueryForm
     shards: QueryShards
     window: datetime.timedelta
-    at: datetime.datetime
 
     def of_all(self, densest: Mapping[str, float]) -> dict[UseKey, Coverage]:
         """Slot by slot, for everybody."""
@@ -151,19 +146,19 @@ class _CoverageQuery:
 
     def of_pods(self, pods: Collection[PodKey]) -> dict[UseKey, Coverage]:
         """Slot by slot, for these pods and the reference pods."""
-        shards = self._pod_shards({*pods, *_reference_pods(self.querier, self.at)}, MAX_SLOTS)
+        shards = self._pod_shards({*pods, *_reference_pods(self.querier)}, MAX_SLOTS)
         densest = self.densest(shards)
         return self._by_slot(densest, shards) if densest else {}
 
     def of_suspects(self) -> dict[UseKey, Coverage]:
         """Slot by slot only for the uses that may have gaps; for the others a lower bound of the coverage."""
-        jobs = coverage_by_job(self.querier, self.shards, window=self.window, at=self.at)
+        jobs = coverage_by_job(self.querier, self.shards, self.window)
         densest = {job: coverage.total for job, coverage in jobs.items()}
         gapless = {key for coverage in jobs.values() for key in coverage.gapless}
         suspects = {key for coverage in jobs.values() for key in coverage.suspects} - gapless
         references = [coverage.densest() for coverage in jobs.values()]
         if all(references):
-            _reference_pods(self.querier, self.at).update(pods_of(filter(None, references)))
+            _reference_pods(self.querier).update(pods_of(filter(None, references)))
         uses = sum(len(coverage.totals) for coverage in jobs.values())
         if not gapless or len(suspects) > MAX_SUSPECT_SHARE * uses:
             return self.of_all(densest)
@@ -207,19 +202,17 @@ class _CoverageQuery:
         return self._grid(min(slots, grid.slots))
 
     def _pod_shards(self, pods: Collection[PodKey], slots: int) -> QueryShards:
-        answered = self.querier.answered(self.window, self.at)
+        answered = self.querier.answered(self.window)
         pod_labels = answered.pod_labels if answered else None
-        return self.querier.pod_shards(sorted(pods), self.at, self._max_series(slots), pod_labels=pod_labels)
+        return self.querier.pod_shards(sorted(pods), self._max_series(slots), pod_labels=pod_labels)
 
     def _max_series(self, slots: int) -> float:
-        samples = self.querier.samples_per_series(self.form, self.window, self.at)
-        return min(self.querier.max_series(samples), MAX_POINTS / slots)
+        return min(self.querier.max_series(self.form, self.window), MAX_POINTS / slots)
 
     @property
     def _metrics(self) -> tuple[Metric, ...]:
         """Metrics of activity that have series."""
-        answered = self.querier.answered(self.window, self.at)
-        return (answered or self.querier.source).of(MetricKind.ACTIVITY)
+        return (self.querier.answered(self.window) or self.querier.source).of(MetricKind.ACTIVITY)
 
     def densest(self, shards: QueryShards) -> dict[str, float]:
         """Samples of each job's densest series."""
@@ -227,11 +220,11 @@ class _CoverageQuery:
         for metric in self._metrics:
 
             def build(matchers: Sequence[str], metric: Metric = metric) -> str:
-                counted = self.form.count(metric, (*self.querier.pod_matchers, *matchers), self.window)
-                return promql.by("max", [JOB], counted)
+                every = (*self.querier.pod_matchers, *matchers)
+                return promql.by("max", [JOB], self.form.count(metric, every, self.window))
 
             for plan, some in shards:
-                for sample in self.querier.samples(plan, some, build, self.at):
+                for sample in self.querier.samples(plan, some, build):
                     job = sample.labels.get(JOB, "")
                     densest[job] = max(densest.get(job, 0.0), sample.value)
         return densest
@@ -241,10 +234,10 @@ class _CoverageQuery:
             # Whole rule intervals: each recorded value then belongs to one slot.
             intervals = math.ceil(self.window / RULE_INTERVAL / slots)
             slots = max(1, int(self.window / RULE_INTERVAL) // intervals)
-            return SlotGrid(self.at, intervals * RULE_INTERVAL, slots)
+            return SlotGrid(self.querier.at, intervals * RULE_INTERVAL, slots)
         # Whole seconds: the last step of the range must be at its end, or the newest slot would be empty.
         slot_s = max(1, round(self.window.total_seconds() / slots))
-        return SlotGrid(self.at, datetime.timedelta(seconds=slot_s), slots)
+        return SlotGrid(self.querier.at, datetime.timedelta(seconds=slot_s), slots)
 
     def _counts(self, shards: QueryShards, grid: SlotGrid, only: tuple[str, ...]) -> dict[str, CountsByUse]:
         """Samples of each job in each slot; of several metrics the highest count."""
@@ -253,8 +246,7 @@ class _CoverageQuery:
         for metric in self._metrics:
 
             def build(matchers: Sequence[str], metric: Metric = metric) -> str:
-                every = (*self.querier.pod_matchers, *only, *matchers)
-                return promql.by("max", by, self.form.count(metric, every, grid.slot))
+                return promql.by("max", by, self.form.count(metric, (*only, *matchers), grid.slot))
 
             for labels, row in self.querier.range_uses(shards, build, grid.steps, grid.counts):
                 if labels.key is not None:

@@ -1,21 +1,29 @@
-"""Detects which metric source a Prometheus has, or takes the one of `--signals`."""
+"""Detects which metric source a Prometheus has, or takes the one of `--signals`: by its name, or from a signals file.
+
+A selector in a signals file is a metric's name with matchers, not an expression: functions over a range are applied
+to it.
+"""
 
 import dataclasses
 import datetime
-import functools
 import pathlib
+import re
 from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Literal
 
+import pydantic
+
+from rightsizer import yamlfile
 from rightsizer.config import FIND_OUT, MAX_SAMPLES
-from rightsizer.errors import EvidenceIncomplete, UsageError
+from rightsizer.errors import EvidenceIncomplete, Problem, SignalsError, UsageError
 from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Prometheus
-from rightsizer.usage import custom_source
 from rightsizer.usage.exporter_counters import DEVICE_BUSY, METRICS, POD_BUSY
-from rightsizer.usage.querier import QueryMemo, SourceQuerier, series_count
+from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import raw_selector
-from rightsizer.usage.source_metrics import DCGM, DCGM_49, MetricKind, MetricSource
+from rightsizer.usage.source_metrics import DCGM, DCGM_49, LabelNames, Metric, MetricKind, MetricSource
+from rightsizer.yamlfile import FileKind
 
 DCGM_SOURCES = MetricSource("dcgm, dcgm-4.9", (*DCGM.metrics, *DCGM_49.metrics))
 GPU_EXPORTER_SOURCE = dataclasses.replace(DCGM_SOURCES, name="gpu-exporter", has_counters=True)
@@ -23,6 +31,14 @@ SOURCES = {source.name: source for source in (DCGM, DCGM_49, GPU_EXPORTER_SOURCE
 
 LOOKBACKS = tuple(datetime.timedelta(minutes=minutes) for minutes in (0, 15, 60, 6 * 60, 24 * 60))
 """How long ago to look for metrics: an exporter that has stopped is another finding than no exporter."""
+
+_LABEL = r"[a-zA-Z_][a-zA-Z0-9_]*"
+_TEXT = r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'"
+_MATCHER = rf"\s*{_LABEL}\s*(?:=~|!~|!=|=)\s*(?:{_TEXT})\s*"
+_SELECTOR = re.compile(
+    rf"(?P<metric>[a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{{(?P<matchers>(?:{_MATCHER},)*(?:{_MATCHER})?\s*)\}})?",
+    re.DOTALL,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,34 +76,28 @@ def source_named(text: str) -> MetricSource | None:
     if path.suffix not in {".yaml", ".yml", ".json"} and not path.exists():
         names = ", ".join((FIND_OUT, *SOURCES))
         raise UsageError(f"--signals {text}: is neither one of {names}, nor a file")
-    return custom_source.load(path)
+    return read_signals(path)
 
 
 def detect_source(
     prometheus: Prometheus, settings: SourceSettings, *, at: datetime.datetime, pods: Collection[PodKey] = ()
 ) -> SourceQuerier:
-    """A querier for the source that this Prometheus has.
+    """A querier for the source that this Prometheus has; `pods` hold GPUs, if known.
 
     It queries all names of DCGM's metrics if any exists: an exporter may have changed them within the window.
-
-    Args:
-        prometheus: The server.
-        settings: What is given.
-        at: The instant.
-        pods: Pods that hold GPUs, if known.
 
     Raises:
         EvidenceIncomplete: The server has no source, or not the given one.
     """
     given = settings.source
     source = given or GPU_EXPORTER_SOURCE
-    memo = QueryMemo()
+    querier = SourceQuerier(prometheus, source, at, settings.matchers, settings.max_samples, frozenset(pods))
     for lookback in LOOKBACKS:
-        found = _some_metrics(prometheus, source, settings.matchers, at - lookback, memo=memo, at=at)
+        found = _some_metrics(querier, at - lookback)
         if any(metric.name in found for metric in source.metrics):
             break
     else:
-        raise EvidenceIncomplete(_nothing_found(prometheus, settings, at))
+        raise EvidenceIncomplete(_nothing_found(querier, settings))
     metrics = tuple(metric for metric in source.metrics if metric.name in found)
     has_counters = source.has_counters and {POD_BUSY, DEVICE_BUSY} <= found
     if given is GPU_EXPORTER_SOURCE and not has_counters:
@@ -101,70 +111,62 @@ def detect_source(
         name = GPU_EXPORTER_SOURCE.name
     else:
         name = ", ".join(one.name for one in (DCGM, DCGM_49) if set(one.metrics) & set(metrics))
-    source = dataclasses.replace(source, name=name, has_counters=has_counters)
-    return SourceQuerier(prometheus, source, settings.matchers, settings.max_samples, frozenset(pods), memo)
+    return dataclasses.replace(
+        querier, source=dataclasses.replace(source, name=name, has_counters=has_counters)
+    )
 
 
-def _some_metrics(
-    prometheus: Prometheus,
-    source: MetricSource,
-    matchers: Sequence[str],
-    instant: datetime.datetime,
-    *,
-    memo: QueryMemo,
-    at: datetime.datetime,
-) -> set[str]:
+def _some_metrics(querier: SourceQuerier, instant: datetime.datetime) -> set[str]:
     """One existing metric of each generation of names, and counters: counting all series takes seconds."""
-    found = set(_names(prometheus, [_by_name(METRICS, matchers)], instant) if source.has_counters else ())
+    source = querier.source
+    found = _names(querier, [_by_name(METRICS, querier)], instant) if source.has_counters else set()
     own = set(source.metrics) - set(DCGM_SOURCES.metrics)
     for generation in (set(DCGM.metrics), set(DCGM_49.metrics), own):
         metrics = [metric for metric in source.metrics if metric in generation]
         for metric in sorted(metrics, key=lambda one: one.kind is not MetricKind.MEMORY):
-            selected = raw_selector(metric, matchers)
-            count = functools.partial(series_count, prometheus, selected, instant)
-            if memo.get(at, (selected, instant), count):
+            if querier.count(raw_selector(metric, querier.matchers), instant):
                 found.add(metric.name)
                 break
     return found
 
 
-def metrics_present(
-    prometheus: Prometheus, source: MetricSource, matchers: Sequence[str], at: datetime.datetime
-) -> set[str]:
-    """The source's metrics that exist."""
+def metrics_present(querier: SourceQuerier, at: datetime.datetime) -> set[str]:
+    """The source's metrics that exist at an instant."""
+    source = querier.source
     names = [metric.name for metric in source.metrics if not metric.matchers]
     names += METRICS if source.has_counters else ()
-    selectors = [raw_selector(metric, matchers) for metric in source.metrics if metric.matchers]
-    return _names(prometheus, [*selectors, *([_by_name(names, matchers)] if names else [])], at)
+    selectors = [raw_selector(metric, querier.matchers) for metric in source.metrics if metric.matchers]
+    return _names(querier, [*selectors, *([_by_name(names, querier)] if names else [])], at)
 
 
-def _by_name(names: Sequence[str], matchers: Sequence[str]) -> str:
-    return promql.selector("", [f"__name__=~{promql.quoted('|'.join(names))}", *matchers])
+def _by_name(names: Sequence[str], querier: SourceQuerier) -> str:
+    return promql.selector("", [f"__name__=~{promql.quoted('|'.join(names))}", *querier.matchers])
 
 
-def _names(prometheus: Prometheus, selectors: Sequence[str], at: datetime.datetime) -> set[str]:
+def _names(querier: SourceQuerier, selectors: Sequence[str], at: datetime.datetime) -> set[str]:
     """The metric names of all selected series."""
     return {
         sample.labels.get("__name__", "")
         for selected in selectors
-        for sample in prometheus.query(promql.by("count", ["__name__"], selected), at)
+        for sample in querier.prometheus.query(promql.by("count", ["__name__"], selected), at)
     }
 
 
-def _nothing_found(prometheus: Prometheus, settings: SourceSettings, at: datetime.datetime) -> str:
+def _nothing_found(querier: SourceQuerier, settings: SourceSettings) -> str:
     """Why there are no series: another source, other labels, or no GPU metrics at all."""
-    source = settings.source or GPU_EXPORTER_SOURCE
+    source = querier.source
     if settings.source is not None:
-        others = metrics_present(prometheus, GPU_EXPORTER_SOURCE, settings.matchers, at)
+        others = metrics_present(dataclasses.replace(querier, source=GPU_EXPORTER_SOURCE), querier.at)
         if others:
             names = ", ".join(dict.fromkeys(metric.name for metric in source.metrics))
             return (
                 f"--signals {source.name}: Prometheus holds none of {names}; it does hold {min(others)}: "
                 "leave --signals out"
             )
-    for instant in (at - lookback for lookback in LOOKBACKS):
-        if metrics_present(prometheus, source, (), instant):
-            found = "; ".join(_values(prometheus, source, name, instant) for name in sorted(settings.labels))
+    unlabelled = dataclasses.replace(querier, matchers=())
+    for instant in (querier.at - lookback for lookback in LOOKBACKS):
+        if metrics_present(unlabelled, instant):
+            found = "; ".join(_values(unlabelled, name, instant) for name in sorted(settings.labels))
             matchers = ", ".join(settings.matchers)
             return f"Prometheus holds GPU series, but none with {matchers} (--prometheus-label): {found}"
     return (
@@ -173,9 +175,113 @@ def _nothing_found(prometheus: Prometheus, settings: SourceSettings, at: datetim
     )
 
 
-def _values(prometheus: Prometheus, source: MetricSource, label: str, at: datetime.datetime) -> str:
+def _values(querier: SourceQuerier, label: str, at: datetime.datetime) -> str:
     """The values of a label."""
-    selected = " or ".join(raw_selector(metric, ()) for metric in source.metrics)
-    samples = prometheus.query(promql.by("count", [label], selected), at)
+    selected = querier.selected(querier.source.metrics, querier.matchers)
+    samples = querier.prometheus.query(promql.by("count", [label], selected), at)
     values = sorted(sample.labels.get(label, "") for sample in samples)
     return f"{label} is {', '.join(value or '(none)' for value in values[:5])}"
+
+
+# --- The signals file: metrics and labels of any other exporter, in YAML
+
+
+class _Part(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+Names = Annotated[
+    list[Annotated[str, pydantic.Field(pattern=f"^{_LABEL}$")]],
+    pydantic.Field(min_length=1),
+    pydantic.BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+]
+
+
+class LabelsTable(_Part):
+    """Labels: one name each, or several in order of preference."""
+
+    namespace: Names = pydantic.Field(description="The pod's namespace.")
+    pod: Names = pydantic.Field(description="The pod.")
+    device: Names = pydantic.Field(description="The GPU's UUID.")
+    instance: Names | None = pydantic.Field(None, description="The MIG instance of a GPU.")
+    profile: Names | None = pydantic.Field(None, description="The MIG instance's profile.")
+    model: Names | None = pydantic.Field(None, description="The GPU's model, which gives its idle power.")
+    node: Names | None = pydantic.Field(None, description="The node.")
+
+    def names(self) -> LabelNames:
+        """The names for queries."""
+        return LabelNames(**{field: tuple(getattr(self, field) or ()) for field in type(self).model_fields})
+
+
+class MetricRow(_Part):
+    """One metric."""
+
+    quantity: Literal["activity", "traffic", "memory", "power"] = pydantic.Field(
+        description="The quantity: share of time in which the GPU (activity) or its memory bus (traffic) was busy; "
+        "memory in use; power drawn."
+    )
+    selector: str = pydantic.Field(description="A metric's name, with optional matchers in braces.")
+    scale: float = pydantic.Field(
+        1.0,
+        gt=0.0,
+        strict=False,
+        allow_inf_nan=False,
+        description="Factor to shares from 0 to 1, bytes, watts: 0.01 for percent, 1048576 for MiB.",
+    )
+    limit: float | None = pydantic.Field(
+        None,
+        gt=0.0,
+        strict=False,
+        allow_inf_nan=False,
+        description="The highest plausible value after scaling; a higher one is invalid.",
+    )
+
+    @pydantic.field_validator("selector")
+    @classmethod
+    def _is_selector(cls, text: str) -> str:
+        if not _SELECTOR.fullmatch(text.strip()):
+            message = f'{text[:60]!r} is not a selector such as gpu_utilization{{job="gpus"}}'
+            raise ValueError(message)
+        return text.strip()
+
+    def metric(self, number: int) -> Metric:
+        """The metric for queries. Rows measure different things, so only copies of one row can disagree."""
+        name, _, rest = self.selector.partition("{")
+        matchers = rest.removesuffix("}").strip().removesuffix(",")
+        return Metric(
+            MetricKind(self.quantity),
+            name.strip(),
+            self.scale,
+            alike=str(number),
+            matchers=(matchers,) if matchers else (),
+            limit=self.limit,
+        )
+
+
+class Signals(_Part):
+    """The file."""
+
+    apiVersion: Literal["gpu-rightsizer.io/v1alpha1"]  # noqa: N815 - spelled as Kubernetes spells it
+    kind: Literal["Signals"]
+    labels: LabelsTable
+    quantities: list[MetricRow] = pydantic.Field(min_length=1, description="The metrics.")
+
+
+KIND = FileKind(
+    "signals table", Signals, "apiVersion, kind, labels, quantities", "docs/signals.md", SignalsError
+)
+
+
+def read_signals(path: pathlib.Path) -> MetricSource:
+    """Read a signals file.
+
+    Raises:
+        ConfigurationError: The file cannot be read.
+        SignalsError: With all problems of its content.
+    """
+    signals, lines = yamlfile.parse(yamlfile.read_bytes(path, KIND), KIND, source=str(path))
+    if not any(row.quantity == "activity" for row in signals.quantities):
+        problem = Problem(lines["quantities",], "quantities", "none is activity, which every finding needs")
+        raise SignalsError(str(path), [problem])
+    metrics = tuple(row.metric(number) for number, row in enumerate(signals.quantities))
+    return MetricSource(str(path), metrics, signals.labels.names(), has_rules=False)

@@ -1,5 +1,6 @@
 """Usage of GPUs from one Prometheus: the one object that all other packages query."""
 
+import dataclasses
 import datetime
 from collections.abc import Collection, Mapping, Sequence
 
@@ -23,7 +24,7 @@ PERCENT = 0.01
 class PrometheusUsage:
     """Usage of GPUs; the source is detected at the first query.
 
-    Every method raises PrometheusError if there is no complete response.
+    Every window ends at `at`. Every method raises PrometheusError if there is no complete response.
     """
 
     def __init__(self, prometheus: Prometheus, settings: SourceSettings) -> None:
@@ -46,25 +47,25 @@ class PrometheusUsage:
     def usages(
         self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey] | None = None
     ) -> Usages:
-        """Usage of every device by every pod in the window that ends at `at`, or at least by these pods.
+        """Usage of every device by every pod in the window, or at least by these pods.
 
         Raises:
             EvidenceIncomplete: No series names a pod that holds a GPU.
         """
-        found = window_usages(self._query(at), window, at, of=of)
+        found = window_usages(self._query(at), window, of=of)
         if of is None:
             self._require_gpu_pods(found)
         return found
 
     def recent(self, at: datetime.datetime) -> Usages:
         """The peaks of the last minutes, and nothing else."""
-        return recent_peaks(self._query(at), at)
+        return recent_peaks(self._query(at))
 
     def activity(
         self, window: datetime.timedelta, at: datetime.datetime, *, with_coverage: bool = False
     ) -> Usages:
         """Only the peak activity of every device by every pod, and its coverage."""
-        return peak_activity(self._query(at), window, at, with_coverage=with_coverage)
+        return peak_activity(self._query(at), window, with_coverage=with_coverage)
 
     def histories(
         self,
@@ -75,27 +76,27 @@ class PrometheusUsage:
         threshold: float,
     ) -> Mapping[PodKey, History]:
         """When each of these pods was busy since its start; it is busy with activity above `threshold` (0 to 1)."""
-        return activity_histories(self._query(at), pods, span, at, threshold=threshold)
+        return activity_histories(self._query(at), pods, span, threshold=threshold)
 
     def concurrency(
         self, workloads: Sequence[ReplicaQuery], at: datetime.datetime
     ) -> Mapping[str, Concurrency]:
         """How many replicas of each workload were busy at the same time, by UID."""
-        return busy_replicas(self._query(at), workloads, at)
+        return busy_replicas(self._query(at), workloads)
 
     def waits(
         self, pods: Collection[PodKey], window: datetime.timedelta, at: datetime.datetime
     ) -> Mapping[PodKey, Waits]:
         """CPU throttling and pressure of these pods, if cAdvisor's metrics exist."""
-        return waits(self._query(at), pods, window, at)
+        return waits(self._query(at), pods, window)
 
     def nodes(self, at: datetime.datetime) -> Mapping[str, NodeCoverage]:
         """Devices on each node, and how many of them name a pod."""
-        return node_coverage(self._query(at), at)
+        return node_coverage(self._query(at))
 
     def begins(self, span: datetime.timedelta, at: datetime.datetime) -> datetime.datetime | None:
         """When the GPU series begin; None if they are older than the span."""
-        return first_sample(self._query(at), span, at)
+        return first_sample(self._query(at), span)
 
     def series(self, at: datetime.datetime) -> ActivitySeries | None:
         """The activity series for autoscalers; None if none is in percent or none names a pod."""
@@ -103,7 +104,7 @@ class PrometheusUsage:
         for metric in querier.source.of(MetricKind.ACTIVITY):
             for pod, namespace, _ in querier.source.labels.pod_labels() if metric.scale == PERCENT else ():
                 selected = promql.selector(metric.name, [f"{pod}!=''", *querier.matchers])
-                if self._prometheus.query(f"count({selected})", at):
+                if querier.count(selected, at):
                     return ActivitySeries(self._prometheus.where, metric.name, pod, namespace)
         return None
 
@@ -116,11 +117,13 @@ class PrometheusUsage:
         shared: Collection[PodKey],
     ) -> Mapping[PodKey, Sequence[float | None]]:
         """Mean activity of each pod in equal steps of the window; on a shared GPU only the pod's own."""
-        return activity_profiles(self._query(at), window, at, usages=usages, shared=shared)
+        return activity_profiles(self._query(at), window, usages=usages, shared=shared)
 
     def _query(self, at: datetime.datetime) -> SourceQuerier:
         if self._querier is None:
             self._querier = detect_source(self._prometheus, self._settings, at=at, pods=self._gpu_pods)
+        if self._querier.at != at:
+            self._querier = dataclasses.replace(self._querier, at=at, memo={})
         return self._querier
 
     def _require_gpu_pods(self, found: Usages) -> None:
