@@ -3,14 +3,13 @@
 An autoscaler follows such demand within seconds, within the measured bounds. People apply the manifests.
 """
 
-import json
-import re
+from collections.abc import Mapping
 from typing import Any
 
-from rightsizer.findings.evidence import Candidate
-from rightsizer.findings.kind_traits import GROUPED, SCALABLE, has_replicas
+from rightsizer.findings.evidence import GROUPED, SCALABLE, Candidate, has_replicas
 from rightsizer.findings.replicas import demand, replicas_of, with_headroom
 from rightsizer.model import ActivitySeries, Autoscalers
+from rightsizer.prometheus import promql
 
 _AUTOSCALERS = ("HorizontalPodAutoscaler", "KEDA")
 """Managers that already scale a workload."""
@@ -38,8 +37,15 @@ def autoscalers_for(candidate: Candidate, source: ActivitySeries) -> Autoscalers
     return Autoscalers(
         lowest=lowest,
         highest=highest,
-        scaled_object=_scaled_object(candidate, source, lowest, highest),
-        hpa=_hpa(candidate, source, lowest, highest),
+        scaled_object=_manifest(
+            candidate, "keda.sh/v1alpha1", "ScaledObject", _keda_spec(candidate, source, lowest, highest)
+        ),
+        hpa=_manifest(
+            candidate,
+            "autoscaling/v2",
+            "HorizontalPodAutoscaler",
+            _hpa_spec(candidate, source, lowest, highest),
+        ),
     )
 
 
@@ -50,75 +56,59 @@ def _can_be_scaled(candidate: Candidate) -> bool:
     return has_replicas(workload) and workload.ref.kind in SCALABLE - GROUPED and not is_scaled
 
 
-def _scaled_object(candidate: Candidate, source: ActivitySeries, lowest: int, highest: int) -> dict[str, Any]:
-    """https://keda.sh/docs/2.17/scalers/prometheus/: the query's value is the number of replicas."""
-    window_s = round(candidate.criteria.too_many_replicas.window.total_seconds())
+def _manifest(candidate: Candidate, api_version: str, kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    ref = candidate.workload.ref
     return {
-        "apiVersion": "keda.sh/v1alpha1",
-        "kind": "ScaledObject",
-        "metadata": _metadata(candidate),
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {"name": ref.name, "namespace": ref.namespace},
         "spec": {
-            "scaleTargetRef": _target(candidate),
-            "minReplicaCount": lowest,
-            "maxReplicaCount": highest,
-            "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _behavior(window_s)}},
-            "triggers": [
-                {
-                    "type": "prometheus",
-                    "metricType": "AverageValue",
-                    "metadata": {
-                        "serverAddress": source.server,
-                        "query": busy_replicas(candidate, source),
-                        "threshold": "1",
-                    },
-                }
-            ],
+            "scaleTargetRef": {"apiVersion": ref.api_version, "kind": ref.kind, "name": ref.name},
+            **spec,
         },
     }
 
 
-def _hpa(candidate: Candidate, source: ActivitySeries, lowest: int, highest: int) -> dict[str, Any]:
+def _keda_spec(candidate: Candidate, source: ActivitySeries, lowest: int, highest: int) -> dict[str, Any]:
+    """https://keda.sh/docs/2.17/scalers/prometheus/: the query's value is the number of replicas."""
+    query = {
+        "serverAddress": source.server,
+        "query": busy_replicas(candidate, source),
+        "threshold": "1",
+    }
+    return {
+        "minReplicaCount": lowest,
+        "maxReplicaCount": highest,
+        "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _behavior(candidate)}},
+        "triggers": [{"type": "prometheus", "metricType": "AverageValue", "metadata": query}],
+    }
+
+
+def _hpa_spec(candidate: Candidate, source: ActivitySeries, lowest: int, highest: int) -> dict[str, Any]:
     """Requires an adapter that serves the metric per pod, such as prometheus-adapter."""
-    window_s = round(candidate.criteria.too_many_replicas.window.total_seconds())
     target = {"type": "AverageValue", "averageValue": str(_TARGET_PERCENT)}
     return {
-        "apiVersion": "autoscaling/v2",
-        "kind": "HorizontalPodAutoscaler",
-        "metadata": _metadata(candidate),
-        "spec": {
-            "scaleTargetRef": _target(candidate),
-            "minReplicas": lowest,
-            "maxReplicas": highest,
-            "metrics": [{"type": "Pods", "pods": {"metric": {"name": source.metric}, "target": target}}],
-            "behavior": _behavior(window_s),
-        },
+        "minReplicas": lowest,
+        "maxReplicas": highest,
+        "metrics": [{"type": "Pods", "pods": {"metric": {"name": source.metric}, "target": target}}],
+        "behavior": _behavior(candidate),
     }
 
 
 def busy_replicas(candidate: Candidate, source: ActivitySeries) -> str:
     """PromQL for the number of active replicas plus headroom."""
     part, ref = candidate.criteria.too_many_replicas, candidate.workload.ref
-    pods = re.escape(ref.name).replace("\\-", "-") + "-.+"
-    selector = f"{source.namespace}={_quoted(ref.namespace)}, {source.pod}=~{_quoted(pods)}"
-    by_pod = f"max by ({source.pod}) (max_over_time({source.metric}{{{selector}}}[5m]))"
+    pods = promql.quoted(f"{promql.escaped(ref.name)}-.+")
+    selected = promql.selector(
+        source.metric, (promql.equals(source.namespace, ref.namespace), f"{source.pod}=~{pods}")
+    )
+    by_pod = promql.by("max", [source.pod], f"max_over_time({selected}[5m])")
     busy = f"(count({by_pod} > {part.busyPercent:g}) or vector(0))"
     extra = f"clamp_min(ceil({busy} * {part.headroomPercent / 100:g}), {part.minHeadroom})"
     return f"{busy} + {extra}"
 
 
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _metadata(candidate: Candidate) -> dict[str, Any]:
-    return {"name": candidate.workload.ref.name, "namespace": candidate.workload.ref.namespace}
-
-
-def _target(candidate: Candidate) -> dict[str, Any]:
-    ref = candidate.workload.ref
-    return {"apiVersion": ref.api_version, "kind": ref.kind, "name": ref.name}
-
-
-def _behavior(window_s: int) -> dict[str, Any]:
+def _behavior(candidate: Candidate) -> dict[str, Any]:
     """Scale up at once, and down after the window; the API allows at most an hour."""
+    window_s = round(candidate.criteria.too_many_replicas.window.total_seconds())
     return {"scaleDown": {"stabilizationWindowSeconds": min(window_s, 3600)}}

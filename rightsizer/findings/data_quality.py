@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rightsizer.changes.annotations import RESUMED_ANNOTATION
 from rightsizer.config import format_duration
-from rightsizer.findings.evidence import Evidence, pod_key
+from rightsizer.findings.evidence import Candidate, Evidence, pod_key
 from rightsizer.findings.idle_history import ActivityHistory, covers_pauses
-from rightsizer.findings.input_bound import wait_reason
 from rightsizer.kinds.patches import resumed_at
 from rightsizer.model import Confidence, DataIssue, Finding, FindingName, Pod, Usage
 from rightsizer.text import device, gpus, percent, span
+from rightsizer.usage.sample_coverage import MAX_SLOTS, SAMPLES_PER_SLOT
 
 MIN_SAMPLES = 18
 """With fewer in the window, one sample decides about the coverage. 5m at the usual 15 s holds 19 to 21."""
@@ -273,10 +273,6 @@ COMPLETENESS_CHECKS: tuple[tuple[FindingName, DataQualityCheck], ...] = (
 IDLENESS_CHECKS = (*COMPLETENESS_CHECKS, (FindingName.CONFLICTING_SIGNALS, _conflicting))
 """A finding of idleness also requires that the signals agree."""
 
-MAX_SLOTS = 96
-SAMPLES_PER_SLOT = 20
-"""Usage sources look for gaps in slots of this many samples, at most MAX_SLOTS per window."""
-
 
 # --- Confidence
 
@@ -289,6 +285,25 @@ def missing_proof(evidence: Evidence, history: ActivityHistory | None) -> Iterat
         yield f"it pauses for {pause}: a window of {span(evidence.window)} is too short to know what it needs"
     if evidence.candidate.original_replicas is not None:
         yield "it is scaled down; it is judged again when all replicas are back"
+
+
+def wait_reason(candidate: Candidate) -> str:
+    """What its pods wait for, in words; empty for short waits and without measurements."""
+    found: dict[str, float] = {}
+    for pod in candidate.held if candidate.measured.waits else ():
+        waits = candidate.measured.waits.get(pod_key(pod))
+        for field, words in _WAITS if waits else ():
+            share = getattr(waits, field)
+            if share is not None and share * 100 >= candidate.criteria.input_bound.minWaitPercent:
+                found[words] = max(share, found.get(words, 0.0))
+    return " and ".join(f"{words} {percent(share)} of the time" for words, share in found.items())
+
+
+_WAITS = (
+    ("cpu_throttled", "its CPU limit"),
+    ("cpu_pressure", "CPU"),
+    ("io_pressure", "disk or network"),
+)
 
 
 def with_confidence(finding: Finding, evidence: Evidence, history: ActivityHistory | None) -> Finding:

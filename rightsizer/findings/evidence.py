@@ -1,6 +1,7 @@
-"""The evidence about one workload: its pods, what was measured of each device, and the criteria. Pure.
+"""The evidence about one workload: traits of its kind, its pods, measurements of each device, and the criteria. Pure.
 
-A device counts as used if any signal shows use, and as unused only if all signals that a finding needs say so.
+A device counts as used if any signal shows use, and as unused only if all signals that a finding needs say so. To add
+a kind with interchangeable replicas, or one that finishes, is to add its name to a set.
 """
 
 import dataclasses
@@ -18,6 +19,7 @@ from rightsizer.model import (
     Measured,
     Pod,
     PodKey,
+    Proposal,
     Usage,
     Usages,
     Verdict,
@@ -28,6 +30,30 @@ from rightsizer.policy.schema import Judging, Thresholds
 from rightsizer.text import GIB, instant, percent, span
 
 _HOUR = datetime.timedelta(hours=1)
+
+SCALABLE = frozenset({"Deployment", "LeaderWorkerSet", "ReplicaSet", "Rollout", "StatefulSet"})
+"""Kinds with a scale subresource that autoscalers can target."""
+
+_CUSTOM = frozenset({"InferenceService", "LLMInferenceService", "NIMService", "RayCluster", "RayService"})
+INTERCHANGEABLE = SCALABLE | _CUSTOM
+"""Kinds with interchangeable replicas, of which fewer can serve the same requests."""
+
+GROUPED = frozenset({"LeaderWorkerSet"})
+"""Kinds in which a replica is a group of pods."""
+
+_TRAINING = frozenset({"JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "TrainJob", "XGBoostJob"})
+BATCH = _TRAINING | {"AppWrapper", "Job", "JobSet", "Pod", "RayJob", "Workflow"}
+"""Kinds that finish: idle after activity means done. Volcano's kind is also Job."""
+
+
+def has_replicas(workload: Workload) -> bool:
+    """Whether its pods are interchangeable; pods of a gang are not."""
+    return workload.ref.kind in INTERCHANGEABLE and not workload.gang
+
+
+def is_batch(workload: Workload) -> bool:
+    """Whether it finishes by itself."""
+    return workload.ref.kind in BATCH
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,9 +115,39 @@ class Evidence:
         """Whether any of its pods shares a GPU."""
         return any(pod.is_shared for pod, _ in self.held)
 
-    def finding(self, name: FindingName, verdict: Verdict, words: Iterable[str]) -> Finding:
-        """A finding with the measured levels."""
-        return Finding(name=name, verdict=verdict, words=tuple(words), window=self.window, **self._levels)
+    def uses_little(self, max_mean_percent: float) -> bool:
+        """Whether it works, and the mean activity of no device is higher."""
+        means = [each.usage.activity_mean for each in self.devices]
+        are_low = all(mean is not None and mean * 100 <= max_mean_percent for mean in means)
+        return bool(means) and self.is_in_use and are_low
+
+    def finding(
+        self, name: FindingName, verdict: Verdict, *words: str, proposal: Proposal | None = None
+    ) -> Finding:
+        """A finding with the measured levels in numbers."""
+        return Finding(name, verdict, words, proposal=proposal, window=self.window, **self._levels)
+
+    def advice(self, name: FindingName, words: str, missing: Iterable[str]) -> Finding | None:
+        """A finding whose change is not proven, with the reasons; None if the workload may be idle."""
+        if not self.is_in_use:
+            return None
+        return self.finding(name, Verdict.KEEP, words, *missing, self.levels)
+
+    def call(self, name: FindingName, words: str, proposal: Proposal) -> Finding:
+        """A finding that calls for a change."""
+        return self.finding(name, Verdict.ACT, words, proposal.words, self.levels, proposal=proposal)
+
+    @functools.cached_property
+    def levels(self) -> str:
+        """Activity, power, memory and coverage over all devices, in words."""
+        levels = self._levels
+        mean, peak = percent(levels["activity_mean"]), percent(levels["activity_peak"])
+        parts = [f"activity mean {mean}, peak {peak}"]
+        if (power_w := levels["power_peak_w"]) is not None:
+            parts.append(f"power peak {power_w:.0f} W")
+        if (memory_bytes := levels["memory_peak_bytes"]) is not None:
+            parts.append(f"memory peak {memory_bytes / GIB:.1f} GiB")
+        return ", ".join([*parts, f"coverage {levels['coverage']:.0%}"])
 
     @functools.cached_property
     def _levels(self) -> dict[str, Any]:
@@ -130,17 +186,18 @@ class Candidate:
     @functools.cached_property
     def held(self) -> tuple[Pod, ...]:
         """Its pods that hold GPUs, by name."""
-        return tuple(sorted((pod for pod in self.workload.pods if pod.holds), key=_name))
+        return tuple(sorted((pod for pod in self.workload.pods if pod.holds), key=lambda pod: pod.ref.name))
 
-    def over(self, part: Judging, percent: float, *, window: datetime.timedelta | None = None) -> Evidence:
-        """The evidence for one finding.
+    def over(
+        self, part: Judging, percent: float | None = None, *, window: datetime.timedelta | None = None
+    ) -> Evidence:
+        """The evidence for one finding, with its grace and coverage.
 
-        Args:
-            part: The finding's window, grace and coverage.
-            percent: Utilization up to which a device counts as idle.
-            window: A measured window to use instead of the part's own.
+        A device with utilization up to `percent` counts as idle: that of `idle` if None. `window` is a measured one to
+        use instead of the finding's own.
         """
         span = window or part.window
+        percent = self.criteria.idle.maxUtilizationPercent if percent is None else percent
         key = (span, percent, part.grace, part.minCoverage)
         known = self._known.get(key)
         if known is None:
@@ -150,7 +207,7 @@ class Candidate:
 
     def over_idle(self) -> Evidence:
         """The evidence for idleness."""
-        return self.over(self.criteria.idle, self.criteria.idle.maxUtilizationPercent)
+        return self.over(self.criteria.idle)
 
     @functools.cached_property
     def _bare(self) -> "Candidate":
@@ -266,10 +323,6 @@ def _counted(usage: Usage, window: datetime.timedelta, busy_s_per_hour: float) -
     return usage.busy_s is not None and usage.busy_s > busy_s_per_hour * (window / _HOUR)
 
 
-def _name(pod: Pod) -> str:
-    return pod.ref.name
-
-
 def _device_key(usage: Usage) -> tuple[str, str]:
     return usage.device.uuid, usage.device.instance
 
@@ -281,15 +334,3 @@ def _highest(values: list[float | None]) -> float | None:
 def _mean(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-def measured_levels(evidence: Evidence) -> str:
-    """Activity, power, memory and coverage over all devices."""
-    finding = evidence.finding(FindingName.BUSY, Verdict.KEEP, ())
-    parts = [f"activity mean {percent(finding.activity_mean)}, peak {percent(finding.activity_peak)}"]
-    if finding.power_peak_w is not None:
-        parts.append(f"power peak {finding.power_peak_w:.0f} W")
-    if finding.memory_peak_bytes is not None:
-        parts.append(f"memory peak {finding.memory_peak_bytes / GIB:.1f} GiB")
-    parts.append(f"coverage {finding.coverage:.0%}")
-    return ", ".join(parts)

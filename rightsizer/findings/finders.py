@@ -1,6 +1,6 @@
 """All findings, in order. Pure.
 
-To add a finding is to add a file and a row.
+To add a finding is to add a function and a row.
 """
 
 import dataclasses
@@ -9,13 +9,11 @@ from collections.abc import Callable
 
 from rightsizer.findings.evidence import Candidate
 from rightsizer.findings.idle import find_idle
-from rightsizer.findings.input_bound import find_input_bound
-from rightsizer.findings.not_starting import find_not_starting
 from rightsizer.findings.oversized_gpu import find_oversized_gpu
 from rightsizer.findings.replicas import find_too_few_replicas, find_too_many_replicas
-from rightsizer.findings.stuck import find_stuck
+from rightsizer.findings.stuck import find_not_starting, find_stuck
 from rightsizer.findings.too_many_gpus import find_too_many_gpus
-from rightsizer.findings.underutilized import find_busy, find_underutilized
+from rightsizer.findings.underutilized import find_busy, find_input_bound, find_underutilized
 from rightsizer.model import Finding, FindingName, Fleet, Measured, Verdict, Workload
 from rightsizer.policy.effective import Criteria
 

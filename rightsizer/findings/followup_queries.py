@@ -8,10 +8,9 @@ import dataclasses
 import datetime
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from rightsizer.findings.evidence import Candidate, DeviceEvidence, pod_key
+from rightsizer.findings.evidence import Candidate, DeviceEvidence, has_replicas, pod_key
 from rightsizer.findings.idle import find_idle
 from rightsizer.findings.idle_history import observed_since
-from rightsizer.findings.kind_traits import has_replicas
 from rightsizer.findings.oversized_gpu import find_oversized_gpu
 from rightsizer.findings.replicas import replicas_in_question, window_of
 from rightsizer.findings.stuck import could_be_stuck
@@ -31,11 +30,8 @@ def short_window_queries(
 ) -> Pods:
     """Windows that must still be measured, with the pods to query for each.
 
-    Args:
-        fleet: All workloads and nodes.
-        measured: Usage over the windows that all pods are queried for, and counts of active replicas.
-        recent: The highest values of the last minutes; only called if needed.
-        criteria_of: All criteria of a workload.
+    `measured` holds the windows that all pods are queried for, and counts of active replicas. `recent` returns the
+    highest values of the last minutes, and is only called if needed. `criteria_of` returns all criteria of a workload.
     """
     found: dict[datetime.timedelta, set[PodKey]] = {}
     for workload in fleet.workloads:
@@ -99,13 +95,7 @@ class FollowupQueries:
 def followup_queries(
     fleet: Fleet, measured: Measured, criteria_of: Callable[[Workload], Sequence[Criteria]]
 ) -> FollowupQueries:
-    """The queries that the first round of measurements calls for.
-
-    Args:
-        fleet: All workloads and nodes.
-        measured: The first round: usage over every window.
-        criteria_of: All criteria of a workload, at least one.
-    """
+    """The queries that the first round of measurements calls for: usage over every window."""
     histories: dict[tuple[datetime.timedelta, float], dict[PodKey, datetime.datetime | None]] = {}
     replicas: dict[TooManyReplicas, list[Workload]] = {}
     is_waiting = False
@@ -164,6 +154,5 @@ def _is_always_busy(device: DeviceEvidence) -> bool:
 
 def _uses_little(candidate: Candidate) -> bool:
     part = candidate.criteria.input_bound
-    evidence = candidate.over(part, candidate.criteria.idle.maxUtilizationPercent)
-    means = [each.usage.activity_mean for each in evidence.devices]
+    means = [each.usage.activity_mean for each in candidate.over(part).devices]
     return any(mean is not None and mean * 100 <= part.maxMeanPercent for mean in means)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from rightsizer.findings.mig_profiles import card_of
+from rightsizer.findings.gpu_slices import SHARED, card_of, shares_of
 from rightsizer.inventory.stranded_gpus import (
     UNKNOWN_CAPACITY,
     UnschedulablePod,
@@ -32,8 +32,6 @@ from rightsizer.model.offers import (
     Pool,
     plain,
 )
-
-SHARED = "nvidia.com/gpu.shared"
 
 _AMOUNTS = (GPU_MEM, GPU_MEM_PERCENT, ALIYUN_MEM)
 
@@ -71,11 +69,6 @@ def largest(amounts: Iterable[Mapping[str, int]]) -> dict[str, int]:
         for name, amount in one.items():
             found[name] = max(amount, found.get(name, 0))
     return found
-
-
-def shares_of(fleet: Fleet, model: str) -> list[Offer]:
-    """Nodes with shares of such GPUs."""
-    return [one for one in fleet.offers.get(SHARED, ()) if plain(one.node.model) == plain(model)]
 
 
 class FreeCapacity:

@@ -7,9 +7,8 @@ import dataclasses
 import datetime
 
 from rightsizer.findings.data_quality import IDLENESS_CHECKS, first_issues, with_confidence
-from rightsizer.findings.evidence import Candidate, Evidence, measured_levels
+from rightsizer.findings.evidence import Candidate, Evidence, is_batch
 from rightsizer.findings.idle_history import ActivityHistory, history_matters, required_idle_s
-from rightsizer.findings.kind_traits import is_batch
 from rightsizer.model import Finding, FindingName, Verdict
 from rightsizer.text import instant, span
 
@@ -20,12 +19,12 @@ def find_idle(candidate: Candidate) -> Finding | None:
     if evidence.is_in_use:
         return None
     if issues := first_issues(evidence, IDLENESS_CHECKS):
-        return evidence.finding(issues[0].code, Verdict.UNKNOWN, (issue.message for issue in issues))
+        return evidence.finding(issues[0].code, Verdict.UNKNOWN, *(issue.message for issue in issues))
     history = candidate.history
     verdict = _verdict(candidate, history)
     name = _name(evidence, history) if verdict is Verdict.ACT else FindingName.IDLE_TOO_BRIEFLY
-    words = (_nothing_ran(evidence), _pauses(candidate, history, verdict), measured_levels(evidence))
-    finding = with_confidence(evidence.finding(name, verdict, filter(None, words)), evidence, history)
+    words = filter(None, (_nothing_ran(evidence), _pauses(candidate, history, verdict), evidence.levels))
+    finding = with_confidence(evidence.finding(name, verdict, *words), evidence, history)
     return dataclasses.replace(
         finding,
         idle_s=max(history.idle_s if history else 0.0, evidence.window.total_seconds()),

@@ -3,8 +3,6 @@
 Memory, activity and memory traffic must all fit, with margins.
 """
 
-import dataclasses
-
 from rightsizer.findings.data_quality import missing_proof, with_confidence
 from rightsizer.findings.evidence import Candidate, Evidence
 from rightsizer.findings.free_capacity import FreeCapacity
@@ -20,7 +18,7 @@ NOWHERE = "no eligible node has such a slice free, with enough CPU and memory"
 def find_oversized_gpu(candidate: Candidate) -> Finding | None:
     """The smallest sufficient slice for each pod; only advice if no node offers it or it is not proven."""
     part = candidate.criteria.oversized_gpu
-    evidence = candidate.over(part, candidate.criteria.idle.maxUtilizationPercent)
+    evidence = candidate.over(part)
     usages = [each.usage for each in evidence.devices]
     if not evidence.is_in_use or len({usage.device.model for usage in usages}) != 1:
         return None
@@ -50,7 +48,7 @@ def _finding(evidence: Evidence, usages: list[Usage], fitting: list[GpuSlice], h
     history = candidate.history if offered else None
     missing = tuple(missing_proof(evidence, history)) if offered else (NOWHERE,)
     if missing or offered is None:
-        return evidence.finding(FindingName.OVERSIZED_GPU, Verdict.KEEP, (words, *missing))
+        return evidence.finding(FindingName.OVERSIZED_GPU, Verdict.KEEP, words, *missing)
     frees = len(evidence.held) * (held.share - offered.share)
     proposal = Proposal(
         Action.RESLICE,
@@ -60,8 +58,10 @@ def _finding(evidence: Evidence, usages: list[Usage], fitting: list[GpuSlice], h
         model=model,
         pods=tuple(pod.ref.name for pod, _ in evidence.held),
     )
-    finding = evidence.finding(FindingName.OVERSIZED_GPU, Verdict.ACT, (words, proposal.words))
-    return dataclasses.replace(with_confidence(finding, evidence, history), proposal=proposal)
+    finding = evidence.finding(
+        FindingName.OVERSIZED_GPU, Verdict.ACT, words, proposal.words, proposal=proposal
+    )
+    return with_confidence(finding, evidence, history)
 
 
 def _need(candidate: Candidate, usages: list[Usage], held: HeldSlice) -> SliceNeed | None:
@@ -70,7 +70,7 @@ def _need(candidate: Candidate, usages: list[Usage], held: HeldSlice) -> SliceNe
     memory = [usage.memory_peak_bytes for usage in usages]
     activity = [usage.activity_peak for usage in usages]
     traffic = [usage.traffic_peak for usage in usages]
-    if None in memory or None in activity or None in traffic:
+    if None in (*memory, *activity, *traffic):
         return None
     by_activity = 1 + part.activityMarginPercent / 100
     return SliceNeed(

@@ -10,19 +10,9 @@ import math
 from collections.abc import Iterator, Sequence
 
 from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues
-from rightsizer.findings.evidence import Candidate, Evidence, measured_levels
-from rightsizer.findings.kind_traits import GROUPED, has_replicas
+from rightsizer.findings.evidence import GROUPED, Candidate, Evidence, has_replicas
 from rightsizer.kinds import kind_of
-from rightsizer.model import (
-    Action,
-    Concurrency,
-    Confidence,
-    Finding,
-    FindingName,
-    Proposal,
-    Verdict,
-    Workload,
-)
+from rightsizer.model import Action, Concurrency, Confidence, Finding, FindingName, Proposal, Workload
 from rightsizer.policy.schema import TooManyReplicas
 from rightsizer.text import count, gpus, span
 
@@ -52,11 +42,8 @@ def demand(
     days = max(0, min(part.days, age // _DAY))
     earlier = concurrency.earlier[:days]
     minutes = (*concurrency.busy, *earlier)
-    missing = (
-        days
-        - len(earlier)
-        + max(0, round(part.window / datetime.timedelta(minutes=1)) - len(concurrency.busy))
-    )
+    uncounted = max(0, round(part.window / datetime.timedelta(minutes=1)) - len(concurrency.busy))
+    missing = days - len(earlier) + uncounted
     return ReplicaDemand(
         peak=max((most for most in minutes if most is not None), default=0),
         unknown=minutes.count(None) + missing,
@@ -90,18 +77,13 @@ def find_too_many_replicas(candidate: Candidate) -> Finding | None:
     words = f"at most {busy} of {replicas} replicas were active in the same minute{_when(part, known)}"
     missing = tuple(_missing_proof(evidence, known))
     if missing:
-        if not evidence.is_in_use:
-            return None
-        return evidence.finding(
-            FindingName.TOO_MANY_REPLICAS, Verdict.KEEP, (words, *missing, measured_levels(evidence))
-        )
+        return evidence.advice(FindingName.TOO_MANY_REPLICAS, words, missing)
     proposal = _scale_down(evidence, replicas, needed, busy)
-    finding = evidence.finding(
-        FindingName.TOO_MANY_REPLICAS, Verdict.ACT, (words, proposal.words, measured_levels(evidence))
-    )
+    if proposal.replicas == replicas:
+        return None
     confidence = Confidence.HIGH if known.days else Confidence.MEDIUM
-    finding = dataclasses.replace(finding, proposal=proposal, confidence=confidence)
-    return finding if proposal.replicas != replicas else None
+    finding = evidence.call(FindingName.TOO_MANY_REPLICAS, words, proposal)
+    return dataclasses.replace(finding, confidence=confidence)
 
 
 def find_too_few_replicas(candidate: Candidate) -> Finding | None:
@@ -125,10 +107,7 @@ def find_too_few_replicas(candidate: Candidate) -> Finding | None:
         f"{target} of its original {original} replicas for demand and headroom: {gpus(adds)} more",
         replicas=target,
     )
-    finding = evidence.finding(
-        FindingName.TOO_FEW_REPLICAS, Verdict.ACT, (words, proposal.words, measured_levels(evidence))
-    )
-    return dataclasses.replace(finding, proposal=proposal)
+    return evidence.call(FindingName.TOO_FEW_REPLICAS, words, proposal)
 
 
 def replicas_of(candidate: Candidate) -> int | None:
@@ -225,4 +204,4 @@ def _without_counts(candidate: Candidate) -> Finding | None:
         f"{busy} of {len(evidence.held)} pods worked in the last {span(evidence.window)}; "
         "how many at the same time is unknown"
     )
-    return evidence.finding(FindingName.TOO_MANY_REPLICAS, Verdict.KEEP, (words, measured_levels(evidence)))
+    return evidence.advice(FindingName.TOO_MANY_REPLICAS, words, ())

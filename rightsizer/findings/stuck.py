@@ -1,16 +1,22 @@
-"""Stuck: full utilization without power draw or memory traffic, as in a hung collective. Pure."""
+"""Workloads that hold GPUs and do not get on. Pure.
+
+Stuck: full utilization without power draw or memory traffic, as in a hung collective. Not starting: pods that are
+pending, fail, or have ended beside a sidecar.
+"""
 
 import datetime
 from collections.abc import Callable
 
 from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues
-from rightsizer.findings.evidence import Candidate, DeviceEvidence, measured_levels, pod_key
-from rightsizer.findings.kind_traits import has_replicas
-from rightsizer.model import Finding, FindingName, Usage, Usages, Verdict
-from rightsizer.text import span
+from rightsizer.findings.evidence import Candidate, DeviceEvidence, has_replicas, pod_key
+from rightsizer.model import Finding, FindingName, Pod, Usage, Usages, Verdict
+from rightsizer.text import gpus, span
 
 RECENT = datetime.timedelta(minutes=10)
 """Devices that worked in the last minutes also worked in every longer window."""
+
+MANY_RESTARTS = 5
+"""The kubelet waits 10 s, 20 s, 40 s ... before restarts: the fifth comes over five minutes after the first."""
 
 
 def find_stuck(candidate: Candidate) -> Finding | None:
@@ -19,7 +25,7 @@ def find_stuck(candidate: Candidate) -> Finding | None:
     Ranks wait for each other, so one that spins is enough; replicas are independent, so the others may be well.
     """
     part = candidate.criteria.stuck
-    evidence = candidate.over(part, candidate.criteria.idle.maxUtilizationPercent)
+    evidence = candidate.over(part)
     devices = evidence.devices
     spinning = sum(_spins(each, part.minMeanPercent) for each in devices)
     if not spinning or evidence.is_shared:
@@ -33,23 +39,21 @@ def find_stuck(candidate: Candidate) -> Finding | None:
     is_whole = len(pods) == len(evidence.held) or not has_replicas(candidate.workload)
     names = () if is_whole else (f"other pods may be well: delete {', '.join(pod.ref.name for pod in pods)}",)
     spun = f"{subject} spun at {part.minMeanPercent:g}% or more for {span(evidence.window)}"
-    words = (
+    return evidence.finding(
+        FindingName.STUCK,
+        Verdict.ACT if is_whole else Verdict.KEEP,
         f"{spun}, at idle power and without memory traffic",
         "perhaps a hung collective: it needs a restart",
         *names,
-        measured_levels(evidence),
+        evidence.levels,
     )
-    return evidence.finding(FindingName.STUCK, Verdict.ACT if is_whole else Verdict.KEEP, words)
 
 
 def could_be_stuck(candidate: Candidate, recent: Callable[[], Usages]) -> bool:
     """Whether it could be stuck over a window that was not measured, judging by a longer one.
 
-    Excluded are devices that were never near full utilization, or that worked in the last minutes.
-
-    Args:
-        candidate: The workload.
-        recent: The highest values of the last minutes.
+    Excluded are devices that were never near full utilization, or that worked in the last minutes: `recent` returns
+    the highest values of these.
     """
     part = candidate.criteria.stuck
     longer = min((span for span in candidate.measured.usages if span >= part.window), default=None)
@@ -75,3 +79,36 @@ def _may_spin(usage: Usage, min_mean_percent: float) -> bool:
 def _spins(device: DeviceEvidence, min_mean_percent: float) -> bool:
     mean = device.usage.activity_mean
     return bool(device.ran) and mean is not None and mean * 100 >= min_mean_percent
+
+
+def find_not_starting(candidate: Candidate) -> Finding | None:
+    """The pods that have held GPUs for long without running."""
+    words = tuple(
+        f"pod {pod.ref.name} has held {gpus(pod.devices)} for {span(candidate.at - _since(pod, candidate.at))} "
+        f"and does not run: {_reason(pod)}"
+        for pod in candidate.held
+        if _is_stuck_before_start(pod, candidate)
+    )
+    if not words:
+        return None
+    return candidate.over_idle().finding(
+        FindingName.NOT_STARTING, Verdict.KEEP, *words, "check its events and logs"
+    )
+
+
+def _is_stuck_before_start(pod: Pod, candidate: Candidate) -> bool:
+    if pod.is_terminating or pod.started is not None:
+        return False
+    is_failing = pod.waiting != "" and (pod.restarts == 0 or pod.restarts >= MANY_RESTARTS)
+    is_held_long = candidate.at - _since(pod, candidate.at) >= candidate.criteria.not_starting.after
+    return is_held_long and (is_failing or pod.phase == "Pending")
+
+
+def _since(pod: Pod, at: datetime.datetime) -> datetime.datetime:
+    """Its creation; now if unknown."""
+    return pod.created or at
+
+
+def _reason(pod: Pod) -> str:
+    reason = pod.waiting or pod.phase
+    return f"{reason}, {pod.restarts} restarts" if pod.restarts else reason

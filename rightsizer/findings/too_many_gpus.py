@@ -3,11 +3,9 @@
 Pods of one workload are alike, so the pod that uses most determines the need. Any signal of use counts.
 """
 
-import dataclasses
-
 from rightsizer.findings.data_quality import missing_proof, with_confidence
-from rightsizer.findings.evidence import Candidate, Evidence, measured_levels
-from rightsizer.model import Action, Finding, FindingName, Proposal, Verdict
+from rightsizer.findings.evidence import Candidate, Evidence
+from rightsizer.model import Action, Finding, FindingName, Proposal
 from rightsizer.text import gpus, span
 
 
@@ -23,19 +21,13 @@ def find_too_many_gpus(candidate: Candidate) -> Finding | None:
     if needed == held:
         return None
     history = candidate.history
-    words = f"{_worked(evidence)} GPUs were used in the last {span(evidence.window)}"
+    worked = sum(each.is_used for each in evidence.devices)
+    words = f"{worked} of {candidate.workload.gpus} GPUs were used in the last {span(evidence.window)}"
     missing = tuple(missing_proof(evidence, history))
     if missing:
-        if not evidence.is_in_use:
-            return None
-        return evidence.finding(
-            FindingName.TOO_MANY_GPUS, Verdict.KEEP, (words, *missing, measured_levels(evidence))
-        )
+        return evidence.advice(FindingName.TOO_MANY_GPUS, words, missing)
     proposal = _proposal(evidence, held=held, used=used, needed=needed)
-    finding = evidence.finding(
-        FindingName.TOO_MANY_GPUS, Verdict.ACT, (words, proposal.words, measured_levels(evidence))
-    )
-    return dataclasses.replace(with_confidence(finding, evidence, history), proposal=proposal)
+    return with_confidence(evidence.call(FindingName.TOO_MANY_GPUS, words, proposal), evidence, history)
 
 
 def gpus_to_keep(used: int, held: int) -> int:
@@ -47,11 +39,6 @@ def gpus_to_keep(used: int, held: int) -> int:
         if held % number == 0:
             return number
     return held if held & (held - 1) == 0 else used
-
-
-def _worked(evidence: Evidence) -> str:
-    used = sum(each.is_used for each in evidence.devices)
-    return f"{used} of {evidence.candidate.workload.gpus}"
 
 
 def _proposal(evidence: Evidence, *, held: int, used: int, needed: int) -> Proposal:

@@ -1,27 +1,31 @@
-"""Underutilized and busy: findings about a workload that works. Pure."""
+"""Input-bound, underutilized and busy: findings about a workload that works. Only reported, never acted upon. Pure."""
 
-from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues
-from rightsizer.findings.evidence import Candidate, Evidence, measured_levels
+from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues, wait_reason
+from rightsizer.findings.evidence import Candidate, Evidence
 from rightsizer.model import Finding, FindingName, Verdict
 from rightsizer.text import span
+
+
+def find_input_bound(candidate: Candidate) -> Finding | None:
+    """A workload whose GPUs wait for CPU, disk or network, and do little."""
+    waits, part = wait_reason(candidate), candidate.criteria.input_bound
+    if not waits or not (evidence := candidate.over(part)).uses_little(part.maxMeanPercent):
+        return None
+    words = f"it waits for {waits} (mean of the last {span(evidence.window)})"
+    return evidence.finding(FindingName.INPUT_BOUND, Verdict.KEEP, words, evidence.levels)
 
 
 def find_underutilized(candidate: Candidate) -> Finding | None:
     """A workload with low mean activity on all of its devices."""
     part = candidate.criteria.underutilized
-    evidence = candidate.over(part, candidate.criteria.idle.maxUtilizationPercent)
-    means = [each.usage.activity_mean for each in evidence.devices]
-    if not means or not evidence.is_in_use:
-        return None
-    if any(mean is None or mean * 100 > part.maxMeanPercent for mean in means):
-        return None
-    if first_issues(evidence, COMPLETENESS_CHECKS):
+    evidence = candidate.over(part)
+    if not evidence.uses_little(part.maxMeanPercent) or first_issues(evidence, COMPLETENESS_CHECKS):
         return None
     words = (
         f"mean activity of every GPU was at most {part.maxMeanPercent:g}% in the last {span(evidence.window)}"
     )
     return evidence.finding(
-        FindingName.UNDERUTILIZED, Verdict.KEEP, (words, *sharing(evidence), measured_levels(evidence))
+        FindingName.UNDERUTILIZED, Verdict.KEEP, words, *_sharing(evidence), evidence.levels
     )
 
 
@@ -30,14 +34,11 @@ def find_busy(candidate: Candidate) -> Finding | None:
     evidence = candidate.over_idle()
     if not evidence.is_in_use:
         return None
-    return evidence.finding(
-        FindingName.BUSY,
-        Verdict.KEEP,
-        (_what_worked(evidence), *sharing(evidence), measured_levels(evidence)),
-    )
+    words = (_what_worked(evidence), *_sharing(evidence), evidence.levels)
+    return evidence.finding(FindingName.BUSY, Verdict.KEEP, *words)
 
 
-def sharing(evidence: Evidence) -> tuple[str, ...]:
+def _sharing(evidence: Evidence) -> tuple[str, ...]:
     """A remark if the measured activity includes other pods."""
     is_all_own = all(each.usage.is_own for each in evidence.devices)
     if not evidence.is_shared or is_all_own:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rightsizer.findings.mig_profiles import CARDS, card_of
+from rightsizer.findings.gpu_slices import CARDS, card_of
 from rightsizer.model import (
     FindingName,
     Node,
