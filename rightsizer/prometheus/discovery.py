@@ -140,14 +140,10 @@ class _ServerCandidate:
 
 
 def connect(settings: PrometheusSettings, cluster: Cluster, holds: str = GPU_SERIES) -> Prometheus:
-    """The Prometheus of the settings' URL, or else the one in the cluster that holds GPU series.
+    """The Prometheus of the settings' URL, or else the one in the cluster for which the PromQL `holds` has a result.
 
-    Inside the cluster, queries go directly to the Service; from outside, through the API server's proxy.
-
-    Args:
-        settings: Its `url` may be missing.
-        cluster: Needs permission to list services, and from outside to get services/proxy.
-        holds: PromQL that has a result if there are GPU series.
+    Inside the cluster, queries go directly to the Service; from outside, through the API server's proxy. It needs
+    permission to list services, and from outside to get services/proxy.
 
     Raises:
         ConfigurationError: There is none, or there are several to choose from.
@@ -189,13 +185,13 @@ def _probe(candidate: _ServerCandidate, settings: PrometheusSettings, cluster: C
 
 def _reach(candidate: _ServerCandidate, settings: PrometheusSettings, cluster: Cluster) -> Prometheus:
     given = set(map(str.lower, settings.headers))
-    flavour, namespace, port = candidate.flavour, candidate.namespace, candidate.port
+    flavour = candidate.flavour
     defaults = {name: Secret(text) for name, text in flavour.headers.items() if name.lower() not in given}
     settings = dataclasses.replace(settings, url=candidate.url, headers={**defaults, **settings.headers})
     if cluster.is_inside:
         return Prometheus(settings)
-    scheme = "https:" if candidate.scheme == "https" else ""
-    path = f"/api/v1/namespaces/{namespace}/services/{scheme}{candidate.name}:{port}/proxy{flavour.path}"
+    service = f"{'https:' if candidate.scheme == 'https' else ''}{candidate.name}:{candidate.port}"
+    path = f"/api/v1/namespaces/{candidate.namespace}/services/{service}/proxy{flavour.path}"
     where = f"{candidate}, through {cluster.host}"
     return Prometheus(settings, ServiceProxyTransport(cluster, path, where=where, headers=settings.headers))
 

@@ -54,11 +54,8 @@ _MAX_CACHED = 1_000_000
 def run_parallel(tasks: Sequence[Callable[[threading.Event], T]], width: int) -> Iterator[T]:
     """The results in the order of the tasks; at most `width` tasks run, or have results that are not consumed yet.
 
-    The first error is raised at once. Tasks that have not begun never do; running tasks see it in their event. An
-    interrupt does not wait for them either.
-
-    Raises:
-        Exception: What a task raised.
+    The first error of a task is raised at once. Tasks that have not begun never do; running tasks see it in their
+    event. An interrupt does not wait for them either.
     """
     waiting = collections.deque(enumerate(tasks))
     outcomes: queue.SimpleQueue[tuple[int, T] | BaseException] = queue.SimpleQueue()
@@ -95,22 +92,14 @@ def run_parallel(tasks: Sequence[Callable[[threading.Event], T]], width: int) ->
 
 
 class ParseCache(Generic[T]):
-    """Parses JSON texts of which many are the same, each once.
-
-    Args:
-        parse: Parses one text. Results are shared and must not be changed.
-    """
+    """Parses JSON texts of which many are the same, each once; the results are shared and must not be changed."""
 
     def __init__(self, parse: Callable[[msgspec.Raw], T]) -> None:
         self._parse = parse
         self._parsed: dict[bytes, T] = {}
 
     def get(self, text: msgspec.Raw) -> T:
-        """The parsed text.
-
-        Raises:
-            msgspec.DecodeError, ValueError: It cannot be parsed.
-        """
+        """The parsed text."""
         digest = hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest()
         try:
             return self._parsed[digest]

@@ -92,19 +92,11 @@ class ResponseReader:
     hint: str
 
     def read(self, status: int, body: bytes) -> ResponseData:
-        """The data of a complete response to a query.
-
-        Raises:
-            PrometheusError: The response is an error, or incomplete.
-        """
+        """The data of a complete response to a query; raises PrometheusError for an error or incomplete data."""
         return self._decode(status, body, ResponseData)
 
     def page(self, status: int, body: bytes) -> dict[str, Any]:
-        """The data of a response about the server itself.
-
-        Raises:
-            PrometheusError: The response is an error.
-        """
+        """The data of a response about the server itself; raises PrometheusError for an error."""
         return self._decode(status, body, dict[str, Any])
 
     def _decode(self, status: int, body: bytes, kind: type[T]) -> T:

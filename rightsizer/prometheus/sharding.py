@@ -76,14 +76,11 @@ def pack(groups: Iterable[SeriesGroup], max_series: float) -> list[Shard]:
 
 
 class ShardPlan:
-    """How the fleet's series are split.
+    """How the fleet's series are split: by namespace, and large namespaces by node.
 
-    Args:
-        size: The approximate number of series.
-        count: PromQL that counts series by labels, of those that meet matchers.
-        namespaces: Labels that may name a namespace; the first that a series has counts.
-        nodes: Labels that may name a node, likewise.
-        instants: When to count; a series without a sample at any of them is in no shard.
+    `size` returns the approximate number of series, `count` PromQL that counts series by labels, of those that meet
+    matchers. Several labels may name a namespace or a node; the first that a series has counts. A series without a
+    sample at any of the instants is in no shard.
     """
 
     def __init__(

@@ -1,22 +1,26 @@
-"""Transports to the Prometheus API: HTTP by `requests`, or the API server's proxy to a Service.
+"""Transports to the Prometheus API, with credentials: HTTP by `requests`, or the API server's proxy to a Service.
 
 A transport sends one request and returns the whole response within a deadline and a size limit. It does not follow
-redirects, which could lead anywhere.
+redirects, which could lead anywhere. Files with secrets are read for each request because tokens and passwords rotate;
+no message contains a secret.
 """
 
+import base64
 import collections
 import contextlib
+import importlib
 import logging
 import re
 import ssl
 import time
-from collections.abc import Iterable, Iterator, Mapping
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 import requests
 import urllib3
 
-from rightsizer.config import PrometheusSettings, Secret
+from rightsizer.config import PrometheusSettings, Secret, read_secret
 from rightsizer.errors import (
     ClusterError,
     ConfigurationError,
@@ -25,7 +29,6 @@ from rightsizer.errors import (
     QueryTooLarge,
 )
 from rightsizer.kube.cluster import Cluster, root_cause
-from rightsizer.prometheus.credentials import signer
 from rightsizer.prometheus.responses import MAX_SHOWN
 
 log = logging.getLogger(__name__)
@@ -36,6 +39,13 @@ MAX_BYTES = 256 << 20
 _PASSPHRASE = ""
 """Keeps OpenSSL from asking for one on a terminal."""
 _HEADERS = {"User-Agent": "gpu-rightsizer", "Accept": "application/json"}
+
+
+Signer = Callable[[str, str, bytes], Mapping[str, str]]
+"""From the method, URL and body of a request to the headers that authenticate it."""
+
+AWS_SERVICE = "aps"
+"""The name of Amazon Managed Service for Prometheus in the scope of a signature."""
 
 
 class Transport(Protocol):
@@ -174,14 +184,8 @@ class ServiceProxyTransport:
     """The API server's proxy to a Service, with the credentials of the kubeconfig.
 
     The API server removes these before it forwards a request, so Prometheus receives no credentials. Queries are GETs:
-    permission to read is enough.
+    permission to read is enough. `path` is the proxy's for the Service, and the prefix of "/api/v1" there.
     https://kubernetes.io/docs/tasks/access-application-cluster/access-cluster-services/
-
-    Args:
-        cluster: The API server.
-        path: The proxy's path for the Service, and the prefix of "/api/v1" there.
-        where: The Service, as messages name it.
-        headers: Sent with every request.
     """
 
     hint = "your permission to get services/proxy; or give --prometheus-url, with its own credentials"
@@ -238,6 +242,78 @@ def _verification(settings: PrometheusSettings) -> str | bool:
     return True if settings.ca_file is None else str(settings.ca_file)
 
 
+def signer(settings: PrometheusSettings) -> Signer:
+    """The signer for the credentials in the settings, of which at most one kind is set.
+
+    Raises:
+        ConfigurationError: There are no AWS credentials, or botocore is not installed.
+    """
+    if (token := settings.token_file) is not None:
+        return lambda *_: {
+            "Authorization": f"Bearer {read_secret(token, f'--prometheus-token-file {token}')}"
+        }
+    if settings.user is not None and (path := settings.password_file) is not None:
+        return lambda *_: {
+            "Authorization": _basic(
+                f"{settings.user}:{read_secret(path, f'--prometheus-password-file {path}')}"
+            )
+        }
+    if settings.sigv4_region is not None:
+        return _SigV4Signer(settings.sigv4_region)
+    return lambda *_: {}
+
+
+def _basic(pair: str) -> str:
+    """RFC 7617, with UTF-8 as the charset of the user name."""
+    return f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+
+class _SigV4Signer:
+    """AWS Signature Version 4 for the workspaces of one region.
+
+    botocore finds and renews the credentials: environment, profile, SSO, web identity (IRSA), container (EKS Pod
+    Identity) or instance. https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv.html
+    """
+
+    def __init__(self, region: str) -> None:
+        self._region = region
+        session = _botocore("session").Session()
+        session.set_config_variable("region", region)  # also of the security token service
+        exceptions = _botocore("exceptions")
+        self._errors = (exceptions.BotoCoreError, exceptions.ClientError)
+        try:
+            self._credentials = session.get_credentials()
+        except self._errors as error:
+            raise ConfigurationError(f"--prometheus-sigv4-region: AWS credentials: {error}") from error
+        if self._credentials is None:
+            raise ConfigurationError(
+                "--prometheus-sigv4-region: no AWS credentials in environment, profile, web identity, container or "
+                "instance; set AWS_PROFILE, or give the pod a role"
+            )
+
+    def __call__(self, method: str, url: str, body: bytes) -> Mapping[str, str]:
+        """The headers of one request; the signature covers host, path, query and body."""
+        try:
+            credentials = self._credentials.get_frozen_credentials()
+        except self._errors as error:
+            raise PrometheusError(f"signing a query for AWS: getting credentials failed: {error}") from error
+        request = _botocore("awsrequest").AWSRequest(method=method, url=url, data=body)
+        _botocore("auth").SigV4Auth(credentials, AWS_SERVICE, self._region).add_auth(request)
+        return dict(request.headers.items())
+
+
+def _botocore(module: str) -> types.ModuleType:
+    """A module of botocore, which only the extra aws installs."""
+    try:
+        return importlib.import_module(f"botocore.{module}")
+    except ModuleNotFoundError as error:
+        library = str(error.name).partition(".")[0]
+        raise ConfigurationError(
+            f"--prometheus-sigv4-region: the library {library} is missing; run in a checkout: pip install "
+            "'.[rightsizer,aws]'"
+        ) from error
+
+
 def _require_certificates(settings: PrometheusSettings) -> None:
     """Check all certificate files before the first request.
 
@@ -251,30 +327,27 @@ def _require_certificates(settings: PrometheusSettings) -> None:
     }
     given = {flag: path for flag, path in named.items() if path is not None}
     problems = [f"{flag} {path}: no such file" for flag, path in given.items() if not path.is_file()]
-    if not problems:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        problems += _ca_problems(settings, context) + _client_cert_problems(settings, context)
-    if problems:
+    if problems := problems or _certificate_problems(settings):
         raise ConfigurationError("; ".join(problems))
 
 
-def _ca_problems(settings: PrometheusSettings, context: ssl.SSLContext) -> list[str]:
-    if settings.ca_file is None:
-        return []
-    try:
-        context.load_verify_locations(settings.ca_file)
-    except (OSError, ValueError) as error:
-        return [f"--prometheus-ca-file {settings.ca_file}: holds no certificates: {root_cause(error)}"]
-    return []
-
-
-def _client_cert_problems(settings: PrometheusSettings, context: ssl.SSLContext) -> list[str]:
+def _certificate_problems(settings: PrometheusSettings) -> list[str]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    problems = []
     certificate, key = settings.client_cert_file, settings.client_key_file
-    if certificate is None or key is None:
-        return []
-    try:
-        context.load_cert_chain(certificate, key, password=_PASSPHRASE)
-    except (OSError, ValueError) as error:
-        words = f"--prometheus-client-cert-file {certificate} and -key-file {key}: cannot be used: {root_cause(error)}"
-        return [f"{words}; they must be PEM, belong together, and the key must have no passphrase"]
-    return []
+    if settings.ca_file is not None:
+        try:
+            context.load_verify_locations(settings.ca_file)
+        except (OSError, ValueError) as error:
+            problems.append(
+                f"--prometheus-ca-file {settings.ca_file}: holds no certificates: {root_cause(error)}"
+            )
+    if certificate is not None and key is not None:
+        try:
+            context.load_cert_chain(certificate, key, password=_PASSPHRASE)
+        except (OSError, ValueError) as error:
+            problems.append(
+                f"--prometheus-client-cert-file {certificate} and -key-file {key}: cannot be used: {root_cause(error)}; "
+                "they must be PEM, belong together, and the key must have no passphrase"
+            )
+    return problems
