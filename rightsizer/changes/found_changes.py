@@ -1,4 +1,4 @@
-"""The changes that objects and saved manifests tell of: what budgets over time and cooldowns count. Pure.
+"""The changes that objects and saved manifests record: budgets over time and cooldowns count them. Pure.
 
 Whoever may annotate an object can write a history. A change that gpu-rightsizer cannot have made holds off changes of
 that object alone: it is reported, and charged to no budget.
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from rightsizer.changes.annotations import (
+from rightsizer.changes.record_codec import (
     CLASS_ANNOTATION,
     GPUS_ANNOTATION,
     HISTORY_ANNOTATION,
@@ -19,10 +19,11 @@ from rightsizer.changes.annotations import (
     POD_ANNOTATION,
     UNDO_ANNOTATION,
     manifest_name,
+    read_undo_record,
+    recorded_changes,
 )
-from rightsizer.changes.record_codec import read_undo_record, recorded_changes
 from rightsizer.kube.api_objects import ObjectMeta
-from rightsizer.kube.owner_kinds import CONTROL_OBJECTS, ObjectSummary, owner_kind
+from rightsizer.kube.owner_kinds import CONTROL_OBJECTS, ObjectSummary, OwnerKind, owner_kind
 from rightsizer.model import UNREADABLE, Action, ChangeRecord, Fleet, FoundChange, ObjectRef, Pod
 
 AHEAD = datetime.timedelta(days=2)
@@ -34,10 +35,8 @@ def changes_of(
 ) -> tuple[list[FoundChange], list[str]]:
     """The changes, oldest first, and problems with records, in words.
 
-    Args:
-        controllers: Objects that may carry a record.
-        evictions: The Secrets with manifests of evicted pods.
-        pods: Pods with GPUs; the eviction of one that still has them never took effect.
+    `controllers` may carry a record, and `evictions` are the Secrets with manifests of evicted pods. `pods` hold GPUs:
+    the eviction of one that still has them never took effect.
     """
     found: list[FoundChange] = []
     problems: list[str] = []
@@ -94,8 +93,7 @@ def _recorded_workload(annotations: Mapping[str, str]) -> tuple[ObjectRef | None
 
 
 def _starter(item: ObjectSummary) -> ObjectRef | None:
-    above = item.metadata.controller
-    row = owner_kind(above.group, above.kind) if above is not None else None
+    above, row = item.metadata.controller, _row_above(item.metadata)
     if above is None or row is None or not row.starts_others:
         return None
     return ObjectRef(above.api_version, above.kind, item.ref.namespace, above.name, above.uid)
@@ -108,13 +106,17 @@ def is_copy(ref: ObjectRef, metadata: ObjectMeta) -> bool:
     """
     if (ref.group, ref.kind) in CONTROL_OBJECTS:
         return False
-    above = metadata.controller
-    row = owner_kind(above.group, above.kind) if above is not None else None
+    row = _row_above(metadata)
     return row is not None and not row.starts_others
 
 
+def _row_above(metadata: ObjectMeta) -> OwnerKind | None:
+    above = metadata.controller
+    return owner_kind(above.group, above.kind) if above is not None else None
+
+
 def evictions_of(secrets: Iterable[ObjectMeta]) -> Iterator[FoundChange]:
-    """The evictions that saved manifests tell of, by the metadata of their Secrets."""
+    """The evictions that saved manifests record, by the metadata of their Secrets."""
     for item in secrets:
         if item.creation_timestamp is None:
             continue
@@ -141,12 +143,7 @@ def _pod_of(item: ObjectMeta) -> str:
 
 
 def drop_implausible_changes(fleet: Fleet, at: datetime.datetime) -> Fleet:
-    """The fleet without changes that gpu-rightsizer cannot have made; these are among its problems.
-
-    Args:
-        fleet: With all changes.
-        at: Now, by Prometheus's clock.
-    """
+    """The fleet without changes that gpu-rightsizer cannot have made; these are problems; by Prometheus's clock."""
     offered = sum(sum(node.allocatable.values()) for node in fleet.nodes.values())
     kept: list[FoundChange] = []
     problems: list[str] = []

@@ -1,8 +1,8 @@
 """The changes of the last 30 days, kept in ConfigMaps of gpu-rightsizer's own namespace.
 
-Whoever replaces or recreates an object drops its annotations. A change that only the memory has was reverted, if its
-object runs. The memory is written before the change and cleaned if the change is refused: a crash never makes it
-forget. It may therefore name a change that was never made; it then says nothing about an object that is unchanged.
+Whoever replaces or recreates an object drops its annotations. If the object runs, a change that only the memory has
+was reverted. The memory is written before the change, and cleaned if the change is refused: a crash loses nothing. So
+it may name a change that was never made; an object that is unchanged shows that.
 """
 
 import contextlib
@@ -118,7 +118,7 @@ def merge_memories(parts: Iterable[ChangeMemory]) -> ChangeMemory:
 
 
 def remembered_record(record: ChangeRecord, workload: Workload) -> FoundChange:
-    """What the memory keeps of a change that is about to be made to a workload."""
+    """The summary that the memory keeps of a change that is about to be made to a workload."""
     kept = msgspec.structs.replace(
         record.summary,
         generation=workload.generation,
@@ -139,9 +139,15 @@ def with_change(
     owner = owner_of(workload)
     key = key_of(owner)
     before = _parsed(key, texts[key]) if key in texts else ()
-    kept = [one for one in before if at - one.at < MONTH and not was_never_made(one, workload)]
-    kept = [one for one in kept if not _is_same(one, change)][-(MOST - 1) :]
-    changes: dict[str, str | None] = dict.fromkeys(_old(texts, at))
+    kept = [
+        one
+        for one in before
+        if at - one.at < MONTH and not was_never_made(one, workload) and not _is_same(one, change)
+    ][-(MOST - 1) :]
+    known = parse_memory(texts).by_key.items()
+    changes: dict[str, str | None] = dict.fromkeys(
+        key for key, found in known if all(at - one.at >= MONTH for one in found)
+    )
     changes[key] = _text(owner, [*kept, change])
     after = {**texts, **changes}
     if sum(len(name) + len(text or "") for name, text in after.items()) > MOST_BYTES:
@@ -162,12 +168,6 @@ def without_change(texts: _Texts, change: FoundChange, workload: Workload) -> di
 
 def _is_same(one: FoundChange, other: FoundChange) -> bool:
     return (one.record.run, one.ref) == (other.record.run, other.ref)
-
-
-def _old(texts: _Texts, at: datetime.datetime) -> Iterator[str]:
-    for key, found in parse_memory(texts).by_key.items():
-        if not any(at - one.at < MONTH for one in found):
-            yield key
 
 
 def _text(owner: ObjectRef, changes: Iterable[FoundChange]) -> str:
@@ -217,7 +217,7 @@ def with_remembered_changes(fleet: Fleet, memory: ChangeMemory) -> Fleet:
 def _is_known(
     change: FoundChange, on_objects: set[tuple[str, str, str, str]], workload: Workload | None
 ) -> bool:
-    """Whether an object tells of a change itself, or shows that it was never made."""
+    """Whether an object records a change itself, or shows that it was never made."""
     if (change.record.run, *_name(change.ref)) in on_objects:
         return True
     if workload is None:
@@ -248,7 +248,7 @@ def _with_past(
 
 
 def _reverted_at(change: FoundChange, workload: Workload) -> datetime.datetime | None:
-    """When an object that does not tell of its change got everything back; None for changes of other objects."""
+    """When the change of an object that does not record it was reverted; None for changes of other objects."""
     if _name(change.ref) != _name(workload.ref):
         return None
     began = [pod.created for pod in workload.pods if not pod.is_terminating and pod.created]
@@ -266,19 +266,11 @@ class MemoryStore:
         self.place = f"ConfigMaps {namespace}/{NAME}-*"
 
     def read(self) -> ChangeMemory:
-        """The whole memory.
-
-        Raises:
-            ClusterError: It could not be read whole.
-        """
+        """The whole memory; raises ClusterError if a part could not be read."""
         return merge_memories(parse_memory(part.read()) for part in self._parts)
 
     def of(self, workload: Workload) -> ChangeMemory:
-        """The part with a workload.
-
-        Raises:
-            ClusterError: It could not be read.
-        """
+        """The part with a workload; raises ClusterError if it could not be read."""
         return parse_memory(self._part(workload).read())
 
     @contextlib.contextmanager

@@ -1,19 +1,57 @@
-"""The one codec of change records: the undo record and the history on an object, and the memory's ConfigMaps. Pure.
+"""What gpu-rightsizer writes about a change: annotations, the one codec of change records, journal entries. Pure.
 
 Undo record and history are written by the patch that makes a change, so they are as true as the object. Whoever may
 annotate the object can write anything there: what cannot be read counts as a change made right now.
 """
 
 import contextlib
+import dataclasses
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from rightsizer.changes.annotations import CAME_BACK_ANNOTATION, HISTORY_ANNOTATION, UNDO_ANNOTATION
-from rightsizer.config import LONGEST, parse_duration
-from rightsizer.model import UNREADABLE, Action, ChangeOutcome, ChangeRecord
+from rightsizer.config import LONGEST, PREFIX, parse_duration
+from rightsizer.model import UNREADABLE, Action, ChangeOutcome, ChangeRecord, ObjectRef
 from rightsizer.text import decoded, require_name, require_ours
+
+UNDO_ANNOTATION = PREFIX + "undo"
+"""The change record from which `undo` restores the object."""
+HISTORY_ANNOTATION = PREFIX + "history"
+"""The last changes of the object."""
+CAME_BACK_ANNOTATION = PREFIX + "came-back-after"
+"""The longest pause after which the workload was needed again, such as 31h10m."""
+RESUMED_ANNOTATION = PREFIX + "resumed-at"
+"""When a stopped workload was last restored, RFC 3339; measurements from before say nothing about it now."""
+NOTICE_ANNOTATION = PREFIX + "notice"
+"""The announced change, and its time."""
+SNOOZE_ANNOTATION = PREFIX + "snooze-until"
+"""The owner's answer to a notice: no change before then."""
+ORDER_ANNOTATION = PREFIX + "order"
+"""The command that a command object gave to the workload's controller, such as AbortJob."""
+STEERED_ANNOTATION = PREFIX + "steered"
+"""On a pod with a deletion cost: the run that set it."""
+
+MANIFEST_LABEL = PREFIX + "manifest"
+"""On Secrets with the manifest of an evicted pod: the run."""
+POD_ANNOTATION = PREFIX + "pod"
+"""On the same Secrets: the pod, as namespace/name."""
+GPUS_ANNOTATION = PREFIX + "gpus"
+"""On the same Secrets: the GPUs that the eviction freed."""
+CLASS_ANNOTATION = PREFIX + "priority-class"
+"""On the same Secrets: the pod's PriorityClass, empty if it had none."""
+
+RECORDS = frozenset(
+    {
+        *(UNDO_ANNOTATION, CAME_BACK_ANNOTATION, NOTICE_ANNOTATION, RESUMED_ANNOTATION, ORDER_ANNOTATION),
+        *(SNOOZE_ANNOTATION, HISTORY_ANNOTATION, STEERED_ANNOTATION),
+        *(MANIFEST_LABEL, POD_ANNOTATION, GPUS_ANNOTATION, CLASS_ANNOTATION),
+    }
+)
+"""All of these; none of them is an opt-out."""
+
+MANIFEST_NAME = "^.+-[0-9a-f]{8}$"
+"""Names of the Secrets with manifests, as RE2."""
 
 MOST = 8
 """Entries of the history."""
@@ -21,6 +59,11 @@ MOST_BYTES = 1024
 """Of the history: all annotations of an object share 256 KiB (API conventions)."""
 STOPS = frozenset({Action.SCALE_TO_ZERO, Action.SUSPEND, Action.EVICT})
 """After these no pod runs, so a pod that was created later shows that someone reverted the change."""
+
+
+def manifest_name(ref: ObjectRef) -> str:
+    """The name of the Secret with a pod's manifest, unique by the pod's UID."""
+    return f"{ref.name[:200]}-{ref.uid[:8]}"
 
 
 def encode_record(record: ChangeRecord) -> str:
@@ -98,11 +141,9 @@ def _second(at: datetime.datetime) -> datetime.datetime:
 def recorded_changes(
     annotations: Mapping[str, str], began: Iterable[datetime.datetime | None] = ()
 ) -> tuple[ChangeRecord, ...]:
-    """The changes that an object's annotations tell of; UNREADABLE in place of each that cannot be read.
+    """The changes that an object's annotations record; UNREADABLE in place of each that cannot be read.
 
-    Args:
-        annotations: The object's.
-        began: When its live pods were created; they show that someone reverted a stop.
+    `began` says when its live pods were created; they show that someone reverted a stop.
     """
     past = read_history(annotations)
     try:
@@ -131,12 +172,7 @@ def with_end(
 def with_noticed_reverts(
     past: Iterable[ChangeRecord], began: Iterable[datetime.datetime | None]
 ) -> tuple[ChangeRecord, ...]:
-    """The history, in which stops have ended once a pod was created after them.
-
-    Args:
-        past: As the object has it.
-        began: When its live pods were created.
-    """
+    """The history, in which stops have ended once a live pod was created after them."""
     begins = sorted(begin for begin in began if begin is not None)
 
     def seen(change: ChangeRecord) -> ChangeRecord:
@@ -153,12 +189,8 @@ def came_back_after(
 ) -> datetime.timedelta | None:
     """The longest pause after which the workload was needed again, by its annotations; None if there was none.
 
-    `undo` notes it. Whoever reverts a change by other means leaves the undo record: the oldest pod that was created
-    since bounds that pause.
-
-    Args:
-        annotations: The workload's. A note that cannot be read counts as the longest possible pause.
-        begins: When its pods were created.
+    `undo` writes it; one that cannot be read counts as the longest possible pause. Whoever reverts a change by other
+    means leaves the undo record: the oldest pod that was created since bounds that pause.
     """
     pauses = []
     if (text := annotations.get(CAME_BACK_ANNOTATION)) is not None:
@@ -178,3 +210,47 @@ def pause_of(idle_s: int, stopped: datetime.datetime, back: datetime.datetime) -
     """How long a workload was idle or stopped, at most LONGEST."""
     before = datetime.timedelta(seconds=min(max(idle_s, 0), LONGEST.total_seconds()))
     return min(before + max(back - stopped, datetime.timedelta()), LONGEST)
+
+
+# --- The journal
+
+INTENT = "intent"
+OUTCOME = "outcome"
+EFFECT = "effect"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecordedEvent:
+    """An Event about a change; the cluster keeps it for an hour or so."""
+
+    ref: ObjectRef
+    at: datetime.datetime
+    reason: str
+    message: str
+
+
+class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of a journal.
+
+    Attributes:
+        step: INTENT before the request, OUTCOME after it, EFFECT once that was verified.
+        reason: Why (INTENT), or the details of the result.
+    """
+
+    at: datetime.datetime
+    run: str
+    step: str
+    namespace: str
+    kind: str
+    name: str
+    action: str
+    uid: str = ""
+    gpus: float = 0
+    result: str = ""
+    rule: str = ""
+    reason: str = ""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Equal for an intent and its outcome."""
+        return self.run, self.namespace, self.kind, self.name, self.uid, self.action

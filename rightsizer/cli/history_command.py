@@ -4,7 +4,7 @@ import argparse
 import datetime
 import pathlib
 
-from rightsizer.changes.journal_entry import JournalEntry
+from rightsizer.changes.record_codec import JournalEntry
 from rightsizer.cli.connection import cluster_settings, instant_of
 from rightsizer.cli.plan_session import utc_now
 from rightsizer.cli.reporter import show

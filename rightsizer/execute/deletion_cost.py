@@ -8,7 +8,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 
-from rightsizer.changes.annotations import STEERED_ANNOTATION
+from rightsizer.changes.record_codec import STEERED_ANNOTATION
 from rightsizer.errors import ClusterError
 from rightsizer.execute.run_context import ApplySession, log_cluster_error
 from rightsizer.kube.cluster import Cluster

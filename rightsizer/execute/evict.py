@@ -8,14 +8,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rightsizer.changes.annotations import (
+from rightsizer.changes.record_codec import (
     CLASS_ANNOTATION,
     GPUS_ANNOTATION,
     MANIFEST_LABEL,
     POD_ANNOTATION,
+    encode_record,
     manifest_name,
 )
-from rightsizer.changes.record_codec import encode_record
 from rightsizer.errors import ClusterUnreachable, RequestRefused
 from rightsizer.execute.run_context import ApplySession, log_cluster_error, mutating_request
 from rightsizer.kinds import path_of

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from rightsizer.changes.journal_entry import EFFECT, INTENT, OUTCOME, JournalEntry
+from rightsizer.changes.record_codec import EFFECT, INTENT, OUTCOME, JournalEntry
 from rightsizer.errors import ConfigurationError, RightsizerError
 from rightsizer.model import Decision, ObjectRef, Outcome
 from rightsizer.text import decoded, require_ours, tidy

@@ -8,11 +8,9 @@ from typing import TypeVar
 
 import msgspec
 
-from rightsizer.changes.annotations import MANIFEST_LABEL
 from rightsizer.changes.found_changes import evictions_of, is_copy
-from rightsizer.changes.journal_entry import RecordedEvent
 from rightsizer.changes.memory import NAME, MemoryStore
-from rightsizer.changes.record_codec import recorded_changes
+from rightsizer.changes.record_codec import MANIFEST_LABEL, RecordedEvent, recorded_changes
 from rightsizer.config import FIELD_MANAGER
 from rightsizer.errors import RequestRefused
 from rightsizer.execute.listing import list_objects, recordable_kinds

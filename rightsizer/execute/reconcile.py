@@ -16,9 +16,16 @@ from typing import assert_never
 
 import msgspec
 
-from rightsizer.changes.annotations import MANIFEST_LABEL, POD_ANNOTATION, UNDO_ANNOTATION, manifest_name
 from rightsizer.changes.found_changes import is_copy
-from rightsizer.changes.record_codec import STOPS, pause_of, read_history
+from rightsizer.changes.record_codec import (
+    MANIFEST_LABEL,
+    POD_ANNOTATION,
+    STOPS,
+    UNDO_ANNOTATION,
+    manifest_name,
+    pause_of,
+    read_history,
+)
 from rightsizer.config import format_duration
 from rightsizer.errors import ClusterError, RequestRefused
 from rightsizer.execute.completion import can_complete, complete

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from rightsizer.changes.annotations import MANIFEST_LABEL, UNDO_ANNOTATION, manifest_name
 from rightsizer.changes.found_changes import is_copy
+from rightsizer.changes.record_codec import MANIFEST_LABEL, UNDO_ANNOTATION, manifest_name
 from rightsizer.errors import ClusterError, RequestRefused
 from rightsizer.execute.journal import Journal
 from rightsizer.execute.listing import list_objects, recordable_kinds

@@ -8,7 +8,7 @@ import datetime
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from rightsizer.changes.annotations import RESUMED_ANNOTATION
+from rightsizer.changes.record_codec import RESUMED_ANNOTATION
 from rightsizer.config import format_duration
 from rightsizer.findings.evidence import Candidate, Evidence, pod_key
 from rightsizer.findings.idle_history import ActivityHistory, covers_pauses

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rightsizer.changes.annotations import MANIFEST_LABEL, MANIFEST_NAME, UNDO_ANNOTATION
+from rightsizer.changes.record_codec import MANIFEST_LABEL, MANIFEST_NAME, UNDO_ANNOTATION
 from rightsizer.config import PREFIX
 from rightsizer.guardrails import cel
 from rightsizer.guardrails.cel import Variables

@@ -4,7 +4,7 @@ import functools
 import logging
 from collections.abc import Collection, Iterator, Sequence
 
-from rightsizer.changes.annotations import MANIFEST_LABEL
+from rightsizer.changes.record_codec import MANIFEST_LABEL
 from rightsizer.errors import ConfigurationError
 from rightsizer.inventory.gpu_requests import (
     CLAIMS,

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from rightsizer.changes.annotations import RECORDS
+from rightsizer.changes.record_codec import RECORDS
 from rightsizer.config import FIELD_MANAGER, PREFIX
 from rightsizer.kube.api_objects import ManagedFieldsEntry, ObjectMeta, SpecObject
 from rightsizer.kube.owner_kinds import KEDA, KUEUE, ObjectSummary, OwnerChain, OwnerKind, owner_kind

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from rightsizer.changes.annotations import HISTORY_ANNOTATION, UNDO_ANNOTATION
+from rightsizer.changes.record_codec import HISTORY_ANNOTATION, UNDO_ANNOTATION
 from rightsizer.errors import RequestRefused
 from rightsizer.inventory.managers import field_writers
 from rightsizer.inventory.pods import LAST_APPLIED, GpuPod

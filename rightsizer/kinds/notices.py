@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from rightsizer.changes.annotations import (
+from rightsizer.changes.record_codec import (
     CAME_BACK_ANNOTATION,
     NOTICE_ANNOTATION,
     RESUMED_ANNOTATION,

@@ -11,15 +11,13 @@ from typing import Any
 
 import msgspec
 
-from rightsizer.changes.annotations import (
+from rightsizer.changes.found_changes import speaks_for
+from rightsizer.changes.record_codec import (
     CAME_BACK_ANNOTATION,
     HISTORY_ANNOTATION,
     NOTICE_ANNOTATION,
     RESUMED_ANNOTATION,
     UNDO_ANNOTATION,
-)
-from rightsizer.changes.found_changes import speaks_for
-from rightsizer.changes.record_codec import (
     came_back_after,
     decode_record,
     encode_record,

@@ -3,7 +3,7 @@
 https://github.com/volcano-sh/apis/tree/master/pkg/apis/bus/v1alpha1
 """
 
-from rightsizer.changes.annotations import ORDER_ANNOTATION
+from rightsizer.changes.record_codec import ORDER_ANNOTATION
 from rightsizer.kinds.core import CLASS, TEMPLATE_CLASS
 from rightsizer.kinds.edits import NAMED
 from rightsizer.kinds.fields import annotation

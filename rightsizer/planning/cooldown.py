@@ -9,9 +9,13 @@ import dataclasses
 import datetime
 from collections.abc import Iterator
 
-from rightsizer.changes.annotations import UNDO_ANNOTATION
 from rightsizer.changes.memory import MONTH
-from rightsizer.changes.record_codec import read_history, with_end, with_noticed_reverts
+from rightsizer.changes.record_codec import (
+    UNDO_ANNOTATION,
+    read_history,
+    with_end,
+    with_noticed_reverts,
+)
 from rightsizer.config import format_duration
 from rightsizer.kinds import row_of
 from rightsizer.kinds.edits import is_taken_back

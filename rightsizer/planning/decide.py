@@ -5,7 +5,7 @@ import datetime
 import math
 from collections.abc import Iterator
 
-from rightsizer.changes.annotations import SNOOZE_ANNOTATION
+from rightsizer.changes.record_codec import SNOOZE_ANNOTATION
 from rightsizer.findings.autoscaling import autoscalers_for
 from rightsizer.findings.evidence import Candidate
 from rightsizer.findings.finders import assess, freed

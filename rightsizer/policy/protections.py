@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from rightsizer.changes.annotations import RECORDS
+from rightsizer.changes.record_codec import RECORDS
 from rightsizer.config import PREFIX
 from rightsizer.model import Blocker, BlockerCode, Mode, Pod, Workload
 from rightsizer.policy.classes import ANNOTATIONS

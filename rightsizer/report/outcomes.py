@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from rightsizer.changes.journal_entry import INTENT, OUTCOME, JournalEntry, RecordedEvent
+from rightsizer.changes.record_codec import INTENT, OUTCOME, JournalEntry, RecordedEvent
 from rightsizer.kinds.health import Health
 from rightsizer.kinds.patches import UndoItem, describe
 from rightsizer.model import FoundChange, Outcome, Plan, Result

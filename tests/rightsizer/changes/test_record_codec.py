@@ -9,10 +9,11 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from rightsizer.changes.annotations import HISTORY_ANNOTATION, UNDO_ANNOTATION
 from rightsizer.changes.record_codec import (
+    HISTORY_ANNOTATION,
     MOST,
     MOST_BYTES,
+    UNDO_ANNOTATION,
     encode_record,
     read_history,
     recorded_changes,

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from rightsizer.changes.journal_entry import JournalEntry
+from rightsizer.changes.record_codec import JournalEntry
 from rightsizer.cli import main
 from rightsizer.errors import ConfigurationError
 from rightsizer.execute.journal import SET_ASIDE, Journal, read_journal

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rightsizer.changes.journal_entry import JournalEntry
+from rightsizer.changes.record_codec import JournalEntry
 from rightsizer.execute.journal import read_journal
 from simulator.kube import Fault, LoggedRequest
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rightsizer.changes.annotations import UNDO_ANNOTATION
-from rightsizer.changes.record_codec import encode_record, read_history
+from rightsizer.changes.record_codec import UNDO_ANNOTATION, encode_record, read_history
 from rightsizer.kinds.core import KINDS
 from rightsizer.kinds.patches import parse_record
 from rightsizer.kinds.pause_for_change import (
