@@ -2,8 +2,12 @@
 
 import datetime
 import json
+import operator
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 MAX_TEXT = 8_000
 """Characters of label values in one matcher: VictoriaMetrics refuses queries of over 16 KiB."""
@@ -72,14 +76,21 @@ def only_nan(expression: str) -> str:
 
 def batches(names: Iterable[str], longest: int = MAX_TEXT, *, most: int = MOST_NAMES) -> Iterator[list[str]]:
     """The names in order, as many at a time as fit into one matcher, and at most `most`."""
-    batch: list[str] = []
-    size = 0
-    for name in names:
-        length = len(escaped(name)) + 1
-        if batch and (size + length > longest or len(batch) == min(most, MOST_NAMES)):
+    return packed(names, lambda name: (len(escaped(name)) + 1, 1), (longest, min(most, MOST_NAMES)))
+
+
+def packed(
+    items: Iterable[T], costs_of: Callable[[T], Sequence[float]], limits: Sequence[float]
+) -> Iterator[list[T]]:
+    """The items in order, as many at a time as keep the sum of each cost within its limit, but at least one."""
+    batch: list[T] = []
+    sums: Sequence[float] = ()
+    for item in items:
+        costs = costs_of(item)
+        sums = [before + cost for before, cost in zip(sums or [0.0] * len(costs), costs, strict=True)]
+        if batch and any(map(operator.gt, sums, limits)):
             yield batch
-            batch, size = [], 0
-        batch.append(name)
-        size += length
+            batch, sums = [], costs
+        batch.append(item)
     if batch:
         yield batch

@@ -143,19 +143,25 @@ class QueryRange:
 
 
 class _Series(msgspec.Struct):
-    metric: dict[str, str] = {}
-    value: tuple[float, str] | None = None
-    values: list[tuple[float, str]] = []
-
-
-class _UnparsedSeries(msgspec.Struct):
-    metric: msgspec.Raw
+    metric: msgspec.Raw = msgspec.Raw(b"{}")
     value: tuple[float, str] | None = None
     values: msgspec.Raw = msgspec.Raw(b"[]")
 
 
 class _ClockSample(msgspec.Struct):
     value: msgspec.Raw
+
+
+def decode_labels(text: msgspec.Raw) -> dict[str, str]:
+    """Labels of a series, from JSON."""
+    return msgspec.json.decode(text, type=dict[str, str])
+
+
+def decode_points(text: msgspec.Raw) -> list[tuple[float, float]]:
+    """Points of a range query's series, from JSON: Unix time and value."""
+    return [
+        (instant, float(value)) for instant, value in msgspec.json.decode(text, type=list[tuple[float, str]])
+    ]
 
 
 class Prometheus:
@@ -199,29 +205,25 @@ class Prometheus:
 
     def query(self, promql: str, at: datetime.datetime) -> list[Sample]:
         """An instant query."""
-        data = self._instant(promql, at)
-        with self._parsing():
-            series = msgspec.json.decode(data.result, type=list[_Series])
-            return [Sample(item.metric, float(item.value[1])) for item in series if item.value is not None]
+        found = self.query_as(promql, at, ParseCache(decode_labels))
+        return [Sample(labels, value) for labels, value in found]
 
     def query_as(self, promql: str, at: datetime.datetime, labels: ParseCache[T]) -> list[tuple[T, float]]:
         """An instant query: the parsed labels and the value of each series."""
-        data = self._instant(promql, at)
+        data = self._request("query", {"query": promql, "time": f"{at.timestamp():.3f}"})
+        if data.result_type != "vector":
+            raise QueryRefused(f"{self._attempted}: expected a vector, got a {data.result_type}: {promql}")
         with self._parsing():
-            series = msgspec.json.decode(data.result, type=list[_UnparsedSeries])
+            series = msgspec.json.decode(data.result, type=list[_Series])
             return [
                 (labels.get(item.metric), float(item.value[1])) for item in series if item.value is not None
             ]
 
     def query_range(self, promql: str, steps: QueryRange) -> list[RangeSeries]:
         """A range query."""
-        data = self._request("query_range", {"query": promql, **steps.parameters})
-        with self._parsing():
-            series = msgspec.json.decode(data.result, type=list[_Series])
-            return [
-                RangeSeries(item.metric, {instant: float(value) for instant, value in item.values})
-                for item in series
-            ]
+        caches = ParseCache(decode_labels), ParseCache(decode_points)
+        found = self.query_range_as(promql, steps, labels=caches[0], values=caches[1])
+        return [RangeSeries(labels, dict(points)) for labels, points in found]
 
     def query_range_as(
         self, promql: str, steps: QueryRange, *, labels: ParseCache[T], values: ParseCache[V]
@@ -229,7 +231,7 @@ class Prometheus:
         """A range query: the parsed labels and the parsed points of each series."""
         data = self._request("query_range", {"query": promql, **steps.parameters})
         with self._parsing():
-            series = msgspec.json.decode(data.result, type=list[_UnparsedSeries])
+            series = msgspec.json.decode(data.result, type=list[_Series])
             return [(labels.get(item.metric), values.get(item.values)) for item in series]
 
     def run_in_order(self, queries: Sequence[Callable[[], T]]) -> Iterator[T]:
@@ -245,12 +247,6 @@ class Prometheus:
     def _run(self, query: Callable[[], T], stopped: threading.Event) -> T:
         self._local.stopped = stopped
         return query()
-
-    def _instant(self, promql: str, at: datetime.datetime) -> ResponseData:
-        data = self._request("query", {"query": promql, "time": f"{at.timestamp():.3f}"})
-        if data.result_type != "vector":
-            raise QueryRefused(f"{self._attempted}: expected a vector, got a {data.result_type}: {promql}")
-        return data
 
     @contextlib.contextmanager
     def _parsing(self) -> Iterator[None]:

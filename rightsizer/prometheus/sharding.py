@@ -7,6 +7,7 @@ and queried again, never widened. Knows nothing of the queries themselves.
 import dataclasses
 import datetime
 import functools
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
@@ -61,18 +62,12 @@ class Shard:
 def pack(groups: Iterable[SeriesGroup], max_series: float) -> list[Shard]:
     """Shards of at most `max_series`, in order; a larger group is a shard of its own."""
     shards: list[Shard] = []
-    packed: list[SeriesGroup] = []
-    size = length = 0
-    for group in sorted(groups, key=lambda one: (one.label, one.matchers, one.value)):
-        is_alike = bool(packed) and (group.label, group.matchers) == (packed[0].label, packed[0].matchers)
-        is_short = length + len(group.value) < promql.MAX_TEXT and len(packed) < promql.MOST_NAMES
-        if packed and not (is_alike and size + group.series <= max_series and is_short):
-            shards.append(Shard(tuple(packed)))
-            packed, size, length = [], 0, 0
-        packed.append(group)
-        size += group.series
-        length += 2 * len(group.value)
-    return [*shards, Shard(tuple(packed))] if packed else shards
+    ordered = sorted(groups, key=lambda one: (one.label, one.matchers, one.value))
+    for _, alike in itertools.groupby(ordered, key=lambda one: (one.label, one.matchers)):
+        limits = (max_series, promql.MAX_TEXT, promql.MOST_NAMES)
+        batches = promql.packed(alike, lambda one: (one.series, 2 * len(one.value), 1), limits)
+        shards += [Shard(tuple(batch)) for batch in batches]
+    return shards
 
 
 class ShardPlan:

@@ -15,7 +15,7 @@ import msgspec
 
 from rightsizer.model import Concurrency
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import ParseCache, QueryRange
+from rightsizer.prometheus.query_api import ParseCache, QueryRange, decode_labels, decode_points
 from rightsizer.usage.pod_presence import (
     DAY,
     MINUTE,
@@ -32,7 +32,7 @@ from rightsizer.usage.pod_presence import (
 )
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import RAW, raw_selector
-from rightsizer.usage.source_metrics import CLUSTER, Statistic, decode_labels, decode_points
+from rightsizer.usage.source_metrics import CLUSTER, Statistic
 
 HOUR = datetime.timedelta(hours=1)
 JITTER = 1.1

@@ -11,7 +11,7 @@ import msgspec
 
 from rightsizer.model import History, PodKey, Slot, Usages, strongest
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import RangeSeries
+from rightsizer.prometheus.query_api import RangeSeries, decode_points
 from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.exporter_counters import (
     CONTAINER,
@@ -25,15 +25,7 @@ from rightsizer.usage.exporter_counters import (
 from rightsizer.usage.querier import Build, QueryShards, SourceQuerier, require_one_cluster
 from rightsizer.usage.recording_rules import COUNT, QueryForm, recorded_selector
 from rightsizer.usage.sample_coverage import HALF, Counts, CountsByUse, SlotGrid, add_highest, highest_counts
-from rightsizer.usage.source_metrics import (
-    CLUSTER,
-    DeviceKey,
-    Metric,
-    MetricKind,
-    Statistic,
-    UseKey,
-    decode_points,
-)
+from rightsizer.usage.source_metrics import CLUSTER, DeviceKey, Metric, MetricKind, Statistic, UseKey
 
 MAX_SLOTS = 400
 _SLOT_LENGTHS_S = (300, 600, 900, 1200, 1800, 3600, 7200, 10_800, 14_400, 21_600, 43_200, 86_400)

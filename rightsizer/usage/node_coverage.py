@@ -12,18 +12,10 @@ import msgspec
 
 from rightsizer.model import NodeCoverage, PodKey
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import ParseCache, QueryRange
+from rightsizer.prometheus.query_api import ParseCache, QueryRange, decode_labels
 from rightsizer.usage.querier import SourceQuerier, require_one_cluster
 from rightsizer.usage.recording_rules import RAW
-from rightsizer.usage.source_metrics import (
-    CLUSTER,
-    JOB,
-    DeviceKey,
-    LabelNames,
-    Metric,
-    MetricKind,
-    decode_labels,
-)
+from rightsizer.usage.source_metrics import CLUSTER, JOB, DeviceKey, LabelNames, Metric, MetricKind
 
 RECENT = datetime.timedelta(minutes=10)
 STEPS = 40

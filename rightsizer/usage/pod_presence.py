@@ -15,11 +15,11 @@ import msgspec
 
 from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import ParseCache, QueryRange
+from rightsizer.prometheus.query_api import ParseCache, QueryRange, decode_labels, decode_points
 from rightsizer.prometheus.sharding import Shard
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import COUNT, RAW, RULE_INTERVAL, raw_selector, recorded_selector
-from rightsizer.usage.source_metrics import CLUSTER, Metric, MetricKind, decode_labels, decode_points
+from rightsizer.usage.source_metrics import CLUSTER, Metric, MetricKind
 
 # k8s.io/apimachinery/pkg/util/rand: the characters of generated names.
 _RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
@@ -67,19 +67,13 @@ def pods_by_prefix(
 
 def batches(pods: PodsByPrefix, matchers: int) -> Iterator[PodsByPrefix]:
     """The prefixes in order, as many at a time as their pods' names fit into this many matchers; none is split."""
-    longest = _MAX_QUERY_TEXT // max(matchers, 2)
-    batch: PodsByPrefix = {}
-    size = length = 0
-    for prefix in sorted(pods):
-        text = sum(map(len, pods[prefix])) + len(prefix[0]) + len(prefix[1])
-        is_full = size + len(pods[prefix]) > promql.MOST_NAMES or length + text > longest
-        if batch and is_full:
-            yield batch
-            batch, size, length = {}, 0, 0
-        batch[prefix] = pods[prefix]
-        size, length = size + len(pods[prefix]), length + text
-    if batch:
-        yield batch
+    limits = (promql.MOST_NAMES, _MAX_QUERY_TEXT // max(matchers, 2))
+
+    def costs(prefix: NamePrefix) -> tuple[int, int]:
+        return len(pods[prefix]), sum(map(len, (*prefix, *pods[prefix])))
+
+    for batch in promql.packed(sorted(pods), costs, limits):
+        yield {prefix: pods[prefix] for prefix in batch}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -285,28 +285,27 @@ class SourceQuerier:
 
     def uses(self, shards: QueryShards, build: Build) -> Iterator[tuple[SeriesLabels, float]]:
         """The same for series of pods' use of devices; `build` also gets the matchers of every such series."""
-        for plan, some in shards:
-            for result in plan.run(
-                some,
-                lambda matchers: self.prometheus.query_as(
-                    build((*self.pod_matchers, *matchers)), self.at, self._labels
-                ),
-            ):
-                require_one_cluster(labels.cluster for labels, _ in result)
-                yield from result
+        return self._uses(
+            shards, lambda matchers: self.prometheus.query_as(build(matchers), self.at, self._labels)
+        )
 
     def range_uses(
         self, shards: QueryShards, build: Build, steps: QueryRange, parse: Callable[[msgspec.Raw], T]
     ) -> Iterator[tuple[SeriesLabels, T]]:
         """The same for a range query, with the parsed points, which series with equal points share."""
         values = ParseCache(parse)
+        return self._uses(
+            shards,
+            lambda matchers: self.prometheus.query_range_as(
+                build(matchers), steps, labels=self._labels, values=values
+            ),
+        )
+
+    def _uses(
+        self, shards: QueryShards, query: Callable[[Sequence[str]], list[tuple[SeriesLabels, T]]]
+    ) -> Iterator[tuple[SeriesLabels, T]]:
         for plan, some in shards:
-            for result in plan.run(
-                some,
-                lambda matchers: self.prometheus.query_range_as(
-                    build((*self.pod_matchers, *matchers)), steps, labels=self._labels, values=values
-                ),
-            ):
+            for result in plan.run(some, lambda matchers: query((*self.pod_matchers, *matchers))):
                 require_one_cluster(labels.cluster for labels, _ in result)
                 yield from result
 

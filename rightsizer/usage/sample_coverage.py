@@ -11,7 +11,7 @@ import msgspec
 
 from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import QueryRange
+from rightsizer.prometheus.query_api import QueryRange, decode_points
 from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.full_coverage import (
     STEADY,
@@ -24,7 +24,7 @@ from rightsizer.usage.full_coverage import (
 )
 from rightsizer.usage.querier import QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import RULE_INTERVAL, QueryForm
-from rightsizer.usage.source_metrics import JOB, Metric, MetricKind, UseKey, decode_points
+from rightsizer.usage.source_metrics import JOB, Metric, MetricKind, UseKey
 
 SAMPLES_PER_SLOT = 20
 """With so many samples, one more or less changes the count by 5 % only."""

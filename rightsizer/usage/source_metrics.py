@@ -15,6 +15,7 @@ import msgspec
 
 from rightsizer.model import Device, PodKey
 from rightsizer.prometheus import promql
+from rightsizer.prometheus.query_api import decode_labels
 
 CLUSTER = "cluster"
 """The usual label of the cluster in a Prometheus that has series of several."""
@@ -124,18 +125,6 @@ class LabelNames:
             sys.intern(labels.get(JOB, "")),
             next((name for name in self.pod if labels.get(name)), ""),
         )
-
-
-def decode_labels(text: msgspec.Raw) -> dict[str, str]:
-    """Labels of a series, from JSON."""
-    return msgspec.json.decode(text, type=dict[str, str])
-
-
-def decode_points(text: msgspec.Raw) -> list[tuple[float, float]]:
-    """Points of a range query's series, from JSON: Unix time and value."""
-    return [
-        (instant, float(value)) for instant, value in msgspec.json.decode(text, type=list[tuple[float, str]])
-    ]
 
 
 def first(labels: Mapping[str, str], names: Sequence[str]) -> str:
