@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rightsizer.findings.evidence import GROUPED, SCALABLE, Candidate, has_replicas
-from rightsizer.findings.replicas import demand, replicas_of, with_headroom
+from rightsizer.findings.replicas import demand, replicas_of
 from rightsizer.model import ActivitySeries, Autoscalers
 from rightsizer.prometheus import promql
 
@@ -20,19 +20,14 @@ _TARGET_PERCENT = 60
 
 def autoscalers_for(candidate: Candidate, source: ActivitySeries) -> Autoscalers | None:
     """Manifests for a workload with varying demand; None if it does not vary or is unknown."""
-    workload = candidate.workload
-    concurrency = candidate.measured.concurrency.get(workload.ref.uid)
-    replicas = replicas_of(candidate)
-    if concurrency is None or replicas is None or not _can_be_scaled(candidate):
+    known, replicas = demand(candidate), replicas_of(candidate)
+    if known is None or replicas is None or not _can_be_scaled(candidate):
         return None
-    part = candidate.criteria.too_many_replicas
-    known = demand(concurrency, part, workload, candidate.at)
-    minutes = [busy for busy in (*concurrency.busy, *concurrency.earlier[: known.days]) if busy is not None]
-    if known.unknown or not minutes:
+    if known.unknown or not known.minutes:
         return None
-    lowest = max(1, with_headroom(min(minutes), part))
-    highest = max(replicas, with_headroom(known.peak, part))
-    if lowest >= min(highest, with_headroom(known.peak, part)):
+    lowest = max(1, known.with_headroom(min(known.minutes)))
+    highest = max(replicas, known.with_headroom(known.peak))
+    if lowest >= min(highest, known.with_headroom(known.peak)):
         return None
     return Autoscalers(
         lowest=lowest,

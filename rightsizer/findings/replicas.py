@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues
 from rightsizer.findings.evidence import GROUPED, Candidate, Evidence, has_replicas
 from rightsizer.kinds import kind_of
-from rightsizer.model import Action, Concurrency, Confidence, Finding, FindingName, Proposal, Workload
+from rightsizer.model import Action, Confidence, Finding, FindingName, Proposal, Workload
 from rightsizer.policy.schema import TooManyReplicas
 from rightsizer.text import count, gpus, span
 
@@ -24,36 +24,47 @@ class ReplicaDemand:
     """How many replicas were active at the same time.
 
     Attributes:
-        peak: The known maximum.
+        minutes: The most in each minute, and in the coming hour on earlier days, where known.
         unknown: Number of minutes, and hours of earlier days, without data.
         days: Number of earlier days whose coming hour was included.
     """
 
-    peak: int
+    part: TooManyReplicas
+    minutes: tuple[int, ...]
     unknown: int
     days: int
 
+    @property
+    def peak(self) -> int:
+        """The known maximum."""
+        return max(self.minutes, default=0)
 
-def demand(
-    concurrency: Concurrency, part: TooManyReplicas, workload: Workload, at: datetime.datetime
-) -> ReplicaDemand:
-    """The busiest minute of the window, and of the coming hour on earlier days of the workload's life."""
-    age = at - workload.created if workload.created is not None else _DAY * part.days
+    def with_headroom(self, busy: int) -> int:
+        """Required replicas for a number of active ones."""
+        return busy + max(math.ceil(busy * self.part.headroomPercent / 100), self.part.minHeadroom)
+
+    def words(self, busy: int, replicas: int) -> str:
+        """The number of active replicas, and the time in which they were counted."""
+        words = f"at most {busy} of {replicas} replicas were active in the same minute"
+        words += f" of the last {span(self.part.window)}"
+        days = "the day" if self.days == 1 else f"{self.days} days"
+        return f"{words} and of the coming hour on {days} before" if self.days else words
+
+
+def demand(candidate: Candidate) -> ReplicaDemand | None:
+    """The busiest minute of the window, and of the coming hour on earlier days of its life; None without counts."""
+    workload, part = candidate.workload, candidate.criteria.too_many_replicas
+    concurrency = candidate.measured.concurrency.get(workload.ref.uid)
+    if concurrency is None:
+        return None
+    age = candidate.at - workload.created if workload.created is not None else _DAY * part.days
     days = max(0, min(part.days, age // _DAY))
     earlier = concurrency.earlier[:days]
     minutes = (*concurrency.busy, *earlier)
     uncounted = max(0, round(part.window / datetime.timedelta(minutes=1)) - len(concurrency.busy))
     missing = days - len(earlier) + uncounted
-    return ReplicaDemand(
-        peak=max((most for most in minutes if most is not None), default=0),
-        unknown=minutes.count(None) + missing,
-        days=days,
-    )
-
-
-def with_headroom(busy: int, part: TooManyReplicas) -> int:
-    """Required replicas for a number of active ones."""
-    return busy + max(math.ceil(busy * part.headroomPercent / 100), part.minHeadroom)
+    known = tuple(most for most in minutes if most is not None)
+    return ReplicaDemand(part, known, minutes.count(None) + missing, days)
 
 
 def find_too_many_replicas(candidate: Candidate) -> Finding | None:
@@ -61,20 +72,20 @@ def find_too_many_replicas(candidate: Candidate) -> Finding | None:
     workload = candidate.workload
     if len(workload.pods) < 2 or not has_replicas(workload):  # noqa: PLR2004 - the last one stays
         return None
-    concurrency = candidate.measured.concurrency.get(workload.ref.uid)
-    part = candidate.criteria.too_many_replicas
-    evidence = candidate.over(part, part.busyPercent, window=window_of(candidate))
-    replicas = replicas_of(candidate)
-    if concurrency is None or replicas is None:
+    known, replicas = demand(candidate), replicas_of(candidate)
+    if known is None or replicas is None:
         return _without_counts(candidate)
-    known = demand(concurrency, part, workload, candidate.at)
+    evidence = _evidence(candidate)
     # A pod with power or memory traffic, but without a kernel, counts as always active.
-    unseen = sum(_is_unseen(evidence, number) for number in range(len(evidence.held)))
+    unseen = sum(
+        any(each.is_used for each in devices) and not any(each.ran for each in devices)
+        for _, devices in evidence.held
+    )
     busy = min(known.peak + unseen, replicas)
-    needed = max(1, with_headroom(busy, part))
+    needed = max(1, known.with_headroom(busy))
     if needed >= replicas:
         return None
-    words = f"at most {busy} of {replicas} replicas were active in the same minute{_when(part, known)}"
+    words = known.words(busy, replicas)
     missing = tuple(_missing_proof(evidence, known))
     if missing:
         return evidence.advice(FindingName.TOO_MANY_REPLICAS, words, missing)
@@ -88,26 +99,22 @@ def find_too_many_replicas(candidate: Candidate) -> Finding | None:
 
 def find_too_few_replicas(candidate: Candidate) -> Finding | None:
     """Fewer replicas than required after a scale-down."""
-    original = candidate.original_replicas
-    concurrency = candidate.measured.concurrency.get(candidate.workload.ref.uid)
-    size = candidate.workload.size
-    if original is None or concurrency is None or isinstance(size, bool) or not size:
+    original, size, known = candidate.original_replicas, candidate.workload.size, demand(candidate)
+    if original is None or known is None or isinstance(size, bool) or not size:
         return None
-    part = candidate.criteria.too_many_replicas
-    known = demand(concurrency, part, candidate.workload, candidate.at)
-    target = min(original, with_headroom(known.peak, part))
+    target = min(original, known.with_headroom(known.peak))
     if target <= size:
         return None
-    evidence = candidate.over(part, part.busyPercent, window=window_of(candidate))
     adds = (target - size) * _gpus_each(candidate, size)
-    words = f"at most {known.peak} of {size} replicas were active in the same minute{_when(part, known)}"
-    proposal = Proposal(
-        Action.SCALE_UP,
-        -adds,
-        f"{target} of its original {original} replicas for demand and headroom: {gpus(adds)} more",
-        replicas=target,
-    )
-    return evidence.call(FindingName.TOO_FEW_REPLICAS, words, proposal)
+    words = f"{target} of its original {original} replicas for demand and headroom: {gpus(adds)} more"
+    proposal = Proposal(Action.SCALE_UP, -adds, words, replicas=target)
+    evidence = _evidence(candidate)
+    return evidence.call(FindingName.TOO_FEW_REPLICAS, known.words(known.peak, size), proposal)
+
+
+def _evidence(candidate: Candidate) -> Evidence:
+    part = candidate.criteria.too_many_replicas
+    return candidate.over(part, part.busyPercent, window=window_of(candidate))
 
 
 def replicas_of(candidate: Candidate) -> int | None:
@@ -120,15 +127,10 @@ def replicas_of(candidate: Candidate) -> int | None:
 
 def replicas_in_question(candidate: Candidate) -> bool:
     """Whether counts of active replicas may call for more or fewer."""
-    concurrency = candidate.measured.concurrency.get(candidate.workload.ref.uid)
-    replicas = replicas_of(candidate)
-    if concurrency is None:
-        return False
-    if candidate.original_replicas is not None:
-        return True
-    part = candidate.criteria.too_many_replicas
-    known = demand(concurrency, part, candidate.workload, candidate.at)
-    return replicas is not None and max(1, with_headroom(min(known.peak, replicas), part)) < replicas
+    known, replicas = demand(candidate), replicas_of(candidate)
+    if known is None or candidate.original_replicas is not None:
+        return known is not None
+    return replicas is not None and max(1, known.with_headroom(min(known.peak, replicas))) < replicas
 
 
 def window_of(candidate: Candidate) -> datetime.timedelta:
@@ -137,11 +139,6 @@ def window_of(candidate: Candidate) -> datetime.timedelta:
     return min(
         (span for span in candidate.criteria.windows if span >= least), default=candidate.criteria.idle.window
     )
-
-
-def _is_unseen(evidence: Evidence, number: int) -> bool:
-    _, devices = evidence.held[number]
-    return any(each.is_used for each in devices) and not any(each.ran for each in devices)
 
 
 def _missing_proof(evidence: Evidence, known: ReplicaDemand) -> Iterator[str]:
@@ -184,12 +181,6 @@ def _leaving(workload: Workload, quiet: Sequence[str], most: int) -> tuple[tuple
 
 def _gpus_each(candidate: Candidate, replicas: int) -> float:
     return candidate.workload.gpus / max(replicas, 1)
-
-
-def _when(part: TooManyReplicas, known: ReplicaDemand) -> str:
-    words = f" of the last {span(part.window)}"
-    days = "the day" if known.days == 1 else f"{known.days} days"
-    return f"{words} and of the coming hour on {days} before" if known.days else words
 
 
 def _without_counts(candidate: Candidate) -> Finding | None:
