@@ -49,15 +49,11 @@ class _OwnerChanges(msgspec.Struct):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChangeMemory:
-    """The memory, or one part of it.
+    """The memory, or one part of it."""
 
-    Attributes:
-        by_key: Changes by `key_of` their owner.
-        unreadable: Keys with texts that cannot be read.
-    """
-
+    # Changes by `key_of` their owner
     by_key: Mapping[str, tuple[FoundChange, ...]] = dataclasses.field(default_factory=dict)
-    unreadable: frozenset[str] = frozenset()
+    unreadable: frozenset[str] = frozenset()  # keys with texts that cannot be read
 
 
 NOTHING = ChangeMemory()

@@ -230,16 +230,11 @@ class RecordedEvent:
 
 
 class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of a journal.
-
-    Attributes:
-        step: INTENT before the request, OUTCOME after it, EFFECT once that was verified.
-        reason: Why (INTENT), or the details of the result.
-    """
+    """One line of a journal."""
 
     at: datetime.datetime
     run: str
-    step: str
+    step: str  # INTENT before the request, OUTCOME after it, EFFECT once that was verified
     namespace: str
     kind: str
     name: str
@@ -248,7 +243,7 @@ class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     gpus: float = 0
     result: str = ""
     rule: str = ""
-    reason: str = ""
+    reason: str = ""  # why (INTENT), or the details of the result
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -58,20 +58,13 @@ def is_batch(workload: Workload) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceEvidence:
-    """One device of one pod and what each signal shows; None if a signal is not available.
-
-    Attributes:
-        ran: Whether a kernel ran, by activity or counters.
-        draws_power: Whether it drew more power than an idle board with a loaded model.
-        moves_memory: Whether there was memory traffic.
-        seen_by_counters_only: Whether only counters, and no sample, show that a kernel ran.
-    """
+    """One device of one pod and what each signal shows; None if a signal is not available."""
 
     usage: Usage
-    ran: bool | None
-    draws_power: bool | None
-    moves_memory: bool | None
-    seen_by_counters_only: bool = False
+    ran: bool | None  # whether a kernel ran, by activity or counters
+    draws_power: bool | None  # whether it drew more power than an idle board with a loaded model
+    moves_memory: bool | None  # whether there was memory traffic
+    seen_by_counters_only: bool = False  # whether only counters, and no sample, show that a kernel ran
 
     @property
     def is_used(self) -> bool:
@@ -86,19 +79,14 @@ class DeviceEvidence:
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """A workload over one window. Without slots, so that properties can be cached.
-
-    Attributes:
-        held: Its pods that hold GPUs, with their devices, both sorted.
-        grace: Additional time before a young pod is judged.
-        coverage: Required share of the window with samples, 0 to 1.
-    """
+    """A workload over one window. Without slots, so that properties can be cached."""
 
     candidate: "Candidate"
+    # Its pods that hold GPUs, with their devices, both sorted
     held: tuple[tuple[Pod, tuple[DeviceEvidence, ...]], ...]
     window: datetime.timedelta
-    grace: datetime.timedelta
-    coverage: float
+    grace: datetime.timedelta  # additional time before a young pod is judged
+    coverage: float  # required share of the window with samples, 0 to 1
 
     @functools.cached_property
     def devices(self) -> list[DeviceEvidence]:

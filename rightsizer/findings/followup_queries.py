@@ -58,16 +58,11 @@ _ALWAYS_BUSY = 0.95
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HistoryRequest:
-    """Pods whose history is queried in the same way.
+    """Pods whose history is queried in the same way."""
 
-    Attributes:
-        span: How far back.
-        percent: Utilization above which a slot is busy.
-        pods: The pods, each with the start of its data; None if unknown.
-    """
-
-    span: datetime.timedelta
-    percent: float
+    span: datetime.timedelta  # how far back
+    percent: float  # utilization above which a slot is busy
+    # The pods, each with the start of its data; None if unknown
     pods: Mapping[PodKey, datetime.datetime | None]
 
 
@@ -81,15 +76,11 @@ class ConcurrencyRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FollowupQueries:
-    """The second round of queries, in a fixed order.
-
-    Attributes:
-        waits: Whether CPU and I/O waits matter for any workload.
-    """
+    """The second round of queries, in a fixed order."""
 
     histories: tuple[HistoryRequest, ...]
     concurrency: tuple[ConcurrencyRequest, ...]
-    waits: bool
+    waits: bool  # whether CPU and I/O waits matter for any workload
 
 
 def followup_queries(

@@ -38,17 +38,12 @@ _AMOUNTS = (GPU_MEM, GPU_MEM_PERCENT, ALIYUN_MEM)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class IncomingPods:
-    """Pods with a new request.
+    """Pods with a new request."""
 
-    Attributes:
-        asks: The GPU resources of each pod.
-        needs: What each pod requests besides, as in Pod.needs.
-        pods: Their number.
-    """
-
-    asks: Asks = ()
+    asks: Asks = ()  # the GPU resources of each pod
+    # What each pod requests besides, as in Pod.needs
     needs: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    pods: int = 0
+    pods: int = 0  # their number
 
     def beside(self, first: "IncomingPods") -> "IncomingPods":
         """These and earlier pods together, each as large as the largest."""

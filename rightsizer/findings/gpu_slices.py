@@ -42,19 +42,12 @@ USABLE = 0.9
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Profile:
-    """A MIG profile.
+    """A MIG profile."""
 
-    Attributes:
-        name: As in the resource `nvidia.com/mig-NAME`.
-        compute: Fraction of the GPU's compute.
-        bandwidth: Fraction of the GPU's memory and its bandwidth.
-        memory_bytes: What a process can allocate.
-    """
-
-    name: str
-    compute: float
-    bandwidth: float
-    memory_bytes: float
+    name: str  # as in the resource `nvidia.com/mig-NAME`
+    compute: float  # fraction of the GPU's compute
+    bandwidth: float  # fraction of the GPU's memory and its bandwidth
+    memory_bytes: float  # what a process can allocate
 
     @property
     def share(self) -> float:
@@ -69,15 +62,10 @@ class Profile:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Card:
-    """A GPU model with MIG.
+    """A GPU model with MIG."""
 
-    Attributes:
-        models: Patterns of its names, as DCGM writes them, with spaces for hyphens.
-        profiles: Smallest first.
-    """
-
-    models: tuple[str, ...]
-    profiles: tuple[Profile, ...]
+    models: tuple[str, ...]  # patterns of its names, as DCGM writes them, with spaces for hyphens
+    profiles: tuple[Profile, ...]  # smallest first
 
 
 def _card(gigabytes: int, parts: tuple[int, int], names: str, *models: str) -> Card:
@@ -143,39 +131,26 @@ class SliceNeed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HeldSlice:
-    """What each pod holds of its GPU.
+    """What each pod holds of its GPU."""
 
-    Attributes:
-        name: The MIG profile; empty if it is none.
-        share: The fraction that is unavailable to others.
-        compute: The fraction of the GPU that its measured activity refers to; likewise `bandwidth`.
-        asks: The requested amounts; empty if it requests none.
-        memory_bytes: The requested memory.
-    """
-
-    name: str
-    share: float
-    compute: float = 1.0
+    name: str  # the MIG profile; empty if it is none
+    share: float  # the fraction that is unavailable to others
+    compute: float = 1.0  # the fraction of the GPU that its measured activity refers to; likewise `bandwidth`
     bandwidth: float = 1.0
-    asks: Asks = ()
-    memory_bytes: int = 0
+    asks: Asks = ()  # the requested amounts; empty if it requests none
+    memory_bytes: int = 0  # the requested memory
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GpuSlice:
-    """A MIG profile, share or amount of a GPU that pods can request.
-
-    Attributes:
-        share: The fraction of the GPU that it occupies.
-        note: A remark for people.
-    """
+    """A MIG profile, share or amount of a GPU that pods can request."""
 
     asks: Asks
-    share: float
+    share: float  # the fraction of the GPU that it occupies
     memory_bytes: float
     compute: float
     bandwidth: float
-    note: str = ""
+    note: str = ""  # a remark for people
 
     def fits(self, need: SliceNeed) -> bool:
         """Whether it is enough."""

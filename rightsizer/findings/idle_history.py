@@ -15,28 +15,17 @@ _IDLE, _BUSY, _UNKNOWN = bytes([Slot.IDLE]), bytes([Slot.BUSY]), bytes([Slot.UNK
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ActivityHistory:
-    """Idle periods of a workload, in seconds.
+    """Idle periods of a workload, in seconds."""
 
-    Attributes:
-        slot_s: Length of a slot, the resolution of the other values.
-        span_s: How far back the history reaches.
-        idle_s: The present idle period, as far as it is certain.
-        unseen_s: Time since it was last seen active, including gaps.
-        longest_return_s: The longest idle period after which it was, or may have been, active again.
-        certain_return_s: The longest idle period after which it was seen active again.
-        unknown_s: Total length of unknown slots.
-        worked: Whether it was ever active.
-        noted_s: The longest idle period before a stop by gpu-rightsizer that was reverted; 0 if there is none.
-    """
-
-    slot_s: float
-    span_s: float
-    idle_s: float
-    unseen_s: float
-    longest_return_s: float
-    certain_return_s: float
-    unknown_s: float
-    worked: bool
+    slot_s: float  # length of a slot, the resolution of the other values
+    span_s: float  # how far back the history reaches
+    idle_s: float  # the present idle period, as far as it is certain
+    unseen_s: float  # time since it was last seen active, including gaps
+    longest_return_s: float  # the longest idle period after which it was, or may have been, active again
+    certain_return_s: float  # the longest idle period after which it was seen active again
+    unknown_s: float  # total length of unknown slots
+    worked: bool  # whether it was ever active
+    # The longest idle period before a stop by gpu-rightsizer that was reverted; 0 if there is none
     noted_s: float = 0.0
 
     def with_revert(self, came_back_after: datetime.timedelta | None) -> "ActivityHistory":

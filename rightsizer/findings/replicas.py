@@ -21,18 +21,12 @@ _DAY = datetime.timedelta(days=1)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReplicaDemand:
-    """How many replicas were active at the same time.
-
-    Attributes:
-        minutes: The most in each minute, and in the coming hour on earlier days, where known.
-        unknown: Number of minutes, and hours of earlier days, without data.
-        days: Number of earlier days whose coming hour was included.
-    """
+    """How many replicas were active at the same time."""
 
     part: TooManyReplicas
-    minutes: tuple[int, ...]
-    unknown: int
-    days: int
+    minutes: tuple[int, ...]  # the most in each minute, and in the coming hour on earlier days, where known
+    unknown: int  # number of minutes, and hours of earlier days, without data
+    days: int  # number of earlier days whose coming hour was included
 
     @property
     def peak(self) -> int:

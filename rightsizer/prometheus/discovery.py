@@ -31,20 +31,14 @@ _NAME, _COMPONENT = "app.kubernetes.io/name", "app.kubernetes.io/component"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServerFlavour:
-    """A kind of server, and the labels of its Service.
-
-    Attributes:
-        labels: Sets of labels; one of them must match.
-        path: Prefix of "/api/v1".
-        headers: Headers without which it refuses queries.
-        is_global: Whether it aggregates several Prometheus servers; it is then preferred to them.
-    """
+    """A kind of server, and the labels of its Service."""
 
     name: str
-    labels: tuple[Mapping[str, str], ...]
-    path: str = ""
+    labels: tuple[Mapping[str, str], ...]  # sets of labels; one of them must match
+    path: str = ""  # prefix of "/api/v1"
+    # Headers without which it refuses queries
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    is_global: bool = True
+    is_global: bool = True  # whether it aggregates several Prometheus servers; it is then preferred to them
 
 
 # Labels that charts and operators set in 2026, from KRR's list (robusta-dev/krr) and kube-prometheus' manifests.

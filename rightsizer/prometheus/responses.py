@@ -81,15 +81,10 @@ class TransientRefusal(QueryRefused):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ResponseReader:
-    """Reads the responses of one server.
+    """Reads the responses of one server."""
 
-    Attributes:
-        attempted: The beginning of each message.
-        hint: What to check when access is denied.
-    """
-
-    attempted: str
-    hint: str
+    attempted: str  # the beginning of each message
+    hint: str  # what to check when access is denied
 
     def read(self, status: int, body: bytes) -> ResponseData:
         """The data of a complete response to a query; raises PrometheusError for an error or incomplete data."""

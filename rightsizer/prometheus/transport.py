@@ -49,15 +49,10 @@ AWS_SERVICE = "aps"
 
 
 class Transport(Protocol):
-    """The connection to one server.
+    """The connection to one server."""
 
-    Attributes:
-        where: The server, as messages name it.
-        hint: What to check when access is denied.
-    """
-
-    where: str
-    hint: str
+    where: str  # the server, as messages name it
+    hint: str  # what to check when access is denied
 
     def send(self, endpoint: str, form: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
         """HTTP status and body of the response from `/api/v1/{endpoint}`.

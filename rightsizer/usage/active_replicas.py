@@ -50,24 +50,17 @@ Column = Mapping[int, int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReplicaQuery:
-    """A workload with interchangeable replicas.
-
-    Attributes:
-        pods: Its pods that hold GPUs, with the time from which on each should have samples.
-        created: Earlier days are not queried.
-        window: The trailing window.
-        days: How many earlier days to query.
-        threshold: A replica with activity above this (0 to 1) is busy.
-    """
+    """A workload with interchangeable replicas."""
 
     uid: str
     namespace: str
     kind: str
+    # Its pods that hold GPUs, with the time from which on each should have samples
     pods: Mapping[str, datetime.datetime]
-    created: datetime.datetime | None = None
-    window: datetime.timedelta = HOUR
-    days: int = 7
-    threshold: float = 0.01
+    created: datetime.datetime | None = None  # earlier days are not queried
+    window: datetime.timedelta = HOUR  # the trailing window
+    days: int = 7  # how many earlier days to query
+    threshold: float = 0.01  # a replica with activity above this (0 to 1) is busy
 
     def replicas(self) -> dict[tuple[str, str], set[str]]:
         """The replicas of its pods by name prefix and suffix; empty if a name fits no pattern."""
@@ -196,16 +189,11 @@ def _sums(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _MinuteQuery:
-    """Range queries of one step for each minute.
-
-    Attributes:
-        threshold: A replica with activity above this (0 to 1) is busy.
-        reach: A sample so long before the end of a minute counts for that minute.
-    """
+    """Range queries of one step for each minute."""
 
     querier: SourceQuerier
-    threshold: float
-    reach: datetime.timedelta
+    threshold: float  # a replica with activity above this (0 to 1) is busy
+    reach: datetime.timedelta  # a sample so long before the end of a minute counts for that minute
 
     def count(
         self, selections: Sequence[PodSelection], period: Period, presence: PeriodPresence

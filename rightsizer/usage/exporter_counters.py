@@ -40,32 +40,24 @@ MIN_EARLY_SHARE = 0.9
 
 @dataclasses.dataclass(slots=True)
 class CounterIncrease:
-    """The increase of the counters of a device, or of a pod on it.
-
-    Attributes:
-        samples: Scrapes that it was in.
-        is_complete: Whether it was in (nearly) all scrapes of the window, from the beginning.
-    """
+    """The increase of the counters of a device, or of a pod on it."""
 
     busy_s: float = 0.0
-    samples: float = 0.0
-    is_complete: bool = False
+    samples: float = 0.0  # scrapes that it was in
+    is_complete: bool = False  # whether it was in (nearly) all scrapes of the window, from the beginning
 
 
 @dataclasses.dataclass(slots=True)
 class Counters:
-    """All counters over one window.
-
-    Attributes:
-        unknown_s: Of each device, unattributed work and gaps.
-        gap_s: Of each device, gaps: time of which it is unknown whether it worked.
-        memory_bytes: Peak memory of each pod's own processes.
-    """
+    """All counters over one window."""
 
     pods: dict[UseKey, CounterIncrease] = dataclasses.field(default_factory=dict)
     devices: dict[DeviceKey, CounterIncrease] = dataclasses.field(default_factory=dict)
+    # Of each device, unattributed work and gaps
     unknown_s: dict[DeviceKey, float] = dataclasses.field(default_factory=dict)
+    # Of each device, gaps: time of which it is unknown whether it worked
     gap_s: dict[DeviceKey, float] = dataclasses.field(default_factory=dict)
+    # Peak memory of each pod's own processes
     memory_bytes: dict[UseKey, float] = dataclasses.field(default_factory=dict)
 
     def pod_busy_s(self, key: UseKey) -> float | None:

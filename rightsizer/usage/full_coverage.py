@@ -21,19 +21,12 @@ STEADY = 0.9
 
 @dataclasses.dataclass(slots=True)
 class JobCoverage:
-    """Recorded samples of activity from one scrape job.
+    """Recorded samples of activity from one scrape job."""
 
-    Attributes:
-        totals: Samples in the window.
-        suspects: Uses that may have gaps.
-        intervals: Rule intervals with samples of the densest series.
-        max_count: Its highest count of samples in one of them.
-    """
-
-    totals: dict[UseKey, float] = dataclasses.field(default_factory=dict)
-    suspects: set[UseKey] = dataclasses.field(default_factory=set)
-    intervals: int = 0
-    max_count: float = 0.0
+    totals: dict[UseKey, float] = dataclasses.field(default_factory=dict)  # samples in the window
+    suspects: set[UseKey] = dataclasses.field(default_factory=set)  # uses that may have gaps
+    intervals: int = 0  # rule intervals with samples of the densest series
+    max_count: float = 0.0  # its highest count of samples in one of them
 
     @property
     def total(self) -> float:
@@ -67,15 +60,11 @@ class JobCoverage:
 
 
 class SlotCapacity(NamedTuple):
-    """The highest possible number of samples in a slot.
+    """The highest possible number of samples in a slot."""
 
-    Attributes:
-        by_job: Samples in one rule interval.
-        extra: Rule intervals that a slot holds too many: 1 if values were recorded at both ends of the window and
-            Prometheus counts both ends of a range (before 3.0).
-    """
-
-    by_job: Mapping[str, float]
+    by_job: Mapping[str, float]  # samples in one rule interval
+    # Rule intervals that a slot holds too many: 1 if values were recorded at both ends of the window and
+    # Prometheus counts both ends of a range (before 3.0)
     extra: int
 
     def of(self, job: str, slot: datetime.timedelta) -> float:

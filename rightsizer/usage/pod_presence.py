@@ -150,14 +150,11 @@ CountsByPeriod = dict[int, dict[PodKey, float]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Period:
-    """A number of minutes, the last of which ends at `end`.
-
-    Attributes:
-        around: How far before and after a minute to look for devices that have no samples in it.
-    """
+    """A number of minutes, the last of which ends at `end`."""
 
     end: datetime.datetime
     minutes: int
+    # How far before and after a minute to look for devices that have no samples in it
     around: datetime.timedelta
 
     @property
@@ -173,16 +170,11 @@ class Period:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DailyPeriods:
-    """Periods of one length, a day apart, the latest first; one range query covers all of them.
-
-    Attributes:
-        at: No query looks at later samples.
-        reach: A sample so long before the end of a minute counts for that minute.
-    """
+    """Periods of one length, a day apart, the latest first; one range query covers all of them."""
 
     periods: tuple[Period, ...]
-    at: datetime.datetime
-    reach: datetime.timedelta
+    at: datetime.datetime  # no query looks at later samples
+    reach: datetime.timedelta  # a sample so long before the end of a minute counts for that minute
 
     @property
     def reaches(self) -> int:
@@ -208,13 +200,10 @@ class DailyPeriods:
 
 @dataclasses.dataclass(slots=True)
 class PeriodPresence:
-    """Prefixes with samples in a period.
-
-    Attributes:
-        complete: Those that miss no minute's samples, with their number of replicas throughout the period.
-    """
+    """Prefixes with samples in a period."""
 
     present: set[NamePrefix] = dataclasses.field(default_factory=set)
+    # Those that miss no minute's samples, with their number of replicas throughout the period
     complete: dict[NamePrefix, int] = dataclasses.field(default_factory=dict)
 
 

@@ -62,14 +62,10 @@ V = TypeVar("V")
 
 @dataclasses.dataclass(slots=True)
 class AnsweredMetrics:
-    """What a query over everybody returned; there is nothing else over a shorter window, either.
-
-    Attributes:
-        pod_labels: Labels by which series name pods.
-    """
+    """What a query over everybody returned; there is nothing else over a shorter window, either."""
 
     metrics: set[tuple[Metric, Statistic]] = dataclasses.field(default_factory=set)
-    pod_labels: set[str] = dataclasses.field(default_factory=set)
+    pod_labels: set[str] = dataclasses.field(default_factory=set)  # labels by which series name pods
 
     def add(self, metric: Metric, statistic: Statistic, series: Iterable[SeriesLabels]) -> None:
         """Add the series of one query."""
@@ -85,22 +81,16 @@ class AnsweredMetrics:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourceQuerier:
-    """A metric source in one Prometheus, at the instant at which every window ends.
-
-    Attributes:
-        source: Its metrics; those that do not exist cost nothing.
-        matchers: Matchers of every series, such as the cluster's.
-        max_samples: Samples that Prometheus loads for one query at most; queries load half of that.
-        gpu_pods: Pods that hold GPUs; empty if unknown.
-        memo: Results that are needed again for other windows.
-    """
+    """A metric source in one Prometheus, at the instant at which every window ends."""
 
     prometheus: Prometheus
-    source: MetricSource
+    source: MetricSource  # its metrics; those that do not exist cost nothing
     at: datetime.datetime
-    matchers: tuple[str, ...] = ()
+    matchers: tuple[str, ...] = ()  # matchers of every series, such as the cluster's
+    # Samples that Prometheus loads for one query at most; queries load half of that
     max_samples: int = MAX_SAMPLES
-    gpu_pods: frozenset[PodKey] = frozenset()
+    gpu_pods: frozenset[PodKey] = frozenset()  # pods that hold GPUs; empty if unknown
+    # Results that are needed again for other windows
     memo: dict[Hashable, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:

@@ -47,21 +47,13 @@ CountsByUse = dict[UseKey, Counts]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Coverage:
-    """The coverage of a pod's use of a device.
+    """The coverage of a pod's use of a device."""
 
-    Attributes:
-        shares: Share of each slot's samples, 0 to 1, oldest first.
-        samples_expected: Samples of the job's densest series in the window.
-        share: Mean of the shares.
-        gaps: Slots without any sample.
-        is_fresh: Whether the last slot has half of its samples.
-    """
-
-    shares: Sequence[float]
-    samples_expected: int | None
-    share: float
-    gaps: int
-    is_fresh: bool
+    shares: Sequence[float]  # share of each slot's samples, 0 to 1, oldest first
+    samples_expected: int | None  # samples of the job's densest series in the window
+    share: float  # mean of the shares
+    gaps: int  # slots without any sample
+    is_fresh: bool  # whether the last slot has half of its samples
 
     @classmethod
     def of(cls, shares: Sequence[float], samples_expected: int | None) -> "Coverage":

@@ -32,18 +32,13 @@ DeviceKey = tuple[str, str]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SeriesLabels:
-    """The parsed labels of a series.
+    """The parsed labels of a series."""
 
-    Attributes:
-        key: None if the series names no pod or no device.
-        pod_label: The label that names the pod; empty if none does.
-    """
-
-    key: UseKey | None
+    key: UseKey | None  # None if the series names no pod or no device
     device: Device
     cluster: str
     job: str
-    pod_label: str
+    pod_label: str  # the label that names the pod; empty if none does
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -169,21 +164,14 @@ LIMITS = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric.
-
-    Attributes:
-        scale: Factor to shares from 0 to 1, bytes or watts.
-        alike: What it measures in detail; two series with the same value should agree.
-        matchers: Select the metric's series.
-        limit: Highest plausible value after scaling; that of the kind if None.
-    """
+    """One metric."""
 
     kind: MetricKind
     name: str
-    scale: float
-    alike: str = ""
-    matchers: tuple[str, ...] = ()
-    limit: float | None = None
+    scale: float  # factor to shares from 0 to 1, bytes or watts
+    alike: str = ""  # what it measures in detail; two series with the same value should agree
+    matchers: tuple[str, ...] = ()  # select the metric's series
+    limit: float | None = None  # highest plausible value after scaling; that of the kind if None
 
     @property
     def highest(self) -> float:
@@ -193,20 +181,13 @@ class Metric:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MetricSource:
-    """The metrics and labels of an exporter.
+    """The metrics and labels of an exporter."""
 
-    Attributes:
-        name: The value of `--signals`.
-        metrics: Possible metrics; a query tells which of them exist.
-        has_counters: Whether gpu-exporter's counters (`exporter_counters.py`) exist.
-        has_rules: Whether the recording rules (`recording_rules.py`) record its metrics.
-    """
-
-    name: str
-    metrics: tuple[Metric, ...]
+    name: str  # the value of `--signals`
+    metrics: tuple[Metric, ...]  # possible metrics; a query tells which of them exist
     labels: LabelNames = dataclasses.field(default_factory=LabelNames)
-    has_counters: bool = False
-    has_rules: bool = True
+    has_counters: bool = False  # whether gpu-exporter's counters (`exporter_counters.py`) exist
+    has_rules: bool = True  # whether the recording rules (`recording_rules.py`) record its metrics
 
     def of(self, kind: MetricKind) -> tuple[Metric, ...]:
         """The metrics of one kind."""

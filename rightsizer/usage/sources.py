@@ -43,17 +43,11 @@ _SELECTOR = re.compile(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourceSettings:
-    """Settings of the metrics.
+    """Settings of the metrics."""
 
-    Attributes:
-        labels: Labels of every series.
-        source: The only source to use; None to detect it.
-        max_samples: Samples that Prometheus loads for one query at most.
-    """
-
-    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    source: MetricSource | None = None
-    max_samples: int = MAX_SAMPLES
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)  # labels of every series
+    source: MetricSource | None = None  # the only source to use; None to detect it
+    max_samples: int = MAX_SAMPLES  # samples that Prometheus loads for one query at most
 
     @property
     def matchers(self) -> tuple[str, ...]:
