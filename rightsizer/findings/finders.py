@@ -19,7 +19,7 @@ from rightsizer.policy.effective import Criteria
 
 FINDERS: tuple[Callable[[Candidate], Finding | None], ...] = (
     # Of several findings that propose a change, the one that frees most is applied; on a tie the first of these:
-    # free all GPUs, free some (without restarts first), give some back, look into it, all is well.
+    # free all GPUs, free some (without restarts first), scale up, report only.
     find_stuck,
     find_not_starting,
     find_idle,

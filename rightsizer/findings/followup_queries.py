@@ -1,7 +1,7 @@
 """Follow-up queries: what else must be measured before workloads can be judged. Pure.
 
-Histories and counts of active replicas load days of samples from Prometheus. They are only queried for workloads
-whose finding depends on them.
+Histories and counts of active replicas load days of samples from Prometheus. They are only queried for
+workloads with a finding that depends on them.
 """
 
 import dataclasses

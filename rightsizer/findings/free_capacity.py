@@ -41,15 +41,15 @@ class IncomingPods:
     """Pods with a new request."""
 
     asks: Asks = ()  # the GPU resources of each pod
-    # What each pod requests besides, as in Pod.needs
+    # Other requests of each pod, as in Pod.needs
     needs: Mapping[str, int] = dataclasses.field(default_factory=dict)
     pods: int = 0  # their number
 
-    def beside(self, first: "IncomingPods") -> "IncomingPods":
+    def joined(self, earlier: "IncomingPods") -> "IncomingPods":
         """These and earlier pods together, each as large as the largest."""
-        most = dict(first.asks)
+        most = dict(earlier.asks)
         asks = tuple((name, max(count, most.get(name, 0))) for name, count in self.asks)
-        return IncomingPods(asks, largest((self.needs, first.needs)), self.pods + first.pods)
+        return IncomingPods(asks, largest((self.needs, earlier.needs)), self.pods + earlier.pods)
 
 
 def incoming_pods(workload: Workload, asks: Asks) -> IncomingPods:
@@ -90,30 +90,28 @@ class FreeCapacity:
     def fits(
         self,
         asks: Asks,
-        first: IncomingPods = IncomingPods(),
-        besides: Mapping[str, int] = MappingProxyType({}),
+        earlier: IncomingPods = IncomingPods(),
+        taken: Mapping[str, int] = MappingProxyType({}),
     ) -> bool:
-        """Whether all pods of the workload fit with a new request.
+        """Whether all pods of the workload fit with a new request, beside earlier pods.
 
-        Args:
-            asks: The GPU resources of each pod.
-            first: Pods with at most the same request that are placed earlier.
-            besides: What other earlier pods may take of each resource, on any node.
+        `earlier` are pods with at most the same request; `taken` are amounts that others may take of each resource, on
+        any node.
         """
         own = incoming_pods(self._workload, asks)
-        everybody = own.beside(first)
-        amounts = dict(everybody.asks)
+        incoming = own.joined(earlier)
+        amounts = dict(incoming.asks)
         counting = next((name for name in amounts if name in _AMOUNTS), None)
         if not self._is_within_quotas(own):
             return False
         if counting is None:
             ((resource, _),) = asks
-            gone = self._fleet.awaited.get(resource, 0) + besides.get(resource, 0)
-            return self._free(resource, everybody) - gone >= everybody.pods
+            gone = self._fleet.awaited.get(resource, 0) + taken.get(resource, 0)
+            return self._free(resource, incoming) - gone >= incoming.pods
         if any(self._fleet.awaited.get(name) for name in (*_AMOUNTS, GPU_CORES)):
             return False
         pools = self._fleet.pools.get(plain(self._model), ())
-        return any(self._fit(alike, counting, everybody, besides) for alike in pools)
+        return any(self._fit(alike, counting, incoming, taken) for alike in pools)
 
     def _is_within_quotas(self, own: IncomingPods) -> bool:
         """Whether the quotas of the namespace allow the increase."""
@@ -124,14 +122,14 @@ class FreeCapacity:
         }
         return all(more.get(one.resource, 0) <= max(one.hard - one.used, 0) for one in quotas)
 
-    def _free(self, resource: str, everybody: IncomingPods) -> int:
+    def _free(self, resource: str, incoming: IncomingPods) -> int:
         """How many pods fit; cached for pods with the same placement and needs."""
         if self._placement is None:
             return 0
-        key = ("free", resource, plain(self._model), self._placement.shape, *sorted(everybody.needs.items()))
-        return self._fleet.once(key, lambda: sum(self._offered(resource, everybody)))
+        key = ("free", resource, plain(self._model), self._placement.shape, *sorted(incoming.needs.items()))
+        return self._fleet.once(key, lambda: sum(self._offered(resource, incoming)))
 
-    def _offered(self, resource: str, everybody: IncomingPods) -> Iterator[int]:
+    def _offered(self, resource: str, incoming: IncomingPods) -> Iterator[int]:
         card = card_of(self._model)
         if resource == SHARED:
             offers: Sequence[Offer] = shares_of(self._fleet, self._model)
@@ -140,18 +138,18 @@ class FreeCapacity:
             offers = [one for one in every if card_of(one.node.model) is card]
         for one in offers:
             if self._takes(one.node):
-                yield self._places(one.node, everybody, most=one.free)
+                yield self._places(one.node, incoming, most=one.free)
 
     def _fit(
-        self, alike: Sequence[Pool], counting: str, everybody: IncomingPods, besides: Mapping[str, int]
+        self, alike: Sequence[Pool], counting: str, incoming: IncomingPods, taken: Mapping[str, int]
     ) -> bool:
-        amounts, left = dict(everybody.asks), everybody.pods
+        amounts, left = dict(incoming.asks), incoming.pods
         memory, cores = amounts[counting], amounts.get(GPU_CORES, 0)
         if counting == GPU_MEM_PERCENT:
             memory = -(-alike[0].memory * memory // 100)
         if (alike[0].resource == ALIYUN_MEM) != (counting == ALIYUN_MEM):
             return False
-        gone = besides.get(ALIYUN_MEM if counting == ALIYUN_MEM else GPU, 0)  # a GPU for each, at worst
+        gone = taken.get(ALIYUN_MEM if counting == ALIYUN_MEM else GPU, 0)  # a GPU for each, at worst
         for pool in alike:
             if pool.is_full(memory):
                 return False  # so are the following ones
@@ -159,8 +157,8 @@ class FreeCapacity:
                 continue
             lost = min(gone, pool.gpus)
             gone -= lost
-            beside = dataclasses.replace(pool, gpus=pool.gpus - lost)
-            left -= beside.takes(memory, cores, self._places(pool.node, everybody, most=left))
+            rest = dataclasses.replace(pool, gpus=pool.gpus - lost)
+            left -= rest.takes(memory, cores, self._places(pool.node, incoming, most=left))
             if left <= 0:
                 return True
         return False
@@ -168,8 +166,8 @@ class FreeCapacity:
     def _takes(self, node: Node) -> bool:
         return self._placement is not None and could_host(node, UNKNOWN_CAPACITY, self._placement)
 
-    def _places(self, node: Node, everybody: IncomingPods, *, most: int) -> int:
+    def _places(self, node: Node, incoming: IncomingPods, *, most: int) -> int:
         """How many of them a node has CPU, memory and pod slots for, at most `most`; 0 if unknown."""
         spare = self._fleet.spare.get(node.name, {})
-        counts = [max(spare.get(name, 0), 0) // need for name, need in everybody.needs.items() if need]
+        counts = [max(spare.get(name, 0), 0) // need for name, need in incoming.needs.items() if need]
         return min((most, *counts))

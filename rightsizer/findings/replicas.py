@@ -26,7 +26,7 @@ class ReplicaDemand:
     part: TooManyReplicas
     minutes: tuple[int, ...]  # the most in each minute, and in the coming hour on earlier days, where known
     unknown: int  # number of minutes, and hours of earlier days, without data
-    days: int  # number of earlier days whose coming hour was included
+    days: int  # number of earlier days, of which the coming hour was included
 
     @property
     def peak(self) -> int:

@@ -1,4 +1,4 @@
-"""Workloads that hold GPUs and do not get on. Pure.
+"""Stuck and not starting: workloads that hold GPUs without making progress. Pure.
 
 Stuck: full utilization without power draw or memory traffic, as in a hung collective. Not starting: pods that are
 pending, fail, or have ended beside a sidecar.
@@ -22,7 +22,7 @@ MANY_RESTARTS = 5
 def find_stuck(candidate: Candidate) -> Finding | None:
     """A workload without working devices, of which at least one spins; None if a signal is missing.
 
-    Ranks wait for each other, so one that spins is enough; replicas are independent, so the others may be well.
+    Ranks wait for each other, so one that spins is enough; replicas are independent, so the others may be healthy.
     """
     part = candidate.criteria.stuck
     evidence = candidate.over(part)

@@ -30,7 +30,7 @@ def check_capacity(decisions: Sequence[Decision], fleet: Fleet) -> tuple[Decisio
                 blocks = (*decision.blockers, Blocker(BlockerCode.NO_CAPACITY, words))
                 found.append(dataclasses.replace(decision, blockers=blocks))
                 continue
-            granted[names] = incoming_pods(decision.workload, proposal.asks).beside(first)
+            granted[names] = incoming_pods(decision.workload, proposal.asks).joined(first)
         if acts:
             brought.setdefault(names, collections.Counter()).update(_brought(decision))
         found.append(decision)

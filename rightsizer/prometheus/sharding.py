@@ -42,7 +42,7 @@ class Shard:
 
     @classmethod
     def of(cls, label: str, values: Iterable[str], series: int, matchers: tuple[str, ...] = ()) -> "Shard":
-        """The series with one of these values, each of which has so many."""
+        """The series with one of these values; `series` is the number for each value."""
         return cls(tuple(SeriesGroup(label, value, series, matchers) for value in values))
 
     @property

@@ -78,7 +78,7 @@ UNKNOWN_CAPACITY = SlotCapacity({}, 0)
 def coverage_by_job(
     querier: SourceQuerier, shards: QueryShards, window: datetime.timedelta
 ) -> dict[str, JobCoverage]:
-    """Recorded samples of everybody's activity; the window is a multiple of the rule interval."""
+    """Recorded samples of the activity of all pods; the window is a multiple of the rule interval."""
     found: dict[str, JobCoverage] = {}
     for metric in querier.source.of(MetricKind.ACTIVITY):
         for job, coverage in _CountQuery(querier, shards, metric, window).by_job().items():
@@ -87,7 +87,7 @@ def coverage_by_job(
 
 
 def slot_capacity(coverage: Mapping[str, JobCoverage], window: datetime.timedelta) -> SlotCapacity:
-    """The capacity of slots, from everybody's samples."""
+    """The capacity of slots, from the samples of all pods."""
     intervals = max(one.intervals for one in coverage.values())
     return SlotCapacity(
         {job: one.max_count for job, one in coverage.items()}, intervals - window // RULE_INTERVAL

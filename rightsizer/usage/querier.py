@@ -62,7 +62,7 @@ V = TypeVar("V")
 
 @dataclasses.dataclass(slots=True)
 class AnsweredMetrics:
-    """What a query over everybody returned; there is nothing else over a shorter window, either."""
+    """The metrics that a query over all pods returned; there are no others over a shorter window."""
 
     metrics: set[tuple[Metric, Statistic]] = dataclasses.field(default_factory=set)
     pod_labels: set[str] = dataclasses.field(default_factory=set)  # labels by which series name pods
@@ -114,7 +114,7 @@ class SourceQuerier:
         return _of_covering_window(self._answered, window)
 
     def remember(self, window: datetime.timedelta, answered: AnsweredMetrics) -> None:
-        """Remember what a query over everybody returned."""
+        """Remember the metrics that a query over all pods returned."""
         self._answered[window] = answered
 
     @property
@@ -182,7 +182,7 @@ class SourceQuerier:
         return self.series_within(window.total_seconds() / interval_s + 1, limit=limit)
 
     def series_within(self, samples_per_series: float, *, limit: float = MAX_SERIES) -> float:
-        """The number of series with so many samples each that one query may select."""
+        """The number of series that one query may select, by the samples of each."""
         return max(1.0, min(limit, self.max_samples / 2 / max(samples_per_series, 1.0)))
 
     def count(self, expression: str, instant: datetime.datetime) -> int:

@@ -27,7 +27,7 @@ from rightsizer.usage.recording_rules import RULE_INTERVAL, QueryForm
 from rightsizer.usage.source_metrics import JOB, Metric, MetricKind, UseKey
 
 SAMPLES_PER_SLOT = 20
-"""With so many samples, one more or less changes the count by 5 % only."""
+"""Of 20 samples, one more or less changes the count by 5 % only."""
 
 MAX_SLOTS = 96
 """Of a quarter of an hour in a day."""
@@ -102,7 +102,7 @@ def coverage_by_use(
     window: datetime.timedelta,
     of: Collection[PodKey] | None = None,
 ) -> dict[UseKey, Coverage]:
-    """The coverage of everybody's activity, or of these pods', if `can_query_some`.
+    """The coverage of all pods' activity, or of these pods', if `can_query_some`.
 
     Jobs are counted separately, since each has its own scrape interval; then the coverage of several jobs is merged.
     """
@@ -130,7 +130,7 @@ class _CoverageQuery:
     window: datetime.timedelta
 
     def of_all(self, densest: Mapping[str, float]) -> dict[UseKey, Coverage]:
-        """Slot by slot, for everybody."""
+        """Slot by slot, for all pods."""
         if not densest:
             return {}
         max_series = self._max_series(_slots(densest))
@@ -167,7 +167,7 @@ class _CoverageQuery:
     def _by_slot(
         self, densest: Mapping[str, float], shards: QueryShards, capacity: SlotCapacity = UNKNOWN_CAPACITY
     ) -> dict[UseKey, Coverage]:
-        """Slot by slot; `capacity` is that of a slot, if not everybody of a job is queried."""
+        """Slot by slot; `capacity` is that of a slot, if not all pods of a job are queried."""
         found: dict[UseKey, Coverage] = {}
         grids: dict[SlotGrid, list[str]] = {self._grid(_slots(densest)): []}
         while grids:

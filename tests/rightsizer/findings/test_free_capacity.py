@@ -182,7 +182,7 @@ def test_capacity_taken_by_an_earlier_change_is_not_free(node: Node, fit: int) -
 
 
 @pytest.mark.parametrize(
-    ("asks", "besides", "fits"),
+    ("asks", "taken", "fits"),
     [
         (((SLICE, 1),), {SLICE: 1}, True),
         (((SLICE, 1),), {SLICE: 2}, False),
@@ -193,13 +193,12 @@ def test_capacity_taken_by_an_earlier_change_is_not_free(node: Node, fit: int) -
     ],
 )
 def test_capacity_assumes_that_other_changes_take_the_same_nodes(
-    asks: Asks, besides: dict[str, int], fits: bool
+    asks: Asks, taken: dict[str, int], fits: bool
 ) -> None:
     """At worst each takes what is needed, or a whole GPU."""
     item = _workload()
     assert (
-        FreeCapacity(Fleet((item,), {"m1": CUT, "h1": HAMI}, {}), item, H100).fits(asks, besides=besides)
-        is fits
+        FreeCapacity(Fleet((item,), {"m1": CUT, "h1": HAMI}, {}), item, H100).fits(asks, taken=taken) is fits
     )
 
 
