@@ -72,31 +72,19 @@ def encode_record(record: ChangeRecord) -> str:
 
 
 def decode_record(text: str) -> ChangeRecord:
-    """A record from JSON.
-
-    Raises:
-        ValueError: It cannot be read.
-    """
+    """A record from JSON; raises ValueError if it cannot be read."""
     return required_valid(decoded(text, ChangeRecord))
 
 
 def required_valid(record: ChangeRecord) -> ChangeRecord:
-    """The same record, if its times and names are possible.
-
-    Raises:
-        ValueError: They are not.
-    """
+    """The same record, if its times and names are possible; raises ValueError if they are not."""
     require_ours(record.at, record.ended)
     require_name(record.workload)
     return record
 
 
 def read_undo_record(annotations: Mapping[str, str]) -> ChangeRecord | None:
-    """The undo record of an object, if any.
-
-    Raises:
-        ValueError: It cannot be read.
-    """
+    """The undo record of an object, if any; raises ValueError if it cannot be read."""
     text = annotations.get(UNDO_ANNOTATION)
     return None if text is None else decode_record(text)
 

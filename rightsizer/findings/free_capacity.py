@@ -66,25 +66,19 @@ def largest(amounts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return found
 
 
+@dataclasses.dataclass(frozen=True)
 class FreeCapacity:
-    """The free capacity for one workload.
+    """The free capacity for one workload. Without slots, so that properties can be cached."""
 
-    Args:
-        fleet: All workloads and nodes.
-        workload: The workload.
-        model: Of its GPUs, named by DCGM or GPU Feature Discovery.
-    """
-
-    def __init__(self, fleet: Fleet, workload: Workload, model: str) -> None:
-        self._fleet = fleet
-        self._workload = workload
-        self._model = model
+    fleet: Fleet
+    workload: Workload
+    model: str  # of its GPUs, named by DCGM or GPU Feature Discovery
 
     @functools.cached_property
     def _placement(self) -> UnschedulablePod | None:
         """The placement rules of its pods; None if they cannot be read."""
         with contextlib.suppress(msgspec.ValidationError):
-            return template_placement(self._workload.ref, pod_spec_of(self._workload))
+            return template_placement(self.workload.ref, pod_spec_of(self.workload))
         return None
 
     def fits(
@@ -98,7 +92,7 @@ class FreeCapacity:
         `earlier` are pods with at most the same request; `taken` are amounts that others may take of each resource, on
         any node.
         """
-        own = incoming_pods(self._workload, asks)
+        own = incoming_pods(self.workload, asks)
         incoming = own.joined(earlier)
         amounts = dict(incoming.asks)
         counting = next((name for name in amounts if name in _AMOUNTS), None)
@@ -106,18 +100,18 @@ class FreeCapacity:
             return False
         if counting is None:
             ((resource, _),) = asks
-            gone = self._fleet.awaited.get(resource, 0) + taken.get(resource, 0)
+            gone = self.fleet.awaited.get(resource, 0) + taken.get(resource, 0)
             return self._free(resource, incoming) - gone >= incoming.pods
-        if any(self._fleet.awaited.get(name) for name in (*_AMOUNTS, GPU_CORES)):
+        if any(self.fleet.awaited.get(name) for name in (*_AMOUNTS, GPU_CORES)):
             return False
-        pools = self._fleet.pools.get(plain(self._model), ())
+        pools = self.fleet.pools.get(plain(self.model), ())
         return any(self._fit(alike, counting, incoming, taken) for alike in pools)
 
     def _is_within_quotas(self, own: IncomingPods) -> bool:
         """Whether the quotas of the namespace allow the increase."""
-        quotas = self._fleet.quotas_in.get(self._workload.ref.namespace, ())
+        quotas = self.fleet.quotas_in.get(self.workload.ref.namespace, ())
         more = {
-            name: own.pods * count - sum(pod.resources.get(name, 0) for pod in self._workload.holding)
+            name: own.pods * count - sum(pod.resources.get(name, 0) for pod in self.workload.holding)
             for name, count in own.asks
         }
         return all(more.get(one.resource, 0) <= max(one.hard - one.used, 0) for one in quotas)
@@ -126,15 +120,15 @@ class FreeCapacity:
         """How many pods fit; cached for pods with the same placement and needs."""
         if self._placement is None:
             return 0
-        key = ("free", resource, plain(self._model), self._placement.shape, *sorted(incoming.needs.items()))
-        return self._fleet.once(key, lambda: sum(self._offered(resource, incoming)))
+        key = ("free", resource, plain(self.model), self._placement.shape, *sorted(incoming.needs.items()))
+        return self.fleet.once(key, lambda: sum(self._offered(resource, incoming)))
 
     def _offered(self, resource: str, incoming: IncomingPods) -> Iterator[int]:
-        card = card_of(self._model)
+        card = card_of(self.model)
         if resource == SHARED:
-            offers: Sequence[Offer] = shares_of(self._fleet, self._model)
+            offers: Sequence[Offer] = shares_of(self.fleet, self.model)
         else:
-            every = self._fleet.offers.get(resource, ())
+            every = self.fleet.offers.get(resource, ())
             offers = [one for one in every if card_of(one.node.model) is card]
         for one in offers:
             if self._takes(one.node):
@@ -168,6 +162,6 @@ class FreeCapacity:
 
     def _places(self, node: Node, incoming: IncomingPods, *, most: int) -> int:
         """How many of them a node has CPU, memory and pod slots for, at most `most`; 0 if unknown."""
-        spare = self._fleet.spare.get(node.name, {})
+        spare = self.fleet.spare.get(node.name, {})
         counts = [max(spare.get(name, 0), 0) // need for name, need in incoming.needs.items() if need]
         return min((most, *counts))

@@ -12,6 +12,7 @@ import msgspec
 
 from rightsizer.config import PrometheusSettings, Secret
 from rightsizer.errors import ConfigurationError, PrometheusError
+from rightsizer.kube.api_objects import ObjectMeta
 from rightsizer.kube.cluster import Cluster
 from rightsizer.prometheus.query_api import Prometheus
 from rightsizer.prometheus.transport import ServiceProxyTransport
@@ -84,12 +85,6 @@ _PORTS = ("http-web", "web", "http", "http-metrics", "https", "https-web")
 _OTHER_PORTS = ("grpc", "reloader", "metrics-internal")
 
 
-class _ServiceMetadata(msgspec.Struct):
-    name: str
-    namespace: str
-    labels: dict[str, str] = {}
-
-
 class _Port(msgspec.Struct, rename="camel"):
     port: int
     name: str = ""
@@ -109,7 +104,7 @@ class _ServiceSpec(msgspec.Struct):
 
 
 class _Service(msgspec.Struct):
-    metadata: _ServiceMetadata
+    metadata: ObjectMeta
     spec: _ServiceSpec = msgspec.field(default_factory=_ServiceSpec)
 
 
@@ -194,7 +189,7 @@ def _candidates(cluster: Cluster) -> list[_ServerCandidate]:
     """One for each set of pods, though several Services may select them."""
     found: dict[tuple[str, str], _ServerCandidate] = {}
     for service in _services(cluster):
-        flavour = _flavour(service.metadata.labels)
+        flavour = _flavour(service.metadata.labels or {})
         port = _port(service.spec.ports)
         # An ExternalName leads out of the cluster, to wherever its author likes.
         if flavour is None or port is None or service.spec.type == "ExternalName":

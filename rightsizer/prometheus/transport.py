@@ -310,11 +310,7 @@ def _botocore(module: str) -> types.ModuleType:
 
 
 def _require_certificates(settings: PrometheusSettings) -> None:
-    """Check all certificate files before the first request.
-
-    Raises:
-        ConfigurationError: With all problems.
-    """
+    """Check all certificate files before the first request; raises ConfigurationError with all problems."""
     named = {
         "--prometheus-ca-file": settings.ca_file,
         "--prometheus-client-cert-file": settings.client_cert_file,

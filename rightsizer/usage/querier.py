@@ -336,11 +336,7 @@ def _is_enough(recorded: Sequence[float], raw: Sequence[float]) -> bool:
 
 
 def require_one_cluster(clusters: Iterable[str]) -> None:
-    """Refuse series of several clusters: pods of the same name would be mistaken for one another.
-
-    Raises:
-        EvidenceIncomplete: There are several clusters.
-    """
+    """Raise EvidenceIncomplete for several clusters: pods of the same name would be mistaken for one another."""
     ordered = sorted(set(clusters))
     if len(ordered) > 1:
         names = ", ".join(name or "(none)" for name in ordered[:5])
