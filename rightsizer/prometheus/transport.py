@@ -338,7 +338,7 @@ def _certificate_problems(settings: PrometheusSettings) -> list[str]:
             context.load_cert_chain(certificate, key, password=_PASSPHRASE)
         except (OSError, ValueError) as error:
             problems.append(
-                f"--prometheus-client-cert-file {certificate} and -key-file {key}: cannot be used: {root_cause(error)}; "
-                "they must be PEM, belong together, and the key must have no passphrase"
+                f"--prometheus-client-cert-file {certificate} and -key-file {key}: cannot be used: "
+                f"{root_cause(error)}; they must be PEM, belong together, and the key must have no passphrase"
             )
     return problems
