@@ -76,8 +76,9 @@ def parse(raw: bytes, kind: FileKind[Document], *, source: str) -> tuple[Documen
     if not isinstance(value, dict):
         raise kind.refused(source, [Problem(lines[()], "", f"must be a mapping: {kind.shape}")])
     if value.get("kind") in _WRITTEN:
+        wanted = typing.get_args(kind.model.model_fields["kind"].annotation)[0]
         words = (
-            f"is {value['kind']}, which gpu-rightsizer writes; a {kind.noun} is needed here: see {kind.docs}"
+            f"input should be {wanted!r}, not {value['kind']}, which gpu-rightsizer writes; see {kind.docs}"
         )
         raise kind.refused(source, [Problem(lines["kind",], "kind", words)])
     try:
