@@ -50,9 +50,9 @@ each. Ctrl-C stops after the change in flight, a second one at once.
 """
 
 _APPLY_EPILOG = """\
-outcomes: done; or not changed: gone, changed (differs from the plan), blocked
-(by a PDB, pause or the breaker). Exit code 1: refused, unknown (check the
-workload) or skipped; 130 if stopped at once. More: docs/rightsizer.md
+outcomes: done; or left alone: changed (differs from the plan, or is gone) and
+blocked (by a PDB, a pause or the breaker). Exit code 1: refused, unknown (check
+the workload) or skipped; 130 if stopped at once. More: docs/rightsizer.md
 
 examples:
   gpu-rightsizer apply --policy policy.yaml --prometheus-url http://prom:9090

@@ -149,7 +149,7 @@ def test_apply_saved_plan_changes_only_approved_items(world: World) -> None:
     assert "2 workloads more would be changed, but the saved plan does not say so." in said
     for name in ("gone", "elsewhere"):
         assert (
-            f"gone scale-to-zero {world.team}/Deployment/{name} no workload of its UID holds GPUs here"
+            f"changed scale-to-zero {world.team}/Deployment/{name} no workload of its UID holds GPUs here"
             in said
         )
     assert "1 of 3 done" in said
