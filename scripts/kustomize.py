@@ -1,7 +1,7 @@
-"""Writes deploy/kustomize from what Helm renders of the chart: a base, and a component for each choice.
+"""Writes deploy/kustomize from the rendered Helm chart: a base, and a component for each choice.
 
-What the chart decides is decided once. A component holds what another rendering has besides the base's: objects,
-and JSON patches of those that differ. Knows the chart by its values and its objects only.
+The chart stays the only source. A component contains the difference between two renderings: additional objects, and
+JSON patches of changed objects. This script uses only the chart's values and rendered objects.
 
     .venv/bin/python -m scripts.kustomize        needs helm, which `make controlplane` builds
 """
@@ -40,17 +40,18 @@ COMPONENTS: Mapping[str, Values] = {
     "monitoring": {"monitoring": _MONITORING},
     "monitoring-deployment": {"monitoring": _MONITORING, "rightsizer": {"mode": "deployment"}},
 }
-"""Values of the chart by the component that stands for them."""
+"""The chart's values of each component."""
 _UPON = {"acting-deployment": "acting", "monitoring-deployment": "monitoring"}
-"""Components that take another one and change that."""
+"""Components that include another one and patch it."""
 BESIDE = {"monitoring-deployment": "deployment"}
-"""Components that speak of what another one makes, which an overlay names before them."""
+"""Components that patch objects of another one; an overlay must list that one first."""
 
 _ACCOUNT = "request.userInfo.username"
 _OURS = f'{_ACCOUNT} == "system:serviceaccount:{NAME}:{NAME}"'
 _OURS_ANYWHERE = f'{_ACCOUNT}.matches("^system:serviceaccount:[^:]+:([^:]*-)?{NAME}(-[^:]*)?$")'
 _AT_HOME = f'{_ACCOUNT}.startsWith("system:serviceaccount:" + request.namespace + ":")'
-"""What a lock says of our namespace, where an overlay may set another, or another name: kustomize rewrites no texts."""
+"""CEL parts of the admission guardrails that name the service account; kustomize does not rewrite them in an overlay
+with another namespace or name prefix."""
 
 _HELMS_OWN = {"app.kubernetes.io/managed-by", "helm.sh/chart"}
 _HEAD = "# Written by scripts/kustomize.py from the Helm chart{what}; do not edit.\n"
@@ -62,7 +63,7 @@ _STATE = {
 
 
 def render(values: Values) -> dict[Key, Object]:
-    """What the chart installs with these values, by kind and name, without what only Helm needs."""
+    """The chart's objects with these values, by kind and name, without Helm's own labels."""
     command = [str(find((HELM,))["helm"]), "template", NAME, str(CHART), "--namespace", NAME, "--values", "-"]
     done = subprocess.run(command, input=json.dumps(values), capture_output=True, text=True, check=False)
     if done.returncode:
@@ -72,7 +73,7 @@ def render(values: Values) -> dict[Key, Object]:
 
 
 def _expression(text: str) -> str:
-    """Of an admission policy, without the namespace's name: it would hold nobody to anything in another."""
+    """A CEL expression of an admission policy, independent of the namespace's name."""
     if text == _OURS:
         return _OURS_ANYWHERE
     if text == f'request.namespace == "{NAME}"':
@@ -126,7 +127,7 @@ def files() -> dict[str, str]:
 def _component(
     name: str, values: Values, base: Mapping[Key, Object], deployed: Mapping[Key, Object]
 ) -> Iterator[tuple[str, str]]:
-    """The files of one component; a platform's also speak of a rightsizer that is a Deployment."""
+    """The files of one component; a platform's patches also cover the rightsizer as a Deployment."""
     below = _UPON.get(name)
     before = render(COMPONENTS[below]) if below else base
     if beside := BESIDE.get(name):
@@ -147,7 +148,7 @@ def _component(
 def _together(
     base: Mapping[Key, Object], one: Mapping[Key, Object], other: Mapping[Key, Object]
 ) -> dict[Key, Object]:
-    """What the base and two components come to that change different objects."""
+    """The objects of the base with two components that change different objects."""
     gone = (base.keys() - one.keys()) | (base.keys() - other.keys())
     changed = {key: found for key, found in other.items() if found != base.get(key)}
     return {key: found for key, found in {**one, **changed}.items() if key not in gone}
@@ -161,7 +162,7 @@ def _words(values: Values) -> str:
 
 
 def _changes(before: Mapping[Key, Object], after: Mapping[Key, Object]) -> tuple[list[Object], list[Object]]:
-    """Patches that make the objects of one rendering those of another, and what is to be added."""
+    """Patches from the objects of one rendering to those of another, and additional objects."""
     patches: list[Object] = []
     for key, found in before.items():
         target = {"kind": key[0], "name": key[1]}
@@ -175,7 +176,7 @@ def _changes(before: Mapping[Key, Object], after: Mapping[Key, Object]) -> tuple
 
 
 def _steps(before: Any, after: Any, path: str = "") -> Iterator[Object]:
-    """The operations of RFC 6902 that make one value the other; lists without names are replaced whole."""
+    """The RFC 6902 operations from one value to the other; lists without names are replaced whole."""
     if before == after:
         return
     if _names(before) and _names(after):
@@ -194,7 +195,7 @@ def _steps(before: Any, after: Any, path: str = "") -> Iterator[Object]:
 
 
 def _item_steps(before: list[Any], after: list[Any], path: str) -> Iterator[Object]:
-    """Item by item, so that two components may each change others of the same list."""
+    """Operations per item, so that two components can change different items of one list."""
     old, new = _names(before), _names(after)
     kept = [name for name in old if name in new]
     assert kept == [name for name in new if name in old], f"{path}: the order changes"  # noqa: S101 - of our own chart
@@ -208,7 +209,7 @@ def _item_steps(before: list[Any], after: list[Any], path: str) -> Iterator[Obje
 
 
 def _names(found: Any) -> list[str]:
-    """The names of a list's items, such as containers; none where it is not one of named items."""
+    """The names of a list's items, such as containers; empty if they have none."""
     if not (isinstance(found, list) and all(isinstance(one, dict) and "name" in one for one in found)):
         return []
     return [one["name"] for one in found]
@@ -219,7 +220,7 @@ def _escaped(key: str) -> str:
 
 
 class _Dumper(yaml.CSafeDumper):
-    """Writes texts of several lines as such."""
+    """Writes multi-line strings as YAML blocks."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - as PyYAML calls it
         return True
@@ -237,7 +238,7 @@ def _text(objects: Sequence[Object], what: str) -> str:
 
 
 def main() -> int:
-    """Write everything anew, and take away what is no longer made."""
+    """Delete the generated files, and write them again."""
     for name in ("base", "components"):
         shutil.rmtree(KUSTOMIZE / name, ignore_errors=True)
     for file, text in files().items():

@@ -8,7 +8,7 @@ of each kind are in files/rights.json and files/admission.json, which are genera
 {{- if .Values.rightsizer.policy -}}
 {{ toYaml .Values.rightsizer.policy }}
 {{- else if .Values.priorityClasses.gpus -}}
-# As deploy/examples/policy-by-class.yaml: annotations of PriorityClasses come first; everything else is advised only.
+# As deploy/examples/policy-by-class.yaml: annotations of PriorityClasses come first; everything else gets only advice.
 apiVersion: gpu-rightsizer.io/v1alpha1
 kind: Policy
 classAnnotations: class-first
