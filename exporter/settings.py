@@ -292,12 +292,12 @@ class Settings:
         DCGM_EXPORTER_LISTEN=address,
     )  # fmt: skip
     web_config_file: str = _setting(
-        SERVER, "", "TLS and passwords, as in Prometheus's exporters.", str.strip, "FILE",
+        SERVER, "", "TLS and passwords, as in node_exporter.", str.strip, "FILE",
         "It is reloaded when it or one of its certificates changes.",
         DCGM_EXPORTER_WEB_CONFIG_FILE=str.strip,
     )  # fmt: skip
     interval: float = _setting(
-        METRICS, "10s", "Time between two readings of the GPUs.", interval, "TIME",
+        METRICS, "10s", "How often the GPUs are read.", interval, "TIME",
         "A scrape gets the last reading and never waits for the driver.",
         DCGM_EXPORTER_INTERVAL=milliseconds,
     )  # fmt: skip
@@ -309,20 +309,20 @@ class Settings:
         METRICS, "all", "Collectors to run, separated by commas.", names, "NAMES", "Of: {collectors}.",
     )  # fmt: skip
     metrics_file: str = _setting(
-        METRICS, "", "CSV list of metrics, as in dcgm-exporter.", str.strip, "FILE",
+        METRICS, "", "CSV file of metrics, as for dcgm-exporter.", str.strip, "FILE",
         "Only these metrics are served, under their names in the list. It is reloaded when it changes, and on SIGHUP.",
         DCGM_EXPORTER_COLLECTORS=str.strip,
     )  # fmt: skip
     naming: Naming = _enum(
-        METRICS, "NAMES", Naming, Naming.DCGM, "Metric names: dcgm, dcgm-4.9 or both.",
-        "Version 4.9 renamed metrics and changed units.",
+        METRICS, "NAMES", Naming, Naming.DCGM, "Metric names: dcgm, dcgm-4.9, or both sets.",
+        "DCGM 4.9 renamed metrics and changed units.",
     )  # fmt: skip
     shared_gpus: SharedGpus = _enum(
-        METRICS, "MODE", SharedGpus, SharedGpus.DCGM, "Values of shared GPUs: dcgm or attributed.",
-        "`dcgm` copies the value for each pod. `attributed` serves each pod's part if known, the rest without a pod.",
+        METRICS, "MODE", SharedGpus, SharedGpus.DCGM, "Shared GPUs, per pod: dcgm or attributed.",
+        "`dcgm` repeats the GPU's value for each pod. `attributed` serves each pod's use, and the rest without a pod.",
     )  # fmt: skip
     devices: DeviceChoice = _setting(
-        METRICS, "f", "f: all, g: GPUs, i: MIG instances, g:0,2-3: some.", devices, "DEVICES",
+        METRICS, "f", "f: all; g: GPUs; i: MIG instances; g:0,2-3: some.", devices, "DEVICES",
         "`i:0,8` selects instances by DCGM's number, `i:0.3` by GPU and GPU_I_ID; `g:0+i` combines both.",
         DCGM_EXPORTER_DEVICES_STR=devices,
     )  # fmt: skip
@@ -337,12 +337,12 @@ class Settings:
         DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME=switch,
     )  # fmt: skip
     pod_resources_socket: str = _setting(
-        PODS, _DEFAULT_SOCKET, "Kubelet socket that maps GPUs to pods; empty: none.", str, "FILE",
-        "Without a socket at the default path, GPUs are exported without pods.",
+        PODS, _DEFAULT_SOCKET, "Kubelet socket that names each GPU's pod.", str, "FILE",
+        "If it is empty, or the default socket does not exist, GPUs are exported without pods.",
         DCGM_EXPORTER_KUBERNETES=_where("", switched=False), DCGM_POD_RESOURCES_KUBELET_SOCKET=str,
     )  # fmt: skip
     resource_names: tuple[str, ...] = _setting(
-        PODS, "", "More GPU resources than nvidia.com/*.", some_names, "NAMES",
+        PODS, "", "Other GPU resources than nvidia.com/*.", some_names, "NAMES",
         "Separated by commas; a `*` may end a name.",
         NVIDIA_RESOURCE_NAMES=some_names,
     )  # fmt: skip
@@ -357,11 +357,11 @@ class Settings:
         DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID=switch,
     )  # fmt: skip
     kubeconfig: str = _setting(
-        PODS, "", "API server and token, for pod labels and UIDs.", str, "FILE",
+        PODS, "", "Access to the API server, for labels and UIDs.", str, "FILE",
         "The default is the service account of the exporter's pod.",
     )  # fmt: skip
     hpc_job_mapping_dir: str = _setting(
-        PODS, "", "Files with the batch jobs of each GPU.", str.strip, "DIR",
+        PODS, "", "Directory with a file of batch jobs per GPU.", str.strip, "DIR",
         "Named after a GPU's index (`0`) or MIG instance (`0.3`), with one job id per line. Label: `hpc_job`.",
         DCGM_HPC_JOB_MAPPING_DIR=str.strip,
     )  # fmt: skip
@@ -369,15 +369,15 @@ class Settings:
         HOST, "", "Value of the hostname label (default: host name).", plain, "NAME", NODE_NAME=plain,
     )  # fmt: skip
     proc_root: str = _setting(
-        HOST, "/proc", "The host's /proc, to find pods of processes.", str, "DIR",
+        HOST, "/proc", "The host's /proc: maps processes to pods.", str, "DIR",
         "It also lists the GPUs of the kernel's driver, to compare them with NVML's.",
     )  # fmt: skip
     pod_logs: str = _setting(
-        HOST, "/var/log", "The host's /var/log, to name pods.", str, "DIR",
+        HOST, "/var/log", "The host's /var/log: names pods.", str, "DIR",
         "Only the names of the kubelet's folders in `pods/` are used, no logs.",
     )  # fmt: skip
     give_up_after: float = _setting(
-        HOST, "5m", "Exit if the driver fails this long, or never.", patience, "TIME",
+        HOST, "5m", "Exit if the driver fails this long; or never.", patience, "TIME",
         "The exit code is 1. A new process loads the libraries of a new driver.",
     )  # fmt: skip
     log_format: LogFormat = _enum(

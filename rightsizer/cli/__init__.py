@@ -37,14 +37,15 @@ _M_ARENA_MAX = -8
 _EPILOG = """\
 start here:
   gpu-rightsizer plan --prometheus-url http://prometheus.monitoring:9090
-      Shows each GPU workload: the GPUs it holds, its utilization and a
-      decision. Only reads.
+      Shows each GPU workload: the GPUs it holds, its utilization and what
+      should change. Changes nothing.
 
   gpu-rightsizer apply --policy policy.yaml --prometheus-url ...
-      Shows the plan, asks, and applies what the policy enforces. undo reverts
-      each change.
+      Shows the plan, asks, and makes the changes of rules with mode: enforce.
+      gpu-rightsizer undo reverts them.
 
-Brackets hold defaults. Variables set flags, such as GPU_RIGHTSIZER_POLICY.
+Defaults are in brackets. Environment variables set flags, too: --policy is
+GPU_RIGHTSIZER_POLICY.
 
 exit codes: 0 done or nothing to do, 1 failed, 2 invalid flags or files,
 10 changes are proposed (plan --detailed-exitcode)

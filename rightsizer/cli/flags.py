@@ -26,15 +26,15 @@ CHANGES_PROPOSED = 10
 """Exit code of plan --detailed-exitcode; 2 would be taken for a usage error."""
 
 _PLAN = """\
-Shows each GPU workload: the GPUs it holds, its utilization, the decision, the
-policy rule and the reason. Only reads; a read-only account is enough.
+Shows each GPU workload: the GPUs it holds, its utilization, what should change
+by which policy rule, and why. Changes nothing; a read-only account is enough.
 """
 
 _PLAN_EPILOG = """\
 verdicts:
-  act        idle by two independent signals over the whole window
-  keep       active, or partly active
-  protected  the policy protects it
+  act        should change; the lines below say whether apply does it
+  keep       nothing should change
+  protected  policy, built-in protection or opt-out forbids changes
   unknown    not enough data; missing data never counts as idle
 
 examples:
@@ -43,16 +43,16 @@ examples:
 """
 
 _APPLY = """\
-First reconciles earlier changes: records manual reverts and rolls back changes
-that left a workload unhealthy. Then shows the plan, asks, and applies the
-changes of rules with mode: enforce, after a preflight check and a dry run of
-each. Ctrl-C stops after the change in flight, a second one at once.
+First rolls back earlier changes that left a workload unhealthy, and records
+those that somebody reverted. Then shows the plan, asks, and makes the changes
+of rules with mode: enforce, each after a preflight check and a dry run.
+Ctrl-C stops after the current change, a second Ctrl-C at once.
 """
 
 _APPLY_EPILOG = """\
-outcomes: done; or left alone: changed (differs from the plan, or is gone) and
-blocked (by a PDB, a pause or the breaker). Exit code 1: refused, unknown (check
-the workload) or skipped; 130 if stopped at once. More: docs/rightsizer.md
+outcomes: done, then verified (pods gone, GPUs free); left alone: changed (gone,
+or differs from the plan), blocked (PDB, pause, breaker). Exit code 1: refused,
+unknown (check the workload) or skipped; 130: stopped. More: docs/rightsizer.md
 
 examples:
   gpu-rightsizer apply --policy policy.yaml --prometheus-url http://prom:9090
@@ -100,11 +100,11 @@ examples:
 """
 
 _RUN = """\
-Plans on a schedule, and serves metrics for Prometheus. With --yes
-it applies what the policy enforces, as apply does; of several replicas only the
-leader does, which holds a Lease in the state namespace. Each cycle reads all
+Plans on a schedule, and serves metrics for Prometheus. With --yes it also makes
+the changes of rules with mode: enforce, as apply does. Of several replicas only
+the leader does; it holds a Lease in the state namespace. Each cycle reads all
 files again, and does nothing if one is invalid. SIGTERM stops it after the
-change in flight.
+current change.
 """
 
 _RUN_EPILOG = """\
@@ -185,9 +185,9 @@ examples:
 """
 
 _PAUSE = """\
-Stops all changes in the cluster or in one namespace, until resume or for the
-duration of --for. Plans are still made and show the pause. Unhealthy workloads
-are still rolled back.
+Makes no more changes in the cluster or in one namespace, until resume or for
+the duration of --for. Plans are still made and show the pause. Changes that
+left a workload unhealthy are still rolled back.
 
 Pauses add up: a new pause never shortens an existing one.
 """
@@ -203,17 +203,17 @@ Ends all pauses of the whole cluster, or with -n those of one namespace.
 """
 
 _BREAKER = """\
-The breaker opens after several errors in a row, if the API server refuses a
-write as out of policy, if too many GPU nodes are not ready, or if the policy
-selects many more workloads than were accepted. Then nothing is changed until
-an operator resets it.
+The circuit breaker opens after several errors in a row, if the admission
+guardrails refuse a write, if too many GPU nodes are not ready, or if the policy
+matches many more workloads than an operator accepted. While it is open, nothing
+is changed. Only an operator closes it.
 """
 
 _BREAKER_EPILOG = """\
 commands:
   show           show open breaker, pauses and accepted number (default)
   reset          close the breaker; --reason records why
-  accept-growth  accept the current number of eligible workloads
+  accept-growth  accept the number of workloads that the policy matches now
 
 examples:
   gpu-rightsizer breaker
@@ -223,11 +223,11 @@ examples:
 
 
 def _plan(parser: argparse.ArgumentParser) -> None:
-    words = f"exit with {CHANGES_PROPOSED} if there are changes"
+    words = f"exit with {CHANGES_PROPOSED} if it proposes changes"
     parser.add_argument("--detailed-exitcode", action="store_true", help=words)
-    parser.add_argument("--save", metavar="FILE", help="also write the plan there as JSON")
-    parser.add_argument("--at", metavar="TIME", help="plan as of a time (RFC 3339), or such as 2h ago")
-    parser.add_argument("--cluster-objects", metavar="FILE", help="read objects from this List instead")
+    parser.add_argument("--save", metavar="FILE", help="also write the plan as JSON")
+    parser.add_argument("--at", metavar="TIME", help="past time to plan for (RFC 3339 or 2h)")
+    parser.add_argument("--cluster-objects", metavar="FILE", help="kubectl get -o json, instead of a cluster")
     add_options(parser, "", (*POLICY, *PRICES))
     _add_sources(parser)
     add_common(parser, FORMS)
@@ -240,10 +240,10 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
 
 def _apply(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
-    parser.add_argument("--plan", metavar="FILE", help="apply only this saved plan")
+    parser.add_argument("--plan", metavar="FILE", help="make only the changes of this saved plan")
     _add_save(parser)
     _add_verify_for(parser)
-    words = "accept how many workloads are eligible"
+    words = "accept how many the policy matches now"
     parser.add_argument("--accept-growth", action="store_true", help=words)
     add_options(parser, "", (*POLICY, *PRICES, *JOURNAL))
     _add_sources(parser)
@@ -251,16 +251,16 @@ def _apply(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_save(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--save", metavar="FILE", help="also write the outcomes there as JSON")
+    parser.add_argument("--save", metavar="FILE", help="also write the outcomes as JSON")
 
 
 def _add_verify_for(parser: argparse.ArgumentParser) -> None:
-    words = "wait for healthy pods; 0: do not [60s]"
+    words = "watch changed pods; 0: do not [60s]"
     parser.add_argument("--verify-for", metavar="DURATION", default="60s", help=words)
 
 
 def _run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", "-y", action="store_true", help="apply what the policy enforces")
+    parser.add_argument("--yes", "-y", action="store_true", help="make changes of rules with mode: enforce")
     _add_verify_for(parser)
     add_options(parser, "", (*POLICY, *PRICES, *JOURNAL))
     add_options(parser, "schedule", SCHEDULE)
@@ -271,7 +271,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
 def _undo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("workloads", metavar="NAMESPACE/KIND/NAME", nargs="*", help="workloads to revert")
     parser.add_argument("--run", metavar="RUN", help="changes of this run")
-    parser.add_argument("--since", metavar="TIME", help="changes since a time (RFC 3339), or such as 2h ago")
+    parser.add_argument("--since", metavar="TIME", help="changes since a time (RFC 3339 or 2h)")
     parser.add_argument("--until", metavar="TIME", help="changes until a time, with --since")
     parser.add_argument("--all", action="store_true", help="all changes")
     parser.add_argument("--force", action="store_true", help="also objects that someone changed since")
@@ -286,7 +286,7 @@ def _history(parser: argparse.ArgumentParser) -> None:
         "workload", metavar="NAMESPACE/KIND/NAME", nargs="?", help="only changes of this workload"
     )
     parser.add_argument("--run", metavar="RUN", help="only changes of this run")
-    parser.add_argument("--since", metavar="TIME", help="only since a time (RFC 3339), or such as 7d ago")
+    parser.add_argument("--since", metavar="TIME", help="only since a time (RFC 3339 or 7d)")
     # Without an environment variable: where apply writes a journal, history still reads the cluster.
     words = "read this journal of apply, not the cluster"
     parser.add_argument("--journal", metavar="FILE", type=file_name, help=words)
@@ -326,7 +326,7 @@ def _breaker(parser: argparse.ArgumentParser) -> None:
         default="show",
         help="show, reset or accept-growth [show]",
     )
-    parser.add_argument("--reason", metavar="TEXT", default="", help="of reset: why it is safe")
+    parser.add_argument("--reason", metavar="TEXT", default="", help="for reset: why it is safe")
     add_options(parser, "policy", POLICY_FILE)
     _add_cluster_and_output(parser)
 
@@ -416,15 +416,15 @@ _POLICY_COMMANDS: tuple[_Command, ...] = (
     ("admission", "print admission guardrails", _ADMISSION, "", _admission),
 )
 _COMMANDS: tuple[_Command, ...] = (
-    ("plan", "show what GPU workloads use, and decisions; only reads", _PLAN, _PLAN_EPILOG, _plan),
-    ("apply", "show the plan, ask, and apply what the policy enforces", _APPLY, _APPLY_EPILOG, _apply),
-    ("run", "plan, and with --yes apply, on a schedule; serve metrics", _RUN, _RUN_EPILOG, _run),
-    ("undo", "list changes, or revert them", _UNDO, _UNDO_EPILOG, _undo),
+    ("plan", "show what GPU workloads use and what should change", _PLAN, _PLAN_EPILOG, _plan),
+    ("apply", "show the plan, ask, and make its changes", _APPLY, _APPLY_EPILOG, _apply),
+    ("run", "plan on a schedule, with --yes also apply; serve metrics", _RUN, _RUN_EPILOG, _run),
+    ("undo", "list earlier changes, or revert them", _UNDO, _UNDO_EPILOG, _undo),
     ("history", "show changes and their outcomes", _HISTORY, _HISTORY_EPILOG, _history),
-    ("pause", "stop all changes", _PAUSE, _PAUSE_EPILOG, _pause),
-    ("resume", "end a pause", _RESUME, "", _resume),
-    ("breaker", "show or reset the breaker", _BREAKER, _BREAKER_EPILOG, _breaker),
-    ("doctor", "check connectivity, permissions and metrics; only reads", _DOCTOR, _DOCTOR_EPILOG, _doctor),
+    ("pause", "make no more changes until resume", _PAUSE, _PAUSE_EPILOG, _pause),
+    ("resume", "end a pause of all changes", _RESUME, "", _resume),
+    ("breaker", "show or reset the stop after errors", _BREAKER, _BREAKER_EPILOG, _breaker),
+    ("doctor", "check connectivity, permissions and metrics", _DOCTOR, _DOCTOR_EPILOG, _doctor),
     ("policy", "write, check or explain a policy file", _POLICY, "", _policy),
     ("completion", "print completions for bash, zsh or fish", _COMPLETION, _COMPLETION_EPILOG, _completion),
 )

@@ -132,12 +132,12 @@ PROMETHEUS = (
     Option(
         "--prometheus-url",
         "URL",
-        "base URL; plan and doctor can find it",
+        "base URL; plan and doctor can also find it",
         details="other servers with its API work too",
     ),
-    Option("--prometheus-token-file", "FILE", "bearer token, read for each request"),
+    Option("--prometheus-token-file", "FILE", "file with a bearer token"),
     Option("--prometheus-user", "NAME", "user for basic authentication"),
-    Option("--prometheus-password-file", "FILE", "the user's password, read for each request"),
+    Option("--prometheus-password-file", "FILE", "file with this user's password"),
     Option(
         "--prometheus-sigv4-region",
         "REGION",
@@ -158,16 +158,16 @@ PROMETHEUS = (
     Option(
         "--prometheus-max-samples",
         "N",
-        "the server's limit per query",
+        "its --query.max-samples",
         default=str(MAX_SAMPLES),
-        details="Prometheus's --query.max-samples; half of it is used",
+        details="one query uses at most half of it",
     ),
     Option(
         "--signals",
         "NAME|FILE",
-        "names of the GPU metrics",
+        "the exporter's metric names",
         default=FIND_OUT,
-        details="auto (detected), dcgm, dcgm-4.9, gpu-exporter, or a file with the table of another exporter",
+        details="auto (detected), dcgm, dcgm-4.9, gpu-exporter, or a file with another exporter's names",
     ),
 )
 CLUSTER = (
@@ -181,7 +181,7 @@ CLUSTER = (
     Option(
         "--gpu-resource",
         "NAMES",
-        "additional GPU resources",
+        "more resource names that count as GPUs",
         details="separated by commas, with wildcard *; NAME=shares, amount or part sets the unit",
     ),
 )
@@ -189,7 +189,7 @@ PRICES = (
     Option(
         "--prices",
         "FILE",
-        "price table",
+        "prices per GPU model and hour",
         details="for nodes without an OpenCost price; default: the shipped list",
     ),
 )
@@ -217,26 +217,26 @@ STATE = (
     Option(
         "--state-namespace",
         "NAME",
-        "of gpu-rightsizer's state",
+        "namespace for state",
         default="gpu-rightsizer",
-        details="namespace of breaker, pauses and manifests of evicted pods",
+        details="breaker, pauses and manifests of evicted pods",
     ),
 )
 INSTANCE = (
     Option(
         "--instance",
         "NAME",
-        "unique name of this instance",
-        details="in the cluster; default: the state namespace",
+        "unique name, if several run in one cluster",
+        details="default: the state namespace",
     ),
 )
 JOURNAL = (
     Option(
         "--journal",
         "FILE",
-        "append every step to this JSON-lines file",
+        "append each step to this JSON-lines file",
         read=file_name,
-        details="each before the next step",
+        details="written before the next step begins",
     ),
 )
 LOG = (
@@ -283,14 +283,14 @@ def add_options(parser: argparse._ActionsContainer, title: str, options: tuple[O
             metavar="HEADER",
             action="append",
             default=[],
-            help="add to each query; NAME=@FILE: from a file",
+            help="NAME: VALUE or NAME=@FILE, for each query",
         )
         group.add_argument(
             "--prometheus-label",
             metavar="NAME=VALUE",
             action="append",
             default=[],
-            help="restrict each query to this label",
+            help="only use series with this label",
         )
 
 
