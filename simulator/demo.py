@@ -32,7 +32,7 @@ _ALLOCATED = 'count(DCGM_FI_DEV_FB_USED{exported_pod!=""})'
 
 
 class DemoError(Exception):
-    """A step did not show what it is there to show."""
+    """A step of the demo failed."""
 
 
 class Demo:
@@ -66,7 +66,7 @@ class Demo:
     def _start(self, stack: contextlib.ExitStack) -> tuple[Cluster, Prometheus]:
         spec = preset("demo")
         gpus = sum(len(node.gpus) for node in spec.nodes)
-        self._step(f"a cluster of {len(spec.nodes)} nodes, {gpus} GPUs and {len(spec.workloads)} workloads")
+        self._step(f"start a cluster: {len(spec.nodes)} nodes, {gpus} GPUs, {len(spec.workloads)} workloads")
         kubeconfig = self._start_control_plane(stack)
         cluster = stack.enter_context(
             Cluster(spec, self._directory / "cluster", kubeconfig=kubeconfig, say=_say)
@@ -95,19 +95,19 @@ class Demo:
         return plane.kubeconfig
 
     def _show_plan(self) -> None:
-        self._step("what every GPU workload holds and uses, and what should happen (only reads)")
+        self._step("plan: what each workload holds and uses, and what should change; changes nothing")
         self._rightsizer("plan", "--save", str(self.plan))
 
     def _apply(self) -> list[dict[str, str]]:
-        self._step("carrying it out: what the policy enforces, each change with its undo record")
+        self._step("apply: make the changes of rules with mode: enforce, each with an undo record")
         # Only series that were scraped end when their pods do; those of the history alone would linger.
         scraped = f"count(scrape_samples_scraped) == {len(self._cluster.exporters)}"
-        with _waiting(f"for Prometheus to scrape every exporter (every {STEP_S} s)"):
+        with _waiting(f"for Prometheus to scrape all exporters (interval {STEP_S} s)"):
             self._prometheus.wait_for(scraped, timeout_s=60.0)
         print()
         self._allocated = self._count_allocated()
         flags = ["--plan", str(self.plan), "--yes", "--save", str(self.outcome)]
-        self._rightsizer("apply", *flags, since="Applying what the saved plan")
+        self._rightsizer("apply", *flags, since="Applying the saved plan")
         items: list[dict[str, str]] = json.loads(self.outcome.read_text())["items"]
         acted = [item for item in items if item["result"] == "done"]
         if not acted:
@@ -115,7 +115,7 @@ class Demo:
         return acted
 
     def _show_freed(self, acted: Sequence[dict[str, str]]) -> None:
-        self._step("were the GPUs given back? asking the API server, the exporters, and Prometheus")
+        self._step("check: do API server, exporters and Prometheus show the GPUs as free?")
         pods = {
             (item["namespace"], pod)
             for item in json.loads(self.plan.read_text())["items"]
@@ -124,28 +124,28 @@ class Demo:
         }
         gpus = sum(int(item["gpus"]) for item in acted)
         expected = self._allocated - gpus
-        with _waiting(f"for {len(pods)} pods to end"):
-            _until(lambda: not pods & self._pods(), "the pods of what was stopped to end")
-        with _waiting("for the exporters to take their labels off the GPUs"):
-            _until(lambda: not pods & self._labelled(), "the exporters to drop the labels of those pods")
-        with _waiting(f"for Prometheus to scrape (every {STEP_S} s)"):
+        with _waiting(f"for {len(pods)} pods to terminate"):
+            _until(lambda: not pods & self._pods(), "the pods of the stopped workloads to terminate")
+        with _waiting("for the exporters to drop the labels of these pods"):
+            _until(lambda: not pods & self._labelled(), "the exporters to drop the labels of these pods")
+        with _waiting(f"for Prometheus to scrape (interval {STEP_S} s)"):
             _until(lambda: self._count_allocated() <= expected, f"Prometheus to see {gpus} more free GPUs")
         _say(
-            f"GPUs, shares and MIG instances with a pod, in Prometheus: {self._allocated} before, "
+            f"GPUs, shares and MIG instances that pods hold, by Prometheus: {self._allocated} before apply, "
             f"{self._count_allocated()} now"
         )
 
     def _undo(self, item: dict[str, str]) -> None:
         name = f"{item['namespace']}/{item['kind']}/{item['name']}"
-        self._step(f"and back: {name} is wanted after all")
+        self._step(f"undo: restore {name}")
         self._rightsizer("undo", name, "--yes")
         (before,) = (
             len(planned["pods"])
             for planned in json.loads(self.plan.read_text())["items"]
             if planned["uid"] == item["uid"]
         )
-        with _waiting(f"for its {before} pods to run and to show on their GPUs"):
-            _until(lambda: self._running(item["name"]) == before, f"its {before} pods to come back")
+        with _waiting(f"for its {before} pods to run and to appear in the exporters' metrics"):
+            _until(lambda: self._running(item["name"]) == before, f"its {before} pods to run")
 
     def _conclude(self) -> None:
         took = time.monotonic() - self._began
@@ -157,7 +157,7 @@ class Demo:
         )
 
     def _keep(self) -> None:
-        print("\nEverything keeps running. In another terminal:\n")
+        print("\nThe cluster keeps running. In another terminal:\n")
         for name, value in self._settings().items():
             print(f"  export {name}={value}")
         print(
@@ -165,7 +165,7 @@ class Demo:
         )
         for node, exporter in self._cluster.exporters.items():
             print(f"  {exporter.url}/metrics   ({node})")
-        print("\nCtrl-C ends all of it.", flush=True)
+        print("\nCtrl-C stops the cluster.", flush=True)
         while True:
             signal.pause()
 
@@ -225,17 +225,15 @@ class Demo:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m simulator.demo", description=__doc__.splitlines()[0])
-    parser.add_argument("--directory", type=Path, default=Path("build/demo"), help="for everything it writes")
-    parser.add_argument(
-        "--policy", type=Path, default=Path("simulator/demo-policy.yaml"), help="what may be done"
-    )
+    parser.add_argument("--directory", type=Path, default=Path("build/demo"), help="directory for all output")
+    parser.add_argument("--policy", type=Path, default=Path("simulator/demo-policy.yaml"), help="policy file")
     parser.add_argument(
         "--real",
         action="store_true",
         help="on a real control plane, built by `make controlplane`, instead of the simulated API server",
     )
     parser.add_argument(
-        "--keep", action="store_true", help="leave everything running at the end, until Ctrl-C"
+        "--keep", action="store_true", help="keep the cluster running at the end, until Ctrl-C"
     )
     args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, _interrupt)
@@ -245,7 +243,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _fresh(directory):
             Demo(directory, args.policy.absolute(), programs=programs).run(keep=args.keep)
     except KeyboardInterrupt:
-        print("\ndemo: ended; nothing is left running", file=sys.stderr)
+        print("\ndemo: interrupted; all its processes are stopped", file=sys.stderr)
         return 0 if args.keep else INTERRUPTED
     except (
         DemoError,
@@ -270,8 +268,8 @@ def _fresh(directory: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise DemoError(
-                f"another demo is running in {os.path.relpath(directory)}, perhaps with KEEP=1; end it with Ctrl-C, "
-                "or run this one elsewhere: python -m simulator.demo --directory build/another"
+                f"another demo is running in {os.path.relpath(directory)}, perhaps with KEEP=1; stop it with Ctrl-C, "
+                "or use another directory: python -m simulator.demo --directory build/another"
             ) from error
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
@@ -296,7 +294,7 @@ def _say(words: str) -> None:
 
 @contextlib.contextmanager
 def _waiting(what: str) -> Iterator[None]:
-    """Tell what is waited for, and for how long it was."""
+    """Print what the demo waits for, and for how long."""
     print(f"  waiting {what} ...", end="", flush=True)
     began = time.monotonic()
     yield
@@ -307,7 +305,7 @@ def _until(holds: Callable[[], bool], what: str, *, timeout_s: float = 60.0) -> 
     deadline = time.monotonic() + timeout_s
     while not holds():
         if time.monotonic() > deadline:
-            raise DemoError(f"waited {timeout_s:.0f} s in vain for {what}")
+            raise DemoError(f"timed out after {timeout_s:.0f} s waiting for {what}")
         time.sleep(0.3)
 
 

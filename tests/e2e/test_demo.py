@@ -143,7 +143,7 @@ def test_demo_apply_carries_out_every_enforced_item(
     outcome = json.loads((demo[0] / "outcome.json").read_text())
     done = {item["name"] for item in outcome["items"] if item["result"] == "done"}
     assert done == {name for name, item in items.items() if _is_enforced(item)}
-    assert "were the GPUs given back?" in demo[1]
+    assert "show the GPUs as free?" in demo[1]
     assert demo[1].rstrip().splitlines()[-1].strip().endswith("prometheus/")
 
 
@@ -154,7 +154,7 @@ def test_demo_apply_carries_out_every_enforced_item(
         ("$ gpu-rightsizer apply", ()),
         pytest.param("creating 5 nodes", (), marks=pytest.mark.deep),
         pytest.param("$ gpu-rightsizer plan", (), marks=pytest.mark.deep),
-        pytest.param("a cluster of", ("--real",), marks=[pytest.mark.controlplane, pytest.mark.deep]),
+        pytest.param("start a cluster", ("--real",), marks=[pytest.mark.controlplane, pytest.mark.deep]),
         pytest.param("a real Kubernetes", ("--real",), marks=pytest.mark.controlplane),
     ],
 )
