@@ -121,11 +121,11 @@ _CAUSES = {
     BlockerCode.BUDGET: "blocked by budget",
     BlockerCode.DISRUPTION_BUDGET: "blocked by PodDisruptionBudget",
     BlockerCode.CALENDAR: "the calendar is closed",
-    BlockerCode.NOTICE: "waits after its notice",
+    BlockerCode.NOTICE: "waits for the end of its notice",
     BlockerCode.COOLDOWN: "waits after an earlier change",
     BlockerCode.OTHER_CONTROLLER: "managed by another controller",
-    BlockerCode.ONLY_FOR_PENDING_PODS: "only for pending pods",
-    BlockerCode.NO_CAPACITY: "no room left",
+    BlockerCode.ONLY_FOR_PENDING_PODS: "waits for pending pods",
+    BlockerCode.NO_CAPACITY: "no free capacity",
     BlockerCode.PAUSED: "paused",
 }
 

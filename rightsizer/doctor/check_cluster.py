@@ -75,8 +75,8 @@ _MIG = "nvidia.com/mig-"
 SEEN = Message(Status.OK, "every node with GPUs has series ({nodes})")
 UNSEEN = Message(
     Status.ERROR,
-    "{count} of {nodes} nodes with GPUs without series: {names}",
-    "an exporter must run there and be scraped; pods on the first:",
+    "{count} of {nodes} GPU nodes have no GPU series: {names}",
+    "run an exporter there, and scrape it; pods on the first:",
     "kubectl get pods -A --field-selector spec.nodeName={first}",
 )
 NAMELESS = Message(
@@ -97,7 +97,7 @@ FEWER = Message(
 OWNED = Message(Status.OK, "series name a pod for every held device")
 UNOWNED = Message(
     Status.ERROR,
-    "series name no pod for some held devices: {names}",
+    "some GPUs are held by pods, but their series name no pod: {names}",
     "the exporter there cannot read the kubelet's allocations: mount /var/lib/kubelet/pod-resources, and "
     "check its log; pods there:",
     "kubectl get pods -A --field-selector spec.nodeName={first}",
@@ -223,7 +223,7 @@ COVERAGE = Family(
     (
         Check("nodes", "Nodes with GPUs but without series.", _nodes, (SEEN, UNSEEN, NAMELESS, NO_NODES)),
         Check("devices", "Devices that nodes offer but series lack.", _devices, (COMPLETE, FEWER)),
-        Check("owners", "Held devices whose series name no pod.", _owners, (OWNED, UNOWNED)),
+        Check("owners", "GPUs that pods hold, but whose series name no pod.", _owners, (OWNED, UNOWNED)),
         Check("gaps", "Missing samples of the last ten minutes.", _gaps, (STEADY, GAPS)),
         Check("strangers", "Series of nodes outside the cluster.", _strangers, (NO_STRANGERS, STRANGERS)),
     ),

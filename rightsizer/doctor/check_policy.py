@@ -14,7 +14,7 @@ from rightsizer.text import count
 READ = Message(Status.OK, "{source}: {rules}")
 NONE_GIVEN = Message(
     Status.OK,
-    "none: everything is advised on, and nothing is changed",
+    "none: every workload gets only advice, and nothing is changed",
     "to start, write a policy for this cluster's PriorityClasses:",
     "gpu-rightsizer policy init > policy.yaml",
 )

@@ -73,12 +73,13 @@ TOO_SHORT = Message(
 )
 SHORT = Message(
     Status.WARNING,
-    "GPU series begin {begins}; the policy looks back {history} for pauses, so idle is only advised on until {until}",
+    "GPU series begin {begins}; the policy looks back {history} for earlier idle periods, so idle workloads get only "
+    "advice until {until}",
     "wait, or set idle.history: {so_far} (or less) in the policy",
 )
 FORGETS = Message(
     Status.WARNING,
-    "Prometheus keeps {kept}, but the policy looks back {wanted}: idle is only advised on",
+    "Prometheus keeps {kept}, but the policy looks back {wanted}: idle workloads get only advice",
     "start Prometheus with --storage.tsdb.retention.time={days}d, or set idle.history: {kept} in the policy",
 )
 

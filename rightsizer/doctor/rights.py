@@ -99,9 +99,9 @@ def _table() -> Iterator[Right]:
     for scaler in AUTOSCALERS:
         cost = "workloads with this autoscaler are not recognised"
         yield Right("list", scaler.group, scaler.plural, _READ, cost=cost)
-    cost = "workloads that Kueue queues are only advised on"
+    cost = "workloads that Kueue queues get only advice"
     yield Right("list", KUEUE.group, KUEUE.plural, _READ, cost=cost)
-    cost = "workloads of unknown kinds with a scale subresource are only advised on"
+    cost = "workloads of unknown kinds with a scale subresource get only advice"
     yield Right(
         "get", "apiextensions.k8s.io", "customresourcedefinitions", (*_READ, *UNDO, *HISTORY), cost=cost
     )
@@ -125,7 +125,7 @@ def _writes() -> Iterator[Right]:
         yield Right("get", row.group, row.of.plural, APPLY, cost=cost)
     yield Right("create", "", "pods/eviction", APPLY)
     yield Right(
-        "patch", "", "pods", APPLY, cost="bare pods get no notice, and are not evicted if one is required"
+        "patch", "", "pods", APPLY, cost="bare pods get no notice; those that require one are not evicted"
     )
     yield Right("create", "", "events", _WRITE, cost="changes create no Events")
     yield Right("get", "", "pods", UNDO)
@@ -133,11 +133,11 @@ def _writes() -> Iterator[Right]:
     yield Right("create", "", "secrets", APPLY, is_own=True)
     yield Right("list", "", "secrets", (*_READ, *UNDO, *HISTORY), is_own=True, cost=_SECRETS)
     yield Right("list", "", "pods", HISTORY)
-    yield Right("list", "", "events", HISTORY, cost="Events are left out")
+    yield Right("list", "", "events", HISTORY, cost="Events are not shown")
     cost = "pauses and recent changes are unknown"
     yield Right("get", "", "configmaps", PLAN, is_own=True, cost=cost, names=STATE_MAPS)
     yield Right("create", "", "configmaps", (*APPLY, *PAUSE), is_own=True)
-    cost = "changes that objects no longer record are left out"
+    cost = "changes of deleted or replaced objects are not shown"
     yield Right("get", "", "configmaps", HISTORY, is_own=True, cost=cost, names=memory.NAMES)
     for verb in ("get", "patch"):
         yield Right(verb, "", "configmaps", APPLY, is_own=True, names=STATE_MAPS)

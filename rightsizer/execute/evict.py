@@ -85,7 +85,7 @@ def evict(decision: Decision, row: Kind, fresh: Workload, session: ApplySession)
             _drop(place, session)
             raise
     # Where the answer is lost the manifest stays, whatever is read back: the eviction may take effect yet.
-    return f"evicted; manifest in Secret {session.state_namespace}/{place.rpartition('/')[2]}"
+    return f"evicted; undo manifest: Secret {session.state_namespace}/{place.rpartition('/')[2]}"
 
 
 def _keep(secret: Mapping[str, Any], session: ApplySession) -> str:

@@ -96,13 +96,13 @@ class _Followed:
             self.is_paused = found is not None and found.record.is_unfinished
             outcome = complete(found, context) if found is not None and self.is_paused else None
         except ClusterError as error:
-            log.warning("%s is stopped to be changed, and could not be looked at: %s", ref, error)
+            log.warning("%s is suspended for its change, and cannot be read: %s", ref, error)
             return
         if outcome is None:
             return
         self.is_paused = False
         if outcome.action != ReconcileAction.COMPLETE and not self.is_told:
-            yield from self._tell(Effect(0, 0, 0, health=Health.FAILED, words="it goes on as it was"))
+            yield from self._tell(Effect(0, 0, 0, health=Health.FAILED, words="it runs again, unchanged"))
         yield outcome
 
 
@@ -122,7 +122,7 @@ def _looked(decision: Decision, fleet: Fleet, context: RunContext) -> tuple[Effe
             return effect, []
         health, words, also = _of_rest(decision, context)
     except ClusterError as error:
-        return Effect(0, decision.pods_going, 0, words=f"what became of it could not be read: {error}"), []
+        return Effect(0, decision.pods_going, 0, words=f"could not verify the change: {error}"), []
     words = "; ".join(filter(None, (effect.words, words)))
     return dataclasses.replace(effect, health=health, words=words), also
 
@@ -200,7 +200,7 @@ def _of_rest(decision: Decision, context: RunContext) -> tuple[Health | str, str
     if found is None or not awaits_confirmation(found):
         return "", "", []
     if found.record.is_unfinished:
-        return Health.WAITING, "it is stopped until its pods are gone, and goes on then", []
+        return Health.WAITING, "it is suspended until its pods are gone, and resumed then", []
     health, words = check_health(found, context)
     if health is Health.FAILED:
         return health, words, [roll_back(found, words, context)]

@@ -66,7 +66,8 @@ def _too_young(evidence: Evidence) -> Iterator[str]:
         age = evidence.candidate.at - (pod.started or evidence.candidate.at)
         if age < needed:
             yield (
-                f"pod {pod.ref.name} is {span(age)} old; pods must be at least {span(needed)} old (window plus grace)"
+                f"pod {pod.ref.name} is {span(age)} old; a verdict needs pods of at least {span(needed)} "
+                f"(window {span(evidence.window)} + grace {span(evidence.grace)})"
             )
 
 
@@ -79,7 +80,10 @@ def _resumed(evidence: Evidence) -> Iterator[str]:
         return
     if instant is not None and evidence.candidate.at - instant < needed:
         since = max(evidence.candidate.at - instant, datetime.timedelta(0))
-        yield f"it was resumed {span(since)} ago; it must run for at least {span(needed)} (window plus grace)"
+        yield (
+            f"it was resumed {span(since)} ago; a verdict needs at least {span(needed)} "
+            f"(window {span(evidence.window)} + grace {span(evidence.grace)})"
+        )
 
 
 def _invalid(evidence: Evidence) -> Iterator[str]:
@@ -117,12 +121,15 @@ def _unmeasurable(evidence: Evidence) -> Iterator[str]:
         for each in devices:
             where = device(each.usage)
             if each.usage.activity_peak is None:
-                yield f"pod {pod.ref.name}: no activity metric for {where}; used memory does not show activity"
+                yield (
+                    f"pod {pod.ref.name}: no activity metric for {where}; "
+                    "allocated memory does not show whether it is used"
+                )
             elif each.draws_power is None and each.moves_memory is None:
                 is_shared = each.usage.is_own and pod.is_shared
                 has = f"shared {where} has no per-pod" if is_shared else f"{where} has no"
                 yield (
-                    f"pod {pod.ref.name}: {has} power or memory-traffic data; cannot confirm that it is idle"
+                    f"pod {pod.ref.name}: {has} power or memory-traffic data; cannot confirm that the pod is idle"
                 )
 
 
@@ -196,7 +203,7 @@ def _holes(evidence: Evidence) -> Iterator[str]:
             gaps = "1 gap" if holes == 1 else f"{holes} gaps"
             yield (
                 f"pod {pod.ref.name}: {gaps} without samples in the last {span(evidence.window)}"
-                f"{_length(devices[0].usage.samples_expected, evidence.window)}: it may have worked then"
+                f"{_length(devices[0].usage.samples_expected, evidence.window)}: it may have been active then"
             )
 
 
@@ -237,7 +244,7 @@ def _conflicting(evidence: Evidence) -> Iterator[str]:
             if each.ran:
                 yield (
                     f"pod {pod.ref.name}: {percent(usage.activity_peak)} activity on {device(usage)} "
-                    f"at idle power (at most {usage.power_peak_w:.0f} W): perhaps a hung collective"
+                    f"at idle power (at most {usage.power_peak_w:.0f} W): perhaps a hung NCCL collective"
                 )
             elif each.draws_power:
                 yield (
@@ -282,9 +289,10 @@ def missing_proof(evidence: Evidence, history: ActivityHistory | None) -> Iterat
     yield from (issue.message for issue in first_issues(evidence, COMPLETENESS_CHECKS))
     if not covers_pauses(history, evidence.candidate.criteria.idle, evidence.window):
         pause = f"up to {span(history.longest_return_s)}" if history else "an unknown time"
-        yield f"it pauses for {pause}: a window of {span(evidence.window)} is too short to know what it needs"
+        window = span(evidence.window)
+        yield f"it is idle for {pause} between runs: a window of {window} is too short to know what it needs"
     if evidence.candidate.original_replicas is not None:
-        yield "it is scaled down; it is judged again when all replicas are back"
+        yield "gpu-rightsizer scaled it down; the next verdict needs all replicas back"
 
 
 def wait_reason(candidate: Candidate) -> str:
@@ -320,14 +328,14 @@ def with_confidence(finding: Finding, evidence: Evidence, history: ActivityHisto
 def _confidence(evidence: Evidence, history: ActivityHistory | None) -> tuple[Confidence, str]:
     waits = wait_reason(evidence.candidate)
     if waits:
-        return Confidence.LOW, f"it waits for {waits}, and might otherwise use more"
+        return Confidence.LOW, f"it waits for {waits} and might use more without that wait"
     if history is None:
         return Confidence.LOW, "its earlier idle periods are unknown"
     if history.unknown_s:
         return Confidence.LOW, "its history has gaps"
     if any(each.usage.busy_s is None for each in evidence.devices):
-        return Confidence.MEDIUM, "samples and history agree, but there are no counters"
+        return Confidence.MEDIUM, "samples and history agree, but no counters of GPU time are measured"
     counted_s = max((each.usage.busy_s or 0.0 for each in evidence.devices), default=0.0)
     if round(counted_s, 1):
-        return Confidence.MEDIUM, f"counters saw {counted_s:.1f} s of work between the samples"
-    return Confidence.HIGH, "counters, samples and history agree"
+        return Confidence.MEDIUM, f"counters of GPU time show {counted_s:.1f} s of work between the samples"
+    return Confidence.HIGH, "samples, counters of GPU time and history agree"

@@ -130,12 +130,12 @@ class Evidence:
         """Activity, power, memory and coverage over all devices, in words."""
         levels = self._levels
         mean, peak = percent(levels["activity_mean"]), percent(levels["activity_peak"])
-        parts = [f"activity mean {mean}, peak {peak}"]
+        parts = [f"GPU activity mean {mean}, peak {peak}"]
         if (power_w := levels["power_peak_w"]) is not None:
-            parts.append(f"power peak {power_w:.0f} W")
+            parts.append(f"peak power {power_w:.0f} W")
         if (memory_bytes := levels["memory_peak_bytes"]) is not None:
-            parts.append(f"memory peak {memory_bytes / GIB:.1f} GiB")
-        return ", ".join([*parts, f"coverage {levels['coverage']:.0%}"])
+            parts.append(f"peak memory {memory_bytes / GIB:.1f} GiB")
+        return ", ".join([*parts, f"sample coverage {levels['coverage']:.0%}"])
 
     @functools.cached_property
     def _levels(self) -> dict[str, Any]:

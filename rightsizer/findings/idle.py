@@ -56,7 +56,7 @@ def _name(evidence: Evidence, history: ActivityHistory | None) -> FindingName:
 
 def _nothing_ran(evidence: Evidence) -> str:
     gpus = evidence.candidate.workload.gpus
-    subject = "its GPU" if gpus == 1 else f"all of its {gpus} GPUs"
+    subject = "its GPU" if gpus == 1 else f"all {gpus} GPUs"
     limit = f"{evidence.candidate.criteria.idle.maxUtilizationPercent:g}%"
     return f"{subject} stayed at or below {limit} utilization for the last {span(evidence.window)}"
 
@@ -83,7 +83,7 @@ def _pauses(candidate: Candidate, history: ActivityHistory | None, verdict: Verd
     elif history.worked:
         parts.append(f"no earlier idle period in the last {reach}")
     else:
-        parts.append(f"no activity in the last {reach}")
+        parts.append(f"no activity in {reach} of history")
     if history.longest_return_s > history.certain_return_s:
         parts.append(
             f"no data for {span(history.unknown_s)}, so an idle period may have lasted "

@@ -12,7 +12,7 @@ from rightsizer.text import GIB, gpus, percent, span
 
 LEAST_GAIN = 0.1
 """Minimum fraction of a GPU that must be freed per pod: it has to be worth a restart."""
-NOWHERE = "no eligible node has such a slice free, with enough CPU and memory"
+NOWHERE = "no eligible node has this slice free, with enough CPU and memory"
 
 
 def find_oversized_gpu(candidate: Candidate) -> Finding | None:
@@ -53,7 +53,7 @@ def _finding(evidence: Evidence, usages: list[Usage], fitting: list[GpuSlice], h
     proposal = Proposal(
         Action.RESLICE,
         frees,
-        f"{offered} for each pod: {gpus(frees)} fewer",
+        f"{offered} for each pod; frees {gpus(frees)}",
         asks=offered.asks,
         model=model,
         pods=tuple(pod.ref.name for pod, _ in evidence.held),

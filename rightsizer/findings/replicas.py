@@ -42,7 +42,7 @@ class ReplicaDemand:
         words = f"at most {busy} of {replicas} replicas were active in the same minute"
         words += f" of the last {span(self.part.window)}"
         days = "the day" if self.days == 1 else f"{self.days} days"
-        return f"{words} and of the coming hour on {days} before" if self.days else words
+        return f"{words} and, for the coming hour, of the same hour on {days} before" if self.days else words
 
 
 def demand(candidate: Candidate) -> ReplicaDemand | None:
@@ -100,7 +100,7 @@ def find_too_few_replicas(candidate: Candidate) -> Finding | None:
     if target <= size:
         return None
     adds = (target - size) * _gpus_each(candidate, size)
-    words = f"{target} of its original {original} replicas for demand and headroom: {gpus(adds)} more"
+    words = f"{target} of its original {original} replicas needed, with headroom; adds {gpus(adds)}"
     proposal = Proposal(Action.SCALE_UP, -adds, words, replicas=target)
     evidence = _evidence(candidate)
     return evidence.call(FindingName.TOO_FEW_REPLICAS, known.words(known.peak, size), proposal)
@@ -156,7 +156,7 @@ def _scale_down(evidence: Evidence, replicas: int, needed: int, busy: int) -> Pr
     pods, is_whole = _leaving(evidence.candidate.workload, [name for _, name in quiet], replicas - needed)
     needed = needed if is_whole else replicas - len(pods)
     frees = (replicas - needed) * _gpus_each(evidence.candidate, replicas)
-    words = f"{count(needed, 'replica')} needed, including {needed - busy} as headroom: {gpus(frees)} fewer"
+    words = f"{count(needed, 'replica')} needed, including {needed - busy} as headroom; frees {gpus(frees)}"
     return Proposal(Action.SCALE_DOWN, frees, words, replicas=needed, pods=pods)
 
 
@@ -186,7 +186,7 @@ def _without_counts(candidate: Candidate) -> Finding | None:
     if busy == len(evidence.held):
         return None
     words = (
-        f"{busy} of {len(evidence.held)} pods worked in the last {span(evidence.window)}; "
-        "how many at the same time is unknown"
+        f"{busy} of {len(evidence.held)} pods were active in the last {span(evidence.window)}; "
+        "unknown how many at the same time"
     )
     return evidence.advice(FindingName.TOO_MANY_REPLICAS, words, ())

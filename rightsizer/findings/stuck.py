@@ -37,13 +37,15 @@ def find_stuck(candidate: Candidate) -> Finding | None:
     subject = "its GPU" if len(devices) == 1 else f"{spinning} of its {len(devices)} GPUs"
     pods = [pod for pod, of_pod in evidence.held if any(_spins(each, part.minMeanPercent) for each in of_pod)]
     is_whole = len(pods) == len(evidence.held) or not has_replicas(candidate.workload)
-    names = () if is_whole else (f"other pods may be well: delete {', '.join(pod.ref.name for pod in pods)}",)
-    spun = f"{subject} spun at {part.minMeanPercent:g}% or more for {span(evidence.window)}"
+    names = (
+        () if is_whole else (f"other pods may work: delete only {', '.join(pod.ref.name for pod in pods)}",)
+    )
+    spun = f"{subject} reported {part.minMeanPercent:g}% or more activity for {span(evidence.window)}"
     return evidence.finding(
         FindingName.STUCK,
         Verdict.ACT if is_whole else Verdict.KEEP,
-        f"{spun}, at idle power and without memory traffic",
-        "perhaps a hung collective: it needs a restart",
+        f"{spun}, but drew idle power and moved no memory",
+        "perhaps a hung NCCL collective: restart the workload",
         *names,
         evidence.levels,
     )

@@ -47,5 +47,5 @@ def _proposal(evidence: Evidence, *, held: int, used: int, needed: int) -> Propo
     words = f"each pod needs {needed} of its {held} GPUs{why}"
     frees = float((held - needed) * len(pods))
     return Proposal(
-        Action.RESIZE, frees, f"{words}: {gpus(frees)} fewer", gpus_per_pod=needed, pods=tuple(pods)
+        Action.RESIZE, frees, f"{words}; resize frees {gpus(frees)}", gpus_per_pod=needed, pods=tuple(pods)
     )

@@ -22,7 +22,8 @@ def find_underutilized(candidate: Candidate) -> Finding | None:
     if not evidence.uses_little(part.maxMeanPercent) or first_issues(evidence, COMPLETENESS_CHECKS):
         return None
     words = (
-        f"mean activity of every GPU was at most {part.maxMeanPercent:g}% in the last {span(evidence.window)}"
+        f"mean activity of each GPU was at most {part.maxMeanPercent:g}% in the last {span(evidence.window)}; in use, "
+        "so only reported"
     )
     return evidence.finding(
         FindingName.UNDERUTILIZED, Verdict.KEEP, words, *_sharing(evidence), evidence.levels
@@ -43,7 +44,7 @@ def _sharing(evidence: Evidence) -> tuple[str, ...]:
     is_all_own = all(each.usage.is_own for each in evidence.devices)
     if not evidence.is_shared or is_all_own:
         return ()
-    return ("it shares its GPU; the activity includes other pods",)
+    return ("pods share the GPU; its activity includes that of the other pods",)
 
 
 def _what_worked(evidence: Evidence) -> str:
@@ -55,5 +56,6 @@ def _what_worked(evidence: Evidence) -> str:
     elif busy < gpus and not evidence.is_shared:
         words = f"{busy} of {gpus} GPUs"
     else:
-        words = "its GPU" if gpus == 1 else f"all its {gpus} GPUs"
-    return f"{words} worked in the last {span(evidence.window)}"
+        words = "its GPU" if gpus == 1 else f"all {gpus} GPUs"
+    was = "was" if words == "its GPU" else "were"
+    return f"{words} {was} active in the last {span(evidence.window)}"

@@ -396,9 +396,7 @@ def _replicas_path(cluster: Cluster, name: str, version: str) -> tuple[str, ...]
         definition = cluster.get(f"{_DEFINITIONS}/{name}", _Definition)
     except RequestRefused as refused:
         if refused.code == http.HTTPStatus.FORBIDDEN:
-            log.warning(
-                "%s: cannot read the path of its replicas, so it is only advised on: %s", name, refused
-            )
+            log.warning("%s: cannot read the path of its replicas, so it gets only advice: %s", name, refused)
         return ()
     for one in definition.spec.versions:
         scale = one.subresources.scale if one.subresources else None

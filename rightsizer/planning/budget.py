@@ -101,14 +101,12 @@ class Purse:
         where = f" of {key}" if key else ""
         if budget.workloads is not None and spent.workloads + 1 > budget.workloads:
             told = _spent_words(self._before.get((number, key), _Spent()), spent)
-            reason = f"budget {budget.title}{where}: {spent.workloads} of {budget.workloads} workloads {told}"
+            reason = f"{budget.title}{where}: {spent.workloads} of {budget.workloads} workloads {told}"
             return Blocker(BlockerCode.BUDGET, reason)
         if gpus is not None and spent.gpus + frees > gpus:
             told = _spent_words(self._before.get((number, key), _Spent()), spent)
             taken = f"{spent.gpus:g} of {gpus} GPUs {told}"
-            return Blocker(
-                BlockerCode.BUDGET, f"budget {budget.title}{where}: {taken}; this change needs {frees:g}"
-            )
+            return Blocker(BlockerCode.BUDGET, f"{budget.title}{where}: {taken}; this change needs {frees:g}")
         return None
 
     def _remember(self, change: FoundChange, at: datetime.datetime) -> None:

@@ -111,7 +111,7 @@ def _findings(
 
 
 def _restraint(finding: Finding, workload: Workload) -> tuple[int, bool, float]:
-    """The lower, the less may happen; by less history than the policy asks for a finding is only advised on."""
+    """The lower, the less may happen; by less history than the policy asks for a finding gets only advice."""
     return _RESTRAINT[finding.verdict], not finding.shortfall, freed(finding, workload)
 
 
@@ -169,21 +169,22 @@ def _blockers(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> 
     action = _action(workload, finding)
     name = finding.name.value
     if workload.is_terminating:
-        yield Blocker(BlockerCode.UNSUPPORTED, f"{workload.ref} is being deleted already")
+        yield Blocker(BlockerCode.UNSUPPORTED, f"{workload.ref} is already being deleted")
     if ruling.mode_for(finding.name) is Mode.PROTECT:
         yield Blocker(BlockerCode.PROTECTED, f"rule {ruling.rule} does not act on {name}", source=ruling.rule)
     if action is None:
         yield Blocker(
             BlockerCode.UNSUPPORTED,
-            f"no safe way to stop a {workload.ref.kind} ({workload.ref.api_version}) is known",
+            f"gpu-rightsizer knows no safe way to stop a {workload.ref.kind} ({workload.ref.api_version})",
         )
     else:
         needed = [action, *([Action.SUSPEND] if pause_for(workload, finding.proposal) else [])]
         if not set(needed) <= set(ruling.actions):
-            allowed, called = ", ".join(ruling.actions) or "nothing", " and ".join(needed)
+            allowed, called = ", ".join(ruling.actions), " and ".join(needed)
+            allowed = f"only {allowed}" if allowed else "nothing"
             yield Blocker(
                 BlockerCode.PROTECTED,
-                f"{name} calls for {called}; rule {ruling.rule} allows {allowed}",
+                f"acting on {name} needs {called}; rule {ruling.rule} allows {allowed}",
                 source=ruling.rule,
             )
     yield from _kept(workload, finding, ruling)

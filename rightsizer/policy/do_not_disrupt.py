@@ -144,7 +144,7 @@ MANAGERS: Final = (
 def word_on(manager: Manager, words: Mapping[str, Word], action: Action | None = None) -> Word:
     """How a workload of this manager is treated: skip, advise or act.
 
-    Where the policy says nothing, what the manager would put back is only advised on: anything, or, of one that scales,
+    Where the policy says nothing, what the manager would put back gets only advice: anything, or, of one that scales,
     another number of replicas.
     """
     name = manager.kind.lower().replace(" ", "-")

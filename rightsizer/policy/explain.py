@@ -86,7 +86,7 @@ def _walk(subject: MatchInput, book: PolicyEvaluator) -> Iterator[str]:
         yield f"  {ordered.rule.name}: applies, by annotations of its PriorityClass ({ordered.rule.mode.value})"
         yield from _remark(ordered.why)
     else:
-        yield "  no rule matches: advised on only"
+        yield "  no rule matches: only advice"
 
 
 def _remark(words: str) -> Iterator[str]:

@@ -277,8 +277,8 @@ _IMPORTANT = re.compile(
 _LONGEST_NAME = 63
 
 _HEAD = f"""\
-# A starting policy for the PriorityClasses of this cluster. It changes nothing: workloads that it does not protect are
-# only advised on. Watch `gpu-rightsizer plan --policy FILE` for some days, then enforce what has proven right.
+# A starting policy for the PriorityClasses of this cluster. It changes nothing: workloads that it does not protect get
+# only advice. Watch `gpu-rightsizer plan --policy FILE` for some days, then enforce the advice that has proven right.
 # All fields: docs/policy.md. After each change: gpu-rightsizer policy check FILE
 apiVersion: {API_VERSION}
 kind: Policy

@@ -244,7 +244,7 @@ class Rule(Part):
             if self.mode is not Mode.ENFORCE:
                 return f"findings.{name.value} is enforce, but the rule's mode is lower; write mode: enforce"
             if name in ADVICE_ONLY:
-                return f"findings.{name.value} can only be advised on; write advise or off"
+                return f"findings.{name.value} can only give advice; write advise or off"
         return None
 
     def _impossible(self) -> str | None:

@@ -254,7 +254,7 @@ ClassAnnotations = Annotated[
 
 
 class Policy(Part):
-    """A policy: the first matching rule applies; workloads without one are only advised on."""
+    """A policy: the first matching rule applies; workloads without one get only advice."""
 
     apiVersion: Literal["gpu-rightsizer.io/v1alpha1"] = pydantic.Field(
         description="Version of the format: gpu-rightsizer.io/v1alpha1."
@@ -273,7 +273,7 @@ class Policy(Part):
     respectDoNotDisrupt: tuple[Annotated[Mark, pydantic.Field(strict=False)], ...] = pydantic.Field(
         ALL_MARKS,
         strict=False,
-        description="Tools whose do-not-disrupt annotations count; such workloads are only advised on.",
+        description="Tools whose do-not-disrupt annotations count; such workloads get only advice.",
     )
     otherControllers: dict[_ManagerName, Word] = pydantic.Field(
         default_factory=dict,

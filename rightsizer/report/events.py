@@ -27,12 +27,10 @@ def event_of(decision: Decision, row: Kind, *, run: str, at: datetime.datetime) 
     why = f"({decision.finding.name}; rule {decision.rule}): {words}"
     if decision.announced and decision.due:
         when = decision.due.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-        message = (
-            f"{count(decision.workload.gpus)} will be given back by {decision.announced} from {when} on {why}"
-        )
+        message = f"{count(decision.workload.gpus)} will be freed by {decision.announced} after {when} {why}"
         return _event(ref, "Notice", message, run=run, at=at)
     freed = decision.frees
-    gave = f"{count(freed)} given back" if freed >= 0 else f"{count(-freed)} taken back"
+    gave = f"{count(freed)} freed" if freed >= 0 else f"{count(-freed)} added"
     message = f"{gave} {why}"
     if decision.action is not Action.SCALE_UP:
         message += f". Undo: gpu-rightsizer undo {ref}"
@@ -67,19 +65,23 @@ class ChangeEvent:
         return _event(ref, self.reason, message, run=run, at=at, is_warning=self.is_warning)
 
 
-RESTORED = ChangeEvent("Restored", "What run {run} had changed is as before: {what}")
+RESTORED = ChangeEvent("Restored", "The change of run {run} was undone: {what}")
 REVERTED = ChangeEvent(
-    "Reverted", "Someone took back what run {run} had changed, so it is not done again soon: {what}"
+    "Reverted", "Someone reverted the change of run {run}, so it is not repeated soon: {what}"
 )
 CONFIRMED = ChangeEvent("Settled", "Healthy after the change by run {run}: {what}")
 UNHEALTHY = ChangeEvent(
-    "RolledBack", "What run {run} had changed is as before, since it was not well: {what}", is_warning=True
+    "RolledBack",
+    "The change of run {run} was rolled back, because the workload was unhealthy: {what}",
+    is_warning=True,
 )
-SHRUNK = ChangeEvent("Shrunk", "Run {run} had stopped it for changing it: {what}")
-UNDONE = ChangeEvent("Restored", "Run {run} had stopped it for taking back what it changed: {what}")
-NOT_DONE = ChangeEvent("RolledBack", "What run {run} had stopped it for is not done: {what}", is_warning=True)
+SHRUNK = ChangeEvent("Shrunk", "Run {run} suspended it to change it; it runs again: {what}")
+UNDONE = ChangeEvent("Restored", "Run {run} suspended it to revert a change; it runs again: {what}")
+NOT_DONE = ChangeEvent(
+    "RolledBack", "Run {run} suspended it to change it, but did not change it: {what}", is_warning=True
+)
 NOT_FREED = ChangeEvent(
-    "NotFreed", "What run {run} changed has not freed its GPUs yet: {what}", is_warning=True
+    "NotFreed", "The change of run {run} has not freed the GPUs yet: {what}", is_warning=True
 )
 
 

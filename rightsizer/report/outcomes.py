@@ -32,7 +32,7 @@ def effect_text(outcome: Outcome, *, colour: bool) -> str:
     if outcome.effect is None:
         return ""
     paint = Paint(colour=colour)
-    words = outcome.effect.words or "nothing had to go"
+    words = outcome.effect.words or "no pod had to terminate"
     lines = [f"{'verified':<11}{outcome.action}  {safe(str(outcome.ref))}"]
     return "\n".join([*lines, *map(paint.dim, wrapped(words))]) + "\n"
 
@@ -42,14 +42,14 @@ def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str) -> str:
     repairs = [outcome for outcome in outcomes if outcome.is_repair]
     outcomes = [outcome for outcome in outcomes if not outcome.is_repair]
     if not outcomes:
-        return f"{count(len(repairs), 'leftover')} looked after; nothing else was changed.\n"
+        return f"{count(len(repairs), 'earlier change')} reconciled; nothing else was changed.\n"
     done = [outcome for outcome in outcomes if outcome.result is Result.DONE]
     doubtful = [outcome for outcome in outcomes if outcome.result is Result.UNKNOWN]
     left = [outcome for outcome in outcomes if outcome.result is Result.SKIPPED]
     words = f"{len(done)} of {len(outcomes)} done"
     if done and undo:
         kept = (one for one in done if not (one.effect and one.effect.health == Health.FAILED))
-        words += f", {count(sum(outcome.gpus for outcome in kept))} given back"
+        words += f", {count(sum(outcome.gpus for outcome in kept))} freed"
     if doubtful:
         words += f", {len(doubtful)} unknown"
     if left:
@@ -67,13 +67,13 @@ def cycle_words(plan: Plan) -> str:
     by_verdict = ", ".join(f"{number} {verdict}" for verdict, number in sorted(verdicts.items())) or "none"
     frees = sum(decision.frees for decision in plan.enforced)
     judged = count(len(plan.decisions), "workload")
-    return f"run {plan.run}: {judged} ({by_verdict}); {len(plan.enforced)} to be changed, {count(frees)} freed by that"
+    return f"run {plan.run}: {judged} ({by_verdict}); {len(plan.enforced)} to be changed, which frees {count(frees)}"
 
 
 def undoable_text(items: Sequence[UndoItem]) -> str:
     """The changes that can be reverted, latest first."""
     if not items:
-        return "Nothing in the cluster carries a record of a change by gpu-rightsizer.\n"
+        return "The cluster has no record of a change by gpu-rightsizer.\n"
     lines = []
     for item in items:
         about = f", for {item.workload}" if item.workload != item.ref else ""
@@ -92,7 +92,7 @@ def undoable_text(items: Sequence[UndoItem]) -> str:
 def history_text(items: Sequence[FoundChange], events: Sequence[RecordedEvent]) -> str:
     """Each change with its outcome, latest first; then the Events that still exist."""
     if not items and not events:
-        return "Nothing in the cluster tells of a change by gpu-rightsizer.\n"
+        return "The cluster has no record of a change by gpu-rightsizer.\n"
     lines = []
     for item in items:
         by = f" by {item.carrier.kind} {item.carrier.name}" if item.carrier else ""
@@ -109,14 +109,14 @@ def history_text(items: Sequence[FoundChange], events: Sequence[RecordedEvent]) 
 def _words(item: FoundChange) -> str:
     change = item.record
     if not change.is_readable:
-        return "what its annotations say cannot be read, and counts as a change made right now"
-    given = f"{count(abs(change.gpus))} {'given back' if change.gpus >= 0 else 'taken back'}"
+        return "its annotations cannot be read; this counts as a change made right now"
+    given = f"{count(abs(change.gpus))} {'freed' if change.gpus >= 0 else 'added'}"
     parts = [f"{given}, run {change.run or '?'}" + (f" of instance {change.by}" if change.by else "")]
     if change.end:
         ended = f" at {_clock(change.ended)}" if change.ended else ""
         parts.append(f"{change.end.value}{ended}")
     elif not item.is_on_object:
-        parts.append("its object does not tell of it: it was replaced or is gone, or the change was not made")
+        parts.append("its object has no record of it: it was replaced or deleted, or the change was not made")
     elif change.edits:
         parts.append(f"rule {change.rule}, {change.finding}: {change.reason}")
         parts.append(describe(change))
@@ -178,10 +178,10 @@ def journal_text(steps: Sequence[JournalEntry], problems: Sequence[str]) -> str:
     for step in unfinished(steps):
         words = f"{step.action} of {step.namespace}/{step.kind}/{step.name} was begun in run {step.run}"
         lines.append(
-            safe(f"{words}, and no outcome is recorded; the object itself says whether it took effect")
+            safe(f"{words}, and no outcome is recorded; look at the object to see whether it took effect")
         )
     lines.extend(safe(problem) for problem in problems)
-    return "\n".join(lines or ["The journal tells of nothing."]) + "\n"
+    return "\n".join(lines or ["The journal is empty."]) + "\n"
 
 
 def unfinished(steps: Iterable[JournalEntry]) -> list[JournalEntry]:
@@ -207,7 +207,7 @@ def journal_document(steps: Sequence[JournalEntry], problems: Sequence[str]) -> 
 
 
 def _clock(at: datetime.datetime | None) -> str:
-    return f"{at.astimezone(datetime.UTC):%Y-%m-%d %H:%M:%S}" if at else "when is not known"
+    return f"{at.astimezone(datetime.UTC):%Y-%m-%d %H:%M:%S}" if at else "unknown time"
 
 
 def state_text(state: State, at: datetime.datetime) -> str:
@@ -228,7 +228,9 @@ def state_text(state: State, at: datetime.datetime) -> str:
     for pause in pauses:
         lines.extend(wrapped(pause.words))
     if state.scope is None:
-        lines.append("scope: none was accepted yet; the first apply with a policy accepts its own")
+        lines.append(
+            "scope: none accepted yet; the first apply accepts the number of workloads of its policy"
+        )
     else:
         lines.append(f"scope: accepted at {instant(state.scope.at)}")
         for rule, number in sorted(state.scope.rules.items()):

@@ -72,8 +72,8 @@ def advice_on(decision: Decision, where: str) -> str:
         return ""
     lowest, highest = decision.autoscalers.lowest, decision.autoscalers.highest
     return (
-        f"its need of replicas varies: an autoscaler from {lowest} to {highest} would follow it; manifests for KEDA "
-        f"and for an HPA are {where}"
+        f"the number of active replicas varies: an autoscaler from {lowest} to {highest} replicas would follow it; "
+        f"manifests for KEDA and for an HPA are {where}"
     )
 
 
@@ -191,21 +191,25 @@ def unused_hours(account: Account) -> float:
 
 def remarks(accounts: Accounts, prices: Prices) -> tuple[str, ...]:
     """Notes about the totals."""
-    words = ["RECLAIM: GPUs that could be freed. APPLY: GPUs that this plan frees."]
+    words = [
+        "HELD: GPUs that pods hold; each MIG instance or share counts as one. USED: mean utilization.",
+        "RECLAIM: GPUs that the findings would free. APPLY: those that policy and budgets let this plan free.",
+    ]
     if accounts.window:
         span = format_duration(accounts.window.total_seconds())
-        words.append(f"GPU-hours and utilization cover the last {span} and only pods that exist now.")
+        words.append(f"GPU-H: GPU-hours held in the last {span} by the pods that exist now.")
         if accounts.total.gpu_hours_unknown > 0:
             unknown = number(round(accounts.total.gpu_hours_unknown))
             words.append(f"Utilization is unknown for {unknown} GPU-hours.")
     if _has_prices(accounts):
-        words.append(f"Prices per GPU and hour in {prices.currency}: {price_source(prices)}.")
+        words.append(f"WASTED: {prices.currency} per hour for GPU time that is not used.")
+        words.append(f"Prices in {prices.currency} per GPU-hour: {price_source(prices)}.")
         hourly = accounts.total.reclaimable_per_hour
         monthly = f"{hourly * _HOURS_PER_MONTH:,.0f} {prices.currency}/month"
         words.append(f"Possible saving: {hourly:,.2f} {prices.currency}/hour ({monthly}).")
     if accounts.total.unpriced:
         words.append(
-            f"The GPUs of {count(accounts.total.unpriced, 'pod')} have no price; --prices FILE gives one."
+            f"No price is known for the GPUs of {count(accounts.total.unpriced, 'pod')}; --prices FILE sets prices."
         )
     return tuple(words)
 
@@ -228,7 +232,7 @@ def stranded_lines(plan: Plan) -> tuple[str, ...]:
     if len(largest) > ROWS:
         lines.append(f"and on {count(len(largest) - ROWS, 'node')} more")
     if unwanted:
-        lines.append(f"{count(unwanted)} free that nothing waits for")
+        lines.append(f"{count(unwanted)} free that no pending pod needs")
     return tuple(lines)
 
 

@@ -85,7 +85,7 @@ def _words(decision: Decision) -> Iterator[str]:
     yield from (block_words(block) for block in decision.blockers)
     yield from wanted_words(decision)
     if decision.lost and decision.is_enforced and decision.announced is None:
-        yield f"lost: {decision.lost}"
+        yield f"will be lost: {decision.lost}"
     yield from filter(None, [advice_on(decision, "in plan -o yaml, under autoscaling")])
     yield from _also(decision.also)
 
@@ -116,11 +116,11 @@ def _intent(decision: Decision) -> str:
     if decision.action is None:
         return "advice only"
     would = "would" if decision.blockers else "will"
-    verb = "advises to" if decision.mode is Mode.ADVISE else would
+    verb = "advises" if decision.mode is Mode.ADVISE else would
     freed = decision.frees if decision.frees not in {0.0, decision.workload.gpus} else None
     if freed is None:
         return f"{verb} {decision.action.value}"
-    gives = f"freeing {number(freed)}" if freed > 0 else f"taking {number(-freed)} back"
+    gives = f"freeing {count(freed)}" if freed > 0 else f"adding {count(-freed)}"
     return f"{verb} {decision.action.value}, {gives}"
 
 
@@ -190,10 +190,10 @@ def applying_words(plan: Plan) -> str:
 
 def _what_applying_does(plan: Plan, approved: Sequence[Decision] | None) -> str:
     carried_out = plan.enforced if approved is None else approved
-    what = "Applying this plan" if approved is None else "Applying what the saved plan approves of it"
+    what = "Applying this plan" if approved is None else "Applying the saved plan"
     words = f"{what} {_deeds(carried_out)}." if carried_out else f"{what} changes nothing."
     if left := len(plan.enforced) - len(carried_out):
-        words += f" {count(left, 'workload')} more would be changed, but the saved plan does not say so."
+        words += f" Left out, as the saved plan does not change them: {count(left, 'workload')}."
     return words
 
 
@@ -207,7 +207,7 @@ def _deeds(decisions: Sequence[Decision]) -> str:
     deeds += [f"gives notice about {count(len(noticed), 'workload')}"] if noticed else []
     if stopped or changed:
         freed = sum(one.frees for one in decisions)
-        deeds += [f"frees {count(freed)}" if freed >= 0 else f"takes {count(-freed)} back"]
+        deeds += [f"frees {count(freed)}" if freed >= 0 else f"adds {count(-freed)}"]
     return " and ".join([", ".join(deeds[:-1]), deeds[-1]] if deeds[1:] else deeds)
 
 

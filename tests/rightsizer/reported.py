@@ -93,7 +93,7 @@ def decision(item: Workload, finding: Finding, **changes: Any) -> Decision:
 def _idle() -> Decision:
     item = group("eval-server", pods=2)
     words = (
-        "all of its 2 GPUs stayed at or below 1% utilization for the last 7d",
+        "all 2 GPUs stayed at or below 1% utilization for the last 7d",
         "idle for 3d 4h; longest idle period before activity: 3h 40m in the last 12d",
     )
     finding = found(
@@ -118,7 +118,7 @@ def _shrinking() -> Decision:
     proposal = Proposal(
         Action.SCALE_DOWN,
         3.0,
-        "3 replicas needed, including 1 as headroom: 3 GPUs fewer",
+        "3 replicas needed, including 1 as headroom; frees 3 GPUs",
         3,
     )
     finding = found(

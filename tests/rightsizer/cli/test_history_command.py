@@ -57,7 +57,7 @@ def test_history_replaced_object_is_read_from_own_record(world: World) -> None:
     world.api.patch("Deployment", world.team, "replaced", {"metadata": {"annotations": gone}})
     found = [(item["name"], item["run"], item["isOnObject"]) for item in _history(world)["items"]]
     assert sorted(found) == [("kept", run, True), ("replaced", run, False)]
-    assert "its object does not tell of it" in world.run("history").out
+    assert "its object has no record of it" in world.run("history").out
     world.api.deny(Rule("*", resources=("configmaps",)))
     assert [item["name"] for item in _history(world)["items"]] == ["kept"]
 
@@ -89,7 +89,7 @@ def test_history_forbidden_source_is_skipped_with_warning(world: World) -> None:
 def test_history_without_changes_exits_0_with_message(world: World) -> None:
     """In a sentence, and with success."""
     run = world.run("history")
-    assert (run.code, run.out) == (0, "Nothing in the cluster tells of a change by gpu-rightsizer.\n")
+    assert (run.code, run.out) == (0, "The cluster has no record of a change by gpu-rightsizer.\n")
 
 
 def test_journal_steps_are_written_in_order(world: World) -> None:

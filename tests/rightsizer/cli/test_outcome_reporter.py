@@ -113,7 +113,7 @@ def test_apply_interrupted_twice_reports_done_and_unknown(world: World, flags: l
     results = {item["name"]: item["result"] for item in document["items"]}
     assert results == {"a": "done", "b": "unknown", "c": "skipped"}
     assert f"Undo: gpu-rightsizer undo --run {document['metadata']['run']}" in rest
-    assert "1 of 3 done, 1 GPU given back, 1 unknown, 1 not attempted." in rest
+    assert "1 of 3 done, 1 GPU freed, 1 unknown, 1 not attempted." in rest
     assert '"result": "unknown"' in rest if flags else "unknown    scale-to-zero" in rest
 
 
@@ -145,8 +145,8 @@ def test_apply_saved_plan_changes_only_approved_items(world: World) -> None:
     world.api.settle()
     run = world.run("apply", "--yes", "--plan", str(path), policy=DEFAULT_POLICY)
     said = " ".join(run.out.split())
-    assert "Applying what the saved plan approves of it stops 1 workload and frees 1 GPU." in said
-    assert "2 workloads more would be changed, but the saved plan does not say so." in said
+    assert "Applying the saved plan stops 1 workload and frees 1 GPU." in said
+    assert "Left out, as the saved plan does not change them: 2 workloads." in said
     for name in ("gone", "elsewhere"):
         assert (
             f"changed scale-to-zero {world.team}/Deployment/{name} no workload of its UID holds GPUs here"

@@ -364,7 +364,7 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         {"fleet": fleet(nodes={"n1": NODE, "n2": dataclasses.replace(NODE, name="n2")})},
         "nodes",
         Status.ERROR,
-        "1 of 2 nodes with GPUs without series: n2",
+        "1 of 2 GPU nodes have no GPU series: n2",
     ),
     "nameless": (
         {"node_coverage": {"10.0.0.7": NodeCoverage(2, 2, 1.0)}},
@@ -697,8 +697,8 @@ def test_doctor_document_lists_every_check_with_counts() -> None:
         "family": "coverage",
         "check": "nodes",
         "status": "error",
-        "words": "4 of 5 nodes with GPUs without series: n2, n3, n4 and 1 more",
-        "remedy": "an exporter must run there and be scraped; pods on the first:",
+        "words": "4 of 5 GPU nodes have no GPU series: n2, n3, n4 and 1 more",
+        "remedy": "run an exporter there, and scrape it; pods on the first:",
         "command": "kubectl get pods -A --field-selector spec.nodeName=n2",
     }
 

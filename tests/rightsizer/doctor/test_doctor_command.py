@@ -123,7 +123,7 @@ def test_doctor_command_unscraped_or_short_nodes_are_reported(good: World) -> No
     good.add("Deployment", good.team, "more", {"gpus": 1, "nodeSelector": {}})
     run, found = doctor(good)
     assert run.code == 1
-    assert found["nodes"]["words"] == "1 of 3 nodes with GPUs without series: n2"
+    assert found["nodes"]["words"] == "1 of 3 GPU nodes have no GPU series: n2"
     assert found["nodes"]["command"].endswith("spec.nodeName=n2")
     assert "n3 (1 of 4)" in found["devices"]["words"]
 
@@ -429,7 +429,7 @@ def test_plan_without_flags_finds_prometheus_and_advises(good: World, tmp_path: 
     assert plan.returncode == 0, plan.stderr
     assert "found Prometheus at service monitoring/prometheus-server:80" in plan.stderr
     assert f"{good.team}/Deployment/web" in plan.stdout
-    assert "advises to scale-to-zero" in plan.stdout
+    assert "advises scale-to-zero" in plan.stdout
     assert f"kubectl -n {good.team} scale deployment.apps web --replicas 0" in plan.stdout
     assert "Applying this plan changes nothing." in " ".join(plan.stdout.split())
     checked = _fresh(home, "doctor", "--prometheus-label", f"cluster={good.team}")

@@ -115,7 +115,7 @@ def test_job_resize_rule_without_work_loss_consent_is_refused(
         policy = policy.replace(", findings: {too-many-gpus: enforce}", "")
     item = world.run("plan", "-o", "json", policy=policy).items["train"]
     assert item["action"] is mode
-    assert "too-many-gpus calls for resize and suspend" in str(item["reasons"])
+    assert "acting on too-many-gpus needs resize and suspend" in str(item["reasons"])
 
 
 def _be_of_135(world: World) -> None:

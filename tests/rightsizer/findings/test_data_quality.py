@@ -251,10 +251,10 @@ def test_idle_evidence_names_devices_window_and_levels() -> None:
     """The evidence of an idle finding states devices, window, idle periods and measured levels."""
     finding = findings(workload(EIGHT), all_idle(workload(EIGHT)))[0]
     assert finding.words == (
-        "all of its 8 GPUs stayed at or below 1% utilization for the last 1d",
-        "idle for 10d; no activity in the last 10d",
-        "activity mean 0%, peak 0%, power peak 122 W, memory peak 37.3 GiB, coverage 100%",
-        "confidence medium: samples and history agree, but there are no counters",
+        "all 8 GPUs stayed at or below 1% utilization for the last 1d",
+        "idle for 10d; no activity in 10d of history",
+        "GPU activity mean 0%, peak 0%, peak power 122 W, peak memory 37.3 GiB, sample coverage 100%",
+        "confidence medium: samples and history agree, but no counters of GPU time are measured",
     )
     assert finding.busy_gpus == 0
     assert (finding.idle_s, finding.longest_return_s, finding.window) == (864_000, 0, DAY)
@@ -270,7 +270,7 @@ def test_gaps_in_samples_are_reported_with_count_and_length() -> None:
     """The message states how many gaps the window has, and how long each is."""
     item, found = _one(idle_usage(holes=3, samples_expected=5760))
     assert findings(item, found)[0].words == (
-        "pod w-0: 3 gaps without samples in the last 1d, 15m each: it may have worked then",
+        "pod w-0: 3 gaps without samples in the last 1d, 15m each: it may have been active then",
     )
 
 
@@ -336,7 +336,7 @@ def test_shared_gpu_with_device_metrics_says_that_activity_includes_other_pods(
     """The evidence says so only if just the whole device is measured."""
     finding = findings(workload(SHARER), usages((SHARER, (busy_usage(is_own=is_own),))))[0]
     assert finding.name is FindingName.BUSY
-    assert ("it shares its GPU; the activity includes other pods" in finding.words) is said
+    assert ("pods share the GPU; its activity includes that of the other pods" in finding.words) is said
 
 
 def test_window_without_usage_is_no_data() -> None:

@@ -92,14 +92,14 @@ def test_stuck_rank_stops_its_job_but_stuck_replica_is_advice(kind: str, verdict
     found = usages((item.pods[0], (idle_usage(0),)), (item.pods[1], (_spinning(1),)))
     finding = findings(item, found, histories=ALWAYS)[0]
     assert (finding.name, finding.verdict) == (FindingName.STUCK, verdict)
-    assert ("other pods may be well: delete w-1" in finding.words) is (verdict is Verdict.KEEP)
+    assert ("other pods may work: delete only w-1" in finding.words) is (verdict is Verdict.KEEP)
 
 
 def test_stuck_workload_has_one_finding() -> None:
     """Conflicting signals are no second finding; a single GPU is not counted."""
     found = findings(*_eight(_spinning(), devices=1), histories=ALWAYS)
     assert [finding.name for finding in found] == [FindingName.STUCK]
-    assert found[0].words[0].startswith("its GPU spun at ")
+    assert found[0].words[0].startswith("its GPU reported ")
 
 
 @pytest.mark.parametrize(("world", "name", "verdict"), SPINS.values(), ids=SPINS.keys())

@@ -121,7 +121,7 @@ def test_slice_evidence_states_peaks_margins_and_savings() -> None:
         "the compute"
     )
     assert finding.words[1] == (
-        "nvidia.com/gpu: 1, nvidia.com/gpumem: 3840, nvidia.com/gpucores: 15 for each pod: 0.75 GPUs fewer"
+        "nvidia.com/gpu: 1, nvidia.com/gpumem: 3840, nvidia.com/gpucores: 15 for each pod; frees 0.75 GPUs"
     )
     assert finding.proposal is not None
     assert finding.proposal.frees == pytest.approx(0.75)
@@ -160,7 +160,7 @@ def test_slice_without_capacity_for_all_pods_is_advice() -> None:
     assert _proposal(*pods, nodes=(_node(),)) is not None
     finding = _sliceable(*pods, nodes=(_node(allocatable={GPU: 4}),))
     assert finding is not None
-    words = "no eligible node has such a slice free, with enough CPU and memory"
+    words = "no eligible node has this slice free, with enough CPU and memory"
     assert (finding.proposal, finding.words[-1]) == (None, words)
 
 

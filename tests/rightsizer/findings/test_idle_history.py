@@ -33,7 +33,7 @@ FOUR_HOURS = Thresholds(window=4 * HOUR)
 # Pauses of the past → window, verdict, and what the words say of them.
 WAITS = {
     "never-paused": ("#" * 200 + "." * 24, DAY, Verdict.ACT, "no earlier idle period in the last 10d"),
-    "never-worked": (".", DAY, Verdict.ACT, "idle for 10d; no activity in the last 10d"),
+    "never-worked": (".", DAY, Verdict.ACT, "idle for 10d; no activity in 10d of history"),
     "paused-for-half-as-long": (
         "#" + "." * 12 + "#" + "." * 24,
         DAY,
@@ -97,7 +97,7 @@ def test_idle_period_is_limited_to_the_record() -> None:
     item = workload(POD)
     known = {KEY: history("." * 26, hours=26)}
     finding = findings(item, all_idle(item), histories=known, begins=begins)[0]
-    assert "idle for 1d 24m; no activity in the last 1d 24m" in finding.words
+    assert "idle for 1d 24m; no activity in 1d 24m of history" in finding.words
 
 
 @pytest.mark.parametrize(

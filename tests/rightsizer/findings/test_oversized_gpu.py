@@ -85,7 +85,7 @@ def test_oversized_gpu_evidence_states_peaks_and_margins() -> None:
         "nvidia.com/mig-1g.10gb would be enough, with 9.0 GiB and 14.3% of the compute"
     )
     assert finding.proposal is not None
-    assert finding.proposal.words == "nvidia.com/mig-1g.10gb for each pod: 1.71 GPUs fewer"
+    assert finding.proposal.words == "nvidia.com/mig-1g.10gb for each pod; frees 1.71 GPUs"
     assert finding.proposal.frees == pytest.approx(12 / 7)
 
 
@@ -98,7 +98,7 @@ def test_oversized_gpu_without_an_offer_is_advice() -> None:
         Verdict.KEEP,
         None,
     )
-    assert finding.words[-1] == "no eligible node has such a slice free, with enough CPU and memory"
+    assert finding.words[-1] == "no eligible node has this slice free, with enough CPU and memory"
 
 
 def _instance(profile: str, **changes: Any) -> Usage:

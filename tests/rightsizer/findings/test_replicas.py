@@ -84,12 +84,12 @@ def test_scale_down_names_the_idle_pods() -> None:
     finding = findings(*TURNS, **_counted(2, 1))[0]
     assert finding.words[0] == (
         "at most 2 of 6 replicas were active in the same minute of the last 1h "
-        "and of the coming hour on 7 days before"
+        "and, for the coming hour, of the same hour on 7 days before"
     )
     assert finding.proposal == Proposal(
         Action.SCALE_DOWN,
         3.0,
-        "3 replicas needed, including 1 as headroom: 3 GPUs fewer",
+        "3 replicas needed, including 1 as headroom; frees 3 GPUs",
         replicas=3,
         pods=("w-3", "w-4", "w-5"),
     )
@@ -110,7 +110,7 @@ KEPT: dict[str, tuple[Workload, Usages, dict[str, Any], str]] = {
     ),
     "a-day-unknown": (*TURNS, _counted(1, earlier=None), "active replicas for 7 of the minutes and hours"),
     "days-missing": (*TURNS, _counted(1, days=5), "active replicas for 2 of the minutes and hours"),
-    "not-counted": (*TURNS, {}, "3 of 6 pods worked in the last 1d; how many at the same time is unknown"),
+    "not-counted": (*TURNS, {}, "3 of 6 pods were active in the last 1d; unknown how many at the same time"),
     "being-scaled": (
         dataclasses.replace(TURNS[0], size=8),
         TURNS[1],
@@ -177,7 +177,7 @@ def test_pods_of_a_gang_are_not_replicas(item: Workload) -> None:
     """A waiting rank is not a superfluous replica."""
     found = findings(item, TURNS[1], **_counted(1))
     assert [finding.name for finding in found] == [FindingName.BUSY]
-    assert found[0].words[0] == "3 of 6 pods worked in the last 1d"
+    assert found[0].words[0] == "3 of 6 pods were active in the last 1d"
 
 
 @pytest.mark.parametrize(("busy", "left"), [(1, 2), (2, None), (4, None)])

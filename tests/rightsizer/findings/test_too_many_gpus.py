@@ -60,7 +60,7 @@ def test_resize_keeps_what_the_busiest_pod_needs() -> None:
     assert finding.proposal == Proposal(
         Action.RESIZE,
         8.0,
-        "each pod needs 4 of its 8 GPUs (3 were used; 4 divides 8 evenly): 8 GPUs fewer",
+        "each pod needs 4 of its 8 GPUs (3 were used; 4 divides 8 evenly); resize frees 8 GPUs",
         gpus_per_pod=4,
         pods=("w-0", "w-1"),
     )
@@ -81,18 +81,18 @@ UNPROVEN: dict[str, tuple[Workload, Usages, dict[str, Any], str]] = {
         {},
         "no power or memory-traffic data",
     ),
-    "young": (*_eight(busy_usage(0), started=AT - DAY), {}, "pods must be at least 1d 30m old"),
+    "young": (*_eight(busy_usage(0), started=AT - DAY), {}, "a verdict needs pods of at least 1d 30m"),
     "longer-pauses-than-the-window": (
         *TWO_OF_EIGHT,
         {"histories": {("research", "w-0"): history("#" + "." * 30 + "#")}},
-        "it pauses for up to 1d 6h: a window of 1d is too short",
+        "it is idle for up to 1d 6h between runs: a window of 1d is too short",
     ),
-    "no-history": (*TWO_OF_EIGHT, {"histories": {}}, "it pauses for an unknown time"),
+    "no-history": (*TWO_OF_EIGHT, {"histories": {}}, "it is idle for an unknown time between runs"),
     "shrunk-in-another-way": (
         dataclasses.replace(TWO_OF_EIGHT[0], annotations=SHRUNK),
         TWO_OF_EIGHT[1],
         {},
-        "it is scaled down; it is judged again",
+        "gpu-rightsizer scaled it down",
     ),
 }
 

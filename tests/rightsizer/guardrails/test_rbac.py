@@ -209,7 +209,7 @@ def test_rbac_policy_grants_only_enforced_kinds_and_evictions() -> None:
 
 
 def test_rbac_without_policy_grants_read_only() -> None:
-    """Everything is only advised on then, and classes are not asked: no write, no Secret, nothing to be told of."""
+    """Everything gets only advice then, and classes are not asked: no write, no Secret, nothing to be told of."""
     run = run_command("policy", "rbac")
     assert run.code == 0
     granted = list(_granted(list(yaml.safe_load_all(run.out))))

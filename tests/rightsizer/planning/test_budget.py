@@ -92,8 +92,8 @@ def test_budget_several_exceeded_lists_all() -> None:
     decisions = _plan(rules, *FLEET)
     assert _done(decisions) == ["large"]
     assert [block.message for block in decisions["middle"].blockers] == [
-        "budget namespace/run of team-a: 1 of 1 workloads are used up by earlier changes of this plan",
-        "budget cluster/hour: 4 of 4 GPUs are used up by earlier changes of this plan; this change needs 2",
+        "namespace/run of team-a: 1 of 1 workloads are used up by earlier changes of this plan",
+        "cluster/hour: 4 of 4 GPUs are used up by earlier changes of this plan; this change needs 2",
     ]
 
 

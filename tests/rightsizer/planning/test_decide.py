@@ -321,7 +321,7 @@ def test_decide_terminating_workload_is_left_alone() -> None:
     item = workload(is_terminating=True)
     decision = judged(item, all_idle(item), policy())
     assert decision.action is None
-    assert "is being deleted already" in decision.restrictions[0].message
+    assert "is already being deleted" in decision.restrictions[0].message
 
 
 def test_decide_protected_workload_shows_finding() -> None:

@@ -275,7 +275,7 @@ def test_class_with_changed_value_protects() -> None:
 
 
 def test_class_missing_protects_if_class_first() -> None:
-    """It may have protected. Where the file comes first, what no rule matches is only advised on."""
+    """It may have protected. Where the file comes first, what no rule matches gets only advice."""
     assert _on(workload(), policy(classAnnotations="class-first"), NO_FLEET).mode is Mode.PROTECT
     others = rule("others", match=Match(namespaces=("elsewhere",)))
     assert _on(workload(), policy(others), NO_FLEET).mode is Mode.ADVISE

@@ -216,7 +216,7 @@ def test_rules_unknown_kind_is_advised_only() -> None:
     item = workload(kind="RayCluster")
     decision = judged(item, all_idle(item), policy())
     assert (decision.verdict, decision.action, decision.is_enforced) == (Verdict.ACT, None, False)
-    assert "no safe way to stop a RayCluster" in decision.restrictions[0].message
+    assert "gpu-rightsizer knows no safe way to stop a RayCluster" in decision.restrictions[0].message
 
 
 @pytest.mark.parametrize(("allowed", "is_blocked"), [(0, True), (1, True), (2, False)])
