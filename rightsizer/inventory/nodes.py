@@ -116,7 +116,8 @@ DROPPED_LABELS = ("feature.node.kubernetes.io/", "beta.kubernetes.io/", "failure
 """Prefixes of labels to drop: Node Feature Discovery alone sets a hundred per node."""
 
 _ALIYUN_COUNT = "aliyun.com/gpu-count"
-_MIG_SUFFIX = re.compile(r"-MIG-[0-9]+c?\.?[0-9a-z.+]*$")
+_MIG_SUFFIX = re.compile(r"-MIG-[0-9]++c?+\.?+[0-9a-z.+]*+$")
+_MOST_DIGITS = 18
 _KEEPS_OFF = frozenset({"NoSchedule", "NoExecute"})
 
 
@@ -228,7 +229,8 @@ def _first(found: Mapping[str, str], keys: Iterable[str]) -> str | None:
 
 def _number(text: str | None) -> int | None:
     """A label as a number; None if it is not one."""
-    return int(text) if text is not None and text.isascii() and text.isdecimal() else None
+    is_number = text is not None and len(text) <= _MOST_DIGITS and text.isascii() and text.isdecimal()
+    return int(text) if text is not None and is_number else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ _SEPARATOR = re.compile(rb"^---[ \t]*(?:#.*)?\r?$", re.MULTILINE)
 _FIRST = re.compile(rb"\S")
 _MAX_VALUES_PER_BYTE = 10
 """Of YAML with its aliases expanded; without aliases it is less than one."""
+_DEEPEST = 500
+"""Lists and mappings in each other."""
 
 
 class _TextTimesLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -69,6 +71,7 @@ def documents(raw: bytes) -> Iterator[bytes]:
 
 def _yaml_documents(text: bytes) -> Iterator[bytes]:
     try:
+        _require_shallow(text)
         for document in yaml.load_all(text, _TextTimesLoader):
             if problem := _problem(document, text):
                 raise ValueError(problem)
@@ -76,6 +79,22 @@ def _yaml_documents(text: bytes) -> Iterator[bytes]:
     except (yaml.YAMLError, TypeError, RecursionError) as error:
         message = f"is neither JSON nor YAML: {' '.join(str(error).split())}"
         raise ValueError(message) from error
+
+
+def _require_shallow(text: bytes) -> None:
+    """Check what libyaml has no limit for: its composer overflows the stack, and merge keys multiply.
+
+    Raises:
+        RecursionError: Lists and mappings are nested too deeply.
+        ValueError: There is a merge key.
+    """
+    depth = 0
+    for event in yaml.parse(text, _TextTimesLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise RecursionError(f"nested more than {_DEEPEST} deep")
+        if isinstance(event, yaml.ScalarEvent) and event.value == "<<":
+            raise ValueError("uses YAML merge keys (<<); write the fields out")
 
 
 def _json_documents(text: bytes) -> Iterator[bytes]:

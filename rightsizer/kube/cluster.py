@@ -347,7 +347,7 @@ class Cluster:
     def _decode(self, data: bytes, kind: type[T], path: str) -> T:
         try:
             return msgspec.json.decode(data, type=kind)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             problem = f"invalid response: {error}"
             if data.lstrip().startswith(b"<"):
                 problem = (
@@ -474,11 +474,15 @@ def root_cause(error: BaseException) -> str:
 MAX_DETAIL = 500
 """Maximum number of characters of the API server's message that an error repeats."""
 
-_REPEATED = re.compile(r'Invalid value: ("?)(?:\{|map\[|core\.).*[\]}]\1: ')
-"""Where the API server repeats a field or a whole patched object, as JSON or as Go prints it."""
-_FAILED = re.compile(r"expression '.*' resulted in error: ")
 _FALSE = re.compile(r"failed expression: .*")
-"""Where the message repeats an admission policy's expression: kilobytes that hide its result."""
+_REPEATED = (
+    # A field or a whole patched object, as JSON or as Go prints it.
+    (re.compile(r'Invalid value: "(?:\{|map\[|core\.)'), ('}": ', ']": '), "Invalid value (left out here): "),
+    (re.compile(r"Invalid value: (?:\{|map\[|core\.)"), ("}: ", "]: "), "Invalid value (left out here): "),
+    # An admission policy's expression: kilobytes that hide its result.
+    (re.compile("expression '"), ("' resulted in error: ",), "an expression resulted in error: "),
+)
+"""What the API server repeats in messages: its first beginning, its possible ends, and the words instead."""
 
 
 class _Cause(msgspec.Struct):
@@ -507,7 +511,7 @@ def _raise_for_status(code: int, data: bytes, attempted: str, *, source: str, re
         return  # saves decoding long lists twice
     try:
         status = msgspec.json.decode(data, type=_Status)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         status = _Status()
     is_failure = status.kind == "Status" and status.status == "Failure"
     if code < http.HTTPStatus.MULTIPLE_CHOICES and not is_failure:
@@ -527,6 +531,11 @@ def _raise_for_status(code: int, data: bytes, attempted: str, *, source: str, re
 
 def _without_values(message: str) -> str:
     """A message on one line, without the objects that it repeats: their fields may be credentials."""
-    text = _REPEATED.sub("Invalid value (left out here): ", " ".join(message.split()))
-    text = _FAILED.sub("an expression resulted in error: ", _FALSE.sub("its expression is false", text))
+    text = _FALSE.sub("its expression is false", " ".join(message.split()))
+    for beginning, ends, instead in _REPEATED:
+        begin = beginning.search(text)
+        # To the last end: one expression for both would take time in the square of a long message.
+        place, end = max((text.rfind(end), end) for end in ends)
+        if begin is not None and place >= begin.end():
+            text = f"{text[: begin.start()]}{instead}{text[place + len(end) :]}"
     return text if len(text) <= MAX_DETAIL else f"{text[:MAX_DETAIL]} ..."

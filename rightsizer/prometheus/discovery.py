@@ -166,7 +166,7 @@ def _probe(candidate: _ServerCandidate, settings: PrometheusSettings, cluster: C
     brief = dataclasses.replace(settings, timeout_s=min(settings.timeout_s, PROBE_TIMEOUT_S))
     try:
         server = _reach(candidate, brief, cluster)
-        series = int(sum(sample.value for sample in server.query(holds, server.now())))
+        series = sum(sample.count for sample in server.query(holds, server.now()))
     except PrometheusError as error:
         return _Probe(candidate, 0, str(error))
     return _Probe(candidate, series, f"{series} GPU series")

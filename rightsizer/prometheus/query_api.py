@@ -11,6 +11,7 @@ import datetime
 import functools
 import hashlib
 import logging
+import math
 import queue
 import threading
 import time
@@ -117,6 +118,13 @@ class Sample:
 
     labels: Mapping[str, str]
     value: float
+
+    @property
+    def count(self) -> int:
+        """The value as a number of series. Raises QueryRefused if it is none."""
+        if not math.isfinite(self.value):
+            raise QueryRefused(f"expected a number of series from Prometheus, got {self.value}")
+        return round(self.value)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -253,7 +261,7 @@ class Prometheus:
         """Translate errors about JSON of another shape, values that are not numbers, and times outside the calendar."""
         try:
             yield
-        except (msgspec.DecodeError, ValueError, OverflowError, OSError) as error:
+        except (msgspec.DecodeError, ValueError, OverflowError, OSError, RecursionError) as error:
             raise QueryRefused(f"{self._attempted}: its response cannot be parsed: {error}") from error
 
     def _request(self, endpoint: str, form: Mapping[str, str]) -> ResponseData:

@@ -154,7 +154,7 @@ class ShardPlan:
         for at in self._instants if labels else ():
             for sample in self._prometheus.query(self._count(labels, matchers), at):
                 key = _first_label(sample.labels, labels)
-                found[key] = max(found.get(key, 0), round(sample.value))
+                found[key] = max(found.get(key, 0), sample.count)
         return [
             SeriesGroup(label, value, series, (*matchers, *absent))
             for (label, value, absent), series in found.items()

@@ -190,7 +190,7 @@ class SourceQuerier:
 
         def counted() -> int:
             samples = self.prometheus.query(f"count({expression})", instant)
-            return max((round(one.value) for one in samples), default=0)
+            return max((one.count for one in samples), default=0)
 
         return self.once((expression, instant), counted)
 

@@ -34,9 +34,10 @@ LOOKBACKS = tuple(datetime.timedelta(minutes=minutes) for minutes in (0, 15, 60,
 
 _LABEL = r"[a-zA-Z_][a-zA-Z0-9_]*"
 _TEXT = r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'"
-_MATCHER = rf"\s*{_LABEL}\s*(?:=~|!~|!=|=)\s*(?:{_TEXT})\s*"
+# Possessive: blanks before a mistake would else be matched in the square of their number.
+_MATCHER = rf"\s*+{_LABEL}\s*+(?:=~|!~|!=|=)\s*+(?:{_TEXT})\s*+"
 _SELECTOR = re.compile(
-    rf"(?P<metric>[a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{{(?P<matchers>(?:{_MATCHER},)*(?:{_MATCHER})?\s*)\}})?",
+    rf"(?P<metric>[a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{{(?P<matchers>(?:{_MATCHER},)*+(?:{_MATCHER})?+\s*)\}})?",
     re.DOTALL,
 )
 
