@@ -1,6 +1,5 @@
 """Reads what the cluster itself knows of earlier changes: notes on objects, saved manifests, our memory, Events."""
 
-import datetime
 import http
 import logging
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from rightsizer.kinds.patches import read_record
 from rightsizer.kube.api_objects import Metadata, ObjectMeta, SpecObject
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import ChangeRecord, FoundChange, ObjectRef
+from rightsizer.model.change_record import Instant
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class _Event(msgspec.Struct, rename="camel"):
     involved_object: _Involved
     reason: str = ""
     message: str = ""
-    last_timestamp: datetime.datetime | None = None
+    last_timestamp: Instant | None = None
 
 
 def list_changes(cluster: Cluster, state_namespace: str) -> list[FoundChange]:

@@ -3,13 +3,13 @@
 https://kubernetes.io/docs/reference/kubernetes-api/
 """
 
-import datetime
 import sys
 from collections.abc import Mapping
 
 import msgspec
 
 from rightsizer.model import ObjectRef
+from rightsizer.model.change_record import Instant
 
 ABSENT = msgspec.Raw(b"null")
 """Stands for a part that the object does not have."""
@@ -47,8 +47,8 @@ class ObjectMeta(msgspec.Struct, rename="camel"):
     uid: str = ""
     resource_version: str = ""
     generation: int = 0
-    creation_timestamp: datetime.datetime | None = None
-    deletion_timestamp: datetime.datetime | None = None
+    creation_timestamp: Instant | None = None
+    deletion_timestamp: Instant | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     owner_references: list[OwnerReference] | None = None
@@ -126,14 +126,14 @@ class PodSpec(msgspec.Struct, rename="camel"):
 class RunningState(msgspec.Struct, rename="camel"):
     """corev1.ContainerStateRunning."""
 
-    started_at: datetime.datetime | None = None
+    started_at: Instant | None = None
 
 
 class StoppedState(msgspec.Struct, rename="camel"):
     """corev1.ContainerStateWaiting and corev1.ContainerStateTerminated."""
 
     reason: str = ""
-    finished_at: datetime.datetime | None = None
+    finished_at: Instant | None = None
 
 
 class ContainerState(msgspec.Struct):

@@ -346,8 +346,10 @@ class Cluster:
 
     def _decode(self, data: bytes, kind: type[T], path: str) -> T:
         try:
+            if not data.isascii():
+                data.decode()  # msgspec checks no text in what it skips, or leaves for later
             return msgspec.json.decode(data, type=kind)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             problem = f"invalid response: {error}"
             if data.lstrip().startswith(b"<"):
                 problem = (
@@ -511,7 +513,7 @@ def _raise_for_status(code: int, data: bytes, attempted: str, *, source: str, re
         return  # saves decoding long lists twice
     try:
         status = msgspec.json.decode(data, type=_Status)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         status = _Status()
     is_failure = status.kind == "Status" and status.status == "Failure"
     if code < http.HTTPStatus.MULTIPLE_CHOICES and not is_failure:

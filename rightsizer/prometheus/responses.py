@@ -110,7 +110,7 @@ class ResponseReader:
                     f"{self.attempted}: the response may be incomplete; not used: {words}"
                 )
             return msgspec.json.decode(response.data, type=kind)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise self._foreign(status, body) from error
 
     def _refusal(self, status: int, response: _Response, body: bytes) -> PrometheusError:
