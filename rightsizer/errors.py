@@ -26,6 +26,11 @@ import dataclasses
 import http
 from collections.abc import Sequence
 
+import msgspec
+
+INVALID_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for JSON that is invalid, not UTF-8, or nested too deeply."""
+
 
 class RightsizerError(Exception):
     """Something that a person has to know; its text is the whole message."""

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 import yaml
 
-from rightsizer.errors import ConfigurationError
+from rightsizer.errors import INVALID_JSON, ConfigurationError
 from rightsizer.inventory.cluster_reader import resource_table
 from rightsizer.inventory.gpu_requests import CLAIMS, ClaimObject, ResourceTable, claim_of
 from rightsizer.inventory.managers import AUTOSCALERS, AutoscalerObject, autoscaler_of
@@ -138,7 +138,6 @@ _WITHOUT = {
 """Common kinds, and the consequence if a file has none of their objects."""
 
 _MAX_DETAIL = 300
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 T = TypeVar("T")
 Key = tuple[str, str]
@@ -279,7 +278,7 @@ class _File:
     def _decoded(self, raw: bytes | msgspec.Raw, shape: type[T], place: str) -> T:
         try:
             return msgspec.json.decode(raw, type=shape)
-        except _UNREADABLE as error:
+        except INVALID_JSON as error:
             raise ConfigurationError(f"{self._path}: {place}: {_short(error)}") from error
 
     # --- the file's text

@@ -22,7 +22,14 @@ from kubernetes import client
 from kubernetes.config import ConfigException, incluster_config, kube_config
 
 from rightsizer.config import FIELD_MANAGER, ClusterSettings
-from rightsizer.errors import ClusterError, ClusterUnreachable, ConfigurationError, RequestRefused, Throttled
+from rightsizer.errors import (
+    INVALID_JSON,
+    ClusterError,
+    ClusterUnreachable,
+    ConfigurationError,
+    RequestRefused,
+    Throttled,
+)
 
 log = logging.getLogger(__name__)
 
@@ -349,7 +356,7 @@ class Cluster:
             if not data.isascii():
                 data.decode()  # msgspec checks no text in what it skips, or leaves for later
             return msgspec.json.decode(data, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except INVALID_JSON as error:
             problem = f"invalid response: {error}"
             if data.lstrip().startswith(b"<"):
                 problem = (
@@ -513,7 +520,7 @@ def _raise_for_status(code: int, data: bytes, attempted: str, *, source: str, re
         return  # saves decoding long lists twice
     try:
         status = msgspec.json.decode(data, type=_Status)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except INVALID_JSON:
         status = _Status()
     is_failure = status.kind == "Status" and status.status == "Failure"
     if code < http.HTTPStatus.MULTIPLE_CHOICES and not is_failure:

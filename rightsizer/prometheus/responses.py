@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from rightsizer.errors import (
+    INVALID_JSON,
     EvidenceIncomplete,
     PrometheusError,
     PrometheusUnreachable,
@@ -110,7 +111,7 @@ class ResponseReader:
                     f"{self.attempted}: the response may be incomplete; not used: {words}"
                 )
             return msgspec.json.decode(response.data, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except INVALID_JSON as error:
             raise self._foreign(status, body) from error
 
     def _refusal(self, status: int, response: _Response, body: bytes) -> PrometheusError:
@@ -139,7 +140,7 @@ class ResponseReader:
 
 def _api_server(body: bytes) -> str:
     """What to check where a Kubernetes API server replied in place of Prometheus."""
-    with contextlib.suppress(msgspec.DecodeError):
+    with contextlib.suppress(*INVALID_JSON):
         if msgspec.json.decode(body, type=_Response).kind == "Status":
             return "; a Kubernetes API server replied, not Prometheus: is the URL right?"
     return ""
