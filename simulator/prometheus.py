@@ -130,6 +130,7 @@ class Prometheus:
         binary: str = "prometheus",
         flags: Mapping[str, str] | None = None,
     ) -> None:
+        self.rule_files: Sequence[Path] = ()  # of rules that it evaluates; set before it starts
         self.directory = directory
         self.targets = tuple(targets)
         self.scrape_interval_s = scrape_interval_s
@@ -233,6 +234,7 @@ class Prometheus:
                 "scrape_timeout": timeout,
                 "evaluation_interval": interval,
             },
+            "rule_files": [str(path.resolve()) for path in self.rule_files],
             "scrape_configs": [scrape],
             # What is written about the past is older than what has just been scraped.
             "storage": {"tsdb": {"out_of_order_time_window": "30d"}},

@@ -14,6 +14,7 @@ from rightsizer.config import ClusterSettings, PrometheusSettings, Secret, parse
 from rightsizer.errors import RightsizerError, UsageError
 from rightsizer.inventory.gpu_requests import parse_gpu_resource
 from rightsizer.model.change_record import LONGEST_WORD
+from rightsizer.usage.recording_rules import RecordingRules
 from rightsizer.usage.sources import SourceSettings, source_named
 
 MOST_PARALLEL = 4
@@ -253,7 +254,8 @@ def signal_terms(arguments: argparse.Namespace, labels: Mapping[str, str]) -> So
     text = arguments.prometheus_max_samples
     if not re.fullmatch(r"[1-9][0-9]{3,17}", text):
         raise UsageError(f"--prometheus-max-samples {text}: write a whole number from 1000 on")
-    return SourceSettings(labels, source_named(arguments.signals), int(text))
+    recording = RecordingRules(arguments.recording_rules)
+    return SourceSettings(labels, source_named(arguments.signals), int(text), recording)
 
 
 def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:

@@ -37,8 +37,7 @@ verdicts:
   protected  policy, built-in protection or opt-out forbids changes
   unknown    not enough data; missing data never counts as idle
 
-examples:
-  gpu-rightsizer plan --prometheus-url http://localhost:9090
+example:
   gpu-rightsizer plan --policy policy.yaml --save plan.json -o json | jq .totals
 """
 
@@ -46,16 +45,15 @@ _APPLY = """\
 First rolls back earlier changes that left a workload unhealthy, and records
 those that somebody reverted. Then shows the plan, asks, and makes the changes
 of rules with mode: enforce, each after a preflight check and a dry run.
-Ctrl-C stops after the current change, a second Ctrl-C at once.
 """
 
 _APPLY_EPILOG = """\
 outcomes: done, then verified (pods gone, GPUs free); left alone: changed (gone,
 or differs from the plan), blocked (PDB, pause, breaker). Exit code 1: refused,
 unknown (check the workload) or skipped; 130: stopped. More: docs/rightsizer.md
+Ctrl-C stops after the current change, a second Ctrl-C at once.
 
-examples:
-  gpu-rightsizer apply --policy policy.yaml --prometheus-url http://prom:9090
+example:
   gpu-rightsizer apply --policy policy.yaml --plan plan.json --yes -o json
 """
 
@@ -94,7 +92,6 @@ statuses:
 Exit code 1 if there is an error. All checks: docs/doctor.md
 
 examples:
-  gpu-rightsizer doctor
   gpu-rightsizer doctor --policy policy.yaml -o json
   gpu-rightsizer doctor --roles | kubectl apply -f -
 """
@@ -102,14 +99,12 @@ examples:
 _RUN = """\
 Plans on a schedule, and serves metrics for Prometheus. With --yes it also makes
 the changes of rules with mode: enforce, as apply does. Of several replicas only
-the leader does; it holds a Lease in the state namespace. Each cycle reads all
-files again, and does nothing if one is invalid. SIGTERM stops it after the
-current change.
+the leader does. Each cycle reads all files again, and does nothing if one is
+invalid. SIGTERM stops it after the current change.
 """
 
 _RUN_EPILOG = """\
-examples:
-  gpu-rightsizer run --policy policy.yaml --every 10m
+example:
   gpu-rightsizer run --policy policy.yaml --yes --schedule '*/15 * * * *'
 """
 

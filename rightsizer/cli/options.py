@@ -169,6 +169,14 @@ PROMETHEUS = (
         default=FIND_OUT,
         details="auto (detected), dcgm, dcgm-4.9, gpu-exporter, or a file with another exporter's names",
     ),
+    Option(
+        "--recording-rules",
+        "MODE",
+        "records: auto, trusted or off",
+        default="auto",
+        choices=("auto", "trusted", "off"),
+        details="auto uses them if the server evaluates exactly the shipped rules; trusted does not check",
+    ),
 )
 CLUSTER = (
     Option(

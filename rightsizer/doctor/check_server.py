@@ -111,6 +111,12 @@ INCOMPLETE = Message(
     "{missing} of {count} rules are missing ({names}), so samples are used",
     "load all of deploy/prometheus/recording-rules.yaml again, and check Prometheus's /rules for errors",
 )
+UNVERIFIED = Message(
+    Status.WARNING,
+    "recorded series exist, but are not used: {why}",
+    "load exactly deploy/prometheus/recording-rules.yaml; if the server cannot list its rules: --recording-rules "
+    "trusted; if nobody loaded rules, a scraped target invents these series",
+)
 OTHER_TABLE = Message(Status.OK, "not available for this signals table; samples are used")
 
 
@@ -241,6 +247,8 @@ def _rules(facts: Facts) -> Iterator[Diagnosis]:
     missing = sorted(recorded.expected - recorded.present)
     if not source.has_rules:
         yield OTHER_TABLE()
+    elif recorded.present and recorded.problem:
+        yield UNVERIFIED(why=recorded.problem)
     elif recorded.present and missing:
         names = some((f"{record} of {metric}" for record, metric in missing), 1)
         yield INCOMPLETE(**found, missing=len(missing), names=names)
@@ -290,7 +298,7 @@ FAMILY = Family(
             "recording-rules",
             "The recording rules that large fleets need.",
             _rules,
-            (RECORDED, RECORDED_LATELY, NOT_NEEDED, WANTED, INCOMPLETE, OTHER_TABLE),
+            (RECORDED, RECORDED_LATELY, NOT_NEEDED, WANTED, INCOMPLETE, UNVERIFIED, OTHER_TABLE),
         ),
     ),
 )

@@ -77,11 +77,13 @@ class Recorded:
         expected: Rules for the metrics of the source.
         present: Rules with values now.
         early: Rules with values at the beginning of the longest window.
+        problem: Why recorded values may not be used; empty if they may.
     """
 
     expected: frozenset[tuple[str, str]]
     present: frozenset[tuple[str, str]]
     early: frozenset[tuple[str, str]]
+    problem: str = ""
 
 
 NO_SERVER = Failure("", summary="no Prometheus answers")

@@ -242,7 +242,7 @@ def _recorded(querier: SourceQuerier, window: datetime.timedelta) -> Recorded:
         }
         for instant in (querier.at, querier.at - window + 2 * RULE_INTERVAL)
     )
-    return Recorded(frozenset(expected), frozenset(present), frozenset(early))
+    return Recorded(frozenset(expected), frozenset(present), frozenset(early), querier.rules_problem())
 
 
 FAMILIES: tuple[Family, ...] = (

@@ -48,6 +48,10 @@ class Signal(Protocol):
         """Usage per pod and device in the window that ends at `at`, for at least these pods."""
         ...
 
+    def sampled(self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey]) -> Usages:
+        """Peak activity of these pods by samples; nothing if `usages` already read samples."""
+        ...
+
     def recent(self, at: datetime.datetime) -> Usages:
         """Peaks of the last minutes."""
         ...
@@ -109,8 +113,14 @@ def measure(fleet: Fleet, signal: Signal, rulebook: PolicyEvaluator, at: datetim
     usages = {window: _usages(signal, window, at) for window in windows}
     first = Measured(at, usages, nodes=signal.nodes(at))
     more = followup_queries(fleet, first, _criteria_of(rulebook))
+    candidates = frozenset(pod for request in more.histories for pod in request.pods)
+    usages |= {
+        window: with_higher_peaks(usages[window], signal.sampled(window, at, of=candidates))
+        for window in windows
+    }
     second = dataclasses.replace(
         first,
+        usages=usages,
         waits=signal.waits(pods, _starving(rulebook), at) if more.waits else {},
         histories=_histories(signal, more.histories, at),
         concurrency=_concurrency(signal, more.concurrency, at),
@@ -120,6 +130,24 @@ def measure(fleet: Fleet, signal: Signal, rulebook: PolicyEvaluator, at: datetim
     last = short_window_queries(fleet, second, lambda: signal.recent(at), _criteria_of(rulebook))
     closer = {window: _usages(signal, window, at, of=last[window]) for window in sorted(last, reverse=True)}
     return dataclasses.replace(second, usages={**usages, **closer})
+
+
+def with_higher_peaks(usages: Usages, sampled: Usages) -> Usages:
+    """Usage with the higher activity of each device: recorded values never outvote samples."""
+    found = dict(usages)
+    for pod, others in sampled.items():
+        known = {usage.device: usage for usage in usages.get(pod, ())}
+        for other in others:
+            usage = known.setdefault(other.device, other)
+            if (
+                not usage.is_own
+            ):  # else counters separate the pods of the device, which the sampled gauge does not
+                peaks = [one for one in (usage.activity_peak, other.activity_peak) if one is not None]
+                peak = max(peaks, default=None)
+                invalid = tuple(sorted({*usage.invalid, *other.invalid}))
+                known[other.device] = dataclasses.replace(usage, activity_peak=peak, invalid=invalid)
+        found[pod] = tuple(known.values())
+    return found
 
 
 def _criteria_of(rulebook: PolicyEvaluator) -> Callable[[Workload], Sequence[Criteria]]:

@@ -208,8 +208,15 @@ class Prometheus:
 
     def status(self, page: str) -> Mapping[str, Any]:
         """A status page of the server, `buildinfo` or `flags`; not every server has them."""
+        return self._page(f"status/{page}")
+
+    def rules(self) -> Mapping[str, Any]:
+        """The rules that the server evaluates; not every server tells."""
+        return self._page("rules")
+
+    def _page(self, path: str) -> Mapping[str, Any]:
         with self._slots:
-            return self._reader.page(*self._transport.send(f"status/{page}", {}, self._timeout_s))
+            return self._reader.page(*self._transport.send(path, {}, self._timeout_s))
 
     def query(self, promql: str, at: datetime.datetime) -> list[Sample]:
         """An instant query."""

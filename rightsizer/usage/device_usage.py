@@ -99,6 +99,23 @@ def window_usages(
     return _by_pod(usage, coverage)
 
 
+def sampled_peaks(querier: SourceQuerier, window: datetime.timedelta, pods: Collection[PodKey]) -> Usages:
+    """Peak activity of these pods by samples, if their usage in the window is that of recorded series; else nothing."""
+    if not pods or not querier.query_form(window).is_recorded:
+        return {}
+    usage: UsageByDevice = {}
+    answered = querier.answered(window)
+    shards = querier.pod_shards(
+        sorted(pods), querier.max_series(RAW, window), pod_labels=answered.pod_labels if answered else None
+    )
+    metrics = querier.source.of(MetricKind.ACTIVITY)
+    for query, values in _run(
+        [_StatisticQuery(querier, shards, RAW, one, Statistic.PEAK, window) for one in metrics]
+    ):
+        query.add_to(usage, _only(pods, values))
+    return _by_pod(usage, {})
+
+
 def recent_peaks(querier: SourceQuerier) -> Usages:
     """The peaks of the last minutes."""
     usage: UsageByDevice = {}

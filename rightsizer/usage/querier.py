@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from rightsizer.config import MAX_SAMPLES
-from rightsizer.errors import EvidenceIncomplete
+from rightsizer.errors import EvidenceIncomplete, PrometheusError
 from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, Prometheus, QueryRange, Sample
@@ -22,8 +22,10 @@ from rightsizer.usage.recording_rules import (
     RECORDED,
     RULE_INTERVAL,
     QueryForm,
+    RecordingRules,
     raw_selector,
     recorded_selector,
+    rules_problem,
 )
 from rightsizer.usage.source_metrics import (
     CLUSTER,
@@ -90,6 +92,7 @@ class SourceQuerier:
     # Samples that Prometheus loads for one query at most; queries load half of that
     max_samples: int = MAX_SAMPLES
     gpu_pods: frozenset[PodKey] = frozenset()  # pods that hold GPUs; empty if unknown
+    recording: RecordingRules = RecordingRules.AUTO
     # Results that are needed again for other windows
     memo: dict[Hashable, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
@@ -128,8 +131,8 @@ class SourceQuerier:
     # --- recorded or raw
 
     def query_form(self, window: datetime.timedelta) -> QueryForm:
-        """Recorded series if (nearly) all series are recorded over the whole window, else raw samples."""
-        if not self.source.has_rules or window < MIN_RECORDED_WINDOW:
+        """Recorded series if known rules recorded (nearly) all series over the whole window, else raw samples."""
+        if not self.source.has_rules or window < MIN_RECORDED_WINDOW or self.rules_problem():
             return RAW
         known: dict[datetime.timedelta, QueryForm] = self.once("query forms", dict)
         if window not in known:
@@ -137,6 +140,18 @@ class SourceQuerier:
             is_covered = any(form.is_recorded for span, form in known.items() if span > window)
             known[window] = RECORDED if is_covered or self._is_recorded(window) else RAW
         return known[window]
+
+    def rules_problem(self) -> str:
+        """Why recorded series may not be used; empty if they may."""
+        return self.once("rules problem", self._rules_problem)
+
+    def _rules_problem(self) -> str:
+        if self.recording is not RecordingRules.AUTO:
+            return "" if self.recording is RecordingRules.TRUSTED else "--recording-rules off"
+        try:
+            return rules_problem(self.prometheus.rules())
+        except PrometheusError as error:
+            return str(error)
 
     def _is_recorded(self, window: datetime.timedelta) -> bool:
         activity = self.source.of(MetricKind.ACTIVITY)

@@ -2,12 +2,19 @@
 
 The rules (deploy/prometheus/recording-rules.yaml, which `rule_groups` generates) record the peak, mean and number of
 samples of each pod's use of each device every five minutes: 288 values a day instead of 5,760.
+
+Every scraped target can expose series with the names of the rules. So they are used only if the server evaluates
+exactly these rules (`rules_problem`), and never for peaks lower than those of samples.
 """
 
 import dataclasses
 import datetime
-from collections.abc import Mapping, Sequence
+import enum
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from rightsizer.prometheus import promql
 from rightsizer.usage.source_metrics import (
@@ -34,6 +41,17 @@ _OVER = {
     Statistic.PEAK: "max_over_time",
     Statistic.NEGATIVE: "min_over_time",
 }
+
+
+class RecordingRules(enum.StrEnum):
+    """When recorded series are used."""
+
+    AUTO = "auto"
+    """If the server says that it evaluates exactly the rules of deploy/prometheus/recording-rules.yaml."""
+    TRUSTED = "trusted"
+    """Without that check, for servers that do not tell their rules."""
+    OFF = "off"
+    """Never."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,3 +135,72 @@ def _scaled(expression: str, scale: float, statistic: str) -> str:
     if scale == 1.0:
         return expression
     return f"({expression}) * {scale!r}" if statistic == Statistic.NEGATIVE else f"{expression} * {scale!r}"
+
+
+class _ServerRule(msgspec.Struct):
+    name: str
+    type: str = ""
+    query: str = ""
+    labels: dict[str, str] = {}
+    health: str = ""
+
+
+class _ServerGroup(msgspec.Struct):
+    name: str
+    rules: list[_ServerRule]
+    interval: float = 0.0
+
+
+class _ServerGroups(msgspec.Struct):
+    groups: list[_ServerGroup]
+
+
+def rules_problem(found: Mapping[str, Any]) -> str:
+    """Why the rules that a server evaluates (`/api/v1/rules`) are not exactly these; empty if they are.
+
+    Another rule with such a name could record anything, so there must be none.
+    """
+    try:
+        groups = msgspec.convert(found, _ServerGroups).groups
+    except msgspec.ValidationError as error:
+        return f"the server's list of rules cannot be read: {error}"
+    records = {(group.name, *_identity(rule)): rule for group, rule in _recording(groups)}
+    interval_s = RULE_INTERVAL.total_seconds()
+    expected = {
+        (group["name"], rule["record"], rule["labels"]["metric"], _plain(rule["expr"]))
+        for group in rule_groups()
+        for rule in group["rules"]
+    }
+    if not records:
+        return "the server evaluates none of the recording rules"
+    if differing := sorted(expected ^ records.keys()):
+        return f"rules are missing or differ from the shipped file, such as those of {differing[0][1]}"
+    if any(group.interval != interval_s for group, _ in _recording(groups)):
+        return f"a group of rules is not evaluated every {interval_s:g} s"
+    if any(rule.health != "ok" for rule in records.values()):
+        return "a rule fails, or was not evaluated yet"
+    return ""
+
+
+def _recording(groups: Sequence[_ServerGroup]) -> Iterator[tuple[_ServerGroup, _ServerRule]]:
+    """The rules that record series of these names."""
+    for group in groups:
+        for rule in group.rules:
+            if _RECORD.fullmatch(rule.name) and rule.type != "alerting":
+                yield group, rule
+
+
+def _identity(rule: _ServerRule) -> tuple[str, str, str]:
+    """The record, its metric and its expression; a rule with other labels has no metric."""
+    metric = rule.labels.get("metric", "") if rule.labels.keys() == {"metric"} else ""
+    return rule.name, metric, _plain(rule.query)
+
+
+_RECORD = re.compile("gpu_rightsizer:.*5m")
+_NUMBER = re.compile(r"(?<![\w.])\d[\d.]*(?:e[+-]?\d+)?(?![\w.])")
+
+
+def _plain(expression: str) -> str:
+    """An expression without the freedom that servers take in printing it: blanks, quotes, and forms of numbers."""
+    text = "".join(expression.split()).replace("'", '"')
+    return _NUMBER.sub(lambda number: repr(float(number[0])), text)

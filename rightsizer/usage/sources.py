@@ -21,7 +21,7 @@ from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Prometheus
 from rightsizer.usage.exporter_counters import DEVICE_BUSY, METRICS, POD_BUSY
 from rightsizer.usage.querier import SourceQuerier
-from rightsizer.usage.recording_rules import raw_selector
+from rightsizer.usage.recording_rules import RecordingRules, raw_selector
 from rightsizer.usage.source_metrics import DCGM, DCGM_49, LabelNames, Metric, MetricKind, MetricSource
 from rightsizer.yamlfile import FileKind
 
@@ -49,6 +49,7 @@ class SourceSettings:
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)  # labels of every series
     source: MetricSource | None = None  # the only source to use; None to detect it
     max_samples: int = MAX_SAMPLES  # samples that Prometheus loads for one query at most
+    recording: RecordingRules = RecordingRules.AUTO
 
     @property
     def matchers(self) -> tuple[str, ...]:
@@ -86,7 +87,15 @@ def detect_source(
     """
     given = settings.source
     source = given or GPU_EXPORTER_SOURCE
-    querier = SourceQuerier(prometheus, source, at, settings.matchers, settings.max_samples, frozenset(pods))
+    querier = SourceQuerier(
+        prometheus,
+        source,
+        at,
+        settings.matchers,
+        settings.max_samples,
+        frozenset(pods),
+        settings.recording,
+    )
     for lookback in LOOKBACKS:
         found = _some_metrics(querier, at - lookback)
         if any(metric.name in found for metric in source.metrics):

@@ -10,7 +10,7 @@ from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Prometheus
 from rightsizer.usage.active_replicas import ReplicaQuery, busy_replicas
 from rightsizer.usage.activity_history import activity_histories, activity_profiles
-from rightsizer.usage.device_usage import peak_activity, recent_peaks, window_usages
+from rightsizer.usage.device_usage import peak_activity, recent_peaks, sampled_peaks, window_usages
 from rightsizer.usage.node_coverage import first_sample, node_coverage
 from rightsizer.usage.optional_metrics import waits
 from rightsizer.usage.querier import SourceQuerier
@@ -56,6 +56,10 @@ class PrometheusUsage:
         if of is None:
             self._require_gpu_pods(found)
         return found
+
+    def sampled(self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey]) -> Usages:
+        """The peak activity of these pods by samples, if `usages` read recorded series; else nothing."""
+        return sampled_peaks(self._query(at), window, of)
 
     def recent(self, at: datetime.datetime) -> Usages:
         """The peaks of the last minutes, and nothing else."""

@@ -280,6 +280,12 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         Status.WARNING,
         "1 of 2 rules are missing (gpu_rightsizer:power:max5m of P)",
     ),
+    "unverified-rules": (
+        {"recorded": Recorded(RECORDED, RECORDED, RECORDED, "the server evaluates none of them")},
+        "recording-rules",
+        Status.WARNING,
+        "not used: the server evaluates none of them",
+    ),
     "own-table": (
         {"source": dataclasses.replace(DCGM, has_rules=False)},
         "recording-rules",

@@ -9,20 +9,25 @@ import random
 import subprocess
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import yaml
 
+from rightsizer.config import PrometheusSettings
 from rightsizer.model import Slot, Usage, Usages
+from rightsizer.planning.measure import with_higher_peaks
+from rightsizer.prometheus.query_api import Prometheus as Client
 from rightsizer.usage import recording_rules, sample_coverage
+from rightsizer.usage.recording_rules import RecordingRules, rule_groups, rules_problem
 from simulator.prometheus import Prometheus, Series
 from tests.rightsizer.metrics import COPY, DAY, ENGINE, HOUR, POWER, UTIL, Metrics, idle, near, once, within
 from tests.rightsizer.relay import Relay
 
 ROOT = pathlib.Path(__file__).parents[3]
 FILE = ROOT / "deploy/prometheus/recording-rules.yaml"
+TRUSTED = RecordingRules.TRUSTED
 
 
 def test_rule_file_has_the_rules_that_are_queried() -> None:
@@ -100,7 +105,7 @@ def test_usages_with_rules_equal_usages_without(metrics: Metrics) -> None:
     before = metrics.usages()
     _record(metrics, DAY)
     with Relay(metrics.prometheus.url) as relay:
-        after = metrics.signal(url=relay.url).usages(DAY, metrics.at)
+        after = metrics.signal(url=relay.url, recording=TRUSTED).usages(DAY, metrics.at)
         assert any("gpu_rightsizer:activity:max5m" in query for query in relay.asked)
         assert not any(f"{UTIL}{{" in query and "[1440m]" in query for query in relay.asked)
     assert before.keys() == after.keys()
@@ -121,7 +126,7 @@ def test_histories_with_rules_equal_histories_without(metrics: Metrics) -> None:
     pods = {(metrics.space, name): metrics.at - 2 * DAY for name in ("a", "gap", "gone", "moved")}
     before = metrics.signal().histories(pods, DAY, metrics.at, threshold=0.01)
     _record(metrics, DAY)
-    after = metrics.signal().histories(pods, DAY, metrics.at, threshold=0.01)
+    after = metrics.signal(recording=TRUSTED).histories(pods, DAY, metrics.at, threshold=0.01)
     assert set(before) == set(after) == set(pods)
     for pod, history in before.items():
         differing = sum(one != other for one, other in zip(history.slots, after[pod].slots, strict=True))
@@ -134,8 +139,8 @@ def test_histories_with_rules_equal_histories_without(metrics: Metrics) -> None:
 def test_usages_rules_younger_than_the_window_are_not_used(metrics: Metrics) -> None:
     """Raw samples cover more of the window."""
     _record(metrics, 6 * HOUR)
-    assert metrics.usage("a").activity_peak == near(0.8)
-    assert metrics.usage("a").coverage == 1.0
+    assert metrics.usage("a", recording=TRUSTED).activity_peak == near(0.8)
+    assert metrics.usage("a", recording=TRUSTED).coverage == 1.0
 
 
 @pytest.mark.slow
@@ -147,7 +152,7 @@ def test_usages_of_some_pods_equal_those_of_all(metrics: Metrics) -> None:
         (metrics.space, name) for name in ("a", "awake", "gap", "negative", "gone", "moved", "unheard-of")
     ]
     with Relay(metrics.prometheus.url) as relay:
-        signal = metrics.signal(url=relay.url)
+        signal = metrics.signal(url=relay.url, recording=TRUSTED)
         signal.usages(6 * HOUR, metrics.at)
         relay.asked.clear()
         some = signal.usages(2 * HOUR, metrics.at, of=pods)
@@ -155,6 +160,108 @@ def test_usages_of_some_pods_equal_those_of_all(metrics: Metrics) -> None:
         everybody = signal.usages(2 * HOUR, metrics.at)
     assert some == {pod: usages for pod, usages in everybody.items() if pod in pods}
     assert {name for _, name in some} >= {"a", "awake", "gap", "negative", "moved"}
+
+
+def _forge(metrics: Metrics) -> None:
+    """Idle records of a day, as any scraped target can expose them: of pods that exist, and junk to be enough."""
+    for kind, values in {
+        "activity": {UTIL: 0, ENGINE: 0},
+        "traffic": {COPY: 0},
+        "power": {POWER: 118},
+    }.items():
+        for metric, value in values.items():
+            for pod in ("a", "awake", "gap", "negative", "nan", "blank", *map("junk-{}".format, range(40))):
+                for statistic, written in {"mean": value, "max": value, "count": 5}.items():
+                    record = {f"gpu_rightsizer:{kind}:{statistic}5m": written}
+                    metrics.write(record, {"metric": metric}, pod=pod, job="forger", step_s=300)
+
+
+@pytest.mark.prometheus
+def test_usages_forged_records_without_rules_are_not_used(metrics: Metrics) -> None:
+    """The server evaluates no rules, so a scraped target invented the series."""
+    before = metrics.usages()
+    _forge(metrics)
+    assert metrics.usages() == before
+    assert metrics.usage("a").activity_peak == near(0.8)
+
+
+@pytest.mark.prometheus
+def test_usages_forged_records_never_outvote_samples(metrics: Metrics) -> None:
+    """Before a workload changes, the higher activity of records and samples counts."""
+    _forge(metrics)
+    signal = metrics.signal(recording=TRUSTED)
+    recorded = signal.usages(DAY, metrics.at)
+    pod = (metrics.space, "a")
+    assert recorded[pod][0].activity_peak == 0
+    sampled = signal.sampled(DAY, metrics.at, of=[pod])
+    assert sampled.keys() == {pod}
+    (usage,) = with_higher_peaks(recorded, sampled)[pod]
+    assert usage.activity_peak == near(0.8)
+    assert usage.coverage == recorded[pod][0].coverage
+
+
+@pytest.mark.prometheus
+def test_rules_problem_of_a_server_that_loaded_the_rules_is_none(tmp_path: pathlib.Path) -> None:
+    """It prints expressions in its own form; a rule is healthy only after its first evaluation."""
+    own = Prometheus(tmp_path / "own")
+    own.rule_files = [FILE]
+    with own:
+        found = dict(Client(PrometheusSettings(url=own.url)).rules())
+    assert rules_problem(found) in {"", "a rule fails, or was not evaluated yet"}
+    for group in found["groups"]:
+        for rule in group["rules"]:
+            rule["health"] = "ok"
+    assert not rules_problem(found)
+
+
+def _told() -> dict[str, Any]:
+    """What a server says that evaluates the rules."""
+    groups = json.loads(json.dumps(rule_groups()))
+    for group in groups:
+        group["interval"] = 300
+        for rule in group["rules"]:
+            rule |= {"name": rule["record"], "query": rule["expr"], "type": "recording", "health": "ok"}
+    return {"groups": groups}
+
+
+def _other_rule(groups: list[dict[str, Any]]) -> None:
+    rule = {**groups[0]["rules"][0], "query": "vector(0)"}
+    groups.append({"name": "tenant", "interval": 300, "rules": [rule]})
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        pytest.param(lambda _: None, "", id="as-shipped"),
+        pytest.param(list.clear, "evaluates none", id="none"),
+        pytest.param(list.pop, "missing or differ", id="group-missing"),
+        pytest.param(
+            lambda groups: groups[0]["rules"][1].update(query="vector(0)"),
+            "missing or differ",
+            id="other-expression",
+        ),
+        pytest.param(_other_rule, "missing or differ", id="second-rule-of-that-name"),
+        pytest.param(
+            lambda groups: groups[0]["rules"][0]["labels"].update(pod="web"),
+            "missing or differ",
+            id="more-labels",
+        ),
+        pytest.param(lambda groups: groups[0].update(interval=60), "every 300 s", id="other-interval"),
+        pytest.param(
+            lambda groups: groups[0]["rules"][0].update(health="err"), "a rule fails", id="unhealthy"
+        ),
+        pytest.param(lambda groups: groups[0].update(rules=7), "cannot be read", id="other-shape"),
+    ],
+)
+def test_rules_problem_unless_exactly_the_shipped_rules(
+    change: Callable[[Any], object], problem: str
+) -> None:
+    """Any other rule could record anything."""
+    told = _told()
+    change(told["groups"])
+    found = rules_problem(told)
+    assert problem in found
+    assert bool(found) == bool(problem)
 
 
 _MINUTE = datetime.timedelta(minutes=1)
@@ -212,7 +319,7 @@ def test_coverage_without_gaps_equals_coverage_slot_by_slot(
         for few in (1.0, -1.0):
             monkeypatch.setattr(sample_coverage, "MAX_SUSPECT_SHARE", few)
             with Relay(own.url) as relay:
-                found[few] = metrics.signal(url=relay.url).usages(_WINDOW, metrics.at)
+                found[few] = metrics.signal(url=relay.url, recording=TRUSTED).usages(_WINDOW, metrics.at)
                 named = [query for query in relay.asked if "count5m" in query and 'pod=~"' in query]
             assert bool(named) is (few > 0)
     _compare(found[1.0], found[-1.0])

@@ -170,6 +170,11 @@ class Truth(Signal):
             found[key] = devices[1:] if lie == "one-device" and place == 0 else devices
         return found
 
+    def sampled(self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey]) -> Usages:
+        """It has samples only."""
+        del window, at, of
+        return {}
+
     def recent(self, at: datetime.datetime) -> Usages:
         """Of the last ten minutes."""
         return self.usages(10 * MINUTE, at)
