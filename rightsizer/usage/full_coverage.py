@@ -6,6 +6,7 @@ much lower than the highest count of that series. All other uses are suspect and
 
 import dataclasses
 import datetime
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -110,7 +111,7 @@ class _CountQuery:
         alike: dict[tuple[int, float], list[str]] = {}
         for job, coverage in found.items():
             coverage.intervals, coverage.max_count = self._densest(job, coverage)
-            if 0 <= coverage.intervals - self.window // RULE_INTERVAL <= 1:
+            if 0 <= coverage.intervals - self.window // RULE_INTERVAL <= 1 and coverage.max_count > 0:
                 alike.setdefault((coverage.intervals, coverage.max_count), []).append(job)
             else:  # the rules were not evaluated every five minutes
                 coverage.suspects.update(coverage.totals)
@@ -128,9 +129,12 @@ class _CountQuery:
         only = (promql.equals(JOB, job),)
         intervals, max_count = (
             max(
-                value
-                for labels, value in self._run("max", function, only, shards=shards)
-                if labels.key == densest
+                (
+                    value
+                    for labels, value in self._run("max", function, only, shards=shards)
+                    if labels.key == densest
+                ),
+                default=0.0,
             )
             for function in ("count_over_time", "max_over_time")
         )
@@ -159,7 +163,8 @@ class _CountQuery:
             counts = recorded_selector(self.metric, COUNT, (*only, *matchers))
             return promql.by(aggregation, by, promql.over(function, counts, self.window) + limit)
 
-        return self.querier.uses(shards or self.shards, build)
+        found = self.querier.uses(shards or self.shards, build)
+        return ((labels, value) for labels, value in found if math.isfinite(value))
 
 
 def pods_of(keys: Iterable[UseKey]) -> set[PodKey]:

@@ -104,7 +104,7 @@ def _devices(
     for one, count in samples:
         device = devices.setdefault(one.device, _DeviceOnNodes())
         device.nodes.update(one.nodes)
-        device.coverage = max(device.coverage, count / densest[one.job])
+        device.coverage = max(device.coverage, count / densest[one.job] if densest[one.job] else 0.0)
         is_gpu_pod = one.pod is not None and (not querier.gpu_pods or one.pod in querier.gpu_pods)
         device.is_owned |= is_gpu_pod and one.pod not in exporters
     return devices

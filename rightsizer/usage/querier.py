@@ -5,6 +5,7 @@ Knows the source's metrics and labels, not what the results mean.
 
 import dataclasses
 import datetime
+import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -188,7 +189,7 @@ class SourceQuerier:
             for metric in self.source.of(kind) if not densest else ():
                 count = RAW.count(metric, self.matchers, INTERVAL_WINDOW)
                 samples = self.prometheus.query(f"max({count})", self.at)
-                densest = max([densest, *(sample.value for sample in samples)])
+                densest = max([densest, *(sample.value for sample in samples if math.isfinite(sample.value))])
         return INTERVAL_WINDOW.total_seconds() / (densest - 1) if densest > 1 else USUAL_INTERVAL_S
 
     def max_series(self, form: QueryForm, window: datetime.timedelta, *, limit: float = MAX_SERIES) -> float:

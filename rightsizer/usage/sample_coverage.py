@@ -218,7 +218,7 @@ class _CoverageQuery:
             for plan, some in shards:
                 for sample in self.querier.samples(plan, some, build):
                     job = sample.labels.get(JOB, "")
-                    densest[job] = max(densest.get(job, 0.0), sample.value)
+                    densest[job] = max(densest.get(job, 0.0), sample.count)
         return densest
 
     def _grid(self, slots: int) -> SlotGrid:
