@@ -148,7 +148,11 @@ def _broken(**changes: Any) -> str:
             r"item 2 \(Pod team/p\): Expected `object \| null`, got `int` - at `\$\.spec\.containers",
         ),
         (
-            _broken(status={"startTime": "yesterday"}),
+            _broken(
+                status={
+                    "containerStatuses": [{"name": "main", "state": {"running": {"startedAt": "yesterday"}}}]
+                }
+            ),
             r"item 2 \(Pod team/p\): Invalid RFC3339 encoded datetime",
         ),
         (
