@@ -31,7 +31,8 @@ class Usage:
     """One device as used by one pod over the window.
 
     Attributes:
-        activity_mean: Mean share of time in which a kernel ran, 0 to 1.
+        activity_mean: Mean share of time in which a kernel ran, 0 to 1; of several sources the highest.
+        activity_floor: The lowest mean of any source: where much activity speaks against a workload, all must show it.
         activity_peak: Highest sample of the same, 0 to 1.
         traffic_peak: Highest sample of memory-bus activity, 0 to 1.
         memory_peak_bytes: Highest framebuffer use.
@@ -60,6 +61,7 @@ class Usage:
     is_fresh: bool = False
     samples_expected: int | None = None
     invalid: tuple[str, ...] = ()
+    activity_floor: float | None = None
 
 
 PodKey = tuple[str, str]

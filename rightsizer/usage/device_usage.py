@@ -46,6 +46,7 @@ class UsageAccumulator:
     device: Device
     activity_mean: float | None = None
     activity_peak: float | None = None
+    activity_floor: float | None = None
     traffic_peak: float | None = None
     memory_peak_bytes: float | None = None
     power_mean_w: float | None = None
@@ -177,6 +178,10 @@ class _StatisticQuery:
                 before = getattr(entry, field)
                 if before is None or value > before:
                     setattr(entry, field, value)
+                if field == "activity_mean":
+                    entry.activity_floor = min(
+                        value, value if before is None else entry.activity_floor or 0.0
+                    )
 
 
 def _run(
@@ -330,4 +335,5 @@ def _usage(entry: UsageAccumulator, coverage: Coverage) -> Usage:
         coverage.is_fresh,
         coverage.samples_expected,
         entry.invalid,
+        entry.activity_floor,
     )

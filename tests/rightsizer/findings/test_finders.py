@@ -62,6 +62,11 @@ SPINS = {
         FindingName.CONFLICTING_SIGNALS,
         Verdict.UNKNOWN,
     ),
+    "by-one-source-only": (
+        _eight(_spinning(activity_floor=0.0), devices=1),
+        FindingName.CONFLICTING_SIGNALS,
+        Verdict.UNKNOWN,
+    ),
     "another-rank-works": (_eight(_spinning(), busy_usage(1), devices=2), FindingName.BUSY, Verdict.KEEP),
     "shared": (
         _eight(_spinning(), devices=1, is_shared=True),

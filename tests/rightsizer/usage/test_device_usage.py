@@ -160,3 +160,13 @@ def test_usages_mig_instances_have_their_own_activity(metrics: Metrics) -> None:
     assert (first.device.instance, first.device.instance_profile) == ("3", "1g.10gb")
     assert (first.activity_peak, second.activity_peak) == (0.25, None)
     assert second.coverage == 0.0
+
+
+def test_usages_forged_activity_beside_an_idle_device_is_no_spinning(metrics: Metrics) -> None:
+    """The highest activity counts as work, but only what every source shows counts as spinning."""
+    metrics.write(idle(), pod="a")
+    metrics.write({ENGINE: 0.99}, pod="a", job="forger")
+    usage = metrics.usage("a")
+    assert (usage.activity_mean, usage.activity_floor) == (near(0.99), 0)
+    metrics.write({UTIL: 100, ENGINE: 0.99}, pod="b")
+    assert metrics.usage("b").activity_floor == near(0.99)
