@@ -90,7 +90,7 @@ def parse(raw: bytes, kind: FileKind[Document], *, source: str) -> tuple[Documen
     return document, lines
 
 
-class _AliasUsedError(Exception):
+class _AliasUsedError(yaml.YAMLError):
     """A node stands for another one: then a few lines could stand for gigabytes."""
 
     def __init__(self, line: int) -> None:
@@ -98,10 +98,11 @@ class _AliasUsedError(Exception):
         self.line = line
 
 
-class _Loader(yaml.SafeLoader):
+class AliasFreeLoader(yaml.SafeLoader):
     """Refuses aliases."""
 
     def compose_node(self, parent: yaml.Node | None, index: typing.Any) -> yaml.Node | None:  # noqa: ANN401
+        """The next node; raises a YAMLError for an alias."""
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise _AliasUsedError(event.start_mark.line + 1)
@@ -111,7 +112,7 @@ class _Loader(yaml.SafeLoader):
 def _compose(raw: bytes, kind: FileKind[Document], source: str) -> yaml.Node:
     try:
         text = raw.decode("utf-8-sig")
-        node = yaml.compose(text, Loader=_Loader)
+        node = yaml.compose(text, Loader=AliasFreeLoader)
     except _AliasUsedError as used:
         words = "uses YAML aliases (*name); write the values out"
         raise kind.refused(source, [Problem(used.line, "", words)]) from None

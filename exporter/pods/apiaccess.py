@@ -89,7 +89,11 @@ def _load(path: Path) -> Mapping[str, Any]:
             f"--kubeconfig {path}: reading it needs the library pyyaml; run in a checkout: pip install '.[exporter]'"
         ) from None
     try:
-        config: Mapping[str, Any] = yaml.safe_load(path.read_bytes())
+        content = path.read_bytes()
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(content, yaml.SafeLoader)):
+            # A few lines of them can stand for gigabytes.
+            raise StartError(f"--kubeconfig {path}: uses YAML aliases (*name); write the values out")
+        config: Mapping[str, Any] = yaml.safe_load(content)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""

@@ -11,6 +11,7 @@ from rightsizer.errors import ConfigurationError
 from rightsizer.model import Decision, ObjectRef
 from rightsizer.model.offers import Asks
 from rightsizer.report.documents import API_VERSION
+from rightsizer.yamlfile import AliasFreeLoader
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def read_approvals(text: str, *, source: str) -> tuple[Approval, ...]:
         ConfigurationError: It is no plan of gpu-rightsizer, or a hypothetical one.
     """
     try:
-        document = yaml.safe_load(text)
+        document = AliasFreeLoader(text).get_single_data()
         if (document["apiVersion"], document["kind"]) != (API_VERSION, "Plan"):
             raise ConfigurationError(
                 f"plan file {source}: is of kind {document['kind']} ({document['apiVersion']}), "

@@ -341,6 +341,11 @@ def render(document: Mapping[str, Any], form: str) -> str:
 class _Dumper(yaml.SafeDumper):
     """What is to stand escaped has to stand in double quotes; PyYAML does not even read back all that it writes."""
 
+    def ignore_aliases(self, data: object) -> bool:
+        """Write each value out: a plan with aliases is not read back."""
+        del data
+        return True
+
 
 def _quoted(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
     style = None if value.isprintable() else '"'

@@ -5,6 +5,7 @@ A find does not end the run: it is kept in build/fuzz/TARGET.finds, once for eac
 
 import argparse
 import hashlib
+import logging
 import math
 import os
 import pathlib
@@ -122,6 +123,7 @@ def _fuzz(target: FuzzTarget, runs: int, seconds: int) -> None:
 
 def main() -> int:
     """Fuzz the targets one after the other; 1 if there was a find."""
+    logging.disable()  # a parser's warnings are no finds
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
     names = sorted(path.stem for path in CORPUS.glob("*.txt"))
     parser.add_argument("targets", nargs="*", choices=[*names, []], help="by default all of them")

@@ -3,7 +3,6 @@
 import ast
 import contextlib
 import dataclasses
-import logging
 import os
 import pathlib
 import re
@@ -103,9 +102,6 @@ def stretched(data: bytes) -> Iterator[bytes]:
 
 _FILLERS = (b"[", b'{"a":', b" ", b"9", b'"', b'\\"', b"a", b",", b"- ", b"\n", b"\x00", b"\x0a\x01")
 
-
-# A parser's warnings are no finds.
-logging.disable()
 
 _SCRATCH: list[int] = []
 

@@ -26,6 +26,12 @@ def _times(part: bytes, around: bytes = b"%s") -> bytes:
     return around % (part * (LARGEST // len(part)))
 
 
+def _multiplying(key: bytes) -> bytes:
+    """Nine lines of YAML, of which each stands for ten times the one before."""
+    lines = [b"a: &a {k: v}"] + [b"a: &a {%s: [%s]}" % (key, b",".join([b"*a"] * 10))] * 8
+    return b"\n".join([*lines, b"apiVersion: *a", b"kind: Plan"])
+
+
 LARGE = {
     "long-number-for-a-duration": ("notes", _times(b"9")),
     "quotes-that-never-end": ("control-state", b'"' + _times(b'\\"')),
@@ -42,10 +48,10 @@ LARGE = {
     ),
     "deep-yaml-in-one-line": ("objects-file", _times(b"- ")),
     "deep-yaml-lists": ("objects-file", b"a: " + _times(b"[")),
-    "merge-keys-that-multiply": (
-        "objects-file",
-        b"a: &a {k: v}\n" + b"".join(b"a: &a {<<: [%s]}\n" % b",".join([b"*a"] * 10) for _ in range(8)),
-    ),
+    "merge-keys-of-objects": ("objects-file", _multiplying(b"<<")),
+    "merge-keys-of-a-kubeconfig": ("exporter-kubeconfig", _multiplying(b"<<")),
+    "merge-keys-of-a-plan": ("approvals", _multiplying(b"<<")),
+    "aliases-of-a-plan": ("approvals", _multiplying(b"k")),
     "blanks-in-a-selector": (
         "signals",
         _times(
