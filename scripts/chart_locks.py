@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rightsizer.doctor.rights import RIGHTS, Right
-from rightsizer.guardrails.admission import admission_policies, name_of, orders_group
+from rightsizer.guardrails.admission import EVENTS, OWN_OBJECTS, admission_policies, name_of, orders_group
 from rightsizer.guardrails.rbac import WRITE_PATHS, Need, is_for, names, need
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.core import POD
@@ -61,7 +61,15 @@ def admission() -> str:
         for row in KINDS
         if row.stop is not None and row.stop.orders is not None
     }
-    return _written({"systemNamespaces": sorted(SYSTEM_NAMESPACES), "orders": orders, "policies": policies})
+    always = [EVENTS, *(name_of(*one) for one in OWN_OBJECTS)]
+    return _written(
+        {
+            "systemNamespaces": sorted(SYSTEM_NAMESPACES),
+            "always": always,
+            "orders": orders,
+            "policies": policies,
+        }
+    )
 
 
 def _written(document: dict[str, Any]) -> str:

@@ -156,9 +156,14 @@ def _place(decision: Decision, own: _Changed, fresh: Workload, session: ApplySes
 def _edits(decision: Decision, there: _Changed, fresh: Workload, session: ApplySession) -> list[Edit]:
     proposal = decision.finding.proposal
     if proposal is None:
-        return stop_edits(there.row, there.obj, session.clock())
-    resources = sorted({name for pod in fresh.pods for name in pod.resources})
-    return proposal_edits(there.row, there.obj, proposal, resources=resources, pods=fresh.pods)
+        edits = stop_edits(there.row, there.obj, session.clock())
+    else:
+        resources = sorted({name for pod in fresh.pods for name in pod.resources})
+        edits = proposal_edits(there.row, there.obj, proposal, resources=resources, pods=fresh.pods)
+    if why := "; ".join(there.row.objections(edits)):
+        message = f"no undo record can hold this change: {why}"
+        raise ValueError(message)
+    return edits
 
 
 def _halves(there: _Changed, edits: list[Edit], session: ApplySession) -> tuple[list[Edit], tuple[Edit, ...]]:

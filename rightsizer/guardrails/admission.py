@@ -5,22 +5,25 @@ namespace, never if a pod template names a protected PriorityClass. An eviction 
 https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/
 """
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rightsizer.changes.record_codec import MANIFEST_LABEL, MANIFEST_NAME, UNDO_ANNOTATION
-from rightsizer.config import PREFIX
+from rightsizer.config import FIELD_MANAGER, PREFIX
+from rightsizer.doctor.rights import STATE_MAPS
 from rightsizer.guardrails import cel
 from rightsizer.guardrails.cel import Variables
 from rightsizer.guardrails.rbac import Enabled
-from rightsizer.inventory.gpu_requests import CLASS_PREFIX, GPU_RESOURCES, WHOLE_GPU_RESOURCES
+from rightsizer.inventory.gpu_requests import CLASS_PREFIX, GPU_RESOURCES, WHOLE_GPU_RESOURCES, ResourceUnit
 from rightsizer.kinds import CONTROL_OBJECT_KINDS
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.edits import Path, shown
 from rightsizer.kinds.fields import Value
 from rightsizer.kinds.kind import Kind, Stop
 from rightsizer.kinds.patches import MANIFEST_TYPE
+from rightsizer.kube.lease import LEASE_NAME
 from rightsizer.kube.owner_kinds import KEDA
 from rightsizer.model import Mode
 from rightsizer.planning.victims import COST_ANNOTATION
@@ -28,6 +31,7 @@ from rightsizer.policy.classes import title_of
 from rightsizer.policy.protections import SYSTEM_NAMESPACES, SYSTEM_PRIORITY
 from rightsizer.policy.rule import Rule
 from rightsizer.policy.schema import Policy
+from rightsizer.report.events import REASONS
 
 _KEPT = ("labels", "finalizers", "ownerReferences")
 _METADATA: Path = ("metadata",)
@@ -53,28 +57,34 @@ def admission_policies(
         validations = [
             *_where(policy, own),
             *_of_fields(row, known),
-            *_of_growth(row, known),
+            *_of_records(row, known),
             *_of_classes(row, policy, known, classes),
         ]
         rule = _rule(row.group, ["UPDATE"], row.of.plural)
         specs[name_of(row.group, row.of.plural)] = _spec(rule, validations, known)
         if row.stop is not None and row.stop.orders is not None:
             orders, group = row.stop.orders, orders_group(row.stop)
-            validations = [*_where(policy, own), *_of_orders(row.stop)]
+            validations = [*_where(policy, own), *_of_orders(row, row.stop)]
             specs[name_of(group, orders.plural)] = _spec(_rule(group, ["CREATE"], orders.plural), validations)
     if enabled.evicts:
         validations = [*_where(policy, own), *_of_eviction()]
         specs[EVICTIONS] = _spec(_rule(POD.group, ["CREATE"], "pods/eviction"), validations)
-        specs[MANIFESTS] = _spec(
-            _rule("", ["CREATE", "UPDATE", "DELETE"], "secrets"), list(_of_manifests(own))
-        )
+        secrets = _rule("", ["CREATE", "UPDATE", "DELETE"], MANIFESTS)
+        specs[MANIFESTS] = _spec(secrets, [*_of_manifests(own), *_of_notes()])
+    if enabled.acts:
+        specs[EVENTS] = _spec(_rule("", ["CREATE", "UPDATE"], EVENTS), [*_where(policy, own), *_of_events()])
+        for (group, plural), names in OWN_OBJECTS.items():
+            validations = [*_of_names(own, names), *_of_notes()]
+            specs[name_of(group, plural)] = _spec(_rule(group, ["CREATE", "UPDATE"], plural), validations)
     condition = _condition(account, own)
     return [
         one for name, spec in specs.items() for one in _policy(name, {**spec, "matchConditions": condition})
     ]
 
 
-EVICTIONS, MANIFESTS = "evictions", "secrets"
+EVICTIONS, MANIFESTS, EVENTS = "evictions", "secrets", "events"
+OWN_OBJECTS = {("", "configmaps"): STATE_MAPS, ("coordination.k8s.io", "leases"): (LEASE_NAME,)}
+"""Names of the objects in its own namespace that gpu-rightsizer creates, by group and plural."""
 
 
 def name_of(group: str, plural: str) -> str:
@@ -145,43 +155,51 @@ def _regex(pattern: str) -> str:
     return f"^{plain.replace('*', '.*').replace('?', '.')}$"
 
 
-_SLICES = "|".join(
-    _regex(one.pattern)
-    for one in GPU_RESOURCES
-    if one.pattern not in WHOLE_GPU_RESOURCES and not one.pattern.startswith(CLASS_PREFIX)
-)
+def _patterns(*units: ResourceUnit) -> str:
+    names = [one.pattern for one in GPU_RESOURCES if one.unit in units]
+    others = (name for name in names if name not in WHOLE_GPU_RESOURCES and not name.startswith(CLASS_PREFIX))
+    return "|".join(map(_regex, others))
+
+
+_SLICES = _patterns(ResourceUnit.DEVICES, ResourceUnit.SHARES, ResourceUnit.AMOUNT)
+_PARTS = _patterns(ResourceUnit.PART)
 
 
 def _of_fields(row: Kind, known: Variables) -> Iterator[Object]:
-    known.named(cel.OURS, f"{cel.text(UNDO_ANNOTATION)} in {known.at(_ANNOTATIONS)}[1]")
+    cel.read_records(known, UNDO_ANNOTATION)
     if row.changeable:
         known.named(cel.SLICES, cel.text(_SLICES))
+        known.named(cel.PARTS, cel.text(_PARTS))
     changed = [field.path for field in row.fields()]
     in_spec = [path[1:] for path in changed if path[0] == "spec"]
     names = ", ".join(sorted({shown(("spec", *path)) for path in in_spec}))
-    only = f"of the spec only {names} is ours to change" if names else "the spec is not ours to change"
+    only = f"of the spec only {names} may change" if names else "the spec may not change"
     yield _validation(cel.same_but(known, ("spec",), in_spec), only)
-    yield _validation(cel.same(known, _METADATA, _KEPT), "labels, finalizers and owners stay as they are")
+    yield _validation(cel.same(known, _METADATA, _KEPT), "labels, finalizers and owners may not change")
     free = [path[-1] for path in changed if path[:2] == _ANNOTATIONS]
     free += [COST_ANNOTATION] if row is POD else []
     own = f"k.startsWith({cel.text(PREFIX)})" + (f" || k in {cel.listed(free)}" if free else "")
     yield _validation(
-        cel.others_same(known.at(_ANNOTATIONS), own), "other annotations than ours stay as they are"
+        cel.others_same(known.at(_ANNOTATIONS), own),
+        "other annotations than those of gpu-rightsizer may not change",
+    )
+    changes = [f"!({cel.same(known, _ANNOTATIONS, free)})"] if free else []
+    changes += [f"{known.at(('spec',))}[0] != {known.at(('spec',))}[1]"] if in_spec else []
+    yield _validation(
+        " || ".join([*cel.no_new_record(), *changes]),
+        "an undo record comes only with the change that it undoes",
     )
 
 
-def _of_growth(row: Kind, known: Variables) -> Iterator[Object]:
-    """Replicas are only given back: how many there were says our record, which no expression can read."""
-    stopped = row.stop.field if row.stop and str(row.stop.to).isdecimal() else None
-    numbers = {one.path: one for one in row.fields() if one.value is Value.COUNT or one is stopped}
-    if numbers:
-        each = (
-            cel.no_more(known, path, is_text=one.value is Value.TEXT) for path, one in sorted(numbers.items())
-        )
-        yield _validation(
-            f"variables.{cel.OURS} || ({' && '.join(each)})",
-            "there are more replicas only where our record says of fewer",
-        )
+def _of_records(row: Kind, known: Variables) -> Iterator[Object]:
+    """Numbers rise, and workloads resume, only as an earlier record says; and that record was true when written."""
+    stop = row.stop
+    assert stop is not None  # noqa: S101 - every kind of the table can be stopped
+    to = json.dumps(stop.to) if isinstance(stop.to, bool) else str(stop.to)
+    fields = [field for field in row.fields() if field.value not in {Value.QUANTITY, Value.NAMES}]
+    stopped = {field: to if field == stop.field else "" for field in fields}
+    for expression in cel.fields_true(known, stopped):
+        yield _validation(expression, "the undo record does not allow this value, or is not true")
 
 
 def _of_classes(row: Kind, policy: Policy, known: Variables, protected: Sequence[str]) -> Iterator[Object]:
@@ -235,12 +253,19 @@ def heeds_classes(policy: Policy) -> bool:
     return policy.classAnnotations == "class-first" or (policy.asks_classes and not acts)
 
 
-def _of_orders(stop: Stop) -> Iterator[Object]:
-    """Of orders only those that we give: the stop, and what takes it back."""
+def _of_orders(row: Kind, stop: Stop) -> Iterator[Object]:
+    """Of commands only the stop and what takes it back, to workloads of this kind that the command belongs to."""
     given = sorted({str(stop.to), stop.orders.back if stop.orders else ""})
     yield _validation(
         f"{cel.child('object', 'action', cel.text(''))} in {cel.listed(given)}",
-        f"only {' and '.join(given)} are ours to order",
+        f"only the commands {' and '.join(given)} are allowed",
+    )
+    owners = cel.child(cel.child("object", "metadata"), "ownerReferences", "[]")
+    is_target = 't["uid"] == r["uid"] && t["name"] == r["name"] && t["kind"] == r["kind"]'
+    its_kind = f't["kind"] == {cel.text(row.kind)} && t["apiVersion"].startsWith({cel.text(row.group + "/")})'
+    yield _validation(
+        f"[{cel.child('object', 'target')}].all(t, {its_kind} && {owners}.exists(r, {is_target}))",
+        f"the command is for a {row.kind} that owns it",
     )
 
 
@@ -248,22 +273,53 @@ def _of_eviction() -> Iterator[Object]:
     known = cel.child("object", "deleteOptions")
     uid = f'[{known}].all(d, [{cel.child("d", "preconditions")}].all(p, "uid" in p && p["uid"] != ""))'
     yield _validation(uid, "an eviction names the UID of its pod")
-    yield _validation(f'!("gracePeriodSeconds" in {known})', "an eviction leaves the pod its own time to end")
+    allowed = cel.listed(["apiVersion", "dryRun", "kind", "preconditions"])
+    yield _validation(f"{known}.all(k, k in {allowed})", "an eviction leaves the pod its own time to end")
 
 
 def _of_manifests(own: str) -> Iterator[Object]:
-    """Of Secrets only those that keep manifests: none that gets another account's token, and no release of Helm's."""
+    """Of Secrets only manifests: none that gets another account's token, and no release of Helm."""
     both = "[object, oldObject].filter(o, o != null)"
     kind = f"{cel.child('o', 'type', cel.text(''))} == {cel.text(MANIFEST_TYPE)}"
     metadata = cel.child("o", "metadata")
     name = f"{cel.child('m', 'name', cel.text(''))}.matches({cel.text(MANIFEST_NAME)})"
     label = f"{cel.text(MANIFEST_LABEL)} in {cel.child('m', 'labels')}"
-    yield _validation(f"request.namespace == {cel.text(own)}", "Secrets of other namespaces are not ours")
-    yield _validation(f"{both}.all(o, {kind})", f"only Secrets of type {MANIFEST_TYPE} are ours")
+    yield _validation(f"request.namespace == {cel.text(own)}", "Secrets of other namespaces are not allowed")
+    yield _validation(f"{both}.all(o, {kind})", f"only Secrets of type {MANIFEST_TYPE} are allowed")
     yield _validation(
         f"{both}.map(o, {metadata}).all(m, {name} && {label})",
-        f"a Secret of ours is called after its pod and the first digits of its UID, and has the label {MANIFEST_LABEL}",
+        f"the Secret needs a name of its pod and UID, and the label {MANIFEST_LABEL}",
     )
+
+
+def _of_names(own: str, names: Sequence[str]) -> Iterator[Object]:
+    name = cel.child(cel.child("object", "metadata"), "name", cel.text(""))
+    yield _validation(
+        f"request.namespace == {cel.text(own)} && {name} in {cel.listed(names)}",
+        f"only {', '.join(names)} in the state namespace may be written",
+    )
+
+
+def _of_notes() -> Iterator[Object]:
+    """By labels and annotations other controllers are told to load, copy or hand out an object."""
+    free = f"k.startsWith({cel.text(PREFIX)})"
+    for field in ("labels", "annotations"):
+        yield _validation(cel.nothing_added(field, free), f"other {field} than {PREFIX}* may not be added")
+
+
+def _of_events() -> Iterator[Object]:
+    reason = cel.child("object", "reason", cel.text(""))
+    yield _validation(
+        f"{reason} in {cel.listed(sorted(REASONS))}", "the Event has a reason of another program"
+    )
+    component = cel.child(cel.child("object", "source"), "component", cel.text(""))
+    reporting = cel.child("object", "reportingComponent", cel.text(""))
+    yield _validation(
+        f"[{component}, {reporting}].all(c, c == {cel.text(FIELD_MANAGER)})",
+        "the Event names another program",
+    )
+    about = cel.child(cel.child("object", "involvedObject"), "namespace", cel.text(""))
+    yield _validation(f"{about} == request.namespace", "the Event is about another namespace")
 
 
 def admission_gaps(policy: Policy, classes: Sequence[str] = ()) -> Iterator[str]:

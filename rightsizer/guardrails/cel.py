@@ -8,24 +8,48 @@ https://kubernetes.io/docs/reference/using-api/cel/
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rightsizer.kinds.edits import ANY, ITEM, Path
+from rightsizer.kinds.fields import NOW, Field, Value
 
 _BOTH = "[object, oldObject]"
 _LEVEL = (
     "l, l[0].all(k, k in l[2] || (k in l[1] && l[0][k] == l[1][k])) && l[1].all(k, k in l[2] || k in l[0])"
 )
 """Of two maps, that all entries but those whose keys stand in a third place are as they were."""
-OURS, SLICES = "ours", "slices"
-"""Variables of a policy: whether the object carried our record, and the names of resources that are parts of GPUs."""
+RECORDS, SLICES, PARTS = "records", "slices", "parts"
+"""Variables of a policy: the undo record now and before; resources in place of a GPU; resources that divide it."""
+_NEW, _OLD = f"variables.{RECORDS}[0]", f"variables.{RECORDS}[1]"
 _SLASHED = 'k.contains("/")'
-"""What of the amounts in a container's resources is ours: extended resources have a domain."""
-_NO_MORE = (
-    f"{_SLASHED} && (variables.{OURS} || (k in l[1] ? int(l[0][k]) <= int(l[1][k]) : "
-    f'k.matches(variables.{SLICES}) && l[1].exists(j, j.contains("/"))))'
+"""Extended resources have a domain; gpu-rightsizer changes no others."""
+_SLICE = (
+    f'k.matches(variables.{SLICES}) && l[0].all(i, i == k || i in l[1] || !i.contains("/")) && l[1].exists(j, '
+    'j.contains("/") && !(j in l[0]) && (k.endsWith("mem") || int(l[0][k]) <= int(l[1][j])))'
 )
-"""Without a record none grows, and what is new is a part of a GPU in place of something."""
+"""One new slice in place of a device that is gone; of a slice that is an amount of memory any number."""
+_PART = f'k.matches(variables.{PARTS}) && l[1].exists(j, j.contains("/") && j in l[0])'
+_NO_MORE = (
+    f'{_SLASHED} && ({_OLD}.contains(l[2] + k + "],before:" + string(l[0][k]) + ",") || '
+    f"(k in l[1] ? int(l[0][k]) <= int(l[1][k]) : ({_SLICE}) || ({_PART})))"
+)
+"""Of amounts now, before, and how a record names their place: each falls, or is what the old record says."""
+_AMOUNTS_TRUE = (
+    f'{_NEW}.split(l[2]).all(t, !t.matches("^[^,]*],before:[0-9]") || '
+    f'{_OLD}.contains(l[2] + t.find("^[^,]*,[^,]*,")) || '
+    'l[1].exists(k, t.startsWith(k + "],before:" + string(l[1][k]) + ",")))'
+)
+"""Each amount that the new record names was there, or the old record names it, too."""
+_SAME = f"c[0] == c[1] && {_NEW} == {_OLD}"
+_COUNT = "#"
+"""In place of the value of a stopped workload: any lower number."""
+_FIELD_TRUE = (
+    f'[variables.{RECORDS}.map(r, r.split(f[0])).map(x, x.size() < 2 ? f[2] : x[1].find("^[^,]*"))].all(s, '
+    f's[0] in [f[2], s[1]] && (f[1] in [f[2], f[3], s[1]] || (f[3] == "{_COUNT}" && '
+    '[[f[1], f[2], s[1]].map(t, t == "null" ? 1 : int(t))].all(v, v[0] <= v[1] || v[0] <= v[2]))))'
+)
+"""Of a field (how a record names it, its value now, before, and when stopped): it stops, falls, or is what the old
+record says; and what the new record says was there, or the old record says it, too."""
 
 
 def text(value: str) -> str:
@@ -84,7 +108,11 @@ def same(known: Variables, root: Path, keys: Sequence[str]) -> str:
 def same_but(known: Variables, root: Path, paths: Sequence[Path]) -> str:
     """That everything below a path is as it was, but for what these paths lead to from there."""
     pair = known.at(root)
-    return _Found.below(pair, paths, known).expression() if paths else f"{pair}[0] == {pair}[1]"
+    return (
+        _Found.below(pair, paths, text(_opened(root)), known).expression()
+        if paths
+        else f"{pair}[0] == {pair}[1]"
+    )
 
 
 def others_same(pair: str, free: str) -> str:
@@ -92,28 +120,78 @@ def others_same(pair: str, free: str) -> str:
     return _unless(f"[{pair}]", free)
 
 
-def no_more(known: Variables, path: Path, *, is_text: bool = False) -> str:
-    """That a number is no larger than it was, or each of those in the items of a list; one that is missing is 1."""
-    many = next((at for at, step in enumerate(path) if step.endswith(ITEM)), None)
-    if many is None:
-        now, before = (
-            _number(f"{known.at(path[:-1])}[{which}]", path[-1:], is_text=is_text) for which in (0, 1)
-        )
-        return f"{now} <= {before}"
-    name, pair = text(path[many].removesuffix(ITEM)), known.at(path[:many])
-    sizes = " <= ".join(_number(one, path[many + 1 :], is_text=is_text) for one in ("n", "o"))
-    return f"{pair}[0].all(n, {name} in n && {pair}[1].exists(o, {name} in o && n[{name}] == o[{name}] && {sizes}))"
+def read_records(known: Variables, annotation: str) -> None:
+    """Name the undo records, without quotes: numbers and texts are then compared alike."""
+    found = child("a", annotation, text(""))
+    known.named(
+        RECORDS,
+        f"{known.at(('metadata', 'annotations'))}.map(a, {found}.replace({text(chr(34))}, {text('')}))",
+    )
 
 
-def _number(here: str, path: Path, *, is_text: bool) -> str:
-    for step in path[:-1]:
-        here = child(here, step)
-    return f"int({child(here, path[-1], text('1'))})" if is_text else child(here, path[-1], "1")
+def no_new_record() -> list[str]:
+    """Alternatives of which one holds unless an object without an undo record gets one."""
+    return [f'{_OLD} != ""', f'{_NEW} == ""']
 
 
-def _unless(pairs: str, free: str, changed: str = "") -> str:
+def fields_true(known: Variables, fields: Mapping[Field, str]) -> Iterator[str]:
+    """That fields stop, fall, or are restored, and that records say what they had.
+
+    Args:
+        known: Shared variables.
+        fields: Each with its value in a stopped workload.
+    """
+    alone: list[str] = []
+    listed_in: dict[tuple[Path, str], list[str]] = {}
+    for field, to in fields.items():
+        path = field.path
+        many = next((at for at, step in enumerate(path) if step.endswith(ITEM)), None)
+        if many is None:
+            pair, place = known.at(path[:-1]), text(f"[{','.join(path)}],before:")
+            alone.append(_one(field, to, place, (f"{pair}[0]", f"{pair}[1]")))
+        else:
+            root, key, below = path[:many], path[many].removesuffix(ITEM), ",".join(path[many + 1 :])
+            place = f"{text(_opened(root) + key + '=')} + n[{text(key)}] + {text(f',{below}],before:')}"
+            listed_in.setdefault((root, text(key)), []).append(_one(field, to, place, ("n", "o")))
+    if alone:
+        yield f"[{', '.join(alone)}].all(f, {_FIELD_TRUE})"
+    for (root, name), each in listed_in.items():
+        pair, is_it = known.at(root), f"{name} in o && n[{name}] == o[{name}]"
+        true = f"[{', '.join(each)}].all(f, {_FIELD_TRUE})"
+        yield f"{pair}[0].all(n, {name} in n && {pair}[1].exists(o, {is_it} && {true}))"
+
+
+def _one(field: Field, to: str, place: str, above: tuple[str, str]) -> str:
+    """A field as the expression about it has it: its name in records, and texts of its values."""
+    step = field.path[-1]
+    new, old = (_as_text(here, step, field.value) for here in above)
+    stopped = text(_COUNT) if field.value is Value.COUNT else text(to)
+    if to == NOW:
+        stopped = f'({new}.matches("^20[0-9-]{{8}}T[0-9:]{{8}}Z$") ? {new} : "")'
+    return f"[{place}, {new}, {old}, {stopped}]"
+
+
+def _as_text(here: str, step: str, value: Value) -> str:
+    value_of = f"{here}[{text(step)}]"
+    shown = f'({value_of} ? "true" : "false")' if value is Value.SWITCH else f"string({value_of})"
+    return f'({text(step)} in {here} ? {shown} : "null")'
+
+
+def _opened(path: Path) -> str:
+    """How a record's path begins."""
+    return f"[{','.join(path)},"
+
+
+def nothing_added(field: str, free: str) -> str:
+    """That an object has no label or annotation `k` that it did not have, unless it is free."""
+    new, old = (child(child(one, "metadata"), field) for one in ("object", "oldObject"))
+    pair = f"[{new}, oldObject == null ? {{}} : {old}]"
+    return f"object == null || [{pair}].all(l, l[0].all(k, {free} || (k in l[1] && l[0][k] == l[1][k])))"
+
+
+def _unless(pairs: str, free: str, changed: str = "", also: str = "") -> str:
     kept = f"l[0].all(k, {changed or free} || (k in l[1] && l[0][k] == l[1][k]))"
-    return f"{pairs}.all(l, {kept} && l[1].all(k, {free} || k in l[0]))"
+    return f"{pairs}.all(l, {kept} && l[1].all(k, {free} || k in l[0]){also})"
 
 
 @dataclasses.dataclass(slots=True)
@@ -126,43 +204,52 @@ class _Found:
     lists: dict[tuple[str, tuple[Path, ...]], list[str]] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def below(cls, pair: str, paths: Iterable[Path], known: Variables | None = None) -> "_Found":
-        """What paths from a pair come to; within items of lists there are no variables."""
+    def below(cls, pair: str, paths: Iterable[Path], place: str, known: Variables | None = None) -> "_Found":
+        """What paths from a pair lead to; within items of lists there are no variables."""
         found = cls(known)
-        found.add(pair, tuple(paths))
+        found.add(pair, tuple(paths), place)
         return found
 
-    def add(self, pair: str, paths: tuple[Path, ...]) -> None:
-        """Ask the same of everything below a pair, but for what paths lead to."""
+    def add(self, pair: str, paths: tuple[Path, ...], place: str) -> None:
+        """Ask the same of everything below a pair, except what paths lead to; a record calls it by `place`."""
         below: dict[str, list[Path]] = {}
         for path in paths:
             below.setdefault(path[0], []).append(path[1:])
         for step, rests in below.items():
             if step == ANY:
-                self.amounts.append(pair)
+                self.amounts.append(f"{pair} + [{place}]")
                 return
             if step.endswith(ITEM):
-                self.lists.setdefault((step.removesuffix(ITEM), tuple(rests)), []).append(pair)
+                key = step.removesuffix(ITEM)
+                here = f"{pair} + [{_joined(place, key + '=')}]"
+                self.lists.setdefault((key, tuple(rests)), []).append(here)
                 return
         self.maps.append(f"{pair} + [{listed(sorted(below))}]")
         for step, rests in sorted(below.items()):
             if () not in rests:
                 inner = _step(pair, step)
-                self.add(self.known.named(step, inner) if self.known else inner, tuple(rests))
+                named = self.known.named(step, inner) if self.known else inner
+                self.add(named, tuple(rests), _joined(place, step + ","))
 
     def expression(self) -> str:
         """All of it."""
         parts = [f"[{', '.join(self.maps)}].all({_LEVEL})"] if self.maps else []
-        parts += [_unless(f"[{', '.join(self.amounts)}]", _SLASHED, _NO_MORE)] if self.amounts else []
+        if self.amounts:
+            parts.append(_unless(f"[{', '.join(self.amounts)}]", _SLASHED, _NO_MORE, f" && {_AMOUNTS_TRUE}"))
         for (key, rests), pairs in self.lists.items():
-            parts.append(f"[{', '.join(pairs)}].all(c, c[0] == c[1] || ({_items(key, rests)}))")
+            parts.append(f"[{', '.join(pairs)}].all(c, ({_SAME}) || ({_items(key, rests)}))")
         return " && ".join(parts)
+
+
+def _joined(place: str, more: str) -> str:
+    """Two expressions of texts as one."""
+    return f'{place.removesuffix(chr(34))}{more}"' if place.endswith('"') else f"{place} + {text(more)}"
 
 
 def _items(key: str, rests: tuple[Path, ...]) -> str:
     """The same items in the same order, and in each only what paths lead to from it is other than it was."""
-    inner = _Found.below("[n, o]", rests).expression()
     name = text(key)
+    inner = _Found.below("[n, o]", rests, f'c[2] + n[{name}] + ","').expression()
     order = f"c[0].map(n, {child('n', key, text(''))}) == c[1].map(n, {child('n', key, text(''))})"
     is_it = f"{name} in o && n[{name}] == o[{name}]"
     return f"{order} && c[0].all(n, {name} in n && c[1].exists(o, {is_it} && {inner}))"

@@ -10,6 +10,8 @@ from rightsizer.kinds.edits import Path, shown, value_at
 
 _LONGEST_TEXT = 256
 _MOST = 1_000_000
+PLAIN = re.compile(r'[^",\\\x00-\x1f]*')
+"""Texts that JSON does not escape: admission guardrails compare them with the text of a record."""
 
 
 class Value(enum.Enum):
@@ -31,10 +33,11 @@ class Value(enum.Enum):
             case Value.SWITCH:
                 return type(value) is bool
             case Value.TEXT:
-                return isinstance(value, str) and len(value) <= _LONGEST_TEXT
+                is_short = isinstance(value, str) and len(value) <= _LONGEST_TEXT
+                return is_short and PLAIN.fullmatch(value) is not None
             case Value.QUANTITY:
                 return (type(value) is int and 0 <= value <= _MOST) or (
-                    isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value) is not None
+                    isinstance(value, str) and re.fullmatch("0|[1-9][0-9]{0,8}", value) is not None
                 )
             case Value.NAMES:
                 return isinstance(value, list) and all(Value.TEXT.allows(name) and name for name in value)

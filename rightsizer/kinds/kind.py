@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rightsizer.kinds.edits import ANY, Path, edit_of, is_digest, matches, places, same, shown, value_at
-from rightsizer.kinds.fields import NOW, REPLICAS, SUSPEND, BlockingField, Field, Value
+from rightsizer.kinds.fields import NOW, PLAIN, REPLICAS, SUSPEND, BlockingField, Field, Value
 from rightsizer.kinds.worker_groups import Groups, group_edits
 from rightsizer.kube.owner_kinds import OwnerKind, owner_kind
 from rightsizer.model import Action, Edit, Pod, Proposal
@@ -203,7 +203,11 @@ class Kind:
         """Why edits cannot be ours; nothing where they can: whoever may annotate an object can write a record."""
         fields = tuple(self.fields())
         for edit in edits:
-            of = [field for field in fields if matches(edit.path, field.path) and _is_extended(edit.path)]
+            of = [
+                field
+                for field in fields
+                if matches(edit.path, field.path) and _is_extended(edit.path) and _is_plain(edit.path)
+            ]
             if not of:
                 yield f"nothing that we do to a {self.kind} changes {shown(edit.path)}"
             elif not any(field.value.allows(edit.before) and _may_be_left(field, edit) for field in of):
@@ -217,6 +221,10 @@ def _may_be_left(field: Field, edit: Edit) -> bool:
 def _is_extended(path: Path) -> bool:
     """Of resources only extended ones are changed, whose names have a domain: never processors or memory."""
     return path[-2] not in {"limits", "requests"} or "/" in path[-1]
+
+
+def _is_plain(path: Path) -> bool:
+    return all(map(PLAIN.fullmatch, path))
 
 
 def stop_edits(kind: Kind, obj: Mapping[str, Any], at: datetime.datetime) -> list[Edit]:

@@ -100,10 +100,20 @@ def read_record(annotations: Mapping[str, str], row: Kind) -> ChangeRecord | Non
     if text is None:
         return None
     try:
-        return parse_record(text, row)
+        record = parse_record(text, row)
     except ValueError as error:
         message = f"its annotation {UNDO_ANNOTATION} {error}"
         raise ValueError(message) from error
+    if not all(_is_plain_in(text.replace('"', ""), edit) for edit in record.edits):
+        message = f"its annotation {UNDO_ANNOTATION} is not in the form that gpu-rightsizer writes"
+        raise ValueError(message)
+    return record
+
+
+def _is_plain_in(text: str, edit: Edit) -> bool:
+    """Whether the admission guardrails, which search the text without quotes, find the same value of a field."""
+    before = msgspec.json.encode(edit.before).decode().replace('"', "")
+    return text.partition(f"[{','.join(edit.path)}],before:")[2].startswith(f"{before},")
 
 
 def parse_record(text: str, row: Kind) -> ChangeRecord:
@@ -185,7 +195,9 @@ def record_of(
         priority_class=decision.workload.priority_class,
     )
     room = min(_MOST_REASON, MOST_BYTES - _TO_COME - len(encode_record(record).encode()))
-    return msgspec.structs.replace(record, reason=_cut("; ".join(decision.finding.words), room))
+    # Brackets begin paths where the admission guardrails search the text.
+    words = "; ".join(decision.finding.words).replace("[", "(").replace("]", ")")
+    return msgspec.structs.replace(record, reason=_cut(words, room))
 
 
 def _cut(text: str, most_bytes: int) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rightsizer.config import FIELD_MANAGER
+from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.kind import Kind
 from rightsizer.model import Action, Decision, ObjectRef, Outcome, Result
 from rightsizer.report.documents import API_VERSION, outcome_document, stamp
@@ -28,7 +29,7 @@ def event_of(decision: Decision, row: Kind, *, run: str, at: datetime.datetime) 
     if decision.announced and decision.due:
         when = decision.due.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
         message = f"{count(decision.workload.gpus)} will be freed by {decision.announced} after {when} {why}"
-        return _event(ref, "Notice", message, run=run, at=at)
+        return _event(ref, _NOTICE, message, run=run, at=at)
     freed = decision.frees
     gave = f"{count(freed)} freed" if freed >= 0 else f"{count(-freed)} added"
     message = f"{gave} {why}"
@@ -37,6 +38,7 @@ def event_of(decision: Decision, row: Kind, *, run: str, at: datetime.datetime) 
     return _event(ref, _reason(decision, row), message, run=run, at=at)
 
 
+_NOTICE = "Notice"
 _REASONS = {
     Action.SCALE_DOWN: "ScaledDown",
     Action.SCALE_UP: "ScaledUp",
@@ -83,6 +85,16 @@ NOT_DONE = ChangeEvent(
 NOT_FREED = ChangeEvent(
     "NotFreed", "The change of run {run} has not freed the GPUs yet: {what}", is_warning=True
 )
+_CHANGE_EVENTS = (RESTORED, REVERTED, CONFIRMED, UNHEALTHY, SHRUNK, UNDONE, NOT_DONE, NOT_FREED)
+REASONS = frozenset(
+    {
+        _NOTICE,
+        *_REASONS.values(),
+        *(event.reason for event in _CHANGE_EVENTS),
+        *(row.stop.reason for row in (*KINDS, *CONTROL_OBJECT_KINDS) if row.stop is not None),
+    }
+)
+"""Reasons of all Events; the admission guardrails allow no other."""
 
 
 def _event(

@@ -4,7 +4,8 @@ https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-pol
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from simulator.kube.decoding import Write
@@ -183,11 +184,22 @@ def _holds(expression: str, known: Object) -> bool:
     return _value(expression, known) is True
 
 
+_EXTENSIONS: Mapping[str, Callable[..., Any]] = {
+    "find": lambda text, pattern: (re.search(pattern, text) or [""])[0],
+    "replace": lambda text, old, new: text.replace(old, new),
+    "split": lambda text, separator: text.split(separator),
+}
+"""Functions of strings that Kubernetes adds: https://kubernetes.io/docs/reference/using-api/cel/#cel-options-language-features-and-libraries"""
+
+
 def _value(expression: str, known: Object) -> Any:  # noqa: ANN401 - whatever the expression yields
     import cel  # noqa: PLC0415 - imports a terminal toolkit, a third of what the simulator imports
 
+    context = cel.Context(known)
+    for name, function in _EXTENSIONS.items():
+        context.add_function(name, function)
     try:
-        return cel.evaluate(expression, known)
+        return cel.evaluate(expression, context)
     except KeyError as error:
         why = f"no such key: {error.args[0]}"
     except (ValueError, TypeError, RuntimeError) as error:

@@ -1,13 +1,16 @@
 """The second lock: what the rendered admission policies let our service account do, and what they refuse."""
 
 import contextlib
+import datetime
 import functools
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from rightsizer.changes.record_codec import UNDO_ANNOTATION, encode_record
 from rightsizer.guardrails.admission import admission_policies
+from rightsizer.model import ChangeRecord, Edit
 from rightsizer.policy.policy_file import parse
 from tests.controlplane.contract.objects import job, pod_spec, replicated
 from tests.controlplane.contract.server import Api, Object
@@ -63,14 +66,23 @@ def locked(api: Api) -> Iterator[Api]:
         yield api
 
 
-def _made(api: Api, name: str, *, is_changed: bool = True, **pod: object) -> str:
-    """A Deployment without pods: whether they run does not matter here."""
-    spec: Object = pod_spec(4, **pod)
-    body = replicated(name, 0, pod=spec)
-    body["metadata"]["annotations"] = {
-        "theirs": "1",
-        **({"gpu-rightsizer.io/undo": "{}"} if is_changed else {}),
-    }
+def undo_record(*edits: Edit) -> Object:
+    """Metadata with an undo record, as the program writes it."""
+    record = ChangeRecord(
+        datetime.datetime(2026, 11, 1, tzinfo=datetime.UTC), "run", "scale-down", edits=edits
+    )
+    return {"annotations": {UNDO_ANNOTATION: encode_record(record)}}
+
+
+REPLICAS = ("spec", "replicas")
+LIMITS = ("spec", "template", "spec", "containers", "name=main", "resources", "limits")
+
+
+def _made(api: Api, name: str, *edits: Edit, **pod: object) -> str:
+    """A Deployment without pods, with a record of edits if there are any."""
+    body = replicated(name, 0, pod=pod_spec(4, **pod))
+    annotations = undo_record(*edits)["annotations"] if edits else {}
+    body["metadata"]["annotations"] = {"theirs": "1", **annotations}
     body["metadata"]["labels"] = {"theirs": "1"}
     api.create(f"{api.apps}/deployments", body)
     return f"{api.apps}/deployments/{name}"
@@ -87,7 +99,14 @@ def _containers(**changes: Any) -> Object:
 
 ALLOWED: dict[str, Object] = {
     "replicas": {"spec": {"replicas": 3}},
-    "record-beside": {"spec": {"replicas": 3}, "metadata": {"annotations": {"gpu-rightsizer.io/undo": "{}"}}},
+    "some-replicas": {
+        "spec": {"replicas": 2},
+        "metadata": undo_record(Edit(REPLICAS, 3, 2)),
+    },
+    "undone": {
+        **_containers(resources={"limits": {"nvidia.com/gpu": "8"}}),
+        "metadata": {"annotations": {UNDO_ANNOTATION: None}},
+    },
     "fewer-gpus": _containers(resources={"limits": {"nvidia.com/gpu": "2"}}),
     "another-slice": _containers(resources={"limits": {"nvidia.com/mig-1g.10gb": "1"}}),
     "amounts-of-a-gpu": _containers(
@@ -138,19 +157,19 @@ FORGED: dict[str, Object] = {
 
 
 def test_guardrail_allows_changes_of_actions(locked: Api) -> None:
-    """Replicas, our notes, and extended resources."""
-    path = _made(locked, "w")
+    """Replicas, notes, and extended resources: fewer, or as many as the record says."""
+    path = _made(locked, "w", Edit(REPLICAS, 3, 0), Edit((*LIMITS, "nvidia.com/gpu"), "8", "4"))
     for name, body in ALLOWED.items():
         reply = _try(locked, path, body)
         assert reply.status_code == 200, (name, reply.text)
 
 
 def test_guardrail_denies_more_replicas_without_record(locked: Api) -> None:
-    """What carries no record of ours gets no more of them, whoever is wrong about how many there were."""
-    path = _made(locked, "w", is_changed=False)
+    """Without an earlier record no number rises, also if the same patch brings one."""
+    path = _made(locked, "w")
     reply = _try(locked, path, {"spec": {"replicas": 50}})
-    assert (reply.status_code, "only where our record says of fewer" in reply.text) == (403, True)
-    own_record = {"metadata": {"annotations": {"gpu-rightsizer.io/undo": "{}"}}}
+    assert (reply.status_code, "record does not allow this value" in reply.text) == (403, True)
+    own_record = {"metadata": undo_record(Edit(REPLICAS, 50, 0))}
     assert _try(locked, path, {"spec": {"replicas": 50}, **own_record}).status_code == 403
     assert locked.patch(path, {"spec": {"replicas": 2}}).status_code == 200
     assert _try(locked, path, {"spec": {"replicas": 1}}).status_code == 200
@@ -176,16 +195,52 @@ GROWN: dict[str, tuple[Object, int]] = {
 
 def test_guardrail_denies_more_gpus_without_record(locked: Api) -> None:
     """Neither of the GPUs that it has, nor another device; a part of a GPU instead it may."""
-    path = _made(locked, "w", is_changed=False)
+    path = _made(locked, "w")
     for name, (body, code) in GROWN.items():
         reply = _try(locked, path, body)
         assert reply.status_code == code, (name, reply.text)
         assert locked.patch(path, body, params={"dryRun": "All"}).status_code == 200, name
 
 
+RECORDS: dict[str, tuple[Edit, ...]] = {
+    "more-replicas": (Edit(REPLICAS, 5000, 1),),
+    "fewer-replicas": (Edit(REPLICAS, 1, 1),),
+    "more-gpus": (Edit((*LIMITS, "nvidia.com/gpu"), "64", "4"),),
+    "gpus-that-are-numbers": (Edit((*LIMITS, "nvidia.com/gpu"), 64, "4"),),
+    "another-resource": (Edit((*LIMITS, "example.com/device"), "1", None),),
+    "gpus-of-requests": (Edit((*LIMITS[:-1], "requests", "nvidia.com/gpu"), "8", "4"),),
+    "the-second-edit": (Edit(REPLICAS, 2, 1), Edit((*LIMITS, "nvidia.com/gpu"), "8", "4")),
+}
+
+
+def test_guardrail_denies_record_that_is_not_true(locked: Api) -> None:
+    """A record of what the object did not have is refused; so nothing can rise by it later."""
+    path = _made(locked, "w")
+    assert locked.patch(path, {"spec": {"replicas": 2}}).status_code == 200
+    lowered: Object = {"spec": {"replicas": 1}}
+    for name, edits in RECORDS.items():
+        reply = _try(locked, path, {**lowered, "metadata": undo_record(*edits)})
+        assert reply.status_code == 403, (name, reply.text)
+    assert _try(locked, path, {"metadata": undo_record(Edit(REPLICAS, 2, 1))}).status_code == 403
+    assert _try(locked, path, {**lowered, "metadata": undo_record(Edit(REPLICAS, 2, 1))}).status_code == 200
+
+
+def test_guardrail_restores_what_the_record_says(locked: Api) -> None:
+    """A number rises to the value of the record at most, and a rewritten record names no other."""
+    path = _made(locked, "w", Edit(REPLICAS, 3, 0), Edit((*LIMITS, "nvidia.com/mig-1g.10gb"), "1", None))
+    for replicas, code in ((1, 200), (3, 200), (4, 403), (5000, 403)):
+        assert _try(locked, path, {"spec": {"replicas": replicas}}).status_code == code, replicas
+    for before, code in ((3, 200), (0, 200), (4, 403), (30, 403)):
+        body = {"metadata": undo_record(Edit(REPLICAS, before, 0))}
+        assert _try(locked, path, body).status_code == code, before
+    for gpus, code in (("4", 200), ("5", 403)):
+        resources = {"limits": {"nvidia.com/gpu": gpus, "nvidia.com/mig-1g.10gb": "1"}}
+        assert _try(locked, path, _containers(resources=resources)).status_code == code, gpus
+
+
 def test_guardrail_denies_every_other_field(locked: Api) -> None:
     """Field by field, by the API server itself; somebody else may do all of it."""
-    path = _made(locked, "w")
+    path = _made(locked, "w", Edit(REPLICAS, 3, 0))
     for name, body in FORGED.items():
         reply = _try(locked, path, body)
         assert reply.status_code == 403, (name, reply.text)
@@ -196,7 +251,9 @@ def test_guardrail_denies_every_other_field(locked: Api) -> None:
 
 def test_guardrail_on_job_allows_suspend_and_resources_only(locked: Api) -> None:
     """Suspended and never run, so that the API server would let more change than our actions do."""
-    locked.create(f"{locked.batch}/jobs", job("j", pod=pod_spec(4), suspend=True))
+    body = job("j", pod=pod_spec(4), suspend=True)
+    body["metadata"].update(undo_record(Edit(("spec", "suspend"), before=False, after=True)))
+    locked.create(f"{locked.batch}/jobs", body)
     path = f"{locked.batch}/jobs/j"
     fewer = _containers(resources={"limits": {"nvidia.com/gpu": "2"}})
     cpu = _containers(resources={"limits": {"nvidia.com/gpu": "4", "cpu": "1"}})
@@ -216,7 +273,7 @@ def test_guardrail_on_job_allows_suspend_and_resources_only(locked: Api) -> None
 @pytest.mark.parametrize("name", ["lock-high", "lock-x"])
 def test_guardrail_denies_protected_classes(locked: Api, name: str) -> None:
     """Whatever is to be changed about them."""
-    path = _made(locked, "w", priorityClassName=name)
+    path = _made(locked, "w", Edit(REPLICAS, 3, 0), priorityClassName=name)
     reply = _try(locked, path, {"spec": {"replicas": 1}})
     assert reply.status_code == 403
     assert f"rule precious protects pods of class {name[:5]}" in reply.json()["message"]
@@ -306,3 +363,56 @@ def test_guardrail_on_secrets_allows_manifests_only(api: Api) -> None:
         api.create(secrets, manifest)
         assert api("DELETE", f"{secrets}/w-0-0123abcd", user=user).status_code == 200
         assert api("DELETE", f"{secrets}/theirs").status_code == 200
+
+
+def test_guardrail_on_state_allows_own_objects_only(api: Api) -> None:
+    """ConfigMaps and Leases by exact names, Events with the program's own reasons; labels of others may stay."""
+    user = f"system:serviceaccount:{api.namespace}:gpu-rightsizer"
+    kinds = ["configmaps", "leases", "events"]
+    api.server.grant(user, api.namespace, verbs=["create", "patch"], resources=kinds)
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{api.namespace}/leases"
+    event: Object = {
+        "metadata": {"name": "w.0123456789abcdef"},
+        "involvedObject": {"kind": "Pod", "name": "w", "namespace": api.namespace},
+        "reason": "ScaledToZero",
+        "type": "Normal",
+        "source": {"component": "gpu-rightsizer"},
+        "reportingComponent": "gpu-rightsizer",
+    }
+    api.create(f"{api.core}/configmaps", {"metadata": {"name": "gpu-rightsizer-state", "labels": {"a": "b"}}})
+    with contextlib.ExitStack() as stack:
+        policy = parse(POLICY, source="policy.yaml").policy
+        # Events are allowed outside of the state namespace alone.
+        for own, names in (
+            (api.namespace, ("configmaps", "leases.coordination.k8s.io")),
+            ("other", ("events",)),
+        ):
+            for document in admission_policies(policy, account="gpu-rightsizer", own=own):
+                if document["metadata"]["name"].removeprefix("gpu-rightsizer-") in names:
+                    for condition in document["spec"].get("matchConditions", ()):
+                        condition["expression"] = f'request.userInfo.username == "{user}"'
+                    path = f"{GROUP}/{PLURALS[document['kind']]}"
+                    api.create(path, document)
+                    stack.callback(api, "DELETE", f"{path}/{document['metadata']['name']}")
+
+        def created(path: str, body: Object) -> int:
+            return int(api("POST", path, body, user=user, params={"dryRun": "All"}).status_code)
+
+        for path, good, bad in (
+            (
+                f"{api.core}/configmaps",
+                {"metadata": {"name": "gpu-rightsizer-memory-0"}},
+                {"metadata": {"name": "x"}},
+            ),
+            (leases, {"metadata": {"name": "gpu-rightsizer"}}, {"metadata": {"name": "x"}}),
+            (f"{api.core}/events", event, {**event, "reason": "Killing"}),
+        ):
+            api.eventually(functools.partial(created, path, bad), lambda code: code == 403)
+            assert created(path, good) == 201, path
+        path = f"{api.core}/configmaps/gpu-rightsizer-state"
+        for body, code in (
+            ({"data": {"breaker": "x"}}, 200),
+            ({"metadata": {"labels": {"grafana_dashboard": "1"}}}, 403),
+            ({"metadata": {"annotations": {"reflector/allowed": "true"}}}, 403),
+        ):
+            assert api.patch(path, body, user=user, params={"dryRun": "All"}).status_code == code, body

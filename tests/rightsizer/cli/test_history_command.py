@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from simulator.kube import Fault, Rule
@@ -124,7 +125,7 @@ def test_undo_time_span_reverts_only_its_changes(world: World) -> None:
     record = json.loads(
         created(world.api, "Deployment", world.team, "early")["metadata"]["annotations"][UNDO]
     )
-    text = json.dumps({**record, "at": "2026-01-01T10:00:00Z"})
+    text = msgspec.json.encode({**record, "at": "2026-01-01T10:00:00Z"}).decode()
     world.api.patch("Deployment", world.team, "early", {"metadata": {"annotations": {UNDO: text}}})
     world.api.inject(Fault("deployments/late", "PATCH", 1, status=409))
     run = world.run("undo", "--since", "2h", "--yes", "-o", "json")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from simulator.kube import Fault
@@ -315,7 +316,10 @@ def test_grow_lost_response_without_record_is_confirmed_by_history(world: World)
         "edits": [{"path": ["spec", "replicas"], "before": 3, "after": 2}],
     }
     world.api.patch(
-        "Deployment", world.team, "grows", {"metadata": {"annotations": {UNDO: json.dumps(record)}}}
+        "Deployment",
+        world.team,
+        "grows",
+        {"metadata": {"annotations": {UNDO: msgspec.json.encode(record).decode()}}},
     )
     world.api.inject(Fault("deployments/grows", "PATCH", 1, delay_s=0.01))
     world.api.inject(Fault("deployments/grows", "PATCH", 1, drop=True, after_effect=True))

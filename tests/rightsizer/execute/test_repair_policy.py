@@ -4,6 +4,7 @@ import datetime
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from rightsizer.changes.found_changes import speaks_for
@@ -42,7 +43,7 @@ def _record(minutes: float, **changes: Any) -> dict[str, Any]:
 def _carries(world: World, name: str, record: dict[str, Any], **notes: str) -> None:
     """A workload of one pod that is not ready, and that carries a record."""
     world.add("Deployment", world.team, name, {"replicas": 1})
-    metadata = {"annotations": {UNDO: json.dumps(record), **notes}}
+    metadata = {"annotations": {UNDO: msgspec.json.encode(record).decode(), **notes}}
     world.api.patch("Deployment", world.team, name, {"metadata": metadata})
     (pod,) = world.pods_of(world.team, name)
     not_ready = {

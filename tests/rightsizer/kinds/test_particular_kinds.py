@@ -5,6 +5,7 @@ import functools
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from rightsizer.kinds.preconditions import missing_field_reason
@@ -100,7 +101,7 @@ def test_volcano_job_still_running_after_stop_drops_record(world: World) -> None
     assert _apply(world, "train")["result"] == "done"
     job = created(world.api, VOLCANO, world.team, "train")
     record = json.loads(job["metadata"]["annotations"][UNDO])
-    aged = {UNDO: json.dumps({**record, "at": "2026-01-01T00:00:00Z"})}
+    aged = {UNDO: msgspec.json.encode({**record, "at": "2026-01-01T00:00:00Z"}).decode()}
     world.api.patch(VOLCANO, world.team, "train", {"metadata": {"annotations": aged}})
     world.api.patch(
         VOLCANO, world.team, "train", {"status": {"state": {"phase": "Running"}}}, subresource="status"

@@ -12,10 +12,10 @@ import hypothesis.strategies as st
 import msgspec
 import pytest
 
-from rightsizer.changes.record_codec import encode_record
+from rightsizer.changes.record_codec import UNDO_ANNOTATION, encode_record
 from rightsizer.kinds import KINDS
 from rightsizer.kinds.edits import Path, edit_of, is_as, patch_of, places, shown, value_at
-from rightsizer.kinds.fields import Value
+from rightsizer.kinds.fields import PLAIN, Value
 from rightsizer.kinds.kind import Kind, proposal_edits, stop_edits
 from rightsizer.kinds.patches import (
     MOST_BYTES,
@@ -84,7 +84,7 @@ def _together(one: Any, other: Any) -> Any:
 _VALUES = {
     Value.COUNT: st.integers(0, 10_000),
     Value.SWITCH: st.booleans(),
-    Value.TEXT: st.text(max_size=40),
+    Value.TEXT: st.from_regex(PLAIN, fullmatch=True).map(lambda text: text[:40]),
     Value.NAMES: st.lists(st.text("ab-", min_size=1, max_size=8), max_size=3),
     Value.QUANTITY: st.integers(0, 64) | st.integers(0, 64).map(str),
 }
@@ -146,6 +146,35 @@ def test_patch_undo_after_two_changes_restores_first_state(
     assert (carried is None) == (not second.edits)
     back = merged(twice, undo_patch(twice, carried, at=AT)) if carried else twice
     assert _bare(back) == _bare(obj)
+
+
+LIES = {
+    "another-order": '{"edits":[{"before":9,"path":["spec","replicas"],"after":1}]}',
+    "spaces": '{"edits": [{"path": ["spec", "replicas"], "before": 9, "after": 1}]}',
+    "an-earlier-text": '{"reason":"[spec,replicas],before:1,",'
+    '"edits":[{"path":["spec","replicas"],"before":9,"after":1}]}',
+    "an-escape": '{"edits":[{"path":["spec","replic\\u0061s"],"before":9,"after":1}]}',
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_record_that_guardrails_read_otherwise_is_unreadable(name: str) -> None:
+    """The API server would refuse what it restores, and that opens the breaker for all workloads."""
+    row = next(row for row in KINDS if row.kind == "Deployment")
+    head = '{"at":"2026-11-01T00:00:00Z","run":"r","action":"scale-down",'
+    text = head + LIES[name][1:]
+    assert parse_record(text, row).edits == (Edit(("spec", "replicas"), 9, 1),)
+    with pytest.raises(ValueError, match="not in the form that gpu-rightsizer writes"):
+        read_record({UNDO_ANNOTATION: text}, row)
+
+
+def test_record_reason_has_no_brackets() -> None:
+    """Words come from measurements, too: in brackets they could be read as a path of the record."""
+    edits = [Edit(("spec", "replicas"), 9, 1)]
+    record = record_of(_decision(Action.SCALE_DOWN, "[spec,replicas],before:1,"), edits, run="r", at=AT)
+    assert "[" not in record.reason
+    row = next(row for row in KINDS if row.kind == "Deployment")
+    assert read_record({UNDO_ANNOTATION: encode_record(record)}, row) is not None
 
 
 def test_patch_record_no_longer_in_effect_is_ignored() -> None:

@@ -1,0 +1,525 @@
+"""Forged requests by gpu-rightsizer's own account: all are refused, except those that docs/security.md lists.
+
+The tables below are data: what a thief of the account's token would try. Each kind gets at least 50 of them.
+"""
+
+import contextlib
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rightsizer.changes.record_codec import UNDO_ANNOTATION
+from rightsizer.doctor.rights import STATE_MAPS
+from rightsizer.guardrails.admission import admission_policies
+from rightsizer.kinds.edits import edit_of, patch_of
+from rightsizer.kinds.fields import Field, Value
+from rightsizer.kinds.kind import Kind
+from rightsizer.model import Edit
+from rightsizer.policy.policy_file import parse
+from simulator.controlplane.plane import ControlPlane
+from tests.controlplane.contract.objects import pod
+from tests.controlplane.contract.server import Api, Object, Real
+from tests.controlplane.contract.test_locks import GROUP, PLURALS, undo_record
+from tests.controlplane.contract.test_locks_by_kind import POLICY, ROWS, fields_of, made, parents
+
+pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("controlplane")]
+
+LEAST = 50
+REFUSED = {403, 422}
+"""The API server itself refuses some before any policy is asked."""
+DRY: Mapping[str, str] = {"dryRun": "All"}
+PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+
+
+@pytest.fixture(scope="module")
+def guarded(third_parties: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """A server with every kind, the policies of all, and the account with every right in its own namespace."""
+    api = Api(Real(third_parties.kubeconfig, tmp_path_factory.mktemp("credentials")))
+    plurals = [row.of.plural for row in ROWS.values()]
+    others = ["commands", "configmaps", "events", "leases", "pods", "pods/eviction", "secrets"]
+    api.server.grant(
+        _user(api), api.namespace, verbs=["patch", "create", "delete"], resources=[*plurals, *others]
+    )
+    with contextlib.ExitStack() as stack:
+        policy = parse(POLICY, source="policy.yaml").policy
+        # Workloads must be elsewhere than the state, which is in the only namespace of this test.
+        for own in ("gpu-rightsizer", api.namespace):
+            for document in admission_policies(policy, account="gpu-rightsizer", own=own):
+                is_of_state = document["metadata"]["name"].removeprefix("gpu-rightsizer-") in _STATE
+                if is_of_state is not (own == api.namespace):
+                    continue
+                text = copy.deepcopy(document)
+                for condition in text["spec"].get("matchConditions", ()):
+                    condition["expression"] = f'request.userInfo.username == "{_user(api)}"'
+                path = f"{GROUP}/{PLURALS[document['kind']]}"
+                api.create(path, text)
+                stack.callback(api, "DELETE", f"{path}/{document['metadata']['name']}")
+        yield api
+    api("DELETE", f"/api/v1/namespaces/{api.namespace}")
+    api.session.close()
+
+
+_STATE = {"configmaps", "leases.coordination.k8s.io", "secrets"}
+
+
+def _user(api: Api) -> str:
+    return f"system:serviceaccount:{api.namespace}:gpu-rightsizer"
+
+
+LABELS = (
+    *("app", "theirs", "istio-injection", "kueue.x-k8s.io/queue-name", "app.kubernetes.io/managed-by"),
+    *("grafana_dashboard", "pod-security.kubernetes.io/enforce", "gpu-rightsizer.io/manifest"),
+)
+ANNOTATIONS = (
+    *("service.beta.kubernetes.io/aws-load-balancer-internal", "external-dns.alpha.kubernetes.io/hostname"),
+    *("nginx.ingress.kubernetes.io/auth-url", "cert-manager.io/cluster-issuer", "reloader.stakater.com/auto"),
+    *("backup.velero.io/backup-volumes", "policies.kyverno.io/scored", "kubernetes.io/ingress-bandwidth"),
+    *("kubernetes.io/change-cause", "deployment.kubernetes.io/revision", "checksum/config"),
+    *("theirs", "kubectl.kubernetes.io/restartedAt", "kubectl.kubernetes.io/last-applied-configuration"),
+    *(
+        "sidecar.istio.io/inject",
+        "linkerd.io/inject",
+        "vault.hashicorp.com/agent-inject",
+        "iam.amazonaws.com/role",
+    ),
+    *("argocd.argoproj.io/sync-options", "helm.sh/resource-policy", "meta.helm.sh/release-name"),
+    *(
+        "cluster-autoscaler.kubernetes.io/safe-to-evict",
+        "karpenter.sh/do-not-disrupt",
+        "prometheus.io/scrape",
+    ),
+    *("autoscaling.keda.sh/paused", "autoscaling.knative.dev/max-scale", "serving.kserve.io/deploymentMode"),
+    *("reflector.v1.k8s.emberstack.com/reflection-allowed", "replicator.v1.mittwald.de/replicate-to"),
+    *(
+        "kubernetes.io/change-cause",
+        "deployment.kubernetes.io/revision",
+        "scheduler.alpha.kubernetes.io/node-selector",
+    ),
+    *(
+        "container.apparmor.security.beta.kubernetes.io/main",
+        "k8s.v1.cni.cncf.io/networks",
+        "checksum/config",
+    ),
+    *("notebooks.kubeflow.org/last-activity", "controller.kubernetes.io/pod-deletion-cost-of-others"),
+)
+OWNER: Object = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "name": "x",
+    "uid": "00000000-0000-4000-8000-000000000000",
+}
+METADATA: dict[str, Object] = {
+    **{f"label {name}": {"labels": {name: "forged"}} for name in LABELS},
+    **{f"annotation {name}": {"annotations": {name: "forged"}} for name in ANNOTATIONS},
+    "label removed": {"labels": {"kept": None}},
+    "annotation removed": {"annotations": {"kept": None}},
+    "finalizer": {"finalizers": ["example.com/forged"]},
+    "owner": {"ownerReferences": [OWNER]},
+    "controlling owner": {"ownerReferences": [{**OWNER, "controller": True}]},
+}
+IN_CONTAINER: dict[str, Object] = {
+    "image": {"image": "evil:1"},
+    "command": {"command": ["sh"]},
+    "arguments": {"args": ["-c", "evil"]},
+    "environment": {"env": [{"name": "A", "value": "b"}]},
+    "secret as environment": {"envFrom": [{"secretRef": {"name": "db"}}]},
+    "privileged": {"securityContext": {"privileged": True}},
+    "mount": {"volumeMounts": [{"name": "v", "mountPath": "/"}]},
+    "probe": {"livenessProbe": {"exec": {"command": ["evil"]}}},
+    "hook": {"lifecycle": {"postStart": {"exec": {"command": ["evil"]}}}},
+    "processors": {"resources": {"limits": {"cpu": "64"}}},
+    "memory": {"resources": {"requests": {"memory": "64Gi"}}},
+    "GPUs": {"resources": {"limits": {"nvidia.com/gpu": "64"}}},
+    "requested GPUs": {"resources": {"requests": {"nvidia.com/gpu": "64"}}},
+    "device": {"resources": {"limits": {"nvidia.com/gpu": "1", "example.com/device": "1"}}},
+    "device in place of GPUs": {"resources": {"limits": {"example.com/device": "1"}}},
+    "two slices": {"resources": {"limits": {"nvidia.com/mig-1g.10gb": "1", "nvidia.com/mig-2g.20gb": "1"}}},
+    "many slices": {"resources": {"limits": {"nvidia.com/mig-1g.10gb": "7"}}},
+    "slice beside GPUs": {"resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.10gb": "1"}}},
+}
+IN_POD: dict[str, Object] = {
+    "host network": {"hostNetwork": True},
+    "host processes": {"hostPID": True},
+    "service account": {"serviceAccountName": "admin"},
+    "class": {"priorityClassName": "forged"},
+    "node": {"nodeName": "node-0"},
+    "selector": {"nodeSelector": {"x": "y"}},
+    "toleration": {"tolerations": [{"operator": "Exists"}]},
+    "host path": {"volumes": [{"name": "v", "hostPath": {"path": "/"}}]},
+    "init container": {"initContainers": [{"name": "i", "image": "evil:1"}]},
+    "scheduler": {"schedulerName": "forged"},
+    "runtime": {"runtimeClassName": "forged"},
+    "user": {"securityContext": {"runAsUser": 0}},
+}
+MUCH: dict[Value, tuple[Any, ...]] = {
+    Value.COUNT: (9, 64, 5_000),
+    Value.SWITCH: (),
+    Value.TEXT: ("9", "5000", "forged"),
+}
+TEXTS = (
+    '{{"edits":[{{"path":{path},"before":{value},"after":0}}]}}',
+    '{{"edits": [{{"path": {path}, "before": {value}, "after": 0}}]}}',
+    '{{"edits":[{{"before":{value},"path":{path},"after":0}}]}}',
+    '{{"reason":"{{\\"path\\":{path},\\"before\\":{value},","edits":[]}}',
+    '{{"pendingEdits":[{{"path":{path},"before":{value},"after":0}}]}}',
+    '{path},"before":{value},',
+    '{{"path":[{{"path":{path},"before":{value},"after":0',
+    '{{"edits":[{{"path":{path},"before":1,"after":0}},{{"path":{path},"before":{value},"after":0}}]}}',
+    '{{"edits":[{{"path":{path},"before":{value}e0,"after":0}}]}}',
+)
+"""Undo records of a thief: any text."""
+
+
+def _pods(spec: Any) -> Iterator[Object]:
+    """The pod specs in an object."""
+    if isinstance(spec, dict):
+        if isinstance(spec.get("containers"), list):
+            yield spec
+        for value in spec.values():
+            yield from _pods(value)
+    elif isinstance(spec, list):
+        for value in spec:
+            yield from _pods(value)
+
+
+def _maps(spec: Any) -> Iterator[Object]:
+    """All mappings in an object, below those that hold whatever their owner likes."""
+    if isinstance(spec, dict):
+        yield spec
+        for value in spec.values():
+            yield from _maps(value)
+    elif isinstance(spec, list):
+        for value in spec:
+            yield from _maps(value)
+
+
+def _forged_specs(obj: Object) -> Iterator[tuple[str, Object]]:
+    """The spec with one forgery each."""
+
+    def forged(
+        name: str, find: Callable[[Any], Iterator[Object]], at: int, change: Object
+    ) -> tuple[str, Object]:
+        spec = copy.deepcopy(obj["spec"])
+        next(itertools.islice(find(spec), at, None)).update(change)
+        return name, {"spec": spec}
+
+    def containers(spec: Any) -> Iterator[Object]:
+        return (pod["containers"][0] for pod in _pods(spec))
+
+    for at, _ in enumerate(_pods(obj["spec"])):
+        for name, change in IN_CONTAINER.items():
+            yield forged(f"{name} of pod {at}", containers, at, change)
+        for name, change in IN_POD.items():
+            yield forged(f"{name} of pod {at}", _pods, at, change)
+    for at, one in enumerate(_maps(obj["spec"])):
+        yield forged(f"new field {at}", _maps, at, {"forged": "x"})
+        for key, value in one.items():
+            if isinstance(value, str):
+                yield forged(f"{key} {at}", _maps, at, {key: "forged"})
+
+
+def _forged_numbers(row: Kind, obj: Object) -> Iterator[tuple[str, Object]]:
+    """More than there is: without a record, and with one in the same patch."""
+    for edit in _growing(row, obj):
+        name = f"{'.'.join(edit.path)} {edit.after}"
+        patch = patch_of(obj, [edit])
+        yield name, patch
+        yield f"{name} with a record", _noted(patch, undo_record(edit.reversed)["annotations"])
+        yield f"{name} with any record", _noted(patch, {UNDO_ANNOTATION: "x"})
+    yield "a record alone", {"metadata": {"annotations": {UNDO_ANNOTATION: "{}"}}}
+
+
+def _growing(row: Kind, obj: Object) -> Iterator[Edit]:
+    for field in _governed(row):
+        for place in parents(obj, field.path[:-1]):
+            for value in MUCH[field.value]:
+                yield edit_of(obj, (*place, field.path[-1]), value)
+
+
+def _governed(row: Kind) -> list[Field]:
+    return [field for field in fields_of(row) if field.value in MUCH]
+
+
+def _noted(patch: Object, annotations: Object) -> Object:
+    metadata = patch.get("metadata", {})
+    return {
+        **patch,
+        "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), **annotations}},
+    }
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_forged_patch_of_kind_is_refused(guarded: Api, kind: str) -> None:
+    """Metadata, specs, numbers: by the API server itself, one field at a time."""
+    path, _ = made(guarded, kind, "attacked", {"annotations": {"kept": "1"}, "labels": {"kept": "1"}})
+    body = {"metadata": {"labels": {"forged": "x"}}}
+    guarded.eventually(lambda: _tried(guarded, path, body) in REFUSED)
+    obj = guarded.get(path)
+    attempts = [(name, {"metadata": metadata}) for name, metadata in METADATA.items()]
+    attempts += [*_forged_specs(obj), *_forged_numbers(ROWS[kind], obj)]
+    assert not _passed(guarded, path, obj, attempts)
+    assert len(attempts) >= LEAST
+
+
+def _tried(api: Api, path: str, patch: Object) -> int:
+    return int(api.patch(path, patch, user=_user(api), params=DRY).status_code)
+
+
+def _passed(api: Api, path: str, obj: Object, attempts: Sequence[tuple[str, Object]]) -> list[str]:
+    """The attempts that would change the object; the API server drops fields that it does not know."""
+    found = []
+    for name, patch in attempts:
+        reply = api.patch(path, patch, user=_user(api), params=DRY)
+        assert reply.status_code in {200, *REFUSED}, (name, reply.text)
+        if reply.status_code in REFUSED:
+            continue
+        # Controllers annotate, too: what differs from before may be theirs.
+        if _essence(reply.json()) not in (_essence(obj), _essence(api.get(path))):
+            found.append(name)
+    return found
+
+
+def _essence(obj: Object) -> Object:
+    own = ("labels", "annotations", "finalizers", "ownerReferences")
+    return {"spec": obj["spec"], **{key: obj["metadata"].get(key) for key in own}}
+
+
+@pytest.mark.parametrize("kind", [kind for kind, row in ROWS.items() if row.replicas or row.groups])
+def test_forged_record_of_kind_raises_nothing(guarded: Api, kind: str) -> None:
+    """First any text as record, with a change that is allowed; then the number that the text names: one is refused."""
+    row = ROWS[kind]
+    for number, (text, value) in enumerate(itertools.product(TEXTS, (9, 5_000))):
+        path, obj = made(guarded, kind, f"lied-{number}")
+        for field in _governed(row):
+            if field.value is not Value.COUNT:
+                continue
+            for place in parents(obj, field.path[:-1]):
+                target = (*place, field.path[-1])
+                lie = text.format(path=str(list(target)).replace("'", '"').replace(", ", ","), value=value)
+                lowered = patch_of(obj, [edit_of(obj, target, 0)])
+                guarded.patch(path, _noted(lowered, {UNDO_ANNOTATION: lie}), user=_user(guarded))
+                now = guarded.get(path)
+                assert _tried(guarded, path, patch_of(now, [edit_of(now, target, value)])) in REFUSED, lie
+
+
+STATE_NAMES = (
+    *("gpu-rightsizer-policy", "kube-root-ca.crt", "gpu-rightsizer-state-2", "gpu-rightsizer-memory-8"),
+    *("gpu-rightsizer-memory", "xgpu-rightsizer-state", "grafana-dashboard", "argocd-cm", "prometheus-rules"),
+    *("gpu-rightsizer-", "w-0-0123abcd", "gpu-rightsizer-memory-00"),
+)
+NOTES: tuple[Object, ...] = (
+    {},
+    {"labels": {"grafana_dashboard": "1"}},
+    {"labels": {"owner": "helm"}},
+    {"annotations": {"reflector.v1.k8s.emberstack.com/reflection-allowed": "true"}},
+)
+GOOD: dict[str, tuple[str, Object]] = {
+    "configmaps": ("api/v1", {"metadata": {"name": STATE_MAPS[0]}}),
+    "leases": ("apis/coordination.k8s.io/v1", {"metadata": {"name": "gpu-rightsizer"}}),
+    "secrets": (
+        "api/v1",
+        {
+            "type": "gpu-rightsizer.io/pod-manifest",
+            "metadata": {"name": "w-0-0123abcd", "labels": {"gpu-rightsizer.io/manifest": "run"}},
+        },
+    ),
+    "events": (
+        "api/v1",
+        {
+            "metadata": {"name": "w.0123456789abcdef"},
+            "involvedObject": {"kind": "Pod", "name": "w"},
+            "reason": "ScaledToZero",
+            "type": "Normal",
+            "source": {"component": "gpu-rightsizer"},
+            "reportingComponent": "gpu-rightsizer",
+        },
+    ),
+}
+TYPES = (
+    *(
+        "Opaque",
+        "kubernetes.io/service-account-token",
+        "helm.sh/release.v1",
+        "kubernetes.io/tls",
+        "istio.io/ca-root",
+    ),
+    *("bootstrap.kubernetes.io/token", "kubernetes.io/dockerconfigjson", "kubernetes.io/ssh-auth"),
+)
+SECRET_NAMES = (
+    "sh.helm.release.v1.app.v1",
+    "db-password",
+    "default-token",
+    "w-0-0123abc",
+    "W-0123ABCD",
+    "x-0123abcz",
+)
+EVENT_REASONS = (
+    *(
+        "Killing",
+        "Evicted",
+        "FailedScheduling",
+        "Pulled",
+        "BackOff",
+        "NodeNotReady",
+        "Scheduled",
+        "Preempted",
+        "",
+    ),
+    *(
+        "scaledtozero",
+        "ScaledToZeroX",
+        "SuccessfulDelete",
+        "Unhealthy",
+        "FailedMount",
+        "OOMKilling",
+        "Rebooted",
+    ),
+)
+COMPONENTS = ("kubelet", "default-scheduler", "gpu-rightsizer2", "")
+
+
+def _forged_objects(plural: str, good: Object) -> Iterator[Object]:
+    meta = good["metadata"]
+    if plural in {"configmaps", "leases"}:
+        for name, notes in itertools.product((meta["name"], *STATE_NAMES), NOTES):
+            if name != meta["name"] or notes:
+                yield {**good, "metadata": {"name": name, **notes}}
+        yield {**good, "metadata": {"generateName": meta["name"]}}
+        yield {**good, "metadata": {"generateName": "gpu-rightsizer-state"}}
+        yield {**good, "metadata": {**meta, "annotations": {"a": "b"}}}
+    elif plural == "secrets":
+        for kind, notes in itertools.product(TYPES, NOTES):
+            yield {**good, "type": kind, "metadata": {**meta, **notes}}
+        for name, notes in itertools.product(SECRET_NAMES, NOTES):
+            yield {**good, "metadata": {"name": name, **notes}}
+    else:
+        for reason, component in itertools.product(EVENT_REASONS, COMPONENTS):
+            yield {**good, "reason": reason, "source": {"component": component}}
+        yield {**good, "involvedObject": {**good["involvedObject"], "namespace": "kube-system"}}
+
+
+@pytest.mark.parametrize("plural", GOOD)
+def test_forged_object_is_refused(guarded: Api, plural: str) -> None:
+    """Of ConfigMaps, Leases, Secrets and Events only those that the program writes may be created."""
+    root, good = copy.deepcopy(GOOD[plural])
+    if plural == "events":
+        good["involvedObject"]["namespace"] = guarded.namespace
+    path = f"/{root}/namespaces/{guarded.namespace}/{plural}"
+    attempts = list(_forged_objects(plural, good))
+    guarded.eventually(lambda: _created(guarded, path, attempts[0]) in REFUSED)
+    assert _created(guarded, path, good) == 201
+    passed = [one for one in attempts if _created(guarded, path, one) not in REFUSED]
+    assert not passed
+    assert len(attempts) >= LEAST
+
+
+def _created(api: Api, path: str, body: Object) -> int:
+    return int(api("POST", path, body, user=_user(api), params=DRY).status_code)
+
+
+def test_forged_eviction_is_refused(guarded: Api) -> None:
+    """Only with the UID of the pod, and with the pod's own time to end."""
+    made_pod = guarded.create(f"{guarded.core}/pods", pod("evicted"))
+    path, uid = f"{guarded.core}/pods/evicted/eviction", made_pod["metadata"]["uid"]
+    conditions: Sequence[Object] = ({}, {"preconditions": {}}, {"preconditions": {"uid": uid}})
+    harsh: Sequence[Object] = (
+        *({"gracePeriodSeconds": seconds} for seconds in range(12)),
+        *({"propagationPolicy": policy} for policy in ("Orphan", "Background", "Foreground")),
+        *({"gracePeriodSeconds": 0, "propagationPolicy": policy} for policy in ("Orphan", "Background")),
+    )
+    attempts = [{**one, **other} for one, other in itertools.product(conditions, ({}, *harsh))]
+    attempts.remove({"preconditions": {"uid": uid}})
+
+    def tried(options: Object) -> int:
+        body = {"metadata": {"name": "evicted"}, "deleteOptions": {**options, "dryRun": ["All"]}}
+        return _created(guarded, path, body)
+
+    guarded.eventually(lambda: tried({}) in REFUSED)
+    assert tried({"preconditions": {"uid": uid}}) in {200, 201}
+    passed = [one for one in attempts if tried(one) not in REFUSED]
+    assert not passed
+    assert len(attempts) >= LEAST
+
+
+def test_forged_patch_of_pod_is_refused(guarded: Api) -> None:
+    """Of pods only notices, deletion costs and annotations of the program change."""
+    body = pod("patched", 1, labels={"kept": "1"})
+    body["metadata"]["annotations"] = {"kept": "1"}
+    obj, path = guarded.create(f"{guarded.core}/pods", body), f"{guarded.core}/pods/patched"
+    attempts = [(name, {"metadata": metadata}) for name, metadata in METADATA.items()]
+    attempts += [*_forged_specs(obj), ("a record", {"metadata": {"annotations": {UNDO_ANNOTATION: "{}"}}})]
+    guarded.eventually(lambda: _tried(guarded, path, attempts[0][1]) in REFUSED)
+    assert not _passed(guarded, path, obj, attempts)
+    assert len(attempts) >= LEAST
+
+
+def test_forged_command_is_refused(guarded: Api) -> None:
+    """Of Volcano's Commands only those that abort or resume a Job that owns them."""
+    _, obj = made(guarded, "Job.batch.volcano.sh", "ordered")
+    uid = obj["metadata"]["uid"]
+    target = {
+        "apiVersion": obj["apiVersion"],
+        "kind": "Job",
+        "name": "ordered",
+        "uid": uid,
+        "controller": True,
+    }
+    path = f"/apis/bus.volcano.sh/v1alpha1/namespaces/{guarded.namespace}/commands"
+    good = {
+        "apiVersion": "bus.volcano.sh/v1alpha1",
+        "kind": "Command",
+        "metadata": {"name": "x", "ownerReferences": [target]},
+        "action": "AbortJob",
+        "target": target,
+    }
+    actions = (
+        "TerminateJob",
+        "CompleteJob",
+        "RestartJob",
+        "RestartTask",
+        "SyncJob",
+        "EnqueueJob",
+        "abortjob",
+        "",
+    )
+    lies: Sequence[Object] = (
+        {},
+        {"target": {**target, "kind": "Queue"}},
+        {"target": {**target, "name": "another"}},
+        {"target": {**target, "apiVersion": "batch/v1"}},
+        {"target": {**target, "uid": OWNER["uid"]}},
+        {"metadata": {"name": "x"}},
+    )
+    attempts = [
+        {**good, **lie, "action": action}
+        for action, lie in itertools.product((*actions, "AbortJob", "ResumeJob"), lies)
+        if lie or action in actions
+    ]
+    guarded.eventually(lambda: _created(guarded, path, attempts[0]) in REFUSED)
+    assert _created(guarded, path, good) == 201
+    passed = [one for one in attempts if _created(guarded, path, one) not in REFUSED]
+    assert not passed
+    assert len(attempts) >= LEAST
+
+
+ALLOWED: dict[str, Object] = {
+    "fewer replicas, GPUs or slices, with or without a record": {"spec": {"replicas": 0}},
+    "removing or replacing an undo record": {"metadata": {"annotations": {UNDO_ANNOTATION: None}}},
+    "any history, notice or snooze": {"metadata": {"annotations": {"gpu-rightsizer.io/history": "forged"}}},
+    "restoring up to what the record says": {"spec": {"replicas": 2}},
+}
+"""As docs/security.md lists them."""
+
+
+@pytest.mark.parametrize("listed", ALLOWED)
+def test_forgery_that_the_page_lists_is_allowed(guarded: Api, listed: str) -> None:
+    """The page is complete only while its list is true."""
+    record = undo_record(Edit(("spec", "replicas"), 2, 1))
+    path, _ = made(guarded, "Deployment.apps", f"listed-{list(ALLOWED).index(listed)}", record)
+    guarded.patch(path, {"spec": {"replicas": 1}})
+    assert _tried(guarded, path, ALLOWED[listed]) == 200
+    assert listed in PAGE.read_text()
