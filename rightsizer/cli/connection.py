@@ -255,7 +255,16 @@ def signal_terms(arguments: argparse.Namespace, labels: Mapping[str, str]) -> So
     if not re.fullmatch(r"[1-9][0-9]{3,17}", text):
         raise UsageError(f"--prometheus-max-samples {text}: write a whole number from 1000 on")
     recording = RecordingRules(arguments.recording_rules)
-    return SourceSettings(labels, source_named(arguments.signals), int(text), recording)
+    namespaces = _names(arguments.exporter_namespace)
+    for name in namespaces:
+        if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
+            raise UsageError(f"--exporter-namespace {name}: is not the name of a namespace")
+    return SourceSettings(labels, source_named(arguments.signals), int(text), recording, namespaces)
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    """Names that are separated by commas."""
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
 def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:
@@ -264,7 +273,7 @@ def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:
     Raises:
         UsageError: A resource name is invalid.
     """
-    names = tuple(name.strip() for name in (arguments.gpu_resource or "").split(",") if name.strip())
+    names = _names(arguments.gpu_resource)
     for name in names:
         try:
             parse_gpu_resource(name)

@@ -48,10 +48,9 @@ of rules with mode: enforce, each after a preflight check and a dry run.
 """
 
 _APPLY_EPILOG = """\
-outcomes: done, then verified (pods gone, GPUs free); left alone: changed (gone,
-or differs from the plan), blocked (PDB, pause, breaker). Exit code 1: refused,
-unknown (check the workload) or skipped; 130: stopped. More: docs/rightsizer.md
-Ctrl-C stops after the current change, a second Ctrl-C at once.
+outcomes: done, then verified (pods gone, GPUs free); left alone: changed since
+the plan, blocked (PDB, pause, breaker). Exit code 1: refused, unknown, skipped;
+130: stopped by Ctrl-C, after the current change. More: docs/rightsizer.md
 
 example:
   gpu-rightsizer apply --policy policy.yaml --plan plan.json --yes -o json

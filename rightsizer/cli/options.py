@@ -170,6 +170,13 @@ PROMETHEUS = (
         details="auto (detected), dcgm, dcgm-4.9, gpu-exporter, or a file with another exporter's names",
     ),
     Option(
+        "--exporter-namespace",
+        "NAMES",
+        "namespaces of the exporters",
+        details="separated by commas; GPU series of other pods are ignored; default: the namespace with scraped "
+        "pods on most GPU nodes",
+    ),
+    Option(
         "--recording-rules",
         "MODE",
         "records: auto, trusted or off",

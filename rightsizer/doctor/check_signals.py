@@ -91,6 +91,24 @@ DISAGREE = Message(
     "restart the exporter on their nodes, or use one source: --signals dcgm",
 )
 
+FROM_EXPORTERS = Message(Status.OK, "all GPU series come from exporters{where}")
+UNKNOWN_ORIGIN = Message(
+    Status.WARNING,
+    "{why}",
+    "keep instance as the address of the exporter's pod or node, or its node's name (relabelings, honor_labels); until "
+    "then, let Prometheus scrape only namespaces that you trust",
+)
+STRANGERS = Message(
+    Status.WARNING,
+    "{words}",
+    "let Prometheus scrape exporters only in their namespace (deploy/prometheus/scrape.yaml), and name it: "
+    "--exporter-namespace NAME; what is scraped:",
+    "kubectl get pods -A -o wide | grep -F '{instance}'",
+)
+NO_CLUSTER_KNOWN = Message(
+    Status.UNKNOWN, "whether GPU series come from exporters is unknown, because pods could not be read"
+)
+
 VALID = Message(Status.OK, "all values of the last hour are plausible")
 INVALID = Message(
     Status.WARNING,
@@ -176,6 +194,20 @@ def _copies(facts: Facts) -> Iterator[Diagnosis]:
         yield ONCE()
 
 
+def _provenance(facts: Facts) -> Iterator[Diagnosis]:
+    found = known(facts.provenance)
+    if isinstance(facts.fleet, Failure):
+        yield NO_CLUSTER_KNOWN()
+    elif found.problem:
+        yield UNKNOWN_ORIGIN(why=found.problem)
+    elif words := list(found.words()):
+        instance = found.ignored[0].instance if found.ignored else ""
+        yield STRANGERS(words="; ".join(words), instance=instance.rpartition(":")[0] or instance)
+    else:
+        names = ", ".join(sorted(filter(None, found.namespaces)))
+        yield FROM_EXPORTERS(where=f" in {names}" if names else "")
+
+
 def _agreement(facts: Facts) -> Iterator[Diagnosis]:
     found = [key for key, one in _devices(facts) if DISAGREEMENT in one.invalid]
     if found:
@@ -229,6 +261,12 @@ FAMILY = Family(
         ),
         Check("mig", "MIG instances without utilization metrics.", _mig, (MIG_MEASURED, MIG_UNMEASURED)),
         Check("copies", "Devices with several series.", _copies, (ONCE, TWINS, TWICE)),
+        Check(
+            "provenance",
+            "Series that are not from the exporter of the pod's node.",
+            _provenance,
+            (FROM_EXPORTERS, UNKNOWN_ORIGIN, STRANGERS, NO_CLUSTER_KNOWN),
+        ),
         Check("agreement", "Sources that contradict each other.", _agreement, (AGREE, DISAGREE)),
         Check("values", "Impossible values.", _values, (VALID, INVALID)),
     ),

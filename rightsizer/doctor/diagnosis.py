@@ -13,6 +13,7 @@ from rightsizer.model import Fleet, NodeCoverage, PodKey, Usages
 from rightsizer.policy.policy_file import LoadedPolicy
 from rightsizer.report.terminal import WIDTH, Paint
 from rightsizer.text import count, safe
+from rightsizer.usage.provenance import Provenance
 from rightsizer.usage.source_metrics import MetricSource
 
 
@@ -121,6 +122,7 @@ class Facts:
     begins: datetime.datetime | Failure | None = NO_SERVER
     naming: Naming | Failure = NO_SERVER
     recorded: Recorded | Failure = NO_SERVER
+    provenance: Provenance | Failure = NO_SERVER
     usages: Usages | Failure = NO_SERVER
     node_coverage: Mapping[str, NodeCoverage] | Failure = NO_SERVER
 

@@ -30,7 +30,7 @@ from rightsizer.inventory.cluster_reader import read_cluster
 from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.cluster import Cluster
-from rightsizer.model import Fleet, PodKey, Usages
+from rightsizer.model import Fleet, PodKey, Usages, Whereabouts
 from rightsizer.policy.policy_file import LoadedPolicy
 from rightsizer.policy.schema import Policy
 from rightsizer.prometheus import promql
@@ -153,7 +153,11 @@ def _with_metrics(
     held = frozenset() if isinstance(facts.fleet, Failure) else _held(facts.fleet)
     windows, history = spans(facts)
     longest = windows[-1]
-    querier = summarized(attempt(lambda: detect_source(prometheus, settings, at=at, pods=held)), NO_SOURCE)
+    whereabouts = None if isinstance(facts.fleet, Failure) else _whereabouts(facts.fleet)
+    querier = summarized(
+        attempt(lambda: detect_source(prometheus, settings, at=at, pods=held, whereabouts=whereabouts)),
+        NO_SOURCE,
+    )
     return dataclasses.replace(
         facts,
         source=then(querier, _source),
@@ -162,6 +166,7 @@ def _with_metrics(
         naming=then(querier, _naming),
         recorded=then(querier, lambda found: _recorded(found, longest)),
         usages=then(querier, lambda found: _usages(found, held)),
+        provenance=then(querier, lambda found: found.provenance),
         node_coverage=then(querier, node_coverage),
     )
 
@@ -180,6 +185,11 @@ def _interval_s(querier: SourceQuerier) -> float:
 def _held(fleet: Fleet) -> frozenset[PodKey]:
     pods = (pod for workload in fleet.workloads for pod in workload.pods if pod.holds)
     return frozenset((pod.ref.namespace, pod.ref.name) for pod in pods)
+
+
+def _whereabouts(fleet: Fleet) -> Whereabouts:
+    pods = (pod for workload in fleet.workloads for pod in workload.pods if pod.holds)
+    return Whereabouts({(pod.ref.namespace, pod.ref.name): pod.node for pod in pods}, fleet.addresses)
 
 
 def _source(querier: SourceQuerier) -> MetricSource:

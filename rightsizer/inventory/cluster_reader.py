@@ -67,6 +67,7 @@ def read_cluster(
     nodes = reader.nodes(named, is_whole=namespace is None or all_nodes)
     found = ClusterState(
         pods=tuple(pods.gpu_pods),
+        addresses=pods.addresses,
         unschedulable=() if namespace else tuple(pods.unschedulable),
         owners=OwnerReader(reader, pods.gpu_pods).read(() if namespace else kinds),
         nodes=nodes.nodes,

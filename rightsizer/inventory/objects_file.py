@@ -205,6 +205,7 @@ class _File:
         self._report_missing(pods.gpu_pods, owners)
         return ClusterState(
             pods=tuple(pods.gpu_pods),
+            addresses=pods.addresses,
             unschedulable=tuple(pods.unschedulable),
             owners=owners,
             nodes=nodes.nodes,

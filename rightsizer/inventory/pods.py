@@ -25,7 +25,7 @@ from rightsizer.kube.api_objects import (
     PodSpec,
     interned,
 )
-from rightsizer.model import ObjectRef, Pod
+from rightsizer.model import AddressTable, ObjectRef, Pod
 
 
 def needs_of(spec: PodSpec) -> dict[str, int]:
@@ -95,6 +95,7 @@ class PodTable:
     Attributes:
         gpu_pods: Pods that request GPUs or claims and have not ended.
         unschedulable: Those of them for which the scheduler found no node.
+        addresses: Addresses of all pods that have not ended, and of their nodes.
         requested: The sum of what all pods on a node request, by node and resource.
         problems: What could not be read, in words.
     """
@@ -107,6 +108,7 @@ class PodTable:
         self.unschedulable: list[UnschedulablePod] = []
         self.requested: dict[str, dict[str, int]] = {}
         self.problems: list[str] = []
+        self.addresses = AddressTable()
 
     def add(self, items: Sequence[PodObject]) -> None:
         """Add a page of pods."""
@@ -114,8 +116,10 @@ class PodTable:
             if item.status.phase in _ENDED:
                 continue
             request, needs = self._shape(item)
-            if item.spec.node_name:
-                self._count(item.spec.node_name, needs, request)
+            if node := item.spec.node_name:
+                self._count(node, needs, request)
+                addresses = [one.ip for one in item.status.pod_ips or ()]
+                self.addresses.add(item.metadata.namespace, node, item.status.host_ip, addresses)
             claims = claim_names(item)
             if (request or claims) and item.metadata.namespace not in PLACEHOLDERS:
                 self.gpu_pods.append(self._gpu_pod(item, request, needs, claims))

@@ -25,7 +25,17 @@ from rightsizer.inventory.pods import GpuPod
 from rightsizer.inventory.stranded_gpus import UnschedulablePod, find_stranded_gpus, placeable_pods
 from rightsizer.kube.api_objects import DisruptionBudget, ObjectMeta, PriorityClassObject, QuotaObject
 from rightsizer.kube.owner_kinds import ObjectSummary, OwnerChain, object_key, owner_chain, owner_kind
-from rightsizer.model import ChangeRecord, Fleet, Node, ObjectRef, Pod, PriorityClass, Quota, Workload
+from rightsizer.model import (
+    AddressTable,
+    ChangeRecord,
+    Fleet,
+    Node,
+    ObjectRef,
+    Pod,
+    PriorityClass,
+    Quota,
+    Workload,
+)
 
 T = TypeVar("T", bound=Hashable)
 
@@ -46,6 +56,7 @@ class ClusterState:
     """
 
     pods: tuple[GpuPod, ...] = ()
+    addresses: AddressTable = dataclasses.field(default_factory=AddressTable)
     unschedulable: tuple[UnschedulablePod, ...] = ()
     owners: Mapping[str, ObjectSummary] = dataclasses.field(default_factory=dict)
     nodes: Mapping[str, Node] = dataclasses.field(default_factory=dict)
@@ -104,6 +115,7 @@ def build_fleet(state: ClusterState) -> Fleet:
         quotas=state.quotas,
         problems=(*state.problems, *unreadable),
         minor=state.minor,
+        addresses=state.addresses,
     )
 
 

@@ -161,10 +161,18 @@ class Condition(msgspec.Struct):
     reason: str = ""
 
 
+class PodAddress(msgspec.Struct):
+    """corev1.PodIP."""
+
+    ip: str = ""
+
+
 class PodStatus(msgspec.Struct, rename="camel"):
     """corev1.PodStatus."""
 
     phase: str = ""
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    pod_ips: list[PodAddress] | None = msgspec.field(default=None, name="podIPs")
     nominated_node_name: str = ""
     conditions: list[Condition] | None = None
     container_statuses: list[ContainerStatus] | None = None

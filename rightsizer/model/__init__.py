@@ -5,6 +5,7 @@ Frozen values without behaviour beyond what follows from their fields; no clock,
 `offers` what its nodes have free, `judgement` what was concluded.
 """
 
+from rightsizer.model.addresses import Address, AddressTable, Whereabouts
 from rightsizer.model.change_record import UNREADABLE, ChangeRecord, Edit, FoundChange
 from rightsizer.model.cluster_objects import Manager, Node, ObjectRef, Pod, PriorityClass
 from rightsizer.model.conclusions import (
@@ -31,6 +32,7 @@ from rightsizer.model.measurements import (
     Concurrency,
     Device,
     History,
+    Ignored,
     Measured,
     NodeCoverage,
     PodKey,
@@ -61,6 +63,8 @@ __all__ = [
     "UNREADABLE",
     "Action",
     "ActivitySeries",
+    "Address",
+    "AddressTable",
     "Autoscalers",
     "Blocker",
     "BlockerCode",
@@ -78,6 +82,7 @@ __all__ = [
     "Fleet",
     "FoundChange",
     "History",
+    "Ignored",
     "Manager",
     "Measured",
     "Mode",
@@ -102,6 +107,7 @@ __all__ = [
     "Verdict",
     "WaitingPod",
     "Waits",
+    "Whereabouts",
     "Workload",
     "strongest",
 ]

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar, cast
 
+from rightsizer.model.addresses import AddressTable
 from rightsizer.model.change_record import ChangeRecord, FoundChange
 from rightsizer.model.cluster_objects import Manager, Node, ObjectRef, Pod, PriorityClass
 from rightsizer.model.offers import Offer, Pools, offers_of, pools_of
@@ -162,6 +163,7 @@ class Fleet:
     problems: tuple[str, ...] = ()
     minor: int | None = None
     elsewhere: Mapping[str, tuple[Pod, ...]] = dataclasses.field(default_factory=dict, repr=False)
+    addresses: AddressTable = dataclasses.field(default_factory=AddressTable, repr=False, compare=False)
 
     def once(self, key: Hashable, find: Callable[[], _Found]) -> _Found:
         """What `find` finds of this fleet; who asks by the same key again gets what was found."""

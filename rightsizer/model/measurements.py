@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 import enum
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -159,6 +160,16 @@ class NodeCoverage:
     coverage: float
 
 
+class Ignored(NamedTuple):
+    """Series that are no evidence, since no exporter of their pod's node has them."""
+
+    series: int = 0
+    words: tuple[str, ...] = ()
+
+
+NONE_IGNORED = Ignored()
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ActivitySeries:
     """Where others, such as autoscalers, find the activity of pods.
@@ -198,3 +209,4 @@ class Measured:
     begins: datetime.datetime | None = None
     series: ActivitySeries | None = None
     profiles: Mapping[PodKey, Sequence[float | None]] = dataclasses.field(default_factory=dict)
+    ignored: Ignored = NONE_IGNORED

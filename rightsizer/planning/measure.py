@@ -22,11 +22,13 @@ from rightsizer.model import (
     Concurrency,
     Fleet,
     History,
+    Ignored,
     Measured,
     NodeCoverage,
     PodKey,
     Usages,
     Waits,
+    Whereabouts,
     Workload,
 )
 from rightsizer.policy.effective import Criteria, PolicyEvaluator
@@ -38,8 +40,17 @@ log = logging.getLogger(__name__)
 class Signal(Protocol):
     """A source of usage; every method raises PrometheusError if an answer is incomplete."""
 
-    def expect(self, pods: Collection[PodKey], settled: Collection[PodKey]) -> None:
-        """Set the pods that hold GPUs, and those of them that series should name by now."""
+    def expect(
+        self,
+        pods: Collection[PodKey],
+        settled: Collection[PodKey],
+        whereabouts: Whereabouts | None = None,
+    ) -> None:
+        """Set the pods that hold GPUs, those of them that series should name by now, and where pods run."""
+        ...
+
+    def ignored(self, at: datetime.datetime) -> Ignored:
+        """The series that are no evidence."""
         ...
 
     def usages(
@@ -105,9 +116,9 @@ def measure(fleet: Fleet, signal: Signal, rulebook: PolicyEvaluator, at: datetim
         PrometheusError: An answer was incomplete.
     """
     held = [pod for workload in fleet.workloads for pod in workload.pods if pod.holds]
-    pods = {_key(pod.ref.namespace, pod.ref.name) for pod in held}
+    pods = {_key(pod.ref.namespace, pod.ref.name): pod.node for pod in held}
     settled = {_key(pod.ref.namespace, pod.ref.name) for pod in held if is_settled(pod, at)}
-    signal.expect(pods, settled)
+    signal.expect(pods.keys(), settled, Whereabouts(pods, fleet.addresses))
     # The longest window first: what is cached for it serves the others.
     windows = sorted(_windows(fleet, rulebook), reverse=True)
     usages = {window: _usages(signal, window, at) for window in windows}
@@ -121,7 +132,7 @@ def measure(fleet: Fleet, signal: Signal, rulebook: PolicyEvaluator, at: datetim
     second = dataclasses.replace(
         first,
         usages=usages,
-        waits=signal.waits(pods, _starving(rulebook), at) if more.waits else {},
+        waits=signal.waits(pods.keys(), _starving(rulebook), at) if more.waits else {},
         histories=_histories(signal, more.histories, at),
         concurrency=_concurrency(signal, more.concurrency, at),
         begins=_begins(signal, more.histories, at),
@@ -129,7 +140,7 @@ def measure(fleet: Fleet, signal: Signal, rulebook: PolicyEvaluator, at: datetim
     )
     last = short_window_queries(fleet, second, lambda: signal.recent(at), _criteria_of(rulebook))
     closer = {window: _usages(signal, window, at, of=last[window]) for window in sorted(last, reverse=True)}
-    return dataclasses.replace(second, usages={**usages, **closer})
+    return dataclasses.replace(second, usages={**usages, **closer}, ignored=signal.ignored(at))
 
 
 def with_higher_peaks(usages: Usages, sampled: Usages) -> Usages:

@@ -86,6 +86,7 @@ def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
         hypothetical=cycle.hypothetical,
         problems=(
             *fleet.problems,
+            *measured.ignored.words,
             *unreadable_notes(fleet.workloads),
             *cycle.problems,
             *class_problems(rulebook),

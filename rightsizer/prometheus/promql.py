@@ -38,6 +38,12 @@ def one_of(label: str, values: Sequence[str]) -> str:
     return f"{label}=~{quoted('|'.join(map(escaped, values)))}"
 
 
+def none_of(label: str, values: Sequence[str]) -> str:
+    """A matcher for none of these values."""
+    name, _, rest = one_of(label, values).partition("=")
+    return f"{name}!{rest}" if rest.startswith("~") else f"{name}!={rest}"
+
+
 def escaped(text: str) -> str:
     """Text for a regular expression; a hyphen needs no escape outside brackets, and names are full of them."""
     if text.replace("-", "").isalnum():

@@ -65,6 +65,7 @@ METRICS = (
     OwnMetric(
         "evidence_coverage_ratio", "Share of the held GPUs about which enough is known to judge, 0 to 1"
     ),
+    OwnMetric("ignored_series", "GPU series that are ignored because no exporter has them"),
     OwnMetric(
         "budget_remaining",
         "What the policy's budgets still allow now, in workloads or gpus; of several namespaces, owners or "
@@ -144,6 +145,8 @@ class Metrics:
             self._gauges["enforced_gpus"].labels(name).set(account.enforced)
             self._gauges["wasted_cost_per_hour"].labels(name).set(account.wasted_per_hour)
         self._count_waiting(plan)
+        if plan.measured is not None:
+            self._gauges["ignored_series"].set(plan.measured.ignored.series)
         held = sum(decision.workload.gpus for decision in plan.decisions)
         unknown = sum(one.workload.gpus for one in plan.decisions if one.verdict is Verdict.UNKNOWN)
         self._gauges["evidence_coverage_ratio"].set(1.0 - unknown / held if held else 1.0)

@@ -179,9 +179,8 @@ class _StatisticQuery:
                 if before is None or value > before:
                     setattr(entry, field, value)
                 if field == "activity_mean":
-                    entry.activity_floor = min(
-                        value, value if before is None else entry.activity_floor or 0.0
-                    )
+                    lowest = entry.activity_floor
+                    entry.activity_floor = value if lowest is None else min(lowest, value)
 
 
 def _run(
@@ -268,9 +267,32 @@ def _query_disagreeing(querier: SourceQuerier, span: datetime.timedelta) -> Iter
             )
             return f"{promql.by('max', use, means)} - {promql.by('min', use, means)} > {MAX_DIFFERENCE}"
 
-        for labels, _ in querier.uses(shards, build):
+        found = [labels for labels, _ in querier.uses(shards, build) if labels.key is not None]
+        yield from _confirmed(querier, metrics, span, found)
+
+
+def _confirmed(
+    querier: SourceQuerier, metrics: Sequence[Metric], span: datetime.timedelta, found: Sequence[SeriesLabels]
+) -> Iterator[SeriesLabels]:
+    """Those of the uses for which exporters disagree, not only an exporter and any other target."""
+    if not found or not querier.provenance.namespaces:
+        yield from found
+        return
+    means: dict[UseKey, list[float]] = {}
+    pods = sorted({labels.key[:2] for labels in found if labels.key is not None})
+    shards = querier.pod_shards(pods, querier.max_series(RAW, span))
+    for metric in metrics:
+
+        def build(matchers: Sequence[str], metric: Metric = metric) -> str:
+            mean = RAW.statistic(metric, Statistic.MEAN, matchers, span)
+            return promql.by("max", querier.source.labels.described, mean)
+
+        for labels, mean in querier.uses(shards, build):
             if labels.key is not None:
-                yield labels
+                means.setdefault(labels.key, []).append(mean * metric.scale)
+    for labels in found:
+        if labels.key in means and max(means[labels.key]) - min(means[labels.key]) > MAX_DIFFERENCE:
+            yield labels
 
 
 def _has_copies(

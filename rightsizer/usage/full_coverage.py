@@ -107,7 +107,9 @@ class _CountQuery:
         found: dict[str, JobCoverage] = {}
         for labels, value in self._run("max", "sum_over_time"):
             if labels.key is not None:
-                found.setdefault(labels.job, JobCoverage()).totals[labels.key] = value
+                totals = found.setdefault(labels.job, JobCoverage()).totals
+                # An exporter that has restarted is another target.
+                totals[labels.key] = max(value, totals.get(labels.key, 0.0))
         alike: dict[tuple[int, float], list[str]] = {}
         for job, coverage in found.items():
             coverage.intervals, coverage.max_count = self._densest(job, coverage)

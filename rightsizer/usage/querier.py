@@ -17,6 +17,7 @@ from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, Prometheus, QueryRange, Sample
 from rightsizer.prometheus.sharding import Shard, ShardPlan
+from rightsizer.usage.provenance import EVERYTHING, Provenance
 from rightsizer.usage.recording_rules import (
     COUNT,
     RAW,
@@ -94,6 +95,8 @@ class SourceQuerier:
     max_samples: int = MAX_SAMPLES
     gpu_pods: frozenset[PodKey] = frozenset()  # pods that hold GPUs; empty if unknown
     recording: RecordingRules = RecordingRules.AUTO
+    of_any: tuple[str, ...] = ()  # those of the matchers that series of other exporters have, too
+    provenance: Provenance = EVERYTHING
     # Results that are needed again for other windows
     memo: dict[Hashable, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
@@ -312,13 +315,20 @@ class SourceQuerier:
     ) -> Iterator[tuple[SeriesLabels, T]]:
         for plan, some in shards:
             for result in plan.run(some, lambda matchers: query((*self.pod_matchers, *matchers))):
-                require_one_cluster(labels.cluster for labels, _ in result)
+                require_one_cluster(labels.cluster for labels, _ in result if labels.key is not None)
                 yield from result
+
+    def _parse(self, text: msgspec.Raw) -> SeriesLabels:
+        """The labels of a series; one that is no evidence has no key."""
+        labels = self.source.labels.parse(text)
+        if labels.key is None or self.provenance.accepts(labels.key[:2], labels.job, labels.target):
+            return labels
+        return dataclasses.replace(labels, key=None)
 
     @property
     def _labels(self) -> ParseCache[SeriesLabels]:
         """The labels of each series, parsed once."""
-        return self.once(("labels", self.source.labels), lambda: ParseCache(self.source.labels.parse))
+        return self.once(("labels", self.source.labels), lambda: ParseCache(self._parse))
 
     def range_series(
         self,
@@ -358,5 +368,5 @@ def require_one_cluster(clusters: Iterable[str]) -> None:
         names = ", ".join(name or "(none)" for name in ordered[:5])
         raise EvidenceIncomplete(
             f"Prometheus holds GPU series of several clusters ({names}); "
-            f"name yours: --prometheus-label {CLUSTER}={ordered[-1]}"
+            f"name yours: --prometheus-label {CLUSTER}=NAME"
         )

@@ -22,6 +22,7 @@ from rightsizer.usage.source_metrics import (
     DCGM_49,
     JOB,
     STATISTICS,
+    TARGET,
     LabelNames,
     Metric,
     MetricKind,
@@ -122,7 +123,7 @@ def _rules(kind: MetricKind) -> list[Mapping[str, Any]]:
 def _rule(metric: Metric, statistic: str, expression: str) -> Mapping[str, Any]:
     aggregation = "min" if statistic == Statistic.NEGATIVE else "max"
     names = LabelNames()
-    labels = (*names.use, *names.profile, *names.model, *NODE_LABELS, JOB)
+    labels = (*names.use, *names.profile, *names.model, *NODE_LABELS, JOB, TARGET)
     return {
         "record": _record_name(metric.kind, statistic),
         "labels": {"metric": metric.name},

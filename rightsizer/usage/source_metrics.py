@@ -23,6 +23,9 @@ CLUSTER = "cluster"
 JOB = "job"
 """The scrape job; it has one scrape interval."""
 
+TARGET = "instance"
+"""The scraped target: its host and port."""
+
 UseKey = tuple[str, str, str, str]
 """A pod's use of a device: namespace, pod, UUID, MIG instance."""
 
@@ -39,6 +42,7 @@ class SeriesLabels:
     cluster: str
     job: str
     pod_label: str  # the label that names the pod; empty if none does
+    target: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,8 +77,8 @@ class LabelNames:
 
     @property
     def described(self) -> tuple[str, ...]:
-        """The same with the device's description and the job. All queries keep these, so that each is parsed once."""
-        return (*self.use, *self.profile, *self.model, JOB)
+        """The same with the device's description, job and target. All queries keep these, so each is parsed once."""
+        return (*self.use, *self.profile, *self.model, JOB, TARGET)
 
     @property
     def has_pod(self) -> str:
@@ -119,6 +123,7 @@ class LabelNames:
             sys.intern(labels.get(CLUSTER, "")),
             sys.intern(labels.get(JOB, "")),
             next((name for name in self.pod if labels.get(name)), ""),
+            sys.intern(labels.get(TARGET, "")),
         )
 
 

@@ -8,7 +8,7 @@ import dataclasses
 import datetime
 import pathlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 
 import pydantic
@@ -16,13 +16,23 @@ import pydantic
 from rightsizer import yamlfile
 from rightsizer.config import FIND_OUT, MAX_SAMPLES
 from rightsizer.errors import EvidenceIncomplete, Problem, SignalsError, UsageError
-from rightsizer.model import PodKey
+from rightsizer.model import PodKey, Whereabouts
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Prometheus
 from rightsizer.usage.exporter_counters import DEVICE_BUSY, METRICS, POD_BUSY
+from rightsizer.usage.provenance import ScrapeTarget, find_provenance
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import RecordingRules, raw_selector
-from rightsizer.usage.source_metrics import DCGM, DCGM_49, LabelNames, Metric, MetricKind, MetricSource
+from rightsizer.usage.source_metrics import (
+    DCGM,
+    DCGM_49,
+    JOB,
+    TARGET,
+    LabelNames,
+    Metric,
+    MetricKind,
+    MetricSource,
+)
 from rightsizer.yamlfile import FileKind
 
 DCGM_SOURCES = MetricSource("dcgm, dcgm-4.9", (*DCGM.metrics, *DCGM_49.metrics))
@@ -50,6 +60,7 @@ class SourceSettings:
     source: MetricSource | None = None  # the only source to use; None to detect it
     max_samples: int = MAX_SAMPLES  # samples that Prometheus loads for one query at most
     recording: RecordingRules = RecordingRules.AUTO
+    exporter_namespaces: tuple[str, ...] = ()  # namespaces of the exporters; empty to detect them
 
     @property
     def matchers(self) -> tuple[str, ...]:
@@ -76,9 +87,16 @@ def source_named(text: str) -> MetricSource | None:
 
 
 def detect_source(
-    prometheus: Prometheus, settings: SourceSettings, *, at: datetime.datetime, pods: Collection[PodKey] = ()
+    prometheus: Prometheus,
+    settings: SourceSettings,
+    *,
+    at: datetime.datetime,
+    pods: Collection[PodKey] = (),
+    whereabouts: Whereabouts | None = None,
 ) -> SourceQuerier:
     """A querier for the source that this Prometheus has; `pods` hold GPUs, if known.
+
+    With `whereabouts`, only series of exporters count (`provenance.py`).
 
     It queries all names of DCGM's metrics if any exists: an exporter may have changed them within the window.
 
@@ -95,6 +113,7 @@ def detect_source(
         settings.max_samples,
         frozenset(pods),
         settings.recording,
+        settings.matchers,
     )
     for lookback in LOOKBACKS:
         found = _some_metrics(querier, at - lookback)
@@ -115,9 +134,25 @@ def detect_source(
         name = GPU_EXPORTER_SOURCE.name
     else:
         name = ", ".join(one.name for one in (DCGM, DCGM_49) if set(one.metrics) & set(metrics))
-    return dataclasses.replace(
+    querier = dataclasses.replace(
         querier, source=dataclasses.replace(source, name=name, has_counters=has_counters)
     )
+    if whereabouts is None:
+        return querier
+    found_targets = list(_targets(querier, at - lookback))
+    provenance = find_provenance(found_targets, whereabouts, settings.exporter_namespaces)
+    return dataclasses.replace(
+        querier, matchers=(*settings.matchers, *provenance.matchers), provenance=provenance
+    )
+
+
+def _targets(querier: SourceQuerier, at: datetime.datetime) -> Iterator[ScrapeTarget]:
+    """The scraped targets that have GPU series."""
+    names = dict.fromkeys(metric.name for metric in querier.source.metrics)
+    names |= dict.fromkeys(METRICS if querier.source.has_counters else ())
+    counted = promql.by("count", [JOB, TARGET], _by_name(list(names), querier))
+    for sample in querier.prometheus.query(counted, at):
+        yield ScrapeTarget(sample.labels.get(JOB, ""), sample.labels.get(TARGET, ""), round(sample.value))
 
 
 def _some_metrics(querier: SourceQuerier, instant: datetime.datetime) -> set[str]:

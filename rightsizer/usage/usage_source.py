@@ -5,7 +5,17 @@ import datetime
 from collections.abc import Collection, Mapping, Sequence
 
 from rightsizer.errors import EvidenceIncomplete
-from rightsizer.model import ActivitySeries, Concurrency, History, NodeCoverage, PodKey, Usages, Waits
+from rightsizer.model import (
+    ActivitySeries,
+    Concurrency,
+    History,
+    Ignored,
+    NodeCoverage,
+    PodKey,
+    Usages,
+    Waits,
+    Whereabouts,
+)
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Prometheus
 from rightsizer.usage.active_replicas import ReplicaQuery, busy_replicas
@@ -32,17 +42,29 @@ class PrometheusUsage:
         self._settings = settings
         self._gpu_pods: frozenset[PodKey] = frozenset()
         self._settled: frozenset[PodKey] | None = None
+        self._whereabouts: Whereabouts | None = None
         self._querier: SourceQuerier | None = None
 
-    def expect(self, pods: Collection[PodKey], settled: Collection[PodKey]) -> None:
-        """Set the pods that hold GPUs, and those that have run long enough for series to name them."""
+    def expect(
+        self,
+        pods: Collection[PodKey],
+        settled: Collection[PodKey],
+        whereabouts: Whereabouts | None = None,
+    ) -> None:
+        """Set the pods that hold GPUs, those that have run long enough for series to name them, and where pods run."""
         self._gpu_pods = frozenset(pods)
         self._settled = frozenset(settled)
+        self._whereabouts = whereabouts
         self._querier = None
 
     def source(self, at: datetime.datetime) -> str:
         """The source: dcgm, dcgm-4.9, both of them, gpu-exporter, or the path of a signals file."""
         return self._query(at).source.name
+
+    def ignored(self, at: datetime.datetime) -> Ignored:
+        """The series that are no evidence, as far as queries have met them."""
+        provenance = self._query(at).provenance
+        return Ignored(provenance.series, tuple(provenance.words()))
 
     def usages(
         self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey] | None = None
@@ -125,7 +147,9 @@ class PrometheusUsage:
 
     def _query(self, at: datetime.datetime) -> SourceQuerier:
         if self._querier is None:
-            self._querier = detect_source(self._prometheus, self._settings, at=at, pods=self._gpu_pods)
+            self._querier = detect_source(
+                self._prometheus, self._settings, at=at, pods=self._gpu_pods, whereabouts=self._whereabouts
+            )
         if self._querier.at != at:
             self._querier = dataclasses.replace(self._querier, at=at, memo={})
         return self._querier

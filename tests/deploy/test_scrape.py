@@ -51,7 +51,9 @@ def config(tmp_path: pathlib.Path) -> pathlib.Path:
     """The jobs with these pods' ports in place of the cluster's, which promtool of some distributions cannot ask."""
     document = copy.deepcopy(SCRAPE)
     for job in document["scrape_configs"]:
-        assert job.pop("kubernetes_sd_configs") == [{"role": "pod"}]
+        (discovery,) = job.pop("kubernetes_sd_configs")
+        assert discovery["role"] == "pod"
+        assert discovery["namespaces"]["names"], "any pod with the right labels would be scraped"
         job["static_configs"] = CLUSTER
     path = tmp_path / "prometheus.yml"
     path.write_text(yaml.safe_dump(document))

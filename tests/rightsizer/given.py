@@ -118,6 +118,7 @@ def day_of(
     looks: Sequence[str],
     *,
     exported: bool = True,
+    node: str = "n1",
     extra: Mapping[str, str] | None = None,
 ) -> Iterator[Series]:
     """The last day of a pod's devices, one of each of these profiles.
@@ -126,6 +127,7 @@ def day_of(
         namespace: Of the pod.
         pod: Its name.
         looks: Names of PROFILES.
+        node: The node of the pod, whose exporter has the series.
         exported: Whether the pod arrives as exported_pod, as behind a ServiceMonitor, or as pod.
         extra: Labels that all series carry, too.
     """
@@ -134,7 +136,7 @@ def day_of(
         "namespace": "monitoring",
         "pod": "gpu-exporter-x",
         "container": "exporter",
-        "instance": "n1:9400",
+        "instance": f"{node}:9400",
     }
     moved = {**target, **{f"exported_{key}": value for key, value in owner.items()}}
     for name in looks:

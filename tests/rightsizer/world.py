@@ -116,7 +116,14 @@ class World:
         names = [looks] * gpus if isinstance(looks, str) else looks
         meta = pod["metadata"]
         self.prometheus.write(
-            day_of(meta["namespace"], meta["name"], names, exported=self._exported, extra=self.labels)
+            day_of(
+                meta["namespace"],
+                meta["name"],
+                names,
+                exported=self._exported,
+                node=pod["spec"].get("nodeName") or "n1",
+                extra=self.labels,
+            )
         )
 
     # --- when

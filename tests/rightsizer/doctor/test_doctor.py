@@ -34,6 +34,7 @@ from rightsizer.policy.match import Match
 from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy
 from rightsizer.policy.schema import Defaults, Policy, Thresholds
 from rightsizer.usage.device_usage import DISAGREEMENT
+from rightsizer.usage.provenance import Provenance, ScrapeTarget
 from rightsizer.usage.source_metrics import DCGM, DCGM_49, MetricKind, MetricSource
 from rightsizer.usage.sources import GPU_EXPORTER_SOURCE
 from tests.conftest import Golden
@@ -104,6 +105,7 @@ def facts(**changes: Any) -> Facts:
         "begins": None,
         "naming": Naming({"exported_pod": 2}, (), 2),
         "recorded": Recorded(RECORDED, RECORDED, RECORDED),
+        "provenance": Provenance(namespaces=frozenset({"", "monitoring"}), jobs=("gpu-exporter",)),
         "usages": used(),
         "node_coverage": {"n1": NodeCoverage(2, 2, 1.0)},
     }
@@ -285,6 +287,25 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         "recording-rules",
         Status.WARNING,
         "not used: the server evaluates none of them",
+    ),
+    "from-exporters": ({}, "provenance", Status.OK, "all GPU series come from exporters in monitoring"),
+    "origin-unknown": (
+        {"provenance": Provenance(problem="instance is no address")},
+        "provenance",
+        Status.WARNING,
+        "instance is no address",
+    ),
+    "not-from-exporters": (
+        {"provenance": Provenance(ignored=(ScrapeTarget("gpu-exporter", "10.0.0.9:80", 12),))},
+        "provenance",
+        Status.WARNING,
+        "12 GPU series of 1 target ignored: not from an exporter (10.0.0.9:80)",
+    ),
+    "origin-without-cluster": (
+        {"fleet": NO_CLUSTER},
+        "provenance",
+        Status.UNKNOWN,
+        "because pods could not be read",
     ),
     "own-table": (
         {"source": dataclasses.replace(DCGM, has_rules=False)},

@@ -7,10 +7,12 @@ from rightsizer.model import (
     ActivitySeries,
     Concurrency,
     History,
+    Ignored,
     NodeCoverage,
     PodKey,
     Usages,
     Waits,
+    Whereabouts,
     Workload,
 )
 from rightsizer.planning.decide import decide
@@ -26,8 +28,18 @@ class _Recorded(Signal):
     def __init__(self, item: Workload, samples: Usages) -> None:
         self.records, self.samples = build.all_idle(item), samples
 
-    def expect(self, pods: Collection[PodKey], settled: Collection[PodKey]) -> None:
+    def expect(
+        self,
+        pods: Collection[PodKey],
+        settled: Collection[PodKey],
+        whereabouts: Whereabouts | None = None,
+    ) -> None:
         """Nothing to prepare."""
+
+    def ignored(self, at: datetime.datetime) -> Ignored:
+        """None."""
+        del at
+        return Ignored()
 
     def usages(
         self,

@@ -92,7 +92,7 @@ def _rounded(usage: Usage) -> tuple[object, ...]:
     """Up to the edges of slots, on which a sample more or less may lie."""
     values = {field.name: getattr(usage, field.name) for field in dataclasses.fields(usage)}
     values |= {"coverage": near(usage.coverage, abs=0.02), "holes": near(usage.holes, abs=1)}
-    for name in ("activity_mean", "power_mean_w"):
+    for name in ("activity_mean", "activity_floor", "power_mean_w"):
         if values[name] is not None:
             values[name] = near(values[name], abs=0.002 if name != "power_mean_w" else 1.0)
     values["samples_expected"] = near(usage.samples_expected or 0, rel=0.25)

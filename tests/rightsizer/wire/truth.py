@@ -15,12 +15,14 @@ from rightsizer.model import (
     Concurrency,
     Device,
     History,
+    Ignored,
     NodeCoverage,
     PodKey,
     Slot,
     Usage,
     Usages,
     Waits,
+    Whereabouts,
 )
 from rightsizer.planning.measure import Signal
 from rightsizer.usage.active_replicas import ReplicaQuery
@@ -149,8 +151,18 @@ class Truth(Signal):
 
     # --- what is said of it
 
-    def expect(self, pods: Collection[PodKey], settled: Collection[PodKey]) -> None:
+    def expect(
+        self,
+        pods: Collection[PodKey],
+        settled: Collection[PodKey],
+        whereabouts: Whereabouts | None = None,
+    ) -> None:
         """Nothing to prepare."""
+
+    def ignored(self, at: datetime.datetime) -> Ignored:
+        """All is true."""
+        del at
+        return Ignored()
 
     def usages(
         self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey] | None = None

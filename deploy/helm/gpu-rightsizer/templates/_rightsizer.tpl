@@ -20,6 +20,7 @@
   "PROMETHEUS_PARALLEL" (int64 $prometheus.parallel)
   "PROMETHEUS_MAX_SAMPLES" (int64 $prometheus.maxSamples)
   "SIGNALS" (ternary $prometheus.signals "/etc/gpu-rightsizer/signals.yaml" (empty $prometheus.signalsTable))
+  "EXPORTER_NAMESPACE" (join "," (concat (ternary (list .Release.Namespace) list .Values.exporter.enabled) $prometheus.exporterNamespaces | uniq))
   "RECORDING_RULES" $prometheus.recordingRules
   "GPU_RESOURCE" (join "," $values.gpuResources)
   "STATE_NAMESPACE" .Release.Namespace

@@ -1,0 +1,162 @@
+"""Provenance of series: which come from the exporter of the node on which the pod runs that they name. Pure.
+
+A scraped target is known by its `job` and `instance`. It is an exporter if its address is that of a node, or of a pod
+in a namespace of exporters: those that are given, else the one whose targets are on most GPU nodes. A series counts
+- if its job is that of an exporter, or of a target that is nobody's address, as long as no namespaces are given,
+- if its instance is an exporter, or nobody's address any more, since exporters restart,
+- if it names no pod of another node than its target's.
+"""
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from rightsizer.errors import EvidenceIncomplete
+from rightsizer.model import Address, PodKey, Whereabouts
+from rightsizer.prometheus import promql
+from rightsizer.text import count
+from rightsizer.usage.source_metrics import JOB, TARGET
+
+MIN_COVERED = 0.5
+"""Share of the nodes with GPU pods that must have an exporter for its namespace to be found."""
+RIVAL = 0.5
+"""Another namespace with targets on more than this share of the exporters' nodes may hold exporters, too."""
+
+MAX_EXCLUDED = 1_500
+"""Characters of the targets that every query excludes by name; series of others are left out when they are read."""
+_SHOWN = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScrapeTarget:
+    """A scraped target that has GPU series now."""
+
+    job: str
+    instance: str
+    series: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Provenance:
+    """Which series are evidence; without namespaces of exporters all are."""
+
+    whereabouts: Whereabouts | None = None
+    namespaces: frozenset[str] = frozenset()
+    jobs: tuple[str, ...] = ()
+    ignored: tuple[ScrapeTarget, ...] = ()  # targets that are no exporters
+    problem: str = ""  # why the exporters are not known
+    doubt: str = ""  # why they are not known for sure
+    strangers: set[PodKey] = dataclasses.field(default_factory=set, compare=False)
+    """Pods that targets on other nodes named."""
+
+    @property
+    def matchers(self) -> tuple[str, ...]:
+        """Matchers that exclude most of what is no evidence."""
+        if not self.namespaces:
+            return ()
+        instances = sorted({one.instance for one in self.ignored if one.job in self.jobs})
+        excluded = next(promql.batches(instances, MAX_EXCLUDED), None)
+        return (promql.one_of(JOB, self.jobs), *([promql.none_of(TARGET, excluded)] if excluded else ()))
+
+    def accepts(self, pod: PodKey | None, job: str, instance: str) -> bool:
+        """Whether a series is evidence; job and instance are empty where a query has merged several."""
+        if not self.namespaces or self.whereabouts is None:
+            return True
+        if job and job not in self.jobs:
+            return False
+        place = _place(instance, self.whereabouts)
+        if place is None:
+            return True
+        if place.namespace and place.namespace not in self.namespaces:
+            return False
+        node = None if pod is None else self.whereabouts.pods.get(pod)
+        if pod is None or node is None or node == place.node:
+            return True
+        self.strangers.add(pod)
+        return False
+
+    @property
+    def series(self) -> int:
+        """The number of ignored series of targets that are no exporters."""
+        return sum(one.series for one in self.ignored)
+
+    def words(self) -> Iterator[str]:
+        """What is ignored, and what is doubtful, for people."""
+        if self.doubt:
+            yield self.doubt
+        if self.ignored:
+            names = ", ".join(one.instance or "(none)" for one in self.ignored[:_SHOWN])
+            yield (
+                f"{self.series} GPU series of {count(len(self.ignored), 'target')} ignored: "
+                f"not from an exporter ({names}{', ...' if len(self.ignored) > _SHOWN else ''})"
+            )
+        if self.strangers:
+            pods = ", ".join("/".join(pod) for pod in sorted(self.strangers)[:_SHOWN])
+            yield f"GPU series ignored: an exporter on another node names {pods}"
+
+
+EVERYTHING = Provenance()
+
+UNKNOWN = (
+    f"on most GPU nodes the label {TARGET} of GPU series is no address of a pod or node, so every scraped target is "
+    "believed"
+)
+
+
+def find_provenance(
+    targets: Sequence[ScrapeTarget], whereabouts: Whereabouts, given: Collection[str]
+) -> Provenance:
+    """Which of these targets are exporters; `given` are the namespaces of exporters, if they are known.
+
+    Raises:
+        EvidenceIncomplete: None of the targets is in the given namespaces.
+    """
+    places = {one.instance: _place(one.instance, whereabouts) for one in targets}
+    covered: dict[str, set[str]] = {}
+    nodes = set(filter(None, whereabouts.pods.values()))
+    for place in filter(None, places.values()):
+        covered.setdefault(place.namespace, set()).update({place.node} & nodes)
+    namespaces, doubt = (frozenset(given), "") if given else _found(covered, nodes)
+    if not namespaces or not covered:
+        return Provenance(problem=UNKNOWN if nodes else "")
+    trusted = [one for one in targets if _is_exporter(places[one.instance], namespaces)]
+    if not trusted:
+        elsewhere = ", ".join(sorted(covered))
+        raise EvidenceIncomplete(
+            f"no GPU series comes from a pod in {', '.join(sorted(namespaces))} (--exporter-namespace); "
+            f"targets are in: {elsewhere}"
+        )
+    # Targets that cannot be resolved may be exporters, unless the namespaces of all exporters are given.
+    jobs = {one.job for one in targets if one in trusted or (not given and places[one.instance] is None)}
+    ignored = [
+        one
+        for one in targets
+        if one.job not in jobs
+        or (places[one.instance] is not None and not _is_exporter(places[one.instance], namespaces))
+    ]
+    return Provenance(whereabouts, namespaces | {""}, tuple(sorted(jobs)), tuple(ignored), doubt=doubt)
+
+
+def _found(covered: Mapping[str, Collection[str]], nodes: Collection[str]) -> tuple[frozenset[str], str]:
+    """The namespaces with targets on most GPU nodes, none if they are on too few; and what is doubtful."""
+    most = max(map(len, covered.values()), default=0)
+    if most == 0 or most < MIN_COVERED * len(nodes):
+        return frozenset(), ""
+    found = sorted(name for name, on in covered.items() if len(on) > RIVAL * most)
+    if len(found) == 1:
+        return frozenset(found), ""
+    names = " and ".join(name or "nodes" for name in found)
+    return frozenset(found), (
+        f"GPU series come from targets of {names} on most GPU nodes, and all are believed: name the exporters' "
+        "namespace (--exporter-namespace)"
+    )
+
+
+def _is_exporter(place: Address | None, namespaces: Collection[str]) -> bool:
+    return place is not None and (not place.namespace or place.namespace in namespaces)
+
+
+def _place(instance: str, whereabouts: Whereabouts) -> Address | None:
+    """Where a target is now: its address, or a node's name, with or without a port."""
+    host, colon, port = instance.rpartition(":")
+    host = host if colon and port.isdecimal() else instance
+    return whereabouts.addresses.find(host.strip("[]")) if host else None

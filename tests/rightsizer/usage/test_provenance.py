@@ -1,0 +1,224 @@
+"""Provenance: only series of the exporter on a pod's node say anything about the pod."""
+
+import pytest
+
+from rightsizer.errors import EvidenceIncomplete
+from rightsizer.model import AddressTable, PodKey, Usages, Whereabouts
+from rightsizer.usage.provenance import Provenance, ScrapeTarget, find_provenance
+from simulator.prometheus import Prometheus
+from tests.rightsizer.metrics import DAY, ENGINE, UTIL, Metrics, idle, near
+
+NODES = ("n1", "n2", "n3")
+EXPORTERS = {"n1": "10.0.1.1:9400", "n2": "10.0.2.1:9400", "n3": "10.0.3.1:9400"}
+TENANT = "10.0.2.66:8080"
+
+
+def _addresses() -> AddressTable:
+    """An exporter on each node, and a pod of a tenant on the second."""
+    table = AddressTable()
+    for number, node in enumerate(NODES, 1):
+        table.add("monitoring", node, f"192.168.0.{number}", [f"10.0.{number}.1"])
+    table.add("tenant", "n2", "192.168.0.2", ["10.0.2.66", "fd00::66"])
+    return table
+
+
+def _whereabouts(*pods: PodKey) -> Whereabouts:
+    """GPU pods, one on each node."""
+    keys = pods or tuple(("team", f"p-{node}") for node in NODES)
+    return Whereabouts(dict(zip(keys, NODES, strict=False)), _addresses())
+
+
+def _targets(*more: ScrapeTarget) -> list[ScrapeTarget]:
+    return [*(ScrapeTarget("gpu-exporter", instance, 8) for instance in EXPORTERS.values()), *more]
+
+
+def _found(*more: ScrapeTarget, given: tuple[str, ...] = ()) -> Provenance:
+    return find_provenance(_targets(*more), _whereabouts(), given)
+
+
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [
+        pytest.param("10.0.2.66", ("tenant", "n2"), id="pod"),
+        pytest.param("fd00::66", ("tenant", "n2"), id="pod-ipv6"),
+        pytest.param("192.168.0.3", ("", "n3"), id="node-address"),
+        pytest.param("n3", ("", "n3"), id="node-name"),
+        pytest.param("10.9.9.9", None, id="nobody"),
+        pytest.param("", None, id="empty"),
+    ],
+)
+def test_addresses_are_found_by_pod_and_node(address: str, found: tuple[str, str] | None) -> None:
+    """Also of pods that share their node's address."""
+    table = _addresses()
+    table.add("kube-system", "n3", "192.168.0.3", ["192.168.0.3"])
+    assert table.find(address) == found
+
+
+@pytest.mark.parametrize(
+    ("pod", "job", "instance", "is_evidence"),
+    [
+        pytest.param(("team", "p-n1"), "gpu-exporter", EXPORTERS["n1"], True, id="own-node"),
+        pytest.param(("team", "p-n1"), "gpu-exporter", EXPORTERS["n2"], False, id="another-nodes-exporter"),
+        pytest.param(("team", "gone"), "gpu-exporter", EXPORTERS["n2"], True, id="pod-is-gone"),
+        pytest.param(("team", "p-n2"), "gpu-exporter", TENANT, False, id="tenant-in-the-exporters-job"),
+        pytest.param(("team", "p-n1"), "tenant", TENANT, False, id="tenant-in-its-own-job"),
+        pytest.param(("team", "p-n1"), "tenant", "10.9.9.9:1", False, id="another-job-and-nobody"),
+        pytest.param(("team", "p-n1"), "gpu-exporter", "10.9.9.9:9400", True, id="restarted-exporter"),
+        pytest.param(("team", "p-n1"), "gpu-exporter", "n1", True, id="node-name"),
+        pytest.param(("team", "p-n2"), "gpu-exporter", "192.168.0.1:9400", False, id="another-nodes-address"),
+        pytest.param(("team", "p-n2"), "gpu-exporter", "[fd00::66]:80", False, id="tenant-by-ipv6"),
+        pytest.param(("team", "p-n1"), "", "", True, id="merged-by-the-query"),
+    ],
+)
+def test_provenance_accepts_series_of_the_exporter_on_the_pods_node(
+    pod: PodKey, job: str, instance: str, *, is_evidence: bool
+) -> None:
+    """A series counts only if its target is an exporter, or is gone, and not on another node."""
+    tenant = ScrapeTarget("tenant", TENANT, 3)
+    assert _found(tenant).accepts(pod, job, instance) is is_evidence
+    assert _found(tenant, given=("monitoring",)).accepts(pod, job, instance) is is_evidence
+
+
+def test_provenance_pod_without_a_node_has_no_evidence() -> None:
+    """Nobody can know its device yet."""
+    found = find_provenance(_targets(), Whereabouts({("t", "a"): "n1", ("t", "new"): ""}, _addresses()), ())
+    assert found.accepts(("t", "a"), "gpu-exporter", EXPORTERS["n1"])
+    assert not found.accepts(("t", "new"), "gpu-exporter", EXPORTERS["n1"])
+
+
+def test_provenance_ignored_targets_are_counted_and_excluded() -> None:
+    """In words for people, and in the matchers of every query."""
+    targets = ScrapeTarget("gpu-exporter", TENANT, 12), ScrapeTarget("other", "10.9.9.9:1", 5)
+    found = _found(*targets, given=("monitoring",))
+    assert found.series == 17
+    assert list(found.words()) == [
+        f"17 GPU series of 2 targets ignored: not from an exporter ({TENANT}, 10.9.9.9:1)"
+    ]
+    assert found.matchers == ('job="gpu-exporter"', f'instance!="{TENANT}"')
+
+
+def test_provenance_many_ignored_targets_do_not_lengthen_queries() -> None:
+    """Series of those that are not excluded by name are left out when they are read."""
+    table = _addresses()
+    table.add("tenant", "n2", "", [f"10.7.{number // 250}.{number % 250}" for number in range(3000)])
+    targets = [
+        ScrapeTarget("gpu-exporter", f"10.7.{number // 250}.{number % 250}", 1) for number in range(3000)
+    ]
+    whereabouts = Whereabouts(_whereabouts().pods, table)
+    found = find_provenance(_targets(*targets), whereabouts, ())
+    assert len(found.ignored) == 3000
+    assert len(found.matchers) == 2
+    assert sum(map(len, found.matchers)) < 2_000
+    assert not found.accepts(("team", "p-n2"), "gpu-exporter", "10.7.11.249:80")
+
+
+def test_provenance_targets_that_are_nobodys_address_count_unless_namespaces_are_given() -> None:
+    """An exporter behind another instance label is not lost because some other target resolves."""
+    renamed = ScrapeTarget("federate", "exporter-of-n3", 8)
+    assert _found(renamed).accepts(("team", "p-n3"), "federate", "exporter-of-n3")
+    assert not _found(renamed, given=("monitoring",)).accepts(("team", "p-n3"), "federate", "exporter-of-n3")
+
+
+def test_provenance_given_namespaces_are_the_only_ones() -> None:
+    """They need no majority, and none of theirs is an error."""
+    targets = [ScrapeTarget("gpu-exporter", TENANT, 8), ScrapeTarget("gpu-exporter", EXPORTERS["n1"], 8)]
+    found = find_provenance(targets, _whereabouts(), ("monitoring",))
+    assert [one.instance for one in found.ignored] == [TENANT]
+    with pytest.raises(EvidenceIncomplete, match="no GPU series comes from a pod in gpu-operator"):
+        find_provenance(targets, _whereabouts(), ("gpu-operator",))
+
+
+def test_provenance_unknown_if_instances_are_no_addresses() -> None:
+    """As behind a federating server that renames them: every target counts, and doctor warns."""
+    found = find_provenance([ScrapeTarget("federate", "prometheus:9090", 9)], _whereabouts(), ())
+    assert (found.matchers, found.ignored) == ((), ())
+    assert found.accepts(("team", "p-n1"), "any", "any")
+    assert "no address of a pod or node" in found.problem
+
+
+def test_provenance_second_namespace_on_most_nodes_is_doubtful() -> None:
+    """Whether it holds exporters cannot be known, and which flag says so is printed."""
+    table = _addresses()
+    others = [ScrapeTarget("gpu-exporter", f"10.0.{number}.99:9400", 8) for number in (1, 2)]
+    for number in (1, 2):
+        table.add("tenant", f"n{number}", "", [f"10.0.{number}.99"])
+    found = find_provenance(_targets(*others), Whereabouts(_whereabouts().pods, table), ())
+    assert found.ignored == ()
+    assert "monitoring and tenant" in found.doubt
+    assert "--exporter-namespace" in next(found.words())
+    named = find_provenance(_targets(*others), Whereabouts(_whereabouts().pods, table), ("monitoring",))
+    assert {one.instance for one in named.ignored} == {one.instance for one in others}
+    assert not named.doubt
+
+
+# --- on a real Prometheus
+
+
+def _fleet(prometheus: Prometheus) -> tuple[Metrics, Whereabouts]:
+    metrics = Metrics(prometheus)
+    pods = tuple((metrics.space, f"p-{node}") for node in NODES)
+    for (_, pod), node in zip(pods, NODES, strict=True):
+        metrics.write(idle(), pod=pod, instance=EXPORTERS[node], Hostname=node)
+    return metrics, _whereabouts(*pods)
+
+
+def _usages(metrics: Metrics, whereabouts: Whereabouts) -> tuple[Usages, tuple[str, ...]]:
+    signal = metrics.signal()
+    pods = whereabouts.pods.keys()
+    signal.expect(pods, pods, whereabouts)
+    return signal.usages(DAY, metrics.at), signal.ignored(metrics.at).words
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize(
+    "labels",
+    [
+        pytest.param({"job": "tenant"}, id="own-job"),
+        pytest.param({}, id="exporters-job"),
+        pytest.param({"cluster": "theirs"}, id="another-cluster"),
+        pytest.param({"UUID": "GPU-more"}, id="another-device"),
+    ],
+)
+def test_usages_series_of_a_tenants_pod_change_nothing(
+    prometheus: Prometheus, labels: dict[str, str]
+) -> None:
+    """Neither activity nor coverage nor devices of a pod, nor does another cluster's label end the plan."""
+    metrics, whereabouts = _fleet(prometheus)
+    before, words = _usages(metrics, whereabouts)
+    assert words == ()
+    for pod in ("p-n1", "p-n2"):
+        metrics.write({UTIL: 99, ENGINE: 0.99}, labels, pod=pod, instance=TENANT)
+    after, words = _usages(metrics, whereabouts)
+    assert after == before
+    assert "4 GPU series of 1 target ignored" in words[0]
+
+
+@pytest.mark.prometheus
+def test_queries_name_only_jobs_of_exporters(prometheus: Prometheus) -> None:
+    """Also those that do not keep the target: a device that only another job has is no node's."""
+    metrics, whereabouts = _fleet(prometheus)
+    metrics.write(idle(), job="tenant", instance=TENANT, UUID="GPU-invented", Hostname="n1", cluster="theirs")
+    signal = metrics.signal()
+    signal.expect(whereabouts.pods.keys(), whereabouts.pods.keys(), whereabouts)
+    assert signal.nodes(metrics.at)["n1"].devices == 1
+
+
+@pytest.mark.prometheus
+def test_usages_exporter_that_names_pods_of_other_nodes_is_ignored(prometheus: Prometheus) -> None:
+    """Who takes one node over says nothing about pods of another."""
+    metrics, whereabouts = _fleet(prometheus)
+    before, _ = _usages(metrics, whereabouts)
+    metrics.write({UTIL: 99}, pod="p-n1", instance=EXPORTERS["n2"])
+    after, words = _usages(metrics, whereabouts)
+    assert after == before
+    assert words == (f"GPU series ignored: an exporter on another node names {metrics.space}/p-n1",)
+
+
+@pytest.mark.prometheus
+def test_usages_of_exporters_that_restarted_count(prometheus: Prometheus) -> None:
+    """Their old addresses are nobody's any more."""
+    metrics, whereabouts = _fleet(prometheus)
+    metrics.write(idle(**{UTIL: 50}), pod="p-n1", instance="10.0.1.200:9400", until=DAY / 2)
+    found, words = _usages(metrics, whereabouts)
+    assert found[metrics.space, "p-n1"][0].activity_peak == near(0.5)
+    assert words == ()
