@@ -117,7 +117,7 @@ EVERYTHING: Object = {
         },
         "dashboard": {"enabled": True, "annotations": {"grafana_folder": "GPUs"}},
     },
-    "networkPolicy": {"enabled": True, "metricsFrom": [{"podSelector": {}}], "extraEgress": [{"to": []}]},
+    "networkPolicy": {"limitEgress": True, "metricsFrom": [{"podSelector": {}}], "extraEgress": [{"to": []}]},
     "podDisruptionBudget": {"enabled": True},
     "priorityClasses": {
         "gpus": [{"name": "h100", "about": "NVIDIA H100", "levels": {"low": {"value": 5}}}, {"name": "a100"}],

@@ -87,8 +87,16 @@ def test_chart_by_default_only_advises() -> None:
     assert (container["command"], container["args"]) == (["gpu-rightsizer"], ["plan", "--output", "table"])
     kinds = sorted({one["kind"] for one in objects})
     assert kinds == [
-        *("ClusterRole", "ClusterRoleBinding", "CronJob", "DaemonSet", "Role", "RoleBinding", "Service"),
-        "ServiceAccount",
+        *(
+            "ClusterRole",
+            "ClusterRoleBinding",
+            "CronJob",
+            "DaemonSet",
+            "NetworkPolicy",
+            "Role",
+            "RoleBinding",
+        ),
+        *("Service", "ServiceAccount"),
     ]
 
 
@@ -681,18 +689,45 @@ def test_monitors_add_node_label(kind: str) -> None:
 def test_network_policy_allows_prometheus_port(url: str, given: list[int], port: int) -> None:
     """The port of its URL unless values set another; otherwise only DNS and the API server."""
     values = {
-        "networkPolicy": {"enabled": True, "prometheusPorts": given, "apiServerPorts": [6443]},
+        "networkPolicy": {"limitEgress": True, "prometheusPorts": given, "apiServerPorts": [6443]},
         "rightsizer": {"prometheus": {"url": url}},
     }
     (egress,) = find_one(render(values, only=["networkpolicies"]), "NetworkPolicy")["spec"]["egress"]
     assert [one["port"] for one in egress["ports"]] == [53, 53, 6443, port]
 
 
+@pytest.mark.parametrize("mode", ["cronjob", "deployment"])
+def test_network_policies_by_default_restrict_only_what_is_known(mode: str) -> None:
+    """Anybody may scrape; the exporter connects to nothing; the addresses that others need are unknown to the chart."""
+    both = {"exporter": {"enabled": True}, "rightsizer": {"mode": mode}}
+    found = {
+        name: {
+            policy["metadata"]["name"]: policy["spec"]
+            for policy in render({**both, **more}, only=["networkpolicies"])
+        }
+        for name, more in (("default", {}), ("asks", {"exporter": {"enabled": True, "podUid": True}}))
+    }
+    exporter, rightsizer = found["default"]["gpu-rightsizer-exporter"], found["default"]["gpu-rightsizer"]
+    metrics = [{"ports": [{"protocol": "TCP", "port": "metrics"}]}]
+    assert (exporter["ingress"], exporter["egress"], exporter["policyTypes"]) == (
+        metrics,
+        [],
+        ["Ingress", "Egress"],
+    )
+    assert rightsizer["ingress"] == (metrics if mode == "deployment" else [])
+    assert [one["policyTypes"] for one in (rightsizer, found["asks"]["gpu-rightsizer-exporter"])] == [
+        ["Ingress"],
+        ["Ingress"],
+    ]
+    off = render({**both, "networkPolicy": {"enabled": False}})
+    assert "NetworkPolicy" not in {one["kind"] for one in off}
+
+
 def test_network_policy_allows_dns_ports_of_platform() -> None:
     """OpenShift's DNS pods listen on another port than their Service; a NetworkPolicy sees that of the pod."""
     ports = {}
     for platform, more in (("", {}), ("openshift", {}), ("openshift", {"dnsPorts": [53]})):
-        values = {"platform": platform, "networkPolicy": {"enabled": True, **more}}
+        values = {"platform": platform, "networkPolicy": {"limitEgress": True, **more}}
         (egress,) = find_one(render(values, only=["networkpolicies"]), "NetworkPolicy")["spec"]["egress"]
         ports[platform, *more] = [one["port"] for one in egress["ports"] if one["protocol"] == "UDP"]
     assert ports == {("",): [53], ("openshift",): [53, 5353], ("openshift", "dnsPorts"): [53]}

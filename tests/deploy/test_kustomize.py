@@ -17,7 +17,7 @@ from tests.controlplane.contract.server import Api, Simulated
 
 pytestmark = [pytest.mark.helm, pytest.mark.kustomize]
 
-_EVERY_CLUSTERS = {"v1", "apps", "batch", "policy", "rbac.authorization.k8s.io"}
+_EVERY_CLUSTERS = {"v1", "apps", "batch", "networking.k8s.io", "policy", "rbac.authorization.k8s.io"}
 _KINDS = {"CronJob", "Deployment", "DaemonSet"}
 
 
