@@ -31,8 +31,9 @@ class AddressTable:
     def add(self, namespace: str, node: str, host: str, addresses: Iterable[str]) -> None:
         """Add a pod, and its node, whose address is `host`."""
         self._nodes[node] = node
-        if host:
-            self._nodes[host] = node
+        # An address of several nodes, as behind a proxy, tells of none.
+        if host and self._nodes.setdefault(host, node) != node:
+            self._nodes[host] = ""
         for address in addresses:
             if address and address != host:
                 self._keys.append(hash(address))
@@ -43,7 +44,7 @@ class AddressTable:
     def find(self, address: str) -> Address | None:
         """Who has an address now; None for nobody. The first call sorts, so it must not be one of several threads'."""
         if address in self._nodes:
-            return Address("", self._nodes[address])
+            return Address("", self._nodes[address]) if self._nodes[address] else None
         if not self._is_sorted:
             order = sorted(range(len(self._keys)), key=self._keys.__getitem__)
             for name in ("_keys", "_namespaces", "_places"):

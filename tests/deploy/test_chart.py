@@ -130,6 +130,28 @@ def test_run_flags_all_have_a_chart_value() -> None:
     assert {"--prometheus-header", "--prometheus-label", "--verify-for"} <= set(container["args"])
 
 
+@pytest.mark.parametrize(
+    ("exporter", "given", "names"),
+    [
+        pytest.param(True, [], "gpu-rightsizer", id="own"),
+        pytest.param(True, ["gpu-operator"], "gpu-rightsizer,gpu-operator", id="own-and-dcgm-exporter"),
+        pytest.param(False, ["gpu-operator"], "gpu-operator", id="dcgm-exporter"),
+        pytest.param(False, [], None, id="detected"),
+    ],
+)
+def test_exporter_namespaces_are_those_of_the_release_and_the_given(
+    given: list[str], names: str | None, *, exporter: bool
+) -> None:
+    """Series of pods elsewhere are no evidence."""
+    values = {
+        "exporter": {"enabled": exporter},
+        "rightsizer": {"prometheus": {"exporterNamespaces": given}},
+    }
+    (owner,) = [one for one in render(values, only=["rightsizer"]) if one["kind"] == "CronJob"]
+    variables = {one["name"]: one["value"] for one in pod_of(owner)["containers"][0]["env"]}
+    assert variables.get("GPU_RIGHTSIZER_EXPORTER_NAMESPACE") == names
+
+
 def test_exporter_flags_all_have_a_chart_value_and_parse() -> None:
     """The exporter parses the chart's variables; others have no use in a pod."""
     container = exporter(EVERYTHING, **EVERYTHING["exporter"])["containers"][0]

@@ -7,6 +7,7 @@ from rightsizer.model import AddressTable, PodKey, Usages, Whereabouts
 from rightsizer.usage.provenance import Provenance, ScrapeTarget, find_provenance
 from simulator.prometheus import Prometheus
 from tests.rightsizer.metrics import DAY, ENGINE, UTIL, Metrics, idle, near
+from tests.rightsizer.relay import Relay
 
 NODES = ("n1", "n2", "n3")
 EXPORTERS = {"n1": "10.0.1.1:9400", "n2": "10.0.2.1:9400", "n3": "10.0.3.1:9400"}
@@ -52,6 +53,15 @@ def test_addresses_are_found_by_pod_and_node(address: str, found: tuple[str, str
     table = _addresses()
     table.add("kube-system", "n3", "192.168.0.3", ["192.168.0.3"])
     assert table.find(address) == found
+
+
+def test_addresses_of_several_nodes_are_nobodys() -> None:
+    """As of nodes behind one proxy."""
+    table = _addresses()
+    for node in NODES:
+        table.add("team", node, "127.0.0.1", [])
+    assert table.find("127.0.0.1") is None
+    assert table.find("n2") == ("", "n2")
 
 
 @pytest.mark.parametrize(
@@ -152,6 +162,21 @@ def test_provenance_second_namespace_on_most_nodes_is_doubtful() -> None:
 
 
 # --- on a real Prometheus
+
+
+@pytest.mark.prometheus
+def test_provenance_costs_one_query(prometheus: Prometheus) -> None:
+    """However many devices and targets there are."""
+    metrics, whereabouts = _fleet(prometheus)
+    pods = whereabouts.pods.keys()
+    asked = []
+    for known in (None, whereabouts):
+        with Relay(prometheus.url) as relay:
+            signal = metrics.signal(url=relay.url)
+            signal.expect(pods, pods, known)
+            signal.usages(DAY, metrics.at)
+            asked.append(len(relay.asked))
+    assert asked[1] == asked[0] + 1
 
 
 def _fleet(prometheus: Prometheus) -> tuple[Metrics, Whereabouts]:
