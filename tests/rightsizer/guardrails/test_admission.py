@@ -1,0 +1,84 @@
+"""The admission guardrails let pass everything that the program does as the account that they limit."""
+
+import pytest
+
+from rightsizer.guardrails.admission import admission_policies
+from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
+from rightsizer.policy.policy_file import parse
+from rightsizer.report import events
+from rightsizer.report.events import REASONS, ChangeEvent
+from simulator.kube import Rule
+from tests.rightsizer.test_scenarios import BUDGETS
+from tests.rightsizer.world import World, created, gpus_of
+
+OWN = "gpu-rightsizer"
+USER = f"system:serviceaccount:{OWN}:gpu-rightsizer"
+POLICY = (
+    """
+apiVersion: gpu-rightsizer.io/v1alpha1
+kind: Policy
+classAnnotations: off
+defaults: {kinds: []}
+rules:
+  - name: asked
+    match: {kinds: [StatefulSet]}
+    mode: enforce
+    notifyBefore: 4h
+    actions: [scale-to-zero]
+  - name: all
+    match: {everything: true}
+    mode: enforce
+    findings: {too-many-replicas: enforce, too-many-gpus: enforce}
+    actions: [scale-up, scale-down, resize, scale-to-zero, suspend, evict]
+"""
+    + BUDGETS
+)
+GIVEN = {
+    "web": ("Deployment", {"replicas": 4, "usage": ["idle", "busy", "idle", "idle"]}),
+    "idle": ("Deployment", {"replicas": 2}),
+    "wide": ("Deployment", {"gpus": 2, "usage": [["busy", "idle"]]}),
+    "asked": ("StatefulSet", {}),
+    "train": ("Job", {"gpus": 2, "usage": [["busy", "idle"]]}),
+    "batch": ("Job", {}),
+    "shell": ("Pod", {}),
+}
+
+
+def _become(world: World) -> None:
+    """Be the account that the guardrails limit, with all rights."""
+    policy = parse(POLICY.encode(), source="policy").policy
+    for document in admission_policies(policy, account="gpu-rightsizer", own=OWN):
+        world.api.create(document)
+    world.api.add_user("account", USER)
+    world.api.allow(Rule(USER))
+    world.write_kubeconfig("account")
+
+
+@pytest.mark.slow
+@pytest.mark.prometheus
+def test_guardrails_allow_every_step_of_changes_and_undo(world: World) -> None:
+    """Notice, replicas, GPUs, a Job in two steps, stop, eviction, state and Events; then all of it back."""
+    for name, (kind, given) in GIVEN.items():
+        world.add(kind, world.team, name, given)
+    before = {name: created(world.api, kind, world.team, name)["spec"] for name, (kind, _) in GIVEN.items()}
+    _become(world)
+    run = world.run("apply", "--yes", "-o", "json", policy=POLICY)
+    assert {name: item["result"] for name, item in run.items.items()} == dict.fromkeys(GIVEN, "done"), run.out
+    assert [gpus_of(pod) for pod in world.pods_of(world.team, "train")] == [1]
+    reasons = {
+        one["reason"] for one in world.api.list("Event", world.team) if one["source"]["component"] == OWN
+    }
+    assert reasons >= {"Notice", "ScaledDown", "ScaledToZero", "Resized", "Suspended", "Evicted", "Shrunk"}
+    undone = world.run("undo", "--all", "--yes", "-o", "json")
+    assert undone.code == 0, undone.out + undone.err
+    after = {name: created(world.api, kind, world.team, name)["spec"] for name, (kind, _) in GIVEN.items()}
+    same = [name for name in GIVEN if name != "shell" and after[name] == before[name]]
+    assert [*same, "shell"] == list(GIVEN)
+    assert [one.path for one in world.api.requests.all() if one.code == 403] == []
+
+
+def test_event_reasons_are_all_allowed_by_guardrails() -> None:
+    """Each Event that the program can create has a reason in the list."""
+    found = {one.reason for one in vars(events).values() if isinstance(one, ChangeEvent)}
+    found |= {row.stop.reason for row in (*KINDS, *CONTROL_OBJECT_KINDS) if row.stop is not None}
+    assert found <= REASONS
