@@ -265,7 +265,9 @@ def _memory(pool: Pool, need: SliceNeed) -> int:
     amount = need.memory_bytes / _BYTES[pool.resource]
     if pool.resource == ALIYUN_MEM:
         return max(math.ceil(max(amount, max(need.compute, need.bandwidth) * pool.memory)), 1)
-    return _up(amount, _STEPS[GPU_MEM])
+    memory = _up(amount, _STEPS[GPU_MEM])
+    # The API server stores 32000 as 32k, which is another text than the undo record has.
+    return memory if memory % 1000 else memory + _STEPS[GPU_MEM]
 
 
 def _up(amount: float, step: int) -> int:

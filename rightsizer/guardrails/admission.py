@@ -329,9 +329,8 @@ def admission_gaps(policy: Policy, classes: Sequence[str] = ()) -> Iterator[str]
         return
     yield from _class_gaps(policy, classes)
     yield (
-        "numbers: without our record none grows (replicas, GPUs of a container), but how many are taken, what is given "
-        "back where a record stands, and how much of parts of GPUs comes in place of GPUs is not checked, nor whether "
-        "GPUs are concerned at all"
+        "numbers: none rises above what a true undo record says, but how far they fall, and whether a workload has "
+        "GPUs at all, is not checked"
     )
     yield from _kind_gaps(enabled)
     checked, of_pods = list(protecting(policy)), list(protecting(policy, "priority"))

@@ -63,6 +63,16 @@ def test_patch_carries_change_record_and_precondition(world: World) -> None:
     assert "fieldManager=gpu-rightsizer" in str(real.query)
 
 
+def test_change_that_no_record_can_hold_is_blocked(world: World) -> None:
+    """Its owner wrote a value that undo could not restore: that blocks this workload alone, and nothing is written."""
+    stop = "serving.kserve.io/stop"
+    world.add("InferenceService.serving.kserve.io", world.team, "odd", {"annotations": {stop: 'a"b'}})
+    world.add("Deployment", world.team, "idle", {})
+    run = _apply(world)
+    assert (run.items["odd"]["result"], run.items["idle"]["result"]) == ("blocked", "done"), run.out
+    assert "no undo record can hold this change" in run.items["odd"]["detail"]
+
+
 def test_event_after_change_names_reason_and_undo_command(world: World) -> None:
     """An Event says for kubectl describe what was done, why, and how to get it back."""
     world.add("Deployment", world.team, "idle", {})

@@ -78,6 +78,13 @@ FITS: dict[str, tuple[Pod, Node, Usage, dict[str, int] | None]] = {
     "cores-too": (_by_hami(mem=8000, cores=60), _node(), _light(), {GPU: 1, MEM: 3840, CORES: 15}),
     "in-percent": (_by_hami(percent=60), _node(), _light(), {GPU: 1, PERCENT: 25}),
     "not-worth-it": (_by_hami(mem=5000), _node(), _light(), None),
+    # 26 GiB and 20 % are 31,949 MiB; the next step, 32,000, is stored as 32k.
+    "stored-as-it-is": (
+        WHOLE,
+        _node(memory_bytes=81920 << 20),
+        _light(memory_gib=26),
+        {GPU: 1, MEM: 32256, CORES: 15},
+    ),
     "needs-nearly-all": (WHOLE, _node(), _light(memory_gib=12), None),
     "another-model": (WHOLE, _node(model="Tesla-P4"), _light(), None),
     "a-closed-node": (WHOLE, _node(is_open=False), _light(), None),

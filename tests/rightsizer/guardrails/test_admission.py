@@ -1,5 +1,7 @@
 """The admission guardrails let pass everything that the program does as the account that they limit."""
 
+from typing import Any
+
 import pytest
 
 from rightsizer.guardrails.admission import admission_policies
@@ -33,7 +35,7 @@ rules:
 """
     + BUDGETS
 )
-GIVEN = {
+GIVEN: dict[str, tuple[str, dict[str, Any]]] = {
     "web": ("Deployment", {"replicas": 4, "usage": ["idle", "busy", "idle", "idle"]}),
     "idle": ("Deployment", {"replicas": 2}),
     "wide": ("Deployment", {"gpus": 2, "usage": [["busy", "idle"]]}),

@@ -168,6 +168,15 @@ def test_record_that_guardrails_read_otherwise_is_unreadable(name: str) -> None:
         read_record({UNDO_ANNOTATION: text}, row)
 
 
+@pytest.mark.parametrize(
+    ("value", "is_allowed"),
+    [("2", True), ("0", True), ("8192", True), ("3000", False), ("007", False), ("8k", False), (8, True)],
+)
+def test_record_amount_is_as_the_server_stores_it(value: object, is_allowed: bool) -> None:
+    """Otherwise neither undo nor the admission guardrails find the value that the record names."""
+    assert Value.QUANTITY.allows(value) is is_allowed
+
+
 def test_record_reason_has_no_brackets() -> None:
     """Words come from measurements, too: in brackets they could be read as a path of the record."""
     edits = [Edit(("spec", "replicas"), 9, 1)]
