@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rightsizer.doctor.rights import RIGHTS, Right
-from rightsizer.guardrails.admission import EVENTS, OWN_OBJECTS, admission_policies, name_of, orders_group
+from rightsizer.guardrails.admission import EVENTS, OWN_OBJECTS, admission_policies, command_group, name_of
 from rightsizer.guardrails.rbac import WRITE_PATHS, Need, is_for, names, need
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.core import POD
@@ -57,9 +57,9 @@ def admission() -> str:
         if one["kind"] == "ValidatingAdmissionPolicy"
     }
     orders = {
-        _key(row): name_of(orders_group(row.stop), row.stop.orders.plural)
+        _key(row): name_of(command_group(row.stop), row.stop.command.plural)
         for row in KINDS
-        if row.stop is not None and row.stop.orders is not None
+        if row.stop is not None and row.stop.command is not None
     }
     always = [EVENTS, *(name_of(*one) for one in OWN_OBJECTS)]
     return _written(

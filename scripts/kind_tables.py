@@ -5,8 +5,7 @@ from collections.abc import Iterable
 
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.edits import shown
-from rightsizer.kinds.fields import NOW, SET, BlockingField
-from rightsizer.kinds.kind import Kind, RolloutPrecondition, Steering, Stop
+from rightsizer.kinds.kind import NOW, SET, BlockingField, Kind, RolloutPrecondition, Steering, Stop
 from scripts.tables import table
 
 _HEAD = ("kind", "API", "stopped by", "fewer replicas by", "GPU requests in")
@@ -23,7 +22,7 @@ def kinds() -> str:
     return table(_HEAD, map(_row, KINDS))
 
 
-def levers() -> str:
+def control_objects() -> str:
     """Each kind that is changed in place of another."""
     return table(_HEAD, map(_row, CONTROL_OBJECT_KINDS))
 
@@ -38,25 +37,30 @@ def losses() -> str:
 
 def conditions() -> str:
     """What must hold for GPU requests to be changed."""
-    rows = ((row.kind, "; ".join(map(_condition, row.rolls))) for row in KINDS if row.rolls)
+    rows = ((row.kind, "; ".join(map(_condition, row.preconditions))) for row in KINDS if row.preconditions)
     return "".join(f"- {kind}: {conditions}\n" for kind, conditions in rows)
 
 
 def _row(row: Kind) -> tuple[str, ...]:
     return (
         f"`{row.kind}`",
-        row.source,
+        _api(row),
         _stop(row.stop) if row.stop else "",
         _replicas(row),
         _containers(row),
     )
 
 
+def _api(row: Kind) -> str:
+    versions = " and ".join(row.of.versions)
+    return f"{row.group}/{versions}" if row.group else versions
+
+
 def _stop(stop: Stop) -> str:
     if stop.field is None:
         return f"{stop.action}: the eviction API"
-    if stop.orders is not None:
-        return f"{stop.action}: a `{stop.orders.kind}` of `{stop.to}` (`{stop.orders.back}` to undo)"
+    if stop.command is not None:
+        return f"{stop.action}: a `{stop.command.kind}` of `{stop.to}` (`{stop.command.undo_verb}` to undo)"
     value = "the time" if stop.to == NOW else f"`{_json(stop.to)}`"
     end = "; final" if stop.is_final else ""
     return f"{stop.action}: `{shown(stop.field.path)}` to {value}{_unless(stop.unless)}{end}"
@@ -79,8 +83,8 @@ def _containers(row: Kind) -> str:
 
 
 def _condition(one: RolloutPrecondition) -> str:
-    values = " or ".join("absent" if value is None else f"`{_json(value)}`" for value in one.when)
-    return f"`{shown(one.path)}` is {values}{' (another resource)' if one.is_for_parts else ''}"
+    values = " or ".join("absent" if value is None else f"`{_json(value)}`" for value in one.allowed)
+    return f"`{shown(one.path)}` is {values}{' (another resource)' if one.only_for_slices else ''}"
 
 
 def _unless(guards: Iterable[BlockingField]) -> str:

@@ -194,7 +194,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "kinds": kind_tables.kinds,
     "kind-conditions": kind_tables.conditions,
     "kind-losses": kind_tables.losses,
-    "levers": kind_tables.levers,
+    "control-objects": kind_tables.control_objects,
     "policy-fields": policy_tables.fields,
     "policy-kinds": policy_tables.kinds,
     "policy-budgets": policy_tables.budgets,

@@ -93,7 +93,7 @@ def _repair(
 ) -> None:
     """Look after what earlier runs left; a person is asked before anything of a workload is changed."""
     repairs = find_repairs(context)
-    put_back = [repair for repair in repairs if repair.mending is ReconcileAction.ROLLBACK]
+    put_back = [repair for repair in repairs if repair.action is ReconcileAction.ROLLBACK]
     if put_back:
         names = ", ".join(f"{repair.ref} ({repair.words})" for repair in put_back)
         if not confirmed(arguments, f"Roll back unhealthy workloads after an earlier change: {names}?"):

@@ -17,7 +17,7 @@ from rightsizer.cli.messages import complain
 from rightsizer.cli.plan_session import PlanSession, utc_now
 from rightsizer.errors import ConfigurationError, RequestRefused, RightsizerError
 from rightsizer.execute.control_state import ActionGate, ControlStateStore
-from rightsizer.execute.deletion_cost import unsteer_left
+from rightsizer.execute.deletion_cost import clear_deletion_costs
 from rightsizer.execute.executor import carry_out
 from rightsizer.execute.journal import Journal
 from rightsizer.execute.notify import notify
@@ -150,7 +150,7 @@ def steps(
     """Every outcome as it becomes known, and then the effect of each."""
     done = []
     if fleet is not None:
-        unsteer_left(fleet, acting)
+        clear_deletion_costs(fleet, acting)
     steps = carry_out(decisions, acting, is_stopped=deadline.is_stopped)
     for decision, outcome in zip(decisions, steps, strict=True):
         yield outcome

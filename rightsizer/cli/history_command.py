@@ -10,7 +10,7 @@ from rightsizer.cli.plan_session import utc_now
 from rightsizer.cli.reporter import show
 from rightsizer.errors import UsageError
 from rightsizer.execute.journal import read_journal
-from rightsizer.execute.recall import list_changes, list_events
+from rightsizer.execute.listing import list_changes, list_events
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import ObjectRef
 from rightsizer.report.outcomes import history_document, history_text, journal_document, journal_text

@@ -16,9 +16,7 @@ from rightsizer.model import Outcome, Result
 from rightsizer.report.documents import outcome_document, render
 from rightsizer.report.outcomes import effect_text, outcome_text, outcomes_summary
 
-IN_THE_DARK = (
-    "the run was ended in the middle of it: whether it took effect is not known, look at it yourself"
-)
+IN_THE_DARK = "the run was ended in the middle of it: it is unknown whether it took effect, check the object"
 
 
 def show(arguments: argparse.Namespace, text: str, document: Mapping[str, Any]) -> None:

@@ -154,9 +154,9 @@ def _changes(row: Kind, cost: str) -> Iterator[Right]:
     yield Right("patch", row.group, row.of.plural, _WRITE, cost=cost)
     yield Right("list", row.group, row.of.plural, (*UNDO, *HISTORY), cost=cost)
     yield Right("get", row.group, row.of.plural, UNDO, cost=cost)
-    if row.stop is not None and row.stop.orders is not None:
-        orders = row.stop.orders
-        yield Right("create", orders.api_version.partition("/")[0], orders.plural, _WRITE, cost=cost)
+    if row.stop is not None and row.stop.command is not None:
+        command = row.stop.command
+        yield Right("create", command.api_version.partition("/")[0], command.plural, _WRITE, cost=cost)
 
 
 RIGHTS: tuple[Right, ...] = tuple(_table())

@@ -1,1 +1,1 @@
-"""Everything that writes to the cluster: the one door for changes, evictions, and what puts them back."""
+"""Everything that writes to the cluster: changes, evictions, verification, rollback and undo."""

@@ -1,7 +1,4 @@
-"""Keeps what is no object's (breaker, pauses, accepted scope) in one ConfigMap of our own namespace.
-
-What it means is `breaker`'s business.
-"""
+"""Keeps the breaker, pauses and accepted scope in one ConfigMap of gpu-rightsizer's namespace."""
 
 import datetime
 import logging
@@ -29,19 +26,14 @@ log = logging.getLogger(__name__)
 
 
 class ControlStateStore:
-    """The ConfigMap.
-
-    Args:
-        cluster: Where.
-        namespace: Our own.
-    """
+    """The ConfigMap."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self._map = ConfigMap(cluster, namespace, NAME, "breaker and pauses")
         self.place = self._map.place
 
     def read(self) -> State:
-        """What is kept; nothing where there is no ConfigMap.
+        """The state; empty without a ConfigMap.
 
         Raises:
             ClusterError: It could not be read.
@@ -49,10 +41,10 @@ class ControlStateStore:
         return parse_state(self._map.read())
 
     def change(self, how: Callable[[State], State]) -> State:
-        """Read, change and write; what it is by then. Nothing is written where nothing changes.
+        """Read, change and write the state, and return it. Writes nothing if nothing changes.
 
         Raises:
-            ConfigurationError: It may not be written, or its namespace does not exist.
+            ConfigurationError: It must not be written, or its namespace does not exist.
             ClusterError: It could not be read or written.
         """
         after = NOTHING
@@ -68,13 +60,9 @@ class ControlStateStore:
 
 
 class ActionGate:
-    """What stands between a run and each of its writes: asked right before, told right after.
+    """Checks the breaker and pauses before each write, and counts its outcome after it.
 
-    Args:
-        store: Where breaker and pauses are kept; read anew each time, since a person may pause during a run.
-        settings: The policy's.
-        run: Whose.
-        clock: The time now, aware.
+    The store is read each time, because a person may pause during a run.
     """
 
     def __init__(
@@ -85,8 +73,8 @@ class ActionGate:
         self._run = run
         self._clock = clock
 
-    def against(self, namespace: str) -> str:
-        """Why nothing must be changed there now; empty where it may be.
+    def blocked_reason(self, namespace: str) -> str:
+        """Why nothing must be changed in a namespace now; empty if it may be.
 
         Raises:
             ClusterError: It could not be read.
@@ -95,7 +83,7 @@ class ActionGate:
         return block.message if block else ""
 
     def trip(self) -> str:
-        """Why the breaker is open; empty where it is closed.
+        """Why the breaker is open; empty if it is closed.
 
         Raises:
             ClusterError: It could not be read.
@@ -104,7 +92,7 @@ class ActionGate:
         return opening.reason if opening else ""
 
     def note(self, outcome: Outcome) -> None:
-        """Count an outcome, and open the breaker where it is one error too many or was out of policy.
+        """Count an outcome; open the breaker if there are too many errors, or if it was out of policy.
 
         Raises:
             ClusterError: It could not be kept.
@@ -117,17 +105,17 @@ class ActionGate:
             self._count(outcome.result, words)
 
     def note_repair(self, outcome: Outcome) -> None:
-        """Open the breaker where a repair was out of policy; other errors of repairs do not count, they come again."""
+        """Open the breaker if a repair was out of policy; other errors of repairs do not count, since they recur."""
         if outcome.is_out_of_policy:
             try:
                 self.note(outcome)
             except ClusterError as error:
                 log.warning(
-                    "the breaker stays as it was after %s of %s: %s", outcome.action, outcome.ref, error
+                    "the breaker could not be updated after %s of %s: %s", outcome.action, outcome.ref, error
                 )
 
     def count_error(self, words: str) -> None:
-        """Count what went wrong in another way.
+        """Count an error without an outcome.
 
         Raises:
             ClusterError: It could not be kept.
@@ -135,8 +123,8 @@ class ActionGate:
         self._count(Result.UNKNOWN, words)
 
     def _count(self, result: Result, words: str) -> None:
-        many = f"{self._settings.maxErrors} errors in a row, the last: {words}"
-        opening = BreakerTrip(self._clock(), BlockerCode.REFUSED, many, self._run)
+        words = f"{self._settings.maxErrors} errors in a row, the last: {words}"
+        opening = BreakerTrip(self._clock(), BlockerCode.REFUSED, words, self._run)
 
         def count(state: State) -> State:
             latch = counted(state.latch, result, self._settings, opening)

@@ -1,6 +1,6 @@
-"""Evicts a bare pod, after its manifest has been saved where undo finds it.
+"""Evicts a bare pod, after saving its manifest for undo.
 
-The manifest may hold credentials in its environment, so it is kept as a Secret of our own namespace.
+The manifest may hold credentials in its environment, so it is saved as a Secret in gpu-rightsizer's namespace.
 """
 
 import base64
@@ -57,11 +57,11 @@ def _without_token(container: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def evict(decision: Decision, row: Kind, fresh: Workload, session: ApplySession) -> str:
-    """Evict a bare pod, as it was looked at; what was done, for people.
+    """Evict a bare pod as preflight read it; what was done, for people.
 
     Raises:
-        ClusterError: The API server refuses, or does not answer before anything was changed.
-        WriteResultUnknown: Whether the pod is evicted is not known.
+        ClusterError: The API server refuses, or does not answer; nothing was changed.
+        WriteResultUnknown: It is unknown whether the pod was evicted.
     """
     ref = fresh.ref
     path = path_of(ref, row)
@@ -77,18 +77,18 @@ def evict(decision: Decision, row: Kind, fresh: Workload, session: ApplySession)
     session.cluster.create(f"{path}/eviction", dry_eviction, dry_run=True)
     record = record_of(decision, (), run=session.run, at=session.clock(), by=session.instance)
     with session.memory.kept(fresh, record, session.clock()):
-        place = _keep(_manifest_secret(decision, pod, record, session), session)
+        place = _save(_manifest_secret(decision, pod, record, session), session)
         try:
             with mutating_request():
                 session.cluster.create(f"{path}/eviction", eviction)
         except RequestRefused:
             _drop(place, session)
             raise
-    # Where the answer is lost the manifest stays, whatever is read back: the eviction may take effect yet.
+    # If the answer is lost, the manifest stays: the eviction may still take effect.
     return f"evicted; undo manifest: Secret {session.state_namespace}/{place.rpartition('/')[2]}"
 
 
-def _keep(secret: Mapping[str, Any], session: ApplySession) -> str:
+def _save(secret: Mapping[str, Any], session: ApplySession) -> str:
     """Save a manifest; the path of its Secret."""
     secrets = f"/api/v1/namespaces/{session.state_namespace}/secrets"
     place = f"{secrets}/{secret['metadata']['name']}"
@@ -97,7 +97,7 @@ def _keep(secret: Mapping[str, Any], session: ApplySession) -> str:
     except RequestRefused as refused:
         if refused.reason != "AlreadyExists":
             raise
-        # Of an eviction whose answer was lost and that never took effect: the pod of this UID is still here.
+        # Left by an eviction that never took effect: the pod of this UID is still here.
         session.cluster.delete(place)
         session.cluster.create(secrets, secret)
     except ClusterUnreachable:
@@ -107,8 +107,8 @@ def _keep(secret: Mapping[str, Any], session: ApplySession) -> str:
 
 
 def _drop(place: str, session: ApplySession) -> None:
-    """Take back a manifest that was saved for nothing."""
-    with log_cluster_error(f"Secret {place} stays behind"):
+    """Delete a manifest that is not needed."""
+    with log_cluster_error(f"Secret {place} is not deleted"):
         session.cluster.delete(place)
 
 

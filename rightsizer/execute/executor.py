@@ -1,8 +1,8 @@
-"""The one door for writes: each decision is looked at again, tried by the server (dry run), written, and told about.
+"""Makes all changes: each decision is revalidated (preflight), tried by a dry run, written, and announced by an Event.
 
 One PATCH makes a change together with its undo record. Patches and evictions carry the UID and the resourceVersion of
-the object that was looked at, so that nothing can come between the look and the write. No write is ever sent twice:
-where its answer was lost, the object is read back.
+the object that preflight read, so no other change can come in between. No write is ever sent twice: if its answer is
+lost, the object is read back.
 """
 
 import dataclasses
@@ -43,19 +43,13 @@ from rightsizer.report.events import event_of
 
 log = logging.getLogger(__name__)
 _KIND_GONE = "the server could not find the requested resource"
-_ATTEMPTS = 3  # at one workload, whose own controller may write between the look and the write
+_ATTEMPTS = 3  # its own controller may write between preflight and the write
 
 
 def carry_out(
     decisions: Iterable[Decision], session: ApplySession, *, is_stopped: Callable[[], bool] = lambda: False
 ) -> Iterator[Outcome]:
-    """Act on the enforced ones of the decisions, in order, telling each outcome as it is known.
-
-    Args:
-        decisions: As planned.
-        session: What is needed to act.
-        is_stopped: Asked before each decision; once true, the rest is skipped.
-    """
+    """Carry out the enforced decisions in order, and yield each outcome; once `is_stopped`, the rest is skipped."""
     reason = ""
     for decision in decisions:
         if not decision.is_enforced:
@@ -75,11 +69,11 @@ def skipped(decision: Decision, session: ApplySession, reason: str) -> Outcome:
 
 
 def _step(decision: Decision, session: ApplySession) -> tuple[Outcome, str]:
-    """One decision between its intent and its outcome; and why nothing may follow, where that is so."""
+    """One decision between its intent and its outcome, and the reason if nothing may follow it."""
     try:
-        against = session.gate.against(decision.workload.ref.namespace)
-        if against:
-            return session.outcome(decision, Result.BLOCKED, against), ""
+        blocked = session.gate.blocked_reason(decision.workload.ref.namespace)
+        if blocked:
+            return session.outcome(decision, Result.BLOCKED, blocked), ""
         if session.journal:
             session.journal.intent(decision)
     except RightsizerError as error:
@@ -100,10 +94,10 @@ def _step(decision: Decision, session: ApplySession) -> tuple[Outcome, str]:
 
 
 def _act(decision: Decision, session: ApplySession) -> Outcome:
-    """One decision, from the last look to the Event."""
+    """One decision, from preflight to the Event."""
     row = row_of(decision.workload)
     if row is None:  # decide gives no action to an unknown kind
-        return session.outcome(decision, Result.BLOCKED, "its kind is not known")
+        return session.outcome(decision, Result.BLOCKED, "its kind is unknown")
     try:
         outcome = _attempt(decision, row, session)
     except RequestRefused as refused:
@@ -122,47 +116,48 @@ def _act(decision: Decision, session: ApplySession) -> Outcome:
 
 
 def _attempt(decision: Decision, row: Kind, session: ApplySession) -> Outcome:
-    """Look and write; where another's write comes between, such as its controller's of its status, look again."""
+    """Revalidate and write; try again if somebody wrote in between, such as its controller the status."""
     for _ in range(_ATTEMPTS - 1):
         try:
-            return _look_and_write(decision, row, session)
+            return _revalidate_and_write(decision, row, session)
         except RequestRefused as refused:
             if refused.code != http.HTTPStatus.CONFLICT:
                 raise
-    return _look_and_write(decision, row, session)
+    return _revalidate_and_write(decision, row, session)
 
 
-def _look_and_write(decision: Decision, row: Kind, session: ApplySession) -> Outcome:
-    """Prometheus is asked first, so that as little time as can be passes between reading the objects and the write."""
+def _revalidate_and_write(decision: Decision, row: Kind, session: ApplySession) -> Outcome:
+    """Prometheus is queried first, to keep the time between reading the objects and the write short."""
     use = session.watch.use()
-    # What would do instead of a whole GPU is usually offered by a node that none of these pods is on.
+    # A slice that replaces a whole GPU is usually on a node without any of these pods.
     proposal = decision.finding.proposal
     beside = session.watch.fleet if proposal is not None and proposal.asks else None
     fresh, fleet = read_workload(decision.workload.ref, session.cluster, beside=beside)
     if fresh is None:
-        return session.outcome(decision, Result.CHANGED, "it holds no GPUs any more")
-    told = dataclasses.replace(fleet, changes=tuple({*fleet.changes, *session.watch.told}))
-    fleet = with_remembered_changes(told, session.memory.of(fresh))
+        return session.outcome(decision, Result.CHANGED, "it holds no GPUs anymore")
+    recorded = dataclasses.replace(fleet, changes=tuple({*fleet.changes, *session.watch.recorded_changes}))
+    fleet = with_remembered_changes(recorded, session.memory.of(fresh))
     fresh = next(workload for workload in fleet.workloads if workload.ref == fresh.ref)
     rulebook = session.rulebook(fleet, use.at)
-    against = list(objections(decision, fresh, use, rulebook))
-    if against:
-        return session.outcome(decision, Result.CHANGED, "; ".join(veto.message for veto in against))
+    if blockers := list(objections(decision, fresh, use, rulebook)):
+        return session.outcome(decision, Result.CHANGED, "; ".join(one.message for one in blockers))
     if decision.wanted_by and not any_pending(decision.wanted_by, session.cluster):
-        return session.outcome(decision, Result.CHANGED, "none of those for whom it was to go waits any more")
+        return session.outcome(
+            decision, Result.CHANGED, "none of the pending pods that needed it is pending anymore"
+        )
     try:
         with set_deletion_cost(going(decision, fresh, use, rulebook), session):
-            detail = _way(decision, row)(decision, row, fresh, session)
-    except ValueError as error:  # nothing was sent: as little an error of anybody's as a disruption budget
+            detail = _writer(decision, row)(decision, row, fresh, session)
+    except ValueError as error:  # nothing was sent: no error, just as a disruption budget
         return session.outcome(decision, Result.BLOCKED, str(error))
     return session.outcome(decision, Result.DONE, detail)
 
 
-_Way = Callable[[Decision, Kind, Workload, ApplySession], str]
+_Writer = Callable[[Decision, Kind, Workload, ApplySession], str]
 
 
-def _way(decision: Decision, row: Kind) -> _Way:
-    """How a decision is carried out."""
+def _writer(decision: Decision, row: Kind) -> _Writer:
+    """The function that carries a decision out."""
     if decision.action is Action.NOTICE:
         return _notify
     is_pod = row.stop is not None and row.stop.field is None
@@ -170,7 +165,7 @@ def _way(decision: Decision, row: Kind) -> _Way:
 
 
 def _notify(decision: Decision, row: Kind, fresh: Workload, session: ApplySession) -> str:
-    """Put a notice on a workload, as it was looked at."""
+    """Put a notice on a workload as preflight read it."""
     path = path_of(fresh.ref, row)
     patch = notice_patch(decision, fresh, run=session.run, at=session.clock())
     session.cluster.patch(path, patch, dry_run=True)
@@ -180,7 +175,7 @@ def _notify(decision: Decision, row: Kind, fresh: Workload, session: ApplySessio
 
 
 def _refused(decision: Decision, session: ApplySession, refused: RequestRefused) -> Outcome:
-    """What an error Status means for this decision, and for those after it."""
+    """What an error Status means for this decision and the next ones."""
     match refused.code:
         case http.HTTPStatus.NOT_FOUND if gone := _gone(decision.workload.ref, refused.detail):
             return session.outcome(decision, Result.CHANGED, gone)
@@ -189,7 +184,7 @@ def _refused(decision: Decision, session: ApplySession, refused: RequestRefused)
             return dataclasses.replace(outcome, is_out_of_policy=True)
         case http.HTTPStatus.CONFLICT:
             return session.outcome(
-                decision, Result.CHANGED, f"changed by someone meanwhile: {refused.detail}"
+                decision, Result.CHANGED, f"somebody changed it meanwhile: {refused.detail}"
             )
         case http.HTTPStatus.TOO_MANY_REQUESTS if not refused.is_throttled:
             return session.outcome(decision, Result.BLOCKED, refused.detail)
@@ -203,66 +198,66 @@ def _refused(decision: Decision, session: ApplySession, refused: RequestRefused)
 
 
 def _gone(ref: ObjectRef, detail: str) -> str:
-    """What is gone by now, by the words of a 404; empty where that is something else than was to be changed."""
-    meant = {
-        _KIND_GONE: "its kind is not served any more",
+    """What is gone, by the message of a 404; empty if it is about another object."""
+    reasons = {
+        _KIND_GONE: "its kind is not served anymore",
         f'namespaces "{ref.namespace}" not found': "its namespace is gone",
         f'"{ref.name}"': "it is gone already",
     }
-    return next((words for text, words in meant.items() if text in detail), "")
+    return next((words for text, words in reasons.items() if text in detail), "")
 
 
 def _read_back(decision: Decision, row: Kind, session: ApplySession, lost: WriteResultUnknown) -> Outcome:
-    """The write's answer was lost: see whether it took effect before anything else happens."""
+    """The answer to the write was lost: read back whether it took effect."""
     is_notice = decision.action is Action.NOTICE
     ref, there = (decision.workload.ref, row) if is_notice else recorded_on(decision, row)
     try:
         obj = session.cluster.get_object(path_of(ref, there))
     except RequestRefused as refused:
-        if refused.code == http.HTTPStatus.NOT_FOUND and _way(decision, row) is evict:
+        if refused.code == http.HTTPStatus.NOT_FOUND and _writer(decision, row) is evict:
             return session.outcome(decision, Result.DONE, f"evicted, though the answer was lost: {lost}")
         return _refused(decision, session, refused)
     except ClusterError as again:
-        words = f"whether it took effect is not known, look at it yourself: {lost}; then: {again}"
+        words = f"it is unknown whether it took effect, check the object: {lost}; then: {again}"
         outcome = session.outcome(decision, Result.UNKNOWN, words)
         raise AbortRun(outcome, _since_then(outcome)) from again
     if _is_in_effect(decision, obj, there, session):
-        if there.stop is not None and there.stop.orders is not None and not is_notice:
-            return _ordered_again(decision, there, session, lost)
+        if there.stop is not None and there.stop.command is not None and not is_notice:
+            return _command_again(decision, there, session, lost)
         return session.outcome(decision, Result.DONE, f"done, though the answer was lost: {lost}")
-    return session.outcome(decision, Result.REFUSED, f"it had not taken effect when it was read back: {lost}")
+    return session.outcome(decision, Result.REFUSED, f"it had not taken effect by the read-back: {lost}")
 
 
-def _ordered_again(decision: Decision, row: Kind, session: ApplySession, lost: WriteResultUnknown) -> Outcome:
-    """The record is there; whether the order is, or was obeyed already, is seen when it is given again."""
+def _command_again(decision: Decision, row: Kind, session: ApplySession, lost: WriteResultUnknown) -> Outcome:
+    """The record is there; creating the command again shows whether it exists."""
     try:
         send_stop_command(decision.workload.ref, row, session)
     except RequestRefused as refused:
         return _refused(decision, session, refused)
     except WriteResultUnknown as again:
-        words = f"whether it took effect is not known, look at it yourself: {lost}; then: {again}"
+        words = f"it is unknown whether it took effect, check the object: {lost}; then: {again}"
         outcome = session.outcome(decision, Result.UNKNOWN, words)
         raise AbortRun(outcome, _since_then(outcome)) from again
     return session.outcome(decision, Result.DONE, f"done, though the answer was lost: {lost}")
 
 
 def _is_in_effect(decision: Decision, obj: Mapping[str, Any], row: Kind, session: ApplySession) -> bool:
-    """Whether an object shows what a decision was to do."""
+    """Whether an object shows the change of a decision."""
     annotations = obj["metadata"].get("annotations") or {}
     if decision.action is Action.NOTICE:
         notice = parse_notice(annotations)
         return notice is not None and notice.run == session.run
-    if _way(decision, row) is evict:
+    if _writer(decision, row) is evict:
         return _is_leaving(obj, decision.workload.ref)
     action = decision.action.value if decision.action else ""
-    # Not the record: what gives everything back removes it.
+    # Not by the record: a scale-up that undoes the whole change removes it.
     return any((one.run, one.action) == (session.run, action) for one in read_history(annotations))
 
 
 def _is_leaving(pod: Mapping[str, Any], ref: ObjectRef) -> bool:
-    """Whether the pod is on its way out, or gone and another one has its name."""
+    """Whether the pod is terminating, or replaced by another of its name."""
     return bool(pod["metadata"].get("deletionTimestamp")) or pod["metadata"]["uid"] != ref.uid
 
 
 def _since_then(outcome: Outcome) -> str:
-    return f"not attempted, since an earlier one ended so: {outcome.detail}"
+    return f"not attempted after an earlier failure: {outcome.detail}"

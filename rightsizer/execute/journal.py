@@ -1,8 +1,8 @@
-"""The journal: every step of every run as a line of JSON in a file, what is intended before it is done.
+"""The journal: every step of every run as a line of JSON, with the intent before the change.
 
-It only tells: what is true of an object stands on the object. So a record that is torn, as the last one is when the
-machine dies, costs that record. Several processes may write one journal, such as `undo` beside `run`: each locks the
-file for the record that it appends, and goes on in the next file where another one has set it aside.
+It is only a log: the state of a change is on its object. So a torn line, such as the last one after a crash, loses only
+that line. Several processes may write one journal, such as `undo` during `run`: each locks the file for each line, and
+follows when another process rotates it.
 """
 
 import contextlib
@@ -20,25 +20,19 @@ from rightsizer.model import Decision, ObjectRef, Outcome
 from rightsizer.text import decoded, require_ours, tidy
 
 LARGEST_BYTES = 10 << 20
-"""Of one file; then it is set aside."""
-SET_ASIDE = 5
-"""Files that are kept besides: FILE.1 is the youngest."""
+"""Maximum size of one file before it is rotated."""
+ROTATED_FILES = 5
+"""Rotated files to keep: FILE.1 is the newest."""
 
 _LONGEST_LINE = 1 << 20
 
 
 class JournalError(RightsizerError):
-    """The journal cannot be written: then nothing is done either."""
+    """The journal cannot be written, so nothing is changed."""
 
 
 class Journal:
-    """Appends records to a file, each of them safe before anything else happens.
-
-    Args:
-        path: The file; made for its owner alone where it does not exist.
-        run: Whose steps these are.
-        clock: The time now, aware.
-        largest: Bytes, beyond which the file is set aside.
+    """Appends entries to a file, each synced to disk; only the owner may read the file.
 
     Raises:
         ConfigurationError: It cannot be written.
@@ -64,80 +58,57 @@ class Journal:
             raise ConfigurationError(f"--journal {path}: cannot be written: {error.strerror}") from error
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         os.close(self._file)
 
     def intent(self, decision: Decision) -> None:
-        """What is about to be done.
+        """Write what is about to be done.
 
         Raises:
-            JournalError: It cannot be kept.
+            JournalError: It cannot be written.
         """
-        ref = decision.workload.ref
-        step = JournalEntry(
-            at=self._clock(),
-            run=self._run,
-            step=INTENT,
-            namespace=ref.namespace,
-            kind=ref.kind,
-            name=ref.name,
-            action=decision.action.value if decision.action else "",
-            uid=ref.uid,
-            gpus=tidy(decision.frees),
-            rule=decision.rule,
-            reason="; ".join(decision.finding.words),
-        )
-        self._append(step)
+        action = decision.action.value if decision.action else ""
+        entry = self._entry(decision.workload.ref, INTENT, action, "; ".join(decision.finding.words))
+        self._append(msgspec.structs.replace(entry, gpus=tidy(decision.frees), rule=decision.rule))
 
-    def mending(self, ref: ObjectRef, action: str, words: str) -> None:
-        """What is about to be repaired or put back, and why.
+    def repair_intent(self, ref: ObjectRef, action: str, words: str) -> None:
+        """Write what is about to be repaired or undone, and why.
 
         Raises:
-            JournalError: It cannot be kept.
+            JournalError: It cannot be written.
         """
-        step = JournalEntry(
+        self._append(self._entry(ref, INTENT, action, words))
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Write the outcome of a change or a repair, or its effect once that is verified.
+
+        Raises:
+            JournalError: It cannot be written.
+        """
+        step, words = (EFFECT, outcome.effect.words) if outcome.effect else (OUTCOME, outcome.detail)
+        entry = self._entry(outcome.ref, step, outcome.action, words)
+        self._append(msgspec.structs.replace(entry, gpus=outcome.gpus, result=outcome.result.value))
+
+    def _entry(self, ref: ObjectRef, step: str, action: str, reason: str) -> JournalEntry:
+        return JournalEntry(
             at=self._clock(),
             run=self._run,
-            step=INTENT,
+            step=step,
             namespace=ref.namespace,
             kind=ref.kind,
             name=ref.name,
             action=action,
             uid=ref.uid,
-            reason=words,
+            reason=reason,
         )
-        self._append(step)
 
-    def outcome(self, outcome: Outcome) -> None:
-        """What became of it, or of a repair; once that was looked at, what it came to.
-
-        Raises:
-            JournalError: It cannot be kept.
-        """
-        ref = outcome.ref
-        effect = outcome.effect
-        step = JournalEntry(
-            at=self._clock(),
-            run=self._run,
-            step=EFFECT if effect else OUTCOME,
-            namespace=ref.namespace,
-            kind=ref.kind,
-            name=ref.name,
-            action=outcome.action,
-            uid=ref.uid,
-            gpus=outcome.gpus,
-            result=outcome.result.value,
-            reason=effect.words if effect else outcome.detail,
-        )
-        self._append(step)
-
-    def _append(self, step: JournalEntry) -> None:
+    def _append(self, entry: JournalEntry) -> None:
         try:
-            data = msgspec.json.encode(step) + b"\n"
+            data = msgspec.json.encode(entry) + b"\n"
             with self._locked():
                 is_full = 0 < os.fstat(self._file).st_size > self._largest - len(data)
                 if is_full:
-                    self._set_aside()
+                    self._rotate()
                 else:
                     self._write(data)
             if is_full:
@@ -153,7 +124,7 @@ class Journal:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """While entered, nobody else writes to the file, which is the one of its name, or sets it aside."""
+        """While entered, no other process writes to the file at the path, or rotates it."""
         fcntl.flock(self._file, fcntl.LOCK_EX)
         while not _is_at(self._file, self._path):
             os.close(self._file)
@@ -164,8 +135,8 @@ class Journal:
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
-    def _set_aside(self) -> None:
-        for number in range(SET_ASIDE - 1, 0, -1):
+    def _rotate(self) -> None:
+        for number in range(ROTATED_FILES - 1, 0, -1):
             with contextlib.suppress(FileNotFoundError):
                 _numbered(self._path, number).rename(_numbered(self._path, number + 1))
         self._path.rename(_numbered(self._path, 1))
@@ -187,7 +158,7 @@ def _opened(path: pathlib.Path) -> int:
 
 
 def _is_at(file: int, path: pathlib.Path) -> bool:
-    """Whether what is open is still the file of that name."""
+    """Whether the open file is still the one at the path."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
@@ -195,7 +166,7 @@ def _is_at(file: int, path: pathlib.Path) -> bool:
 
 
 def _end_line(file: int, path: pathlib.Path) -> None:
-    """What a dying machine tore must not swallow the next record."""
+    """End a line that a crash tore, so that the next entry stands on its own line."""
     size = os.fstat(file).st_size
     if not size:
         return
@@ -206,13 +177,13 @@ def _end_line(file: int, path: pathlib.Path) -> None:
 
 
 def read_journal(path: pathlib.Path) -> Iterator[JournalEntry | str]:
-    """All steps, oldest first; in words what cannot be read.
+    """All entries, oldest first; a message for a line that cannot be read.
 
     Raises:
         ConfigurationError: There is no such file, or it cannot be read.
     """
-    files = [one for number in range(SET_ASIDE, 0, -1) if (one := _numbered(path, number)).exists()]
-    # A machine that died between setting the file aside and opening the next one left none of its own name.
+    files = [one for number in range(ROTATED_FILES, 0, -1) if (one := _numbered(path, number)).exists()]
+    # After a crash in the middle of a rotation there is no file at the path itself.
     for file in [*files, path] if path.exists() or not files else files:
         try:
             lines = file.read_bytes().splitlines()

@@ -1,34 +1,44 @@
-"""Lists the objects of a kind that we act upon, where the cluster has the kind and lets us."""
+"""Lists what the cluster knows of earlier changes: records on objects, saved manifests, the memory, and Events."""
 
 import http
 import logging
 from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
+import msgspec
+
+from rightsizer.changes.found_changes import evictions_of, is_copy
+from rightsizer.changes.memory import NAME, MemoryStore
+from rightsizer.changes.record_codec import MANIFEST_LABEL, RecordedEvent, recorded_changes
+from rightsizer.config import FIELD_MANAGER
 from rightsizer.errors import RequestRefused
+from rightsizer.inventory.managers import controlled_workload
 from rightsizer.inventory.owner_reader import scalable_kinds
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS, collection_of, scalable_row
 from rightsizer.kinds.kind import Kind
-from rightsizer.kube.api_objects import ObjectMeta
+from rightsizer.kinds.patches import read_record
+from rightsizer.kube.api_objects import Metadata, ObjectMeta, SpecObject
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.owner_kinds import owner_kind
-from rightsizer.model import ObjectRef, Scalable
+from rightsizer.model import ChangeRecord, FoundChange, ObjectRef, Scalable
+from rightsizer.model.change_record import Instant
 
 log = logging.getLogger(__name__)
 _OF_EVERY_CLUSTER = frozenset({"", "apps", "batch"})
 
 
 class HasMetadata(Protocol):
-    """Any object, as far as it was decoded."""
+    """Any object, as far as it is decoded."""
 
     metadata: ObjectMeta
 
 
-T = TypeVar("T", bound=HasMetadata)
+T = TypeVar("T")
+ObjectT = TypeVar("ObjectT", bound=HasMetadata)
 
 
 def recordable_kinds(cluster: Cluster) -> Iterator[Kind]:
-    """All kinds whose objects may carry a note of ours: those that we know, levers, and what only has a scale.
+    """All kinds whose objects may carry a record: those with a row, control objects, and those with only a scale.
 
     Raises:
         ClusterError: The API server does not answer.
@@ -41,15 +51,9 @@ def recordable_kinds(cluster: Cluster) -> Iterator[Kind]:
 
 
 def list_objects(
-    cluster: Cluster, row: Kind, of: type[T], *, metadata_only: bool = False
-) -> Iterator[tuple[ObjectRef, T]]:
-    """All objects of a kind; nothing where the cluster does not have it, or not for us, which is told.
-
-    Args:
-        cluster: Where.
-        row: The kind.
-        of: What each object is decoded to.
-        metadata_only: Whether only metadata is asked for.
+    cluster: Cluster, row: Kind, of: type[ObjectT], *, metadata_only: bool = False
+) -> Iterator[tuple[ObjectRef, ObjectT]]:
+    """All objects of a kind; none if the cluster does not serve it, or does not allow the list, which is logged.
 
     Raises:
         ClusterError: One of Kubernetes's own kinds could not be listed, or a list is not whole.
@@ -64,7 +68,7 @@ def list_objects(
                 continue  # a group may serve a version without serving each kind in it
             if row.group in _OF_EVERY_CLUSTER or refused.code != http.HTTPStatus.FORBIDDEN:
                 raise
-            # Of kinds that we do not know nobody is expected to let us.
+            # Nobody is expected to grant rights on kinds without a row.
             level = logging.WARNING if owner_kind(row.group, row.kind) is not None else logging.INFO
             log.log(level, "%ss cannot be listed: %s", row.kind, refused)
             return
@@ -75,8 +79,111 @@ def list_objects(
 
 
 def _versions(cluster: Cluster, row: Kind) -> Iterator[str]:
-    """The API versions under which objects of a kind may be listed, best first; none where the cluster has none."""
+    """The API versions under which a kind is served, best first."""
     served = cluster.served().get(row.group, ()) if row.group else row.of.versions
     for version in row.of.versions:
         if version in served:
             yield f"{row.group}/{version}" if row.group else version
+
+
+class _Involved(msgspec.Struct, rename="camel"):
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    api_version: str = ""
+    uid: str = ""
+
+
+class _Event(msgspec.Struct, rename="camel"):
+    """corev1.Event."""
+
+    involved_object: _Involved
+    reason: str = ""
+    message: str = ""
+    last_timestamp: Instant | None = None
+
+
+def list_changes(cluster: Cluster, state_namespace: str) -> list[FoundChange]:
+    """Every change that an object, a saved manifest or the memory records, each once, latest first.
+
+    Raises:
+        ClusterError: A list could not be read whole.
+    """
+    found = [item for row in recordable_kinds(cluster) for item in _of_kind(cluster, row)]
+    path = f"/api/v1/namespaces/{state_namespace}/secrets"
+    secrets = _list_if_allowed(cluster, path, Metadata, label_selector=MANIFEST_LABEL)
+    found.extend(evictions_of(item.metadata for item in secrets))
+    known = {_key(item.ref, item.record) for item in found}
+    found += [
+        item for item in _remembered(cluster, state_namespace) if _key(item.ref, item.record) not in known
+    ]
+    found.sort(key=lambda item: item.ref)
+    return sorted(found, key=lambda item: item.at, reverse=True)
+
+
+def _key(ref: ObjectRef, change: ChangeRecord) -> tuple[str, str, str, str]:
+    return change.run, ref.full_kind, ref.namespace, ref.name
+
+
+def _remembered(cluster: Cluster, state_namespace: str) -> list[FoundChange]:
+    try:
+        memory = MemoryStore(cluster, state_namespace).read()
+    except RequestRefused as refused:
+        if refused.code != http.HTTPStatus.FORBIDDEN:
+            raise
+        log.warning("left out: %s", refused)
+        return []
+    for key in sorted(memory.unreadable):
+        log.warning("ConfigMaps %s-*: the key %.40r cannot be read", NAME, key)
+    return [one for found in memory.by_key.values() for one in found]
+
+
+def _of_kind(cluster: Cluster, row: Kind) -> Iterator[FoundChange]:
+    is_control = row in CONTROL_OBJECT_KINDS  # its spec names the workload
+    for ref, item in list_objects(cluster, row, SpecObject, metadata_only=not is_control):
+        if is_copy(ref, item.metadata):
+            continue
+        past = recorded_changes(item.metadata.annotations or {})
+        record = _record(item.metadata, row) if past else None
+        about = controlled_workload(ref, item) if past and is_control else None
+        for change in past:
+            full = change
+            if record is not None and change.is_readable and change.run == record.run:
+                full = msgspec.structs.replace(record, end=change.end, ended=change.ended)
+            yield FoundChange(about or ref, full, carrier=ref if about else None)
+
+
+def _record(metadata: ObjectMeta, row: Kind) -> ChangeRecord | None:
+    try:
+        return read_record(metadata.annotations or {}, row)
+    except ValueError as error:
+        log.warning("%s/%s/%s: %s", metadata.namespace, row.kind, metadata.name, error)
+        return None
+
+
+def list_events(cluster: Cluster) -> list[RecordedEvent]:
+    """The Events of gpu-rightsizer that the cluster still has, latest first.
+
+    Raises:
+        ClusterError: The list could not be read whole.
+    """
+    items = _list_if_allowed(cluster, "/api/v1/events", _Event, field_selector=f"source={FIELD_MANAGER}")
+    found = []
+    for item in items:
+        of = item.involved_object
+        if item.last_timestamp is not None:
+            ref = ObjectRef(of.api_version, of.kind, of.namespace, of.name, of.uid)
+            found.append(RecordedEvent(ref, item.last_timestamp, item.reason, item.message))
+    return sorted(found, key=lambda one: (one.at, one.ref), reverse=True)
+
+
+def _list_if_allowed(
+    cluster: Cluster, path: str, kind: type[T], *, label_selector: str = "", field_selector: str = ""
+) -> list[T]:
+    try:
+        return cluster.list_all(path, kind, label_selector=label_selector, field_selector=field_selector)
+    except RequestRefused as refused:
+        if refused.code != http.HTTPStatus.FORBIDDEN:
+            raise
+        log.warning("left out: %s", refused)
+        return []

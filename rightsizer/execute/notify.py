@@ -1,6 +1,6 @@
-"""Sends messages about outcomes to where the policy says; that one does not arrive changes nothing.
+"""Sends notifications about outcomes to the targets of the policy; a failure has no effect on the run.
 
-Redirects are not followed, and no message holds anything that was not in the outcome.
+Redirects are not followed, and a message holds only what is in the outcome.
 """
 
 import logging
@@ -23,13 +23,7 @@ _MESSAGES = {"webhook": webhook_message, "slack": slack_message}
 
 
 def notify(targets: Sequence[Target], run: str, outcomes: Sequence[Outcome]) -> list[str]:
-    """Tell each target what concerns it, in one message; what went wrong with any, in words.
-
-    Args:
-        targets: As the policy has them.
-        run: Whose outcomes these are.
-        outcomes: All of them, in order.
-    """
+    """Send each target its outcomes in one message; the failures, in words."""
     problems = []
     for number, target in enumerate(targets):
         concerned = [one for one in outcomes if _concerns(target, one)]
@@ -54,7 +48,7 @@ def _send(target: Target, place: str, *, run: str, outcomes: Sequence[Outcome]) 
             pathlib.Path(target.tokenFile), f"{place}.tokenFile"
         )
     with requests.Session() as session:
-        session.trust_env = False  # of the environment's credentials none are meant for it
+        session.trust_env = False  # never send credentials of the environment
         answer = session.post(
             url,
             json=_MESSAGES[target.type](run, outcomes),
@@ -62,7 +56,7 @@ def _send(target: Target, place: str, *, run: str, outcomes: Sequence[Outcome]) 
             timeout=_TIMEOUT_S,
             allow_redirects=False,
         )
-    log.info("%s: told of %d outcomes: %d", place, len(outcomes), answer.status_code)
+    log.info("%s: sent %d outcomes: %d", place, len(outcomes), answer.status_code)
     if not answer.ok or answer.is_redirect:
         raise ConfigurationError(f"the receiver answered {answer.status_code}")
 
@@ -77,7 +71,7 @@ def _read_address(target: Target, place: str) -> str:
 
 
 def _words(error: Exception) -> str:
-    """Without the address, which may be a secret."""
+    """Without the URL, which may be a secret."""
     if isinstance(error, ConfigurationError):
         return str(error)
     if isinstance(error, requests.Timeout):

@@ -1,7 +1,7 @@
-"""Changes one object, by one patch that carries its undo record; then what that needs besides.
+"""Changes one object, by one patch that also writes its undo record.
 
-An order to its controller is given once the record is there; what makes the next workload of its kind is stopped after
-the workload itself, with a record of its own.
+A command object is created once the record is there. What starts the next workload of its kind is suspended after the
+workload itself, with its own record.
 """
 
 import dataclasses
@@ -20,8 +20,9 @@ from rightsizer.execute.run_context import (
     mutating_request,
 )
 from rightsizer.kinds import kind_of, path_of, stopped_by
+from rightsizer.kinds.change_edits import proposal_edits, stop_edits
 from rightsizer.kinds.health import pods_after
-from rightsizer.kinds.kind import Kind, proposal_edits, stop_edits
+from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.patches import (
     change_patch,
     edit_text,
@@ -35,11 +36,11 @@ from rightsizer.model import ChangeRecord, Decision, Edit, ObjectRef, Workload
 
 _Object = dict[str, Any]
 _NO_FIELD = "unknown field"
-"""Of the API server's answer to a patch that it would have to prune (fieldValidation: Strict)."""
+"""Part of the API server's answer if it would have to prune a patch (fieldValidation: Strict)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Changed:
+class _Target:
     """An object that a decision changes, as it was read."""
 
     ref: ObjectRef
@@ -52,27 +53,27 @@ class _Changed:
 
 
 def change(decision: Decision, row: Kind, fresh: Workload, session: ApplySession) -> str:
-    """Change a workload, as it was looked at; what was done, for people.
+    """Change a workload as preflight read it; what was done, for people.
 
     Raises:
-        ClusterError: The API server refuses, or does not answer before anything was changed.
-        WriteResultUnknown: Whether it is changed is not known.
-        ValueError: The object has no place for the change.
+        ClusterError: The API server refuses, or does not answer; nothing was changed.
+        WriteResultUnknown: It is unknown whether it was changed.
+        ValueError: The object lacks a field for the change.
     """
-    own = _Changed(fresh.ref, row, _as_looked_at(fresh, row, session))
-    there = _place(decision, own, fresh, session)
-    edits, then = _halves(there, _edits(decision, there, fresh, session), session)
+    own = _Target(fresh.ref, row, _unchanged(fresh, row, session))
+    there = _target(decision, own, fresh, session)
+    edits, then = _steps(there, _edits(decision, there, fresh, session), session)
     record = _record(decision, there, edits, session, of=fresh.ref)
     record = msgspec.structs.replace(record, pending_edits=then)
     patch = change_patch(there.obj, edits, record, came_back=fresh.came_back_after)
-    orders = there.row.stop.orders if there.row.stop and decision.finding.proposal is None else None
-    if orders is not None:
+    command = there.row.stop.command if there.row.stop and decision.finding.proposal is None else None
+    if command is not None:
         verb = str(edits[0].after)
-        create_command(session.cluster, orders, there.ref, verb=verb, run=session.run, dry_run=True)
+        create_command(session.cluster, command, there.ref, verb=verb, run=session.run, dry_run=True)
     _try(there, patch, session)
     with session.memory.kept(fresh, record, session.clock()), mutating_request():
         session.cluster.patch(there.path, patch)
-    if orders is not None:
+    if command is not None:
         send_stop_command(there.ref, there.row, session)
     where = "" if there.ref == fresh.ref else f"{there.ref.kind} {there.ref.name}: "
     words = where + ", ".join(map(edit_text, edits))
@@ -80,42 +81,42 @@ def change(decision: Decision, row: Kind, fresh: Workload, session: ApplySession
     return "; ".join([words, *(_stopped_along(decision, ref, session) for ref in decision.along)])
 
 
-def _try(there: _Changed, patch: Mapping[str, Any], session: ApplySession) -> None:
-    """Have the API server say whether it would take a patch.
+def _try(there: _Target, patch: Mapping[str, Any], session: ApplySession) -> None:
+    """Dry-run a patch.
 
     Raises:
-        ClusterError: It would not, or does not answer.
-        ValueError: The kind's definition there, such as that of an older release, has no such field.
+        ClusterError: The API server refuses, or does not answer.
+        ValueError: The CustomResourceDefinition in this cluster, such as of an older release, lacks the field.
     """
     try:
         session.cluster.patch(there.path, patch, dry_run=True)
     except RequestRefused as refused:
         if refused.code != http.HTTPStatus.BAD_REQUEST or _NO_FIELD not in refused.detail:
             raise
-        message = f"the definition of {there.row.kind} in this cluster has no place for it: {refused.detail}"
+        message = f"the {there.row.kind} definition in this cluster lacks the field: {refused.detail}"
         raise ValueError(message) from refused
 
 
 def recorded_on(decision: Decision, row: Kind) -> tuple[ObjectRef, Kind]:
-    """The object on which the record of a decision stands, and its row."""
+    """The object that carries the record of a decision, and its row."""
     by = stopped_by(decision.workload) if decision.finding.proposal is None else None
     return by or (decision.workload.ref, row)
 
 
 def send_stop_command(ref: ObjectRef, row: Kind, session: ApplySession) -> None:
-    """Order what the record on a workload says; where that is refused, the record goes.
+    """Create the command that the record of a workload names; if that is refused, remove the record.
 
     Raises:
-        RequestRefused: The order is not given.
-        WriteResultUnknown: Whether it is given is not known.
+        RequestRefused: The command was not created.
+        WriteResultUnknown: It is unknown whether it was created.
     """
-    assert row.stop is not None  # noqa: S101 - it has orders
-    assert row.stop.orders is not None  # noqa: S101
+    assert row.stop is not None  # noqa: S101 - it has a command
+    assert row.stop.command is not None  # noqa: S101
     try:
         with mutating_request():
-            create_command(session.cluster, row.stop.orders, ref, verb=str(row.stop.to), run=session.run)
+            create_command(session.cluster, row.stop.command, ref, verb=str(row.stop.to), run=session.run)
     except RequestRefused:
-        with log_cluster_error(f"the record on {ref} stays behind"):
+        with log_cluster_error(f"the record on {ref} is not removed"):
             obj = session.cluster.get_object(path_of(ref, row))
             record = read_record(obj["metadata"].get("annotations") or {}, row)
             if record is not None and record.run == session.run:
@@ -123,8 +124,8 @@ def send_stop_command(ref: ObjectRef, row: Kind, session: ApplySession) -> None:
         raise
 
 
-def _as_looked_at(fresh: Workload, row: Kind, session: ApplySession) -> _Object:
-    """The workload's own object, whole, still of the version that was looked at."""
+def _unchanged(fresh: Workload, row: Kind, session: ApplySession) -> _Object:
+    """The workload's own object, still of the version that preflight read."""
     path = path_of(fresh.ref, row)
     obj = session.cluster.get_object(path)
     metadata = obj["metadata"]
@@ -138,22 +139,22 @@ def _conflict(path: str) -> RequestRefused:
         f"reading {path}",
         code=http.HTTPStatus.CONFLICT,
         reason="Conflict",
-        detail="it was changed between two readings",
+        detail="it changed between two reads",
     )
 
 
-def _place(decision: Decision, own: _Changed, fresh: Workload, session: ApplySession) -> _Changed:
-    """Where the change is made: at the workload itself, or to stop it at its lever."""
+def _target(decision: Decision, own: _Target, fresh: Workload, session: ApplySession) -> _Target:
+    """The object to change: the workload itself, or the control object that stops it."""
     by = stopped_by(fresh) if decision.finding.proposal is None else None
     if by is None or by[0] == own.ref:
         return own
-    lever = _Changed(*by, session.cluster.get_object(path_of(*by)))
-    if lever.obj["metadata"]["uid"] != by[0].uid:
-        raise _conflict(lever.path)
-    return lever
+    control = _Target(*by, session.cluster.get_object(path_of(*by)))
+    if control.obj["metadata"]["uid"] != by[0].uid:
+        raise _conflict(control.path)
+    return control
 
 
-def _edits(decision: Decision, there: _Changed, fresh: Workload, session: ApplySession) -> list[Edit]:
+def _edits(decision: Decision, there: _Target, fresh: Workload, session: ApplySession) -> list[Edit]:
     proposal = decision.finding.proposal
     if proposal is None:
         edits = stop_edits(there.row, there.obj, session.clock())
@@ -166,28 +167,28 @@ def _edits(decision: Decision, there: _Changed, fresh: Workload, session: ApplyS
     return edits
 
 
-def _halves(there: _Changed, edits: list[Edit], session: ApplySession) -> tuple[list[Edit], tuple[Edit, ...]]:
-    """What is done now, and what once its pods are gone.
+def _steps(there: _Target, edits: list[Edit], session: ApplySession) -> tuple[list[Edit], tuple[Edit, ...]]:
+    """The edits to make now, and those to make once its pods are gone.
 
     Raises:
-        ValueError: It is stopped already, so that this is somebody else's to finish.
+        ValueError: Somebody else suspended it already.
     """
     if not needs_pause(there.row, edits):
         return edits, ()
     if is_stopped(there.row, there.obj):
-        message = "it is stopped already, by somebody else"
+        message = "somebody else suspended it already"
         raise ValueError(message)
     return stop_edits(there.row, there.obj, session.clock()), tuple(edits)
 
 
 def _record(
-    decision: Decision, there: _Changed, edits: Sequence[Edit], session: ApplySession, *, of: ObjectRef
+    decision: Decision, there: _Target, edits: Sequence[Edit], session: ApplySession, *, of: ObjectRef
 ) -> ChangeRecord:
-    """The record of a change, which also takes back an earlier one that is still in effect."""
+    """The record of a change, which also undoes an earlier one that is still in effect."""
     annotations: Mapping[str, str] = there.obj["metadata"].get("annotations") or {}
     earlier = read_record(annotations, there.row)
     if earlier is not None and earlier.is_unfinished:
-        message = f"what run {earlier.run} began is not finished yet"
+        message = f"the change of run {earlier.run} is not completed yet"
         raise ValueError(message)
     record = record_of(
         decision,
@@ -203,11 +204,11 @@ def _record(
 
 
 def _stopped_along(decision: Decision, ref: ObjectRef, session: ApplySession) -> str:
-    """Stop what would start the next one; the workload itself is stopped already, whatever becomes of this."""
+    """Suspend what would start the next one; the workload itself is stopped already."""
     row = kind_of(ref)
     assert row is not None  # noqa: S101 - decided so
     try:
-        there = _Changed(ref, row, session.cluster.get_object(path_of(ref, row)))
+        there = _Target(ref, row, session.cluster.get_object(path_of(ref, row)))
         edits = [edit for edit in stop_edits(row, there.obj, session.clock()) if edit.before != edit.after]
         if not edits:
             return f"{ref.kind} {ref.name} is suspended already"
@@ -219,5 +220,5 @@ def _stopped_along(decision: Decision, ref: ObjectRef, session: ApplySession) ->
     except (ClusterError, ValueError) as error:
         return f"{ref.kind} {ref.name} is not suspended: {error}"
     except WriteResultUnknown as lost:
-        return f"whether {ref.kind} {ref.name} is suspended is not known: {lost}"
+        return f"it is unknown whether {ref.kind} {ref.name} is suspended: {lost}"
     return f"{ref.kind} {ref.name}: {', '.join(map(edit_text, edits))}"

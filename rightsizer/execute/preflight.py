@@ -1,7 +1,6 @@
-"""The last look: the fleet's use and one workload, read again right before it is written to.
+"""The preflight check: reads the fleet's use and one workload again, right before the write.
 
-Its clock is Prometheus's, by which the plan was made: what this machine believes the time to be has no say in what
-counts as recent.
+It uses Prometheus's clock, as the plan does, so this machine's clock does not decide what is recent.
 """
 
 import dataclasses
@@ -23,14 +22,14 @@ from rightsizer.policy.schema import Policy
 
 
 class UseSincePlan:
-    """The fleet's use, followed from where the plan's evidence ended for as long as a run takes.
+    """The fleet's use since the end of the plan's evidence.
 
     Args:
-        signal: Where use is measured.
+        signal: Measures use.
         clock: Prometheus's clock.
-        plan: Its fleet is asked about; its evidence holds while it is young.
-        policy: What the plan was made by.
-        own: The namespace in which we run.
+        plan: Its fleet is measured; its evidence is used until it is older than RECENT.
+        policy: The policy of the plan.
+        own: The namespace of gpu-rightsizer.
     """
 
     def __init__(
@@ -53,22 +52,22 @@ class UseSincePlan:
 
     @property
     def fleet(self) -> Fleet:
-        """As the plan was made for it."""
+        """The fleet of the plan."""
         return self._fleet
 
     @property
-    def told(self) -> Iterator[FoundChange]:
-        """What objects told of when the plan was made: a last look reads neither manifests nor what holds no GPUs."""
+    def recorded_changes(self) -> Iterator[FoundChange]:
+        """The changes that objects recorded when the plan was made: preflight does not read them all."""
         return (change for change in self._fleet.changes if change.is_on_object)
 
     def use(self) -> Use:
-        """Everything since the plan, however long ago that was.
+        """The use since the plan.
 
-        The plan's evidence is measured anew once it is older than RECENT (one set of queries for the whole fleet), so
-        that a gap in the samples since the plan, or power without activity, counts as it would in a plan of now.
+        Evidence older than RECENT is measured again, with one set of queries for the whole fleet. So a gap in the
+        samples since the plan, or power without activity, counts as it would in a new plan.
 
         Raises:
-            PrometheusError: Something could not be read whole.
+            PrometheusError: A query failed, or its result is incomplete.
         """
         now = self._clock()
         if now <= self._since:
@@ -88,7 +87,7 @@ class UseSincePlan:
 
 
 def any_pending(pods: Sequence[ObjectRef], cluster: Cluster) -> bool:
-    """Whether one of these pods still waits for a place.
+    """Whether one of these pods is still unschedulable.
 
     Raises:
         ClusterError: It could not be found out.
@@ -103,13 +102,10 @@ def any_pending(pods: Sequence[ObjectRef], cluster: Cluster) -> bool:
 def read_workload(
     ref: ObjectRef, cluster: Cluster, *, beside: Fleet | None = None
 ) -> tuple[Workload | None, Fleet]:
-    """A workload as it is now, None where it holds no GPUs any more, and what is around it.
+    """A workload as it is now (None if it holds no GPUs anymore), and the fleet of its namespace.
 
-    Args:
-        ref: The workload.
-        cluster: Where it is.
-        beside: Where it matters what all nodes have free: the fleet as it was planned for, whose pods of other
-            namespaces, those that wait, and quotas count as they were then.
+    With `beside`, the fleet of the plan, its pods of other namespaces, pending pods and quotas are part of the result,
+    so that the free GPUs of all nodes are known.
 
     Raises:
         ClusterError: Something could not be read whole.
@@ -134,5 +130,5 @@ def read_workload(
 
 
 def _least(now: Mapping[str, int], then: Mapping[str, int]) -> dict[str, int]:
-    """Of each resource what was free at both times: now only the pods of one namespace are known."""
+    """What was free at both times, by resource: now only the pods of one namespace are known."""
     return {name: min(left, then.get(name, left)) for name, left in now.items()}

@@ -1,9 +1,9 @@
-"""What an earlier or crashed run left: found in the cluster, told, and finished or taken back.
+"""Finds what earlier runs left in the cluster, and repairs it.
 
-- A change that someone took back is remembered as such, so that it is not repeated.
-- What was stopped to be changed goes on once its pods are gone.
-- What goes on with less is looked at until it is known to be well; what is not well gets back what it had.
-- A manifest that was saved for an eviction which never took effect, or of a pod that was put back, goes.
+- A change that somebody reverted is recorded as reverted, so that it is not repeated.
+- A workload that was suspended for a change is changed and resumed once its pods are gone.
+- A scaled-down or resized workload is checked until it is confirmed as healthy; an unhealthy one is rolled back.
+- A manifest is deleted if its pod was never evicted, or was restored.
 """
 
 import dataclasses
@@ -12,7 +12,6 @@ import http
 import json
 import logging
 from collections.abc import Iterable, Iterator
-from typing import assert_never
 
 import msgspec
 
@@ -20,39 +19,37 @@ from rightsizer.changes.found_changes import is_copy
 from rightsizer.changes.record_codec import (
     MANIFEST_LABEL,
     POD_ANNOTATION,
-    STOPS,
     UNDO_ANNOTATION,
     manifest_name,
-    pause_of,
     read_history,
 )
 from rightsizer.config import format_duration
 from rightsizer.errors import ClusterError, RequestRefused
-from rightsizer.execute.completion import can_complete, complete
 from rightsizer.execute.control_state import ActionGate
 from rightsizer.execute.listing import list_objects, recordable_kinds
 from rightsizer.execute.preflight import read_workload
-from rightsizer.execute.run_context import RunContext, log_cluster_error
-from rightsizer.execute.watch_health import (
+from rightsizer.execute.repairs import (
     RecordedObject,
     awaits_confirmation,
+    can_complete,
     check_health,
+    complete,
     confirm,
     read_recorded_object,
+    record_revert,
     roll_back,
 )
-from rightsizer.kinds import path_of
+from rightsizer.execute.run_context import RunContext
 from rightsizer.kinds.core import POD
-from rightsizer.kinds.edits import is_taken_back, same, shown, value_at
+from rightsizer.kinds.edits import is_reverted, same, shown, value_at
 from rightsizer.kinds.health import Health
-from rightsizer.kinds.patches import read_record, reverted_patch
+from rightsizer.kinds.patches import read_record
 from rightsizer.kube.api_objects import Metadata, ObjectMeta, SpecObject
 from rightsizer.model import (
     Action,
     Blocker,
     ChangeOutcome,
     Edit,
-    Fleet,
     Mode,
     ObjectRef,
     Outcome,
@@ -63,52 +60,51 @@ from rightsizer.model import (
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.protections import OPT_OUT, opt_outs, protections
 from rightsizer.policy.schema import Policy
-from rightsizer.report.events import REVERTED
+
+log = logging.getLogger(__name__)
+
+MANIFEST_GRACE = datetime.timedelta(hours=1)
+"""A manifest of a pod that still runs may be younger: then its eviction is in progress."""
+COMMAND_GRACE = datetime.timedelta(minutes=5)
+"""Maximum time that a controller takes to execute a command."""
+ROLLBACK_GRACE = datetime.timedelta(hours=1)
+"""A workload is rolled back until this long, or twice the time to become healthy, after that time."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RepairPolicy:
-    """Asked before each repair.
-
-    Attributes:
-        gate: The breaker is asked; pauses keep nothing from being put back.
-    """
+    """Says whether a repair is allowed. The breaker blocks rollbacks; pauses block no repair."""
 
     policy: Policy
     gate: ActionGate
 
-    def against(self, found: RecordedObject, mending: ReconcileAction, context: RunContext) -> str:
-        """Why an object is left as it is; empty where it may be mended.
+    def blocked_reason(self, found: RecordedObject, action: ReconcileAction, context: RunContext) -> str:
+        """Why an object is not repaired; empty if it may be.
 
         Raises:
             ClusterError: It could not be found out.
         """
-        is_open = self.gate.trip() if mending is ReconcileAction.ROLLBACK else ""
-        if is_open:
-            return f"the breaker is open, and nothing is put back before a person has closed it: {is_open}"
-        vetoes = self._vetoes(found, context)
-        if mending is ReconcileAction.COMPLETE:  # who opted out meanwhile did not ask to be left half-way
-            vetoes = [veto for veto in vetoes if veto.source != OPT_OUT]
-        return "; ".join(veto.message for veto in vetoes)
+        trip = self.gate.trip() if action is ReconcileAction.ROLLBACK else ""
+        if trip:
+            return f"the breaker is open, and nothing is rolled back until a person resets it: {trip}"
+        blockers = self._blockers(found, context)
+        if action is ReconcileAction.COMPLETE:  # an opt-out since then must not leave it suspended
+            blockers = [one for one in blockers if one.source != OPT_OUT]
+        return "; ".join(one.message for one in blockers)
 
-    def _vetoes(self, found: RecordedObject, context: RunContext) -> list[Blocker]:
+    def _blockers(self, found: RecordedObject, context: RunContext) -> list[Blocker]:
         fresh, fleet = read_workload(found.about, context.cluster)
         if fresh is not None:
-            return list(self._by_rules(fresh, fleet, context))
-        # No pods, by which rules are sought: what holds for the object and its namespace.
+            own, by = context.state_namespace, context.instance
+            evaluator = PolicyEvaluator(self.policy, fleet, at=context.clock(), own=own, instance=by)
+            result = evaluator.evaluate(fresh)
+            return list(result.restrictions) if result.mode is Mode.PROTECT else []
+        # Rules match by pods. Without pods, only the marks on the object and on its namespace count.
         path = f"/api/v1/namespaces/{found.ref.namespace}"
         bare = _without_pods(found, context.cluster.get(path, Metadata).metadata.annotations or {})
         wishes = opt_outs(bare, context.clock()) if self.policy.respectOptOut else ()
         shields = protections(bare, self.policy, context.state_namespace)
         return [*shields, *(wish.blocker for wish in wishes if wish.mode is Mode.PROTECT)]
-
-    def _by_rules(self, fresh: Workload, fleet: Fleet, context: RunContext) -> Iterator[Blocker]:
-        book = PolicyEvaluator(
-            self.policy, fleet, at=context.clock(), own=context.state_namespace, instance=context.instance
-        )
-        ruling = book.evaluate(fresh)
-        if ruling.mode is Mode.PROTECT:
-            yield from ruling.restrictions
 
 
 def _without_pods(found: RecordedObject, namespace_annotations: dict[str, str]) -> Workload:
@@ -126,98 +122,67 @@ def _without_pods(found: RecordedObject, namespace_annotations: dict[str, str]) 
     )
 
 
-log = logging.getLogger(__name__)
-
-LEFT_AFTER = datetime.timedelta(hours=1)
-"""A manifest without its eviction is younger than that where a run is at it just now."""
-
-
-ORDERED_WITHIN = datetime.timedelta(minutes=5)
-"""So long a controller may take to do what it was told."""
-
-
-LOOKED_AFTER = datetime.timedelta(hours=1)
-"""So long, or twice the time in which it must be healthy, it may go unseen beyond that and still be put back."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Repair:
-    """One thing that was left.
+    """A repair that is due.
 
     Attributes:
         words: What was found, for people.
-        found: The object; None of a manifest, whose Secret's path is `place`.
+        found: The object; None for a manifest, whose Secret's path is `manifest`.
     """
 
     ref: ObjectRef
-    mending: ReconcileAction
+    action: ReconcileAction
     words: str
     found: RecordedObject | None = None
-    place: str = ""
+    manifest: str = ""
 
 
 def find_repairs(context: RunContext) -> list[Repair]:
-    """Everything that was left, in a stable order. Only reads.
+    """All repairs that are due, in a stable order. Only reads.
 
     Raises:
         ClusterError: A list could not be read whole.
     """
-    repairs = [repair for found in _carrying(context) if (repair := _of_object(found, context)) is not None]
+    repairs = [repair for found in _recorded(context) if (repair := _of_object(found, context)) is not None]
     repairs.extend(_of_manifests(context))
-    return sorted(repairs, key=lambda repair: (repair.ref, repair.place))
+    return sorted(repairs, key=lambda repair: (repair.ref, repair.manifest))
 
 
-def make_repairs(repairs: Iterable[Repair], context: RunContext, guard: RepairPolicy) -> Iterator[Outcome]:
-    """Do what is to be done about each, telling the outcome as it is known."""
+def make_repairs(repairs: Iterable[Repair], context: RunContext, policy: RepairPolicy) -> Iterator[Outcome]:
+    """Make each repair that the policy allows, and yield its outcome."""
     for repair in repairs:
-        outcome = _guarded(repair, context, guard)
+        outcome = _make(repair, context, policy)
         if context.journal:
             context.journal.outcome(outcome)
-        guard.gate.note_repair(outcome)
+        policy.gate.note_repair(outcome)
         yield outcome
 
 
 def _outcome(repair: Repair, result: Result, words: str, context: RunContext) -> Outcome:
-    return Outcome(repair.ref, repair.mending.value, result, words, 0, context.clock(), is_repair=True)
+    return Outcome(repair.ref, repair.action.value, result, words, 0, context.clock(), is_repair=True)
 
 
-def _guarded(repair: Repair, context: RunContext, guard: RepairPolicy) -> Outcome:
+def _make(repair: Repair, context: RunContext, policy: RepairPolicy) -> Outcome:
     try:
         context.cluster.require_writable()
     except ClusterError as error:
         return _outcome(repair, Result.SKIPPED, f"{repair.words}; not attempted: {error}", context)
     if context.journal:
-        context.journal.mending(repair.ref, repair.mending.value, repair.words)
+        context.journal.repair_intent(repair.ref, repair.action.value, repair.words)
     if repair.found is None:
-        return _drop(repair, context)
+        return _delete_manifest(repair, context)
     try:
-        why = guard.against(repair.found, repair.mending, context)
+        why = policy.blocked_reason(repair.found, repair.action, context)
     except ClusterError as error:
-        why = f"cannot tell whether it may be changed: {error}"
+        why = f"cannot check whether it may be changed: {error}"
     if why:
-        detail = f"{repair.words}; left as it is: {why}"
-        return repair.found.outcome(context, repair.mending.value, Result.BLOCKED, detail)
-    return _mended(repair, repair.found, context)
+        return _outcome(repair, Result.BLOCKED, f"{repair.words}; not repaired: {why}", context)
+    return _REPAIRS[repair.action](repair.found, repair.words, context)
 
 
-def _mended(repair: Repair, found: RecordedObject, context: RunContext) -> Outcome:
-    match repair.mending:
-        case ReconcileAction.RECORD_REVERT:
-            return _remember(found, repair.words, context)
-        case ReconcileAction.ROLLBACK:
-            return roll_back(found, repair.words, context)
-        case ReconcileAction.COMPLETE:
-            return _finish(found, repair.words, context)
-        case ReconcileAction.CONFIRM:
-            return confirm(found, repair.words, context)
-        case ReconcileAction.DELETE_MANIFEST:
-            return _drop(repair, context)
-        case _:
-            assert_never(repair.mending)
-
-
-def _carrying(context: RunContext) -> Iterator[RecordedObject]:
-    """The objects that carry a record of ours which can be used; of others `undo` tells what is wrong."""
+def _recorded(context: RunContext) -> Iterator[RecordedObject]:
+    """The objects with a usable record; `undo` reports what is wrong with others."""
     for row in recordable_kinds(context.cluster):
         for ref, item in list_objects(context.cluster, row, SpecObject) if row is not POD else ():
             annotations = item.metadata.annotations or {}
@@ -237,102 +202,78 @@ def _carrying(context: RunContext) -> Iterator[RecordedObject]:
 def _of_object(found: RecordedObject, context: RunContext) -> Repair | None:
     if found.record.is_unfinished:
         return _of_unfinished(found, context)
-    taken_back = [edit for edit in found.record.edits if is_taken_back(found.obj, edit)]
-    if taken_back:
-        words = ", ".join(_now(found, edit) for edit in taken_back)
+    words = ", ".join(_now(found, edit) for edit in found.record.edits if is_reverted(found.obj, edit))
+    if words := words or _not_stopped(found, context):
         return Repair(found.ref, ReconcileAction.RECORD_REVERT, words, found)
-    if words := _not_carried_out(found, context):
-        return Repair(found.ref, ReconcileAction.RECORD_REVERT, words, found)
-    return _of_settling(found, context)
+    return _of_unconfirmed(found, context)
 
 
 def _of_unfinished(found: RecordedObject, context: RunContext) -> Repair | None:
     whole = read_recorded_object(found.ref, found.row, context)
     if whole is None or not whole.record.is_unfinished or not can_complete(whole, context):
         return None
-    return Repair(found.ref, ReconcileAction.COMPLETE, "it is stopped to be changed, and can go on", whole)
+    words = "it is suspended for a change that can be completed"
+    return Repair(found.ref, ReconcileAction.COMPLETE, words, whole)
 
 
-def _of_settling(found: RecordedObject, context: RunContext) -> Repair | None:
-    is_ours = all(same(value_at(found.obj, edit.path), edit.after) for edit in found.record.edits)
-    if not awaits_confirmation(found) or not is_ours:
+def _of_unconfirmed(found: RecordedObject, context: RunContext) -> Repair | None:
+    is_in_effect = all(same(value_at(found.obj, edit.path), edit.after) for edit in found.record.edits)
+    if not awaits_confirmation(found) or not is_in_effect:
         return None
     age = context.clock() - found.record.at
-    if age >= _known_for(found):
-        unseen = format_duration(age.total_seconds())
-        words = f"nobody looked for {unseen}: how it bore its change is not known any more"
+    span = datetime.timedelta(seconds=found.record.healthy_within_seconds)
+    if age >= span + max(2 * span, ROLLBACK_GRACE):
+        words = (
+            f"not checked for {format_duration(age.total_seconds())}: later problems may have other causes"
+        )
         return Repair(found.ref, ReconcileAction.CONFIRM, words, found)
     try:
         health, words = check_health(found, context)
     except RequestRefused as refused:
-        log.warning("%s cannot be looked at: %s", found.ref, refused)
+        log.warning("the health of %s cannot be checked: %s", found.ref, refused)
         return None
-    is_over = age >= datetime.timedelta(seconds=found.record.healthy_within_seconds)
-    if health is Health.WAITING or (health is Health.HEALTHY and not is_over):
+    if health is Health.WAITING or (health is Health.HEALTHY and age < span):
         return None  # it may run out of memory yet
-    mending = ReconcileAction.ROLLBACK if health is Health.FAILED else ReconcileAction.CONFIRM
-    return Repair(found.ref, mending, words, found)
+    action = ReconcileAction.ROLLBACK if health is Health.FAILED else ReconcileAction.CONFIRM
+    return Repair(found.ref, action, words, found)
 
 
-def _known_for(found: RecordedObject) -> datetime.timedelta:
-    """How long after its change what a workload lacks is put down to that, and put back."""
-    span = datetime.timedelta(seconds=found.record.healthy_within_seconds)
-    return span + max(2 * span, LOOKED_AFTER)
-
-
-def _finish(found: RecordedObject, words: str, context: RunContext) -> Outcome:
+def _complete(found: RecordedObject, words: str, context: RunContext) -> Outcome:
     try:
         outcome = complete(found, context)
     except ClusterError as error:
-        return found.outcome(
-            context, ReconcileAction.COMPLETE.value, Result.UNKNOWN, f"{words}; left to the next run: {error}"
-        )
+        detail = f"{words}; left to the next run: {error}"
+        return found.outcome(context, ReconcileAction.COMPLETE, Result.UNKNOWN, detail)
     assert outcome is not None  # noqa: S101 - it was due when it was found
     return outcome
 
 
-def _not_carried_out(found: RecordedObject, context: RunContext) -> str:
-    """Where its controller was to be told: whether it runs all the same, resumed by others or never told; in words."""
-    orders = found.row.orders_for(found.record.edits)
-    if orders is None or context.clock() - found.record.at < ORDERED_WITHIN:
+_REPAIRS = {
+    ReconcileAction.RECORD_REVERT: record_revert,
+    ReconcileAction.ROLLBACK: roll_back,
+    ReconcileAction.COMPLETE: _complete,
+    ReconcileAction.CONFIRM: confirm,
+}
+
+
+def _not_stopped(found: RecordedObject, context: RunContext) -> str:
+    """Why a workload that a command was to stop still runs; empty if it does not."""
+    command = found.row.command_for(found.record.edits)
+    if command is None or context.clock() - found.record.at < COMMAND_GRACE:
         return ""
-    obj = context.cluster.get_object(path_of(found.ref, found.row))
-    state = value_at(obj, orders.state)
-    if state is None or state in orders.stopped:
+    state = value_at(context.cluster.get_object(found.path), command.state)
+    if state is None or state in command.stopped:
         return ""
-    return f"it is {state}: somebody resumed it, or {found.record.edits[0].after} was never carried out"
+    return f"its state is {state}: somebody resumed it, or {found.record.edits[0].after} was never executed"
 
 
 def _now(found: RecordedObject, edit: Edit) -> str:
     now, left = (json.dumps(value) for value in (value_at(found.obj, edit.path), edit.after))
-    return f"{shown(edit.path)} is {now} now, not {left} as run {found.record.run} left it"
-
-
-def _remember(found: RecordedObject, words: str, context: RunContext) -> Outcome:
-    at = context.clock()
-    try:
-        patch = reverted_patch(found.obj, found.record, at=at, came_back=_pause(found, context, at))
-        context.cluster.patch(path_of(found.ref, found.row), patch)
-    except RequestRefused as refused:
-        return found.refused(context, "record-revert", refused, f"{words}; not noted: {refused}")
-    except ClusterError as error:
-        return found.outcome(context, "record-revert", Result.UNKNOWN, f"{words}; not noted: {error}")
-    with log_cluster_error(f"no Event on {found.ref}"):
-        context.cluster.create(*REVERTED.of(found.about, words, run=found.record.run, at=at))
-    return found.outcome(context, "record-revert", Result.DONE, f"someone took it back: {words}")
-
-
-def _pause(found: RecordedObject, context: RunContext, at: datetime.datetime) -> datetime.timedelta | None:
-    """After which pause it was wanted back: what only took some of it away does not tell."""
-    if found.record.action not in STOPS:
-        return None
-    fresh, _ = read_workload(found.about, context.cluster)
-    known = fresh.came_back_after if fresh else None
-    return known or pause_of(found.record.idle_seconds, found.record.at, at)
+    return f"{shown(edit.path)} is {now}; run {found.record.run} had set it to {left}"
 
 
 def _of_manifests(context: RunContext) -> Iterator[Repair]:
-    """Manifests whose pods are there: never evicted, or put back by an undo that did not get to the end."""
+    """Manifests of pods that exist: never evicted, or restored by an undo that was interrupted."""
     if not context.evicts:
         return
     path = f"/api/v1/namespaces/{context.state_namespace}/secrets"
@@ -341,7 +282,7 @@ def _of_manifests(context: RunContext) -> Iterator[Repair]:
     except RequestRefused as refused:
         if refused.code != http.HTTPStatus.FORBIDDEN:
             raise
-        log.warning("saved manifests cannot be looked after: %s", refused)
+        log.warning("saved manifests cannot be checked: %s", refused)
         return
     by_namespace: dict[str, list[ObjectMeta]] = {}
     for secret in secrets:
@@ -356,35 +297,34 @@ def _of_manifests(context: RunContext) -> Iterator[Repair]:
         }
         for secret_meta in manifests:
             name = (secret_meta.annotations or {})[POD_ANNOTATION].partition("/")[2]
-            words = _why_not_needed(secret_meta, pods.get(name), context.clock())
+            words = _unneeded_reason(secret_meta, pods.get(name), context.clock())
             if words:
                 yield Repair(
                     ObjectRef("v1", "Pod", namespace, name),
                     ReconcileAction.DELETE_MANIFEST,
                     words,
-                    place=f"{path}/{secret_meta.name}",
+                    manifest=f"{path}/{secret_meta.name}",
                 )
 
 
-def _why_not_needed(secret: ObjectMeta, pod: ObjectMeta | None, at: datetime.datetime) -> str:
+def _unneeded_reason(secret: ObjectMeta, pod: ObjectMeta | None, at: datetime.datetime) -> str:
     if pod is None or pod.deletion_timestamp is not None:
         return ""
-    is_same = secret.name == manifest_name(ObjectRef("v1", "Pod", pod.namespace, pod.name, pod.uid))
-    if is_same:
-        is_old = secret.creation_timestamp is not None and at - secret.creation_timestamp >= LEFT_AFTER
+    if secret.name == manifest_name(ObjectRef("v1", "Pod", pod.namespace, pod.name, pod.uid)):
+        is_old = secret.creation_timestamp is not None and at - secret.creation_timestamp >= MANIFEST_GRACE
         return "the pod was never evicted, so its saved manifest is not needed" if is_old else ""
     run = (secret.labels or {}).get(MANIFEST_LABEL, "")
-    is_back = any(
+    is_restored = any(
         (one.run, one.action, one.end) == (run, Action.EVICT, ChangeOutcome.UNDONE)
         for one in read_history(pod.annotations or {})
     )
-    return "the pod was put back from its saved manifest" if is_back else ""
+    return "the pod was restored from its saved manifest" if is_restored else ""
 
 
-def _drop(repair: Repair, context: RunContext) -> Outcome:
+def _delete_manifest(repair: Repair, context: RunContext) -> Outcome:
     result, words = Result.DONE, repair.words
     try:
-        context.cluster.delete(repair.place)
+        context.cluster.delete(repair.manifest)
     except ClusterError as error:
         result, words = Result.REFUSED, f"{repair.words}; {error}"
     return _outcome(repair, result, words, context)

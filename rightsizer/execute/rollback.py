@@ -1,6 +1,6 @@
-"""Gives an object its former fields from the record that it carries, and takes the record away.
+"""Restores an object's former fields from its record, and removes the record, by one patch.
 
-One patch does it. What only changes while it is stopped is stopped by another one before; its pods have to go first.
+A Job that only changes while it is suspended is suspended by another patch before; its pods have to terminate first.
 """
 
 import dataclasses
@@ -11,7 +11,6 @@ from typing import Any
 
 from rightsizer.errors import RequestRefused
 from rightsizer.kinds import path_of
-from rightsizer.kinds.command_objects import command_body
 from rightsizer.kinds.edits import same, shown, value_at
 from rightsizer.kinds.kind import CommandObject
 from rightsizer.kinds.patches import UndoItem, edit_text, read_record, undo_patch
@@ -27,14 +26,14 @@ from rightsizer.model import ChangeOutcome, ChangeRecord, Edit, ObjectRef
 
 
 def create_command(
-    cluster: Cluster, orders: CommandObject, ref: ObjectRef, *, verb: str, run: str, dry_run: bool = False
+    cluster: Cluster, command: CommandObject, ref: ObjectRef, *, verb: str, run: str, dry_run: bool = False
 ) -> None:
-    """Order something about a workload; what this run has ordered already is not ordered twice.
+    """Create a command about a workload; one that exists already is not created twice.
 
     Raises:
         ClusterError: The API server refuses, or does not answer.
     """
-    collection, body = command_body(orders, ref, verb, run=run)
+    collection, body = command.body(ref, verb, run=run)
     try:
         cluster.create(collection, body, dry_run=dry_run)
     except RequestRefused as refused:
@@ -47,15 +46,15 @@ _Object = dict[str, Any]
 
 
 class WaitingForPods(Exception):  # noqa: N818 - becomes an outcome, not an error
-    """Its pods have to go before it can be put back: it is stopped for that; `item` is how it is remembered now."""
+    """Its pods have to terminate before it can be restored; `item` has the record that it carries now."""
 
     def __init__(self, item: UndoItem) -> None:
         self.item = item
-        super().__init__("it is stopped, and gets back what it had once its pods are gone")
+        super().__init__("it is suspended, and is restored once its pods are gone")
 
 
 class ChangedByOthers(Exception):  # noqa: N818 - becomes an outcome, not an error
-    """Somebody changed since what we would put back."""
+    """Somebody changed since what would be restored."""
 
 
 def restore(
@@ -66,21 +65,14 @@ def restore(
     force: bool = False,
     end: ChangeOutcome = ChangeOutcome.UNDONE,
 ) -> str:
-    """Give an object its former fields by one patch, and take the record away; what that changed, for people.
+    """Restore an object's former fields by one patch, and remove the record; what that changed, for people.
 
-    Its own controller writes its status all along, above all just after it was stopped: where that comes between, the
-    object is read, and judged, again.
-
-    Args:
-        item: With its record.
-        cluster: Where.
-        at: Now.
-        force: Also where someone changed the fields since.
-        end: What it is remembered as.
+    After a conflict, such as with its controller's writes to the status, the object is read and checked again. With
+    `force`, it is restored even if somebody changed the fields since; `end` is how the change ends in its history.
 
     Raises:
-        ChangedSince: Somebody changed it since.
-        StillGoing: That takes two steps, and only the first one is made.
+        ChangedByOthers: Somebody changed it since.
+        WaitingForPods: It takes two steps, and only the first one is made.
         ClusterError: The API server refuses, or does not answer.
     """
     for _ in range(_ATTEMPTS - 1):
@@ -103,39 +95,39 @@ def _restore_once(
     if changed and not force:
         raise ChangedByOthers("; ".join(_changed_words(obj, edit) for edit in changed))
     if needs_pause(item.row, record.edits) and not is_changeable(item.row, obj, is_late=False):
-        raise WaitingForPods(_stopped(item, record, obj, cluster, (at, end)))
+        raise WaitingForPods(_suspend(item, record, obj, cluster, (at, end)))
     try:
         patch = undo_patch(obj, record, at=at, end=end)
     except ValueError as error:
         raise ChangedByOthers(str(error)) from error
     cluster.patch(path, patch, dry_run=True)
-    orders = item.row.orders_for(record.edits)
-    if orders is not None:
-        # The record goes once its controller was told: being cut short leaves nothing stopped that carries none.
-        create_command(cluster, orders, item.ref, verb=orders.back, run=record.run)
+    command = item.row.command_for(record.edits)
+    if command is not None:
+        # The record is removed after the command is created, so an interruption leaves no stopped object without one.
+        create_command(cluster, command, item.ref, verb=command.undo_verb, run=record.run)
     cluster.patch(path, patch)
     return ", ".join(
         edit_text(Edit(edit.path, value_at(obj, edit.path), edit.before)) for edit in record.edits
     )
 
 
-def _stopped(
+def _suspend(
     item: UndoItem,
     record: ChangeRecord,
     obj: _Object,
     cluster: Cluster,
     how: tuple[datetime.datetime, ChangeOutcome],
 ) -> UndoItem:
-    """Stop what only changes while it is stopped, with a record that says what comes next."""
+    """Suspend what only changes while it is suspended, with a record of the next step."""
     if is_stopped(item.row, obj):
         return item
     at, end = how
     minor, pause = cluster.minor(), item.row.pause
     if over := end_condition(obj):
-        raise ChangedByOthers(f"it has ended, {over}, so nothing can change it any more")
+        raise ChangedByOthers(f"it has ended, {over}, so nothing can change it anymore")
     if pause is not None and (minor is None or minor < pause.since):
         raise ChangedByOthers(
-            f"the API server, of Kubernetes 1.{minor}, does not let it change, though it once did"
+            f"the API server, of Kubernetes 1.{minor}, does not allow the change, though it once did"
         )
     path = path_of(item.ref, item.row)
     patch, record = stop_and_restore_patch(obj, record, item.row, at=at, end=end)
@@ -146,8 +138,8 @@ def _stopped(
 
 def _changed_words(obj: Any, edit: Edit) -> str:  # noqa: ANN401 - an object as the API server gave it
     return (
-        f"{shown(edit.path)} is {json.dumps(value_at(obj, edit.path))} now, "
-        f"not {json.dumps(edit.after)} as we left it; --force sets it to {json.dumps(edit.before)} all the same"
+        f"{shown(edit.path)} is {json.dumps(value_at(obj, edit.path))}; gpu-rightsizer had set it to "
+        f"{json.dumps(edit.after)}; --force sets it to {json.dumps(edit.before)}"
     )
 
 

@@ -1,4 +1,4 @@
-"""What one run needs to act, and the signals by which its parts end each other."""
+"""What one run needs to act, and the signals that end it."""
 
 import contextlib
 import dataclasses
@@ -13,28 +13,22 @@ from rightsizer.execute.control_state import ActionGate
 from rightsizer.execute.journal import Journal
 from rightsizer.execute.preflight import UseSincePlan
 from rightsizer.kube.cluster import Cluster
-from rightsizer.model import Decision, Fleet, Outcome, Result
+from rightsizer.model import Decision, Fleet, ObjectRef, Outcome, Result
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.schema import Policy
+from rightsizer.report.events import ChangeEvent
 from rightsizer.text import tidy
 
 _FIRST_WAIT_S = 0.2
 _LONGEST_WAIT_S = 2.0
 PAUSE_S = 120.0
-"""So long is waited, whatever else, for pods without which what was stopped goes on: they get 30 s to end, unless they
-ask for more. What is not gone then is left to the next run."""
+"""Maximum time to wait until the pods of a suspended workload are gone: by default they get 30 s to terminate.
+After that, the change is left to the next run."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Deadline:
-    """How long is waited for what was changed to come to rest.
-
-    Attributes:
-        span_s: In all, in seconds.
-        monotonic: A clock that only goes on, in seconds.
-        sleep: Waits, in seconds.
-        is_stopped: Asked between two looks; once true, nothing is waited for any more.
-    """
+    """How long a run waits for the effect of its changes: `span_s`, or until `is_stopped`."""
 
     span_s: float
     monotonic: Callable[[], float]
@@ -42,7 +36,7 @@ class Deadline:
     is_stopped: Callable[[], bool]
 
     def rounds(self) -> Iterator[float]:
-        """Seconds that have been waited, before each look; whoever looks says when to end by not asking for more."""
+        """The seconds waited so far, before each check; the caller ends the loop."""
         began, wait_s = self.monotonic(), _FIRST_WAIT_S
         while True:
             yield self.monotonic() - began
@@ -55,14 +49,13 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunContext:
-    """What every write of a run needs, also those that repair and verify.
+    """What every write of a run needs, also repairs and verification.
 
     Attributes:
-        state_namespace: Our own namespace; manifests of evicted pods are kept there.
-        instance: What tells us from another gpu-rightsizer that acts on the same cluster.
+        state_namespace: The namespace of gpu-rightsizer, with the manifests of evicted pods.
+        instance: Unique name of this gpu-rightsizer among those on the cluster.
         clock: The time now, aware, for records, Events and pauses; use is never judged by it.
-        evicts: Whether the policy lets pods be evicted, so that there may be manifests to look after.
-        journal: Where every step is written down, if anywhere.
+        evicts: Whether the policy allows evictions, so that there may be manifests.
     """
 
     cluster: Cluster
@@ -73,6 +66,11 @@ class RunContext:
     evicts: bool
     journal: Journal | None
 
+    def publish(self, event: ChangeEvent, ref: ObjectRef, what: str, *, run: str) -> None:
+        """Create an Event about the change of a run; a failure is only logged."""
+        with log_cluster_error(f"no Event on {ref}"):
+            self.cluster.create(*event.of(ref, what, run=run, at=self.clock()))
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ApplySession(RunContext):
@@ -80,8 +78,8 @@ class ApplySession(RunContext):
 
     Attributes:
         watch: The fleet's use since the plan, by Prometheus's clock.
-        gate: What may stand against any write: breaker and pauses.
-        memory: What was taken lately, also from what does not tell of it any more.
+        gate: Breaker and pauses, which may block any write.
+        memory: Recent changes, also of objects that were deleted or lost their annotations.
     """
 
     watch: UseSincePlan
@@ -90,7 +88,7 @@ class ApplySession(RunContext):
     memory: MemoryStore
 
     def outcome(self, decision: Decision, result: Result, detail: str) -> Outcome:
-        """What became of a decision."""
+        """The outcome of a decision."""
         return Outcome(
             ref=decision.workload.ref,
             action=decision.action.value if decision.action else "",
@@ -101,12 +99,12 @@ class ApplySession(RunContext):
         )
 
     def rulebook(self, fleet: Fleet, at: datetime.datetime) -> PolicyEvaluator:
-        """The policy beside the cluster as it is now."""
+        """The policy, applied to the cluster as it is now."""
         return PolicyEvaluator(self.policy, fleet, at=at, own=self.state_namespace, instance=self.instance)
 
 
 class AbortRun(Exception):  # noqa: N818 - a signal, not an error
-    """Prometheus or the API server asks for quiet, knows us no longer, or cannot be reached: nothing more is sent."""
+    """Prometheus or the API server throttles, rejects the credentials or is unreachable: nothing more is sent."""
 
     def __init__(self, outcome: Outcome, reason: str) -> None:
         self.outcome = outcome
@@ -115,12 +113,12 @@ class AbortRun(Exception):  # noqa: N818 - a signal, not an error
 
 
 class WriteResultUnknown(Exception):  # noqa: N818 - a signal, not an error
-    """The one request that makes a change was sent, and what became of it is not known."""
+    """The request that makes a change was sent, and its result is unknown."""
 
 
 @contextlib.contextmanager
 def mutating_request() -> Iterator[None]:
-    """Around the one request that makes the change: only after this one a lost answer leaves anything in doubt."""
+    """Marks the one request that makes the change: only its lost answer leaves the result unknown."""
     try:
         yield
     except ClusterUnreachable as error:
@@ -132,14 +130,14 @@ def mutating_request() -> Iterator[None]:
 
 
 def _is_no_answer(refused: RequestRefused) -> bool:
-    """Whether a time-out of a proxy, the API server or etcd speaks, and the change may be on its way all the same."""
-    is_answer = "PodDisruptionBudget" in refused.detail  # of two budgets over one pod: 500, and meant so
+    """Whether it is a time-out of a proxy, the API server or etcd: the change may still be made."""
+    is_answer = "PodDisruptionBudget" in refused.detail  # 500 for two budgets over one pod is an answer
     return refused.code >= http.HTTPStatus.INTERNAL_SERVER_ERROR and not is_answer
 
 
 @contextlib.contextmanager
 def log_cluster_error(what: str) -> Iterator[None]:
-    """The change stands, whether or not it could be announced."""
+    """Log a failure after which the change still holds."""
     try:
         yield
     except ClusterError as error:

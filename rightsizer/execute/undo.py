@@ -1,7 +1,7 @@
-"""Puts back what was stopped: from the record on each object, or the saved manifest of an evicted pod.
+"""Undoes changes: from the record on each object, or from the saved manifest of an evicted pod.
 
-Everything that undo needs is in the cluster: it works from any machine, for whoever may patch the object. What someone
-changed since is left alone unless told otherwise.
+Everything that undo needs is in the cluster: it works from any machine, for anybody with the right to patch the object.
+What somebody changed since is left alone, except with --force.
 """
 
 import base64
@@ -34,7 +34,7 @@ from rightsizer.report.events import RESTORED
 from rightsizer.text import decoded, require_name
 
 log = logging.getLogger(__name__)
-_LARGEST_SECRET = 1 << 20  # of any (v1.MaxSecretSize)
+_LARGEST_SECRET = 1 << 20  # v1.MaxSecretSize
 
 
 class _Secret(msgspec.Struct):
@@ -102,16 +102,16 @@ def _evicted(cluster: Cluster, state_namespace: str) -> Iterator[UndoItem]:
 
 
 def _still_runs(ref: ObjectRef, row: Kind, secret: _Secret, cluster: Cluster) -> bool:
-    """Whether the eviction whose answer was lost never took effect; the Secret's name ends with the pod's UID."""
+    """Whether the eviction never took effect; the Secret's name ends with the pod's UID."""
     try:
         pod = cluster.get(path_of(ref, row), Metadata).metadata
-    except RequestRefused:  # it is gone, or we may not know
+    except RequestRefused:  # it is gone, or reading it is forbidden
         return False
     is_same = secret.metadata.name == manifest_name(dataclasses.replace(ref, uid=pod.uid))
     return is_same and pod.deletion_timestamp is None
 
 
-def _file(secret: _Secret, name: str) -> Any:  # noqa: ANN401 - JSON that we wrote
+def _file(secret: _Secret, name: str) -> Any:  # noqa: ANN401 - JSON of gpu-rightsizer
     return decoded(
         base64.b64decode(secret.data[name], validate=True).decode(), dict[str, Any], longest=_LARGEST_SECRET
     )
@@ -126,20 +126,22 @@ def undo_changes(
     deadline: Deadline,
     journal: Journal | None = None,
 ) -> Iterator[Outcome]:
-    """Put the items back, one by one, telling each outcome as it is known; once stopped, the rest is skipped.
+    """Undo the items one by one, and yield each outcome; once stopped, the rest is skipped.
 
-    What has to be stopped for that is waited for, so long as pods usually take to go.
+    If a workload has to be suspended for that, undo waits for its pods to terminate.
     """
     for item in items:
-        if reason := _against(cluster, deadline):
+        if reason := _stop_reason(cluster, deadline):
             yield skipped(item, f"not attempted: {reason}", at=clock())
             continue
         if journal:
-            journal.mending(item.ref, "undo", f"of run {item.record.run}" if item.record else item.problem)
+            journal.repair_intent(
+                item.ref, "undo", f"of run {item.record.run}" if item.record else item.problem
+            )
         result, detail = Result.BLOCKED, ""
         now = item
         for spent_s in deadline.rounds():
-            result, detail, now = _put_back_one(now, cluster, force=force, at=clock())
+            result, detail, now = _undo_one(now, cluster, force=force, at=clock())
             if result is not Result.BLOCKED or spent_s >= PAUSE_S or deadline.is_stopped():
                 break
         outcome = Outcome(item.ref, "undo", result, detail, gpus=0, at=clock())
@@ -148,8 +150,8 @@ def undo_changes(
         yield outcome
 
 
-def _against(cluster: Cluster, deadline: Deadline) -> str:
-    """Why nothing more is to be put back; empty where it may be."""
+def _stop_reason(cluster: Cluster, deadline: Deadline) -> str:
+    """Why nothing more is undone; empty if it may be."""
     if deadline.is_stopped():
         return "the run was interrupted"
     try:
@@ -164,10 +166,10 @@ def skipped(item: UndoItem, reason: str, *, at: datetime.datetime) -> Outcome:
     return Outcome(item.ref, "undo", Result.SKIPPED, reason, gpus=0, at=at)
 
 
-def _put_back_one(
+def _undo_one(
     item: UndoItem, cluster: Cluster, *, force: bool, at: datetime.datetime
 ) -> tuple[Result, str, UndoItem]:
-    """What became of it, and the item as it is now; BLOCKED where it has to be looked at again."""
+    """The result, and the item as it is now; BLOCKED while its pods terminate."""
     if item.record is None:
         return Result.REFUSED, item.problem, item
     if item.is_final:
@@ -177,10 +179,10 @@ def _put_back_one(
             ref, detail = _recreate(item, item.record, cluster, at=at)
         else:
             ref, detail = item.workload, restore(item, cluster, force=force, at=at)
-    except WaitingForPods as going:
-        return Result.BLOCKED, f"{going}; undo again, or the next run, finishes it", going.item
+    except WaitingForPods as waiting:
+        return Result.BLOCKED, f"{waiting}; undo again, or the next run, completes it", waiting.item
     except (ChangedByOthers, ClusterError) as error:
-        return *_why_not(error), item
+        return *_failure(error), item
     try:
         cluster.create(*RESTORED.of(ref, detail, run=item.record.run, at=at))
     except ClusterError as error:
@@ -188,7 +190,7 @@ def _put_back_one(
     return Result.DONE, detail, item
 
 
-def _why_not(error: ChangedByOthers | ClusterError) -> tuple[Result, str]:
+def _failure(error: ChangedByOthers | ClusterError) -> tuple[Result, str]:
     match error:
         case ChangedByOthers():
             return Result.CHANGED, str(error)
@@ -201,7 +203,7 @@ def _why_not(error: ChangedByOthers | ClusterError) -> tuple[Result, str]:
 def _recreate(
     item: UndoItem, record: ChangeRecord, cluster: Cluster, *, at: datetime.datetime
 ) -> tuple[ObjectRef, str]:
-    """Create an evicted pod anew from its saved manifest, and drop the manifest."""
+    """Create an evicted pod again from its saved manifest, and delete the manifest."""
     secret = cluster.get(item.secret, _Secret)
     path = f"/api/v1/namespaces/{item.ref.namespace}/pods"
     manifest = recreated_manifest(_file(secret, "manifest"), record, at=at)

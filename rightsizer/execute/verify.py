@@ -1,7 +1,6 @@
-"""After a change: did the pods go, are their GPUs free, who has them now, and is well what goes on with less.
+"""Verifies a change: are the pods gone, are their GPUs free or used by other pods, and are the remaining pods healthy.
 
-What is not known when the time is over is left to the repair at the beginning of the next run, and so is what may run
-out of memory later.
+What is unknown at the deadline is left to the repairs of the next run, as is a pod that may run out of memory later.
 """
 
 import dataclasses
@@ -9,9 +8,14 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from rightsizer.errors import ClusterError
-from rightsizer.execute.completion import complete
-from rightsizer.execute.run_context import PAUSE_S, Deadline, RunContext, log_cluster_error
-from rightsizer.execute.watch_health import awaits_confirmation, check_health, read_recorded_object, roll_back
+from rightsizer.execute.repairs import (
+    awaits_confirmation,
+    check_health,
+    complete,
+    read_recorded_object,
+    roll_back,
+)
+from rightsizer.execute.run_context import PAUSE_S, Deadline, RunContext
 from rightsizer.inventory.cluster_reader import resource_table
 from rightsizer.inventory.pods import PodTable
 from rightsizer.kinds import kind_of, pause_for
@@ -27,18 +31,14 @@ log = logging.getLogger(__name__)
 def verify(
     done: Sequence[tuple[Decision, Outcome]], fleet: Fleet, context: RunContext, deadline: Deadline
 ) -> Iterator[Outcome]:
-    """Each outcome again, with its effect, as that is known; then, where it had to be put back, what became of that.
+    """Each outcome again, with its effect, as soon as that is known; and the outcome of its rollback, if any.
 
-    Args:
-        done: What was changed.
-        fleet: As it was before.
-        context: To look, and to put back.
-        deadline: How long.
+    `fleet` is as it was before the changes.
     """
     left = [_Followed(decision, outcome) for decision, outcome in done]
     for spent_s in deadline.rounds():
         for one in left:
-            yield from one.look(fleet, context, deadline, spent_s=spent_s)
+            yield from one.check(fleet, context, deadline, spent_s=spent_s)
         left = [one for one in left if one.is_left]
         if not left:
             return
@@ -46,47 +46,47 @@ def verify(
 
 @dataclasses.dataclass(slots=True)
 class _Followed:
-    """A change that is looked at until it is known what it came to.
+    """A change that is checked until its effect is known.
 
     Attributes:
-        is_told: Whether that was told.
-        is_paused: Whether it is stopped, and is to go on.
-        is_left: Whether it is to be looked at again.
+        is_reported: Whether its effect was reported.
+        is_paused: Whether it is suspended, and is to be resumed.
+        is_left: Whether it is to be checked again.
     """
 
     decision: Decision
     outcome: Outcome
-    is_told: bool = False
+    is_reported: bool = False
     is_paused: bool = False
     is_left: bool = True
 
-    def look(
+    def check(
         self, fleet: Fleet, context: RunContext, deadline: Deadline, *, spent_s: float
     ) -> Iterator[Outcome]:
-        """What has become known since the last look."""
-        yield from self._go_on(context)
+        """What is new since the last check."""
+        yield from self._resume(context)
         span_s = max(deadline.span_s, PAUSE_S) if self.is_paused else deadline.span_s
         is_last = spent_s >= span_s or deadline.is_stopped()
-        if not self.is_told:
-            effect, also = _looked(self.decision, fleet, context)
+        if not self.is_reported:
+            effect, rollbacks = _effect(self.decision, fleet, context)
             if is_last or not (effect.left or effect.health == Health.WAITING):
-                yield from self._tell(effect)
-                yield from also
-                _complain(self.decision, effect, context)
-                self.is_paused = self.is_paused or (bool(also) and self._pauses)
+                yield from self._report(effect)
+                yield from rollbacks
+                _warn_owner(self.decision, effect, context)
+                self.is_paused = self.is_paused or (bool(rollbacks) and self._pauses)
         is_over = spent_s >= PAUSE_S or deadline.is_stopped()
-        self.is_left = not self.is_told or (self.is_paused and not is_over)
+        self.is_left = not self.is_reported or (self.is_paused and not is_over)
 
     @property
     def _pauses(self) -> bool:
         return pause_for(self.decision.workload, self.decision.finding.proposal) is not None
 
-    def _tell(self, effect: Effect) -> Iterator[Outcome]:
-        self.is_told = True
+    def _report(self, effect: Effect) -> Iterator[Outcome]:
+        self.is_reported = True
         yield dataclasses.replace(self.outcome, effect=effect)
 
-    def _go_on(self, context: RunContext) -> Iterator[Outcome]:
-        """What was stopped to change it goes on as soon as it can."""
+    def _resume(self, context: RunContext) -> Iterator[Outcome]:
+        """Complete a change that suspends its workload as soon as possible."""
         ref = self.decision.workload.ref
         row = kind_of(ref) if self._pauses else None
         if row is None:
@@ -101,30 +101,29 @@ class _Followed:
         if outcome is None:
             return
         self.is_paused = False
-        if outcome.action != ReconcileAction.COMPLETE and not self.is_told:
-            yield from self._tell(Effect(0, 0, 0, health=Health.FAILED, words="it runs again, unchanged"))
+        if outcome.action != ReconcileAction.COMPLETE and not self.is_reported:
+            yield from self._report(Effect(0, 0, 0, health=Health.FAILED, words="it runs again, unchanged"))
         yield outcome
 
 
-def _complain(decision: Decision, effect: Effect, context: RunContext) -> None:
-    """An owner whose pods do not go finds out why the GPUs are not free."""
+def _warn_owner(decision: Decision, effect: Effect, context: RunContext) -> None:
+    """Tell the owner of pods that do not terminate why their GPUs are not free."""
     if effect.left and effect.gone + effect.left:
         ref = decision.workload.ref
-        with log_cluster_error(f"no Event on {ref}"):
-            context.cluster.create(*NOT_FREED.of(ref, effect.words, run=context.run, at=context.clock()))
+        context.publish(NOT_FREED, ref, effect.words, run=context.run)
 
 
-def _looked(decision: Decision, fleet: Fleet, context: RunContext) -> tuple[Effect, list[Outcome]]:
-    """What a change has come to by now, and what had to be put back."""
+def _effect(decision: Decision, fleet: Fleet, context: RunContext) -> tuple[Effect, list[Outcome]]:
+    """The effect of a change so far, and the outcome of its rollback, if any."""
     try:
         effect = _of_pods(decision, fleet, context)
         if decision.action not in {Action.SCALE_DOWN, Action.RESIZE, Action.RESLICE}:
             return effect, []
-        health, words, also = _of_rest(decision, context)
+        health, words, rollbacks = _of_rest(decision, context)
     except ClusterError as error:
         return Effect(0, decision.pods_going, 0, words=f"could not verify the change: {error}"), []
     words = "; ".join(filter(None, (effect.words, words)))
-    return dataclasses.replace(effect, health=health, words=words), also
+    return dataclasses.replace(effect, health=health, words=words), rollbacks
 
 
 def _of_pods(decision: Decision, fleet: Fleet, context: RunContext) -> Effect:
@@ -135,18 +134,18 @@ def _of_pods(decision: Decision, fleet: Fleet, context: RunContext) -> Effect:
     left = max(going - len(gone), 0)
     nodes = sorted({pod.node for pod in gone})
     away = tuple(node for node in nodes if _is_gone(node, context))
-    takers = [pod for node in nodes if node not in away for pod in _newcomers(node, fleet, context)]
-    takers = [pod for pod in takers if pod.devices and not _is_own(pod, decision)]
+    users = [pod for node in nodes if node not in away for pod in _new_pods(node, fleet, context)]
+    users = [pod for pod in users if pod.devices and not _is_own(pod, decision)]
     lost = sum(pod.devices for pod in gone if pod.node in away)
     freed = sum(pod.devices for pod in gone) if left else max(tidy(decision.frees), 0)
-    free = tidy(max(freed - lost - sum(pod.devices for pod in takers), 0))
-    refs = tuple(sorted(pod.ref for pod in takers))
+    free = tidy(max(freed - lost - sum(pod.devices for pod in users), 0))
+    refs = tuple(sorted(pod.ref for pod in users))
     effect = Effect(min(len(gone), going), left, free, refs, away)
     return dataclasses.replace(effect, words=_words(effect))
 
 
 def _is_own(pod: Pod, decision: Decision) -> bool:
-    """Whether it is one of the pods with less that stand in for those that went."""
+    """Whether it replaces one of the pods that are gone."""
     if decision.action not in {Action.SCALE_DOWN, Action.RESIZE, Action.RESLICE}:
         return False
     first = decision.workload.pods[0]
@@ -169,8 +168,8 @@ def _is_gone(node: str, context: RunContext) -> bool:
     return context.cluster.find(f"/api/v1/nodes/{node}", Metadata) is None
 
 
-def _newcomers(node: str, fleet: Fleet, context: RunContext) -> list[Pod]:
-    """GPU pods that are on a node and were not before."""
+def _new_pods(node: str, fleet: Fleet, context: RunContext) -> list[Pod]:
+    """GPU pods that were not on the node before."""
     table = PodTable(resource_table(context.cluster.gpu_resources))
     selector = f"spec.nodeName={node}"
     table.add(context.cluster.list_all("/api/v1/pods", PodObject, field_selector=selector))
@@ -188,13 +187,13 @@ def _words(effect: Effect) -> str:
         parts.append(f"{', '.join(effect.nodes_gone)} removed")
     if effect.free:
         parts.append(f"{count(effect.free)} free")
-    if effect.taken_by:
-        parts.append(f"taken by {', '.join(map(str, effect.taken_by))}")
+    if effect.used_by:
+        parts.append(f"used by {', '.join(map(str, effect.used_by))}")
     return "; ".join(parts)
 
 
 def _of_rest(decision: Decision, context: RunContext) -> tuple[Health | str, str, list[Outcome]]:
-    """How what goes on with less is, and what had to be put back."""
+    """The health of the remaining pods, and the outcome of a rollback, if any."""
     row = kind_of(decision.workload.ref)
     found = read_recorded_object(decision.workload.ref, row, context) if row else None
     if found is None or not awaits_confirmation(found):

@@ -19,7 +19,7 @@ from rightsizer.inventory.stranded_gpus import (
     could_host,
     template_placement,
 )
-from rightsizer.kinds.preconditions import pod_spec_of
+from rightsizer.kinds.change_edits import pod_spec_of
 from rightsizer.model import Fleet, Node, Workload
 from rightsizer.model.offers import (
     ALIYUN_MEM,

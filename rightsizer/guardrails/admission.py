@@ -20,8 +20,7 @@ from rightsizer.inventory.gpu_requests import CLASS_PREFIX, GPU_RESOURCES, WHOLE
 from rightsizer.kinds import CONTROL_OBJECT_KINDS
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.edits import Path, shown
-from rightsizer.kinds.fields import Value
-from rightsizer.kinds.kind import Kind, Stop
+from rightsizer.kinds.kind import Kind, Stop, Value
 from rightsizer.kinds.patches import MANIFEST_TYPE
 from rightsizer.kube.lease import LEASE_NAME
 from rightsizer.kube.owner_kinds import KEDA
@@ -62,10 +61,12 @@ def admission_policies(
         ]
         rule = _rule(row.group, ["UPDATE"], row.of.plural)
         specs[name_of(row.group, row.of.plural)] = _spec(rule, validations, known)
-        if row.stop is not None and row.stop.orders is not None:
-            orders, group = row.stop.orders, orders_group(row.stop)
-            validations = [*_where(policy, own), *_of_orders(row, row.stop)]
-            specs[name_of(group, orders.plural)] = _spec(_rule(group, ["CREATE"], orders.plural), validations)
+        if row.stop is not None and row.stop.command is not None:
+            command, group = row.stop.command, command_group(row.stop)
+            validations = [*_where(policy, own), *_of_commands(row, row.stop)]
+            specs[name_of(group, command.plural)] = _spec(
+                _rule(group, ["CREATE"], command.plural), validations
+            )
     if enabled.evicts:
         validations = [*_where(policy, own), *_of_eviction()]
         specs[EVICTIONS] = _spec(_rule(POD.group, ["CREATE"], "pods/eviction"), validations)
@@ -92,9 +93,9 @@ def name_of(group: str, plural: str) -> str:
     return f"{plural}.{group}" if group else plural
 
 
-def orders_group(stop: Stop) -> str:
+def command_group(stop: Stop) -> str:
     """The API group of the objects by which a stop is ordered; empty where it is not."""
-    return stop.orders.api_version.partition("/")[0] if stop.orders else ""
+    return stop.command.api_version.partition("/")[0] if stop.command else ""
 
 
 def _condition(account: str, own: str) -> list[Object]:
@@ -253,9 +254,9 @@ def heeds_classes(policy: Policy) -> bool:
     return policy.classAnnotations == "class-first" or (policy.asks_classes and not acts)
 
 
-def _of_orders(row: Kind, stop: Stop) -> Iterator[Object]:
-    """Of commands only the stop and what takes it back, to workloads of this kind that the command belongs to."""
-    given = sorted({str(stop.to), stop.orders.back if stop.orders else ""})
+def _of_commands(row: Kind, stop: Stop) -> Iterator[Object]:
+    """Only the commands that stop and resume, for workloads of this kind that own the command."""
+    given = sorted({str(stop.to), stop.command.undo_verb if stop.command else ""})
     yield _validation(
         f"{cel.child('object', 'action', cel.text(''))} in {cel.listed(given)}",
         f"only the commands {' and '.join(given)} are allowed",
@@ -359,8 +360,8 @@ def _kind_gaps(enabled: Enabled) -> Iterator[str]:
     if enabled.evicts:
         yield "evictions: they do not show their pod, so its class is not checked"
     for row in enabled.kinds:
-        if row.stop is not None and row.stop.orders is not None:
-            order = row.stop.orders.kind
+        if row.stop is not None and row.stop.command is not None:
+            order = row.stop.command.kind
             yield f"{order}: it does not show the {row.kind} that it is about, so its class is not checked"
 
 

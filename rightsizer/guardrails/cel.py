@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rightsizer.kinds.edits import ANY, ITEM, Path
-from rightsizer.kinds.fields import NOW, Field, Value
+from rightsizer.kinds.kind import NOW, Field, Value
 
 _BOTH = "[object, oldObject]"
 _LEVEL = (

@@ -185,7 +185,7 @@ def is_for(right: Right, row: Kind) -> bool:
     """Whether changing objects of a kind takes a right of Need.KIND."""
     if right.verb == "patch":
         return (right.group, right.resource) == (row.group, row.of.plural)
-    return row.stop is not None and row.stop.orders is not None and right.resource == row.stop.orders.plural
+    return row.stop is not None and row.stop.command is not None and right.resource == row.stop.command.plural
 
 
 def _is_needed(right: Right, enabled: Enabled, *, is_finding: bool) -> bool:

@@ -238,7 +238,7 @@ class _WorkloadBuilder:
             plain,
             pods=tuple(pods),
             annotations=annotations,
-            lever=control.ref if control else None,
+            control_object=control.ref if control else None,
             came_back_after=came_back_after(annotations, [pod.created for pod in pods]),
             past=self._past(chains, annotations, pods),
             namespace_annotations=namespace.annotations or {},

@@ -1,41 +1,35 @@
-"""The workload kinds that we know, and how each is stopped, shrunk and put back. Pure; `act` does the I/O.
+"""The known workload kinds, and how each is stopped, scaled down and restored. Pure: `execute` does the I/O.
 
-To add a kind is to add a row to its family's table. A kind without a row is stopped by the field behind its scale
-subresource, where that is known; otherwise it is advised on, never touched.
+To add a kind, add a row to its family's table. A kind without a row is stopped by the field behind its scale
+subresource if that is known; otherwise gpu-rightsizer only advises on it.
 """
 
-from rightsizer.kinds import appwrapper, argo, control_objects, core, kubeflow, ray, serving, sigs, volcano
-from rightsizer.kinds.fields import Field, Value
-from rightsizer.kinds.kind import Kind, PauseSupport, scaled
+from rightsizer.kinds import batch, core, serving
+from rightsizer.kinds.kind import Field, Kind, PauseSupport, Value, scaled
 from rightsizer.kube.owner_kinds import OwnerKind
 from rightsizer.model import Action, ObjectRef, Proposal, Scalable, Workload
 
-KINDS: tuple[Kind, ...] = (
-    *core.KINDS,
-    *sigs.KINDS,
-    *kubeflow.KINDS,
-    *serving.KINDS,
-    *ray.KINDS,
-    *argo.KINDS,
-    *volcano.KINDS,
-    *appwrapper.KINDS,
-)
-CONTROL_OBJECT_KINDS = control_objects.LEVERS
+KINDS: tuple[Kind, ...] = (*core.KINDS, *batch.KINDS, *serving.KINDS)
+CONTROL_OBJECT_KINDS = (batch.KUEUE_WORKLOAD, serving.SCALED_OBJECT)
+"""Kinds whose objects stop a workload in its place.
+
+Kueue, or KEDA, would revert a change to the workload itself. The undo record is on the object that is changed.
+"""
 
 RECORDABLE_KINDS = frozenset((row.group, row.kind) for row in KINDS if row is not core.POD)
-"""Groups and kinds whose objects carry a record of what was done to them; levers are read in any case."""
+"""Groups and kinds of workloads that carry a record of their change; control objects are read in any case."""
 
 _BY_KIND = {(row.group, row.kind): row for row in KINDS}
-_LEVERS = {(row.group, row.kind): row for row in CONTROL_OBJECT_KINDS}
+_CONTROL_OBJECTS = {(row.group, row.kind): row for row in CONTROL_OBJECT_KINDS}
 
 
 def kind_of(ref: ObjectRef) -> Kind | None:
-    """The row of an object's kind; None where there is none."""
+    """The row of an object's kind, if any."""
     return _BY_KIND.get((ref.group, ref.kind))
 
 
 def row_of(workload: Workload) -> Kind | None:
-    """The row of a workload's kind, made up from its scale subresource where there is none; None without either."""
+    """The row of a workload's kind, or one from its scale subresource; None without either."""
     known, ref = kind_of(workload.ref), workload.ref
     if known is not None or workload.scalable is None or not workload.scalable.replicas:
         return known
@@ -44,12 +38,11 @@ def row_of(workload: Workload) -> Kind | None:
 
 
 def scalable_row(group: str, version: str, kind: str, found: Scalable) -> Kind:
-    """The row of a kind of which only its scale is known."""
+    """The row of a kind with only a known scale subresource."""
     replicas = Field(found.replicas, Value.COUNT)
     return Kind(
         group,
         kind,
-        source="its CustomResourceDefinition",
         lost="memory of its pods; how its controller deletes them is unknown",
         stop=scaled(replicas),
         replicas=replicas,
@@ -59,28 +52,29 @@ def scalable_row(group: str, version: str, kind: str, found: Scalable) -> Kind:
 
 
 def stopped_by(workload: Workload) -> tuple[ObjectRef, Kind] | None:
-    """The object that is changed to stop a workload, itself or its lever, and its row; None where no way is known."""
+    """The object that is changed to stop a workload (itself or its control object), and its row; None if unknown."""
     ref, row = workload.ref, row_of(workload)
-    if workload.lever is not None:
-        ref, row = workload.lever, _LEVERS[workload.lever.group, workload.lever.kind]
+    if workload.control_object is not None:
+        ref = workload.control_object
+        row = _CONTROL_OBJECTS[ref.group, ref.kind]
     return (ref, row) if row is not None else None
 
 
 def action_for(workload: Workload) -> Action | None:
-    """How a workload's GPUs can be freed; None where no way is known."""
+    """How a workload's GPUs can be freed; None if unknown."""
     by = stopped_by(workload)
     return by[1].action if by else None
 
 
-def is_ours_to_do(workload: Workload, action: Action, proposal: Proposal | None) -> bool:
-    """Whether `apply` knows how to do it to a workload; otherwise it is advised, with the command."""
+def is_supported(workload: Workload, action: Action, proposal: Proposal | None) -> bool:
+    """Whether `apply` supports the action on a workload; otherwise it is advised, with the command."""
     row = row_of(workload)
     if row is None:
         return False
     if proposal is None:
         by = stopped_by(workload)
         return by is not None and by[1].action is action
-    if workload.lever is not None:  # what it asks for is what it was admitted, or is scaled, with
+    if workload.control_object is not None:  # Kueue admitted it, or KEDA scales it, with these requests
         return False
     if proposal.replicas is not None:
         return row.replicas is not None or row.groups is not None
@@ -88,9 +82,14 @@ def is_ours_to_do(workload: Workload, action: Action, proposal: Proposal | None)
 
 
 def pause_for(workload: Workload, proposal: Proposal | None) -> PauseSupport | None:
-    """What a proposal stops a workload for, to let it go on with less; None where nothing has to stop for it."""
+    """What a proposal suspends a workload for, to resume it with less; None if no suspension is needed."""
     row = row_of(workload)
-    if row is None or workload.lever is not None or proposal is None or proposal.gpus_per_pod is None:
+    if (
+        row is None
+        or workload.control_object is not None
+        or proposal is None
+        or proposal.gpus_per_pod is None
+    ):
         return None
     return row.pause
 
@@ -101,7 +100,7 @@ def path_of(ref: ObjectRef, row: Kind) -> str:
 
 
 def collection_of(row: Kind, namespace: str = "", api_version: str = "") -> str:
-    """URL path of the kind's collection, in one namespace or in all; of the best version where none is said."""
+    """URL path of the kind's collection, in one namespace or in all; by default of the best version."""
     version = api_version or row.of.api_version
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
     return f"{root}/namespaces/{namespace}/{row.of.plural}" if namespace else f"{root}/{row.of.plural}"

@@ -1,4 +1,4 @@
-"""Edits of an object's fields, and the one merge patch that makes them or takes them back. Pure.
+"""Edits of an object's fields, and the one merge patch that makes or undoes them. Pure.
 
 A path leads through keys of mappings; an item of a list is found by one of its fields, as in `name=main`. A merge patch
 (RFC 7386) replaces lists whole, so a patch is made for one version of an object and carries its resourceVersion.
@@ -19,21 +19,21 @@ Path = tuple[str, ...]
 
 ANY = "*"
 ITEM = "=*"
-"""Ends a pattern's step that stands for any item of a list; before it is the field by which items are told apart."""
+"""Ends a step of a pattern for any item of a list, after the field that identifies items."""
 NAMED, GROUP = f"name{ITEM}", f"groupName{ITEM}"
 _ITEM_KEYS = ("name", "groupName")
-"""By what items of lists are told apart: containers, replicated jobs, tasks; worker groups of Ray."""
+"""Fields that identify items of lists: containers, replicated jobs, tasks; worker groups of Ray."""
 
 _Object = Mapping[str, Any]
 _LONGEST_LIST = 256
-"""Bytes of a list of names that a record keeps whole."""
+"""Maximum bytes of a list of names in a record."""
 _LONGEST_FIRST = 63
 
 
 def edit_of(obj: _Object, path: Path, value: Any) -> Edit:  # noqa: ANN401 - JSON
-    """What sets a field of an object to a value."""
+    """The edit that sets a field of an object."""
     above = [path[:end] for end in range(len(path) - 1, 0, -1)]
-    # Annotations of our own stand beside the field in any case.
+    # The annotations of gpu-rightsizer are beside the field in any case.
     is_annotation = path[:2] == ("metadata", "annotations")
     missing = itertools.takewhile(lambda place: value_at(obj, place) is None, above)
     return Edit(path, value_at(obj, path), value, 0 if is_annotation else len(list(missing)))
@@ -51,7 +51,7 @@ def shown(path: Path) -> str:
 
 
 def value_at(obj: _Object, path: Path) -> Any:  # noqa: ANN401 - whatever the object holds
-    """The value at a path of an object; None where there is none."""
+    """The value at a path of an object, if any."""
     here: Any = obj
     for step in path:
         here = _step(here, step)
@@ -74,7 +74,7 @@ def _names(item: Any) -> Iterator[str]:  # noqa: ANN401
 
 
 def places(obj: _Object, pattern: Path) -> list[Path]:
-    """The paths of an object that a pattern means, in its order. Items that nothing tells apart are left out."""
+    """The paths of an object that match a pattern, in its order, without items that nothing identifies."""
     found: list[tuple[Path, Any]] = [((), obj)]
     for step in pattern:
         found = [
@@ -98,21 +98,21 @@ def _below(here: Any, step: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
 
 
 def matches(path: Path, pattern: Path) -> bool:
-    """Whether a pattern means a path."""
-    return len(path) == len(pattern) and all(map(_means, pattern, path))
+    """Whether a path matches a pattern."""
+    return len(path) == len(pattern) and all(map(_matches_step, pattern, path))
 
 
-def _means(wanted: str, step: str) -> bool:
+def _matches_step(wanted: str, step: str) -> bool:
     return wanted in {step, ANY} or (wanted.endswith(ITEM) and step.startswith(wanted.removesuffix(ANY)))
 
 
 def is_as(obj: _Object, edits: Iterable[Edit]) -> bool:
-    """Whether all fields have the value that the edits give them; to Python 0 is False, to JSON it is not."""
+    """Whether all fields have the values of the edits; in Python 0 equals False, in JSON it does not."""
     return all(same(value_at(obj, edit.path), edit.after) for edit in edits)
 
 
-def is_taken_back(obj: _Object, edit: Edit) -> bool:
-    """Whether a field is not as an edit left it; that someone went on in its direction is their own decision."""
+def is_reverted(obj: _Object, edit: Edit) -> bool:
+    """Whether somebody reverted an edit; a further change in its direction is no revert."""
     now = value_at(obj, edit.path)
     if type(now) is int and type(edit.before) is int and type(edit.after) is int:
         return now > edit.after if edit.before > edit.after else now < edit.after
@@ -120,14 +120,14 @@ def is_taken_back(obj: _Object, edit: Edit) -> bool:
 
 
 def same(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
-    """Whether two values of JSON are equal; the other one may be a digest, as a record keeps it."""
+    """Whether two JSON values are equal; the other may be a digest from a record."""
     if isinstance(one, list) and one and is_digest(other):
         return bool(_digest(one) == other)
     return type(one) is type(other) and bool(one == other)
 
 
 def abridged(edit: Edit) -> Edit:
-    """The edit as a record keeps it: of a long list of names that was set only what tells it from others."""
+    """The edit for a record, with a digest in place of a long list of names."""
     if isinstance(edit.after, list) and len(msgspec.json.encode(edit.after)) > _LONGEST_LIST:
         return msgspec.structs.replace(edit, after=_digest(edit.after))
     return edit
@@ -139,15 +139,15 @@ def _digest(names: list[Any]) -> dict[str, Any]:
 
 
 def is_digest(value: Any) -> bool:  # noqa: ANN401 - JSON
-    """Whether a value stands for a long list of names."""
+    """Whether a value is the digest of a long list of names."""
     return isinstance(value, dict) and value.keys() == {"count", "first", "sha256"}
 
 
 def patch_of(obj: _Object, edits: Sequence[Edit]) -> dict[str, Any]:
-    """The merge patch that makes edits to an object as it was read.
+    """The merge patch that makes edits of an object as it was read.
 
     Raises:
-        ValueError: A path leads through what the object does not have.
+        ValueError: The object lacks a parent of a path.
     """
     after = copy.deepcopy(dict(obj))
     for edit in edits:
@@ -167,7 +167,7 @@ def _set(obj: dict[str, Any], edit: Edit) -> None:
         here = _step(here, step)
         way.append(here)
     if not isinstance(here, dict):
-        message = f"there is no {shown(edit.path[:-1])} any more"
+        message = f"there is no {shown(edit.path[:-1])} anymore"
         raise ValueError(message)  # noqa: TRY004 - of the object, not of an argument
     if edit.after is not None:
         here[edit.path[-1]] = edit.after
@@ -180,7 +180,7 @@ def _set(obj: dict[str, Any], edit: Edit) -> None:
 
 
 def _carry(patch: dict[str, Any], after: _Object, edit: Edit) -> None:
-    """Take an edit into a patch: the field itself, or the whole of the first list on the way to it."""
+    """Add an edit to a patch: the field itself, or the whole first list on its path."""
     into, here = patch, after
     for step in edit.path[:-1]:
         if step not in here:

@@ -1,4 +1,4 @@
-"""Whether a workload that goes on with less than it had is well. Pure."""
+"""The health of a workload after a scale-down, resize or reslice. Pure."""
 
 import datetime
 import enum
@@ -16,22 +16,22 @@ _COMPLETED = "Completed"
 
 
 class Health(enum.StrEnum):
-    """How a workload bears a change."""
+    """The health of a workload after a change."""
 
     HEALTHY = "healthy"
     WAITING = "waiting"
     FAILED = "failed"
     ENDED = "ended"
-    """It came to its own end, as work does."""
+    """It ended by itself, as a Job does."""
 
 
 def pods_after(decision: Decision, row: Kind) -> int:
-    """How many pods its record says that it should have, once a decision is carried out."""
+    """The number of pods that its record expects after a decision is carried out."""
     return decision.pods_left if row.replicas is None else decision.pods_each
 
 
 def expected_pods(record: ChangeRecord, obj: Mapping[str, Any], row: Kind) -> int:
-    """How many pods it should have now: as its record says, and for as many replicas as it has by now."""
+    """The number of pods that it should have now, by its record and its current replicas."""
     replicas = value_at(obj, row.replicas.path) if row.replicas else None
     each = max(record.pods, 1)
     return each * replicas if isinstance(replicas, int) else each
@@ -40,40 +40,33 @@ def expected_pods(record: ChangeRecord, obj: Mapping[str, Any], row: Kind) -> in
 def health_of(
     record: ChangeRecord, pods: Sequence[Pod], expected_pods: int, at: datetime.datetime
 ) -> tuple[Health, str]:
-    """How it is since its change, and in words why.
-
-    Args:
-        record: Of the change.
-        pods: All that it has now and that ask for GPUs.
-        expected_pods: How many of them there should be.
-        at: Now.
-    """
+    """Its health since the change, and the reason; `pods` are all its current pods that request GPUs."""
     living = [pod for pod in pods if not pod.is_terminating]
-    # A change of the number leaves pods as they are; one of the template makes them anew.
-    is_anew = any(edit.path[-1] != "replicas" for edit in record.edits)
-    failures = "; ".join(word for pod in living for word in _failures(pod, record.at, is_anew=is_anew))
+    # A change of replicas leaves the other pods as they are; a change of the template replaces them.
+    is_rollout = any(edit.path[-1] != "replicas" for edit in record.edits)
+    failures = "; ".join(word for pod in living for word in _failures(pod, record.at, is_rollout=is_rollout))
     if failures:
         return Health.FAILED, failures
-    fresh = [pod for pod in living if not is_anew or _began_since(pod, record.at)]
+    fresh = [pod for pod in living if not is_rollout or _began_since(pod, record.at)]
     ready = len([pod for pod in fresh if pod.is_ready])
-    told = f"{ready} of {expected_pods} pods are ready"
+    words = f"{ready} of {expected_pods} pods are ready"
     if ready >= expected_pods and ready == len(living):
-        return Health.HEALTHY, told
+        return Health.HEALTHY, words
     if at - record.at >= datetime.timedelta(seconds=record.healthy_within_seconds):
-        return Health.FAILED, f"only {told} after {format_duration((at - record.at).total_seconds())}"
-    return Health.WAITING, told
+        return Health.FAILED, f"only {words} after {format_duration((at - record.at).total_seconds())}"
+    return Health.WAITING, words
 
 
-def _failures(pod: Pod, since: datetime.datetime, *, is_anew: bool) -> Iterator[str]:
+def _failures(pod: Pod, since: datetime.datetime, *, is_rollout: bool) -> Iterator[str]:
     ended_since = pod.ended_at is not None and pod.ended_at > since
     if pod.ended == OOM_KILLED and ended_since:
         yield f"pod {pod.ref.name} ran out of memory ({OOM_KILLED})"
     elif pod.waiting == _CRASHING and (ended_since or _began_since(pod, since)):
-        yield f"pod {pod.ref.name} ends again and again ({_CRASHING})"
-    elif is_anew and _began_since(pod, since) and pod.ended != _COMPLETED and (pod.ended or pod.restarts):
-        # What runs out of GPU memory is not killed for it: it ends by an error of its own, maybe after it was ready.
+        yield f"pod {pod.ref.name} crashes repeatedly ({_CRASHING})"
+    elif is_rollout and _began_since(pod, since) and pod.ended != _COMPLETED and (pod.ended or pod.restarts):
+        # A process without enough GPU memory is not killed: it fails by itself, maybe after it was ready.
         times = f", {pod.restarts} restarts" if pod.restarts else ""
-        yield f"pod {pod.ref.name} ended by an error ({pod.ended or 'not known'}{times})"
+        yield f"pod {pod.ref.name} failed ({pod.ended or 'unknown'}{times})"
 
 
 def _began_since(pod: Pod, since: datetime.datetime) -> bool:

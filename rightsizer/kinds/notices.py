@@ -1,6 +1,6 @@
-"""The notice that a workload's owner gets before it is changed, as an annotation on it. Pure.
+"""The notice to a workload's owner before a change, as an annotation on the workload. Pure.
 
-It holds for what it announced, and only as long as the workload has not worked since.
+It is valid for the announced action, and only until the workload is active again.
 """
 
 import datetime
@@ -26,13 +26,7 @@ _AT_REST = frozenset({FindingName.IDLE, FindingName.FINISHED})
 
 
 class Notice(msgspec.Struct, frozen=True, rename="camel"):
-    """What was announced, and when.
-
-    Attributes:
-        at: When it was given.
-        due: From when on it may be acted upon.
-        action: What will be done.
-    """
+    """An announced action; it is carried out from `due` on."""
 
     at: Instant
     due: Instant
@@ -46,7 +40,7 @@ class Notice(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def read_notice(annotations: Mapping[str, str]) -> Notice | None:
-    """The notice that a workload carries; None where there is none.
+    """The notice that a workload carries, if any.
 
     Raises:
         ValueError: It cannot be read.
@@ -56,7 +50,7 @@ def read_notice(annotations: Mapping[str, str]) -> Notice | None:
 
 
 def parse_notice(annotations: Mapping[str, str]) -> Notice | None:
-    """The notice that a workload carries; None where there is none, or none that can be read: it is given anew."""
+    """The notice that a workload carries; None without a readable one, so that a new one is given."""
     try:
         return read_notice(annotations)
     except ValueError:
@@ -64,9 +58,9 @@ def parse_notice(annotations: Mapping[str, str]) -> Notice | None:
 
 
 def is_notice_valid(notice: Notice, finding: Finding, action: Action, at: datetime.datetime) -> bool:
-    """Whether a notice announced this, and the workload has not worked since.
+    """Whether a notice announced this action, and the workload was not active since.
 
-    Where that is not what the finding is about (it spins, or has too much), the notice must have been about the same.
+    For findings about something else than idleness, the notice must be about the same finding.
     """
     if notice.action != action.value or notice.at > at:
         return False
@@ -78,7 +72,7 @@ def is_notice_valid(notice: Notice, finding: Finding, action: Action, at: dateti
 def notice_patch(
     decision: Decision, fresh: Workload, *, run: str, at: datetime.datetime
 ) -> Mapping[str, Any]:
-    """The one patch that gives the notice of a decision, to the object as it was read a moment ago."""
+    """The one patch that puts the notice of a decision on the object as it was read."""
     notice = Notice(
         at=at.replace(microsecond=0),
         due=(decision.due or at).replace(microsecond=0),
@@ -110,15 +104,15 @@ def _snooze(annotations: _Annotations) -> None:
 
 
 _READERS: Mapping[str, tuple[Callable[[_Annotations], object], str]] = {
-    CAME_BACK_ANNOTATION: (_came_back, "it counts as the longest pause there is"),
+    CAME_BACK_ANNOTATION: (_came_back, "it counts as the longest possible pause"),
     NOTICE_ANNOTATION: (read_notice, "a new notice is given"),
-    RESUMED_ANNOTATION: (resumed_at, "it counts as put back right now"),
-    SNOOZE_ANNOTATION: (_snooze, "it counts as the longest time that the policy grants"),
+    RESUMED_ANNOTATION: (resumed_at, "it counts as restored just now"),
+    SNOOZE_ANNOTATION: (_snooze, "it counts as the longest time that the policy allows"),
 }
 
 
 def unreadable_notes(workloads: Iterable[Workload]) -> Iterator[str]:
-    """What cannot be read, by object and annotation, in words."""
+    """A message for each unreadable annotation."""
     for workload in workloads:
         for key, (read, instead) in _READERS.items():
             if key not in workload.annotations:

@@ -1,7 +1,7 @@
-"""The patches that change a workload and put it back, and the record that links the two. Pure.
+"""The patches that change a workload and restore it, and the record that links the two. Pure.
 
-The record travels as an annotation in the very patch that makes the change, so that at any instant an object is either
-untouched, or changed and undoable. Of several changes the record keeps what was before the first.
+The record is an annotation in the same patch that makes the change. So an object is always either unchanged, or changed
+and undoable. After several changes, the record has the values before the first one.
 """
 
 import dataclasses
@@ -39,10 +39,10 @@ MANIFEST_TYPE = PREFIX + "pod-manifest"
 NOTHING = datetime.timedelta()
 
 MOST_BYTES = 2048
-"""Of a record: all annotations of an object share 256 KiB (API conventions)."""
+"""Maximum size of a record: all annotations of an object share 256 KiB (API conventions)."""
 _MOST_REASON = 600
 _TO_COME = 512
-"""Bytes left for what a record is given after its reason: the workload that it is about, and what is to come."""
+"""Bytes for the fields that are set after the reason: the workload and the pending edits."""
 
 
 def describe(record: ChangeRecord) -> str:
@@ -65,11 +65,11 @@ def _value(value: Any) -> str:  # noqa: ANN401 - JSON
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UndoItem:
-    """Something that was changed and can be put back.
+    """A change that can be undone.
 
     Attributes:
-        record: What was done; None where it cannot be read, and `problem` says why.
-        secret: Path of the Secret that keeps an evicted pod's manifest; empty for the other kinds.
+        record: None if it is unreadable; `problem` says why.
+        secret: Path of the Secret with an evicted pod's manifest; empty for other kinds.
     """
 
     ref: ObjectRef
@@ -80,18 +80,18 @@ class UndoItem:
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing puts it back, by design."""
+        """Whether it cannot be undone, by design."""
         return self.record is not None and self.row.is_final(self.record.edits)
 
     @property
     def workload(self) -> ObjectRef:
-        """What was stopped or changed by it."""
+        """The workload that it stopped or changed."""
         of = self.record.workload if self.record is not None else None
         return of if of is not None and speaks_for(self.ref, of) else self.ref
 
 
 def read_record(annotations: Mapping[str, str], row: Kind) -> ChangeRecord | None:
-    """The record that an object of a kind carries; None where it carries none.
+    """The record that an object carries, if any.
 
     Raises:
         ValueError: There is one, but it cannot be used; the message says why.
@@ -117,10 +117,10 @@ def _is_plain_in(text: str, edit: Edit) -> bool:
 
 
 def parse_record(text: str, row: Kind) -> ChangeRecord:
-    """A record, as far as it could be ours: whoever may annotate an object can write one.
+    """A record by gpu-rightsizer: anybody with the right to annotate an object can write one.
 
     Raises:
-        ValueError: It cannot be read, or says what we never do to this kind.
+        ValueError: It is unreadable, or has a change that gpu-rightsizer never makes to this kind.
     """
     record = decode_record(text)
     if record.version != 1:
@@ -142,7 +142,7 @@ def _impossible(record: ChangeRecord, row: Kind) -> Iterator[str]:
 
 
 def original_replicas(annotations: Mapping[str, str]) -> int | None:
-    """How many replicas a workload had before we took some; None where we did not, or its record cannot be read."""
+    """The number of replicas before gpu-rightsizer scaled a workload down; None without a readable record of it."""
     try:
         record = read_undo_record(annotations)
     except ValueError:
@@ -155,7 +155,7 @@ def original_replicas(annotations: Mapping[str, str]) -> int | None:
 
 
 def resumed_at(annotations: Mapping[str, str]) -> datetime.datetime | None:
-    """When it was last put back; None where it was not.
+    """When it was last restored, if ever.
 
     Raises:
         ValueError: The annotation cannot be read.
@@ -179,7 +179,7 @@ def record_of(
     by: str = "",
     healthy_within: datetime.timedelta = NOTHING,
 ) -> ChangeRecord:
-    """The record of a change that is about to be made; `healthy_within` is the time in which it must become healthy."""
+    """The record of a change before it is made; `healthy_within` is the time in which it must become healthy."""
     assert decision.action is not None  # noqa: S101 - it is carried out
     record = ChangeRecord(
         at=at.replace(microsecond=0),
@@ -201,7 +201,7 @@ def record_of(
 
 
 def _cut(text: str, most_bytes: int) -> str:
-    """As much of a text as its JSON has room for."""
+    """The beginning of a text of at most so many bytes as JSON."""
     while text and len(msgspec.json.encode(text)) - len('""') > most_bytes:
         text = text[: -max(1, len(text) // 8)]
     return text
@@ -210,12 +210,9 @@ def _cut(text: str, most_bytes: int) -> str:
 def merged_with_earlier(
     record: ChangeRecord, earlier: ChangeRecord | None, obj: Mapping[str, Any]
 ) -> ChangeRecord:
-    """A record that takes both changes back, where the earlier one is still in effect; what it made undone is left out.
+    """A record that undoes both changes if the earlier one is still in effect, without fields that are as before both.
 
-    Args:
-        record: Of the change that is about to be made to the object.
-        earlier: What the object carries.
-        obj: As it was read.
+    `earlier` is the record on the object as it was read.
     """
     before: dict[Path, Edit] = {}
     for edit in earlier.edits if earlier and is_as(obj, earlier.edits) else ():
@@ -234,12 +231,12 @@ def change_patch(
     *,
     came_back: datetime.timedelta | None,
 ) -> dict[str, Any]:
-    """The one patch that changes an object: the fields, the record, its memory, and that it is still that object.
+    """The one patch that changes an object: its fields, record and history, with UID and resourceVersion.
 
-    The API server refuses it where the resourceVersion is another (409) or the UID is (409 or 422).
+    The API server refuses it for another resourceVersion (409) or another UID (409 or 422).
 
     Raises:
-        ValueError: The object has no place for an edit.
+        ValueError: The object lacks a field for an edit.
     """
     past = (*read_history(obj["metadata"].get("annotations") or {}), record.summary)
     if not record.edits:
@@ -255,15 +252,15 @@ def undo_patch(
     at: datetime.datetime,
     end: ChangeOutcome = ChangeOutcome.UNDONE,
 ) -> dict[str, Any]:
-    """The one patch that puts it back, takes the record away, and notes when and after which pause that was.
+    """The one patch that restores an object, removes the record, and records the time and the idle span until then.
 
-    The cooldown counts from then on, and it is not called idle again before it paused for longer.
+    The cooldown counts from then, and it is not called idle again before a longer idle span.
 
     Raises:
-        ValueError: The object has no place for what is to be put back.
+        ValueError: The object lacks a field to restore.
     """
     annotations = obj["metadata"].get("annotations") or {}
-    notes = {UNDO_ANNOTATION: None, NOTICE_ANNOTATION: None, **_put_back(record, annotations, at)}
+    notes = {UNDO_ANNOTATION: None, NOTICE_ANNOTATION: None, **_restored(record, annotations, at)}
     notes[HISTORY_ANNOTATION] = _ended(annotations, record, end, at)
     return _patch(obj, [edit.reversed for edit in record.edits], notes)
 
@@ -275,13 +272,9 @@ def reverted_patch(
     at: datetime.datetime,
     came_back: datetime.timedelta | None,
 ) -> dict[str, Any]:
-    """The one patch that lets an object whose change someone took back remember that; it changes nothing else.
+    """The one patch that records a revert by somebody else, and changes nothing else.
 
-    Args:
-        obj: As it was read.
-        record: What it carries, and what is not in effect any more.
-        at: When that was noticed.
-        came_back: The longest pause after which it was put back.
+    `came_back` is the longest idle span after which it was needed again.
     """
     annotations = obj["metadata"].get("annotations") or {}
     ended = _ended(annotations, record, ChangeOutcome.REVERTED, at)
@@ -289,15 +282,15 @@ def reverted_patch(
 
 
 def confirmed_patch(obj: Mapping[str, Any], record: ChangeRecord) -> dict[str, Any]:
-    """The one patch that lets an object remember that it was seen healthy after its change."""
+    """The one patch that records that an object is healthy after its change."""
     return record_patch(obj, (), msgspec.structs.replace(record, confirmed=True))
 
 
 def record_patch(obj: Mapping[str, Any], edits: Sequence[Edit], record: ChangeRecord) -> dict[str, Any]:
-    """The one patch that goes on with a change that is remembered already: its fields, and the record as it is then.
+    """The one patch of another step of a recorded change: its fields, and the new record.
 
     Raises:
-        ValueError: The object has no place for an edit.
+        ValueError: The object lacks a field for an edit.
     """
     return _patch(obj, edits, {UNDO_ANNOTATION: encode_record(record)})
 
@@ -320,18 +313,18 @@ def _patch(obj: Mapping[str, Any], edits: Sequence[Edit], notes: Mapping[str, st
 def recreated_manifest(
     manifest: Mapping[str, Any], record: ChangeRecord, *, at: datetime.datetime
 ) -> dict[str, Any]:
-    """The manifest of an evicted pod as it is created anew: it says when, and after which pause, that was."""
+    """The manifest to create an evicted pod again, with the time and the idle span until then."""
     metadata = manifest["metadata"]
     kept = {key: text for key, text in metadata.get("annotations", {}).items() if key != NOTICE_ANNOTATION}
     notes = {
-        **_put_back(record, kept, at),
+        **_restored(record, kept, at),
         HISTORY_ANNOTATION: _ended(kept, record, ChangeOutcome.UNDONE, at),
     }
     return {**manifest, "metadata": {**metadata, "annotations": {**kept, **notes}}}
 
 
-def _put_back(record: ChangeRecord, annotations: Mapping[str, str], at: datetime.datetime) -> dict[str, str]:
-    """That it was put back; what only took some of it away does not tell how long it can do without all."""
+def _restored(record: ChangeRecord, annotations: Mapping[str, str], at: datetime.datetime) -> dict[str, str]:
+    """Notes of a restore; only a full stop tells how long the workload can do without GPUs."""
     notes = {RESUMED_ANNOTATION: _stamp(at)}
     if record.action in {Action.SCALE_DOWN, Action.SCALE_UP, Action.RESIZE, Action.RESLICE}:
         return notes

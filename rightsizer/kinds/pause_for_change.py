@@ -1,8 +1,8 @@
-"""Changes of what is fixed while pods run: the workload is stopped for them, and goes on with what it is left. Pure.
+"""Changes of fields that are immutable while pods run: the workload is suspended, changed and resumed. Pure.
 
-Two patches, each of which is whole. The first one stops it, and its record says what is still to come; once its pods
-are gone the second one makes that change and lets it go on. So at any instant the record says what the next step is,
-and what is to be put back. Taking such a change back goes the same way: the record then says as what it ends.
+The first patch suspends it, with a record of the pending edits. Once its pods are gone, the second patch makes these
+edits and resumes it. So the record always has the next step, and the values to restore. Undoing such a change takes the
+same two steps; its record says how the change ends.
 https://kubernetes.io/docs/concepts/workloads/controllers/job/ (KEP-5440)
 """
 
@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
+from rightsizer.kinds.change_edits import stop_edits
 from rightsizer.kinds.edits import Path, matches, same, value_at
-from rightsizer.kinds.kind import Kind, stop_edits
+from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.patches import merged_with_earlier, record_patch, undo_patch
 from rightsizer.model import ChangeOutcome, ChangeRecord, Edit
 
@@ -22,29 +23,26 @@ _OVER = ("Complete", "Failed")
 
 
 def needs_pause(row: Kind, edits: Sequence[Edit]) -> bool:
-    """Whether any of these edits can be made only while the workload is stopped."""
+    """Whether any of these edits can be made only while the workload is suspended."""
     patterns = row.pause.containers if row.pause else ()
     return any(matches(edit.path[: len(pattern)], pattern) for edit in edits for pattern in patterns)
 
 
 def is_stopped(row: Kind, obj: _Object) -> bool:
-    """Whether it is stopped, by whomever."""
+    """Whether it is suspended, by anybody."""
     return row.stop is not None and same(value_at(obj, _switch(row)), row.stop.to)
 
 
 def _switch(row: Kind) -> Path:
-    assert row.stop is not None  # noqa: S101 - what pauses can be stopped
+    assert row.stop is not None  # noqa: S101 - what pauses has a stop
     assert row.stop.field is not None  # noqa: S101
     return row.stop.field.path
 
 
 def is_changeable(row: Kind, obj: _Object, *, is_late: bool) -> bool:
-    """Whether its pods are gone, so that the API server lets it change.
+    """Whether its pods are gone, so that the API server allows the change.
 
-    Args:
-        row: Its kind.
-        obj: With its status.
-        is_late: Whether pods that are only being deleted still are no longer waited for: the server does not either.
+    If it `is_late`, terminating pods do not count: for the API server they do not, either.
     """
     status = obj.get("status") or {}
     is_free = "startTime" not in status or _holds(status, "Suspended")
@@ -53,7 +51,7 @@ def is_changeable(row: Kind, obj: _Object, *, is_late: bool) -> bool:
 
 
 def end_condition(obj: _Object) -> str:
-    """How it has come to its own end, such as Complete; empty where it has not."""
+    """How it ended by itself, such as Complete; empty if it did not."""
     status = obj.get("status") or {}
     return next((kind for kind in _OVER if _holds(status, kind)), "")
 
@@ -65,17 +63,17 @@ def _holds(status: _Object, kind: str) -> bool:
 
 
 def expected_job_pods(obj: _Object) -> int:
-    """How many pods of it should run: not more than are still to succeed."""
+    """How many of its pods should run: no more than still have to succeed."""
     spec, status = obj["spec"], obj.get("status") or {}
     wanted, enough = int(spec.get("parallelism", 1)), spec.get("completions")
     return wanted if enough is None else max(min(wanted, enough - status.get("succeeded", 0)), 0)
 
 
-def finishing_patch(obj: _Object, record: ChangeRecord, row: Kind, at: datetime.datetime) -> dict[str, Any]:
-    """The second patch of a change, or of taking it back.
+def completing_patch(obj: _Object, record: ChangeRecord, row: Kind, at: datetime.datetime) -> dict[str, Any]:
+    """The second patch of a change, or of its undo.
 
     Raises:
-        ValueError: The object has no place for what is to come.
+        ValueError: The object lacks a field for the pending edits.
     """
     if record.pending_end is not None:
         return undo_patch(obj, record, at=at, end=record.pending_end)
@@ -87,7 +85,7 @@ def finishing_patch(obj: _Object, record: ChangeRecord, row: Kind, at: datetime.
 def stop_and_restore_patch(
     obj: _Object, record: ChangeRecord, row: Kind, *, at: datetime.datetime, end: ChangeOutcome
 ) -> tuple[dict[str, Any], ChangeRecord]:
-    """The first patch of taking a change back, and the record that it carries."""
+    """The first patch of undoing a change, and its record."""
     stop = stop_edits(row, obj, at)
     kept = tuple(edit for edit in record.edits if edit.path != _switch(row))
     record = msgspec.structs.replace(
@@ -99,9 +97,9 @@ def stop_and_restore_patch(
 def resuming_patch(
     obj: _Object, record: ChangeRecord, row: Kind, *, at: datetime.datetime, end: ChangeOutcome
 ) -> dict[str, Any]:
-    """The patch that gives a second half up: it goes on as it was before the first one.
+    """The patch that cancels the second step: the workload is resumed as it was before the first one.
 
-    What had been changed before that stays so, and can still be undone.
+    Earlier changes stay in effect, and can still be undone.
     """
     kept = tuple(edit for edit in record.edits if edit.path != _switch(row))
     if not kept:

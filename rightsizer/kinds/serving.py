@@ -1,14 +1,32 @@
-"""Kinds that serve models: KServe, Knative and NVIDIA NIM. Pure.
+"""Kinds that serve models: KServe, Knative, NVIDIA NIM, LeaderWorkerSet, Argo Rollouts; and KEDA. Pure.
 
 https://kserve.github.io/website/docs/admin-guide/configurations (serving.kserve.io/stop)
 https://knative.dev/docs/serving/autoscaling/scale-bounds/
 https://docs.nvidia.com/nim-operator/latest/service.html
+https://lws.sigs.k8s.io/docs/reference/leaderworkerset.v1/
+https://argo-rollouts.readthedocs.io/en/stable/features/specification/
+https://keda.sh/docs/latest/concepts/scaling-deployments/#pausing-autoscaling
 """
 
-from rightsizer.kinds.core import CLASS, TEMPLATE, TEMPLATE_CLASS
+import dataclasses
+
+from rightsizer.inventory.managers import PAUSED_REPLICAS
+from rightsizer.kinds.core import CLASS, DEPLOYMENT, TEMPLATE, TEMPLATE_CLASS
 from rightsizer.kinds.edits import NAMED
-from rightsizer.kinds.fields import REPLICAS, SET, BlockingField, Field, Value, annotation
-from rightsizer.kinds.kind import Kind, Steering, Stop, scaled
+from rightsizer.kinds.kind import (
+    REPLICAS,
+    SET,
+    BlockingField,
+    Field,
+    Kind,
+    RolloutPrecondition,
+    Steering,
+    Stop,
+    Value,
+    annotation,
+    scaled,
+)
+from rightsizer.kube.owner_kinds import KEDA
 from rightsizer.model import Action
 
 _STOPPED = Stop(Action.SUSPEND, "Suspended", annotation("serving.kserve.io/stop"), "true")
@@ -27,13 +45,14 @@ _NIM_LEFT = (
     BlockingField(("spec", "scale", "enabled"), value=True),
     BlockingField(("spec", "inferencePlatform"), "kserve"),
 )
+_LWS_TEMPLATE = ("spec", "leaderWorkerTemplate")
+_LWS_PARTS = ("leaderTemplate", "workerTemplate")
 
 KINDS = (
     # The annotation works in every deployment mode; minReplicas: 0 is no stop in Standard mode, where it counts as 1.
     Kind(
         "serving.kserve.io",
         "InferenceService",
-        source="serving.kserve.io/v1beta1",
         lost=_LOST,
         stop=_STOPPED,
         containers=(("spec", "predictor", "model"), ("spec", "predictor", "containers", NAMED)),
@@ -47,7 +66,6 @@ KINDS = (
     Kind(
         "serving.kserve.io",
         "LLMInferenceService",
-        source="serving.kserve.io/v1alpha2 and v1alpha1",
         lost=_LOST,
         stop=_STOPPED,
         replicas=REPLICAS,
@@ -64,7 +82,6 @@ KINDS = (
     Kind(
         "serving.knative.dev",
         "Service",
-        source="serving.knative.dev/v1",
         lost="memory of its pods; the next request waits for a new pod",
         stop=scaled(_LEAST, to="0"),
         containers=(TEMPLATE,),
@@ -73,7 +90,6 @@ KINDS = (
     Kind(
         "apps.nvidia.com",
         "NIMService",
-        source="apps.nvidia.com/v1alpha1",
         lost="memory of its pods; its model is loaded again from its cache",
         stop=scaled(unless=_NIM_LEFT),
         replicas=REPLICAS,
@@ -82,4 +98,40 @@ KINDS = (
         unless=_NIM_LEFT,
         has_scale=True,
     ),
+    # A replica is a whole group of pods; the highest index goes first. A changed template rolls group by group.
+    Kind(
+        "leaderworkerset.x-k8s.io",
+        "LeaderWorkerSet",
+        lost="memory of its groups' pods",
+        stop=scaled(),
+        replicas=REPLICAS,
+        steering=Steering.TAIL,
+        containers=tuple((*_LWS_TEMPLATE, part, "spec", "containers", NAMED) for part in _LWS_PARTS),
+        preconditions=(
+            RolloutPrecondition(
+                ("spec", "rolloutStrategy", "rollingUpdateConfiguration", "partition"),
+                (None, 0),
+                "the groups below it stay as they are",
+            ),
+            RolloutPrecondition(
+                (*_LWS_TEMPLATE, "size"),
+                (None, 1),
+                "its pods work together, and GPU slices cannot communicate with each other",
+                only_for_slices=True,
+            ),
+        ),
+        has_scale=True,
+        classes=tuple((*_LWS_TEMPLATE, part, "spec", CLASS) for part in _LWS_PARTS),
+    ),
+    # A changed template starts a canary, as any other release does.
+    dataclasses.replace(DEPLOYMENT, group="argoproj.io", kind="Rollout"),
+)
+
+# KEDA scales its target to the number, and holds it there. Set free, it scales by its triggers again.
+SCALED_OBJECT = Kind(
+    KEDA.group,
+    KEDA.kind,
+    lost="memory of its target's pods; its triggers or minReplicaCount decide how many start again",
+    stop=scaled(annotation(PAUSED_REPLICAS), to="0"),
+    where=KEDA,
 )

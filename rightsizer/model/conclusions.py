@@ -22,7 +22,7 @@ class Proposal:
         asks: Of a RESLICE: what each pod asks for instead, by name: a MIG profile, a share, or amounts of a GPU.
         pods: Which of the pods can go, or are concerned; names.
         model: Of a RESLICE: of which GPUs, as the metrics name it.
-        frees: GPUs that would be free; negative where some are taken back.
+        frees: GPUs that would be free; negative for a scale-up.
         words: For people: the change and its margin.
     """
 
@@ -47,7 +47,7 @@ class Finding:
         words: The evidence as sentences.
         idle_s: Seconds since it last worked, as far as was looked; None where that cannot be said.
         longest_return_s: The longest pause on record from which it came back, in seconds; None without history.
-        proposal: What it calls for; None where nothing, or all GPUs are to be given back by whatever way its kind has.
+        proposal: The wanted size; None for no change, or to free all GPUs by the stop of its kind.
         window: The window whose numbers these are.
         shortfall: Why it was judged by less history than the policy asks for; empty where it was not.
     """
@@ -217,7 +217,7 @@ class Effect:
     Attributes:
         gone: Pods that are away, of those that had to go; `left` are those that are not yet.
         free: GPUs of theirs that nobody has now.
-        taken_by: Pods that have come to the same nodes since, and hold GPUs.
+        used_by: New pods with GPUs on the same nodes.
         nodes_gone: Nodes that are not there any more.
         health: Of what goes on with less: healthy, waiting, or rolled-back; empty where nothing goes on.
         words: For people.
@@ -226,7 +226,7 @@ class Effect:
     gone: int
     left: int
     free: float
-    taken_by: tuple[ObjectRef, ...] = ()
+    used_by: tuple[ObjectRef, ...] = ()
     nodes_gone: tuple[str, ...] = ()
     health: str = ""
     words: str = ""

@@ -39,8 +39,8 @@ class Workload:
         created: The object's `metadata.creationTimestamp`.
         managers: Who else decides about it.
         gang: What makes its pods one where that is no controller, such as "PodGroup team-a/train"; empty otherwise.
-        came_back_after: The longest pause after which it was put back, as our notes on it say.
-        lever: What is changed in its place to stop it, such as Kueue's Workload; None where that is itself.
+        came_back_after: The longest pause after which somebody resumed it, by the annotations of gpu-rightsizer.
+        control_object: The object that stops it in its place, such as Kueue's Workload; None if it is stopped itself.
         starter: What made it when the time had come, and makes the next, such as a CronJob.
         scalable: What discovery says of its kind, where it is none of those that we know.
         past: What we did to it, or to its like of the same CronJob, oldest first.
@@ -63,7 +63,7 @@ class Workload:
     came_back_after: datetime.timedelta | None = None
     past: tuple[ChangeRecord, ...] = ()
     namespace_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    lever: ObjectRef | None = None
+    control_object: ObjectRef | None = None
     starter: ObjectRef | None = None
     scalable: Scalable | None = None
     spec: bytes = b""

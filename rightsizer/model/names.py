@@ -122,14 +122,14 @@ OPENS_BREAKER = (
 
 
 class ChangeOutcome(enum.StrEnum):
-    """How a change of ours came to its end: by whom, and by what means, it was taken back."""
+    """How an earlier change ended."""
 
     UNDONE = "undone"
     REVERTED = "reverted"
     ROLLBACK = "rollback"
     SCALE_UP = "scale-up"
     REFUSED = "refused"
-    """The API server refused the second half of it, so it goes on as it was."""
+    """The API server refused its second step, so the workload was resumed without it."""
 
 
 class ReconcileAction(enum.StrEnum):

@@ -18,9 +18,9 @@ from rightsizer.changes.record_codec import (
 )
 from rightsizer.config import format_duration
 from rightsizer.kinds import row_of
-from rightsizer.kinds.edits import is_taken_back
+from rightsizer.kinds.change_edits import as_read
+from rightsizer.kinds.edits import is_reverted
 from rightsizer.kinds.patches import read_record, resumed_at
-from rightsizer.kinds.preconditions import as_read
 from rightsizer.model import Action, Blocker, BlockerCode, ChangeOutcome, ChangeRecord, Fleet, Workload
 
 LONGEST_HOLD_OFF = datetime.timedelta(days=7)
@@ -91,12 +91,12 @@ def memory_of(workload: Workload, fleet: Fleet, at: datetime.datetime) -> Memory
 def _as_it_is(workload: Workload, at: datetime.datetime) -> tuple[ChangeRecord, ...]:
     """Its past; a change that somebody reverted, but no cycle recorded yet, counts as reverted now."""
     row, notes = row_of(workload), workload.annotations
-    obj = as_read(workload) if UNDO_ANNOTATION in notes and workload.lever is None else None
+    obj = as_read(workload) if UNDO_ANNOTATION in notes and workload.control_object is None else None
     if row is None or obj is None:
         return workload.past
     with contextlib.suppress(ValueError):  # `undo` reports what is wrong
         record = read_record(notes, row)
-        if record and not record.is_unfinished and any(is_taken_back(obj, edit) for edit in record.edits):
+        if record and not record.is_unfinished and any(is_reverted(obj, edit) for edit in record.edits):
             runs = {record.run, *(change.run for change in read_history(notes))}
             return tuple(
                 with_end((one,), ChangeOutcome.REVERTED, at)[0] if one.run in runs else one

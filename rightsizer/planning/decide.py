@@ -9,10 +9,10 @@ from rightsizer.changes.record_codec import SNOOZE_ANNOTATION
 from rightsizer.findings.autoscaling import autoscalers_for
 from rightsizer.findings.evidence import Candidate
 from rightsizer.findings.finders import assess, freed
-from rightsizer.kinds import action_for, is_ours_to_do, pause_for
-from rightsizer.kinds.kubectl_commands import command_for, stop_command, stopping
+from rightsizer.kinds import action_for, is_supported, pause_for
+from rightsizer.kinds.advice import command_for, stop_command, stopping
+from rightsizer.kinds.change_edits import missing_field_reason
 from rightsizer.kinds.notices import is_notice_valid, parse_notice
-from rightsizer.kinds.preconditions import missing_field_reason
 from rightsizer.model import (
     Action,
     Autoscalers,
@@ -140,7 +140,7 @@ def _keeping(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> F
 
 def _could_be_done(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> bool:
     action = _action(workload, finding)
-    is_ours = action is not None and is_ours_to_do(workload, action, finding.proposal)
+    is_ours = action is not None and is_supported(workload, action, finding.proposal)
     return is_ours and not any(_blockers(workload, finding, ruling))
 
 
@@ -149,7 +149,7 @@ def _shrink_to(workload: Workload, finding: Finding, ruling: EffectivePolicy) ->
     if isinstance(size, bool) or not size or not workload.gpus:
         return finding
     kept = max(ruling.min_replicas, math.ceil(ruling.min_gpus * size / workload.gpus))
-    if not 0 < kept < size or not is_ours_to_do(workload, Action.SCALE_DOWN, _to(kept, 0.0, "")):
+    if not 0 < kept < size or not is_supported(workload, Action.SCALE_DOWN, _to(kept, 0.0, "")):
         return finding
     frees = (size - kept) * workload.gpus / size
     return dataclasses.replace(finding, proposal=_to(kept, frees, f"{kept} of {size} replicas are kept"))
@@ -237,7 +237,7 @@ def _acted_upon(decision: Decision, ruling: EffectivePolicy, rulebook: PolicyEva
             *impossible,
             Blocker(BlockerCode.UNSUPPORTED, f"not possible for this {workload.ref.kind}: {no_way}"),
         )
-    if finding.shortfall or impossible or not is_ours_to_do(workload, action, finding.proposal):
+    if finding.shortfall or impossible or not is_supported(workload, action, finding.proposal):
         mode = strictest((mode, Mode.ADVISE))
     made = dataclasses.replace(
         decision,

@@ -173,7 +173,7 @@ def _changes(planned: Workload, fresh: Workload) -> Iterator[Blocker]:
         yield Blocker(BlockerCode.CHANGED, f"{planned.ref} was replaced by another object with the same name")
     if fresh.generation != planned.generation or fresh.size != planned.size:
         yield Blocker(BlockerCode.CHANGED, f"{planned.ref} changed since the plan")
-    if fresh.lever != planned.lever:
+    if fresh.control_object != planned.control_object:
         yield Blocker(
             BlockerCode.CHANGED,
             f"the object that stops {planned.ref} changed since the plan",

@@ -7,9 +7,9 @@ active replica, or might, is not made.
 import re
 from collections.abc import Iterable, Sequence
 
+from rightsizer.kinds.change_edits import as_read
 from rightsizer.kinds.edits import value_at
 from rightsizer.kinds.kind import Kind, Steering
-from rightsizer.kinds.preconditions import as_read
 from rightsizer.model import Pod, Proposal, Usages, Workload
 
 COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"

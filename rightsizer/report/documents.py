@@ -12,7 +12,7 @@ import msgspec
 import yaml
 
 from rightsizer.config import FIELD_MANAGER
-from rightsizer.kinds.gitops_ignore import exception_for
+from rightsizer.kinds.advice import exception_for
 from rightsizer.kinds.patches import UndoItem
 from rightsizer.model import (
     Autoscalers,
@@ -307,7 +307,7 @@ def _effect(effect: Effect | None) -> dict[str, Any] | None:
         "podsGone": effect.gone,
         "podsLeft": effect.left,
         "gpusFree": effect.free,
-        "takenBy": list(map(str, effect.taken_by)),
+        "usedBy": list(map(str, effect.used_by)),
         "nodesGone": list(effect.nodes_gone),
         "health": effect.health or None,
         "words": effect.words,

@@ -71,21 +71,20 @@ RESTORED = ChangeEvent("Restored", "The change of run {run} was undone: {what}")
 REVERTED = ChangeEvent(
     "Reverted", "Someone reverted the change of run {run}, so it is not repeated soon: {what}"
 )
-CONFIRMED = ChangeEvent("Settled", "Healthy after the change by run {run}: {what}")
-UNHEALTHY = ChangeEvent(
+CONFIRMED = ChangeEvent("Confirmed", "Healthy after the change by run {run}: {what}")
+COMPLETED = ChangeEvent("Shrunk", "Run {run} suspended it to change it; it runs again: {what}")
+ROLLED_BACK = ChangeEvent(
     "RolledBack",
     "The change of run {run} was rolled back, because the workload was unhealthy: {what}",
     is_warning=True,
 )
-SHRUNK = ChangeEvent("Shrunk", "Run {run} suspended it to change it; it runs again: {what}")
-UNDONE = ChangeEvent("Restored", "Run {run} suspended it to revert a change; it runs again: {what}")
-NOT_DONE = ChangeEvent(
+CANCELLED = ChangeEvent(
     "RolledBack", "Run {run} suspended it to change it, but did not change it: {what}", is_warning=True
 )
 NOT_FREED = ChangeEvent(
     "NotFreed", "The change of run {run} has not freed the GPUs yet: {what}", is_warning=True
 )
-_CHANGE_EVENTS = (RESTORED, REVERTED, CONFIRMED, UNHEALTHY, SHRUNK, UNDONE, NOT_DONE, NOT_FREED)
+_CHANGE_EVENTS = (RESTORED, REVERTED, CONFIRMED, COMPLETED, ROLLED_BACK, CANCELLED, NOT_FREED)
 REASONS = frozenset(
     {
         _NOTICE,
@@ -136,7 +135,7 @@ _FAILED = frozenset({Result.REFUSED, Result.UNKNOWN})
 
 
 def occasion_of(outcome: Outcome) -> str:
-    """What an outcome is an occasion for: notice, change, rollback or failure; empty where nobody need be told."""
+    """What an outcome is an occasion for: notice, change, rollback or failure; empty if it is none."""
     if outcome.result in _FAILED:
         return "failure"
     if outcome.result is not Result.DONE:
@@ -157,7 +156,7 @@ def webhook_message(run: str, outcomes: Sequence[Outcome]) -> Mapping[str, Any]:
 
 
 def slack_message(run: str, outcomes: Sequence[Outcome]) -> Mapping[str, Any]:
-    """A text of some lines, and how to take it all back."""
+    """A text of some lines, and the command that undoes the changes."""
     lines = [f"*gpu-rightsizer*, run {run}"]
     for outcome in outcomes[:_MOST]:
         words = _WORDS[occasion_of(outcome)]

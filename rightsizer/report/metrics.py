@@ -118,8 +118,8 @@ class Metrics:
         # A counter whose first value is 1 has not increased, as Prometheus sees it: these are asked about by alerts.
         for result in _RUN:
             self._counters["runs"].labels(result)
-        for mending in ReconcileAction:
-            self._counters["repairs"].labels(mending.value, Result.DONE.value)
+        for action in ReconcileAction:
+            self._counters["repairs"].labels(action.value, Result.DONE.value)
         self.set("enforcing", acts)
 
     def set(self, name: str, value: float) -> None:

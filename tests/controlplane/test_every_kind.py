@@ -43,7 +43,7 @@ class _Story:
         self.plan = world.plan()
         self.applied = world.apply()
         self.stopped = {kind: self._get(kind) for kind in CASES}
-        self.orders = world.api.items(f"/apis/bus.volcano.sh/v1alpha1/namespaces/{world.team}/commands")
+        self.command = world.api.items(f"/apis/bus.volcano.sh/v1alpha1/namespaces/{world.team}/commands")
         self.undone = world.run("undo", "--all", "--yes", "-o", "json").items
         self.after = {kind: self._get(kind) for kind in CASES}
 
@@ -106,7 +106,7 @@ def test_workload_of_each_kind_is_restored_by_undo(story: _Story, kind: str) -> 
 
 def test_volcano_job_is_stopped_by_command(story: _Story) -> None:
     """Which its controller would obey and delete."""
-    (order,) = story.orders
+    (order,) = story.command
     assert (order["action"], order["target"]["name"]) == ("AbortJob", _name("Job.batch.volcano.sh"))
 
 

@@ -16,8 +16,7 @@ from rightsizer.changes.record_codec import UNDO_ANNOTATION
 from rightsizer.doctor.rights import STATE_MAPS
 from rightsizer.guardrails.admission import admission_policies
 from rightsizer.kinds.edits import edit_of, patch_of
-from rightsizer.kinds.fields import Field, Value
-from rightsizer.kinds.kind import Kind
+from rightsizer.kinds.kind import Field, Kind, Value
 from rightsizer.model import Edit
 from rightsizer.policy.policy_file import parse
 from simulator.controlplane.plane import ControlPlane

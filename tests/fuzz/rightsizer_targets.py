@@ -21,7 +21,7 @@ from rightsizer.cli.crontab import parse_schedule
 from rightsizer.config import PREFIX, PrometheusSettings, parse_duration
 from rightsizer.errors import ClusterError, ConfigurationError, PrometheusError, UsageError
 from rightsizer.execute.journal import read_journal
-from rightsizer.execute.recall import list_changes, list_events
+from rightsizer.execute.listing import list_changes, list_events
 from rightsizer.execute.undo import find_undoable
 from rightsizer.inventory.cluster_reader import read_cluster
 from rightsizer.inventory.gpu_requests import count_of, parse_gpu_resource

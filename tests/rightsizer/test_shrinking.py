@@ -199,7 +199,7 @@ def test_shrink_without_pending_pods_left_is_skipped(world: World, change: Calla
     item = _apply(world, ONLY_FOR_PENDING_PODS).items["lends"]
     assert (item["result"], item["detail"]) == (
         "changed",
-        "none of those for whom it was to go waits any more",
+        "none of the pending pods that needed it is pending anymore",
     )
     assert created(world.api, "Job", world.team, "lends")["spec"].get("suspend") is not True
 

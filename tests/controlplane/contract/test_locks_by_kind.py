@@ -13,10 +13,10 @@ import pytest
 from rightsizer.changes.record_codec import UNDO_ANNOTATION
 from rightsizer.guardrails.admission import admission_policies
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
+from rightsizer.kinds.change_edits import stop_edits
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.edits import ANY, edit_of, patch_of, places
-from rightsizer.kinds.fields import Field, Value
-from rightsizer.kinds.kind import Kind, stop_edits
+from rightsizer.kinds.kind import Field, Kind, Value
 from rightsizer.model import Edit
 from rightsizer.policy.policy_file import parse
 from simulator.controlplane.plane import ControlPlane

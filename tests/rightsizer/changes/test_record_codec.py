@@ -253,10 +253,10 @@ def test_revert_detection_pod_in_same_second_counts_as_newer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("replicas", "lever", "enforced"), [(4, None, False), (1, None, True), (0, None, True), (4, "keda", True)]
+    ("replicas", "keda", "enforced"), [(4, None, False), (1, None, True), (0, None, True), (4, "keda", True)]
 )
 def test_revert_detection_revert_since_last_cycle_is_held_off(
-    replicas: int, lever: str | None, enforced: bool
+    replicas: int, keda: str | None, enforced: bool
 ) -> None:
     """Also where it could not be noted before: a record that is not in effect says so. Going on further is not that."""
     edits = (Edit(("spec", "replicas"), 4, 1),)
@@ -270,7 +270,7 @@ def test_revert_detection_revert_since_last_cycle_is_held_off(
             *recorded_changes(notes),
         ),
         spec=json.dumps({"replicas": replicas}).encode(),
-        lever=lever and ObjectRef("keda.sh/v1alpha1", "ScaledObject", "research", lever, "uid"),
+        control_object=keda and ObjectRef("keda.sh/v1alpha1", "ScaledObject", "research", keda, "uid"),
     )
     decision = judged(item, all_idle(item), policy(rule("all", cooldown=6 * HOUR)))
     assert decision.is_enforced is enforced, decision.blockers

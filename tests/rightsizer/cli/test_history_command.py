@@ -142,4 +142,4 @@ def test_undo_time_span_keeps_later_manual_changes(world: World) -> None:
     world.api.patch("Deployment", world.team, "idle", {"spec": {"replicas": 1}})
     run = world.run("undo", "--since", "1h", "--yes", "-o", "json")
     assert (run.code, run.items["idle"]["result"]) == (1, "changed")
-    assert "spec.replicas is 1 now, not 0 as we left it" in run.items["idle"]["detail"]
+    assert "spec.replicas is 1; gpu-rightsizer had set it to 0" in run.items["idle"]["detail"]

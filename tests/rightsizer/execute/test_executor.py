@@ -137,7 +137,7 @@ def test_undo_workload_changed_since_is_skipped_without_force(world: World) -> N
     world.api.patch("Deployment", world.team, "idle", {"spec": {"replicas": 1}})
     run = world.run("undo", f"{world.team}/Deployment/idle", "--yes", "-o", "json")
     assert (run.code, run.items["idle"]["result"]) == (1, "changed")
-    assert "spec.replicas is 1 now, not 0 as we left it" in run.items["idle"]["detail"]
+    assert "spec.replicas is 1; gpu-rightsizer had set it to 0" in run.items["idle"]["detail"]
     assert _replicas(world, "idle") == 1
     forced = world.run("undo", f"{world.team}/Deployment/idle", "--yes", "--force", "-o", "json")
     assert forced.items["idle"]["result"] == "done"

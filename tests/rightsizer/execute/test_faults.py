@@ -164,7 +164,7 @@ def test_apply_unauthorized_or_throttled_stops_all_requests(world: World, fault:
     _inject(world, PHASES[phase], fault)
     items = _apply(world).items
     assert (items["idle"]["result"], items["next"]["result"]) == ("refused", "skipped")
-    assert "since an earlier one ended so" in items["next"]["detail"]
+    assert "after an earlier failure" in items["next"]["detail"]
     assert not [one for one in world.api.requests.all() if one.method == "PATCH" and "next" in one.path]
 
 

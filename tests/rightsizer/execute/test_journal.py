@@ -13,7 +13,7 @@ import pytest
 from rightsizer.changes.record_codec import JournalEntry
 from rightsizer.cli import main
 from rightsizer.errors import ConfigurationError
-from rightsizer.execute.journal import SET_ASIDE, Journal, read_journal
+from rightsizer.execute.journal import ROTATED_FILES, Journal, read_journal
 from rightsizer.model import ObjectRef, Outcome, Result
 from rightsizer.report.outcomes import journal_text, unfinished
 from tests.rightsizer.build import AT, all_idle, judged, policy, workload
@@ -74,7 +74,7 @@ def test_journal_over_size_is_rotated_and_oldest_deleted(tmp_path: pathlib.Path)
         journal.outcome(_outcome(f"number {number}"))
     journal.close()
     names = sorted(one.name for one in tmp_path.iterdir())
-    assert names == ["journal", *(f"journal.{number}" for number in range(1, SET_ASIDE + 1))]
+    assert names == ["journal", *(f"journal.{number}" for number in range(1, ROTATED_FILES + 1))]
     assert all(one.stat().st_size <= 600 for one in tmp_path.iterdir())
     reasons = [step.reason for step in _steps(path)]
     assert reasons == [f"number {number}" for number in range(40 - len(reasons), 40)]
@@ -165,7 +165,7 @@ def test_journal_two_writers_keep_order_across_rotation(tmp_path: pathlib.Path) 
     path = tmp_path / "journal"
     writers = [_journal(path, largest=4000), _journal(path, largest=4000)]
     for number in range(40):
-        writers[number % 2].mending(
+        writers[number % 2].repair_intent(
             ObjectRef("apps/v1", "Deployment", "team", f"w{number}"), "undo", "x" * 100
         )
     for writer in writers:
@@ -180,7 +180,7 @@ from rightsizer.execute.journal import Journal
 from rightsizer.model import ObjectRef
 journal = Journal(pathlib.Path(sys.argv[1]), sys.argv[2], lambda: datetime.datetime.now(datetime.UTC), largest=50_000)
 for number in range(150):
-    journal.mending(ObjectRef("apps/v1", "Deployment", "team", f"{sys.argv[2]}-{number}"), "undo", "x" * 100)
+    journal.repair_intent(ObjectRef("apps/v1", "Deployment", "team", f"{sys.argv[2]}-{number}"), "undo", "x" * 100)
 """
 
 

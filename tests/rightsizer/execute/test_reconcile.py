@@ -113,7 +113,7 @@ def test_change_reverted_by_owner_is_reported_and_not_repeated(
         world.record(pod, "idle", 1)
     run = _apply(world)
     assert _repairs(run) == [("idle", "record-revert")]
-    assert "not 0 as run" in run.items["idle"]["detail"]
+    assert "had set it to 0" in run.items["idle"]["detail"]
     (entry,) = _history(world, "idle")
     assert entry["end"] == "reverted"
     assert UNDO not in _annotations(world, "idle")
@@ -227,7 +227,7 @@ def test_reconcile_healthy_after_deadline_is_no_longer_watched(world: World) -> 
     _aged(world, "half-used", 0.2)
     # The pods that have less now began after the change, as far as the notes go.
     assert _repairs(_apply(world, policy=SHRINK)) == [("half-used", "confirm")]
-    assert "Settled" in _events(world, "half-used")
+    assert "Confirmed" in _events(world, "half-used")
     _ends(world, "OOMKilled")
     assert _repairs(_apply(world, policy=SHRINK)) == []
     assert _gpus(world) == "1"
@@ -276,7 +276,7 @@ def test_verify_outcome_reports_pods_and_freed_gpus(world: World) -> None:
     effect = run.items["idle"]["effect"]
     assert (effect["podsGone"], effect["podsLeft"], effect["health"]) == (1, 0, None), run.out
     (pod,) = world.pods_of(world.team, "waiting")
-    assert effect["takenBy"] == [f"{world.team}/Pod/{pod['metadata']['name']}"]
+    assert effect["usedBy"] == [f"{world.team}/Pod/{pod['metadata']['name']}"]
     assert effect["gpusFree"] == 1
     assert "1 of 1 pod gone" in effect["words"]
 

@@ -72,7 +72,7 @@ def test_rollback_protected_workload_is_refused(world: World, policy: str) -> No
     run = _apply(world, policy)
     item = run.items["victim"]
     assert (item["action"], item["result"]) == ("rollback", "blocked"), run.out
-    assert "left as it is" in item["detail"]
+    assert "not repaired" in item["detail"]
     after = created(world.api, "Deployment", world.team, "victim")
     assert after["metadata"]["annotations"] == before["metadata"]["annotations"]
     assert after["spec"] == before["spec"]
@@ -120,7 +120,7 @@ def test_rollback_change_past_deadline_is_reported_and_settled(world: World) -> 
     _carries(world, "victim", _record(20 * 24 * 60))
     item = _apply(world).items["victim"]
     assert (item["action"], item["result"]) == ("confirm", "done")
-    assert "not known any more" in item["detail"]
+    assert "later problems may have other causes" in item["detail"]
     assert _replicas(world, "victim") == 1
 
 

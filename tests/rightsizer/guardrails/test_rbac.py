@@ -281,7 +281,7 @@ def test_rbac_policy_without_evict_needs_no_secrets(world: World) -> None:
 
 
 def test_rbac_causes_of_extra_permissions_are_reported_on_stderr(world: World) -> None:
-    """On stderr, so that what kubectl reads stays whole: annotations of classes, and levers that no rule names."""
+    """On stderr, apart from what kubectl reads: annotations of classes, and control objects that no rule names."""
     by_class = _run(world, "rbac").err
     assert "classAnnotations: file-first" in by_class
     by_rules = _run(world, "rbac", head="classAnnotations: off\n").err

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from rightsizer.kinds.gitops_ignore import exception_for
+from rightsizer.kinds.advice import exception_for
 from rightsizer.model import Action, Manager, ObjectRef, Proposal, Verdict
 from tests.rightsizer.build import judged, pod, policy, workload
 

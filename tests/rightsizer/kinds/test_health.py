@@ -136,4 +136,4 @@ def test_health_changed_pod_with_error_exit_is_unhealthy(
     """CUDA out of memory is an error like others: nobody calls it OOMKilled."""
     found, words = _health(path, **changes)
     assert found is health, words
-    assert health is Health.HEALTHY or "ended by an error" in words
+    assert health is Health.HEALTHY or "failed (" in words

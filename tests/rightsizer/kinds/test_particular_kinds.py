@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rightsizer.kinds.preconditions import missing_field_reason
+from rightsizer.kinds.change_edits import missing_field_reason
 from rightsizer.model import Action, ObjectRef, Proposal
 from simulator.kube import Fault, Rule
 from tests.rightsizer.build import AT, workload
@@ -193,7 +193,7 @@ def test_ray_service_crd_without_suspend_is_reported_not_failed(world: World) ->
     run = world.run("apply", "--yes", "-o", "json", policy=policy)
     outcome = run.items["serve"]
     assert (outcome["result"], run.code) == ("blocked", 0), outcome
-    assert 'has no place for it: RayService.ray.io "serve"' in outcome["detail"]
+    assert 'lacks the field: RayService.ray.io "serve"' in outcome["detail"]
     assert world.run("breaker").out.startswith("breaker: closed")
     assert len(world.pods_of(world.team, "serve")) == 2
 
@@ -204,7 +204,7 @@ def test_ray_service_crd_without_suspend_is_reported_not_failed(world: World) ->
         ({"pytorchReplicaSpecs": {"Worker": {"replicas": 4}}}, "it has no spec.elasticPolicy"),
         (
             {"pytorchReplicaSpecs": [], "elasticPolicy": {}},
-            "there is no spec.pytorchReplicaSpecs.Worker any more",
+            "there is no spec.pytorchReplicaSpecs.Worker anymore",
         ),
         ({"pytorchReplicaSpecs": {"Worker": {"replicas": 4}}, "elasticPolicy": {}}, ""),
     ],

@@ -14,9 +14,9 @@ import pytest
 
 from rightsizer.changes.record_codec import UNDO_ANNOTATION, encode_record
 from rightsizer.kinds import KINDS
+from rightsizer.kinds.change_edits import proposal_edits, stop_edits
 from rightsizer.kinds.edits import Path, edit_of, is_as, patch_of, places, shown, value_at
-from rightsizer.kinds.fields import PLAIN, Value
-from rightsizer.kinds.kind import Kind, proposal_edits, stop_edits
+from rightsizer.kinds.kind import PLAIN, Kind, Value
 from rightsizer.kinds.patches import (
     MOST_BYTES,
     change_patch,

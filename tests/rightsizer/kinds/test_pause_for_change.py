@@ -11,9 +11,9 @@ from rightsizer.changes.record_codec import UNDO_ANNOTATION, encode_record, read
 from rightsizer.kinds.core import KINDS
 from rightsizer.kinds.patches import parse_record
 from rightsizer.kinds.pause_for_change import (
+    completing_patch,
     end_condition,
     expected_job_pods,
-    finishing_patch,
     is_changeable,
     needs_pause,
     resuming_patch,
@@ -94,7 +94,7 @@ def test_pause_for_change_second_step_waits_for_pods_to_free_gpus(
 def test_pause_for_change_second_step_records_only_the_difference() -> None:
     """That it was stopped meanwhile is not part of it; time is counted from there."""
     record = _record(STOPPED, then=(Edit(GPU, "4", "2"),))
-    suspended, gpus, left = _after(_job(), finishing_patch(_job(), record, JOB, AT + MINUTE))
+    suspended, gpus, left = _after(_job(), completing_patch(_job(), record, JOB, AT + MINUTE))
     assert (suspended, gpus) == (False, "2")
     assert left == msgspec.structs.replace(_record(Edit(GPU, "4", "2")), at=AT + MINUTE)
 
@@ -102,7 +102,7 @@ def test_pause_for_change_second_step_records_only_the_difference() -> None:
 def test_pause_for_change_second_shrink_keeps_original_size() -> None:
     """Undo leads back to what there was before both."""
     record = _record(Edit(GPU, "8", "4"), STOPPED, then=(Edit(GPU, "4", "2"),))
-    *_, left = _after(_job(), finishing_patch(_job(), record, JOB, AT))
+    *_, left = _after(_job(), completing_patch(_job(), record, JOB, AT))
     assert left is not None
     assert left.edits == (Edit(GPU, "8", "2"),)
 
@@ -115,7 +115,7 @@ def test_pause_for_change_undo_restores_size_and_removes_record(end: ChangeOutco
     assert _after(running, patch) == (True, "2", record)
     assert (record.pending_end, record.is_unfinished) == (end, True)
     stopped = _job(2)
-    last = finishing_patch(stopped, record, JOB, AT + MINUTE)
+    last = completing_patch(stopped, record, JOB, AT + MINUTE)
     assert _after(stopped, last) == (False, "4", None)
     assert [past.end for past in read_history(last["metadata"]["annotations"])] == [end]
 

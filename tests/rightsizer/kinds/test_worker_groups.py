@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from rightsizer.kinds import KINDS
+from rightsizer.kinds.change_edits import proposal_edits
 from rightsizer.kinds.edits import value_at
-from rightsizer.kinds.kind import proposal_edits
 from rightsizer.model import Action, Pod, Proposal
 from tests.rightsizer.build import pod
 

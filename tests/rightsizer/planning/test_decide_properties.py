@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rightsizer.config import PREFIX
 from rightsizer.findings.finders import freed
-from rightsizer.kinds import is_ours_to_do
+from rightsizer.kinds import is_supported
 from rightsizer.model import (
     Action,
     BlockerCode,
@@ -582,7 +582,7 @@ def test_decisions_enforced_action_exists_for_its_kind(chance: Chance) -> None:
         if decision.is_enforced:
             action = decision.announced or decision.action
             assert action is not None
-            assert is_ours_to_do(decision.workload, action, decision.finding.proposal)
+            assert is_supported(decision.workload, action, decision.finding.proposal)
             assert (decision.verdict, decision.mode, decision.blockers) == (Verdict.ACT, Mode.ENFORCE, ())
         if decision.verdict is not Verdict.ACT:
             assert (decision.action, decision.is_enforced) == (None, False)

@@ -51,7 +51,7 @@ def printed(tmp_path: pathlib.Path, prometheus: Prometheus) -> Mapping[str, Call
         events = {
             f"{one['involvedObject']['namespace']}/{one['involvedObject']['kind']}/{one['involvedObject']['name']}": one
             for one in world.api.list("Event", None)
-            if one["reason"] not in {"Restored", "Settled"}
+            if one["reason"] not in {"Restored", "Confirmed"}
         }
     outcomes = applied[applied.index("Applying this plan") :]
     return {

@@ -1,28 +1,30 @@
-"""What a person types to do by hand what is advised: kubectl commands, made from the rows of the kinds. Pure."""
+"""What a person does by hand: kubectl commands, and the fields that Argo CD or Flux must ignore. Pure."""
 
 import dataclasses
 import json
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rightsizer.kinds import kind_of, pause_for, row_of, stopped_by
-from rightsizer.kinds.command_objects import command_body
-from rightsizer.kinds.edits import Path
-from rightsizer.kinds.fields import NOW
-from rightsizer.kinds.kind import Kind, Stop
-from rightsizer.model import Action, Decision, Fleet, ObjectRef, Proposal, Workload
+from rightsizer.kinds.edits import ITEM, Path
+from rightsizer.kinds.kind import NOW, Kind, Stop
+from rightsizer.model import Action, Decision, Fleet, Manager, ObjectRef, Proposal, Verdict, Workload
 
 _CLUSTERS_OWN = frozenset({"DaemonSet", "Node"})
 _ANNOTATIONS = ("metadata", "annotations")
 _BY_HAND = "by-hand"
+_ARGO = re.compile(r"(?:jsonPointers|managedFieldsManagers): \[.*\]")
+_FLUX = re.compile(r"(?<=paths: )\[.*\]")
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def stop_command(workload: Workload) -> str:
-    """What gives all of a workload's GPUs back.
+    """The command that frees all GPUs of a workload.
 
-    Of a kind whose stop is not known, what opens the object; empty for the cluster's own and for gangs, which no one
-    object stands for.
+    For a kind without a known stop, it opens the object in an editor. It is empty for the cluster's own workloads, and
+    for gangs, which have no single object.
     """
     if workload.ref.kind in _CLUSTERS_OWN or workload.gang:
         return ""
@@ -43,8 +45,8 @@ def _stopping(ref: ObjectRef, row: Kind, stop: Stop) -> str:
         }
         path = f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}/eviction"
         return f"echo {shlex.quote(json.dumps(body))} | kubectl create --raw {shlex.quote(path)} -f -"
-    if stop.orders is not None:
-        _, body = command_body(stop.orders, ref, str(stop.to), run=_BY_HAND)
+    if stop.command is not None:
+        _, body = stop.command.body(ref, str(stop.to), run=_BY_HAND)
         return f"echo {shlex.quote(json.dumps(body))} | kubectl create -f -"
     if row.has_scale and row.replicas == stop.field:
         return _scale(ref, 0)
@@ -55,13 +57,13 @@ def _stopping(ref: ObjectRef, row: Kind, stop: Stop) -> str:
 
 
 def stop_commands(workload: Workload, along: Sequence[tuple[ObjectRef, Kind]]) -> str:
-    """The same, with what is stopped along with it."""
+    """The same, with the commands for the objects that are stopped along with it."""
     others = [_stopping(ref, row, row.stop) for ref, row in along if row.stop is not None]
     return " && ".join([stop_command(workload), *others])
 
 
 def command_for(workload: Workload, action: Action, proposal: Proposal | None) -> str:
-    """What does by hand what is advised; empty where that takes more than one command."""
+    """The command that carries out an advice; empty if one command is not enough."""
     if proposal is None:
         return stop_command(workload)
     row, ref = row_of(workload), workload.ref
@@ -85,25 +87,25 @@ def _scale(ref: ObjectRef, replicas: int) -> str:
 
 
 def _kubectl(verb: str, ref: ObjectRef) -> str:
-    """A command about one object, whatever its name: names come from the cluster."""
+    """A command about one object, quoted: its name comes from the cluster."""
     kind, dot, group = ref.full_kind.partition(".")
     resource, namespace, name = map(shlex.quote, (kind.lower() + dot + group, ref.namespace, ref.name))
     return f"kubectl -n {namespace} {verb} {resource} {name}"
 
 
 def stopping(decision: Decision, fleet: Fleet) -> Decision:
-    """A decision with what it destroys, where it stops a workload: for good, or to let it go on with less."""
+    """A decision with what it destroys, if it stops or suspends the workload."""
     workload = decision.workload
     if decision.finding.proposal is not None:
         of = row_of(workload) if pause_for(workload, decision.finding.proposal) else None
         return (
-            dataclasses.replace(decision, lost=f"it is stopped and restarted: {of.lost}") if of else decision
+            dataclasses.replace(decision, lost=f"it is suspended and resumed: {of.lost}") if of else decision
         )
     along = along_with(workload, fleet)
     rows = [(ref, row) for ref in along if (row := kind_of(ref)) is not None]
     by, row = stopped_by(workload), row_of(workload)
     words = [row.lost] if row is not None else []
-    if by is not None and workload.lever is not None:
+    if by is not None and workload.control_object is not None:
         words.append(f"by {by[0].kind} {by[0].name}: {by[1].lost}")
     words += [f"{ref.kind} {ref.name}: {row.lost}" for ref, row in rows]
     return dataclasses.replace(
@@ -115,10 +117,10 @@ def stopping(decision: Decision, fleet: Fleet) -> Decision:
 
 
 def along_with(workload: Workload, fleet: Fleet) -> tuple[ObjectRef, ...]:
-    """What made a workload when the time had come, where another one that it made is stopped already.
+    """The CronJob or CronWorkflow that started a workload, if another workload of it is stopped already.
 
-    One Job that does nothing may be an accident of that run; of two, the next one will be the same. A Job that was put
-    back carries no record any more, so it does not count.
+    One idle Job may be an accident; after two, the next one will be idle, too. A restored Job has no record, so it does
+    not count.
     """
     starter = workload.starter
     if starter is None or kind_of(starter) is None:
@@ -129,3 +131,56 @@ def along_with(workload: Workload, fleet: Fleet) -> tuple[ObjectRef, ...]:
         if change.is_in_effect and change.starter == starter and change.ref.name != workload.ref.name
     ]
     return (starter,) if before else ()
+
+
+def exception_for(manager: Manager, decision: Decision) -> str:
+    """The configuration that makes a manager ignore the change of a decision; as it was read if there is none."""
+    row = row_of(decision.workload)
+    paths = sorted(set(_paths(row, decision))) if row else []
+    if decision.finding.verdict is not Verdict.ACT or not paths:
+        return manager.exception
+    if manager.kind == "Argo CD":
+        fields = _argo(paths)
+        return _ARGO.sub(lambda _: fields, manager.exception)
+    pointers = json.dumps(sorted({_pointer(path) for path in paths}))
+    return _FLUX.sub(lambda _: pointers, manager.exception)
+
+
+def _paths(row: Kind, decision: Decision) -> Iterator[Path]:
+    """The fields of the change; for containers all their resources, since their names change."""
+    proposal = decision.finding.proposal
+    if (proposal is None or pause_for(decision.workload, proposal)) and row.stop and row.stop.field:
+        yield row.stop.field.path
+    if proposal is None:
+        return
+    if proposal.replicas is None:
+        yield from ((*pattern, "resources") for pattern in row.changeable)
+    elif row.groups is not None:
+        yield from (field.path for field in row.groups.fields())
+    elif row.replicas is not None:
+        yield row.replicas.path
+
+
+def _argo(paths: list[Path]) -> str:
+    """A JSON pointer cannot name an item of a list without its index."""
+    if any(step.endswith(ITEM) for path in paths for step in path):
+        return f"jqPathExpressions: {json.dumps([_jq(path) for path in paths])}"
+    return f"jsonPointers: [{', '.join(map(_pointer, paths))}]"
+
+
+def _jq(path: Path) -> str:
+    return "".join("[]" if step.endswith(ITEM) else _key(step) for step in path)
+
+
+def _key(step: str) -> str:
+    return f".{step}" if _PLAIN.fullmatch(step) else f".[{json.dumps(step)}]"
+
+
+def _pointer(path: Path) -> str:
+    """RFC 6901; it ends at the first list."""
+    steps = []
+    for step in path:
+        if step.endswith(ITEM):
+            break
+        steps.append("/" + step.replace("~", "~0").replace("/", "~1"))
+    return "".join(steps)

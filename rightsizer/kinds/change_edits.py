@@ -1,0 +1,235 @@
+"""The edits that a decision makes to an object, and whether the object has the fields for them. Pure.
+
+What is not known of an object does not block a plan: the dry run before the write finds out.
+"""
+
+import contextlib
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rightsizer.kinds import row_of, stopped_by
+from rightsizer.kinds.edits import Path, edit_of, patch_of, places, same, shown, value_at
+from rightsizer.kinds.kind import NOW, BlockingField, Kind, WorkerGroups
+from rightsizer.model import Edit, Pod, Proposal, Workload
+
+
+def stop_edits(kind: Kind, obj: Mapping[str, Any], at: datetime.datetime) -> list[Edit]:
+    """The edits that free all GPUs of an object; none if its pod is evicted.
+
+    Raises:
+        ValueError: It would stop nothing; the message says why.
+    """
+    stop = kind.stop
+    if stop is None or stop.field is None:
+        return []
+    _require_none(obj, stop.unless)
+    to = at.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if stop.to == NOW else stop.to
+    return [edit_of(obj, stop.field.path, to)]
+
+
+def _require_none(obj: Mapping[str, Any], guards: Sequence[BlockingField]) -> None:
+    for guard in guards:
+        if guard.holds(obj):
+            raise ValueError(str(guard))
+
+
+def proposal_edits(
+    kind: Kind,
+    obj: Mapping[str, Any],
+    proposal: Proposal,
+    *,
+    resources: Sequence[str],
+    pods: Sequence[Pod] = (),
+) -> list[Edit]:
+    """The edits of a scale-up, scale-down, resize or reslice of an object.
+
+    Args:
+        kind: Of the object.
+        obj: As it was read, with all its fields.
+        proposal: The wanted size.
+        resources: Names of the GPU resources that its pods request.
+        pods: Of the object.
+
+    Raises:
+        ValueError: It is impossible for this object; the message says why.
+    """
+    if proposal.replicas is not None:
+        _require_none(obj, kind.unless)
+        if kind.groups is not None:
+            return group_edits(kind.groups, obj, proposal, pods)
+        return [_replicas_edit(kind, obj, proposal.replicas)]
+    if proposal.gpus_per_pod is not None:
+        if len(resources) != 1:
+            message = (
+                f"its pods ask for {', '.join(resources) or 'no GPU resource'}, not for one GPU resource"
+            )
+            raise ValueError(message)
+        _require_preconditions(kind, obj, for_slices=False)
+        return _amount_edits(kind, obj, resources, {resources[0]: proposal.gpus_per_pod})
+    _require_preconditions(kind, obj, for_slices=True)
+    return _amount_edits(kind, obj, resources, dict(proposal.asks))
+
+
+def _require_preconditions(kind: Kind, obj: Mapping[str, Any], *, for_slices: bool) -> None:
+    for one in kind.preconditions:
+        value = value_at(obj, one.path)
+        if (for_slices or not one.only_for_slices) and not any(same(value, each) for each in one.allowed):
+            message = f"its {shown(one.path)} is {json.dumps(value)}: {one.why}"
+            raise ValueError(message)
+
+
+def _replicas_edit(kind: Kind, obj: Mapping[str, Any], replicas: int) -> Edit:
+    if kind.replicas is None:
+        message = f"a {kind.kind} has no number of replicas"
+        raise ValueError(message)
+    if kind.needs and value_at(obj, kind.needs) is None:
+        message = f"it has no {'.'.join(kind.needs)}, so it needs all its members"
+        raise ValueError(message)
+    return edit_of(obj, kind.replicas.path, replicas)
+
+
+def _amount_edits(
+    kind: Kind, obj: Mapping[str, Any], resources: Sequence[str], amounts: Mapping[str, int]
+) -> list[Edit]:
+    """Replace these resources in the one container that requests them; requests and limits stay equal.
+
+    A resource that only the pods request, not their owner, is added by admission, and will be again.
+    """
+    asking = [
+        path
+        for pattern in kind.changeable
+        for path in places(obj, pattern)
+        if set(resources) & set(value_at(obj, (*path, "resources", "limits")) or ())
+    ]
+    if len(asking) != 1:
+        named = " or ".join(resources) or "a GPU resource"
+        message = f"{len(asking)} of its containers declare {named} in their limits, not one"
+        raise ValueError(message)
+    _require_no_init(obj, asking[0], resources)
+    found = []
+    for part in ("limits", "requests"):
+        place = (*asking[0], "resources", part)
+        declared = value_at(obj, place) or {}
+        if not set(resources) & set(declared):
+            continue
+        for name in dict.fromkeys((*resources, *amounts)):
+            wanted = amounts.get(name)
+            if str(declared.get(name)) != str(wanted):
+                found.append(edit_of(obj, (*place, name), None if wanted is None else str(wanted)))
+    return found
+
+
+def _require_no_init(obj: Mapping[str, Any], container: Path, resources: Sequence[str]) -> None:
+    """No init container may request GPUs: a pod gets the maximum of all its containers, by resource."""
+    initial = value_at(obj, (*container[:-2], "initContainers"))
+    for one in initial if isinstance(initial, list) else ():
+        asked = (one.get("resources") or {}).get("limits") or {} if isinstance(one, Mapping) else {}
+        if named := sorted(set(resources) & set(asked)):
+            message = f"its init container {one.get('name')} asks for {named[0]}, too"
+            raise ValueError(message)
+
+
+def group_edits(
+    groups: WorkerGroups, obj: Mapping[str, Any], proposal: Proposal, pods: Sequence[Pod]
+) -> list[Edit]:
+    """Fewer workers in each group with idle ones; these are named, so that only they are deleted."""
+    found: list[Edit] = []
+    for place in places(obj, groups.each):
+        name = place[-1].partition("=")[2]
+        own = [pod for pod in pods if pod.labels.get(groups.label) == name]
+        going = sorted(pod.ref.name for pod in own if pod.ref.name in proposal.pods)
+        if not going:
+            continue
+        replicas = _replicas_of(groups, value_at(obj, place), own, going)
+        count = value_at(obj, (*place, "replicas"))
+        if type(count) is not int or count < replicas:
+            message = f"{shown(place)} asks for {count!r} replicas, of which {replicas} are to be deleted"
+            raise ValueError(message)
+        left = count - replicas
+        found.append(edit_of(obj, (*place, "replicas"), left))
+        least = value_at(obj, (*place, "minReplicas"))
+        if type(least) is int and least > left:
+            found.append(edit_of(obj, (*place, "minReplicas"), left))
+        found.append(edit_of(obj, (*place, *groups.going), going))
+    if not found:
+        message = "none of its groups has the idle pods"
+        raise ValueError(message)
+    return found
+
+
+def _replicas_of(
+    groups: WorkerGroups, group: Mapping[str, Any], pods: Sequence[Pod], going: Sequence[str]
+) -> int:
+    """The number of replicas that the pods to delete make.
+
+    Raises:
+        ValueError: They are not whole replicas, or that is unknown.
+    """
+    hosts = group.get(groups.hosts) or 1
+    if hosts == 1:
+        return len(going)
+    of: dict[str, list[str]] = {}
+    for pod in pods:
+        of.setdefault(pod.labels.get(groups.replica, ""), []).append(pod.ref.name)
+    leaving = [names for names in of.values() if set(names) & set(going)]
+    if "" in of:
+        message = (
+            f"{hosts!r} pods make a replica, and which ones is unknown: they have no label {groups.replica}"
+        )
+        raise ValueError(message)
+    if any(len(names) != hosts or not set(names) <= set(going) for names in leaving):
+        message = f"{hosts!r} pods make a replica, and not all of one are idle"
+        raise ValueError(message)
+    return len(leaving)
+
+
+def missing_field_reason(workload: Workload, proposal: Proposal | None, at: datetime.datetime) -> str:
+    """Why a workload's own object lacks a field for a proposal, or for a stop without one; empty if it has it."""
+    row, obj = row_of(workload), as_read(workload)
+    by = stopped_by(workload) if proposal is None else None
+    if row is None or obj is None or (by is not None and by[0] != workload.ref):
+        return ""
+    resources = sorted({name for pod in workload.pods for name in pod.resources})
+    if proposal is not None and proposal.asks and any(one.kind == "Kueue" for one in workload.managers):
+        return "Kueue admits it by the quota of what it asks for now"
+    try:
+        if proposal is None:
+            patch_of(obj, stop_edits(row, obj, at))
+        else:
+            patch_of(obj, proposal_edits(row, obj, proposal, resources=resources, pods=workload.pods))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def pod_spec_of(workload: Workload) -> dict[str, Any]:
+    """The part of a workload's object with the nodeSelector, tolerations and affinity of its pods; empty if unknown.
+
+    It is the template's spec or, without one, the nearest mapping around the containers that has such a field.
+    """
+    row, obj = row_of(workload), as_read(workload)
+    if row is None or obj is None:
+        return {}
+    for pattern in row.changeable:
+        for path in places(obj, pattern):
+            around = (value_at(obj, path[:length]) for length in range(len(path), 0, -1))
+            found = next((one for one in around if isinstance(one, dict) and _PLACEMENT & one.keys()), None)
+            if found is not None:
+                return found
+    return {}
+
+
+_PLACEMENT = frozenset({"nodeSelector", "tolerations", "affinity"})
+
+
+def as_read(workload: Workload) -> dict[str, Any] | None:
+    """The annotations and the spec of a workload's own object; None if they were not read, or are unreadable."""
+    with contextlib.suppress(msgspec.DecodeError, RecursionError):
+        if workload.spec:
+            spec = msgspec.json.decode(workload.spec)
+            return {"metadata": {"annotations": dict(workload.annotations)}, "spec": spec}
+    return None
