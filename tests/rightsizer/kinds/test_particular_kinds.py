@@ -108,7 +108,7 @@ def test_volcano_job_still_running_after_stop_drops_record(world: World) -> None
     )
     outcome = _apply(world, "train")
     assert (outcome["action"], outcome["result"]) == ("record-revert", "done"), outcome
-    assert "it is Running" in outcome["detail"]
+    assert "its state is Running" in outcome["detail"]
     assert UNDO not in created(world.api, VOLCANO, world.team, "train")["metadata"]["annotations"]
 
 
