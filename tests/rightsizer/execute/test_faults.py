@@ -63,7 +63,7 @@ FAULTS: Mapping[str, dict[str, Any]] = {
 TABLE = """
 A1  401           config:/2 list:/2 look:refused/1 dry-run:refused/1 write:refused/1 event:done/0
 A2  403           list:/1 classes:/1 scope:/2 look:refused/1 read:refused/1 dry-run:refused/1 write:refused/1
-A3  404           read:gone/0 dry-run:gone/0 write:gone/0
+A3  404           read:changed/0 dry-run:changed/0 write:changed/0
 A4  409-once      scope:done/0 dry-run:done/0 write:done/0
 A4  409           read:changed/0 dry-run:changed/0 write:changed/0
 A5  410-once      repair:done/0 list:done/0 classes:done/0 look:done/0
