@@ -14,8 +14,9 @@ from benchmarks._records import STEP_S
 from rightsizer.model import Action, ChangeRecord, Decision, FindingName, Fleet, FoundChange, Mode, Verdict
 from rightsizer.planning.decide import decide
 from rightsizer.policy.effective import PolicyEvaluator
-from rightsizer.policy.rule import IDLENESS
-from rightsizer.policy.schema import API_VERSION, Match, Policy, Rule
+from rightsizer.policy.match import Match
+from rightsizer.policy.rule import IDLENESS, Rule
+from rightsizer.policy.schema import API_VERSION, Policy
 
 ENFORCING = Policy(
     apiVersion=API_VERSION,

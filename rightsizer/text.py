@@ -118,7 +118,7 @@ _TENTHS_BELOW = 10
 _WHOLE_FROM = 100
 _MILLION = 1_000_000
 
-_CAUSES = {
+NOT_NOW = {
     BlockerCode.BUDGET: "blocked by budget",
     BlockerCode.DISRUPTION_BUDGET: "blocked by PodDisruptionBudget",
     BlockerCode.CALENDAR: "the calendar is closed",
@@ -129,6 +129,7 @@ _CAUSES = {
     BlockerCode.NO_CAPACITY: "no free capacity",
     BlockerCode.PAUSED: "paused",
 }
+"""Codes of the blockers that delay an enforced change, as people read them."""
 
 
 def count(number: float, thing: str = "GPU") -> str:
@@ -138,7 +139,7 @@ def count(number: float, thing: str = "GPU") -> str:
 
 def block_words(block: Blocker) -> str:
     """A blocker in words, each kind with its own."""
-    return f"{_CAUSES[block.code]}: {block.message}"
+    return f"{NOT_NOW[block.code]}: {block.message}"
 
 
 def wanted_words(decision: Decision) -> Iterator[str]:

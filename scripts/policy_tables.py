@@ -11,24 +11,23 @@ import pydantic
 
 from rightsizer.policy.classes import ANNOTATIONS
 from rightsizer.policy.do_not_disrupt import ROWS
-from rightsizer.policy.limits import DEFAULT_BUDGETS
-from rightsizer.policy.protections import OPT_OUTS
-from rightsizer.policy.schema import (
+from rightsizer.policy.limits import (
+    DEFAULT_BUDGETS,
     Breaker,
     Budget,
-    Defaults,
     Freeze,
+    MaintenanceWindow,
+    NewlyEligible,
+)
+from rightsizer.policy.match import Match, PriorityRange
+from rightsizer.policy.protections import OPT_OUTS
+from rightsizer.policy.rule import Rule
+from rightsizer.policy.schema import Defaults, KindDefaults, Policy
+from rightsizer.policy.thresholds import (
     InputBound,
     Judging,
-    KindDefaults,
-    MaintenanceWindow,
-    Match,
-    NewlyEligible,
     NotStarting,
     OversizedGpu,
-    Policy,
-    PriorityRange,
-    Rule,
     Stuck,
     Thresholds,
     TooManyGpus,

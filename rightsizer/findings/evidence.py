@@ -26,7 +26,7 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.policy.effective import Criteria
-from rightsizer.policy.schema import Judging, Thresholds
+from rightsizer.policy.thresholds import Judging, Thresholds
 from rightsizer.text import GIB, instant, percent, span
 
 _HOUR = datetime.timedelta(hours=1)

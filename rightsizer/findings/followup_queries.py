@@ -17,7 +17,7 @@ from rightsizer.findings.stuck import could_be_stuck
 from rightsizer.findings.too_many_gpus import find_too_many_gpus
 from rightsizer.model import Fleet, Measured, PodKey, Usages, Verdict, Workload
 from rightsizer.policy.effective import Criteria
-from rightsizer.policy.schema import TooManyReplicas
+from rightsizer.policy.thresholds import TooManyReplicas
 
 Pods = Mapping[datetime.timedelta, frozenset[PodKey]]
 

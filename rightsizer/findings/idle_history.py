@@ -8,7 +8,7 @@ import datetime
 from collections.abc import Iterable, Mapping, Sequence
 
 from rightsizer.model import History, Pod, PodKey, Slot, strongest
-from rightsizer.policy.schema import Thresholds
+from rightsizer.policy.thresholds import Thresholds
 
 _IDLE, _BUSY, _UNKNOWN = bytes([Slot.IDLE]), bytes([Slot.BUSY]), bytes([Slot.UNKNOWN])
 

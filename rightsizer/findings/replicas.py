@@ -13,7 +13,7 @@ from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues
 from rightsizer.findings.evidence import GROUPED, Candidate, Evidence, has_replicas
 from rightsizer.kinds import kind_of
 from rightsizer.model import Action, Confidence, Finding, FindingName, Proposal, Workload
-from rightsizer.policy.schema import TooManyReplicas
+from rightsizer.policy.thresholds import TooManyReplicas
 from rightsizer.text import count, gpus, span
 
 _DAY = datetime.timedelta(days=1)

@@ -44,7 +44,6 @@ from rightsizer.model.measurements import (
     strongest,
 )
 from rightsizer.model.names import (
-    NOT_NOW,
     OPENS_BREAKER,
     Action,
     BlockerCode,
@@ -58,7 +57,6 @@ from rightsizer.model.names import (
 )
 
 __all__ = [
-    "NOT_NOW",
     "OPENS_BREAKER",
     "UNREADABLE",
     "Action",

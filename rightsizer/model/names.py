@@ -99,19 +99,6 @@ class BlockerCode(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-NOT_NOW = (
-    BlockerCode.BUDGET,
-    BlockerCode.DISRUPTION_BUDGET,
-    BlockerCode.CALENDAR,
-    BlockerCode.NOTICE,
-    BlockerCode.COOLDOWN,
-    BlockerCode.OTHER_CONTROLLER,
-    BlockerCode.ONLY_FOR_PENDING_PODS,
-    BlockerCode.NO_CAPACITY,
-    BlockerCode.PAUSED,
-)
-"""Codes of the blockers that delay an enforced change."""
-
 OPENS_BREAKER = (
     BlockerCode.REFUSED,
     BlockerCode.NODES,

@@ -15,7 +15,7 @@ from rightsizer.model import Blocker, BlockerCode, Decision, Fleet, Mode, Result
 from rightsizer.model.change_record import Instant
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Breaker
-from rightsizer.text import decoded, require_ours
+from rightsizer.text import decoded, instant, require_ours
 
 T = TypeVar("T")
 
@@ -23,26 +23,25 @@ FEWEST_NODES = 3
 """Minimum number of unready nodes that opens the breaker, whatever the share."""
 
 
-class BreakerTrip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    at: Instant
+
+    def __post_init__(self) -> None:
+        require_ours(self.at)
+
+
+class BreakerTrip(_Timed, frozen=True):
     """When and why the breaker opened, and in which run."""
 
-    at: Instant
     cause: BlockerCode
     reason: str
     run: str = ""
 
-    def __post_init__(self) -> None:
-        require_ours(self.at)
 
-
-class Cleared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Cleared(_Timed, frozen=True):
     """When and why an operator reset the breaker."""
 
-    at: Instant
     reason: str
-
-    def __post_init__(self) -> None:
-        require_ours(self.at)
 
 
 class Latch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,10 +52,9 @@ class Latch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cleared: Cleared | None = None
 
 
-class Pause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Pause(_Timed, frozen=True):
     """An operator's order to make no changes, in one namespace or everywhere."""
 
-    at: Instant
     reason: str
     namespace: str = ""
     until: Instant | None = None
@@ -68,18 +66,14 @@ class Pause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def words(self) -> str:
         """For people."""
         where = f"namespace {self.namespace}" if self.namespace else "everything"
-        until = f" until {_clock(self.until)}" if self.until else ""
-        return f"{where} is paused{until} since {_clock(self.at)}: {self.reason}"
+        until = f" until {instant(self.until)}" if self.until else ""
+        return f"{where} is paused{until} since {instant(self.at)}: {self.reason}"
 
 
-class AcceptedScope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AcceptedScope(_Timed, frozen=True):
     """The number of eligible workloads per rule that an operator accepted."""
 
-    at: Instant
     rules: dict[str, Annotated[int, msgspec.Meta(ge=0)]]
-
-    def __post_init__(self) -> None:
-        require_ours(self.at)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -147,7 +141,7 @@ def stop_reason(state: State, namespace: str, at: datetime.datetime) -> Blocker 
     if pauses := paused(state, namespace, at):
         return Blocker(BlockerCode.PAUSED, "; ".join(pause.words for pause in pauses))
     if (trip := state.latch.trip) is not None:
-        since = f" since {_clock(trip.at)}" if trip.cause is not BlockerCode.UNKNOWN else ""
+        since = f" since {instant(trip.at)}" if trip.cause is not BlockerCode.UNKNOWN else ""
         words = f"the breaker is open{since}: {trip.reason}; to resume, run gpu-rightsizer breaker reset"
         return Blocker(BlockerCode.PAUSED, words)
     return None
@@ -203,7 +197,7 @@ def trips(
     few, share_of_few = settings.maxNewlyEligible.workloads, settings.maxNewlyEligible.share
     if fresh > few and fresh * 100 > share_of_few * before:
         rules = ", ".join(f"{rule} {count:+}" for rule, count in sorted(grown.items()) if count > 0)
-        words = f"{fresh} more workloads are eligible than the {before} accepted on {_clock(accepted.at)}"
+        words = f"{fresh} more workloads are eligible than the {before} accepted on {instant(accepted.at)}"
         yield Blocker(
             BlockerCode.GROWTH,
             f"{words} ({rules}); fix the policy, or run gpu-rightsizer breaker accept-growth",
@@ -261,7 +255,3 @@ def with_pause(state: State, pause: Pause) -> State:
 def without_pause(state: State, namespace: str) -> State:
     """Remove the pauses of one namespace, or the cluster-wide ones."""
     return dataclasses.replace(state, pauses=tuple(one for one in state.pauses if one.namespace != namespace))
-
-
-def _clock(at: datetime.datetime) -> str:
-    return at.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,7 +1,8 @@
-"""Budgets: limits on changes per run, hour or day. Pure.
+"""What the changes of a plan may do together: budgets per run, hour or day, and capacity for reslices. Pure.
 
 Changes are counted in plan order; one that does not fit is blocked, later ones may still fit. A budget is charged with
-the GPUs that a change frees, before the change is made.
+the GPUs that a change frees, before the change is made. Each reslice was judged alone: in plan order each takes what
+its pods need, as do pods that other changes recreate.
 """
 
 import collections
@@ -9,7 +10,9 @@ import dataclasses
 import datetime
 from collections.abc import Iterator, Sequence
 
-from rightsizer.model import Action, Blocker, BlockerCode, Decision, Fleet, FoundChange, Workload
+from rightsizer.findings.free_capacity import FreeCapacity, IncomingPods, incoming_pods, largest
+from rightsizer.model import Action, Blocker, BlockerCode, Decision, Fleet, FoundChange, ObjectRef, Workload
+from rightsizer.model.offers import Asks
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Budget, BudgetScope, Per
 from rightsizer.policy.schema import Policy
@@ -114,7 +117,7 @@ class Purse:
             span = _SPANS[budget.per]
             # A time in the future comes from a clock that is ahead; it counts.
             if span is not None and at - change.at < span:
-                for key in _keys_of_change(budget.scope, change):
+                for key in _keys(budget.scope, change.ref, change.pools):
                     self._spend(number, key, change.record.gpus)
 
     def _spend(self, number: int, key: str, gpus: float) -> None:
@@ -123,15 +126,8 @@ class Purse:
         spent.workloads += 1
 
     def _keys(self, scope: BudgetScope, workload: Workload) -> Sequence[str]:
-        match scope:
-            case BudgetScope.CLUSTER:
-                return ("",)
-            case BudgetScope.NAMESPACE:
-                return (workload.ref.namespace,)
-            case BudgetScope.OWNER:
-                return (str(workload.ref),)
-            case BudgetScope.NODE_POOL:
-                return tuple(sorted(set(self._pools(workload))))
+        pools = sorted(set(self._pools(workload))) if scope is BudgetScope.NODE_POOL else ()
+        return _keys(scope, workload.ref, pools)
 
     def _pools(self, workload: Workload) -> Iterator[str]:
         for pod in workload.pods:
@@ -149,17 +145,17 @@ def _spent_words(before: _Spent, now: _Spent) -> str:
     return "are used up, some by earlier changes of this plan"
 
 
-def _keys_of_change(scope: BudgetScope, change: FoundChange) -> Sequence[str]:
-    """The keys under which a past change counts."""
+def _keys(scope: BudgetScope, ref: ObjectRef, pools: Sequence[str]) -> Sequence[str]:
+    """The parts of the fleet in which a change counts."""
     match scope:
         case BudgetScope.CLUSTER:
             return ("",)
         case BudgetScope.NAMESPACE:
-            return (change.ref.namespace,)
+            return (ref.namespace,)
         case BudgetScope.OWNER:
-            return (str(change.ref),)
+            return (str(ref),)
         case BudgetScope.NODE_POOL:
-            return change.pools
+            return pools
 
 
 def within_budgets(decisions: Sequence[Decision], rulebook: PolicyEvaluator) -> tuple[Decision, ...]:
@@ -172,3 +168,48 @@ def within_budgets(decisions: Sequence[Decision], rulebook: PolicyEvaluator) -> 
             dataclasses.replace(decision, blockers=(*decision.blockers, *blocks)) if blocks else decision
         )
     return tuple(allowed)
+
+
+def check_capacity(decisions: Sequence[Decision], fleet: Fleet) -> tuple[Decision, ...]:
+    """Block reslices that no longer fit after the earlier ones."""
+    granted: dict[frozenset[str], IncomingPods] = {}
+    brought: dict[frozenset[str], collections.Counter[str]] = {}
+    found = []
+    for decision in decisions:
+        proposal, acts = decision.finding.proposal, decision.is_enforced and not decision.announced
+        names = frozenset(name for name, _ in proposal.asks) if proposal else frozenset()
+        if acts and proposal and names:
+            first = granted.get(names, IncomingPods())
+            besides = sum((most for key, most in brought.items() if key != names), collections.Counter())
+            room = FreeCapacity(fleet, decision.workload, proposal.model)
+            if (first.pods or besides) and not room.fits(proposal.asks, first, besides):
+                words = f"free {_named(proposal.asks)} is used by an earlier change of this plan"
+                blocks = (*decision.blockers, Blocker(BlockerCode.NO_CAPACITY, words))
+                found.append(dataclasses.replace(decision, blockers=blocks))
+                continue
+            granted[names] = incoming_pods(decision.workload, proposal.asks).joined(first)
+        if acts:
+            brought.setdefault(names, collections.Counter()).update(_brought(decision))
+        found.append(decision)
+    return tuple(found)
+
+
+def _brought(decision: Decision) -> dict[str, int]:
+    """Total requests of the pods that a change creates, by resource name."""
+    proposal, holding = decision.finding.proposal, decision.workload.holding
+    if proposal is None:
+        return {}
+    each, pods = largest(pod.resources for pod in holding), len(holding)
+    if proposal.asks:
+        each = dict(proposal.asks)
+    elif proposal.gpus_per_pod is not None:
+        each = {name: min(amount, proposal.gpus_per_pod) for name, amount in each.items()}
+    elif decision.action is Action.SCALE_UP and proposal.replicas is not None:
+        pods = max(proposal.replicas * decision.pods_each - pods, 0)
+    else:
+        return {}
+    return {name: pods * amount for name, amount in each.items()}
+
+
+def _named(asks: Asks) -> str:
+    return ", ".join(name for name, _ in asks)

@@ -22,6 +22,7 @@ from rightsizer.kinds.change_edits import as_read
 from rightsizer.kinds.edits import is_reverted
 from rightsizer.kinds.patches import read_record, resumed_at
 from rightsizer.model import Action, Blocker, BlockerCode, ChangeOutcome, ChangeRecord, Fleet, Workload
+from rightsizer.text import instant
 
 LONGEST_HOLD_OFF = datetime.timedelta(days=7)
 """Maximum cooldown after doubling, unless the rule's own is longer."""
@@ -50,9 +51,9 @@ class Memory:
     past: tuple[ChangeRecord, ...]
     at: datetime.datetime
 
-    def since(self, instant: datetime.datetime | None) -> datetime.timedelta:
+    def since(self, begin: datetime.datetime | None) -> datetime.timedelta:
         """Time since an instant; zero if it is unreadable or in the future."""
-        return max(self.at - instant, datetime.timedelta()) if instant else datetime.timedelta()
+        return max(self.at - begin, datetime.timedelta()) if begin else datetime.timedelta()
 
     def lately(self, span: datetime.timedelta) -> list[ChangeRecord]:
         """The changes within a time span."""
@@ -126,9 +127,9 @@ def cooling(
             continue
         if change.takes and change.end in _TAKEN_BACK:
             ended = max(change.ended or change.at, change.at)
-            yield from _waits(f"was {_TAKEN_BACK[change.end]} at {_clock(ended)}", ended, held, memory)
+            yield from _waits(f"was {_TAKEN_BACK[change.end]} at {instant(ended)}", ended, held, memory)
         else:
-            yield from _waits(f"was changed at {_clock(change.at)}", change.at, cooldown, memory)
+            yield from _waits(f"was changed at {instant(change.at)}", change.at, cooldown, memory)
             if change.takes and cooldown <= memory.since(change.at) < evidence:
                 length, since = (
                     format_duration(one.total_seconds()) for one in (evidence, memory.since(change.at))
@@ -138,19 +139,19 @@ def cooling(
     with contextlib.suppress(ValueError):  # an unreadable one counts as now
         resumed = resumed_at(workload.annotations)
         if resumed is not None and resumed not in {change.ended for change in memory.past}:
-            yield from _waits(f"was put back at {_clock(resumed)}", resumed, cooldown, memory)
+            yield from _waits(f"was put back at {instant(resumed)}", resumed, cooldown, memory)
 
 
 def _waits(
-    what: str, instant: datetime.datetime, span: datetime.timedelta, memory: Memory
+    what: str, begin: datetime.datetime, span: datetime.timedelta, memory: Memory
 ) -> Iterator[Blocker]:
-    if memory.since(instant) < span:
-        yield _wait(what, min(instant, memory.at), span, memory)
+    if memory.since(begin) < span:
+        yield _wait(what, min(begin, memory.at), span, memory)
 
 
-def _wait(what: str, instant: datetime.datetime, span: datetime.timedelta, memory: Memory) -> Blocker:
-    left = format_duration((span - memory.since(instant)).total_seconds())
-    return Blocker(BlockerCode.COOLDOWN, f"it {what}; cooldown ends in {left}", until=instant + span)
+def _wait(what: str, begin: datetime.datetime, span: datetime.timedelta, memory: Memory) -> Blocker:
+    left = format_duration((span - memory.since(begin)).total_seconds())
+    return Blocker(BlockerCode.COOLDOWN, f"it {what}; cooldown ends in {left}", until=begin + span)
 
 
 def change_rate_exceeded(memory: Memory) -> Iterator[Blocker]:
@@ -172,7 +173,3 @@ def conflicting_instance(memory: Memory, instance: str) -> Iterator[Blocker]:
             BlockerCode.OTHER_CONTROLLER,
             f"another instance, {other}, changed this workload in the last hour; only one may manage it",
         )
-
-
-def _clock(at: datetime.datetime) -> str:
-    return at.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")

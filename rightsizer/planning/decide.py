@@ -33,7 +33,7 @@ from rightsizer.policy.do_not_disrupt import word_on
 from rightsizer.policy.effective import EffectivePolicy, PolicyEvaluator, strictest
 from rightsizer.policy.limits import closed_reason
 from rightsizer.policy.rule import IDLENESS
-from rightsizer.text import gpus, read_instant
+from rightsizer.text import gpus, instant, read_instant
 
 _ORDER = {Verdict.ACT: 0, Verdict.UNKNOWN: 1, Verdict.KEEP: 2, Verdict.PROTECTED: 3}
 _RESTRAINT = {Verdict.PROTECTED: 0, Verdict.KEEP: 1, Verdict.UNKNOWN: 2, Verdict.ACT: 3}
@@ -338,13 +338,9 @@ def _after_notice(decision: Decision, wait: datetime.timedelta, rulebook: Policy
         )
     due = _put_off(decision.workload, notice.at, wait, rulebook)
     if at < due:
-        words = f"notice was given at {_clock(notice.at)}; the change follows from {_clock(due)}"
+        words = f"notice was given at {instant(notice.at)}; the change follows from {instant(due)}"
         return dataclasses.replace(decision, blockers=(Blocker(BlockerCode.NOTICE, words, until=due),))
     return decision
-
-
-def _clock(at: datetime.datetime) -> str:
-    return at.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _place(decision: Decision) -> tuple[int, int, float, float, str, str, str]:

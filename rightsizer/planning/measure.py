@@ -116,8 +116,8 @@ def measure(fleet: Fleet, signal: Signal, rulebook: PolicyEvaluator, at: datetim
         PrometheusError: An answer was incomplete.
     """
     held = [pod for workload in fleet.workloads for pod in workload.pods if pod.holds]
-    pods = {_key(pod.ref.namespace, pod.ref.name): pod.node for pod in held}
-    settled = {_key(pod.ref.namespace, pod.ref.name) for pod in held if is_settled(pod, at)}
+    pods = {(pod.ref.namespace, pod.ref.name): pod.node for pod in held}
+    settled = {(pod.ref.namespace, pod.ref.name) for pod in held if is_settled(pod, at)}
     signal.expect(pods.keys(), settled, Whereabouts(pods, fleet.addresses))
     # The longest window first: what is cached for it serves the others.
     windows = sorted(_windows(fleet, rulebook), reverse=True)
@@ -231,7 +231,3 @@ def _replicas(workload: Workload, request: ConcurrencyRequest, at: datetime.date
         days=criteria.days,
         threshold=criteria.busyPercent / 100,
     )
-
-
-def _key(namespace: str, name: str) -> PodKey:
-    return namespace, name

@@ -12,8 +12,7 @@ from rightsizer.inventory.workload_builder import ClusterState, build_fleet
 from rightsizer.kinds.notices import unreadable_notes
 from rightsizer.model import Plan
 from rightsizer.planning.breaker import NOTHING, State, eligible, held, trips
-from rightsizer.planning.budget import within_budgets
-from rightsizer.planning.capacity import check_capacity
+from rightsizer.planning.budget import check_capacity, within_budgets
 from rightsizer.planning.decide import decide
 from rightsizer.planning.measure import Signal, measure
 from rightsizer.planning.pending_demand import limit_to_pending_demand

@@ -14,7 +14,7 @@ from rightsizer.model import Action, Blocker, BlockerCode, Decision, Measured, P
 from rightsizer.planning.decide import decide_one
 from rightsizer.planning.victims import AtWorkError, select_victims
 from rightsizer.policy.effective import EffectivePolicy, PolicyEvaluator
-from rightsizer.policy.schema import Thresholds
+from rightsizer.policy.thresholds import Thresholds
 
 RECENT = datetime.timedelta(minutes=10)
 """Window of the preflight check: a few scrapes at any usual interval."""
@@ -48,7 +48,8 @@ def objections(decision: Decision, fresh: Workload, use: Use, rulebook: PolicyEv
         use: The usage until now.
         rulebook: The same policy on the current cluster.
     """
-    yield from _changes(decision.workload, fresh)
+    for words in _changes(decision.workload, fresh):
+        yield Blocker(BlockerCode.CHANGED, words)
     again = decide_one(fresh, use.measured, rulebook)
     if not again.is_enforced or again.action is not decision.action or again.rule != decision.rule:
         against = [veto.message for veto in again.restrictions] + [block.message for block in again.blockers]
@@ -166,17 +167,14 @@ def _ran(usage: Usage, idle: Thresholds, span: datetime.timedelta) -> bool | Non
     )
 
 
-def _changes(planned: Workload, fresh: Workload) -> Iterator[Blocker]:
+def _changes(planned: Workload, fresh: Workload) -> Iterator[str]:
     if not fresh.resource_version:
-        yield Blocker(BlockerCode.CHANGED, f"{planned.ref} could not be read; only its pods could")
+        yield f"{planned.ref} could not be read; only its pods could"
     if fresh.ref.uid != planned.ref.uid:
-        yield Blocker(BlockerCode.CHANGED, f"{planned.ref} was replaced by another object with the same name")
+        yield f"{planned.ref} was replaced by another object with the same name"
     if fresh.generation != planned.generation or fresh.size != planned.size:
-        yield Blocker(BlockerCode.CHANGED, f"{planned.ref} changed since the plan")
+        yield f"{planned.ref} changed since the plan"
     if fresh.control_object != planned.control_object:
-        yield Blocker(
-            BlockerCode.CHANGED,
-            f"the object that stops {planned.ref} changed since the plan",
-        )
+        yield f"the object that stops {planned.ref} changed since the plan"
     if {pod.ref.uid for pod in fresh.pods} != {pod.ref.uid for pod in planned.pods}:
-        yield Blocker(BlockerCode.CHANGED, f"the pods of {planned.ref} changed since the plan")
+        yield f"the pods of {planned.ref} changed since the plan"

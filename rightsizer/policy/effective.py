@@ -15,14 +15,12 @@ from rightsizer.policy.classes import class_rules, protecting
 from rightsizer.policy.do_not_disrupt import marks_on
 from rightsizer.policy.match import MatchInput, holds, subject_of
 from rightsizer.policy.protections import OWN_NAMESPACE, opt_outs, protections
-from rightsizer.policy.schema import (
-    ADVISE_ONLY,
+from rightsizer.policy.rule import Rule
+from rightsizer.policy.schema import ADVISE_ONLY, KindDefaults, Policy
+from rightsizer.policy.thresholds import (
     InputBound,
-    KindDefaults,
     NotStarting,
     OversizedGpu,
-    Policy,
-    Rule,
     Stuck,
     Thresholds,
     TooManyGpus,

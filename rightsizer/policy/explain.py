@@ -11,8 +11,7 @@ from rightsizer.policy.effective import Criteria, EffectivePolicy, PolicyEvaluat
 from rightsizer.policy.limits import Budget, BudgetScope, Per, closed_reason
 from rightsizer.policy.match import MatchInput, answers_of, sight_of, subject_of
 from rightsizer.policy.protections import opt_outs, protections
-from rightsizer.policy.rule import SWITCHABLE
-from rightsizer.policy.schema import Rule
+from rightsizer.policy.rule import SWITCHABLE, Rule
 
 _ANSWERS = {True: "yes", False: "no", None: "unknown"}
 _SHOWN = 3

@@ -1,7 +1,6 @@
 """One rule of a policy file: whom it is about, what is to be done, and how careful it is about it. Pure."""
 
 import datetime
-import difflib
 import re
 from typing import Annotated, Literal, Self
 
@@ -21,7 +20,7 @@ from rightsizer.policy.thresholds import (
     TooManyReplicas,
     Underutilized,
 )
-from rightsizer.policy.values import Duration, Part
+from rightsizer.policy.values import Duration, Part, one_of
 
 COOLDOWN = datetime.timedelta(hours=24)
 """A workload that was resumed and falls idle again is left to its people for a day."""
@@ -84,20 +83,12 @@ _Switch = Annotated[
 ]
 
 
-def _switchable(value: object) -> object:
-    names = [name.value for name in SWITCHABLE]
-    if value in names:
-        return value
-    close = difflib.get_close_matches(str(value), names, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(names)}"
-    message = f"not a finding that a rule can set; {hint}"
-    raise ValueError(message)
-
-
 _Switchable = Annotated[
     FindingName,
     pydantic.Field(strict=False),
-    pydantic.BeforeValidator(_switchable),
+    pydantic.BeforeValidator(
+        one_of([name.value for name in SWITCHABLE], "not a finding that a rule can set")
+    ),
 ]
 
 

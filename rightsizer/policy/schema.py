@@ -4,7 +4,6 @@
 """
 
 import datetime
-import difflib
 import ipaddress
 import re
 import urllib.parse
@@ -20,15 +19,12 @@ from rightsizer.policy.limits import (
     Budget,
     Freeze,
     MaintenanceWindow,
-    NewlyEligible,
     with_defaults,
 )
-from rightsizer.policy.match import Match, PriorityRange
-from rightsizer.policy.rule import ACTIONS, FindingMode, Rule, yaml_off
+from rightsizer.policy.match import Match
+from rightsizer.policy.rule import ACTIONS, Rule, yaml_off
 from rightsizer.policy.thresholds import (
-    IDLE_POWER_W,
     InputBound,
-    Judging,
     NotStarting,
     OversizedGpu,
     Stuck,
@@ -37,7 +33,7 @@ from rightsizer.policy.thresholds import (
     TooManyReplicas,
     Underutilized,
 )
-from rightsizer.policy.values import Duration, Kinds, Name, Namespaces, Part
+from rightsizer.policy.values import Duration, Kinds, Name, Namespaces, Part, one_of
 
 OCCASIONS: Final = ("notice", "change", "rollback", "failure")
 Occasion = Literal["notice", "change", "rollback", "failure"]
@@ -129,33 +125,6 @@ class Target(Part):
         return self
 
 
-__all__ = [
-    "ADVISE_ONLY",
-    "API_VERSION",
-    "IDLE_POWER_W",
-    "Breaker",
-    "Budget",
-    "Defaults",
-    "FindingMode",
-    "Freeze",
-    "InputBound",
-    "Judging",
-    "KindDefaults",
-    "MaintenanceWindow",
-    "Match",
-    "NewlyEligible",
-    "NotStarting",
-    "OversizedGpu",
-    "Policy",
-    "PriorityRange",
-    "Rule",
-    "Stuck",
-    "Thresholds",
-    "TooManyGpus",
-    "TooManyReplicas",
-    "Underutilized",
-]
-
 API_VERSION: Final = "gpu-rightsizer.io/v1alpha1"
 
 
@@ -235,16 +204,7 @@ class Defaults(Part):
         return value
 
 
-def _is_manager(value: object) -> object:
-    if value in MANAGERS:
-        return value
-    close = difflib.get_close_matches(str(value), MANAGERS, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(MANAGERS)}"
-    message = f"unknown controller; {hint}"
-    raise ValueError(message)
-
-
-_ManagerName = Annotated[str, pydantic.BeforeValidator(_is_manager)]
+_ManagerName = Annotated[str, pydantic.BeforeValidator(one_of(MANAGERS, "unknown controller"))]
 
 ClassAnnotations = Annotated[
     Literal["file-first", "class-first", "off"],

@@ -2,6 +2,7 @@
 
 import datetime
 import fnmatch
+from collections.abc import Callable
 from typing import Annotated, Final, Self
 
 import pydantic
@@ -35,11 +36,14 @@ Limit = Annotated[float, pydantic.Field(ge=0.0, lt=100.0)]
 """A percentage that counts as nothing up to itself; at 100 % everything would."""
 
 
-def _still_idle(percent: float) -> float:
-    if percent > MAX_IDLE_PERCENT:
-        message = f"{percent:g} is above {MAX_IDLE_PERCENT:g} percent: such a device is not idle"
-        raise ValueError(message)
-    return percent
+def _at_most(limit: float, unit: str, why: str) -> Callable[[float], float]:
+    def check(value: float) -> float:
+        if value > limit:
+            message = f"{value:g} is above {limit:g} {unit}: {why}"
+            raise ValueError(message)
+        return value
+
+    return check
 
 
 def _covered(share: float) -> float:
@@ -49,24 +53,17 @@ def _covered(share: float) -> float:
     return share
 
 
-def _idle_power(watts: float) -> float:
-    if watts > MAX_IDLE_POWER_W:
-        message = f"{watts:g} is above {MAX_IDLE_POWER_W:g} watts: no idle board draws that much"
-        raise ValueError(message)
-    return watts
-
-
 IdlePercent = Annotated[
     float,
     pydantic.Field(ge=0.0, allow_inf_nan=False, json_schema_extra={"maximum": MAX_IDLE_PERCENT}),
-    pydantic.AfterValidator(_still_idle),
+    pydantic.AfterValidator(_at_most(MAX_IDLE_PERCENT, "percent", "such a device is not idle")),
 ]
 """A percentage that counts as nothing up to itself."""
 
 IdlePower = Annotated[
     float,
     pydantic.Field(gt=0.0, allow_inf_nan=False, json_schema_extra={"maximum": MAX_IDLE_POWER_W}),
-    pydantic.AfterValidator(_idle_power),
+    pydantic.AfterValidator(_at_most(MAX_IDLE_POWER_W, "watts", "no idle board draws that much")),
 ]
 """Watts of a board."""
 

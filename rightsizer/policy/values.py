@@ -11,7 +11,7 @@ import functools
 import re
 import string
 import zoneinfo
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Final
 
 import pydantic
@@ -126,6 +126,20 @@ Duration = Annotated[
     pydantic.PlainSerializer(duration_text, when_used="json"),
     pydantic.WithJsonSchema({"type": "string", "pattern": r"^(\d+(\.\d+)?(ms|s|m|h|d|w))+$"}),
 ]
+
+
+def one_of(names: Sequence[str], refusal: str) -> Callable[[object], object]:
+    """What refuses any other name, and says which was meant."""
+
+    def check(value: object) -> object:
+        if value in names:
+            return value
+        close = difflib.get_close_matches(str(value), names, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(names)}"
+        message = f"{refusal}; {hint}"
+        raise ValueError(message)
+
+    return check
 
 
 def known_kind(value: str) -> str:

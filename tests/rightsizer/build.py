@@ -25,18 +25,17 @@ from rightsizer.model import (
     Usages,
     Workload,
 )
-from rightsizer.planning.budget import within_budgets
-from rightsizer.planning.capacity import check_capacity
+from rightsizer.planning.budget import check_capacity, within_budgets
 from rightsizer.planning.decide import decide
 from rightsizer.planning.pending_demand import limit_to_pending_demand
 from rightsizer.policy.effective import Criteria, PolicyEvaluator
-from rightsizer.policy.schema import (
+from rightsizer.policy.match import Match
+from rightsizer.policy.rule import Rule
+from rightsizer.policy.schema import Policy
+from rightsizer.policy.thresholds import (
     InputBound,
-    Match,
     NotStarting,
     OversizedGpu,
-    Policy,
-    Rule,
     Stuck,
     Thresholds,
     TooManyGpus,

@@ -32,7 +32,8 @@ from rightsizer.model import Device, Fleet, Mode, Node, NodeCoverage, PriorityCl
 from rightsizer.policy.limits import Budget, BudgetScope, Freeze, MaintenanceWindow, Per
 from rightsizer.policy.match import Match
 from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy
-from rightsizer.policy.schema import Defaults, Policy, Thresholds
+from rightsizer.policy.schema import Defaults, Policy
+from rightsizer.policy.thresholds import Thresholds
 from rightsizer.usage.device_usage import DISAGREEMENT
 from rightsizer.usage.provenance import Provenance, ScrapeTarget
 from rightsizer.usage.source_metrics import DCGM, DCGM_49, MetricKind, MetricSource

@@ -14,7 +14,7 @@ from rightsizer.model import (
     Waits,
     Workload,
 )
-from rightsizer.policy.schema import Thresholds, TooManyGpus
+from rightsizer.policy.thresholds import Thresholds, TooManyGpus
 from tests.rightsizer.build import (
     ALWAYS,
     AT,

@@ -27,7 +27,7 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.policy.effective import Criteria
-from rightsizer.policy.schema import Thresholds
+from rightsizer.policy.thresholds import Thresholds
 from tests.rightsizer.build import AT, DAY, MANY, SHRUNK, criteria, device, pod, workload
 
 SLOT = datetime.timedelta(hours=2)

@@ -12,7 +12,7 @@ from rightsizer.findings.evidence import Candidate
 from rightsizer.findings.followup_queries import FollowupQueries, followup_queries
 from rightsizer.model import ActivitySeries, Concurrency, Fleet, Manager, Measured, Pod, Usage, Workload
 from rightsizer.policy.effective import Criteria
-from rightsizer.policy.schema import Thresholds, TooManyReplicas
+from rightsizer.policy.thresholds import Thresholds, TooManyReplicas
 from tests.rightsizer.build import (
     ALWAYS,
     AT,

@@ -23,7 +23,7 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.model.offers import Asks
-from rightsizer.planning.capacity import check_capacity
+from rightsizer.planning.budget import check_capacity
 from rightsizer.planning.decide import decide
 from tests.rightsizer.build import (
     ALWAYS,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rightsizer.findings.idle_history import history_of_pods, history_of_slots, required_idle_s
 from rightsizer.model import FindingName, Slot, Verdict
-from rightsizer.policy.schema import Thresholds
+from rightsizer.policy.thresholds import Thresholds
 from tests.rightsizer.build import (
     AT,
     DAY,

@@ -18,7 +18,7 @@ from rightsizer.model import (
     Verdict,
     Workload,
 )
-from rightsizer.policy.schema import TooManyReplicas
+from rightsizer.policy.thresholds import TooManyReplicas
 from tests.rightsizer.build import (
     ALWAYS,
     AT,

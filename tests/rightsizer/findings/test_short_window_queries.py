@@ -7,7 +7,7 @@ import pytest
 
 from rightsizer.findings.followup_queries import short_window_queries
 from rightsizer.model import Measured, Usage, Usages, Workload
-from rightsizer.policy.schema import Stuck
+from rightsizer.policy.thresholds import Stuck
 from tests.rightsizer.build import (
     AT,
     DAY,

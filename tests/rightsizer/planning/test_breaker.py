@@ -30,7 +30,7 @@ from rightsizer.planning.breaker import (
     with_pause,
     without_pause,
 )
-from rightsizer.policy.schema import Breaker
+from rightsizer.policy.limits import Breaker
 from tests.rightsizer.build import AT, all_idle, judged, policy, rule, workload
 
 HOUR = datetime.timedelta(hours=1)

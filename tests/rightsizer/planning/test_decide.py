@@ -22,7 +22,7 @@ from rightsizer.model import (
     Verdict,
     Workload,
 )
-from rightsizer.policy.schema import Thresholds
+from rightsizer.policy.thresholds import Thresholds
 from tests.rightsizer.build import (
     AT,
     DAY,

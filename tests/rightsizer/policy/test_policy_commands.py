@@ -12,8 +12,8 @@ from rightsizer.config import PREFIX
 from rightsizer.model import Fleet, Mode, Node, PriorityClass
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.explain import explain
+from rightsizer.policy.match import Match
 from rightsizer.policy.policy_file import parse, starting_policy
-from rightsizer.policy.schema import Match
 from simulator.kube import ApiServer
 from tests.conftest import Golden
 from tests.rightsizer.build import AT, pod, policy, rule, workload

@@ -8,7 +8,9 @@ import pytest
 from rightsizer.config import PREFIX
 from rightsizer.model import Action, BlockerCode, FindingName, Mode, ObjectRef, Verdict, Workload
 from rightsizer.policy.effective import NO_FLEET, rule_on
-from rightsizer.policy.schema import ADVISE_ONLY, Defaults, Match, Policy, PriorityRange, Thresholds
+from rightsizer.policy.match import Match, PriorityRange
+from rightsizer.policy.schema import ADVISE_ONLY, Defaults, Policy
+from rightsizer.policy.thresholds import Thresholds
 from tests.rightsizer.build import (
     AT,
     DAY,

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from rightsizer.cli import parser
 from rightsizer.errors import ConfigurationError
 from rightsizer.model import (
-    NOT_NOW,
     Action,
     Autoscalers,
     Blocker,
@@ -38,7 +37,7 @@ from rightsizer.model import (
 from rightsizer.report import FORMS, form
 from rightsizer.report.approvals import read_approvals
 from rightsizer.report.table import plan_text
-from rightsizer.text import count, number, percent, safe, short
+from rightsizer.text import NOT_NOW, count, number, percent, safe, short
 from tests.conftest import Golden
 from tests.rightsizer.build import AT, idle_usage
 from tests.rightsizer.hostile import EVERYTHING
@@ -275,7 +274,10 @@ def _decisions(draw: st.DrawFn, number: int) -> Decision:
             for _ in range(draw(st.integers(0, 2)))
         ),
         tuple(draw(st.lists(_findings(), max_size=3))),
-        tuple(Blocker(draw(st.sampled_from(NOT_NOW)), draw(_WORDS)) for _ in range(draw(st.integers(0, 2)))),
+        tuple(
+            Blocker(draw(st.sampled_from(sorted(NOT_NOW))), draw(_WORDS))
+            for _ in range(draw(st.integers(0, 2)))
+        ),
         draw(st.just("") | _WORDS),
         draw(st.floats(-8, 8)),
     )

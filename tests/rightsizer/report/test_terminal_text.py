@@ -11,7 +11,7 @@ from rightsizer.config import format_duration, parse_duration
 from rightsizer.kinds import KINDS
 from rightsizer.kinds.patches import UndoItem, record_of
 from rightsizer.model import Edit, Mode, ObjectRef, Outcome, Plan, Result, Workload
-from rightsizer.policy.schema import Match
+from rightsizer.policy.match import Match
 from rightsizer.report.outcomes import outcome_text, outcomes_summary, undoable_text
 from rightsizer.report.table import plan_text
 from rightsizer.text import safe
