@@ -121,14 +121,11 @@ class PrometheusSettings:
 
     Attributes:
         url: Base URL; a path is kept, as Mimir's "/prometheus" needs it. None: it is found in the cluster.
-        token_file: Bearer token; read anew for each request, since projected tokens rotate.
-        user: Of basic authentication (RFC 7617).
-        password_file: Its password; read anew for each request.
+        token_file: Bearer token; read for each request, since projected tokens rotate.
+        password_file: Of basic authentication (RFC 7617); read for each request.
         sigv4_region: AWS region of an Amazon Managed Service for Prometheus; requests are signed for it.
-        client_cert_file: Certificate (PEM) that we present, for mutual TLS.
-        client_key_file: Its key (PEM), without a passphrase.
+        client_cert_file: For mutual TLS (PEM); so is client_key_file, without a passphrase.
         ca_file: Certificates that sign Prometheus's own, instead of the system's.
-        skip_verify: Believe any certificate.
         headers: Sent with every request, such as X-Scope-OrgID.
         labels: What every series must carry, such as the cluster's name.
         timeout_s: Deadline of one query, in seconds; the server is asked to stop a little earlier.
@@ -156,8 +153,6 @@ class ClusterSettings:
 
     Attributes:
         kubeconfig: File to use instead of $KUBECONFIG, ~/.kube/config and the in-cluster account.
-        context: Context of the kubeconfig instead of its current one.
-        timeout_s: Deadline of one request, in seconds.
         gpu_resources: Names of resources that are GPUs besides the known ones, as `--gpu-resource` takes them.
     """
 

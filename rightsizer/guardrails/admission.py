@@ -41,14 +41,7 @@ Object = dict[str, Any]
 def admission_policies(
     policy: Policy, *, account: str, own: str, classes: Sequence[str] = ()
 ) -> list[Object]:
-    """The policies and their bindings, as `kubectl apply` takes them.
-
-    Args:
-        policy: The file.
-        account: Our service account.
-        own: Its namespace, ours.
-        classes: PriorityClasses whose own annotations protect their pods.
-    """
+    """Policies and bindings for an account in the namespace `own`; `classes` protect their pods by annotation."""
     enabled = Enabled(policy)
     specs: dict[str, Object] = {}
     for row in enabled.kinds:

@@ -21,13 +21,11 @@ from rightsizer.policy.schema import Policy
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WritePath:
-    """One way in which a rule that enforces comes to write to objects of a kind.
+    """How a rule that enforces one of these actions writes to objects of a kind.
 
     Attributes:
-        row: The kind that is written to.
-        actions: Any of them opens it.
-        about: Names of the kind that the rule has to be about, one of them; none where it may be about any.
-        asking: Whether only where pods get a notice first.
+        about: Names of kinds, one of which the rule must match; empty for any.
+        asking: Only if pods get a notice first.
     """
 
     row: Kind
@@ -66,13 +64,10 @@ WRITE_PATHS = tuple(_openings())
 
 
 class Enabled:
-    """What some rule that enforces allows.
+    """What the enforcing rules allow: kinds (with pods, if they are annotated), evictions, namespaces.
 
     Attributes:
-        acts: Whether anything may be changed.
-        kinds: Rows whose objects may be changed, pods among them where they are annotated.
-        evicts: Whether pods may be evicted.
-        namespaces: The only ones where anything is changed; None where that cannot be said.
+        namespaces: The only ones with changes; None if unknown.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -121,14 +116,7 @@ _NAME = "gpu-rightsizer"
 
 
 def grants(policy: Policy, *, account: str, own: str, is_finding: bool = False) -> list[Object]:
-    """A service account and its roles and bindings, as `kubectl apply` takes them.
-
-    Args:
-        policy: The file.
-        account: Our service account.
-        own: Its namespace, ours.
-        is_finding: Whether it has to find Prometheus by itself.
-    """
+    """A service account in the namespace `own`, with roles that also find Prometheus if `is_finding`."""
     enabled = Enabled(policy)
     rights = [right for right in RIGHTS if _is_needed(right, enabled, is_finding=is_finding)]
     reading = [right for right in rights if not right.is_own and right.verb in _READING]

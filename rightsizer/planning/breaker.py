@@ -175,14 +175,7 @@ def eligible(rulebook: PolicyEvaluator) -> dict[str, int]:
 def trips(
     settings: Breaker, fleet: Fleet, *, now: Mapping[str, int], accepted: AcceptedScope | None
 ) -> Iterator[Blocker]:
-    """What opens the breaker: too many unready nodes, or many more eligible workloads than accepted.
-
-    Args:
-        settings: From the policy.
-        fleet: Its nodes.
-        now: Eligible workloads by rule.
-        accepted: None before the first run.
-    """
+    """What opens the breaker: too many unready nodes, or many more eligible workloads by rule than accepted."""
     away = sorted(node.name for node in fleet.nodes.values() if not node.is_ready)
     if len(away) >= FEWEST_NODES and len(away) * 100 > settings.maxNodesNotReady * len(fleet.nodes):
         share = f"{len(away)} of {len(fleet.nodes)} GPU nodes are not ready"
@@ -210,14 +203,7 @@ def opened(latch: Latch, opening: BreakerTrip) -> Latch:
 
 
 def counted(latch: Latch, result: Result, settings: Breaker, opening: BreakerTrip) -> Latch:
-    """Count consecutive errors; a successful change resets the count.
-
-    Args:
-        latch: The breaker before the outcome.
-        result: How the attempt ended.
-        settings: From the policy.
-        opening: Used if this is one error too many.
-    """
+    """Count consecutive errors; a successful change resets the count, `opening` is for one error too many."""
     match result:
         case Result.DONE:
             return msgspec.structs.replace(latch, errors=0)

@@ -44,13 +44,7 @@ class Left:
 
 
 class Purse:
-    """The remaining amount of every budget.
-
-    Args:
-        policy: Its budgets.
-        fleet: Held GPUs and recent changes.
-        at: Now.
-    """
+    """The remaining amount of every budget, by held GPUs and recent changes."""
 
     def __init__(self, policy: Policy, fleet: Fleet, at: datetime.datetime) -> None:
         self._budgets = policy.budgets

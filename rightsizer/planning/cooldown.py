@@ -112,14 +112,7 @@ def cooling(
     cooldown: datetime.timedelta,
     evidence: datetime.timedelta = datetime.timedelta(),
 ) -> Iterator[Blocker]:
-    """The remaining cooldowns after each change and each revert.
-
-    Args:
-        workload: The workload.
-        memory: Its earlier changes.
-        cooldown: Of its rule.
-        evidence: How far back the evidence goes; it must start after the last change.
-    """
+    """The remaining cooldowns after each change and each revert; the evidence must start after the last change."""
     held = memory.hold_off(cooldown)
     for change in memory.past:
         if not change.is_readable:

@@ -18,7 +18,6 @@ class Account:
     """What a part of the fleet holds and uses.
 
     Attributes:
-        workloads: How many there are.
         gpus: GPUs held now; shares and MIG instances count as one each, as in the plan's items.
         whole_gpus: The same in whole GPUs, of which shares and instances are parts.
         gpu_hours_held: In whole GPUs, over the window, by the pods that are there now.
@@ -26,10 +25,8 @@ class Account:
         gpu_hours_unknown: Of those, for which no activity is known.
         reclaimable: GPUs that the findings of verdict act would free.
         enforced: Of those, what applying the plan frees.
-        cost_per_hour: Price of what is held, as far as it is known.
         wasted_per_hour: Of that, what is not used, by mean activity; what is not known to be unused is not waste.
-        reclaimable_per_hour: Price of what could be freed.
-        unpriced: Pods whose price is not known.
+        unpriced: Pods without a known price.
     """
 
     workloads: int = 0
@@ -56,11 +53,7 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(Account))
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Accounts:
-    """The fleet's account, and its parts by what people ask by.
-
-    Attributes:
-        window: What the GPU-hours are about.
-    """
+    """The account of the fleet and of its parts; GPU-hours are those of the window."""
 
     window: datetime.timedelta
     total: Account

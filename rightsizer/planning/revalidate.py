@@ -40,14 +40,7 @@ class Use:
 
 
 def objections(decision: Decision, fresh: Workload, use: Use, rulebook: PolicyEvaluator) -> Iterator[Blocker]:
-    """All reasons why a decision no longer holds.
-
-    Args:
-        decision: As planned or approved.
-        fresh: The same workload, read now.
-        use: The usage until now.
-        rulebook: The same policy on the current cluster.
-    """
+    """All reasons why a decision no longer holds for its workload, read again, by the same policy."""
     for words in _changes(decision.workload, fresh):
         yield Blocker(BlockerCode.CHANGED, words)
     again = decide_one(fresh, use.measured, rulebook)

@@ -33,12 +33,8 @@ def select_victims(
 ) -> tuple[Pod, ...]:
     """The pods to remove in a scale-down; empty if the controller chooses by itself.
 
-    Args:
-        workload: Read just now.
-        proposal: The number of replicas, and the victims of the plan.
-        row: Its kind.
-        at_work: Names of pods that were active in the last minutes, or whose activity is unknown.
-        activity: Usage since the plan; the idlest pods are chosen.
+    `at_work` names the pods that were active in the last minutes, or of unknown activity. By `activity` since the plan
+    the idlest pods are chosen.
 
     Raises:
         AtWorkError: A pod that would be removed, or might be, is active.

@@ -6,14 +6,13 @@ unknown, the rule may apply as well as those after it, and the strictest of them
 
 import dataclasses
 import datetime
-import fnmatch
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from rightsizer.model import Action, Blocker, BlockerCode, FindingName, Fleet, Mode, Pod, Workload
 from rightsizer.policy.classes import class_rules, protecting
 from rightsizer.policy.do_not_disrupt import marks_on
-from rightsizer.policy.match import MatchInput, holds, subject_of
+from rightsizer.policy.match import MatchInput, holds, is_kind, subject_of
 from rightsizer.policy.protections import OWN_NAMESPACE, opt_outs, protections
 from rightsizer.policy.rule import Rule
 from rightsizer.policy.schema import ADVISE_ONLY, KindDefaults, Policy
@@ -72,11 +71,7 @@ def all_criteria(rule: Rule, policy: Policy, changes: Mapping[str, object]) -> I
 
 def kind_defaults(workload: Workload, policy: Policy) -> KindDefaults | None:
     """The row of the defaults that is about the workload's kind; None where none is."""
-    names = (workload.ref.kind, workload.ref.full_kind)
-    for row in policy.defaults.kinds:
-        if any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in row.kinds):
-            return row
-    return None
+    return next((row for row in policy.defaults.kinds if is_kind(workload.ref, row.kinds)), None)
 
 
 def _criteria(rule: Rule, policy: Policy, idle: Thresholds) -> Criteria:
@@ -104,20 +99,14 @@ _STRICTNESS = {Mode.PROTECT: 0, Mode.ADVISE: 1, Mode.ENFORCE: 2}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EffectivePolicy:
-    """What the policy says about a workload: the rule, its mode after all reductions, and why it was reduced.
+    """What the policy says about a workload: its rules, its mode after all reductions, and why it was reduced.
 
     Attributes:
-        rule: Its name; several names where pods match different rules of one mode.
-        rules: The rules themselves.
-        mode: The most that may be done.
-        actions: What each of those rules allows; their order says nothing.
-        judged_by: What each of those rules judges by; it is idle where all say so.
+        rule: Name of the rule, or of several rules of one mode that its pods match.
+        actions: Those that each of the rules allows.
+        judged_by: Criteria of each rule; the workload is idle if all agree.
         restrictions: Permanent blockers.
-        min_replicas: Replicas that the workload keeps, by its rules and its annotations; so does min_gpus.
-        notify_before: How long before a change a notice is given; None where none is asked for.
-        cooldown: How long the workload is left alone after a change.
-        only_for_pending_pods: Actions that are taken only for pending pods of a higher priority.
-        healthy_within: How soon it must be healthy after a change that leaves it fewer GPUs.
+        min_replicas: By rules and annotations.
     """
 
     rule: str
@@ -157,26 +146,6 @@ def strictest(modes: Sequence[Mode]) -> Mode:
     return min(modes, key=_STRICTNESS.__getitem__)
 
 
-def rule_on(
-    workload: Workload,
-    policy: Policy,
-    fleet: Fleet,
-    *,
-    at: datetime.datetime,
-    own: str = OWN_NAMESPACE,
-) -> EffectivePolicy:
-    """The policy's word on one workload; for many, a PolicyEvaluator spares work.
-
-    Args:
-        workload: What is asked about.
-        policy: The file.
-        fleet: Its nodes and PriorityClasses are asked.
-        at: The instant by which opt-outs run out.
-        own: The namespace in which we run.
-    """
-    return PolicyEvaluator(policy, fleet, at=at, own=own).evaluate(workload)
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class OrderedRule:
     """A rule in its place.
@@ -205,17 +174,11 @@ class OrderedRule:
 
 
 class PolicyEvaluator:
-    """A policy beside the cluster that it is about.
+    """A policy and the cluster that it is about, at an instant.
 
     Args:
-        policy: The file.
-        fleet: Its nodes and PriorityClasses are asked.
-        at: The instant by which opt-outs run out.
-        own: The namespace in which we run.
-        instance: What tells us from another gpu-rightsizer; the namespace where it is not said.
-
-    Attributes:
-        class_rules: What PriorityClasses say, by their names; empty where the policy does not ask them.
+        own: Namespace of gpu-rightsizer.
+        instance: Name of this gpu-rightsizer; by default its namespace.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 import pydantic
 
-from rightsizer.model import Fleet, Node, Pod, Workload
+from rightsizer.model import Fleet, Node, ObjectRef, Pod, Workload
 from rightsizer.policy.values import Classes, Kinds, Namespaces, NodeLabels, Part
 
 LOWEST_PRIORITY = -2_147_483_648
@@ -163,6 +163,11 @@ def is_any(value: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
 
 
+def is_kind(ref: ObjectRef, patterns: tuple[str, ...]) -> bool:
+    """Whether an object's kind, with or without its API group, matches one of several globs."""
+    return is_any(ref.kind, patterns) or is_any(ref.full_kind, patterns)
+
+
 def holds(match: Match, subject: MatchInput) -> bool | None:
     """Whether all conditions that are given hold; None where that depends on what is not known."""
     answers = [answer for _, answer in answers_of(match, subject)]
@@ -249,9 +254,7 @@ _ROWS: Mapping[str, _Row] = {
         lambda subject: f"it is {subject.workload.ref.namespace}",
     ),
     "kinds": _Row(
-        lambda patterns, subject: (
-            is_any(subject.workload.ref.kind, patterns) or is_any(subject.workload.ref.full_kind, patterns)
-        ),
+        lambda patterns, subject: is_kind(subject.workload.ref, patterns),
         lambda subject: f"it is {subject.workload.ref.full_kind}",
     ),
     "labels": _Row(_labels, _sight_of_labels),

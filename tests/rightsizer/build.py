@@ -28,8 +28,9 @@ from rightsizer.model import (
 from rightsizer.planning.budget import check_capacity, within_budgets
 from rightsizer.planning.decide import decide
 from rightsizer.planning.pending_demand import limit_to_pending_demand
-from rightsizer.policy.effective import Criteria, PolicyEvaluator
+from rightsizer.policy.effective import Criteria, EffectivePolicy, PolicyEvaluator
 from rightsizer.policy.match import Match
+from rightsizer.policy.protections import OWN_NAMESPACE
 from rightsizer.policy.rule import Rule
 from rightsizer.policy.schema import Policy
 from rightsizer.policy.thresholds import (
@@ -51,6 +52,13 @@ MANY = hypothesis.settings(
 )
 """Of what compares two worlds, one of which knows less or is turned around, and of what no plan may ever do: 100
 examples, 500 in CI, and 10,000 under the deep profile."""
+
+
+def rule_on(
+    item: Workload, policy: Policy, fleet: Fleet, *, at: datetime.datetime = AT, own: str = OWN_NAMESPACE
+) -> EffectivePolicy:
+    """What a policy says about one workload."""
+    return PolicyEvaluator(policy, fleet, at=at, own=own).evaluate(item)
 
 
 def device(index: int = 0, *, model: str = H100, instance: str = "") -> Device:

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from rightsizer.config import PREFIX
 from rightsizer.model import Mode, Usage, Usages, Verdict, Workload
-from rightsizer.policy.effective import NO_FLEET, rule_on
+from rightsizer.policy.effective import NO_FLEET
 from rightsizer.policy.match import Match, PriorityRange
 from rightsizer.policy.protections import SYSTEM_PRIORITY
 from rightsizer.policy.rule import ACTIONS
 from rightsizer.policy.schema import Policy
 from rightsizer.policy.thresholds import Thresholds
-from tests.rightsizer.build import AT, DAY, MANY, device, judged, pod, policy, rule, workload
+from tests.rightsizer.build import AT, DAY, MANY, device, judged, pod, policy, rule, rule_on, workload
 
 CLASSES = {"high-priority": 100_000, "medium-priority": 10_000, "low-priority": 1_000, "": 0}
 

@@ -9,11 +9,11 @@ import pytest
 from rightsizer.config import PREFIX
 from rightsizer.model import Action, FindingName, Fleet, Mode, Node, PriorityClass, Workload
 from rightsizer.policy.classes import ANNOTATIONS
-from rightsizer.policy.effective import NO_FLEET, EffectivePolicy, PolicyEvaluator, rule_on
+from rightsizer.policy.effective import NO_FLEET, EffectivePolicy, PolicyEvaluator
 from rightsizer.policy.match import Match, PriorityRange
 from rightsizer.policy.schema import Defaults, Policy
 from rightsizer.policy.thresholds import Thresholds
-from tests.rightsizer.build import AT, DAY, pod, policy, rule, workload
+from tests.rightsizer.build import AT, DAY, pod, policy, rule, rule_on, workload
 
 HOUR = datetime.timedelta(hours=1)
 NODES = {

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from rightsizer.config import PREFIX
 from rightsizer.model import FindingName, Fleet, Mode, Node, PriorityClass, Workload
 from rightsizer.policy.do_not_disrupt import ROWS
-from rightsizer.policy.effective import EffectivePolicy, PolicyEvaluator, rule_on
+from rightsizer.policy.effective import EffectivePolicy, PolicyEvaluator
 from rightsizer.policy.limits import DEFAULT_BUDGETS, Budget, with_defaults
 from rightsizer.policy.match import Match, holds, subject_of
 from rightsizer.policy.policy_file import contains, covers
 from rightsizer.policy.protections import OPT_OUTS
 from rightsizer.policy.rule import ACTIONS, SWITCHABLE, Rule
 from rightsizer.policy.schema import Policy
-from tests.rightsizer.build import AT, MANY, pod, policy, workload
+from tests.rightsizer.build import AT, MANY, pod, policy, rule_on, workload
 
 CLASSES = {"high": 100, "low": 1, "": 0}
 STRICTNESS = {Mode.PROTECT: 0, Mode.ADVISE: 1, Mode.ENFORCE: 2}

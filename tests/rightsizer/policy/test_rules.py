@@ -7,7 +7,7 @@ import pytest
 
 from rightsizer.config import PREFIX
 from rightsizer.model import Action, BlockerCode, FindingName, Mode, ObjectRef, Verdict, Workload
-from rightsizer.policy.effective import NO_FLEET, rule_on
+from rightsizer.policy.effective import NO_FLEET
 from rightsizer.policy.match import Match, PriorityRange
 from rightsizer.policy.schema import ADVISE_ONLY, Defaults, Policy
 from rightsizer.policy.thresholds import Thresholds
@@ -23,6 +23,7 @@ from tests.rightsizer.build import (
     pod,
     policy,
     rule,
+    rule_on,
     rulebook,
     usages,
     workload,
