@@ -1,8 +1,8 @@
 """The records that the stages hand on: Usage → Finding → Decision → Plan → Outcome.
 
 Frozen values without behaviour beyond what follows from their fields; no clock, file, socket or logging here.
-`names` are the closed sets of words, `usage` is what Prometheus said, `objects` and `fleet` what the API server said,
-`offers` what its nodes have free, `judgement` what was concluded.
+`names` are the closed sets of words, `measurements` are from Prometheus, `cluster_objects` and `fleet` from the API
+server, `offers` is the free capacity of its nodes, `conclusions` are the results, `change_record` is what is stored.
 """
 
 from rightsizer.model.addresses import Address, AddressTable, Whereabouts

@@ -1,17 +1,16 @@
 """Why a policy says what it says about one workload, step by step, for people. Pure."""
 
-import datetime
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from rightsizer.config import format_duration
 from rightsizer.model import FindingName, Mode, Pod, Workload
 from rightsizer.policy.do_not_disrupt import marks_on
-from rightsizer.policy.effective import Criteria, EffectivePolicy, PolicyEvaluator
+from rightsizer.policy.effective import Criteria, EffectivePolicy, OrderedRule, PolicyEvaluator
 from rightsizer.policy.limits import Budget, BudgetScope, Per, closed_reason
 from rightsizer.policy.match import MatchInput, answers_of, sight_of, subject_of
 from rightsizer.policy.protections import opt_outs, protections
 from rightsizer.policy.rule import SWITCHABLE, Rule
+from rightsizer.text import count, span
 
 _ANSWERS = {True: "yes", False: "no", None: "unknown"}
 _SHOWN = 3
@@ -22,7 +21,7 @@ def explain(workload: Workload, book: PolicyEvaluator) -> str:
     """Each rule with its answer, then protections, opt-outs, thresholds, calendar and budgets."""
     effective = book.evaluate(workload)
     lines = [
-        f"{workload.ref}: {_count(len(workload.pods), 'pod')}, {_count(workload.gpus, 'GPU')}",
+        f"{workload.ref}: {count(len(workload.pods), 'pod')}, {count(workload.gpus, 'GPU')}",
         *_rules(workload, book),
         f"  so {effective.rule}: {effective.mode.value}",
         "",
@@ -45,10 +44,6 @@ def _wrapped(line: str) -> str:
     )
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
-
-
 def _rules(workload: Workload, book: PolicyEvaluator) -> Iterator[str]:
     """Each rule as it is asked, once for pods that are alike in all that rules ask for."""
     alike: dict[tuple[str, ...], list[Pod]] = {}
@@ -59,7 +54,7 @@ def _rules(workload: Workload, book: PolicyEvaluator) -> Iterator[str]:
         if len(alike) > 1:
             names = ", ".join(pod.ref.name for pod in pods[:_SHOWN])
             more = f" and {len(pods) - _SHOWN} more" if len(pods) > _SHOWN else ""
-            yield f"rules, for {_count(len(pods), 'pod')} ({names}{more})"
+            yield f"rules, for {count(len(pods), 'pod')} ({names}{more})"
         else:
             yield "rules"
         yield from lines
@@ -69,8 +64,7 @@ def _walk(subject: MatchInput, book: PolicyEvaluator) -> Iterator[str]:
     ordered = book.class_rule(subject.pod)
     is_first = ordered is not None and ordered.place < 0
     if ordered and is_first:
-        yield f"  {ordered.rule.name}: applies, by annotations of its PriorityClass ({ordered.rule.mode.value})"
-        yield from _remark(ordered.why)
+        yield from _of_class(ordered)
         return
     for number, rule in enumerate(book.policy.rules, start=1):
         answers = answers_of(rule.match, subject)
@@ -82,15 +76,15 @@ def _walk(subject: MatchInput, book: PolicyEvaluator) -> Iterator[str]:
         if all(results):
             return
     if ordered:
-        yield f"  {ordered.rule.name}: applies, by annotations of its PriorityClass ({ordered.rule.mode.value})"
-        yield from _remark(ordered.why)
+        yield from _of_class(ordered)
     else:
         yield "  no rule matches: only advice"
 
 
-def _remark(words: str) -> Iterator[str]:
-    if words:
-        yield f"      {words}"
+def _of_class(ordered: OrderedRule) -> Iterator[str]:
+    yield f"  {ordered.rule.name}: applies, by annotations of its PriorityClass ({ordered.rule.mode.value})"
+    if ordered.why:
+        yield f"      {ordered.why}"
 
 
 def _result(results: Sequence[bool | None]) -> str:
@@ -140,19 +134,15 @@ def _doing(effective: EffectivePolicy) -> Iterator[str]:
         return
     yield f"  actions: {', '.join(effective.actions) or 'none'}"
     kept = [
-        _count(n, noun) for n, noun in ((effective.min_replicas, "replica"), (effective.min_gpus, "GPU")) if n
+        count(n, noun) for n, noun in ((effective.min_replicas, "replica"), (effective.min_gpus, "GPU")) if n
     ]
     yield f"  minimum kept: {', '.join(kept) or 'none'}"
-    notice = _span(effective.notify_before) if effective.notify_before else "none"
-    yield f"  notice: {notice}; cooldown: {_span(effective.cooldown)}"
+    notice = span(effective.notify_before) if effective.notify_before else "none"
+    yield f"  notice: {notice}; cooldown: {span(effective.cooldown)}"
 
 
 def _mode_words(effective: EffectivePolicy, name: FindingName) -> str:
     return "off" if effective.is_off(name) else effective.mode_for(name).value
-
-
-def _span(span: datetime.timedelta) -> str:
-    return format_duration(span.total_seconds())
 
 
 def _judging(effective: EffectivePolicy) -> Iterator[str]:
@@ -164,39 +154,35 @@ def _judging(effective: EffectivePolicy) -> Iterator[str]:
 
 
 def _thresholds(criteria: Criteria) -> Iterator[str]:
-    idle, few, slice_, stuck = (
-        criteria.idle,
-        criteria.too_many_replicas,
-        criteria.oversized_gpu,
-        criteria.stuck,
-    )
+    idle, few, slice_ = criteria.idle, criteria.too_many_replicas, criteria.oversized_gpu
+    stuck = criteria.stuck
     yield (
-        f"idle: no sample above {idle.maxUtilizationPercent:g}% in {_span(idle.window)} "
+        f"idle: no sample above {idle.maxUtilizationPercent:g}% in {span(idle.window)} "
         f"with {idle.minCoverage:.0%} coverage"
     )
-    pause = f"idle for {idle.idleFactor:g} times the longest pause of the last {_span(idle.history)}"
-    older = f"pods older than {_span(idle.window + idle.grace)}"
+    pause = f"idle for {idle.idleFactor:g} times the longest pause of the last {span(idle.history)}"
+    older = f"pods older than {span(idle.window + idle.grace)}"
     yield f"      {older}, {pause}" if idle.idleFactor else f"      {older}"
     under = criteria.underutilized
-    yield f"underutilized: mean below {under.maxMeanPercent:g}% in {_span(under.window)}"
+    yield f"underutilized: mean below {under.maxMeanPercent:g}% in {span(under.window)}"
     yield (
         f"too-many-gpus: some never above {criteria.too_many_gpus.maxUtilizationPercent:g}% "
-        f"in {_span(criteria.too_many_gpus.window)}"
+        f"in {span(criteria.too_many_gpus.window)}"
     )
     yield (
-        f"too-many-replicas: more than the busiest minute of the last {_span(few.window)}, and of the coming hour on "
+        f"too-many-replicas: more than the busiest minute of the last {span(few.window)}, and of the coming hour on "
         f"the last {few.days} days, plus {few.headroomPercent:g}% (at least {few.minHeadroom})"
     )
     yield (
         f"oversized-gpu: peak memory plus {slice_.memoryMarginPercent:g}% and peak activity plus "
-        f"{slice_.activityMarginPercent:g}% in {_span(slice_.window)} fit into less"
+        f"{slice_.activityMarginPercent:g}% in {span(slice_.window)} fit into less"
     )
-    yield f"stuck: mean above {stuck.minMeanPercent:g}% at an idle board's power in {_span(stuck.window)}"
+    yield f"stuck: mean above {stuck.minMeanPercent:g}% at an idle board's power in {span(stuck.window)}"
     yield (
         f"input-bound: mean below {criteria.input_bound.maxMeanPercent:g}%, waiting for "
-        f"{criteria.input_bound.minWaitPercent:g}% of {_span(criteria.input_bound.window)}"
+        f"{criteria.input_bound.minWaitPercent:g}% of {span(criteria.input_bound.window)}"
     )
-    yield f"not-starting: holds GPUs without running for {_span(criteria.not_starting.after)}"
+    yield f"not-starting: holds GPUs without running for {span(criteria.not_starting.after)}"
 
 
 def _limits(workload: Workload, book: PolicyEvaluator) -> Iterator[str]:
@@ -213,9 +199,9 @@ _PER = {Per.RUN: "in a run", Per.HOUR: "in an hour", Per.DAY: "in a day"}
 def _budget(budget: Budget, workload: Workload, book: PolicyEvaluator) -> str:
     amounts = []
     if budget.workloads is not None:
-        amounts.append(_count(budget.workloads, "workload"))
+        amounts.append(count(budget.workloads, "workload"))
     if budget.gpus is not None:
-        amounts.append(_count(budget.gpus, "GPU"))
+        amounts.append(count(budget.gpus, "GPU"))
     if budget.share is not None:
         amounts.append(f"{budget.share}% of the GPUs held")
     return f"at most {' and '.join(amounts)} {_PER[budget.per]}, {_of(budget.scope, workload, book)}"
