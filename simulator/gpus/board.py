@@ -142,10 +142,7 @@ class Board:
     ) -> None:
         """Replaces the samples that GPU `index` keeps; before the first call NVML reports them as not supported.
 
-        Args:
-            index: NVML index.
-            utilization: Of the GPU, oldest first: Unix time in microseconds, percent.
-            processes: Of its processes, oldest first.
+        All are oldest first; `utilization` has Unix time in microseconds and percent.
         """
         with self._lock:
             self._gpu(index)

@@ -61,13 +61,7 @@ def messages() -> Any:  # noqa: ANN401 - a module made at run time has no type
 
 
 class Kubelet:
-    """Serves PodResources; a restart replaces the socket's inode.
-
-    Args:
-        socket: Path of at most 107 bytes (sun_path).
-        capacity: All devices of the node.
-        pods: Returns the pods and their devices; called for each answer.
-    """
+    """Serves PodResources; a restart replaces the socket's inode. Its path has at most 107 bytes (sun_path)."""
 
     def __init__(
         self,

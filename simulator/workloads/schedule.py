@@ -39,12 +39,7 @@ VACANT = Phase("vacant", context=False)
 
 
 class Schedule:
-    """Phases one after another from `start_s` (Unix); vacant before.
-
-    Args:
-        start_s: When the first phase begins.
-        phases: Durations in seconds, rounded to whole ones, and phases; the last one lasts for ever.
-    """
+    """Phases one after another from `start_s` (Unix); vacant before, and the last one lasts for ever."""
 
     def __init__(self, start_s: float, phases: Iterator[tuple[float, Phase]]) -> None:
         self._phases = phases
