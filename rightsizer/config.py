@@ -153,7 +153,7 @@ class ClusterSettings:
 
     Attributes:
         kubeconfig: File to use instead of $KUBECONFIG, ~/.kube/config and the in-cluster account.
-        gpu_resources: Names of resources that are GPUs besides the known ones, as `--gpu-resource` takes them.
+        gpu_resources: Names of resources that are GPUs beyond the known ones, as `--gpu-resource` takes them.
     """
 
     kubeconfig: pathlib.Path | None = None

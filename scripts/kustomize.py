@@ -55,10 +55,8 @@ with another namespace or name prefix."""
 
 _HELMS_OWN = {"app.kubernetes.io/managed-by", "helm.sh/chart"}
 _HEAD = "# Written by scripts/kustomize.py from the Helm chart{what}; do not edit.\n"
-_STATE = {
-    "name": "GPU_RIGHTSIZER_STATE_NAMESPACE",
-    "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}},
-}
+_NAMESPACES = {"GPU_RIGHTSIZER_STATE_NAMESPACE", "GPU_RIGHTSIZER_EXPORTER_NAMESPACE"}
+_OF_POD = {"valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}
 """Follows the namespace that an overlay sets."""
 
 
@@ -83,8 +81,8 @@ def _expression(text: str) -> str:
 
 def _plain(found: Any) -> Any:
     if isinstance(found, dict):
-        if found.get("name") == _STATE["name"]:
-            return _STATE
+        if found.get("name") in _NAMESPACES and found.get("value", NAME) == NAME:
+            return {"name": found["name"], **_OF_POD}
         return {
             key: _expression(below) if key == "expression" else _plain(below)
             for key, below in found.items()

@@ -105,7 +105,7 @@ class Pod:
         is_static: A mirror pod of the kubelet.
         unreadable: What its containers request that is no whole number of devices, in words.
         resources: What it asks for, by resource name; of a DRA claim by `deviceclass:NAME`.
-        needs: What it asks for besides: CPU in thousandths of a core, memory in bytes, one of "pods".
+        needs: What it needs beyond GPUs: CPU in thousandths of a core, memory in bytes, one of "pods".
         created: `metadata.creationTimestamp`.
         restarts: Of its GPU containers together.
         waiting: Why a container of it does not run, such as CrashLoopBackOff; empty where none waits.

@@ -114,7 +114,7 @@ class WaitingPod:
         resources: The GPUs that it asks for, by resource name.
         nodes: Those that would take it, by name, were they empty, as far as taints, selectors, node affinity and what
             they have tell.
-        needs: What it asks for besides, as a Pod's.
+        needs: What it needs beyond GPUs, as a Pod's.
     """
 
     ref: ObjectRef
@@ -148,7 +148,7 @@ class Fleet:
         problems: What could not be read, or is not there where it should be, in words.
         elsewhere: Where one namespace was read: the GPU pods of the others, by node, as they were known before.
         waiting: Pods that wait for GPUs, those of the highest priority first.
-        spare: What nodes have free besides GPUs, by node and then as a Pod's needs.
+        spare: What nodes have free beyond GPUs, by node and then as a Pod's needs.
         minor: The API server is of Kubernetes 1.minor; None where that is not known.
     """
 

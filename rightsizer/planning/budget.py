@@ -174,9 +174,9 @@ def check_capacity(decisions: Sequence[Decision], fleet: Fleet) -> tuple[Decisio
         names = frozenset(name for name, _ in proposal.asks) if proposal else frozenset()
         if acts and proposal and names:
             first = granted.get(names, IncomingPods())
-            besides = sum((most for key, most in brought.items() if key != names), collections.Counter())
+            others = sum((most for key, most in brought.items() if key != names), collections.Counter())
             room = FreeCapacity(fleet, decision.workload, proposal.model)
-            if (first.pods or besides) and not room.fits(proposal.asks, first, besides):
+            if (first.pods or others) and not room.fits(proposal.asks, first, others):
                 words = f"free {_named(proposal.asks)} is used by an earlier change of this plan"
                 blocks = (*decision.blockers, Blocker(BlockerCode.NO_CAPACITY, words))
                 found.append(dataclasses.replace(decision, blockers=blocks))

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cycle:
-    """The inputs of a plan besides objects and metrics.
+    """The inputs of a plan other than objects and metrics.
 
     Attributes:
         at: Now, by Prometheus's clock.

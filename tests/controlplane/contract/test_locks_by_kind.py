@@ -307,7 +307,7 @@ def test_guardrail_by_kind_knows_where_classes_are() -> None:
 
 
 def test_guardrail_on_volcano_allows_abort_and_resume_only(installed: Api) -> None:
-    """Volcano's Commands: to abort and to resume, never to terminate."""
+    """Volcano's Commands: to abort and to resume the Job that owns them, never to terminate."""
     api = installed
     path, obj = made(api, "Job.batch.volcano.sh", "ordered")
     target = {
@@ -318,24 +318,21 @@ def test_guardrail_on_volcano_allows_abort_and_resume_only(installed: Api) -> No
     }
     commands = f"/apis/bus.volcano.sh/v1alpha1/namespaces/{api.namespace}/commands"
 
-    def answer(action: str) -> int:
+    def answer(action: str, *owners: object) -> int:
         body = {
             "apiVersion": "bus.volcano.sh/v1alpha1",
             "kind": "Command",
-            "metadata": {"name": f"x-{action.lower()}"},
+            "metadata": {"name": f"x-{action.lower()}", "ownerReferences": owners},
             "action": action,
             "target": target,
         }
         return int(api("POST", commands, body, user=USER, params={"dryRun": "All"}).status_code)
 
     assert path
-    api.eventually(lambda: answer("TerminateJob"), lambda code: code == 403)
-    assert [answer(action) for action in ("AbortJob", "ResumeJob", "CompleteJob", "RestartJob")] == [
-        201,
-        201,
-        403,
-        403,
-    ]
+    api.eventually(lambda: answer("TerminateJob", target), lambda code: code == 403)
+    actions = ("AbortJob", "ResumeJob", "CompleteJob", "RestartJob")
+    assert [answer(action, target) for action in actions] == [201, 201, 403, 403]
+    assert answer("AbortJob") == answer("AbortJob", {**target, "uid": "another"}) == 403
 
 
 def test_guardrails_are_below_8_kb_each() -> None:

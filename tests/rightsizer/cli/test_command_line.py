@@ -209,7 +209,7 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
     ),
     "endless-digits": (
         ["plan", "--prometheus-url", NOWHERE, "--prometheus-timeout", "9" * 400 + "w"],
-        "is longer than 100 years",
+        "is not a duration",
     ),
     "no-time-at-all": (
         ["plan", "--prometheus-url", NOWHERE, "--prometheus-timeout", "0.0001ms"],

@@ -651,11 +651,14 @@ def test_decisions_blocked_by_budget_are_not_charged(chance: Chance) -> None:
 @MANY
 @hypothesis.given(st.randoms(use_true_random=True))
 def test_decisions_budgets_change_only_blockers(chance: Chance) -> None:
-    """Each decision stays what it was and where it stood; what they block says which of them does."""
+    """Each decision stays what it was and where it stood; each blocker names its budget."""
     world = _world(chance)
     decisions = decide(world.seen, world.book)
+    titles = tuple(budget.title for budget in world.book.policy.budgets)
     for before, after in zip(decisions, within_budgets(decisions, world.book), strict=True):
         assert dataclasses.replace(after, blockers=before.blockers) == before
         assert after.blockers[: len(before.blockers)] == before.blockers
         assert before.is_enforced or after == before
-        assert all(block.message.startswith("budget ") for block in after.blockers[len(before.blockers) :])
+        added = after.blockers[len(before.blockers) :]
+        assert all(block.message.startswith(titles) for block in added)
+        assert {block.code for block in added} <= {BlockerCode.BUDGET}
