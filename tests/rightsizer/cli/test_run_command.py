@@ -225,7 +225,7 @@ def test_run_invalid_policy_blocks_actions_until_fixed(world: World) -> None:
 
 
 REPAIRED = "gpu_rightsizer_repairs_total{repair=record-revert,result=done}"
-OPEN = "gpu_rightsizer_breaker_open{cause=errors}"
+OPEN = "gpu_rightsizer_breaker_open{cause=refused}"
 
 
 def test_run_regretted_change_is_counted_as_repair(world: World) -> None:
@@ -245,7 +245,7 @@ def test_run_open_breaker_is_published_as_metric(world: World) -> None:
         wait_for(lambda: run.cycles() >= 1, run)
         assert run.metrics()[OPEN] == 0
         _store_breaker(
-            world, {"trip": {"at": "2026-11-20T18:00:00Z", "cause": "errors", "reason": "3 errors"}}
+            world, {"trip": {"at": "2026-11-20T18:00:00Z", "cause": "refused", "reason": "3 errors"}}
         )
         wait_for(lambda: run.metrics()[OPEN] == 1, run)
         assert run.metrics()["gpu_rightsizer_breaker_open{cause=nodes}"] == 0
@@ -295,7 +295,7 @@ def test_run_invalid_flags_exit_2(world: World, flags: list[str], words: str) ->
 
 def test_run_open_breaker_is_logged_each_cycle_and_ready(world: World) -> None:
     """In the log, with its reason; /readyz stays ok, since the cycles go through."""
-    trip = {"at": "2026-11-21T10:00:00Z", "cause": "errors", "reason": "3 errors in a row", "run": "r"}
+    trip = {"at": "2026-11-21T10:00:00Z", "cause": "refused", "reason": "3 errors in a row", "run": "r"}
     state = {"breaker.json": json.dumps({"trip": trip})}
     metadata = {"name": "gpu-rightsizer-state", "namespace": "gpu-rightsizer"}
     world.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": state})
