@@ -56,7 +56,7 @@ def admission() -> str:
         for one in found
         if one["kind"] == "ValidatingAdmissionPolicy"
     }
-    orders = {
+    commands = {
         _key(row): name_of(command_group(row.stop), row.stop.command.plural)
         for row in KINDS
         if row.stop is not None and row.stop.command is not None
@@ -66,7 +66,7 @@ def admission() -> str:
         {
             "systemNamespaces": sorted(SYSTEM_NAMESPACES),
             "always": always,
-            "orders": orders,
+            "commands": commands,
             "policies": policies,
         }
     )

@@ -110,8 +110,8 @@ GAPS = Message(
     "check Prometheus's /targets for failing or slow scrapes",
 )
 
-NO_STRANGERS = Message(Status.OK, "all series are from nodes of this cluster")
-STRANGERS = Message(
+NO_FOREIGN_NODES = Message(Status.OK, "all series are from nodes of this cluster")
+FOREIGN_NODES = Message(
     Status.WARNING,
     "series of nodes outside this cluster: {names}",
     "if Prometheus holds several clusters: --prometheus-label cluster=NAME; removed nodes disappear by themselves",
@@ -209,13 +209,13 @@ def _each(found: Mapping[str, str], message: Message, otherwise: Message) -> Ite
         yield otherwise()
 
 
-def _strangers(facts: Facts) -> Iterator[Diagnosis]:
+def _foreign_nodes(facts: Facts) -> Iterator[Diagnosis]:
     nodes = known(facts.fleet).nodes
     names = sorted(name for name in known(facts.node_coverage) if name not in nodes)
     if names and not _is_foreign(facts):
-        yield STRANGERS(names=some(names))
+        yield FOREIGN_NODES(names=some(names))
     else:
-        yield NO_STRANGERS()
+        yield NO_FOREIGN_NODES()
 
 
 COVERAGE = Family(
@@ -225,7 +225,12 @@ COVERAGE = Family(
         Check("devices", "Devices that nodes offer but series lack.", _devices, (COMPLETE, FEWER)),
         Check("owners", "GPUs that pods hold, but whose series name no pod.", _owners, (OWNED, UNOWNED)),
         Check("gaps", "Missing samples of the last ten minutes.", _gaps, (STEADY, GAPS)),
-        Check("strangers", "Series of nodes outside the cluster.", _strangers, (NO_STRANGERS, STRANGERS)),
+        Check(
+            "foreign-nodes",
+            "Series of nodes outside the cluster.",
+            _foreign_nodes,
+            (NO_FOREIGN_NODES, FOREIGN_NODES),
+        ),
     ),
 )
 

@@ -288,7 +288,7 @@ FAMILY = Family(
             (FITS, TOO_SMALL, NO_LIMIT),
         ),
         Check(
-            "record",
+            "retention",
             "How far GPU series go back, and their retention.",
             _record,
             (REACHES, TOO_SHORT, SHORT, FORGETS),

@@ -98,7 +98,7 @@ UNKNOWN_ORIGIN = Message(
     "keep instance as the address of the exporter's pod or node, or its node's name (relabelings, honor_labels); until "
     "then, let Prometheus scrape only namespaces that you trust",
 )
-STRANGERS = Message(
+NOT_EXPORTERS = Message(
     Status.WARNING,
     "{words}",
     "let Prometheus scrape exporters only in their namespace (deploy/prometheus/scrape.yaml), and name it: "
@@ -202,7 +202,7 @@ def _provenance(facts: Facts) -> Iterator[Diagnosis]:
         yield UNKNOWN_ORIGIN(why=found.problem)
     elif words := list(found.words()):
         instance = found.ignored[0].instance if found.ignored else ""
-        yield STRANGERS(words="; ".join(words), instance=instance.rpartition(":")[0] or instance)
+        yield NOT_EXPORTERS(words="; ".join(words), instance=instance.rpartition(":")[0] or instance)
     else:
         names = ", ".join(sorted(filter(None, found.namespaces)))
         yield FROM_EXPORTERS(where=f" in {names}" if names else "")
@@ -254,18 +254,18 @@ FAMILY = Family(
             (BY_LABEL, BY_ANY_LABEL, NO_POD, FOREIGN, NO_HOLDERS),
         ),
         Check(
-            "quantities",
+            "metrics",
             "Measured quantities, and the effect of missing ones.",
             _quantities,
             (ALL_MEASURED, NO_ACTIVITY, NO_SECOND, NO_TRAFFIC, NO_POWER, NO_MEMORY),
         ),
         Check("mig", "MIG instances without utilization metrics.", _mig, (MIG_MEASURED, MIG_UNMEASURED)),
-        Check("copies", "Devices with several series.", _copies, (ONCE, TWINS, TWICE)),
+        Check("duplicates", "Devices with several series.", _copies, (ONCE, TWINS, TWICE)),
         Check(
             "provenance",
             "Series that are not from the exporter of the pod's node.",
             _provenance,
-            (FROM_EXPORTERS, UNKNOWN_ORIGIN, STRANGERS, NO_CLUSTER_KNOWN),
+            (FROM_EXPORTERS, UNKNOWN_ORIGIN, NOT_EXPORTERS, NO_CLUSTER_KNOWN),
         ),
         Check("agreement", "Sources that contradict each other.", _agreement, (AGREE, DISAGREE)),
         Check("values", "Impossible values.", _values, (VALID, INVALID)),

@@ -80,7 +80,7 @@ class Manager:
     Attributes:
         kind: Such as "Argo CD", "Flux", "Helm", "HorizontalPodAutoscaler", "KEDA", "Kueue".
         name: The object or release, as far as it is known.
-        reverts: Whether it puts back what is changed by itself, and soon.
+        reverts: Whether it reverts changes by itself, and soon.
         exception: What to configure on its side so that it does not; empty where nothing can be.
         scales: Whether the number of replicas is its business.
     """

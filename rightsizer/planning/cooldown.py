@@ -32,7 +32,7 @@ ANOTHERS = datetime.timedelta(hours=1)
 """A change by another instance within this time means that it manages the same workloads."""
 
 _TAKEN_BACK = {
-    ChangeOutcome.UNDONE: "put back",
+    ChangeOutcome.UNDONE: "restored",
     ChangeOutcome.REVERTED: "reverted by someone",
     ChangeOutcome.ROLLBACK: "rolled back because it was unhealthy",
     ChangeOutcome.REFUSED: "rolled back because the API server refused the second step",
@@ -132,7 +132,7 @@ def cooling(
     with contextlib.suppress(ValueError):  # an unreadable one counts as now
         resumed = resumed_at(workload.annotations)
         if resumed is not None and resumed not in {change.ended for change in memory.past}:
-            yield from _waits(f"was put back at {instant(resumed)}", resumed, cooldown, memory)
+            yield from _waits(f"was restored at {instant(resumed)}", resumed, cooldown, memory)
 
 
 def _waits(

@@ -29,7 +29,7 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.planning.cooldown import change_rate_exceeded, conflicting_instance, cooling, memory_of
-from rightsizer.policy.do_not_disrupt import word_on
+from rightsizer.policy.do_not_disrupt import controller_mode
 from rightsizer.policy.effective import EffectivePolicy, PolicyEvaluator, strictest
 from rightsizer.policy.limits import closed_reason
 from rightsizer.policy.rule import IDLENESS
@@ -289,7 +289,7 @@ def _waits(decision: Decision, ruling: EffectivePolicy, rulebook: PolicyEvaluato
     """What keeps it from being done now, but may pass. Giving back what was taken waits for nobody's window."""
     workload = decision.workload
     for manager in workload.managers:
-        if word_on(manager, rulebook.policy.otherControllers, decision.action) == "advise":
+        if controller_mode(manager, rulebook.policy.otherControllers, decision.action) is Mode.ADVISE:
             is_fought = manager.reverts or manager.scales
             would = "would revert the change" if is_fought else "also manages this workload"
             yield Blocker(BlockerCode.OTHER_CONTROLLER, f"{manager.kind} {manager.name} {would}")

@@ -7,10 +7,10 @@ import dataclasses
 import datetime
 import enum
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, Literal
+from typing import Final
 
 from rightsizer.config import parse_duration
-from rightsizer.model import Action, Blocker, BlockerCode, Manager, Pod, Workload
+from rightsizer.model import Action, Blocker, BlockerCode, Manager, Mode, Pod, Workload
 from rightsizer.text import read_instant
 
 _NO = frozenset({"false"})
@@ -126,8 +126,6 @@ def _where(workload: Workload) -> Iterator[tuple[str, Mapping[str, str], Pod | N
     yield f"namespace {ref.namespace}", workload.namespace_annotations, None
 
 
-Word = Literal["skip", "advise", "act"]
-
 MANAGERS: Final = (
     "argo-cd",
     "field-manager",
@@ -141,12 +139,12 @@ MANAGERS: Final = (
 """Those that a policy may name."""
 
 
-def word_on(manager: Manager, words: Mapping[str, Word], action: Action | None = None) -> Word:
-    """How a workload of this manager is treated: skip, advise or act.
+def controller_mode(manager: Manager, modes: Mapping[str, Mode], action: Action | None = None) -> Mode:
+    """How a workload of this manager is treated.
 
-    Where the policy says nothing, what the manager would put back gets only advice: anything, or, of one that scales,
+    Where the policy says nothing, what the manager would revert gets only advice: anything, or, of one that scales,
     another number of replicas.
     """
     name = manager.kind.lower().replace(" ", "-")
     is_fought = manager.reverts or (manager.scales and action in {Action.SCALE_DOWN, Action.SCALE_UP})
-    return words.get(name) or ("advise" if is_fought else "act")
+    return modes.get(name) or (Mode.ADVISE if is_fought else Mode.ENFORCE)

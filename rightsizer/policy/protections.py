@@ -14,7 +14,7 @@ from rightsizer.changes.record_codec import RECORDS
 from rightsizer.config import PREFIX
 from rightsizer.model import Blocker, BlockerCode, Mode, Pod, Workload
 from rightsizer.policy.classes import ANNOTATIONS
-from rightsizer.policy.do_not_disrupt import word_on
+from rightsizer.policy.do_not_disrupt import controller_mode
 from rightsizer.policy.match import is_any
 from rightsizer.policy.schema import Policy
 from rightsizer.text import instant, read_instant
@@ -72,8 +72,8 @@ def _reasons(workload: Workload, policy: Policy, own: str) -> Iterator[tuple[str
     if kind in UNTOUCHABLE_KINDS:
         yield f"a {kind} is never touched", "built-in:kind"
     for manager in workload.managers:
-        if word_on(manager, policy.otherControllers) == "skip":
-            yield f"the policy skips workloads that {manager.kind} manages", "otherControllers"
+        if controller_mode(manager, policy.otherControllers) is Mode.PROTECT:
+            yield f"the policy protects workloads that {manager.kind} manages", "otherControllers"
     for pod in workload.pods:
         yield from _reasons_of_pod(pod)
 

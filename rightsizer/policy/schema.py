@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal, Self
 import pydantic
 
 from rightsizer.model import Mode
-from rightsizer.policy.do_not_disrupt import ALL_MARKS, MANAGERS, Mark, Word
+from rightsizer.policy.do_not_disrupt import ALL_MARKS, MANAGERS, Mark
 from rightsizer.policy.limits import (
     DEFAULT_BUDGETS,
     Breaker,
@@ -235,11 +235,11 @@ class Policy(Part):
         strict=False,
         description="Tools whose do-not-disrupt annotations count; such workloads get only advice.",
     )
-    otherControllers: dict[_ManagerName, Word] = pydantic.Field(
+    otherControllers: dict[_ManagerName, Annotated[Mode, pydantic.Field(strict=False)]] = pydantic.Field(
         default_factory=dict,
         json_schema_extra={"propertyNames": {"enum": list(MANAGERS)}},
-        description="How to treat workloads that another controller manages: skip, advise or act. Default: advise "
-        "if it reverts changes, else act.",
+        description="How to treat workloads that another controller manages: protect, advise or enforce. "
+        "Default: advise if it reverts changes, else enforce.",
     )
     protectedNamespaces: tuple[Name, ...] = pydantic.Field(
         (), strict=False, description="Additional protected namespaces, with wildcards."

@@ -315,7 +315,7 @@ def _effect(effect: Effect | None) -> dict[str, Any] | None:
 
 
 def undoable_document(items: Iterable[UndoItem]) -> dict[str, Any]:
-    """What can be put back; `record` is null where it cannot be read, and `problem` says why."""
+    """What can be restored; `record` is null where it cannot be read, and `problem` says why."""
     listed = [
         {
             "namespace": item.ref.namespace,

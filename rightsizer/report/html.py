@@ -304,7 +304,7 @@ def _words(row: Row) -> Iterator[str]:
         yield f"also: {': '.join((other.name.value, *first))}"
     for manager in row.decision.workload.managers:
         name = f"{manager.kind} {manager.name}".strip()
-        yield f"managed by {name}{', which puts back what is changed' if manager.reverts else ''}"
+        yield f"managed by {name}{', which reverts changes' if manager.reverts else ''}"
 
 
 def _numbers(row: Row) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Every kind of GPU workload on a real API server with its definition installed: planned, stopped, put back.
+"""Every kind of GPU workload on a real API server with its definition installed: planned, stopped, restored.
 
 No operators run, so the test plays them: it makes and ends the pods.
 """
@@ -29,7 +29,7 @@ def _name(kind: str) -> str:
 
 
 class _Story:
-    """All kinds in one namespace, stopped and put back; each test looks at one of them."""
+    """All kinds in one namespace, stopped and restored; each test looks at one of them."""
 
     def __init__(self, world: RealWorld) -> None:
         self.world = world

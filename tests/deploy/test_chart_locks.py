@@ -43,7 +43,7 @@ POLICIES: Mapping[str, Object] = {
         _enforce({"namespaces": ["b", "a", "b"]}, "suspend"), _enforce({"namespaces": ["c-*"]}), **OFF
     ),
     "own-group": _policy(_enforce({"kinds": ["*.kubeflow.org", "Job"]}, "suspend", "scale-to-zero"), **OFF),
-    "orders": _policy(_enforce({"kinds": ["Job.batch.volcano.sh"]}, "suspend"), **OFF),
+    "commands": _policy(_enforce({"kinds": ["Job.batch.volcano.sh"]}, "suspend"), **OFF),
     "by-priority": _policy(
         {"match": {"priority": {"min": 1_000_000}}, "mode": "protect"},
         {"match": {"priority": {"max": -5}}, "mode": "protect"},

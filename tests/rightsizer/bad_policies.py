@@ -20,7 +20,7 @@ maintenanceWindows:
 freezes:
   - {from: 2026-12-20, to: 2027-01-06, zone: UTC}
 protectedNamespaces: [prod-*]
-otherControllers: {argo-cd: act, helm: advise, flux: skip}
+otherControllers: {argo-cd: enforce, helm: advise, flux: protect}
 maxSnooze: 3d
 notifications:
   - {type: slack, urlFile: /etc/gpu-rightsizer/slack, namespaces: [vision-*], occasions: [notice, failure]}
@@ -77,7 +77,7 @@ def _freeze(text: str) -> str:
 
 
 def _managers(text: str) -> str:
-    return _with("{argo-cd: act, helm: advise, flux: skip}", text)
+    return _with("{argo-cd: enforce, helm: advise, flux: protect}", text)
 
 
 def _findings(text: str) -> str:
@@ -218,7 +218,7 @@ BAD = {
     "on-demand-unknown": _rule("match: {kinds: [Job]}, mode: enforce, onlyForPendingPods: [stop]"),
     "on-demand-as-a-switch": _rule("match: {kinds: [Job]}, mode: enforce, onlyForPendingPods: true"),
     "manager-unknown": _managers("{argocd: act}"),
-    "manager-another-word": _managers("{flux: enforce}"),
+    "manager-another-word": _managers("{flux: skip}"),
     "managers-as-a-list": _managers("[flux]"),
     # Who is told.
     "told-at-no-address": _with('url: "https://hooks.example.com/gpu", ', ""),

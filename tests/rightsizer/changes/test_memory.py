@@ -121,7 +121,7 @@ def test_memory_workload_restored_without_record_is_not_restopped(world: World, 
 
 @pytest.mark.prometheus
 def test_memory_three_stops_in_30_days_block_without_records(world: World) -> None:
-    """They are stopped three times, and put back without a trace each time; then no more."""
+    """They are stopped three times, and restored without a trace each time; then no more."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     quick = HELD.replace("cooldown: 60h", "cooldown: 1h")
     for _ in range(3):

@@ -29,7 +29,7 @@ def _history(world: World, *flags: str) -> dict[str, Any]:
 
 
 def test_history_lists_changes_and_outcomes(world: World) -> None:
-    """Of a Deployment by its own memory, of an evicted pod by its manifest; also once both were put back."""
+    """Of a Deployment by its own memory, of an evicted pod by its manifest; also once both were restored."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     world.add("Pod", world.team, "shell", {})
     run = _apply(world)

@@ -251,10 +251,20 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         "1,000,000",
     ),
     "no-limit": ({"server": server(flags=Failure("404"))}, "sample-limit", Status.UNKNOWN, "is unknown"),
-    "reaches": ({}, "record", Status.OK, "14d"),
-    "younger-than-history": ({"begins": AT - 3 * DAY}, "record", Status.WARNING, "until 2026-12-02"),
-    "younger-than-window": ({"begins": AT - DAY / 2}, "record", Status.ERROR, "until 2026-11-22 00:00 UTC"),
-    "forgets": ({"server": flags(storage_tsdb_retention_time="10d")}, "record", Status.WARNING, "keeps 10d"),
+    "reaches": ({}, "retention", Status.OK, "14d"),
+    "younger-than-history": ({"begins": AT - 3 * DAY}, "retention", Status.WARNING, "until 2026-12-02"),
+    "younger-than-window": (
+        {"begins": AT - DAY / 2},
+        "retention",
+        Status.ERROR,
+        "until 2026-11-22 00:00 UTC",
+    ),
+    "forgets": (
+        {"server": flags(storage_tsdb_retention_time="10d")},
+        "retention",
+        Status.WARNING,
+        "keeps 10d",
+    ),
     "dense": ({}, "scrape-interval", Status.OK, "every 15s"),
     "sparse": ({"interval_s": 120.0}, "scrape-interval", Status.WARNING, "every 2m"),
     "too-sparse": (
@@ -347,24 +357,24 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         Status.OK,
         "no pod holds",
     ),
-    "quantities": ({}, "quantities", Status.OK, "are measured"),
+    "metrics": ({}, "metrics", Status.OK, "are measured"),
     "no-activity": (
         {"source": without(DCGM_49, MetricKind.ACTIVITY)},
-        "quantities",
+        "metrics",
         Status.ERROR,
         "GPU_UTIL_RATIO",
     ),
     "no-second": (
         {"source": without(DCGM, MetricKind.TRAFFIC, MetricKind.POWER)},
-        "quantities",
+        "metrics",
         Status.ERROR,
         "second signal",
     ),
-    "no-traffic": ({"source": without(DCGM, MetricKind.TRAFFIC)}, "quantities", Status.WARNING, "traffic"),
-    "no-power": ({"source": without(DCGM, MetricKind.POWER)}, "quantities", Status.WARNING, "power"),
+    "no-traffic": ({"source": without(DCGM, MetricKind.TRAFFIC)}, "metrics", Status.WARNING, "traffic"),
+    "no-power": ({"source": without(DCGM, MetricKind.POWER)}, "metrics", Status.WARNING, "power"),
     "no-memory": (
         {"source": without(DCGM, MetricKind.MEMORY)},
-        "quantities",
+        "metrics",
         Status.WARNING,
         "memory in use",
     ),
@@ -375,14 +385,14 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         Status.WARNING,
         "1 MIG instance",
     ),
-    "once": ({}, "copies", Status.OK, "one series"),
+    "once": ({}, "duplicates", Status.OK, "one series"),
     "twins": (
         {"naming": Naming({"pod": 4}, (), 2, ("gpu",), 2)},
-        "copies",
+        "duplicates",
         Status.OK,
         "copies of 2 devices",
     ),
-    "twice": ({"naming": Naming({"pod": 4}, (), 2, ("a", "b"), 2)}, "copies", Status.WARNING, "(a, b)"),
+    "twice": ({"naming": Naming({"pod": 4}, (), 2, ("a", "b"), 2)}, "duplicates", Status.WARNING, "(a, b)"),
     "agree": ({"usages": used({"invalid": ("X",)})}, "agreement", Status.OK, "no two"),
     "disagree": ({"usages": used({"invalid": (DISAGREEMENT,)})}, "agreement", Status.WARNING, "research/w-0"),
     "valid": ({"usages": used({"invalid": (DISAGREEMENT,)})}, "values", Status.OK, "plausible"),
@@ -424,10 +434,10 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
     ),
     "steady": ({"node_coverage": {"n1": NodeCoverage(2, 2, 0.95)}}, "gaps", Status.OK, "no gaps"),
     "gaps": ({"node_coverage": {"n1": NodeCoverage(2, 2, 0.4)}}, "gaps", Status.WARNING, "n1 (40%)"),
-    "no-strangers": ({}, "strangers", Status.OK, "all series"),
-    "strangers": (
+    "no-foreign-nodes": ({}, "foreign-nodes", Status.OK, "all series"),
+    "foreign-nodes": (
         {"node_coverage": {"n1": NodeCoverage(2, 2, 1.0), "x": NodeCoverage(1, 0, 1.0)}},
-        "strangers",
+        "foreign-nodes",
         Status.WARNING,
         "x",
     ),
@@ -607,7 +617,9 @@ def test_doctor_prometheus_flavour_is_detected_from_build_info(build: Any, name:
 )
 def test_doctor_retention_flags_give_duration_or_unknown(given: dict[str, str], kept: str | None) -> None:
     """15 days where nothing is given, which suffice for 14; what is kept by size alone is not known."""
-    warned = [one.words for one in said(facts(server=server(flags=given)), "record") if "keeps" in one.words]
+    warned = [
+        one.words for one in said(facts(server=server(flags=given)), "retention") if "keeps" in one.words
+    ]
     assert [words.partition(",")[0].removeprefix("Prometheus ") for words in warned] == (
         [kept] if kept else []
     )
@@ -617,14 +629,14 @@ def test_doctor_default_retention_below_30_days_is_reported() -> None:
     """A history of 30 days needs more than Prometheus's own 15."""
     nothing = {"storage.tsdb.retention.time": "0s"}
     given = facts(server=server(flags=nothing), policy=thresholds(history=30 * DAY))
-    (one,) = [one for one in said(given, "record") if one.status is Status.WARNING]
+    (one,) = [one for one in said(given, "retention") if one.status is Status.WARNING]
     assert "--storage.tsdb.retention.time=30d" in one.remedy
 
 
 def test_doctor_return_factor_zero_requires_no_history() -> None:
     """ReturnFactor 0 asks for none."""
     given = facts(begins=AT - 3 * DAY, policy=thresholds(idleFactor=0.0))
-    assert [one.status for one in said(given, "record")] == [Status.OK]
+    assert [one.status for one in said(given, "retention")] == [Status.OK]
 
 
 def test_doctor_rare_scrapes_with_counters_are_accepted() -> None:

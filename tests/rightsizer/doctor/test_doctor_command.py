@@ -88,7 +88,7 @@ def test_doctor_command_healthy_cluster_exits_0_without_writes(good: World) -> N
     """Nothing but that there is no more than a day on record; exit code 0, and nothing is written."""
     run, found = doctor(good)
     assert {name: one["words"] for name, one in found.items() if one["status"] != "ok"} == {
-        "record": found["record"]["words"]
+        "retention": found["retention"]["words"]
     }
     assert run.code == 0
     assert "(Prometheus " in found["reachable"]["words"]
@@ -183,7 +183,9 @@ def test_doctor_command_without_prometheus_checks_cluster(good: World) -> None:
     assert run.code == 1
     assert "Connection refused" in found["reachable"]["words"]
     assert {found[name]["status"] for name in ("cluster", "plan", "apply", "undo", "file", "rules")} == {"ok"}
-    assert {found[name]["status"] for name in ("clock", "record", "labels", "values", "nodes")} == {"unknown"}
+    assert {found[name]["status"] for name in ("clock", "retention", "labels", "values", "nodes")} == {
+        "unknown"
+    }
 
 
 def test_doctor_command_all_403_reports_missing_permissions(good: World) -> None:

@@ -260,7 +260,7 @@ def test_undo_half_done_job_resize_resumes_job_in_one_patch(world: World) -> Non
 
 @pytest.mark.slow
 def test_undo_job_half_done_is_finished_by_next_run(world: World) -> None:
-    """What it had is put back once its pods are gone."""
+    """What it had is restored once its pods are gone."""
     _add(world)
     _apply(world)
     with _killed(world, "undo", "--all"):

@@ -119,7 +119,7 @@ def test_undo_evicted_pod_is_recreated_and_manifest_deleted(world: World) -> Non
 
 
 def test_undo_repeated_changes_nothing(world: World) -> None:
-    """What was put back carries no record any more."""
+    """What was restored carries no record any more."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     _apply(world)
     assert world.run("undo", "--all", "--yes", "-o", "json").items["idle"]["result"] == "done"
@@ -155,7 +155,7 @@ def test_undo_run_flag_limits_to_that_run(world: World) -> None:
 
 
 def test_undo_without_secret_access_warns_and_restores_workloads(world: World) -> None:
-    """Who may not list our Secrets can still put back what carries its own record; the rest is a warning."""
+    """Who may not list our Secrets can still restored what carries its own record; the rest is a warning."""
     world.add("Deployment", world.team, "idle", {})
     _apply(world)
     world.api.deny(Rule("*", resources=("secrets",)))

@@ -93,7 +93,7 @@ def test_rollback_opted_out_workload_is_skipped(world: World) -> None:
 @pytest.mark.slow
 @pytest.mark.prometheus
 def test_rollback_breaker_open_is_blocked(world: World) -> None:
-    """Until a person has closed it; a pause alone does not keep what is not well from being put back."""
+    """Until a person has closed it; a pause alone does not keep what is not well from being restored."""
     _carries(world, "victim", _record(30))
     texts = {"breaker.json": "{"}
     state = {

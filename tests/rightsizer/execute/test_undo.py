@@ -149,7 +149,7 @@ def test_undo_deployment_recreated_since_listing_is_skipped(world: World, force:
     ("times", "result"), [(2, "done"), (1000, "refused")], ids=["now-and-then", "always"]
 )
 def test_undo_write_conflict_is_retried_up_to_limit(world: World, times: int, result: str) -> None:
-    """A controller that writes its status does not keep a workload from being put back; no end of writes does."""
+    """A controller that writes its status does not keep a workload from being restored; no end of writes does."""
     world.add("Deployment", world.team, "idle", {"replicas": 3})
     world.run("apply", "--yes", policy=DEFAULT_POLICY)
     note, left = world.api.requests.add, iter(range(times))
@@ -188,7 +188,7 @@ def test_undo_writes_journal_and_holds_lease(world: World) -> None:
 
 
 def test_undo_lease_held_by_other_is_reported_and_continues(world: World) -> None:
-    """It says who holds the Lease, and puts back all the same."""
+    """It says who holds the Lease, and restores all the same."""
     world.add("Deployment", world.team, "idle", {})
     assert world.run("apply", "--yes", policy=DEFAULT_POLICY).code == 0
     held = {"spec": {"holderIdentity": "the-deployment", "leaseDurationSeconds": 15}}
@@ -199,7 +199,7 @@ def test_undo_lease_held_by_other_is_reported_and_continues(world: World) -> Non
 
 
 def test_undo_all_unrestorable_workload_does_not_fail(world: World) -> None:
-    """It is told each time, and the rest is put back; only who names it gets a failure."""
+    """It is told each time, and the rest is restored; only who names it gets a failure."""
     world.add("Workflow.argoproj.io", world.team, "flow", {})
     world.add("Deployment", world.team, "idle", {})
     assert world.run("apply", "--yes", policy=DEFAULT_POLICY).code == 0

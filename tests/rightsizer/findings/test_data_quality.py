@@ -114,25 +114,25 @@ CASES = {
         FindingName.IDLE,
         Verdict.ACT,
     ),
-    "put-back-a-day-ago": (
+    "restored-a-day-ago": (
         workload(HEALTHY, annotations={RESUMED: (AT - DAY).isoformat()}),
         all_idle(workload(HEALTHY)),
         FindingName.TOO_YOUNG,
         Verdict.UNKNOWN,
     ),
-    "put-back-two-days-ago": (
+    "restored-two-days-ago": (
         workload(HEALTHY, annotations={RESUMED: (AT - 2 * DAY).isoformat()}),
         all_idle(workload(HEALTHY)),
         FindingName.IDLE,
         Verdict.ACT,
     ),
-    "put-back-who-knows-when": (
+    "restored-who-knows-when": (
         workload(HEALTHY, annotations={RESUMED: "yesterday"}),
         all_idle(workload(HEALTHY)),
         FindingName.TOO_YOUNG,
         Verdict.UNKNOWN,
     ),
-    "put-back-in-no-time-zone": (
+    "restored-in-no-time-zone": (
         workload(HEALTHY, annotations={RESUMED: "2026-11-01T00:00:00"}),
         all_idle(workload(HEALTHY)),
         FindingName.TOO_YOUNG,

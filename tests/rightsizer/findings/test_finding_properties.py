@@ -363,7 +363,7 @@ YOUNGER: dict[str, Callable[[Workload], Workload]] = {
     "restarted": lambda item: dataclasses.replace(
         item, pods=tuple(dataclasses.replace(one, started=AT - DAY / 12) for one in item.pods)
     ),
-    "put-back": lambda item: dataclasses.replace(
+    "restored": lambda item: dataclasses.replace(
         item, annotations={**item.annotations, "gpu-rightsizer.io/resumed-at": "just now"}
     ),
     "not-ready": lambda item: dataclasses.replace(

@@ -177,7 +177,7 @@ def test_rbac_missing_permission_is_refused_with_its_name(world: World, missing:
 
 
 def _require_safe(world: World, before: dict[str, Any]) -> None:
-    """Whatever was changed can be put back."""
+    """Whatever was changed can be restored."""
     for name, spec in _specs(world).items():
         kind = GIVEN[name][0]
         if spec is None:

@@ -1,4 +1,4 @@
-"""Every kind of GPU workload, through the real commands: it is planned, stopped, and put back as it was."""
+"""Every kind of GPU workload, through the real commands: it is planned, stopped, and restored as it was."""
 
 import copy
 import json
@@ -39,7 +39,7 @@ def _only(world: World, command: Command) -> None:
 
 
 class _Story:
-    """One world with all kinds, planned, stopped and put back with no more rights than that takes."""
+    """One world with all kinds, planned, stopped and restored with no more rights than that takes."""
 
     def __init__(self, world: World) -> None:
         self.world = world

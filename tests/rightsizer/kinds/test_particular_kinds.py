@@ -277,7 +277,7 @@ def test_daemonset_is_never_changed_and_gets_no_command(world: World) -> None:
 
 
 def test_undo_with_unserved_or_forbidden_kind_restores_the_rest(world: World) -> None:
-    """A group may be served without one of its kinds, or without us being let in: the rest is put back."""
+    """A group may be served without one of its kinds, or without us being let in: the rest is restored."""
     world.add("PyTorchJob.kubeflow.org", world.team, "train", {})
     assert _apply(world, "train")["result"] == "done"
     world.api.inject(Fault("/jaxjobs", "GET", None, status=404))

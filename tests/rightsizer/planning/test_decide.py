@@ -143,11 +143,11 @@ BLOCKED = {
     "guarded-enough": ({"budgets": {"pdb": 1}}, []),
     "managed": ({"managers": (Manager("Flux", "x", reverts=True),)}, [BlockerCode.OTHER_CONTROLLER]),
     "managed-and-let-be": ({"managers": (Manager("Helm", "x"),)}, []),
-    "put-back-lately": (
+    "restored-lately": (
         {"annotations": {PREFIX + "resumed-at": "2026-11-20T13:00:00Z"}},
         [BlockerCode.COOLDOWN],
     ),
-    "put-back-long-ago": ({"annotations": {PREFIX + "resumed-at": "2026-11-20T11:00:00Z"}}, []),
+    "restored-long-ago": ({"annotations": {PREFIX + "resumed-at": "2026-11-20T11:00:00Z"}}, []),
 }
 
 

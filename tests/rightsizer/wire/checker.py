@@ -113,7 +113,7 @@ class Checker:
         elif entry.method == "PATCH" and entry.kind == "Pod" and OURS + "notice" in entry.text:
             yield from self._noticed(entry)
         elif entry.method == "POST" and entry.kind == "Pod":
-            self.counts["put back"] += 1
+            self.counts["restored"] += 1
 
     def _changed(self, entry: Entry) -> Iterator[str]:
         before, after = entry.scene.obj, entry.after

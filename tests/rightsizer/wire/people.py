@@ -107,7 +107,7 @@ class People:
                 self._api.delete(one.kind, one.namespace, one.name, policy="Background")
 
     def resume(self) -> None:
-        """An owner, GitOps or an autoscaler puts back what we stopped, by other means than undo."""
+        """An owner, GitOps or an autoscaler restores what we stopped, by other means than undo."""
         stopped = [one for one in self.workloads if self._is_in_effect(one)]
         if not stopped:
             return

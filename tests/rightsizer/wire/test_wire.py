@@ -33,4 +33,4 @@ def test_wire_any_history_sends_no_invariant_violation(first: int, tmp_path: pat
     for each in lives:
         counts.update(each.counts)
     assert sum(each.actions for each in lives) >= FLOOR * STEPS * _TOGETHER, counts
-    assert counts["given back"] + counts["put back"] + counts["noted"], counts
+    assert counts["given back"] + counts["restored"] + counts["noted"], counts
