@@ -121,7 +121,7 @@ class World:
                 meta["name"],
                 names,
                 exported=self._exported,
-                node=pod["spec"].get("nodeName") or "n1",
+                node=pod.get("spec", {}).get("nodeName") or "n1",
                 extra=self.labels,
             )
         )
