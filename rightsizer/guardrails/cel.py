@@ -23,15 +23,19 @@ RECORDS, SLICES, PARTS = "records", "slices", "parts"
 _NEW, _OLD = f"variables.{RECORDS}[0]", f"variables.{RECORDS}[1]"
 _SLASHED = 'k.contains("/")'
 """Extended resources have a domain; gpu-rightsizer changes no others."""
+_QUANTITY = "quantity(string({}))"
+_AT_MOST = f"{_QUANTITY.format('l[0][k]')}.compareTo({_QUANTITY}) < 1"
+"""Amounts may have a suffix: the API server stores 30000 as 30k."""
 _SLICE = (
     f'k.matches(variables.{SLICES}) && l[0].all(i, i == k || i in l[1] || !i.contains("/")) && l[1].exists(j, '
-    'j.contains("/") && !(j in l[0]) && (k.endsWith("mem") || int(l[0][k]) <= int(l[1][j])))'
+    'j.contains("/") && !(j in l[0]) && (k.endsWith("mem") || '
+    f"{_AT_MOST.format('l[1][j]')}))"
 )
 """One new slice in place of a device that is gone; of a slice that is an amount of memory any number."""
 _PART = f'k.matches(variables.{PARTS}) && l[1].exists(j, j.contains("/") && j in l[0])'
 _NO_MORE = (
     f'{_SLASHED} && ({_OLD}.contains(l[2] + k + "],before:" + string(l[0][k]) + ",") || '
-    f"(k in l[1] ? int(l[0][k]) <= int(l[1][k]) : ({_SLICE}) || ({_PART})))"
+    f"(k in l[1] ? {_AT_MOST.format('l[1][k]')} : ({_SLICE}) || ({_PART})))"
 )
 """Of amounts now, before, and how a record names their place: each falls, or is what the old record says."""
 _AMOUNTS_TRUE = (

@@ -13,8 +13,8 @@ from rightsizer.model import Action, Edit, ObjectRef
 
 _LONGEST_TEXT = 256
 _MOST = 1_000_000
-_CANONICAL = re.compile("0|(?![0-9]*000$)[1-9][0-9]{0,8}")
-"""Whole numbers that the API server stores as they are; it stores 32000 as 32k."""
+_WHOLE = re.compile("0|[1-9][0-9]{0,8}[kMG]?")
+"""Whole numbers as the API server stores them: 30000 as 30k."""
 PLAIN = re.compile(r'[^",\\\x00-\x1f]*')
 """Texts that JSON does not escape: admission guardrails compare them with the text of a record."""
 
@@ -42,7 +42,7 @@ class Value(enum.Enum):
                 return is_short and PLAIN.fullmatch(value) is not None
             case Value.QUANTITY:
                 return (type(value) is int and 0 <= value <= _MOST) or (
-                    isinstance(value, str) and _CANONICAL.fullmatch(value) is not None
+                    isinstance(value, str) and _WHOLE.fullmatch(value) is not None
                 )
             case Value.NAMES:
                 return isinstance(value, list) and all(Value.TEXT.allows(name) and name for name in value)

@@ -11,6 +11,7 @@ from typing import Any
 from simulator.kube.decoding import Write
 from simulator.kube.errors import ApiError
 from simulator.kube.objects import Object, labels_of, name_of, namespace_of
+from simulator.kube.quantity import parse_quantity
 from simulator.kube.resources import Resource, by_kind
 from simulator.kube.selectors import from_object
 from simulator.kube.store import Record, Store
@@ -188,8 +189,10 @@ _EXTENSIONS: Mapping[str, Callable[..., Any]] = {
     "find": lambda text, pattern: (re.search(pattern, text) or [""])[0],
     "replace": lambda text, old, new: text.replace(old, new),
     "split": lambda text, separator: text.split(separator),
+    "quantity": lambda text: float(parse_quantity(text)),
+    "compareTo": lambda one, other: (one > other) - (one < other),
 }
-"""Functions of strings that Kubernetes adds: https://kubernetes.io/docs/reference/using-api/cel/#cel-options-language-features-and-libraries"""
+"""Functions of strings and quantities that Kubernetes adds: https://kubernetes.io/docs/reference/using-api/cel/#cel-options-language-features-and-libraries"""
 
 
 def _value(expression: str, known: Object) -> Any:  # noqa: ANN401 - whatever the expression yields

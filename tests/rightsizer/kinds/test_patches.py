@@ -170,7 +170,16 @@ def test_record_that_guardrails_read_otherwise_is_unreadable(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "is_allowed"),
-    [("2", True), ("0", True), ("8192", True), ("3000", False), ("007", False), ("8k", False), (8, True)],
+    [
+        ("2", True),
+        ("0", True),
+        ("8192", True),
+        ("3000", True),
+        ("007", False),
+        ("8k", True),
+        ("8x", False),
+        (8, True),
+    ],
 )
 def test_record_amount_is_as_the_server_stores_it(value: object, is_allowed: bool) -> None:
     """Otherwise neither undo nor the admission guardrails find the value that the record names."""
