@@ -200,6 +200,6 @@ def test_demo_beside_running_demo_refuses_and_keeps_its_files(tmp_path: pathlib.
         first.communicate(timeout=200)
     third = _start(directory)
     assert third.stdout is not None
-    assert any("a cluster of" in line for line in third.stdout)
+    assert any("creating 5 nodes" in line for line in third.stdout)
     os.killpg(third.pid, signal.SIGINT)
     third.communicate(timeout=200)
