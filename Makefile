@@ -104,6 +104,7 @@ check-deploy: check-dashboard check-monitors check-image ## what is installed in
 check-deep: controlplane ## what takes longer than CI may: the slowest tests, many more examples of each property, fuzzing and the soak
 	@scripts/install-tools
 	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "deep or hypothesis" --hypothesis-profile=deep --timeout=1800 $(PYTEST_ARGS)
+	@$(BIN)/python -m tests.rightsizer.poisoning 200
 	@$(BIN)/python -m benchmarks.exporter_soak
 	@$(MAKE) --no-print-directory fuzz RUNS=2000000 SECONDS=60
 

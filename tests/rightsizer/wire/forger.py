@@ -1,0 +1,155 @@
+"""A tenant with `edit` rights in its own namespace who forges at random what gpu-rightsizer reads from objects.
+
+Its workloads always work, so nothing of its own is due; it can only try to have others changed, or left alone.
+Series are forged in test_poisoning.py, against a real Prometheus.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import pathlib
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rightsizer.changes.record_codec import HISTORY_ANNOTATION, UNDO_ANNOTATION, encode_record, write_history
+from rightsizer.model import ChangeRecord, Edit, ObjectRef
+from simulator.kube import ApiServer
+from simulator.kube.errors import ApiError
+from tests.rightsizer.given import manifest
+from tests.rightsizer.wire.cluster import World
+from tests.rightsizer.wire.draws import TEAMS
+from tests.rightsizer.wire.law import OURS
+from tests.rightsizer.wire.truth import Truth
+
+HOME = "forger"
+_BUSY = 99
+_LARGE = 250_000
+"""Characters of an annotation, a little below the API server's limit for all annotations of an object."""
+_SPAN = datetime.timedelta(minutes=30)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Siege:
+    """What became of a cluster.
+
+    Attributes:
+        taken: The step in which GPUs of a workload were first reclaimed, by namespace and name.
+    """
+
+    taken: Mapping[tuple[str, str], int]
+    violations: tuple[str, ...]
+
+
+class Forger:
+    """What the tenant has, and what it does in a step."""
+
+    def __init__(
+        self, api: ApiServer, clock: Callable[[], datetime.datetime], truth: Truth, dice: random.Random
+    ) -> None:
+        self._api, self._clock, self._truth, self._dice = api, clock, truth, dice
+        self._count = 0
+
+    def settle_in(self) -> None:
+        """A few workloads with GPUs, all of them at work, and an object without."""
+        self._api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
+        for name in ("first", "second"):
+            self._add("Deployment", name, {"priorityClass": "low-priority"})
+        self._add("Deployment", "plain", {"gpus": 0, "replicas": 0})
+
+    def step(self) -> None:
+        """One to three forgeries."""
+        ways = (self._records, self._garbage, self._owners, self._young_pods, self._foreign_workload)
+        for way in self._dice.sample(ways, self._dice.choice([1, 2, 3])):
+            way()
+
+    def _records(self) -> None:
+        """Changes that never were: of today, of tomorrow, of decades ahead; of more GPUs than there are."""
+        ahead = self._dice.choice([0, 0, 1, 24, 24 * 365 * 30])
+        at = self._clock() + datetime.timedelta(hours=ahead)
+        gpus = self._dice.choice([1, 8, 1_000])
+        edit = Edit(("spec", "replicas"), self._dice.choice([1, 5_000]), 0)
+        past = [
+            ChangeRecord(at - datetime.timedelta(minutes=number), f"run-{number}", "scale-to-zero", gpus)
+            for number in range(8)
+        ]
+        record = ChangeRecord(at, "run-x", "scale-to-zero", gpus, edits=(edit,))
+        annotations = {HISTORY_ANNOTATION: write_history(past), UNDO_ANNOTATION: encode_record(record)}
+        self._annotate("plain", annotations)
+        self._annotate(self._dice.choice(["first", "second"]), annotations)
+
+    def _garbage(self) -> None:
+        """Annotations that are too long, of no form, or that do not exist."""
+        key = OURS + self._dice.choice(["undo", "history", "notice", "snooze-until", "came-back-after", "x"])
+        text = self._dice.choice(["9" * _LARGE, "[" * 10_000, '{"at": "', "9999-12-31T23:59:59Z", "\u0000"])
+        self._annotate(self._dice.choice(["plain", "first"]), {key: text})
+
+    def _owners(self) -> None:
+        """A pod that says that it belongs to a workload of somebody else, by its UID, in any spelling of its name."""
+        theirs = [one for team in TEAMS for one in self._api.list("Deployment", team)]
+        if not theirs:
+            return
+        meta = self._dice.choice(theirs)["metadata"]
+        name = self._dice.choice(
+            [
+                meta["name"],
+                f"../../{meta['namespace']}/deployments/{meta['name']}",
+                f"..%2F..%2F{meta['namespace']}%2Fdeployments%2F{meta['name']}",
+                f"{meta['name']}; true #",
+                f"{meta['name']}\n",
+            ]
+        )
+        reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": name, "uid": meta["uid"]}
+        self._pod({"ownerReferences": [{**reference, "controller": True}]})
+
+    def _young_pods(self) -> None:
+        """More pods of a class that is enforced."""
+        for _ in range(self._dice.choice([1, 13])):
+            self._pod({})
+
+    def _foreign_workload(self) -> None:
+        """A record that says to be of a workload of somebody else."""
+        team = self._dice.choice(TEAMS)
+        ref = ObjectRef("apps/v1", "Deployment", team, f"w{self._dice.randint(1, 20)}", "x")
+        edit = Edit(("spec", "replicas"), 3, 0)
+        record = ChangeRecord(self._clock(), "run-x", "scale-to-zero", 4, workload=ref, edits=(edit,))
+        self._annotate("plain", {UNDO_ANNOTATION: encode_record(record)})
+
+    # --- how
+
+    def _add(self, kind: str, name: str, given: Mapping[str, Any]) -> None:
+        self._api.create(manifest(kind, HOME, name, given))
+        self._truth.begin((HOME, name), _BUSY)
+
+    def _pod(self, metadata: Mapping[str, Any]) -> None:
+        self._count += 1
+        pod = manifest("Pod", HOME, f"p{self._count}", {"priorityClass": "low-priority"})
+        pod["metadata"].update(metadata)
+        self._truth.begin((HOME, f"p{self._count}"), _BUSY)
+        with contextlib.suppress(ApiError):
+            self._api.create(pod)
+
+    def _annotate(self, name: str, annotations: Mapping[str, str]) -> None:
+        with contextlib.suppress(ApiError):
+            patch = json.loads(json.dumps({"metadata": {"annotations": annotations}}))
+            self._api.patch("Deployment", HOME, name, patch)
+
+
+def besieged(directory: pathlib.Path, seed: int, steps: int, *, forges: bool) -> Siege:
+    """A cluster in which nothing else happens, with a cycle every half hour."""
+    directory.mkdir(parents=True, exist_ok=True)
+    taken: dict[tuple[str, str], int] = {}
+    with World(directory, seed) as world:
+        forger = Forger(world.api, world.clock, world.truth, random.Random(f"forger of {seed}"))
+        forger.settle_in()
+        for step in range(steps):
+            if forges:
+                forger.step()
+            world.api.settle()
+            world.clock.go(_SPAN)
+            world.replicas[0].cycle()
+            world.api.settle()
+            for take in world.checker.takes:
+                taken.setdefault((take.namespace, take.name), step)
+        return Siege(taken, tuple(world.checker.violations))
