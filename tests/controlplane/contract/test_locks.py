@@ -202,6 +202,23 @@ def test_guardrail_denies_more_gpus_without_record(locked: Api) -> None:
         assert locked.patch(path, body, params={"dryRun": "All"}).status_code == 200, name
 
 
+def _with_memory(amount: str, *edits: Edit) -> Object:
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": amount}
+    return {**_containers(resources={"limits": limits}), "metadata": undo_record(*edits) if edits else {}}
+
+
+def test_guardrail_compares_amounts_as_quantities(locked: Api) -> None:
+    """The API server stores 30000 as 30k, which is more than 7424 and less than 30001."""
+    path = _made(locked, "w")
+    assert locked.patch(path, _with_memory("30k")).status_code == 200
+    for amount, code in (("7424", 200), ("29k", 200), ("30001", 403), ("31k", 403)):
+        assert _try(locked, path, _with_memory(amount)).status_code == code, amount
+    record = Edit((*LIMITS, "nvidia.com/gpumem"), "30k", "7424")
+    assert locked.patch(path, _with_memory("7424", record), user=USER).status_code == 200
+    for amount, code in (("30k", 200), ("31k", 403)):
+        assert _try(locked, path, _with_memory(amount)).status_code == code, amount
+
+
 RECORDS: dict[str, tuple[Edit, ...]] = {
     "more-replicas": (Edit(REPLICAS, 5000, 1),),
     "fewer-replicas": (Edit(REPLICAS, 1, 1),),
