@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from rightsizer.config import format_duration
-from rightsizer.model import Blocker, BlockerCode, Decision, ObjectRef, Usage
+from rightsizer.model import Blocker, BlockerCode, Decision, Usage
 
 T = TypeVar("T")
 
@@ -30,7 +30,6 @@ def tidy(gpus: float) -> float:
     return int(rounded) if rounded == int(rounded) else rounded
 
 
-_LONGEST_NAME = 253
 # A string without an end takes the rest: matching it again from each of its quotes would take time in the square.
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -74,21 +73,6 @@ def require_ours(*instants: datetime.datetime | None) -> None:
         if at is not None and (at.tzinfo is None or at.year not in YEARS):
             message = f"{at.isoformat()} names no time zone, or no year from {YEARS[0]} to {YEARS[-1]}"
             raise ValueError(message)
-
-
-def require_name(ref: ObjectRef | None) -> None:
-    """What an object can be called.
-
-    Raises:
-        ValueError: Nothing is called that.
-    """
-    if ref is None:
-        return
-    parts = (ref.api_version, ref.kind, ref.namespace, ref.name, ref.uid)
-    is_name = all(len(part) <= _LONGEST_NAME and part.isascii() and part.isprintable() for part in parts)
-    if not is_name or not (ref.api_version and ref.kind and ref.name):
-        message = "names no object"
-        raise ValueError(message)
 
 
 def read_instant(text: str, *, zone: datetime.tzinfo | None = None) -> datetime.datetime | None:

@@ -25,6 +25,7 @@ from rightsizer.changes.record_codec import (
 from rightsizer.kube.api_objects import ObjectMeta
 from rightsizer.kube.owner_kinds import CONTROL_OBJECTS, ObjectSummary, OwnerKind, owner_kind
 from rightsizer.model import UNREADABLE, Action, ChangeRecord, Fleet, FoundChange, ObjectRef, Pod
+from rightsizer.object_names import is_possible
 
 AHEAD = datetime.timedelta(days=2)
 """How far the clock of a machine that runs gpu-rightsizer may be ahead of Prometheus's clock."""
@@ -123,7 +124,7 @@ def evictions_of(secrets: Iterable[ObjectMeta]) -> Iterator[FoundChange]:
         labels, annotations = item.labels or {}, item.annotations or {}
         namespace, _, name = _pod_of(item).partition("/")
         ref = ObjectRef("v1", "Pod", namespace, name)
-        if not name:
+        if not is_possible(ref):
             ref = ObjectRef("v1", "Secret", item.namespace, item.name, item.uid)
         gpus = annotations.get(GPUS_ANNOTATION, "")
         yield FoundChange(

@@ -19,7 +19,8 @@ from rightsizer.errors import ClusterError, RequestRefused
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.configmaps import ConfigMap
 from rightsizer.model import UNREADABLE, ChangeOutcome, ChangeRecord, Fleet, FoundChange, ObjectRef, Workload
-from rightsizer.text import decoded, require_name
+from rightsizer.object_names import require_name
+from rightsizer.text import decoded
 
 MONTH = datetime.timedelta(days=30)
 """Older changes are forgotten."""

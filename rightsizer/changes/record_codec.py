@@ -13,7 +13,8 @@ import msgspec
 
 from rightsizer.config import LONGEST, PREFIX, parse_duration
 from rightsizer.model import UNREADABLE, Action, ChangeOutcome, ChangeRecord, ObjectRef
-from rightsizer.text import decoded, require_name, require_ours
+from rightsizer.object_names import require_name
+from rightsizer.text import decoded, require_ours
 
 UNDO_ANNOTATION = PREFIX + "undo"
 """The change record from which `undo` restores the object."""

@@ -103,7 +103,7 @@ NOT_EXPORTERS = Message(
     "{words}",
     "let Prometheus scrape exporters only in their namespace (deploy/prometheus/scrape.yaml), and name it: "
     "--exporter-namespace NAME; what is scraped:",
-    "kubectl get pods -A -o wide | grep -F '{instance}'",
+    "kubectl get pods -A -o wide | grep -F -- {instance}",
 )
 NO_CLUSTER_KNOWN = Message(
     Status.UNKNOWN, "whether GPU series come from exporters is unknown, because pods could not be read"

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from rightsizer.doctor.rights import Right
 from rightsizer.model import Fleet, NodeCoverage, PodKey, Usages
+from rightsizer.object_names import shell_command
 from rightsizer.policy.policy_file import LoadedPolicy
 from rightsizer.report.terminal import WIDTH, Paint
 from rightsizer.text import count, safe
@@ -160,8 +161,9 @@ class Message:
 
     def __call__(self, **found: object) -> Diagnosis:
         """The diagnosis with these parameters."""
-        texts = (text.format(**found) for text in (self.says, self.remedy, self.command))
-        return Diagnosis(self.status, *texts)
+        words = {name: shell_command(str(value)) for name, value in found.items()}
+        says, remedy = (text.format(**found) for text in (self.says, self.remedy))
+        return Diagnosis(self.status, says, remedy, self.command.format(**words))
 
 
 Judge = Callable[[Facts], Iterable[Diagnosis]]

@@ -13,6 +13,7 @@ from rightsizer.errors import ClusterError
 from rightsizer.execute.run_context import ApplySession, log_cluster_error
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Fleet, Mode, Outcome, Pod, Result
+from rightsizer.object_names import api_path
 from rightsizer.planning.victims import CHEAPEST, COST_ANNOTATION
 
 _ACTION = "unsteer"
@@ -82,7 +83,7 @@ def _remove_marks(pod: Pod, cluster: Cluster) -> None:
 
 
 def _annotate(pod: Pod, annotations: Mapping[str, str | None], cluster: Cluster) -> None:
-    path = f"/api/v1/namespaces/{pod.ref.namespace}/pods/{pod.ref.name}"
+    path = api_path("v1", pod.ref.namespace, "pods", pod.ref.name)
     now = cluster.get_object(path)["metadata"]
     is_of_others = (now.get("annotations") or {}).get(COST_ANNOTATION, CHEAPEST) != CHEAPEST
     marks = {key: value for key, value in annotations.items() if key != COST_ANNOTATION or not is_of_others}

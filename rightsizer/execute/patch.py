@@ -209,6 +209,8 @@ def _stopped_along(decision: Decision, ref: ObjectRef, session: ApplySession) ->
     assert row is not None  # noqa: S101 - decided so
     try:
         there = _Target(ref, row, session.cluster.get_object(path_of(ref, row)))
+        if there.obj["metadata"]["uid"] != ref.uid:
+            return f"{ref.kind} {ref.name} is not suspended: it is not the one that created the workload"
         edits = [edit for edit in stop_edits(row, there.obj, session.clock()) if edit.before != edit.after]
         if not edits:
             return f"{ref.kind} {ref.name} is suspended already"

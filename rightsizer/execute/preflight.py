@@ -15,6 +15,7 @@ from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.api_objects import PodObject
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Fleet, FoundChange, ObjectRef, Plan, Workload
+from rightsizer.object_names import api_path
 from rightsizer.planning.measure import Signal, measure
 from rightsizer.planning.revalidate import RECENT, Use
 from rightsizer.policy.effective import PolicyEvaluator
@@ -93,7 +94,7 @@ def any_pending(pods: Sequence[ObjectRef], cluster: Cluster) -> bool:
         ClusterError: It could not be found out.
     """
     for ref in pods:
-        item = cluster.find(f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}", PodObject)
+        item = cluster.find(api_path("v1", ref.namespace, "pods", ref.name), PodObject)
         if item is not None and item.metadata.uid == ref.uid and is_unschedulable(item):
             return True
     return False

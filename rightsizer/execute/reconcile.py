@@ -57,6 +57,7 @@ from rightsizer.model import (
     Result,
     Workload,
 )
+from rightsizer.object_names import api_path, is_possible
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.protections import OPT_OUT, opt_outs, protections
 from rightsizer.policy.schema import Policy
@@ -100,7 +101,7 @@ class RepairPolicy:
             result = evaluator.evaluate(fresh)
             return list(result.restrictions) if result.mode is Mode.PROTECT else []
         # Rules match by pods. Without pods, only the marks on the object and on its namespace count.
-        path = f"/api/v1/namespaces/{found.ref.namespace}"
+        path = api_path("v1", "", "namespaces", found.ref.namespace)
         bare = _without_pods(found, context.cluster.get(path, Metadata).metadata.annotations or {})
         wishes = opt_outs(bare, context.clock()) if self.policy.respectOptOut else ()
         shields = protections(bare, self.policy, context.state_namespace)
@@ -286,11 +287,11 @@ def _of_manifests(context: RunContext) -> Iterator[Repair]:
         return
     by_namespace: dict[str, list[ObjectMeta]] = {}
     for secret in secrets:
-        namespace = (secret.metadata.annotations or {}).get(POD_ANNOTATION, "").partition("/")[0]
-        if namespace:
+        namespace, _, name = (secret.metadata.annotations or {}).get(POD_ANNOTATION, "").partition("/")
+        if is_possible(ObjectRef("v1", "Pod", namespace, name)):
             by_namespace.setdefault(namespace, []).append(secret.metadata)
     for namespace, manifests in sorted(by_namespace.items()):
-        collection = f"/api/v1/namespaces/{namespace}/pods"
+        collection = api_path("v1", namespace, "pods")
         pods = {
             pod.metadata.name: pod.metadata
             for pod in context.cluster.list_all(collection, Metadata, metadata_only=True)

@@ -29,6 +29,7 @@ from rightsizer.kinds.pause_for_change import (
 )
 from rightsizer.kube.api_objects import Metadata
 from rightsizer.model import ChangeOutcome, ChangeRecord, ObjectRef, Outcome, Pod, ReconcileAction, Result
+from rightsizer.object_names import api_path
 from rightsizer.report.events import CANCELLED, COMPLETED, CONFIRMED, RESTORED, REVERTED, ROLLED_BACK
 
 _PERMANENT = frozenset(
@@ -111,7 +112,7 @@ def _job_health(found: RecordedObject, pods: Sequence[Pod], context: RunContext)
     obj = context.cluster.get_object(found.path)
     if words := end_condition(obj):
         return Health.ENDED, f"it has ended since: {words}"
-    path = f"/api/v1/namespaces/{found.ref.namespace}/pods"
+    path = api_path("v1", found.ref.namespace, "pods")
     failed = sorted(
         pod.metadata.name
         for pod in context.cluster.list_all(path, Metadata, field_selector="status.phase=Failed")

@@ -30,8 +30,9 @@ from rightsizer.kinds.patches import MANIFEST_TYPE, UndoItem, parse_record, read
 from rightsizer.kube.api_objects import Metadata, ObjectMeta
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import ChangeRecord, ObjectRef, Outcome, Result
+from rightsizer.object_names import api_path, require_name
 from rightsizer.report.events import RESTORED
-from rightsizer.text import decoded, require_name
+from rightsizer.text import decoded
 
 log = logging.getLogger(__name__)
 _LARGEST_SECRET = 1 << 20  # v1.MaxSecretSize
@@ -205,7 +206,7 @@ def _recreate(
 ) -> tuple[ObjectRef, str]:
     """Create an evicted pod again from its saved manifest, and delete the manifest."""
     secret = cluster.get(item.secret, _Secret)
-    path = f"/api/v1/namespaces/{item.ref.namespace}/pods"
+    path = api_path("v1", item.ref.namespace, "pods")
     manifest = recreated_manifest(_file(secret, "manifest"), record, at=at)
     cluster.create(path, manifest, dry_run=True)
     cluster.create(path, manifest)

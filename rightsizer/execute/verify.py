@@ -22,6 +22,7 @@ from rightsizer.kinds import kind_of, pause_for
 from rightsizer.kinds.health import Health
 from rightsizer.kube.api_objects import Metadata, PodObject
 from rightsizer.model import Action, Decision, Effect, Fleet, Outcome, Pod, ReconcileAction
+from rightsizer.object_names import api_path
 from rightsizer.report.events import NOT_FREED
 from rightsizer.text import count, tidy
 
@@ -127,7 +128,7 @@ def _effect(decision: Decision, fleet: Fleet, context: RunContext) -> tuple[Effe
 
 
 def _of_pods(decision: Decision, fleet: Fleet, context: RunContext) -> Effect:
-    path = f"/api/v1/namespaces/{decision.workload.ref.namespace}/pods"
+    path = api_path("v1", decision.workload.ref.namespace, "pods")
     there = {pod.metadata.uid for pod in context.cluster.list_all(path, Metadata, metadata_only=True)}
     gone = [pod for pod in decision.workload.holding if pod.ref.uid not in there]
     going = decision.pods_going
@@ -165,7 +166,7 @@ _OF_ONE_VERSION = frozenset(
 
 
 def _is_gone(node: str, context: RunContext) -> bool:
-    return context.cluster.find(f"/api/v1/nodes/{node}", Metadata) is None
+    return context.cluster.find(api_path("v1", "", "nodes", node), Metadata) is None
 
 
 def _new_pods(node: str, fleet: Fleet, context: RunContext) -> list[Pod]:

@@ -14,6 +14,7 @@ from rightsizer.findings.evidence import Candidate, Evidence, pod_key
 from rightsizer.findings.idle_history import ActivityHistory, covers_pauses
 from rightsizer.kinds.patches import resumed_at
 from rightsizer.model import Confidence, DataIssue, Finding, FindingName, Pod, Usage
+from rightsizer.object_names import INVALID_OWNER
 from rightsizer.text import device, gpus, percent, span
 from rightsizer.usage.sample_coverage import MAX_SLOTS, SAMPLES_PER_SLOT
 
@@ -44,6 +45,11 @@ def _uncountable(evidence: Evidence) -> Iterator[str]:
     for pod in sorted(pods, key=lambda pod: pod.ref.name):
         for amount in pod.unreadable:
             yield f"pod {pod.ref.name} requests {amount}, which is not a whole number of devices"
+
+
+def _invalid_owner(evidence: Evidence) -> Iterator[str]:
+    if evidence.candidate.workload.ref.kind == INVALID_OWNER:
+        yield "the owner reference of its pods names no possible object, so their workload is unknown"
 
 
 def _not_running(evidence: Evidence) -> Iterator[str]:
@@ -260,6 +266,7 @@ def _conflicting(evidence: Evidence) -> Iterator[str]:
 COMPLETENESS_CHECKS: tuple[tuple[FindingName, DataQualityCheck], ...] = (
     # Later checks rely on earlier ones: countable, running, old enough, valid, attributed, present, measurable,
     # enough samples, current, without gaps.
+    (FindingName.INVALID_DATA, _invalid_owner),
     (FindingName.INVALID_DATA, _uncountable),
     (FindingName.NOT_RUNNING, _not_running),
     (FindingName.TOO_YOUNG, _too_young),

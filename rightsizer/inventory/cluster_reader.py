@@ -30,6 +30,7 @@ from rightsizer.kube.api_objects import (
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.owner_kinds import KUEUE, ObjectSummary
 from rightsizer.model import PriorityClass, Quota
+from rightsizer.object_names import api_path
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +123,7 @@ class _ClusterReader(OptionalLister):
             return self.cluster.reduce("/api/v1/nodes", NodeObject, start, add=NodeTable.add)
         table = start()
         for name in sorted(named):
-            item = self.cluster.find(f"/api/v1/nodes/{name}", NodeObject)
+            item = self.cluster.find(api_path("v1", "", "nodes", name), NodeObject)
             table.add([item] if item else [])
         return table
 

@@ -17,6 +17,7 @@ from rightsizer.config import FIELD_MANAGER, PREFIX
 from rightsizer.kube.api_objects import ManagedFieldsEntry, ObjectMeta, SpecObject
 from rightsizer.kube.owner_kinds import KEDA, KUEUE, ObjectSummary, OwnerChain, OwnerKind, owner_kind
 from rightsizer.model import Manager, ObjectRef
+from rightsizer.object_names import Output, is_possible, kubectl, shell_command
 
 PAUSED = "autoscaling.keda.sh/paused"
 PAUSED_REPLICAS = "autoscaling.keda.sh/paused-replicas"
@@ -116,7 +117,7 @@ AUTOSCALERS = (
 
 
 def autoscaler_of(kind: str, item: AutoscalerObject) -> Autoscaler | None:
-    """The autoscaler; None if it has no target, or is the HPA of a ScaledObject."""
+    """The autoscaler; None if it has no possible target, or is the HPA of a ScaledObject."""
     target = item.spec.scale_target_ref or item.spec.target_ref
     made_by = item.metadata.controller
     if target is None or (made_by is not None and made_by.kind == "ScaledObject"):
@@ -124,6 +125,8 @@ def autoscaler_of(kind: str, item: AutoscalerObject) -> Autoscaler | None:
     # The default of an empty apiVersion differs by kind; of the built-in groups only apps/v1 has scalable kinds.
     group_version, namespace = target.api_version or "apps/v1", item.metadata.namespace
     scaled = ObjectRef(group_version, target.kind or "Deployment", namespace, target.name)
+    if not is_possible(scaled):
+        return None
     can_hold = kind == KEDA.kind and made_by is None
     ref = item.metadata.ref(KEDA.api_version, kind)
     return Autoscaler(
@@ -154,21 +157,22 @@ def _horizontal(item: AutoscalerObject) -> Manager:
     name, spec = item.metadata.name, item.spec
     least = 1 if spec.min_replicas is None else spec.min_replicas
     patch = '{"spec":{"minReplicas":FEWEST,"maxReplicas":MOST}}'
+    ref = item.metadata.ref("autoscaling/v2", "HorizontalPodAutoscaler")
+    command = kubectl(ref, "patch", "--type=merge", "-p", patch, resource="horizontalpodautoscaler")
     return Manager(
         "HorizontalPodAutoscaler",
         name,
         # At zero replicas it is inactive, unless minReplicas is 0 (KEP-2021).
         reverts=least == 0,
-        exception=f"kubectl -n {item.metadata.namespace} patch horizontalpodautoscaler {name} --type=merge "
-        f"-p '{patch}' (now {least} to {spec.max_replicas or least})",
+        exception=f"{command} (now {least} to {spec.max_replicas or least})" if command else "",
         scales=True,
     )
 
 
 def _keda(item: AutoscalerObject) -> Manager:
-    name, namespace = item.metadata.name, item.metadata.namespace
-    marks = item.metadata.annotations or {}
-    words = f"kubectl -n {namespace} annotate scaledobject {name} {PAUSED_REPLICAS}=0"
+    name, marks = item.metadata.name, item.metadata.annotations or {}
+    ref = item.metadata.ref(KEDA.api_version, KEDA.kind)
+    words = kubectl(ref, "annotate", f"{PAUSED_REPLICAS}=0", resource="scaledobject")
     is_paused = PAUSED in marks or PAUSED_REPLICAS in marks
     return Manager("KEDA", name, reverts=not is_paused, exception=words, scales=not is_paused)
 
@@ -192,9 +196,10 @@ def managers_of(chain: OwnerChain, autoscalers: Mapping[TargetKey, Iterable[Auto
             found.append(dataclasses.replace(one.manager, reverts=False) if is_own else one.manager)
     if (starter := chain.starter) is not None:
         row = owner_kind(starter.group, starter.kind)
-        patch = f"patch {row.resource if row else starter.kind} {starter.name} --type=merge"
-        words = f'kubectl -n {chain.top.ref.namespace} {patch} -p \'{{"spec":{{"suspend":true}}}}\''
-        found.append(Manager(starter.kind, starter.name, exception=words if row and row.size else ""))
+        ref, patch = starter.ref(chain.top.ref.namespace), '{"spec":{"suspend":true}}'
+        resource = row.resource if row and row.size else ""
+        words = kubectl(ref, "patch", "--type=merge", "-p", patch, resource=resource) if resource else ""
+        found.append(Manager(starter.kind, starter.name, exception=words))
     return list(dict.fromkeys(found))
 
 
@@ -209,7 +214,9 @@ def _gitops(item: ObjectSummary) -> Iterator[Manager]:
         is_ignored = annotations.get(_KUSTOMIZE + "reconcile") == "disabled" or annotations.get(
             _KUSTOMIZE + "ssa", ""
         ).lower() in {"ifnotpresent", "ignore"}
-        words = f"{_annotate(item.ref)} {_KUSTOMIZE}reconcile=disabled"
+        row = owner_kind(item.ref.group, item.ref.kind)
+        resource = row.resource if row else item.ref.kind
+        words = kubectl(item.ref, "annotate", f"{_KUSTOMIZE}reconcile=disabled", resource=resource)
         yield Manager("Flux", name, reverts=not is_ignored, exception=words)
     if name := labels.get(_HELM_TOOLKIT + "name"):
         yield Manager("Flux", name, reverts=True, exception=_flux_helm_snippet(item.ref))
@@ -237,10 +244,10 @@ def _queues(item: ObjectSummary) -> Iterator[Manager]:
     if not queue:
         return
     ref = item.ref
-    found = (
-        f"kubectl -n {ref.namespace} get workloads.kueue.x-k8s.io -l kueue.x-k8s.io/job-uid={ref.uid} -o name"
-    )
-    words = f'kubectl -n {ref.namespace} patch $({found}) --type=merge -p \'{{"spec":{{"active":false}}}}\''
+    within = ("kubectl", "-n", ref.namespace)
+    found = shell_command(*within, "get", KUEUE.resource, "-l", f"{_JOB_UID}={ref.uid}", "-o", "name")
+    patch = '{"spec":{"active":false}}'
+    words = shell_command(*within, "patch", Output(found), "--type=merge", "-p", patch)
     # Kueue suspends and resumes jobs that it admits as a whole; of other workloads it only queues the pods.
     yield Manager(
         "Kueue", queue, reverts=not isinstance(item.size, int) or isinstance(item.size, bool), exception=words
@@ -285,11 +292,6 @@ def _pointer(ref: ObjectRef) -> str:
     return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in _size(ref))
 
 
-def _annotate(ref: ObjectRef) -> str:
-    row = owner_kind(ref.group, ref.kind)
-    return f"kubectl -n {ref.namespace} annotate {row.resource if row else ref.kind} {ref.name}"
-
-
 # --- Control objects
 
 
@@ -297,11 +299,12 @@ class ControlObjects:
     """Control objects by the workload that they control."""
 
     def __init__(self, kueue: Iterable[ObjectSummary], autoscalers: Iterable[Autoscaler]) -> None:
-        self._by_job: dict[str, list[ObjectSummary]] = collections.defaultdict(list)
+        self._by_job: dict[tuple[str, str], list[ObjectSummary]] = collections.defaultdict(list)
         for item in kueue:
             owner = item.metadata.controller
             labels = item.metadata.labels or {}
-            self._by_job[owner.uid if owner and owner.uid else labels.get(_JOB_UID, "")].append(item)
+            uid = owner.uid if owner and owner.uid else labels.get(_JOB_UID, "")
+            self._by_job[item.ref.namespace, uid].append(item)
         self._by_target: dict[TargetKey, list[ObjectSummary]] = collections.defaultdict(list)
         for one in autoscalers:
             if one.control_object is not None:
@@ -314,7 +317,7 @@ class ControlObjects:
         row = owner_kind(key[0], key[1])
         # Kueue only queues the pods of workloads that are scaled instead of suspended.
         if row is not None and row.size and row.size[-1] == "suspend" and uid:
-            found += self._by_job.get(uid, ())
+            found += self._by_job.get((key[2], uid), ())
         return found[0] if len(found) == 1 else None
 
 

@@ -250,7 +250,9 @@ class OwnerReader:
         """Objects of one kind: pods that were read already, a few one by one, or the whole collection."""
         found: dict[str, ObjectSummary] = {}
         if row.kind == "Pod":
-            found = {one.pod.ref.uid: _as_owner(one) for one in self._pods if one.pod.ref.uid in wanted}
+            uids = {owner.uid for owner, _ in wanted.values()}
+            own = map(_as_owner, (one for one in self._pods if one.pod.ref.uid in uids))
+            found = {object_key(one): one for one in own if object_key(one) in wanted}
         left = {key: wanted[key] for key in wanted if key not in found}
         if len(left) > FEW_OWNERS:
             self._listed.add(row)

@@ -26,6 +26,7 @@ from rightsizer.kube.api_objects import (
     interned,
 )
 from rightsizer.model import AddressTable, ObjectRef, Pod
+from rightsizer.object_names import invalid_name, is_possible
 
 
 def needs_of(spec: PodSpec) -> dict[str, int]:
@@ -103,7 +104,7 @@ class PodTable:
     def __init__(self, resources: ResourceTable) -> None:
         self._resources = resources
         self._shapes: dict[Hashable, tuple[GpuRequest, dict[str, int]]] = {}
-        self._owners: dict[tuple[str, str], OwnerReference] = {}
+        self._owners: dict[tuple[str, ...], OwnerReference] = {}
         self.gpu_pods: list[GpuPod] = []
         self.unschedulable: list[UnschedulablePod] = []
         self.requested: dict[str, dict[str, int]] = {}
@@ -162,7 +163,8 @@ class PodTable:
     ) -> GpuPod:
         owner = item.metadata.controller
         if owner is not None:
-            owner = self._owners.setdefault((owner.uid, owner.name), owner)
+            key = (owner.api_version, owner.kind, owner.name, owner.uid)
+            owner = self._owners.setdefault(key, owner)
         metadata = item.metadata if owner is None else None
         return GpuPod(pod_of(item, request, needs), owner, metadata, gangs_of(item), claims)
 
@@ -294,7 +296,10 @@ def gangs_of(pod: PodObject) -> tuple[ObjectRef, ...]:
     found = dict.fromkeys(_gangs(pod))
     uid = pod.metadata.uid
     # A gang scheduler creates one for each pod without a gang, named after the pod's UID.
-    return tuple(ref for ref in found if ref.name and not (uid and ref.name.endswith(uid)))
+    named = (ref for ref in found if ref.name and not (uid and ref.name.endswith(uid)))
+    return tuple(
+        ref if is_possible(ref) else dataclasses.replace(ref, name=invalid_name(ref.name)) for ref in named
+    )
 
 
 def _gangs(pod: PodObject) -> Iterator[ObjectRef]:

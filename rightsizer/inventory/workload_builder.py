@@ -24,7 +24,14 @@ from rightsizer.inventory.owner_reader import CHANGE_ANNOTATIONS
 from rightsizer.inventory.pods import GpuPod
 from rightsizer.inventory.stranded_gpus import UnschedulablePod, find_stranded_gpus, placeable_pods
 from rightsizer.kube.api_objects import DisruptionBudget, ObjectMeta, PriorityClassObject, QuotaObject
-from rightsizer.kube.owner_kinds import ObjectSummary, OwnerChain, object_key, owner_chain, owner_kind
+from rightsizer.kube.owner_kinds import (
+    ObjectSummary,
+    OwnerChain,
+    object_key,
+    owner_chain,
+    owner_key,
+    owner_kind,
+)
 from rightsizer.model import (
     AddressTable,
     ChangeRecord,
@@ -264,10 +271,11 @@ class _WorkloadBuilder:
 
 
 def _starter(one: ObjectSummary) -> str:
-    """UID of the CronJob or the like that created an object on schedule; empty if there is none."""
+    """Key of the CronJob or the like that created an object on schedule; empty if there is none."""
     above = one.metadata.controller
     row = owner_kind(above.group, above.kind) if above is not None else None
-    return above.uid if above is not None and row is not None and row.starts_others else ""
+    is_starter = above is not None and row is not None and row.starts_others
+    return owner_key(above, one.ref.namespace) if above is not None and is_starter else ""
 
 
 def _of_top(chain: OwnerChain) -> Workload:

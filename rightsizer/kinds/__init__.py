@@ -8,6 +8,7 @@ from rightsizer.kinds import batch, core, serving
 from rightsizer.kinds.kind import Field, Kind, PauseSupport, Value, scaled
 from rightsizer.kube.owner_kinds import OwnerKind
 from rightsizer.model import Action, ObjectRef, Proposal, Scalable, Workload
+from rightsizer.object_names import api_path
 
 KINDS: tuple[Kind, ...] = (*core.KINDS, *batch.KINDS, *serving.KINDS)
 CONTROL_OBJECT_KINDS = (batch.KUEUE_WORKLOAD, serving.SCALED_OBJECT)
@@ -96,11 +97,9 @@ def pause_for(workload: Workload, proposal: Proposal | None) -> PauseSupport | N
 
 def path_of(ref: ObjectRef, row: Kind) -> str:
     """The object's URL path."""
-    return f"{collection_of(row, ref.namespace, ref.api_version)}/{ref.name}"
+    return api_path(ref.api_version or row.of.api_version, ref.namespace, row.of.plural, ref.name)
 
 
 def collection_of(row: Kind, namespace: str = "", api_version: str = "") -> str:
     """URL path of the kind's collection, in one namespace or in all; by default of the best version."""
-    version = api_version or row.of.api_version
-    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
-    return f"{root}/namespaces/{namespace}/{row.of.plural}" if namespace else f"{root}/{row.of.plural}"
+    return api_path(api_version or row.of.api_version, namespace, row.of.plural)

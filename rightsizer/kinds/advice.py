@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from rightsizer.kinds import kind_of, pause_for, row_of, stopped_by
 from rightsizer.kinds.edits import ITEM, Path
 from rightsizer.kinds.kind import NOW, Kind, Stop
 from rightsizer.model import Action, Decision, Fleet, Manager, ObjectRef, Proposal, Verdict, Workload
+from rightsizer.object_names import Output, api_path, is_possible, kubectl, shell_command
 
 _CLUSTERS_OWN = frozenset({"DaemonSet", "Node"})
 _ANNOTATIONS = ("metadata", "annotations")
@@ -33,33 +33,37 @@ def stop_command(workload: Workload) -> str:
         return _stopping(*by, by[1].stop)
     if workload.scalable is not None:
         return _scale(workload.ref, 0)
-    return _kubectl("edit", workload.ref)
+    return kubectl(workload.ref, "edit")
 
 
 def _stopping(ref: ObjectRef, row: Kind, stop: Stop) -> str:
+    if not is_possible(ref):
+        return ""
     if stop.field is None:
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": ref.name, "namespace": ref.namespace},
         }
-        path = f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}/eviction"
-        return f"echo {shlex.quote(json.dumps(body))} | kubectl create --raw {shlex.quote(path)} -f -"
+        path = api_path("v1", ref.namespace, "pods", ref.name, "eviction")
+        return shell_command("kubectl", "create", "--raw", path, "-f", "-", fed=json.dumps(body))
     if stop.command is not None:
         _, body = stop.command.body(ref, str(stop.to), run=_BY_HAND)
-        return f"echo {shlex.quote(json.dumps(body))} | kubectl create -f -"
+        return shell_command("kubectl", "create", "-f", "-", fed=json.dumps(body))
     if row.has_scale and row.replicas == stop.field:
         return _scale(ref, 0)
     if stop.field.path[:-1] == _ANNOTATIONS:
-        value = '"$(date -u +%FT%TZ)"' if stop.to == NOW else shlex.quote(str(stop.to))
-        return f"{_kubectl('annotate --overwrite', ref)} {stop.field.path[-1]}={value}"
+        key = f"{stop.field.path[-1]}="
+        now = Output(shell_command("date", "-u", "+%FT%TZ"), prefix=key)
+        value = now if stop.to == NOW else f"{key}{stop.to}"
+        return kubectl(ref, "annotate", value, options=("--overwrite",))
     return _patch(ref, stop.field.path, stop.to)
 
 
 def stop_commands(workload: Workload, along: Sequence[tuple[ObjectRef, Kind]]) -> str:
     """The same, with the commands for the objects that are stopped along with it."""
     others = [_stopping(ref, row, row.stop) for ref, row in along if row.stop is not None]
-    return " && ".join([stop_command(workload), *others])
+    return " && ".join(filter(None, [stop_command(workload), *others]))
 
 
 def command_for(workload: Workload, action: Action, proposal: Proposal | None) -> str:
@@ -79,18 +83,11 @@ def command_for(workload: Workload, action: Action, proposal: Proposal | None) -
 def _patch(ref: ObjectRef, path: Path, value: Any) -> str:  # noqa: ANN401 - JSON
     for step in reversed(path):
         value = {step: value}
-    return f"{_kubectl('patch', ref)} --type merge -p {shlex.quote(json.dumps(value))}"
+    return kubectl(ref, "patch", "--type", "merge", "-p", json.dumps(value))
 
 
 def _scale(ref: ObjectRef, replicas: int) -> str:
-    return f"{_kubectl('scale', ref)} --replicas {replicas}"
-
-
-def _kubectl(verb: str, ref: ObjectRef) -> str:
-    """A command about one object, quoted: its name comes from the cluster."""
-    kind, dot, group = ref.full_kind.partition(".")
-    resource, namespace, name = map(shlex.quote, (kind.lower() + dot + group, ref.namespace, ref.name))
-    return f"kubectl -n {namespace} {verb} {resource} {name}"
+    return kubectl(ref, "scale", "--replicas", str(replicas))
 
 
 def stopping(decision: Decision, fleet: Fleet) -> Decision:

@@ -10,6 +10,7 @@ from typing import Any
 from rightsizer.kinds.edits import ANY, Path, is_digest, matches, shown, value_at
 from rightsizer.kube.owner_kinds import OwnerKind, owner_kind
 from rightsizer.model import Action, Edit, ObjectRef
+from rightsizer.object_names import api_path
 
 _LONGEST_TEXT = 256
 _MOST = 1_000_000
@@ -159,7 +160,7 @@ class CommandObject:
             "action": verb,
             "target": target,
         }
-        return f"/apis/{self.api_version}/namespaces/{ref.namespace}/{self.plural}", body
+        return api_path(self.api_version, ref.namespace, self.plural), body
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

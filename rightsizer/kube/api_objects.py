@@ -10,6 +10,7 @@ import msgspec
 
 from rightsizer.model import ObjectRef
 from rightsizer.model.change_record import Instant
+from rightsizer.object_names import INVALID_OWNER, invalid_name, is_possible
 
 ABSENT = msgspec.Raw(b"null")
 """Stands for a part that the object does not have."""
@@ -55,8 +56,12 @@ class ObjectMeta(msgspec.Struct, rename="camel"):
 
     @property
     def controller(self) -> OwnerReference | None:
-        """The owner reference with `controller: true`."""
-        return next((owner for owner in self.owner_references or [] if owner.controller), None)
+        """The owner reference with `controller: true`; an INVALID_OWNER if nothing can be called so."""
+        found = next((owner for owner in self.owner_references or [] if owner.controller), None)
+        if found is None or is_possible(found.ref("")):
+            return found
+        name = invalid_name(found.api_version, found.kind, found.name, found.uid)
+        return OwnerReference("v1", INVALID_OWNER, name, controller=True)
 
     def ref(self, api_version: str, kind: str) -> ObjectRef:
         """The reference to this object."""

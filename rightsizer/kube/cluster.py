@@ -30,6 +30,7 @@ from rightsizer.errors import (
     RequestRefused,
     Throttled,
 )
+from rightsizer.object_names import require_direct
 
 log = logging.getLogger(__name__)
 
@@ -344,6 +345,7 @@ class Cluster:
         body: Mapping[str, Any] | None = None,
     ) -> urllib3.BaseHTTPResponse:
         """A response with an unread body."""
+        require_direct(path)
         url = f"{self.host}{path}?{urllib.parse.urlencode(query)}" if query else self.host + path
         self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         _require_sendable(headers, self._source)

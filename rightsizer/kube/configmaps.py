@@ -11,6 +11,7 @@ import msgspec
 
 from rightsizer.errors import ClusterError, ConfigurationError, RequestRefused
 from rightsizer.kube.cluster import Cluster
+from rightsizer.object_names import shell_command
 
 _ATTEMPTS = 5
 
@@ -90,7 +91,8 @@ class ConfigMap:
                 case http.HTTPStatus.NOT_FOUND:
                     raise ConfigurationError(
                         f"--state-namespace {self._namespace}: cannot store breaker, pauses, history and manifests of "
-                        f"evicted pods: {refused.detail}; create it with: kubectl create namespace {self._namespace}"
+                        f"evicted pods: {refused.detail}; create it with: "
+                        + shell_command("kubectl", "create", "namespace", self._namespace)
                     ) from refused
                 case http.HTTPStatus.FORBIDDEN:
                     raise ConfigurationError(

@@ -19,6 +19,7 @@ from rightsizer.config import PREFIX
 from rightsizer.errors import ClusterError, ConfigurationError, LeaseLost, RequestRefused
 from rightsizer.kube.api_objects import ObjectMeta
 from rightsizer.kube.cluster import Cluster
+from rightsizer.object_names import shell_command
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +156,7 @@ class Lease:
     def refusal_message(self, refused: RequestRefused) -> str:
         """The error for a refused request, with the remedy."""
         if refused.code == http.HTTPStatus.NOT_FOUND:
-            remedy = f"create it with: kubectl create namespace {self._namespace}"
+            remedy = "create it with: " + shell_command("kubectl", "create", "namespace", self._namespace)
         else:
             remedy = "gpu-rightsizer doctor --roles prints the permissions that apply needs"
         return (

@@ -166,14 +166,14 @@ def unread_owner(owner: OwnerReference, namespace: str) -> ObjectSummary:
 
 
 def owner_key(owner: OwnerReference, namespace: str) -> str:
-    """The key of an owner: its UID, or its name if it has none, as in hand-written files."""
-    return owner.uid or f"{owner.kind}.{owner.group}/{namespace}/{owner.name}"
+    """The key of an owner: all that its reference says, so that no UID alone leads to an object of others."""
+    return f"{owner.kind}.{owner.group}/{namespace}/{owner.name}/{owner.uid}"
 
 
 def object_key(item: ObjectSummary) -> str:
     """The same key for an object."""
     ref = item.ref
-    return ref.uid or f"{ref.kind}.{ref.group}/{ref.namespace}/{ref.name}"
+    return f"{ref.kind}.{ref.group}/{ref.namespace}/{ref.name}/{ref.uid}"
 
 
 def missing_owners(

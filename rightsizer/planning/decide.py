@@ -9,7 +9,7 @@ from rightsizer.changes.record_codec import SNOOZE_ANNOTATION
 from rightsizer.findings.autoscaling import autoscalers_for
 from rightsizer.findings.evidence import Candidate
 from rightsizer.findings.finders import assess, freed
-from rightsizer.kinds import action_for, is_supported, pause_for
+from rightsizer.kinds import action_for, is_supported, pause_for, row_of
 from rightsizer.kinds.advice import command_for, stop_command, stopping
 from rightsizer.kinds.change_edits import missing_field_reason
 from rightsizer.kinds.notices import is_notice_valid, parse_notice
@@ -95,7 +95,13 @@ def _only_told(decision: Decision) -> Decision:
         return decision
     action = _action(workload, finding)
     command = command_for(workload, action, finding.proposal) if action else stop_command(workload)
+    command = "" if _is_unread(workload) else command
     return dataclasses.replace(decision, frees=_frees(workload, finding), command=command)
+
+
+def _is_unread(workload: Workload) -> bool:
+    """Whether only its pods say that there is such an object, which they may say of any."""
+    return row_of(workload) is not None and not workload.resource_version and not workload.gang
 
 
 def _findings(
@@ -170,6 +176,9 @@ def _blockers(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> 
     name = finding.name.value
     if workload.is_terminating:
         yield Blocker(BlockerCode.UNSUPPORTED, f"{workload.ref} is already being deleted")
+    if _is_unread(workload):
+        words = f"{workload.ref} does not exist with the UID that its pods name, or could not be read"
+        yield Blocker(BlockerCode.UNSUPPORTED, words)
     if ruling.mode_for(finding.name) is Mode.PROTECT:
         yield Blocker(BlockerCode.PROTECTED, f"rule {ruling.rule} does not act on {name}", source=ruling.rule)
     if action is None:

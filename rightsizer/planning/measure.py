@@ -134,7 +134,7 @@ def measure(fleet: Fleet, signal: Signal, rulebook: PolicyEvaluator, at: datetim
         usages=usages,
         waits=signal.waits(pods.keys(), _starving(rulebook), at) if more.waits else {},
         histories=_histories(signal, more.histories, at),
-        concurrency=_concurrency(signal, more.concurrency, at),
+        concurrency=_concurrency(signal, more.concurrency, fleet, at),
         begins=_begins(signal, more.histories, at),
         series=signal.series(at) if more.concurrency else None,
     )
@@ -208,14 +208,15 @@ def _begins(
 
 
 def _concurrency(
-    signal: Signal, requests: Iterable[ConcurrencyRequest], at: datetime.datetime
+    signal: Signal, requests: Iterable[ConcurrencyRequest], fleet: Fleet, at: datetime.datetime
 ) -> dict[str, Concurrency]:
+    # Whoever may create a pod can name the UID of another's object as its owner.
+    read = {workload.ref.uid for workload in fleet.workloads if workload.resource_version}
     found: dict[str, Concurrency] = {}
     for request in requests:
         log.info("replicas of %d workloads, minute by minute", len(request.workloads))
-        found.update(
-            signal.concurrency([_replicas(workload, request, at) for workload in request.workloads], at)
-        )
+        own = [one for one in request.workloads if one.resource_version or one.ref.uid not in read]
+        found.update(signal.concurrency([_replicas(one, request, at) for one in own], at))
     return found
 
 

