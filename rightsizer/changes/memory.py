@@ -48,6 +48,14 @@ class _OwnerChanges(msgspec.Struct):
         require_name(self.owner)
 
 
+ChangeKey = tuple[str, str, str, str]
+
+
+def change_key(run: str, ref: ObjectRef) -> ChangeKey:
+    """One run changes a workload once; a recreated object has the same name."""
+    return run, *_name(ref)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChangeMemory:
     """The memory, or one part of it."""
@@ -55,6 +63,11 @@ class ChangeMemory:
     # Changes by `key_of` their owner
     by_key: Mapping[str, tuple[FoundChange, ...]] = dataclasses.field(default_factory=dict)
     unreadable: frozenset[str] = frozenset()  # keys with texts that cannot be read
+
+    @property
+    def by_run(self) -> dict[ChangeKey, FoundChange]:
+        """The changes by `change_key`."""
+        return {change_key(one.record.run, one.ref): one for found in self.by_key.values() for one in found}
 
 
 NOTHING = ChangeMemory()
@@ -121,6 +134,7 @@ def remembered_record(record: ChangeRecord, workload: Workload) -> FoundChange:
         generation=workload.generation,
         idle_seconds=record.idle_seconds,
         priority_class=record.priority_class,
+        manifest_digest=record.manifest_digest,
     )
     return FoundChange(workload.ref, kept, is_on_object=False)
 
@@ -188,7 +202,7 @@ def was_never_made(change: FoundChange, workload: Workload) -> bool:
 
 def with_remembered_changes(fleet: Fleet, memory: ChangeMemory) -> Fleet:
     """The fleet with the changes that only the memory has."""
-    on_objects = {(change.record.run, *_name(change.ref)) for change in fleet.changes}
+    on_objects = {change_key(change.record.run, change.ref) for change in fleet.changes}
     there = {_name(workload.ref): workload for workload in fleet.workloads}
     by_key = {
         key: [one for one in found if not _is_known(one, on_objects, there.get(_name(one.ref)))]
@@ -211,11 +225,9 @@ def with_remembered_changes(fleet: Fleet, memory: ChangeMemory) -> Fleet:
     )
 
 
-def _is_known(
-    change: FoundChange, on_objects: set[tuple[str, str, str, str]], workload: Workload | None
-) -> bool:
+def _is_known(change: FoundChange, on_objects: set[ChangeKey], workload: Workload | None) -> bool:
     """Whether an object records a change itself, or shows that it was never made."""
-    if (change.record.run, *_name(change.ref)) in on_objects:
+    if change_key(change.record.run, change.ref) in on_objects:
         return True
     if workload is None:
         return False

@@ -269,9 +269,16 @@ def _undo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--until", metavar="TIME", help="changes until a time, with --since")
     parser.add_argument("--all", action="store_true", help="all changes")
     parser.add_argument("--force", action="store_true", help="also objects that someone changed since")
+    parser.add_argument(
+        "--allow-privileged",
+        metavar="NAMESPACE/POD",
+        action="append",
+        default=[],
+        help="recreate this pod even if it exceeds Pod Security baseline; repeatable",
+    )
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
     _add_save(parser)
-    add_options(parser, "cluster", (*CLUSTER, *STATE, *JOURNAL))
+    add_options(parser, "cluster", (*CLUSTER, *STATE, *JOURNAL, *POLICY_FILE))
     add_common(parser)
 
 

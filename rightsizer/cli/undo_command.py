@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from rightsizer.cli.connection import cluster_settings, instant_of
 from rightsizer.cli.cycle import journal_of, lease_of
 from rightsizer.cli.messages import note
-from rightsizer.cli.plan_session import Interrupts, confirmed, new_run, require_answer, utc_now
+from rightsizer.cli.plan_session import (
+    Interrupts,
+    confirmed,
+    new_run,
+    policy_of,
+    require_answer,
+    utc_now,
+)
 from rightsizer.cli.reporter import OutcomeReporter, require_writable, show
 from rightsizer.errors import ClusterError, UsageError
 from rightsizer.execute.run_context import Deadline
@@ -35,7 +42,14 @@ def run(arguments: argparse.Namespace) -> int:
     span = _span(arguments)
     require_writable(arguments.save)
     cluster = Cluster(cluster_settings(arguments))
-    items = find_undoable(cluster, arguments.state_namespace)
+    protected = policy_of(arguments).policy.protectedNamespaces
+    items = find_undoable(
+        cluster,
+        arguments.state_namespace,
+        at=utc_now(),
+        protected=protected,
+        privileged=arguments.allow_privileged,
+    )
     if not (chosen or arguments.all):
         show(arguments, undoable_text(items), undoable_document(items))
         return 0
@@ -52,13 +66,18 @@ def run(arguments: argparse.Namespace) -> int:
         _take_lease(arguments, stack)
         deadline = Deadline(0.0, time.monotonic, time.sleep, lambda: interrupts.happened)
         steps = undo_changes(
-            items, cluster, force=arguments.force, clock=utc_now, deadline=deadline, journal=journal
+            items,
+            cluster,
+            force=arguments.force,
+            clock=utc_now,
+            deadline=deadline,
+            journal=journal,
         )
         reporter.follow(steps, pending)
-    # Unless named, a change that cannot be reverted, as the list said, is no failure.
-    final = set() if arguments.workloads else {item.ref for item in items if item.is_final}
-    left = [one for one in reporter.outcomes if one.result is not Result.DONE and one.ref not in final]
-    return 1 if left else 0
+    # Unless named, what cannot be reverted, as the list said, or was never changed, is no failure.
+    final = {item.ref for item in items if item.is_final and not arguments.workloads}
+    good = {Result.DONE} if arguments.workloads else {Result.DONE, Result.UNTRUSTED}
+    return 1 if any(one.result not in good and one.ref not in final for one in reporter.outcomes) else 0
 
 
 def _take_lease(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> None:

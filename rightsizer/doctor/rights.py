@@ -137,8 +137,8 @@ def _writes() -> Iterator[Right]:
     cost = "pauses and recent changes are unknown"
     yield Right("get", "", "configmaps", PLAN, is_own=True, cost=cost, names=STATE_MAPS)
     yield Right("create", "", "configmaps", (*APPLY, *PAUSE), is_own=True)
-    cost = "changes of deleted or replaced objects are not shown"
-    yield Right("get", "", "configmaps", HISTORY, is_own=True, cost=cost, names=memory.NAMES)
+    cost = "changes of deleted or replaced objects are not shown, evicted pods not restored"
+    yield Right("get", "", "configmaps", (*UNDO, *HISTORY), is_own=True, cost=cost, names=memory.NAMES)
     for verb in ("get", "patch"):
         yield Right(verb, "", "configmaps", APPLY, is_own=True, names=STATE_MAPS)
         yield Right(verb, "", "configmaps", PAUSE, is_own=True, names=STATE_MAPS[:1])

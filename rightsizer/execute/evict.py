@@ -1,6 +1,7 @@
 """Evicts a bare pod, after saving its manifest for undo.
 
-The manifest may hold credentials in its environment, so it is saved as a Secret in gpu-rightsizer's namespace.
+The manifest may hold credentials in its environment, so it is saved as a Secret in gpu-rightsizer's namespace. Its
+digest is in the memory before.
 """
 
 import base64
@@ -8,10 +9,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from rightsizer.changes.record_codec import (
     CLASS_ANNOTATION,
     GPUS_ANNOTATION,
     MANIFEST_LABEL,
+    MANIFEST_TYPE,
     POD_ANNOTATION,
     encode_record,
     manifest_name,
@@ -20,40 +24,9 @@ from rightsizer.errors import ClusterUnreachable, RequestRefused
 from rightsizer.execute.run_context import ApplySession, log_cluster_error, mutating_request
 from rightsizer.kinds import path_of
 from rightsizer.kinds.kind import Kind
-from rightsizer.kinds.patches import MANIFEST_TYPE, record_of
-from rightsizer.model import ChangeRecord, Decision, Workload
-
-_SERVICE_ACCOUNT_MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-
-
-def recreatable(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """A pod's manifest as its author could have written it: without what the cluster added on admission and binding.
-
-    The API server resolves the priority from the class again, and mounts a new service account token.
-    """
-    metadata = pod["metadata"]
-    spec = {
-        key: value
-        for key, value in pod["spec"].items()
-        if key not in {"nodeName", "priority", "preemptionPolicy"}
-    }
-    tokens = {
-        volume["name"] for volume in spec.get("volumes", []) if volume["name"].startswith("kube-api-access-")
-    }
-    if tokens:
-        spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] not in tokens]
-        for group in ("initContainers", "containers"):
-            if group in spec:
-                spec[group] = [_without_token(container) for container in spec[group]]
-    kept = {key: metadata[key] for key in ("name", "namespace", "labels", "annotations") if key in metadata}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": spec}
-
-
-def _without_token(container: Mapping[str, Any]) -> dict[str, Any]:
-    mounts = [
-        mount for mount in container.get("volumeMounts", []) if mount["mountPath"] != _SERVICE_ACCOUNT_MOUNT
-    ]
-    return {**container, "volumeMounts": mounts}
+from rightsizer.kinds.patches import record_of
+from rightsizer.kinds.saved_pods import MANIFEST, RECORD, digest_of, recreatable
+from rightsizer.model import Decision, Workload
 
 
 def evict(decision: Decision, row: Kind, fresh: Workload, session: ApplySession) -> str:
@@ -76,8 +49,10 @@ def evict(decision: Decision, row: Kind, fresh: Workload, session: ApplySession)
     dry_eviction = {**eviction, "deleteOptions": {**conditions, "dryRun": ["All"]}}
     session.cluster.create(f"{path}/eviction", dry_eviction, dry_run=True)
     record = record_of(decision, (), run=session.run, at=session.clock(), by=session.instance)
-    with session.memory.kept(fresh, record, session.clock()):
-        place = _save(_manifest_secret(decision, pod, record, session), session)
+    files = {MANIFEST: json.dumps(recreatable(pod)), RECORD: encode_record(record)}
+    kept = msgspec.structs.replace(record, manifest_digest=digest_of(files))
+    with session.memory.kept(fresh, kept, session.clock()):
+        place = _save(_manifest_secret(decision, files, session), session)
         try:
             with mutating_request():
                 session.cluster.create(f"{path}/eviction", eviction)
@@ -112,11 +87,8 @@ def _drop(place: str, session: ApplySession) -> None:
         session.cluster.delete(place)
 
 
-def _manifest_secret(
-    decision: Decision, pod: Mapping[str, Any], record: ChangeRecord, session: ApplySession
-) -> dict[str, Any]:
+def _manifest_secret(decision: Decision, files: Mapping[str, str], session: ApplySession) -> dict[str, Any]:
     ref = decision.workload.ref
-    files = {"manifest": json.dumps(recreatable(pod)), "record": encode_record(record)}
     return {
         "apiVersion": "v1",
         "kind": "Secret",

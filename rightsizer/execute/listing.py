@@ -8,8 +8,8 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from rightsizer.changes.found_changes import evictions_of, is_copy
-from rightsizer.changes.memory import NAME, MemoryStore
-from rightsizer.changes.record_codec import MANIFEST_LABEL, RecordedEvent, recorded_changes
+from rightsizer.changes.memory import NAME, ChangeMemory, MemoryStore, change_key
+from rightsizer.changes.record_codec import MANIFEST_LABEL, MANIFEST_SELECTOR, RecordedEvent, recorded_changes
 from rightsizer.config import FIELD_MANAGER
 from rightsizer.errors import RequestRefused
 from rightsizer.inventory.managers import controlled_workload
@@ -111,31 +111,32 @@ def list_changes(cluster: Cluster, state_namespace: str) -> list[FoundChange]:
     """
     found = [item for row in recordable_kinds(cluster) for item in _of_kind(cluster, row)]
     path = f"/api/v1/namespaces/{state_namespace}/secrets"
-    secrets = _list_if_allowed(cluster, path, Metadata, label_selector=MANIFEST_LABEL)
+    secrets = _list_if_allowed(
+        cluster, path, Metadata, label_selector=MANIFEST_LABEL, field_selector=MANIFEST_SELECTOR
+    )
     found.extend(evictions_of(item.metadata for item in secrets))
-    known = {_key(item.ref, item.record) for item in found}
-    found += [
-        item for item in _remembered(cluster, state_namespace) if _key(item.ref, item.record) not in known
-    ]
+    known = {change_key(item.record.run, item.ref) for item in found}
+    memory = read_memory(cluster, state_namespace) or ChangeMemory()
+    for key in sorted(memory.unreadable):
+        log.warning("ConfigMaps %s-*: the key %.40r cannot be read", NAME, key)
+    found += [item for key, item in memory.by_run.items() if key not in known]
     found.sort(key=lambda item: item.ref)
     return sorted(found, key=lambda item: item.at, reverse=True)
 
 
-def _key(ref: ObjectRef, change: ChangeRecord) -> tuple[str, str, str, str]:
-    return change.run, ref.full_kind, ref.namespace, ref.name
+def read_memory(cluster: Cluster, state_namespace: str) -> ChangeMemory | None:
+    """The memory; None, with a warning, without the right to read it.
 
-
-def _remembered(cluster: Cluster, state_namespace: str) -> list[FoundChange]:
+    Raises:
+        ClusterError: It could not be read.
+    """
     try:
-        memory = MemoryStore(cluster, state_namespace).read()
+        return MemoryStore(cluster, state_namespace).read()
     except RequestRefused as refused:
         if refused.code != http.HTTPStatus.FORBIDDEN:
             raise
         log.warning("left out: %s", refused)
-        return []
-    for key in sorted(memory.unreadable):
-        log.warning("ConfigMaps %s-*: the key %.40r cannot be read", NAME, key)
-    return [one for found in memory.by_key.values() for one in found]
+        return None
 
 
 def _of_kind(cluster: Cluster, row: Kind) -> Iterator[FoundChange]:

@@ -18,6 +18,7 @@ import msgspec
 from rightsizer.changes.found_changes import is_copy
 from rightsizer.changes.record_codec import (
     MANIFEST_LABEL,
+    MANIFEST_SELECTOR,
     POD_ANNOTATION,
     UNDO_ANNOTATION,
     manifest_name,
@@ -279,7 +280,13 @@ def _of_manifests(context: RunContext) -> Iterator[Repair]:
         return
     path = f"/api/v1/namespaces/{context.state_namespace}/secrets"
     try:
-        secrets = context.cluster.list_all(path, Metadata, metadata_only=True, label_selector=MANIFEST_LABEL)
+        secrets = context.cluster.list_all(
+            path,
+            Metadata,
+            metadata_only=True,
+            label_selector=MANIFEST_LABEL,
+            field_selector=MANIFEST_SELECTOR,
+        )
     except RequestRefused as refused:
         if refused.code != http.HTTPStatus.FORBIDDEN:
             raise

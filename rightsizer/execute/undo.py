@@ -1,7 +1,8 @@
 """Undoes changes: from the record on each object, or from the saved manifest of an evicted pod.
 
 Everything that undo needs is in the cluster: it works from any machine, for anybody with the right to patch the object.
-What somebody changed since is left alone, except with --force.
+What somebody changed since is left alone, except with --force. A pod is created only as the memory knows that it was
+evicted. What cannot be undone, and is unknown to the memory, is untrusted: anybody could have written it.
 """
 
 import base64
@@ -11,31 +12,44 @@ import datetime
 import http
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from rightsizer.changes.found_changes import is_copy
-from rightsizer.changes.record_codec import MANIFEST_LABEL, UNDO_ANNOTATION, manifest_name
+from rightsizer.changes.memory import MONTH, ChangeKey, change_key
+from rightsizer.changes.record_codec import (
+    MANIFEST_LABEL,
+    MANIFEST_SELECTOR,
+    MANIFEST_TYPE,
+    UNDO_ANNOTATION,
+    manifest_name,
+)
 from rightsizer.errors import ClusterError, RequestRefused
 from rightsizer.execute.journal import Journal
-from rightsizer.execute.listing import list_objects, recordable_kinds
+from rightsizer.execute.listing import list_objects, read_memory, recordable_kinds
 from rightsizer.execute.rollback import ChangedByOthers, WaitingForPods, restore
 from rightsizer.execute.run_context import PAUSE_S, Deadline
 from rightsizer.kinds import path_of
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.kind import Kind
-from rightsizer.kinds.patches import MANIFEST_TYPE, UndoItem, parse_record, read_record, recreated_manifest
+from rightsizer.kinds.patches import UndoItem, parse_record, read_record, recreated_manifest
+from rightsizer.kinds.saved_pods import MANIFEST, RECORD, SavedPod, digest_of, saved_pod
 from rightsizer.kube.api_objects import Metadata, ObjectMeta
 from rightsizer.kube.cluster import Cluster
-from rightsizer.model import ChangeRecord, ObjectRef, Outcome, Result
+from rightsizer.kube.owner_kinds import CONTROL_OBJECTS
+from rightsizer.model import ChangeRecord, FoundChange, ObjectRef, Outcome, Result
 from rightsizer.object_names import api_path, require_name
+from rightsizer.policy.match import is_any
+from rightsizer.policy.protections import SYSTEM_NAMESPACES
 from rightsizer.report.events import RESTORED
 from rightsizer.text import decoded
 
 log = logging.getLogger(__name__)
 _LARGEST_SECRET = 1 << 20  # v1.MaxSecretSize
+_INVALID = frozenset({http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.UNPROCESSABLE_ENTITY})
+_UNKNOWN_CHANGE = "the memory of gpu-rightsizer has no such change"
 
 
 class _Secret(msgspec.Struct):
@@ -44,14 +58,92 @@ class _Secret(msgspec.Struct):
     data: dict[str, str] = {}
 
 
-def find_undoable(cluster: Cluster, state_namespace: str) -> list[UndoItem]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Verifier:
+    """Checks records and manifests against the memory.
+
+    Attributes:
+        changes: Those that the memory has; None without the right to read it.
+        is_whole: Whether all of the memory could be read.
+        closed: Patterns of the namespaces in which no pod is created.
+        privileged: The pods, as namespace/name, that may exceed the Pod Security Standard baseline.
+    """
+
+    changes: Mapping[ChangeKey, FoundChange] | None
+    is_whole: bool
+    closed: tuple[str, ...]
+    privileged: Collection[str]
+    at: datetime.datetime
+
+    def is_known(self, ref: ObjectRef, row: Kind, record: ChangeRecord | None) -> bool:
+        """Whether the memory has the change; for an unreadable record, any change that it could be about."""
+        if self.changes is None or not self.is_whole:
+            return True  # nothing shows that it is unknown
+        if record is not None:
+            return change_key(record.run, UndoItem(ref, row, record).workload) in self.changes
+        if row.of.starts_others or (ref.group, ref.kind) in CONTROL_OBJECTS:
+            return any(key[2] == ref.namespace for key in self.changes)
+        name = change_key("", ref)[1:]
+        return any(key[1:] == name for key in self.changes)
+
+    def problem_of(
+        self, item: UndoItem, pod: SavedPod, created: datetime.datetime | None
+    ) -> tuple[str, bool]:
+        """Why an evicted pod is not created; empty if it may be. And whether the memory has its eviction."""
+        assert item.record is not None  # noqa: S101 - a manifest without a record was refused before
+        if is_any(item.ref.namespace, self.closed):
+            return f"nothing is evicted in namespace {item.ref.namespace}, which is protected", False
+        if self.changes is None:
+            return "its manifest cannot be verified without the right to read the memory", True
+        known = self.changes.get(change_key(item.record.run, item.ref))
+        if known is not None:
+            is_same = known.record.manifest_digest == pod.digest
+            words = (
+                self._privileges_reason(item, pod)
+                if is_same
+                else "the manifest is not that of the evicted pod"
+            )
+            return words, is_same
+        is_forgotten = created is None or self.at - created >= MONTH
+        words = (
+            f"it was evicted more than {MONTH.days} days ago, which" if is_forgotten else "its eviction is"
+        )
+        return f"{words} unknown to the memory of gpu-rightsizer", is_forgotten or not self.is_whole
+
+    def _privileges_reason(self, item: UndoItem, pod: SavedPod) -> str:
+        name = f"{item.ref.namespace}/{item.ref.name}"
+        if not pod.privileges or name in self.privileged:
+            return ""
+        return f"it exceeds Pod Security baseline; to create it all the same, add --allow-privileged {name}"
+
+
+def find_undoable(
+    cluster: Cluster,
+    state_namespace: str,
+    *,
+    at: datetime.datetime,
+    protected: Sequence[str] = (),
+    privileged: Collection[str] = (),
+) -> list[UndoItem]:
     """Everything in the cluster that carries a record, latest first.
+
+    No pod is created in the `protected` namespaces, which may be patterns, nor in those that are always protected.
+    Only pods in `privileged`, as namespace/name, may exceed the Pod Security Standard baseline.
 
     Raises:
         ClusterError: A list could not be read whole.
     """
-    found = [item for row in recordable_kinds(cluster) if row is not POD for item in _annotated(cluster, row)]
-    found.extend(_evicted(cluster, state_namespace))
+    memory = read_memory(cluster, state_namespace)
+    verifier = _Verifier(
+        None if memory is None else memory.by_run,
+        is_whole=memory is not None and not memory.unreadable,
+        closed=(*SYSTEM_NAMESPACES, state_namespace, *protected),
+        privileged=privileged,
+        at=at,
+    )
+    rows = [row for row in recordable_kinds(cluster) if row is not POD]
+    found = [item for row in rows for item in _annotated(cluster, row, verifier)]
+    found.extend(_evicted(cluster, state_namespace, verifier))
     found.sort(key=lambda item: item.ref)
     return sorted(found, key=lambda item: _time(item.record), reverse=True)
 
@@ -60,22 +152,25 @@ def _time(record: ChangeRecord | None) -> datetime.datetime:
     return record.at if record else datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
-def _annotated(cluster: Cluster, row: Kind) -> Iterator[UndoItem]:
+def _annotated(cluster: Cluster, row: Kind, verifier: _Verifier) -> Iterator[UndoItem]:
     for ref, item in list_objects(cluster, row, Metadata, metadata_only=True):
         annotations = item.metadata.annotations or {}
         if UNDO_ANNOTATION not in annotations or is_copy(ref, item.metadata):
             continue
+        record, problem = None, ""
         try:
-            yield UndoItem(ref, row, read_record(annotations, row))
+            record = read_record(annotations, row)
         except ValueError as error:
-            yield UndoItem(ref, row, None, problem=str(error))
+            problem = str(error)
+        yield UndoItem(ref, row, record, problem, is_known=verifier.is_known(ref, row, record))
 
 
-def _evicted(cluster: Cluster, state_namespace: str) -> Iterator[UndoItem]:
-    row = POD
+def _evicted(cluster: Cluster, state_namespace: str, verifier: _Verifier) -> Iterator[UndoItem]:
     path = f"/api/v1/namespaces/{state_namespace}/secrets"
     try:
-        secrets = cluster.list_all(path, _Secret, label_selector=MANIFEST_LABEL)
+        secrets = cluster.list_all(
+            path, _Secret, label_selector=MANIFEST_LABEL, field_selector=MANIFEST_SELECTOR
+        )
     except RequestRefused as refused:
         if refused.code != http.HTTPStatus.FORBIDDEN:
             raise
@@ -86,20 +181,35 @@ def _evicted(cluster: Cluster, state_namespace: str) -> Iterator[UndoItem]:
             continue
         place = f"{path}/{secret.metadata.name}"
         try:
-            pod = _file(secret, "manifest")
-            record = parse_record(json.dumps(_file(secret, "record")), row)
-            ref = ObjectRef("v1", "Pod", *(str(pod["metadata"][part]) for part in ("namespace", "name")))
-            require_name(ref)
+            item = _saved_item(secret, place, verifier)
         except (KeyError, TypeError, ValueError, binascii.Error) as error:
             name = ObjectRef("v1", "Secret", state_namespace, secret.metadata.name)
-            yield UndoItem(
-                name, row, None, problem=f"the saved manifest cannot be used: {error}", secret=place
-            )
+            problem = f"the saved manifest cannot be used: {error}"
+            yield UndoItem(name, POD, None, problem, place, is_known=not verifier.is_whole)
+            continue
+        if _still_runs(item.ref, POD, secret, cluster):
+            log.warning("Secret %s is not needed: pod %s was never evicted; delete it", place, item.ref)
         else:
-            if _still_runs(ref, row, secret, cluster):
-                log.warning("Secret %s is not needed: pod %s was never evicted; delete it", place, ref)
-            else:
-                yield UndoItem(ref, row, record, secret=place)
+            yield item
+
+
+def _saved_item(secret: _Secret, place: str, verifier: _Verifier) -> UndoItem:
+    """An evicted pod.
+
+    Raises:
+        KeyError, TypeError, ValueError: gpu-rightsizer did not save it.
+    """
+    files = _files(secret)
+    manifest = _parsed(files[MANIFEST])
+    ref = ObjectRef("v1", "Pod", *(str(manifest["metadata"][part]) for part in ("namespace", "name")))
+    require_name(ref)
+    pod = saved_pod(manifest, digest_of(files))
+    item = UndoItem(ref, POD, parse_record(json.dumps(_parsed(files[RECORD])), POD), secret=place, pod=pod)
+    problem, is_known = verifier.problem_of(item, pod, secret.metadata.creation_timestamp)
+    if not problem:
+        return item
+    problem += f"; its manifest is in Secret {place.rpartition('/')[2]}"
+    return dataclasses.replace(item, problem=problem, is_known=is_known)
 
 
 def _still_runs(ref: ObjectRef, row: Kind, secret: _Secret, cluster: Cluster) -> bool:
@@ -112,10 +222,13 @@ def _still_runs(ref: ObjectRef, row: Kind, secret: _Secret, cluster: Cluster) ->
     return is_same and pod.deletion_timestamp is None
 
 
-def _file(secret: _Secret, name: str) -> Any:  # noqa: ANN401 - JSON of gpu-rightsizer
-    return decoded(
-        base64.b64decode(secret.data[name], validate=True).decode(), dict[str, Any], longest=_LARGEST_SECRET
-    )
+def _files(secret: _Secret) -> dict[str, str]:
+    """The texts of a Secret; raises ValueError or KeyError."""
+    return {name: base64.b64decode(secret.data[name], validate=True).decode() for name in (MANIFEST, RECORD)}
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    return decoded(text, dict[str, Any], longest=_LARGEST_SECRET)
 
 
 def undo_changes(
@@ -171,10 +284,10 @@ def _undo_one(
     item: UndoItem, cluster: Cluster, *, force: bool, at: datetime.datetime
 ) -> tuple[Result, str, UndoItem]:
     """The result, and the item as it is now; BLOCKED while its pods terminate."""
-    if item.record is None:
-        return Result.REFUSED, item.problem, item
+    if item.record is None or item.problem:
+        return *_rejected(item, Result.REFUSED, item.problem), item
     if item.is_final:
-        return Result.REFUSED, f"cannot be undone: it lost {item.row.lost}", item
+        return *_rejected(item, Result.REFUSED, f"cannot be undone: it lost {item.row.lost}"), item
     try:
         if item.secret:
             ref, detail = _recreate(item, item.record, cluster, at=at)
@@ -183,7 +296,7 @@ def _undo_one(
     except WaitingForPods as waiting:
         return Result.BLOCKED, f"{waiting}; undo again, or the next run, completes it", waiting.item
     except (ChangedByOthers, ClusterError) as error:
-        return *_failure(error), item
+        return *_failure(item, error), item
     try:
         cluster.create(*RESTORED.of(ref, detail, run=item.record.run, at=at))
     except ClusterError as error:
@@ -191,23 +304,37 @@ def _undo_one(
     return Result.DONE, detail, item
 
 
-def _failure(error: ChangedByOthers | ClusterError) -> tuple[Result, str]:
+def _failure(item: UndoItem, error: ChangedByOthers | ClusterError) -> tuple[Result, str]:
     match error:
         case ChangedByOthers():
-            return Result.CHANGED, str(error)
+            return _rejected(item, Result.CHANGED, str(error))
+        case RequestRefused() if error.code in _INVALID:
+            return _rejected(item, Result.REFUSED, str(error))
         case RequestRefused():
             return Result.REFUSED, str(error)
         case _:
             return Result.UNKNOWN, f"{error}; run undo again to see what is left"
 
 
+def _rejected(item: UndoItem, result: Result, words: str) -> tuple[Result, str]:
+    """What cannot be undone because of its record: a failure, unless the memory does not have the change."""
+    if item.is_known:
+        return result, words
+    return Result.UNTRUSTED, f"{words}; {_UNKNOWN_CHANGE}, so gpu-rightsizer did not make it"
+
+
 def _recreate(
     item: UndoItem, record: ChangeRecord, cluster: Cluster, *, at: datetime.datetime
 ) -> tuple[ObjectRef, str]:
     """Create an evicted pod again from its saved manifest, and delete the manifest."""
-    secret = cluster.get(item.secret, _Secret)
+    try:
+        files = _files(cluster.get(item.secret, _Secret))
+    except (KeyError, ValueError) as error:
+        raise ChangedByOthers("its saved manifest was changed meanwhile") from error
+    if item.pod is None or digest_of(files) != item.pod.digest:
+        raise ChangedByOthers("its saved manifest was changed meanwhile")
     path = api_path("v1", item.ref.namespace, "pods")
-    manifest = recreated_manifest(_file(secret, "manifest"), record, at=at)
+    manifest = recreated_manifest(_parsed(files[MANIFEST]), record, at=at)
     cluster.create(path, manifest, dry_run=True)
     cluster.create(path, manifest)
     created = cluster.get(f"{path}/{item.ref.name}", Metadata).metadata

@@ -10,7 +10,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rightsizer.changes.record_codec import MANIFEST_LABEL, MANIFEST_NAME, UNDO_ANNOTATION
+from rightsizer.changes.record_codec import (
+    MANIFEST_LABEL,
+    MANIFEST_NAME,
+    MANIFEST_TYPE,
+    UNDO_ANNOTATION,
+)
 from rightsizer.config import FIELD_MANAGER, PREFIX
 from rightsizer.doctor.rights import STATE_MAPS
 from rightsizer.guardrails import cel
@@ -21,7 +26,6 @@ from rightsizer.kinds import CONTROL_OBJECT_KINDS
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.edits import Path, shown
 from rightsizer.kinds.kind import Kind, Stop, Value
-from rightsizer.kinds.patches import MANIFEST_TYPE
 from rightsizer.kube.lease import LEASE_NAME
 from rightsizer.kube.owner_kinds import KEDA
 from rightsizer.model import Mode

@@ -4,7 +4,7 @@ import functools
 import logging
 from collections.abc import Collection, Iterator, Sequence
 
-from rightsizer.changes.record_codec import MANIFEST_LABEL
+from rightsizer.changes.record_codec import MANIFEST_LABEL, MANIFEST_SELECTOR
 from rightsizer.errors import ConfigurationError
 from rightsizer.inventory.gpu_requests import (
     CLAIMS,
@@ -175,5 +175,16 @@ class _ClusterReader(OptionalLister):
         if not state_namespace:
             return ()
         path = f"/api/v1/namespaces/{state_namespace}/secrets"
-        secrets = self.all([path], Metadata, metadata_only=True, label_selector=MANIFEST_LABEL)
+        nothing: list[Metadata] = []
+        secrets = self.optional(
+            path,
+            lambda: self.cluster.list_all(
+                path,
+                Metadata,
+                metadata_only=True,
+                label_selector=MANIFEST_LABEL,
+                field_selector=MANIFEST_SELECTOR,
+            ),
+            nothing,
+        )
         return tuple(item.metadata for item in secrets)

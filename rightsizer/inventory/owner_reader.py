@@ -77,13 +77,9 @@ class OptionalLister:
             f"/apis/{row.group}/{one}{scope}/{row.plural}" for one in row.versions if one in versions
         )
 
-    def all(
-        self, paths: Sequence[str], kind: type[T], *, metadata_only: bool = False, label_selector: str = ""
-    ) -> list[T]:
+    def all(self, paths: Sequence[str], kind: type[T]) -> list[T]:
         """All objects of an optional collection."""
-        ask = functools.partial(
-            self.cluster.list_all, kind=kind, metadata_only=metadata_only, label_selector=label_selector
-        )
+        ask = functools.partial(self.cluster.list_all, kind=kind)
         nothing: list[T] = []
         return self.first_served(paths, ask, nothing)
 

@@ -28,13 +28,12 @@ from rightsizer.changes.record_codec import (
     with_record,
     write_history,
 )
-from rightsizer.config import PREFIX, write_duration
+from rightsizer.config import write_duration
 from rightsizer.kinds.edits import Path, abridged, is_as, patch_of, same, shown
 from rightsizer.kinds.kind import Kind
+from rightsizer.kinds.saved_pods import SavedPod
 from rightsizer.model import Action, ChangeOutcome, ChangeRecord, Decision, Edit, ObjectRef
 from rightsizer.text import read_instant, tidy
-
-MANIFEST_TYPE = PREFIX + "pod-manifest"
 
 NOTHING = datetime.timedelta()
 
@@ -68,8 +67,11 @@ class UndoItem:
     """A change that can be undone.
 
     Attributes:
-        record: None if it is unreadable; `problem` says why.
+        record: None if it is unreadable.
+        problem: Why it must not be undone.
         secret: Path of the Secret with an evicted pod's manifest; empty for other kinds.
+        pod: What this manifest contains.
+        is_known: Whether the memory has the change; also if it cannot be read.
     """
 
     ref: ObjectRef
@@ -77,6 +79,8 @@ class UndoItem:
     record: ChangeRecord | None
     problem: str = ""
     secret: str = ""
+    pod: SavedPod | None = None
+    is_known: bool = True
 
     @property
     def is_final(self) -> bool:

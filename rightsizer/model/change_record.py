@@ -22,6 +22,7 @@ Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Gpus = Annotated[float, msgspec.Meta(ge=-MOST_GPUS, le=MOST_GPUS)]
 Pods = Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS)]
 Seconds = Annotated[int, msgspec.Meta(ge=0, le=36525 * 86400)]
+Digest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 Steps = Annotated[
     tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=512)], ...],
     msgspec.Meta(min_length=1, max_length=LONGEST_PATH),
@@ -68,6 +69,7 @@ class ChangeRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="came
         healthy_within_seconds: Time in which a workload that was made smaller must become healthy.
         confirmed: Whether it was seen healthy.
         pods: Pods that the workload should then have, per replica if its kind has replicas; 0 if unknown.
+        manifest_digest: SHA-256 of the saved manifest of an evicted pod; only the memory has it.
     """
 
     at: Instant
@@ -90,6 +92,7 @@ class ChangeRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="came
     healthy_within_seconds: Seconds = 0
     confirmed: bool = False
     pods: Pods = 0
+    manifest_digest: Digest = ""
     version: int = 1
 
     @property

@@ -136,5 +136,6 @@ class Result(enum.StrEnum):
     CHANGED = "changed"
     BLOCKED = "blocked"
     REFUSED = "refused"
+    UNTRUSTED = "untrusted"
     UNKNOWN = "unknown"
     SKIPPED = "skipped"

@@ -315,7 +315,10 @@ def _effect(effect: Effect | None) -> dict[str, Any] | None:
 
 
 def undoable_document(items: Iterable[UndoItem]) -> dict[str, Any]:
-    """What can be restored; `record` is null where it cannot be read, and `problem` says why."""
+    """What can be restored; `record` is null where it cannot be read, and `problem` says what prevents an undo.
+
+    `isKnown` is false if the memory has no such change; `pod` is what the manifest of an evicted pod contains.
+    """
     listed = [
         {
             "namespace": item.ref.namespace,
@@ -323,6 +326,8 @@ def undoable_document(items: Iterable[UndoItem]) -> dict[str, Any]:
             "name": item.ref.name,
             "record": msgspec.to_builtins(item.record) if item.record else None,
             "problem": item.problem or None,
+            "isKnown": item.is_known,
+            "pod": msgspec.to_builtins(item.pod) if item.pod else None,
         }
         for item in items
     ]

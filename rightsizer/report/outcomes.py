@@ -45,6 +45,7 @@ def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str) -> str:
         return f"{count(len(repairs), 'earlier change')} reconciled; nothing else was changed.\n"
     done = [outcome for outcome in outcomes if outcome.result is Result.DONE]
     doubtful = [outcome for outcome in outcomes if outcome.result is Result.UNKNOWN]
+    untrusted = [outcome for outcome in outcomes if outcome.result is Result.UNTRUSTED]
     left = [outcome for outcome in outcomes if outcome.result is Result.SKIPPED]
     words = f"{len(done)} of {len(outcomes)} done"
     if done and undo:
@@ -52,6 +53,8 @@ def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str) -> str:
         words += f", {count(sum(outcome.gpus for outcome in kept))} freed"
     if doubtful:
         words += f", {len(doubtful)} unknown"
+    if untrusted:
+        words += f", {len(untrusted)} untrusted"
     if left:
         words += f", {len(left)} not attempted"
     if len(done) < len(outcomes) and not doubtful:
@@ -78,8 +81,11 @@ def undoable_text(items: Sequence[UndoItem]) -> str:
     for item in items:
         about = f", for {item.workload}" if item.workload != item.ref else ""
         lines.append(safe(f"{item.ref}{about}"))
+        if item.problem:
+            lines.extend(wrapped(item.problem if item.is_known else f"untrusted: {item.problem}"))
+        if item.pod is not None:
+            lines.extend(wrapped(item.pod.words))
         if item.record is None:
-            lines.extend(wrapped(item.problem))
             continue
         record = item.record
         lines.extend(wrapped(f"{record.action} at {record.at:%Y-%m-%d %H:%M:%S} UTC, run {record.run}"))

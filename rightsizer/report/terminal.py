@@ -19,6 +19,7 @@ _RESULT_COLOURS = {
     Result.DONE: "\x1b[32m",
     Result.CHANGED: "\x1b[32m",
     Result.REFUSED: "\x1b[31m",
+    Result.UNTRUSTED: "\x1b[31m",
     Result.UNKNOWN: "\x1b[31m",
 }
 _STATUS_COLOURS = {"ok": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[31m", "unknown": "\x1b[35m"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rightsizer.kinds.patches import MANIFEST_TYPE
+from rightsizer.changes.record_codec import MANIFEST_TYPE
 from scripts.kustomize import BESIDE, COMPONENTS, KUSTOMIZE, NAME, PLATFORMS, Key, Object, files, render
 from simulator.controlplane import programs
 from simulator.kube import ApiServer, Rule

@@ -190,7 +190,7 @@ def _manifests(data: bytes) -> None:
     """Secrets of evicted pods, and what other objects tell of changes."""
     _each(
         data,
-        lambda cluster: find_undoable(cluster, "rightsizer"),
+        lambda cluster: find_undoable(cluster, "rightsizer", at=AT),
         lambda cluster: list_changes(cluster, "rightsizer"),
         list_events,
     )

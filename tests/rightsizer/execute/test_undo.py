@@ -1,14 +1,20 @@
 """Undo: which of several is meant, and what a record may ask for."""
 
 import base64
+import datetime
 import json
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
+from rightsizer.changes.memory import NAMES, key_of, part_of
+from rightsizer.changes.record_codec import MANIFEST_LABEL, MANIFEST_TYPE
+from rightsizer.kinds.saved_pods import digest_of
+from rightsizer.model import ObjectRef
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World, created
+from tests.rightsizer.world import World, created, stamp
 
 pytestmark = pytest.mark.prometheus
 
@@ -78,6 +84,30 @@ def _age(world: World) -> None:
     world.clock.stand(time.time() - 3 * 86400)
     world.api.create(secret)
     world.clock.run()
+    _remember(world, secret, at=stamp(datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=3)))
+
+
+def _remember(world: World, secret: dict[str, Any], **changes: Any) -> None:
+    """Write what the memory has of an eviction, as whoever writes in the state namespace can."""
+    files = {name: _decoded(text) for name, text in secret["data"].items()}
+    run, pod = secret["metadata"]["labels"][MANIFEST_LABEL], json.loads(files["manifest"])["metadata"]
+    owner = ObjectRef("v1", "Pod", pod["namespace"], pod["name"])
+    name = NAMES[part_of(key_of(owner))]
+    found = world.api.get("ConfigMap", "gpu-rightsizer", name)
+    texts = found["data"] if found else {}
+    kept = json.loads(texts.get(key_of(owner), "{}")) or {"owner": msgspec.to_builtins(owner), "changes": []}
+    if not any(one["run"] == run for one in kept["changes"]):
+        kept["changes"].append(
+            {"run": run, "at": stamp(datetime.datetime.now(datetime.UTC)), "action": "evict"}
+        )
+    for one in kept["changes"]:
+        one.update({"manifestDigest": digest_of(files), **changes} if one["run"] == run else {})
+    data = {"data": {**texts, key_of(owner): json.dumps(kept)}}
+    if found:
+        world.api.patch("ConfigMap", "gpu-rightsizer", name, data)
+    else:
+        metadata = {"namespace": "gpu-rightsizer", "name": name}
+        world.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, **data})
 
 
 def _decoded(text: str) -> str:
@@ -118,7 +148,10 @@ def test_undo_forged_record_is_refused(world: World, changes: dict[str, Any], fo
     annotations = {UNDO: json.dumps({**record, **changes})}
     world.api.patch("Deployment", world.team, "forged", {"metadata": {"annotations": annotations}})
     run = world.run("undo", "--all", "--yes", *force, "-o", "json")
-    assert (run.code, run.items["forged"]["result"]) == (1, "refused"), run.items
+    assert (run.code, run.items["forged"]["result"]) == (0, "untrusted"), run.items
+    assert "1 untrusted" in run.err
+    named = world.run("undo", f"{world.team}/Deployment/forged", "--yes", *force)
+    assert named.code == 1, named.out
     assert "was not written by gpu-rightsizer" in run.items["forged"]["detail"]
     assert created(world.api, "Deployment", world.team, "forged")["spec"]["replicas"] == 1
 
@@ -209,3 +242,136 @@ def test_undo_all_unrestorable_workload_does_not_fail(world: World) -> None:
     again = world.run("undo", "--since", "2h", "--yes", "-o", "json")
     assert (again.code, again.items["flow"]["result"]) == (0, "refused")
     assert world.run("undo", f"{world.team}/Workflow/flow", "--yes").code == 1
+
+
+PRIVILEGED = {
+    "hostPID": True,
+    "containers": [{"name": "c", "image": "evil:1", "securityContext": {"privileged": True}}],
+}
+
+
+def _forge(
+    world: World,
+    namespace: str,
+    name: str,
+    spec: dict[str, Any],
+    kind: str = MANIFEST_TYPE,
+    metadata: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """A Secret with a manifest, by whoever holds the acting token or writes in the state namespace."""
+    world.namespace(namespace)
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": spec,
+    }
+    record = {"at": stamp(datetime.datetime.now(datetime.UTC)), "run": "r", "action": "evict"}
+    secret: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": kind,
+        "metadata": {
+            "namespace": "gpu-rightsizer",
+            "name": f"{name}-0123abcd",
+            "labels": {MANIFEST_LABEL: "r"},
+            **(metadata or {}),
+        },
+        "data": {"manifest": _encoded(json.dumps(manifest)), "record": _encoded(json.dumps(record))},
+    }
+    world.api.create(secret)
+    return secret
+
+
+def test_undo_forged_manifest_creates_no_pod(world: World) -> None:
+    """The listing shows what the pod would be; `--all` refuses it in a word of its own, and does the rest."""
+    world.add("Deployment", world.team, "idle", {})
+    assert world.run("apply", "--yes", policy=DEFAULT_POLICY).code == 0
+    _forge(world, "kube-system", "system", PRIVILEGED)
+    _forge(world, world.team, "shell", PRIVILEGED)
+    listed = " ".join(world.run("undo").out.split())
+    for words in (
+        "image evil:1",
+        "service account default",
+        "hostPID true",
+        "securityContext.privileged true",
+    ):
+        assert words in listed
+    run = world.run("undo", "--all", "--yes", "-o", "json")
+    results = {name: item["result"] for name, item in run.items.items()}
+    assert (run.code, results) == (0, {"idle": "done", "system": "untrusted", "shell": "untrusted"}), run.err
+    assert "1 of 3 done, 2 untrusted" in run.err
+    for namespace, name in (("kube-system", "system"), (world.team, "shell")):
+        assert world.api.get("Pod", namespace, name) is None
+        assert world.run("undo", f"{namespace}/Pod/{name}", "--yes").code == 1
+
+
+@pytest.mark.parametrize("namespace", ["kube-system", "gpu-rightsizer", "vault"])
+def test_undo_forged_memory_creates_no_pod_in_protected_namespace(world: World, namespace: str) -> None:
+    """Whoever forges the memory, too, gets no pod where nothing is ever evicted, whatever undo is told."""
+    _remember(world, _forge(world, namespace, "shell", PRIVILEGED))
+    name = f"{namespace}/shell"
+    policy = DEFAULT_POLICY + "protectedNamespaces: [vau*]\n"
+    run = world.run("undo", "--all", "--yes", "--allow-privileged", name, "-o", "json", policy=policy)
+    assert (run.code, run.items["shell"]["result"]) == (0, "untrusted"), run.err
+    assert world.api.get("Pod", namespace, "shell") is None
+
+
+def test_undo_privileged_pod_is_created_only_by_name(world: World) -> None:
+    """Nobody creates more than baseline by accident; the refusal shows the flag."""
+    _remember(world, _forge(world, world.team, "shell", PRIVILEGED))
+    run = world.run("undo", "--all", "--yes", "--allow-privileged", f"{world.team}/other", "-o", "json")
+    assert (run.code, run.items["shell"]["result"]) == (1, "refused")
+    flag = ("--allow-privileged", f"{world.team}/shell")
+    assert " ".join(flag) in run.items["shell"]["detail"]
+    assert world.api.get("Pod", world.team, "shell") is None
+    assert world.run("undo", "--all", "--yes", *flag).code == 0
+    assert created(world.api, "Pod", world.team, "shell")["spec"]["hostPID"] is True
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_undo_manifest_replaced_since_eviction_is_refused(world: World, when: str) -> None:
+    """The pod that is created is the evicted one, and the one that was listed."""
+    _evict(world, 1)
+    (secret,) = world.api.list("Secret", "gpu-rightsizer")
+    forged = _decoded(secret["data"]["manifest"]).replace('"image": "', '"image": "evil/')
+    assert "evil" in forged
+
+    def replace() -> None:
+        data = {"data": {"manifest": _encoded(forged)}}
+        world.api.patch("Secret", "gpu-rightsizer", secret["metadata"]["name"], data)
+
+    if when == "before":
+        replace()
+    else:  # after the list, right before the pod is created
+        world.after("pods/shell", replace, method="GET")
+    run = world.run("undo", "--all", "--yes", "-o", "json")
+    assert run.items["shell"]["result"] == ("untrusted" if when == "before" else "changed"), run.err
+    assert world.pods_of(world.team, "shell") == []
+
+
+def test_undo_manifest_older_than_memory_is_refused_as_failure(world: World) -> None:
+    """Nothing shows that it is forged, so the command fails; the message names the Secret."""
+    world.clock.stand(time.time() - 31 * 86400)
+    _forge(world, world.team, "shell", PRIVILEGED)
+    world.clock.run()
+    run = world.run("undo", "--all", "--yes", "-o", "json")
+    assert (run.code, run.items["shell"]["result"]) == (1, "refused")
+    assert "more than 30 days ago" in run.items["shell"]["detail"]
+    assert "Secret shell-0123abcd" in run.items["shell"]["detail"]
+
+
+def test_secret_of_another_type_is_no_manifest(world: World) -> None:
+    """Neither for undo and history, nor for cooldowns and repairs: a label alone makes none of it."""
+    world.add("Pod", world.team, "shell", {"usage": [["idle"]]})
+    (pod,) = world.pods_of(world.team, "shell")
+    annotations = {"gpu-rightsizer.io/pod": f"{world.team}/shell", "gpu-rightsizer.io/gpus": "60"}
+    world.clock.stand(time.time() - 7200)
+    for uid in ("0123abcd", pod["metadata"]["uid"][:8]):
+        called = {"name": f"shell-{uid}", "annotations": annotations}
+        _forge(world, world.team, "shell", PRIVILEGED, "Opaque", called)
+    world.clock.run()
+    assert json.loads(world.run("undo", "-o", "json").out)["items"] == []
+    assert json.loads(world.run("history", "-o", "json").out)["items"] == []
+    assert world.run("plan", "-o", "json", policy=DEFAULT_POLICY).items["shell"]["blockers"] == []
+    assert "delete-manifest" not in world.run("apply", "--yes", policy=DEFAULT_POLICY).out

@@ -193,7 +193,7 @@ class World:
     def _undo(self) -> None:
         """A person puts some of it back."""
         with self.person.session() as session:
-            items = find_undoable(session.cluster, OWN)
+            items = find_undoable(session.cluster, OWN, at=session.clock())
             some = self.dice.sample(items, min(len(items), self.dice.choice([1, 3])))
             waits = iter(range(1000))
             deadline = Deadline(0.0, lambda: float(next(waits)), lambda _: self.api.settle(), lambda: False)
