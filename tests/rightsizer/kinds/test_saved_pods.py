@@ -108,11 +108,11 @@ FORGED: dict[str, Object] = {
     "owned": pod_of({}, ownerReferences=[{"kind": "DaemonSet", "name": "d", "uid": "u"}]),
     "with-status": {**pod_of({}), "status": {}},
     "another-kind": {**pod_of({}), "kind": "PodTemplate"},
-    **{
-        f"no-pod-{n}": pod_of(spec)
-        for n, spec in enumerate(({"volumes": 1}, {"containers": {}}, {"volumes": [1]}))
-    },
-    **{f"no-spec-{n}": {**pod_of({}), "spec": spec} for n, spec in enumerate((None, [], "", [{}]))},
+    "no-volumes": pod_of({"volumes": 1}),
+    "no-volume": pod_of({"volumes": [1]}),
+    "no-list": pod_of({"containers": {}}),
+    "no-spec": {**pod_of({}), "spec": [{}]},
+    "null-spec": {**pod_of({}), "spec": None},
     "no-metadata": {"spec": {}},
     "no-annotations": pod_of({}, annotations=["x"]),
     "no-containers": pod_of({"containers": ["x"]}),
