@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 import rightsizer
-from rightsizer.doctor.check_signals import STRANGERS
+from rightsizer.doctor.check_signals import NOT_EXPORTERS
 from rightsizer.errors import ClusterError
 from rightsizer.kinds.advice import stop_command
 from rightsizer.model import ObjectRef
@@ -101,7 +101,7 @@ def test_commands_of_hostile_objects_do_nothing_else(word: str) -> None:
     ref = ObjectRef("apps/v1", "Deployment", "team", word)
     assert kubectl(ref, "scale", "--replicas", "0") == ""
     assert stop_command(workload(ref=ref)) == ""
-    remedy = shlex.split(STRANGERS(words="", instance=word).command)
+    remedy = shlex.split(NOT_EXPORTERS(words="", instance=word).command)
     assert remedy[-2:] == ["--", word]
     top = obj("Deployment", "web", metadata={"labels": {"kueue.x-k8s.io/queue-name": "q"}, "uid": word})
     owner = {"apiVersion": "batch/v1", "kind": "CronJob", "name": word, "uid": "u", "controller": True}
