@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rightsizer.changes.record_codec import came_back_after
+from rightsizer.changes.record_codec import MANIFEST_TYPE, came_back_after
 from rightsizer.config import LONGEST, PREFIX, ClusterSettings
 from rightsizer.errors import ConfigurationError, RequestRefused
 from rightsizer.execute.preflight import read_workload
@@ -353,14 +353,16 @@ def test_changes_of_apply_are_known_afterwards(world: World) -> None:
 
 
 def test_evictions_are_known_from_secrets_of_manifests(server: Server) -> None:
-    """By metadata alone."""
+    """By metadata alone, and only of the type that manifests have."""
     metadata = {
         "name": "shell-1",
         "namespace": STATE,
         "labels": {PREFIX + "manifest": "run-1"},
         "annotations": {PREFIX + "pod": f"{TEAM}/shell", PREFIX + "gpus": "4"},
     }
-    server.add({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {}})
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {}}
+    server.add({**secret, "type": MANIFEST_TYPE})
+    server.add({**secret, "metadata": {**metadata, "name": "another"}})
     assert server.fleet().changes == ()
     (found,) = server.fleet(state_namespace=STATE).changes
     assert (found.ref.namespace, found.ref.name, found.record.gpus, found.record.run) == (
