@@ -148,6 +148,21 @@ class RequestRefused(ClusterError):  # noqa: N818
         return is_no and "ValidatingAdmissionPolicy 'gpu-rightsizer" in self.detail
 
     @property
+    def is_about_object(self) -> bool:
+        """Whether the object itself allows no such write: it is invalid, too large, or its definition lacks a field."""
+        is_unknown_field = self.code == http.HTTPStatus.BAD_REQUEST and "unknown field" in self.detail
+        is_own = self.code in {http.HTTPStatus.UNPROCESSABLE_ENTITY, http.HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
+        return (is_own or is_unknown_field) and not self.is_out_of_policy
+
+    @property
+    def is_by_disruption_budget(self) -> bool:
+        """Whether a PodDisruptionBudget, or several for one pod (500), do not allow an eviction."""
+        is_several = (
+            self.code == http.HTTPStatus.INTERNAL_SERVER_ERROR and "PodDisruptionBudget" in self.detail
+        )
+        return is_several or (self.code == http.HTTPStatus.TOO_MANY_REQUESTS and not self.is_throttled)
+
+    @property
     def is_throttled(self) -> bool:
         """Whether the API server throttles requests (429), and not a PodDisruptionBudget an eviction."""
         return self.code == http.HTTPStatus.TOO_MANY_REQUESTS and "DisruptionBudget" not in self.causes

@@ -178,7 +178,8 @@ def without_change(texts: _Texts, change: FoundChange, workload: Workload) -> di
 
 
 def _is_same(one: FoundChange, other: FoundChange) -> bool:
-    return (one.record.run, one.ref) == (other.record.run, other.ref)
+    ends = {one.record.end, other.record.end}
+    return one.ref == other.ref and (one.record.run == other.record.run or ends == {ChangeOutcome.REJECTED})
 
 
 def _text(owner: ObjectRef, changes: Iterable[FoundChange]) -> str:
@@ -195,6 +196,8 @@ def _text(owner: ObjectRef, changes: Iterable[FoundChange]) -> str:
 
 def was_never_made(change: FoundChange, workload: Workload) -> bool:
     """Whether the object is the same generation as before the change, and all its pods are older."""
+    if change.record.end is ChangeOutcome.REJECTED:
+        return False  # it is kept for that
     is_as_it_was = (change.ref, change.record.generation) == (workload.ref, workload.generation)
     began = [pod.created for pod in workload.pods if not pod.is_terminating]
     return is_as_it_was and bool(began) and all(one and one < change.at for one in began)
@@ -212,6 +215,7 @@ def with_remembered_changes(fleet: Fleet, memory: ChangeMemory) -> Fleet:
         dataclasses.replace(one, record=msgspec.structs.replace(one.record, gpus=max(one.record.gpus, 0)))
         for found in by_key.values()
         for one in found
+        if one.record.end is not ChangeOutcome.REJECTED
     ]
     problems = [
         f"ConfigMaps {NAME}-*: the key {key[:40]!r} cannot be read; its owner counts as changed right now"
@@ -257,8 +261,8 @@ def _with_past(
 
 
 def _reverted_at(change: FoundChange, workload: Workload) -> datetime.datetime | None:
-    """When the change of an object that does not record it was reverted; None for changes of other objects."""
-    if _name(change.ref) != _name(workload.ref):
+    """When the change of an object that does not record it was reverted; None for others, and if none was made."""
+    if _name(change.ref) != _name(workload.ref) or change.record.end is ChangeOutcome.REJECTED:
         return None
     began = [pod.created for pod in workload.pods if not pod.is_terminating and pod.created]
     since = [one for one in began if one >= change.at]
@@ -304,6 +308,16 @@ class MemoryStore:
             except ClusterError as error:
                 log.warning("%s: a refused change stays in the memory: %s", part.place, error)
             raise
+
+    def keep_rejection(self, workload: Workload, record: ChangeRecord) -> None:
+        """Keep that an object allows no such write, so that it is left alone for its cooldown.
+
+        Raises:
+            ClusterError: It could not be kept.
+            ValueError: There is no room for it.
+        """
+        change = FoundChange(workload.ref, record, is_on_object=False)
+        self._part(workload).change(lambda texts: with_change(texts, change, workload, record.at))
 
     def _part(self, workload: Workload) -> ConfigMap:
         return self._parts[part_of(key_of(owner_of(workload)))]

@@ -5,6 +5,7 @@ the object that preflight read, so no other change can come in between. No write
 lost, the object is read back.
 """
 
+import contextlib
 import dataclasses
 import http
 import logging
@@ -37,7 +38,16 @@ from rightsizer.execute.run_context import (
 from rightsizer.kinds import path_of, row_of
 from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.notices import notice_patch, parse_notice
-from rightsizer.model import Action, Decision, ObjectRef, Outcome, Result, Workload
+from rightsizer.model import (
+    Action,
+    ChangeOutcome,
+    ChangeRecord,
+    Decision,
+    ObjectRef,
+    Outcome,
+    Result,
+    Workload,
+)
 from rightsizer.planning.revalidate import going, objections
 from rightsizer.report.events import event_of
 
@@ -182,19 +192,29 @@ def _refused(decision: Decision, session: ApplySession, refused: RequestRefused)
         case _ if refused.is_out_of_policy:
             outcome = session.outcome(decision, Result.REFUSED, str(refused))
             return dataclasses.replace(outcome, is_out_of_policy=True)
+        case _ if refused.is_about_object:
+            _keep_rejection(decision, session)
+            return session.outcome(decision, Result.BLOCKED, f"the object allows no such write: {refused}")
         case http.HTTPStatus.CONFLICT:
             return session.outcome(
                 decision, Result.CHANGED, f"somebody changed it meanwhile: {refused.detail}"
             )
-        case http.HTTPStatus.TOO_MANY_REQUESTS if not refused.is_throttled:
-            return session.outcome(decision, Result.BLOCKED, refused.detail)
-        case http.HTTPStatus.INTERNAL_SERVER_ERROR if "PodDisruptionBudget" in refused.detail:
+        case _ if refused.is_by_disruption_budget:
             return session.outcome(decision, Result.BLOCKED, refused.detail)
         case http.HTTPStatus.TOO_MANY_REQUESTS | http.HTTPStatus.UNAUTHORIZED:
             outcome = session.outcome(decision, Result.REFUSED, str(refused))
             raise AbortRun(outcome, _since_then(outcome)) from refused
         case _:
             return session.outcome(decision, Result.REFUSED, str(refused))
+
+
+def _keep_rejection(decision: Decision, session: ApplySession) -> None:
+    """Whoever may edit an object can make it so; it is left alone for its cooldown, and is nobody else's error."""
+    action = decision.announced or decision.action or ""
+    at = session.clock()
+    record = ChangeRecord(at, session.run, action, by=session.instance, end=ChangeOutcome.REJECTED, ended=at)
+    with log_cluster_error(f"no cooldown of {decision.workload.ref}"), contextlib.suppress(ValueError):
+        session.memory.keep_rejection(decision.workload, record)
 
 
 def _gone(ref: ObjectRef, detail: str) -> str:

@@ -35,8 +35,6 @@ from rightsizer.kinds.pause_for_change import is_stopped, needs_pause
 from rightsizer.model import ChangeRecord, Decision, Edit, ObjectRef, Workload
 
 _Object = dict[str, Any]
-_NO_FIELD = "unknown field"
-"""Part of the API server's answer if it would have to prune a patch (fieldValidation: Strict)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ def change(decision: Decision, row: Kind, fresh: Workload, session: ApplySession
     if command is not None:
         verb = str(edits[0].after)
         create_command(session.cluster, command, there.ref, verb=verb, run=session.run, dry_run=True)
-    _try(there, patch, session)
+    session.cluster.patch(there.path, patch, dry_run=True)
     with session.memory.kept(fresh, record, session.clock()), mutating_request():
         session.cluster.patch(there.path, patch)
     if command is not None:
@@ -79,22 +77,6 @@ def change(decision: Decision, row: Kind, fresh: Workload, session: ApplySession
     words = where + ", ".join(map(edit_text, edits))
     words += f"; once its pods are gone: {', '.join(map(edit_text, then))}" if then else ""
     return "; ".join([words, *(_stopped_along(decision, ref, session) for ref in decision.along)])
-
-
-def _try(there: _Target, patch: Mapping[str, Any], session: ApplySession) -> None:
-    """Dry-run a patch.
-
-    Raises:
-        ClusterError: The API server refuses, or does not answer.
-        ValueError: The CustomResourceDefinition in this cluster, such as of an older release, lacks the field.
-    """
-    try:
-        session.cluster.patch(there.path, patch, dry_run=True)
-    except RequestRefused as refused:
-        if refused.code != http.HTTPStatus.BAD_REQUEST or _NO_FIELD not in refused.detail:
-            raise
-        message = f"the {there.row.kind} definition in this cluster lacks the field: {refused.detail}"
-        raise ValueError(message) from refused
 
 
 def recorded_on(decision: Decision, row: Kind) -> tuple[ObjectRef, Kind]:

@@ -103,7 +103,7 @@ class ChangeRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="came
     @property
     def takes(self) -> bool:
         """Whether it took GPUs away."""
-        return self.action != Action.SCALE_UP
+        return self.action != Action.SCALE_UP and self.end is not ChangeOutcome.REJECTED
 
     @property
     def is_unfinished(self) -> bool:

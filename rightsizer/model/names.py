@@ -117,6 +117,8 @@ class ChangeOutcome(enum.StrEnum):
     SCALE_UP = "scale-up"
     REFUSED = "refused"
     """The API server refused its second step, so the workload was resumed without it."""
+    REJECTED = "rejected"
+    """The object allows no such write, so nothing was changed; only the memory keeps this."""
 
 
 class ReconcileAction(enum.StrEnum):

@@ -118,7 +118,9 @@ def cooling(
         if not change.is_readable:
             yield _wait("was changed at an unreadable time, which counts as now", memory.at, cooldown, memory)
             continue
-        if change.takes and change.end in _TAKEN_BACK:
+        if change.end is ChangeOutcome.REJECTED:
+            yield from _waits(f"rejected a change at {instant(change.at)}", change.at, cooldown, memory)
+        elif change.takes and change.end in _TAKEN_BACK:
             ended = max(change.ended or change.at, change.at)
             yield from _waits(f"was {_TAKEN_BACK[change.end]} at {instant(ended)}", ended, held, memory)
         else:

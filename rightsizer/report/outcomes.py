@@ -49,8 +49,12 @@ def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str) -> str:
     left = [outcome for outcome in outcomes if outcome.result is Result.SKIPPED]
     words = f"{len(done)} of {len(outcomes)} done"
     if done and undo:
-        kept = (one for one in done if not (one.effect and one.effect.health == Health.FAILED))
-        words += f", {count(sum(outcome.gpus for outcome in kept))} freed"
+        kept = [one for one in done if not (one.effect and one.effect.health == Health.FAILED)]
+        verified = [one for one in kept if one.effect and not one.effect.left]
+        if verified or not kept:
+            words += f", {count(sum(one.gpus for one in verified))} freed"
+        if asked := sum(one.gpus for one in kept) - sum(one.gpus for one in verified):
+            words += f", {count(asked)} not verified as free"
     if doubtful:
         words += f", {len(doubtful)} unknown"
     if untrusted:

@@ -104,18 +104,18 @@ def test_shrink_statefulset_active_last_ordinal_blocks(world: World, usage: list
 
 
 @pytest.mark.parametrize(
-    "fault",
+    ("fault", "result"),
     [
-        Fault("deployments/web", "PATCH", None, status=422),
-        Fault("pods/web-", "PATCH", None, status=403),
+        (Fault("deployments/web", "PATCH", None, status=422), "blocked"),
+        (Fault("pods/web-", "PATCH", None, status=403), "refused"),
     ],
     ids=["the-change-is-refused", "pods-cannot-be-marked"],
 )
-def test_shrink_not_made_removes_deletion_costs(world: World, fault: Fault) -> None:
+def test_shrink_not_made_removes_deletion_costs(world: World, fault: Fault, result: str) -> None:
     """Nothing is left on them where the change is not made."""
     world.add("Deployment", world.team, "web", ONE_OF_FOUR)
     world.api.inject(fault)
-    assert _apply(world).items["web"]["result"] == "refused"
+    assert _apply(world).items["web"]["result"] == result
     assert (len(_names(world)), _marks(world)) == (4, set())
 
 

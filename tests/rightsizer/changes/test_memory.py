@@ -159,11 +159,11 @@ def test_memory_refused_change_or_dry_run_leaves_no_entry(world: World) -> None:
     """It would count against the workload otherwise."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     world.api.inject(Fault("deployments/idle", "PATCH", 1, delay_s=0.001))  # the dry run goes through
-    world.api.inject(Fault("deployments/idle", "PATCH", 1, status=422))
+    world.api.inject(Fault("deployments/idle", "PATCH", 1, status=403))
     assert _apply(world).items["idle"]["result"] == "refused"
     assert _kept(world) == []
     assert _maps(world) != []
-    world.api.inject(Fault("deployments/idle", "PATCH", 1, status=422))
+    world.api.inject(Fault("deployments/idle", "PATCH", 1, status=403))
     assert _apply(world).items["idle"]["result"] == "refused"
     assert _apply(world).items["idle"]["result"] == "done"
     assert len(_kept(world)) == 1

@@ -113,7 +113,7 @@ def test_apply_interrupted_twice_reports_done_and_unknown(world: World, flags: l
     results = {item["name"]: item["result"] for item in document["items"]}
     assert results == {"a": "done", "b": "unknown", "c": "skipped"}
     assert f"Undo: gpu-rightsizer undo --run {document['metadata']['run']}" in rest
-    assert "1 of 3 done, 1 GPU freed, 1 unknown, 1 not attempted." in rest
+    assert "1 of 3 done, 1 GPU not verified as free, 1 unknown, 1 not attempted." in rest
     assert '"result": "unknown"' in rest if flags else "unknown    scale-to-zero" in rest
 
 

@@ -270,7 +270,8 @@ class _Meddler:
 REFUSALS = {
     "conflict": (Fault("deployments/idle", "PATCH", None, status=409), "changed", 0, 3),
     "forbidden": (Fault("deployments/idle", "PATCH", None, status=403), "refused", 1, 1),
-    "invalid": (Fault("deployments/idle", "PATCH", None, status=422), "refused", 1, 1),
+    "invalid": (Fault("deployments/idle", "PATCH", None, status=422), "blocked", 0, 1),
+    "too-large": (Fault("deployments/idle", "PATCH", None, status=413), "blocked", 0, 1),
     "server-error": (Fault("deployments/idle", "PATCH", None, status=500), "refused", 1, 1),
 }
 
@@ -368,7 +369,7 @@ def test_refused_patch_response_object_is_not_leaked(world: World, repeated: str
     status = {"kind": "Status", "status": "Failure", "reason": "Invalid", "code": 422, "message": message}
     world.api.inject(Fault("deployments/idle", "PATCH", 1, status=422, body=status))
     item = _apply(world).items["idle"]
-    assert item["result"] == "refused"
+    assert item["result"] == "blocked"
     assert "field is immutable" in item["detail"]
     assert "hunter2" not in item["detail"]
 

@@ -299,3 +299,21 @@ def test_state_two_writers_lose_nothing(world: World) -> None:
     world.api.requests.add = noted  # type: ignore[method-assign]
     assert world.run("pause", "-n", "default", "--reason", "third").code == 0
     assert {pause["reason"] for pause in _state(world)["pauses"]} == {"first", "second", "third"}
+
+
+def test_apply_object_that_allows_no_write_waits_alone(world: World) -> None:
+    """Annotations that leave no room for a record, or a manifest too large to save, are nobody else's error."""
+    world.add("Deployment", world.team, "full", {})
+    world.add("Deployment", world.team, "idle", {})
+    text = "x" * ((256 << 10) - 64)
+    world.api.patch("Deployment", world.team, "full", {"metadata": {"annotations": {"a": text}}})
+    policy = DEFAULT_POLICY.replace("maxErrors: 3", "maxErrors: 1")
+    run = world.run("apply", "--yes", "-o", "json", policy=policy)
+    results = {name: item["result"] for name, item in run.items.items()}
+    assert (results, run.code) == ({"full": "blocked", "idle": "done"}, 0)
+    assert "may not be more than 262144 bytes" in run.items["full"]["detail"]
+    assert world.run("breaker").out.startswith("breaker: closed")
+    plan = world.run("plan", "-o", "json", policy=policy)
+    assert "it rejected a change at" in str(plan.items["full"]["blockers"])
+    assert world.run("apply", "--yes", "-o", "json", policy=policy).items == {}
+    assert "rejected" in world.run("history").out

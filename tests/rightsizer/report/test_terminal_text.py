@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+from collections.abc import Sequence
 
 import hypothesis
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from rightsizer.config import format_duration, parse_duration
 from rightsizer.kinds import KINDS
 from rightsizer.kinds.patches import UndoItem, record_of
-from rightsizer.model import Edit, Mode, ObjectRef, Outcome, Plan, Result, Workload
+from rightsizer.model import Edit, Effect, Mode, ObjectRef, Outcome, Plan, Result, Workload
 from rightsizer.policy.match import Match
 from rightsizer.report.outcomes import outcome_text, outcomes_summary, undoable_text
 from rightsizer.report.table import plan_text
@@ -75,6 +76,29 @@ def test_report_colour_adds_only_escape_sequences(golden: Golden) -> None:
     for code in ("[33m", "[32m", "[34m", "[35m", "[2m", "[1m", "[0m"):
         coloured = coloured.replace("\x1b" + code, "")
     assert coloured == plan_text(*accounted(_plan()), colour=False)
+
+
+@pytest.mark.parametrize(
+    ("effects", "words"),
+    [
+        ([Effect(3, 0, 22.0)], "1 of 1 done, 22 GPUs freed."),
+        ([Effect(0, 3, 0.0)], "1 of 1 done, 22 GPUs not verified as free."),
+        ([None], "1 of 1 done, 22 GPUs not verified as free."),
+        (
+            [Effect(3, 0, 22.0), Effect(1, 2, 4.0)],
+            "2 of 2 done, 22 GPUs freed, 22 GPUs not verified as free.",
+        ),
+        ([Effect(3, 0, 22.0, health="failed")], "1 of 1 done, 0 GPUs freed."),
+    ],
+    ids=["gone", "none-gone", "unverified", "both", "rolled-back"],
+)
+def test_outcomes_summary_counts_only_verified_gpus_as_freed(
+    effects: Sequence[Effect | None], words: str
+) -> None:
+    """What nobody has seen go is not freed."""
+    ref = ObjectRef("ray.io/v1", "RayService", "research", "serve")
+    outcomes = [Outcome(ref, "suspend", Result.DONE, "", 22, AT, effect=effect) for effect in effects]
+    assert outcomes_summary(outcomes, undo="gpu-rightsizer undo --run run-1").startswith(words)
 
 
 def test_report_outcomes_list_each_result_and_total(golden: Golden) -> None:
