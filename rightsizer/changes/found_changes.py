@@ -1,7 +1,7 @@
 """The changes that objects and saved manifests record: budgets over time and cooldowns count them. Pure.
 
-Whoever may annotate an object can write a history. A change that gpu-rightsizer cannot have made holds off changes of
-that object alone: it is reported, and charged to no budget.
+Whoever may annotate an object can write a history. A change that the memory does not have, or that gpu-rightsizer
+cannot have made, holds off changes of that object alone: it is reported, and charged to no budget.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from rightsizer.changes.memory import MONTH
 from rightsizer.changes.record_codec import (
     CLASS_ANNOTATION,
     GPUS_ANNOTATION,
@@ -26,6 +27,7 @@ from rightsizer.kube.api_objects import ObjectMeta
 from rightsizer.kube.owner_kinds import CONTROL_OBJECTS, ObjectSummary, OwnerKind, owner_kind
 from rightsizer.model import UNREADABLE, Action, ChangeRecord, Fleet, FoundChange, ObjectRef, Pod
 from rightsizer.object_names import is_possible
+from rightsizer.text import count
 
 AHEAD = datetime.timedelta(days=2)
 """How far the clock of a machine that runs gpu-rightsizer may be ahead of Prometheus's clock."""
@@ -143,11 +145,21 @@ def _pod_of(item: ObjectMeta) -> str:
     return (item.annotations or {}).get(POD_ANNOTATION, "")
 
 
+def is_dated(change: ChangeRecord, at: datetime.datetime) -> bool:
+    """Whether a change is not in the future, by more than clocks differ."""
+    return max(change.at, change.ended or change.at) - at <= AHEAD
+
+
 def drop_implausible_changes(fleet: Fleet, at: datetime.datetime) -> Fleet:
     """The fleet without changes that gpu-rightsizer cannot have made; these are problems; by Prometheus's clock."""
     offered = sum(sum(node.allocatable.values()) for node in fleet.nodes.values())
     kept: list[FoundChange] = []
     problems: list[str] = []
+    unknown = [one for one in fleet.changes if not one.is_remembered and at - one.at < MONTH]
+    if unknown:
+        first = ", ".join(sorted({str(one.ref) for one in unknown})[:3])
+        words = f"{count(len(unknown), 'recorded change')} unknown to the memory, such as of {first}"
+        problems.append(f"{words}: charged to no budget")
     for change in fleet.changes:
         if why := _implausible_reason(change, offered, at):
             problems.append(f"{change.ref}: records a change {why}; it is charged to no budget")
@@ -159,7 +171,7 @@ def drop_implausible_changes(fleet: Fleet, at: datetime.datetime) -> Fleet:
 
 
 def _implausible_reason(change: FoundChange, offered: int, at: datetime.datetime) -> str:
-    if change.at - at > AHEAD:
+    if not is_dated(change.record, at):
         return f"at {change.at.astimezone(datetime.UTC):%Y-%m-%d %H:%M} UTC, which is in the future"
     if 0 < offered < change.record.gpus:
         return f"that freed {change.record.gpus} GPUs, but all nodes together have {offered}"

@@ -70,9 +70,6 @@ class ChangeMemory:
         return {change_key(one.record.run, one.ref): one for found in self.by_key.values() for one in found}
 
 
-NOTHING = ChangeMemory()
-
-
 def owner_of(workload: Workload) -> ObjectRef:
     """The object whose changes count together: for Jobs of a CronJob, the CronJob."""
     return workload.starter or workload.ref
@@ -203,8 +200,15 @@ def was_never_made(change: FoundChange, workload: Workload) -> bool:
     return is_as_it_was and bool(began) and all(one and one < change.at for one in began)
 
 
-def with_remembered_changes(fleet: Fleet, memory: ChangeMemory) -> Fleet:
-    """The fleet with the changes that only the memory has."""
+def with_remembered_changes(fleet: Fleet, memory: ChangeMemory | None) -> Fleet:
+    """The fleet with the changes that only the memory has; without a memory, as it is.
+
+    Of a change that an object records as well, the memory knows best when it was made and what it freed.
+    """
+    if memory is None:
+        return fleet
+    ours = memory.by_run
+    recorded = [_compared(change, ours, memory.unreadable) for change in fleet.changes]
     on_objects = {change_key(change.record.run, change.ref) for change in fleet.changes}
     there = {_name(workload.ref): workload for workload in fleet.workloads}
     by_key = {
@@ -224,9 +228,21 @@ def with_remembered_changes(fleet: Fleet, memory: ChangeMemory) -> Fleet:
     return dataclasses.replace(
         fleet,
         workloads=tuple(_with_past(workload, by_key, memory.unreadable) for workload in fleet.workloads),
-        changes=tuple(sorted((*fleet.changes, *changes), key=lambda change: (change.at, change.ref))),
+        changes=tuple(sorted((*recorded, *changes), key=lambda change: (change.at, change.ref))),
         problems=(*fleet.problems, *problems),
     )
+
+
+def _compared(
+    change: FoundChange, ours: Mapping[ChangeKey, FoundChange], unreadable: frozenset[str]
+) -> FoundChange:
+    """A change that an object records, compared with the memory."""
+    known = ours.get(change_key(change.record.run, change.ref))
+    if known is None:
+        is_unreadable = key_of(change.starter or change.ref) in unreadable
+        return dataclasses.replace(change, is_remembered=is_unreadable)
+    record = msgspec.structs.replace(change.record, at=known.at, gpus=max(known.record.gpus, 0))
+    return dataclasses.replace(change, record=record)
 
 
 def _is_known(change: FoundChange, on_objects: set[ChangeKey], workload: Workload | None) -> bool:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from rightsizer.cli.connection import span_of
 from rightsizer.cli.cycle import (
-    accept_first,
     acting_on,
     counted,
+    follow_scope,
     found_open,
     lease_of,
     planned,
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
                 if reporter.outcomes:
                     reporter.end()
                 return 0
-            accept_first(session, plan)
+            follow_scope(session, plan)
             acting = acting_on(session, plan, context, gate)
             try:
                 _act(acting, decisions, reporter, fleet=plan.fleet, span_s=span_s)

@@ -14,12 +14,12 @@ from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.planning.breaker import (
-    AcceptedScope,
     Pause,
     State,
     accepted,
+    accepted_scope,
     closed,
-    eligible,
+    scope_of,
     with_pause,
     without_pause,
 )
@@ -69,7 +69,8 @@ def _accept(arguments: argparse.Namespace, cluster: Cluster, store: ControlState
     loaded = load(pathlib.Path(arguments.policy))
     own = arguments.state_namespace
     fleet = build_fleet(read_cluster(cluster, RECORDABLE_KINDS, state_namespace=own))
-    scope = AcceptedScope(utc_now(), eligible(PolicyEvaluator(loaded.policy, fleet, at=utc_now(), own=own)))
+    now = scope_of(PolicyEvaluator(loaded.policy, fleet, at=utc_now(), own=own), loaded.digest)
+    scope = accepted_scope(now, utc_now())
     return store.change(lambda state: accepted(state, scope))
 
 

@@ -27,8 +27,8 @@ from rightsizer.execute.verify import verify
 from rightsizer.kinds import pause_for
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.lease import Lease
-from rightsizer.model import Action, Decision, Fleet, Outcome, Plan, Result
-from rightsizer.planning.breaker import AcceptedScope, accepted
+from rightsizer.model import Action, BlockerCode, Decision, Fleet, Outcome, Plan, Result
+from rightsizer.planning.breaker import Scope, State, accepted, accepted_scope, followed
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ def planned(session: PlanSession, gate: ActionGate, *, accept_growth: bool) -> P
     """The plan, within the accepted scope; opens the breaker if the plan has a reason to."""
     plan = session.observe()
     if accept_growth:
-        session.store.change(lambda state: accepted(state, _scope(plan)))
+        session.store.change(lambda state: accepted(state, accepted_scope(_scope(plan), utc_now())))
         plan = session.observe()
     for trip in plan.opening:
         gate.open(trip)
@@ -124,14 +124,20 @@ def found_open(session: PlanSession) -> bool:
     return trip is not None
 
 
-def accept_first(session: PlanSession, plan: Plan) -> None:
-    """Accept the scope of the first run of a policy; later growth needs an operator."""
-    if plan.policy_hash:
-        session.store.change(lambda state: state if state.scope else accepted(state, _scope(plan)))
+def follow_scope(session: PlanSession, plan: Plan) -> None:
+    """Accept the scope of the first run of a policy; later growth by its rules needs an operator."""
+    scope = _scope(plan)
+
+    def follow(state: State) -> State:
+        first = state.scope is None
+        return accepted(state, accepted_scope(scope, utc_now())) if first else followed(state, scope)
+
+    if plan.policy_hash and not any(trip.code is BlockerCode.GROWTH for trip in plan.opening):
+        session.store.change(follow)
 
 
-def _scope(plan: Plan) -> AcceptedScope:
-    return AcceptedScope(utc_now().replace(microsecond=0), dict(plan.eligible))
+def _scope(plan: Plan) -> Scope:
+    return Scope(plan.eligible, plan.scope_digest)
 
 
 def acting_on(session: PlanSession, plan: Plan, context: RunContext, gate: ActionGate) -> ApplySession:

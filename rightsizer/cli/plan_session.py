@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from rightsizer import prices
-from rightsizer.changes.memory import NOTHING as NO_MEMORY
 from rightsizer.changes.memory import ChangeMemory, MemoryStore
 from rightsizer.cli.connection import cluster_settings, instance_of, prometheus_settings, signal_terms
 from rightsizer.cli.messages import note
@@ -135,7 +134,7 @@ class PlanSession:
                 f"--at {_second(at)}: that is yet to come: Prometheus's clock says {_second(now)}"
             )
         state, problems = (NOTHING, ()) if self._look.why else self.state()
-        remembered, unknown = (NO_MEMORY, ()) if self._look.why else self._remembered()
+        remembered, unknown = (None, ()) if self._look.why else self._remembered()
         cycle = Cycle(
             self.policy,
             at,
@@ -190,7 +189,7 @@ class PlanSession:
                 raise
             return NOTHING, (f"whether it is paused is not known: {refused}",)
 
-    def _remembered(self) -> tuple[ChangeMemory, tuple[str, ...]]:
+    def _remembered(self) -> tuple[ChangeMemory | None, tuple[str, ...]]:
         """Recent changes, and why they are unknown beyond the records on objects."""
         try:
             return self.memory.read(), ()
@@ -198,7 +197,7 @@ class PlanSession:
             if refused.code != http.HTTPStatus.FORBIDDEN:
                 raise
             words = "what was changed lately is not known where objects do not tell of it"
-            return NO_MEMORY, (f"{words}: {refused}",)
+            return None, (f"{words}: {refused}",)
 
     def _when_it_begins(self, at: datetime.datetime, now: datetime.datetime) -> str:
         """Says that the record begins after that moment; empty if it does not."""

@@ -15,9 +15,9 @@ from typing import TypeVar
 from rightsizer.cli.connection import span_of
 from rightsizer.cli.crontab import Crontab, parse_schedule
 from rightsizer.cli.cycle import (
-    accept_first,
     acting_on,
     counted,
+    follow_scope,
     lease_of,
     planned,
     require_state,
@@ -248,7 +248,7 @@ class _Cycles:
             self._follow(make_repairs(find_repairs(context), context, guard), outcomes)
             plan = planned(session, gate, accept_growth=False)
             self._publish(session, plan)
-            accept_first(session, plan)
+            follow_scope(session, plan)
             acting = acting_on(session, plan, context, gate)
             deadline = Deadline(self._verify_s, time.monotonic, self._end.wait, self._end.is_set)
             classes = {one.workload.ref: one.workload.priority_class for one in plan.enforced}

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from rightsizer.changes.memory import with_remembered_changes
+from rightsizer.changes.memory import change_key, with_remembered_changes
 from rightsizer.changes.record_codec import read_history
 from rightsizer.errors import (
     ClusterError,
@@ -145,8 +145,10 @@ def _revalidate_and_write(decision: Decision, row: Kind, session: ApplySession) 
     fresh, fleet = read_workload(decision.workload.ref, session.cluster, beside=beside)
     if fresh is None:
         return session.outcome(decision, Result.CHANGED, "it holds no GPUs anymore")
-    recorded = dataclasses.replace(fleet, changes=tuple({*fleet.changes, *session.watch.recorded_changes}))
-    fleet = with_remembered_changes(recorded, session.memory.of(fresh))
+    recorded = (*session.watch.recorded_changes, *fleet.changes)
+    once = {change_key(one.record.run, one.ref): one for one in recorded}
+    fleet = dataclasses.replace(fleet, changes=tuple(once.values()))
+    fleet = with_remembered_changes(fleet, session.memory.of(fresh))
     fresh = next(workload for workload in fleet.workloads if workload.ref == fresh.ref)
     rulebook = session.rulebook(fleet, use.at)
     if blockers := list(objections(decision, fresh, use, rulebook)):

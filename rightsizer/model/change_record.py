@@ -135,6 +135,7 @@ class FoundChange:
         starter: The CronJob or the like that created the workload.
         pools: The node pools of its pods.
         is_on_object: Whether an object or a saved manifest has the record; otherwise only the memory ConfigMaps do.
+        is_remembered: Whether the memory has it, or was not read: what only an object records, anybody can forge.
     """
 
     ref: ObjectRef
@@ -143,6 +144,7 @@ class FoundChange:
     starter: ObjectRef | None = None
     pools: tuple[str, ...] = ()
     is_on_object: bool = True
+    is_remembered: bool = True
 
     @property
     def at(self) -> datetime.datetime:
@@ -151,5 +153,5 @@ class FoundChange:
 
     @property
     def is_in_effect(self) -> bool:
-        """Whether nobody reverted it, as far as is known."""
-        return self.is_on_object and self.record.end is None
+        """Whether it was made and nobody reverted it, as far as is known."""
+        return self.is_on_object and self.is_remembered and self.record.end is None

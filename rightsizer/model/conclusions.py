@@ -189,6 +189,7 @@ class Plan:
         hypothetical: Why it must not be applied (objects from a file, a past moment); empty where it may be.
         problems: What could not be read, but does not make the plan wrong, for people.
         eligible: How many workloads each rule may act upon, whatever is found about them.
+        scope_digest: Of the policy and the PriorityClasses, which decide that.
         opening: What opens the breaker if this is applied: why, in words.
     """
 
@@ -202,6 +203,7 @@ class Plan:
     hypothetical: str = ""
     problems: tuple[str, ...] = ()
     eligible: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    scope_digest: str = ""
     opening: tuple[Blocker, ...] = ()
 
     @property

@@ -6,6 +6,7 @@ An open breaker stays open until an operator resets it. State that cannot be rea
 import collections
 import dataclasses
 import datetime
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, TypeVar
 
@@ -70,10 +71,21 @@ class Pause(_Timed, frozen=True):
         return f"{where} is paused{until} since {instant(self.at)}: {self.reason}"
 
 
-class AcceptedScope(_Timed, frozen=True):
-    """The number of eligible workloads per rule that an operator accepted."""
+_Counts = dict[str, Annotated[int, msgspec.Meta(ge=0)]]
 
-    rules: dict[str, Annotated[int, msgspec.Meta(ge=0)]]
+
+class AcceptedScope(_Timed, frozen=True):
+    """The number of eligible workloads per rule that an operator accepted.
+
+    Attributes:
+        rules: The accepted numbers. They follow users, who create and delete workloads, but no change of the rules.
+        seen: The numbers in the last run.
+        digest: What decided in the last run which workloads are eligible; empty if unknown.
+    """
+
+    rules: _Counts
+    seen: _Counts = {}
+    digest: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -166,26 +178,48 @@ def held(
     return tuple(map(blocked, decisions))
 
 
-def eligible(rulebook: PolicyEvaluator) -> dict[str, int]:
-    """The number of workloads that each rule may change, whatever their findings."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scope:
+    """The number of workloads that each rule may change, whatever their findings, and what decides that.
+
+    Attributes:
+        digest: Of the policy and the PriorityClasses, which only administrators write.
+    """
+
+    rules: Mapping[str, int]
+    digest: str
+
+
+def scope_of(rulebook: PolicyEvaluator, policy_hash: str) -> Scope:
+    """The scope of a policy now."""
     rulings = (rulebook.evaluate(workload) for workload in rulebook.fleet.workloads)
-    return dict(sorted(collections.Counter(one.rule for one in rulings if one.mode is Mode.ENFORCE).items()))
+    counts = collections.Counter(one.rule for one in rulings if one.mode is Mode.ENFORCE)
+    rules = {rule.name: 0 for rule in rulebook.policy.rules if rule.mode is Mode.ENFORCE} | counts
+    classes = sorted(
+        (one.name, one.value, sorted(one.annotations.items())) for one in rulebook.fleet.classes.values()
+    )
+    deciding = msgspec.json.encode((policy_hash, classes))
+    return Scope(dict(sorted(rules.items())), hashlib.sha256(deciding).hexdigest())
 
 
 def trips(
-    settings: Breaker, fleet: Fleet, *, now: Mapping[str, int], accepted: AcceptedScope | None
+    settings: Breaker, fleet: Fleet, *, now: Scope, accepted: AcceptedScope | None
 ) -> Iterator[Blocker]:
-    """What opens the breaker: too many unready nodes, or many more eligible workloads by rule than accepted."""
+    """What opens the breaker: too many unready nodes, or rules that match many more workloads than accepted.
+
+    New workloads of users never open it. A rule that is gone makes up for one that takes its place.
+    """
     away = sorted(node.name for node in fleet.nodes.values() if not node.is_ready)
     if len(away) >= FEWEST_NODES and len(away) * 100 > settings.maxNodesNotReady * len(fleet.nodes):
         share = f"{len(away)} of {len(fleet.nodes)} GPU nodes are not ready"
         yield Blocker(
             BlockerCode.NODES, f"{share}, among them {', '.join(away[:3])}; see breaker.maxNodesNotReady"
         )
-    if accepted is None:
+    if accepted is None or accepted.digest == now.digest:
         return
-    grown = {rule: count - accepted.rules.get(rule, 0) for rule, count in now.items()}
-    fresh = sum(count for count in grown.values() if count > 0)
+    grown = {rule: count - accepted.rules.get(rule, 0) for rule, count in now.rules.items()}
+    gone = sum(count for rule, count in accepted.rules.items() if rule not in now.rules)
+    fresh = sum(count for count in grown.values() if count > 0) - gone
     before = sum(accepted.rules.values())
     few, share_of_few = settings.maxNewlyEligible.workloads, settings.maxNewlyEligible.share
     if fresh > few and fresh * 100 > share_of_few * before:
@@ -225,6 +259,24 @@ def accepted(state: State, scope: AcceptedScope) -> State:
     if latch.trip and latch.trip.cause is BlockerCode.GROWTH:
         latch = closed(latch, scope.at, "the scope was accepted")
     return State(latch, state.pauses, scope)
+
+
+def followed(state: State, now: Scope) -> State:
+    """The accepted scope after a run within it: what users created or deleted since the last run is accepted."""
+    scope = state.scope
+    if scope is None:
+        return state
+    rules = dict(scope.rules)
+    if scope.digest == now.digest:
+        for rule in {*now.rules, *scope.seen}:
+            rules[rule] = max(rules.get(rule, 0) + now.rules.get(rule, 0) - scope.seen.get(rule, 0), 0)
+    kept = msgspec.structs.replace(scope, rules=rules, seen=dict(now.rules), digest=now.digest)
+    return dataclasses.replace(state, scope=kept)
+
+
+def accepted_scope(now: Scope, at: datetime.datetime) -> AcceptedScope:
+    """A scope as it is accepted."""
+    return AcceptedScope(at.replace(microsecond=0), dict(now.rules), dict(now.rules), now.digest)
 
 
 def with_pause(state: State, pause: Pause) -> State:

@@ -110,7 +110,7 @@ class Purse:
         for number, budget in enumerate(self._budgets):
             span = _SPANS[budget.per]
             # A time in the future comes from a clock that is ahead; it counts.
-            if span is not None and at - change.at < span:
+            if span is not None and change.is_remembered and at - change.at < span:
                 for key in _keys(budget.scope, change.ref, change.pools):
                     self._spend(number, key, change.record.gpus)
 

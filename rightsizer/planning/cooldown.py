@@ -9,6 +9,7 @@ import dataclasses
 import datetime
 from collections.abc import Iterator
 
+from rightsizer.changes.found_changes import is_dated
 from rightsizer.changes.memory import MONTH
 from rightsizer.changes.record_codec import (
     UNDO_ANNOTATION,
@@ -21,7 +22,16 @@ from rightsizer.kinds import row_of
 from rightsizer.kinds.change_edits import as_read
 from rightsizer.kinds.edits import is_reverted
 from rightsizer.kinds.patches import read_record, resumed_at
-from rightsizer.model import Action, Blocker, BlockerCode, ChangeOutcome, ChangeRecord, Fleet, Workload
+from rightsizer.model import (
+    UNREADABLE,
+    Action,
+    Blocker,
+    BlockerCode,
+    ChangeOutcome,
+    ChangeRecord,
+    Fleet,
+    Workload,
+)
 from rightsizer.text import instant
 
 LONGEST_HOLD_OFF = datetime.timedelta(days=7)
@@ -71,8 +81,12 @@ class Memory:
 
 
 def memory_of(workload: Workload, fleet: Fleet, at: datetime.datetime) -> Memory:
-    """Earlier changes of a workload, from its annotations and the saved manifests of evicted pods."""
+    """Earlier changes of a workload, from its annotations and the saved manifests of evicted pods.
+
+    Those in the future are unreadable: they would hold off changes until then.
+    """
     past = _as_it_is(workload, at)
+    past = tuple(change if is_dated(change, at) else UNREADABLE for change in past)
     runs = {change.run for change in past}
     named = [
         ChangeRecord(

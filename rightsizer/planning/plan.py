@@ -6,12 +6,11 @@ import datetime
 import logging
 
 from rightsizer.changes.found_changes import drop_implausible_changes
-from rightsizer.changes.memory import NOTHING as NO_MEMORY
 from rightsizer.changes.memory import ChangeMemory, with_remembered_changes
 from rightsizer.inventory.workload_builder import ClusterState, build_fleet
 from rightsizer.kinds.notices import unreadable_notes
 from rightsizer.model import Plan
-from rightsizer.planning.breaker import NOTHING, State, eligible, held, trips
+from rightsizer.planning.breaker import NOTHING, State, held, scope_of, trips
 from rightsizer.planning.budget import check_capacity, within_budgets
 from rightsizer.planning.decide import decide
 from rightsizer.planning.measure import Signal, measure
@@ -35,7 +34,7 @@ class Cycle:
         hypothetical: Why the plan must not be applied; empty if it may be.
         state: Breaker, pauses and accepted scope.
         problems: What could not be read of the state or the change records.
-        remembered: Recent changes, also those whose objects no longer carry a record.
+        remembered: Recent changes, also those whose objects no longer carry a record; None if they are unknown.
     """
 
     loaded: LoadedPolicy
@@ -46,7 +45,7 @@ class Cycle:
     hypothetical: str = ""
     state: State = NOTHING
     problems: tuple[str, ...] = ()
-    remembered: ChangeMemory = NO_MEMORY
+    remembered: ChangeMemory | None = None
 
 
 def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
@@ -69,7 +68,7 @@ def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
         cycle.loaded.policy, fleet, at=cycle.at, own=cycle.own, instance=cycle.instance
     )
     measured = measure(fleet, signal, rulebook, cycle.at)
-    scope = eligible(rulebook)
+    scope = scope_of(rulebook, cycle.loaded.digest)
     opening = tuple(trips(rulebook.policy.breaker, fleet, now=scope, accepted=cycle.state.scope))
     free = held(decide(measured, rulebook), cycle.state, opening, cycle.at)
     decided = limit_to_pending_demand(free, rulebook)
@@ -90,7 +89,8 @@ def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
             *cycle.problems,
             *class_problems(rulebook),
         ),
-        eligible=scope,
+        eligible=scope.rules,
+        scope_digest=scope.digest,
         opening=opening,
     )
     _log_decisions(plan)

@@ -135,7 +135,7 @@ class Breaker(Part):
     )
     maxNewlyEligible: NewlyEligible = pydantic.Field(
         default_factory=NewlyEligible,
-        description="Growth of the number of enforced workloads since it was accepted; both limits must be exceeded.",
+        description="Growth of the number of enforced workloads by new rules or classes; both limits must be exceeded.",
     )
 
 

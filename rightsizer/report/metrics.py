@@ -72,7 +72,7 @@ METRICS = (
         "pools the least that one has left",
         ("scope", "per", "unit"),
     ),
-    OwnMetric("freed_gpus", "GPUs that changes which stand keep free", _CLASS),
+    OwnMetric("freed_gpus", "GPUs that changes of the last 30 days keep free", _CLASS),
     OwnMetric(
         "freed_gpu_seconds",
         "For how long changes have kept GPUs free, in GPU-seconds",

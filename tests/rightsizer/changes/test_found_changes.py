@@ -45,8 +45,8 @@ def test_found_changes_without_node_capacity_accepts_gpu_count() -> None:
 @pytest.mark.prometheus
 @pytest.mark.parametrize(
     "entry",
-    [{"at": "2199-11-20T10:00:00Z", "gpus": 8}, {"gpus": 99_999}],
-    ids=["yet-to-come", "more-than-there-is"],
+    [{"at": "2199-11-20T10:00:00Z", "gpus": 8}, {"gpus": 99_999}, {"gpus": 8}],
+    ids=["yet-to-come", "more-than-there-is", "plausible"],
 )
 def test_found_changes_forged_history_blocks_only_its_workload(
     world: World, entry: dict[str, object]
@@ -62,4 +62,44 @@ def test_found_changes_forged_history_blocks_only_its_workload(
     assert plan.items["innocent"]["blockers"] == [], plan.out
     assert plan.items["innocent"]["action"] == "scale-to-zero"
     assert plan.items["evil"]["blockers"], plan.out
-    assert any("evil: records a change" in problem for problem in json.loads(plan.out)["problems"])
+    problems = json.loads(plan.out)["problems"]
+    assert any("evil: records a change" in one or one.endswith("charged to no budget") for one in problems)
+
+
+FULL = DEFAULT_POLICY + "  - {per: day, workloads: 1}\n"
+
+
+@pytest.mark.prometheus
+def test_found_changes_forged_history_without_gpus_spends_no_budget(world: World) -> None:
+    """Neither on an object without GPUs, nor on an own workload that gpu-rightsizer did change in that run."""
+    for name in ("innocent", "evil"):
+        world.add("Deployment", world.team, name, {"replicas": 1})
+    world.add("Deployment", world.team, "empty", {"gpus": 0})
+    now = datetime.datetime.now(datetime.UTC)
+    one = {"run": "r", "action": "scale-down", "by": "gpu-rightsizer", "gpus": 60}
+    many = [
+        {**one, "run": f"r{n}", "at": (now + n * datetime.timedelta(hours=4)).isoformat()} for n in range(8)
+    ]
+    for name in ("evil", "empty"):
+        metadata = {"annotations": {"gpu-rightsizer.io/history": json.dumps(many)}}
+        world.api.patch("Deployment", world.team, name, {"metadata": metadata})
+    plan = world.run("plan", "-o", "json", policy=FULL)
+    assert plan.items["innocent"]["blockers"] == [], plan.out
+    assert plan.items["evil"]["action"] is None, plan.items["evil"]
+    (problem,) = json.loads(plan.out)["problems"]
+    assert problem.startswith("16 recorded changes unknown to the memory, such as of ")
+
+
+@pytest.mark.prometheus
+def test_found_changes_real_change_spends_what_the_memory_says(world: World) -> None:
+    """Its owner edits the history: another time and more GPUs; the budgets count the change as it was made."""
+    world.add("Deployment", world.team, "idle", {"replicas": 1})
+    apply = world.run("apply", "--yes", "-o", "json", policy=DEFAULT_POLICY)
+    assert apply.items["idle"]["result"] == "done"
+    run = json.loads(apply.out)["metadata"]["run"]
+    long_ago = {"run": run, "at": "2026-01-01T00:00:00Z", "action": "scale-to-zero", "gpus": 0}
+    notes = {"gpu-rightsizer.io/history": json.dumps([long_ago]), "gpu-rightsizer.io/undo": None}
+    world.api.patch("Deployment", world.team, "idle", {"metadata": {"annotations": notes}})
+    world.add("Deployment", world.team, "next", {})
+    (block,) = world.run("plan", "-o", "json", policy=FULL).items["next"]["blockers"]
+    assert (block["code"], "1 of 1 workloads" in block["message"]) == ("budget", True)

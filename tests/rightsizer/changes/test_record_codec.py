@@ -7,8 +7,10 @@ from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
+import msgspec
 import pytest
 
+from rightsizer.changes.found_changes import AHEAD
 from rightsizer.changes.record_codec import (
     HISTORY_ANNOTATION,
     MOST,
@@ -35,8 +37,8 @@ from rightsizer.model import (
     ObjectRef,
     Verdict,
 )
-from rightsizer.planning.cooldown import LONGEST_HOLD_OFF, MAX_CHANGES_PER_OWNER, Memory, cooling
-from tests.rightsizer.build import AT, DAY, all_idle, judged, pod, policy, rule, workload
+from rightsizer.planning.cooldown import LONGEST_HOLD_OFF, MAX_CHANGES_PER_OWNER, Memory, cooling, memory_of
+from tests.rightsizer.build import AT, DAY, all_idle, fleet, judged, pod, policy, rule, workload
 
 HOUR = datetime.timedelta(hours=1)
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=63)
@@ -298,3 +300,18 @@ def test_eviction_history_of_pod_name_applies_to_its_successor() -> None:
     month: dict[str, Any] = {"cooldown": 11 * DAY, "actions": ("evict",)}
     decision = judged(item, all_idle(item), policy(rule("all", **month)), around=around)
     assert any("reverted by someone" in block.message for block in decision.blockers)
+
+
+@pytest.mark.parametrize("field", ["at", "ended"])
+@pytest.mark.parametrize(
+    ("ahead", "is_read"), [(AHEAD, True), (AHEAD + datetime.timedelta(seconds=1), False)]
+)
+def test_cooldown_change_in_the_future_counts_as_unreadable(
+    field: str, ahead: datetime.timedelta, is_read: bool
+) -> None:
+    """Beyond what clocks differ by, nobody made it: it holds off its own workload, as any unreadable one."""
+    change = ChangeRecord(AT, "r", "scale-down", 1, end=ChangeOutcome.UNDONE, ended=AT)
+    item = workload(past=(msgspec.structs.replace(change, **{field: AT + ahead}),))
+    memory = memory_of(item, fleet(item), AT)
+    assert (memory.past[0] != UNREADABLE) is is_read
+    assert list(cooling(item, memory, DAY))

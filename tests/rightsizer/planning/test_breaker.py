@@ -9,21 +9,25 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from rightsizer.model import Blocker, BlockerCode, Fleet, Mode, Node, Result
+from rightsizer.model import Blocker, BlockerCode, Fleet, Mode, Node, PriorityClass, Result
 from rightsizer.planning.breaker import (
     NOTHING,
     AcceptedScope,
     BreakerTrip,
     Latch,
     Pause,
+    Scope,
     State,
     accepted,
+    accepted_scope,
     closed,
     counted,
+    followed,
     held,
     opened,
     parse_state,
     paused,
+    scope_of,
     state_texts,
     stop_reason,
     trips,
@@ -31,7 +35,7 @@ from rightsizer.planning.breaker import (
     without_pause,
 )
 from rightsizer.policy.limits import Breaker
-from tests.rightsizer.build import AT, all_idle, judged, policy, rule, workload
+from tests.rightsizer.build import AT, all_idle, judged, policy, rule, rulebook, workload
 
 HOUR = datetime.timedelta(hours=1)
 ERROR = BreakerTrip(AT, BlockerCode.REFUSED, "too many")
@@ -80,7 +84,7 @@ def _fleet(ready: int, away: int) -> Fleet:
 )
 def test_breaker_too_many_unready_nodes_opens(ready: int, away: int, opens: bool) -> None:
     """More than a tenth of them, and three at least."""
-    found = list(trips(SETTINGS, _fleet(ready, away), now={}, accepted=None))
+    found = list(trips(SETTINGS, _fleet(ready, away), now=Scope({}, "new"), accepted=None))
     assert [trip.code for trip in found] == ([BlockerCode.NODES] if opens else [])
 
 
@@ -91,7 +95,10 @@ def test_breaker_too_many_unready_nodes_opens(ready: int, away: int, opens: bool
         ({"a": 20}, {"a": 31}, True),
         ({"a": 100}, {"a": 120}, False),
         ({"a": 100}, {"a": 121}, True),
-        ({"a": 100}, {"b": 100}, True),
+        ({"a": 100}, {"a": 0, "b": 100}, True),
+        ({"a": 100}, {"b": 100}, False),
+        ({"a": 60, "b": 50}, {"c": 110}, False),
+        ({"a": 60, "b": 50}, {"c": 133}, True),
         ({}, {"a": 11}, True),
         ({}, {"a": 10}, False),
         ({"a": 500}, {"a": 1}, False),
@@ -100,14 +107,50 @@ def test_breaker_too_many_unready_nodes_opens(ready: int, away: int, opens: bool
 def test_breaker_growth_over_accepted_scope_opens(
     before: dict[str, int], now: dict[str, int], opens: bool
 ) -> None:
-    """By rule: what leaves one rule does not make up for what comes under another."""
-    found = list(trips(SETTINGS, _fleet(1, 0), now=now, accepted=AcceptedScope(AT, before)))
-    assert [trip.code for trip in found] == ([BlockerCode.GROWTH] if opens else [])
+    """By rule: one that is renamed or merged makes up for its successor; one that shrinks for nothing."""
+    for digest in ("", "old"):
+        scope = AcceptedScope(AT, before, before, digest)
+        found = list(trips(SETTINGS, _fleet(1, 0), now=Scope(now, "new"), accepted=scope))
+        assert [trip.code for trip in found] == ([BlockerCode.GROWTH] if opens else [])
+    scope = AcceptedScope(AT, before, before, "new")
+    assert list(trips(SETTINGS, _fleet(1, 0), now=Scope(now, "new"), accepted=scope)) == []
+
+
+def test_breaker_workloads_of_users_follow_and_rules_do_not() -> None:
+    """What users create is accepted; what an edit of the policy adds counts until somebody accepts it."""
+    state = State(scope=accepted_scope(Scope({"a": 20}, "old"), AT))
+    users = followed(state, Scope({"a": 500}, "old"))
+    assert users.scope == accepted_scope(Scope({"a": 500}, "old"), AT)
+    edited = followed(users, Scope({"a": 600}, "new"))
+    fewer = followed(edited, Scope({"a": 590}, "new"))
+    assert fewer.scope is not None
+    assert fewer.scope.rules == {"a": 490}
+    assert list(trips(SETTINGS, _fleet(1, 0), now=Scope({"a": 700}, "new"), accepted=fewer.scope)) == []
+    (trip,) = trips(SETTINGS, _fleet(1, 0), now=Scope({"a": 590}, "newer"), accepted=fewer.scope)
+    assert "100 more workloads are eligible than the 490" in trip.message
+
+
+def test_scope_digest_covers_policy_and_priority_classes_only() -> None:
+    """Pods and labels, which users write, decide nothing that opens the breaker."""
+    book = rulebook(policy())
+    digest = scope_of(book, "policy").digest
+    more = dataclasses.replace(book.fleet, workloads=(workload(), *book.fleet.workloads))
+    assert scope_of(rulebook(policy(), around=more), "policy").digest == digest
+    assert scope_of(book, "another").digest != digest
+    for one in (
+        PriorityClass("c", 1),
+        PriorityClass("c", 2),
+        PriorityClass("c", 1, {"gpu-rightsizer.io/x": ""}),
+    ):
+        classes = dataclasses.replace(book.fleet, classes={"c": one})
+        other = scope_of(rulebook(policy(), around=classes), "policy").digest
+        assert other != digest
+        digest = other
 
 
 def test_breaker_without_accepted_scope_stays_closed() -> None:
     """The first run's scope is its operator's wish."""
-    assert list(trips(SETTINGS, _fleet(1, 0), now={"a": 500}, accepted=None)) == []
+    assert list(trips(SETTINGS, _fleet(1, 0), now=Scope({"a": 500}, "new"), accepted=None)) == []
 
 
 def test_breaker_accepted_scope_closes_growth_only() -> None:

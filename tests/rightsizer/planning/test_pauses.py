@@ -15,8 +15,11 @@ pytestmark = pytest.mark.prometheus
 STATE = "gpu-rightsizer-state"
 
 
-def _apply(world: World, *flags: str) -> Run:
-    return world.run("apply", "--yes", "-o", "json", "--verify-for", "0", *flags, policy=DEFAULT_POLICY)
+_ADVISE = DEFAULT_POLICY.replace("mode: enforce", "mode: advise")
+
+
+def _apply(world: World, *flags: str, policy: str = DEFAULT_POLICY) -> Run:
+    return world.run("apply", "--yes", "-o", "json", "--verify-for", "0", *flags, policy=policy)
 
 
 def _plan(world: World) -> dict[str, dict[str, Any]]:
@@ -229,16 +232,33 @@ def test_apply_too_many_unready_nodes_opens_breaker(world: World) -> None:
     assert "3 of 4 GPU nodes are not ready" in _state(world)["breaker"]["trip"]["reason"]
 
 
-def test_apply_growth_over_accepted_scope_opens_breaker(world: World) -> None:
-    """The first run's scope is taken as meant; later growth opens the breaker until somebody accepts it."""
-    _idle(world, "idle")
-    assert _apply(world).items["idle"]["result"] == "done"
-    assert _state(world)["scope"]["rules"] == {"scavengers": 1}
+def _many(world: World) -> None:
+    """One idle workload, and eleven that nothing is known about."""
     world.add("Deployment", world.team, "many-0", {})
     for number in range(1, 12):
         world.add("Deployment", world.team, f"many-{number}", {"usage": "absent"})
+
+
+def test_apply_new_workloads_of_users_do_not_open_breaker(world: World) -> None:
+    """Whoever may create pods of an enforced class does not stop all changes."""
+    _idle(world, "idle")
+    assert _apply(world).items["idle"]["result"] == "done"
+    assert _state(world)["scope"]["rules"] == {"research": 0, "scavengers": 1}
+    _many(world)
+    run = _apply(world)
+    assert (run.code, run.items["many-0"]["result"]) == (0, "done"), run.err
+    assert _state(world)["scope"]["rules"] == {"research": 0, "scavengers": 12}
+
+
+def test_apply_growth_by_policy_opens_breaker(world: World) -> None:
+    """The first run's scope is taken as meant; later growth opens the breaker until somebody accepts it."""
+    _idle(world, "idle")
+    assert _apply(world).items["idle"]["result"] == "done"
+    _many(world)
+    assert _apply(world, policy=_ADVISE).items == {}
     assert (_apply(world).items, _causes(world, "many-0")) == ({}, ["paused"])
     assert _state(world)["breaker"]["trip"]["cause"] == "growth"
+    assert _state(world)["scope"]["rules"] == {"research": 0, "scavengers": 1}
     policy = world.directory / "policy.yaml"
     accepted = world.run("breaker", "accept-growth", "--policy", str(policy))
     assert "scavengers: 12 workloads" in accepted.out, accepted.err
@@ -248,11 +268,9 @@ def test_apply_growth_over_accepted_scope_opens_breaker(world: World) -> None:
 def test_apply_accept_growth_closes_breaker(world: World) -> None:
     """--accept-growth closes what the scope had opened, and the run goes on."""
     _idle(world, "idle")
-    _apply(world)
-    world.add("Deployment", world.team, "many-0", {})
-    for number in range(1, 12):
-        world.add("Deployment", world.team, f"many-{number}", {"usage": "absent"})
-    _apply(world)
+    _apply(world, policy=_ADVISE)
+    _many(world)
+    assert _apply(world).items == {}
     assert _apply(world, "--accept-growth").items["many-0"]["result"] == "done"
     assert _state(world)["breaker"]["isOpen"] is False
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 import yaml
 
 from rightsizer.cli import parser
-from rightsizer.cli.cycle import accept_first, acting_on, counted, planned, require_state, steps
+from rightsizer.cli.cycle import acting_on, counted, follow_scope, planned, require_state, steps
 from rightsizer.cli.plan_session import PlanSession
 from rightsizer.config import ClusterSettings
 from rightsizer.errors import ClusterError, RightsizerError
@@ -120,7 +120,7 @@ class Replica:
                 make_repairs(find_repairs(context), context, RepairPolicy(session.policy.policy, gate))
             )
             plan = planned(session, gate, accept_growth=False)
-            accept_first(session, plan)
+            follow_scope(session, plan)
             acting = acting_on(session, plan, context, gate)
             outcomes += steps(acting, plan.enforced, plan.fleet, self._patience())
         self._world.ended.update(f"{one.action} {one.result.value}" for one in outcomes)
