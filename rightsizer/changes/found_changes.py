@@ -24,9 +24,9 @@ from rightsizer.changes.record_codec import (
     recorded_changes,
 )
 from rightsizer.kube.api_objects import ObjectMeta
+from rightsizer.kube.object_names import is_possible
 from rightsizer.kube.owner_kinds import CONTROL_OBJECTS, ObjectSummary, OwnerKind, owner_kind
 from rightsizer.model import UNREADABLE, Action, ChangeRecord, Fleet, FoundChange, ObjectRef, Pod
-from rightsizer.object_names import is_possible
 from rightsizer.text import count
 
 AHEAD = datetime.timedelta(days=2)
@@ -145,7 +145,7 @@ def _pod_of(item: ObjectMeta) -> str:
     return (item.annotations or {}).get(POD_ANNOTATION, "")
 
 
-def is_dated(change: ChangeRecord, at: datetime.datetime) -> bool:
+def is_past(change: ChangeRecord, at: datetime.datetime) -> bool:
     """Whether a change is not in the future, by more than clocks differ."""
     return max(change.at, change.ended or change.at) - at <= AHEAD
 
@@ -171,7 +171,7 @@ def drop_implausible_changes(fleet: Fleet, at: datetime.datetime) -> Fleet:
 
 
 def _implausible_reason(change: FoundChange, offered: int, at: datetime.datetime) -> str:
-    if not is_dated(change.record, at):
+    if not is_past(change.record, at):
         return f"at {change.at.astimezone(datetime.UTC):%Y-%m-%d %H:%M} UTC, which is in the future"
     if 0 < offered < change.record.gpus:
         return f"that freed {change.record.gpus} GPUs, but all nodes together have {offered}"

@@ -18,8 +18,8 @@ from rightsizer.changes.record_codec import STOPS, pause_of, required_valid
 from rightsizer.errors import ClusterError, RequestRefused
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.configmaps import ConfigMap
+from rightsizer.kube.object_names import require_name
 from rightsizer.model import UNREADABLE, ChangeOutcome, ChangeRecord, Fleet, FoundChange, ObjectRef, Workload
-from rightsizer.object_names import require_name
 from rightsizer.text import decoded
 
 MONTH = datetime.timedelta(days=30)

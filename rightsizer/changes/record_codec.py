@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from rightsizer.config import LONGEST, PREFIX, parse_duration
+from rightsizer.kube.object_names import require_name
 from rightsizer.model import UNREADABLE, Action, ChangeOutcome, ChangeRecord, ObjectRef
-from rightsizer.object_names import require_name
 from rightsizer.text import decoded, require_ours
 
 UNDO_ANNOTATION = PREFIX + "undo"

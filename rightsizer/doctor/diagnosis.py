@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rightsizer.doctor.rights import Right
+from rightsizer.kube.object_names import shell_command
 from rightsizer.model import Fleet, NodeCoverage, PodKey, Usages
-from rightsizer.object_names import shell_command
 from rightsizer.policy.policy_file import LoadedPolicy
 from rightsizer.report.terminal import WIDTH, Paint
 from rightsizer.text import count, safe

@@ -12,8 +12,8 @@ from rightsizer.changes.record_codec import STEERED_ANNOTATION
 from rightsizer.errors import ClusterError
 from rightsizer.execute.run_context import ApplySession, log_cluster_error
 from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.object_names import api_path
 from rightsizer.model import Fleet, Mode, Outcome, Pod, Result
-from rightsizer.object_names import api_path
 from rightsizer.planning.victims import CHEAPEST, COST_ANNOTATION
 
 _ACTION = "unsteer"

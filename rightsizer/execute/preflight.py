@@ -14,8 +14,8 @@ from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.api_objects import PodObject
 from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.object_names import api_path
 from rightsizer.model import Fleet, FoundChange, ObjectRef, Plan, Workload
-from rightsizer.object_names import api_path
 from rightsizer.planning.measure import Signal, measure
 from rightsizer.planning.revalidate import RECENT, Use
 from rightsizer.policy.effective import PolicyEvaluator

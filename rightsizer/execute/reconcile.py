@@ -46,6 +46,7 @@ from rightsizer.kinds.edits import is_reverted, same, shown, value_at
 from rightsizer.kinds.health import Health
 from rightsizer.kinds.patches import read_record
 from rightsizer.kube.api_objects import Metadata, ObjectMeta, SpecObject
+from rightsizer.kube.object_names import api_path, is_possible
 from rightsizer.model import (
     Action,
     Blocker,
@@ -58,7 +59,6 @@ from rightsizer.model import (
     Result,
     Workload,
 )
-from rightsizer.object_names import api_path, is_possible
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.protections import OPT_OUT, opt_outs, protections
 from rightsizer.policy.schema import Policy

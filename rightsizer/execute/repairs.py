@@ -28,8 +28,8 @@ from rightsizer.kinds.pause_for_change import (
     resuming_patch,
 )
 from rightsizer.kube.api_objects import Metadata
+from rightsizer.kube.object_names import api_path
 from rightsizer.model import ChangeOutcome, ChangeRecord, ObjectRef, Outcome, Pod, ReconcileAction, Result
-from rightsizer.object_names import api_path
 from rightsizer.report.events import CANCELLED, COMPLETED, CONFIRMED, RESTORED, REVERTED, ROLLED_BACK
 
 _PERMANENT = frozenset(

@@ -38,9 +38,9 @@ from rightsizer.kinds.patches import UndoItem, parse_record, read_record, recrea
 from rightsizer.kinds.saved_pods import MANIFEST, RECORD, SavedPod, digest_of, saved_pod
 from rightsizer.kube.api_objects import Metadata, ObjectMeta
 from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.object_names import api_path, require_name
 from rightsizer.kube.owner_kinds import CONTROL_OBJECTS
 from rightsizer.model import ChangeRecord, FoundChange, ObjectRef, Outcome, Result
-from rightsizer.object_names import api_path, require_name
 from rightsizer.policy.match import is_any
 from rightsizer.policy.protections import SYSTEM_NAMESPACES
 from rightsizer.report.events import RESTORED

@@ -21,8 +21,8 @@ from rightsizer.inventory.pods import PodTable
 from rightsizer.kinds import kind_of, pause_for
 from rightsizer.kinds.health import Health
 from rightsizer.kube.api_objects import Metadata, PodObject
+from rightsizer.kube.object_names import api_path
 from rightsizer.model import Action, Decision, Effect, Fleet, Outcome, Pod, ReconcileAction
-from rightsizer.object_names import api_path
 from rightsizer.report.events import NOT_FREED
 from rightsizer.text import count, tidy
 

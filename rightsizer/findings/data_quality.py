@@ -13,8 +13,8 @@ from rightsizer.config import format_duration
 from rightsizer.findings.evidence import Candidate, Evidence, pod_key
 from rightsizer.findings.idle_history import ActivityHistory, covers_pauses
 from rightsizer.kinds.patches import resumed_at
+from rightsizer.kube.object_names import INVALID_OWNER
 from rightsizer.model import Confidence, DataIssue, Finding, FindingName, Pod, Usage
-from rightsizer.object_names import INVALID_OWNER
 from rightsizer.text import device, gpus, percent, span
 from rightsizer.usage.sample_coverage import MAX_SLOTS, SAMPLES_PER_SLOT
 

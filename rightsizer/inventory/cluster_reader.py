@@ -28,9 +28,9 @@ from rightsizer.kube.api_objects import (
     QuotaObject,
 )
 from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.object_names import api_path
 from rightsizer.kube.owner_kinds import KUEUE, ObjectSummary
 from rightsizer.model import PriorityClass, Quota
-from rightsizer.object_names import api_path
 
 log = logging.getLogger(__name__)
 

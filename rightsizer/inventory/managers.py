@@ -15,9 +15,9 @@ import msgspec
 from rightsizer.changes.record_codec import RECORDS
 from rightsizer.config import FIELD_MANAGER, PREFIX
 from rightsizer.kube.api_objects import ManagedFieldsEntry, ObjectMeta, SpecObject
+from rightsizer.kube.object_names import Output, is_possible, kubectl, shell_command
 from rightsizer.kube.owner_kinds import KEDA, KUEUE, ObjectSummary, OwnerChain, OwnerKind, owner_kind
 from rightsizer.model import Manager, ObjectRef
-from rightsizer.object_names import Output, is_possible, kubectl, shell_command
 
 PAUSED = "autoscaling.keda.sh/paused"
 PAUSED_REPLICAS = "autoscaling.keda.sh/paused-replicas"

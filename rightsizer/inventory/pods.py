@@ -25,8 +25,8 @@ from rightsizer.kube.api_objects import (
     PodSpec,
     interned,
 )
+from rightsizer.kube.object_names import invalid_name, is_possible
 from rightsizer.model import AddressTable, ObjectRef, Pod
-from rightsizer.object_names import invalid_name, is_possible
 
 
 def needs_of(spec: PodSpec) -> dict[str, int]:

@@ -6,9 +6,9 @@ subresource if that is known; otherwise gpu-rightsizer only advises on it.
 
 from rightsizer.kinds import batch, core, serving
 from rightsizer.kinds.kind import Field, Kind, PauseSupport, Value, scaled
+from rightsizer.kube.object_names import api_path
 from rightsizer.kube.owner_kinds import OwnerKind
 from rightsizer.model import Action, ObjectRef, Proposal, Scalable, Workload
-from rightsizer.object_names import api_path
 
 KINDS: tuple[Kind, ...] = (*core.KINDS, *batch.KINDS, *serving.KINDS)
 CONTROL_OBJECT_KINDS = (batch.KUEUE_WORKLOAD, serving.SCALED_OBJECT)

@@ -9,8 +9,8 @@ from typing import Any
 from rightsizer.kinds import kind_of, pause_for, row_of, stopped_by
 from rightsizer.kinds.edits import ITEM, Path
 from rightsizer.kinds.kind import NOW, Kind, Stop
+from rightsizer.kube.object_names import Output, api_path, is_possible, kubectl, shell_command
 from rightsizer.model import Action, Decision, Fleet, Manager, ObjectRef, Proposal, Verdict, Workload
-from rightsizer.object_names import Output, api_path, is_possible, kubectl, shell_command
 
 _CLUSTERS_OWN = frozenset({"DaemonSet", "Node"})
 _ANNOTATIONS = ("metadata", "annotations")

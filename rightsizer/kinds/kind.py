@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rightsizer.kinds.edits import ANY, Path, is_digest, matches, shown, value_at
+from rightsizer.kube.object_names import api_path
 from rightsizer.kube.owner_kinds import OwnerKind, owner_kind
 from rightsizer.model import Action, Edit, ObjectRef
-from rightsizer.object_names import api_path
 
 _LONGEST_TEXT = 256
 _MOST = 1_000_000

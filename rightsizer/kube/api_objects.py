@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import msgspec
 
+from rightsizer.kube.object_names import INVALID_OWNER, invalid_name, is_possible
 from rightsizer.model import ObjectRef
 from rightsizer.model.change_record import Instant
-from rightsizer.object_names import INVALID_OWNER, invalid_name, is_possible
 
 ABSENT = msgspec.Raw(b"null")
 """Stands for a part that the object does not have."""

@@ -30,7 +30,7 @@ from rightsizer.errors import (
     RequestRefused,
     Throttled,
 )
-from rightsizer.object_names import require_direct
+from rightsizer.kube.object_names import require_direct
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import msgspec
 
 from rightsizer.errors import ClusterError, ConfigurationError, RequestRefused
 from rightsizer.kube.cluster import Cluster
-from rightsizer.object_names import shell_command
+from rightsizer.kube.object_names import shell_command
 
 _ATTEMPTS = 5
 

@@ -19,7 +19,7 @@ from rightsizer.config import PREFIX
 from rightsizer.errors import ClusterError, ConfigurationError, LeaseLost, RequestRefused
 from rightsizer.kube.api_objects import ObjectMeta
 from rightsizer.kube.cluster import Cluster
-from rightsizer.object_names import shell_command
+from rightsizer.kube.object_names import shell_command
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import dataclasses
 import datetime
 from collections.abc import Iterator
 
-from rightsizer.changes.found_changes import is_dated
+from rightsizer.changes.found_changes import is_past
 from rightsizer.changes.memory import MONTH
 from rightsizer.changes.record_codec import (
     UNDO_ANNOTATION,
@@ -86,7 +86,7 @@ def memory_of(workload: Workload, fleet: Fleet, at: datetime.datetime) -> Memory
     Those in the future are unreadable: they would hold off changes until then.
     """
     past = _as_it_is(workload, at)
-    past = tuple(change if is_dated(change, at) else UNREADABLE for change in past)
+    past = tuple(change if is_past(change, at) else UNREADABLE for change in past)
     runs = {change.run for change in past}
     named = [
         ChangeRecord(

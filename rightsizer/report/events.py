@@ -14,8 +14,8 @@ from typing import Any
 from rightsizer.config import FIELD_MANAGER
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.kind import Kind
+from rightsizer.kube.object_names import api_path, shell_command
 from rightsizer.model import Action, Decision, ObjectRef, Outcome, Result
-from rightsizer.object_names import api_path, shell_command
 from rightsizer.report.documents import API_VERSION, outcome_document, stamp
 from rightsizer.text import count, safe
 

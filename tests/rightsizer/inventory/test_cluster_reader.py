@@ -17,8 +17,8 @@ from rightsizer.inventory.cluster_reader import read_cluster
 from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.object_names import INVALID_OWNER
 from rightsizer.model import Fleet
-from rightsizer.object_names import INVALID_OWNER
 from simulator.kube import ApiServer, Fault
 from tests.rightsizer.kubectl import GPU, TEAM, Object, claim, node, obj, pod, using
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY

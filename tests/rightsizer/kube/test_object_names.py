@@ -11,8 +11,8 @@ import rightsizer
 from rightsizer.doctor.check_signals import NOT_EXPORTERS
 from rightsizer.errors import ClusterError
 from rightsizer.kinds.advice import stop_command
+from rightsizer.kube.object_names import Output, api_path, is_possible, kubectl, require_direct, shell_command
 from rightsizer.model import ObjectRef
-from rightsizer.object_names import Output, api_path, is_possible, kubectl, require_direct, shell_command
 from tests.rightsizer.build import workload
 from tests.rightsizer.kubectl import fleet_of, obj, pod
 
