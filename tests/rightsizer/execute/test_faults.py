@@ -381,7 +381,7 @@ ELSEWHERE = {
     "A12": ("kinds/test_patches.py", "test_patch_record_is_compact_plain_json"),
     "A13": ("execute/test_reconcile.py", "test_change_reverted_by_owner_is_reported_and_not_repeated"),
     "A14": ("changes/test_record_codec.py", "test_hold_off_doubles_with_each_revert"),
-    "A16": ("planning/test_pauses.py", "test_apply_growth_over_accepted_scope_opens_breaker"),
+    "A16": ("planning/test_pauses.py", "test_apply_growth_by_policy_opens_breaker"),
     "A17": ("policy/test_policy_file.py", "test_policy_file_invalid_names_its_line"),
     "A18": ("policy/test_effective.py", "test_class_missing_protects_if_class_first"),
     "A19": ("policy/test_calendar.py", "test_window_over_zones_agrees_with_wall_clock"),
