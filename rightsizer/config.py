@@ -15,20 +15,20 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 
 LONGEST = datetime.timedelta(days=36525)
-"""What is longer is a slip, and soon beyond what can be calculated with."""
+"""Longest accepted duration; longer ones are typing errors and may overflow."""
 _SHOWN = 60
 
 PREFIX = "gpu-rightsizer.io/"
-"""Prefix of every annotation and label that is ours."""
+"""Prefix of every annotation and label of gpu-rightsizer."""
 
 FIND_OUT = "auto"
-"""What --signals says where the source of metrics is to be found out."""
+"""Value of --signals that detects the source of metrics."""
 
 MAX_SAMPLES = 50_000_000
 """Prometheus's own default for --query.max-samples."""
 
 FIELD_MANAGER = "gpu-rightsizer"
-"""Under this name our changes stand in `metadata.managedFields`."""
+"""Name of gpu-rightsizer in `metadata.managedFields`."""
 
 
 def parse_duration(text: str) -> datetime.timedelta:
@@ -59,7 +59,7 @@ def _cut(text: str) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration as people say it, to two units that stand close: "45s", "3h 20m", "1d 30m"."""
+    """A duration for people, in one or two units: "45s", "3h 20m", "1d 30m"."""
     left = round(seconds)
     words: list[str] = []
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m"), (1, "s")):
@@ -92,7 +92,7 @@ class Secret:
 
 
 def read_secret(path: pathlib.Path, flag: str) -> str:
-    """A file's one line, to be sent in a header; `flag` is what messages call it. No message repeats any of it.
+    """The only line of a file, to be sent in a header; messages name `flag` and never repeat the line.
 
     Raises:
         ConfigurationError: It cannot be read, or cannot be sent.

@@ -1,4 +1,4 @@
-"""Everything that can go wrong, as people are told about it.
+"""All errors that users see.
 
 RightsizerError                 exit 1
 ├── UsageError                  exit 2: invalid command line
@@ -8,12 +8,12 @@ RightsizerError                 exit 1
 │       ├── PricesError         …the price table
 │       └── SignalsError        …the table of another exporter's metrics
 ├── PrometheusError             the metrics could not be read
-│   ├── PrometheusUnreachable   nobody answers there
-│   ├── QueryRefused            Prometheus answers, but not this question
-│   │   └── QueryTooLarge       …but would answer a smaller one: of fewer series, or shorter
-│   └── EvidenceIncomplete      it answered, and says that something is missing
-└── ClusterError                the API server could not be asked
-    ├── ClusterUnreachable      nobody answers there; whether a write took effect is unknown
+│   ├── PrometheusUnreachable   no answer
+│   ├── QueryRefused            Prometheus refuses this query
+│   │   └── QueryTooLarge       …but may answer a smaller one: of fewer series, or shorter
+│   └── EvidenceIncomplete      the answer is marked as incomplete
+└── ClusterError                a request to the API server failed
+    ├── ClusterUnreachable      no answer; whether a write took effect is unknown
     ├── LeaseLost               another process may write; nothing was sent
     ├── Throttled               the API server answered 429 earlier in this run; nothing was sent
     └── RequestRefused          it answers with a Status: code, reason and message are kept
@@ -33,7 +33,7 @@ INVALID_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class RightsizerError(Exception):
-    """Something that a person has to know; its text is the whole message."""
+    """An error that a user sees; its text is the whole message."""
 
     exit_code = 1
 
@@ -52,7 +52,7 @@ class ConfigurationError(RightsizerError):
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """One thing wrong in a file: where (1-based line, 0 where the file as a whole is meant) and what."""
+    """One problem of a file: its 1-based line (0 for the whole file), field and message."""
 
     line: int
     field: str

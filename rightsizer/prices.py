@@ -1,7 +1,7 @@
-"""What a GPU costs in an hour: by node where Prometheus knows, else by instance type, else by model. Pure.
+"""Price of a GPU-hour: by node from Prometheus, else by instance type, else by model. Pure.
 
-A MIG instance costs its share of the card's compute slices, a time slice its share of the replicas, and what is asked
-for by memory or cores (HAMi, gpushare) the larger share of the two; who asks HAMi for no memory gets all of it.
+A MIG instance costs its share of the card's compute slices, a time slice its share of the replicas. A request for
+memory or cores (HAMi, gpushare) costs the larger share of the two; HAMi grants all memory without a request for it.
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ from rightsizer.yamlfile import FileKind
 
 _PROFILE = re.compile(r"mig-(?P<slices>\d+)g\.")
 _SLICES = 7
-"""Compute slices of every card that can be cut in more than four (NVIDIA MIG user guide, supported profiles)."""
+"""Compute slices of every card with more than four (NVIDIA MIG user guide, supported profiles)."""
 _SLICES_OF = {"*A30*": 4, "*RTX?PRO?6000*": 4}
 
 _MEMORY_UNITS = {GPU_MEM: 1 << 20, ALIYUN_MEM: 1 << 30}
-"""Bytes of one of what these count, of each GPU (HAMi, gpushare)."""
+"""Bytes per unit of these resources, on each GPU (HAMi, gpushare)."""
 _PERCENTAGES = frozenset({GPU_MEM_PERCENT, GPU_CORES})
-"""What counts hundredths of each GPU (HAMi)."""
+"""Resources in percent of each GPU (HAMi)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,13 +67,13 @@ class Prices:
         return known
 
     def of_pod(self, pod: Pod, node: Node | None) -> float | None:
-        """Price of what a pod holds for an hour; None where nothing is known."""
+        """Price per hour of a pod's GPUs; None if unknown."""
         price = self.of_node(node)
         return None if price is None else price * whole_gpus(pod, node)
 
 
 def whole_gpus(pod: Pod, node: Node | None) -> float:
-    """What a pod holds, in whole GPUs, of which MIG instances and shares are parts: never more than its devices."""
+    """GPUs held by a pod, with MIG instances and shares as fractions: never more than its devices."""
     amounts = {
         name: count for name, count in pod.resources.items() if name in _MEMORY_UNITS or name in _PERCENTAGES
     }
@@ -87,7 +87,7 @@ def whole_gpus(pod: Pod, node: Node | None) -> float:
 
 
 def _of_each(resource: str, count: int, node: Node | None) -> float:
-    """Which part of each GPU an amount is; all of it where its memory is not known."""
+    """An amount as a share of each GPU; 1 if the GPU's memory is unknown."""
     if resource in _PERCENTAGES:
         return min(1.0, count / 100)
     memory_bytes = node.memory_bytes if node else None
@@ -107,7 +107,7 @@ def _part(resource: str, node: Node | None) -> float:
 
 
 _HIGHEST = 10_000
-"""No GPU costs more in an hour, in any currency that has cents; what is above is a price per month or per node."""
+"""Highest accepted price per GPU-hour; a higher one is probably a price per month or node."""
 
 _Price = Annotated[float, pydantic.Field(gt=0, le=_HIGHEST, allow_inf_nan=False)]
 _Name = Annotated[str, pydantic.Field(min_length=1)]
@@ -123,7 +123,7 @@ def _date(text: str) -> str:
 
 
 class PriceTable(pydantic.BaseModel):
-    """A price table, as it stands in a file; every price is for one GPU and one hour."""
+    """The price table of a file; each price is for one GPU and one hour."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 

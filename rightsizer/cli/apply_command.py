@@ -1,4 +1,4 @@
-"""`gpu-rightsizer apply`: repair, show the plan, ask, do what the policy's rules enforce, and see what came of it."""
+"""`gpu-rightsizer apply`: reconcile, show the plan, ask, make the changes that rules enforce, and verify them."""
 
 import argparse
 import contextlib
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _question(decisions: Sequence[Decision]) -> str:
-    """What a person is asked; what has its notice given yet frees nothing."""
+    """The question before changes are made; a notice frees nothing yet."""
     stops = all(one.finding.proposal is None and one.action is not Action.NOTICE for one in decisions)
     what = f"{'Stop' if stops else 'Change'} {count(len(decisions), 'workload')}"
     freed = sum(decision.frees for decision in decisions)
@@ -91,7 +91,7 @@ def _question(decisions: Sequence[Decision]) -> str:
 def _repair(
     context: RunContext, arguments: argparse.Namespace, reporter: OutcomeReporter, guard: RepairPolicy
 ) -> None:
-    """Look after what earlier runs left; a person is asked before anything of a workload is changed."""
+    """Reconcile earlier changes; ask before workloads are rolled back."""
     repairs = find_repairs(context)
     put_back = [repair for repair in repairs if repair.action is ReconcileAction.ROLLBACK]
     if put_back:
@@ -118,7 +118,7 @@ def _approvals(path: str | None) -> Sequence[Approval] | None:
 def _approved(
     plan: Plan, approvals: Sequence[Approval] | None
 ) -> tuple[Sequence[Decision], Sequence[Outcome]]:
-    """The decisions to carry out, and outcomes for approvals that no longer fit what is there."""
+    """The decisions to carry out, and outcomes for approvals that no longer match the plan."""
     if approvals is None:
         return plan.enforced, ()
     by_uid = {decision.workload.ref.uid: decision for decision in plan.decisions}

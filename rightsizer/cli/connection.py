@@ -18,7 +18,7 @@ from rightsizer.usage.recording_rules import RecordingRules
 from rightsizer.usage.sources import SourceSettings, source_named
 
 MOST_PARALLEL = 4
-"""A fifth of what Prometheus runs at once by default (`query.max-concurrency` 20): others ask it, too."""
+"""A fifth of what Prometheus runs at once by default (`query.max-concurrency` 20): it has other clients, too."""
 
 G = TypeVar("G")
 T = TypeVar("T")
@@ -79,7 +79,7 @@ class _Problems:
 
 
 def _contradictions(settings: PrometheusSettings) -> Iterator[str]:
-    """Flags of which each can be meant, but not these together."""
+    """Flags that are valid alone, but not together."""
     credentials = _credentials(settings)
     if len(credentials) > 1:
         yield f"{' and '.join(credentials)}: give one of them"
@@ -184,7 +184,7 @@ def _headers(texts: Sequence[str]) -> dict[str, Secret]:
 
 
 def _header(text: str) -> tuple[str, str]:
-    """Name and value; what is wrong is told without either part that could be a credential."""
+    """Name and value; errors repeat neither, because both could be credentials."""
     given = _HEADER.fullmatch(text)
     if given is None:
         raise UsageError(
@@ -268,7 +268,7 @@ def _names(text: str | None) -> tuple[str, ...]:
 
 
 def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:
-    """The API server to ask, and what counts as a GPU there.
+    """The API server, and the resources that count as GPUs there.
 
     Raises:
         UsageError: A resource name is invalid.
@@ -286,7 +286,7 @@ _INSTANCE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
 
 def instance_of(arguments: argparse.Namespace) -> str:
-    """What tells this gpu-rightsizer from another one; empty where it is not said.
+    """The unique name of this instance; empty if none is set.
 
     Raises:
         UsageError: It is no name.

@@ -1,4 +1,4 @@
-"""`gpu-rightsizer doctor`: what stands between you and a plan, and what to do about it. Only reads."""
+"""`gpu-rightsizer doctor`: check connectivity, permissions, metrics and policy, with remedies. Only reads."""
 
 import argparse
 import functools

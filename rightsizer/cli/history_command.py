@@ -1,4 +1,4 @@
-"""`gpu-rightsizer history`: what was changed, and what became of it, from the cluster itself or from a journal."""
+"""`gpu-rightsizer history`: changes and how they ended, from the cluster or from a journal."""
 
 import argparse
 import datetime

@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(arguments: argparse.Namespace, plan: Plan, accounts: Accounts, prices: Prices) -> None:
-    """In the form that was asked for; JSON, which programs ask for of the largest fleets, piece by piece."""
+    """Print in the chosen format; JSON piece by piece, to save memory with large fleets."""
     match arguments.output:
         case report.TABLE:
             sys.stdout.write(plan_text(plan, accounts, prices, colour=wants_colour(arguments, sys.stdout)))

@@ -33,7 +33,7 @@ from rightsizer.text import count, safe, safe_lines
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what the word after `policy` says."""
+    """Run the subcommand."""
     text: str = _COMMANDS[arguments.policy_command](arguments)
     sys.stdout.write(safe_lines(text))
     return 0
@@ -130,7 +130,7 @@ def _admission(arguments: argparse.Namespace) -> str:
 
 
 def _note(gaps: Iterable[str]) -> None:
-    """Tell what the documents on stdout cannot say, where it does not get into what kubectl reads."""
+    """Print notes on the documents to stderr, because kubectl reads stdout."""
     for words in gaps:
         note(words)
 

@@ -145,9 +145,9 @@ def _where(policy: Policy, own: str) -> Iterator[Object]:
 
 
 def _regex(pattern: str) -> str:
-    """A glob as RE2 has it, for the whole of a text: of what means something to RE2 patterns hold only . and +.
+    """A glob as a regular expression of RE2 for the whole text; `.` and `+` are the only special characters in globs.
 
-    Python's own translation uses what RE2 does not know.
+    Python's own translation uses syntax that RE2 does not have.
     """
     plain = re.sub("([.+])", r"[\1]", pattern)
     return f"^{plain.replace('*', '.*').replace('?', '.')}$"
@@ -222,7 +222,7 @@ def _of_classes(row: Kind, policy: Policy, known: Variables, protected: Sequence
 
 
 def _of_priority(policy: Policy, known: Variables) -> Iterator[Object]:
-    """What only pods themselves say: what their class came to."""
+    """Rules about the resolved priority, which only pods have."""
     priority = known.named("priority", cel.child(f"{known.at(('spec',))}[0]", "priority", "0"))
     yield _validation(
         f"!({priority} > {SYSTEM_PRIORITY})", "pods of a system priority are not ours to change"
@@ -237,7 +237,7 @@ def _of_priority(policy: Policy, known: Variables) -> Iterator[Object]:
 
 
 def protecting(policy: Policy, condition: str = "priorityClasses") -> Iterator[Rule]:
-    """The rules that protect by one condition whatever else holds: naming nothing else, and before any that act."""
+    """The rules that protect by this condition alone, and precede all rules that enforce."""
     for rule in policy.rules:
         if rule.mode is Mode.ENFORCE:
             return
@@ -246,7 +246,7 @@ def protecting(policy: Policy, condition: str = "priorityClasses") -> Iterator[R
 
 
 def heeds_classes(policy: Policy) -> bool:
-    """Whether a PriorityClass that protects does so whatever else holds: no rule of the file that acts comes before."""
+    """Whether a PriorityClass that protects always does: no rule that enforces precedes it."""
     acts = any(rule.mode is Mode.ENFORCE for rule in policy.rules)
     return policy.classAnnotations == "class-first" or (policy.asks_classes and not acts)
 
@@ -299,7 +299,7 @@ def _of_names(own: str, names: Sequence[str]) -> Iterator[Object]:
 
 
 def _of_notes() -> Iterator[Object]:
-    """By labels and annotations other controllers are told to load, copy or hand out an object."""
+    """Only own labels and annotations: others could make controllers load, copy or expose an object."""
     free = f"k.startsWith({cel.text(PREFIX)})"
     for field in ("labels", "annotations"):
         yield _validation(cel.nothing_added(field, free), f"other {field} than {PREFIX}* may not be added")

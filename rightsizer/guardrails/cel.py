@@ -1,8 +1,8 @@
-"""Expressions of the Common Expression Language that compare an object with what it was. Pure.
+"""Expressions of the Common Expression Language that compare an object with its old version. Pure.
 
-Objects come as plain maps and lists, whatever their kind. What is looked into is a variable, and what is asked of many
-places is written once: the time that the API server takes to read an expression grows much faster than its length. Each
-variable is a pair, of what is there and what was. Optional types are not used: older servers do not have them.
+Objects are plain maps and lists, whatever their kind. Values are variables, and a test of many values is written once:
+the time that the API server takes to compile an expression grows much faster than its length. Each variable is a pair
+of new and old value. Optional types are not used, because older servers do not have them.
 https://kubernetes.io/docs/reference/using-api/cel/
 """
 
@@ -17,7 +17,7 @@ _BOTH = "[object, oldObject]"
 _LEVEL = (
     "l, l[0].all(k, k in l[2] || (k in l[1] && l[0][k] == l[1][k])) && l[1].all(k, k in l[2] || k in l[0])"
 )
-"""Of two maps, that all entries but those whose keys stand in a third place are as they were."""
+"""For two maps and a list of keys: all entries with other keys are unchanged."""
 RECORDS, SLICES, PARTS = "records", "slices", "parts"
 """Variables of a policy: the undo record now and before; resources in place of a GPU; resources that divide it."""
 _NEW, _OLD = f"variables.{RECORDS}[0]", f"variables.{RECORDS}[1]"
@@ -37,13 +37,13 @@ _NO_MORE = (
     f'{_SLASHED} && ({_OLD}.contains(l[2] + k + "],before:" + string(l[0][k]) + ",") || '
     f"(k in l[1] ? {_AT_MOST.format('l[1][k]')} : ({_SLICE}) || ({_PART})))"
 )
-"""Of amounts now, before, and how a record names their place: each falls, or is what the old record says."""
+"""For new amounts, old amounts and their path in a record: each decreases, or equals the value in the old record."""
 _AMOUNTS_TRUE = (
     f'{_NEW}.split(l[2]).all(t, !t.matches("^[^,]*],before:[0-9]") || '
     f'{_OLD}.contains(l[2] + t.find("^[^,]*,[^,]*,")) || '
     'l[1].exists(k, t.startsWith(k + "],before:" + string(l[1][k]) + ",")))'
 )
-"""Each amount that the new record names was there, or the old record names it, too."""
+"""Each amount in the new record is the old amount, or is also in the old record."""
 _SAME = f"c[0] == c[1] && {_NEW} == {_OLD}"
 _COUNT = "#"
 """In place of the value of a stopped workload: any lower number."""
@@ -52,8 +52,8 @@ _FIELD_TRUE = (
     f's[0] in [f[2], s[1]] && (f[1] in [f[2], f[3], s[1]] || (f[3] == "{_COUNT}" && '
     '[[f[1], f[2], s[1]].map(t, t == "null" ? 1 : int(t))].all(v, v[0] <= v[1] || v[0] <= v[2]))))'
 )
-"""Of a field (how a record names it, its value now, before, and when stopped): it stops, falls, or is what the old
-record says; and what the new record says was there, or the old record says it, too."""
+"""For a field (path in a record; new, old and stopped value): it is stopped, decreases, or equals the value in the old
+record; and the value in the new record is the old value, or is also in the old record."""
 
 
 def text(value: str) -> str:
@@ -67,12 +67,12 @@ def listed(values: Sequence[str]) -> str:
 
 
 def child(above: str, step: str, otherwise: str = "{}") -> str:
-    """What stands at a key of a map, or something else where there is none."""
+    """The value of a key of a map, or `otherwise` if the key is missing."""
     return f"({text(step)} in {above} ? {above}[{text(step)}] : {otherwise})"
 
 
 class Variables:
-    """What the expressions of one policy share; each is computed when it is first asked for."""
+    """Variables that the expressions of one policy share; each is computed at its first use."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
@@ -92,7 +92,7 @@ class Variables:
         return f"variables.{self._names[expression]}"
 
     def rendered(self) -> list[dict[str, str]]:
-        """As a policy has them, what others refer to first."""
+        """The variables of a policy; those that others use come first."""
         return [{"name": name, "expression": expression} for expression, name in self._names.items()]
 
 
@@ -101,7 +101,7 @@ def _step(pair: str, step: str) -> str:
 
 
 def same(known: Variables, root: Path, keys: Sequence[str]) -> str:
-    """That these of a map's entries are as they were."""
+    """Test that these entries of a map are unchanged."""
     pair = known.at(root)
     return (
         f"{listed(keys)}.all(k, [{pair}].all(l, (k in l[0]) == (k in l[1]) && "
@@ -110,7 +110,7 @@ def same(known: Variables, root: Path, keys: Sequence[str]) -> str:
 
 
 def same_but(known: Variables, root: Path, paths: Sequence[Path]) -> str:
-    """That everything below a path is as it was, but for what these paths lead to from there."""
+    """Test that everything below `root` is unchanged, except the values at `paths`."""
     pair = known.at(root)
     return (
         _Found.below(pair, paths, text(_opened(root)), known).expression()
@@ -120,7 +120,7 @@ def same_but(known: Variables, root: Path, paths: Sequence[Path]) -> str:
 
 
 def others_same(pair: str, free: str) -> str:
-    """Of two maps, that each entry `k` is as it was unless it is free."""
+    """Test of two maps: each entry `k` is unchanged, unless `free` holds for it."""
     return _unless(f"[{pair}]", free)
 
 
@@ -139,7 +139,7 @@ def no_new_record() -> list[str]:
 
 
 def fields_true(known: Variables, fields: Mapping[Field, str]) -> Iterator[str]:
-    """That fields stop, fall, or are restored, and that records say what they had.
+    """Tests that fields are stopped, decreased or restored, and that records hold their old values.
 
     Args:
         known: Shared variables.
@@ -200,7 +200,7 @@ def _unless(pairs: str, free: str, changed: str = "", also: str = "") -> str:
 
 @dataclasses.dataclass(slots=True)
 class _Found:
-    """What is to be asked, of pairs by what is asked of them: maps, amounts of resources, and lists."""
+    """Pairs of new and old values to compare, by type: maps, amounts of resources, and lists."""
 
     known: Variables | None
     maps: list[str] = dataclasses.field(default_factory=list)
@@ -209,13 +209,13 @@ class _Found:
 
     @classmethod
     def below(cls, pair: str, paths: Iterable[Path], place: str, known: Variables | None = None) -> "_Found":
-        """What paths from a pair lead to; within items of lists there are no variables."""
+        """The values below a pair, except those at `paths`; variables cannot be used within items of lists."""
         found = cls(known)
         found.add(pair, tuple(paths), place)
         return found
 
     def add(self, pair: str, paths: tuple[Path, ...], place: str) -> None:
-        """Ask the same of everything below a pair, except what paths lead to; a record calls it by `place`."""
+        """Add everything below a pair, except the values at `paths`; `place` is its path in a record."""
         below: dict[str, list[Path]] = {}
         for path in paths:
             below.setdefault(path[0], []).append(path[1:])
@@ -236,7 +236,7 @@ class _Found:
                 self.add(named, tuple(rests), _joined(place, step + ","))
 
     def expression(self) -> str:
-        """All of it."""
+        """The whole test."""
         parts = [f"[{', '.join(self.maps)}].all({_LEVEL})"] if self.maps else []
         if self.amounts:
             parts.append(_unless(f"[{', '.join(self.amounts)}]", _SLASHED, _NO_MORE, f" && {_AMOUNTS_TRUE}"))
@@ -251,7 +251,7 @@ def _joined(place: str, more: str) -> str:
 
 
 def _items(key: str, rests: tuple[Path, ...]) -> str:
-    """The same items in the same order, and in each only what paths lead to from it is other than it was."""
+    """Test of two lists: the same items in the same order, unchanged except for the values at these paths."""
     name = text(key)
     inner = _Found.below("[n, o]", rests, f'c[2] + n[{name}] + ","').expression()
     order = f"c[0].map(n, {child('n', key, text(''))}) == c[1].map(n, {child('n', key, text(''))})"

@@ -142,18 +142,18 @@ class Need(enum.StrEnum):
     """What a policy has to let be done for a right to be granted."""
 
     NOTHING = "nothing"
-    """It takes it to plan."""
+    """Needed to plan."""
     DISCOVERY = "discovery"
-    """It takes it to plan where no URL of Prometheus is given: that is no part of a policy."""
+    """Needed to plan without a URL of Prometheus, which is not in the policy."""
     CHANGES = "changes"
-    """Anything."""
+    """Needed for any change."""
     EVICTIONS = "evictions"
     KIND = "kind"
-    """Changes of a kind, whose objects are patched, or ordered about."""
+    """Needed to change one kind, by patches or by command objects."""
 
 
 def need(right: Right) -> Need | None:
-    """What of a policy calls for a right; None where nothing does, and some other command wants it."""
+    """The part of a policy that needs a right; None if only another command needs it."""
     if Command.PLAN in right.commands:
         return Need.EVICTIONS if right.resource == "secrets" else Need.NOTHING
     if (
@@ -170,14 +170,14 @@ def need(right: Right) -> Need | None:
 
 
 def is_for(right: Right, row: Kind) -> bool:
-    """Whether changing objects of a kind takes a right of Need.KIND."""
+    """Whether changing objects of a kind needs this right of Need.KIND."""
     if right.verb == "patch":
         return (right.group, right.resource) == (row.group, row.of.plural)
     return row.stop is not None and row.stop.command is not None and right.resource == row.stop.command.plural
 
 
 def _is_needed(right: Right, enabled: Enabled, *, is_finding: bool) -> bool:
-    """Of what `apply` may need, what this policy's actions do."""
+    """Whether the actions of this policy need a right."""
     match need(right):
         case None:
             return False

@@ -1,4 +1,4 @@
-"""Whose address is whose: pods and nodes of the cluster, to tell where a scraped target runs."""
+"""Addresses of pods and nodes, to find out where a scraped target runs."""
 
 import array
 import bisect
@@ -10,7 +10,7 @@ from rightsizer.model.measurements import PodKey
 
 
 class Address(NamedTuple):
-    """Who has an address; the namespace of a node, or of a pod with the node's address, is empty."""
+    """The owner of an address; the namespace is empty for a node, or for a pod with the node's address."""
 
     namespace: str
     node: str
@@ -31,7 +31,7 @@ class AddressTable:
     def add(self, namespace: str, node: str, host: str, addresses: Iterable[str]) -> None:
         """Add a pod, and its node, whose address is `host`."""
         self._nodes[node] = node
-        # An address of several nodes, as behind a proxy, tells of none.
+        # An address of several nodes, such as a proxy, identifies none.
         if host and self._nodes.setdefault(host, node) != node:
             self._nodes[host] = ""
         for address in addresses:
@@ -42,7 +42,7 @@ class AddressTable:
                 self._is_sorted = False
 
     def find(self, address: str) -> Address | None:
-        """Who has an address now; None for nobody. The first call sorts, so it must not be one of several threads'."""
+        """The owner of an address; None if unknown. The first call sorts, so it is not thread-safe."""
         if address in self._nodes:
             return Address("", self._nodes[address]) if self._nodes[address] else None
         if not self._is_sorted:

@@ -214,7 +214,7 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Effect:
-    """What a change came to: of its pods, of their GPUs, and of what was left.
+    """The verified effect of a change: on its pods, their GPUs, and the rest of the workload.
 
     Attributes:
         gone: Pods that are away, of those that had to go; `left` are those that are not yet.

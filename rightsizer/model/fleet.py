@@ -108,7 +108,7 @@ class Stranded:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WaitingPod:
-    """A pod that the scheduler found no place for, and that would get one if somebody gave GPUs back.
+    """A pod that the scheduler cannot place, but could if GPUs were freed.
 
     Attributes:
         resources: The GPUs that it asks for, by resource name.
@@ -127,7 +127,7 @@ class WaitingPod:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Quota:
-    """What a ResourceQuota allows a namespace of one GPU resource, and what is used of it."""
+    """Limit and use of one GPU resource by a ResourceQuota."""
 
     namespace: str
     name: str
@@ -166,7 +166,7 @@ class Fleet:
     addresses: AddressTable = dataclasses.field(default_factory=AddressTable, repr=False, compare=False)
 
     def once(self, key: Hashable, find: Callable[[], _Found]) -> _Found:
-        """What `find` finds of this fleet; who asks by the same key again gets what was found."""
+        """The result of `find`, computed once for each key."""
         if key not in self._known:
             self._known[key] = find()
         return cast("_Found", self._known[key])

@@ -65,7 +65,7 @@ class FindingName(enum.StrEnum):
 
 
 class Confidence(enum.StrEnum):
-    """How far a finding can be relied upon; in its words stands why."""
+    """How reliable a finding is; its words say why."""
 
     HIGH = "high"
     MEDIUM = "medium"
@@ -122,7 +122,7 @@ class ChangeOutcome(enum.StrEnum):
 
 
 class ReconcileAction(enum.StrEnum):
-    """What a repair does about what was found of an earlier change."""
+    """How an earlier change is reconciled."""
 
     RECORD_REVERT = "record-revert"
     ROLLBACK = "rollback"

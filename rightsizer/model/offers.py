@@ -21,7 +21,7 @@ _MOST_GIB = 1024
 
 
 Asks = tuple[tuple[str, int], ...]
-"""What a pod asks for, by resource name."""
+"""Requested amounts of a pod, by resource name."""
 
 
 def plain(model: str) -> str:
@@ -39,7 +39,7 @@ class Offer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pool:
-    """An open node whose GPUs are handed out by amounts.
+    """An open node whose GPUs are allocated by amounts.
 
     Attributes:
         resource: What counts memory: ALIYUN_MEM in GiB, or GPU_MEM in MiB.
@@ -61,11 +61,11 @@ class Pool:
     split: int
 
     def taken(self) -> float:
-        """Which part of its memory is asked for; 0 to 1, and more where HAMi's is scaled."""
+        """Share of its memory that is requested; 0 to 1, or more if HAMi scales memory."""
         return self.used / (self.memory * self.gpus) if self.gpus > 0 else 1.0
 
     def is_full(self, memory: int) -> bool:
-        """Whether no GPU is sure to have so much left, whichever of them the others are on."""
+        """Whether no GPU is sure to have this much memory free, however the pods are distributed."""
         return self.gpus <= 0 or self.used >= self.gpus * (self.memory - memory + 1)
 
     def takes(self, memory: int, cores: int, most: int) -> int:
@@ -86,13 +86,13 @@ class Pool:
 
 
 Pools = tuple[Pool, ...]
-"""Those whose GPUs have as much of the same resource; the emptiest first."""
+"""Nodes with the same resource and memory per GPU; the emptiest first."""
 
 
 def offers_of(
     nodes: Mapping[str, Node], pods_on: Mapping[str, Sequence[Pod]]
 ) -> dict[str, tuple[Offer, ...]]:
-    """What is free of each resource on open nodes, by its name; where most is free comes first."""
+    """Free amounts on open nodes by resource name, largest first."""
     found: dict[str, list[Offer]] = {}
     for name in sorted(nodes):
         node = nodes[name]
@@ -151,9 +151,9 @@ def unit_of(node: Node) -> tuple[str, int] | None:
 
 
 def amounts_of(pod: Pod, resource: str, memory: int) -> tuple[int, int]:
-    """What a pod asks for of each of its GPUs: memory in the resource's unit, and hundredths of the compute.
+    """Requests of a pod for each of its GPUs: memory in the resource's unit, and percent of the compute.
 
-    Who asks HAMi for no memory gets all of it (defaultMemory: 0), and with that all of the compute.
+    Without a request for memory, HAMi grants all of it (defaultMemory: 0), and with it all of the compute.
     """
     asked = pod.resources
     cores = min(asked.get(GPU_CORES, 0), WHOLE_CORES)

@@ -1,4 +1,4 @@
-"""The breaker, pauses and the accepted scope: what stops all changes, everywhere or in one namespace. Pure.
+"""The breaker, pauses and the accepted scope, which stop changes everywhere or in one namespace. Pure.
 
 An open breaker stays open until an operator resets it. State that cannot be read stops all changes.
 """

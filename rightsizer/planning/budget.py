@@ -153,7 +153,7 @@ def _keys(scope: BudgetScope, ref: ObjectRef, pools: Sequence[str]) -> Sequence[
 
 
 def within_budgets(decisions: Sequence[Decision], rulebook: PolicyEvaluator) -> tuple[Decision, ...]:
-    """Block what the budgets do not allow."""
+    """Block changes that the budgets do not allow."""
     purse = Purse(rulebook.policy, rulebook.fleet, rulebook.at)
     allowed = []
     for decision in decisions:

@@ -109,7 +109,7 @@ def _findings(
 ) -> tuple[Finding, ...]:
     """What holds by all criteria that apply: of several the most restrained.
 
-    That is the verdict that lets least happen; of equal ones what frees least, and then what looks back furthest.
+    That is the strictest verdict; among equals the one that frees least, and then the one with the longest window.
     """
     by_window = sorted(ruling.judged_by, key=lambda criteria: criteria.idle.window, reverse=True)
     judged = [assess(workload, measured, criteria, fleet) for criteria in by_window]
@@ -117,23 +117,23 @@ def _findings(
 
 
 def _restraint(finding: Finding, workload: Workload) -> tuple[int, bool, float]:
-    """The lower, the less may happen; by less history than the policy asks for a finding gets only advice."""
+    """Sort key, strictest first; a finding with less history than the policy requires gets only advice."""
     return _RESTRAINT[finding.verdict], not finding.shortfall, freed(finding, workload)
 
 
 def _autoscalers(
     workload: Workload, measured: Measured, fleet: Fleet, ruling: EffectivePolicy
 ) -> Autoscalers | None:
-    """What would follow the need of replicas better than we; what serves several masters is left alone."""
+    """Advice to use an autoscaler; none for workloads with several criteria."""
     if measured.series is None or len(ruling.judged_by) > 1 or workload.ref.uid not in measured.concurrency:
         return None
     return autoscalers_for(Candidate(workload, measured, ruling.judged_by[0], fleet), measured.series)
 
 
 def _keeping(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> Finding:
-    """Where replicas or GPUs of what does nothing are kept, the other replicas are called for instead of all.
+    """Scale an idle workload down to the replicas or GPUs that must stay, instead of stopping it.
 
-    What people ask for never makes more possible than the rules let be done without it.
+    An owner's minimum never allows a change that the rules alone would not allow.
     """
     if finding.name not in IDLENESS or finding.proposal:
         return finding
@@ -166,12 +166,12 @@ def _to(replicas: int, frees: float, words: str) -> Proposal:
 
 
 def _action(workload: Workload, finding: Finding) -> Action | None:
-    """What a finding calls for: what it proposes, or else whatever frees all GPUs of this kind."""
+    """The action for a finding: its proposal, or else the action that frees all GPUs of this kind."""
     return finding.proposal.action if finding.proposal else action_for(workload)
 
 
 def _blockers(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> Iterator[Blocker]:
-    """What stands against acting upon a finding that the evidence would justify."""
+    """Reasons not to act on a finding, although the evidence justifies it."""
     action = _action(workload, finding)
     name = finding.name.value
     if workload.is_terminating:
@@ -235,10 +235,10 @@ def _frees(workload: Workload, finding: Finding) -> float:
 
 
 def _acted_upon(decision: Decision, ruling: EffectivePolicy, rulebook: PolicyEvaluator) -> Decision:
-    """A decision to act: by what, in which mode, and what it has to wait for."""
+    """A decision to act: action, mode and blockers."""
     workload, finding = decision.workload, decision.finding
     action = _action(workload, finding)
-    assert action is not None  # noqa: S101 - a hindrance otherwise
+    assert action is not None  # noqa: S101 - otherwise blocked
     mode = ruling.mode_for(finding.name)
     impossible = tuple(_cannot_pause(workload, finding, rulebook.fleet)) if mode is Mode.ENFORCE else ()
     if no_way := missing_field_reason(workload, finding.proposal, rulebook.at):
@@ -267,7 +267,7 @@ def _acted_upon(decision: Decision, ruling: EffectivePolicy, rulebook: PolicyEva
 
 
 def _cannot_pause(workload: Workload, finding: Finding, fleet: Fleet) -> Iterator[Blocker]:
-    """Why a workload cannot be stopped, changed and resumed, where that is what it takes."""
+    """Why a workload cannot be stopped, changed and resumed, if the change needs that."""
     pause = pause_for(workload, finding.proposal)
     if pause is None:
         return
@@ -286,7 +286,7 @@ def _cannot_pause(workload: Workload, finding: Finding, fleet: Fleet) -> Iterato
 
 
 def _less_history(finding: Finding) -> Iterator[Blocker]:
-    """By less history than the policy asks for nothing is done, but what would be is worth knowing."""
+    """A change with less history than the policy requires is only advised."""
     if finding.shortfall:
         yield Blocker(
             BlockerCode.NO_DATA,
@@ -295,7 +295,7 @@ def _less_history(finding: Finding) -> Iterator[Blocker]:
 
 
 def _waits(decision: Decision, ruling: EffectivePolicy, rulebook: PolicyEvaluator) -> Iterator[Blocker]:
-    """What keeps it from being done now, but may pass. Giving back what was taken waits for nobody's window."""
+    """Temporary blockers. Only other controllers block a scale-up."""
     workload = decision.workload
     for manager in workload.managers:
         if controller_mode(manager, rulebook.policy.otherControllers, decision.action) is Mode.ADVISE:
@@ -318,7 +318,7 @@ def _waits(decision: Decision, ruling: EffectivePolicy, rulebook: PolicyEvaluato
 
 
 def _evidence(decision: Decision, at: datetime.datetime) -> datetime.timedelta:
-    """How far back what was found goes: the window, or the life of the oldest pod where that is shorter."""
+    """The length of the evidence: the window, or the age of the oldest pod if that is shorter."""
     window = decision.finding.window or datetime.timedelta()
     began = [pod.created for pod in decision.workload.pods if pod.created is not None]
     return min([window, *([at - min(began)] if len(began) == len(decision.workload.pods) else [])])
@@ -327,7 +327,7 @@ def _evidence(decision: Decision, at: datetime.datetime) -> datetime.timedelta:
 def _put_off(
     workload: Workload, given: datetime.datetime, wait: datetime.timedelta, rulebook: PolicyEvaluator
 ) -> datetime.datetime:
-    """From when on a notice may be acted upon: what cannot be read puts it off for as long as can be."""
+    """When the change after a notice is due; an unreadable snooze counts as the longest."""
     due, text = given + wait, workload.annotations.get(SNOOZE_ANNOTATION)
     if text is None:
         return due
@@ -337,7 +337,7 @@ def _put_off(
 
 
 def _after_notice(decision: Decision, wait: datetime.timedelta, rulebook: PolicyEvaluator) -> Decision:
-    """The same once a notice has been given and its time is over; until then the notice, or waiting."""
+    """The decision after its notice period; before that, the notice or a blocker."""
     at = rulebook.at
     assert decision.action is not None  # noqa: S101 - it was chosen
     notice = parse_notice(decision.workload.annotations)
@@ -353,7 +353,7 @@ def _after_notice(decision: Decision, wait: datetime.timedelta, rulebook: Policy
 
 
 def _place(decision: Decision) -> tuple[int, int, float, float, str, str, str]:
-    """Most GPUs for each pod that has to go, then most GPUs; what is done comes first, then what waits, then advice."""
+    """Sort key: changes first, then blocked ones, then advice; in each, most GPUs per stopped pod, then most GPUs."""
     ref = decision.workload.ref
     standing = 2 if decision.mode is not Mode.ENFORCE else 1 if decision.blockers else 0
     held = decision.frees if decision.verdict is Verdict.ACT else float(decision.workload.gpus)

@@ -20,7 +20,7 @@ from rightsizer.policy.schema import Policy
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClassRule:
-    """A rule that stands on a PriorityClass.
+    """A rule from the annotations of a PriorityClass.
 
     Attributes:
         changes: Fields of the idle thresholds that it gives; the others are the defaults' for the workload's kind.
@@ -33,12 +33,12 @@ class ClassRule:
 
 
 def title_of(name: str) -> str:
-    """What a class's rule is called; no rule of a file can be, for want of colons."""
+    """The name of a class's rule; names in a file have no colons, so it is unique."""
     return f"priorityclass:{name}"
 
 
 def protecting(name: str) -> Rule:
-    """The rule of a class whose word is not known."""
+    """The rule of a class whose annotations are unknown or invalid."""
     rule = Rule(name="class", match=_WHOEVER, mode=Mode.PROTECT)
     return rule.model_copy(update={"name": title_of(name)})
 
@@ -48,7 +48,7 @@ def _text(text: str) -> str:
 
 
 def _mode(text: str) -> str:
-    """Off is what the annotation of that name says on workloads."""
+    """The mode; `off`, which the annotation on workloads uses, means protect."""
     return "protect" if text.strip() == "off" else text.strip()
 
 
@@ -83,7 +83,7 @@ def _whole(text: str) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Annotation:
-    """One annotation of a PriorityClass: the field of a rule that it stands for, and how its text is read."""
+    """One annotation of a PriorityClass: the field of a rule that it sets, and how its text is parsed."""
 
     name: str
     field: tuple[str, ...]
@@ -92,7 +92,7 @@ class Annotation:
 
     @property
     def key(self) -> str:
-        """As it stands on the object."""
+        """The annotation's key on the object."""
         return PREFIX + self.name
 
 
@@ -153,7 +153,7 @@ def class_rules(policy: Policy, classes: Mapping[str, PriorityClass]) -> dict[st
 
 
 def _fill(document: dict[str, Any], ours: Mapping[str, str]) -> list[str]:
-    """Put each annotation where the file would have it; what cannot be read comes back."""
+    """Write each annotation to its field of a policy document; returns the problems."""
     problems = []
     for key, text in sorted(ours.items()):
         row = _BY_KEY.get(key)

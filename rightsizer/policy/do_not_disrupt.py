@@ -18,7 +18,7 @@ _YES = frozenset({"true"})
 
 
 class Mark(enum.StrEnum):
-    """The tools whose marks are known."""
+    """The tools whose do-not-disrupt annotations are known."""
 
     CLUSTER_AUTOSCALER = "cluster-autoscaler"
     KARPENTER = "karpenter"

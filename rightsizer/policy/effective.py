@@ -49,7 +49,7 @@ class Criteria:
 
     @property
     def windows(self) -> frozenset[datetime.timedelta]:
-        """Every window over which usage is asked for."""
+        """Every window for which usage is queried."""
         return self.wide_windows | {self.stuck.window}
 
 
@@ -128,32 +128,32 @@ class EffectivePolicy:
         return min((each.idle for each in self.judged_by), key=lambda idle: idle.maxUtilizationPercent)
 
     def mode_for(self, name: FindingName) -> Mode:
-        """What may be done about one finding; PROTECT where a rule switches it off."""
+        """The mode for one finding; PROTECT if a rule switches it off."""
         return strictest((self.mode, *(rule.mode_for(name) for rule in self.rules)))
 
     @property
     def by_rules(self) -> "EffectivePolicy":
-        """The same, of which its people ask nothing to be kept."""
+        """The same without the owners' own minimum of replicas."""
         return dataclasses.replace(self, min_replicas=max(rule.minReplicas for rule in self.rules))
 
     def is_off(self, name: FindingName) -> bool:
-        """Whether a finding is switched off, so that it is not even told."""
+        """Whether a rule switches a finding off, so that it is not shown."""
         return any(rule.findings.get(name) == "off" for rule in self.rules)
 
 
 def strictest(modes: Sequence[Mode]) -> Mode:
-    """The mode that lets least happen."""
+    """The strictest of several modes."""
     return min(modes, key=_STRICTNESS.__getitem__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OrderedRule:
-    """A rule in its place.
+    """A rule with its position.
 
     Attributes:
-        place: The lower, the earlier it is asked.
-        changes: Fields of the idle thresholds that it gives instead of the defaults'.
-        why: Why it protects, where it does not because it says so.
+        place: Position; lower ones are evaluated first.
+        changes: Fields of the idle thresholds that replace the defaults.
+        why: Why it protects, if its own mode is not the reason.
     """
 
     rule: Rule
@@ -163,18 +163,18 @@ class OrderedRule:
 
     @property
     def key(self) -> tuple[int, str, str]:
-        """What tells it from all others, in the order in which they are asked; a class may speak and be shielded."""
+        """Unique sort key, in order of evaluation; a class may have a rule of its own and a protecting one."""
         return self.place, self.rule.name, self.why
 
     def blocker(self) -> Blocker:
-        """What is told where it protects."""
+        """The blocker of a workload that it protects."""
         return Blocker(
             BlockerCode.PROTECTED, self.why or f"protected by rule {self.rule.name}", source=self.rule.name
         )
 
 
 class PolicyEvaluator:
-    """A policy and the cluster that it is about, at an instant.
+    """Evaluates a policy for a cluster, at an instant.
 
     Args:
         own: Namespace of gpu-rightsizer.
@@ -263,18 +263,18 @@ class PolicyEvaluator:
         return self._candidates[key]
 
     def all_criteria(self) -> Iterator[Criteria]:
-        """Everything that some workload could be judged by."""
+        """All criteria that may apply to some workload."""
         for ordered in (*self._ordered_rules, self._advice, *map(self._of_class, self.class_rules)):
             yield from all_criteria(ordered.rule, self.policy, ordered.changes)
 
     def windows(self) -> frozenset[datetime.timedelta]:
-        """Every window over which usage is asked for."""
+        """Every window for which usage is queried."""
         return frozenset(window for criteria in self.all_criteria() for window in criteria.windows)
 
     def class_rule(self, pod: Pod) -> OrderedRule | None:
-        """What the pod's PriorityClass says; None where it says nothing, or is not asked.
+        """The rule of the pod's PriorityClass; None without annotations, or if the policy ignores them.
 
-        A class that is gone, or has another value than the pod was admitted with, is not the one whose word counts.
+        A class that was deleted, or whose value changed since the pod was admitted, protects instead.
         """
         name = pod.priority_class
         known = self.fleet.classes.get(name)
@@ -314,7 +314,7 @@ class PolicyEvaluator:
         yield own or self._advice
 
     def _key(self, subject: MatchInput) -> tuple[object, ...]:
-        """Everything that the answer depends on."""
+        """Everything that the result depends on."""
         workload, pod, node = subject.workload, subject.pod, subject.node
         labels = [(workload.labels.get(key), pod.labels.get(key)) for key in self._label_keys]
         place = (node.model, node.pool) if node else None
@@ -322,10 +322,10 @@ class PolicyEvaluator:
         return (ref.namespace, ref.full_kind, pod.priority_class, pod.priority, place, is_read, *labels)
 
     def _strictest(self, workload: Workload) -> list[OrderedRule]:
-        """Those of the strictest mode among all that may hold for its pods, in the order in which they are asked."""
+        """All rules that may apply to its pods and have the strictest mode, in order of evaluation."""
         each = (self.candidates(workload, pod) for pod in workload.pods)
         found = {ordered.key: ordered for ordered in itertools.chain.from_iterable(each)}
-        if not workload.pods:  # of what has none the rules cannot be sought; any may hold
+        if not workload.pods:  # without pods, any rule may apply
             found = {ordered.key: ordered for ordered in (*self._ordered_rules, self._advice)}
         mode = strictest([ordered.rule.mode for ordered in found.values()])
         return [found[key] for key in sorted(found) if found[key].rule.mode is mode]

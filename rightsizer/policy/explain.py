@@ -1,4 +1,4 @@
-"""Why a policy says what it says about one workload, step by step, for people. Pure."""
+"""Explains step by step what a policy decides about one workload. Pure."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ def explain(workload: Workload, book: PolicyEvaluator) -> str:
 
 
 def _wrapped(line: str) -> str:
-    """In 80 columns; what is broken goes on below its own beginning."""
+    """Wrapped to 80 columns, with continuation lines indented."""
     indent = " " * (len(line) - len(line.lstrip()) + 4)
     return textwrap.fill(
         line, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
@@ -45,7 +45,7 @@ def _wrapped(line: str) -> str:
 
 
 def _rules(workload: Workload, book: PolicyEvaluator) -> Iterator[str]:
-    """Each rule as it is asked, once for pods that are alike in all that rules ask for."""
+    """Each rule in order of evaluation, once for all pods that rules cannot distinguish."""
     alike: dict[tuple[str, ...], list[Pod]] = {}
     for pod in workload.pods:
         alike.setdefault(tuple(_walk(subject_of(workload, pod, book.fleet), book)), []).append(pod)

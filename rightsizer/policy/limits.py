@@ -104,7 +104,7 @@ DEFAULT_BUDGETS: Final = (
 
 
 def with_defaults(written: tuple[Budget, ...]) -> tuple[Budget, ...]:
-    """The budgets of a file and, of what they do not speak of, the defaults: writing one never removes another."""
+    """The budgets of a file, and the defaults that they do not replace."""
     seen: set[tuple[BudgetScope, Per]] = set()
     for budget in written:
         if (budget.scope, budget.per) in seen:

@@ -16,7 +16,7 @@ from rightsizer.policy.values import Classes, Kinds, Namespaces, NodeLabels, Par
 
 LOWEST_PRIORITY = -2_147_483_648
 HIGHEST_USER_PRIORITY = 1_000_000_000
-"""Kubernetes reserves what lies above for system classes (PriorityClass v1)."""
+"""Kubernetes reserves higher values for system classes (PriorityClass v1)."""
 LOWEST_IN_USE = -1_000_000_000
 """Nobody has classes below; a range from here on, or from further below, to the highest leaves nothing out."""
 
@@ -132,15 +132,15 @@ class Match(Part):
 
 
 CONDITIONS = ("priorityClasses", "priority", "namespaces", "kinds", "labels", "models", "nodePools")
-"""In the order in which they are asked."""
+"""In order of evaluation."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MatchInput:
-    """A pod, with what else its rule depends on.
+    """A pod, with the other facts that rules match.
 
     Attributes:
-        node: The pod's; None where it has none yet, or it is not known.
+        node: The pod's; None if it has none yet, or it is unknown.
     """
 
     workload: Workload
@@ -149,12 +149,12 @@ class MatchInput:
 
     @property
     def is_owner_read(self) -> bool:
-        """Whether the workload's own labels are known; of controllers that cannot be read only the name is."""
+        """Whether the workload's own labels are known; a controller that cannot be read is known by name only."""
         return bool(self.workload.resource_version)
 
 
 def subject_of(workload: Workload, pod: Pod, fleet: Fleet) -> MatchInput:
-    """A pod beside its node."""
+    """A pod with its node."""
     return MatchInput(workload, pod, fleet.nodes.get(pod.node))
 
 
@@ -169,7 +169,7 @@ def is_kind(ref: ObjectRef, patterns: tuple[str, ...]) -> bool:
 
 
 def holds(match: Match, subject: MatchInput) -> bool | None:
-    """Whether all conditions that are given hold; None where that depends on what is not known."""
+    """Whether all given conditions hold; None if that depends on unknown facts."""
     answers = [answer for _, answer in answers_of(match, subject)]
     if False in answers:
         return False
@@ -183,7 +183,7 @@ def answers_of(match: Match, subject: MatchInput) -> list[tuple[str, bool | None
 
 
 def sight_of(condition: str, subject: MatchInput) -> str:
-    """What the subject is as far as a condition asks, for people."""
+    """The fact that a condition tests, for people."""
     return _ROWS[condition].sight(subject)
 
 
@@ -232,7 +232,7 @@ def _sight_of_labels(subject: MatchInput) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Row:
-    """How a condition is asked, and what is shown about the answer."""
+    """How a condition is tested, and how the tested fact is shown."""
 
     test: Callable[[Any, MatchInput], bool | None]
     sight: Callable[[MatchInput], str]

@@ -30,7 +30,7 @@ KIND = FileKind("policy", Policy, "apiVersion, kind, rules", "docs/policy.md", P
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LoadedPolicy:
-    """A policy with what is needed to talk about its text.
+    """A policy with the positions of its fields, for messages.
 
     Attributes:
         lines: 1-based line of each field, by its path in the document.
@@ -78,7 +78,7 @@ def parse(raw: bytes, *, source: str) -> LoadedPolicy:
 
 
 def unreachable(policy: Policy) -> Iterator[tuple[Place, str]]:
-    """Where in the file a rule stands that can never hold, or never do what it says, and why."""
+    """Each rule that can never match, or never act as written: its place in the file, and why."""
     for number, rule in enumerate(policy.rules):
         earlier = next((other for other in policy.rules[:number] if covers(other.match, rule.match)), None)
         if earlier is not None:
@@ -179,7 +179,7 @@ def _rest(glob: str, positions: frozenset[int]) -> frozenset[int]:
 
 
 def _step(glob: str, positions: frozenset[int], character: str) -> frozenset[int]:
-    """Where a glob stands after a character."""
+    """The states of a glob after a character."""
     after = set()
     for position in positions:
         if position == len(glob):
@@ -192,7 +192,7 @@ def _step(glob: str, positions: frozenset[int], character: str) -> frozenset[int
 
 
 def require_classes(loaded: LoadedPolicy, existing: Collection[str]) -> None:
-    """A rule about PriorityClasses none of which exists would protect nobody, silently.
+    """Report PriorityClasses that do not exist: a rule for them would protect nothing.
 
     Raises:
         PolicyError: With a problem for each name that the cluster does not know.
@@ -223,7 +223,7 @@ def named_classes(policy: Policy) -> Iterator[tuple[int, int, str]]:
 
 
 def class_problems(rulebook: PolicyEvaluator) -> Iterator[str]:
-    """What is wrong with what PriorityClasses say, or keeps it from counting."""
+    """Problems of annotations of PriorityClasses, and reasons why they are ignored."""
     policy, names = rulebook.policy, ", ".join(rulebook.class_rules)
     if policy is ADVISE_ONLY:
         if names:
@@ -330,7 +330,7 @@ _WITHOUT = """\
 
 
 def starting_policy(classes: Iterable[PriorityClass]) -> str:
-    """The text of a policy file; protects what is called important, and the highest class where there are several."""
+    """The text of a policy file; protects classes with important names, and the highest of several classes."""
     own = sorted(
         (item for item in classes if not item.name.startswith("system-") and item.value <= SYSTEM_PRIORITY),
         key=lambda item: (-item.value, item.name),
@@ -360,7 +360,7 @@ def _title(name: str, taken: set[str]) -> str:
 
 
 def _quoted(name: str) -> str:
-    """In quotes where YAML would take it for something else than this text."""
+    """Quoted, if YAML would otherwise not read it as this text."""
     return (
         name if yaml.safe_load(name) == name and re.fullmatch(r"[-A-Za-z0-9_.]+", name) else json.dumps(name)
     )

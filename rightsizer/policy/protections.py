@@ -1,4 +1,4 @@
-"""What no rule can lift, and what users ask for themselves: each a reason, all of them kept. Pure.
+"""Protections that no rule can override, and opt-outs of owners; all reasons are kept. Pure.
 
 Annotations of users can only reduce what is done; one that cannot be read counts as opted out, and so does one with our
 prefix that does not exist: whoever slipped in its name meant something.
@@ -41,7 +41,7 @@ EXCLUDE_UNTIL_ANNOTATION = PREFIX + "exclude-until"
 MIN_REPLICAS_ANNOTATION = PREFIX + "min-replicas"
 
 OPT_OUT: Final = "opt-out"
-"""Source of the blockers that an owner asked for."""
+"""Source of blockers by an owner's opt-out."""
 
 OPT_OUTS: Final[Mapping[str, str]] = {
     MODE_ANNOTATION: "`off`: left alone; `advise`: shown only; `enforce` changes nothing",
@@ -49,11 +49,11 @@ OPT_OUTS: Final[Mapping[str, str]] = {
     EXCLUDE_UNTIL_ANNOTATION: "left alone until `2026-12-01T18:00:00Z`, or to the end of the day (UTC) `2026-12-01`",
     MIN_REPLICAS_ANNOTATION: "a whole number: replicas that stay",
 }
-"""Users' annotations, and what they ask for."""
+"""Annotations of owners, and their effect."""
 
 
 def protections(workload: Workload, policy: Policy, own: str) -> Iterator[Blocker]:
-    """What no rule can lift, most general first; `own` is the namespace in which we run."""
+    """Protections that no rule can override, most general first; `own` is gpu-rightsizer's namespace."""
     for reason, source in _reasons(workload, policy, own):
         yield Blocker(BlockerCode.PROTECTED, reason, source)
 

@@ -1,4 +1,4 @@
-"""One rule of a policy file: whom it is about, what is to be done, and how careful it is about it. Pure."""
+"""One rule of a policy file: its conditions, mode, actions and thresholds. Pure."""
 
 import datetime
 import re
@@ -23,7 +23,7 @@ from rightsizer.policy.thresholds import (
 from rightsizer.policy.values import Duration, Part, one_of
 
 COOLDOWN = datetime.timedelta(hours=24)
-"""A workload that was resumed and falls idle again is left to its people for a day."""
+"""A workload that was resumed and becomes idle again is left alone for a day."""
 
 SETTLE_WITHIN = datetime.timedelta(minutes=15)
 """Pulling an image and loading a model takes minutes, rarely a quarter of an hour."""
@@ -39,10 +39,10 @@ SAFE_ACTIONS = (
 """All but evict, which destroys a bare pod."""
 
 ACTIONS = (*SAFE_ACTIONS, Action.EVICT)
-"""What a rule may name; whether a notice comes first is what notifyBefore says."""
+"""Actions that a rule may name; notifyBefore adds a notice."""
 
 IDLENESS = (FindingName.IDLE, FindingName.FINISHED)
-"""What a rule's mode speaks of where it says nothing about findings."""
+"""Findings that a rule's mode applies to, unless `findings` says otherwise."""
 
 SWITCHABLE = (
     *IDLENESS,
@@ -55,7 +55,7 @@ SWITCHABLE = (
     FindingName.INPUT_BOUND,
     FindingName.NOT_STARTING,
 )
-"""Findings about which a rule may have a word: those that call for something."""
+"""Findings whose mode a rule may set: those with an action or advice."""
 
 CALLS_FOR = {
     FindingName.TOO_MANY_GPUS: (Action.RESIZE,),
@@ -66,7 +66,7 @@ CALLS_FOR = {
 """Actions without which enforcing a finding would do nothing, or only half."""
 
 ADVICE_ONLY = (FindingName.UNDERUTILIZED, FindingName.INPUT_BOUND, FindingName.NOT_STARTING)
-"""Named, never acted upon: what helps is not ours to do."""
+"""Reported, never acted upon: no action of gpu-rightsizer helps."""
 
 FindingMode = Literal["advise", "enforce", "off"]
 
@@ -114,7 +114,7 @@ _NAME = r"^[A-Za-z0-9]([-A-Za-z0-9_. ]*[A-Za-z0-9])?$"
 
 
 class Rule(Part):
-    """One rule: which workloads it matches, and what is done about their findings."""
+    """One rule: the workloads that it matches, and the modes of their findings."""
 
     name: str = pydantic.Field(
         min_length=1,

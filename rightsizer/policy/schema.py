@@ -69,7 +69,7 @@ def _is_link_local(host: str) -> bool:
 
 
 def checked_address(text: str) -> str:
-    """What stands in a file of an address.
+    """The address in a file.
 
     Raises:
         ValueError: The value is invalid.
@@ -197,7 +197,7 @@ class Defaults(Part):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _idle_is_for_all(cls, value: object) -> object:
-        """Who writes a window of a week does not mean a day for Jobs; nor, that nobody is to be asked before."""
+        """defaults.idle applies to all kinds, also to Jobs; the built-in notices stay."""
         if isinstance(value, dict) and "idle" in value and "kinds" not in value:
             asked = (row for row in DEFAULT_KINDS if row.notifyBefore)
             return {**value, "kinds": tuple(row.model_copy(update={"idle": None}) for row in asked)}

@@ -31,7 +31,7 @@ _ON_PURPOSE = "remove it; to match all workloads, write match: {everything: true
 
 
 def not_all(pattern: str) -> str:
-    """Refuse a pattern that asks for nothing, or only for a length: `*`, `**`, `?*`.
+    """Refuse a pattern that matches everything, or every name of some length: `*`, `**`, `?*`.
 
     Raises:
         ValueError: It is one.
@@ -102,7 +102,7 @@ class Part(pydantic.BaseModel):
 
 
 def _duration(value: object) -> object:
-    """Accept Prometheus's notation, and nothing else: 24 alone could be seconds or hours."""
+    """Accept only Prometheus's notation: 24 alone could be seconds or hours."""
     if isinstance(value, datetime.timedelta):
         return value
     if not isinstance(value, str):
@@ -143,7 +143,7 @@ def one_of(names: Sequence[str], refusal: str) -> Callable[[object], object]:
 
 
 def known_kind(value: str) -> str:
-    """A rule about a kind that nothing is of would protect nobody, silently."""
+    """Refuse unknown kinds: a rule for them would protect nothing."""
     if "." in value or any(fnmatch.fnmatchcase(kind, value) for kind in KINDS):
         return value
     close = difflib.get_close_matches(value, KINDS, n=1, cutoff=0.0)
@@ -153,7 +153,7 @@ def known_kind(value: str) -> str:
 
 
 def _readable(pattern: str) -> str:
-    """A regular expression that is taken for a glob matches nothing."""
+    """Refuse regular expressions: as globs they match nothing."""
     if pattern != pattern.strip():
         message = f"{pattern!r} begins or ends with a space; remove it"
         raise ValueError(message)
@@ -172,7 +172,7 @@ Pattern = Annotated[
     pydantic.AfterValidator(not_all),
     pydantic.WithJsonSchema({"type": "string", "maxLength": 253, "pattern": _GLOB}),
 ]
-"""A glob that says something."""
+"""A glob that does not match everything."""
 
 
 def _not_empty(text: str) -> str:
@@ -187,7 +187,7 @@ Name = Annotated[
     pydantic.AfterValidator(_not_empty),
     pydantic.WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 253, "pattern": _GLOB}),
 ]
-"""A glob for what always has a name."""
+"""A glob for objects that always have a name."""
 
 Kind = Annotated[Name, pydantic.AfterValidator(known_kind)]
 _Some = pydantic.Field(min_length=1, strict=False)
@@ -305,7 +305,7 @@ def _zones() -> tuple[str, ...]:
 
 
 def _zone(name: str) -> str:
-    """Abbreviations such as EST have no daylight saving time; nobody who writes them means that."""
+    """Refuse abbreviations such as EST: they have no daylight saving time."""
     if name == "UTC":
         return name
     if "/" in name and not name.startswith(("posix/", "right/")) and _exists(name):

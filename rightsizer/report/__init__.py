@@ -23,7 +23,7 @@ FORMS: Mapping[str, tuple[str, str]] = {
 }
 
 DRAWN = frozenset({"html"})
-"""Those that draw how busy each workload was, which is asked of Prometheus for nothing else."""
+"""Formats with activity lines, which need one more query of Prometheus."""
 
 
 def form(name: str) -> Form:

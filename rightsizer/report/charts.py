@@ -46,7 +46,7 @@ def element(name: str, /, *children: str, **attributes: str | float | None) -> M
 
 
 def raw(name: str, content: str) -> Markup:
-    """A `style` or `script` of our own, whose content HTML does not unescape."""
+    """A `style` or `script` element, whose content HTML does not unescape."""
     return Markup(f"<{name}>{content}</{name}>")
 
 

@@ -15,7 +15,7 @@ from rightsizer.report.rows import Row, rows_of
 from rightsizer.text import block_words, safe
 
 _DANGEROUS = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
-"""What starts a formula, also in full width, or what a spreadsheet skips before one."""
+"""Characters that begin a formula, also in full width, or that spreadsheets skip before one."""
 
 _DIGITS = 4
 

@@ -204,7 +204,7 @@ def _autoscaling(autoscalers: Autoscalers | None) -> dict[str, Any] | None:
 
 
 def _identity(row: Row) -> dict[str, Any]:
-    """Which workload it is, and what it holds where."""
+    """Name, owner and held GPUs of a workload."""
     workload = row.decision.workload
     return {
         "namespace": workload.ref.namespace,
@@ -300,7 +300,7 @@ def outcome_document(
 
 
 def _effect(effect: Effect | None) -> dict[str, Any] | None:
-    """What a change came to; null where nobody looked, or nothing was changed."""
+    """The verified effect; null if it was not checked, or nothing was changed."""
     if effect is None:
         return None
     return {
@@ -344,7 +344,7 @@ def render(document: Mapping[str, Any], form: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """What is to stand escaped has to stand in double quotes; PyYAML does not even read back all that it writes."""
+    """In double quotes if characters must be escaped; PyYAML cannot read all that it writes."""
 
     def ignore_aliases(self, data: object) -> bool:
         """Write each value out: a plan with aliases is not read back."""
@@ -387,7 +387,7 @@ HPA = "HorizontalPodAutoscaler"
 
 
 def manifests(decision: Decision) -> Iterator[tuple[str, list[str]]]:
-    """Either autoscaler: what it is, and its lines of YAML; none where none is advised."""
+    """Name and YAML lines of each advised autoscaler."""
     if decision.autoscalers is not None:
         for title, manifest in ((KEDA, decision.autoscalers.scaled_object), (HPA, decision.autoscalers.hpa)):
             yield title, safe_lines(render(dict(manifest), "yaml")).splitlines()

@@ -125,7 +125,7 @@ def _event(
 
 
 _MOST = 20
-"""So many items stand in one text; chats cut longer ones."""
+"""Maximum number of items per message; chats cut longer ones."""
 _WORDS = {
     "notice": "will be changed",
     "change": "changed",

@@ -22,7 +22,7 @@ _ITEM = re.compile(r"^([0-9]*)([-+.)](?=\s|$)|(?<![0-9])\s)")
 """What begins an item of a list, or a block of code, at the beginning of a line."""
 
 _CODE_BREAKS = frozenset("\\`|")
-"""What cannot stand between backticks in a table's cell."""
+"""Characters that are not allowed between backticks in a table cell."""
 
 
 def plan_markdown(plan: Plan, accounts: Accounts, prices: Prices) -> str:
@@ -104,7 +104,7 @@ def _list(lines: Iterable[str]) -> str:
 
 
 def _text(text: str) -> str:
-    """Text that stays text; an address in it stays one that nobody can click."""
+    """Escaped text; addresses in it do not become links."""
     inert = safe(text).translate(_ACTIVE)
     inert = _ITEM.sub(lambda mark: f"{mark[1]}&#{ord(mark[2])};", inert)
     return inert.replace("://", "&#58;//").replace("www.", "www&#46;")

@@ -32,7 +32,7 @@ PREFIX = "gpu_rightsizer_"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OwnMetric:
-    """One metric: its name without prefix, what it says, and its labels; counters get the suffix _total."""
+    """One metric: name without prefix, help text and labels; counters get the suffix _total."""
 
     name: str
     words: str

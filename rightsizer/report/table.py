@@ -99,7 +99,7 @@ def _also(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _standing(decision: Decision) -> str:
-    """Class, rule, what would be done, and how sure that is."""
+    """Class, rule, intended action and confidence."""
     workload = decision.workload
     class_name = workload.priority_class or "no PriorityClass"
     standing = f"{class_name} ({workload.priority})"
@@ -179,7 +179,7 @@ def verdict_words(plan: Plan) -> str:
 
 
 def hypothetical_words(plan: Plan) -> str:
-    """Why the plan cannot be applied; empty where it can."""
+    """Why the plan cannot be applied; empty if it can."""
     return f"This plan cannot be applied: {safe(plan.hypothetical)}." if plan.hypothetical else ""
 
 
@@ -198,7 +198,7 @@ def _what_applying_does(plan: Plan, approved: Sequence[Decision] | None) -> str:
 
 
 def _deeds(decisions: Sequence[Decision]) -> str:
-    """What is done to workloads; what has its notice given yet frees nothing."""
+    """Changes of workloads in words; a notice frees nothing yet."""
     noticed = [one for one in decisions if one.action is Action.NOTICE]
     stopped = [one for one in decisions if one.finding.proposal is None and one not in noticed]
     changed = len(decisions) - len(noticed) - len(stopped)
@@ -216,7 +216,7 @@ def _gpus(decisions: Iterable[Decision]) -> str:
 
 
 _NOTHING = "-"
-"""There is nothing to tell; what is not known is a question mark."""
+"""Shown for empty cells; unknown values are shown as a question mark."""
 
 _COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "NAMESPACE": lambda row: row.decision.workload.ref.namespace,
@@ -244,7 +244,7 @@ _AUTOSCALERS: Mapping[str, Callable[[Row], str]] = {
     "SCALEDOBJECT": lambda row: on_one_line(row.decision, KEDA),
     "HPA": lambda row: on_one_line(row.decision, HPA),
 }
-"""Manifests; there are such columns only where one is advised."""
+"""Columns with manifests; only if an autoscaler is advised."""
 
 
 def plan_wide(plan: Plan, accounts: Accounts, prices: Prices) -> str:  # noqa: ARG001 - every form's signature
