@@ -62,13 +62,13 @@ def _check(arguments: argparse.Namespace) -> str:
 
 
 def _concerned(book: PolicyEvaluator) -> Iterator[str]:
-    """A table of whom each rule is about now."""
+    """A table of the workloads that each rule matches now."""
     found = Concerned(book)
     width = max(len(name) for name, *_ in found.rows)
     for name, mode, workloads, gpus in found.rows:
         yield f"  {name:{width}}  {mode.value:8} {count(workloads, 'workload'):>16} {count(gpus):>12}"
     if found.protected:
-        yield f"{count(found.protected, 'workload')} of these no policy opens: the system's, or ours"
+        yield f"{count(found.protected, 'workload')} are protected from every policy"
 
 
 def _explain(arguments: argparse.Namespace) -> str:
@@ -119,7 +119,7 @@ def _rbac(arguments: argparse.Namespace) -> str:
 
 
 def _admission(arguments: argparse.Namespace) -> str:
-    """What the API server is to refuse our service account."""
+    """Print the admission guardrails."""
     policy = policy_of(arguments).policy
     classes = arguments.protected_class
     _note(admission_gaps(policy, classes))

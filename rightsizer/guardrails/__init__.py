@@ -1,1 +1,1 @@
-"""What keeps our service account within the policy also where our own code is wrong: RBAC, and admission policies."""
+"""RBAC and admission policies that keep the service account within the policy, even if gpu-rightsizer has a bug."""

@@ -135,7 +135,8 @@ def _validation(expression: str, message: str) -> Object:
 def _where(policy: Policy, own: str) -> Iterator[Object]:
     names = sorted(SYSTEM_NAMESPACES) + ([own] if own not in SYSTEM_NAMESPACES else [])
     yield _validation(
-        f"!(request.namespace in {cel.listed(names)})", "the namespace is the system's, or our own"
+        f"!(request.namespace in {cel.listed(names)})",
+        "system namespaces and gpu-rightsizer's own may not be changed",
     )
     for pattern in policy.protectedNamespaces:
         yield _validation(
@@ -185,7 +186,7 @@ def _of_fields(row: Kind, known: Variables) -> Iterator[Object]:
     changes += [f"{known.at(('spec',))}[0] != {known.at(('spec',))}[1]"] if in_spec else []
     yield _validation(
         " || ".join([*cel.no_new_record(), *changes]),
-        "an undo record comes only with the change that it undoes",
+        "an undo record may only be written with its change",
     )
 
 
@@ -206,7 +207,7 @@ def _of_classes(row: Kind, policy: Policy, known: Variables, protected: Sequence
         return
     classes = known.named("classes", cel.values(known, row.classes, row.class_of_all))
     yield _validation(
-        f'!{classes}.exists(c, c.startsWith("system-"))', "pods of a system class are not ours to change"
+        f'!{classes}.exists(c, c.startsWith("system-"))', "pods of a system class may not be changed"
     )
     if row is POD:
         yield from _of_priority(policy, known)
@@ -224,9 +225,7 @@ def _of_classes(row: Kind, policy: Policy, known: Variables, protected: Sequence
 def _of_priority(policy: Policy, known: Variables) -> Iterator[Object]:
     """Rules about the resolved priority, which only pods have."""
     priority = known.named("priority", cel.child(f"{known.at(('spec',))}[0]", "priority", "0"))
-    yield _validation(
-        f"!({priority} > {SYSTEM_PRIORITY})", "pods of a system priority are not ours to change"
-    )
+    yield _validation(f"!({priority} > {SYSTEM_PRIORITY})", "pods of a system priority may not be changed")
     for rule in protecting(policy, "priority"):
         wanted = rule.match.priority
         if wanted is not None:
@@ -321,57 +320,57 @@ def _of_events() -> Iterator[Object]:
 
 
 def admission_gaps(policy: Policy, classes: Sequence[str] = ()) -> Iterator[str]:
-    """What the API server lets our service account do all the same; `classes` are those that protect by themselves."""
+    """What the guardrails do not check; `classes` are those that protect by annotation."""
     enabled = Enabled(policy)
     if not enabled.acts:
         return
     yield from _class_gaps(policy, classes)
     yield (
-        "numbers: none rises above what a true undo record says, but how far they fall, and whether a workload has "
-        "GPUs at all, is not checked"
+        "numbers: none can exceed the valid undo record; not checked: how far they decrease, and whether the "
+        "workload has GPUs"
     )
     yield from _kind_gaps(enabled)
     checked, of_pods = list(protecting(policy)), list(protecting(policy, "priority"))
     for rule in policy.rules:
         if rule in of_pods:
-            yield f"rule {rule.name}: of priorities only bare pods tell; elsewhere it is not checked"
+            yield f"rule {rule.name}: only checked on bare pods, because other objects do not show a priority"
         elif rule.mode is Mode.PROTECT and rule not in checked:
-            yield f"rule {rule.name}: protects by more than classes, or after a rule that enforces; it is not checked"
+            yield f"rule {rule.name}: not checked: it protects by more than classes, or follows a rule that enforces"
     if checked:
-        yield "templates without a class: the cluster's globalDefault, or what a webhook sets, is not known there"
+        yield "templates without a class: not checked, because the cluster's globalDefault or a webhook sets it later"
 
 
 def _class_gaps(policy: Policy, classes: Sequence[str]) -> Iterator[str]:
     if policy.asks_classes and not classes:
-        yield "what PriorityClasses say of themselves is not known here; name those that protect by --protected-class"
+        yield "annotations of PriorityClasses are not checked; name the classes that protect with --protected-class"
     elif classes and not heeds_classes(policy):
-        yield f"{', '.join(classes)}: not asked, or asked after a rule that enforces, so these are not checked"
+        yield f"{', '.join(classes)}: not checked, because the policy ignores classes, or a rule that enforces precedes"
 
 
 def _kind_gaps(enabled: Enabled) -> Iterator[str]:
     nameless = [row.kind for row in enabled.kinds if not row.classes]
     if nameless:
-        yield f"{', '.join(nameless)}: these do not name the PriorityClass of their pods, so it is not checked"
+        yield f"{', '.join(nameless)}: not checked, because they do not name the PriorityClass of their pods"
     if any(row.kind == "AppWrapper" for row in enabled.kinds):
-        yield "AppWrapper: classes are found only in pods, and in what has a template as a Job has it, inside of it"
+        yield "AppWrapper: only checks the classes of contained pods, and of objects with a pod template like a Job's"
     if enabled.evicts:
-        yield "evictions: they do not show their pod, so its class is not checked"
+        yield "evictions: the class is not checked, because an Eviction does not show its pod"
     for row in enabled.kinds:
         if row.stop is not None and row.stop.command is not None:
             order = row.stop.command.kind
-            yield f"{order}: it does not show the {row.kind} that it is about, so its class is not checked"
+            yield f"{order}: the class is not checked, because a {order} does not show its {row.kind}"
 
 
 def grant_gaps(policy: Policy) -> Iterator[str]:
-    """Why more is granted than the policy's rules alone would take."""
+    """Why more is granted than the policy's rules alone need."""
     enabled = Enabled(policy)
     if policy.asks_classes:
         yield (
             f"classAnnotations: {policy.classAnnotations}: annotations of PriorityClasses may enforce anything, so "
-            "every change of every kind in every namespace is granted; with 'off' only what the rules take is"
+            "every change of every kind in every namespace is granted; with 'off', only what the rules need"
         )
         return
     for row in CONTROL_OBJECT_KINDS:
         if row in enabled.kinds:
             by = "scales" if row.group == KEDA.group else "queues"
-            yield f"{row.kind}.{row.group}: no rule names it, but it may be what {by} those that rules are about"
+            yield f"{row.kind}.{row.group}: no rule names it, but it may be the object that {by} workloads of the rules"

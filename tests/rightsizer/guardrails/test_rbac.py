@@ -298,10 +298,10 @@ def test_admission_policy_gaps_are_reported(world: World) -> None:
     )
     told = _run(world, "admission", rules=rules, head="classAnnotations: off\n").err
     for words in (
-        "TrainJob, Workspace, NIMService, ScaledObject: these do not name the PriorityClass",
-        "evictions: they do not show their pod",
-        "Command: it does not show the Job",
-        "rule top: of priorities only bare pods tell",
+        "TrainJob, Workspace, NIMService, ScaledObject: not checked, because they do not name the PriorityClass",
+        "evictions: the class is not checked",
+        "Command: the class is not checked",
+        "rule top: only checked on bare pods",
         "globalDefault",
     ):
         assert words in told
@@ -318,7 +318,7 @@ def test_admission_policy_protecting_classes_are_locked_or_reported(world: World
     locked = _run(world, "admission", *flags, head=first)
     assert (words in locked.out, "gold" in locked.err) == (True, False)
     late = _run(world, "admission", *flags)
-    assert (words in late.out, "gold: not asked, or asked after a rule that enforces" in late.err) == (
+    assert (words in late.out, "gold: not checked, because the policy ignores" in late.err) == (
         False,
         True,
     )
@@ -345,6 +345,6 @@ rules:
     }
     assert found.keys() == names
     for messages in found.values():
-        assert "pods of a system class are not ours to change" in messages
+        assert "pods of a system class may not be changed" in messages
         assert "rule precious protects pods of class high-*" in messages
         assert "the policy protects namespaces prod-*" in messages
