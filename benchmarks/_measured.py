@@ -141,7 +141,7 @@ def main() -> int:
         (rightsizer.planning.plan, "decide", "assess and decide"),
         (rightsizer.planning.plan, "within_budgets", "budgets"),
         (plan_session, "node_prices", "prices"),
-        (plan_session, "accounts_of", "accounts"),
+        (plan_session, "cost_summary_of", "accounts"),
         (rightsizer.cli.plan_command, "_print", "render"),
     ):
         meter.stage(owner, attribute, name)

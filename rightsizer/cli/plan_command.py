@@ -12,7 +12,7 @@ from rightsizer.cli.options import wants_colour
 from rightsizer.cli.plan_session import Look, PlanSession, utc_now
 from rightsizer.cli.reporter import require_writable, save
 from rightsizer.model import Plan
-from rightsizer.planning.cost_summary import Accounts
+from rightsizer.planning.cost_summary import CostSummary
 from rightsizer.prices import Prices
 from rightsizer.report.documents import plan_pieces
 from rightsizer.report.table import plan_text
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     return CHANGES_PROPOSED if arguments.detailed_exitcode and plan.enforced else 0
 
 
-def _print(arguments: argparse.Namespace, plan: Plan, accounts: Accounts, prices: Prices) -> None:
+def _print(arguments: argparse.Namespace, plan: Plan, accounts: CostSummary, prices: Prices) -> None:
     """Print in the chosen format; JSON piece by piece, to save memory with large fleets."""
     match arguments.output:
         case report.TABLE:

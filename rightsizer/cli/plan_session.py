@@ -28,7 +28,7 @@ from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Plan
 from rightsizer.planning.breaker import NOTHING, State
-from rightsizer.planning.cost_summary import Accounts, accounts_of
+from rightsizer.planning.cost_summary import CostSummary, cost_summary_of
 from rightsizer.planning.plan import Cycle, make_plan
 from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy, load
 from rightsizer.policy.protections import OWN_NAMESPACE
@@ -224,7 +224,7 @@ class PlanSession:
         profiles = self.signal.profiles(window, plan.at, usages=measured.usages[window], shared=shared)
         return dataclasses.replace(plan, measured=dataclasses.replace(measured, profiles=profiles))
 
-    def account(self, plan: Plan) -> tuple[Accounts, Prices]:
+    def account(self, plan: Plan) -> tuple[CostSummary, Prices]:
         """The plan's totals and their prices: OpenCost's if Prometheus has them, otherwise the price table."""
         try:
             nodes = node_prices(self.prometheus, plan.at, self._labels)
@@ -232,7 +232,7 @@ class PlanSession:
             log.warning("prices of nodes: %s; the price table holds for all", error)
             nodes = {}
         prices = dataclasses.replace(self._prices, nodes=nodes)
-        return accounts_of(plan, prices), prices
+        return cost_summary_of(plan, prices), prices
 
 
 class Interrupts:

@@ -14,7 +14,7 @@ NO_MODEL = "(unknown)"
 
 
 @dataclasses.dataclass(slots=True)
-class Account:
+class CostTotals:
     """What a part of the fleet holds and uses.
 
     Attributes:
@@ -42,34 +42,34 @@ class Account:
     reclaimable_per_hour: float = 0.0
     unpriced: int = 0
 
-    def add(self, other: "Account") -> None:
+    def add(self, other: "CostTotals") -> None:
         """Add another's numbers to these."""
         for field in _FIELDS:
             setattr(self, field, getattr(self, field) + getattr(other, field))
 
 
-_FIELDS = tuple(field.name for field in dataclasses.fields(Account))
+_FIELDS = tuple(field.name for field in dataclasses.fields(CostTotals))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Accounts:
+class CostSummary:
     """The account of the fleet and of its parts; GPU-hours are those of the window."""
 
     window: datetime.timedelta
-    total: Account
-    by_class: Mapping[str, Account]
-    by_namespace: Mapping[str, Account]
-    by_model: Mapping[str, Account]
-    by_verdict: Mapping[str, Account]
+    total: CostTotals
+    by_class: Mapping[str, CostTotals]
+    by_namespace: Mapping[str, CostTotals]
+    by_model: Mapping[str, CostTotals]
+    by_verdict: Mapping[str, CostTotals]
 
 
-def accounts_of(plan: Plan, prices: Prices) -> Accounts:
+def cost_summary_of(plan: Plan, prices: Prices) -> CostSummary:
     """Add up a plan, over the longest of the windows that were measured."""
     measured = plan.measured.usages if plan.measured else {}
     window = max(measured, default=datetime.timedelta())
     counter = _Counter(plan, prices, window)
-    total = Account()
-    groups: tuple[dict[str, Account], ...] = ({}, {}, {}, {})
+    total = CostTotals()
+    groups: tuple[dict[str, CostTotals], ...] = ({}, {}, {}, {})
     for decision in plan.decisions:
         account = counter.account(decision)
         total.add(account)
@@ -80,9 +80,9 @@ def accounts_of(plan: Plan, prices: Prices) -> Accounts:
             decision.verdict.value,
         )
         for group, name in zip(groups, names, strict=True):
-            group.setdefault(name, Account()).add(account)
+            group.setdefault(name, CostTotals()).add(account)
     by_class, by_namespace, by_model, by_verdict = (dict(sorted(group.items())) for group in groups)
-    return Accounts(window, total, by_class, by_namespace, by_model, by_verdict)
+    return CostSummary(window, total, by_class, by_namespace, by_model, by_verdict)
 
 
 class _Counter:
@@ -98,9 +98,9 @@ class _Counter:
         nodes = (self._nodes.get(pod.node) for pod in decision.workload.pods if pod.holds)
         return ", ".join(sorted({node.model for node in nodes if node and node.model})) or NO_MODEL
 
-    def account(self, decision: Decision) -> Account:
+    def account(self, decision: Decision) -> CostTotals:
         """One workload's."""
-        account = Account(workloads=1)
+        account = CostTotals(workloads=1)
         for pod in decision.workload.pods:
             if pod.holds:
                 self._add_pod(account, pod)
@@ -111,7 +111,7 @@ class _Counter:
             account.reclaimable_per_hour = account.cost_per_hour * decision.frees / account.gpus
         return account
 
-    def _add_pod(self, account: Account, pod: Pod) -> None:
+    def _add_pod(self, account: CostTotals, pod: Pod) -> None:
         node = self._nodes.get(pod.node)
         whole = whole_gpus(pod, node)
         hours = whole * self._held_s(pod) / _HOUR_S

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable, Mapping
 
 Form = Callable[..., str]
-"""Takes a Plan, its Accounts and the Prices; they are not imported, so that --help stays light."""
+"""Takes a Plan, its CostSummary and the Prices; they are not imported, so that --help stays light."""
 
 TABLE, JSON = "table", "json"
 

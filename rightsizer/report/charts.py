@@ -7,7 +7,7 @@ import html
 from collections.abc import Iterator, Mapping, Sequence
 
 from rightsizer.model import PodKey, Workload
-from rightsizer.planning.cost_summary import Account
+from rightsizer.planning.cost_summary import CostTotals
 from rightsizer.report.rows import used_share
 from rightsizer.text import number, percent, safe
 
@@ -65,7 +65,7 @@ _HEIGHT = 28
 _MARGIN = 2
 
 
-def bar(account: Account, longest: float) -> Markup:
+def bar(account: CostTotals, longest: float) -> Markup:
     """GPU-hours of one part of the fleet, used, unused and not measured, as shares of the longest bar."""
     held, unknown, used = account.gpu_hours_held, account.gpu_hours_unknown, account.gpu_hours_used
     parts = (("held", 0.0, held), ("unknown", used, unknown), ("used", 0.0, used))

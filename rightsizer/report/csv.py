@@ -9,7 +9,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping
 
 from rightsizer.model import Plan
-from rightsizer.planning.cost_summary import Accounts
+from rightsizer.planning.cost_summary import CostSummary
 from rightsizer.prices import Prices
 from rightsizer.report.rows import Row, rows_of
 from rightsizer.text import block_words, safe
@@ -60,7 +60,7 @@ _COLUMNS: Mapping[str, Callable[[Row], _Value]] = {
 }
 
 
-def plan_csv(plan: Plan, accounts: Accounts, prices: Prices) -> str:  # noqa: ARG001 - every form's signature
+def plan_csv(plan: Plan, accounts: CostSummary, prices: Prices) -> str:  # noqa: ARG001 - every form's signature
     """Lines end in CR LF, as the RFC has it."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")

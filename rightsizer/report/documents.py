@@ -26,7 +26,7 @@ from rightsizer.model import (
     Stranded,
     Verdict,
 )
-from rightsizer.planning.cost_summary import Account, Accounts
+from rightsizer.planning.cost_summary import CostSummary, CostTotals
 from rightsizer.prices import Prices
 from rightsizer.report.rows import Row, rows_of
 from rightsizer.text import safe_lines
@@ -34,12 +34,12 @@ from rightsizer.text import safe_lines
 API_VERSION = "gpu-rightsizer.io/v1alpha1"
 
 
-def plan_document(plan: Plan, accounts: Accounts, prices: Prices) -> dict[str, Any]:
+def plan_document(plan: Plan, accounts: CostSummary, prices: Prices) -> dict[str, Any]:
     """A plan, with every GPU workload under `items`."""
     return {**_frame(plan, accounts, prices), "items": list(map(_item, rows_of(plan, prices)))}
 
 
-def _frame(plan: Plan, accounts: Accounts, prices: Prices) -> dict[str, Any]:
+def _frame(plan: Plan, accounts: CostSummary, prices: Prices) -> dict[str, Any]:
     """Everything but the items, which come last."""
     return {
         "apiVersion": API_VERSION,
@@ -57,12 +57,12 @@ def _frame(plan: Plan, accounts: Accounts, prices: Prices) -> dict[str, Any]:
     }
 
 
-def plan_json(plan: Plan, accounts: Accounts, prices: Prices) -> str:
+def plan_json(plan: Plan, accounts: CostSummary, prices: Prices) -> str:
     """The plan's document as JSON."""
     return "".join(plan_pieces(plan, accounts, prices))
 
 
-def plan_pieces(plan: Plan, accounts: Accounts, prices: Prices) -> Iterator[str]:
+def plan_pieces(plan: Plan, accounts: CostSummary, prices: Prices) -> Iterator[str]:
     """The same item by item: all of a large fleet's at once are several times their text."""
     yield render(_frame(plan, accounts, prices), "json").removesuffix("\n}\n") + ',\n  "items": ['
     before = "\n    "
@@ -72,7 +72,7 @@ def plan_pieces(plan: Plan, accounts: Accounts, prices: Prices) -> Iterator[str]
     yield "\n  ]\n}\n" if plan.decisions else "]\n}\n"
 
 
-def plan_yaml(plan: Plan, accounts: Accounts, prices: Prices) -> str:
+def plan_yaml(plan: Plan, accounts: CostSummary, prices: Prices) -> str:
     """The plan's document as YAML."""
     return render(plan_document(plan, accounts, prices), "yaml")
 
@@ -97,7 +97,7 @@ def _totals(decisions: Sequence[Decision]) -> dict[str, Any]:
     }
 
 
-def _accounts(accounts: Accounts) -> dict[str, Any]:
+def _accounts(accounts: CostSummary) -> dict[str, Any]:
     """GPU-hours over the window, money for one hour."""
     return {
         "windowSeconds": round(accounts.window.total_seconds()),
@@ -109,11 +109,11 @@ def _accounts(accounts: Accounts) -> dict[str, Any]:
     }
 
 
-def _each(parts: Mapping[str, Account]) -> dict[str, Any]:
+def _each(parts: Mapping[str, CostTotals]) -> dict[str, Any]:
     return {name: _account(account) for name, account in parts.items()}
 
 
-def _account(account: Account) -> dict[str, Any]:
+def _account(account: CostTotals) -> dict[str, Any]:
     return {
         "workloads": account.workloads,
         "gpus": account.gpus,

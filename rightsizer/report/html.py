@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rightsizer.config import format_duration
 from rightsizer.model import FindingName, Plan, Verdict
-from rightsizer.planning.cost_summary import Account, Accounts
+from rightsizer.planning.cost_summary import CostSummary, CostTotals
 from rightsizer.prices import Prices
 from rightsizer.report.charts import Markup, Profiles, bar, element, join, line, profile_of, raw, text
 from rightsizer.report.documents import manifests
@@ -21,7 +21,7 @@ from rightsizer.report.table import hypothetical_words, verdict_words
 from rightsizer.text import count, memory, money, number, percent, power, span
 
 
-def plan_html(plan: Plan, accounts: Accounts, prices: Prices) -> str:
+def plan_html(plan: Plan, accounts: CostSummary, prices: Prices) -> str:
     """The page; it needs no network, no server and no file beside it."""
     rows = rows_of(plan, prices)
     style, script = _asset("page.css"), _asset("page.js")
@@ -59,7 +59,7 @@ def _hash(content: str) -> str:
     return base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
 
 
-def _header(plan: Plan, accounts: Accounts, prices: Prices) -> Markup:
+def _header(plan: Plan, accounts: CostSummary, prices: Prices) -> Markup:
     words = f"{plan.at:%Y-%m-%d %H:%M:%S} UTC; policy {plan.policy_source}; run {plan.run}"
     warning = hypothetical_words(plan)
     return element(
@@ -72,7 +72,7 @@ def _header(plan: Plan, accounts: Accounts, prices: Prices) -> Markup:
     )
 
 
-def _tiles(accounts: Accounts, prices: Prices) -> Iterator[Markup]:
+def _tiles(accounts: CostSummary, prices: Prices) -> Iterator[Markup]:
     total = accounts.total
     yield _tile(number(total.gpus), f"GPUs held by {count(total.workloads, 'workload')}")
     if accounts.window:
@@ -88,7 +88,7 @@ def _tile(value: str, words: str) -> Markup:
     return element("div", element("b", value), element("span", words), class_="tile")
 
 
-def _sections(plan: Plan, accounts: Accounts, prices: Prices, rows: Sequence[Row]) -> Iterator[Markup]:
+def _sections(plan: Plan, accounts: CostSummary, prices: Prices, rows: Sequence[Row]) -> Iterator[Markup]:
     if rows:
         yield from _charts(accounts)
         yield element("h2", "Workloads")
@@ -107,7 +107,7 @@ def _sections(plan: Plan, accounts: Accounts, prices: Prices, rows: Sequence[Row
         yield element("ul", *(element("li", problem) for problem in plan.problems))
 
 
-def _charts(accounts: Accounts) -> Iterator[Markup]:
+def _charts(accounts: CostSummary) -> Iterator[Markup]:
     if accounts.total.gpu_hours_held <= 0:
         return
     yield element("h2", "Held against used")
@@ -115,7 +115,7 @@ def _charts(accounts: Accounts) -> Iterator[Markup]:
     yield element("div", *(_chart(title, part) for title, part in parts.items()), class_="cards")
 
 
-def _chart(title: str, parts: Mapping[str, Account]) -> Markup:
+def _chart(title: str, parts: Mapping[str, CostTotals]) -> Markup:
     largest = sorted(parts.items(), key=lambda part: (-part[1].gpu_hours_held, part[0]))
     longest = max((account.gpu_hours_held for account in parts.values()), default=0.0)
     cells = [

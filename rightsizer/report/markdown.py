@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from rightsizer.model import Plan, Verdict
-from rightsizer.planning.cost_summary import Accounts
+from rightsizer.planning.cost_summary import CostSummary
 from rightsizer.prices import Prices
 from rightsizer.report.documents import manifests
 from rightsizer.report.rows import Row, Totals, remarks, rows_of, stranded_lines, totals_of
@@ -25,7 +25,7 @@ _CODE_BREAKS = frozenset("\\`|")
 """Characters that are not allowed between backticks in a table cell."""
 
 
-def plan_markdown(plan: Plan, accounts: Accounts, prices: Prices) -> str:
+def plan_markdown(plan: Plan, accounts: CostSummary, prices: Prices) -> str:
     """Summary, totals, and each workload on a row; the commands follow as a block."""
     rows = rows_of(plan, prices)
     parts = [

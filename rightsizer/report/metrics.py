@@ -25,7 +25,7 @@ from rightsizer.model import (
     Verdict,
 )
 from rightsizer.planning.budget import Left
-from rightsizer.planning.cost_summary import NO_CLASS, UNKNOWN_CLASS, Accounts
+from rightsizer.planning.cost_summary import NO_CLASS, UNKNOWN_CLASS, CostSummary
 
 PREFIX = "gpu_rightsizer_"
 
@@ -56,46 +56,41 @@ METRICS = (
     OwnMetric("workloads", "GPU workloads by verdict and finding", _BY),
     OwnMetric("gpus", "GPUs held by workloads, by verdict and finding", _BY),
     OwnMetric("held_whole_gpus", "GPUs held, with shares and MIG instances counted as fractions", _CLASS),
-    OwnMetric("held_cost_per_hour", "Price of the held GPUs, as far as it is known", _CLASS),
+    OwnMetric("held_cost_per_hour", "Hourly price of the held GPUs with a known price", _CLASS),
     OwnMetric("waiting_gpus", "GPUs requested by pods that the scheduler cannot place", _CLASS),
     OwnMetric("reclaimable_gpus", "GPUs that acting on the findings would free", _CLASS),
     OwnMetric("enforced_gpus", "Reclaimable GPUs that rules and budgets allow the next run to free", _CLASS),
-    OwnMetric("wasted_cost_per_hour", "Price of held but unused GPUs, as far as it is known", _CLASS),
-    OwnMetric("blocked_workloads", "Workloads that would be changed if not for this cause", ("cause",)),
-    OwnMetric(
-        "evidence_coverage_ratio", "Share of the held GPUs about which enough is known to judge, 0 to 1"
-    ),
-    OwnMetric("ignored_series", "GPU series that are ignored because no exporter has them"),
+    OwnMetric("wasted_cost_per_hour", "Hourly price of held but unused GPUs with a known price", _CLASS),
+    OwnMetric("blocked_workloads", "Workloads with a change that this blocker prevents", ("cause",)),
+    OwnMetric("evidence_coverage_ratio", "Share of the held GPUs with enough data for a verdict, 0 to 1"),
+    OwnMetric("ignored_series", "GPU series that are ignored because they do not come from an exporter"),
     OwnMetric(
         "budget_remaining",
-        "What the policy's budgets still allow now, in workloads or gpus; of several namespaces, owners or "
-        "pools the least that one has left",
+        "Rest of each budget, in workloads or gpus; the lowest of several namespaces, owners or node pools",
         ("scope", "per", "unit"),
     ),
-    OwnMetric("freed_gpus", "GPUs that changes of the last 30 days keep free", _CLASS),
+    OwnMetric("freed_gpus", "GPUs kept free by changes of the last 30 days", _CLASS),
     OwnMetric(
         "freed_gpu_seconds",
-        "For how long changes have kept GPUs free, in GPU-seconds",
+        "GPU-seconds that changes have kept free",
         _CLASS,
         is_counter=True,
     ),
-    OwnMetric("actions", "Changes by how they ended", ("action", "result", *_CLASS), is_counter=True),
+    OwnMetric("actions", "Changes by outcome", ("action", "result", *_CLASS), is_counter=True),
     OwnMetric("actions_freed_gpus", "GPUs that changes have freed", ("action", *_CLASS), is_counter=True),
-    OwnMetric(
-        "repairs", "Repairs of earlier changes by how they ended", ("repair", "result"), is_counter=True
-    ),
-    OwnMetric("breaker_open", "Whether the breaker is open for this cause (1) or not (0)", ("cause",)),
-    OwnMetric("runs", "Cycles by how they ended: success or failure", ("result",), is_counter=True),
-    OwnMetric("last_run_duration_seconds", "How long the last cycle took"),
-    OwnMetric("last_run_timestamp_seconds", "When the last cycle ended, Unix time"),
+    OwnMetric("repairs", "Reconciled earlier changes by outcome", ("repair", "result"), is_counter=True),
+    OwnMetric("breaker_open", "1 if the breaker is open for this cause, else 0", ("cause",)),
+    OwnMetric("runs", "Cycles by result: success or failure", ("result",), is_counter=True),
+    OwnMetric("last_run_duration_seconds", "Duration of the last cycle"),
+    OwnMetric("last_run_timestamp_seconds", "End of the last cycle, as a Unix time"),
     OwnMetric(
         "schedule_longest_interval_seconds",
-        "The longest time that the schedule leaves between the beginnings of two cycles",
+        "Longest time between the starts of two scheduled cycles",
     ),
-    OwnMetric("last_success_timestamp_seconds", "When the last cycle ended that went through, Unix time"),
+    OwnMetric("last_success_timestamp_seconds", "End of the last successful cycle, as a Unix time"),
     OwnMetric(
         "config_last_reload_successful",
-        "Whether flags and policy could be used in the last cycle (1) or not (0)",
+        "1 if flags and policy were valid in the last cycle, else 0",
     ),
 )
 
@@ -126,7 +121,7 @@ class Metrics:
         """Set a gauge that has no labels."""
         self._gauges[name].set(value)
 
-    def observe(self, plan: Plan, accounts: Accounts, left: Iterable[Left]) -> None:
+    def observe(self, plan: Plan, accounts: CostSummary, left: Iterable[Left]) -> None:
         """Publish a plan and the rest of the budgets."""
         for row in METRICS:
             if row.labels and not row.is_counter and row.name not in _NOT_OF_A_PLAN:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from rightsizer.config import format_duration
 from rightsizer.model import Confidence, Decision, Finding, Node, Plan, Stranded, Verdict
-from rightsizer.planning.cost_summary import Account, Accounts
+from rightsizer.planning.cost_summary import CostSummary, CostTotals
 from rightsizer.prices import Prices
 from rightsizer.text import block_words, count, number, percent, short, wanted_words
 
@@ -115,7 +115,7 @@ class Totals:
     more: int = 0
 
 
-def totals_of(accounts: Accounts, prices: Prices) -> tuple[Totals, ...]:
+def totals_of(accounts: CostSummary, prices: Prices) -> tuple[Totals, ...]:
     """The whole fleet's table, and one for each of its partitions."""
     columns = _Columns(has_hours=bool(accounts.window), prices=prices if _has_prices(accounts) else None)
     partitions = (
@@ -127,11 +127,11 @@ def totals_of(accounts: Accounts, prices: Prices) -> tuple[Totals, ...]:
     return (whole, *(_partition(title, parts, columns) for title, parts in partitions))
 
 
-def _has_prices(accounts: Accounts) -> bool:
+def _has_prices(accounts: CostSummary) -> bool:
     return accounts.total.cost_per_hour > 0
 
 
-def _partition(title: str, parts: Mapping[str, Account], columns: "_Columns") -> Totals:
+def _partition(title: str, parts: Mapping[str, CostTotals], columns: "_Columns") -> Totals:
     largest = sorted(parts.items(), key=lambda part: (-part[1].gpus, part[0]))
     rows = tuple((name, columns.cells(account)) for name, account in largest[:ROWS])
     return Totals(title, columns.head(), rows, max(0, len(largest) - ROWS))
@@ -154,7 +154,7 @@ class _Columns:
             names += ["unused"]
         return tuple(names)
 
-    def cells(self, account: Account) -> tuple[str, ...]:
+    def cells(self, account: CostTotals) -> tuple[str, ...]:
         cells = [
             f"{account.gpus:,}",
             percent(used_share(account)),
@@ -170,7 +170,7 @@ class _Columns:
         return tuple(cells)
 
 
-def _money(account: Account) -> tuple[str, str]:
+def _money(account: CostTotals) -> tuple[str, str]:
     """Price of the held GPUs and of the unused ones; unknown is never zero."""
     if not account.cost_per_hour and account.unpriced:
         return _UNKNOWN, _UNKNOWN
@@ -178,18 +178,18 @@ def _money(account: Account) -> tuple[str, str]:
     return short(account.cost_per_hour), wasted
 
 
-def used_share(account: Account) -> float | None:
+def used_share(account: CostTotals) -> float | None:
     """Mean activity of the held GPUs, 0 to 1, over the GPU-hours for which it is known; None if for none."""
     known = account.gpu_hours_held - account.gpu_hours_unknown
     return account.gpu_hours_used / known if known > 0 else None
 
 
-def unused_hours(account: Account) -> float:
+def unused_hours(account: CostTotals) -> float:
     """GPU-hours that were held and measured as unused."""
     return max(0.0, account.gpu_hours_held - account.gpu_hours_unknown - account.gpu_hours_used)
 
 
-def remarks(accounts: Accounts, prices: Prices) -> tuple[str, ...]:
+def remarks(accounts: CostSummary, prices: Prices) -> tuple[str, ...]:
     """Notes about the totals."""
     words = [
         "HELD: GPUs that pods hold; each MIG instance or share counts as one. USED: mean utilization.",

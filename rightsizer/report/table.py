@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rightsizer.model import Action, Confidence, Decision, Finding, Mode, Plan, Verdict
-from rightsizer.planning.cost_summary import Accounts
+from rightsizer.planning.cost_summary import CostSummary
 from rightsizer.prices import Prices
 from rightsizer.report.documents import HPA, KEDA, on_one_line
 from rightsizer.report.rows import (
@@ -31,14 +31,14 @@ _ALSO_SHOWN = 2
 NOBODY = "No workload holds GPUs."
 
 
-def plan_table(plan: Plan, accounts: Accounts, prices: Prices) -> str:
+def plan_table(plan: Plan, accounts: CostSummary, prices: Prices) -> str:
     """The table without colours."""
     return plan_text(plan, accounts, prices, colour=False)
 
 
 def plan_text(
     plan: Plan,
-    accounts: Accounts,
+    accounts: CostSummary,
     prices: Prices,
     *,
     colour: bool,
@@ -124,7 +124,7 @@ def _intent(decision: Decision) -> str:
     return f"{verb} {decision.action.value}, {gives}"
 
 
-def _totals_lines(accounts: Accounts, prices: Prices, paint: Paint) -> Iterator[str]:
+def _totals_lines(accounts: CostSummary, prices: Prices, paint: Paint) -> Iterator[str]:
     whole, *parts = totals_of(accounts, prices)
     yield ""
     yield from _total_table(whole, paint)
@@ -247,7 +247,7 @@ _AUTOSCALERS: Mapping[str, Callable[[Row], str]] = {
 """Columns with manifests; only if an autoscaler is advised."""
 
 
-def plan_wide(plan: Plan, accounts: Accounts, prices: Prices) -> str:  # noqa: ARG001 - every form's signature
+def plan_wide(plan: Plan, accounts: CostSummary, prices: Prices) -> str:  # noqa: ARG001 - every form's signature
     """Columns are as wide as their widest cell; nothing is wrapped or cut."""
     if not plan.decisions:
         return f"{NOBODY}\n"

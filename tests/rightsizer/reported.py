@@ -27,7 +27,7 @@ from rightsizer.model import (
     Verdict,
     Workload,
 )
-from rightsizer.planning.cost_summary import Accounts, accounts_of
+from rightsizer.planning.cost_summary import CostSummary, cost_summary_of
 from rightsizer.prices import Prices
 from tests.rightsizer.build import AT, DAY, idle_usage, pod, workload
 
@@ -294,6 +294,6 @@ def empty_plan() -> Plan:
     return Plan(AT, "run-1", "built-in", "", ())
 
 
-def accounted(plan: Plan, prices: Prices = PRICES) -> tuple[Plan, Accounts, Prices]:
+def accounted(plan: Plan, prices: Prices = PRICES) -> tuple[Plan, CostSummary, Prices]:
     """The arguments of every form."""
-    return plan, accounts_of(plan, prices), prices
+    return plan, cost_summary_of(plan, prices), prices

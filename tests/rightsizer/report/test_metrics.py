@@ -7,7 +7,7 @@ import pytest
 
 from rightsizer.model import ChangeOutcome, ChangeRecord, Fleet, FoundChange, ObjectRef, Plan, PriorityClass
 from rightsizer.planning.budget import Left
-from rightsizer.planning.cost_summary import accounts_of
+from rightsizer.planning.cost_summary import cost_summary_of
 from rightsizer.policy.limits import BudgetScope, Per
 from rightsizer.report.metrics import Metrics
 from tests.rightsizer.build import AT
@@ -28,7 +28,7 @@ def _plan(*changes: FoundChange, after_s: float = 0.0) -> Plan:
 
 
 def _observe(metrics: Metrics, plan: Plan, *left: Left) -> None:
-    metrics.observe(plan, accounts_of(plan, PRICES), left)
+    metrics.observe(plan, cost_summary_of(plan, PRICES), left)
 
 
 def _by_class(metrics: Metrics, name: str) -> dict[str, float]:
