@@ -20,7 +20,7 @@ _EXAMPLES = """\
 examples:
   gpu-exporter                                serve on port 9400
   gpu-exporter --once --collectors power      print metrics once, and exit
-  GPU_EXPORTER_LOG_FORMAT=json gpu-exporter   as a flag; each has a variable
+  GPU_EXPORTER_LOG_FORMAT=json gpu-exporter   each flag has a variable
   source <(gpu-exporter --completion bash)    complete flags in this shell
 
 exit codes: 0 stopped by a signal, 1 failed, 2 invalid flags or files

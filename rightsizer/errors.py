@@ -3,7 +3,7 @@
 RightsizerError                 exit 1
 ├── UsageError                  exit 2: invalid command line
 ├── ConfigurationError          exit 2: a file or an environment variable is wrong
-│   └── FileError               …a file of ours; carries all its problems, each with its line
+│   └── FileError               …a file of gpu-rightsizer; carries all its problems, each with its line
 │       ├── PolicyError         …the policy
 │       ├── PricesError         …the price table
 │       └── SignalsError        …the table of another exporter's metrics
@@ -143,7 +143,7 @@ class RequestRefused(ClusterError):  # noqa: N818
 
     @property
     def is_out_of_policy(self) -> bool:
-        """Whether one of our own ValidatingAdmissionPolicies refused it."""
+        """Whether one of gpu-rightsizer's ValidatingAdmissionPolicies refused it."""
         is_no = self.code in {http.HTTPStatus.FORBIDDEN, http.HTTPStatus.UNPROCESSABLE_ENTITY}
         return is_no and "ValidatingAdmissionPolicy 'gpu-rightsizer" in self.detail
 

@@ -85,7 +85,7 @@ def _question(decisions: Sequence[Decision]) -> str:
     stops = all(one.finding.proposal is None and one.action is not Action.NOTICE for one in decisions)
     what = f"{'Stop' if stops else 'Change'} {count(len(decisions), 'workload')}"
     freed = sum(decision.frees for decision in decisions)
-    return f"{what}, freeing {count(freed)}?" if freed >= 0 else f"{what}, taking {count(-freed)} back?"
+    return f"{what}, freeing {count(freed)}?" if freed >= 0 else f"{what}, adding {count(-freed)}?"
 
 
 def _repair(

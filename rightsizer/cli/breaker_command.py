@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _reason(arguments: argparse.Namespace) -> str:
     reason: str = " ".join(arguments.reason.split())
     if not reason:
-        raise UsageError("--reason: is empty; say why, for whoever comes next")
+        raise UsageError("--reason: is empty; say why, for other operators")
     if len(reason) > _LONGEST_REASON:
         raise UsageError(f"--reason: is longer than {_LONGEST_REASON} characters")
     return reason
@@ -80,7 +80,7 @@ def _pause(arguments: argparse.Namespace, cluster: Cluster, store: ControlStateS
     if arguments.span:
         span = span_of("--for", arguments.span)
         if not span:
-            raise UsageError("--for 0: would be over at once; leave it out to pause until somebody resumes")
+            raise UsageError("--for 0: would end at once; omit it to pause until resume")
         until = (at + span).replace(microsecond=0)
     namespace = arguments.namespace or ""
     if namespace:

@@ -178,7 +178,7 @@ def _headers(texts: Sequence[str]) -> dict[str, Secret]:
     for text in texts:
         name, value = _header(text)
         if name.lower() in map(str.lower, headers):
-            raise UsageError(f"--prometheus-header {name}: stands twice")
+            raise UsageError(f"--prometheus-header {name}: is given twice")
         headers[name] = Secret(value)
     return headers
 

@@ -26,7 +26,7 @@ class ObjectRef:
         return f"{self.kind}.{self.group}" if self.group else self.kind
 
     def __str__(self) -> str:
-        """As kubectl and our own commands take it: namespace/Kind/name."""
+        """As gpu-rightsizer's commands take it: namespace/Kind/name."""
         return f"{self.namespace}/{self.kind}/{self.name}"
 
 
@@ -66,7 +66,7 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """scheduling.k8s.io/v1 PriorityClass, with our annotations if it carries any."""
+    """scheduling.k8s.io/v1 PriorityClass, with gpu-rightsizer's annotations, if any."""
 
     name: str
     value: int
@@ -75,7 +75,7 @@ class PriorityClass:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Manager:
-    """Something else that decides about a workload, so that a change of ours may be fought or undone.
+    """Another controller that manages a workload, and may revert changes.
 
     Attributes:
         kind: Such as "Argo CD", "Flux", "Helm", "HorizontalPodAutoscaler", "KEDA", "Kueue".

@@ -124,7 +124,7 @@ class Decision:
         blockers: Temporary blockers, such as budgets, windows and notices.
         command: What does it by hand; empty where nothing is to be done or no way is known.
         frees: GPUs that acting upon the finding frees, also where the rule does not let it be done.
-        autoscalers: What would do better than we, with bounds from what was measured; None where nothing would.
+        autoscalers: Advised autoscalers, with measured bounds; None if none is advised.
         lost: What a stop destroys, or nothing restores, for people; empty where nothing is stopped.
         along: What is stopped along with it, such as the CronJob that would start the next one.
         announced: Of a NOTIFY: what will be done; and `due` when, if nothing changes.

@@ -37,13 +37,13 @@ class Workload:
         budgets: PodDisruptionBudgets that cover its pods, by name, with the disruptions they allow now.
         is_terminating: Whether the object itself is being deleted.
         created: The object's `metadata.creationTimestamp`.
-        managers: Who else decides about it.
+        managers: Other controllers that manage it.
         gang: What makes its pods one where that is no controller, such as "PodGroup team-a/train"; empty otherwise.
-        came_back_after: The longest pause after which somebody resumed it, by the annotations of gpu-rightsizer.
+        came_back_after: The longest pause after which it was resumed, by the annotations of gpu-rightsizer.
         control_object: The object that stops it in its place, such as Kueue's Workload; None if it is stopped itself.
         starter: What made it when the time had come, and makes the next, such as a CronJob.
-        scalable: What discovery says of its kind, where it is none of those that we know.
-        past: What we did to it, or to its like of the same CronJob, oldest first.
+        scalable: The scale subresource of its kind by discovery, if the kind is unknown.
+        past: Earlier changes of it, or of other Jobs of its CronJob, oldest first.
         spec: The object's, as JSON; empty where it was not read.
     """
 

@@ -175,7 +175,7 @@ class ActivitySeries:
     """Where others, such as autoscalers, find the activity of pods.
 
     Attributes:
-        server: Prometheus's URL, as we reach it.
+        server: Prometheus's URL, as connected.
         metric: Name of the metric, in per cent.
         pod: Label that names the pod, and `namespace` the one that names its namespace.
     """

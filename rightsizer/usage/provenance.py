@@ -97,8 +97,8 @@ class Provenance:
 EVERYTHING = Provenance()
 
 UNKNOWN = (
-    f"on most GPU nodes the label {TARGET} of GPU series is no address of a pod or node, so every scraped target is "
-    "believed"
+    f"on most GPU nodes the label {TARGET} of GPU series is no address of a pod or node, so every scraped target "
+    "counts"
 )
 
 
@@ -146,7 +146,7 @@ def _found(covered: Mapping[str, Collection[str]], nodes: Collection[str]) -> tu
         return frozenset(found), ""
     names = " and ".join(name or "nodes" for name in found)
     return frozenset(found), (
-        f"GPU series come from targets of {names} on most GPU nodes, and all are believed: name the exporters' "
+        f"GPU series come from targets of {names} on most GPU nodes, and all count: name the exporters' "
         "namespace (--exporter-namespace)"
     )
 

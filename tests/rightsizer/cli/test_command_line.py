@@ -194,7 +194,7 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
             NOWHERE,
             *["--prometheus-header", "A: b", "--prometheus-header", "a: c"],
         ],
-        "--prometheus-header a: stands twice",
+        "--prometheus-header a: is given twice",
     ),
     "two-authorizations": (
         [

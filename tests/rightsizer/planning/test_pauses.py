@@ -101,7 +101,7 @@ def test_pause_during_a_run_stops_the_next_write(world: World) -> None:
         (["pause"], "--reason"),
         (["pause", "--reason", "  "], "is empty"),
         (["pause", "--reason", "x", "--for", "soon"], "--for"),
-        (["pause", "--reason", "x", "--for", "0"], "would be over at once"),
+        (["pause", "--reason", "x", "--for", "0"], "would end at once"),
         (["pause", "--reason", "x", "-n", "no-such-namespace"], "not found"),
         (["resume"], "is not paused as such"),
         (["breaker", "reset"], "say why"),
