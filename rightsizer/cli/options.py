@@ -158,7 +158,7 @@ PROMETHEUS = (
     Option(
         "--prometheus-max-samples",
         "N",
-        "the server's --query.max-samples",
+        "server's --query.max-samples",
         default=str(MAX_SAMPLES),
         details="one query uses at most half of it",
     ),
@@ -179,7 +179,7 @@ PROMETHEUS = (
     Option(
         "--recording-rules",
         "MODE",
-        "recorded series: auto, trusted or off",
+        "recorded data: auto, trusted, off",
         default="auto",
         choices=("auto", "trusted", "off"),
         details="auto uses them if the server evaluates exactly the shipped rules; trusted does not check",
