@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from rightsizer.cli.flags import add_all
 from rightsizer.cli.messages import complain, log_to_stderr, see_help
-from rightsizer.cli.options import Parser
+from rightsizer.cli.options import Parser, check_variables
 from rightsizer.errors import RightsizerError, UsageError
 
 INTERRUPTED = 130
@@ -71,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = root.parse_args(argv)
     log_to_stderr(arguments.log_level, as_json=arguments.log_format == "json")
     try:
+        check_variables(os.environ)
         code: int = importlib.import_module(f"rightsizer.cli.{arguments.command}_command").run(arguments)
         sys.stdout.flush()
     except RightsizerError as error:

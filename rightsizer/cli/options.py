@@ -5,7 +5,8 @@ import dataclasses
 import difflib
 import os
 import pathlib
-from collections.abc import Callable, Collection, Iterable
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NoReturn, TextIO
 
 from rightsizer.cli.messages import complain, see_help
@@ -13,6 +14,11 @@ from rightsizer.config import FIND_OUT, MAX_SAMPLES
 from rightsizer.errors import UsageError
 
 ENVIRONMENT_PREFIX = "GPU_RIGHTSIZER_"
+_SERVICE_LINK = re.compile(
+    r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)", re.ASCII
+)
+"""Variables that the kubelet sets for a Service named gpu-rightsizer or gpu-rightsizer-..., without the prefix
+(https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables)."""
 WIDTH = 80
 
 
@@ -23,8 +29,8 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=38, width=WIDTH)
 
 
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
+def _did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {near[0]}?" if near else ""
 
 
@@ -272,6 +278,22 @@ LOG = (
         details="also of what run reports on stdout",
     ),
 )
+
+
+_ALL = (PROMETHEUS, CLUSTER, PRICES, POLICY, SCHEDULE, STATE, INSTANCE, JOURNAL, LOG)
+
+
+def check_variables(environment: Mapping[str, str]) -> None:
+    """Refuse variables with the prefix that are of no flag.
+
+    Raises:
+        UsageError: There is one.
+    """
+    known = {option.variable for options in _ALL for option in options}
+    for name in sorted(environment):
+        is_link = _SERVICE_LINK.fullmatch(name.removeprefix(ENVIRONMENT_PREFIX))
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known and not is_link:
+            raise UsageError(f"unknown variable {name}{_did_you_mean(name, known, 0.8)}")
 
 
 def add_options(parser: argparse._ActionsContainer, title: str, options: tuple[Option, ...]) -> None:

@@ -298,7 +298,7 @@ def document(found: Sequence[Found]) -> dict[str, Any]:
                 "family": family.name,
                 "check": check.name,
                 "status": one.status.value,
-                "words": safe(one.words),
+                "message": safe(one.words),
                 "remedy": safe(one.remedy) or None,
                 "command": safe(one.command) or None,
             }

@@ -81,7 +81,7 @@ def read_approvals(text: str, *, source: str) -> tuple[Approval, ...]:
 def _approval(item: Mapping[str, Any]) -> Approval:
     pods = msgspec.convert(item["pods"], dict[str, str])
     proposal = msgspec.convert(item["proposal"], dict[str, Any] | None)
-    to = (proposal["replicas"], proposal["gpusPerPod"], _asks(proposal["asks"])) if proposal else ()
+    to = (proposal["replicas"], proposal["gpusPerPod"], _asks(proposal["requests"])) if proposal else ()
     return Approval(_ref(item), msgspec.convert(item["generation"], int), str(item["action"]), pods, to)
 
 

@@ -241,10 +241,10 @@ def _proposal(proposal: Proposal | None) -> dict[str, Any] | None:
         "action": proposal.action.value,
         "replicas": proposal.replicas,
         "gpusPerPod": proposal.gpus_per_pod,
-        "asks": dict(proposal.asks) or None,
+        "requests": dict(proposal.asks) or None,
         "pods": list(proposal.pods),
         "frees": _rounded(proposal.frees),
-        "words": proposal.words,
+        "message": proposal.words,
     }
 
 
@@ -252,7 +252,7 @@ def _also(finding: Finding) -> dict[str, Any]:
     return {
         "finding": finding.name.value,
         "confidence": finding.confidence.value,
-        "words": list(finding.words),
+        "reasons": list(finding.words),
         "proposal": _proposal(finding.proposal),
     }
 
@@ -260,7 +260,7 @@ def _also(finding: Finding) -> dict[str, Any]:
 def _evidence(finding: Finding) -> dict[str, Any]:
     """Numbers in base units; null is unknown, never zero."""
     return {
-        "words": list(finding.words),
+        "reasons": list(finding.words),
         "windowSeconds": _seconds(finding.window.total_seconds()) if finding.window else None,
         "busyGpus": finding.busy_gpus,
         "activityMean": _rounded(finding.activity_mean),
@@ -310,7 +310,7 @@ def _effect(effect: Effect | None) -> dict[str, Any] | None:
         "usedBy": list(map(str, effect.used_by)),
         "nodesGone": list(effect.nodes_gone),
         "health": effect.health or None,
-        "words": effect.words,
+        "message": effect.words,
     }
 
 

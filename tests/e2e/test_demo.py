@@ -99,7 +99,7 @@ def test_demo_plan_has_every_gpu_workload_once(demo: tuple[pathlib.Path, str]) -
     expected = [(spec.namespace, spec.kind.value, spec.name) for spec in preset("demo").workloads]
     assert sorted(named) == sorted(expected)
     assert len(plan["items"]) >= 20
-    assert all(item["rule"] and item["evidence"]["words"] for item in plan["items"])
+    assert all(item["rule"] and item["evidence"]["reasons"] for item in plan["items"])
 
 
 def test_demo_plan_protects_high_priority_class(items: dict[str, dict[str, Any]]) -> None:

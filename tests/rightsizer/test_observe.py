@@ -61,7 +61,7 @@ def test_observe_window_with_few_samples_is_reported_too_short(
         # Prometheus 2 counts the sample on the window's older edge too, 3 does not.
         assert re.fullmatch(
             r"the window of 10m holds only (10 samples: set it to 23m|11 samples: set it to 20m) or longer, .*",
-            item["evidence"]["words"][0],
+            item["evidence"]["reasons"][0],
         )
 
 

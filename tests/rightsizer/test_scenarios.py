@@ -187,7 +187,7 @@ class _Step:
             assert [block["code"] for block in item["blockers"]] == expected.get("blocked", []), item
             reasons = [block["message"] for block in item["blockers"]] + item["reasons"]
             for words in expected.get("says", []):
-                assert words in " | ".join([*item["evidence"]["words"], *reasons]), item
+                assert words in " | ".join([*item["evidence"]["reasons"], *reasons]), item
         for name, expected in self.step.get("stranded", {}).items():
             (found,) = [one for one in json.loads(plan.out)["stranded"] if one["node"] == name]
             for words in expected:

@@ -97,6 +97,18 @@ def test_log_level_from_environment_is_validated(
     assert '--log-level "warn": must be one of' in capsys.readouterr().err
 
 
+def test_unknown_variable_exits_2_with_a_hint(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A Service named like the program is none: the kubelet sets its variables in each container."""
+    monkeypatch.setenv("GPU_RIGHTSIZER_PORT_9401_TCP_ADDR", "10.0.0.1")
+    monkeypatch.setenv("GPU_RIGHTSIZER_METRICS_SERVICE_PORT_HTTP", "9401")
+    monkeypatch.setenv("GPU_RIGHTSIZER_SCHEDUL", "@daily")
+    assert main(["plan"]) == 2
+    problem = "unknown variable GPU_RIGHTSIZER_SCHEDUL; did you mean GPU_RIGHTSIZER_SCHEDULE?"
+    assert capsys.readouterr().err == f"error: {problem}\nsee gpu-rightsizer plan --help\n"
+
+
 def test_output_to_full_disk_exits_1_with_reason() -> None:
     """The reason is named; exit code 1."""
     with pathlib.Path("/dev/full").open("w") as full:

@@ -725,7 +725,7 @@ def test_doctor_table_escape_sequences_from_server_are_removed() -> None:
     """Nor a program's."""
     found = list(diagnose(facts(server=Failure("\x1b]0;owned\x07", AWAY.summary))))
     assert "\x1b" not in text(found, colour=False)
-    assert "\x1b" not in str([one["words"] for one in document(found)["checks"]])
+    assert "\x1b" not in str([one["message"] for one in document(found)["checks"]])
 
 
 def test_doctor_document_lists_every_check_with_counts() -> None:
@@ -737,7 +737,7 @@ def test_doctor_document_lists_every_check_with_counts() -> None:
         "family": "coverage",
         "check": "nodes",
         "status": "error",
-        "words": "4 of 5 GPU nodes have no GPU series: n2, n3, n4 and 1 more",
+        "message": "4 of 5 GPU nodes have no GPU series: n2, n3, n4 and 1 more",
         "remedy": "run an exporter there, and scrape it; pods on the first:",
         "command": "kubectl get pods -A --field-selector spec.nodeName=n2",
     }

@@ -87,12 +87,12 @@ def grant(api: ApiServer, rights: Iterable[Right], namespace: str) -> str:
 def test_doctor_command_healthy_cluster_exits_0_without_writes(good: World) -> None:
     """Nothing but that there is no more than a day on record; exit code 0, and nothing is written."""
     run, found = doctor(good)
-    assert {name: one["words"] for name, one in found.items() if one["status"] != "ok"} == {
-        "retention": found["retention"]["words"]
+    assert {name: one["message"] for name, one in found.items() if one["status"] != "ok"} == {
+        "retention": found["retention"]["message"]
     }
     assert run.code == 0
-    assert "(Prometheus " in found["reachable"]["words"]
-    assert found["scrape-interval"]["words"] == "a sample every 1m"
+    assert "(Prometheus " in found["reachable"]["message"]
+    assert found["scrape-interval"]["message"] == "a sample every 1m"
     assert good.api.requests.mutating(include_dry_run=True) == []
 
 
@@ -123,9 +123,9 @@ def test_doctor_command_unscraped_or_short_nodes_are_reported(good: World) -> No
     good.add("Deployment", good.team, "more", {"gpus": 1, "nodeSelector": {}})
     run, found = doctor(good)
     assert run.code == 1
-    assert found["nodes"]["words"] == "1 of 3 GPU nodes have no GPU series: n2"
+    assert found["nodes"]["message"] == "1 of 3 GPU nodes have no GPU series: n2"
     assert found["nodes"]["command"].endswith("spec.nodeName=n2")
-    assert "n3 (1 of 4)" in found["devices"]["words"]
+    assert "n3 (1 of 4)" in found["devices"]["message"]
 
 
 def test_doctor_command_gpu_pods_missing_in_series_are_reported(good: World) -> None:
@@ -172,7 +172,7 @@ def test_doctor_command_without_kubeconfig_checks_metrics(good: World, tmp_path:
     assert run.code == 1
     found = diagnosed(run)
     assert (found["cluster"]["status"], found["source"]["status"]) == ("error", "ok")
-    assert "no such file" in found["cluster"]["words"]
+    assert "no such file" in found["cluster"]["message"]
 
 
 def test_doctor_command_without_prometheus_checks_cluster(good: World) -> None:
@@ -181,7 +181,7 @@ def test_doctor_command_without_prometheus_checks_cluster(good: World) -> None:
     run = run_command("doctor", "-o", "json", *flags)
     found = diagnosed(run)
     assert run.code == 1
-    assert "Connection refused" in found["reachable"]["words"]
+    assert "Connection refused" in found["reachable"]["message"]
     assert {found[name]["status"] for name in ("cluster", "plan", "apply", "undo", "file", "rules")} == {"ok"}
     assert {found[name]["status"] for name in ("clock", "retention", "labels", "values", "nodes")} == {
         "unknown"
@@ -194,10 +194,10 @@ def test_doctor_command_all_403_reports_missing_permissions(good: World) -> None
     run, found = doctor(good)
     assert run.code == 1
     assert found["cluster"]["status"] == "error"
-    assert "not allowed to list pods" in found["plan"]["words"]
+    assert "not allowed to list pods" in found["plan"]["message"]
     assert found["source"]["status"] == "ok"
     nobody = run_command("doctor", "-o", "json", "--kubeconfig", str(good.directory / "kubeconfig"))
-    assert 'cannot list resource "services"' in diagnosed(nobody)["reachable"]["words"]
+    assert 'cannot list resource "services"' in diagnosed(nobody)["reachable"]["message"]
 
 
 def test_doctor_command_invalid_token_401_gives_no_traceback(good: World) -> None:
@@ -205,7 +205,7 @@ def test_doctor_command_invalid_token_401_gives_no_traceback(good: World) -> Non
     good.write_kubeconfig("of-bad-news")
     run, found = doctor(good)
     assert run.code == 1
-    assert "401 Unauthorized" in found["cluster"]["words"]
+    assert "401 Unauthorized" in found["cluster"]["message"]
     assert found["plan"]["status"] == "unknown"
     assert found["source"]["status"] == "ok"
 
@@ -214,7 +214,7 @@ def test_doctor_command_invalid_policy_reports_all_problems(good: World) -> None
     """All its problems are reported, and the other checks still run."""
     run, found = doctor(good, policy="kind: Policy\nrules: []\n")
     assert run.code == 1
-    assert "apiVersion" in found["file"]["words"]
+    assert "apiVersion" in found["file"]["message"]
     assert (found["cluster"]["status"], found["source"]["status"]) == ("ok", "ok")
     assert {found[name]["status"] for name in ("classes", "rules", "budgets", "calendar")} == {"unknown"}
 

@@ -278,7 +278,7 @@ def test_verify_outcome_reports_pods_and_freed_gpus(world: World) -> None:
     (pod,) = world.pods_of(world.team, "waiting")
     assert effect["usedBy"] == [f"{world.team}/Pod/{pod['metadata']['name']}"]
     assert effect["gpusFree"] == 1
-    assert "1 of 1 pod gone" in effect["words"]
+    assert "1 of 1 pod gone" in effect["message"]
 
 
 def test_verify_pod_held_by_finalizer_is_reported(world: World) -> None:

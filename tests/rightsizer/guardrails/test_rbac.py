@@ -322,7 +322,7 @@ def test_admission_policy_protecting_classes_are_locked_or_reported(world: World
         False,
         True,
     )
-    assert "name those that protect by --protected-class" in _run(world, "admission", head=first).err
+    assert "with --protected-class" in _run(world, "admission", head=first).err
 
 
 def test_admission_policy_includes_protected_classes_per_kind() -> None:
