@@ -25,7 +25,7 @@ from rightsizer.cli import options
 from rightsizer.policy.schema import Policy
 from rightsizer.report import metrics as rightsizer_metrics
 from scripts import (
-    chart_locks,
+    chart_guardrails,
     chart_values,
     dashboard_tables,
     doctor_tables,
@@ -71,8 +71,8 @@ def generated() -> dict[Path, Callable[[], str]]:
         CHART / "values.schema.json": lambda: chart_values.schema(
             (CHART / "values.yaml").read_text(), _policy_schema()
         ),
-        CHART / "files" / "rights.json": chart_locks.rights,
-        CHART / "files" / "admission.json": chart_locks.admission,
+        CHART / "files" / "rights.json": chart_guardrails.rights,
+        CHART / "files" / "admission.json": chart_guardrails.admission,
     }
 
 

@@ -27,15 +27,22 @@ ELSEWHERE = re.compile(r"gpu-|gpumem-|kube-|kubeflow-|nvidia-|sample-|recording-
 SPOKEN = ("rightsizer", "findings", "policy", "concepts", "operations", "troubleshooting", "for-researchers")
 
 
+INTERNAL = {"Command", "Need", "Statistic"}
+"""Enumerations whose values nobody sees."""
+
+
 def _enumerations() -> Iterator[tuple[str, str]]:
-    """Every value of the closed sets that stages and policies share."""
-    for folder in ("model", "policy"):
-        for file in sorted((ROOT / "rightsizer" / folder).glob("*.py")):
-            for node in ast.walk(ast.parse(file.read_text())):
-                if isinstance(node, ast.ClassDef) and "StrEnum" in " ".join(map(ast.unparse, node.bases)):
-                    for one in node.body:
-                        if isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant):
-                            yield node.name, str(one.value.value)
+    """Every value of the closed sets of gpu-rightsizer."""
+    for file in sorted((ROOT / "rightsizer").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if (
+                isinstance(node, ast.ClassDef)
+                and "StrEnum" in " ".join(map(ast.unparse, node.bases))
+                and node.name not in INTERNAL
+            ):
+                for one in node.body:
+                    if isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant):
+                        yield node.name, str(one.value.value)
 
 
 @pytest.mark.parametrize(("name", "value"), list(_enumerations()))

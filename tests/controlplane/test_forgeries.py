@@ -22,8 +22,8 @@ from rightsizer.policy.policy_file import parse
 from simulator.controlplane.plane import ControlPlane
 from tests.controlplane.contract.objects import pod
 from tests.controlplane.contract.server import Api, Object, Real
-from tests.controlplane.contract.test_locks import GROUP, PLURALS, undo_record
-from tests.controlplane.contract.test_locks_by_kind import POLICY, ROWS, fields_of, made, parents
+from tests.controlplane.contract.test_guardrails import GROUP, PLURALS, undo_record
+from tests.controlplane.contract.test_guardrails_by_kind import POLICY, ROWS, fields_of, made, parents
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("controlplane")]
 

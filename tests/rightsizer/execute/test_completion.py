@@ -289,7 +289,7 @@ def test_job_resize_refused_by_server_is_not_retried(world: World) -> None:
 
 @pytest.mark.slow
 def test_job_resize_second_patch_out_of_policy_opens_breaker(world: World) -> None:
-    """As the first would have: what the second lock refuses, the first one should never have let through."""
+    """As the first would have: what the admission guardrails refuses, the first one should never have let through."""
     _add(world)
     with _killed(world, "apply"):
         words = (

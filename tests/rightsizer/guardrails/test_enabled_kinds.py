@@ -1,4 +1,4 @@
-"""What actions of a policy open of RBAC and the second lock: every action that a kind has, and no other."""
+"""What actions of a policy open of RBAC and the admission guardrails: every action that a kind has, and no other."""
 
 import pytest
 

@@ -164,7 +164,7 @@ def test_breaker_expected_answers_are_not_errors(world: World, case: str) -> Non
 
 @pytest.mark.parametrize("code", [403, 422])
 def test_breaker_write_out_of_policy_opens_at_once(world: World, code: int) -> None:
-    """What the second lock refuses, the first one should never have let through."""
+    """What the admission guardrails refuses, the first one should never have let through."""
     _idle(world, "a", "b")
     words = (
         "ValidatingAdmissionPolicy 'gpu-rightsizer' with binding 'gpu-rightsizer' denied request: protected"

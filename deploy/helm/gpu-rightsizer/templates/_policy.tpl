@@ -1,5 +1,5 @@
 {{/*
-Permissions that follow from the policy in values, as in rightsizer.locks: kinds, evictions and namespaces. The permissions
+Permissions that follow from the policy in values, as in rightsizer.guardrails: kinds, evictions and namespaces. The permissions
 of each kind are in files/rights.json and files/admission.json, which are generated from the program.
 */}}
 
@@ -61,7 +61,7 @@ rules:
 
 {{/* Enabled changes as JSON: acts, kinds (names), evicts, wouldEvict (if act were true), everywhere, namespaces. */}}
 {{- define "gpu-rightsizer.enabled" -}}
-{{- $locks := .Files.Get "files/rights.json" | fromJson -}}
+{{- $rights := .Files.Get "files/rights.json" | fromJson -}}
 {{- $policy := include "gpu-rightsizer.policy" . | fromYaml -}}
 {{- $rules := list -}}
 {{- range $policy.rules | default list }}{{ if eq .mode "enforce" }}{{ $rules = append $rules . }}{{ end }}{{ end -}}
@@ -71,19 +71,19 @@ rules:
 {{- $classes := or (eq $word "class-first") (and $reached (not (has $word (list "off" "false")))) -}}
 {{- $wouldEvict := $classes -}}
 {{- range $rules -}}
-{{- if has "evict" (.actions | default $locks.safeActions) -}}
-{{- if or (not .match.kinds) (include "gpu-rightsizer.matches" (list $locks.podNames .match.kinds)) }}{{ $wouldEvict = true }}{{ end -}}
+{{- if has "evict" (.actions | default $rights.safeActions) -}}
+{{- if or (not .match.kinds) (include "gpu-rightsizer.matches" (list $rights.podNames .match.kinds)) }}{{ $wouldEvict = true }}{{ end -}}
 {{- end -}}
 {{- end -}}
 {{- $byClass := and .Values.rightsizer.act $classes -}}
 {{- if not .Values.rightsizer.act }}{{ $rules = list }}{{ end -}}
-{{- $asked := $locks.askedKinds -}}
+{{- $asked := $rights.askedKinds -}}
 {{- $defaults := $policy.defaults | default dict -}}
 {{- if hasKey $defaults "kinds" -}}
 {{- $asked = list -}}
 {{- range $defaults.kinds }}{{ if .notifyBefore }}{{ $asked = concat $asked .kinds }}{{ end }}{{ end -}}
 {{- end -}}
-{{- $asksPods := include "gpu-rightsizer.matches" (list $locks.podNames $asked) -}}
+{{- $asksPods := include "gpu-rightsizer.matches" (list $rights.podNames $asked) -}}
 {{- $evicts := and .Values.rightsizer.act $wouldEvict -}}
 {{- $everywhere := $byClass -}}
 {{- $namespaces := list -}}
@@ -95,12 +95,12 @@ rules:
 {{- end -}}
 {{- end -}}
 {{- $kinds := list -}}
-{{- range $kind := $locks.kinds -}}
+{{- range $kind := $rights.kinds -}}
 {{- $open := $byClass -}}
 {{- range $way := $kind.openings -}}
 {{- range $rule := $rules -}}
 {{- $does := false -}}
-{{- range $rule.actions | default $locks.safeActions }}{{ if has . $way.actions }}{{ $does = true }}{{ end }}{{ end -}}
+{{- range $rule.actions | default $rights.safeActions }}{{ if has . $way.actions }}{{ $does = true }}{{ end }}{{ end -}}
 {{- $about := or (not $way.about) (not $rule.match.kinds) (include "gpu-rightsizer.matches" (list $way.about $rule.match.kinds)) -}}
 {{- $asks := or (not $way.asking) $asksPods $rule.notifyBefore -}}
 {{- if and $does $about $asks }}{{ $open = true }}{{ end -}}

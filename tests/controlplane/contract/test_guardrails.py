@@ -1,4 +1,4 @@
-"""The second lock: what the rendered admission policies let our service account do, and what they refuse."""
+"""The admission guardrails: what the rendered admission policies let our service account do, and what they refuse."""
 
 import contextlib
 import datetime

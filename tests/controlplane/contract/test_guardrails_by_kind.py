@@ -1,4 +1,4 @@
-"""The second lock, kind by kind: what our rows do to it is let through, and nothing else, and no protected class."""
+"""The admission guardrails, kind by kind: what our rows do to it is let through, and nothing else, and no protected class."""
 
 import contextlib
 import copy
@@ -21,7 +21,7 @@ from rightsizer.model import Edit
 from rightsizer.policy.policy_file import parse
 from simulator.controlplane.plane import ControlPlane
 from tests.controlplane.contract.server import Api, Object, Server, Simulated
-from tests.controlplane.contract.test_locks import GROUP, OWN, PLURALS, USER, undo_record
+from tests.controlplane.contract.test_guardrails import GROUP, OWN, PLURALS, USER, undo_record
 from tests.rightsizer.given import manifest
 
 POLICY = b"""
