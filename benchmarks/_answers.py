@@ -66,13 +66,13 @@ class Sight:
     at_s: int
     has_counters: bool
 
-    def measured(self, rulebook: PolicyEvaluator) -> Measured:
+    def measured(self, evaluator: PolicyEvaluator) -> Measured:
         """All that is asked of it.
 
         Raises:
             ValueError: The policy asks for what is not on record here.
         """
-        criteria = list(rulebook.all_criteria())
+        criteria = list(evaluator.all_criteria())
         windows = sorted({window for each in criteria for window in each.windows})
         if any(window.total_seconds() % STEP_S for window in windows):
             raise ValueError(

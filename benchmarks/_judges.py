@@ -117,13 +117,13 @@ class Ours:
             for one in standings
             if one.changed_s is not None
         )
-        rulebook = PolicyEvaluator(self.policy, Fleet(tuple(workloads.values()), {}, {}, changes), at=at)
+        evaluator = PolicyEvaluator(self.policy, Fleet(tuple(workloads.values()), {}, {}, changes), at=at)
         sight = Sight(standings, at_s, has_counters=self.has_counters)
         by_uid = {uid(one.member): one for one in standings}
-        for decision in decide(sight.measured(rulebook), rulebook):
+        for decision in decide(sight.measured(evaluator), evaluator):
             standing = by_uid[decision.workload.ref.uid]
             if _condemns(decision):
-                wait = rulebook.evaluate(decision.workload).notify_before or datetime.timedelta()
+                wait = evaluator.evaluate(decision.workload).notify_before or datetime.timedelta()
                 window = decision.finding.window or datetime.timedelta()
                 yield Word(
                     standing,

@@ -77,8 +77,8 @@ def whole_gpus(pod: Pod, node: Node | None) -> float:
     amounts = {
         name: count for name, count in pod.resources.items() if name in _MEMORY_UNITS or name in _PERCENTAGES
     }
-    is_by_hami = node is not None and node.sharing == "hami" and GPU in pod.resources
-    if amounts.keys() == {GPU_CORES} or (is_by_hami and not amounts):
+    is_hami = node is not None and node.sharing == "hami" and GPU in pod.resources
+    if amounts.keys() == {GPU_CORES} or (is_hami and not amounts):
         return float(pod.devices)
     if amounts:
         return pod.devices * max(_of_each(name, count, node) for name, count in amounts.items())

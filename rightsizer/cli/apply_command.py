@@ -93,11 +93,11 @@ def _repair(
 ) -> None:
     """Reconcile earlier changes; ask before workloads are rolled back."""
     repairs = find_repairs(context)
-    put_back = [repair for repair in repairs if repair.action is ReconcileAction.ROLLBACK]
-    if put_back:
-        names = ", ".join(f"{repair.ref} ({repair.words})" for repair in put_back)
+    rollbacks = [repair for repair in repairs if repair.action is ReconcileAction.ROLLBACK]
+    if rollbacks:
+        names = ", ".join(f"{repair.ref} ({repair.words})" for repair in rollbacks)
         if not confirmed(arguments, f"Roll back unhealthy workloads after an earlier change: {names}?"):
-            repairs = [repair for repair in repairs if repair not in put_back]
+            repairs = [repair for repair in repairs if repair not in rollbacks]
     with reporter.whole(), Interrupts() as interrupts:
         for outcome in make_repairs(repairs, context, guard):
             reporter.tell(outcome)

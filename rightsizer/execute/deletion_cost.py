@@ -48,12 +48,12 @@ def clear_deletion_costs(fleet: Fleet, session: ApplySession) -> None:
 
     Only from workloads with an enforcing rule and without a pause.
     """
-    rulebook = session.rulebook(fleet, session.clock())
+    evaluator = session.evaluator(fleet, session.clock())
     for workload in fleet.workloads:
         for pod in workload.pods:
             by, _, run = pod.annotations.get(STEERED_ANNOTATION, "").rpartition("/")
             is_ours = bool(by) and by == session.instance and not pod.is_terminating
-            if is_ours and rulebook.evaluate(workload).mode is Mode.ENFORCE:
+            if is_ours and evaluator.evaluate(workload).mode is Mode.ENFORCE:
                 with log_cluster_error(f"{pod.ref} keeps its annotation {COST_ANNOTATION}"):
                     _clear(pod, f"run {run} marked it for deletion, and it was not deleted", session)
 

@@ -150,15 +150,15 @@ def _revalidate_and_write(decision: Decision, row: Kind, session: ApplySession) 
     fleet = dataclasses.replace(fleet, changes=tuple(once.values()))
     fleet = with_remembered_changes(fleet, session.memory.of(fresh))
     fresh = next(workload for workload in fleet.workloads if workload.ref == fresh.ref)
-    rulebook = session.rulebook(fleet, use.at)
-    if blockers := list(objections(decision, fresh, use, rulebook)):
+    evaluator = session.evaluator(fleet, use.at)
+    if blockers := list(objections(decision, fresh, use, evaluator)):
         return session.outcome(decision, Result.CHANGED, "; ".join(one.message for one in blockers))
     if decision.wanted_by and not any_pending(decision.wanted_by, session.cluster):
         return session.outcome(
             decision, Result.CHANGED, "none of the pending pods that needed it is pending anymore"
         )
     try:
-        with set_deletion_cost(going(decision, fresh, use, rulebook), session):
+        with set_deletion_cost(going(decision, fresh, use, evaluator), session):
             detail = _writer(decision, row)(decision, row, fresh, session)
     except ValueError as error:  # nothing was sent: no error, just as a disruption budget
         return session.outcome(decision, Result.BLOCKED, str(error))

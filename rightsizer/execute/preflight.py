@@ -76,8 +76,8 @@ class UseSincePlan:
                 f"Prometheus's clock has gone back, from {self._since + RECENT:%H:%M:%S} to {now:%H:%M:%S} UTC"
             )
         if now - self._measured.at > RECENT:
-            rulebook = PolicyEvaluator(self._policy, self._fleet, at=now, own=self._own)
-            self._measured = measure(self._fleet, self._signal, rulebook, now)
+            evaluator = PolicyEvaluator(self._policy, self._fleet, at=now, own=self._own)
+            self._measured = measure(self._fleet, self._signal, evaluator, now)
         return Use(
             at=now,
             measured=dataclasses.replace(self._measured, at=now),

@@ -98,7 +98,7 @@ class ApplySession(RunContext):
             at=self.clock(),
         )
 
-    def rulebook(self, fleet: Fleet, at: datetime.datetime) -> PolicyEvaluator:
+    def evaluator(self, fleet: Fleet, at: datetime.datetime) -> PolicyEvaluator:
         """The policy, applied to the cluster as it is now."""
         return PolicyEvaluator(self.policy, fleet, at=at, own=self.state_namespace, instance=self.instance)
 

@@ -190,13 +190,13 @@ class Scope:
     digest: str
 
 
-def scope_of(rulebook: PolicyEvaluator, policy_hash: str) -> Scope:
+def scope_of(evaluator: PolicyEvaluator, policy_hash: str) -> Scope:
     """The scope of a policy now."""
-    rulings = (rulebook.evaluate(workload) for workload in rulebook.fleet.workloads)
+    rulings = (evaluator.evaluate(workload) for workload in evaluator.fleet.workloads)
     counts = collections.Counter(one.rule for one in rulings if one.mode is Mode.ENFORCE)
-    rules = {rule.name: 0 for rule in rulebook.policy.rules if rule.mode is Mode.ENFORCE} | counts
+    rules = {rule.name: 0 for rule in evaluator.policy.rules if rule.mode is Mode.ENFORCE} | counts
     classes = sorted(
-        (one.name, one.value, sorted(one.annotations.items())) for one in rulebook.fleet.classes.values()
+        (one.name, one.value, sorted(one.annotations.items())) for one in evaluator.fleet.classes.values()
     )
     deciding = msgspec.json.encode((policy_hash, classes))
     return Scope(dict(sorted(rules.items())), hashlib.sha256(deciding).hexdigest())

@@ -152,9 +152,9 @@ def _keys(scope: BudgetScope, ref: ObjectRef, pools: Sequence[str]) -> Sequence[
             return pools
 
 
-def within_budgets(decisions: Sequence[Decision], rulebook: PolicyEvaluator) -> tuple[Decision, ...]:
+def within_budgets(decisions: Sequence[Decision], evaluator: PolicyEvaluator) -> tuple[Decision, ...]:
     """Block changes that the budgets do not allow."""
-    purse = Purse(rulebook.policy, rulebook.fleet, rulebook.at)
+    purse = Purse(evaluator.policy, evaluator.fleet, evaluator.at)
     allowed = []
     for decision in decisions:
         blocks = purse.charge(decision) if decision.is_enforced and decision.action not in FREE else ()

@@ -40,51 +40,53 @@ _RESTRAINT = {Verdict.PROTECTED: 0, Verdict.KEEP: 1, Verdict.UNKNOWN: 2, Verdict
 """Which of two findings about the same workload holds."""
 
 
-def decide(measured: Measured, rulebook: PolicyEvaluator) -> tuple[Decision, ...]:
+def decide(measured: Measured, evaluator: PolicyEvaluator) -> tuple[Decision, ...]:
     """One decision for each workload; those that free most for each pod that has to go come first.
 
     Raises:
         ValueError: A workload appears twice.
     """
-    decisions = [decide_one(workload, measured, rulebook) for workload in rulebook.fleet.workloads]
+    decisions = [decide_one(workload, measured, evaluator) for workload in evaluator.fleet.workloads]
     if len({decision.workload.ref for decision in decisions}) != len(decisions):
         message = "a workload appears twice in the inventory"
         raise ValueError(message)
     return tuple(sorted(decisions, key=_place))
 
 
-def decide_one(workload: Workload, measured: Measured, rulebook: PolicyEvaluator) -> Decision:
+def decide_one(workload: Workload, measured: Measured, evaluator: PolicyEvaluator) -> Decision:
     """What may be done about one workload."""
-    ruling = rulebook.evaluate(workload)
-    found = _findings(workload, measured, rulebook.fleet, ruling)
-    findings = tuple(_keeping(workload, finding, ruling) for finding in found)
+    effective = evaluator.evaluate(workload)
+    found = _findings(workload, measured, evaluator.fleet, effective)
+    findings = tuple(_keeping(workload, finding, effective) for finding in found)
     first = Decision(
         workload=workload,
         finding=findings[0],
         verdict=findings[0].verdict,
-        rule=ruling.rule,
-        mode=ruling.mode,
+        rule=effective.rule,
+        mode=effective.mode,
         action=None,
-        restrictions=ruling.restrictions,
+        restrictions=effective.restrictions,
         also=findings[1:],
     )
-    if ruling.mode is Mode.PROTECT:
+    if effective.mode is Mode.PROTECT:
         return dataclasses.replace(first, verdict=Verdict.PROTECTED)
-    if autoscalers := _autoscalers(workload, measured, rulebook.fleet, ruling):
+    if autoscalers := _autoscalers(workload, measured, evaluator.fleet, effective):
         first = dataclasses.replace(first, autoscalers=autoscalers)
-    hindrances: list[Blocker] = []
+    obstacles: list[Blocker] = []
     for finding in findings:
         if finding.verdict is Verdict.ACT:
             against = (
-                *_blockers(workload, finding, ruling),
-                *_history_blockers(workload, finding, ruling, rulebook),
+                *_blockers(workload, finding, effective),
+                *_history_blockers(workload, finding, effective, evaluator),
             )
             if not against:
                 also = tuple(other for other in findings if other is not finding)
-                return _acted_upon(dataclasses.replace(first, finding=finding, also=also), ruling, rulebook)
-            hindrances.extend(against)
-    if hindrances:
-        first = dataclasses.replace(first, restrictions=(*ruling.restrictions, *hindrances))
+                return _acted_upon(
+                    dataclasses.replace(first, finding=finding, also=also), effective, evaluator
+                )
+            obstacles.extend(against)
+    if obstacles:
+        first = dataclasses.replace(first, restrictions=(*effective.restrictions, *obstacles))
     return _only_told(first)
 
 
@@ -105,13 +107,13 @@ def _is_unread(workload: Workload) -> bool:
 
 
 def _findings(
-    workload: Workload, measured: Measured, fleet: Fleet, ruling: EffectivePolicy
+    workload: Workload, measured: Measured, fleet: Fleet, effective: EffectivePolicy
 ) -> tuple[Finding, ...]:
     """What holds by all criteria that apply: of several the most restrained.
 
     That is the strictest verdict; among equals the one that frees least, and then the one with the longest window.
     """
-    by_window = sorted(ruling.judged_by, key=lambda criteria: criteria.idle.window, reverse=True)
+    by_window = sorted(effective.judged_by, key=lambda criteria: criteria.idle.window, reverse=True)
     judged = [assess(workload, measured, criteria, fleet) for criteria in by_window]
     return min(judged, key=lambda found: _restraint(found[0], workload))
 
@@ -122,39 +124,43 @@ def _restraint(finding: Finding, workload: Workload) -> tuple[int, bool, float]:
 
 
 def _autoscalers(
-    workload: Workload, measured: Measured, fleet: Fleet, ruling: EffectivePolicy
+    workload: Workload, measured: Measured, fleet: Fleet, effective: EffectivePolicy
 ) -> Autoscalers | None:
     """Advice to use an autoscaler; none for workloads with several criteria."""
-    if measured.series is None or len(ruling.judged_by) > 1 or workload.ref.uid not in measured.concurrency:
+    if (
+        measured.series is None
+        or len(effective.judged_by) > 1
+        or workload.ref.uid not in measured.concurrency
+    ):
         return None
-    return autoscalers_for(Candidate(workload, measured, ruling.judged_by[0], fleet), measured.series)
+    return autoscalers_for(Candidate(workload, measured, effective.judged_by[0], fleet), measured.series)
 
 
-def _keeping(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> Finding:
+def _keeping(workload: Workload, finding: Finding, effective: EffectivePolicy) -> Finding:
     """Scale an idle workload down to the replicas or GPUs that must stay, instead of stopping it.
 
     An owner's minimum never allows a change that the rules alone would not allow.
     """
     if finding.name not in IDLENESS or finding.proposal:
         return finding
-    plain = ruling.by_rules
+    plain = effective.by_rules
     by_rules = _shrink_to(workload, finding, plain)
-    if plain.min_replicas == ruling.min_replicas or not _could_be_done(workload, by_rules, plain):
+    if plain.min_replicas == effective.min_replicas or not _could_be_done(workload, by_rules, plain):
         return by_rules
-    return _shrink_to(workload, finding, ruling)
+    return _shrink_to(workload, finding, effective)
 
 
-def _could_be_done(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> bool:
+def _could_be_done(workload: Workload, finding: Finding, effective: EffectivePolicy) -> bool:
     action = _action(workload, finding)
     is_ours = action is not None and is_supported(workload, action, finding.proposal)
-    return is_ours and not any(_blockers(workload, finding, ruling))
+    return is_ours and not any(_blockers(workload, finding, effective))
 
 
-def _shrink_to(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> Finding:
+def _shrink_to(workload: Workload, finding: Finding, effective: EffectivePolicy) -> Finding:
     size = workload.size
     if isinstance(size, bool) or not size or not workload.gpus:
         return finding
-    kept = max(ruling.min_replicas, math.ceil(ruling.min_gpus * size / workload.gpus))
+    kept = max(effective.min_replicas, math.ceil(effective.min_gpus * size / workload.gpus))
     if not 0 < kept < size or not is_supported(workload, Action.SCALE_DOWN, _to(kept, 0.0, "")):
         return finding
     frees = (size - kept) * workload.gpus / size
@@ -170,7 +176,7 @@ def _action(workload: Workload, finding: Finding) -> Action | None:
     return finding.proposal.action if finding.proposal else action_for(workload)
 
 
-def _blockers(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> Iterator[Blocker]:
+def _blockers(workload: Workload, finding: Finding, effective: EffectivePolicy) -> Iterator[Blocker]:
     """Reasons not to act on a finding, although the evidence justifies it."""
     action = _action(workload, finding)
     name = finding.name.value
@@ -179,8 +185,10 @@ def _blockers(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> 
     if _is_unread(workload):
         words = f"{workload.ref} does not exist with the UID that its pods name, or could not be read"
         yield Blocker(BlockerCode.UNSUPPORTED, words)
-    if ruling.mode_for(finding.name) is Mode.PROTECT:
-        yield Blocker(BlockerCode.PROTECTED, f"rule {ruling.rule} does not act on {name}", source=ruling.rule)
+    if effective.mode_for(finding.name) is Mode.PROTECT:
+        yield Blocker(
+            BlockerCode.PROTECTED, f"rule {effective.rule} does not act on {name}", source=effective.rule
+        )
     if action is None:
         yield Blocker(
             BlockerCode.UNSUPPORTED,
@@ -188,45 +196,45 @@ def _blockers(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> 
         )
     else:
         needed = [action, *([Action.SUSPEND] if pause_for(workload, finding.proposal) else [])]
-        if not set(needed) <= set(ruling.actions):
-            allowed, called = ", ".join(ruling.actions), " and ".join(needed)
+        if not set(needed) <= set(effective.actions):
+            allowed, called = ", ".join(effective.actions), " and ".join(needed)
             allowed = f"only {allowed}" if allowed else "nothing"
             yield Blocker(
                 BlockerCode.PROTECTED,
-                f"acting on {name} needs {called}; rule {ruling.rule} allows {allowed}",
-                source=ruling.rule,
+                f"acting on {name} needs {called}; rule {effective.rule} allows {allowed}",
+                source=effective.rule,
             )
-    yield from _kept(workload, finding, ruling)
+    yield from _kept(workload, finding, effective)
 
 
 def _history_blockers(
-    workload: Workload, finding: Finding, ruling: EffectivePolicy, rulebook: PolicyEvaluator
+    workload: Workload, finding: Finding, effective: EffectivePolicy, evaluator: PolicyEvaluator
 ) -> Iterator[Blocker]:
     """What earlier changes of it say against another one; advice is given all the same."""
-    if ruling.mode is not Mode.ENFORCE:
+    if effective.mode is not Mode.ENFORCE:
         return
-    memory = memory_of(workload, rulebook.fleet, rulebook.at)
-    yield from conflicting_instance(memory, rulebook.instance)
+    memory = memory_of(workload, evaluator.fleet, evaluator.at)
+    yield from conflicting_instance(memory, evaluator.instance)
     if _action(workload, finding) is not Action.SCALE_UP:
         yield from change_rate_exceeded(memory)
 
 
-def _kept(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> Iterator[Blocker]:
+def _kept(workload: Workload, finding: Finding, effective: EffectivePolicy) -> Iterator[Blocker]:
     """What a rule keeps of each workload, whatever is found."""
     left = workload.gpus - _frees(workload, finding)
-    if left < ruling.min_gpus:
+    if left < effective.min_gpus:
         yield Blocker(
             BlockerCode.PROTECTED,
-            f"rule {ruling.rule} keeps {gpus(ruling.min_gpus)}, {left:g} would be left",
-            source=ruling.rule,
+            f"rule {effective.rule} keeps {gpus(effective.min_gpus)}, {left:g} would be left",
+            source=effective.rule,
         )
     replicas = finding.proposal.replicas if finding.proposal else 0
-    if replicas is not None and replicas < ruling.min_replicas:
-        kept = "1 replica" if ruling.min_replicas == 1 else f"{ruling.min_replicas} replicas"
+    if replicas is not None and replicas < effective.min_replicas:
+        kept = "1 replica" if effective.min_replicas == 1 else f"{effective.min_replicas} replicas"
         yield Blocker(
             BlockerCode.PROTECTED,
-            f"rule {ruling.rule} keeps {kept}, {replicas} would be left",
-            source=ruling.rule,
+            f"rule {effective.rule} keeps {kept}, {replicas} would be left",
+            source=effective.rule,
         )
 
 
@@ -234,14 +242,14 @@ def _frees(workload: Workload, finding: Finding) -> float:
     return finding.proposal.frees if finding.proposal else float(workload.gpus)
 
 
-def _acted_upon(decision: Decision, ruling: EffectivePolicy, rulebook: PolicyEvaluator) -> Decision:
+def _acted_upon(decision: Decision, effective: EffectivePolicy, evaluator: PolicyEvaluator) -> Decision:
     """A decision to act: action, mode and blockers."""
     workload, finding = decision.workload, decision.finding
     action = _action(workload, finding)
     assert action is not None  # noqa: S101 - otherwise blocked
-    mode = ruling.mode_for(finding.name)
-    impossible = tuple(_cannot_pause(workload, finding, rulebook.fleet)) if mode is Mode.ENFORCE else ()
-    if no_way := missing_field_reason(workload, finding.proposal, rulebook.at):
+    mode = effective.mode_for(finding.name)
+    impossible = tuple(_cannot_pause(workload, finding, evaluator.fleet)) if mode is Mode.ENFORCE else ()
+    if no_way := missing_field_reason(workload, finding.proposal, evaluator.at):
         impossible = (
             *impossible,
             Blocker(BlockerCode.UNSUPPORTED, f"not possible for this {workload.ref.kind}: {no_way}"),
@@ -255,15 +263,15 @@ def _acted_upon(decision: Decision, ruling: EffectivePolicy, rulebook: PolicyEva
         action=action,
         command="" if no_way else command_for(workload, action, finding.proposal),
         frees=_frees(workload, finding),
-        healthy_within=ruling.healthy_within,
+        healthy_within=effective.healthy_within,
     )
-    made = stopping(made, rulebook.fleet)
+    made = stopping(made, evaluator.fleet)
     if made.mode is not Mode.ENFORCE:
         return made
-    blocks = tuple(_waits(made, ruling, rulebook))
-    if blocks or action is Action.SCALE_UP or not ruling.notify_before:
+    blocks = tuple(_waits(made, effective, evaluator))
+    if blocks or action is Action.SCALE_UP or not effective.notify_before:
         return dataclasses.replace(made, blockers=blocks)
-    return _after_notice(made, ruling.notify_before, rulebook)
+    return _after_notice(made, effective.notify_before, evaluator)
 
 
 def _cannot_pause(workload: Workload, finding: Finding, fleet: Fleet) -> Iterator[Blocker]:
@@ -294,17 +302,17 @@ def _less_history(finding: Finding) -> Iterator[Blocker]:
         )
 
 
-def _waits(decision: Decision, ruling: EffectivePolicy, rulebook: PolicyEvaluator) -> Iterator[Blocker]:
+def _waits(decision: Decision, effective: EffectivePolicy, evaluator: PolicyEvaluator) -> Iterator[Blocker]:
     """Temporary blockers. Only other controllers block a scale-up."""
     workload = decision.workload
     for manager in workload.managers:
-        if controller_mode(manager, rulebook.policy.otherControllers, decision.action) is Mode.ADVISE:
+        if controller_mode(manager, evaluator.policy.otherControllers, decision.action) is Mode.ADVISE:
             is_fought = manager.reverts or manager.scales
             would = "would revert the change" if is_fought else "also manages this workload"
             yield Blocker(BlockerCode.OTHER_CONTROLLER, f"{manager.kind} {manager.name} {would}")
     if decision.action is Action.SCALE_UP:
         return
-    shut = closed_reason(rulebook.policy, rulebook.at)
+    shut = closed_reason(evaluator.policy, evaluator.at)
     if shut:
         yield shut
     proposal, going = decision.finding.proposal, decision.pods_going
@@ -313,8 +321,8 @@ def _waits(decision: Decision, ruling: EffectivePolicy, rulebook: PolicyEvaluato
         if allowed < going:
             words = f"PodDisruptionBudget {name} allows {allowed} disruptions, {what} needs {going}"
             yield Blocker(BlockerCode.DISRUPTION_BUDGET, words)
-    memory = memory_of(workload, rulebook.fleet, rulebook.at)
-    yield from cooling(workload, memory, ruling.cooldown, _evidence(decision, rulebook.at))
+    memory = memory_of(workload, evaluator.fleet, evaluator.at)
+    yield from cooling(workload, memory, effective.cooldown, _evidence(decision, evaluator.at))
 
 
 def _evidence(decision: Decision, at: datetime.datetime) -> datetime.timedelta:
@@ -325,27 +333,27 @@ def _evidence(decision: Decision, at: datetime.datetime) -> datetime.timedelta:
 
 
 def _put_off(
-    workload: Workload, given: datetime.datetime, wait: datetime.timedelta, rulebook: PolicyEvaluator
+    workload: Workload, given: datetime.datetime, wait: datetime.timedelta, evaluator: PolicyEvaluator
 ) -> datetime.datetime:
     """When the change after a notice is due; an unreadable snooze counts as the longest."""
     due, text = given + wait, workload.annotations.get(SNOOZE_ANNOTATION)
     if text is None:
         return due
-    latest = max(due, given + rulebook.policy.maxSnooze)
+    latest = max(due, given + evaluator.policy.maxSnooze)
     asked = read_instant(text, zone=datetime.UTC) or latest
     return min(max(due, asked), latest)
 
 
-def _after_notice(decision: Decision, wait: datetime.timedelta, rulebook: PolicyEvaluator) -> Decision:
+def _after_notice(decision: Decision, wait: datetime.timedelta, evaluator: PolicyEvaluator) -> Decision:
     """The decision after its notice period; before that, the notice or a blocker."""
-    at = rulebook.at
+    at = evaluator.at
     assert decision.action is not None  # noqa: S101 - it was chosen
     notice = parse_notice(decision.workload.annotations)
     if notice is None or not is_notice_valid(notice, decision.finding, decision.action, at):
         return dataclasses.replace(
             decision, action=Action.NOTICE, announced=decision.action, due=at + wait, frees=0.0
         )
-    due = _put_off(decision.workload, notice.at, wait, rulebook)
+    due = _put_off(decision.workload, notice.at, wait, evaluator)
     if at < due:
         words = f"notice was given at {instant(notice.at)}; the change follows from {instant(due)}"
         return dataclasses.replace(decision, blockers=(Blocker(BlockerCode.NOTICE, words, until=due),))

@@ -109,7 +109,7 @@ class Signal(Protocol):
         ...
 
 
-def measure(fleet: Fleet, signal: Signal, rulebook: PolicyEvaluator, at: datetime.datetime) -> Measured:
+def measure(fleet: Fleet, signal: Signal, evaluator: PolicyEvaluator, at: datetime.datetime) -> Measured:
     """Send all rounds of queries.
 
     Raises:
@@ -120,10 +120,10 @@ def measure(fleet: Fleet, signal: Signal, rulebook: PolicyEvaluator, at: datetim
     settled = {(pod.ref.namespace, pod.ref.name) for pod in held if is_settled(pod, at)}
     signal.expect(pods.keys(), settled, Whereabouts(pods, fleet.addresses))
     # The longest window first: what is cached for it serves the others.
-    windows = sorted(_windows(fleet, rulebook), reverse=True)
+    windows = sorted(_windows(fleet, evaluator), reverse=True)
     usages = {window: _usages(signal, window, at) for window in windows}
     first = Measured(at, usages, nodes=signal.nodes(at))
-    more = followup_queries(fleet, first, _criteria_of(rulebook))
+    more = followup_queries(fleet, first, _criteria_of(evaluator))
     candidates = frozenset(pod for request in more.histories for pod in request.pods)
     usages |= {
         window: with_higher_peaks(usages[window], signal.sampled(window, at, of=candidates))
@@ -132,13 +132,13 @@ def measure(fleet: Fleet, signal: Signal, rulebook: PolicyEvaluator, at: datetim
     second = dataclasses.replace(
         first,
         usages=usages,
-        waits=signal.waits(pods.keys(), _starving(rulebook), at) if more.waits else {},
+        waits=signal.waits(pods.keys(), _starving(evaluator), at) if more.waits else {},
         histories=_histories(signal, more.histories, at),
         concurrency=_concurrency(signal, more.concurrency, fleet, at),
         begins=_begins(signal, more.histories, at),
         series=signal.series(at) if more.concurrency else None,
     )
-    last = short_window_queries(fleet, second, lambda: signal.recent(at), _criteria_of(rulebook))
+    last = short_window_queries(fleet, second, lambda: signal.recent(at), _criteria_of(evaluator))
     closer = {window: _usages(signal, window, at, of=last[window]) for window in sorted(last, reverse=True)}
     return dataclasses.replace(second, usages={**usages, **closer}, ignored=signal.ignored(at))
 
@@ -161,16 +161,16 @@ def with_higher_peaks(usages: Usages, sampled: Usages) -> Usages:
     return found
 
 
-def _criteria_of(rulebook: PolicyEvaluator) -> Callable[[Workload], Sequence[Criteria]]:
-    return lambda workload: rulebook.evaluate(workload).judged_by
+def _criteria_of(evaluator: PolicyEvaluator) -> Callable[[Workload], Sequence[Criteria]]:
+    return lambda workload: evaluator.evaluate(workload).judged_by
 
 
-def _windows(fleet: Fleet, rulebook: PolicyEvaluator) -> set[datetime.timedelta]:
+def _windows(fleet: Fleet, evaluator: PolicyEvaluator) -> set[datetime.timedelta]:
     """Every window that is queried for the whole fleet; each costs a set of queries."""
     judged = {
-        id(each): each for workload in fleet.workloads for each in rulebook.evaluate(workload).judged_by
+        id(each): each for workload in fleet.workloads for each in evaluator.evaluate(workload).judged_by
     }
-    return {window for each in judged.values() for window in each.wide_windows} or set(rulebook.windows())
+    return {window for each in judged.values() for window in each.wide_windows} or set(evaluator.windows())
 
 
 def _usages(
@@ -183,9 +183,9 @@ def _usages(
     return usages
 
 
-def _starving(rulebook: PolicyEvaluator) -> datetime.timedelta:
+def _starving(evaluator: PolicyEvaluator) -> datetime.timedelta:
     """Window of the wait metrics: the longest of any rule."""
-    return max(criteria.input_bound.window for criteria in rulebook.all_criteria())
+    return max(criteria.input_bound.window for criteria in evaluator.all_criteria())
 
 
 def _histories(

@@ -17,10 +17,12 @@ _Free = dict[tuple[str, str], float]
 """Free amounts, now or after the chosen changes, by node and resource."""
 
 
-def limit_to_pending_demand(decisions: Sequence[Decision], rulebook: PolicyEvaluator) -> tuple[Decision, ...]:
+def limit_to_pending_demand(
+    decisions: Sequence[Decision], evaluator: PolicyEvaluator
+) -> tuple[Decision, ...]:
     """Block on-demand changes that no pending pod needs; name the pending pods for the others."""
-    candidates = sorted((one for one in decisions if _is_on_demand(one, rulebook)), key=_standing)
-    wanted = _matched(candidates, rulebook.fleet) if candidates else {}
+    candidates = sorted((one for one in decisions if _is_on_demand(one, evaluator)), key=_standing)
+    wanted = _matched(candidates, evaluator.fleet) if candidates else {}
     on_demand = {one.workload.ref for one in candidates}
     return tuple(
         _with(one, wanted.get(one.workload.ref, ())) if one.workload.ref in on_demand else one
@@ -28,13 +30,13 @@ def limit_to_pending_demand(decisions: Sequence[Decision], rulebook: PolicyEvalu
     )
 
 
-def _is_on_demand(decision: Decision, rulebook: PolicyEvaluator) -> bool:
+def _is_on_demand(decision: Decision, evaluator: PolicyEvaluator) -> bool:
     if not decision.is_enforced:
         return False
     actions = {decision.announced or decision.action}
     if pause_for(decision.workload, decision.finding.proposal) is not None:
         actions.add(Action.SUSPEND)
-    return not actions.isdisjoint(rulebook.evaluate(decision.workload).only_for_pending_pods)
+    return not actions.isdisjoint(evaluator.evaluate(decision.workload).only_for_pending_pods)
 
 
 def _standing(decision: Decision) -> tuple[int, float, ObjectRef]:

@@ -64,15 +64,15 @@ def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
         require_classes(cycle.loaded, fleet.classes.keys())
     pods = sum(len(workload.pods) for workload in fleet.workloads)
     log.info("%s of %s ask for GPUs", count(pods, "pod"), count(len(fleet.workloads), "workload"))
-    rulebook = PolicyEvaluator(
+    evaluator = PolicyEvaluator(
         cycle.loaded.policy, fleet, at=cycle.at, own=cycle.own, instance=cycle.instance
     )
-    measured = measure(fleet, signal, rulebook, cycle.at)
-    scope = scope_of(rulebook, cycle.loaded.digest)
-    opening = tuple(trips(rulebook.policy.breaker, fleet, now=scope, accepted=cycle.state.scope))
-    free = held(decide(measured, rulebook), cycle.state, opening, cycle.at)
-    decided = limit_to_pending_demand(free, rulebook)
-    decisions = within_budgets(check_capacity(decided, fleet), rulebook)
+    measured = measure(fleet, signal, evaluator, cycle.at)
+    scope = scope_of(evaluator, cycle.loaded.digest)
+    opening = tuple(trips(evaluator.policy.breaker, fleet, now=scope, accepted=cycle.state.scope))
+    free = held(decide(measured, evaluator), cycle.state, opening, cycle.at)
+    decided = limit_to_pending_demand(free, evaluator)
+    decisions = within_budgets(check_capacity(decided, fleet), evaluator)
     plan = Plan(
         at=cycle.at,
         run=cycle.run,
@@ -87,7 +87,7 @@ def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
             *measured.ignored.words,
             *unreadable_notes(fleet.workloads),
             *cycle.problems,
-            *class_problems(rulebook),
+            *class_problems(evaluator),
         ),
         eligible=scope.rules,
         scope_digest=scope.digest,

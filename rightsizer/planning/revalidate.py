@@ -39,22 +39,24 @@ class Use:
     recent: Usages
 
 
-def objections(decision: Decision, fresh: Workload, use: Use, rulebook: PolicyEvaluator) -> Iterator[Blocker]:
+def objections(
+    decision: Decision, fresh: Workload, use: Use, evaluator: PolicyEvaluator
+) -> Iterator[Blocker]:
     """All reasons why a decision no longer holds for its workload, read again, by the same policy."""
     for words in _changes(decision.workload, fresh):
         yield Blocker(BlockerCode.CHANGED, words)
-    again = decide_one(fresh, use.measured, rulebook)
+    again = decide_one(fresh, use.measured, evaluator)
     if not again.is_enforced or again.action is not decision.action or again.rule != decision.rule:
         against = [veto.message for veto in again.restrictions] + [block.message for block in again.blockers]
         reasons = "; ".join(against) or f"the verdict is now {again.verdict}: {again.finding.words[0]}"
         yield Blocker(BlockerCode.CHANGED, reasons)
     else:
         yield from _wants_otherwise(decision, again)
-    idle = rulebook.evaluate(fresh).thresholds
+    idle = evaluator.evaluate(fresh).thresholds
     lately = format_duration((use.at - use.since).total_seconds())
     is_stop = decision.finding.proposal is None
     try:
-        going(decision, fresh, use, rulebook)
+        going(decision, fresh, use, evaluator)
     except AtWorkError as error:
         yield Blocker(BlockerCode.BUSY, str(error))
     for pod in fresh.pods:
@@ -64,13 +66,13 @@ def objections(decision: Decision, fresh: Workload, use: Use, rulebook: PolicyEv
         # Both: the later answer may include work that began after the earlier one.
         seen = [(usage, use.at - use.since) for usage in use.activity.get(key, ())]
         seen += [(usage, RECENT) for usage in use.recent.get(key, ())]
-        yield from _more_used(decision, pod, seen, rulebook.evaluate(fresh))
+        yield from _more_used(decision, pod, seen, evaluator.evaluate(fresh))
         if is_stop and any(usage.invalid or _ran(usage, idle, span) for usage, span in seen):
             yield Blocker(BlockerCode.BUSY, f"pod {pod.ref.name} was active in the last {lately}")
 
 
 def _more_used(
-    decision: Decision, pod: Pod, seen: Sequence[tuple[Usage, datetime.timedelta]], ruling: EffectivePolicy
+    decision: Decision, pod: Pod, seen: Sequence[tuple[Usage, datetime.timedelta]], effective: EffectivePolicy
 ) -> Iterator[Blocker]:
     """Blocks a resize or reslice if a pod now uses more, or its usage is unknown."""
     proposal = decision.finding.proposal
@@ -78,8 +80,8 @@ def _more_used(
         return
     if any(usage.invalid for usage, _ in seen):
         yield Blocker(BlockerCode.NO_DATA, f"pod {pod.ref.name}: impossible values in the last minutes")
-    percent = min(each.too_many_gpus.maxUtilizationPercent for each in ruling.judged_by)
-    most = ruling.thresholds.maxBusySecondsPerHour
+    percent = min(each.too_many_gpus.maxUtilizationPercent for each in effective.judged_by)
+    most = effective.thresholds.maxBusySecondsPerHour
     busy = {
         _place(usage)
         for usage, span in seen
@@ -110,7 +112,7 @@ def _place(usage: Usage) -> str:
     return f"{device.uuid} (instance {device.instance})" if device.instance else device.uuid
 
 
-def going(decision: Decision, fresh: Workload, use: Use, rulebook: PolicyEvaluator) -> tuple[Pod, ...]:
+def going(decision: Decision, fresh: Workload, use: Use, evaluator: PolicyEvaluator) -> tuple[Pod, ...]:
     """The victims of a scale-down; empty if the controller chooses by itself.
 
     Raises:
@@ -125,7 +127,7 @@ def going(decision: Decision, fresh: Workload, use: Use, rulebook: PolicyEvaluat
     ):
         return ()
     part = min(
-        (each.too_many_replicas for each in rulebook.evaluate(fresh).judged_by),
+        (each.too_many_replicas for each in evaluator.evaluate(fresh).judged_by),
         key=lambda one: one.busyPercent,
     )
     at_work = frozenset(

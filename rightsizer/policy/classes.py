@@ -39,7 +39,7 @@ def title_of(name: str) -> str:
 
 def protecting(name: str) -> Rule:
     """The rule of a class whose annotations are unknown or invalid."""
-    rule = Rule(name="class", match=_WHOEVER, mode=Mode.PROTECT)
+    rule = Rule(name="class", match=_ANY, mode=Mode.PROTECT)
     return rule.model_copy(update={"name": title_of(name)})
 
 
@@ -114,7 +114,7 @@ ANNOTATIONS: Final = (
     Annotation("min-gpus", ("minGPUs",), "0", _whole),
 )
 
-_WHOEVER = Match(everything=True)
+_ANY = Match(everything=True)
 """Of the class's pods: they are found by its name."""
 
 _BY_KEY = {annotation.key: annotation for annotation in ANNOTATIONS}
@@ -127,7 +127,7 @@ def read_class(item: PriorityClass) -> ClassRule | None:
         return None
     document: dict[str, Any] = {
         "name": "class",
-        "match": _WHOEVER,
+        "match": _ANY,
         "idle": {},
     }
     problems = list(_fill(document, ours))

@@ -7,7 +7,7 @@ from rightsizer.model import FindingName, Mode, Pod, Workload
 from rightsizer.policy.do_not_disrupt import marks_on
 from rightsizer.policy.effective import Criteria, EffectivePolicy, OrderedRule, PolicyEvaluator
 from rightsizer.policy.limits import Budget, BudgetScope, Per, closed_reason
-from rightsizer.policy.match import MatchInput, answers_of, sight_of, subject_of
+from rightsizer.policy.match import MatchInput, answers_of, shown_value, subject_of
 from rightsizer.policy.protections import opt_outs, protections
 from rightsizer.policy.rule import SWITCHABLE, Rule
 from rightsizer.text import count, span
@@ -71,7 +71,7 @@ def _walk(subject: MatchInput, book: PolicyEvaluator) -> Iterator[str]:
         results = [answer for _, answer in answers]
         yield f"  {number} {rule.name} ({rule.mode.value}): {_result(results)}"
         for name, answer in answers:
-            seen = f"{_ANSWERS[answer]}, {sight_of(name, subject)}"
+            seen = f"{_ANSWERS[answer]}, {shown_value(name, subject)}"
             yield f"      {name} {_wanted(rule, name)}: {seen}"
         if all(results):
             return

@@ -182,7 +182,7 @@ def answers_of(match: Match, subject: MatchInput) -> list[tuple[str, bool | None
     return [(name, _ROWS[name].test(value, subject)) for name, value in given if value is not None]
 
 
-def sight_of(condition: str, subject: MatchInput) -> str:
+def shown_value(condition: str, subject: MatchInput) -> str:
     """The fact that a condition tests, for people."""
     return _ROWS[condition].sight(subject)
 
@@ -214,7 +214,7 @@ def _of_node(field: str) -> Callable[[tuple[str, ...], MatchInput], bool | None]
     return test
 
 
-def _sight_of_node(field: str) -> Callable[[MatchInput], str]:
+def _shown_node(field: str) -> Callable[[MatchInput], str]:
     def sight(subject: MatchInput) -> str:
         if subject.node is None:
             return f"node {subject.pod.node} was not read" if subject.pod.node else "it is on no node yet"
@@ -224,7 +224,7 @@ def _sight_of_node(field: str) -> Callable[[MatchInput], str]:
     return sight
 
 
-def _sight_of_labels(subject: MatchInput) -> str:
+def _shown_labels(subject: MatchInput) -> str:
     labels = {**subject.workload.labels, **subject.pod.labels}
     shown = ", ".join(f"{key}={value}" for key, value in sorted(labels.items())) or "no labels"
     return shown if subject.is_owner_read else f"{shown}; those of {subject.workload.ref.kind} were not read"
@@ -257,7 +257,7 @@ _ROWS: Mapping[str, _Row] = {
         lambda patterns, subject: is_kind(subject.workload.ref, patterns),
         lambda subject: f"it is {subject.workload.ref.full_kind}",
     ),
-    "labels": _Row(_labels, _sight_of_labels),
-    "models": _Row(_of_node("model"), _sight_of_node("model")),
-    "nodePools": _Row(_of_node("pool"), _sight_of_node("pool")),
+    "labels": _Row(_labels, _shown_labels),
+    "models": _Row(_of_node("model"), _shown_node("model")),
+    "nodePools": _Row(_of_node("pool"), _shown_node("pool")),
 }

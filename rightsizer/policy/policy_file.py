@@ -222,14 +222,14 @@ def named_classes(policy: Policy) -> Iterator[tuple[int, int, str]]:
                 yield number, position, pattern
 
 
-def class_problems(rulebook: PolicyEvaluator) -> Iterator[str]:
+def class_problems(evaluator: PolicyEvaluator) -> Iterator[str]:
     """Problems of annotations of PriorityClasses, and reasons why they are ignored."""
-    policy, names = rulebook.policy, ", ".join(rulebook.class_rules)
+    policy, names = evaluator.policy, ", ".join(evaluator.class_rules)
     if policy is ADVISE_ONLY:
         if names:
             yield f"annotations of PriorityClasses ({names}) are ignored without a policy file; set --policy"
         return
-    for name, found in rulebook.class_rules.items():
+    for name, found in evaluator.class_rules.items():
         for problem in found.problems:
             yield f"PriorityClass {name} protects its pods, because its annotations are invalid: {problem}"
     catch_all = next((rule.name for rule in policy.rules if rule.match.everything), None)
@@ -249,13 +249,13 @@ class Concerned:
         protected: How many of the workloads something above all rules protects.
     """
 
-    def __init__(self, rulebook: PolicyEvaluator) -> None:
+    def __init__(self, evaluator: PolicyEvaluator) -> None:
         workloads: collections.Counter[str] = collections.Counter()
         gpus: collections.Counter[str] = collections.Counter()
-        modes: dict[str, Mode] = {rule.name: rule.mode for rule in rulebook.policy.rules}
+        modes: dict[str, Mode] = {rule.name: rule.mode for rule in evaluator.policy.rules}
         self.protected = 0
-        for workload in rulebook.fleet.workloads:
-            effective = rulebook.evaluate(workload)
+        for workload in evaluator.fleet.workloads:
+            effective = evaluator.evaluate(workload)
             self.protected += any(
                 blocker.source.startswith("built-in:") for blocker in effective.restrictions
             )

@@ -25,7 +25,7 @@ from rightsizer.policy.values import Duration, Part, one_of
 COOLDOWN = datetime.timedelta(hours=24)
 """A workload that was resumed and becomes idle again is left alone for a day."""
 
-SETTLE_WITHIN = datetime.timedelta(minutes=15)
+HEALTHY_WITHIN = datetime.timedelta(minutes=15)
 """Pulling an image and loading a model takes minutes, rarely a quarter of an hour."""
 
 SAFE_ACTIONS = (
@@ -169,7 +169,7 @@ class Rule(Part):
         description="Time without changes after a change; doubled for each revert, up to a week.",
     )
     healthyWithin: Duration = pydantic.Field(
-        SETTLE_WITHIN,
+        HEALTHY_WITHIN,
         description="Time to become healthy after scale-down, resize or reslice; else the change is rolled back.",
     )
     idle: Thresholds | None = pydantic.Field(None, description="Replaces the defaults completely.")

@@ -52,7 +52,7 @@ def _frame(plan: Plan, accounts: CostSummary, prices: Prices) -> dict[str, Any]:
         },
         "hypothetical": plan.hypothetical or None,
         "problems": list(plan.problems),
-        "totals": {**_totals(plan.decisions), **_accounts(accounts), "prices": _prices(prices)},
+        "totals": {**_totals(plan.decisions), **_costs(accounts), "prices": _prices(prices)},
         "stranded": [_stranded(one) for one in plan.fleet.stranded] if plan.fleet else [],
     }
 
@@ -97,11 +97,11 @@ def _totals(decisions: Sequence[Decision]) -> dict[str, Any]:
     }
 
 
-def _accounts(accounts: CostSummary) -> dict[str, Any]:
+def _costs(accounts: CostSummary) -> dict[str, Any]:
     """GPU-hours over the window, money for one hour."""
     return {
         "windowSeconds": round(accounts.window.total_seconds()),
-        "account": _account(accounts.total),
+        "account": _cost_totals(accounts.total),
         "byClass": _each(accounts.by_class),
         "byNamespace": _each(accounts.by_namespace),
         "byModel": _each(accounts.by_model),
@@ -110,10 +110,10 @@ def _accounts(accounts: CostSummary) -> dict[str, Any]:
 
 
 def _each(parts: Mapping[str, CostTotals]) -> dict[str, Any]:
-    return {name: _account(account) for name, account in parts.items()}
+    return {name: _cost_totals(account) for name, account in parts.items()}
 
 
-def _account(account: CostTotals) -> dict[str, Any]:
+def _cost_totals(account: CostTotals) -> dict[str, Any]:
     return {
         "workloads": account.workloads,
         "gpus": account.gpus,

@@ -297,7 +297,7 @@ def _words(row: Row) -> Iterator[str]:
     yield from finding.words
     if row.proposal:
         yield f"proposal: {row.proposal}"
-    yield from row.hindrances
+    yield from row.obstacles
     yield from filter(None, [row.advice])
     for other in row.decision.also:
         first = (other.proposal.words,) if other.proposal else other.words[:1]

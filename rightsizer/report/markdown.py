@@ -60,7 +60,7 @@ def _cells(row: Row) -> Iterator[str]:
     yield percent(finding.activity_mean).replace("<", "&lt;")
     yield row.action + (f" (frees {number(row.frees)})" if row.action and row.frees else "")
     yield _text(decision.rule)
-    yield "; ".join(map(_text, (*finding.words, *proposal, *row.hindrances, *also)))
+    yield "; ".join(map(_text, (*finding.words, *proposal, *row.obstacles, *also)))
 
 
 def _total_table(table: Totals) -> str:

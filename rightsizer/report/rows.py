@@ -54,7 +54,7 @@ class Row:
         return proposal_words(self.finding, self.finding.words)
 
     @property
-    def hindrances(self) -> tuple[str, ...]:
+    def obstacles(self) -> tuple[str, ...]:
         """Every blocker, permanent or temporary, in words."""
         restrictions = (blocker.message for blocker in self.decision.restrictions)
         return (*restrictions, *map(block_words, self.decision.blockers), *wanted_words(self.decision))

@@ -237,7 +237,7 @@ _COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "ACTION": lambda row: row.action,
     "FREES": lambda row: number(row.frees) if row.frees else "",
     "RULE": lambda row: row.decision.rule,
-    "BLOCKED BY": lambda row: "; ".join(row.hindrances),
+    "BLOCKED BY": lambda row: "; ".join(row.obstacles),
 }
 
 _AUTOSCALERS: Mapping[str, Callable[[Row], str]] = {

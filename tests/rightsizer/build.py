@@ -218,7 +218,7 @@ def findings(
     return assess(item, seen, by or criteria(), fleet(item, *around, nodes=nodes))
 
 
-def rulebook(
+def evaluator(
     rules: Policy, *items: Workload, around: Fleet | None = None, at: datetime.datetime = AT
 ) -> PolicyEvaluator:
     """A policy beside a fleet of these workloads, or beside this one."""
@@ -248,7 +248,7 @@ def judged_all(
     **changes: Any,
 ) -> tuple[Decision, ...]:
     """What is decided about these workloads, before budgets; `changes` are to what was measured."""
-    book = rulebook(rules, *items, around=around, at=changes.get("at", AT))
+    book = evaluator(rules, *items, around=around, at=changes.get("at", AT))
     return decide(measured_for(book, found, **changes), book)
 
 

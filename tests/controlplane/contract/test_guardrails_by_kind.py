@@ -1,4 +1,4 @@
-"""The admission guardrails, kind by kind: what our rows do to it is let through, and nothing else, and no protected class."""
+"""The admission guardrails, kind by kind: they allow what our rows do, and nothing else, and no protected class."""
 
 import contextlib
 import copy

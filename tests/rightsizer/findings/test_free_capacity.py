@@ -31,13 +31,13 @@ from tests.rightsizer.build import (
     H100,
     all_idle,
     busy_usage,
+    evaluator,
     idle_usage,
     judged,
     measured_for,
     pod,
     policy,
     rule,
-    rulebook,
     usages,
     workload,
 )
@@ -173,7 +173,7 @@ def test_capacity_taken_by_an_earlier_change_is_not_free(node: Node, fit: int) -
     home = Node("n1", H100, 8, 80 << 30, {GPU: 8})
     around = Fleet(tuple(items), {node.name: node, "n1": home}, {})
     rules = policy(rule("all", findings={FindingName.OVERSIZED_GPU: Mode.ENFORCE}))
-    book = rulebook(rules, around=around)
+    book = evaluator(rules, around=around)
     histories = {key: next(iter(ALWAYS.values())) for key in seen}
     made = check_capacity(decide(measured_for(book, seen, histories=histories), book), around)
     causes = [block.code for one in made for block in one.blockers]
@@ -220,7 +220,7 @@ def test_reslice_is_blocked_if_a_resized_pod_may_take_the_capacity(
     home = Node("n1", H100, 8, 80 << 30, {GPU: 8})
     around = Fleet((small, large), {"h1": hami, "n1": home}, {}, spare={"h1": {"pods": 9}})
     names = (FindingName.OVERSIZED_GPU, FindingName.TOO_MANY_GPUS)
-    book = rulebook(policy(rule("all", findings=dict.fromkeys(names, Mode.ENFORCE))), around=around)
+    book = evaluator(policy(rule("all", findings=dict.fromkeys(names, Mode.ENFORCE))), around=around)
     histories = {key: next(iter(ALWAYS.values())) for key in seen}
     made = check_capacity(decide(measured_for(book, seen, histories=histories), book), around)
     assert [(one.workload.ref.name, one.action) for one in made] == [

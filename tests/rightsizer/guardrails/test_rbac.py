@@ -310,7 +310,7 @@ def test_admission_policy_gaps_are_reported(world: World) -> None:
     assert _run(world, "admission", rules=harmless, head="classAnnotations: off\n").err == ""
 
 
-def test_admission_policy_protecting_classes_are_locked_or_reported(world: World) -> None:
+def test_admission_policy_protecting_classes_are_guarded_or_reported(world: World) -> None:
     """Locked where they are asked before anything acts; where not, that is told, as where none is named."""
     flags = ("--protected-class", "gold")
     words = "rule priorityclass:gold protects pods of class gold"

@@ -35,7 +35,7 @@ from rightsizer.planning.breaker import (
     without_pause,
 )
 from rightsizer.policy.limits import Breaker
-from tests.rightsizer.build import AT, all_idle, judged, policy, rule, rulebook, workload
+from tests.rightsizer.build import AT, all_idle, evaluator, judged, policy, rule, workload
 
 HOUR = datetime.timedelta(hours=1)
 ERROR = BreakerTrip(AT, BlockerCode.REFUSED, "too many")
@@ -132,10 +132,10 @@ def test_breaker_workloads_of_users_follow_and_rules_do_not() -> None:
 
 def test_scope_digest_covers_policy_and_priority_classes_only() -> None:
     """Pods and labels, which users write, decide nothing that opens the breaker."""
-    book = rulebook(policy())
+    book = evaluator(policy())
     digest = scope_of(book, "policy").digest
     more = dataclasses.replace(book.fleet, workloads=(workload(), *book.fleet.workloads))
-    assert scope_of(rulebook(policy(), around=more), "policy").digest == digest
+    assert scope_of(evaluator(policy(), around=more), "policy").digest == digest
     assert scope_of(book, "another").digest != digest
     for one in (
         PriorityClass("c", 1),
@@ -143,7 +143,7 @@ def test_scope_digest_covers_policy_and_priority_classes_only() -> None:
         PriorityClass("c", 1, {"gpu-rightsizer.io/x": ""}),
     ):
         classes = dataclasses.replace(book.fleet, classes={"c": one})
-        other = scope_of(rulebook(policy(), around=classes), "policy").digest
+        other = scope_of(evaluator(policy(), around=classes), "policy").digest
         assert other != digest
         digest = other
 

@@ -10,7 +10,7 @@ import pytest
 from rightsizer.model import ChangeRecord, Decision, Fleet, FoundChange, Node, ObjectRef, Workload
 from rightsizer.planning.budget import Purse
 from rightsizer.policy.schema import Policy
-from tests.rightsizer.build import AT, all_idle, measured_for, planned, pod, rulebook, workload
+from tests.rightsizer.build import AT, all_idle, evaluator, measured_for, planned, pod, workload
 
 HOUR = datetime.timedelta(hours=1)
 NODES = {"n1": Node("n1", pool="a"), "n2": Node("n2", pool="b")}
@@ -49,7 +49,7 @@ def _policy(*budgets: dict[str, Any]) -> Policy:
 
 
 def _plan(rules: Policy, *items: Workload, changes: tuple[FoundChange, ...] = ()) -> dict[str, Decision]:
-    book = rulebook(rules, around=Fleet(items, NODES, {}, changes))
+    book = evaluator(rules, around=Fleet(items, NODES, {}, changes))
     found = {key: used for item in items for key, used in all_idle(item).items()}
     return {one.workload.ref.name: one for one in planned(book, measured_for(book, found))}
 

@@ -1,4 +1,4 @@
-"""From findings and a ruling to a decision: what is done, what stands against it, what it has to wait for."""
+"""From findings and a effective to a decision: what is done, what stands against it, what it has to wait for."""
 
 import datetime
 import itertools

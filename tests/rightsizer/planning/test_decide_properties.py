@@ -304,12 +304,12 @@ def _is_too_much(decision: Decision) -> bool:
 
 def _is_for_others(decision: Decision, world: World) -> bool:
     """Whether its rule keeps, or only advises on, what does nothing, and may let more be done about what works."""
-    ruling = world.book.evaluate(decision.workload)
-    hindrances = [veto.message for veto in decision.restrictions if veto.source != "opt-out"]
-    kept = [re.search("keeps .* would be left$", reason) for reason in hindrances]
+    effective = world.book.evaluate(decision.workload)
+    obstacles = [veto.message for veto in decision.restrictions if veto.source != "opt-out"]
+    kept = [re.search("keeps .* would be left$", reason) for reason in obstacles]
     if decision.action is None:
         return bool(kept) and all(kept)
-    return (ruling.mode, ruling.mode_for(decision.finding.name)) == (Mode.ENFORCE, Mode.ADVISE)
+    return (effective.mode, effective.mode_for(decision.finding.name)) == (Mode.ENFORCE, Mode.ADVISE)
 
 
 def _frees(decision: Decision) -> float:

@@ -14,6 +14,7 @@ from tests.rightsizer.build import (
     AT,
     all_idle,
     busy_usage,
+    evaluator,
     fleet,
     idle_usage,
     judged,
@@ -21,7 +22,6 @@ from tests.rightsizer.build import (
     pod,
     policy,
     rule,
-    rulebook,
     usages,
     workload,
 )
@@ -44,7 +44,7 @@ def _told(fresh: Workload = PLANNED, **changes: Any) -> list[str]:
         "recent": idle,
     }
     use = Use(**{**values, **changes})
-    return [blocker.code for blocker in objections(_decision(), fresh, use, rulebook(policy(), fresh))]
+    return [blocker.code for blocker in objections(_decision(), fresh, use, evaluator(policy(), fresh))]
 
 
 def test_revalidate_unchanged_workload_has_no_blocker() -> None:
@@ -164,7 +164,7 @@ def test_revalidate_changed_recommendation_is_blocked(
     use = Use(
         AT, measured(RESLICED, found, histories=ALWAYS), AT - datetime.timedelta(minutes=10), found, found
     )
-    book = rulebook(rules, around=fleet(RESLICED, nodes=(node,)))
+    book = evaluator(rules, around=fleet(RESLICED, nodes=(node,)))
     assert [blocker.code for blocker in objections(decision, RESLICED, use, book)] == reasons
 
 
@@ -189,4 +189,6 @@ def test_revalidate_resize_of_newly_used_gpu_is_blocked(second: Any, reasons: li
     use = Use(
         AT, measured(HALVED, planned, histories=ALWAYS), AT - datetime.timedelta(minutes=10), lately, planned
     )
-    assert [blocker.code for blocker in objections(decision, HALVED, use, rulebook(rules, HALVED))] == reasons
+    assert [
+        blocker.code for blocker in objections(decision, HALVED, use, evaluator(rules, HALVED))
+    ] == reasons

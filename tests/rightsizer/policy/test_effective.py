@@ -1,4 +1,4 @@
-"""Models, pools, labels, findings, PriorityClasses, opt-outs and marks: what each makes of a ruling."""
+"""Models, pools, labels, findings, PriorityClasses, opt-outs and marks: what each makes of a effective."""
 
 import dataclasses
 import datetime
@@ -100,16 +100,16 @@ def test_match_workload_without_pods_uses_strictest_rule() -> None:
 
 def test_rule_enforce_covers_idle_findings_only() -> None:
     """Unless it says otherwise by finding; what is off is neither done nor told."""
-    ruling = _on(workload(), policy(rule("r", findings={"stuck": "enforce", "oversized-gpu": "off"})))
-    assert ruling.mode is Mode.ENFORCE
-    modes = {name: ruling.mode_for(name) for name in FindingName}
+    effective = _on(workload(), policy(rule("r", findings={"stuck": "enforce", "oversized-gpu": "off"})))
+    assert effective.mode is Mode.ENFORCE
+    modes = {name: effective.mode_for(name) for name in FindingName}
     enforced = {name for name, mode in modes.items() if mode is Mode.ENFORCE}
     assert enforced == {FindingName.IDLE, FindingName.IDLE, FindingName.FINISHED, FindingName.STUCK}
-    assert (modes[FindingName.OVERSIZED_GPU], ruling.is_off(FindingName.OVERSIZED_GPU)) == (
+    assert (modes[FindingName.OVERSIZED_GPU], effective.is_off(FindingName.OVERSIZED_GPU)) == (
         Mode.PROTECT,
         True,
     )
-    assert (modes[FindingName.UNDERUTILIZED], ruling.is_off(FindingName.UNDERUTILIZED)) == (
+    assert (modes[FindingName.UNDERUTILIZED], effective.is_off(FindingName.UNDERUTILIZED)) == (
         Mode.ADVISE,
         False,
     )
@@ -117,15 +117,15 @@ def test_rule_enforce_covers_idle_findings_only() -> None:
 
 def test_rule_too_many_replicas_implies_too_few() -> None:
     """Enforcing too-many-replicas enforces too-few-replicas."""
-    ruling = _on(workload(), policy(rule("r", findings={"too-many-replicas": "enforce"})))
-    assert ruling.mode_for(FindingName.TOO_FEW_REPLICAS) is Mode.ENFORCE
+    effective = _on(workload(), policy(rule("r", findings={"too-many-replicas": "enforce"})))
+    assert effective.mode_for(FindingName.TOO_FEW_REPLICAS) is Mode.ENFORCE
 
 
 @pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.PROTECT])
 def test_rule_finding_never_exceeds_the_mode(mode: Mode) -> None:
     """Not even with an opt-out to advice on an enforced rule."""
-    ruling = _on(workload(), policy(rule("r", mode)))
-    assert {ruling.mode_for(name) for name in FindingName} == {mode}
+    effective = _on(workload(), policy(rule("r", mode)))
+    assert {effective.mode_for(name) for name in FindingName} == {mode}
     wish = workload(annotations={PREFIX + "mode": "advise"})
     assert _on(wish, policy()).mode_for(FindingName.IDLE) is Mode.ADVISE
 
@@ -147,9 +147,9 @@ def test_rule_actions_keep_their_order() -> None:
 )
 def test_thresholds_follow_the_kind(kind: str, window_h: int, notice_h: int | None) -> None:
     """What comes back by itself goes soon; a notebook's people are asked first."""
-    ruling = _on(workload(kind=kind), policy())
-    assert ruling.thresholds.window == window_h * HOUR
-    assert ruling.notify_before == (notice_h * HOUR if notice_h else None)
+    effective = _on(workload(kind=kind), policy())
+    assert effective.thresholds.window == window_h * HOUR
+    assert effective.notify_before == (notice_h * HOUR if notice_h else None)
 
 
 def test_thresholds_own_idle_window_applies_to_all_kinds() -> None:
@@ -188,17 +188,17 @@ def test_class_annotations_make_a_rule() -> None:
         **ENFORCING, findings="stuck=off", actions="suspend, scale-down", notify_before="2h", min_replicas="1",
         min_gpus="4",
     )  # fmt: skip
-    ruling = _on(workload(kind="Job"), elsewhere, fleet)
-    assert (ruling.rule, ruling.mode) == ("priorityclass:low-priority", Mode.ENFORCE)
-    assert (ruling.actions, ruling.min_replicas, ruling.min_gpus) == (
+    effective = _on(workload(kind="Job"), elsewhere, fleet)
+    assert (effective.rule, effective.mode) == ("priorityclass:low-priority", Mode.ENFORCE)
+    assert (effective.actions, effective.min_replicas, effective.min_gpus) == (
         (Action.SUSPEND, Action.SCALE_DOWN),
         1,
         4,
     )
-    assert (ruling.notify_before, ruling.cooldown) == (2 * HOUR, 3 * DAY)
-    idle = ruling.judged_by[0].idle
+    assert (effective.notify_before, effective.cooldown) == (2 * HOUR, 3 * DAY)
+    idle = effective.judged_by[0].idle
     assert (idle.window, idle.grace, idle.minCoverage, idle.idleFactor) == (6 * HOUR, HOUR, 0.95, 3.0)
-    assert ruling.is_off(FindingName.STUCK)
+    assert effective.is_off(FindingName.STUCK)
     assert 6 * HOUR in PolicyEvaluator(elsewhere, fleet, at=AT).windows()
 
 
@@ -262,18 +262,18 @@ UNREADABLE = {
 @pytest.mark.parametrize(("annotations", "words"), UNREADABLE.values(), ids=UNREADABLE.keys())
 def test_class_with_invalid_annotations_protects(annotations: dict[str, str], words: str) -> None:
     """And it is told why."""
-    ruling = _on(workload(), policy(classAnnotations="class-first"), _fleet(**annotations))
-    assert (ruling.mode, ruling.rule) == (Mode.PROTECT, "priorityclass:low-priority")
-    assert "has invalid annotations, so it protects" in ruling.restrictions[0].message
-    assert words in ruling.restrictions[0].message
+    effective = _on(workload(), policy(classAnnotations="class-first"), _fleet(**annotations))
+    assert (effective.mode, effective.rule) == (Mode.PROTECT, "priorityclass:low-priority")
+    assert "has invalid annotations, so it protects" in effective.restrictions[0].message
+    assert words in effective.restrictions[0].message
 
 
 def test_class_with_changed_value_protects() -> None:
     """It was made anew since; what it says now was not meant for the pod, so that it is protected."""
     item = workload(pod(priority=999))
-    ruling = _on(item, policy(classAnnotations="class-first"), _fleet(mode="enforce"))
-    assert ruling.mode is Mode.PROTECT
-    assert "another value" in ruling.restrictions[0].message
+    effective = _on(item, policy(classAnnotations="class-first"), _fleet(mode="enforce"))
+    assert effective.mode is Mode.PROTECT
+    assert "another value" in effective.restrictions[0].message
 
 
 def test_class_missing_protects_if_class_first() -> None:
@@ -295,8 +295,8 @@ def test_class_annotation_examples_are_valid(annotation: Any) -> None:
     """What the documentation shows works."""
     ours = {PREFIX + "mode": "enforce", annotation.key: annotation.example}
     fleet = Fleet((), {}, {"low-priority": PriorityClass("low-priority", 1000, ours)})
-    ruling = _on(workload(), policy(classAnnotations="class-first"), fleet)
-    assert ruling.mode is Mode.ENFORCE
+    effective = _on(workload(), policy(classAnnotations="class-first"), fleet)
+    assert effective.mode is Mode.ENFORCE
 
 
 # --- what stands above rules
@@ -312,9 +312,9 @@ OWN = {
 @pytest.mark.parametrize(("item", "changes"), OWN.values(), ids=OWN.keys())
 def test_protections_cover_gpu_rightsizer_itself(item: Workload, changes: dict[str, Any]) -> None:
     """Neither our namespace, whatever it is called, nor what is labelled as ours."""
-    ruling = _on(item, policy(), **changes)
-    assert ruling.mode is Mode.PROTECT
-    assert ruling.rule.startswith("built-in:own")
+    effective = _on(item, policy(), **changes)
+    assert effective.mode is Mode.PROTECT
+    assert effective.rule.startswith("built-in:own")
 
 
 OPT_OUTS = {
@@ -377,10 +377,10 @@ OPT_OUTS = {
 def test_optout_annotations_are_respected(wish: dict[str, str], mode: Mode, words: str | None) -> None:
     """What can be read is done, for as long as it says; what cannot is taken as off. Each is told."""
     item = workload(annotations={PREFIX + key: value for key, value in wish.items()})
-    ruling = _on(item, policy())
-    assert ruling.mode is mode
-    assert [words in veto.message for veto in ruling.restrictions if words] == [True] * bool(words)
-    assert (len(ruling.restrictions) == 0) is (words is None)
+    effective = _on(item, policy())
+    assert effective.mode is mode
+    assert [words in veto.message for veto in effective.restrictions if words] == [True] * bool(words)
+    assert (len(effective.restrictions) == 0) is (words is None)
     assert _on(item, policy(respectOptOut=False)).mode is Mode.ENFORCE
 
 
@@ -390,9 +390,9 @@ def test_optout_unknown_annotation_counts_as_off(key: str, where: str) -> None:
     """On a pod and on the namespace, too; the API server takes prefixes in capitals."""
     wish = {key: "true"}
     item = workload(pod(annotations=wish)) if where == "pod" else workload(namespace_annotations=wish)
-    ruling = _on(item, policy())
-    assert ruling.mode is Mode.PROTECT
-    assert [f"{key}: 'true' on {where}" in veto.message for veto in ruling.restrictions] == [True]
+    effective = _on(item, policy())
+    assert effective.mode is Mode.PROTECT
+    assert [f"{key}: 'true' on {where}" in veto.message for veto in effective.restrictions] == [True]
 
 
 def test_optout_other_prefix_is_ignored() -> None:
@@ -441,9 +441,9 @@ def test_do_not_disrupt_annotation_is_advised_only(key: str, value: str, holds: 
     }
     if value.endswith("h") and where != "pod":
         holds = True  # a duration counts from a pod's creation; on anything else it cannot end
-    ruling = _on(items[where], policy())
-    assert ruling.mode is (Mode.ADVISE if holds else Mode.ENFORCE)
-    assert [veto.source.startswith("mark:") for veto in ruling.restrictions] == [True] * holds
+    effective = _on(items[where], policy())
+    assert effective.mode is (Mode.ADVISE if holds else Mode.ENFORCE)
+    assert [veto.source.startswith("mark:") for veto in effective.restrictions] == [True] * holds
     assert _on(items[where], policy(respectDoNotDisrupt=())).mode is Mode.ENFORCE
 
 
@@ -466,5 +466,5 @@ def test_policy_evaluator_cached_equals_fresh() -> None:
 
 def test_thresholds_of_a_rule_apply_to_all_kinds() -> None:
     """And stand instead of the kind's as a whole."""
-    ruling = _on(workload(kind="Job"), policy(rule("r", idle=Thresholds(window=2 * DAY))))
-    assert (ruling.thresholds.window, ruling.thresholds.minCoverage) == (2 * DAY, 0.9)
+    effective = _on(workload(kind="Job"), policy(rule("r", idle=Thresholds(window=2 * DAY))))
+    assert (effective.thresholds.window, effective.thresholds.minCoverage) == (2 * DAY, 0.9)

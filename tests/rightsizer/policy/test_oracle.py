@@ -218,19 +218,19 @@ def _workload(chance: Chance) -> Workload:
 # --- what both say
 
 
-def _said(ruling: EffectivePolicy) -> Said:
-    """A ruling in the oracle's words."""
-    is_by_rule = not ruling.rule.startswith("built-in:")
+def _said(effective: EffectivePolicy) -> Said:
+    """A effective in the oracle's words."""
+    is_by_rule = not effective.rule.startswith("built-in:")
     return Said(
-        mode=ruling.mode.value,
-        rules=frozenset(rule.name for rule in ruling.rules) if is_by_rule else None,
-        modes={name: ruling.mode_for(FindingName(name)).value for name in FINDINGS},
-        actions=tuple(action.value for action in ruling.actions),
-        keep=(ruling.min_replicas, ruling.min_gpus),
-        notify_s=ruling.notify_before.total_seconds() if ruling.notify_before else 0.0,
-        cooldown_s=ruling.cooldown.total_seconds(),
+        mode=effective.mode.value,
+        rules=frozenset(rule.name for rule in effective.rules) if is_by_rule else None,
+        modes={name: effective.mode_for(FindingName(name)).value for name in FINDINGS},
+        actions=tuple(action.value for action in effective.actions),
+        keep=(effective.min_replicas, effective.min_gpus),
+        notify_s=effective.notify_before.total_seconds() if effective.notify_before else 0.0,
+        cooldown_s=effective.cooldown.total_seconds(),
         idle=frozenset(
-            tuple((name, _number(getattr(each.idle, name))) for name in IDLE) for each in ruling.judged_by
+            tuple((name, _number(getattr(each.idle, name))) for name in IDLE) for each in effective.judged_by
         ),
     )
 

@@ -257,6 +257,6 @@ def test_budget_amount_and_share_lower_applies(budget: dict[str, Any], held: int
 def test_policy_evaluator_order_of_calls_changes_nothing(
     items: list[Workload], rules: Policy, fleet: Fleet
 ) -> None:
-    """A rulebook that has been asked before says what a new one does."""
+    """A evaluator that has been asked before says what a new one does."""
     book = PolicyEvaluator(rules, fleet, at=AT)
     assert [book.evaluate(item) for item in items] == [rule_on(item, rules, fleet, at=AT) for item in items]

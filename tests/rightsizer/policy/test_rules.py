@@ -17,6 +17,7 @@ from tests.rightsizer.build import (
     all_idle,
     busy_usage,
     concurrency,
+    evaluator,
     idle_usage,
     judged,
     judged_all,
@@ -24,7 +25,6 @@ from tests.rightsizer.build import (
     policy,
     rule,
     rule_on,
-    rulebook,
     usages,
     workload,
 )
@@ -60,10 +60,10 @@ def test_rules_pods_of_two_rules_need_both(order: int) -> None:
     )
     rules = policy(fast, careful)
     item = workload(*[pod("a"), pod("b", priority_class="medium-priority", priority=10_000)][::order])
-    ruling = rule_on(item, rules, NO_FLEET, at=AT)
-    assert (ruling.rule, ruling.actions) == ("fast + careful", (Action.SCALE_TO_ZERO,))
+    effective = rule_on(item, rules, NO_FLEET, at=AT)
+    assert (effective.rule, effective.actions) == ("fast + careful", (Action.SCALE_TO_ZERO,))
     busy_last_week = {(one.ref.namespace, one.ref.name): [busy_usage()] for one in item.pods}
-    found = dict.fromkeys(rulebook(rules, item).windows(), all_idle(item)) | {7 * DAY: busy_last_week}
+    found = dict.fromkeys(evaluator(rules, item).windows(), all_idle(item)) | {7 * DAY: busy_last_week}
     assert judged(item, found, rules).verdict is Verdict.KEEP
     found[7 * DAY] = all_idle(item)
     decision = judged(item, found, rules)
