@@ -75,11 +75,10 @@ def parse(raw: bytes, kind: FileKind[Document], *, source: str) -> tuple[Documen
     value = _build(root, (), lines=lines, problems=problems)
     if not isinstance(value, dict):
         raise kind.refused(source, [Problem(lines[()], "", f"must be a mapping: {kind.shape}")])
-    if value.get("kind") in _WRITTEN:
-        wanted = typing.get_args(kind.model.model_fields["kind"].annotation)[0]
-        words = (
-            f"input should be {wanted!r}, not {value['kind']}, which gpu-rightsizer writes; see {kind.docs}"
-        )
+    wanted, found = typing.get_args(kind.model.model_fields["kind"].annotation)[0], value.get("kind")
+    if isinstance(found, str) and found != wanted:
+        writes = ", which gpu-rightsizer writes" if found in _WRITTEN else ""
+        words = f"must be {wanted}, not {found[:80]}{writes}; see {kind.docs}"
         raise kind.refused(source, [Problem(lines["kind",], "kind", words)])
     try:
         document = kind.model.model_validate(value)

@@ -14,7 +14,7 @@ READ = Message(Status.OK, "{host}: {workloads} with {gpus}, {nodes} with GPUs")
 UNREADABLE = Message(
     Status.ERROR,
     "{why}",
-    "use another --kubeconfig FILE or --context NAME; if Forbidden, see permissions; to compare:",
+    "compare with what kubectl can read; if Forbidden, see permissions:",
     "kubectl get pods -A",
 )
 NO_WORKLOADS = Message(

@@ -126,7 +126,7 @@ BAD = {
     ),
     "other-kind": (
         HEAD.replace("Prices", "Policy") + "models: {a: 1}\n",
-        "line 2: kind: input should be 'Prices'",
+        "line 2: kind: must be Prices",
     ),
     "other-version": (
         HEAD.replace("v1alpha1", "v9") + "models: {a: 1}\n",

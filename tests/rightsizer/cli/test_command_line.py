@@ -301,7 +301,7 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
     ),
     "policy-is-a-plan": (
         ["plan", "--prometheus-url", NOWHERE, "--policy", "odd-plan.json"],
-        "line 1: kind: input should be 'Policy', not Plan, which gpu-rightsizer writes; see docs/policy.md",
+        "line 1: kind: must be Policy, not Plan, which gpu-rightsizer writes; see docs/policy.md",
     ),
     "no-plan-file": (["apply", "--yes", "--plan", "nowhere.json"], "--plan nowhere.json: cannot be read"),
     "plan-file-is-no-plan": (

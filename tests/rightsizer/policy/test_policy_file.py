@@ -120,7 +120,7 @@ BAD = {
     ),
     "no-rules": (GOOD[: GOOD.index("rules:")] + "rules: []\n", "rules must contain at least one rule"),
     "rules-missing": (GOOD[: GOOD.index("rules:")], "line 1: rules: is missing"),
-    "wrong-kind": (_with("kind: Policy", "kind: Plan"), "line 2: kind: input should be 'Policy'"),
+    "wrong-kind": (_with("kind: Policy", "kind: Plan"), "line 2: kind: must be Policy, not Plan"),
     "wrong-version": (
         _with("v1alpha1", "v9"),
         "line 1: apiVersion: input should be 'gpu-rightsizer.io/v1alpha1'",

@@ -64,7 +64,7 @@ def test_signals_file_metrics_of_another_exporter_are_read(
     ("old", "new", "line", "words"),
     [
         ("v1alpha1", "v9", 1, "apiVersion: input should be 'gpu-rightsizer.io/v1alpha1'"),
-        ("kind: Signals", "kind: Policy", 2, "kind: input should be 'Signals'"),
+        ("kind: Signals", "kind: Policy", 2, "kind: must be Signals"),
         ("  pod: [kube_pod, pod_name]\n", "", 3, "labels.pod: is missing"),
         ("[kube_pod, pod_name]", "[]", 5, "labels.pod: is empty; name at least one"),
         ("[kube_pod, pod_name]", "kube-pod", 5, "labels.pod[0]: must match '^[a-zA-Z_]"),
