@@ -5,7 +5,6 @@ Frozen values without behaviour beyond what follows from their fields; no clock,
 server, `offers` is the free capacity of its nodes, `conclusions` are the results, `change_record` is what is stored.
 """
 
-from rightsizer.model.addresses import Address, AddressTable, Whereabouts
 from rightsizer.model.change_record import UNREADABLE, ChangeRecord, Edit, FoundChange
 from rightsizer.model.cluster_objects import Manager, Node, ObjectRef, Pod, PriorityClass
 from rightsizer.model.conclusions import (
@@ -20,11 +19,14 @@ from rightsizer.model.conclusions import (
     Proposal,
 )
 from rightsizer.model.fleet import (
+    Address,
+    AddressTable,
     Fleet,
     Quota,
     Scalable,
     Stranded,
     WaitingPod,
+    Whereabouts,
     Workload,
 )
 from rightsizer.model.measurements import (
