@@ -129,7 +129,7 @@ def _again(world: World) -> Run:
     """A second run, in which one workload cannot be changed, so that errors are counted."""
     world.add("Deployment", world.team, "later", {})
     world.add("Deployment", world.team, "refused", {})
-    world.api.inject(Fault("deployments/refused", "PATCH", None, status=422))
+    world.api.inject(Fault("deployments/refused", "PATCH", None, status=405))
     return _apply(world)
 
 
