@@ -12,13 +12,13 @@ from rightsizer.model import Action, ObjectRef, Proposal, Scalable, Workload
 
 KINDS: tuple[Kind, ...] = (*core.KINDS, *batch.KINDS, *serving.KINDS)
 CONTROL_OBJECT_KINDS = (batch.KUEUE_WORKLOAD, serving.SCALED_OBJECT)
-"""Kinds whose objects stop a workload in its place.
+"""Kinds of control objects, which stop a workload.
 
 Kueue, or KEDA, would revert a change to the workload itself. The undo record is on the object that is changed.
 """
 
 RECORDABLE_KINDS = frozenset((row.group, row.kind) for row in KINDS if row is not core.POD)
-"""Groups and kinds of workloads that carry a record of their change; control objects are read in any case."""
+"""Groups and kinds of workloads that carry a change record; control objects are always read."""
 
 _BY_KIND = {(row.group, row.kind): row for row in KINDS}
 _CONTROL_OBJECTS = {(row.group, row.kind): row for row in CONTROL_OBJECT_KINDS}
@@ -83,7 +83,7 @@ def is_supported(workload: Workload, action: Action, proposal: Proposal | None) 
 
 
 def pause_for(workload: Workload, proposal: Proposal | None) -> PauseSupport | None:
-    """What a proposal suspends a workload for, to resume it with less; None if no suspension is needed."""
+    """How a workload is suspended to apply a proposal; None if no suspension is needed."""
     row = row_of(workload)
     if (
         row is None

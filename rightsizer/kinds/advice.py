@@ -61,7 +61,7 @@ def _stopping(ref: ObjectRef, row: Kind, stop: Stop) -> str:
 
 
 def stop_commands(workload: Workload, along: Sequence[tuple[ObjectRef, Kind]]) -> str:
-    """The same, with the commands for the objects that are stopped along with it."""
+    """The same, plus the commands for objects that are stopped with it."""
     others = [_stopping(ref, row, row.stop) for ref, row in along if row.stop is not None]
     return " && ".join(filter(None, [stop_command(workload), *others]))
 
@@ -91,7 +91,7 @@ def _scale(ref: ObjectRef, replicas: int) -> str:
 
 
 def stopping(decision: Decision, fleet: Fleet) -> Decision:
-    """A decision with what it destroys, if it stops or suspends the workload."""
+    """A decision with its losses, if it stops or suspends the workload."""
     workload = decision.workload
     if decision.finding.proposal is not None:
         of = row_of(workload) if pause_for(workload, decision.finding.proposal) else None
@@ -131,7 +131,7 @@ def along_with(workload: Workload, fleet: Fleet) -> tuple[ObjectRef, ...]:
 
 
 def exception_for(manager: Manager, decision: Decision) -> str:
-    """The configuration that makes a manager ignore the change of a decision; as it was read if there is none."""
+    """The setting that makes a manager ignore a decision's change; unchanged if there is no change."""
     row = row_of(decision.workload)
     paths = sorted(set(_paths(row, decision))) if row else []
     if decision.finding.verdict is not Verdict.ACT or not paths:

@@ -63,7 +63,7 @@ _NOT_SUSPENDED = (
 
 
 def _ray_classes(*cluster: str) -> tuple[Path, ...]:
-    """Of the head and the workers of a cluster that is described there."""
+    """PriorityClass paths of head and workers in a RayCluster spec."""
     groups = (("headGroupSpec",), ("workerGroupSpecs", GROUP))
     return tuple((*cluster, *group, *TEMPLATE_CLASS[1:]) for group in groups)
 
@@ -109,8 +109,8 @@ KINDS = (
         lost=_LOST,
         stop=suspended(),
     ),
-    # The notebook controller's own culler sets it, and its user interface removes it. A changed template reaches
-    # its pod by a StatefulSet of one after the other, which leaves one that cannot start as it is: it is not changed.
+    # The notebook controller's own culler sets it, and its user interface removes it. Its template is not
+    # changed: its StatefulSet rolls out in order, and never replaces a pod that cannot start.
     Kind(
         "kubeflow.org",
         "Notebook",
@@ -163,7 +163,7 @@ KINDS = (
         classes=(("spec", "templates", NAMED, CLASS),),
         class_of_all=("spec", "podPriorityClassName"),
     ),
-    # Stopped along with a Workflow that it started.
+    # Stopped with a Workflow that it started.
     Kind(
         "argoproj.io",
         "CronWorkflow",

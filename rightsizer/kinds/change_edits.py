@@ -1,6 +1,6 @@
 """The edits that a decision makes to an object, and whether the object has the fields for them. Pure.
 
-What is not known of an object does not block a plan: the dry run before the write finds out.
+An unknown field does not block a plan: the dry run before the write checks it.
 """
 
 import contextlib
@@ -97,7 +97,7 @@ def _amount_edits(
 ) -> list[Edit]:
     """Replace these resources in the one container that requests them; requests and limits stay equal.
 
-    A resource that only the pods request, not their owner, is added by admission, and will be again.
+    If only the pods request a resource, admission added it and will add it again.
     """
     asking = [
         path
@@ -136,7 +136,7 @@ def _require_no_init(obj: Mapping[str, Any], container: Path, resources: Sequenc
 def group_edits(
     groups: WorkerGroups, obj: Mapping[str, Any], proposal: Proposal, pods: Sequence[Pod]
 ) -> list[Edit]:
-    """Fewer workers in each group with idle ones; these are named, so that only they are deleted."""
+    """Scale down each group with idle workers, and name these, so that only they are deleted."""
     found: list[Edit] = []
     for place in places(obj, groups.each):
         name = place[-1].partition("=")[2]
@@ -164,7 +164,7 @@ def group_edits(
 def _replicas_of(
     groups: WorkerGroups, group: Mapping[str, Any], pods: Sequence[Pod], going: Sequence[str]
 ) -> int:
-    """The number of replicas that the pods to delete make.
+    """Number of replicas that the pods to delete form.
 
     Raises:
         ValueError: They are not whole replicas, or that is unknown.

@@ -92,7 +92,7 @@ KINDS = (
         pause=PauseSupport((TEMPLATE,), since=36),
         classes=(TEMPLATE_CLASS,),
     ),
-    # Stopped along with a Job that it started, if another one is stopped already. Resumed, it follows its schedule.
+    # Stopped with a Job that it started, if another one is stopped already. Resumed, it follows its schedule.
     Kind(
         "batch",
         "CronJob",
@@ -100,6 +100,6 @@ KINDS = (
         stop=suspended(),
         classes=(("spec", "jobTemplate", *TEMPLATE_CLASS),),
     ),
-    # Its controller is the ReplicaSet's.
+    # Works like a ReplicaSet.
     dataclasses.replace(_REPLICA_SET, group="", kind="ReplicationController"),
 )

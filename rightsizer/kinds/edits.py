@@ -33,7 +33,7 @@ _LONGEST_FIRST = 63
 def edit_of(obj: _Object, path: Path, value: Any) -> Edit:  # noqa: ANN401 - JSON
     """The edit that sets a field of an object."""
     above = [path[:end] for end in range(len(path) - 1, 0, -1)]
-    # The annotations of gpu-rightsizer are beside the field in any case.
+    # The undo record is an annotation too, so the mapping exists.
     is_annotation = path[:2] == ("metadata", "annotations")
     missing = itertools.takewhile(lambda place: value_at(obj, place) is None, above)
     return Edit(path, value_at(obj, path), value, 0 if is_annotation else len(list(missing)))
@@ -74,7 +74,7 @@ def _names(item: Any) -> Iterator[str]:  # noqa: ANN401
 
 
 def places(obj: _Object, pattern: Path) -> list[Path]:
-    """The paths of an object that match a pattern, in its order, without items that nothing identifies."""
+    """The paths of an object that match a pattern, in order, without items that have no name."""
     found: list[tuple[Path, Any]] = [((), obj)]
     for step in pattern:
         found = [

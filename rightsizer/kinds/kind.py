@@ -74,7 +74,7 @@ SET = object()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BlockingField:
-    """A field of the object with which it must not be changed.
+    """A field value that forbids a change of the object.
 
     Attributes:
         value: Its blocking value; None for an absent field, SET for any.
@@ -261,7 +261,7 @@ class Kind:
         unless: Fields with which something else controls `replicas` or `groups`.
         has_scale: Whether it has a scale subresource, for kubectl scale.
         classes: Patterns of the PriorityClasses of its pods, if its object names them.
-        class_of_all: The field with the PriorityClass of all pods whose template names none.
+        class_of_all: The field with the PriorityClass of pods without one in their template.
         where: Its versions and plural, if `kube.owner_kinds` has no row of it.
     """
 
@@ -325,7 +325,7 @@ class Kind:
                 yield Field((*containers, "resources", amounts, ANY), Value.QUANTITY)
 
     def objections(self, edits: Sequence[Edit]) -> Iterator[str]:
-        """Why edits cannot be by gpu-rightsizer: anybody with the right to annotate an object can write a record."""
+        """Why gpu-rightsizer cannot have made these edits: anybody who may annotate an object can write a record."""
         fields = tuple(self.fields())
         for edit in edits:
             of = [

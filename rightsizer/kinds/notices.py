@@ -60,7 +60,7 @@ def parse_notice(annotations: Mapping[str, str]) -> Notice | None:
 def is_notice_valid(notice: Notice, finding: Finding, action: Action, at: datetime.datetime) -> bool:
     """Whether a notice announced this action, and the workload was not active since.
 
-    For findings about something else than idleness, the notice must be about the same finding.
+    For findings other than idleness, the notice must be about the same finding.
     """
     if notice.action != action.value or notice.at > at:
         return False

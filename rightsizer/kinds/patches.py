@@ -71,7 +71,7 @@ class UndoItem:
         problem: Why it must not be undone.
         secret: Path of the Secret with an evicted pod's manifest; empty for other kinds.
         pod: What this manifest contains.
-        is_known: Whether the memory has the change; also if it cannot be read.
+        is_known: Whether the memory has the change, or cannot be read.
     """
 
     ref: ObjectRef
@@ -115,7 +115,7 @@ def read_record(annotations: Mapping[str, str], row: Kind) -> ChangeRecord | Non
 
 
 def _is_plain_in(text: str, edit: Edit) -> bool:
-    """Whether the admission guardrails, which search the text without quotes, find the same value of a field."""
+    """Whether the admission guardrails find the same value of a field: they search the text without quotes."""
     before = msgspec.json.encode(edit.before).decode().replace('"', "")
     return text.partition(f"[{','.join(edit.path)}],before:")[2].startswith(f"{before},")
 
@@ -205,7 +205,7 @@ def record_of(
 
 
 def _cut(text: str, most_bytes: int) -> str:
-    """The beginning of a text of at most so many bytes as JSON."""
+    """The start of a text, at most `most_bytes` long as JSON."""
     while text and len(msgspec.json.encode(text)) - len('""') > most_bytes:
         text = text[: -max(1, len(text) // 8)]
     return text
@@ -214,7 +214,7 @@ def _cut(text: str, most_bytes: int) -> str:
 def merged_with_earlier(
     record: ChangeRecord, earlier: ChangeRecord | None, obj: Mapping[str, Any]
 ) -> ChangeRecord:
-    """A record that undoes both changes if the earlier one is still in effect, without fields that are as before both.
+    """A record that undoes both changes if the earlier one is still in effect; it omits fields with no net change.
 
     `earlier` is the record on the object as it was read.
     """
@@ -258,7 +258,7 @@ def undo_patch(
 ) -> dict[str, Any]:
     """The one patch that restores an object, removes the record, and records the time and the idle span until then.
 
-    The cooldown counts from then, and it is not called idle again before a longer idle span.
+    The cooldown starts then, and only a longer idle span makes it idle again.
 
     Raises:
         ValueError: The object lacks a field to restore.
@@ -328,7 +328,7 @@ def recreated_manifest(
 
 
 def _restored(record: ChangeRecord, annotations: Mapping[str, str], at: datetime.datetime) -> dict[str, str]:
-    """Notes of a restore; only a full stop tells how long the workload can do without GPUs."""
+    """Notes of a restore; only a full stop shows how long the workload needs no GPUs."""
     notes = {RESUMED_ANNOTATION: _stamp(at)}
     if record.action in {Action.SCALE_DOWN, Action.SCALE_UP, Action.RESIZE, Action.RESLICE}:
         return notes

@@ -42,7 +42,7 @@ def _switch(row: Kind) -> Path:
 def is_changeable(row: Kind, obj: _Object, *, is_late: bool) -> bool:
     """Whether its pods are gone, so that the API server allows the change.
 
-    If it `is_late`, terminating pods do not count: for the API server they do not, either.
+    If it `is_late`, terminating pods do not count, as for the API server.
     """
     status = obj.get("status") or {}
     is_free = "startTime" not in status or _holds(status, "Suspended")

@@ -1,7 +1,7 @@
-"""The saved manifest of an evicted pod: what it contains, and what an undo must not create unasked. Pure.
+"""The saved manifest of an evicted pod: its content, and privileges that an undo needs a flag for. Pure.
 
-Whoever may write Secrets in the state namespace can write any manifest there. The memory keeps the digest of what
-gpu-rightsizer saved.
+Anybody who may write Secrets in the state namespace can write any manifest there. The memory keeps the digest of
+each manifest saved.
 """
 
 import dataclasses
@@ -76,7 +76,7 @@ def _saved_pod(manifest: Mapping[str, Any], digest: str) -> SavedPod:
 
 
 def recreatable(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """A pod's manifest as its author could have written it: without what the cluster added on admission and binding.
+    """A pod's manifest without the fields that admission and binding added.
 
     The API server resolves the priority from the class again, and mounts a new service account token.
     """

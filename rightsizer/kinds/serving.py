@@ -34,8 +34,8 @@ _LEAST = Field(
     ("spec", "template", "metadata", "annotations", "autoscaling.knative.dev/min-scale"), Value.TEXT
 )
 _LOST = "memory of its pods, such as caches; no request wakes it, and its model is loaded again"
-# With its own autoscaling, or on KServe, the NIM Operator leaves the number of replicas to others.
-# Only of one plain Deployment the replicas are pods, and its own number of them holds.
+# The NIM Operator does not set replicas with its own autoscaling, or on KServe. An LLMInferenceService's
+# spec.replicas counts pods, and takes effect, only with one plain Deployment.
 _LLM_LEFT = (
     BlockingField(("spec", "worker"), SET, "its replicas are groups of pods"),
     BlockingField(("spec", "prefill"), SET, "its pods are of two sorts"),
@@ -78,7 +78,7 @@ KINDS = (
             ("spec", "prefill", "worker", CLASS),
         ),
     ),
-    # The only stop is to let it go to zero for want of requests, by a new Revision; a request wakes it.
+    # It can only stop by a new Revision that scales to zero without requests; a request restarts it.
     Kind(
         "serving.knative.dev",
         "Service",
@@ -127,7 +127,7 @@ KINDS = (
     dataclasses.replace(DEPLOYMENT, group="argoproj.io", kind="Rollout"),
 )
 
-# KEDA scales its target to the number, and holds it there. Set free, it scales by its triggers again.
+# KEDA holds its target at this number. Without the annotation, it scales by its triggers again.
 SCALED_OBJECT = Kind(
     KEDA.group,
     KEDA.kind,
