@@ -38,8 +38,8 @@ HOUR = datetime.timedelta(hours=1)
 JITTER = 1.1
 
 NEAR = datetime.timedelta(minutes=5)
-"""A device with samples so shortly before and after a minute existed in it. A larger value would leave more of the last
-minutes unchecked; there, pods that run now must have samples anyway."""
+"""A device with samples this close before and after a minute existed in it. A larger value leaves more of the last
+minutes unchecked; there, current pods must have samples anyway."""
 
 _TIMES_NAMED = 3
 """How often a query for gaps lists the pods."""

@@ -29,7 +29,7 @@ from rightsizer.usage.source_metrics import CLUSTER, DeviceKey, Metric, MetricKi
 
 MAX_SLOTS = 400
 _SLOT_LENGTHS_S = (300, 600, 900, 1200, 1800, 3600, 7200, 10_800, 14_400, 21_600, 43_200, 86_400)
-"""Multiples of the rule interval that are round for people."""
+"""Multiples of the rule interval that people read easily."""
 
 PROFILE_STEPS = 48
 
@@ -172,7 +172,7 @@ def _with_gaps(rows: Mapping[UseKey, bytes], counts: Mapping[UseKey, Counts]) ->
 
 
 def _correct_by_counters(query: _HistoryQuery, by_use: SlotsByUse) -> None:
-    """Counters include work between two samples, and on a shared GPU each pod's own."""
+    """Counters include work between two samples, and tell a shared GPU's pods apart."""
     querier, grid = query.querier, query.grid
     shared = _shared_devices(querier)
     unknown_s = _unknown_s(query, sorted({key[2] for key in by_use}))
@@ -231,8 +231,8 @@ def activity_profiles(
 ) -> Profiles:
     """Mean activity of each pod's devices in equal steps of the window, oldest first, 0 to 1; None if unknown.
 
-    The gauge of a shared GPU counts all of its pods, so a pod there has a profile only from its own counter: if the
-    usages over the window say that its activity is its own.
+    The gauge of a shared GPU counts all of its pods. A pod there has a profile only from its own counter, if all of
+    its usages are marked as its own.
     """
     query = _ProfileQuery(querier, window, querier.query_form(window))
     own = {pod for pod in shared if usages.get(pod) and all(usage.is_own for usage in usages[pod])}

@@ -126,7 +126,7 @@ def recent_peaks(querier: SourceQuerier) -> Usages:
 
 
 def peak_activity(querier: SourceQuerier, window: datetime.timedelta, *, with_coverage: bool) -> Usages:
-    """Only the peak activity with what the counters say of it and, if wanted, its coverage."""
+    """Only the peak activity by gauges and counters and, if wanted, its coverage."""
     usage: UsageByDevice = {}
     for query, values in _peaks(querier, window, (MetricKind.ACTIVITY,)):
         query.add_to(usage, values)
@@ -151,7 +151,7 @@ class _StatisticQuery:
         def build(matchers: Sequence[str]) -> str:
             query = self.form.statistic(self.metric, self.statistic, matchers, self.window)
             largest = promql.by("max", self.querier.source.labels.described, query)
-            # A mean that no field takes serves only to find NaN.
+            # A mean without a field is queried only to find NaN.
             is_check = self.statistic is Statistic.MEAN and not self._field
             return promql.only_nan(largest) if is_check else largest
 
@@ -323,7 +323,7 @@ def _add_counters(usage: UsageByDevice, querier: SourceQuerier, window: datetime
             continue
         mean = min(entry.busy_s / window.total_seconds(), 1.0)
         if own_s is not None and is_shared:
-            # The device's peak is not a single pod's: a pod that did nothing has no part in it.
+            # The device's peak is not a single pod's: an idle pod has no part in it.
             entry.activity_mean = mean
             entry.activity_peak = 0.0 if own_s <= SLACK_S else entry.activity_peak
             entry.memory_peak_bytes = counters.memory_bytes.get(key, entry.memory_peak_bytes)

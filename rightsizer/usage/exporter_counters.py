@@ -24,7 +24,7 @@ METRICS = (POD_BUSY, DEVICE_BUSY, UNATTRIBUTED, GAPS, POD_MEMORY)
 
 REASON = "reason"
 NOT_A_PODS = f"{REASON}!~{promql.quoted('host|container|mig')}"
-"""Excludes unattributed work that is certainly no pod's on that device; any other may be a pod's."""
+"""Excludes unattributed work that no pod on the device can have done; the rest may be a pod's."""
 CONTAINER = ("exported_container", "container")
 
 SLACK_S = 1.0

@@ -48,7 +48,7 @@ class JobCoverage:
         return (self.totals[key] - extra * self.max_count) / ((self.intervals - extra) * self.max_count)
 
     def merged(self, other: "JobCoverage") -> "JobCoverage":
-        """With another metric's: a use without gaps in one of them has none."""
+        """Merged with another metric: no gaps in either one means no gaps."""
         gapless = {*self.gapless, *other.gapless}
         totals = {key: max(self.totals.get(key, 0.0), value) for key, value in other.totals.items()}
         totals = {**self.totals, **totals}
@@ -64,7 +64,7 @@ class SlotCapacity(NamedTuple):
     """The highest possible number of samples in a slot."""
 
     by_job: Mapping[str, float]  # samples in one rule interval
-    # Rule intervals that a slot holds too many: 1 if values were recorded at both ends of the window and
+    # Excess rule intervals in a slot: 1 if values were recorded at both ends of the window and
     # Prometheus counts both ends of a range (before 3.0)
     extra: int
 

@@ -98,7 +98,7 @@ def _devices(
     densest: dict[str, float] = {}
     for one, count in samples:
         densest[one.job] = max(densest.get(one.job, 0.0), count)
-    # A pod in `pod` beside another in `exported_pod` is an exporter, which owns nothing.
+    # If `exported_pod` names another pod, `pod` is an exporter, which owns nothing.
     exporters = {one.exporter for one, _ in samples}
     devices: dict[DeviceKey, _DeviceOnNodes] = {}
     for one, count in samples:

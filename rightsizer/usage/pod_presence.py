@@ -1,7 +1,7 @@
-"""Pods of a workload by name, also those that are gone, and whether they miss any minute's samples in some periods.
+"""Pods of a workload by name, deleted ones too, and whether each has samples in every minute of some periods.
 
-A name is a prefix and a suffix that the controller adds. A pod with nearly as many samples as the densest pod cannot
-lack a minute's if that one lacks none. This takes one number for each pod and period, instead of two for each minute.
+A name is a prefix and a suffix that the controller adds. If the densest pod has samples in every minute, so does any
+pod with nearly as many. This takes one number for each pod and period, instead of two for each minute.
 """
 
 import dataclasses
@@ -52,7 +52,7 @@ PREFIX_LABEL, _REPLICA_LABEL = "stem", "replica"
 def pods_by_prefix(
     pods: Iterable[PodKey], prefixes: Mapping[str, Collection[NamePrefix]]
 ) -> dict[str, PodsByPrefix]:
-    """The pods with these prefixes, which are given by suffix; by suffix, too."""
+    """The pods with these prefixes; both are grouped by suffix."""
     suffixes = {suffix: re.compile(suffix) for suffix in prefixes}
     found: dict[str, PodsByPrefix] = {suffix: {} for suffix in prefixes}
     for namespace, name in pods:
@@ -66,7 +66,7 @@ def pods_by_prefix(
 
 
 def batches(pods: PodsByPrefix, matchers: int) -> Iterator[PodsByPrefix]:
-    """The prefixes in order, as many at a time as their pods' names fit into this many matchers; none is split."""
+    """The prefixes in order, in batches whose pod names fit into this many matchers; none is split."""
     limits = (promql.MOST_NAMES, _MAX_QUERY_TEXT // max(matchers, 2))
 
     def costs(prefix: NamePrefix) -> tuple[int, int]:
@@ -104,7 +104,7 @@ class PodSelection:
         return dataclasses.replace(self, pods=pods)
 
     def split(self, times: int) -> "Iterator[PodSelection]":
-        """The same in parts whose names fit into a query this many times for each metric."""
+        """Parts that fit into one query that lists the names this often for each metric."""
         for batch in batches(self.pods, times * len(self.metrics)):
             yield dataclasses.replace(self, pods=batch)
 
@@ -203,7 +203,7 @@ class PeriodPresence:
     """Prefixes with samples in a period."""
 
     present: set[NamePrefix] = dataclasses.field(default_factory=set)
-    # Those that miss no minute's samples, with their number of replicas throughout the period
+    # Those with samples in every minute, with their number of replicas throughout the period
     complete: dict[NamePrefix, int] = dataclasses.field(default_factory=dict)
 
 
@@ -324,7 +324,7 @@ class _SamplesQuery:
     def enough(
         self, counts: Sequence[tuple[PodSelection, Metric, CountsByPeriod]]
     ) -> dict[tuple[Metric, int], float]:
-        """Samples of a metric in a period with which no minute lacks any; missing if unknown."""
+        """Samples of a metric in a period that prove one in each minute; missing if unknown."""
         most: dict[tuple[Metric, int], tuple[float, PodKey, PodSelection]] = {}
         for selection, metric, by_period in counts:
             for number, pods in by_period.items():

@@ -1,10 +1,10 @@
-"""Provenance of series: which come from the exporter of the node on which the pod runs that they name. Pure.
+"""Provenance of series: a series counts if it comes from the exporter on its pod's node. Pure.
 
 A scraped target is known by its `job` and `instance`. It is an exporter if its address is that of a node, or of a pod
 in a namespace of exporters: those that are given, else the one whose targets are on most GPU nodes. A series counts
-- if its job is that of an exporter, or of a target that is nobody's address, as long as no namespaces are given,
-- if its instance is an exporter, or nobody's address any more, since exporters restart,
-- if it names no pod of another node than its target's.
+- if its job has an exporter, or, without given namespaces, a target with an unknown address,
+- and if its instance is an exporter, or now unknown, since exporters restart,
+- and if any pod that it names runs on its target's node.
 """
 
 import dataclasses
@@ -44,13 +44,13 @@ class Provenance:
     jobs: tuple[str, ...] = ()
     ignored: tuple[ScrapeTarget, ...] = ()  # targets that are no exporters
     problem: str = ""  # why the exporters are not known
-    doubt: str = ""  # why they are not known for sure
+    doubt: str = ""  # why they are uncertain
     strangers: set[PodKey] = dataclasses.field(default_factory=set, compare=False)
     """Pods that targets on other nodes named."""
 
     @property
     def matchers(self) -> tuple[str, ...]:
-        """Matchers that exclude most of what is no evidence."""
+        """Matchers that exclude most of the ignored series."""
         if not self.namespaces:
             return ()
         instances = sorted({one.instance for one in self.ignored if one.job in self.jobs})

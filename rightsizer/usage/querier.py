@@ -223,7 +223,7 @@ class SourceQuerier:
     def shard_plan(self, window: datetime.timedelta, *, of_devices: bool = False) -> ShardPlan:
         """The fleet's series by namespace; series of devices, which name no pod, by node."""
         known: dict[datetime.timedelta, ShardPlan] = self.once(("shard plans", of_devices), dict)
-        # The plan of a longer window may have namespaces that are gone by now; it lacks none.
+        # The plan of a longer window may have deleted namespaces, but it lacks none.
         found = _of_covering_window(known, window)
         if found is None:
             found = known[window] = self._shard_plan(window, of_devices=of_devices)
@@ -350,7 +350,7 @@ class SourceQuerier:
 
 
 def _of_covering_window(known: Mapping[datetime.timedelta, T], window: datetime.timedelta) -> T | None:
-    """What is known of the shortest window that is at least as long."""
+    """The entry of the shortest window that is at least as long."""
     return next((known[span] for span in sorted(known) if span >= window), None)
 
 

@@ -202,6 +202,6 @@ _NUMBER = re.compile(r"(?<![\w.])\d[\d.]*(?:e[+-]?\d+)?(?![\w.])")
 
 
 def _plain(expression: str) -> str:
-    """An expression without the freedom that servers take in printing it: blanks, quotes, and forms of numbers."""
+    """An expression in one form: servers print blanks, quotes and numbers in different ways."""
     text = "".join(expression.split()).replace("'", '"')
     return _NUMBER.sub(lambda number: repr(float(number[0])), text)

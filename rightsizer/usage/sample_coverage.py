@@ -113,7 +113,7 @@ def coverage_by_use(
 
 
 def can_query_some(querier: SourceQuerier, form: QueryForm) -> bool:
-    """Whether some pods can be queried alone: it takes a pod without gaps of each job to compare them with."""
+    """Whether some pods can be queried alone: each job needs a pod without gaps to compare them with."""
     return form.is_recorded and bool(_reference_pods(querier)) and not querier.source.has_counters
 
 

@@ -155,7 +155,7 @@ class Statistic(enum.StrEnum):
     NEGATIVE = "negative"
 
 
-# A peak hides negative values, so they are queried; NaN makes a mean NaN, and an impossibly high value makes a peak so.
+# A peak hides negative values, so they are queried. NaN shows in the mean, an impossibly high value in the peak.
 STATISTICS = {kind: tuple(Statistic) for kind in MetricKind} | {MetricKind.MEMORY: (Statistic.PEAK,)}
 
 LIMITS = {

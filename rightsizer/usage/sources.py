@@ -40,11 +40,11 @@ GPU_EXPORTER_SOURCE = dataclasses.replace(DCGM_SOURCES, name="gpu-exporter", has
 SOURCES = {source.name: source for source in (DCGM, DCGM_49, GPU_EXPORTER_SOURCE)}
 
 LOOKBACKS = tuple(datetime.timedelta(minutes=minutes) for minutes in (0, 15, 60, 6 * 60, 24 * 60))
-"""How long ago to look for metrics: an exporter that has stopped is another finding than no exporter."""
+"""How long ago to look for metrics, to tell a stopped exporter from a missing one."""
 
 _LABEL = r"[a-zA-Z_][a-zA-Z0-9_]*"
 _TEXT = r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'"
-# Possessive: blanks before a mistake would else be matched in the square of their number.
+# Possessive: otherwise, blanks before a mistake take quadratic time.
 _MATCHER = rf"\s*+{_LABEL}\s*+(?:=~|!~|!=|=)\s*+(?:{_TEXT})\s*+"
 _SELECTOR = re.compile(
     rf"(?P<metric>[a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{{(?P<matchers>(?:{_MATCHER},)*+(?:{_MATCHER})?+\s*)\}})?",

@@ -62,7 +62,7 @@ class PrometheusUsage:
         return self._query(at).source.name
 
     def ignored(self, at: datetime.datetime) -> Ignored:
-        """The series that are no evidence, as far as queries have met them."""
+        """The ignored series that queries have met so far."""
         provenance = self._query(at).provenance
         return Ignored(provenance.series, tuple(provenance.words()))
 
@@ -157,7 +157,7 @@ class PrometheusUsage:
     def _require_gpu_pods(self, found: Usages) -> None:
         """Refuse series that cannot be the cluster's.
 
-        If all pods are too young to be named, or all named pods are gone, the series only lack the current pods.
+        They can be if all pods are too young to be named, or if all named pods are gone.
         """
         if self._settled is not None and not self._settled:
             return
