@@ -1,4 +1,4 @@
-"""Reads everything that a plan is made from from the API server, in pages, keeping only what is needed."""
+"""Reads all input of a plan from the API server, in pages, and keeps only the needed fields."""
 
 import functools
 import logging

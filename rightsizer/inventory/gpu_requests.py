@@ -2,8 +2,8 @@
 
 https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources
 https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
-A pod whose extended resources became a claim (KEP-5004, status.extendedResourceClaimStatus) names that claim nowhere in
-its spec, so its request counts once, by its resource names.
+If a pod's extended resources became a claim (KEP-5004, status.extendedResourceClaimStatus), its spec does not name
+it. So its request counts once, by its resource names.
 """
 
 import collections

@@ -1,8 +1,8 @@
 """Other controllers of a workload (GitOps, autoscalers, queues), and control objects. Pure.
 
-Each manager comes with the setting that makes it accept a change; without a sign of that setting it would revert one.
-A control object stops a workload in its place: Kueue reverts changes of the jobs that it admitted, and KEDA of what it
-scales, so gpu-rightsizer changes Kueue's Workload or KEDA's ScaledObject.
+Each manager has a setting that makes it accept a change; without a sign of that setting, it counts as reverting one.
+Kueue reverts changes to jobs that it admitted, and KEDA to its scale targets. So gpu-rightsizer changes the control
+object instead: Kueue's Workload or KEDA's ScaledObject.
 """
 
 import collections
@@ -42,11 +42,11 @@ _GITOPS: Mapping[str, str] = {
 }
 """Names of GitOps tools as field managers."""
 _MANUAL = ("kubectl", "Terraform", "pulumi")
-"""Prefixes of field managers that apply when a person runs them, and do not revert drift."""
+"""Prefixes of field managers that a person runs, and that do not revert drift."""
 
 
 def field_writers(entries: Sequence[ManagedFieldsEntry], size: tuple[str, ...]) -> tuple[str, ...]:
-    """Field managers that would revert a change at the path `size`: GitOps tools, and whoever applies that field.
+    """Field managers that would revert a change at the path `size`: GitOps tools, and all that apply that field.
 
     https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
     """
@@ -328,7 +328,7 @@ def queued_job(metadata: ObjectMeta) -> ObjectRef | None:
 
 
 def with_control_object(manager: Manager, control: ObjectSummary | None) -> Manager:
-    """A manager, which does not revert changes of its own control object."""
+    """A manager; it does not revert changes of its own control object."""
     if control is None or _CONTROLLED_BY[control.ref.kind] != manager.kind:
         return manager
     return dataclasses.replace(manager, reverts=False)

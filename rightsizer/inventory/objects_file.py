@@ -37,9 +37,9 @@ _BETWEEN = re.compile(rb"\}[ \t\r]*\n\s*\{")
 _SEPARATOR = re.compile(rb"^---[ \t]*(?:#.*)?\r?$", re.MULTILINE)
 _FIRST = re.compile(rb"\S")
 _MAX_VALUES_PER_BYTE = 10
-"""Of YAML with its aliases expanded; without aliases it is less than one."""
+"""For YAML with aliases expanded; without aliases it is less than one."""
 _DEEPEST = 500
-"""Lists and mappings in each other."""
+"""Maximum nesting depth."""
 
 
 class _TextTimesLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -99,7 +99,7 @@ def _require_shallow(text: bytes) -> None:
 
 def _json_documents(text: bytes) -> Iterator[bytes]:
     """The text, split if it holds several lists in a row."""
-    text.decode()  # msgspec checks no text in what it skips, or leaves for later
+    text.decode()  # msgspec does not check text that it skips or defers
     begin = 0
     for match in _BETWEEN.finditer(text):
         yield text[begin : match.start() + 1]
@@ -239,7 +239,7 @@ class _File:
         )
 
     def _owners(self, pods: Sequence[GpuPod]) -> dict[str, ObjectSummary]:
-        """All possible owners; of pods, which are many, only those that an owner reference names."""
+        """All possible owners; pods, which are many, only if an owner reference names them."""
         found: dict[str, ObjectSummary] = {}
         for row in OWNERS:
             if row.kind != "Pod":

@@ -1,4 +1,4 @@
-"""Reads the owners of pods, level by level, and only of kinds that some pod's owner chain leads to.
+"""Reads the owners of pods, level by level, and only of kinds in some pod's owner chain.
 
 A kind without a row in `owner_kinds` is found by discovery if it has a scale subresource. Its
 CustomResourceDefinition gives the path of its replicas, so that one PATCH can change them and keep the undo record.
@@ -260,7 +260,7 @@ class OwnerReader:
     def _get(
         self, row: OwnerKind, owner: OwnerReference, *, key: str, namespace: str
     ) -> dict[str, ObjectSummary]:
-        """One object, unless another one has its name by now."""
+        """One object; none if its name is now another's."""
 
         def ask(path: str) -> dict[str, ObjectSummary]:
             item = self._lister.cluster.find(f"{path}/{owner.name}", OwnerObject)

@@ -264,7 +264,7 @@ def _term_holds(
     node: Node, expressions: Iterable[LabelSelectorRequirement], fields: Iterable[LabelSelectorRequirement]
 ) -> bool | None:
     """Whether a term matches; None if unknown. An empty term never matches."""
-    # Whether a label that is not kept would match is unknown.
+    # A dropped label may match or not, which is unknown.
     answers = [None if one.key.startswith(DROPPED_LABELS) else one.holds(node.labels) for one in expressions]
     answers += [one.holds({"metadata.name": node.name}) for one in fields]
     if False in answers or not answers:

@@ -190,7 +190,7 @@ def _unknown(name: str) -> Claim:
 
 
 def _connected(members: Iterable[tuple[T, Iterable[Hashable]]]) -> list[list[T]]:
-    """Groups of members that are connected by common marks, in the order given; members may repeat."""
+    """Connected groups of members with common marks, in the order given; members may repeat."""
     parents: dict[Hashable, Hashable] = {}
     order: dict[T, None] = {}
     for member, marks in members:
