@@ -27,7 +27,7 @@ def set_deletion_cost(pods: Sequence[Pod], session: ApplySession) -> Iterator[No
     """While entered, these pods are deleted first.
 
     Raises:
-        ClusterError: One could not be marked; then none is.
+        ClusterError: One could not be set; then none is.
     """
     marked: list[Pod] = []
     try:

@@ -72,7 +72,7 @@ def _save(secret: Mapping[str, Any], session: ApplySession) -> str:
     except RequestRefused as refused:
         if refused.reason != "AlreadyExists":
             raise
-        # Left by an eviction that never took effect: the pod of this UID is still here.
+        # Left by an eviction that never took effect: the pod of this UID still exists.
         session.cluster.delete(place)
         session.cluster.create(secrets, secret)
     except ClusterUnreachable:

@@ -79,7 +79,7 @@ def skipped(decision: Decision, session: ApplySession, reason: str) -> Outcome:
 
 
 def _step(decision: Decision, session: ApplySession) -> tuple[Outcome, str]:
-    """One decision between its intent and its outcome, and the reason if nothing may follow it."""
+    """Carry out and journal one decision; its outcome, and the reason if the run must stop."""
     try:
         blocked = session.gate.blocked_reason(decision.workload.ref.namespace)
         if blocked:
@@ -126,7 +126,7 @@ def _act(decision: Decision, session: ApplySession) -> Outcome:
 
 
 def _attempt(decision: Decision, row: Kind, session: ApplySession) -> Outcome:
-    """Revalidate and write; try again if somebody wrote in between, such as its controller the status."""
+    """Revalidate and write; retry after a conflict, such as with its controller's status update."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return _revalidate_and_write(decision, row, session)
@@ -160,7 +160,7 @@ def _revalidate_and_write(decision: Decision, row: Kind, session: ApplySession) 
     try:
         with set_deletion_cost(going(decision, fresh, use, evaluator), session):
             detail = _writer(decision, row)(decision, row, fresh, session)
-    except ValueError as error:  # nothing was sent: no error, just as a disruption budget
+    except ValueError as error:  # nothing was sent: no error, as for a disruption budget
         return session.outcome(decision, Result.BLOCKED, str(error))
     return session.outcome(decision, Result.DONE, detail)
 
@@ -211,7 +211,7 @@ def _refused(decision: Decision, session: ApplySession, refused: RequestRefused)
 
 
 def _keep_rejection(decision: Decision, session: ApplySession) -> None:
-    """Whoever may edit an object can make it so; it is left alone for its cooldown, and is nobody else's error."""
+    """Anybody who may edit an object can make it refuse writes. It gets a cooldown and counts as no error."""
     action = decision.announced or decision.action or ""
     at = session.clock()
     record = ChangeRecord(at, session.run, action, by=session.instance, end=ChangeOutcome.REJECTED, ended=at)
@@ -220,7 +220,7 @@ def _keep_rejection(decision: Decision, session: ApplySession) -> None:
 
 
 def _gone(ref: ObjectRef, detail: str) -> str:
-    """What is gone, by the message of a 404; empty if it is about another object."""
+    """The missing object in a 404's message; empty if it is another object."""
     reasons = {
         _KIND_GONE: "its kind is not served anymore",
         f'namespaces "{ref.namespace}" not found': "its namespace is gone",

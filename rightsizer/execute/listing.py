@@ -68,7 +68,7 @@ def list_objects(
                 continue  # a group may serve a version without serving each kind in it
             if row.group in _OF_EVERY_CLUSTER or refused.code != http.HTTPStatus.FORBIDDEN:
                 raise
-            # Nobody is expected to grant rights on kinds without a row.
+            # Permissions on kinds without a row are not expected.
             level = logging.WARNING if owner_kind(row.group, row.kind) is not None else logging.INFO
             log.log(level, "%ss cannot be listed: %s", row.kind, refused)
             return

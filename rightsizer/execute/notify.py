@@ -23,7 +23,7 @@ _MESSAGES = {"webhook": webhook_message, "slack": slack_message}
 
 
 def notify(targets: Sequence[Target], run: str, outcomes: Sequence[Outcome]) -> list[str]:
-    """Send each target its outcomes in one message; the failures, in words."""
+    """Send each target its outcomes in one message; return the failures."""
     problems = []
     for number, target in enumerate(targets):
         concerned = [one for one in outcomes if _concerns(target, one)]

@@ -1,7 +1,7 @@
 """Changes one object, by one patch that also writes its undo record.
 
-A command object is created once the record is there. What starts the next workload of its kind is suspended after the
-workload itself, with its own record.
+A command object is created once the record is there. A CronJob or the like is suspended after the workload that it
+started, with its own record.
 """
 
 import dataclasses
@@ -186,7 +186,7 @@ def _record(
 
 
 def _stopped_along(decision: Decision, ref: ObjectRef, session: ApplySession) -> str:
-    """Suspend what would start the next one; the workload itself is stopped already."""
+    """Suspend the CronJob or the like; the workload itself is stopped already."""
     row = kind_of(ref)
     assert row is not None  # noqa: S101 - decided so
     try:

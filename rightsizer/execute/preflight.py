@@ -131,5 +131,5 @@ def read_workload(
 
 
 def _least(now: Mapping[str, int], then: Mapping[str, int]) -> dict[str, int]:
-    """What was free at both times, by resource: now only the pods of one namespace are known."""
+    """Free amounts at both times, by resource: now only one namespace's pods are known."""
     return {name: min(left, then.get(name, left)) for name, left in now.items()}

@@ -66,11 +66,11 @@ from rightsizer.policy.schema import Policy
 log = logging.getLogger(__name__)
 
 MANIFEST_GRACE = datetime.timedelta(hours=1)
-"""A manifest of a pod that still runs may be younger: then its eviction is in progress."""
+"""Below this age, a running pod's manifest is kept: its eviction may be in progress."""
 COMMAND_GRACE = datetime.timedelta(minutes=5)
 """Maximum time that a controller takes to execute a command."""
 ROLLBACK_GRACE = datetime.timedelta(hours=1)
-"""A workload is rolled back until this long, or twice the time to become healthy, after that time."""
+"""Rollbacks end this long, or twice the time to become healthy if longer, after that time."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

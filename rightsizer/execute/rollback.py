@@ -1,6 +1,6 @@
 """Restores an object's former fields from its record, and removes the record, by one patch.
 
-A Job that only changes while it is suspended is suspended by another patch before; its pods have to terminate first.
+If a Job must be suspended to change, another patch suspends it before; its pods have to terminate first.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ class WaitingForPods(Exception):  # noqa: N818 - becomes an outcome, not an erro
 
 
 class ChangedByOthers(Exception):  # noqa: N818 - becomes an outcome, not an error
-    """Somebody changed since what would be restored."""
+    """Somebody has changed the fields to restore."""
 
 
 def restore(
@@ -118,7 +118,7 @@ def _suspend(
     cluster: Cluster,
     how: tuple[datetime.datetime, ChangeOutcome],
 ) -> UndoItem:
-    """Suspend what only changes while it is suspended, with a record of the next step."""
+    """Suspend a workload for its change, with a record of the next step."""
     if is_stopped(item.row, obj):
         return item
     at, end = how

@@ -137,7 +137,7 @@ def _is_no_answer(refused: RequestRefused) -> bool:
 
 @contextlib.contextmanager
 def log_cluster_error(what: str) -> Iterator[None]:
-    """Log a failure after which the change still holds."""
+    """Log a failure that leaves the change in effect."""
     try:
         yield
     except ClusterError as error:

@@ -1,8 +1,8 @@
 """Undoes changes: from the record on each object, or from the saved manifest of an evicted pod.
 
 Everything that undo needs is in the cluster: it works from any machine, for anybody with the right to patch the object.
-What somebody changed since is left alone, except with --force. A pod is created only as the memory knows that it was
-evicted. What cannot be undone, and is unknown to the memory, is untrusted: anybody could have written it.
+Fields that somebody changed since are kept, except with --force. A pod is created only from the manifest that the
+memory has a digest of. An unusable record that the memory lacks is untrusted: anybody could have written it.
 """
 
 import base64
@@ -78,7 +78,7 @@ class _Verifier:
     def is_known(self, ref: ObjectRef, row: Kind, record: ChangeRecord | None) -> bool:
         """Whether the memory has the change; for an unreadable record, any change that it could be about."""
         if self.changes is None or not self.is_whole:
-            return True  # nothing shows that it is unknown
+            return True  # the memory cannot disprove it
         if record is not None:
             return change_key(record.run, UndoItem(ref, row, record).workload) in self.changes
         if row.of.starts_others or (ref.group, ref.kind) in CONTROL_OBJECTS:
@@ -317,7 +317,7 @@ def _failure(item: UndoItem, error: ChangedByOthers | ClusterError) -> tuple[Res
 
 
 def _rejected(item: UndoItem, result: Result, words: str) -> tuple[Result, str]:
-    """What cannot be undone because of its record: a failure, unless the memory does not have the change."""
+    """The result for an unusable record: a failure if the memory has the change, else UNTRUSTED."""
     if item.is_known:
         return result, words
     return Result.UNTRUSTED, f"{words}; {_UNKNOWN_CHANGE}, so gpu-rightsizer did not make it"

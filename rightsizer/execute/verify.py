@@ -1,6 +1,6 @@
 """Verifies a change: are the pods gone, are their GPUs free or used by other pods, and are the remaining pods healthy.
 
-What is unknown at the deadline is left to the repairs of the next run, as is a pod that may run out of memory later.
+Repairs of the next run check what is unknown at the deadline, and pods that may run out of memory later.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 def verify(
     done: Sequence[tuple[Decision, Outcome]], fleet: Fleet, context: RunContext, deadline: Deadline
 ) -> Iterator[Outcome]:
-    """Each outcome again, with its effect, as soon as that is known; and the outcome of its rollback, if any.
+    """Each outcome again, with its effect, once that is known; and the outcome of its rollback, if any.
 
     `fleet` is as it was before the changes.
     """
@@ -64,7 +64,7 @@ class _Followed:
     def check(
         self, fleet: Fleet, context: RunContext, deadline: Deadline, *, spent_s: float
     ) -> Iterator[Outcome]:
-        """What is new since the last check."""
+        """Outcomes since the last check."""
         yield from self._resume(context)
         span_s = max(deadline.span_s, PAUSE_S) if self.is_paused else deadline.span_s
         is_last = spent_s >= span_s or deadline.is_stopped()
