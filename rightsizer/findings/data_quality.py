@@ -100,7 +100,7 @@ def _invalid(evidence: Evidence) -> Iterator[str]:
 
 
 def _ambiguous(evidence: Evidence) -> Iterator[str]:
-    """A pod keeps its devices for life, so additional ones belong to another pod of that name, perhaps elsewhere."""
+    """A pod never changes devices, so additional ones belong to another pod of that name, perhaps elsewhere."""
     for pod, devices in evidence.held:
         if len(devices) > pod.devices:
             yield (

@@ -1,7 +1,7 @@
 """The evidence about one workload: traits of its kind, its pods, measurements of each device, and the criteria. Pure.
 
 A device counts as used if any signal shows use, and as unused only if all signals that a finding needs say so. To add
-a kind with interchangeable replicas, or one that finishes, is to add its name to a set.
+a kind with interchangeable replicas, or one that finishes, add its name to a set.
 """
 
 import dataclasses
@@ -95,7 +95,7 @@ class Evidence:
 
     @functools.cached_property
     def is_in_use(self) -> bool:
-        """Whether any device works: then the workload stays, whatever is unknown about the others."""
+        """Whether any device works: then the workload is kept, even if others are unknown."""
         return any(each.works for each in self.devices)
 
     @property
@@ -104,7 +104,7 @@ class Evidence:
         return any(pod.is_shared for pod, _ in self.held)
 
     def uses_little(self, max_mean_percent: float) -> bool:
-        """Whether it works, and the mean activity of no device is higher."""
+        """Whether it works, and no device's mean activity is higher."""
         means = [each.usage.activity_mean for each in self.devices]
         are_low = all(mean is not None and mean * 100 <= max_mean_percent for mean in means)
         return bool(means) and self.is_in_use and are_low
@@ -181,8 +181,8 @@ class Candidate:
     ) -> Evidence:
         """The evidence for one finding, with its grace and coverage.
 
-        A device with utilization up to `percent` counts as idle: that of `idle` if None. `window` is a measured one to
-        use instead of the finding's own.
+        A device counts as idle up to `percent` utilization, by default that of `idle`. `window` is a measured one that
+        replaces the finding's own.
         """
         span = window or part.window
         percent = self.criteria.idle.maxUtilizationPercent if percent is None else percent

@@ -1,6 +1,6 @@
 """All findings, in order. Pure.
 
-To add a finding is to add a function and a row.
+To add a finding, add a function and a row.
 """
 
 import dataclasses

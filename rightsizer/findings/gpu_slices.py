@@ -1,6 +1,6 @@
 """GPU slices: what pods hold of a GPU, what they need, and which fractions of it would be enough. Pure.
 
-To add a card with MIG is to add a row to CARDS.
+To add a card with MIG, add a row to CARDS.
 """
 
 import dataclasses

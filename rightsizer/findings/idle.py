@@ -62,7 +62,7 @@ def _nothing_ran(evidence: Evidence) -> str:
 
 
 def _recorded_s(candidate: Candidate, length_s: float) -> float:
-    """A length that is limited to the existing record: its first slot counts as a whole one."""
+    """A length, limited to the existing history: its first slot counts as a whole one."""
     begins = candidate.measured.begins
     return min(length_s, (candidate.at - begins).total_seconds()) if begins else length_s
 

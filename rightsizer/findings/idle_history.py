@@ -98,7 +98,7 @@ def history_matters(idle: Thresholds) -> bool:
 
 
 def covers_pauses(history: ActivityHistory | None, idle: Thresholds, window: datetime.timedelta) -> bool:
-    """Whether a window is longer than the workload's idle periods: only then do unused devices prove anything."""
+    """Whether a window is longer than the workload's idle periods: otherwise, unused devices prove nothing."""
     if not history_matters(idle):
         return True
     if history is None:

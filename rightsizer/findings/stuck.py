@@ -79,7 +79,7 @@ def _may_spin(usage: Usage, min_mean_percent: float) -> bool:
 
 
 def _spins(device: DeviceEvidence, min_mean_percent: float) -> bool:
-    """By every source of activity: one alone may be invented to have an idle workload stopped."""
+    """By every source of activity: one alone may be forged to get an idle workload stopped."""
     usage = device.usage
     mean = usage.activity_mean if usage.activity_floor is None else usage.activity_floor
     return bool(device.ran) and mean is not None and mean * 100 >= min_mean_percent
