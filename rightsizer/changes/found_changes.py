@@ -1,7 +1,7 @@
 """The changes that objects and saved manifests record: budgets over time and cooldowns count them. Pure.
 
-Whoever may annotate an object can write a history. A change that the memory does not have, or that gpu-rightsizer
-cannot have made, holds off changes of that object alone: it is reported, and charged to no budget.
+Anybody who may annotate an object can write a history. A change that the memory lacks, or that gpu-rightsizer
+cannot have made, starts a cooldown of that object only. It is reported, and charged to no budget.
 """
 
 import dataclasses
@@ -146,12 +146,12 @@ def _pod_of(item: ObjectMeta) -> str:
 
 
 def is_past(change: ChangeRecord, at: datetime.datetime) -> bool:
-    """Whether a change is not in the future, by more than clocks differ."""
+    """Whether a change is not in the future, allowing for clock skew."""
     return max(change.at, change.ended or change.at) - at <= AHEAD
 
 
 def drop_implausible_changes(fleet: Fleet, at: datetime.datetime) -> Fleet:
-    """The fleet without changes that gpu-rightsizer cannot have made; these are problems; by Prometheus's clock."""
+    """The fleet without impossible changes, which become problems; `at` is by Prometheus's clock."""
     offered = sum(sum(node.allocatable.values()) for node in fleet.nodes.values())
     kept: list[FoundChange] = []
     problems: list[str] = []

@@ -1,8 +1,8 @@
 """The changes of the last 30 days, kept in ConfigMaps of gpu-rightsizer's own namespace.
 
-Whoever replaces or recreates an object drops its annotations. If the object runs, a change that only the memory has
-was reverted. The memory is written before the change, and cleaned if the change is refused: a crash loses nothing. So
-it may name a change that was never made; an object that is unchanged shows that.
+An object that is replaced or recreated loses its annotations. If it runs, a change that only the memory has was
+reverted. The memory is written before the change, and cleaned if the change is refused: a crash loses nothing. So it
+may name a change that was never made, as the unchanged object shows.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ PARTS = 8
 """ConfigMaps; one holds at most 1 MiB (core/v1)."""
 NAMES = tuple(f"{NAME}-{part}" for part in range(PARTS))
 MOST = 16
-"""Entries of one owner; in MONTH no owner is changed as often."""
+"""Entries of one owner; no owner changes as often in MONTH."""
 MOST_BYTES = 768 << 10
 """Of one part: some 1,000 owners."""
 
@@ -203,7 +203,7 @@ def was_never_made(change: FoundChange, workload: Workload) -> bool:
 def with_remembered_changes(fleet: Fleet, memory: ChangeMemory | None) -> Fleet:
     """The fleet with the changes that only the memory has; without a memory, as it is.
 
-    Of a change that an object records as well, the memory knows best when it was made and what it freed.
+    If an object records a change too, its time and freed GPUs are taken from the memory.
     """
     if memory is None:
         return fleet
@@ -277,12 +277,12 @@ def _with_past(
 
 
 def _reverted_at(change: FoundChange, workload: Workload) -> datetime.datetime | None:
-    """When the change of an object that does not record it was reverted; None for others, and if none was made."""
+    """When a change that its object does not record was reverted; None for other objects or if not made."""
     if _name(change.ref) != _name(workload.ref) or change.record.end is ChangeOutcome.REJECTED:
         return None
     began = [pod.created for pod in workload.pods if not pod.is_terminating and pod.created]
     since = [one for one in began if one >= change.at]
-    # A workload that was only made smaller has older and younger pods; which of them shows the revert is unknown.
+    # After a scale-down or resize there are older and younger pods; which one shows the revert is unknown.
     return min(since, default=change.at) if change.record.action in STOPS else max(since, default=change.at)
 
 
@@ -326,7 +326,7 @@ class MemoryStore:
             raise
 
     def keep_rejection(self, workload: Workload, record: ChangeRecord) -> None:
-        """Keep that an object allows no such write, so that it is left alone for its cooldown.
+        """Record that an object refuses this write, to leave it alone for its cooldown.
 
         Raises:
             ClusterError: It could not be kept.

@@ -1,7 +1,7 @@
 """What gpu-rightsizer writes about a change: annotations, the one codec of change records, journal entries. Pure.
 
-Undo record and history are written by the patch that makes a change, so they are as true as the object. Whoever may
-annotate the object can write anything there: what cannot be read counts as a change made right now.
+The patch that makes a change writes the undo record and history, so they match the object. Anybody who may annotate
+it can write anything there: an unreadable record counts as a change made right now.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ MANIFEST_LABEL = PREFIX + "manifest"
 MANIFEST_TYPE = PREFIX + "pod-manifest"
 """The type of these Secrets."""
 MANIFEST_SELECTOR = f"type={MANIFEST_TYPE}"
-"""The field selector of these Secrets: a label alone makes no manifest of a Secret."""
+"""The field selector of these Secrets: a label alone does not prove a manifest."""
 POD_ANNOTATION = PREFIX + "pod"
 """On the same Secrets: the pod, as namespace/name."""
 GPUS_ANNOTATION = PREFIX + "gpus"
@@ -63,7 +63,7 @@ MOST = 8
 MOST_BYTES = 1024
 """Of the history: all annotations of an object share 256 KiB (API conventions)."""
 STOPS = frozenset({Action.SCALE_TO_ZERO, Action.SUSPEND, Action.EVICT})
-"""After these no pod runs, so a pod that was created later shows that someone reverted the change."""
+"""These leave no pods, so a pod that was created later shows that someone reverted the change."""
 
 
 def manifest_name(ref: ObjectRef) -> str:
@@ -82,7 +82,7 @@ def decode_record(text: str) -> ChangeRecord:
 
 
 def required_valid(record: ChangeRecord) -> ChangeRecord:
-    """The same record, if its times and names are possible; raises ValueError if they are not."""
+    """The same record, if its times and names are possible; else raises ValueError."""
     require_ours(record.at, record.ended)
     require_name(record.workload)
     return record
@@ -114,7 +114,7 @@ def _read_entry(raw: msgspec.Raw) -> ChangeRecord:
 
 
 def write_history(past: Sequence[ChangeRecord]) -> str:
-    """The text of the annotation; beyond its bounds the oldest entries go, those that only added GPUs first."""
+    """The annotation's text; above its limits it drops the oldest entries, those that only added GPUs first."""
     kept = [_stored(change) for change in past if change.is_readable]
     while len(kept) > 1 and (len(kept) > MOST or len(msgspec.json.encode(kept)) > MOST_BYTES):
         first_grown = (place for place, change in enumerate(kept[:-1]) if not change.takes)
@@ -182,8 +182,8 @@ def came_back_after(
 ) -> datetime.timedelta | None:
     """The longest pause after which the workload was needed again, by its annotations; None if there was none.
 
-    `undo` writes it; one that cannot be read counts as the longest possible pause. Whoever reverts a change by other
-    means leaves the undo record: the oldest pod that was created since bounds that pause.
+    `undo` writes it; an unreadable one counts as the longest possible pause. Reverts by other means leave
+    the undo record: then the oldest pod that was created since bounds that pause.
     """
     pauses = []
     if (text := annotations.get(CAME_BACK_ANNOTATION)) is not None:
