@@ -191,7 +191,7 @@ def _candidates(cluster: Cluster) -> list[_ServerCandidate]:
     for service in _services(cluster):
         flavour = _flavour(service.metadata.labels or {})
         port = _port(service.spec.ports)
-        # An ExternalName leads out of the cluster, to wherever its author likes.
+        # An ExternalName may lead to any host outside the cluster.
         if flavour is None or port is None or service.spec.type == "ExternalName":
             continue
         namespace, name = service.metadata.namespace, service.metadata.name
@@ -226,7 +226,7 @@ def _flavour(labels: Mapping[str, str]) -> ServerFlavour | None:
 
 
 def _port(ports: Sequence[_Port]) -> _Port | None:
-    """The query port: by its name, or the first that has no name of another port."""
+    """The query port: by its name, or the first without another port's name."""
     by_name = {port.name: port for port in ports}
     for name in _PORTS:
         if name in by_name:

@@ -13,7 +13,7 @@ MAX_TEXT = 8_000
 """Characters of label values in one matcher: VictoriaMetrics refuses queries of over 16 KiB."""
 
 MOST_NAMES = 250
-"""Label values in one matcher: Prometheus looks up to 256 values up; for more it tests every value that it knows."""
+"""Label values in one matcher: Prometheus looks up at most 256 values; for more it tests every known value."""
 
 
 def quoted(text: str) -> str:
@@ -76,19 +76,19 @@ def by(aggregation: str, labels: Iterable[str], expression: str) -> str:
 
 
 def only_nan(expression: str) -> str:
-    """The series whose value is NaN: clamping leaves NaN alone as it is."""
+    """The series with value NaN: clamping turns all others into zero."""
     return f"clamp_min(clamp_max({expression}, 0), 0) != 0"
 
 
 def batches(names: Iterable[str], longest: int = MAX_TEXT, *, most: int = MOST_NAMES) -> Iterator[list[str]]:
-    """The names in order, as many at a time as fit into one matcher, and at most `most`."""
+    """The names in order, in batches of at most `most` that fit into one matcher."""
     return packed(names, lambda name: (len(escaped(name)) + 1, 1), (longest, min(most, MOST_NAMES)))
 
 
 def packed(
     items: Iterable[T], costs_of: Callable[[T], Sequence[float]], limits: Sequence[float]
 ) -> Iterator[list[T]]:
-    """The items in order, as many at a time as keep the sum of each cost within its limit, but at least one."""
+    """The items in order, in batches that keep each sum of costs within its limit, or of one item."""
     batch: list[T] = []
     sums: Sequence[float] = ()
     for item in items:

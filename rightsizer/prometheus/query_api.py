@@ -55,7 +55,7 @@ _MAX_CACHED = 1_000_000
 def run_parallel(tasks: Sequence[Callable[[threading.Event], T]], width: int) -> Iterator[T]:
     """The results in the order of the tasks; at most `width` tasks run, or have results that are not consumed yet.
 
-    The first error of a task is raised at once. Tasks that have not begun never do; running tasks see it in their
+    The first error of a task is raised at once. Pending tasks never start; running tasks see it in their
     event. An interrupt does not wait for them either.
     """
     waiting = collections.deque(enumerate(tasks))
@@ -252,7 +252,7 @@ class Prometheus:
     def run_in_order(self, queries: Sequence[Callable[[], T]]) -> Iterator[T]:
         """Run several queries, `parallel` at a time; yield the results in their order, each as soon as it is there.
 
-        Each query has its own deadline. The first error ends all: queries that were not sent by then never are.
+        Each query has its own deadline. The first error ends all: pending queries are not sent.
         """
         if len(queries) == 1:
             yield queries[0]()
@@ -273,7 +273,7 @@ class Prometheus:
 
     def _request(self, endpoint: str, form: Mapping[str, str]) -> ResponseData:
         """One request, repeated after transient errors within the deadline."""
-        # Set in a thread of run_in_order: nobody waits for the result any more.
+        # Set by run_in_order when the result is no longer needed.
         stopped: threading.Event = getattr(self._local, "stopped", None) or threading.Event()
         with self._slots:
             deadline = time.monotonic() + self._timeout_s

@@ -77,7 +77,7 @@ class _Response(msgspec.Struct, rename="camel"):
 
 
 class TransientRefusal(QueryRefused):
-    """A refusal that a retry may not meet."""
+    """A refusal that may pass on a retry."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

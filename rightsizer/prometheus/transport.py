@@ -37,12 +37,12 @@ MAX_BYTES = 256 << 20
 """A larger response is an attack or a mistake: 100,000 series of 96 points need about 200 MB."""
 
 _PASSPHRASE = ""
-"""Keeps OpenSSL from asking for one on a terminal."""
+"""Keeps OpenSSL from prompting on a terminal."""
 _HEADERS = {"User-Agent": "gpu-rightsizer", "Accept": "application/json"}
 
 
 Signer = Callable[[str, str, bytes], Mapping[str, str]]
-"""From the method, URL and body of a request to the headers that authenticate it."""
+"""Returns the authentication headers for a request's method, URL and body."""
 
 AWS_SERVICE = "aps"
 """The name of Amazon Managed Service for Prometheus in the scope of a signature."""
