@@ -23,7 +23,7 @@ _NOTIFY_S = 1.0
 class Signals:
     """The signals, for the main thread.
 
-    Blocked in all threads and waited for: a handler can run between a check and a wait, and its signal be lost.
+    All threads block them, and one waits: a handler would lose a signal between a check and a wait.
     """
 
     def __init__(self, *, once: bool) -> None:

@@ -184,7 +184,7 @@ def switch(text: str) -> bool:
 
 
 def _where(value: object, *, switched: bool) -> Callable[[str], object]:
-    """Parse a switch of dcgm-exporter that means `value` if it is `switched`, and otherwise nothing."""
+    """Parse a switch of dcgm-exporter that means `value` if it is `switched`, else nothing."""
     return lambda text: value if switch(text) is switched else None
 
 

@@ -74,7 +74,7 @@ class Attributor:
         self._ledger = Ledger()
         # whether attribution worked in the last sample; None before the first
         self.status: AttributionStatus | None = None
-        # whether usage of some device goes to the pod that holds it, which each sample must then know
+        # whether some device's usage goes to its holder, so that each sample needs the current holder
         self.needs_assignments = False
 
     def poll(self, pods: PodAssignments, *, until: float) -> None:

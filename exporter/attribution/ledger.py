@@ -57,7 +57,7 @@ class Attribution:
 class _Account:
     """Usage of one owner. Busy time in percent of microseconds, energy in microjoules, memory in byte microseconds."""
 
-    is_separable: bool = True  # the owner's usage can be told apart from that of others
+    is_separable: bool = True  # the owner's usage is measured apart from others'
     # the owner was absent in the last sample; its usage until then is published once more
     is_gone: bool = False
     busy: int = 0
@@ -193,7 +193,7 @@ def _portions(device: _Device, observation: Observation, attribution: Attributio
             yield UNSAMPLED, found.rest, to_us
         return
     device.is_exact = None
-    # A pod that has held the device alone only since now did not cause the earlier usage.
+    # A pod that just became the only holder did not cause the earlier usage.
     only = attribution.only_holder
     if device.last is not None and not _is_same_pod(only, device.only_holder):
         only = None

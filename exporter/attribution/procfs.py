@@ -24,7 +24,7 @@ _MOST_OF_COUNTERS = 1 << 20  # bytes; some numbers for each of thousands of inte
 _FORKS = re.compile(rb"^processes (\d+)$", re.MULTILINE)
 _FEWEST_PIDS = 30_000  # of pid_max, 32768 or more, without the first 300 and those in use
 _MOST_OF_CGROUP = 65536  # bytes; v1 has some 14 lines with a path of up to 4096 each
-# fields of /proc/<pid>/stat behind the name, see proc(5): its number there less 3
+# fields of /proc/<pid>/stat after the name: the number in proc(5) minus 3
 _STATE, _FLAGS, _START_TIME = 0, 6, 19
 
 

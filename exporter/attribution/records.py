@@ -9,7 +9,7 @@ from exporter.errors import ReadingError
 from exporter.model import Device
 
 PERCENT_US_PER_S = 100_000_000
-"""Busy time is counted in percent of microseconds, whole: so that nothing is lost to rounding, however it is shared."""
+"""Busy time is a whole number of percent of microseconds, so that splitting it loses nothing to rounding."""
 
 
 class BusySource(enum.Enum):

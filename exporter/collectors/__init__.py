@@ -76,7 +76,7 @@ def split_by(
 
 
 def if_supported(read: Callable[[OpenDevice], float]) -> Callable[[OpenDevice], Sequence[Point]]:
-    """The value of `read`, or no point if unsupported: for parts of which most cards have fewer."""
+    """The value of `read`, or no point if unsupported: for parts that many cards lack."""
 
     def read_if_supported(device: OpenDevice) -> Sequence[Point]:
         try:

@@ -99,7 +99,7 @@ class Connection:
         self._socket.close()
 
     def _wait(self, until: float) -> None:
-        """Give the next call of the socket the time that is left."""
+        """Limit the socket's next call to the time that is left."""
         left = until - self._clock()
         if self._is_aborted:
             raise ConnectionAbortedError

@@ -29,7 +29,7 @@ _ANSWER_S = 10.0  # for the answer
 _SEND_S = 10.0  # for the client to read it
 _SEND_BUFFER = 128 * 1024  # bytes; by default the kernel buffers megabytes for a client that does not read
 _QUEUE = 64
-_PACE_S = 0.01  # after a connection was dropped for a new one: so 64 of them leave a TLS handshake 0.6 s
+_PACE_S = 0.01  # pause after dropping a connection for a new one: 64 drops give a TLS handshake 0.6 s
 _PAUSE_S = 0.1  # when the process has no file descriptors left
 
 

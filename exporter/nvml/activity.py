@@ -85,7 +85,7 @@ _LISTS: tuple[tuple[Callable[[Any], list[Any]], Callable[[Any], list[Any]]], ...
     (pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2),
     (pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2),
 )
-"""Each as it is called, and what it was called before driver 510."""
+"""Each NVML function, and its name before driver 510."""
 
 
 def processes(handle: Any) -> list[DeviceProcess]:  # noqa: ANN401

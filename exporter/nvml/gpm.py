@@ -127,6 +127,6 @@ def _rate(what: str, metric: GpmMetric, found: Any) -> float | ReadingError:  # 
 
 
 def _free(sample: Any) -> None:  # noqa: ANN401 - opaque to everybody
-    # The memory is the library's: it refuses only after it was closed, which has freed the sample.
+    # The library owns the memory. It refuses only after it was closed, which freed the sample.
     with contextlib.suppress(pynvml.NVMLError):
         pynvml.nvmlGpmSampleFree(sample)

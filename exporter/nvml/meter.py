@@ -23,7 +23,7 @@ _LATE = 1.75  # periods between two samples from which samples are missing
 _PERIOD_US = (
     1_000_000  # NVML's longest ("between 1 second and 1/6 second"), until two samples show the real one
 )
-_SILENT_US = 10_000_000  # without a new sample: the clock of the samples was set back
+_SILENT_US = 10_000_000  # without a new sample: the samples' clock was set back
 _AHEAD_US = 2_000_000  # a sample that is later than now by more than this has a wrong time
 _LONGEST_TICK_US = 10_000_000
 _MOST_PENDING = 16_384

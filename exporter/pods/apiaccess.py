@@ -91,7 +91,7 @@ def _load(path: Path) -> Mapping[str, Any]:
     try:
         content = path.read_bytes()
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(content, yaml.SafeLoader)):
-            # A few lines of them can stand for gigabytes.
+            # A few aliases can expand to gigabytes.
             raise StartError(f"--kubeconfig {path}: uses YAML aliases (*name); write the values out")
         config: Mapping[str, Any] = yaml.safe_load(content)
     except yaml.YAMLError as error:

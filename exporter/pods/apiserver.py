@@ -21,7 +21,7 @@ _LONGEST_SILENCE_S = _WATCH_S * 1.5 + 15
 _PAGE = "100"  # pods; a node has up to 110 by default
 _MAX_PODS = 2000  # several times the pods of a large node: more cannot be this node's
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-_STEADY_S = 10.0  # a watch of this length was no failure, however it ended
+_STEADY_S = 10.0  # a watch that lasted this long is a success
 _KEEP_S = 300.0  # the upgrade of a control plane may take this long
 _JOIN_S = 1.0
 

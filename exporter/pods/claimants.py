@@ -28,7 +28,7 @@ class _Claimants:
 
     @property
     def newest(self) -> frozenset[Pod]:
-        """The newest of those that have not ended."""
+        """The newest pods that have not ended."""
         live = {pod: number for pod, number in self.since.items() if pod not in self.ended}
         return frozenset(pod for pod, number in live.items() if number == max(live.values()))
 

@@ -67,7 +67,7 @@ class JobDirectory:
             return []
 
     def _log_new(self, messages: list[str]) -> None:
-        """Log each message in the first of the cycles in a row that have it."""
+        """Log each message in the first of consecutive cycles with it."""
         for message in messages:
             if message not in self._logged:
                 _LOG.warning("%s", message)

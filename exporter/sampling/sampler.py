@@ -25,7 +25,7 @@ from exporter.sampling.sweep import GpuReader, Sweep
 _LOG = logging.getLogger(__name__)
 _MIN_DEADLINE_S, _MAX_DEADLINE_S = 2.0, 5.0  # a healthy GPU answers in milliseconds
 _TICK_S = 1.0  # between two polls of usage; a driver's sample buffer holds about 15 seconds
-_TICKS_PER_POLL = 200  # polls take at most a two-hundredth of the time
+_TICKS_PER_POLL = 200  # polls take at most 1/200 of the time
 _LONGEST_TICK_S = 5.0  # the buffers must not overflow
 _STALE_INTERVALS = 3
 _SHORTEST_STALE_S = 3.0  # longer than the first cycle with a hung GPU: other GPUs must stay visible
@@ -220,7 +220,7 @@ class Sampler:
         ]
 
     def _report(self, sweep: Sweep, hidden: Sequence[str]) -> None:
-        """Count each failure; log it in the first of the cycles in a row that have it."""
+        """Count each failure; log it in the first of consecutive cycles with it."""
         failures = [failure for failure in sweep.failures if failure.reason is not Reason.PENDING]
         self.is_settled = len(failures) == len(sweep.failures)
         for failure in failures:
