@@ -116,20 +116,20 @@ class Decision:
     """What may be done about a workload, by which rule.
 
     Attributes:
-        finding: The one that decides.
-        also: Other findings about the same workload, none of which is acted upon in this run.
+        finding: The applied one.
+        also: Other findings about the same workload, which this run does not act on.
         mode: What the matching rule wants; only ENFORCE leads to a write.
-        action: What would be (ADVISE) or is to be (ENFORCE) done; None where nothing.
+        action: The advised (ADVISE) or planned (ENFORCE) action; None if none.
         restrictions: Permanent blockers.
         blockers: Temporary blockers, such as budgets, windows and notices.
-        command: What does it by hand; empty where nothing is to be done or no way is known.
-        frees: GPUs that acting upon the finding frees, also where the rule does not let it be done.
+        command: The command for doing it by hand; empty without an action or a known way.
+        frees: GPUs that acting on the finding would free, even if the rule does not allow it.
         autoscalers: Advised autoscalers, with measured bounds; None if none is advised.
-        lost: What a stop destroys, or nothing restores, for people; empty where nothing is stopped.
-        along: What is stopped along with it, such as the CronJob that would start the next one.
-        announced: Of a NOTIFY: what will be done; and `due` when, if nothing changes.
-        wanted_by: The pods for which GPUs are freed, where that is done only on demand.
-        healthy_within: In which time it must be healthy again where it goes on with less.
+        lost: What a stop destroys or nothing restores, for people; empty if nothing is stopped.
+        along: Objects stopped with it, such as the CronJob that would start the next one.
+        announced: For a NOTICE, the announced action; carried out at `due` if nothing changes.
+        wanted_by: The pending pods that need these GPUs, with `onlyForPendingPods`.
+        healthy_within: Time to become healthy again, if it keeps some GPUs.
     """
 
     workload: Workload
