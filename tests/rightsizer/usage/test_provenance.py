@@ -146,6 +146,25 @@ def test_provenance_unknown_if_instances_are_no_addresses() -> None:
     assert "no address of a pod or node" in found.problem
 
 
+def test_provenance_targets_on_few_gpu_nodes_are_not_taken_for_exporters() -> None:
+    """A pod of a tenant is the only known target on one of three nodes: every target counts, and doctor warns."""
+    targets = [ScrapeTarget("federate", "prometheus:9090", 9), ScrapeTarget("tenant", TENANT, 9)]
+    found = find_provenance(targets, _whereabouts(), ())
+    assert (found.namespaces, found.matchers, found.ignored) == (frozenset(), (), ())
+    assert found.problem
+
+
+def test_provenance_targets_on_nodes_without_gpu_pods_outnumber_no_exporter() -> None:
+    """A tenant with a scraped pod on every other node of the cluster cannot replace the exporters."""
+    table = _addresses()
+    others = [ScrapeTarget("gpu-exporter", f"10.8.0.{number}:80", 8) for number in range(9)]
+    for number in range(9):
+        table.add("tenant", f"cpu-{number}", "", [f"10.8.0.{number}"])
+    found = find_provenance(_targets(*others), Whereabouts(_whereabouts().pods, table), ())
+    assert found.namespaces == {"monitoring", ""}
+    assert found.ignored == tuple(others)
+
+
 def test_provenance_second_namespace_on_most_nodes_is_doubtful() -> None:
     """Whether it holds exporters cannot be known, and which flag says so is printed."""
     table = _addresses()
