@@ -250,6 +250,11 @@ def _other_rule(groups: list[dict[str, Any]]) -> None:
         pytest.param(
             lambda groups: groups[0]["rules"][0].update(health="err"), "a rule fails", id="unhealthy"
         ),
+        pytest.param(
+            lambda groups: groups[0]["rules"][0].update(health="unknown"),
+            "not evaluated yet",
+            id="not-evaluated",
+        ),
         pytest.param(lambda groups: groups[0].update(rules=7), "cannot be read", id="other-shape"),
     ],
 )
