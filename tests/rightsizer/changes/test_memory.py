@@ -365,6 +365,46 @@ def test_memory_unreadable_entry_blocks_only_its_owner() -> None:
             with_change({key: text}, _taken(item.ref), item, NOW)
 
 
+def test_memory_rejection_of_a_bare_pod_is_kept_though_the_pod_is_unchanged() -> None:
+    """Its generation is the record's, and it is older: nevertheless it is left alone for its cooldown."""
+    item = workload(pod(created=_since(90)), generation=0)
+    again, _ = _recalled(item, _texts(_rejected(item), item))
+    assert [one.end for one in again.past] == [ChangeOutcome.REJECTED]
+    assert len(parse_memory(_texts(_taken(item.ref), item, _texts(_rejected(item), item))).by_run) == 2
+
+
+def test_memory_rejection_spends_no_budget() -> None:
+    """Whoever makes an object that allows no write takes nothing from the budgets of others."""
+    item = workload(pod())
+    again, fleet = _recalled(item, _texts(_rejected(item), item))
+    assert (len(again.past), fleet.changes) == (1, ())
+
+
+def _rejected(item: Workload) -> FoundChange:
+    record = ChangeRecord(_AT, "rejected", "evict", by="me", end=ChangeOutcome.REJECTED, ended=_AT)
+    return FoundChange(item.ref, record, is_on_object=False)
+
+
+@pytest.mark.parametrize("is_recorded", [True, False], ids=["recorded-by-the-object", "only-remembered"])
+def test_memory_negative_gpus_refill_no_budget(*, is_recorded: bool) -> None:
+    """Whoever writes in the state namespace cannot pay for a thousand GPUs by a change that added as many."""
+    item = workload(pod())
+    record = ChangeRecord(_AT, "r", "scale-to-zero", -1000, "me")
+    texts = _texts(FoundChange(item.ref, record, is_on_object=False), item)
+    changes = (FoundChange(item.ref, record),) if is_recorded else ()
+    fleet = with_remembered_changes(Fleet((item,), {}, {}, changes), parse_memory(texts))
+    assert [one.record.gpus for one in fleet.changes] == [0]
+
+
+def test_memory_unreadable_entry_counts_recorded_changes_of_its_owner() -> None:
+    """Nothing shows that they are forged, so budgets count them; of a readable memory they would be unknown."""
+    item = workload(pod())
+    recorded = FoundChange(item.ref, ChangeRecord(_AT, "r", "scale-to-zero", 8, "me"))
+    for texts, counts in (({key_of(item.ref): "{"}, True), ({}, False)):
+        fleet = with_remembered_changes(Fleet((item,), {}, {}, (recorded,)), parse_memory(texts))
+        assert [one.is_remembered for one in fleet.changes] == [counts]
+
+
 def test_memory_expired_entries_are_pruned_and_size_is_bounded() -> None:
     """Whoever is changed next tidies up; of one owner there are never more than can be made in a month."""
     item, other = workload(pod()), workload(pod("x-0"), kind="StatefulSet")
