@@ -13,6 +13,7 @@ from rightsizer.changes.memory import NAMES, key_of, part_of
 from rightsizer.changes.record_codec import MANIFEST_LABEL, MANIFEST_TYPE
 from rightsizer.kinds.saved_pods import digest_of
 from rightsizer.model import ObjectRef
+from simulator.kube import Rule
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World, created, stamp
 
@@ -89,11 +90,12 @@ def _age(world: World) -> None:
 
 def _remember(world: World, secret: dict[str, Any], **changes: Any) -> None:
     """Write what the memory has of an eviction, as whoever writes in the state namespace can."""
+    own = secret["metadata"]["namespace"]
     files = {name: _decoded(text) for name, text in secret["data"].items()}
     run, pod = secret["metadata"]["labels"][MANIFEST_LABEL], json.loads(files["manifest"])["metadata"]
     owner = ObjectRef("v1", "Pod", pod["namespace"], pod["name"])
     name = NAMES[part_of(key_of(owner))]
-    found = world.api.get("ConfigMap", "gpu-rightsizer", name)
+    found = world.api.get("ConfigMap", own, name)
     texts = found["data"] if found else {}
     kept = json.loads(texts.get(key_of(owner), "{}")) or {"owner": msgspec.to_builtins(owner), "changes": []}
     if not any(one["run"] == run for one in kept["changes"]):
@@ -104,9 +106,9 @@ def _remember(world: World, secret: dict[str, Any], **changes: Any) -> None:
         one.update({"manifestDigest": digest_of(files), **changes} if one["run"] == run else {})
     data = {"data": {**texts, key_of(owner): json.dumps(kept)}}
     if found:
-        world.api.patch("ConfigMap", "gpu-rightsizer", name, data)
+        world.api.patch("ConfigMap", own, name, data)
     else:
-        metadata = {"namespace": "gpu-rightsizer", "name": name}
+        metadata = {"namespace": own, "name": name}
         world.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, **data})
 
 
@@ -315,6 +317,26 @@ def test_undo_forged_memory_creates_no_pod_in_protected_namespace(world: World, 
     run = world.run("undo", "--all", "--yes", "--allow-privileged", name, "-o", "json", policy=policy)
     assert (run.code, run.items["shell"]["result"]) == (0, "untrusted"), run.err
     assert world.api.get("Pod", namespace, "shell") is None
+
+
+def test_undo_forged_memory_creates_no_pod_in_state_namespace(world: World) -> None:
+    """Whatever that namespace is called: its own pods are never evicted."""
+    world.namespace("ops")
+    spec = {"containers": [{"name": "c", "image": "evil:1"}]}
+    _remember(world, _forge(world, "ops", "shell", spec, metadata={"namespace": "ops"}))
+    run = world.run("undo", "--all", "--yes", "--state-namespace", "ops", "-o", "json")
+    assert (run.code, run.items["shell"]["result"]) == (0, "untrusted"), run.err
+    assert world.api.get("Pod", "ops", "shell") is None
+
+
+def test_undo_without_right_to_read_memory_creates_no_pod(world: World) -> None:
+    """Nothing shows that the manifest is that of an evicted pod; the reason is named, and the command fails."""
+    _evict(world, 1)
+    world.api.deny(Rule("*", ("get",), ("configmaps",), names=NAMES))
+    run = world.run("undo", "--all", "--yes", "-o", "json")
+    assert (run.code, run.items["shell"]["result"]) == (1, "refused"), run.err
+    assert "without the right to read the memory" in run.items["shell"]["detail"]
+    assert world.api.get("Pod", world.team, "shell") is None
 
 
 def test_undo_privileged_pod_is_created_only_by_name(world: World) -> None:
