@@ -1,6 +1,7 @@
 """What a saved manifest contains, and what of it exceeds the Pod Security Standard baseline."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ def _container(group: str = "containers", **fields: Any) -> Object:
 
 def _both(context: Object) -> dict[str, Object]:
     """A security context of the pod, and of a container."""
-    name = "-".join(map(str, context))
+    name = "-".join(re.findall(r"\w+", json.dumps(context)))
     return {
         f"{name}-of-pod": {"securityContext": context},
         f"{name}-of-container": _container(securityContext=context),
