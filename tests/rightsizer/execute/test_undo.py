@@ -339,6 +339,17 @@ def test_undo_without_right_to_read_memory_creates_no_pod(world: World) -> None:
     assert world.api.get("Pod", world.team, "shell") is None
 
 
+def test_undo_evicted_pod_that_still_terminates_is_listed(world: World) -> None:
+    """Its manifest is the only copy: nobody is told to delete it."""
+    world.add("Pod", world.team, "shell", {"usage": [["idle"]]})
+    world.api.patch("Pod", world.team, "shell", {"metadata": {"finalizers": ["example.com/wait"]}})
+    assert world.run("apply", "--yes", "--verify-for", "0", policy=DEFAULT_POLICY).code == 0
+    assert "deletionTimestamp" in created(world.api, "Pod", world.team, "shell")["metadata"]
+    listed = world.run("undo", "-o", "json")
+    assert list(listed.items) == ["shell"]
+    assert "never evicted" not in listed.err
+
+
 def test_undo_privileged_pod_is_created_only_by_name(world: World) -> None:
     """Nobody creates more than baseline by accident; the refusal shows the flag."""
     _remember(world, _forge(world, world.team, "shell", PRIVILEGED))
