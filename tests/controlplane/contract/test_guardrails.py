@@ -190,6 +190,26 @@ GROWN: dict[str, tuple[Object, int]] = {
         _containers(resources={"limits": {"nvidia.com/gpu": None, "nvidia.com/mig-1g.10gb": "1"}}),
         200,
     ),
+    "more-slices-than-gpus": (
+        _containers(resources={"limits": {"nvidia.com/gpu": None, "nvidia.com/mig-1g.10gb": "5"}}),
+        403,
+    ),
+    "two-slices-instead": (
+        _containers(
+            resources={
+                "limits": {
+                    "nvidia.com/gpu": None,
+                    "nvidia.com/mig-1g.10gb": "1",
+                    "nvidia.com/mig-2g.20gb": "1",
+                }
+            }
+        ),
+        403,
+    ),
+    "parts-of-no-gpu": (
+        _containers(resources={"limits": {"nvidia.com/gpu": None, "nvidia.com/gpucores": "15"}}),
+        403,
+    ),
 }
 
 
@@ -200,6 +220,19 @@ def test_guardrail_denies_more_gpus_without_record(locked: Api) -> None:
         reply = _try(locked, path, body)
         assert reply.status_code == code, (name, reply.text)
         assert locked.patch(path, body, params={"dryRun": "All"}).status_code == 200, name
+
+
+def test_guardrail_denies_another_order_of_containers(locked: Api) -> None:
+    """The first one is the default of kubectl; the server itself would take them in any order."""
+    path = _made(locked, "w")
+    both = [*pod_spec(4)["containers"], {"name": "second", "image": "app:1"}]
+    same, turned = (
+        {"spec": {"template": {"spec": {"containers": containers}}}} for containers in (both, both[::-1])
+    )
+    assert locked.patch(path, same).status_code == 200
+    assert _try(locked, path, same).status_code == 200
+    assert _try(locked, path, turned).status_code == 403
+    assert locked.patch(path, turned, params={"dryRun": "All"}).status_code == 200
 
 
 def _with_memory(amount: str, *edits: Edit) -> Object:
