@@ -16,6 +16,7 @@ from rightsizer.changes.record_codec import (
     MOST,
     MOST_BYTES,
     UNDO_ANNOTATION,
+    decode_record,
     encode_record,
     read_history,
     recorded_changes,
@@ -315,3 +316,16 @@ def test_cooldown_change_in_the_future_counts_as_unreadable(
     memory = memory_of(item, fleet(item), AT)
     assert (memory.past[0] != UNREADABLE) is is_read
     assert list(cooling(item, memory, DAY))
+
+
+@pytest.mark.parametrize("place", ["namespace", "name"])
+def test_record_codec_impossible_workload_is_unreadable(place: str) -> None:
+    """No path is ever made of it; whoever may annotate an object can write it."""
+    there = {"api_version": "apps/v1", "kind": "Deployment", "namespace": "team", "name": "web"}
+    for text, is_possible in (("web", True), ("../prod", False), ("..", False), ("a;b", False)):
+        record = ChangeRecord(AT, "r", "scale-to-zero", workload=ObjectRef(**{**there, place: text}))
+        if is_possible:
+            assert decode_record(encode_record(record)) == record
+            continue
+        with pytest.raises(ValueError, match="names no object"):
+            decode_record(encode_record(record))
