@@ -1,5 +1,6 @@
 """The rounds of queries of a plan."""
 
+import dataclasses
 import datetime
 from collections.abc import Collection, Mapping, Sequence
 
@@ -9,6 +10,7 @@ from rightsizer.model import (
     History,
     Ignored,
     NodeCoverage,
+    ObjectRef,
     PodKey,
     Usages,
     Waits,
@@ -27,6 +29,7 @@ class _Recorded(Signal):
 
     def __init__(self, item: Workload, samples: Usages) -> None:
         self.records, self.samples = build.all_idle(item), samples
+        self.counted: list[ReplicaQuery] = []
 
     def expect(
         self,
@@ -90,7 +93,8 @@ class _Recorded(Signal):
         self, workloads: Sequence[ReplicaQuery], at: datetime.datetime
     ) -> Mapping[str, Concurrency]:
         """Unknown."""
-        del workloads, at
+        del at
+        self.counted += workloads
         return {}
 
     def series(self, at: datetime.datetime) -> ActivitySeries | None:
@@ -124,3 +128,19 @@ def test_measure_idle_records_are_compared_with_samples() -> None:
     item = build.workload(pod)
     assert _enforced(item, {})
     assert not _enforced(item, build.usages((pod, (build.busy_usage(),))))
+
+
+def test_measure_unread_owner_with_the_uid_of_another_is_not_counted() -> None:
+    """Replicas are counted by UID: whoever names another's as the owner of a pod replaces nothing of the other."""
+    item = build.workload(build.pod("w-0"), build.pod("w-1"))
+    claimed = build.workload(
+        *(build.pod(ref=ObjectRef("v1", "Pod", "evil", name, f"uid-{name}")) for name in ("e-0", "e-1")),
+        ref=dataclasses.replace(item.ref, namespace="evil"),
+        resource_version="",
+    )
+    signal = _Recorded(item, {})
+    signal.records = {**signal.records, **build.all_idle(claimed)}
+    fleet = build.fleet(item, claimed)
+    book = PolicyEvaluator(build.policy(build.rule("all")), fleet, at=build.AT)
+    measure(fleet, signal, book, build.AT)
+    assert [(one.uid, one.namespace) for one in signal.counted] == [("uid-w", "research")]
