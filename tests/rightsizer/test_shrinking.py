@@ -188,7 +188,15 @@ def _find_a_place(world: World) -> None:
     world.api.settle()
 
 
-@pytest.mark.parametrize("change", [_give_up, _find_a_place])
+def _wait_anew(world: World) -> None:
+    """As another pod of that name, for which nothing was planned."""
+    _give_up(world)
+    world.api.settle()
+    given = {"nodeSelector": {"pool": "training"}, "gpus": 2, "usage": "absent"}
+    world.add("Pod", world.team, "waits", {**given, "priorityClass": "high-priority"})
+
+
+@pytest.mark.parametrize("change", [_give_up, _find_a_place, _wait_anew])
 def test_shrink_without_pending_pods_left_is_skipped(world: World, change: Callable[[World], None]) -> None:
     """Whoever waited when the plan was made is looked for again right before the write."""
     world.node("full", resources={"nvidia.com/gpu": 2}, pool="training")
