@@ -154,13 +154,13 @@ def test_eviction_blocked_by_budget_is_reported(world: RealWorld) -> None:
 
 
 def test_admission_denial_is_reported_with_its_message(world: RealWorld) -> None:
-    """What a ValidatingAdmissionPolicy refuses is refused in the dry run: nothing changes, its message is shown."""
+    """A ValidatingAdmissionPolicy denies the dry run: only that object is blocked, its message is shown."""
     world.node()
     world.add("Deployment", "idle", replicas=2)
     _forbid_zero(world)
     before = world.get("Deployment", "idle")
     result = world.apply()["idle"]
-    assert result["result"] == "refused"
+    assert result["result"] == "blocked"
     assert "ask the owner first" in result["detail"]
     assert (
         world.get("Deployment", "idle")["metadata"]["resourceVersion"]

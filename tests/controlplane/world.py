@@ -141,8 +141,9 @@ class RealWorld:
         return {item["name"]: item for item in items if item["namespace"] == self.team}
 
     def apply(self, *flags: str) -> dict[str, Any]:
-        """What became of each enforced item, by name."""
-        return self.run("apply", "--yes", "-o", "json", *flags).items
+        """What became of each of the team's enforced items, by name; others' changes may be confirmed, too."""
+        items = self.run("apply", "--yes", "-o", "json", *flags).items
+        return {name: item for name, item in items.items() if item["namespace"] == self.team}
 
     def undo(self, kind: str, name: str) -> dict[str, Any]:
         """What became of putting a workload back."""
