@@ -79,7 +79,8 @@ def test_revalidate_changed_workload_is_blocked(change: Callable[[Workload], Wor
 
 def test_revalidate_unreadable_owner_is_blocked() -> None:
     """Without its version no write could be tied to what was looked at."""
-    assert "changed" in _told(_replaced(PLANNED, resource_version=""))
+    fresh = _replaced(PLANNED, resource_version="", gang="PodGroup team/ring")
+    assert "changed" in _told(fresh)
 
 
 @pytest.mark.parametrize("lost", ["none", "empty"])
