@@ -263,8 +263,7 @@ class _Cycles:
         """Report and count each as it becomes known."""
         for outcome in steps:
             outcomes.append(outcome)
-            if outcome.effect is None:
-                self._metrics.acted(outcome, (classes or {}).get(outcome.ref, ""))
+            self._metrics.acted(outcome, (classes or {}).get(outcome.ref, ""))
             report.info("%s", outcome_text(outcome, colour=False))
             if self._end.is_set() and classes is None:
                 raise RightsizerError("stopped while earlier changes were reconciled")

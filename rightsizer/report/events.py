@@ -32,8 +32,7 @@ def event_of(decision: Decision, row: Kind, *, run: str, at: datetime.datetime) 
         message = f"{count(decision.workload.gpus)} will be freed by {decision.announced} after {when} {why}"
         return _event(ref, _NOTICE, message, run=run, at=at)
     freed = decision.frees
-    gave = f"{count(freed)} freed" if freed >= 0 else f"{count(-freed)} added"
-    message = f"{gave} {why}"
+    message = f"{f'frees {count(freed)}' if freed >= 0 else f'adds {count(-freed)}'} {why}"
     if decision.action is not Action.SCALE_UP:
         message += ". Undo: " + shell_command("gpu-rightsizer", "undo", str(ref))
     return _event(ref, _reason(decision, row), message, run=run, at=at)

@@ -26,6 +26,7 @@ from rightsizer.model import (
 )
 from rightsizer.planning.budget import Left
 from rightsizer.planning.cost_summary import NO_CLASS, UNKNOWN_CLASS, CostSummary
+from rightsizer.report.outcomes import is_verified
 
 PREFIX = "gpu_rightsizer_"
 
@@ -77,7 +78,9 @@ METRICS = (
         is_counter=True,
     ),
     OwnMetric("actions", "Changes by outcome", ("action", "result", *_CLASS), is_counter=True),
-    OwnMetric("actions_freed_gpus", "GPUs that changes have freed", ("action", *_CLASS), is_counter=True),
+    OwnMetric(
+        "actions_freed_gpus", "GPUs verified as free after changes", ("action", *_CLASS), is_counter=True
+    ),
     OwnMetric("repairs", "Reconciled earlier changes by outcome", ("repair", "result"), is_counter=True),
     OwnMetric("breaker_open", "1 if the breaker is open for this cause, else 0", ("cause",)),
     OwnMetric("runs", "Cycles by result: success or failure", ("result",), is_counter=True),
@@ -182,13 +185,13 @@ class Metrics:
             self._gauges["breaker_open"].labels(each.value).set(each is cause)
 
     def acted(self, outcome: Outcome, priority_class: str) -> None:
-        """Count the outcome of a change or of a repair."""
+        """Count the outcome of a change or of a repair; once it is verified, the GPUs that it freed."""
+        name = priority_class or NO_CLASS
         if outcome.is_repair:
             self._counters["repairs"].labels(outcome.action, outcome.result.value).inc()
-            return
-        name = priority_class or NO_CLASS
-        self._counters["actions"].labels(outcome.action, outcome.result.value, name).inc()
-        if outcome.result is Result.DONE and outcome.gpus > 0 and outcome.action != Action.NOTICE:
+        elif outcome.effect is None:
+            self._counters["actions"].labels(outcome.action, outcome.result.value, name).inc()
+        elif is_verified(outcome) and outcome.action != Action.SCALE_UP:
             self._counters["actions_freed_gpus"].labels(outcome.action, name).inc(outcome.gpus)
 
     def ended(self, *, is_good: bool, took_s: float, at_s: float) -> None:

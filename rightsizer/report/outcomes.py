@@ -37,6 +37,12 @@ def effect_text(outcome: Outcome, *, colour: bool) -> str:
     return "\n".join([*lines, *map(paint.dim, wrapped(words))]) + "\n"
 
 
+def is_verified(outcome: Outcome) -> bool:
+    """Whether its pods were seen to be gone, and the rest of its workload not to be unhealthy."""
+    effect = outcome.effect
+    return effect is not None and not effect.left and effect.health != Health.FAILED
+
+
 def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str) -> str:
     """The totals of a run; `undo` is the command that reverts it."""
     repairs = [outcome for outcome in outcomes if outcome.is_repair]
@@ -50,7 +56,7 @@ def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str) -> str:
     words = f"{len(done)} of {len(outcomes)} done"
     if done and undo:
         kept = [one for one in done if not (one.effect and one.effect.health == Health.FAILED)]
-        verified = [one for one in kept if one.effect and not one.effect.left]
+        verified = [one for one in kept if is_verified(one)]
         if verified or not kept:
             words += f", {count(sum(one.gpus for one in verified))} freed"
         if asked := sum(one.gpus for one in kept) - sum(one.gpus for one in verified):

@@ -157,6 +157,19 @@ def test_run_enforces_policy_once_and_releases_lease(world: World) -> None:
     assert len(writes) == 1
 
 
+def test_run_pod_held_by_finalizer_counts_no_freed_gpu(world: World) -> None:
+    """The change was made, but its GPU is not free: only what verification saw counts."""
+    world.add("Deployment", world.team, "idle", {})
+    (pod,) = world.pods_of(world.team, "idle")
+    held = {"metadata": {"finalizers": ["example.com/hold"]}}
+    world.api.patch("Pod", world.team, pod["metadata"]["name"], held)
+    with running(world, "--every", "1s", "--yes", "--verify-for", "300ms") as run:
+        wait_for(lambda: run.cycles() >= 1, run)
+        found = run.metrics()
+        assert found[STOPPED] == 1
+        assert not any(name.startswith("gpu_rightsizer_actions_freed_gpus_total") for name in found)
+
+
 def test_run_metrics_after_restart_keep_freed_class(world: World) -> None:
     """Also of a class of which nothing is held any more, after a restart: the record on the object knows it."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
