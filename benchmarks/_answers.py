@@ -6,8 +6,12 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from benchmarks._fleet import Member
 from benchmarks._records import MINUTES, SAMPLES, STEP_S, Record
+from rightsizer.changes.record_codec import NOTICE_ANNOTATION
+from rightsizer.kinds.notices import Notice
 from rightsizer.model import (
     Concurrency,
     Device,
@@ -46,7 +50,7 @@ class Standing:
         since_s: When its present pods began.
         changed_s: When it was last made to give its GPUs back; None where it never was.
         resumes_s: When it will be back; None while it runs.
-        noticed_s: Since when it has been under notice; None where it is not.
+        notice: The announced action, and when that was; None without a notice.
         came_back_s: The longest pause after which it was put back.
     """
 
@@ -54,7 +58,7 @@ class Standing:
     since_s: float
     changed_s: float | None = None
     resumes_s: float | None = None
-    noticed_s: float | None = None
+    notice: tuple[str, int] | None = None
     came_back_s: float = 0.0
 
 
@@ -183,12 +187,20 @@ def workload(standing: Standing) -> Workload:
         pods=pods,
         size=len(pods) if member.kind in {"Deployment", "StatefulSet"} else None,
         labels={},
-        annotations={},
+        annotations=_notes(standing),
         namespace_annotations={},
         budgets={},
         created=instant(member.start_s),
         came_back_after=datetime.timedelta(seconds=standing.came_back_s) if standing.came_back_s else None,
     )
+
+
+def _notes(standing: Standing) -> dict[str, str]:
+    if standing.notice is None:
+        return {}
+    action, at_s = standing.notice
+    notice = Notice(instant(at_s), instant(at_s), action, "idle", "", "r")
+    return {NOTICE_ANNOTATION: msgspec.json.encode(notice).decode()}
 
 
 def _devices(member: Member, pod: int) -> list[Device]:

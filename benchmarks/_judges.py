@@ -41,7 +41,7 @@ class Word:
     Attributes:
         finding: By which it condemns it; empty where it only advises.
         window_s: The window that it looked at.
-        notice_s: How long before the change it gives notice.
+        notice: What it gives notice of; empty where it does not.
         idle_s: For how long it had been idle by then.
         replicas: How many it would leave; None where all.
         frees: GPUs that its advice would free of those of each pod.
@@ -50,7 +50,7 @@ class Word:
     standing: Standing
     finding: str
     window_s: float
-    notice_s: float = 0.0
+    notice: str = ""
     idle_s: float = 0.0
     replicas: int | None = None
     frees: float = 0.0
@@ -122,14 +122,14 @@ class Ours:
         by_uid = {uid(one.member): one for one in standings}
         for decision in decide(sight.measured(evaluator), evaluator):
             standing = by_uid[decision.workload.ref.uid]
-            if _condemns(decision):
-                wait = evaluator.evaluate(decision.workload).notify_before or datetime.timedelta()
+            if decision.announced:
+                yield Word(standing, "", 0.0, notice=decision.announced)
+            elif _condemns(decision):
                 window = decision.finding.window or datetime.timedelta()
                 yield Word(
                     standing,
                     decision.finding.name,
                     window.total_seconds(),
-                    notice_s=wait.total_seconds(),
                     idle_s=decision.finding.idle_s or 0.0,
                 )
             else:

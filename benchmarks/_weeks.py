@@ -136,19 +136,18 @@ def _walk(judge: Judge, members: Sequence[Member], end_s: float, advice: Advice)
         condemned = {word.standing.member.spec.name: word for word in words if word.finding}
         for one in present:
             word = condemned.get(one.member.spec.name)
-            if word is None:
-                one.noticed_s = None
-                continue
-            one.noticed_s = at_s if one.noticed_s is None else one.noticed_s
-            if at_s - one.noticed_s >= word.notice_s:
+            if word is not None:
                 yield _reclaim(one, word, at_s, end_s)
+        for word in words:
+            if word.notice:
+                word.standing.notice = word.notice, at_s
         _take(advice, words, present, at_s)
 
 
 def _reclaim(one: Standing, word: Word, at_s: int, end_s: float) -> Reclaim:
     member = one.member
     resumes_s = member.resumes_s(at_s)
-    one.changed_s, one.resumes_s, one.noticed_s = at_s, resumes_s, None
+    one.changed_s, one.resumes_s, one.notice = at_s, resumes_s, None
     one.came_back_s = max(one.came_back_s, word.idle_s + resumes_s - at_s)
     return Reclaim(
         seed=member.seed,

@@ -119,13 +119,14 @@ def kinds() -> str:
         (
             "everything else" if row is rows[-1][0] else ", ".join(f"`{kind}`" for kind in row.kinds),
             f"`{duration_text(idle.window)}`",
+            f"`{duration_text(idle.minIdleTime or idle.window)}`",
             f"`{idle.minCoverage:g}`",
             f"`{idle.idleFactor:g}`",
             f"`{duration_text(row.notifyBefore)}`" if row.notifyBefore else "",
         )
         for row, idle in rows
     )
-    return table(("kinds", "window", "minCoverage", "idleFactor", "notifyBefore"), cells)
+    return table(("kinds", "window", "minIdleTime", "minCoverage", "idleFactor", "notifyBefore"), cells)
 
 
 def budgets() -> str:

@@ -3,6 +3,7 @@
 Each check yields messages about missing, stale or impossible data: a lack of data could always hide work.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import math
@@ -90,6 +91,14 @@ def _resumed(evidence: Evidence) -> Iterator[str]:
             f"it was resumed {span(since)} ago; a verdict needs at least {span(needed)} "
             f"(window {span(evidence.window)} + grace {span(evidence.grace)})"
         )
+
+
+def old_enough_from(evidence: Evidence) -> datetime.datetime | None:
+    """When its pods are old enough for a verdict; None if that is not known."""
+    starts = [pod.started for pod, _ in evidence.held if pod.started is not None]
+    with contextlib.suppress(ValueError):  # `_resumed` reports it
+        starts += filter(None, [resumed_at(evidence.candidate.workload.annotations)])
+    return max(starts) + evidence.window + evidence.grace if starts else None
 
 
 def _invalid(evidence: Evidence) -> Iterator[str]:

@@ -197,6 +197,10 @@ class Candidate:
         """The evidence for idleness."""
         return self.over(self.criteria.idle)
 
+    def over_short(self) -> Evidence:
+        """The evidence for idleness in the last part of the window."""
+        return self.over(self.criteria.idle, window=self.criteria.idle.short_window)
+
     @functools.cached_property
     def _bare(self) -> "Candidate":
         """A copy for evidence to refer to, which avoids reference cycles."""

@@ -46,7 +46,9 @@ def assess(workload: Workload, measured: Measured, criteria: Criteria, fleet: Fl
         # Stuck already means that the signals conflict.
         found = [finding for finding in found if finding.name is not FindingName.CONFLICTING_SIGNALS]
     with_shortfall = [
-        dataclasses.replace(one, shortfall=candidate.shortfall) if one.verdict is Verdict.ACT else one
+        dataclasses.replace(one, shortfall=candidate.shortfall)
+        if one.verdict is Verdict.ACT or one.counts_from
+        else one
         for one in found
     ]
     return tuple(sorted(with_shortfall, key=lambda finding: -freed(finding, workload)))

@@ -9,7 +9,7 @@ import datetime
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rightsizer.findings.evidence import Candidate, DeviceEvidence, has_replicas, pod_key
-from rightsizer.findings.idle import find_idle
+from rightsizer.findings.idle import could_be_idle
 from rightsizer.findings.idle_history import observed_since
 from rightsizer.findings.oversized_gpu import find_oversized_gpu
 from rightsizer.findings.replicas import replicas_in_question, window_of
@@ -126,7 +126,9 @@ class _WithoutHistory:
 
 def _would_act(candidate: Candidate) -> bool:
     """Whether a finding would call for a change, unless the history prevents it."""
-    found = (find(candidate) for find in (find_idle, find_too_many_gpus, find_oversized_gpu))
+    if could_be_idle(candidate):
+        return True
+    found = (find(candidate) for find in (find_too_many_gpus, find_oversized_gpu))
     return any(finding is not None and finding.verdict is Verdict.ACT for finding in found)
 
 

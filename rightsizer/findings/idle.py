@@ -6,7 +6,12 @@ One busy device of one replica keeps the whole workload.
 import dataclasses
 import datetime
 
-from rightsizer.findings.data_quality import IDLENESS_CHECKS, first_issues, with_confidence
+from rightsizer.findings.data_quality import (
+    IDLENESS_CHECKS,
+    first_issues,
+    old_enough_from,
+    with_confidence,
+)
 from rightsizer.findings.evidence import Candidate, Evidence, is_batch
 from rightsizer.findings.idle_history import ActivityHistory, history_matters, required_idle_s
 from rightsizer.model import Finding, FindingName, Verdict
@@ -16,20 +21,59 @@ from rightsizer.text import instant, span
 def find_idle(candidate: Candidate) -> Finding | None:
     """The finding about a workload without visible activity."""
     evidence = candidate.over_idle()
-    if evidence.is_in_use:
+    issues = () if evidence.is_in_use else first_issues(evidence, IDLENESS_CHECKS)
+    if not evidence.is_in_use and not issues:
+        return _finding(evidence, candidate.history)
+    if not issues or issues[0].code is FindingName.TOO_YOUNG:
+        early = _so_far(candidate)
+        if early or evidence.is_in_use:
+            return early
+    return evidence.finding(issues[0].code, Verdict.UNKNOWN, *(issue.message for issue in issues))
+
+
+def could_be_idle(candidate: Candidate) -> bool:
+    """Whether it was idle over the window, or over the last part of it: then its history matters."""
+    return any(map(_is_idle, (candidate.over_idle(), candidate.over_short())))
+
+
+def _is_idle(evidence: Evidence) -> bool:
+    return not evidence.is_in_use and not first_issues(evidence, IDLENESS_CHECKS)
+
+
+def _so_far(candidate: Candidate) -> Finding | None:
+    """What is idle for at least half of the required time, of which a notice tells; None if that is not known."""
+    evidence, history = candidate.over_short(), candidate.history
+    if evidence.window == candidate.criteria.idle.window or history is None or not _is_idle(evidence):
         return None
-    if issues := first_issues(evidence, IDLENESS_CHECKS):
-        return evidence.finding(issues[0].code, Verdict.UNKNOWN, *(issue.message for issue in issues))
-    history = candidate.history
-    verdict = _verdict(candidate, history)
+    finding = _finding(evidence, history, Verdict.KEEP)
+    return finding if finding.is_half_over else None
+
+
+def _finding(evidence: Evidence, history: ActivityHistory | None, verdict: Verdict | None = None) -> Finding:
+    candidate, idle = evidence.candidate, evidence.candidate.criteria.idle
+    verdict = verdict or _verdict(candidate, history)
+    required_s = required_idle_s(history.longest_return_s, idle) if history else None
+    from_ = None if verdict is Verdict.ACT else _counts_from(candidate, history, required_s)
     name = _name(evidence, history) if verdict is Verdict.ACT else FindingName.IDLE_TOO_BRIEFLY
-    words = filter(None, (_nothing_ran(evidence), _pauses(candidate, history, verdict), evidence.levels))
+    words = filter(None, (_nothing_ran(evidence), _pauses(candidate, history, from_), evidence.levels))
     finding = with_confidence(evidence.finding(name, verdict, *words), evidence, history)
     return dataclasses.replace(
         finding,
         idle_s=max(history.idle_s if history else 0.0, evidence.window.total_seconds()),
         longest_return_s=history.longest_return_s if history else None,
+        required_idle_s=required_s,
+        counts_from=from_,
     )
+
+
+def _counts_from(
+    candidate: Candidate, history: ActivityHistory | None, required_s: float | None
+) -> datetime.datetime | None:
+    """When it counts as idle if it stays idle; its pods must be old enough then."""
+    if history is None or required_s is None:
+        return None
+    left = datetime.timedelta(seconds=required_s - history.idle_s)
+    return max(candidate.at + left, old_enough_from(candidate.over_idle()) or candidate.at)
 
 
 def _verdict(candidate: Candidate, history: ActivityHistory | None) -> Verdict:
@@ -67,7 +111,9 @@ def _recorded_s(candidate: Candidate, length_s: float) -> float:
     return min(length_s, (candidate.at - begins).total_seconds()) if begins else length_s
 
 
-def _pauses(candidate: Candidate, history: ActivityHistory | None, verdict: Verdict) -> str:
+def _pauses(
+    candidate: Candidate, history: ActivityHistory | None, counts_from: datetime.datetime | None
+) -> str:
     """The present idle period, the longest one before, and when it will count as idle."""
     if history is None:
         is_needed = history_matters(candidate.criteria.idle)
@@ -89,7 +135,6 @@ def _pauses(candidate: Candidate, history: ActivityHistory | None, verdict: Verd
             f"no data for {span(history.unknown_s)}, so an idle period may have lasted "
             f"{span(history.longest_return_s)}"
         )
-    if verdict is not Verdict.ACT:
-        left_s = required_idle_s(history.longest_return_s, candidate.criteria.idle) - history.idle_s
-        parts.append(f"counts as idle from {instant(candidate.at + datetime.timedelta(seconds=left_s))}")
+    if counts_from:
+        parts.append(f"counts as idle from {instant(counts_from)}")
     return "; ".join(parts)

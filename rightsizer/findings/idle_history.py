@@ -87,19 +87,21 @@ def observed_since(pod: Pod) -> datetime.datetime | None:
 
 
 def required_idle_s(longest_return_s: float, idle: Thresholds) -> float:
-    """How long a workload must be idle before it counts as idle; at most the history that is searched."""
+    """How long a workload must be idle before it counts as idle; pauses count up to the history that is searched."""
     pause = min(idle.idleFactor * longest_return_s, idle.history.total_seconds())
-    return max(idle.window.total_seconds(), pause)
+    return max(idle.shortest_s, pause)
 
 
 def history_matters(idle: Thresholds) -> bool:
-    """Whether earlier idle periods can require more than the window."""
-    return idle.idleFactor > 0 and idle.history > idle.window
+    """Whether more than the window can be required."""
+    return (
+        idle.idleFactor > 0 and idle.history > idle.window
+    ) or idle.shortest_s > idle.window.total_seconds()
 
 
 def covers_pauses(history: ActivityHistory | None, idle: Thresholds, window: datetime.timedelta) -> bool:
     """Whether a window is longer than the workload's idle periods: otherwise, unused devices prove nothing."""
-    if not history_matters(idle):
+    if not idle.idleFactor or not history_matters(idle):
         return True
     if history is None:
         return False

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,6 +48,8 @@ class Finding:
         words: The evidence as sentences.
         idle_s: Seconds since it last worked, as far as was looked; None where that cannot be said.
         longest_return_s: The longest pause on record from which it came back, in seconds; None without history.
+        required_idle_s: How long it must be idle to count as idle, in seconds; None where that cannot be said.
+        counts_from: When it counts as idle if it stays idle; None where it does already, or that cannot be said.
         proposal: The wanted size; None for no change, or to free all GPUs by the stop of its kind.
         window: The window whose numbers these are.
         shortfall: Why it was judged by less history than the policy asks for; empty where it was not.
@@ -64,10 +67,17 @@ class Finding:
     power_peak_w: float | None = None
     idle_s: float | None = None
     longest_return_s: float | None = None
+    required_idle_s: float | None = None
+    counts_from: datetime.datetime | None = None
     confidence: Confidence = Confidence.MEDIUM
     proposal: Proposal | None = None
     window: datetime.timedelta | None = None
     shortfall: str = ""
+
+    @property
+    def is_half_over(self) -> bool:
+        """Whether it has been idle for half of the required time."""
+        return self.idle_s is not None and 2 * self.idle_s >= (self.required_idle_s or math.inf)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import dataclasses
 import datetime
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rightsizer.changes.record_codec import SNOOZE_ANNOTATION
 from rightsizer.findings.autoscaling import autoscalers_for
@@ -21,6 +21,7 @@ from rightsizer.model import (
     ChangeOutcome,
     Decision,
     Finding,
+    FindingName,
     Fleet,
     Measured,
     Mode,
@@ -57,6 +58,31 @@ def decide_one(workload: Workload, measured: Measured, evaluator: PolicyEvaluato
     """What may be done about one workload."""
     effective = evaluator.evaluate(workload)
     found = _findings(workload, measured, evaluator.fleet, effective)
+    decision = _decided(workload, found, measured, evaluator)
+    if decision.is_enforced or effective.mode is not Mode.ENFORCE or not effective.notify_before:
+        return decision
+    return _noticed_early(decision, found, measured, evaluator) or decision
+
+
+def _noticed_early(
+    decision: Decision, found: Sequence[Finding], measured: Measured, evaluator: PolicyEvaluator
+) -> Decision | None:
+    """The notice in the second half of the required idle time, or what waits for its end; None if it is not time."""
+    for place, finding in enumerate(found):
+        if finding.verdict is Verdict.KEEP and finding.counts_from and finding.is_half_over:
+            idle = dataclasses.replace(finding, name=FindingName.IDLE, verdict=Verdict.ACT)
+            others = (*found[:place], *found[place + 1 :])
+            early = _decided(decision.workload, (idle, *others), measured, evaluator)
+            is_noticed = any(block.code is BlockerCode.NOTICE for block in early.blockers)
+            return early if early.action is Action.NOTICE or is_noticed else None
+    return None
+
+
+def _decided(
+    workload: Workload, found: Sequence[Finding], measured: Measured, evaluator: PolicyEvaluator
+) -> Decision:
+    """What may be done about these findings."""
+    effective = evaluator.evaluate(workload)
     findings = tuple(_keeping(workload, finding, effective) for finding in found)
     first = Decision(
         workload=workload,
@@ -333,10 +359,10 @@ def _evidence(decision: Decision, at: datetime.datetime) -> datetime.timedelta:
 
 
 def _put_off(
-    workload: Workload, given: datetime.datetime, wait: datetime.timedelta, evaluator: PolicyEvaluator
+    workload: Workload, given: datetime.datetime, due: datetime.datetime, evaluator: PolicyEvaluator
 ) -> datetime.datetime:
     """When the change after a notice is due; an unreadable snooze counts as the longest."""
-    due, text = given + wait, workload.annotations.get(SNOOZE_ANNOTATION)
+    text = workload.annotations.get(SNOOZE_ANNOTATION)
     if text is None:
         return due
     latest = max(due, given + evaluator.policy.maxSnooze)
@@ -345,15 +371,20 @@ def _put_off(
 
 
 def _after_notice(decision: Decision, wait: datetime.timedelta, evaluator: PolicyEvaluator) -> Decision:
-    """The decision after its notice period; before that, the notice or a blocker."""
+    """The decision after its notice period and required idle time; before that, the notice or a blocker."""
     at = evaluator.at
+    not_before = decision.finding.counts_from or at
     assert decision.action is not None  # noqa: S101 - it was chosen
     notice = parse_notice(decision.workload.annotations)
     if notice is None or not is_notice_valid(notice, decision.finding, decision.action, at):
         return dataclasses.replace(
-            decision, action=Action.NOTICE, announced=decision.action, due=at + wait, frees=0.0
+            decision,
+            action=Action.NOTICE,
+            announced=decision.action,
+            due=max(at + wait, not_before),
+            frees=0.0,
         )
-    due = _put_off(decision.workload, notice.at, wait, evaluator)
+    due = _put_off(decision.workload, notice.at, max(notice.at + wait, not_before), evaluator)
     if at < due:
         words = f"notice was given at {instant(notice.at)}; the change follows from {instant(due)}"
         return dataclasses.replace(decision, blockers=(Blocker(BlockerCode.NOTICE, words, until=due),))

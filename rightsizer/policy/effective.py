@@ -45,7 +45,7 @@ class Criteria:
     def wide_windows(self) -> frozenset[datetime.timedelta]:
         """Windows queried for the whole fleet; followup_queries adds others for some workloads."""
         parts = (self.idle, self.underutilized, self.too_many_gpus, self.oversized_gpu, self.input_bound)
-        return frozenset(part.window for part in parts)
+        return frozenset({self.idle.short_window, *(part.window for part in parts)})
 
     @property
     def windows(self) -> frozenset[datetime.timedelta]:

@@ -1,5 +1,6 @@
 """Explains step by step what a policy decides about one workload. Pure."""
 
+import datetime
 import textwrap
 from collections.abc import Iterator, Sequence
 
@@ -137,7 +138,11 @@ def _doing(effective: EffectivePolicy) -> Iterator[str]:
         count(n, noun) for n, noun in ((effective.min_replicas, "replica"), (effective.min_gpus, "GPU")) if n
     ]
     yield f"  minimum kept: {', '.join(kept) or 'none'}"
-    notice = span(effective.notify_before) if effective.notify_before else "none"
+    notice = "none"
+    if effective.notify_before:
+        notice = (
+            f"at half of the required idle time, {span(effective.notify_before)} or more before the change"
+        )
     yield f"  notice: {notice}; cooldown: {span(effective.cooldown)}"
 
 
@@ -160,9 +165,10 @@ def _thresholds(criteria: Criteria) -> Iterator[str]:
         f"idle: no sample above {idle.maxUtilizationPercent:g}% in {span(idle.window)} "
         f"with {idle.minCoverage:.0%} coverage"
     )
-    pause = f"idle for {idle.idleFactor:g} times the longest pause of the last {span(idle.history)}"
-    older = f"pods older than {span(idle.window + idle.grace)}"
-    yield f"      {older}, {pause}" if idle.idleFactor else f"      {older}"
+    yield f"      pods older than {span(idle.window + idle.grace)}"
+    longer = f" and {idle.idleFactor:g} times the longest pause of the last {span(idle.history)}"
+    shortest = span(datetime.timedelta(seconds=idle.shortest_s))
+    yield f"      required idle time: {shortest}{longer if idle.idleFactor else ''}"
     under = criteria.underutilized
     yield f"underutilized: mean below {under.maxMeanPercent:g}% in {span(under.window)}"
     yield (

@@ -136,7 +136,7 @@ class KindDefaults(Part):
         None, description="Replaces defaults.idle completely for these kinds."
     )
     notifyBefore: Duration | None = pydantic.Field(
-        None, description="Time from the notice to the change, unless the rule sets one."
+        None, description="Shortest time from the notice to the change, unless the rule sets one."
     )
 
 
@@ -149,10 +149,10 @@ DEFAULT_KINDS = (
     ),
     # What is in a notebook's memory is gone, and a first long night looks like the end: only asking finds out. Without
     # a notice half of what is stopped comes back, with it 4 % (docs/judgement.md). Hubs make StatefulSets and bare pods
-    # of notebooks.
+    # of notebooks. What is announced at half time is taken at the end of the idle time.
     KindDefaults(
         kinds=("Notebook", "Workspace", "StatefulSet", "Pod"),
-        idle=Thresholds(window=24 * _HOUR, idleFactor=2.0),
+        idle=Thresholds(window=24 * _HOUR, minIdleTime=48 * _HOUR, idleFactor=2.0),
         notifyBefore=24 * _HOUR,
     ),
     # Hours since the last checkpoint are lost: the evidence must be nearly whole, and the pause beyond all others.

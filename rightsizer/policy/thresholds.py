@@ -126,6 +126,13 @@ class Thresholds(Judging):
         "judged by memory traffic.",
     )
 
+    minIdleTime: Duration | None = pydantic.Field(
+        None, description="Shortest required idle time, up to 366d. Default: window."
+    )
+    unusedWindow: Duration = pydantic.Field(
+        datetime.timedelta(hours=4),
+        description="Evidence window of a notice, 5m to 366d; at most window.",
+    )
     history: Duration = pydantic.Field(
         datetime.timedelta(days=14),
         description="History to search for earlier idle periods.",
@@ -137,8 +144,31 @@ class Thresholds(Judging):
         description="Required idle time as a multiple of the longest earlier idle period, 0 to 100; 0 ignores them.",
     )
 
+    @property
+    def short_window(self) -> datetime.timedelta:
+        """The evidence window before the required idle time is over."""
+        return min(self.unusedWindow, self.window)
+
+    @property
+    def shortest_s(self) -> float:
+        """The shortest required idle time, in seconds."""
+        return max(self.window, self.minIdleTime or self.window).total_seconds()
+
+    @pydantic.model_validator(mode="after")
+    def _times_are_possible(self) -> Self:
+        if not MIN_WINDOW <= self.unusedWindow <= MAX_WINDOW:
+            message = "unusedWindow must be 5m to 366d"
+            raise ValueError(message)
+        if self.minIdleTime is not None and self.minIdleTime > MAX_WINDOW:
+            message = "minIdleTime must be at most 366d; to never touch workloads, write mode: protect"
+            raise ValueError(message)
+        return self
+
     @pydantic.model_validator(mode="after")
     def _history_reaches_back(self) -> Self:
+        if self.minIdleTime is not None and self.minIdleTime > self.history:
+            message = "minIdleTime must be at most history"
+            raise ValueError(message)
         if "history" in self.model_fields_set and self.idleFactor and self.history < self.window:
             message = "history must be at least as long as window; write idleFactor: 0 to ignore pauses"
             raise ValueError(message)

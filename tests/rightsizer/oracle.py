@@ -23,6 +23,7 @@ FINDINGS = (
 NAMESPACES = {"kube-system", "kube-public", "kube-node-lease", "gpu-operator", "nvidia-gpu-operator"}
 IDLE: Mapping[str, Any] = {
     "window": "24h",
+    "minIdleTime": "0s",
     "grace": "30m",
     "minCoverage": 0.9,
     "maxUtilizationPercent": 1.0,
@@ -34,10 +35,14 @@ SERVING = ["InferenceService", "LLMInferenceService", "NIMService", "Revision", 
 JOBS = ["*Job", "Workflow", "CronWorkflow", "AppWrapper", "SparkApplication", "RayCluster", "PodGroup"]
 KINDS: Sequence[Mapping[str, Any]] = (
     {"kinds": SERVING, "idle": {"window": "4h"}},
-    {"kinds": ["Notebook", "Workspace", "StatefulSet", "Pod"], "idle": {}, "notifyBefore": "24h"},
+    {
+        "kinds": ["Notebook", "Workspace", "StatefulSet", "Pod"],
+        "idle": {"minIdleTime": "48h"},
+        "notifyBefore": "24h",
+    },
     {"kinds": JOBS, "idle": {"minCoverage": 0.95, "idleFactor": 3.0}},
 )
-_NAMES = "idle-window grace min-coverage max-utilization max-memory-traffic history idle-factor"
+_NAMES = "idle-window min-idle-time grace min-coverage max-utilization max-memory-traffic history idle-factor"
 OF_CLASSES = dict(zip(_NAMES.split(), IDLE, strict=True))
 MARKS = (
     ("cluster-autoscaler", "cluster-autoscaler.kubernetes.io/safe-to-evict", "not true"),

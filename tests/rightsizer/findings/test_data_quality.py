@@ -117,8 +117,8 @@ CASES = {
     "restored-a-day-ago": (
         workload(HEALTHY, annotations={RESUMED: (AT - DAY).isoformat()}),
         all_idle(workload(HEALTHY)),
-        FindingName.TOO_YOUNG,
-        Verdict.UNKNOWN,
+        FindingName.IDLE_TOO_BRIEFLY,
+        Verdict.KEEP,
     ),
     "restored-two-days-ago": (
         workload(HEALTHY, annotations={RESUMED: (AT - 2 * DAY).isoformat()}),
@@ -193,8 +193,8 @@ CASES = {
     "in-its-grace": (
         workload(pod(started=AT - DAY - datetime.timedelta(minutes=29))),
         all_idle(workload()),
-        FindingName.TOO_YOUNG,
-        Verdict.UNKNOWN,
+        FindingName.IDLE_TOO_BRIEFLY,
+        Verdict.KEEP,
     ),
     "young-but-busy": (
         workload(YOUNG),

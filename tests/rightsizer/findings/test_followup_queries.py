@@ -42,7 +42,8 @@ def _ask(item: Workload, *used: Sequence[Usage], by: Sequence[Criteria] | None =
 HISTORIES: dict[str, tuple[Workload, tuple[list[Usage], ...], bool]] = {
     "idle": (workload(pod()), ([idle_usage()],), True),
     "busy": (workload(pod()), ([busy_usage()],), False),
-    "idle-but-young": (workload(pod(started=AT - DAY)), ([idle_usage()],), False),
+    "idle-but-young": (workload(pod(started=AT - DAY)), ([idle_usage()],), True),
+    "idle-but-very-young": (workload(pod(started=AT - DAY / 6)), ([idle_usage()],), False),
     "idle-but-half-known": (workload(pod()), ([idle_usage(coverage=0.5)],), False),
     "no-usage": (workload(pod()), ([],), False),
     "some-of-its-gpus": (workload(pod(devices=2), kind="Job"), ([busy_usage(0), idle_usage(1)],), True),

@@ -134,6 +134,71 @@ def test_decide_blocked_change_gives_no_notice() -> None:
     assert (decision.action, _causes(decision)) == (Action.SCALE_TO_ZERO, [BlockerCode.OTHER_CONTROLLER])
 
 
+def _worked(hours: int) -> dict[str, Any]:
+    """Of a workload that worked so many hours ago: what is measured of it."""
+    item = workload()
+    old, new = usages((item.pods[0], (busy_usage(),))), all_idle(item)
+    windows = {window: old if window / HOUR > hours else new for window in (DAY, 4 * HOUR, 2 * HOUR, HOUR)}
+    return {"found": windows, "histories": {("research", "w-0"): history("#" + "." * hours)}}
+
+
+@pytest.mark.parametrize(
+    ("hours", "action", "due"),
+    [
+        (3, None, None),
+        (11, None, None),
+        (12, Action.NOTICE, AT + 12 * HOUR),
+        (20, Action.NOTICE, AT + 4 * HOUR),
+        (23, Action.NOTICE, AT + 4 * HOUR),
+        (24, Action.NOTICE, AT + 4 * HOUR),
+    ],
+)
+def test_decide_notice_is_given_inside_the_required_idle_time(
+    hours: int, action: Action | None, due: datetime.datetime | None
+) -> None:
+    """From half of it on; the change follows at its end, and never sooner than the policy's notice."""
+    decision = judged(workload(), rules=GENTLE, **_worked(hours))
+    assert (decision.action, decision.due) == (action, due)
+    assert decision.announced is (Action.SCALE_TO_ZERO if action else None)
+    assert (decision.verdict is Verdict.ACT) is decision.is_enforced is bool(action)
+
+
+@pytest.mark.parametrize(
+    ("hours", "given", "codes"),
+    [
+        (13, 1, [BlockerCode.NOTICE]),
+        (23, 11, [BlockerCode.NOTICE]),
+        (24, 12, []),
+        (24, 3, [BlockerCode.NOTICE]),
+    ],
+)
+def test_decide_early_notice_waits_for_the_required_idle_time(
+    hours: int, given: int, codes: list[BlockerCode]
+) -> None:
+    """The notice period alone does not end the waiting: the workload must count as idle, too."""
+    decision = judged(_noticed(given * HOUR), rules=GENTLE, **_worked(hours))
+    assert (decision.action, _causes(decision)) == (Action.SCALE_TO_ZERO, codes)
+    if codes:
+        assert "the change follows from 2026-11-2" in decision.blockers[0].message
+
+
+@pytest.mark.parametrize(
+    ("rules", "changes"),
+    [
+        (policy(), {}),
+        (policy(rule("r", Mode.ADVISE, notifyBefore=4 * HOUR)), {}),
+        (policy(rule("r", findings={FindingName.IDLE: "advise"}, notifyBefore=4 * HOUR)), {}),
+        (GENTLE, {"managers": (Manager("Flux", "app", reverts=True),)}),
+    ],
+    ids=["without-notice", "advised", "idle-is-advised", "blocked"],
+)
+def test_decide_without_enforced_notice_nothing_is_announced(rules: Any, changes: dict[str, Any]) -> None:
+    """What waits for the required idle time is kept, and the line says until when."""
+    decision = judged(workload(**changes), rules=rules, **_worked(20))
+    assert (decision.verdict, decision.action, decision.is_enforced) == (Verdict.KEEP, None, False)
+    assert "counts as idle from 2026-11-21 16:00 UTC" in " ".join(decision.finding.words)
+
+
 # --- what stands against it
 
 

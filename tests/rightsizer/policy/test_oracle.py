@@ -52,6 +52,7 @@ def _fields(chance: Chance, values: Mapping[str, Sequence[Any]], most: int) -> d
 
 IDLES: Mapping[str, Sequence[Any]] = {
     "window": DURATIONS,
+    "minIdleTime": ["1h", "2h"],
     "grace": DURATIONS,
     "minCoverage": [0.5, 1.0],
     "maxUtilizationPercent": [0.0, 5.0],
@@ -138,6 +139,7 @@ CLASS_NOTES: Mapping[str, Sequence[str]] = {
     "findings": ["idle=advise", "stuck=off,idle=off", "idle=advise,underutilized=off"],
     "actions": ["scale-down,resize,scale-to-zero", "suspend,scale-down,resize,evict", "scale-down,resize"],
     "idle-window": [*DURATIONS, "a day"],
+    "min-idle-time": ["3h"],
     "grace": DURATIONS,
     "min-coverage": ["0.5", "0.5", "most"],
     "max-utilization": ["0", "5"],
@@ -235,7 +237,9 @@ def _said(effective: EffectivePolicy) -> Said:
     )
 
 
-def _number(value: float | datetime.timedelta) -> float:
+def _number(value: float | datetime.timedelta | None) -> float:
+    if value is None:
+        return 0.0
     return value.total_seconds() if isinstance(value, datetime.timedelta) else value
 
 
