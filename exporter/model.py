@@ -340,3 +340,4 @@ class Snapshot:
     metrics: tuple[Metric, ...]  # all metrics of the enabled collectors, in catalogue order
     samples: tuple[DeviceSample, ...]  # all devices that could be read
     health: Health
+    lost: tuple[DeviceSample, ...] = ()  # XID errors of known devices that could not be read

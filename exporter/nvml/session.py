@@ -7,6 +7,7 @@ import pynvml
 
 from exporter.attribution.records import UsageTable
 from exporter.errors import NoLibraryError, ReadingError, StartError
+from exporter.model import Device
 from exporter.nvml.codes import asking, text
 from exporter.nvml.devices import OpenDevice, open_gpu
 from exporter.nvml.driverstate import DriverState
@@ -72,6 +73,10 @@ class Session:
     def gpu(self, index: int) -> OpenDevice:
         """GPU number `index`, for this cycle."""
         return open_gpu(index, self._host)
+
+    def lost(self, record: Device) -> OpenDevice:
+        """A device that cannot be read; only its XID errors are known."""
+        return OpenDevice(None, record, self._host)
 
     def reopen(self) -> None:
         """Close and open again after the driver was unloaded or replaced. Raises StartError: it is not back yet."""

@@ -4,9 +4,9 @@ Its own thread waits for events; devices read the counts. An error while the dri
 """
 
 import collections
+import ctypes
 import dataclasses
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,8 +15,10 @@ from typing import Any
 import pynvml
 
 _LOG = logging.getLogger(__name__)
-_WAIT_MS = 500
+_WAIT_S = 0.5
 _RETRY_S = 5.0
+_ALL = -1  # stands for all GPUs among their indexes
+_LOST = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}
 _NO_INSTANCE = 2**32 - 1
 WINDOW_S = 300.0
 """How long an error counts as recent: dcgm-exporter's default."""
@@ -111,7 +113,11 @@ class XidWatch:
         self._xids = log
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._said = ""
+        # UUIDs of the watched GPUs by index. A lost GPU stays: it no longer answers, but its last events still arrive.
+        self._uuids: dict[int, str] = {}
+        # UUIDs by the address of NVML's handle, which is the same until NVML is closed
+        self._names: dict[int | None, str] = {}
+        self._troubles: dict[int, str] = {}  # what was logged last, by index
 
     def start(self) -> None:
         """Start the thread."""
@@ -123,62 +129,88 @@ class XidWatch:
         """Stop it, without waiting for a thread in a hung driver call."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(4 * _WAIT_MS / 1000)
+            self._thread.join(4 * _WAIT_S)
             self._thread = None
-        self._xids.watch(frozenset())
+        self._names = {}
+        self._watch({})
 
     def _run(self, stop: threading.Event) -> None:
         while not stop.is_set():
             try:
                 self._follow(stop)
             except pynvml.NVMLError as error:
-                self._say(str(error))
-                self._xids.watch(frozenset())
-                stop.wait(_RETRY_S)
+                self._say(_ALL, str(error))
+                is_lost = error.value in _LOST
+                if not is_lost:
+                    self._watch({})
+                stop.wait(_WAIT_S if is_lost else _RETRY_S)
 
     def _follow(self, stop: threading.Event) -> None:
-        """Wait for events of the current GPUs, until the set of GPUs changes."""
+        """Wait for events of the current GPUs, until their number changes or the set fails."""
         events = pynvml.nvmlEventSetCreate()
         try:
             count = pynvml.nvmlDeviceGetCount()
-            uuids = {uuid for index in range(count) if (uuid := self._register(index, events))}
-            if not uuids:
-                stop.wait(_RETRY_S)
-                return
-            if len(uuids) == count:
-                self._said = ""
-            self._xids.watch(frozenset(uuids))
-            # Retries a GPU that could not be registered; an added or removed GPU changes the count.
-            until = math.inf if len(uuids) == count else time.monotonic() + _RETRY_S
-            while not stop.is_set() and time.monotonic() < until and pynvml.nvmlDeviceGetCount() == count:
-                self._take(events)
+            self._uuids = {index: uuid for index, uuid in self._uuids.items() if index < count}
+            missing, retry_at = list(range(count)), 0.0
+            while not stop.is_set() and pynvml.nvmlDeviceGetCount() == count:
+                if missing and time.monotonic() >= retry_at:
+                    missing = [index for index in missing if not self._register(index, events)]
+                    self._watch(self._uuids)
+                    retry_at = time.monotonic() + _RETRY_S
+                if len(missing) == count:
+                    stop.wait(_WAIT_S)
+                else:
+                    self._take(events)
         finally:
             pynvml.nvmlEventSetFree(events)
 
-    def _register(self, index: int, events: Any) -> str:  # noqa: ANN401 - pynvml's handles have no type
-        """Watch a GPU; returns its UUID, empty if it does not report errors."""
+    def _register(self, index: int, events: Any) -> bool:  # noqa: ANN401 - pynvml's handles have no type
+        """Add a GPU to the set; False if that must be tried again."""
         try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            wanted = pynvml.nvmlEventTypeXidCriticalError
-            if not pynvml.nvmlDeviceGetSupportedEventTypes(handle) & wanted:
-                return ""
-            pynvml.nvmlDeviceRegisterEvents(handle, wanted, events)
-            return str(pynvml.nvmlDeviceGetUUID(handle))
+            handle = _add(index, events)
+            uuid = str(pynvml.nvmlDeviceGetUUID(handle))
         except pynvml.NVMLError as error:
-            self._say(f"GPU {index}: {error}")
-            return ""
+            self._say(index, f"GPU {index}: {error}")
+            if error.value not in _LOST:
+                self._uuids.pop(index, None)
+            return False
+        self._uuids[index] = self._names[_address(handle)] = uuid
+        if self._troubles.pop(index, None):
+            _LOG.info("waiting for XID errors of GPU %d again", index)
+        return True
 
     def _take(self, events: Any) -> None:  # noqa: ANN401 - as above
         try:
-            data = pynvml.nvmlEventSetWait_v2(events, _WAIT_MS)
+            data = pynvml.nvmlEventSetWait_v2(events, round(_WAIT_S * 1000))
         except pynvml.NVMLError_Timeout:
+            data = None
+        self._troubles.pop(_ALL, None)
+        if data is None:
             return
-        instance = None if data.gpuInstanceId == _NO_INSTANCE else int(data.gpuInstanceId)
-        uuid = str(pynvml.nvmlDeviceGetUUID(data.device))
-        self._xids.record(uuid, instance, int(data.eventData))
-        _LOG.warning("XID %d on %s", data.eventData, uuid)
+        # Not by NVML: a GPU that has fallen off the bus (XID 79) no longer has a UUID.
+        uuid = self._names.get(_address(data.device))
+        _LOG.warning("XID %d on %s", data.eventData, uuid or "an unknown GPU")
+        if uuid is not None:
+            instance = None if data.gpuInstanceId == _NO_INSTANCE else int(data.gpuInstanceId)
+            self._xids.record(uuid, instance, int(data.eventData))
 
-    def _say(self, trouble: str) -> None:
-        if trouble != self._said:
-            _LOG.info("waiting for XID errors: %s; their series are omitted until that works", trouble)
-        self._said = trouble
+    def _watch(self, uuids: dict[int, str]) -> None:
+        self._uuids = uuids
+        self._xids.watch(frozenset(uuids.values()))
+
+    def _say(self, index: int, trouble: str) -> None:
+        if trouble != self._troubles.get(index):
+            _LOG.info("waiting for XID errors: %s; the series of an unwatched GPU are omitted", trouble)
+        self._troubles[index] = trouble
+
+
+def _add(index: int, events: Any) -> Any:  # noqa: ANN401
+    handle, wanted = pynvml.nvmlDeviceGetHandleByIndex(index), pynvml.nvmlEventTypeXidCriticalError
+    if not pynvml.nvmlDeviceGetSupportedEventTypes(handle) & wanted:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    pynvml.nvmlDeviceRegisterEvents(handle, wanted, events)
+    return handle
+
+
+def _address(handle: Any) -> int | None:  # noqa: ANN401
+    return ctypes.cast(handle, ctypes.c_void_p).value

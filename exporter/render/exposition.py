@@ -84,7 +84,7 @@ def _devices(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
         for metric in snapshot.metrics
         for metric_name in metric.names_in(scrape.naming)
     }
-    for sample in snapshot.samples:
+    for sample in (*snapshot.samples, *snapshot.lost):
         labels = _Labels(sample, scrape)
         for reading in sample.readings:
             for metric_name in reading.metric.names_in(scrape.naming):

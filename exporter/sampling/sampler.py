@@ -151,14 +151,17 @@ class Sampler:
             self._poll_usage()  # counting starts here: until now no GPU was known
         if not sweep.is_unusable:
             self._usable_at = self._clock()
-        samples = tuple(
-            dataclasses.replace(
-                sample,
-                owners=pods.owners(sample.device),
-                allocated=pods.allocated(sample.device),
-                jobs=jobs_of(sample.device, jobs),
+        samples, lost = (
+            tuple(
+                dataclasses.replace(
+                    sample,
+                    owners=pods.owners(sample.device),
+                    allocated=pods.allocated(sample.device),
+                    jobs=jobs_of(sample.device, jobs),
+                )
+                for sample in found
             )
-            for sample in sweep.samples
+            for found in (sweep.samples, sweep.lost)
         )
         # comparing needs all devices
         wants_all = self._config.devices == ALL_DEVICES
@@ -175,6 +178,7 @@ class Sampler:
                 row.metric for collector in self._gpus.enabled.collectors for row in collector.rows
             ),
             samples=samples,
+            lost=lost,
             health=self._health(sweep, pods, in_kernel),
         )
         return self._latest

@@ -20,6 +20,7 @@ from exporter.sampling.catalogue import EnabledCollectors
 
 DISCOVERY = "discovery"
 OBSERVING = "processes"
+XIDS = "xid"
 _CLOSE_S = 1.0  # nvmlShutdown is a courtesy: the kernel cleans up after a process anyway
 _UNUSABLE = {Reason.DRIVER, Reason.NO_PERMISSION, Reason.UNKNOWN}
 """A new process may not have these: old libraries of a replaced driver, devices removed by a daemon-reload."""
@@ -51,6 +52,7 @@ class Sweep:
     """The result of one sweep. `is_unusable`: nothing can be read, and a new process may help."""
 
     samples: tuple[DeviceSample, ...]
+    lost: tuple[DeviceSample, ...]  # XID errors of known devices that cannot be read
     gpus: tuple[GpuState, ...]
     collectors: tuple[CollectorHealth, ...]
     failures: tuple[Failure, ...]
@@ -78,7 +80,7 @@ class GpuReader:
         self._driver = Worker("driver", clock)
         self._workers: dict[int, Worker] = {}
         self._jobs: dict[int, _Job] = {}
-        self._known: dict[int, Device] = {}
+        self._known: dict[int, _GpuReport] = {}  # the last of each GPU
         self._observing: dict[int, Future[dict[str, DeviceObservation]]] = {}
         self._count = 0
         self._reopen = False
@@ -159,6 +161,7 @@ class GpuReader:
     def finish(self, *, until: float) -> Sweep:
         """Collect the results, waiting for no thread beyond `until`."""
         samples: list[DeviceSample] = []
+        lost: list[DeviceSample] = []
         states: list[GpuState] = []
         collected: list[CollectorResult] = []
         failures = [self._trouble] if self._trouble is not None else self._missing()
@@ -168,23 +171,32 @@ class GpuReader:
             if report is not None:
                 samples += report.samples
                 collected += report.collected
-                self._known[index] = report.gpu
+                self._known[index] = report
                 found += [one for part in report.collected for one in part.failures]
+            elif index in self._known:
+                lost += map(self._xids_of, self._known[index].samples)
             states.append(self._state(index, found))
             failures += found
         states += [
-            GpuState(index, self._known[index], up=False, reason=Reason.DRIVER.value)
+            GpuState(index, self._known[index].gpu, up=False, reason=Reason.DRIVER.value)
             for index in sorted(set(self._known) - set(self._jobs))
         ]
         self._reopen = any(failure.reason is Reason.DRIVER for failure in failures)
         return Sweep(
             samples=tuple(samples),
+            lost=tuple(lost),
             gpus=tuple(states),
             collectors=self._healths(collected, failures),
             failures=tuple(failures),
             nvml_up=self._trouble is None,
             is_unusable=not samples and self._is_unusable(failures),
         )
+
+    def _xids_of(self, sample: DeviceSample) -> DeviceSample:
+        """The XID errors of a device that cannot be read: they say why."""
+        device = self._session.lost(sample.device)
+        parts = [run(one, device, self._clock) for one in self.enabled.collectors if one.name == XIDS]
+        return dataclasses.replace(sample, readings=tuple(one for part in parts for one in part.readings))
 
     def close(self) -> None:
         """Close the driver within a second. With a hung call, leave that to the kernel."""
@@ -343,7 +355,8 @@ class GpuReader:
             and not self._jobs[index].future.exception()
         )
         reason = "" if up else _worst(reasons).value
-        return GpuState(index, self._known.get(index), up=up, stuck_since=stuck_since, reason=reason)
+        device = self._known[index].gpu if index in self._known else None
+        return GpuState(index, device, up=up, stuck_since=stuck_since, reason=reason)
 
     @property
     def _has_none(self) -> bool:

@@ -4,15 +4,17 @@ import time
 
 import pytest
 
+from exporter.collectors.xid import _MEANING
 from simulator.gpus import Board
 from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode
-from tests.exporter.rig import Exporter, Node, eventually, h100
+from tests.exporter.rig import Exporter, Node, eventually, h100, pod
 
 pytestmark = pytest.mark.driver
 
 LAST, RECENT, TOTAL = "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_XID_ERRORS_TOTAL"
 SINCE = "gpu_xid_last_timestamp_seconds"
+RETRY_S = 5.0  # between two attempts to watch a GPU
 UNINITIALIZED, NOT_SUPPORTED, GPU_IS_LOST, MISMATCH = 1, 3, 15, 18
 
 
@@ -90,6 +92,58 @@ def test_xids_of_a_returning_gpu_are_watched_again(make_node: MakeNode) -> None:
         eventually(lambda: exporter.series(LAST, "gpu").keys() == {("0",)})
         node.board.clear_faults()
         _watching(exporter, 2)
+
+
+def test_xid_79_of_a_lost_gpu_is_counted_and_stays(make_node: MakeNode) -> None:
+    """The driver answers GPU_IS_LOST to everything about it: its XID errors keep its UUID, and only they are served."""
+    node = make_node(h100(2))
+    node.pods = [pod("train", node.spec.gpu_uuid(1))]
+    node.kubelet.start()
+    lost = ("1", node.spec.gpu_uuid(1), "train", "79", "GPU has fallen off the bus")
+    labels = ("gpu", "UUID", "pod", "xid", "err_msg")
+    with node.exporting() as exporter:
+        _watching(exporter, 2)
+        node.board.fault("*", gpu=1, code=GPU_IS_LOST)
+        eventually(lambda: exporter.series("gpu_up", "gpu")["1",] == 0)
+        node.board.raise_xid(1, 79)
+        eventually(lambda: exporter.series(TOTAL, *labels) == {lost: 1.0})
+        until = time.monotonic() + RETRY_S + 1
+        while time.monotonic() < until:
+            assert exporter.series(LAST, "gpu") == {("0",): 0, ("1",): 79}
+            assert exporter.series("DCGM_FI_DEV_GPU_UTIL", "gpu").keys() == {("0",)}
+            assert exporter.series("gpu_allocated", "gpu").keys() == {("0",)}
+            time.sleep(0.5)
+        assert exporter.series(SINCE, "gpu", "xid").keys() == {("1", "79")}
+        node.board.raise_xid(0, 13)
+        eventually(lambda: exporter.series(LAST, "gpu") == {("0",): 13, ("1",): 79})
+        node.board.clear_faults()
+        eventually(lambda: exporter.series("gpu_up", "gpu")["1",] == 1)
+        assert exporter.series(TOTAL, *labels)[lost] == 1
+
+
+@pytest.mark.parametrize("gpu", [1, None], ids=["one GPU", "all GPUs"])
+def test_xids_stay_while_the_wait_reports_a_lost_gpu(gpu: int | None, make_node: MakeNode) -> None:
+    """The event set is made again without the lost GPUs; no XID series disappears meanwhile."""
+    node = make_node(h100(2))
+    with node.exporting(pods=False) as exporter:
+        _watching(exporter, 2)
+        node.board.raise_xid(1, 48)
+        eventually(lambda: exporter.series(LAST, "gpu") == {("0",): 0, ("1",): 48})
+        node.board.fault("*", gpu=gpu, code=GPU_IS_LOST)
+        node.board.fault("nvmlEventSetWait_v2", code=GPU_IS_LOST)
+        eventually(lambda: exporter.messages("waiting for XID errors: GPU 1: "))
+        assert exporter.series(LAST, "gpu") == {("0",): 0, ("1",): 48}
+        assert exporter.get("/readyz")[0] == (200 if gpu else 503)
+        node.board.clear_faults()
+        eventually(lambda: exporter.messages("waiting for XID errors of GPU 1 again"))
+        node.board.raise_xid(1, 79)
+        eventually(lambda: exporter.series(LAST, "gpu") == {("0",): 0, ("1",): 79})
+
+
+def test_all_xids_that_dcgm_exporter_names_have_a_text() -> None:
+    """dcgm-exporter 4.8.2 has texts up to 172, of which NVIDIA reserves some."""
+    reserved = {5, 10, 14, 15, 17, 23, *range(39, 42), *range(49, 54), 55, 87, 90, 91, 108}
+    assert _MEANING.keys() == set(range(173)) - reserved
 
 
 def test_xid_counts_survive_a_driver_reload(make_node: MakeNode) -> None:
