@@ -26,6 +26,7 @@ from rightsizer.policy.schema import Defaults, KindDefaults, Policy
 from rightsizer.policy.thresholds import (
     InputBound,
     Judging,
+    NoRequests,
     NotStarting,
     OversizedGpu,
     Stuck,
@@ -51,6 +52,7 @@ _MODELS: Mapping[str, type[pydantic.BaseModel]] = {
     "rules[].match.priority.": PriorityRange,
     "….": Judging,
     "…idle.": Thresholds,
+    "…noRequests.": NoRequests,
     "…underutilized.": Underutilized,
     "…tooManyGpus.": TooManyGpus,
     "…tooManyReplicas.": TooManyReplicas,

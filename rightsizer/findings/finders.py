@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from rightsizer.findings.evidence import Candidate
 from rightsizer.findings.idle import find_idle
+from rightsizer.findings.no_requests import find_no_requests
 from rightsizer.findings.oversized_gpu import find_oversized_gpu
 from rightsizer.findings.replicas import find_too_few_replicas, find_too_many_replicas
 from rightsizer.findings.stuck import find_not_starting, find_stuck
@@ -23,6 +24,7 @@ FINDERS: tuple[Callable[[Candidate], Finding | None], ...] = (
     find_stuck,
     find_not_starting,
     find_idle,
+    find_no_requests,
     find_too_many_replicas,
     find_too_many_gpus,
     find_oversized_gpu,

@@ -146,6 +146,29 @@ class Waits:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ServingLoad:
+    """What a pod's inference server did in a window, by its own metrics.
+
+    Attributes:
+        engine: Such as vllm.
+        requests: Growth of its counters of requests or tokens; None where it is unknown.
+        running: Most requests that it processed at once.
+        queued: Most requests that waited.
+        cache: Highest share of its KV cache in use, 0 to 1.
+    """
+
+    engine: str
+    requests: float | None = None
+    running: float | None = None
+    queued: float | None = None
+    cache: float | None = None
+
+
+ServingLoads = Mapping[PodKey, ServingLoad]
+"""The load of inference servers by pod."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class NodeCoverage:
     """What the metrics show of one node's devices in the window's last minutes.
 
@@ -196,6 +219,7 @@ class Measured:
         nodes: By the node's name, as far as the series' hostname is one.
         begins: Where Prometheus's own record begins, of anything; None where it goes back as far as was asked.
         series: Where autoscalers find activity; None where it is not in per cent by pod.
+        serving: Load of inference servers, for each window that a rule looks back for requests.
         profiles: Mean activity of each pod's devices over the longest window in equal steps, oldest first, 0 to 1; only
             where a report draws them, and of a shared GPU only where it is the pod's own.
     """
@@ -205,6 +229,7 @@ class Measured:
     histories: Mapping[PodKey, History] = dataclasses.field(default_factory=dict)
     concurrency: Mapping[str, Concurrency] = dataclasses.field(default_factory=dict)
     waits: Mapping[PodKey, Waits] = dataclasses.field(default_factory=dict)
+    serving: Mapping[datetime.timedelta, ServingLoads] = dataclasses.field(default_factory=dict)
     nodes: Mapping[str, NodeCoverage] = dataclasses.field(default_factory=dict)
     begins: datetime.datetime | None = None
     series: ActivitySeries | None = None

@@ -43,6 +43,7 @@ class FindingName(enum.StrEnum):
     # Something to give back, or to look into.
     IDLE = "idle"
     FINISHED = "finished"
+    NO_REQUESTS = "no-requests"
     UNDERUTILIZED = "underutilized"
     TOO_MANY_GPUS = "too-many-gpus"
     OVERSIZED_GPU = "oversized-gpu"

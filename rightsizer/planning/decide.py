@@ -33,7 +33,7 @@ from rightsizer.planning.cooldown import change_rate_exceeded, conflicting_insta
 from rightsizer.policy.do_not_disrupt import controller_mode
 from rightsizer.policy.effective import EffectivePolicy, PolicyEvaluator, strictest
 from rightsizer.policy.limits import closed_reason
-from rightsizer.policy.rule import IDLENESS
+from rightsizer.policy.rule import UNUSED
 from rightsizer.text import gpus, instant, read_instant
 
 _ORDER = {Verdict.ACT: 0, Verdict.UNKNOWN: 1, Verdict.KEEP: 2, Verdict.PROTECTED: 3}
@@ -167,7 +167,7 @@ def _keeping(workload: Workload, finding: Finding, effective: EffectivePolicy) -
 
     An owner's minimum never allows a change that the rules alone would not allow.
     """
-    if finding.name not in IDLENESS or finding.proposal:
+    if finding.name not in UNUSED or finding.proposal:
         return finding
     plain = effective.by_rules
     by_rules = _shrink_to(workload, finding, plain)

@@ -26,6 +26,7 @@ from rightsizer.model import (
     Measured,
     NodeCoverage,
     PodKey,
+    ServingLoads,
     Usages,
     Waits,
     Whereabouts,
@@ -104,6 +105,12 @@ class Signal(Protocol):
         """What these pods waited for: CPU, disk, network."""
         ...
 
+    def serving(
+        self, pods: Collection[PodKey], window: datetime.timedelta, at: datetime.datetime
+    ) -> ServingLoads:
+        """Load of the inference servers in these pods."""
+        ...
+
     def nodes(self, at: datetime.datetime) -> Mapping[str, NodeCoverage]:
         """Devices per node."""
         ...
@@ -132,6 +139,10 @@ def measure(fleet: Fleet, signal: Signal, evaluator: PolicyEvaluator, at: dateti
     second = dataclasses.replace(
         first,
         usages=usages,
+        serving={
+            window: signal.serving(pods.keys(), window, at)
+            for window in sorted({each.no_requests.window for each in evaluator.all_criteria()})
+        },
         waits=signal.waits(pods.keys(), _starving(evaluator), at) if more.waits else {},
         histories=_histories(signal, more.histories, at),
         concurrency=_concurrency(signal, more.concurrency, fleet, at),

@@ -18,6 +18,7 @@ from rightsizer.policy.rule import Rule
 from rightsizer.policy.schema import ADVISE_ONLY, KindDefaults, Policy
 from rightsizer.policy.thresholds import (
     InputBound,
+    NoRequests,
     NotStarting,
     OversizedGpu,
     Stuck,
@@ -33,6 +34,7 @@ class Criteria:
     """The thresholds of every finding, as they hold for one workload."""
 
     idle: Thresholds
+    no_requests: NoRequests
     underutilized: Underutilized
     too_many_gpus: TooManyGpus
     too_many_replicas: TooManyReplicas
@@ -78,6 +80,7 @@ def _criteria(rule: Rule, policy: Policy, idle: Thresholds) -> Criteria:
     defaults = policy.defaults
     return Criteria(
         idle=idle,
+        no_requests=rule.noRequests or defaults.noRequests,
         underutilized=rule.underutilized or defaults.underutilized,
         too_many_gpus=rule.tooManyGpus or defaults.tooManyGpus,
         too_many_replicas=rule.tooManyReplicas or defaults.tooManyReplicas,

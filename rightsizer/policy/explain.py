@@ -169,6 +169,11 @@ def _thresholds(criteria: Criteria) -> Iterator[str]:
     longer = f" and {idle.idleFactor:g} times the longest pause of the last {span(idle.history)}"
     shortest = span(datetime.timedelta(seconds=idle.shortest_s))
     yield f"      required idle time: {shortest}{longer if idle.idleFactor else ''}"
+    unasked = criteria.no_requests
+    yield (
+        f"no-requests: no request to its inference server in {span(unasked.window)}, and mean activity at most "
+        f"{unasked.maxMeanPercent:g}%"
+    )
     under = criteria.underutilized
     yield f"underutilized: mean below {under.maxMeanPercent:g}% in {span(under.window)}"
     yield (

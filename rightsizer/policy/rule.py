@@ -12,6 +12,7 @@ from rightsizer.policy.match import Match
 from rightsizer.policy.thresholds import (
     MAX_WINDOW,
     InputBound,
+    NoRequests,
     NotStarting,
     OversizedGpu,
     Stuck,
@@ -44,8 +45,11 @@ ACTIONS = (*SAFE_ACTIONS, Action.EVICT)
 IDLENESS = (FindingName.IDLE, FindingName.FINISHED)
 """Findings that a rule's mode applies to, unless `findings` says otherwise."""
 
+UNUSED = (*IDLENESS, FindingName.NO_REQUESTS)
+"""Findings that free all GPUs of a workload, or those that it need not keep."""
+
 SWITCHABLE = (
-    *IDLENESS,
+    *UNUSED,
     FindingName.UNDERUTILIZED,
     FindingName.TOO_MANY_GPUS,
     FindingName.OVERSIZED_GPU,
@@ -174,6 +178,7 @@ class Rule(Part):
         description="Time to become healthy after scale-down, resize or reslice; else the change is rolled back.",
     )
     idle: Thresholds | None = pydantic.Field(None, description="Replaces the defaults completely.")
+    noRequests: NoRequests | None = pydantic.Field(None, description=_INSTEAD)
     underutilized: Underutilized | None = pydantic.Field(None, description=_INSTEAD)
     tooManyGpus: TooManyGpus | None = pydantic.Field(None, description=_INSTEAD)
     tooManyReplicas: TooManyReplicas | None = pydantic.Field(None, description=_INSTEAD)

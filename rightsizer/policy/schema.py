@@ -25,6 +25,7 @@ from rightsizer.policy.match import Match
 from rightsizer.policy.rule import ACTIONS, Rule, yaml_off
 from rightsizer.policy.thresholds import (
     InputBound,
+    NoRequests,
     NotStarting,
     OversizedGpu,
     Stuck,
@@ -186,6 +187,7 @@ class Defaults(Part):
         strict=False,
         description="Idle thresholds by kind; the first match applies. Replaces the built-in rows.",
     )
+    noRequests: NoRequests = pydantic.Field(default_factory=NoRequests)
     underutilized: Underutilized = pydantic.Field(default_factory=Underutilized)
     tooManyGpus: TooManyGpus = pydantic.Field(default_factory=TooManyGpus)
     tooManyReplicas: TooManyReplicas = pydantic.Field(default_factory=TooManyReplicas)

@@ -182,6 +182,27 @@ class Thresholds(Judging):
         return None
 
 
+class NoRequests(Part):
+    """When an inference server is not used, by its own metrics."""
+
+    window: Duration = pydantic.Field(
+        datetime.timedelta(days=3),
+        description="Time without any request, 1h to 366d; younger pods are not judged.",
+    )
+    maxMeanPercent: IdlePercent = pydantic.Field(
+        5.0,
+        description="Highest mean utilization of its GPUs in idle.window; percent, 0 to 20. More is work of another "
+        "kind.",
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _window_is_judgeable(self) -> Self:
+        if not datetime.timedelta(hours=1) <= self.window <= MAX_WINDOW:
+            message = "window must be from 1h to 366d"
+            raise ValueError(message)
+        return self
+
+
 class Underutilized(Judging):
     """When a working workload uses far less than it holds."""
 

@@ -63,7 +63,7 @@ class Provenance:
             return True
         if job and job not in self.jobs:
             return False
-        place = _place(instance, self.whereabouts)
+        place = find_place(instance, self.whereabouts)
         if place is None:
             return True
         if place.namespace and place.namespace not in self.namespaces:
@@ -110,7 +110,7 @@ def find_provenance(
     Raises:
         EvidenceIncomplete: None of the targets is in the given namespaces.
     """
-    places = {one.instance: _place(one.instance, whereabouts) for one in targets}
+    places = {one.instance: find_place(one.instance, whereabouts) for one in targets}
     covered: dict[str, set[str]] = {}
     nodes = set(filter(None, whereabouts.pods.values()))
     for place in filter(None, places.values()):
@@ -155,7 +155,7 @@ def _is_exporter(place: Address | None, namespaces: Collection[str]) -> bool:
     return place is not None and (not place.namespace or place.namespace in namespaces)
 
 
-def _place(instance: str, whereabouts: Whereabouts) -> Address | None:
+def find_place(instance: str, whereabouts: Whereabouts) -> Address | None:
     """Where a target is now: its address, or a node's name, with or without a port."""
     host, colon, port = instance.rpartition(":")
     host = host if colon and port.isdecimal() else instance

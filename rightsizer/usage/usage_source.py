@@ -12,6 +12,7 @@ from rightsizer.model import (
     Ignored,
     NodeCoverage,
     PodKey,
+    ServingLoads,
     Usages,
     Waits,
     Whereabouts,
@@ -24,6 +25,7 @@ from rightsizer.usage.device_usage import peak_activity, recent_peaks, sampled_p
 from rightsizer.usage.node_coverage import first_sample, node_coverage
 from rightsizer.usage.optional_metrics import waits
 from rightsizer.usage.querier import SourceQuerier
+from rightsizer.usage.serving_metrics import serving_loads
 from rightsizer.usage.source_metrics import MetricKind
 from rightsizer.usage.sources import SourceSettings, detect_source
 
@@ -115,6 +117,12 @@ class PrometheusUsage:
     ) -> Mapping[PodKey, Waits]:
         """CPU throttling and pressure of these pods, if cAdvisor's metrics exist."""
         return waits(self._query(at), pods, window)
+
+    def serving(
+        self, pods: Collection[PodKey], window: datetime.timedelta, at: datetime.datetime
+    ) -> ServingLoads:
+        """Load of the inference servers in these pods; only those of which the pods' own series tell."""
+        return serving_loads(self._query(at), pods, window, self._whereabouts)
 
     def nodes(self, at: datetime.datetime) -> Mapping[str, NodeCoverage]:
         """Devices on each node, and how many of them name a pod."""

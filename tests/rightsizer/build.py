@@ -35,6 +35,7 @@ from rightsizer.policy.rule import Rule
 from rightsizer.policy.schema import Policy
 from rightsizer.policy.thresholds import (
     InputBound,
+    NoRequests,
     NotStarting,
     OversizedGpu,
     Stuck,
@@ -150,6 +151,7 @@ def criteria(**changes: Any) -> Criteria:
     """The defaults' criteria, but for what is given."""
     values: dict[str, Any] = {
         "idle": Thresholds(),
+        "no_requests": NoRequests(),
         "underutilized": Underutilized(),
         "too_many_gpus": TooManyGpus(),
         "too_many_replicas": TooManyReplicas(),

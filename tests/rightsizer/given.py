@@ -102,6 +102,7 @@ PROFILES: Mapping[str, Profile | None] = {
     "comes-back-after-eight-hours": Profile(_worked((1440, 1200), (720, 660))),
     "light": Profile(_flat(10, 5, 70_000, 250)),
     "half": Profile(_flat(30, 10, 70_000, 300)),
+    "health-checks": Profile(_flat(2, 3, 70_000, 180)),
     "small": Profile(_flat(10, 5, 6_000, 200)),
     "silent-for-two-hours": Profile(IDLE, parts=((0.0, 1 - 2.2 / 25, 1), (1 - 0.1 / 25, 1.0, 1))),
     "garbage": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", 808_334_905)),
@@ -155,6 +156,17 @@ def waiting(namespace: str, pod: str, throttled: float) -> Iterator[Series]:
     for metric, share in {"periods": 1.0, "throttled_periods": throttled}.items():
         counts = [600.0 * share * number for number in range(len(seconds))]
         yield Series({"__name__": f"container_cpu_cfs_{metric}_total", **owner}, seconds, counts)
+
+
+def serving(namespace: str, pod: str, address: str, per_minute: float) -> Iterator[Series]:
+    """A day of vLLM's metrics of a pod that serves this many requests per minute."""
+    target = {"namespace": namespace, "pod": pod, "instance": f"{address}:8000", "job": "vllm"}
+    until = int(time.time()) + AHEAD_S
+    seconds = range(until - DAY_S - 3600, until + 1, STEP_S)
+    counts = [per_minute * number for number in range(len(seconds))]
+    yield Series({"__name__": "vllm:request_success_total", **target}, seconds, counts)
+    for metric in ("vllm:num_requests_running", "vllm:num_requests_waiting"):
+        yield Series({"__name__": metric, **target}, seconds, [0.0] * len(seconds))
 
 
 def _series(profile: Profile, labels: Mapping[str, str]) -> Iterator[Series]:

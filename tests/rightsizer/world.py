@@ -17,7 +17,7 @@ from simulator.cluster import MovingClock
 from simulator.kube import ApiServer, LoggedRequest
 from simulator.prometheus import Prometheus
 from tests.rightsizer.commands import Run, run_command
-from tests.rightsizer.given import CLASSES, DAY_S, day_of, manifest, priority_class, waiting
+from tests.rightsizer.given import CLASSES, DAY_S, day_of, manifest, priority_class, serving, waiting
 from tests.rightsizer.relay import Relay
 
 
@@ -103,6 +103,9 @@ class World:
             if "throttled" in given:
                 meta = pod["metadata"]
                 self.prometheus.write(waiting(meta["namespace"], meta["name"], given["throttled"]))
+            if "served" in given:
+                meta, address = pod["metadata"], pod["status"]["podIP"]
+                self.prometheus.write(serving(meta["namespace"], meta["name"], address, given["served"]))
 
     def _put(self, namespace: str, name: str, status: Mapping[str, Any] | None) -> None:
         """Set the status of the pods of a workload."""

@@ -12,6 +12,7 @@ from rightsizer.model import (
     NodeCoverage,
     ObjectRef,
     PodKey,
+    ServingLoads,
     Usages,
     Waits,
     Whereabouts,
@@ -106,6 +107,13 @@ class _Recorded(Signal):
         self, pods: Collection[PodKey], window: datetime.timedelta, at: datetime.datetime
     ) -> Mapping[PodKey, Waits]:
         """Unknown."""
+        del pods, window, at
+        return {}
+
+    def serving(
+        self, pods: Collection[PodKey], window: datetime.timedelta, at: datetime.datetime
+    ) -> ServingLoads:
+        """No inference servers."""
         del pods, window, at
         return {}
 

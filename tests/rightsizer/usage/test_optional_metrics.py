@@ -24,6 +24,19 @@ def test_waits_throttling_and_pressure_are_shares(metrics: Metrics) -> None:
     assert (found.cpu_throttled, found.io_pressure, found.cpu_pressure) == (near(0.6), near(0.25), None)
 
 
+def test_waits_of_another_cluster_end_no_plan(metrics: Metrics) -> None:
+    """Any scraped target can expose such a series, with any label of a cluster."""
+    metrics.write(idle(), pod="a")
+    pod = {"pod": "a", "UUID": "", "modelName": "", "container": "main"}
+    for cluster in ("", "elsewhere"):
+        metrics.write(
+            {"container_pressure_io_waiting_seconds_total": steadily(15)}, {**pod, "cluster": cluster}
+        )
+    assert metrics.signal().waits([(metrics.space, "a")], HOUR, metrics.at)[
+        metrics.space, "a"
+    ].io_pressure == near(0.25)
+
+
 def test_waits_without_cadvisor_are_missing(metrics: Metrics) -> None:
     """Missing, not zero."""
     metrics.write(idle(), pod="a")

@@ -18,6 +18,7 @@ from rightsizer.model import (
     Ignored,
     NodeCoverage,
     PodKey,
+    ServingLoads,
     Slot,
     Usage,
     Usages,
@@ -258,6 +259,15 @@ class Truth(Signal):
         at: datetime.datetime,  # noqa: ARG002 - as above
     ) -> Mapping[PodKey, Waits]:
         """Nobody waits."""
+        return {}
+
+    def serving(
+        self,
+        pods: Collection[PodKey],  # noqa: ARG002 - as above
+        window: datetime.timedelta,  # noqa: ARG002 - as above
+        at: datetime.datetime,  # noqa: ARG002 - as above
+    ) -> ServingLoads:
+        """No inference servers."""
         return {}
 
     def nodes(self, at: datetime.datetime) -> Mapping[str, NodeCoverage]:  # noqa: ARG002 - the protocol's

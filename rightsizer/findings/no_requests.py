@@ -1,0 +1,42 @@
+"""No requests: an inference server that nobody uses, although its GPUs are not quite idle. Pure.
+
+Health checks and warm-ups keep GPUs from being idle; the server's own counters tell that nobody asked it.
+"""
+
+from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues
+from rightsizer.findings.evidence import GROUPED, Candidate, is_batch, pod_key
+from rightsizer.findings.idle_history import observed_since
+from rightsizer.model import Finding, FindingName, ServingLoad, Verdict
+from rightsizer.text import percent, span
+
+
+def find_no_requests(candidate: Candidate) -> Finding | None:
+    """A workload whose pods all had no request in the window; None if one is too young, or its load unknown."""
+    part, workload = candidate.criteria.no_requests, candidate.workload
+    if is_batch(workload) or workload.gang or workload.ref.kind in GROUPED or not candidate.held:
+        return None
+    loads = [candidate.measured.serving.get(part.window, {}).get(pod_key(pod)) for pod in candidate.held]
+    if not all(load is not None and _is_unused(load) for load in loads):
+        return None
+    begins = [observed_since(pod) for pod in candidate.held]
+    if any(began is None or candidate.at - began < part.window for began in begins):
+        return None
+    evidence = candidate.over_idle()
+    means = [each.usage.activity_mean for each in evidence.devices]
+    if any(mean is None or mean * 100 > part.maxMeanPercent for mean in means):
+        return None
+    if first_issues(evidence, COMPLETENESS_CHECKS):
+        return None
+    engines = ", ".join(sorted({load.engine for load in loads if load is not None}))
+    return evidence.finding(
+        FindingName.NO_REQUESTS,
+        Verdict.ACT,
+        f"no request to {engines} in the last {span(part.window)}",
+        f"mean activity of each GPU at most {percent(max(mean or 0.0 for mean in means))}",
+        evidence.levels,
+    )
+
+
+def _is_unused(load: ServingLoad) -> bool:
+    """Whether it served nothing, and nothing ran or waited in any sample; a counter has to say so."""
+    return load.requests == 0 and not load.running and not load.queued

@@ -1,0 +1,105 @@
+"""Load of inference servers, on a real Prometheus."""
+
+import datetime
+from collections.abc import Mapping
+
+import pytest
+
+from rightsizer.model import AddressTable, ServingLoad, Whereabouts
+from rightsizer.usage.serving_metrics import ENGINES
+from tests.rightsizer.metrics import DAY, HOUR, Metrics, Value, idle, near, rising, steadily, within
+
+pytestmark = pytest.mark.prometheus
+
+POD, OTHER, NODE = "10.0.1.7", "10.0.2.8", "192.168.0.1"
+VLLM: Mapping[str, Value] = {
+    "vllm:request_success_total": 7,
+    "vllm:prompt_tokens_total": 900,
+    "vllm:num_requests_running": 0,
+    "vllm:num_requests_waiting": 0,
+    "vllm:kv_cache_usage_perc": 0,
+}
+
+
+def _load(metrics: Metrics, window: datetime.timedelta = 12 * HOUR) -> ServingLoad | None:
+    """The load of pod a of n1, beside another pod of its namespace and one of another tenant."""
+    addresses = AddressTable()
+    addresses.add(metrics.space, "n1", NODE, [POD])
+    addresses.add("tenant", "n1", NODE, [OTHER])
+    pod = (metrics.space, "a")
+    metrics.write(idle(), pod="a")
+    signal = metrics.signal()
+    signal.expect({pod}, {pod}, Whereabouts({pod: "n1"}, addresses))
+    return signal.serving([pod, (metrics.space, "b")], window, metrics.at).get(pod)
+
+
+def _serve(metrics: Metrics, more: Mapping[str, Value] | None = None, **labels: str) -> None:
+    metrics.write(
+        {**VLLM, **(more or {})},
+        {"pod": "a", "UUID": "", "modelName": "", "instance": f"{POD}:8000", **labels},
+    )
+
+
+def test_server_without_requests_served_none(metrics: Metrics) -> None:
+    """Its counters stand still, and its gauges stay at zero."""
+    _serve(metrics)
+    assert _load(metrics) == ServingLoad("vllm", 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("more", "load"),
+    [
+        pytest.param({"vllm:request_success_total": steadily(2)}, (1440, 0, 0, 0), id="finished"),
+        pytest.param(
+            {"vllm:prompt_tokens_total": rising(lambda left: 5 * (left == 300))},
+            (5, 0, 0, 0),
+            id="one-prompt",
+        ),
+        pytest.param({"vllm:num_requests_running": within(40, 30, 3)}, (0, 3, 0, 0), id="running"),
+        pytest.param({"vllm:num_requests_waiting": within(40, 39, 9)}, (0, 0, 9, 0), id="queued"),
+        pytest.param({"vllm:kv_cache_usage_perc": within(40, 30, 0.25)}, (0, 0, 0, 0.25), id="cache"),
+        pytest.param({"vllm:request_success_total": within(60, 0, 1, 7)}, (None, 0, 0, 0), id="reset"),
+    ],
+)
+def test_load_of_server_is_what_grew_and_the_highest(
+    metrics: Metrics, more: Mapping[str, Value], load: tuple[float | None, float, float, float]
+) -> None:
+    """Of counters the growth, of gauges the highest value; a counter that was reset says nothing."""
+    _serve(metrics, more)
+    served, *gauges = load
+    found = _load(metrics)
+    assert found is not None
+    assert (found.requests is None) if served is None else found.requests == near(served, abs=3)
+    assert [found.running, found.queued, found.cache] == gauges
+
+
+def test_counter_that_begins_within_the_window_is_unknown(metrics: Metrics) -> None:
+    """What it counted before it was scraped is not known."""
+    _serve(metrics)
+    found = _load(metrics, window=DAY + HOUR)
+    assert found is not None
+    assert found.requests is None
+
+
+@pytest.mark.parametrize("instance", [f"{OTHER}:8000", f"{NODE}:9100", "elsewhere:80", ""])
+def test_series_of_other_targets_say_nothing(metrics: Metrics, instance: str) -> None:
+    """Another tenant may name any pod, and any number of requests."""
+    _serve(metrics, instance=instance)
+    assert _load(metrics) is None
+
+
+def test_forged_zeros_do_not_hide_requests(metrics: Metrics) -> None:
+    """Beside the server's own series, those of others change nothing."""
+    _serve(metrics, {"vllm:request_success_total": steadily(1)})
+    _serve(metrics, instance=f"{OTHER}:8000")
+    found = _load(metrics)
+    assert found is not None
+    assert found.requests == near(720, abs=3)
+
+
+def test_every_engine_has_counters_and_unique_names() -> None:
+    """Only a counter misses no request between two scrapes."""
+    names = [name for engine in ENGINES for name in engine.names]
+    assert len(names) == len(set(names))
+    assert all(engine.served for engine in ENGINES)
+    assert all(engine.running or engine.queued for engine in ENGINES)
