@@ -1,18 +1,14 @@
-"""What Prometheus and the API server would answer about the made-up cluster at an instant, read off its records."""
+"""What Prometheus and the API server would answer about the made-up fleet at an instant, read off its records."""
 
 import dataclasses
 import datetime
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
-from benchmarks._fleet import Member
-from benchmarks._records import MINUTES, SAMPLES, STEP_S, Record
-from rightsizer.changes.record_codec import NOTICE_ANNOTATION
-from rightsizer.kinds.notices import Notice
+from benchmarks._fleet import Fleet, Member
+from benchmarks._records import MINUTES, SAMPLES, SCRAPE_S, STEP_S, WATTS, Record, Spans
 from rightsizer.model import (
+    ChangeRecord,
     Concurrency,
     Device,
     History,
@@ -20,11 +16,13 @@ from rightsizer.model import (
     ObjectRef,
     Pod,
     PodKey,
+    Slot,
     Usage,
     Usages,
     Workload,
 )
 from rightsizer.policy.effective import PolicyEvaluator
+from rightsizer.usage.sample_coverage import MAX_SLOTS, SAMPLES_PER_SLOT
 from simulator.gpus.cards import CARDS
 
 HOUR_STEPS = 3600 // STEP_S
@@ -39,6 +37,7 @@ _API_VERSIONS = {
     "PyTorchJob": "kubeflow.org/v1",
     "Notebook": "kubeflow.org/v1",
     "InferenceService": "serving.kserve.io/v1beta1",
+    "Service": "serving.knative.dev/v1",
 }
 
 
@@ -47,28 +46,39 @@ class Standing:
     """A workload as it stands now.
 
     Attributes:
-        since_s: When its present pods began.
-        changed_s: When it was last made to give its GPUs back; None where it never was.
+        gpus: How many each pod holds now.
+        since_s: When its present pods were created.
+        annotations: Of the object.
+        changes: What was changed of it.
         resumes_s: When it will be back; None while it runs.
-        notice: The announced action, and when that was; None without a notice.
         came_back_s: The longest pause after which it was put back.
+        is_asleep: Whether it is behind something that stops and wakes it by its requests from now on.
+        replies_s: When its owner answers the notice; None where there is none, or no answer.
     """
 
     member: Member
+    gpus: int
     since_s: float
-    changed_s: float | None = None
+    annotations: dict[str, str] = dataclasses.field(default_factory=dict)
+    changes: list[ChangeRecord] = dataclasses.field(default_factory=list)
     resumes_s: float | None = None
-    notice: tuple[str, int] | None = None
     came_back_s: float = 0.0
+    is_asleep: bool = False
+    replies_s: float | None = None
+
+    def started_by(self, at_s: float) -> tuple[float, int]:
+        """When its containers were last started, and how often they were restarted."""
+        restarts = [one for one in self.member.restarts if self.since_s < one <= at_s]
+        return (restarts[-1] if restarts else self.since_s), len(restarts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sight:
     """What Prometheus would answer at an instant."""
 
+    fleet: Fleet
     standings: Sequence[Standing]
     at_s: int
-    has_counters: bool
 
     def measured(self, evaluator: PolicyEvaluator) -> Measured:
         """All that is asked of it.
@@ -77,98 +87,148 @@ class Sight:
             ValueError: The policy asks for what is not on record here.
         """
         criteria = list(evaluator.all_criteria())
-        windows = sorted({window for each in criteria for window in each.windows})
-        if any(window.total_seconds() % STEP_S for window in windows):
-            raise ValueError(
-                f"windows must be whole steps of {STEP_S} s here: {', '.join(map(str, windows))}"
-            )
         if any(each.idle.maxUtilizationPercent != 1 for each in criteria):
             raise ValueError("maxUtilizationPercent must be 1 here, as by default")
+        windows = sorted({window for each in criteria for window in each.windows})
         history_s = max(each.idle.history for each in criteria).total_seconds()
         days = max(each.too_many_replicas.days for each in criteria)
-        histories = [self._histories(one, history_s) for one in self.standings]
+        found = {window: self._usages(window.total_seconds()) for window in windows}
+        histories: dict[PodKey, History] = {}
+        for one in self.standings:
+            histories.update(self._histories(one, min(history_s, self.fleet.kept_s)))
+        begins = self.at_s - self.fleet.kept_s
         return Measured(
             at=instant(self.at_s),
-            usages={window: self._usages(int(window.total_seconds())) for window in windows},
-            histories=dict(itertools.chain.from_iterable(each.items() for each in histories)),
+            usages=found,
+            histories=histories,
             concurrency={
                 uid(one.member): self._concurrency(one, days)
                 for one in self.standings
-                if one.member.spec.replicas > 1
+                if one.member.replicas > 1
             },
+            begins=instant(begins) if self.fleet.kept_s < history_s else None,
         )
 
-    def _usages(self, window_s: int) -> Usages:
-        steps = window_s // STEP_S
+    def _usages(self, window_s: float) -> Usages:
+        # A window that is no whole number of steps begins with the step that it cuts: so nothing is left out.
+        steps = math.ceil(window_s / STEP_S)
         found: dict[PodKey, list[Usage]] = {}
         for one in self.standings:
             stop = step(one.member, self.at_s)
-            first = max(stop - steps, step(one.member, int(one.since_s)))
-            covered = min(1.0, (self.at_s - one.since_s) / window_s)
+            first = max(stop - steps, step(one.member, one.since_s))
             if first >= stop:
                 continue
             for pod, records in enumerate(one.member.records):
-                found[_pod_key(one.member, pod)] = [
-                    self._usage(record, device, first, stop, covered)
-                    for device, record in zip(_devices(one.member, pod), records, strict=True)
-                ]
+                seen = self._seen(one, pod, window_s)
+                known: dict[int, Usage] = {}
+                usages = found[_pod_key(one, pod)] = []
+                for device, record in zip(_devices(one, pod), records, strict=False):
+                    if id(record) not in known:
+                        known[id(record)] = self._usage(record, device, first, stop, seen)
+                        usages.append(known[id(record)])
+                    else:
+                        usages.append(dataclasses.replace(known[id(record)], device=device))
         return found
 
-    def _usage(self, record: Record, device: Device, first: int, stop: int, covered: float) -> Usage:
-        samples = (stop - first) * SAMPLES
+    def _seen(self, one: Standing, pod: int, window_s: float) -> tuple[float, int, bool]:
+        """Coverage, slots without a sample, and whether there are samples in the last one."""
+        slots = max(1, min(MAX_SLOTS, int(window_s // (SCRAPE_S * SAMPLES_PER_SLOT))))
+        slot_s, since_s = window_s / slots, self.at_s - window_s
+        lost = _within(self.fleet.lost[one.member.nodes[pod]], since_s, self.at_s)
+        young_s = max(0.0, one.since_s - since_s)
+        holes, missed, is_fresh = int(young_s // slot_s), young_s, True
+        for begin, end in lost:
+            missed += end - begin
+            first = math.ceil((max(begin, one.since_s) - since_s - SCRAPE_S) / slot_s)
+            holes += max(0, int((end - since_s + SCRAPE_S) // slot_s) - max(0, first))
+            is_fresh = is_fresh and end - max(begin, self.at_s - slot_s) < slot_s / 2
+        return max(0.0, 1 - missed / window_s), holes, is_fresh
+
+    def _usage(
+        self, record: Record, device: Device, first: int, stop: int, seen: tuple[float, int, bool]
+    ) -> Usage:
+        samples = record.samples_sum[stop] - record.samples_sum[first]
+        coverage, holes, is_fresh = seen
+        if not samples:
+            return Usage(device, is_fresh=False)
         return Usage(
             device=device,
             activity_mean=(record.activity_sum[stop] - record.activity_sum[first]) / samples / 100,
             activity_peak=max(record.activity[first:stop]) / 100,
             traffic_peak=max(record.traffic[first:stop]) / 100,
             memory_peak_bytes=max(record.held[first:stop]) / 100 * _MEMORY,
-            power_mean_w=(record.watts_sum[stop] - record.watts_sum[first]) / samples,
-            power_peak_w=max(record.watts[first:stop]),
-            busy_s=record.busy_s[stop] - record.busy_s[first] if self.has_counters else None,
-            coverage=covered,
-            holes=0 if covered == 1 else math.ceil((1 - covered) * 96),
-            is_fresh=True,
+            power_mean_w=(record.watts_sum[stop] - record.watts_sum[first]) * WATTS / samples,
+            power_peak_w=float(max(record.watts[first:stop]) * WATTS),
+            busy_s=record.busy_s[stop] - record.busy_s[first] if self.fleet.has_counters else None,
+            coverage=coverage,
+            holes=holes,
+            is_fresh=is_fresh,
         )
 
     def _histories(self, one: Standing, span_s: float) -> Mapping[PodKey, History]:
         stop = step(one.member, self.at_s)
         hours = int(min(span_s, self.at_s - one.since_s)) // 3600
-        first = stop - hours * HOUR_STEPS
         return {
-            _pod_key(one.member, pod): History(instant(self.at_s), 3600.0, self._hours(records, first, stop))
-            for pod, records in enumerate(one.member.records)
+            _pod_key(one, pod): History(
+                instant(self.at_s), 3600.0, self._hours(one.member, pod, stop)[stop // HOUR_STEPS - hours :]
+            )
+            for pod in range(one.member.replicas)
         }
 
-    def _hours(self, records: Sequence[Record], first: int, stop: int) -> bytes:
+    def _hours(self, member: Member, pod: int, stop: int) -> bytes:
+        """All hours of a pod up to a step, worked out once for each of the steps in which an hour may end."""
+        known, key = member.hours, (pod, stop % HOUR_STEPS)
+        if key not in known:
+            records = list({id(record): record for record in member.records[pod]}.values())
+            known[key] = self._all_hours(records, stop % HOUR_STEPS)
+        return known[key][: stop // HOUR_STEPS]
+
+    def _all_hours(self, records: Sequence[Record], first: int) -> bytes:
+        sums = records[0].samples_sum
+        stop = len(sums) - 1 - (len(sums) - 1 - first) % HOUR_STEPS
         rows: list[bytes] = []
-        for record in set(records):
+        for record in records:
             steps = record.activity[first:stop].translate(_BUSY)
-            rows.extend((steps[::2], steps[1::2]))
-            if self.has_counters:
-                rows.extend((record.ran[first:stop:2], record.ran[first + 1 : stop : 2]))
-        return bytes(map(max, *rows))
+            rows.extend(steps[place::HOUR_STEPS] for place in range(HOUR_STEPS))
+            if self.fleet.has_counters:
+                rows.extend(record.ran[first + place : stop : HOUR_STEPS] for place in range(HOUR_STEPS))
+        half = HOUR_STEPS * SAMPLES / 2
+        return bytes(
+            Slot.UNKNOWN if not busy and sums[begin + HOUR_STEPS] - sums[begin] < half else busy
+            for busy, begin in zip(map(max, *rows), range(first, stop, HOUR_STEPS), strict=True)
+        )
 
     def _concurrency(self, one: Standing, days: int) -> Concurrency:
         counts, stop = one.member.busy, step(one.member, self.at_s) * MINUTES
         since = int((one.since_s - one.member.start_s) // 60)
         earlier = [stop - day * 1440 for day in range(1, days + 1)]
         return Concurrency(
-            tuple(counts[max(stop - 60, since) : stop]),
-            tuple(max(counts[start : start + 60]) for start in earlier if start >= since),
+            tuple(None if count < 0 else count for count in counts[max(stop - 60, since) : stop]),
+            tuple(_most(counts[start : start + 60]) for start in earlier if start >= since),
         )
 
 
-def workload(standing: Standing) -> Workload:
-    member = standing.member
-    name, since = member.spec.name, instant(standing.since_s)
+def _most(counts: Sequence[int]) -> int | None:
+    return None if min(counts) < 0 else max(counts)
+
+
+def _within(spans: Spans, from_s: float, until_s: float) -> list[tuple[float, float]]:
+    return [(max(a, from_s), min(b, until_s)) for a, b in spans if a < until_s and b > from_s]
+
+
+def workload(one: Standing, at_s: float) -> Workload:
+    """What the API server would answer about it."""
+    member = one.member
+    created, (started_s, restarts) = instant(one.since_s), one.started_by(at_s)
+    started = instant(started_s)
     pods = tuple(
         Pod(
-            ref=ObjectRef("v1", "Pod", *_pod_key(member, pod)),
-            node="node",
+            ref=ObjectRef("v1", "Pod", *_pod_key(one, pod)),
+            node=f"node-{member.nodes[pod]}",
             phase="Running",
-            devices=member.spec.gpus,
+            devices=one.gpus,
             is_shared=False,
-            started=since,
+            started=started,
             priority_class="",
             priority=0,
             is_ready=True,
@@ -176,44 +236,40 @@ def workload(standing: Standing) -> Workload:
             is_static=False,
             labels={},
             annotations={},
-            created=since,
+            resources={"nvidia.com/gpu": one.gpus},
+            created=created,
+            restarts=restarts,
         )
-        for pod in range(member.spec.replicas)
+        for pod in range(member.replicas)
     )
     return Workload(
-        ref=ObjectRef(_API_VERSIONS[member.kind], member.kind, "team", name, uid(member)),
+        ref=ObjectRef(_API_VERSIONS[member.kind], member.kind, "team", member.name, uid(member)),
         generation=1,
         resource_version="1",
         pods=pods,
         size=len(pods) if member.kind in {"Deployment", "StatefulSet"} else None,
         labels={},
-        annotations=_notes(standing),
+        annotations=dict(one.annotations),
         namespace_annotations={},
         budgets={},
         created=instant(member.start_s),
-        came_back_after=datetime.timedelta(seconds=standing.came_back_s) if standing.came_back_s else None,
+        past=tuple(one.changes),
+        came_back_after=datetime.timedelta(seconds=one.came_back_s) if one.came_back_s else None,
     )
 
 
-def _notes(standing: Standing) -> dict[str, str]:
-    if standing.notice is None:
-        return {}
-    action, at_s = standing.notice
-    notice = Notice(instant(at_s), instant(at_s), action, "idle", "", "r")
-    return {NOTICE_ANNOTATION: msgspec.json.encode(notice).decode()}
-
-
-def _devices(member: Member, pod: int) -> list[Device]:
-    model = CARDS[member.card].name
-    return [Device(f"GPU-{uid(member)}-{pod}-{device}", model=model) for device in range(member.spec.gpus)]
+def _devices(one: Standing, pod: int) -> list[Device]:
+    model = CARDS[one.member.card].name
+    return [Device(f"GPU-{one.member.name}-{pod}-{device}", model=model) for device in range(one.gpus)]
 
 
 def uid(member: Member) -> str:
-    return member.spec.name
+    """Of a workload."""
+    return member.name
 
 
-def _pod_key(member: Member, pod: int) -> PodKey:
-    return "team", f"{member.spec.name}-{pod}"
+def _pod_key(one: Standing, pod: int) -> PodKey:
+    return "team", f"{one.member.name}-{pod}"
 
 
 def step(member: Member, at_s: float) -> int:
@@ -222,4 +278,5 @@ def step(member: Member, at_s: float) -> int:
 
 
 def instant(at_s: float) -> datetime.datetime:
+    """As a time."""
     return datetime.datetime.fromtimestamp(at_s, datetime.UTC)

@@ -1,7 +1,6 @@
-"""A week of a made-up cluster: who holds GPUs, what a Prometheus would have recorded of it, and what was really done.
+"""A made-up fleet: parameters drawn at random, who holds GPUs, what was recorded of them, and what was really done.
 
-    population ──► the simulator's truth ─┬─► what was recorded of each device
-                                         └─► when the workload worked
+    seed ──► habits, places, scrapes ──► workloads and their truth ──► what a Prometheus has recorded of each device
 
 It knows nothing of judging.
 """
@@ -11,54 +10,86 @@ import dataclasses
 import itertools
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from benchmarks._records import STEP_S, Record, record_of
-from simulator.spec import Archetype, Kind, WorkloadSpec
-from simulator.workloads import behavior, draws
-from simulator.workloads.archetypes import Actor
-from simulator.workloads.draws import DAY_S, HOUR_S
+from benchmarks._courses import (
+    Archetype,
+    Board,
+    Course,
+    Habits,
+    Life,
+    at_work,
+    course,
+    served,
+    serving,
+    works_s,
+)
+from benchmarks._records import SCRAPE_S, STEP_S, Record, Spans, record_of
+from simulator.gpus.cards import CARDS
+from simulator.workloads import draws
+from simulator.workloads.draws import DAY_S, HOUR_S, MINUTE_S
 
-BEGIN_S = 1_794_787_200
-"""Monday, 16 November 2026, 00:00 UTC."""
-BEFORE_S, BEYOND_S = 7 * DAY_S, 7 * DAY_S
-"""How old the oldest workloads are, and how far beyond the end is looked for work: no pause in the simulator is
-longer, so that whether something comes back is always known."""
+MONDAY_S = 1_794_787_200
+"""16 November 2026, 00:00 UTC. A fleet begins on any day of that week, and is seen for at least a week."""
+BEYOND_S = 15 * DAY_S
+"""How far beyond the end is looked for work: longer than any pause, so that whether something comes back is known."""
+MOST_ENDED_S = 7 * DAY_S
+"""Of what had ended, the first week counts: so a long record proves no more than a short one."""
+WAKER_S = 5 * MINUTE_S
+"""How long what wakes an endpoint on request keeps it awake after its last one."""
 
-MIX = {
-    Archetype.TRAIN_STEADY: 0.22,
-    Archetype.TRAIN_STALL: 0.15,
-    Archetype.NOTEBOOK: 0.18,
-    Archetype.INFERENCE_DIURNAL: 0.18,
-    Archetype.INFERENCE_LONGTAIL: 0.08,
-    Archetype.ABANDONED: 0.08,
-    Archetype.ZOMBIE: 0.04,
-    Archetype.OVERALLOCATED: 0.07,
+_SHARES = {
+    Archetype.TRAINING: (0.08, 0.3),
+    Archetype.LOADING: (0.05, 0.2),
+    Archetype.NOTEBOOK: (0.1, 0.3),
+    Archetype.SERVICE: (0.06, 0.15),
+    Archetype.ENDPOINT: (0.08, 0.25),
+    Archetype.ABANDONED: (0.04, 0.15),
+    Archetype.ZOMBIE: (0.04, 0.12),
+    Archetype.OVERALLOCATED: (0.06, 0.2),
 }
-"""Shares of workloads: assumed."""
-TRAINING = (Archetype.TRAIN_STEADY, Archetype.TRAIN_STALL)
-_LIFE_H, _LIFE_SIGMA = 6.0, 1.6  # of training, as public traces have it
+"""Ranges of the shares of workloads, before they add up to one; every fleet has one of each at least."""
+JOBS = frozenset({"Job", "PyTorchJob", "RayJob"})
 _KINDS = {
-    Archetype.TRAIN_STEADY: ("Job", "Job", "PyTorchJob", "Pod"),
-    Archetype.TRAIN_STALL: ("Job", "Job", "PyTorchJob", "Pod"),
-    Archetype.NOTEBOOK: ("StatefulSet", "Notebook"),
-    Archetype.INFERENCE_DIURNAL: ("Deployment", "Deployment", "InferenceService"),
-    Archetype.INFERENCE_LONGTAIL: ("Deployment", "Deployment", "InferenceService"),
-    Archetype.ABANDONED: ("Deployment", "StatefulSet", "Job", "Pod"),
-    Archetype.ZOMBIE: ("Job", "PyTorchJob"),
-    Archetype.OVERALLOCATED: ("Job", "Deployment"),
+    Archetype.TRAINING: ("Job", "Job", "PyTorchJob", "Pod"),
+    Archetype.LOADING: ("Job", "Job", "PyTorchJob", "Pod"),
+    Archetype.NOTEBOOK: ("Notebook", "Notebook", "StatefulSet", "Pod"),
+    Archetype.SERVICE: ("Deployment", "Deployment", "StatefulSet", "InferenceService"),
+    Archetype.ENDPOINT: ("Deployment", "Deployment", "StatefulSet", "InferenceService"),
+    Archetype.ABANDONED: ("Deployment", "StatefulSet", "Job", "Pod", "Notebook"),
+    Archetype.ZOMBIE: ("Job", "Job", "PyTorchJob", "Pod"),
+    Archetype.OVERALLOCATED: ("Job", "Deployment", "Deployment", "StatefulSet"),
 }
 _GPUS = {
-    Archetype.TRAIN_STEADY: (1, 1, 1, 1, 1, 2, 4, 8, 8, 8),
-    Archetype.TRAIN_STALL: (1, 1, 1, 1, 1, 2, 4, 8, 8, 8),
-    Archetype.ZOMBIE: (1, 1, 1, 1, 1, 2, 4, 8, 8, 8),
-    Archetype.OVERALLOCATED: (2, 4, 8),
+    Archetype.TRAINING: (1, 1, 1, 2, 4, 8),
+    Archetype.LOADING: (1, 1, 1, 2, 4, 8),
+    Archetype.ZOMBIE: (1, 2, 4, 8, 8),
+    Archetype.OVERALLOCATED: (2, 4, 4, 8),
+    Archetype.SERVICE: (1, 1, 1, 2),
 }
-_REPLICAS = {Archetype.INFERENCE_DIURNAL: (1, 2, 3, 4, 6, 8), Archetype.INFERENCE_LONGTAIL: (1, 1, 2)}
-_CARDS = ("H100-SXM5-80GB", "H100-SXM5-80GB", "A100-SXM4-80GB", "L40S")
+BATCH = 0.6
+"""Share of what is over-allocated that ends by itself."""
+_CARDS = ("H100-SXM5-80GB", "H100-SXM5-80GB", "H200-SXM5-141GB", "A100-SXM4-80GB", "L40S")
 
-Spans = Sequence[tuple[float, float]]
-"""From and until in Unix seconds, in order, apart."""
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fleet:
+    """A fleet and its truth.
+
+    Attributes:
+        begin_s: When it is first judged; `end_s` when last.
+        kept_s: How long Prometheus keeps samples.
+        has_counters: Whether gpu-exporter's counters are there, or gauges alone, as of dcgm-exporter.
+        lost: When each node was not scraped.
+    """
+
+    seed: int
+    begin_s: int
+    end_s: int
+    kept_s: float
+    has_counters: bool
+    lost: Sequence[Spans]
+    members: "Sequence[Member]"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -67,163 +98,284 @@ class Member:
 
     Attributes:
         kind: Of Kubernetes.
-        start_s: When its pods began; a whole number of steps from BEGIN_S.
+        start_s: When it was created; a whole number of steps from MONDAY_S.
         end_s: When it ends by itself, and frees its GPUs; inf where it does not.
         records: Of each device of each pod, from the start on.
-        worked: When each pod really worked.
-        works: When any of them did.
-        busy: How many of its pods show activity in each minute from the start on.
-        demand: How many of them really worked in it.
-        worked_gpu_s: GPU-seconds of work in the week.
-        spins: Since when it spins; None where it never does.
+        works: When any of its pods really worked.
+        needs: When each pod needs all of its GPUs; at any other time it needs `used`.
+        used: How many GPUs of each pod ever work, but for `needs`.
+        busy: How many of its pods show activity in each minute from the start on; -1 where that was not scraped.
+        demand: How many replicas its requests need in it.
+        nodes: Where each pod is.
+        restarts: When its containers were restarted.
+        wakes: Whether a request wakes it.
+        spins_s: Since when it spins; None where it never does.
+        ended_s: When it worked for the last time, or its start if it never did; None where it goes on.
+        hours: Its history, once it has been worked out.
     """
 
     seed: int
-    spec: WorkloadSpec
+    name: str
+    archetype: Archetype
     kind: str
     card: str
+    gpus: int
+    replicas: int
     start_s: float
     end_s: float
     records: tuple[tuple[Record, ...], ...]
-    worked: tuple[Spans, ...]
     works: Spans
+    needs: Spans
+    used: int
     busy: Sequence[int]
     demand: Sequence[int]
-    worked_gpu_s: float
-    spins: float | None
-
-    @property
-    def gpus(self) -> int:
-        """All that it holds."""
-        return self.spec.gpus * self.spec.replicas
+    nodes: Sequence[int]
+    restarts: Sequence[float]
+    wakes: bool
+    spins_s: float | None
+    ended_s: float | None
+    hours: dict[tuple[int, int], bytes] = dataclasses.field(default_factory=dict)
 
     def resumes_s(self, at_s: float) -> float:
         """When it works next, from `at_s` on: at once where it works; inf where never again."""
-        place = bisect.bisect_right(self.works, (at_s, math.inf))
-        if place and self.works[place - 1][1] > at_s:
-            return at_s
-        return self.works[place][0] if place < len(self.works) else math.inf
+        return _next(self.works, at_s)
+
+    def idle_from_s(self, at_s: float) -> float:
+        """When the work ends in which it is."""
+        return self.works[bisect.bisect_right(self.works, (at_s, math.inf)) - 1][1]
+
+    def needs_all_s(self, at_s: float) -> float:
+        """When it next needs all GPUs of a pod; inf where never."""
+        return _next(self.needs, at_s)
 
     def has_worked(self, from_s: float, until_s: float) -> bool:
         """Whether it worked at any time in between."""
         return self.resumes_s(from_s) < until_s
 
 
-def population(seed: int, count: int, days: float) -> list[Member]:
-    """So many workloads, by MIX, and their truth over so many days from BEGIN_S on."""
-    numbers = _numbers(count)
-    return [
-        _member(seed, archetype, number, days) for archetype in MIX for number in range(numbers[archetype])
-    ]
+def _next(spans: Spans, at_s: float) -> float:
+    place = bisect.bisect_right(spans, (at_s, math.inf))
+    if place and spans[place - 1][1] > at_s:
+        return at_s
+    return spans[place][0] if place < len(spans) else math.inf
 
 
-def _numbers(count: int) -> dict[Archetype, int]:
-    """Whole numbers by MIX, one of each at the least; the first takes up what is left over."""
-    numbers = {archetype: max(1, round(share * count)) for archetype, share in MIX.items()}
-    numbers[Archetype.TRAIN_STEADY] += count - sum(numbers.values())
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Places:
+    """What all workloads of a fleet have in common."""
+
+    seed: int
+    habits: Habits
+    begin_s: int
+    end_s: int
+    past_s: float
+    idle_factor: float
+    crashes_per_day: float
+    wakers: float
+    lost: Sequence[Spans]
+
+
+def fleet(seed: int, workloads: int, days: float | None = None) -> Fleet:
+    """A fleet; without `days`, one to two weeks of it are seen."""
+    draw = draws.seeded("fleet", seed)
+    habits = Habits.drawn(draw)
+    begin_s = MONDAY_S + draw.randrange(7) * int(DAY_S)
+    length_s = (draw.choice((7, 7, 10, 14)) if days is None else days) * DAY_S
+    places = _Places(
+        seed=seed,
+        habits=habits,
+        begin_s=begin_s,
+        end_s=begin_s + int(length_s),
+        past_s=draw.uniform(0, 10) * DAY_S,
+        idle_factor=draw.uniform(0.7, 1.15),
+        crashes_per_day=draw.choice((0.0, draw.uniform(0, 0.1))),
+        wakers=draw.uniform(0.2, 0.8),
+        lost=(),
+    )
+    places = dataclasses.replace(places, lost=_lost(draw, places, nodes=max(2, workloads // 5)))
+    shares = {one: draw.uniform(*part) for one, part in _SHARES.items()}
+    kept_s = draw.choice((10.0, 15.0, 30.0)) * DAY_S
+    has_counters = draw.choice((True, False, False))
+    return Fleet(
+        seed=seed,
+        begin_s=begin_s,
+        end_s=places.end_s,
+        kept_s=kept_s,
+        has_counters=has_counters,
+        lost=places.lost,
+        members=[
+            _member(places, archetype, number)
+            for archetype, count in _numbers(shares, workloads).items()
+            for number in range(count)
+        ],
+    )
+
+
+def _lost(draw: random.Random, places: _Places, nodes: int) -> list[Spans]:
+    """Single scrapes, and outages of minutes to hours, of each node."""
+    often, outages = draw.choice((0.0, draw.uniform(0, 0.002))), draw.choice((0.0, draw.uniform(0, 0.1)))
+    first_s, span_s = places.begin_s - places.past_s, places.end_s - places.begin_s + places.past_s
+    found: list[Spans] = []
+    for _ in range(nodes):
+        single = [draw.uniform(0, span_s) for _ in range(round(often * span_s / SCRAPE_S))]
+        longer = [
+            draw.uniform(0, span_s) for _ in range(round(outages * span_s / DAY_S + draw.random() - 0.5))
+        ]
+        spans = [(at, at + SCRAPE_S) for at in single]
+        spans += [(at, at + draws.lognormal(draw, median=20 * MINUTE_S, sigma=1.2)) for at in longer]
+        found.append(_union([(first_s + a, first_s + b) for a, b in spans]))
+    return found
+
+
+def _numbers(shares: dict[Archetype, float], count: int) -> dict[Archetype, int]:
+    """Whole numbers, one of each at the least; the first takes up what is left over."""
+    total = sum(shares.values())
+    numbers = {one: max(1, round(share / total * count)) for one, share in shares.items()}
+    numbers[Archetype.TRAINING] += max(1 - numbers[Archetype.TRAINING], count - sum(numbers.values()))
     return numbers
 
 
-def _member(seed: int, archetype: Archetype, number: int, days: float) -> Member:
-    draw = draws.seeded("judgement", seed, archetype.value, number)
-    start_s, life_s = _life(draw, archetype, days)
-    spec = WorkloadSpec(
-        Kind.DEPLOYMENT,
-        "team",
-        f"{archetype.value.replace('_', '-')}-{number}",
-        archetype,
-        replicas=draw.choice(_REPLICAS.get(archetype, (1,))),
-        gpus=draw.choice(_GPUS.get(archetype, (1,))),
-        works_s=None if math.isinf(life_s) else life_s,
+def _member(places: _Places, archetype: Archetype, number: int) -> Member:
+    draw = draws.seeded("member", places.seed, archetype.value, number)
+    habits = places.habits
+    start_s, works, life_s = _life(draw, archetype, places)
+    card = CARDS[card_name := draw.choice(_CARDS)]
+    replicas = draw.choice((1, 2, 3, 4, 6, 8)) if archetype is Archetype.SERVICE else 1
+    gpus = draw.choice(_GPUS.get(archetype, (1,)))
+    wakes = archetype is Archetype.ENDPOINT and draw.random() < places.wakers
+    kind = "Service" if wakes else draw.choice(_KINDS[archetype])
+    loaded_w = card.loaded_power_w * places.idle_factor * draw.uniform(0.93, 1.07)
+    board = Board(loaded_w, card.max_power_w)
+    end_s = start_s + life_s
+    until_s = min(end_s, places.end_s + BEYOND_S)
+    nodes = [draw.randrange(len(places.lost)) for _ in range(replicas)]
+    used = (
+        max(1, draw.choice((gpus // 2, gpus // 2, gpus // 4)))
+        if archetype is Archetype.OVERALLOCATED
+        else gpus
     )
-    kind, card = draw.choice(_KINDS[archetype]), draw.choice(_CARDS)
-    end_s, until_s = start_s + life_s, BEGIN_S + days * DAY_S
-    pods = [
-        [Actor(seed, spec, pod, device, start_s) for device in range(spec.gpus)]
-        for pod in range(spec.replicas)
-    ]
-    worked = tuple(_worked(actors[0], min(end_s, until_s + BEYOND_S)) for actors in pods)
-    records = tuple(tuple(_records(actors, card, until_s)) for actors in pods)
+    needs: Spans = ()
+    demand: list[int] = []
+    if archetype is Archetype.SERVICE:
+        until_s = min(end_s, places.end_s + 4 * DAY_S)
+        spans, demand = served(habits, draw, replicas, start_s, until_s)
+        pods = [[serving(of, board, start_s, until_s)] * gpus for of in spans]
+    else:
+        own = course(archetype, habits, draw, board, Life(start_s, works, until_s))
+        needs = _needs(draw, archetype, places, start_s, until_s)
+        pods = [[own] * used + [_beside(own, needs, board)] * (gpus - used)]
+    record_s = min(end_s, float(places.end_s))
+    records = tuple(
+        _records(pod, start_s, record_s, draw.randrange(4096), places.lost[node])
+        for pod, node in zip(pods, nodes, strict=True)
+    )
+    works_at = _union(list(itertools.chain.from_iterable(at_work(pod[0]) for pod in pods)))
+    hung = next((begin for begin, _, load in pods[0][0] if load.utilization and not load.works), None)
+    has_ended = not math.isinf(works) and start_s + works < end_s
     return Member(
-        seed=seed,
-        spec=spec,
+        seed=places.seed,
+        name=f"{archetype.value}-{number}",
+        archetype=archetype,
         kind=kind,
-        card=card,
+        card=card_name,
+        gpus=gpus,
+        replicas=replicas,
         start_s=start_s,
         end_s=end_s,
         records=records,
-        worked=worked,
-        works=_union(worked),
-        busy=[sum(row) for row in zip(*(_active(devices) for devices in records), strict=True)],
-        demand=_demand(worked, start_s, until_s),
-        worked_gpu_s=sum(
-            sum(actor.is_used for actor in actors) * _within(spans, BEGIN_S, until_s)
-            for actors, spans in zip(pods, worked, strict=True)
-        ),
-        spins=_spins(pods[0][0], until_s),
+        works=works_at,
+        needs=needs,
+        used=used,
+        busy=_busy(records, nodes, places, start_s) if replicas > 1 else (),
+        demand=demand,
+        nodes=nodes,
+        restarts=_restarts(draw, places, start_s, record_s),
+        wakes=wakes,
+        spins_s=hung if hung is None or hung < record_s else None,
+        ended_s=max(start_s, works_at[-1][1] if works_at else start_s) if has_ended else None,
     )
 
 
-def _life(draw: random.Random, archetype: Archetype, days: float) -> tuple[float, float]:
-    """When it starts, and how long it lives; drawn again where it would be over before the week."""
+def _life(draw: random.Random, archetype: Archetype, places: _Places) -> tuple[float, float, float]:
+    """When it starts, how long it works, and how long it lives.
+
+    Drawn again where it would be over, or have nothing to do, before the fleet is first judged: that would have been
+    found long ago.
+    """
+    oldest_s = places.past_s if archetype is not Archetype.SERVICE else min(places.past_s, 3 * DAY_S)
     while True:
-        start_s = BEGIN_S + round(draw.uniform(-BEFORE_S, (days - 0.5) * DAY_S) / STEP_S) * STEP_S
-        life_s = math.inf
-        if archetype in TRAINING:
-            life_s = draws.lognormal(draw, median=_LIFE_H * HOUR_S, sigma=_LIFE_SIGMA)
-        if start_s + life_s > BEGIN_S + STEP_S:
-            return start_s, life_s
+        start_s = places.begin_s + draw.uniform(-oldest_s, places.end_s - places.begin_s - 0.5 * DAY_S)
+        start_s = MONDAY_S + round((start_s - MONDAY_S) / STEP_S) * STEP_S
+        works, life_s = works_s(archetype, places.habits, draw), math.inf
+        if archetype in {Archetype.TRAINING, Archetype.LOADING}:
+            life_s = draws.lognormal(draw, median=places.habits.training_h * HOUR_S, sigma=1.3)
+        elif archetype is Archetype.OVERALLOCATED and draw.random() < BATCH:
+            life_s = draws.lognormal(draw, median=4 * places.habits.training_h * HOUR_S, sigma=1.0)
+        if start_s + min(works, life_s) >= places.begin_s and life_s > STEP_S:
+            return start_s, works, life_s
 
 
-def _worked(actor: Actor, until_s: float) -> Spans:
-    return behavior.truth(actor, actor.start_s, until_s).busy if actor.is_used else ()
+def _needs(
+    draw: random.Random, archetype: Archetype, places: _Places, start_s: float, until_s: float
+) -> list[tuple[float, float]]:
+    """Some that look over-allocated need all GPUs now and then."""
+    if archetype is not Archetype.OVERALLOCATED or draw.random() >= places.habits.peaks:
+        return []
+    found, t_s, every_s = [], start_s, draws.lognormal(draw, median=18 * HOUR_S, sigma=0.8)
+    while (t_s := t_s + draw.expovariate(1 / every_s)) < until_s:
+        found.append((t_s, min(until_s, t_s := t_s + draw.uniform(5, 60) * MINUTE_S)))
+    return found
 
 
-def _active(devices: Sequence[Record]) -> Iterator[bool]:
-    """For each minute whether a pod's gauges showed it at work."""
-    return (
-        percent > 1 for percent in map(max, zip(*(record.minutes for record in set(devices)), strict=True))
-    )
+def _beside(own: Course, needs: Spans, board: Board) -> Course:
+    """What a device does that is only needed now and then."""
+    begin, end = own[0][0], own[-1][1]
+    edges = [begin, *itertools.chain.from_iterable(needs), end]
+    loads = itertools.cycle((board.idle(0), board.work(90, 5, 50)))
+    return [(a, b, load) for (a, b), load in zip(itertools.pairwise(edges), loads, strict=False) if b > a]
 
 
-def _demand(worked: Sequence[Spans], start_s: float, until_s: float) -> Sequence[int]:
-    minutes = int((until_s - start_s) // 60)
-    counts = [0] * minutes
-    for spans in worked:
-        last = -1
-        for start, end in spans:
+def _records(
+    pod: Sequence[Course], start_s: float, until_s: float, offset: int, lost: Spans
+) -> tuple[Record, ...]:
+    """The devices of a pod that do the same are worked out once."""
+    known = {
+        id(each): record_of(each, start_s, until_s, offset, lost)
+        for each in {id(one): one for one in pod}.values()
+    }
+    return tuple(known[id(each)] for each in pod)
+
+
+def _busy(
+    records: Sequence[Sequence[Record]], nodes: Sequence[int], places: _Places, start_s: float
+) -> list[int]:
+    """For each minute how many pods' gauges showed them at work; -1 where one was not scraped in it."""
+    active = [[percent > 1 for percent in devices[0].minutes] for devices in records]
+    counts = [sum(row) for row in zip(*active, strict=True)]
+    for node in set(nodes):
+        for begin, end in places.lost[node]:
+            # Of two samples in a minute, one is enough.
             for minute in range(
-                max(last + 1, int((start - start_s) // 60)), min(minutes, math.ceil((end - start_s) / 60))
+                max(0, math.ceil((begin - start_s) / 60)), min(len(counts), int((end - start_s) // 60))
             ):
-                counts[minute] += 1
-                last = minute
+                counts[minute] = -1
     return counts
 
 
-def _within(spans: Spans, from_s: float, until_s: float) -> float:
-    return sum(max(0.0, min(end, until_s) - max(start, from_s)) for start, end in spans)
+def _restarts(draw: random.Random, places: _Places, start_s: float, until_s: float) -> list[float]:
+    found, t_s = [], start_s
+    while (
+        places.crashes_per_day and (t_s := t_s + draw.expovariate(places.crashes_per_day / DAY_S)) < until_s
+    ):
+        found.append(t_s)
+    return found
 
 
-def _union(spans: Sequence[Spans]) -> Spans:
+def _union(spans: Sequence[tuple[float, float]]) -> Spans:
     found: list[tuple[float, float]] = []
-    for start, end in sorted(itertools.chain.from_iterable(spans)):
+    for start, end in sorted(spans):
         if found and start <= found[-1][1]:
             found[-1] = (found[-1][0], max(end, found[-1][1]))
         else:
             found.append((start, end))
     return found
-
-
-def _spins(actor: Actor, until_s: float) -> float | None:
-    phases = behavior.schedule(actor).between(actor.start_s, until_s)
-    return next((start for start, _, phase in phases if phase.spins), None)
-
-
-def _records(actors: Sequence[Actor], card: str, until_s: float) -> Iterator[Record]:
-    """The devices of a pod that work do the same, and so do those that do not: each is worked out once."""
-    known: dict[object, Record] = {}
-    for actor in actors:
-        key = actor.is_used or actor.device == 0
-        if key not in known:
-            known[key] = record_of(actor, card, until_s)
-        yield known[key]

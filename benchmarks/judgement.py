@@ -1,195 +1,193 @@
-"""How good the judgement is: a week of a simulated cluster, whose truth is known, judged every hour.
+"""How good the judgement is: fleets whose truth is known, replayed with notices, answers, stops and returns.
 
-    population ──► at each step: judge ──► reclaims ──► what each gave back until the workload would next have worked
+    a seed ──► a fleet with parameters of its own ──► at each step: judge ──► what was freed, and what was wrong
 
-Beside our own judgement stand plain rules.
+Beside our own judgement stand plain rules. Even seeds are for choosing defaults, odd ones are published.
 """
 
 import argparse
 import dataclasses
-import math
+import os
+import random
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from benchmarks._fleet import MIX, TRAINING
-from benchmarks._judges import ENFORCING, Ours
-from benchmarks._weeks import PLAIN, Advice, Holding, Reclaim, Week, week
+from benchmarks._courses import Archetype
+from benchmarks._judges import ENFORCING, PLAIN, Ours
+from benchmarks._weeks import Outcome, Tally, replay
 from rightsizer.policy.policy_file import load
 from rightsizer.policy.schema import Policy
-from simulator.workloads.draws import DAY_S, HOUR_S, MINUTE_S
 
 DOCS = Path(__file__).parents[1] / "docs" / "judgement.md"
 _PART = re.compile(r"(<!-- measured: judgement -->\n).*?(<!-- end -->)", re.DOTALL)
+RESAMPLES = 1000
 DOUBT = 0.05
+ANSWERS = (0.0, 0.5, 1.0)
+MONTH_D = 30.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """A week, as a seed has it."""
+    """A fleet under every judge."""
 
     seed: int
     workloads: int
-    days: float
+    days: float | None
     policy: Policy
+    answers: tuple[float, ...]
 
 
-def run(case: Case) -> Week:
-    """That week under every judge."""
-    return week(case.seed, case.workloads, case.days, (Ours(policy=case.policy), *PLAIN))
+def run(case: Case) -> Mapping[str, Outcome]:
+    """What each judge makes of it."""
+    ours = (Ours(answers, case.policy) for answers in case.answers)
+    return replay(case.seed, case.workloads, (*ours, *PLAIN), case.days)
 
 
-def overall(weeks: Sequence[Week]) -> Iterator[str]:
-    """What each judge made of all workloads, in Markdown."""
-    yield (
-        "| judge | GPU-h recovered | of the waste | of what had ended | reclaims | came back (95 %) "
-        "| within 15 min | within a day | training stopped | stopped though at work | spinning found |"
-    )
-    yield f"|{'---|' * 11}"
-    wasted, ended = _sum(weeks, lambda one: one.wasted), _sum(weeks, lambda one: one.ended)
-    spinning = round(_sum(weeks, lambda one: one.spinning))
-    for name in weeks[0].reclaims:
-        found = [reclaim for one in weeks for reclaim in one.reclaims[name]]
-        gained = sum(one.gpu_s for one in found)
-        right = sum(one.gpu_s for one in found if not one.is_wrong)
-        spun = len({(one.seed, one.name) for one in found if one.spins})
-        cells = (
-            name,
-            f"{gained / HOUR_S:,.0f}",
-            _share(gained, wasted),
-            _share(right, ended),
-            f"{len(found):,}",
-            _came_back(found),
-            _count(found, lambda one: one.returns_s <= 15 * MINUTE_S),
-            _count(found, lambda one: one.returns_s <= DAY_S),
-            _count(found, lambda one: one.archetype in TRAINING),
-            _count(found, lambda one: one.has_worked),
-            f"{spun} of {spinning}",
-        )
-        yield f"| {' | '.join(cells)} |"
+@dataclasses.dataclass(frozen=True, slots=True)
+class Column:
+    """A figure of each judge: a ratio of sums over fleets.
+
+    Attributes:
+        parts: The numerator and the denominator of one fleet.
+        scale: What the ratio is multiplied with.
+        text: How it is printed, with its interval.
+    """
+
+    head: str
+    parts: Callable[[Tally], tuple[float, float]]
+    scale: float = 100.0
+    text: str = "{0:.0f} % ({1:.0f} to {2:.0f})"
 
 
-def by_archetype(weeks: Sequence[Week]) -> Iterator[str]:
-    """What each judge made of each archetype, in Markdown."""
-    names = list(weeks[0].reclaims)
-    yield f"| archetype | GPU-h held | wasted | of it ended | {' | '.join(names)} |"
-    yield f"|{'---|' * (4 + len(names))}"
-    for archetype in MIX:
-        held, wasted, ended = (
-            _sum(weeks, lambda one, what=what: getattr(one, what) if one.archetype is archetype else 0.0)  # type: ignore[misc]  # noqa: B023
-            for what in ("held", "wasted", "ended")
-        )
-        cells = [archetype.value, *(f"{amount / HOUR_S:,.0f}" for amount in (held, wasted, ended))]
+COLUMNS = (
+    Column("ended GPU-hours freed", lambda one: (one.ended_freed, one.ended)),
+    Column("zombies freed within a day", lambda one: (one.hung_freed, one.hung)),
+    Column("of these spinning", lambda one: (one.spun_freed, one.spun)),
+    Column("never used GPUs of a pod", lambda one: (one.unused_freed, one.unused)),
+    Column("endpoints behind a waker", lambda one: (one.quiet_freed, one.quiet)),
+    Column(
+        "wrong stops of jobs, notebooks, pods",
+        lambda one: (one.wrong, one.stops),
+        text="{0:.1f} % ({1:.1f} to {2:.1f})",
+    ),
+    Column(
+        "wrong stops per service and month",
+        lambda one: (one.service_wrong, one.service_days),
+        MONTH_D,
+        "{0:.2f} ({1:.2f} to {2:.2f})",
+    ),
+)
+
+
+def overall(fleets: Sequence[Mapping[str, Outcome]]) -> Iterator[str]:
+    """A row for each judge, in Markdown."""
+    counts = ("jobs stopped at work", "pods resized too far", "services stopped wrongly > 2 times")
+    yield f"| judge | {' | '.join([*(column.head for column in COLUMNS), *counts])} |"
+    yield f"|{'---|' * (1 + len(COLUMNS) + len(counts))}"
+    for name in fleets[0]:
+        tallies = [one[name].tally for one in fleets]
+        total = sum(tallies[1:], tallies[0])
+        cells = [_cell(column, tallies) for column in COLUMNS]
+        cells += [f"{count:,}" for count in (total.at_work, total.short, total.often)]
+        yield f"| {' | '.join([name, *cells])} |"
+
+
+def by_archetype(fleets: Sequence[Mapping[str, Outcome]]) -> Iterator[str]:
+    """How often each judge stopped workloads of each archetype, and how often wrongly, in Markdown."""
+    names = list(fleets[0])
+    yield f"| archetype | {' | '.join(names)} |"
+    yield f"|{'---|' * (1 + len(names))}"
+    for archetype in Archetype:
+        cells = []
         for name in names:
-            found = [
-                reclaim for one in weeks for reclaim in one.reclaims[name] if reclaim.archetype is archetype
-            ]
-            back = sum(one.is_wrong for one in found)
-            cells.append(
-                f"{_share(sum(one.gpu_s for one in found), wasted)}; {back:,} of {len(found):,}"
-                if found
-                else "none"
-            )
-        yield f"| {' | '.join(cells)} |"
+            stops = [one for each in fleets for one in each[name].stops if one.member.archetype is archetype]
+            wrong = sum(one.is_wrong for one in stops)
+            cells.append(f"{wrong:,} of {len(stops):,}" if stops else "none")
+        yield f"| {' | '.join([archetype.value, *cells])} |"
 
 
-def advised(advices: Sequence[Advice]) -> str:
-    """What advice would have given back, in words."""
-    total = Advice(*(sum(values) for values in zip(*map(dataclasses.astuple, advices), strict=True)))
+def in_words(fleets: Sequence[Mapping[str, Outcome]]) -> str:
+    """What is not in the tables: replicas, notices and wakers of our judgement."""
+    tallies = [one[next(iter(one))].tally for one in fleets]
+    total = sum(tallies[1:], tallies[0])
     return (
-        f"Beyond that, as advice: too-many-replicas would give back {total.replicas / HOUR_S:,.0f} of the "
-        f"{total.held / HOUR_S:,.0f} GPU-hours of replicated services, with more replicas at work than were left in "
-        f"{total.short:,} of {total.minutes:,} minutes ({100 * total.short / max(1, total.minutes):.2f} %); "
-        f"too-many-gpus {total.gpus / HOUR_S:,.0f} GPU-hours."
+        f"Advice about replicas would free {_share(total.served_freed, total.served)} of the {total.served:,.0f} "
+        f"GPU-hours of replicated services, with too few of them in "
+        f"{100 * total.minutes_short / max(1, total.minutes):.2f} % of the minutes. What wakes endpoints did so "
+        f"{total.wakes / max(1.0, total.wake_days):.1f} times per endpoint and day."
     )
 
 
-def report(weeks: Sequence[Week], case: Case) -> str:
+def report(fleets: Sequence[Mapping[str, Outcome]], case: Case) -> str:
     """All that has been measured, in Markdown."""
-    scale = f"{len(weeks)} seeds of {case.workloads} workloads over {case.days:g} days, judged every hour."
+    length = f"{case.days:g} days" if case.days else "7 to 14 days"
     return "\n".join(
         [
-            *overall(weeks),
+            *overall(fleets),
             "",
-            *by_archetype(weeks),
+            "Wrong stops of all stops:",
             "",
-            "Of each judge: the share of the waste that it recovered; how many of its reclaims came back.",
+            *by_archetype(fleets),
             "",
-            advised([one.advice for one in weeks]),
+            in_words(fleets),
             "",
-            f"{scale} Made by `python -m benchmarks.judgement --write`.",
+            f"{len(fleets)} fleets of {case.workloads} workloads, {length} each, with 95 % intervals over fleets.",
+            "Made by `python -m benchmarks.judgement --write`.",
         ]
     )
 
 
-def _sum(weeks: Sequence[Week], what: Callable[[Holding], float]) -> float:
-    return sum(what(holding) for one in weeks for holding in one.holdings)
+def _cell(column: Column, tallies: Sequence[Tally]) -> str:
+    pairs = [column.parts(one) for one in tallies]
+    if not sum(of for _, of in pairs):
+        return "-"
+    low, high = bounds(pairs)
+    return column.text.format(*(column.scale * value for value in (_ratio(pairs), low, high)))
+
+
+def _ratio(pairs: Sequence[tuple[float, float]]) -> float:
+    of = sum(whole for _, whole in pairs)
+    return sum(part for part, _ in pairs) / of if of else 0.0
+
+
+def bounds(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Between which a ratio of sums lies but for 5 %, by drawing the fleets again and again."""
+    draw = random.Random(0)
+    found = sorted(_ratio(draw.choices(pairs, k=len(pairs))) for _ in range(RESAMPLES))
+    cut = round(RESAMPLES * DOUBT / 2)
+    return found[cut], found[-1 - cut]
 
 
 def _share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.0f} %" if whole else "-"
 
 
-def _count(found: Sequence[Reclaim], is_so: Callable[[Reclaim], bool]) -> str:
-    return f"{sum(map(is_so, found)):,}"
-
-
-def _came_back(found: Sequence[Reclaim]) -> str:
-    wrong = sum(one.is_wrong for one in found)
-    if not found:
-        return "-"
-    low, high = bounds(wrong, len(found))
-    return f"{wrong:,}: {100 * wrong / len(found):.0f} % ({100 * low:.0f} to {100 * high:.0f})"
-
-
-def bounds(hits: int, of: int) -> tuple[float, float]:
-    """Clopper and Pearson's interval of a share, 0 to 1, in which it lies but for 5 % of all cases."""
-    low = 0.0 if hits == 0 else _root(lambda share: 1 - _at_most(hits - 1, of, share) - DOUBT / 2)
-    high = 1.0 if hits == of else _root(lambda share: DOUBT / 2 - _at_most(hits, of, share))
-    return low, high
-
-
-def _root(rising: Callable[[float], float]) -> float:
-    """Where a function that rises from 0 to 1 crosses zero, by halves."""
-    low, high = 0.0, 1.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (low, middle) if rising(middle) > 0 else (middle, high)
-    return (low + high) / 2
-
-
-def _at_most(hits: int, of: int, share: float) -> float:
-    """How probable at most so many hits are, where each is with a probability strictly between 0 and 1."""
-    logs = (
-        math.lgamma(of + 1)
-        - math.lgamma(k + 1)
-        - math.lgamma(of - k + 1)
-        + k * math.log(share)
-        + (of - k) * math.log1p(-share)
-        for k in range(hits + 1)
-    )
-    return math.fsum(map(math.exp, logs))
-
-
 def main() -> None:
     """Measure, print, and write into the docs where that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--seeds", type=int, default=3, help="weeks (default 3)")
-    parser.add_argument("--workloads", type=int, default=200, help="of each week (default 200)")
-    parser.add_argument("--days", type=float, default=7.0, help="of each week (default 7)")
+    parser.add_argument("--fleets", type=int, default=100, help="how many (default 100)")
+    parser.add_argument("--even", action="store_true", help="even seeds, for choosing defaults")
+    parser.add_argument("--workloads", type=int, default=40, help="of each fleet (default 40)")
+    parser.add_argument("--days", type=float, help="of each fleet (default: 7, 10 or 14, by its seed)")
+    parser.add_argument("--answers", type=float, help="share of owners who answer (default: 0, 0.5 and 1)")
     parser.add_argument(
-        "--policy", type=Path, help="judge by this file instead of the defaults; windows in whole half hours"
+        "--workers", type=int, default=os.cpu_count(), help="processes (default: one per core)"
     )
+    parser.add_argument("--policy", type=Path, help="judge by this file instead of the defaults")
     parser.add_argument("--write", action="store_true", help=f"put the tables into docs/{DOCS.name}")
     options = parser.parse_args()
     began = time.monotonic()
     policy = load(options.policy).policy if options.policy else ENFORCING
-    cases = [Case(seed, options.workloads, options.days, policy) for seed in range(1, options.seeds + 1)]
-    with ProcessPoolExecutor() as pool:
-        weeks = list(pool.map(run, cases))
-    text = report(weeks, cases[0])
+    answers = ANSWERS if options.answers is None else (options.answers,)
+    first = 2 if options.even else 1
+    seeds = range(first, first + 2 * options.fleets, 2)
+    cases = [Case(seed, options.workloads, options.days, policy, answers) for seed in seeds]
+    with ProcessPoolExecutor(options.workers) as pool:
+        fleets = list(pool.map(run, cases))
+    text = report(fleets, cases[0])
     print(f"{text}\n\nin {time.monotonic() - began:.0f} s")
     if options.write:
         DOCS.write_text(_PART.sub(lambda part: f"{part[1]}\n{text}\n\n{part[2]}", DOCS.read_text()))

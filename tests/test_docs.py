@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks._fleet import MIX
-from benchmarks._judges import Ours
-from benchmarks._weeks import PLAIN
+from benchmarks._courses import Archetype
+from benchmarks._judges import PLAIN, Ours
 from benchmarks._workloads import WORKLOADS
+from benchmarks.judgement import ANSWERS
 from rightsizer.doctor.examination import FAMILIES
 from rightsizer.model import Action, BlockerCode, Confidence, FindingName, Mode, Result, Verdict
 from rightsizer.report import FORMS
@@ -166,7 +166,7 @@ def test_judgement_page_has_a_row_for_each_archetype_and_judge() -> None:
     text = (DOCS / "judgement.md").read_text()
     part = re.search(r"<!-- measured: judgement -->\n(.*?)<!-- end -->", text, re.DOTALL)
     assert part is not None, "run `python -m benchmarks.judgement --write`"
-    rows = [*(one.value for one in MIX), Ours().name, *(one.name for one in PLAIN)]
+    rows = [*Archetype, *(Ours(answers).name for answers in ANSWERS), *(one.name for one in PLAIN)]
     assert [row for row in rows if f"| {row} |" not in part[1]] == []
 
 

@@ -1,86 +1,109 @@
-"""The judgement, held against the truth of a few simulated days: `python -m benchmarks.judgement`, but smaller."""
+"""The judgement, held against the truth of small made-up fleets: `python -m benchmarks.judgement`, but smaller."""
+
+import dataclasses
+import math
 
 import pytest
 
-from benchmarks._fleet import MIX, TRAINING
-from benchmarks._judges import Ours, Plain
-from benchmarks._weeks import Reclaim, Week, week
-from benchmarks.judgement import bounds, by_archetype, overall
+from benchmarks._courses import Archetype
+from benchmarks._fleet import fleet
+from benchmarks._judges import PLAIN, Ours
+from benchmarks._weeks import Outcome, Tally, replay
+from benchmarks.judgement import ANSWERS, bounds, by_archetype, overall
 
-OURS, PLAIN = Ours("ours"), Plain("plain", 1800, 1800, is_any=True)
-COUNTED = Ours("ours, counted", has_counters=True)
+OURS, ANSWERED = Ours(), Ours(1.0)
+PRUNER = PLAIN[-1]
+SEED = 2
+"""Even, as defaults may be chosen by these."""
 
 
 @pytest.fixture(scope="module")
-def days() -> Week:
-    """Three days of sixty workloads under our judgement and gpu-pruner's rule."""
-    return week(1, 60, 3, (OURS, COUNTED, PLAIN))
+def outcomes() -> dict[str, Outcome]:
+    """Four days of thirty workloads under our judgement, with and without answers, and gpu-pruner's rule."""
+    return replay(SEED, 30, (OURS, ANSWERED, PRUNER), days=4)
 
 
-def wrong(reclaims: list[Reclaim]) -> int:
-    """How many came back."""
-    return sum(one.is_wrong for one in reclaims)
+def test_fleet_of_one_seed_is_always_the_same_and_another_differs() -> None:
+    """A figure can be made again, and no two fleets are alike."""
+    one, same, other = (fleet(seed, 10, 2) for seed in (SEED, SEED, SEED + 2))
+    assert [each.works for each in one.members] == [each.works for each in same.members]
+    assert [each.start_s for each in one.members] != [each.start_s for each in other.members]
 
 
-@pytest.mark.parametrize("judge", [OURS, COUNTED], ids=lambda judge: judge.name)
-def test_judge_workload_with_active_gpu_is_kept(days: Week, judge: Ours) -> None:
-    """One GPU of one replica that worked in the window keeps the whole workload; the plain rule condemns some."""
-    assert days.reclaims[judge.name]
-    assert not [one for one in days.reclaims[judge.name] if one.has_worked]
-    assert [one for one in days.reclaims[PLAIN.name] if one.has_worked]
+def test_fleet_has_every_archetype_and_ends_nothing_before_it_is_judged() -> None:
+    """What had ended before it is first judged would be found at once, whatever the judge."""
+    made = fleet(SEED, 10, 2)
+    assert {one.archetype for one in made.members} == set(Archetype)
+    assert all(one.end_s > made.begin_s for one in made.members)
 
 
-def test_judge_stalled_training_is_never_stopped(days: Week) -> None:
+def test_fleet_members_that_end_never_work_again() -> None:
+    """The truth of what had ended is that of its work."""
+    for member in fleet(SEED, 30, 4).members:
+        if member.ended_s is not None:
+            assert member.resumes_s(member.ended_s + 1) == math.inf
+
+
+def test_judge_stops_nothing_that_works(outcomes: dict[str, Outcome]) -> None:
+    """One GPU of one replica that worked in the window keeps the whole workload; the plain rule stops some."""
+    for judge in (OURS, ANSWERED):
+        stops = [one for one in outcomes[judge.name].stops if not one.by_owner]
+        assert stops
+        assert not [one for one in stops if one.has_worked]
+    assert [one for one in outcomes[PRUNER.name].stops if one.has_worked]
+
+
+def test_judge_stalled_training_is_never_stopped(outcomes: dict[str, Outcome]) -> None:
     """However long a job stalls, what it did since its last checkpoint is not lost."""
-    assert not [one for one in days.reclaims[OURS.name] if one.archetype in TRAINING]
+    training = {Archetype.TRAINING, Archetype.LOADING}
+    assert not [one for one in outcomes[OURS.name].stops if one.is_wrong and one.member.archetype in training]
 
 
-def test_judge_adaptive_window_regrets_less_than_plain_rule(days: Week) -> None:
-    """Waiting as long as the rhythm of each asks pays off."""
-    ours, plain = days.reclaims[OURS.name], days.reclaims[PLAIN.name]
-    assert wrong(ours) / len(ours) < wrong(plain) / len(plain)
-    assert 20 * wrong(ours) < wrong(plain)
+def test_judge_condemns_no_over_allocated_workload_as_a_whole(outcomes: dict[str, Outcome]) -> None:
+    """GPUs that no pod uses are given back, and the others stay."""
+    assert outcomes[OURS.name].tally.condemned == 0
+    assert outcomes[OURS.name].tally.unused_freed > 0
+    assert outcomes[PRUNER.name].tally.condemned > 0
 
 
-def test_judge_hung_collective_is_detected_by_power(days: Week) -> None:
-    """A hung collective is told from work by power and memory traffic; by utilization alone it is not."""
-    spinning = sum(holding.spinning for holding in days.holdings)
-    assert spinning
-    assert len({one.name for one in days.reclaims[OURS.name] if one.spins}) == spinning
-    assert not [one for one in days.reclaims[PLAIN.name] if one.spins]
+def test_judge_owners_who_answer_lose_less_and_free_more(outcomes: dict[str, Outcome]) -> None:
+    """Who answers a notice is believed: `keep` keeps, and `release` frees before the wait is over."""
+    asked, silent = outcomes[ANSWERED.name].tally, outcomes[OURS.name].tally
+    assert asked.replies > 0 == silent.replies
+    assert asked.wrong <= silent.wrong
+    assert asked.ended_freed >= silent.ended_freed
 
 
-def test_judge_ended_workloads_are_mostly_reclaimed(days: Week) -> None:
-    """Care costs no more than the windows."""
-    ended = sum(holding.ended for holding in days.holdings)
-    assert sum(one.gpu_s for one in days.reclaims[OURS.name] if not one.is_wrong) > 0.6 * ended
+def test_judge_frees_at_most_what_there_is(outcomes: dict[str, Outcome]) -> None:
+    """No row of the table can be more than all."""
+    for outcome in outcomes.values():
+        tally = dataclasses.asdict(outcome.tally)
+        for row in ("ended", "unused", "hung", "spun", "quiet", "served"):
+            assert 0 <= tally[f"{row}_freed"] <= tally[row] * (1 + 1e-9)
 
 
-@pytest.mark.slow
-def test_judge_reclaimed_hours_never_exceed_waste(days: Week) -> None:
-    """What a workload would have used counts for nobody."""
-    for holding in days.holdings:
-        mine = [one.gpu_s for one in days.reclaims[PLAIN.name] if one.archetype is holding.archetype]
-        assert sum(mine) <= holding.wasted <= holding.held
-
-
-@pytest.mark.slow
-def test_judge_fewer_replicas_regret_below_1_percent(days: Week) -> None:
-    """Of what is advised on replicas less than one minute in a hundred is regretted."""
-    assert days.advice.replicas > 0
-    assert days.advice.short < 0.01 * days.advice.minutes
-
-
-def test_judge_tables_have_row_per_judge_and_archetype(days: Week) -> None:
+def test_judge_tables_have_row_per_judge_and_archetype(outcomes: dict[str, Outcome]) -> None:
     """A row for each."""
-    assert len(list(overall([days]))) == 2 + 3
-    assert len(list(by_archetype([days]))) == 2 + len(MIX)
+    assert len(list(overall([outcomes]))) == 2 + len(outcomes)
+    assert len(list(by_archetype([outcomes]))) == 2 + len(Archetype)
 
 
-@pytest.mark.parametrize(
-    ("hits", "of", "low", "high"),
-    [(0, 10, 0.0, 0.3085), (5, 10, 0.1871, 0.8129), (10, 10, 0.6915, 1.0), (1, 100, 0.0003, 0.0545)],
-)
-def test_judge_share_bounds_match_clopper_pearson(hits: int, of: int, low: float, high: float) -> None:
-    """As Clopper and Pearson's tables have them."""
-    assert bounds(hits, of) == pytest.approx((low, high), abs=1e-4)
+def test_judge_names_differ() -> None:
+    """Each judge is a row."""
+    assert len({*(Ours(one).name for one in ANSWERS), *(one.name for one in PLAIN)}) == len(ANSWERS) + len(
+        PLAIN
+    )
+
+
+def test_tallies_add_up() -> None:
+    """Of several fleets, field by field."""
+    assert Tally(ended=1.0, stops=2) + Tally(ended=2.0, wrong=1) == Tally(ended=3.0, stops=2, wrong=1)
+
+
+def test_bounds_contain_the_ratio_and_shrink_with_more_fleets() -> None:
+    """Intervals are over fleets."""
+    few, many = [(1.0, 4.0), (3.0, 4.0)] * 4, [(1.0, 4.0), (3.0, 4.0)] * 40
+    for pairs in (few, many):
+        low, high = bounds(pairs)
+        assert low < 0.5 < high
+    assert bounds(many)[1] - bounds(many)[0] < bounds(few)[1] - bounds(few)[0]
