@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks._fleet import Fleet, Member
 from benchmarks._records import MINUTES, SAMPLES, SCRAPE_S, STEP_S, WATTS, Record, Spans
+from rightsizer.findings.replicas import counted_window
 from rightsizer.model import (
     ChangeRecord,
     Concurrency,
@@ -26,6 +27,7 @@ from rightsizer.usage.sample_coverage import MAX_SLOTS, SAMPLES_PER_SLOT
 from simulator.gpus.cards import CARDS
 
 HOUR_STEPS = 3600 // STEP_S
+_MINUTE = datetime.timedelta(minutes=1)
 _MEMORY = 80e9
 _BUSY = bytes(int(percent > 1) for percent in range(256))
 """Of the highest sample of a step: whether it is above the threshold of the defaults."""
@@ -91,7 +93,7 @@ class Sight:
             raise ValueError("maxUtilizationPercent must be 1 here, as by default")
         windows = sorted({window for each in criteria for window in each.windows})
         history_s = max(each.idle.history for each in criteria).total_seconds()
-        days = max(each.too_many_replicas.days for each in criteria)
+        counted = max(counted_window(each.too_many_replicas) for each in criteria) // _MINUTE
         found = {window: self._usages(window.total_seconds()) for window in windows}
         histories: dict[PodKey, History] = {}
         for one in self.standings:
@@ -102,7 +104,7 @@ class Sight:
             usages=found,
             histories=histories,
             concurrency={
-                uid(one.member): self._concurrency(one, days)
+                uid(one.member): self._concurrency(one, counted)
                 for one in self.standings
                 if one.member.replicas > 1
             },
@@ -198,18 +200,14 @@ class Sight:
             for busy, begin in zip(map(max, *rows), range(first, stop, HOUR_STEPS), strict=True)
         )
 
-    def _concurrency(self, one: Standing, days: int) -> Concurrency:
+    def _concurrency(self, one: Standing, counted: int) -> Concurrency:
         counts, stop = one.member.busy, step(one.member, self.at_s) * MINUTES
         since = int((one.since_s - one.member.start_s) // 60)
-        earlier = [stop - day * 1440 for day in range(1, days + 1)]
+        known = [*[0] * (counted - stop + since), *counts[max(stop - counted, since) : stop]]
+        replicas = one.member.replicas
         return Concurrency(
-            tuple(None if count < 0 else count for count in counts[max(stop - 60, since) : stop]),
-            tuple(_most(counts[start : start + 60]) for start in earlier if start >= since),
+            tuple(max(count, 0) for count in known), tuple(replicas * (count < 0) for count in known)
         )
-
-
-def _most(counts: Sequence[int]) -> int | None:
-    return None if min(counts) < 0 else max(counts)
 
 
 def _within(spans: Spans, from_s: float, until_s: float) -> list[tuple[float, float]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rightsizer.findings.evidence import GROUPED, SCALABLE, Candidate, has_replicas
-from rightsizer.findings.replicas import demand, replicas_of
+from rightsizer.findings.replicas import ReplicaNeed, demand, replicas_of
 from rightsizer.model import ActivitySeries, Autoscalers
 from rightsizer.prometheus import promql
 
@@ -23,23 +23,25 @@ def autoscalers_for(candidate: Candidate, source: ActivitySeries) -> Autoscalers
     known, replicas = demand(candidate), replicas_of(candidate)
     if known is None or replicas is None or not _can_be_scaled(candidate):
         return None
-    if known.unknown or not known.minutes:
-        return None
-    lowest = max(1, known.with_headroom(min(known.minutes)))
-    highest = max(replicas, known.with_headroom(known.peak))
-    if lowest >= min(highest, known.with_headroom(known.peak)):
+    need = known.possible
+    highest = max(replicas, candidate.original_replicas or 0, need.replicas())
+    lowest = max(1, need.replicas(0))
+    if need.replicas(known.quietest) >= min(highest, need.replicas()):
         return None
     return Autoscalers(
         lowest=lowest,
         highest=highest,
         scaled_object=_manifest(
-            candidate, "keda.sh/v1alpha1", "ScaledObject", _keda_spec(candidate, source, lowest, highest)
+            candidate,
+            "keda.sh/v1alpha1",
+            "ScaledObject",
+            _keda_spec(candidate, source, need, (lowest, highest)),
         ),
         hpa=_manifest(
             candidate,
             "autoscaling/v2",
             "HorizontalPodAutoscaler",
-            _hpa_spec(candidate, source, lowest, highest),
+            _hpa_spec(candidate, source, (lowest, highest)),
         ),
     )
 
@@ -64,42 +66,48 @@ def _manifest(candidate: Candidate, api_version: str, kind: str, spec: Mapping[s
     }
 
 
-def _keda_spec(candidate: Candidate, source: ActivitySeries, lowest: int, highest: int) -> dict[str, Any]:
-    """https://keda.sh/docs/2.17/scalers/prometheus/: the query's value is the number of replicas."""
+def _keda_spec(
+    candidate: Candidate, source: ActivitySeries, need: ReplicaNeed, bounds: tuple[int, int]
+) -> dict[str, Any]:
+    """https://keda.sh/docs/2.17/scalers/prometheus/: the query's value is the number of replicas.
+
+    Without any series the query has no value: then KEDA keeps the replicas that there are.
+    """
     query = {
         "serverAddress": source.server,
-        "query": busy_replicas(candidate, source),
+        "query": busy_replicas(candidate, source, need),
         "threshold": "1",
+        "ignoreNullValues": "false",
     }
     return {
-        "minReplicaCount": lowest,
-        "maxReplicaCount": highest,
+        "minReplicaCount": bounds[0],
+        "maxReplicaCount": bounds[1],
         "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _behavior(candidate)}},
         "triggers": [{"type": "prometheus", "metricType": "AverageValue", "metadata": query}],
     }
 
 
-def _hpa_spec(candidate: Candidate, source: ActivitySeries, lowest: int, highest: int) -> dict[str, Any]:
+def _hpa_spec(candidate: Candidate, source: ActivitySeries, bounds: tuple[int, int]) -> dict[str, Any]:
     """Requires an adapter that serves the metric per pod, such as prometheus-adapter."""
     target = {"type": "AverageValue", "averageValue": str(_TARGET_PERCENT)}
     return {
-        "minReplicas": lowest,
-        "maxReplicas": highest,
+        "minReplicas": bounds[0],
+        "maxReplicas": bounds[1],
         "metrics": [{"type": "Pods", "pods": {"metric": {"name": source.metric}, "target": target}}],
         "behavior": _behavior(candidate),
     }
 
 
-def busy_replicas(candidate: Candidate, source: ActivitySeries) -> str:
-    """PromQL for the number of active replicas plus headroom."""
+def busy_replicas(candidate: Candidate, source: ActivitySeries, need: ReplicaNeed) -> str:
+    """PromQL for the number of replicas active in the same minute, plus headroom and the largest jump."""
     part, ref = candidate.criteria.too_many_replicas, candidate.workload.ref
     pods = promql.quoted(f"{promql.escaped(ref.name)}-.+")
     selected = promql.selector(
         source.metric, (promql.equals(source.namespace, ref.namespace), f"{source.pod}=~{pods}")
     )
-    by_pod = promql.by("max", [source.pod], f"max_over_time({selected}[5m])")
-    busy = f"(count({by_pod} > {part.busyPercent:g}) or vector(0))"
-    extra = f"clamp_min(ceil({busy} * {part.headroomPercent / 100:g}), {part.minHeadroom})"
+    by_pod = promql.by("max", [source.pod], f"max_over_time({selected}[1m])")
+    busy = f"sum({by_pod} > bool {part.busyPercent:g})"
+    extra = f"clamp_min(ceil({busy} * {part.headroomPercent / 100:g}), {need.replicas(0)})"
     return f"{busy} + {extra}"
 
 

@@ -78,6 +78,12 @@ def _too_young(evidence: Evidence) -> Iterator[str]:
             )
 
 
+def _new(evidence: Evidence) -> Iterator[str]:
+    for pod, _ in evidence.held:
+        if evidence.candidate.at - (pod.started or evidence.candidate.at) < evidence.grace:
+            yield f"pod {pod.ref.name} is younger than {span(evidence.grace)}"
+
+
 def _resumed(evidence: Evidence) -> Iterator[str]:
     needed = evidence.window + evidence.grace
     try:
@@ -292,6 +298,28 @@ COMPLETENESS_CHECKS: tuple[tuple[FindingName, DataQualityCheck], ...] = (
     (FindingName.PARTIAL_DATA, _unattributed),
 )
 """A finding that something is unused requires all of them."""
+
+WORKLOAD_CHECKS: tuple[tuple[FindingName, DataQualityCheck], ...] = (
+    (FindingName.INVALID_DATA, _invalid_owner),
+    (FindingName.INVALID_DATA, _uncountable),
+    (FindingName.TOO_YOUNG, _resumed),
+)
+"""Fewer replicas require them of the workload. Samples that are missing in a minute count as activity in it."""
+
+REPLICA_CHECKS: tuple[tuple[FindingName, DataQualityCheck], ...] = (
+    (FindingName.NOT_RUNNING, _not_running),
+    (FindingName.TOO_YOUNG, _new),
+    (FindingName.INVALID_DATA, _invalid),
+    (FindingName.INVALID_DATA, _ambiguous),
+    (FindingName.NO_DATA, _missing),
+    (FindingName.NO_DATA, _unmeasurable),
+    (FindingName.PARTIAL_DATA, _silenced),
+    (FindingName.PARTIAL_DATA, _too_short),
+    (FindingName.STALE_DATA, _stale),
+    (FindingName.PARTIAL_DATA, _partial),
+    (FindingName.PARTIAL_DATA, _unattributed),
+)
+"""A replica that fails one of them counts as active in every minute."""
 
 IDLENESS_CHECKS = (*COMPLETENESS_CHECKS, (FindingName.CONFLICTING_SIGNALS, _conflicting))
 """A finding of idleness also requires that the signals agree."""

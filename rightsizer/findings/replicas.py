@@ -1,7 +1,7 @@
-"""Too many or too few replicas: the number that is active in the same minute, plus headroom. Pure.
+"""Too many or too few replicas: those of the busiest minute, plus the largest jump of the last hours. Pure.
 
-Replicas take turns, so the idleness of one pod proves nothing. Scale-up follows as soon as demand comes near the
-remaining replicas, and never exceeds the original number.
+Replicas take turns, so the idleness of one pod proves nothing. A replica whose use is unknown counts as busy for a
+scale-down, and as idle for a scale-up: what is not known never leads to a change.
 """
 
 import dataclasses
@@ -9,56 +9,98 @@ import datetime
 import math
 from collections.abc import Iterator, Sequence
 
-from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues
-from rightsizer.findings.evidence import GROUPED, Candidate, Evidence, has_replicas
+from rightsizer.findings.data_quality import (
+    COMPLETENESS_CHECKS,
+    REPLICA_CHECKS,
+    WORKLOAD_CHECKS,
+    first_issues,
+)
+from rightsizer.findings.evidence import GROUPED, Candidate, DeviceEvidence, Evidence, has_replicas
 from rightsizer.kinds import kind_of
-from rightsizer.model import Action, Confidence, Finding, FindingName, Proposal, Workload
+from rightsizer.model import Action, Confidence, Finding, FindingName, Pod, Proposal, Workload
 from rightsizer.policy.thresholds import TooManyReplicas
 from rightsizer.text import count, gpus, span
+from rightsizer.usage.active_replicas import NEAR
 
-_DAY = datetime.timedelta(days=1)
+_MINUTE = datetime.timedelta(minutes=1)
+
+
+def counted_window(part: TooManyReplicas) -> datetime.timedelta:
+    """The window in which replicas are counted: the jumps of `jumpHistory`, and what each is compared with."""
+    return part.window + (part.jumpHistory + part.leadTime if part.jumpHistory else datetime.timedelta())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReplicaNeed:
+    """Replicas that are needed.
+
+    Attributes:
+        busy: In the busiest minute of the window.
+        jump: The most by which a minute exceeded the window that ended `leadTime` before, or a later one.
+    """
+
+    part: TooManyReplicas
+    busy: int
+    jump: int
+
+    def replicas(self, busy: int | None = None) -> int:
+        """With headroom; for another number of busy replicas on request."""
+        busy = self.busy if busy is None else busy
+        share = math.ceil(busy * self.part.headroomPercent / 100)
+        return busy + max(share, self.jump, self.part.minHeadroom)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReplicaDemand:
-    """How many replicas were active at the same time."""
+    """How many replicas were active at the same time.
 
-    part: TooManyReplicas
-    minutes: tuple[int, ...]  # the most in each minute, and in the coming hour on earlier days, where known
-    unknown: int  # number of minutes, and hours of earlier days, without data
-    days: int  # number of earlier days, of which the coming hour was included
+    Attributes:
+        certain: Without the replicas whose use is unknown.
+        possible: With them.
+        quietest: Active in the quietest minute.
+    """
 
-    @property
-    def peak(self) -> int:
-        """The known maximum."""
-        return max(self.minutes, default=0)
+    certain: ReplicaNeed
+    possible: ReplicaNeed
+    quietest: int
 
-    def with_headroom(self, busy: int) -> int:
-        """Required replicas for a number of active ones."""
-        return busy + max(math.ceil(busy * self.part.headroomPercent / 100), self.part.minHeadroom)
-
-    def words(self, busy: int, replicas: int) -> str:
+    def words(self, replicas: int, unseen: int = 0) -> str:
         """The number of active replicas, and the time in which they were counted."""
+        busy = min(self.possible.busy + unseen, replicas)
         words = f"at most {busy} of {replicas} replicas were active in the same minute"
-        words += f" of the last {span(self.part.window)}"
-        days = "the day" if self.days == 1 else f"{self.days} days"
-        return f"{words} and, for the coming hour, of the same hour on {days} before" if self.days else words
+        words += f" of the last {span(self.possible.part.window)}"
+        without = busy - min(self.certain.busy, busy)
+        return f"{words}, including {without} without complete data" if without else words
 
 
 def demand(candidate: Candidate) -> ReplicaDemand | None:
-    """The busiest minute of the window, and of the coming hour on earlier days of its life; None without counts."""
+    """The need by the minutes that were counted; None without counts."""
     workload, part = candidate.workload, candidate.criteria.too_many_replicas
     concurrency = candidate.measured.concurrency.get(workload.ref.uid)
     if concurrency is None:
         return None
-    age = candidate.at - workload.created if workload.created is not None else _DAY * part.days
-    days = max(0, min(part.days, age // _DAY))
-    earlier = concurrency.earlier[:days]
-    minutes = (*concurrency.busy, *earlier)
-    uncounted = max(0, round(part.window / datetime.timedelta(minutes=1)) - len(concurrency.busy))
-    missing = days - len(earlier) + uncounted
-    known = tuple(most for most in minutes if most is not None)
-    return ReplicaDemand(part, known, minutes.count(None) + missing, days)
+    length = max(1, counted_window(part) // _MINUTE)
+    replicas = replicas_of(candidate) or len(workload.pods)
+    certain = list(concurrency.busy[-length:])
+    unseen = [*concurrency.unseen[-length:], *(0 for _ in certain)][: len(certain)]
+    possible = [busy + most for busy, most in zip(certain, unseen, strict=True)]
+    # A minute that was not counted may have had no demand, or demand for all.
+    missing = length - len(certain)
+    certain, possible = [0] * missing + certain, [replicas] * missing + possible
+    return ReplicaDemand(
+        certain=_need(part, certain, possible), possible=_need(part, possible, certain), quietest=min(certain)
+    )
+
+
+def _need(part: TooManyReplicas, busy: Sequence[int], before: Sequence[int]) -> ReplicaNeed:
+    """The need by the busy replicas of each minute; jumps are measured from those of `before`."""
+    window, lead = max(1, part.window // _MINUTE), max(1, part.leadTime // _MINUTE)
+    jump = 0
+    if part.jumpHistory:
+        peaks = [max(before[end - window : end]) for end in range(window, len(before))]
+        lowest = [min(peaks[first : first + lead]) for first in range(len(peaks) - lead + 1)]
+        jump = max(0, *(most - low for most, low in zip(busy[window + lead - 1 :], lowest, strict=True)))
+    return ReplicaNeed(part, max(busy[-window:]), jump)
 
 
 def find_too_many_replicas(candidate: Candidate) -> Finding | None:
@@ -70,25 +112,35 @@ def find_too_many_replicas(candidate: Candidate) -> Finding | None:
     if known is None or replicas is None:
         return _without_counts(candidate)
     evidence = _evidence(candidate)
-    # A pod with power or memory traffic, but without a kernel, counts as always active.
-    unseen = sum(
-        any(each.is_used for each in devices) and not any(each.ran for each in devices)
-        for _, devices in evidence.held
-    )
-    busy = min(known.peak + unseen, replicas)
-    needed = max(1, known.with_headroom(busy))
-    if needed >= replicas:
+    unproven = sum(_may_be_active(evidence, *held) for held in evidence.held)
+    busy = min(known.possible.busy + unproven, replicas)
+    needed = max(1, known.possible.replicas(busy))
+    if not _is_worth_it(evidence.candidate, replicas, needed):
         return None
-    words = known.words(busy, replicas)
-    missing = tuple(_missing_proof(evidence, known))
+    words = known.words(replicas, unproven)
+    missing = tuple(_missing_proof(evidence))
     if missing:
         return evidence.advice(FindingName.TOO_MANY_REPLICAS, words, missing)
-    proposal = _scale_down(evidence, replicas, needed, busy)
+    proposal = _scale_down(evidence, replicas, needed, known.possible)
     if proposal.replicas == replicas:
         return None
-    confidence = Confidence.HIGH if known.days else Confidence.MEDIUM
     finding = evidence.call(FindingName.TOO_MANY_REPLICAS, words, proposal)
-    return dataclasses.replace(finding, confidence=confidence)
+    is_complete = not unproven and known.certain == known.possible
+    return dataclasses.replace(finding, confidence=Confidence.HIGH if is_complete else Confidence.MEDIUM)
+
+
+def _is_worth_it(candidate: Candidate, replicas: int, needed: int) -> bool:
+    least = candidate.criteria.too_many_replicas.minSavingPercent
+    return needed < replicas and (replicas - needed) * 100 >= least * replicas
+
+
+def _may_be_active(evidence: Evidence, pod: Pod, devices: tuple[DeviceEvidence, ...]) -> bool:
+    """Whether a pod may be active in every minute: it is not proven idle, or has power or memory traffic alone."""
+    if any(each.is_used for each in devices) and not any(each.ran for each in devices):
+        return True
+    if len(devices) > 1 and min(each.usage.coverage for each in devices) < 1 - 2 * NEAR / evidence.window:
+        return True  # a replica is seen in a minute if one of its devices is, and longer gaps show only in its coverage
+    return bool(first_issues(dataclasses.replace(evidence, held=((pod, devices),)), REPLICA_CHECKS))
 
 
 def find_too_few_replicas(candidate: Candidate) -> Finding | None:
@@ -96,14 +148,15 @@ def find_too_few_replicas(candidate: Candidate) -> Finding | None:
     original, size, known = candidate.original_replicas, candidate.workload.size, demand(candidate)
     if original is None or known is None or isinstance(size, bool) or not size:
         return None
-    target = min(original, known.with_headroom(known.peak))
+    target = min(original, known.certain.replicas())
     if target <= size:
         return None
     adds = (target - size) * _gpus_each(candidate, size)
     words = f"{target} of its original {original} replicas needed, with headroom; adds {gpus(adds)}"
     proposal = Proposal(Action.SCALE_UP, -adds, words, replicas=target)
-    evidence = _evidence(candidate)
-    return evidence.call(FindingName.TOO_FEW_REPLICAS, known.words(known.peak, size), proposal)
+    words = f"{known.certain.busy} of {size} replicas were active in the same minute of the last "
+    words += span(known.certain.part.window)
+    return _evidence(candidate).call(FindingName.TOO_FEW_REPLICAS, words, proposal)
 
 
 def _evidence(candidate: Candidate) -> Evidence:
@@ -124,7 +177,7 @@ def replicas_in_question(candidate: Candidate) -> bool:
     known, replicas = demand(candidate), replicas_of(candidate)
     if known is None or candidate.original_replicas is not None:
         return known is not None
-    return replicas is not None and max(1, known.with_headroom(min(known.peak, replicas))) < replicas
+    return replicas is not None and _is_worth_it(candidate, replicas, max(1, known.possible.replicas()))
 
 
 def window_of(candidate: Candidate) -> datetime.timedelta:
@@ -135,19 +188,17 @@ def window_of(candidate: Candidate) -> datetime.timedelta:
     )
 
 
-def _missing_proof(evidence: Evidence, known: ReplicaDemand) -> Iterator[str]:
+def _missing_proof(evidence: Evidence) -> Iterator[str]:
     """Reasons why fewer replicas may not be enough."""
     workload = evidence.candidate.workload
-    if known.unknown:
-        yield f"no data about active replicas for {known.unknown} of the minutes and hours that were checked"
     if workload.ref.kind not in GROUPED and workload.size not in {None, len(workload.pods)}:
         yield f"it is being scaled: {workload.size} replicas, {len(workload.pods)} pods"
     if len({(pod.devices, tuple(sorted(pod.resources.items()))) for pod, _ in evidence.held}) > 1:
         yield "its pods hold different GPUs, so they may not be interchangeable"
-    yield from (issue.message for issue in first_issues(evidence, COMPLETENESS_CHECKS))
+    yield from (issue.message for issue in first_issues(evidence, WORKLOAD_CHECKS))
 
 
-def _scale_down(evidence: Evidence, replicas: int, needed: int, busy: int) -> Proposal:
+def _scale_down(evidence: Evidence, replicas: int, needed: int, need: ReplicaNeed) -> Proposal:
     quiet = sorted(
         (max((each.usage.activity_mean or 0.0 for each in devices), default=0.0), pod.ref.name)
         for pod, devices in evidence.held
@@ -156,7 +207,8 @@ def _scale_down(evidence: Evidence, replicas: int, needed: int, busy: int) -> Pr
     pods, is_whole = _leaving(evidence.candidate.workload, [name for _, name in quiet], replicas - needed)
     needed = needed if is_whole else replicas - len(pods)
     frees = (replicas - needed) * _gpus_each(evidence.candidate, replicas)
-    words = f"{count(needed, 'replica')} needed, including {needed - busy} as headroom; frees {gpus(frees)}"
+    jump = f" (largest jump in {span(need.part.jumpHistory)}: {need.jump})" if need.part.jumpHistory else ""
+    words = f"{count(needed, 'replica')} needed, with headroom{jump}; frees {gpus(frees)}"
     return Proposal(Action.SCALE_DOWN, frees, words, replicas=needed, pods=pods)
 
 

@@ -110,7 +110,7 @@ class Autoscalers:
     Never both: each would undo what the other does.
 
     Attributes:
-        lowest: Replicas in the quietest minute, with headroom.
+        lowest: The headroom: replicas without demand.
         highest: Replicas at most: those that there are, or what the busiest minute needed, with headroom.
         scaled_object: The manifest, as plain values; so is `hpa`.
     """

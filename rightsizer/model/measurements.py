@@ -118,16 +118,15 @@ class History:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Concurrency:
-    """How many of a workload's pods were at work in the same minute.
+    """How many of a workload's replicas were at work in the same minute, oldest minute first.
 
     Attributes:
-        busy: For each minute of the trailing window, oldest first; None where not every pod of that minute had samples.
-        earlier: The most in any minute of the hour that is coming, on each of the days before, latest first; None
-            where that day has gaps there.
+        busy: Those that were seen at work.
+        unseen: Those that existed, but had no samples: each may have been at work. Missing at the end: none.
     """
 
-    busy: tuple[int | None, ...]
-    earlier: tuple[int | None, ...] = ()
+    busy: tuple[int, ...]
+    unseen: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

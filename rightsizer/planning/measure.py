@@ -17,6 +17,7 @@ from rightsizer.findings.followup_queries import (
     followup_queries,
     short_window_queries,
 )
+from rightsizer.findings.replicas import counted_window
 from rightsizer.model import (
     ActivitySeries,
     Concurrency,
@@ -238,8 +239,6 @@ def _replicas(workload: Workload, request: ConcurrencyRequest, at: datetime.date
         namespace=workload.ref.namespace,
         kind=workload.ref.kind,
         pods={pod.ref.name: pod.started or pod.created or at for pod in workload.pods if pod.holds},
-        created=workload.created,
-        window=criteria.window,
-        days=criteria.days,
+        window=counted_window(criteria),
         threshold=criteria.busyPercent / 100,
     )

@@ -181,9 +181,11 @@ def _thresholds(criteria: Criteria) -> Iterator[str]:
         f"in {span(criteria.too_many_gpus.window)}"
     )
     yield (
-        f"too-many-replicas: more than the busiest minute of the last {span(few.window)}, and of the coming hour on "
-        f"the last {few.days} days, plus {few.headroomPercent:g}% (at least {few.minHeadroom})"
+        f"too-many-replicas: {few.minSavingPercent:g}% more than the busiest minute of the last {span(few.window)}, "
+        f"plus {few.headroomPercent:g}% (at least {few.minHeadroom})"
     )
+    if few.jumpHistory:
+        yield f"      or plus the largest jump in {span(few.leadTime)} of the last {span(few.jumpHistory)}"
     yield (
         f"oversized-gpu: peak memory plus {slice_.memoryMarginPercent:g}% and peak activity plus "
         f"{slice_.activityMarginPercent:g}% in {span(slice_.window)} fit into less"

@@ -25,6 +25,11 @@ MIN_WINDOW = datetime.timedelta(minutes=5)
 MAX_WINDOW = datetime.timedelta(days=366)
 """Nobody keeps samples of every pod for longer; Prometheus itself refuses ranges of centuries."""
 
+MINUTE = datetime.timedelta(minutes=1)
+MAX_LEAD_TIME = datetime.timedelta(days=1)
+MAX_JUMP_HISTORY = datetime.timedelta(days=7)
+"""Busy replicas are counted in each minute of it: a range query of more than 11,000 steps is refused."""
+
 MAX_IDLE_PERCENT = 20.0
 MIN_COVERAGE = 0.5
 MAX_IDLE_POWER_W = 400.0
@@ -221,25 +226,52 @@ class TooManyGpus(Judging):
 
 
 class TooManyReplicas(Judging):
-    """How many replicas suffice: those of the busiest minute, plus headroom."""
+    """How many replicas suffice: those of the busiest minute, plus headroom.
+
+    The defaults are those that free most at 0.5 % of minutes short (`python -m benchmarks.serving`).
+    """
 
     window: Duration = pydantic.Field(
-        datetime.timedelta(hours=1),
+        datetime.timedelta(minutes=10),
         description="Window in which the busiest minute is searched, 5m to 366d.",
     )
-    days: int = pydantic.Field(
-        7,
-        ge=0,
-        le=31,
-        description="Number of earlier days on which the coming hour is also searched, 0 to 31.",
+    grace: Duration = pydantic.Field(
+        datetime.timedelta(minutes=10),
+        description="Time after its start in which a replica counts as busy.",
+    )
+    jumpHistory: Duration = pydantic.Field(
+        datetime.timedelta(hours=3),
+        description="History in which the largest jump is searched: how far the busy replicas exceeded those of the "
+        "window before. Up to 7d; 0s ignores jumps.",
+    )
+    leadTime: Duration = pydantic.Field(
+        datetime.timedelta(minutes=20),
+        description="Time until an added replica serves: the interval of cycles and the start of a pod. Jumps within "
+        "it count. Up to 1d.",
     )
     busyPercent: Limit = pydantic.Field(
         1.0, description="Utilization above which a replica is busy; percent, 0 to below 100."
     )
     headroomPercent: Margin = pydantic.Field(
-        20.0, description="Added to the replicas of the busiest minute, rounded up; percent, 0 to 1000."
+        10.0,
+        description="Minimum added to the replicas of the busiest minute, rounded up; percent, 0 to 1000. The "
+        "largest jump is added if it is larger.",
     )
     minHeadroom: int = pydantic.Field(1, ge=0, le=10_000, description="Minimum number of replicas added.")
+    minSavingPercent: Limit = pydantic.Field(
+        10.0,
+        description="A scale-down that removes a smaller share of the replicas is not made; percent, 0 to below 100.",
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _history_is_affordable(self) -> Self:
+        if self.jumpHistory > MAX_JUMP_HISTORY:
+            message = "jumpHistory must be at most 7d"
+            raise ValueError(message)
+        if not MINUTE <= self.leadTime <= MAX_LEAD_TIME:
+            message = "leadTime must be 1m to 1d"
+            raise ValueError(message)
+        return self
 
 
 class OversizedGpu(Judging):

@@ -9,7 +9,7 @@ import dataclasses
 import datetime
 import functools
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -17,7 +17,6 @@ from rightsizer.model import Concurrency
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, QueryRange, decode_labels, decode_points
 from rightsizer.usage.pod_presence import (
-    DAY,
     MINUTE,
     OTHER_SUFFIXES,
     PREFIX_LABEL,
@@ -57,9 +56,7 @@ class ReplicaQuery:
     kind: str
     # Its pods that hold GPUs, with the time from which on each should have samples
     pods: Mapping[str, datetime.datetime]
-    created: datetime.datetime | None = None  # earlier days are not queried
-    window: datetime.timedelta = HOUR  # the trailing window
-    days: int = 7  # how many earlier days to query
+    window: datetime.timedelta = HOUR
     threshold: float = 0.01  # a replica with activity above this (0 to 1) is busy
 
     def replicas(self) -> dict[tuple[str, str], set[str]]:
@@ -82,11 +79,11 @@ class ReplicaQuery:
 
 @dataclasses.dataclass(slots=True)
 class ReplicaMinutes:
-    """Busy replicas and replicas with samples by minute, and the minutes without samples of some device."""
+    """Replicas by minute: busy ones, those with samples, and those of which some device lacks samples."""
 
     busy: Column = dataclasses.field(default_factory=dict)
     seen: Column = dataclasses.field(default_factory=dict)
-    gaps: Collection[int] = ()
+    gaps: Column = dataclasses.field(default_factory=dict)
 
 
 def busy_replicas(querier: SourceQuerier, workloads: Sequence[ReplicaQuery]) -> dict[str, Concurrency]:
@@ -98,55 +95,54 @@ def busy_replicas(querier: SourceQuerier, workloads: Sequence[ReplicaQuery]) -> 
     alike = collections.defaultdict(list)
     for workload in sorted(workloads, key=lambda one: one.uid):
         if workload.replicas():
-            alike[workload.window, workload.days, workload.threshold].append(workload)
+            alike[workload.window, workload.threshold].append(workload)
     found: dict[str, Concurrency] = {}
     # With one sample a minute, a range of a little more than a minute holds one.
     reach = max(MINUTE, datetime.timedelta(seconds=round(JITTER * querier.interval_s())))
-    for (window, days, threshold), group in sorted(alike.items()):
-        trailing = [Period(at, max(1, int(window / MINUTE)), NEAR)]
-        earlier = [Period(at - day * DAY + HOUR, 60, HOUR) for day in range(1, days + 1)]
-        rounds = [DailyPeriods(tuple(each), at, reach) for each in (trailing, earlier) if each]
-        first, *others = _count(group, rounds, _MinuteQuery(querier, threshold, reach))
+    for (window, threshold), group in sorted(alike.items()):
+        period = Period(at, max(1, int(window / MINUTE)), NEAR)
+        counted = _count(group, DailyPeriods((period,), at, reach), _MinuteQuery(querier, threshold, reach))
         for workload in group:
-            found[workload.uid] = Concurrency(
-                _trailing(workload, first, trailing[0], reach), _earlier(workload, others, at)
-            )
+            found[workload.uid] = _concurrency(workload, counted, period, reach)
     return found
 
 
 def _count(
-    workloads: Sequence[ReplicaQuery], rounds: Sequence[DailyPeriods], query: "_MinuteQuery"
-) -> list[dict[NamePrefix, ReplicaMinutes]]:
-    """The counts of each prefix, period by period."""
+    workloads: Sequence[ReplicaQuery], periods: DailyPeriods, query: "_MinuteQuery"
+) -> dict[NamePrefix, ReplicaMinutes]:
+    """The counts of each prefix."""
     prefixes: dict[str, set[NamePrefix]] = {}
     for workload in workloads:
         for prefix, suffix in workload.replicas():
             prefixes.setdefault(suffix, set()).add((workload.namespace, prefix))
-    selections = pods_with_samples(query.querier, prefixes, rounds)
-    return [
-        query.count(selections, period, presence)
-        for periods in rounds
-        for period, presence in zip(
-            periods.periods, presence_by_period(query.querier, selections, periods), strict=True
-        )
-    ]
+    selections = pods_with_samples(query.querier, prefixes, [periods])
+    (presence,) = presence_by_period(query.querier, selections, periods)
+    return query.count(selections, periods.periods[0], presence)
 
 
-def _trailing(
+def _concurrency(
     workload: ReplicaQuery,
     counted: Mapping[NamePrefix, ReplicaMinutes],
     period: Period,
     reach: datetime.timedelta,
-) -> tuple[int | None, ...]:
-    """Busy replicas in each minute; None if samples of a current pod are missing."""
-    busy, seen, gaps = _sums(workload, counted)
+) -> Concurrency:
+    """Busy and unseen replicas in each minute."""
+    minutes = [counted[prefix] for prefix in workload.prefixes() if prefix in counted]
+    busy, seen, gaps = (
+        [sum(column.get(minute, 0) for column in columns) for minute in range(period.minutes)]
+        for columns in (
+            [one.busy for one in minutes],
+            [one.seen for one in minutes],
+            [one.gaps for one in minutes],
+        )
+    )
     starts = sorted(start + reach + MINUTE for start in _starts(workload))
-    found: list[int | None] = []
-    for minute in range(period.minutes):
-        expected = bisect.bisect_right(starts, period.steps.start + minute * MINUTE)
-        is_known = seen.get(minute, 0) >= expected and minute not in gaps
-        found.append(busy.get(minute, 0) if is_known else None)
-    return tuple(found)
+    expected = (
+        bisect.bisect_right(starts, period.steps.start + number * MINUTE) for number in range(period.minutes)
+    )
+    # A replica with a gap may also be one that has samples of another device.
+    unseen = (max(most - there - gap, 0) + gap for most, there, gap in zip(expected, seen, gaps, strict=True))
+    return Concurrency(tuple(busy), tuple(unseen))
 
 
 def _starts(workload: ReplicaQuery) -> list[datetime.datetime]:
@@ -157,34 +153,6 @@ def _starts(workload: ReplicaQuery) -> list[datetime.datetime]:
             for replica in replicas:
                 starts[prefix, replica] = max(start, starts.get((prefix, replica), start))
     return list(starts.values())
-
-
-def _earlier(
-    workload: ReplicaQuery, days: Sequence[Mapping[NamePrefix, ReplicaMinutes]], at: datetime.datetime
-) -> tuple[int | None, ...]:
-    """The most busy replicas in a minute of the hour on each earlier day; None if samples are missing."""
-    found: list[int | None] = []
-    for day, counted in enumerate(days, 1):
-        if workload.created is not None and workload.created > at - day * DAY:
-            break
-        busy, seen, gaps = _sums(workload, counted)
-        is_known = not gaps and all(map(seen.get, range(60)))
-        found.append(max(busy.values(), default=0) if is_known else None)
-    return tuple(found)
-
-
-def _sums(
-    workload: ReplicaQuery, counted: Mapping[NamePrefix, ReplicaMinutes]
-) -> tuple[Column, Column, Collection[int]]:
-    """Busy replicas, replicas with samples, and minutes with gaps, of all prefixes of a workload."""
-    minutes = [counted[prefix] for prefix in workload.prefixes() if prefix in counted]
-    if len(minutes) == 1:
-        return minutes[0].busy, minutes[0].seen, minutes[0].gaps
-    busy, seen = collections.Counter[int](), collections.Counter[int]()
-    for one in minutes:
-        busy.update(one.busy)
-        seen.update(one.seen)
-    return busy, seen, {minute for one in minutes for minute in one.gaps}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -211,7 +179,7 @@ class _MinuteQuery:
         gaps = functools.partial(self._gaps, around=period.around)
         later = period.later_steps(self.querier.at)
         for prefix, column in self._columns(gaps, partial, later) if later else ():
-            found[prefix].gaps = {*found[prefix].gaps, *column}
+            found[prefix].gaps = _merged(found[prefix].gaps, column, max)
         for prefix, replicas in presence.complete.items():
             found[prefix].seen = dict.fromkeys(range(period.minutes), replicas)
         return found

@@ -269,7 +269,7 @@ BAD = {
     "threshold-of-another-finding": _idle("maxMeanPercent: 20"),
     "kind-misspelt-in-defaults": _with("[Notebook]", "[Notebok]"),
     "kinds-missing-in-defaults": _with("kinds: [Notebook], ", ""),
-    "days-beyond-a-month": _with("defaults:", "defaults:\n  tooManyReplicas: {days: 90}"),
+    "saving-of-everything": _with("defaults:", "defaults:\n  tooManyReplicas: {minSavingPercent: 100}"),
     "stuck-at-nothing": _with("defaults:", "defaults:\n  stuck: {minMeanPercent: 0}"),
     # Budgets.
     "budget-of-nothing": _budget("{scope: namespace, per: hour}"),

@@ -7,6 +7,7 @@ from typing import Any
 import hypothesis
 
 from rightsizer.findings.finders import assess
+from rightsizer.findings.replicas import counted_window
 from rightsizer.model import (
     Concurrency,
     Decision,
@@ -185,9 +186,10 @@ SHRUNK = {
 """Annotations of a workload of which four of six replicas were taken."""
 
 
-def concurrency(*busy: int | None, days: int = 7, earlier: int | None = 0) -> Concurrency:
-    """So many replicas at work in the last minutes, none in the others of the hour."""
-    return Concurrency((0,) * (60 - len(busy)) + busy, (earlier,) * days)
+def concurrency(*busy: int, unseen: int = 0) -> Concurrency:
+    """So many replicas at work in the last minutes, and before as in the busiest; some unseen in the last minute."""
+    length = counted_window(TooManyReplicas()) // datetime.timedelta(minutes=1)
+    return Concurrency((max(busy, default=0),) * (length - len(busy)) + busy, (0,) * (length - 1) + (unseen,))
 
 
 def measured(item: Workload, found: Usages, **changes: Any) -> Measured:

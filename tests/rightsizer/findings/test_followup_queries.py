@@ -10,6 +10,7 @@ import pytest
 from rightsizer.findings.autoscaling import autoscalers_for, busy_replicas
 from rightsizer.findings.evidence import Candidate
 from rightsizer.findings.followup_queries import FollowupQueries, followup_queries
+from rightsizer.findings.replicas import ReplicaNeed
 from rightsizer.model import ActivitySeries, Concurrency, Fleet, Manager, Measured, Pod, Usage, Workload
 from rightsizer.policy.effective import Criteria
 from rightsizer.policy.thresholds import Thresholds, TooManyReplicas
@@ -142,22 +143,32 @@ def _case(counted: Concurrency | None, **changes: Any) -> Candidate:
     )
 
 
-def test_autoscaler_bounds_are_the_quietest_and_busiest_minute() -> None:
-    """Each with headroom; the maximum is at least the present number."""
-    found = autoscalers_for(_case(concurrency(3, earlier=4)), SOURCE)
+VARYING = Concurrency((*[1] * 100, *[2] * 50, *[3] * 60))
+
+
+def test_autoscaler_bounds_are_headroom_and_all_replicas() -> None:
+    """The query follows demand, so that the bounds need not; the maximum is at least the present number."""
+    found = autoscalers_for(_case(VARYING), SOURCE)
     assert found is not None
     assert (found.lowest, found.highest) == (1, 6)
     assert found.scaled_object["spec"]["minReplicaCount"] == 1
     assert found.scaled_object["spec"]["maxReplicaCount"] == 6
     assert (found.hpa["spec"]["minReplicas"], found.hpa["spec"]["maxReplicas"]) == (1, 6)
-    busier = autoscalers_for(_case(concurrency(6, earlier=9)), SOURCE)
+    busier = autoscalers_for(_case(Concurrency((*[1] * 100, *[5] * 50, *[9] * 60))), SOURCE)
     assert busier is not None
-    assert busier.highest == 11
+    assert (busier.lowest, busier.highest) == (4, 13)
+
+
+def test_autoscaler_maximum_is_the_original_number() -> None:
+    """Replicas that gpu-rightsizer removed may come back."""
+    found = autoscalers_for(_case(VARYING, size=2, annotations=SHRUNK), SOURCE)
+    assert found is not None
+    assert found.highest == 6
 
 
 def test_autoscaler_manifests_target_the_workload() -> None:
     """Both manifests are complete."""
-    found = autoscalers_for(_case(concurrency(3)), SOURCE)
+    found = autoscalers_for(_case(VARYING), SOURCE)
     assert found is not None
     for manifest in (found.scaled_object, found.hpa):
         assert manifest["metadata"] == {"name": "w", "namespace": "research"}
@@ -173,23 +184,22 @@ def test_autoscaler_manifests_target_the_workload() -> None:
 
 def test_autoscaler_query_counts_active_replicas_plus_headroom() -> None:
     """Names are quoted."""
-    assert busy_replicas(_case(None), SOURCE) == (
-        '(count(max by (exported_pod) (max_over_time(DCGM_FI_DEV_GPU_UTIL{exported_namespace="research", '
-        'exported_pod=~"w-.+"}[5m])) > 1) or vector(0)) + clamp_min(ceil((count(max by (exported_pod) '
-        '(max_over_time(DCGM_FI_DEV_GPU_UTIL{exported_namespace="research", exported_pod=~"w-.+"}[5m])) > 1) '
-        "or vector(0)) * 0.2), 1)"
+    need = ReplicaNeed(TooManyReplicas(), 3, 2)
+    count = (
+        'sum(max by (exported_pod) (max_over_time(DCGM_FI_DEV_GPU_UTIL{exported_namespace="research", '
+        'exported_pod=~"w-.+"}[1m])) > bool 1)'
     )
+    assert busy_replicas(_case(None), SOURCE, need) == f"{count} + clamp_min(ceil({count} * 0.1), 2)"
     odd = _case(None, ref=dataclasses.replace(_case(None).workload.ref, name='a.b"c'))
-    assert 'exported_pod=~"a\\\\.b\\"c-.+"' in busy_replicas(odd, SOURCE)
+    assert 'exported_pod=~"a\\\\.b\\"c-.+"' in busy_replicas(odd, SOURCE, need)
 
 
 NO_AUTOSCALER: dict[str, tuple[Concurrency | None, dict[str, Any]]] = {
-    "steady": (Concurrency((4,) * 60, (4,) * 7), {}),
+    "steady": (concurrency(4), {}),
     "never-at-work": (concurrency(), {}),
     "not-counted": (None, {}),
-    "a-minute-unknown": (concurrency(3, None), {}),
-    "training": (concurrency(3), {"gang": "PodGroup research/g"}),
-    "scaled-already": (concurrency(3), {"managers": (Manager("KEDA", "w"),)}),
+    "training": (VARYING, {"gang": "PodGroup research/g"}),
+    "scaled-already": (VARYING, {"managers": (Manager("KEDA", "w"),)}),
 }
 
 
@@ -204,7 +214,7 @@ def test_autoscaler_without_varying_demand_is_not_proposed(
 def test_autoscaler_for_a_kind_without_scale_is_not_proposed() -> None:
     """An InferenceService has its own; a replica of several pods is not counted."""
     for kind in ("InferenceService", "LeaderWorkerSet"):
-        case = _case(concurrency(3))
+        case = _case(VARYING)
         item = dataclasses.replace(
             case.workload, ref=dataclasses.replace(case.workload.ref, kind=kind), size=6
         )
@@ -213,11 +223,15 @@ def test_autoscaler_for_a_kind_without_scale_is_not_proposed() -> None:
 
 def test_autoscaler_scales_up_at_once_and_down_slowly() -> None:
     """Replicas stay for the length of the window, at most an hour."""
-    found = autoscalers_for(_case(concurrency(3)), SOURCE)
+    found = autoscalers_for(_case(VARYING), SOURCE)
     assert found is not None
-    assert found.hpa["spec"]["behavior"] == {"scaleDown": {"stabilizationWindowSeconds": 3600}}
-    by = criteria(too_many_replicas=TooManyReplicas(window=datetime.timedelta(minutes=30)))
-    case = dataclasses.replace(_case(Concurrency((0,) * 29 + (3,), (0,) * 7)), criteria=by)
+    assert found.hpa["spec"]["behavior"] == {"scaleDown": {"stabilizationWindowSeconds": 600}}
+    by = criteria(
+        too_many_replicas=TooManyReplicas(
+            window=datetime.timedelta(minutes=30), jumpHistory=datetime.timedelta()
+        )
+    )
+    case = dataclasses.replace(_case(Concurrency((0,) * 29 + (3,))), criteria=by)
     quicker = autoscalers_for(case, SOURCE)
     assert quicker is not None
     assert quicker.hpa["spec"]["behavior"] == {"scaleDown": {"stabilizationWindowSeconds": 1800}}

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from rightsizer.findings.replicas import counted_window
 from rightsizer.model import (
     Action,
+    Concurrency,
     Finding,
     FindingName,
     Mode,
@@ -56,7 +58,7 @@ def _replicas(
     return item, usages(*((one, (usage,)) for one, usage in zip(pods, (*used, *rest), strict=True)))
 
 
-def _counted(*busy: int | None, **changes: Any) -> dict[str, Any]:
+def _counted(*busy: int, **changes: Any) -> dict[str, Any]:
     return {"histories": ALWAYS, "concurrency": {"uid-w": concurrency(*busy, **changes)}}
 
 
@@ -64,32 +66,96 @@ TURNS = _replicas(6, busy_usage(0), busy_usage(1), busy_usage(2), created=AT - 3
 
 
 @pytest.mark.parametrize(
-    ("busy", "earlier", "left"),
-    [((2,), 0, 3), ((2, 3, 1), 0, 4), ((0,), 0, 1), ((1,), 4, 5), ((3,), None, None), ((5,), 0, None)],
-    ids=["two-at-once", "three-at-once", "none-lately", "more-at-this-hour", "a-day-unknown", "all-but-one"],
+    ("busy", "unseen", "left"),
+    [((2,), 0, 3), ((2, 3, 1), 0, 4), ((0,), 0, 1), ((1,), 1, 3), ((1,), 4, None), ((5,), 0, None)],
+    ids=["two-at-once", "three-at-once", "none-lately", "one-unseen", "most-unseen", "all-but-one"],
 )
 def test_required_replicas_are_the_busiest_minute_plus_headroom(
-    busy: tuple[int, ...], earlier: int | None, left: int | None
+    busy: tuple[int, ...], unseen: int, left: int | None
 ) -> None:
-    """Recent minutes and the same hour on other days count; at least one replica stays."""
-    finding = _named(findings(*TURNS, **_counted(*busy, earlier=earlier)), FindingName.TOO_MANY_REPLICAS)
+    """A replica without samples in a minute counts as active in it; at least one replica stays."""
+    finding = _named(findings(*TURNS, **_counted(*busy, unseen=unseen)), FindingName.TOO_MANY_REPLICAS)
     proposal = finding.proposal if finding else None
     assert (proposal.replicas if proposal else None) == left
     if proposal is not None and left is not None:
         assert (proposal.action, proposal.frees) == (Action.SCALE_DOWN, 6 - left)
 
 
+LENGTH = counted_window(TooManyReplicas()) // MINUTE
+
+
+def _minutes(*busy: tuple[int, int], before: int = 0) -> Concurrency:
+    """So many active replicas (second) for so many minutes (first), up to now; before that as many as given."""
+    row = [most for minutes, most in busy for _ in range(minutes)]
+    return Concurrency((*[before] * (LENGTH - len(row)), *row))
+
+
+JUMPS = {
+    "none": (_minutes(before=20), 22),  # 10 % more
+    "sudden": (_minutes((60, 20), (5, 35), (60, 20), before=20), 35),
+    "within-the-lead-time": (_minutes((60, 20), (8, 25), (8, 30), (60, 20), before=20), 30),
+    "slower": (_minutes((60, 20), (45, 25), (45, 30), before=20), 35),
+    "over-and-back": (_minutes((100, 20), (1, 40), (5, 20), before=20), 60),
+    "long-ago": (_minutes((LENGTH, 20), before=20), 22),
+    "not-counted": (Concurrency((20,) * 60), None),
+}
+
+
+@pytest.mark.parametrize(("counted", "left"), JUMPS.values(), ids=JUMPS.keys())
+def test_headroom_is_the_largest_jump_of_the_last_hours(counted: Concurrency, left: int | None) -> None:
+    """How far a minute exceeded the busiest of the ten minutes that ended up to twenty minutes before it."""
+    item, found = _replicas(100, busy_usage(0), created=AT - 30 * DAY)
+    finding = _named(findings(item, found, concurrency={"uid-w": counted}), FindingName.TOO_MANY_REPLICAS)
+    proposal = finding.proposal if finding else None
+    assert (proposal.replicas if proposal else None) == left
+
+
+def test_jumps_that_may_hide_behind_lost_samples_are_headroom() -> None:
+    """Each of them may have been active in that minute, and none of those around them."""
+    item, found = _replicas(100, busy_usage(0), created=AT - 30 * DAY)
+    unseen = (*[0] * (LENGTH - 60), 8, *[0] * 59)
+    counted = Concurrency((20,) * LENGTH, unseen)
+    finding = findings(item, found, concurrency={"uid-w": counted})[0]
+    assert finding.proposal is not None
+    assert finding.proposal.replicas == 28
+
+
+def test_jumps_from_minutes_of_lost_samples_are_headroom() -> None:
+    """The minutes before the jump may have had less demand than all that may have been active in them."""
+    item, found = _replicas(100, busy_usage(0), created=AT - 30 * DAY)
+    busy = (*[20] * (LENGTH - 130), *[0] * 30, *[20] * 100)
+    unseen = (*[0] * (LENGTH - 130), *[20] * 30, *[0] * 100)
+    finding = findings(item, found, concurrency={"uid-w": Concurrency(busy, unseen)})[0]
+    assert finding.proposal is not None
+    assert finding.proposal.replicas == 40
+
+
+def test_jumps_without_history_are_ignored() -> None:
+    """The policy may say so."""
+    by = criteria(too_many_replicas=TooManyReplicas(jumpHistory=datetime.timedelta()))
+    item, found = _replicas(100, busy_usage(0), created=AT - 30 * DAY)
+    counted = _minutes((60, 20), (5, 35), (60, 20), before=20)
+    finding = findings(item, found, by=by, concurrency={"uid-w": counted})[0]
+    assert finding.proposal is not None
+    assert finding.proposal.replicas == 22
+
+
+@pytest.mark.parametrize(("busy", "left"), [(80, 88), (82, None)])
+def test_scale_down_that_saves_little_is_not_proposed(busy: int, left: int | None) -> None:
+    """It must remove a tenth of the replicas."""
+    item, found = _replicas(100, busy_usage(0), created=AT - 30 * DAY)
+    finding = _named(findings(item, found, **_counted(busy)), FindingName.TOO_MANY_REPLICAS)
+    assert (finding.proposal.replicas if finding and finding.proposal else None) == left
+
+
 def test_scale_down_names_the_idle_pods() -> None:
     """The proposal names the pods, and the evidence states the numbers."""
     finding = findings(*TURNS, **_counted(2, 1))[0]
-    assert finding.words[0] == (
-        "at most 2 of 6 replicas were active in the same minute of the last 1h "
-        "and, for the coming hour, of the same hour on 7 days before"
-    )
+    assert finding.words[0] == ("at most 2 of 6 replicas were active in the same minute of the last 10m")
     assert finding.proposal == Proposal(
         Action.SCALE_DOWN,
         3.0,
-        "3 replicas needed, including 1 as headroom; frees 3 GPUs",
+        "3 replicas needed, with headroom (largest jump in 3h: 0); frees 3 GPUs",
         replicas=3,
         pods=("w-3", "w-4", "w-5"),
     )
@@ -102,14 +168,6 @@ def _changed(index: int, **changes: Any) -> Usages:
 
 
 KEPT: dict[str, tuple[Workload, Usages, dict[str, Any], str]] = {
-    "a-minute-unknown": (*TURNS, _counted(1, None, 1), "no data about active replicas for 1 of the minutes"),
-    "minutes-missing": (
-        *TURNS,
-        {"concurrency": {"uid-w": dataclasses.replace(concurrency(), busy=(1,) * 58)}},
-        "no data about active replicas for 2 of the minutes",
-    ),
-    "a-day-unknown": (*TURNS, _counted(1, earlier=None), "active replicas for 7 of the minutes and hours"),
-    "days-missing": (*TURNS, _counted(1, days=5), "active replicas for 2 of the minutes and hours"),
     "not-counted": (*TURNS, {}, "3 of 6 pods were active in the last 1d; unknown how many at the same time"),
     "being-scaled": (
         dataclasses.replace(TURNS[0], size=8),
@@ -124,13 +182,6 @@ KEPT: dict[str, tuple[Workload, Usages, dict[str, Any], str]] = {
         TURNS[1],
         _counted(1),
         "its pods hold different GPUs",
-    ),
-    "samples-stopped": (TURNS[0], _changed(4, is_fresh=False), _counted(1), "its series ended"),
-    "no-second-signal": (
-        TURNS[0],
-        _changed(4, power_peak_w=None, traffic_peak=None),
-        _counted(1),
-        "no power or memory-traffic data",
     ),
 }
 
@@ -149,12 +200,50 @@ def test_scale_down_without_proof_is_advice(
     assert words in " | ".join(finding.words)
 
 
-def test_days_before_creation_are_not_missing() -> None:
-    """A Deployment that is two days old has no third day."""
-    item = dataclasses.replace(TURNS[0], created=AT - 2 * DAY - MINUTE)
-    finding = findings(item, TURNS[1], **_counted(1, days=2))[0]
-    assert finding.verdict is Verdict.ACT
-    assert "on 2 days before" in finding.words[0]
+UNPROVEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "samples-stopped": ({}, {"is_fresh": False}),
+    "no-second-signal": ({}, {"power_peak_w": None, "traffic_peak": None}),
+    "no-activity-metric": ({}, {"activity_peak": None}),
+    "impossible-values": ({}, {"invalid": ("DCGM_FI_DEV_GPU_UTIL",)}),
+    "partial": ({}, {"coverage": 0.5}),
+    "young": ({"started": AT - 5 * MINUTE}, {}),
+    "not-ready": ({"is_ready": False}, {}),
+    "not-running": ({"phase": "Pending"}, {}),
+    "terminating": ({"is_terminating": True}, {}),
+}
+
+
+@pytest.mark.parametrize(("of_pod", "of_usage"), UNPROVEN.values(), ids=UNPROVEN.keys())
+def test_replica_that_is_not_proven_idle_counts_as_active(
+    of_pod: dict[str, Any], of_usage: dict[str, Any]
+) -> None:
+    """It keeps itself, and not all replicas."""
+    pods = tuple(
+        dataclasses.replace(one, **of_pod) if one.ref.name == "w-4" else one for one in TURNS[0].pods
+    )
+    item = dataclasses.replace(TURNS[0], pods=pods)
+    finding = findings(item, _changed(4, **of_usage), **_counted(1))[0]
+    assert finding.proposal is not None
+    assert finding.proposal.replicas == 3
+
+
+def test_replica_of_two_devices_with_a_long_gap_counts_as_active() -> None:
+    """In each minute one of its devices has samples, so that only its coverage shows the gap."""
+    pods = [pod(f"w-{number}", devices=2) for number in range(6)]
+    item = workload(*pods, kind="Deployment", created=AT - 30 * DAY)
+    found = usages(
+        *((one, (busy_usage(place * 2), busy_usage(place * 2 + 1))) for place, one in enumerate(pods))
+    )
+    key = ("research", "w-4")
+    gap = {**found, key: (found[key][0], dataclasses.replace(found[key][1], coverage=0.91))}
+    left = [
+        finding.proposal.replicas if finding and finding.proposal else None
+        for finding in (
+            _named(findings(item, each, **_counted(1)), FindingName.TOO_MANY_REPLICAS)
+            for each in (found, gap)
+        )
+    ]
+    assert left == [2, 3]
 
 
 def test_replica_with_power_draw_counts_as_active() -> None:
@@ -223,12 +312,10 @@ def test_workload_of_idle_replicas_is_idle() -> None:
 
 @pytest.mark.parametrize(
     ("busy", "target"),
-    [((1,), None), ((2,), 3), ((0, 2, None), 3), ((1,) * 60, None)],
-    ids=["enough-left", "all-at-work", "gaps-take-no-demand-away", "steady"],
+    [((1,), None), ((2,), 3), ((0, 2, 0), 3), ((1,) * 60, None)],
+    ids=["enough-left", "all-at-work", "a-minute-ago", "steady"],
 )
-def test_demand_above_the_remaining_replicas_scales_up(
-    busy: tuple[int | None, ...], target: int | None
-) -> None:
+def test_demand_above_the_remaining_replicas_scales_up(busy: tuple[int, ...], target: int | None) -> None:
     """As soon as demand and headroom exceed what is left."""
     item, found = _replicas(2, busy_usage(0), busy_usage(1), annotations=SHRUNK, created=AT - 30 * DAY)
     finding = _named(findings(item, found, **_counted(*busy)), FindingName.TOO_FEW_REPLICAS)
@@ -239,11 +326,17 @@ def test_demand_above_the_remaining_replicas_scales_up(
 
 
 def test_scale_up_stops_at_the_original_number() -> None:
-    """Whatever the demand, now or at the same hour on other days."""
+    """Whatever the demand and its jumps."""
     item, found = _replicas(2, busy_usage(0), busy_usage(1), annotations=SHRUNK, created=AT - 30 * DAY)
-    finding = findings(item, found, **_counted(2, earlier=40))[0]
+    finding = findings(item, found, concurrency={"uid-w": _minutes((60, 1), (1, 40), (60, 2), before=1)})[0]
     assert finding.proposal is not None
     assert (finding.proposal.replicas, finding.proposal.frees) == (6, -4.0)
+
+
+def test_scale_up_needs_replicas_that_were_seen_active() -> None:
+    """Missing samples never lead to a change."""
+    item, found = _replicas(2, busy_usage(0), busy_usage(1), annotations=SHRUNK, created=AT - 30 * DAY)
+    assert _named(findings(item, found, **_counted(1, unseen=1)), FindingName.TOO_FEW_REPLICAS) is None
 
 
 @pytest.mark.parametrize(
@@ -265,7 +358,7 @@ def test_scale_up_with_a_foreign_record_is_not_proposed(record: str) -> None:
 
 
 def test_headroom_is_the_larger_of_percentage_and_number() -> None:
-    """Both come from the policy."""
+    """Both come from the policy, and a larger jump counts instead."""
     by = criteria(too_many_replicas=TooManyReplicas(headroomPercent=100, minHeadroom=0))
     finding = findings(*TURNS, by=by, **_counted(2))[0]
     assert finding.proposal is not None

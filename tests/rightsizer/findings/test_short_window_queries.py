@@ -77,7 +77,7 @@ def test_short_window_of_possibly_oversized_deployment_is_queried(
 ) -> None:
     """A workload that needs all replicas is not queried."""
     item = workload(*(pod(f"w-{number}") for number in range(6)), annotations=annotations)
-    found = {"uid-w": concurrency(at_work, earlier=at_work)}
+    found = {"uid-w": concurrency(at_work)}
     asked = _narrow(item, busy_usage(), busy_usage(), concurrency=found)
     assert bool(asked) is is_asked
     assert all(len(pods) == 6 for pods in asked.values())

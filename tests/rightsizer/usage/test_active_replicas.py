@@ -28,17 +28,13 @@ HASH = "7d9fc8b5b4"
 NEW = "5f6b7c8d9f"
 
 
-def _concurrency(
-    metrics: Metrics, kind: str, *pods: str, days: int = 0, age: datetime.timedelta = 9 * DAY
-) -> object:
+def _concurrency(metrics: Metrics, kind: str, *pods: str, age: datetime.timedelta = 9 * DAY) -> object:
     request = ReplicaQuery(
         "uid",
         metrics.space,
         kind,
         dict.fromkeys(pods, metrics.at - age),
-        created=metrics.at - 3 * DAY,
         window=10 * MINUTE,
-        days=days,
     )
     return metrics.signal().concurrency([request], metrics.at).get("uid")
 
@@ -54,7 +50,7 @@ def test_concurrency_replicas_in_turn_count_one(metrics: Metrics) -> None:
         _write(metrics, pod, lambda left, number=number: 90.0 if 0 < left % 3 - number < 1 else 0.0)  # type: ignore[misc]
     found = _concurrency(metrics, "Deployment", *pods)
     assert found.busy == (1,) * 10  # type: ignore[attr-defined]
-    assert found.earlier == ()  # type: ignore[attr-defined]
+    assert found.unseen == (0,) * 10  # type: ignore[attr-defined]
 
 
 def test_concurrency_idle_minutes_are_zero(metrics: Metrics) -> None:
@@ -71,13 +67,25 @@ def test_concurrency_replica_on_two_devices_counts_once(metrics: Metrics) -> Non
     assert _concurrency(metrics, "StatefulSet", "db-0").busy == (1,) * 10  # type: ignore[attr-defined]
 
 
-def test_concurrency_minute_without_samples_of_a_pod_is_unknown(metrics: Metrics) -> None:
-    """In a gap, or after the last sample."""
-    _write(metrics, "db-0", 0.0)
+def test_concurrency_pod_without_samples_in_a_minute_is_unseen(metrics: Metrics) -> None:
+    """In a gap, or after the last sample; the others are counted."""
+    _write(metrics, "db-0", 90.0)
     _write(metrics, "db-1", 0.0, until=7 * MINUTE + EDGE)
     _write(metrics, "db-1", 0.0, since=4 * MINUTE + EDGE, until=2 * MINUTE + EDGE)
-    found = _concurrency(metrics, "StatefulSet", "db-0", "db-1").busy  # type: ignore[attr-defined]
-    assert [value is None for value in found] == [False] * 3 + [True] * 3 + [False] * 2 + [True] * 2
+    found = _concurrency(metrics, "StatefulSet", "db-0", "db-1")
+    assert found.busy == (1,) * 10  # type: ignore[attr-defined]
+    assert found.unseen == (0,) * 3 + (1,) * 3 + (0,) * 2 + (1,) * 2  # type: ignore[attr-defined]
+
+
+def test_concurrency_lost_scrape_of_a_node_leaves_only_its_pods_unseen(metrics: Metrics) -> None:
+    """Gone pods too; a pod that never had samples is unseen as well, and counted once."""
+    _write(metrics, "db-0", 90.0)
+    for pod in ("db-1", "db-2"):
+        _write(metrics, pod, 0.0, until=7 * MINUTE + EDGE)
+        _write(metrics, pod, 0.0, since=6 * MINUTE + EDGE)
+    found = _concurrency(metrics, "StatefulSet", "db-0", "db-1", "db-2", "db-3")
+    assert found.busy == (1,) * 10  # type: ignore[attr-defined]
+    assert found.unseen == (1,) * 3 + (3,) + (1,) * 6  # type: ignore[attr-defined]
 
 
 def test_concurrency_pod_is_not_expected_before_its_start(metrics: Metrics) -> None:
@@ -91,36 +99,9 @@ def test_concurrency_pod_is_not_expected_before_its_start(metrics: Metrics) -> N
         "Deployment",
         {f"web-{HASH}-bcdf2": metrics.at - DAY, f"web-{NEW}-bcdf4": metrics.at - 5 * MINUTE},
         window=10 * MINUTE,
-        days=0,
     )
     busy = metrics.signal().concurrency([request], metrics.at)["uid"].busy
     assert busy == (1,) * 4 + (0,) * 6
-
-
-def test_concurrency_gone_pods_count_on_earlier_days(metrics: Metrics) -> None:
-    """The busiest minute of the coming hour on each earlier day."""
-    _write(metrics, f"web-{HASH}-bcdf2", 0.0)
-    for day, count in ((1, 3), (2, 1)):
-        coming = {"since": day * DAY + HOUR, "until": day * DAY - 2 * HOUR}
-        for number in range(4):
-            busy = within(day * 1440 - 20, day * 1440 - 25, 90.0) if number < count else 0.0
-            _write(
-                metrics, f"web-{NEW}-dd{number}f{day}".translate(str.maketrans("013", "vwx")), busy, **coming
-            )
-    # What another workload of a similar name did is not this one's.
-    _write(metrics, f"web-api-{NEW}-bcdf2", 90.0, since=DAY + HOUR, until=DAY - 2 * HOUR)
-    found = _concurrency(metrics, "Deployment", f"web-{HASH}-bcdf2", days=7)
-    # Of the third day nothing is on record; before that the workload did not exist.
-    assert found.earlier == (3, 1, None)  # type: ignore[attr-defined]
-
-
-def test_concurrency_earlier_day_with_a_gap_is_unknown(metrics: Metrics) -> None:
-    """A replica with samples before and after the gap existed in it, too."""
-    _write(metrics, "db-0", 0.0, since=DAY + HOUR, until=DAY - 2 * HOUR)
-    _write(metrics, "db-1", 0.0, since=DAY + HOUR, until=DAY - 10 * MINUTE)
-    _write(metrics, "db-1", 0.0, since=DAY - 40 * MINUTE, until=DAY - 2 * HOUR)
-    _write(metrics, "db-0", 0.0)
-    assert _concurrency(metrics, "StatefulSet", "db-0", days=1).earlier == (None,)  # type: ignore[attr-defined]
 
 
 def test_concurrency_gaps_are_queried_only_for_incomplete_pods(metrics: Metrics) -> None:
@@ -129,7 +110,7 @@ def test_concurrency_gaps_are_queried_only_for_incomplete_pods(metrics: Metrics)
         _write(metrics, pod, 0.0, since=2 * HOUR)
     names = {"db": ("db-0", "db-1"), "web": ("web-0", "web-1")}
     requests = [
-        ReplicaQuery(name, metrics.space, "StatefulSet", dict.fromkeys(pods, metrics.at - DAY), days=0)
+        ReplicaQuery(name, metrics.space, "StatefulSet", dict.fromkeys(pods, metrics.at - DAY))
         for name, pods in names.items()
     ]
     asked = {}
@@ -137,7 +118,7 @@ def test_concurrency_gaps_are_queried_only_for_incomplete_pods(metrics: Metrics)
         with Relay(metrics.prometheus.url) as relay:
             found = metrics.signal(url=relay.url).concurrency(requests, metrics.at)
             asked[case] = [query for query in relay.asked if " unless on " in query]
-            unknown = {uid: one.busy.count(None) for uid, one in found.items()}
+            unknown = {uid: sum(one.unseen) for uid, one in found.items()}
         if case == "whole":
             assert unknown == {"db": 0, "web": 0}
             _write(metrics, "web-2", 0.0, since=50 * MINUTE, until=20 * MINUTE + EDGE)
@@ -171,7 +152,6 @@ def test_concurrency_same_name_in_two_namespaces_counts_separately(
             "StatefulSet",
             {f"{name}-0": metrics.at - DAY},
             window=10 * MINUTE,
-            days=0,
         )
         for space, name in ((spaces[0], names[1]), (spaces[1], names[0]), (spaces[1], names[1]))
     ]

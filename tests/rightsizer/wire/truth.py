@@ -242,10 +242,11 @@ class Truth(Signal):
                 continue
             minutes = int(one.window / MINUTE)
             busy = [
-                None if key in self.lies else self.busiest(key, at - (left + 1) * MINUTE, at - left * MINUTE)
+                0 if key in self.lies else self.busiest(key, at - (left + 1) * MINUTE, at - left * MINUTE)
                 for left in reversed(range(minutes))
             ]
-            found[one.uid] = Concurrency(tuple(busy), (0,) * one.days)
+            unseen = len(one.pods) if key in self.lies else 0
+            found[one.uid] = Concurrency(tuple(busy), (unseen,) * minutes)
         return found
 
     def series(self, at: datetime.datetime) -> ActivitySeries | None:  # noqa: ARG002 - the protocol's
