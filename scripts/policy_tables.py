@@ -119,16 +119,23 @@ def kinds() -> str:
     rows.append((KindDefaults(kinds=("Deployment",)), defaults.idle))
     cells = (
         (
-            "everything else" if row is rows[-1][0] else ", ".join(f"`{kind}`" for kind in row.kinds),
+            "everything else" if row is rows[-1][0] else _kinds(row),
             f"`{duration_text(idle.window)}`",
             f"`{duration_text(idle.minIdleTime or idle.window)}`",
+            f"`{duration_text(idle.short_window)}`",
             f"`{idle.minCoverage:g}`",
             f"`{idle.idleFactor:g}`",
             f"`{duration_text(row.notifyBefore)}`" if row.notifyBefore else "",
         )
         for row, idle in rows
     )
-    return table(("kinds", "window", "minIdleTime", "minCoverage", "idleFactor", "notifyBefore"), cells)
+    return table(
+        ("kinds", "window", "minIdleTime", "unusedWindow", "minCoverage", "idleFactor", "notifyBefore"), cells
+    )
+
+
+def _kinds(row: KindDefaults) -> str:
+    return ", ".join(f"`{kind}`" for kind in row.kinds) + " if a notebook" * row.onlyNotebooks
 
 
 def budgets() -> str:

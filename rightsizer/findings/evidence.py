@@ -30,6 +30,8 @@ from rightsizer.policy.thresholds import Judging, Thresholds
 from rightsizer.text import GIB, instant, percent, span
 
 _HOUR = datetime.timedelta(hours=1)
+_FIRST_PODS = datetime.timedelta(minutes=10)
+"""A controller creates its first pods within this time."""
 
 SCALABLE = frozenset({"Deployment", "LeaderWorkerSet", "ReplicaSet", "Rollout", "StatefulSet"})
 """Kinds with a scale subresource that autoscalers can target."""
@@ -200,6 +202,31 @@ class Candidate:
     def over_short(self) -> Evidence:
         """The evidence for idleness in the last part of the window."""
         return self.over(self.criteria.idle, window=self.criteria.idle.short_window)
+
+    @functools.cached_property
+    def unused_reason(self) -> str:
+        """Why a stop loses nothing, in words: it never worked, or no process holds memory; else empty.
+
+        Pods that replaced others do not show what these did, so the present ones must be the first, or old enough.
+        """
+        history, created = self.history, self.workload.created
+        limit = self.criteria.idle.maxEmptyMemoryMiB * GIB / 1024
+        peaks = [each.usage.memory_peak_bytes for each in self.over_short().devices]
+        is_empty = bool(peaks) and all(peak is not None and peak <= limit for peak in peaks)
+        starts = [pod.created for pod in self.held]
+        are_first = created is not None and all(start and start <= created + _FIRST_PODS for start in starts)
+        if are_first and history and not (history.worked or history.unknown_s or self.shortfall):
+            return "it never worked since it was created"
+        since = self.at - self.criteria.idle.window - self.criteria.idle.grace
+        if is_empty and (are_first or all(pod.started and pod.started <= since for pod in self.held)):
+            return "no process holds memory on its GPUs"
+        return ""
+
+    @property
+    def shortest_idle_s(self) -> float:
+        """The shortest required idle time, in seconds."""
+        idle = self.criteria.idle
+        return idle.short_window.total_seconds() if self.unused_reason else idle.shortest_s
 
     @functools.cached_property
     def _bare(self) -> "Candidate":

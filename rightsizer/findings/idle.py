@@ -41,18 +41,22 @@ def _is_idle(evidence: Evidence) -> bool:
 
 
 def _so_far(candidate: Candidate) -> Finding | None:
-    """What is idle for at least half of the required time, of which a notice tells; None if that is not known."""
+    """What the last part of the window shows: idle if a stop loses nothing, else how long it has to wait.
+
+    None before half of the required time, from which on a notice may be given.
+    """
     evidence, history = candidate.over_short(), candidate.history
     if evidence.window == candidate.criteria.idle.window or history is None or not _is_idle(evidence):
         return None
-    finding = _finding(evidence, history, Verdict.KEEP)
+    finding = _finding(evidence, history)
     return finding if finding.is_half_over else None
 
 
-def _finding(evidence: Evidence, history: ActivityHistory | None, verdict: Verdict | None = None) -> Finding:
+def _finding(evidence: Evidence, history: ActivityHistory | None) -> Finding:
     candidate, idle = evidence.candidate, evidence.candidate.criteria.idle
-    verdict = verdict or _verdict(candidate, history)
-    required_s = required_idle_s(history.longest_return_s, idle) if history else None
+    is_enough = evidence.window == idle.window or bool(candidate.unused_reason)
+    verdict = _verdict(candidate, history) if is_enough else Verdict.KEEP
+    required_s = _required_s(candidate, history.longest_return_s) if history else None
     from_ = None if verdict is Verdict.ACT else _counts_from(candidate, history, required_s)
     name = _name(evidence, history) if verdict is Verdict.ACT else FindingName.IDLE_TOO_BRIEFLY
     words = filter(None, (_nothing_ran(evidence), _pauses(candidate, history, from_), evidence.levels))
@@ -73,7 +77,8 @@ def _counts_from(
     if history is None or required_s is None:
         return None
     left = datetime.timedelta(seconds=required_s - history.idle_s)
-    return max(candidate.at + left, old_enough_from(candidate.over_idle()) or candidate.at)
+    evidence = candidate.over_short() if candidate.unused_reason else candidate.over_idle()
+    return max(candidate.at + left, old_enough_from(evidence) or candidate.at)
 
 
 def _verdict(candidate: Candidate, history: ActivityHistory | None) -> Verdict:
@@ -83,13 +88,15 @@ def _verdict(candidate: Candidate, history: ActivityHistory | None) -> Verdict:
     if history is None:
         return Verdict.UNKNOWN
     # The idle period may have begun within a slot that counts as busy, so it can be one slot longer.
-    if history.idle_s + history.slot_s >= required_idle_s(history.longest_return_s, candidate.criteria.idle):
+    if history.idle_s + history.slot_s >= _required_s(candidate, history.longest_return_s):
         return Verdict.ACT
-    if history.unseen_s + history.slot_s >= required_idle_s(
-        history.certain_return_s, candidate.criteria.idle
-    ):
+    if history.unseen_s + history.slot_s >= _required_s(candidate, history.certain_return_s):
         return Verdict.UNKNOWN
     return Verdict.KEEP
+
+
+def _required_s(candidate: Candidate, longest_return_s: float) -> float:
+    return required_idle_s(longest_return_s, candidate.criteria.idle, candidate.shortest_idle_s)
 
 
 def _name(evidence: Evidence, history: ActivityHistory | None) -> FindingName:
@@ -102,7 +109,9 @@ def _nothing_ran(evidence: Evidence) -> str:
     gpus = evidence.candidate.workload.gpus
     subject = "its GPU" if gpus == 1 else f"all {gpus} GPUs"
     limit = f"{evidence.candidate.criteria.idle.maxUtilizationPercent:g}%"
-    return f"{subject} stayed at or below {limit} utilization for the last {span(evidence.window)}"
+    words = f"{subject} stayed at or below {limit} utilization for the last {span(evidence.window)}"
+    reason = evidence.candidate.unused_reason
+    return f"{words}; {reason}" if reason else words
 
 
 def _recorded_s(candidate: Candidate, length_s: float) -> float:

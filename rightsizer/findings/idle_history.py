@@ -86,10 +86,10 @@ def observed_since(pod: Pod) -> datetime.datetime | None:
     return pod.created if pod.restarts and pod.created is not None else pod.started
 
 
-def required_idle_s(longest_return_s: float, idle: Thresholds) -> float:
+def required_idle_s(longest_return_s: float, idle: Thresholds, shortest_s: float) -> float:
     """How long a workload must be idle before it counts as idle; pauses count up to the history that is searched."""
     pause = min(idle.idleFactor * longest_return_s, idle.history.total_seconds())
-    return max(idle.shortest_s, pause)
+    return max(shortest_s, pause)
 
 
 def history_matters(idle: Thresholds) -> bool:

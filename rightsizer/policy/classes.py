@@ -103,6 +103,7 @@ ANNOTATIONS: Final = (
     Annotation("only-for-pending-pods", ("onlyForPendingPods",), "suspend", _list),
     Annotation("idle-window", ("idle", "window"), "12h", _text),
     Annotation("min-idle-time", ("idle", "minIdleTime"), "48h", _text),
+    Annotation("unused-window", ("idle", "unusedWindow"), "4h", _text),
     Annotation("grace", ("idle", "grace"), "1h", _text),
     Annotation("min-coverage", ("idle", "minCoverage"), "0.95", _number),
     Annotation("max-utilization", ("idle", "maxUtilizationPercent"), "1", _number),

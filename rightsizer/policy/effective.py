@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rightsizer.model import Action, Blocker, BlockerCode, FindingName, Fleet, Mode, Pod, Workload
 from rightsizer.policy.classes import class_rules, protecting
 from rightsizer.policy.do_not_disrupt import marks_on
-from rightsizer.policy.match import MatchInput, holds, is_kind, subject_of
+from rightsizer.policy.match import MatchInput, holds, is_kind, is_notebook, subject_of
 from rightsizer.policy.protections import OWN_NAMESPACE, opt_outs, protections
 from rightsizer.policy.rule import Rule
 from rightsizer.policy.schema import ADVISE_ONLY, KindDefaults, Policy
@@ -73,7 +73,8 @@ def all_criteria(rule: Rule, policy: Policy, changes: Mapping[str, object]) -> I
 
 def kind_defaults(workload: Workload, policy: Policy) -> KindDefaults | None:
     """The row of the defaults that is about the workload's kind; None where none is."""
-    return next((row for row in policy.defaults.kinds if is_kind(workload.ref, row.kinds)), None)
+    rows = (row for row in policy.defaults.kinds if is_kind(workload.ref, row.kinds))
+    return next((row for row in rows if not row.onlyNotebooks or is_notebook(workload)), None)
 
 
 def _criteria(rule: Rule, policy: Policy, idle: Thresholds) -> Criteria:
@@ -208,7 +209,8 @@ class PolicyEvaluator:
         self._criteria: dict[tuple[object, ...], Criteria] = {}
         # By identity: of the same workload it is asked several times. Kept, so that no id comes round again.
         self._results: dict[int, tuple[Workload, EffectivePolicy]] = {}
-        self._notices: dict[str, datetime.timedelta | None] = {}
+        self._rows: dict[tuple[str, bool], KindDefaults | None] = {}
+        self._asks_notebooks = any(row.onlyNotebooks for row in policy.defaults.kinds)
 
     def evaluate(self, workload: Workload) -> EffectivePolicy:
         """The policy's word on a workload.
@@ -334,16 +336,19 @@ class PolicyEvaluator:
         return [found[key] for key in sorted(found) if found[key].rule.mode is mode]
 
     def _criteria_for(self, ordered: OrderedRule, workload: Workload) -> Criteria:
-        key = (*ordered.key, workload.ref.full_kind)
+        key = (*ordered.key, id(self._kind_defaults(workload)))
         if key not in self._criteria:
             self._criteria[key] = criteria_for(ordered.rule, workload, self.policy, ordered.changes)
         return self._criteria[key]
 
+    def _kind_defaults(self, workload: Workload) -> KindDefaults | None:
+        key = workload.ref.full_kind, self._asks_notebooks and is_notebook(workload)
+        if key not in self._rows:
+            self._rows[key] = kind_defaults(workload, self.policy)
+        return self._rows[key]
+
     def _notice(self, rules: tuple[Rule, ...], workload: Workload) -> datetime.timedelta | None:
-        kind = workload.ref.full_kind
-        if kind not in self._notices:
-            row = kind_defaults(workload, self.policy)
-            self._notices[kind] = row.notifyBefore if row else None
-        by_kind = self._notices[kind]
+        row = self._kind_defaults(workload)
+        by_kind = row.notifyBefore if row else None
         spans = [rule.notifyBefore or by_kind for rule in rules]
         return max((span for span in spans if span is not None), default=None)

@@ -169,6 +169,7 @@ def _thresholds(criteria: Criteria) -> Iterator[str]:
     longer = f" and {idle.idleFactor:g} times the longest pause of the last {span(idle.history)}"
     shortest = span(datetime.timedelta(seconds=idle.shortest_s))
     yield f"      required idle time: {shortest}{longer if idle.idleFactor else ''}"
+    yield f"      {span(idle.short_window)} if it never worked, or no process holds memory on its GPUs"
     unasked = criteria.no_requests
     yield (
         f"no-requests: no request to its inference server in {span(unasked.window)}, and mean activity at most "

@@ -6,6 +6,7 @@ strictest of them applies.
 
 import dataclasses
 import fnmatch
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -166,6 +167,22 @@ def is_any(value: str, patterns: tuple[str, ...]) -> bool:
 def is_kind(ref: ObjectRef, patterns: tuple[str, ...]) -> bool:
     """Whether an object's kind, with or without its API group, matches one of several globs."""
     return is_any(ref.kind, patterns) or is_any(ref.full_kind, patterns)
+
+
+_HUBS = ("hub.jupyter.org/", "notebooks.kubeflow.org/", "opendatahub.io/", "com.coder.")
+"""Prefixes of labels of JupyterHub, Kubeflow, Open Data Hub and Coder, which run notebooks as StatefulSets or pods."""
+_NOTEBOOK = re.compile(r"jupyter|notebook|singleuser|workbench|code-server|vscode|rstudio", re.IGNORECASE)
+_IMAGE = re.compile(rb'"image":"([^"]*)"')
+
+
+def is_notebook(workload: Workload) -> bool:
+    """Whether somebody works in it interactively, by labels of hubs, names of applications, or images."""
+    labels = [workload.labels, *(pod.labels for pod in workload.pods)]
+    if any(key.startswith(_HUBS) for each in labels for key in each):
+        return True
+    names = [workload.ref.name, *(text for each in labels for pair in each.items() for text in pair)]
+    images = (image.decode(errors="replace") for image in _IMAGE.findall(workload.spec))
+    return any(_NOTEBOOK.search(name) for name in (*names, *images))
 
 
 def holds(match: Match, subject: MatchInput) -> bool | None:

@@ -133,6 +133,10 @@ class KindDefaults(Part):
     """Idle thresholds for some kinds."""
 
     kinds: Kinds = pydantic.Field(description="Workload kinds, with wildcards.")
+    onlyNotebooks: bool = pydantic.Field(
+        False,  # noqa: FBT003 - pydantic's default
+        description="Only those that are notebooks by their labels, name or image.",
+    )
     idle: Thresholds | None = pydantic.Field(
         None, description="Replaces defaults.idle completely for these kinds."
     )
@@ -142,21 +146,25 @@ class KindDefaults(Part):
 
 
 _HOUR = datetime.timedelta(hours=1)
+_NOTEBOOK = Thresholds(window=24 * _HOUR, minIdleTime=48 * _HOUR)
 DEFAULT_KINDS = (
-    # Comes back by itself in about a minute when it is asked for: a mistake costs that minute.
+    # Scaled to zero, the next request wakes it: a mistake costs one cold start, whatever its pauses were.
     KindDefaults(
-        kinds=("InferenceService", "LLMInferenceService", "NIMService", "Revision", "Service"),
+        kinds=("Service.serving.knative.dev",),
+        idle=Thresholds(window=_HOUR / 2, unusedWindow=_HOUR / 2, idleFactor=0.0),
+    ),
+    # Loses no state, but somebody has to start it again.
+    KindDefaults(
+        kinds=("InferenceService", "LLMInferenceService", "NIMService", "Revision"),
         idle=Thresholds(window=4 * _HOUR),
     ),
     # What is in a notebook's memory is gone, and a first long night looks like the end: only asking finds out. Without
     # a notice half of what is stopped comes back, with it 4 % (docs/judgement.md). Hubs make StatefulSets and bare pods
     # of notebooks. What is announced at half time is taken at the end of the idle time.
-    KindDefaults(
-        kinds=("Notebook", "Workspace", "StatefulSet", "Pod"),
-        idle=Thresholds(window=24 * _HOUR, minIdleTime=48 * _HOUR, idleFactor=2.0),
-        notifyBefore=24 * _HOUR,
-    ),
-    # Hours since the last checkpoint are lost: the evidence must be nearly whole, and the pause beyond all others.
+    KindDefaults(kinds=("Notebook", "Workspace", "Pod"), idle=_NOTEBOOK, notifyBefore=12 * _HOUR),
+    KindDefaults(kinds=("StatefulSet",), onlyNotebooks=True, idle=_NOTEBOOK, notifyBefore=12 * _HOUR),
+    # Hours since the last checkpoint are lost: the evidence must be nearly whole, and the pause beyond all others. What
+    # has not worked yet may prepare its data.
     KindDefaults(
         kinds=(
             "*Job",
@@ -167,7 +175,7 @@ DEFAULT_KINDS = (
             "RayCluster",
             "PodGroup",
         ),
-        idle=Thresholds(window=24 * _HOUR, minCoverage=0.95, idleFactor=3.0),
+        idle=Thresholds(window=24 * _HOUR, unusedWindow=24 * _HOUR, minCoverage=0.95, idleFactor=3.0),
     ),
 )
 """Everything else (a Deployment may be a person's workbench) waits as defaults.idle says. All

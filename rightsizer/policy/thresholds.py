@@ -136,7 +136,14 @@ class Thresholds(Judging):
     )
     unusedWindow: Duration = pydantic.Field(
         datetime.timedelta(hours=4),
-        description="Evidence window of a notice, 5m to 366d; at most window.",
+        description="Required idle time of a workload that never worked since it was created, or whose GPUs hold no "
+        "memory of a process; also the evidence window of notices. 5m to 366d, at most window.",
+    )
+    maxEmptyMemoryMiB: float = pydantic.Field(
+        64.0,
+        ge=0.0,
+        le=512.0,
+        description="Highest memory use of a GPU without a process, in MiB, 0 to 512. A process takes 300 or more.",
     )
     history: Duration = pydantic.Field(
         datetime.timedelta(days=14),

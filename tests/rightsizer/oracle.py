@@ -24,6 +24,7 @@ NAMESPACES = {"kube-system", "kube-public", "kube-node-lease", "gpu-operator", "
 IDLE: Mapping[str, Any] = {
     "window": "24h",
     "minIdleTime": "0s",
+    "unusedWindow": "4h",
     "grace": "30m",
     "minCoverage": 0.9,
     "maxUtilizationPercent": 1.0,
@@ -31,19 +32,23 @@ IDLE: Mapping[str, Any] = {
     "history": "14d",
     "idleFactor": 2.0,
 }
-SERVING = ["InferenceService", "LLMInferenceService", "NIMService", "Revision", "Service"]
+SERVING = ["InferenceService", "LLMInferenceService", "NIMService", "Revision"]
 JOBS = ["*Job", "Workflow", "CronWorkflow", "AppWrapper", "SparkApplication", "RayCluster", "PodGroup"]
+_ASKED: Mapping[str, Any] = {"idle": {"minIdleTime": "48h"}, "notifyBefore": "12h"}
 KINDS: Sequence[Mapping[str, Any]] = (
-    {"kinds": SERVING, "idle": {"window": "4h"}},
     {
-        "kinds": ["Notebook", "Workspace", "StatefulSet", "Pod"],
-        "idle": {"minIdleTime": "48h"},
-        "notifyBefore": "24h",
+        "kinds": ["Service.serving.knative.dev"],
+        "idle": {"window": "30m", "unusedWindow": "30m", "idleFactor": 0.0},
     },
-    {"kinds": JOBS, "idle": {"minCoverage": 0.95, "idleFactor": 3.0}},
+    {"kinds": SERVING, "idle": {"window": "4h"}},
+    {"kinds": ["Notebook", "Workspace", "Pod"], **_ASKED},
+    {"kinds": ["StatefulSet"], "onlyNotebooks": True, **_ASKED},
+    {"kinds": JOBS, "idle": {"minCoverage": 0.95, "idleFactor": 3.0, "unusedWindow": "24h"}},
 )
-_NAMES = "idle-window min-idle-time grace min-coverage max-utilization max-memory-traffic history idle-factor"
-OF_CLASSES = dict(zip(_NAMES.split(), IDLE, strict=True))
+_NAMES = (
+    "idle-window min-idle-time unused-window grace min-coverage max-utilization max-memory-traffic history"
+)
+OF_CLASSES = dict(zip([*_NAMES.split(), "idle-factor"], IDLE, strict=True))
 MARKS = (
     ("cluster-autoscaler", "cluster-autoscaler.kubernetes.io/safe-to-evict", "not true"),
     ("karpenter", "karpenter.sh/do-not-disrupt", "not false, or since creation"),
@@ -232,6 +237,9 @@ class Oracle:
         defaults = self.policy.get("defaults", {})
         idle = defaults.get("idle", {})
         for row in defaults.get("kinds", KINDS):
+            labels = [workload.labels, *(pod.labels for pod in workload.pods)]
+            if row.get("onlyNotebooks") and not any("jupyter" in key for each in labels for key in each):
+                continue
             if glob(row["kinds"], workload.ref.kind, workload.ref.full_kind):
                 is_overruled = "idle" in defaults and "kinds" not in defaults
                 return {"idle": idle, **row, **({"idle": idle} if is_overruled else {})}

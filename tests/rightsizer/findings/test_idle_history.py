@@ -7,8 +7,11 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from rightsizer.changes.record_codec import RESUMED_ANNOTATION as RESUMED
+from rightsizer.findings.evidence import Candidate
+from rightsizer.findings.idle import find_idle
 from rightsizer.findings.idle_history import history_of_pods, history_of_slots, required_idle_s
-from rightsizer.model import FindingName, Slot, Verdict
+from rightsizer.model import FindingName, Measured, Slot, Usage, Verdict
 from rightsizer.policy.thresholds import Thresholds
 from tests.rightsizer.build import (
     AT,
@@ -16,8 +19,10 @@ from tests.rightsizer.build import (
     HOUR_S,
     MANY,
     all_idle,
+    busy_usage,
     criteria,
     findings,
+    fleet,
     history,
     idle_usage,
     pod,
@@ -119,7 +124,7 @@ def test_idle_verdict_without_history_is_unknown_if_it_matters(idle: Thresholds,
 
 def test_required_idle_time_is_limited_to_the_history() -> None:
     """A workload that was idle for the whole history is idle."""
-    assert required_idle_s(10 * 86_400, Thresholds()) == 14 * 86_400
+    assert required_idle_s(10 * 86_400, Thresholds(), 86_400) == 14 * 86_400
     item = workload(pod(started=AT - 100 * DAY))
     known = {KEY: history("." * 14 * 24, hours=14 * 24)}
     assert findings(item, all_idle(item), histories=known)[0].verdict is Verdict.ACT
@@ -211,3 +216,64 @@ def test_idle_periods_equal_a_slot_by_slot_count(slots: bytes) -> None:
     rhythm = history_of_slots(slots, 1.0)
     assert (rhythm.longest_return_s, rhythm.idle_s) == (longest, idle)
     assert rhythm.worked is (Slot.BUSY in list(slots))
+
+
+# --- what a stop loses nothing of
+
+YOUNG = AT - 5 * HOUR
+OLD = {"created": AT - 8 * DAY, "started": AT - 8 * DAY}
+EMPTY = idle_usage(memory_peak_bytes=4e6)
+
+
+def _acts(
+    now: Usage, day: Usage, known: str, *, of_pod: dict[str, Any] | None = None, **changes: Any
+) -> bool:
+    """Whether a workload counts as idle, by its last four hours, its last day, and its history."""
+    one = pod(**{"created": YOUNG, "started": YOUNG, **(of_pod or {})})
+    item = workload(one, **{"created": YOUNG, **changes})
+    windows = {DAY: usages((one, (day,))), 4 * HOUR: usages((one, (now,)))}
+    seen = Measured(AT, windows, histories={KEY: history(known, hours=len(known))})
+    finding = find_idle(Candidate(item, seen, criteria(), fleet(item)))
+    is_idle = finding is not None and finding.name is FindingName.IDLE
+    assert is_idle is (finding is not None and finding.verdict is Verdict.ACT)
+    return is_idle
+
+
+UNUSED: dict[str, tuple[dict[str, Any], str, bool]] = {
+    "never-worked": ({}, "....", True),
+    "never-worked-but-a-gap": ({}, ".?..", False),
+    "worked-once": ({}, "#....", False),
+    "in-place-of-an-older-pod": ({"created": AT - 9 * DAY}, "....", False),
+    "creation-unknown": ({"created": None}, "....", False),
+    "too-young": ({"of_pod": {"started": AT - 4 * HOUR}}, "....", False),
+    "just-resumed": ({"annotations": {RESUMED: (AT - HOUR).isoformat()}}, "....", False),
+}
+
+
+@pytest.mark.parametrize(("changes", "known", "acts"), UNUSED.values(), ids=UNUSED.keys())
+def test_idle_never_worked_waits_for_the_short_window(
+    changes: dict[str, Any], known: str, acts: bool
+) -> None:
+    """Only if its whole life is known: the pods that it has now are its first, and no slot is unknown."""
+    assert _acts(idle_usage(), idle_usage(coverage=0.2), known, **changes) is acts
+
+
+EMPTIED: dict[str, tuple[Usage, str, bool]] = {
+    "empty": (EMPTY, "#" * 200 + "." * 5, True),
+    "a-process-holds-memory": (idle_usage(memory_peak_bytes=500e6), "#" * 200 + "." * 5, False),
+    "memory-unknown": (idle_usage(memory_peak_bytes=None), "#" * 200 + "." * 5, False),
+    "it-came-back-after-as-long": (EMPTY, "#" * 200 + "....#" + "." * 5, False),
+    "it-came-back-after-half-as-long": (EMPTY, "#" * 200 + "..#" + "." * 5, True),
+    "a-gap": (EMPTY, "#" * 200 + "?" + "." * 2, False),
+}
+
+
+@pytest.mark.parametrize(("now", "known", "acts"), EMPTIED.values(), ids=EMPTIED.keys())
+def test_idle_empty_memory_waits_for_the_short_window_and_pauses(now: Usage, known: str, acts: bool) -> None:
+    """A process that ended does not come back by itself; its pauses still count, and unknown memory is not empty."""
+    assert _acts(now, busy_usage(), known, of_pod=OLD) is acts
+
+
+def test_idle_empty_memory_of_a_recreated_pod_waits_for_the_window() -> None:
+    """What the older pod did is not known: the node may just have been drained."""
+    assert not _acts(EMPTY, busy_usage(), "#....", created=AT - 9 * DAY)

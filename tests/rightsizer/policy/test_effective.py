@@ -11,7 +11,7 @@ from rightsizer.model import Action, FindingName, Fleet, Mode, Node, PriorityCla
 from rightsizer.policy.classes import ANNOTATIONS
 from rightsizer.policy.effective import NO_FLEET, EffectivePolicy, PolicyEvaluator
 from rightsizer.policy.match import Match, PriorityRange
-from rightsizer.policy.schema import Defaults, Policy
+from rightsizer.policy.schema import DEFAULT_KINDS, Defaults, Policy
 from rightsizer.policy.thresholds import Thresholds
 from tests.rightsizer.build import AT, DAY, pod, policy, rule, rule_on, workload
 
@@ -140,7 +140,7 @@ def test_rule_actions_keep_their_order() -> None:
     ("kind", "window_h", "notice_h"),
     [
         ("InferenceService", 4, None),
-        ("Notebook", 24, 24),
+        ("Notebook", 24, 12),
         ("PyTorchJob", 24, None),
         ("Deployment", 24, None),
     ],
@@ -166,7 +166,7 @@ def test_notice_of_a_rule_overrides_its_kind() -> None:
     item = workload(pod("a"), pod("b", priority_class="medium", priority=5), kind="Notebook")
     short = rule("short", match=Match(priority=PriorityRange(max=10)), notifyBefore=HOUR)
     assert _on(item, policy(short, rule("long", notifyBefore=3 * HOUR))).notify_before == 3 * HOUR
-    assert _on(item, policy(short, rule("long"))).notify_before == 24 * HOUR
+    assert _on(item, policy(short, rule("long"))).notify_before == 12 * HOUR
 
 
 # --- PriorityClasses
@@ -468,3 +468,33 @@ def test_thresholds_of_a_rule_apply_to_all_kinds() -> None:
     """And stand instead of the kind's as a whole."""
     effective = _on(workload(kind="Job"), policy(rule("r", idle=Thresholds(window=2 * DAY))))
     assert (effective.thresholds.window, effective.thresholds.minCoverage) == (2 * DAY, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "hours"),
+    [
+        ("StatefulSet", {}, None),
+        ("StatefulSet", {"labels": {"hub.jupyter.org/username": "ada"}}, 12),
+        ("StatefulSet", {"labels": {"app": "jupyterhub"}}, 12),
+        ("StatefulSet", {"labels": {"notebook-name": "x"}}, 12),
+        (
+            "StatefulSet",
+            {"spec": b'{"template":{"spec":{"containers":[{"image":"codercom/code-server:4"}]}}}'},
+            12,
+        ),
+        (
+            "StatefulSet",
+            {"spec": b'{"template":{"spec":{"containers":[{"image":"vllm/vllm-openai:v1"}]}}}'},
+            None,
+        ),
+        ("Pod", {}, 12),
+    ],
+)
+def test_stateful_set_is_treated_as_notebook_only_if_it_is_one(
+    kind: str, changes: dict[str, Any], hours: int | None
+) -> None:
+    """By labels of hubs, names of applications or images, on it or its pods."""
+    found = policy(defaults=Defaults(idle=Thresholds(), kinds=DEFAULT_KINDS))
+    effective = _on(workload(kind=kind, **changes), found)
+    assert effective.notify_before == (hours * HOUR if hours else None)
+    assert (effective.thresholds.minIdleTime is None) is (hours is None)

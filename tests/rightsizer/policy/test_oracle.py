@@ -17,7 +17,16 @@ from tests.rightsizer.oracle import ACTIONS, FINDINGS, IDLE, MARKS, OURS, Oracle
 
 CLASSES = {"high": 100, "low": 1, "lost": 5, "": 0, "system-x": 2_000, "beyond": 2_000_000_000}
 NAMESPACES = ["research", "team-a", "kube-system", "gpu-rightsizer", "elsewhere"]
-KINDS = ["Deployment", "Job", "RayJob", "Notebook", "InferenceService", "TrainingRun", "DaemonSet"]
+KINDS = [
+    "Deployment",
+    "StatefulSet",
+    "Job",
+    "RayJob",
+    "Notebook",
+    "InferenceService",
+    "TrainingRun",
+    "DaemonSet",
+]
 INSTANTS = [
     *("2026-11-20", "2026-11-21", "2026-11-21T11:00:00Z", "2026-11-21T15:00:00+02:00"),
     *("soon", "2026-11-22T00:00:00+00:00"),
@@ -53,6 +62,7 @@ def _fields(chance: Chance, values: Mapping[str, Sequence[Any]], most: int) -> d
 IDLES: Mapping[str, Sequence[Any]] = {
     "window": DURATIONS,
     "minIdleTime": ["1h", "2h"],
+    "unusedWindow": DURATIONS,
     "grace": DURATIONS,
     "minCoverage": [0.5, 1.0],
     "maxUtilizationPercent": [0.0, 5.0],
@@ -140,6 +150,7 @@ CLASS_NOTES: Mapping[str, Sequence[str]] = {
     "actions": ["scale-down,resize,scale-to-zero", "suspend,scale-down,resize,evict", "scale-down,resize"],
     "idle-window": [*DURATIONS, "a day"],
     "min-idle-time": ["3h"],
+    "unused-window": ["1h"],
     "grace": DURATIONS,
     "min-coverage": ["0.5", "0.5", "most"],
     "max-utilization": ["0", "5"],
@@ -175,7 +186,7 @@ def _fleet(chance: Chance) -> Fleet:
     return Fleet((), {node.name: node for node in nodes}, classes)
 
 
-TEAMS = {"team": ["vision", "audio"], "tier": ["front", "vision"]}
+TEAMS = {"team": ["vision", "audio"], "tier": ["front", "vision"], "hub.jupyter.org/username": ["ada"]}
 WISHES = {
     OURS + "mode": ["off", "advise", "enforce", "never"],
     OURS + "exclude": ["true", "false", "yes please"],
