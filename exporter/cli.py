@@ -143,7 +143,8 @@ def _run(settings: Settings, environment: Mapping[str, str]) -> None:
             ticks_per_s=os.sysconf("SC_CLK_TCK"),
         ),
     )
-    pods = PodTracker(kubelet, watch, resource_names=settings.resource_names)
+    observers = settings.admin_access_namespaces
+    pods = PodTracker(kubelet, watch, resource_names=settings.resource_names, observers=observers)
     session = Session(Clocks(time.monotonic_ns, time.time_ns), serial_numbers=settings.serial_numbers)
     sampler = Sampler(session, pods, plan, clock=time.monotonic)
     if not _is_open(sampler, settings, signals):

@@ -198,6 +198,7 @@ class Claim:
     driver: str
     pool: str
     device: str
+    share_id: str = ""  # of a device that several claims may have; else empty
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

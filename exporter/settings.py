@@ -346,6 +346,10 @@ class Settings:
         "Separated by commas; a `*` may end a name.",
         NVIDIA_RESOURCE_NAMES=some_names,
     )  # fmt: skip
+    admin_access_namespaces: tuple[str, ...] = _setting(
+        PODS, "", "Namespaces of claims with adminAccess.", some_names, "NAMES",
+        "Separated by commas. Their pods observe GPUs and hold none.",
+    )  # fmt: skip
     pod_labels: tuple[re.Pattern[str], ...] = _setting(
         PODS, "", "Pod labels to add, such as team or app.*.", label_keys, "KEYS",
         "Label keys, separated by commas, with `*` as wildcard. They become `pod_label_…`. This queries the API "

@@ -161,7 +161,7 @@ class Attributor:
         named = [owner for owner in owners if self._is_known(owner, pods)]
         return Attribution(
             tuple(map(_holder, named)),
-            unknown_pods=len(owners) - len(named),
+            unknown_pods=len(owners) - len(named) + len(pods.allocations.unplaced),
             is_complete=is_complete,
             owner_between=self._owners.owner_between,
             owner_now=self._owners.owner_now,

@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from exporter.model import Allocation, Device, Offer, PodRef
-from exporter.pods.claimants import SettledAllocations
-from exporter.pods.deviceids import DeviceKey, key_of, key_of_claimed, keys_for
+from exporter.pods.claimants import Pod, SettledAllocations
+from exporter.pods.deviceids import DeviceKey, key_if_only_gpu, key_of, key_of_claimed, keys_for
 
-NVIDIA_RESOURCES = "nvidia.com/*"
+GPU_RESOURCES = ("nvidia.com/*", "aliyun.com/gpu-mem", "volcano.sh/vgpu-number")
 _DRA_DRIVER = "gpu.nvidia.com"
 _DRA_PASSTHROUGH = "gpu-vfio-"  # a virtual machine has it, so NVML no longer shows it
 
@@ -26,17 +26,22 @@ def is_gpu(allocation: Allocation, names: Iterable[str]) -> bool:
     return is_named(allocation.resource, names)
 
 
-def index(allocations: Iterable[Allocation], names: Sequence[str] = (NVIDIA_RESOURCES,)) -> Owners:
+def index(
+    allocations: Iterable[Allocation],
+    names: Sequence[str] = GPU_RESOURCES,
+    scheduled: Mapping[Pod, tuple[DeviceKey, ...]] | None = None,
+) -> Owners:
     """The pods that hold each device key.
+
+    `scheduled`: the GPUs of the pods of which the device id does not say it.
 
     A pod counts once per device, however many replicas and containers it has: otherwise a sum over its series would
     count the device several times. The container is the first in the kubelet's list.
     """
     owners: dict[DeviceKey, dict[tuple[str, str], PodRef]] = {}
     for allocation in allocations:
-        key = _key(allocation) if is_gpu(allocation, names) else None
-        if key is not None:
-            owner = allocation.owner
+        owner = allocation.owner
+        for key in _keys(allocation, scheduled or {}) if is_gpu(allocation, names) else ():
             owners.setdefault(key, {}).setdefault((owner.namespace, owner.pod), owner)
     return owners
 
@@ -60,14 +65,17 @@ class AllocationMap:
     # claimed devices, each of which must match a known device
     claimed: Mapping[str, DeviceKey | None] = dataclasses.field(default_factory=dict)
     unrecognized: frozenset[str] = frozenset()  # allocated device ids in an unknown form
+    unplaced: frozenset[Pod] = frozenset()  # pods that hold a GPU, but only an annotation says which
 
     def allocated(self, device: Device) -> bool | None:
         """Whether a pod holds `device`; None if unknown."""
         keys = set(keys_for(device))
         if not keys.isdisjoint(self.owners):
             return True
-        if not keys.isdisjoint(self.disputed) or keys.isdisjoint(self.offered) or self.unrecognized:
-            return None  # an unrecognized id may be this device's
+        if not keys.isdisjoint(self.disputed) or keys.isdisjoint(self.offered):
+            return None
+        if self.unrecognized or self.unplaced:
+            return None  # it may be theirs
         return False
 
     def unattributed(self, devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
@@ -77,20 +85,36 @@ class AllocationMap:
         return (
             ("ambiguous", len(self.disputed)),
             ("unknown_claim", len(missing)),
+            ("unknown_gpu", len(self.unplaced)),
             ("unknown_id", len(self.unrecognized)),
         )
 
 
 def map_allocations(
-    settled: SettledAllocations, offers: Iterable[Offer], names: Sequence[str]
+    settled: SettledAllocations,
+    offers: Iterable[Offer],
+    names: Sequence[str],
+    annotated: Mapping[Pod, tuple[DeviceKey, ...]],
 ) -> AllocationMap:
-    """The kubelet's answer by device key; `names` are the resources that are GPUs."""
+    """The kubelet's answer by device key.
+
+    `names`: the resources that are GPUs. `annotated`: the GPUs in the pods' annotations, if the API server is queried.
+    """
+    offered = [offer.device_id for offer in offers if is_named(offer.resource, names)]
+    gpus = {key for device_id in offered if (key := key_if_only_gpu(device_id))}
+    holders = {
+        _pod(one): annotated.get(_pod(one)) or (tuple(gpus) if len(gpus) == 1 else ())
+        for one in settled.allocations
+        if one.owner.claim is None and is_gpu(one, names) and key_if_only_gpu(one.device_id)
+    }
+    disputed = {key_of(device_id) for _, device_id in settled.disputed}
     return AllocationMap(
-        owners=index(settled.allocations, names),
-        disputed=frozenset(key for _, device_id in settled.disputed if (key := key_of(device_id))),
+        owners=index(settled.allocations, names, holders),
+        disputed=frozenset(key for key in (*disputed, *map(key_of_claimed, settled.contested)) if key),
         offered=frozenset(
-            key for offer in offers if is_named(offer.resource, names) and (key := key_of(offer.device_id))
+            key for device_id in offered if (key := key_of(device_id) or key_if_only_gpu(device_id))
         ),
+        unplaced=frozenset(pod for pod, keys in holders.items() if not keys),
         claimed={
             allocation.device_id: key_of_claimed(allocation.device_id)
             for allocation in settled.allocations
@@ -104,10 +128,18 @@ def map_allocations(
             if allocation.owner.claim is None
             and is_gpu(allocation, names)
             and key_of(allocation.device_id) is None
+            and key_if_only_gpu(allocation.device_id) is None
         ),
     )
 
 
-def _key(allocation: Allocation) -> DeviceKey | None:
+def _keys(allocation: Allocation, scheduled: Mapping[Pod, tuple[DeviceKey, ...]]) -> tuple[DeviceKey, ...]:
+    if allocation.owner.claim is None and key_if_only_gpu(allocation.device_id):
+        return scheduled.get(_pod(allocation), ())
     parse = key_of if allocation.owner.claim is None else key_of_claimed
-    return parse(allocation.device_id)
+    key = parse(allocation.device_id)
+    return () if key is None else (key,)
+
+
+def _pod(allocation: Allocation) -> Pod:
+    return allocation.owner.namespace, allocation.owner.pod

@@ -13,6 +13,7 @@ from typing import Any
 from exporter.errors import ApiServerError, VersionExpiredError
 from exporter.model import PodDetails
 from exporter.pods.apihttp import PodApi
+from exporter.pods.deviceids import DeviceKey
 from exporter.pods.podfacts import Pod, PodFact, WantedPodFacts, pod_fact
 
 _LOG = logging.getLogger(__name__)
@@ -38,6 +39,8 @@ class KnownPods:
     names: Mapping[str, Pod] = dataclasses.field(default_factory=dict)
     # container names by the runtime's ids
     containers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # GPUs that a scheduler chose and wrote to the pod
+    gpus: Mapping[Pod, tuple[DeviceKey, ...]] = dataclasses.field(default_factory=dict)
 
 
 class PodWatch:
@@ -81,6 +84,7 @@ class PodWatch:
                 up=self._up,
                 has_ended={pod: fact.has_ended for pod, fact in self._facts.items()},
                 details={pod: fact.details for pod, fact in self._facts.items()},
+                gpus={pod: fact.gpus for pod, fact in self._facts.items()},
                 names={fact.config_hash or fact.uid: pod for pod, fact in self._facts.items()},
                 containers={
                     container_id: name

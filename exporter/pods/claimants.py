@@ -47,6 +47,8 @@ class SettledAllocations:
 
     allocations: tuple[Allocation, ...] = ()
     disputed: frozenset[Id] = frozenset()  # device ids whose holder is unknown
+    # claimed devices whose holder is unknown: all but one of several claims without shares have adminAccess
+    contested: frozenset[str] = frozenset()
 
 
 def settle(
@@ -54,7 +56,7 @@ def settle(
 ) -> tuple[SettledAllocations, ClaimantHistory]:
     """Remove ended pods from an answer.
 
-    `allocations`: the answer. Resource claims are kept as they are, because pods may share them. `history`: the
+    `allocations`: the answer. Pods may share a resource claim, and claims with a share id a device. `history`: the
     result of the previous call. `has_ended`: from the API server; empty if it is not queried.
     """
     allocations = tuple(allocations)
@@ -67,16 +69,30 @@ def settle(
         key: _claimants(pods, history.claimants.get(key), number, has_ended) for key, pods in listed.items()
     }
     disputed = frozenset(key for key, found in claimants.items() if len(found.newest) > 1)
+    contested = _contested(one for one in allocations if not has_ended.get(_pod(one), False))
     kept = tuple(
         allocation
         for allocation in allocations
         if (
-            not has_ended.get(_pod(allocation), False)
+            not has_ended.get(_pod(allocation), False) and allocation.device_id not in contested
             if allocation.owner.claim is not None
             else _id(allocation) not in disputed and _pod(allocation) in claimants[_id(allocation)].newest
         )
     )
-    return SettledAllocations(kept, disputed), ClaimantHistory(number, claimants)
+    return SettledAllocations(kept, disputed, contested), ClaimantHistory(number, claimants)
+
+
+def _contested(allocations: Iterable[Allocation]) -> frozenset[str]:
+    """Devices of several claims without share ids.
+
+    The scheduler gives a device to one claim, and to claims with adminAccess, which only observe. The kubelet does not
+    tell them apart.
+    """
+    claims: dict[str, set[Pod]] = {}
+    for claim in (one.owner.claim for one in allocations):
+        if claim is not None and not claim.share_id:
+            claims.setdefault(claim.device, set()).add((claim.namespace, claim.name))
+    return frozenset(device for device, found in claims.items() if len(found) > 1)
 
 
 def _claimants(

@@ -1,21 +1,33 @@
 """Parses the device ids of all known device plugins into keys that identify a device. Pure.
 
-Known are NVIDIA's plugin (whole, MIG, replicas), its predecessors, HAMi, GKE's plugin and NVIDIA's DRA driver.
+Known are NVIDIA's plugin (whole, MIG, replicas), its predecessors, GKE's plugin and NVIDIA's DRA driver. Of gpushare,
+HAMi and Volcano vGPU the kubelet picks any id: their schedulers choose the GPU, and write it to the pod's annotation.
 """
 
 import dataclasses
 import re
+from collections.abc import Mapping
 
 from exporter.model import Device
 
 _N = "[0-9]{1,9}"  # Python refuses to read numbers of thousands of digits
 _UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
-_REPLICA = r"(?:(?:::|-)[0-9]+)?"  # "::3" in NVIDIA's plugin for time-slicing and MPS, "-3" in HAMi
+_REPLICA = r"(?:::[0-9]+)?"  # NVIDIA's plugin, for time-slicing and MPS
 _BY_UUID = re.compile(rf"((?:GPU|MIG)-{_UUID}){_REPLICA}")
 _OLD_MIG = re.compile(
     rf"MIG-(GPU-{_UUID})/({_N})/{_N}{_REPLICA}"
 )  # drivers before 470: GPU, GPU instance, compute instance
 _GKE = re.compile(rf"nvidia({_N})(?:/gi({_N}))?(?:/vgpu[0-9]+)?")
+
+# gpushare: "-_-3" (AliyunContainerService/gpushare-device-plugin, nvidia.go: generateFakeDeviceID).
+# HAMi: "-3" (Project-HAMi/HAMi, rm/devices.go: GetPluginDevices). Volcano vGPU: "-3"
+# (Project-HAMi/volcano-vgpu-device-plugin, plugin/server.go).
+_SCHEDULED = re.compile(rf"(GPU-{_UUID})-(?:_-)?{_N}")
+_BY_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
+"""gpushare, allocate.go: the plugin passes this number on as NVIDIA_VISIBLE_DEVICES, so it is NVML's index."""
+_BY_UUIDS = ("hami.io/vgpu-devices-allocated", "volcano.sh/vgpu-ids-new")
+"""`UUID,NVIDIA,memory,cores:` for each device, `;` between containers (EncodeContainerDevices of both projects)."""
+_MAX_SCHEDULED = 16_384  # characters of an annotation
 
 # NVIDIA/k8s-dra-driver-gpu, deviceinfo.go and mig.go: numbers are minor numbers in every release since the first,
 # v25.3.0. (Its first four candidates used indexes, which look the same and are not supported.)
@@ -30,13 +42,14 @@ _CLAIMED_MIG_25 = re.compile(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceKey:
-    """Identifies a device by UUID or minor number, and a MIG instance also by its id, or by profile id and start."""
+    """Identifies a GPU by UUID, minor number or NVML's index; a MIG instance by UUID, id, or profile id and start."""
 
     uuid: str | None = None
     minor: int | None = None
     gpu_instance_id: int | None = None
     profile_id: int | None = None
     start: int | None = None
+    index: int | None = None
 
 
 def key_of(device_id: str) -> DeviceKey | None:
@@ -48,6 +61,22 @@ def key_of(device_id: str) -> DeviceKey | None:
     if match := _GKE.fullmatch(device_id):
         return DeviceKey(minor=int(match[1]), gpu_instance_id=int(match[2]) if match[2] else None)
     return None
+
+
+def key_if_only_gpu(device_id: str) -> DeviceKey | None:
+    """The GPU of an id that the kubelet picked at random: right only on a node with one GPU; None for other forms."""
+    match = _SCHEDULED.fullmatch(device_id)
+    return DeviceKey(uuid=match[1]) if match else None
+
+
+def keys_of_annotations(annotations: Mapping[str, object]) -> tuple[DeviceKey, ...]:
+    """The GPUs that a scheduler chose for a pod; none if it says nothing, or something else than whole GPUs."""
+    found = [str(annotations.get(name, ""))[:_MAX_SCHEDULED] for name in (_BY_INDEX, *_BY_UUIDS)]
+    if found[0]:
+        return (DeviceKey(index=int(found[0])),) if re.fullmatch(_N, found[0]) else ()
+    devices = [entry.split(",")[0] for text in found for entry in re.split("[:;]", text) if "," in entry]
+    keys = tuple(dict.fromkeys(map(key_of, devices)))
+    return () if None in keys else tuple(key for key in keys if key)
 
 
 def key_of_claimed(name: str) -> DeviceKey | None:
@@ -66,6 +95,8 @@ def keys_for(device: Device) -> tuple[DeviceKey, ...]:
     keys = [DeviceKey(uuid=device.uuid, gpu_instance_id=number)]
     if device.minor is not None:
         keys.append(DeviceKey(minor=device.minor, gpu_instance_id=number))
+    if instance is None:
+        keys.append(DeviceKey(index=device.index))
     if instance and None not in {device.minor, instance.profile_id, instance.start}:
         keys.append(DeviceKey(minor=device.minor, profile_id=instance.profile_id, start=instance.start))
     if instance:

@@ -10,6 +10,7 @@ from typing import Any
 
 from exporter.errors import ApiServerError
 from exporter.model import PodDetails
+from exporter.pods.deviceids import DeviceKey, keys_of_annotations
 
 Pod = tuple[str, str]
 """Namespace and name."""
@@ -44,6 +45,7 @@ class PodFact:
     config_hash: str = ""  # the kubelet's id of a static pod; empty for others
     # container names by the runtime's ids
     containers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    gpus: tuple[DeviceKey, ...] = ()  # that a scheduler chose
 
 
 def pod_fact(pod: object, wanted: WantedPodFacts) -> tuple[Pod, PodFact]:
@@ -57,13 +59,14 @@ def pod_fact(pod: object, wanted: WantedPodFacts) -> tuple[Pod, PodFact]:
         uid=uid if wanted.uid else "",
         labels=_chosen(labels, wanted.labels) if isinstance(labels, Mapping) else (),
     )
-    status = _part(pod, "status")
+    status, annotations = _part(pod, "status"), _part(metadata, "annotations")
     fact = PodFact(
         uid=uid,
         has_ended=status.get("phase") in _ENDED,
         details=details,
-        config_hash=_text(_part(metadata, "annotations").get(_CONFIG_HASH)),
+        config_hash=_text(annotations.get(_CONFIG_HASH)),
         containers=_containers(status.get("containerStatuses")),
+        gpus=keys_of_annotations(annotations),
     )
     return (namespace, name), fact
 

@@ -21,7 +21,7 @@ _POD_NAME, _POD_NAMESPACE, _POD_CONTAINERS = 1, 2, 3
 _CONTAINER_NAME, _CONTAINER_DEVICES, _CONTAINER_DYNAMIC = 1, 2, 5
 _DEVICES_RESOURCE, _DEVICES_IDS = 1, 2
 _CLAIM_NAME, _CLAIM_NAMESPACE, _CLAIM_DEVICES = 2, 3, 4
-_CLAIMED_DRIVER, _CLAIMED_POOL, _CLAIMED_DEVICE = 2, 3, 4
+_CLAIMED = 2, 3, 4, 5  # driver, pool, device, share id
 
 
 class WireError(PodResourcesError):
@@ -124,10 +124,8 @@ def _claims(fields: list[tuple[int, memoryview]]) -> Iterator[Claim]:
     for number, content in fields:
         if number == _CLAIM_DEVICES:
             of = list(submessages(content))
-            driver, pool, device = (
-                _last_text(of, part) for part in (_CLAIMED_DRIVER, _CLAIMED_POOL, _CLAIMED_DEVICE)
-            )
-            yield Claim(name, namespace, driver, pool, device)
+            driver, pool, device, share_id = (_last_text(of, part) for part in _CLAIMED)
+            yield Claim(name, namespace, driver, pool, device, share_id)
 
 
 def offers(response: bytes) -> tuple[Offer, ...]:

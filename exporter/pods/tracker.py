@@ -4,10 +4,10 @@ Must not know NVML or how labels are written.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from exporter.model import Device, PodDetails, PodRef
-from exporter.pods.allocations import NVIDIA_RESOURCES, AllocationMap, is_gpu, map_allocations, owners_of
+from exporter.model import Allocation, Device, PodDetails, PodRef
+from exporter.pods.allocations import GPU_RESOURCES, AllocationMap, is_gpu, map_allocations, owners_of
 from exporter.pods.apiserver import PodWatch
 from exporter.pods.claimants import ClaimantHistory, SettledAllocations, settle
 from exporter.pods.podresources import Kubelet, KubeletAnswer
@@ -49,11 +49,18 @@ class PodTracker:
     """Asks the kubelet and, if there is a watch, the API server. For one thread."""
 
     def __init__(
-        self, kubelet: Kubelet | None, watch: PodWatch | None = None, *, resource_names: Sequence[str] = ()
+        self,
+        kubelet: Kubelet | None,
+        watch: PodWatch | None = None,
+        *,
+        resource_names: Sequence[str] = (),
+        observers: Collection[str] = (),
     ) -> None:
+        """`observers`: namespaces of claims with adminAccess, whose pods hold no device."""
         self._kubelet = kubelet
         self._watch = watch
-        self._names = (NVIDIA_RESOURCES, *resource_names)
+        self._names = (*GPU_RESOURCES, *resource_names)
+        self._observers = observers
         self._history = ClaimantHistory()
         self._settled = SettledAllocations()
 
@@ -62,17 +69,25 @@ class PodTracker:
         answer = self._kubelet.poll() if self._kubelet is not None else KubeletAnswer(up=None)
         known = self._watch.known() if self._watch is not None else None
         if answer.up:
-            about = [allocation for allocation in answer.allocations if is_gpu(allocation, self._names)]
+            about = [
+                one for one in answer.allocations if is_gpu(one, self._names) and not self._observes(one)
+            ]
             self._settled, self._history = settle(about, self._history, known.has_ended if known else {})
         settled = self._settled if answer.allocations else SettledAllocations()
         return PodAssignments(
             up=answer.up,
             watch_up=known.up if known else None,
-            allocations=map_allocations(settled, answer.offers or (), self._names),
+            allocations=map_allocations(
+                settled, answer.offers or (), self._names, known.gpus if known else {}
+            ),
             details=known.details if known else {},
             names=known.names if known else {},
             containers=known.containers if known else {},
         )
+
+    def _observes(self, allocation: Allocation) -> bool:
+        claim = allocation.owner.claim
+        return claim is not None and claim.namespace in self._observers
 
     def close(self) -> None:
         """Close all connections."""

@@ -34,6 +34,7 @@ class ClaimedDevice:
     driver: str
     pool: str
     device: str
+    share_id: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -197,7 +198,10 @@ def _devices(group: Allocation) -> Any:  # noqa: ANN401 - protobuf
 
 def _dynamic(claimed: ClaimedDevice) -> Any:  # noqa: ANN401 - protobuf
     device = messages().ClaimResource(
-        driver_name=claimed.driver, pool_name=claimed.pool, device_name=claimed.device
+        driver_name=claimed.driver,
+        pool_name=claimed.pool,
+        device_name=claimed.device,
+        share_id=claimed.share_id,
     )
     device.cdi_devices.add(name=f"k8s.{claimed.driver}/claim={claimed.claim}-{claimed.device}")
     return messages().DynamicResource(

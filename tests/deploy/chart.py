@@ -46,6 +46,7 @@ EVERYTHING: Object = {
         "collectors": ["power", "memory"],
         "serialNumbers": True,
         "resourceNames": ["example.com/gpu"],
+        "adminAccessNamespaces": ["monitoring"],
         "podLabels": ["team"],
         "podUid": True,
         "hpcJobMappingDir": "/var/jobs",

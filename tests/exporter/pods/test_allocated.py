@@ -85,6 +85,7 @@ def test_gpu_allocated_without_a_kubelet_is_absent(node: Node) -> None:
         assert exporter.series(UNATTRIBUTED, "reason") == {
             ("ambiguous",): 0,
             ("unknown_claim",): 0,
+            ("unknown_gpu",): 0,
             ("unknown_id",): 0,
         }
 
@@ -238,3 +239,41 @@ def test_unrecognized_device_id_makes_allocation_unknown(node: Node) -> None:
     with node.kubelet, node.exporting() as exporter:
         eventually(lambda: exporter.series(ALLOCATED, "gpu") == {("0",): 1})
         assert exporter.series("gpu_exporter_unattributed_devices", "reason")["unknown_id",] == 1
+
+
+SCHEDULED = {
+    "gpushare": ("aliyun.com/gpu-mem", "{}-_-{}"),
+    "hami": ("nvidia.com/gpu", "{}-{}"),
+    "volcano": ("volcano.sh/vgpu-number", "{}-{}"),
+}
+"""Resource and ids of plugins of which a scheduler chooses the GPU."""
+
+
+@pytest.mark.parametrize("plugin", SCHEDULED)
+def test_pod_on_a_gpu_that_only_its_annotation_names_is_unattributed(
+    plugin: str, make_node: MakeNode
+) -> None:
+    """Without the API server no GPU gets its labels, and none is called free; it is counted."""
+    node = make_node(h100(2))
+    resource, form = SCHEDULED[plugin]
+    ids = tuple(form.format(node.spec.gpu_uuid(gpu), n) for gpu in range(2) for n in range(10))
+    node.kubelet.capacity = (Allocation(resource, ids),)
+    with node.kubelet, node.exporting() as exporter:
+        assert _allocated(exporter) == {"0": 0, "1": 0}
+        node.pods[:] = [pod("serve", *ids[8:12], resource=resource)]
+        eventually(lambda: exporter.series(UNATTRIBUTED, "reason")["unknown_gpu",] == 1)
+        assert _pods(exporter) == [("0", ""), ("1", "")]
+        assert _allocated(exporter) == {}
+
+
+@pytest.mark.parametrize("plugin", SCHEDULED)
+def test_only_gpu_of_a_node_is_that_of_a_scheduled_pod(plugin: str, make_node: MakeNode) -> None:
+    """Where all ids name one GPU, it is the pod's, without the API server."""
+    node = make_node(h100(1))
+    resource, form = SCHEDULED[plugin]
+    ids = tuple(form.format(node.spec.gpu_uuid(0), n) for n in range(10))
+    node.kubelet.capacity = (Allocation(resource, ids),)
+    node.pods[:] = [pod("a", ids[0], resource=resource), pod("b", ids[7], resource=resource)]
+    with node.kubelet, node.exporting() as exporter:
+        assert _pods(exporter) == [("0", "a"), ("0", "b")]
+        assert _allocated(exporter) == {"0": 1}

@@ -4,7 +4,7 @@ import pytest
 
 from exporter.model import Allocation, Device, Instance, PodRef
 from exporter.pods.allocations import index, owners_of
-from exporter.pods.deviceids import DeviceKey, key_of
+from exporter.pods.deviceids import DeviceKey, key_if_only_gpu, key_of, keys_of_annotations
 
 GPU = "GPU-8f7c9b1e-1111-2222-3333-444455556666"
 OTHER = "GPU-00000000-1111-2222-3333-444455556666"
@@ -21,7 +21,8 @@ SLICE = Device(0, 3, GPU, "00000000:1B:00.0", "NVIDIA H100 80GB HBM3", Instance(
         pytest.param(GPU, DeviceKey(uuid=GPU), id="whole"),
         pytest.param(f"{GPU}::0", DeviceKey(uuid=GPU), id="replica"),
         pytest.param(f"{GPU}::17", DeviceKey(uuid=GPU), id="replica-17"),
-        pytest.param(f"{GPU}-4", DeviceKey(uuid=GPU), id="hami"),
+        pytest.param(f"{GPU}-4", None, id="hami"),
+        pytest.param(f"{GPU}-_-4", None, id="gpushare"),
         pytest.param(MIG, DeviceKey(uuid=MIG), id="mig"),
         pytest.param(f"{MIG}::1", DeviceKey(uuid=MIG), id="mig-replica"),
         pytest.param(f"MIG-{GPU}/7/0", DeviceKey(uuid=GPU, gpu_instance_id=7), id="mig-before-470"),
@@ -48,6 +49,54 @@ SLICE = Device(0, 3, GPU, "00000000:1B:00.0", "NVIDIA H100 80GB HBM3", Instance(
 def test_device_ids_of_each_plugin_are_parsed(device_id: str, key: DeviceKey | None) -> None:
     """Each form that is known to be in use is understood, and nothing else is taken for a device."""
     assert key_of(device_id) == key
+
+
+@pytest.mark.parametrize(
+    ("device_id", "key"),
+    [
+        (f"{GPU}-4", DeviceKey(uuid=GPU)),
+        (f"{GPU}-_-79", DeviceKey(uuid=GPU)),
+        (GPU, None),
+        (f"{GPU}::4", None),
+        (f"{GPU}-core-4", None),
+        (f"{GPU}-_-", None),
+    ],
+)
+def test_ids_of_plugins_with_schedulers_name_a_gpu_at_random(device_id: str, key: DeviceKey | None) -> None:
+    """They are right only on a node with one GPU; an id that the kubelet chose on purpose is not among them."""
+    assert key_if_only_gpu(device_id) == key
+
+
+GPUSHARE, HAMI, VOLCANO = (
+    "ALIYUN_COM_GPU_MEM_IDX",
+    "hami.io/vgpu-devices-allocated",
+    "volcano.sh/vgpu-ids-new",
+)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "keys"),
+    [
+        pytest.param({}, (), id="none"),
+        pytest.param({GPUSHARE: "2"}, (DeviceKey(index=2),), id="gpushare"),
+        pytest.param({GPUSHARE: "-1"}, (), id="gpushare-failed"),
+        pytest.param({HAMI: f"{GPU},NVIDIA,3000,0:;"}, (DeviceKey(uuid=GPU),), id="hami"),
+        pytest.param(
+            {HAMI: f";{GPU},NVIDIA,3000,0:{OTHER},NVIDIA,3000,0:;{GPU},NVIDIA,1,0:;"},
+            (DeviceKey(uuid=GPU), DeviceKey(uuid=OTHER)),
+            id="hami-two-containers-after-an-init-container",
+        ),
+        pytest.param({HAMI: f"{GPU}[1-0],NVIDIA,3000,0:;"}, (), id="hami-mig-template"),
+        pytest.param({HAMI: f"{MIG},NVIDIA,3000,0:;"}, (DeviceKey(uuid=MIG),), id="hami-mig"),
+        pytest.param({VOLCANO: f"{OTHER},NVIDIA,1024,0:"}, (DeviceKey(uuid=OTHER),), id="volcano"),
+        pytest.param({VOLCANO: 7, HAMI: None, GPUSHARE: ["0"]}, (), id="no-text"),
+    ],
+)
+def test_annotations_of_schedulers_are_parsed(
+    annotations: dict[str, object], keys: tuple[DeviceKey, ...]
+) -> None:
+    """The GPUs of a pod as each scheduler writes them; none if one of them is unknown."""
+    assert keys_of_annotations(annotations) == keys
 
 
 def _allocation(

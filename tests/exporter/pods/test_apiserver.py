@@ -66,15 +66,50 @@ def kubeconfig(api: ApiServer, tmp_path: Path) -> str:
     return f"--kubeconfig={path}"
 
 
-def _create(api: ApiServer, name: str, *, node: str = "node-1", **labels: str) -> dict[str, Any]:
+def _create(
+    api: ApiServer,
+    name: str,
+    *,
+    node: str = "node-1",
+    annotations: Any = None,  # by key
+    **labels: str,
+) -> dict[str, Any]:
     return api.create(
         {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "namespace": "ml", "labels": labels},
+            "metadata": {
+                "name": name,
+                "namespace": "ml",
+                "labels": labels,
+                "annotations": annotations or {},
+            },
             "spec": {"nodeName": node, "containers": [{"name": "main", "image": "x"}]},
         }
     )
+
+
+@pytest.mark.driver
+@pytest.mark.parametrize(
+    "plugin",
+    [
+        ("aliyun.com/gpu-mem", "{}-_-3", "ALIYUN_COM_GPU_MEM_IDX", "1"),
+        ("nvidia.com/gpu", "{}-3", "hami.io/vgpu-devices-allocated", "{},NVIDIA,3000,0:;"),
+        ("volcano.sh/vgpu-number", "{}-3", "volcano.sh/vgpu-ids-new", "{},NVIDIA,3000,0:"),
+    ],
+    ids=["gpushare", "hami", "volcano"],
+)
+def test_annotation_of_a_scheduler_decides_over_the_device_id(
+    plugin: tuple[str, str, str, str], node: Node, api: ApiServer, kubeconfig: str
+) -> None:
+    """The kubelet's id names GPU 0, the annotation GPU 1, which the pod has."""
+    resource, form, annotation, value = plugin
+    chosen = value.format(node.spec.gpu_uuid(1))
+    _create(api, "serve", annotations={annotation: chosen})
+    node.pods[:] = [pod("serve", form.format(node.spec.gpu_uuid(0)), resource=resource)]
+    with node.kubelet, node.exporting("--pod-uid", kubeconfig) as exporter:
+        eventually(lambda: sorted(exporter.series(UTIL, "gpu", "pod")) == [("0", ""), ("1", "serve")])
+        eventually(lambda: exporter.series("gpu_allocated", "gpu") == {("0",): 0, ("1",): 1})
 
 
 def _end(api: ApiServer, name: str, phase: str = "Succeeded") -> None:

@@ -115,13 +115,18 @@ def test_plugin_id_is_not_a_claimed_name() -> None:
     assert len(set(keys_for(device))) == len(keys_for(device))
 
 
-def _claiming(name: str, *claimed: str, claim: str = "claim", driver: str = DRIVER) -> PodDevices:
-    return PodDevices(
-        "ml",
-        name,
-        (("main", ()),),
-        tuple(("main", ClaimedDevice(claim, "ml", driver, "node-1", one)) for one in claimed),
+def _claiming(
+    name: str,
+    *claimed: str,
+    claim: str = "claim",
+    driver: str = DRIVER,
+    namespace: str = "ml",
+    share_id: str | None = None,
+) -> PodDevices:
+    devices = tuple(
+        ("main", ClaimedDevice(claim, namespace, driver, "node-1", one, share_id)) for one in claimed
     )
+    return PodDevices(namespace, name, (("main", ()),), devices)
 
 
 def _pods(exporter: Exporter, family: str = UTIL) -> list[tuple[str, ...]]:
@@ -155,6 +160,7 @@ def test_claimed_gpu_has_pod_and_claim_labels(make_node: MakeNode) -> None:
         assert exporter.series(UNATTRIBUTED, "reason") == {
             ("ambiguous",): 0,
             ("unknown_claim",): 0,
+            ("unknown_gpu",): 0,
             ("unknown_id",): 0,
         }
 
@@ -179,6 +185,39 @@ def test_pods_with_one_claim_all_hold_it(make_node: MakeNode) -> None:
     node.pods += [_claiming("b", "gpu-0", "gpu-1"), _claiming("a", "gpu-0", "gpu-1")]
     with node.kubelet, node.exporting() as exporter:
         assert _pods(exporter) == [("0", "", "a"), ("0", "", "b"), ("1", "", "a"), ("1", "", "b")]
+
+
+@pytest.mark.driver
+def test_claims_with_admin_access_hold_nothing(make_node: MakeNode) -> None:
+    """Two monitoring pods observe all GPUs, one of which a pod has: three series of utilization, two free GPUs."""
+    node = make_node(h100(3))
+    everything = ("gpu-0", "gpu-1", "gpu-2")
+    node.pods += [
+        _claiming("train", "gpu-1"),
+        _claiming("dcgm", *everything, claim="dcgm", namespace="monitoring"),
+        _claiming("exporter", *everything, claim="exporter", namespace="monitoring"),
+    ]
+    with node.kubelet, node.exporting("--admin-access-namespaces=monitoring") as exporter:
+        assert _pods(exporter) == [("0", "", ""), ("1", "", "train"), ("2", "", "")]
+        assert exporter.series("gpu_allocated", "gpu") == {("0",): 0, ("1",): 1, ("2",): 0}
+    with node.kubelet, node.exporting() as exporter:
+        # it is not known which claim only observes
+        assert _pods(exporter) == [("0", "", ""), ("1", "", ""), ("2", "", "")]
+        assert exporter.series("gpu_allocated", "gpu") == {}
+        assert exporter.series(UNATTRIBUTED, "reason")["ambiguous",] == 3
+
+
+@pytest.mark.driver
+def test_claims_with_shares_of_a_gpu_all_hold_it(make_node: MakeNode) -> None:
+    """A device that the scheduler gives to several claims, each with a share id, has a series for each pod."""
+    node = make_node(h100(1))
+    node.pods += [
+        _claiming(name, "gpu-0", claim=name, share_id=f"a671734a-e8e5-11e4-8fde-42010af0932{name}")
+        for name in "12"
+    ]
+    with node.kubelet, node.exporting() as exporter:
+        assert _pods(exporter) == [("0", "", "1"), ("0", "", "2")]
+        assert exporter.series("gpu_allocated", "gpu") == {("0",): 1}
 
 
 @pytest.mark.driver

@@ -56,7 +56,6 @@ def test_each_form_of_device_id_is_matched(node: Node) -> None:
     forms = {
         "whole": (uuid, "nvidia.com/gpu"),
         "replica": (f"{uuid}::3", "nvidia.com/gpu.shared"),
-        "hami": (f"{uuid}-3", "nvidia.com/gpu"),
         "gke": ("nvidia0", "nvidia.com/gpu"),
         "gke-shared": ("nvidia0/vgpu1", "nvidia.com/gpu"),
         "renamed": (uuid, "nvidia.com/tensor-board"),

@@ -13,6 +13,7 @@
   "DEVICES" $values.devices
   "SERIAL_NUMBERS" (ternary "true" "" $values.serialNumbers)
   "RESOURCE_NAMES" (join "," $values.resourceNames)
+  "ADMIN_ACCESS_NAMESPACES" (join "," $values.adminAccessNamespaces)
   "POD_LABELS" (join "," $values.podLabels)
   "POD_UID" (ternary "true" "" $values.podUid)
   "HPC_JOB_MAPPING_DIR" (ternary "/var/lib/hpc-jobs" "" (ne $values.hpcJobMappingDir ""))
