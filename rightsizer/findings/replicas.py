@@ -7,7 +7,7 @@ scale-down, and as idle for a scale-up: what is not known never leads to a chang
 import dataclasses
 import datetime
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rightsizer.findings.data_quality import (
     COMPLETENESS_CHECKS,
@@ -15,11 +15,28 @@ from rightsizer.findings.data_quality import (
     WORKLOAD_CHECKS,
     first_issues,
 )
-from rightsizer.findings.evidence import GROUPED, Candidate, DeviceEvidence, Evidence, has_replicas
+from rightsizer.findings.evidence import (
+    GROUPED,
+    Candidate,
+    DeviceEvidence,
+    Evidence,
+    has_replicas,
+    pod_key,
+)
 from rightsizer.kinds import kind_of
-from rightsizer.model import Action, Confidence, Finding, FindingName, Pod, Proposal, Workload
+from rightsizer.model import (
+    Action,
+    Confidence,
+    Finding,
+    FindingName,
+    Pod,
+    PodKey,
+    Proposal,
+    ServingLoad,
+    Workload,
+)
 from rightsizer.policy.thresholds import TooManyReplicas
-from rightsizer.text import count, gpus, span
+from rightsizer.text import count, gpus, percent, span
 from rightsizer.usage.active_replicas import NEAR
 
 _MINUTE = datetime.timedelta(minutes=1)
@@ -116,7 +133,7 @@ def find_too_many_replicas(candidate: Candidate) -> Finding | None:
     busy = min(known.possible.busy + unproven, replicas)
     needed = max(1, known.possible.replicas(busy))
     if not _is_worth_it(evidence.candidate, replicas, needed):
-        return None
+        return _by_load(evidence, replicas)
     words = known.words(replicas, unproven)
     missing = tuple(_missing_proof(evidence))
     if missing:
@@ -195,7 +212,31 @@ def _missing_proof(evidence: Evidence) -> Iterator[str]:
         yield f"it is being scaled: {workload.size} replicas, {len(workload.pods)} pods"
     if len({(pod.devices, tuple(sorted(pod.resources.items()))) for pod, _ in evidence.held}) > 1:
         yield "its pods hold different GPUs, so they may not be interchangeable"
+    if queued := max((load.queued or 0 for load in _loads(evidence.candidate).values()), default=0):
+        window = evidence.candidate.criteria.too_many_replicas.window
+        yield f"{queued:g} requests waited at a time in the last {span(window)}"
     yield from (issue.message for issue in first_issues(evidence, WORKLOAD_CHECKS))
+
+
+def _loads(candidate: Candidate) -> Mapping[PodKey, ServingLoad]:
+    """The load of its inference servers in the window, as far as it is known."""
+    loads = candidate.measured.serving.get(candidate.criteria.too_many_replicas.window, {})
+    return {key: loads[key] for key in map(pod_key, candidate.held) if key in loads}
+
+
+def _by_load(evidence: Evidence, replicas: int) -> Finding | None:
+    """Advice, where all replicas work, but their KV caches are hardly used and no request waits."""
+    part, loads = evidence.candidate.criteria.too_many_replicas, _loads(evidence.candidate)
+    caches = [load.cache for load in loads.values() if load.cache is not None and load.queued == 0]
+    if len(caches) < len(evidence.held) or evidence.candidate.workload.ref.kind in GROUPED:
+        return None
+    needed = max(1, math.ceil(sum(caches) * 100 / part.maxCachePercent)) + part.minHeadroom
+    if not _is_worth_it(evidence.candidate, replicas, needed):
+        return None
+    words = f"KV caches were at most {percent(max(caches))} full and no request waited in the last "
+    words += f"{span(part.window)}: {needed} of {replicas} replicas suffice"
+    reason = "all of its replicas work, so only an autoscaler should scale it by its requests"
+    return evidence.advice(FindingName.TOO_MANY_REPLICAS, words, (reason,))
 
 
 def _scale_down(evidence: Evidence, replicas: int, needed: int, need: ReplicaNeed) -> Proposal:
@@ -236,7 +277,7 @@ def _without_counts(candidate: Candidate) -> Finding | None:
         return None
     busy = sum(any(each.is_used for each in devices) for _, devices in evidence.held)
     if busy == len(evidence.held):
-        return None
+        return _by_load(evidence, replicas_of(candidate) or busy)
     words = (
         f"{busy} of {len(evidence.held)} pods were active in the last {span(evidence.window)}; "
         "unknown how many at the same time"

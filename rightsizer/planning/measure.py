@@ -142,7 +142,13 @@ def measure(fleet: Fleet, signal: Signal, evaluator: PolicyEvaluator, at: dateti
         usages=usages,
         serving={
             window: signal.serving(pods.keys(), window, at)
-            for window in sorted({each.no_requests.window for each in evaluator.all_criteria()})
+            for window in sorted(
+                {
+                    window
+                    for each in evaluator.all_criteria()
+                    for window in (each.no_requests.window, each.too_many_replicas.window)
+                }
+            )
         },
         waits=signal.waits(pods.keys(), _starving(evaluator), at) if more.waits else {},
         histories=_histories(signal, more.histories, at),

@@ -270,6 +270,13 @@ class TooManyReplicas(Judging):
         description="A scale-down that removes a smaller share of the replicas is not made; percent, 0 to below 100.",
     )
 
+    maxCachePercent: float = pydantic.Field(
+        50.0,
+        gt=0.0,
+        le=100.0,
+        description="Use of the KV cache by which advice sizes inference servers; percent, above 0 and up to 100.",
+    )
+
     @pydantic.model_validator(mode="after")
     def _history_is_affordable(self) -> Self:
         if self.jumpHistory > MAX_JUMP_HISTORY:

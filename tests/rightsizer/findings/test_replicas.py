@@ -15,6 +15,7 @@ from rightsizer.model import (
     Mode,
     ObjectRef,
     Proposal,
+    ServingLoad,
     Usage,
     Usages,
     Verdict,
@@ -392,3 +393,55 @@ def test_scale_down_respects_the_pod_disruption_budget(allowed: int, reason: str
     assert [block.message for block in decision.blockers] == (
         [f"PodDisruptionBudget {reason}"] if reason else []
     )
+
+
+def _served(item: Workload, *loads: ServingLoad | None) -> dict[str, Any]:
+    """The load of the server in each pod."""
+    pairs = zip(item.pods, loads, strict=True)
+    found = {(one.ref.namespace, one.ref.name): load for one, load in pairs if load is not None}
+    return {"serving": {TooManyReplicas().window: found}}
+
+
+def test_requests_that_wait_forbid_a_scale_down() -> None:
+    """Demand that is not served yet shows on no GPU."""
+    item, used = _replicas(4, busy_usage())
+    waiting = ServingLoad("vllm", 5, 1, 3, 0.9)
+    calm = ServingLoad("vllm", 5, 1, 0, 0.1)
+    counts = _counted(*[1] * 600)
+    free, kept = (
+        _named(
+            findings(item, used, **{"histories": ALWAYS, **counts}, **_served(item, first, None, None, None)),
+            FindingName.TOO_MANY_REPLICAS,
+        )
+        for first in (calm, waiting)
+    )
+    assert free is not None and free.verdict is Verdict.ACT  # noqa: PT018
+    assert kept is not None and kept.verdict is Verdict.KEEP  # noqa: PT018
+    assert "3 requests waited" in " ".join(kept.words)
+
+
+@pytest.mark.parametrize(
+    ("loads", "advised"),
+    [
+        pytest.param([(0, 0.04)] * 6, True, id="hardly-used"),
+        pytest.param([(0, 0.6)] * 6, False, id="full"),
+        pytest.param([(0, 0.04)] * 5 + [(1, 0.04)], False, id="one-waits"),
+        pytest.param([(0, 0.04)] * 5 + [(0, None)], False, id="one-without-cache"),
+        pytest.param([(0, 0.04)] * 5 + [None], False, id="one-unknown"),
+    ],
+)
+def test_busy_replicas_with_empty_caches_are_advised_on(
+    loads: list[tuple[float, float | None] | None], *, advised: bool
+) -> None:
+    """All replicas work, so none may be removed; but fewer would do, and an autoscaler may see to that."""
+    item, used = _replicas(6, *[busy_usage()] * 6)
+    each = [None if one is None else ServingLoad("vllm", 9, 1, *one) for one in loads]
+    for counts in (_counted(*[6] * 600), {}):
+        found = _named(
+            findings(item, used, **{"histories": ALWAYS, **counts}, **_served(item, *each)),
+            FindingName.TOO_MANY_REPLICAS,
+        )
+        assert (found is not None) == advised
+        if found is not None:
+            assert (found.verdict, found.proposal) == (Verdict.KEEP, None)
+            assert "2 of 6 replicas suffice" in found.words[0]
