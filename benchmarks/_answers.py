@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks._fleet import Fleet, Member
 from benchmarks._records import MINUTES, SAMPLES, SCRAPE_S, STEP_S, WATTS, Record, Spans
+from rightsizer.findings.idle_history import pauses_by_kind
 from rightsizer.findings.replicas import counted_window
 from rightsizer.model import (
     ChangeRecord,
@@ -103,6 +104,7 @@ class Sight:
             at=instant(self.at_s),
             usages=found,
             histories=histories,
+            pauses_s=pauses_by_kind(evaluator.fleet.workloads, histories, instant(self.at_s)),
             concurrency={
                 uid(one.member): self._concurrency(one, counted)
                 for one in self.standings

@@ -5,9 +5,10 @@ Unknown slots count in the workload's favour: they shorten the present idle peri
 
 import dataclasses
 import datetime
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from rightsizer.model import History, Pod, PodKey, Slot, strongest
+from rightsizer.model import History, Pod, PodKey, Slot, Workload, strongest
 from rightsizer.policy.thresholds import Thresholds
 
 _IDLE, _BUSY, _UNKNOWN = bytes([Slot.IDLE]), bytes([Slot.BUSY]), bytes([Slot.UNKNOWN])
@@ -27,6 +28,12 @@ class ActivityHistory:
     worked: bool  # whether it was ever active
     # The longest idle period before a stop by gpu-rightsizer that was reverted; 0 if there is none
     noted_s: float = 0.0
+    pauses_s: tuple[float, ...] = ()  # the idle periods after which it was seen active again, longest first
+
+    @property
+    def certain(self) -> "ActivityHistory":
+        """The same, as if there were no gaps: only idle periods that are certain count."""
+        return dataclasses.replace(self, longest_return_s=self.certain_return_s)
 
     def with_revert(self, came_back_after: datetime.timedelta | None) -> "ActivityHistory":
         """The same, with the idle period before a reverted stop."""
@@ -55,6 +62,7 @@ def history_of_slots(slots: bytes, slot_s: float) -> ActivityHistory:
         certain_return_s=certain * slot_s,
         unknown_s=slots.count(_UNKNOWN) * slot_s,
         worked=bool(before),
+        pauses_s=tuple(sorted((len(pause) * slot_s for pause in returned), reverse=True)),
     )
 
 
@@ -86,10 +94,52 @@ def observed_since(pod: Pod) -> datetime.datetime | None:
     return pod.created if pod.restarts and pod.created is not None else pod.started
 
 
-def required_idle_s(longest_return_s: float, idle: Thresholds, shortest_s: float) -> float:
+def required_idle_s(pause_s: float, idle: Thresholds, shortest_s: float) -> float:
     """How long a workload must be idle before it counts as idle; pauses count up to the history that is searched."""
-    pause = min(idle.idleFactor * longest_return_s, idle.history.total_seconds())
-    return max(shortest_s, pause)
+    return max(shortest_s, min(pause_s, idle.history.total_seconds()))
+
+
+def possible_pause_s(history: ActivityHistory, idle: Thresholds, alike_s: Sequence[float] = ()) -> float:
+    """How long a pause of a workload may last.
+
+    It follows from its own pauses, and from those of its kind (`alike_s`) while its own history is shorter than the
+    policy asks for. With gaps, the longest possible pause decides.
+    """
+    if history.unknown_s:
+        return idle.idleFactor * history.longest_return_s
+    own_s = exceeded_rarely_s(history.pauses_s, idle, idle.idleFactor)
+    own_s = max(own_s, idle.idleFactor * history.noted_s)
+    is_new = history.worked and history.span_s + history.slot_s < idle.history.total_seconds()
+    return max(own_s, exceeded_rarely_s(alike_s, idle, min(idle.idleFactor, 1.0))) if is_new else own_s
+
+
+def exceeded_rarely_s(pauses_s: Sequence[float], idle: Thresholds, factor: float) -> float:
+    """A length that few pauses exceed, by pauses in falling order: each counts with the factor, a rare one with less.
+
+    How often pauses are as long as one of them is estimated from above: after few pauses all are frequent. A longer
+    pause, or one more that is no shorter than the one that decides, never shortens it.
+    """
+    rare = idle.rarePausePercent / 100
+    found = 0.0
+    for number, pause_s in enumerate(pauses_s, start=1):
+        share = min(1.0, (1.0 + math.sqrt(number)) ** 2 / len(pauses_s))
+        found = max(found, pause_s * (min(factor, share / rare) if rare else factor))
+    return found
+
+
+def pauses_by_kind(
+    workloads: Iterable[Workload], histories: Mapping[PodKey, History], at: datetime.datetime
+) -> dict[str, tuple[float, ...]]:
+    """The pauses of all workloads with a known history without gaps, by kind, longest first."""
+    found: dict[str, list[float]] = {}
+    longest_s = max((history.span_s for history in histories.values()), default=0.0)
+    for workload in workloads if histories else ():
+        held = [pod for pod in workload.pods if pod.holds]
+        since = at - datetime.timedelta(seconds=longest_s)
+        history = history_of_pods(held, histories, since=since, at=at)
+        if history is not None and not history.unknown_s:
+            found.setdefault(workload.ref.full_kind, []).extend(history.pauses_s)
+    return {kind: tuple(sorted(pauses, reverse=True)) for kind, pauses in found.items()}
 
 
 def history_matters(idle: Thresholds) -> bool:
@@ -105,8 +155,7 @@ def covers_pauses(history: ActivityHistory | None, idle: Thresholds, window: dat
         return True
     if history is None:
         return False
-    pause_s = min(idle.idleFactor * history.longest_return_s, idle.history.total_seconds())
-    return pause_s <= window.total_seconds()
+    return min(possible_pause_s(history, idle), idle.history.total_seconds()) <= window.total_seconds()
 
 
 def _complete(history: History, reach_s: float, at: datetime.datetime) -> bytes:

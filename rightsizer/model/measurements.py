@@ -221,6 +221,7 @@ class Measured:
         serving: Load of inference servers, for each window that a rule looks back for requests.
         profiles: Mean activity of each pod's devices over the longest window in equal steps, oldest first, 0 to 1; only
             where a report draws them, and of a shared GPU only where it is the pod's own.
+        pauses_s: Lengths of the pauses in the histories, by full kind, longest first.
     """
 
     at: datetime.datetime
@@ -234,3 +235,4 @@ class Measured:
     series: ActivitySeries | None = None
     profiles: Mapping[PodKey, Sequence[float | None]] = dataclasses.field(default_factory=dict)
     ignored: Ignored = NONE_IGNORED
+    pauses_s: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)

@@ -17,6 +17,7 @@ from rightsizer.findings.followup_queries import (
     followup_queries,
     short_window_queries,
 )
+from rightsizer.findings.idle_history import pauses_by_kind
 from rightsizer.findings.replicas import counted_window
 from rightsizer.model import (
     ActivitySeries,
@@ -137,6 +138,7 @@ def measure(fleet: Fleet, signal: Signal, evaluator: PolicyEvaluator, at: dateti
         window: with_higher_peaks(usages[window], signal.sampled(window, at, of=candidates))
         for window in windows
     }
+    histories = _histories(signal, more.histories, at)
     second = dataclasses.replace(
         first,
         usages=usages,
@@ -151,7 +153,8 @@ def measure(fleet: Fleet, signal: Signal, evaluator: PolicyEvaluator, at: dateti
             )
         },
         waits=signal.waits(pods.keys(), _starving(evaluator), at) if more.waits else {},
-        histories=_histories(signal, more.histories, at),
+        histories=histories,
+        pauses_s=pauses_by_kind(fleet.workloads, histories, at),
         concurrency=_concurrency(signal, more.concurrency, fleet, at),
         begins=_begins(signal, more.histories, at),
         series=signal.series(at) if more.concurrency else None,

@@ -167,6 +167,8 @@ def _thresholds(criteria: Criteria) -> Iterator[str]:
     )
     yield f"      pods older than {span(idle.window + idle.grace)}"
     longer = f" and {idle.idleFactor:g} times the longest pause of the last {span(idle.history)}"
+    if idle.rarePausePercent:
+        longer += f", less if under {idle.rarePausePercent:g}% of its pauses are as long"
     shortest = span(datetime.timedelta(seconds=idle.shortest_s))
     yield f"      required idle time: {shortest}{longer if idle.idleFactor else ''}"
     yield f"      {span(idle.short_window)} if it never worked, or no process holds memory on its GPUs"

@@ -155,6 +155,11 @@ class Thresholds(Judging):
         le=100.0,
         description="Required idle time as a multiple of the longest earlier idle period, 0 to 100; 0 ignores them.",
     )
+    rarePausePercent: Percent = pydantic.Field(
+        5.0,
+        description="Share of earlier idle periods, in percent, below which long ones count with less than idleFactor; "
+        "0: the longest decides.",
+    )
 
     @property
     def short_window(self) -> datetime.timedelta:

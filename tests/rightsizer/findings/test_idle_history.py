@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from rightsizer.changes.record_codec import RESUMED_ANNOTATION as RESUMED
 from rightsizer.findings.evidence import Candidate
 from rightsizer.findings.idle import find_idle
-from rightsizer.findings.idle_history import history_of_pods, history_of_slots, required_idle_s
+from rightsizer.findings.idle_history import (
+    exceeded_rarely_s,
+    history_of_pods,
+    history_of_slots,
+    pauses_by_kind,
+    possible_pause_s,
+    required_idle_s,
+)
 from rightsizer.model import FindingName, Measured, Slot, Usage, Verdict
 from rightsizer.policy.thresholds import Thresholds
 from tests.rightsizer.build import (
@@ -124,7 +131,7 @@ def test_idle_verdict_without_history_is_unknown_if_it_matters(idle: Thresholds,
 
 def test_required_idle_time_is_limited_to_the_history() -> None:
     """A workload that was idle for the whole history is idle."""
-    assert required_idle_s(10 * 86_400, Thresholds(), 86_400) == 14 * 86_400
+    assert required_idle_s(20 * 86_400, Thresholds(), 86_400) == 14 * 86_400
     item = workload(pod(started=AT - 100 * DAY))
     known = {KEY: history("." * 14 * 24, hours=14 * 24)}
     assert findings(item, all_idle(item), histories=known)[0].verdict is Verdict.ACT
@@ -202,6 +209,96 @@ def test_unknown_slot_never_shortens_the_required_idle_time(slots: bytes, data: 
     assert after.idle_s <= before.idle_s
     assert after.longest_return_s >= before.longest_return_s
     assert after.certain_return_s <= after.longest_return_s
+    assert possible_pause_s(after, Thresholds()) >= possible_pause_s(before, Thresholds())
+
+
+_PAUSES = st.lists(st.integers(1, 400).map(float), max_size=120).map(
+    lambda found: sorted(found, reverse=True)
+)
+_CAREFUL = st.builds(
+    Thresholds,
+    idleFactor=st.sampled_from([0.5, 1.0, 2.0, 3.0]),
+    rarePausePercent=st.sampled_from([0.0, 1.0, 5.0, 50.0]),
+)
+
+
+@MANY
+@hypothesis.given(_PAUSES, _CAREFUL, st.data())
+def test_longer_pause_never_shortens_the_required_idle_time(
+    pauses: list[float], idle: Thresholds, data: st.DataObject
+) -> None:
+    """Neither one that lasts longer, nor one more that is at least as long as the required time, or as any other."""
+    before = exceeded_rarely_s(pauses, idle, idle.idleFactor)
+    if pauses:
+        place = data.draw(st.integers(0, len(pauses) - 1))
+        longer = [*pauses[:place], pauses[place] + data.draw(st.integers(1, 400)), *pauses[place + 1 :]]
+        assert exceeded_rarely_s(sorted(longer, reverse=True), idle, idle.idleFactor) >= before
+    least = min(before, max(pauses, default=0.0))
+    more = sorted([*pauses, least + data.draw(st.integers(0, 400))], reverse=True)
+    assert exceeded_rarely_s(more, idle, idle.idleFactor) >= before - 1e-9
+
+
+@hypothesis.given(_PAUSES, _CAREFUL)
+def test_more_careful_policy_never_shortens_the_required_idle_time(
+    pauses: list[float], idle: Thresholds
+) -> None:
+    """A higher factor, and a lower share of rare pauses; never more than the factor on the longest."""
+    found = exceeded_rarely_s(pauses, idle, idle.idleFactor)
+    assert found <= idle.idleFactor * max(pauses, default=0.0)
+    assert exceeded_rarely_s(pauses, idle, idle.idleFactor + 1) >= found
+    careful = idle.model_copy(update={"rarePausePercent": idle.rarePausePercent / 2})
+    assert exceeded_rarely_s(pauses, careful, idle.idleFactor) >= found
+
+
+@pytest.mark.parametrize(
+    ("pauses", "required"),
+    [
+        ([], 0.0),
+        ([60.0], 120.0),
+        ([60.0] + [2.0] * 39, 120.0),
+        ([60.0] + [2.0] * 79, 60.0),
+        ([60.0, 60.0] + [14.0] * 98, 69.94),
+    ],
+    ids=["none", "one", "few", "many", "twice"],
+)
+def test_rare_long_pause_among_many_counts_less(pauses: list[float], required: float) -> None:
+    """Few pauses: the factor on the longest. Many: an upper bound of a high quantile."""
+    assert exceeded_rarely_s(pauses, Thresholds(), 2.0) == pytest.approx(required, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("known", "alike", "hours"),
+    [
+        ("#" * 100 + "." * 30, (), 24),
+        ("#" * 100 + "." * 30, (60.0,), 60),
+        ("#" * 100 + "...#" + "." * 30, (60.0,), 60),
+        ("." * 40, (60.0,), 24),
+        ("#" * 340 + "." * 30, (60.0,), 24),
+    ],
+    ids=["none-known", "young", "few-of-its-own", "never-worked", "long-known"],
+)
+def test_required_idle_time_of_a_young_workload_follows_its_kind(
+    known: str, alike: tuple[float, ...], hours: int
+) -> None:
+    """Others of its kind tell of pauses that it was too young for; not of what never worked."""
+    start = AT - len(known) * HOUR
+    item = workload(pod(started=start, created=start))
+    pauses = {item.ref.full_kind: [one * HOUR_S for one in alike]}
+    known_s = {KEY: history(known, hours=len(known))}
+    finding = findings(item, all_idle(item), histories=known_s, pauses_s=pauses)[0]
+    assert finding.required_idle_s == hours * HOUR_S
+
+
+def test_pauses_by_kind_leave_out_gaps() -> None:
+    """A history with a gap does not tell how long its pauses were."""
+    items = [
+        workload(pod(f"w-{number}"), kind=kind)
+        for number, kind in enumerate(["Job", "Job", "Deployment", "Deployment"])
+    ]
+    texts = ["#..#.#", "#...#", "#....#?", "#" * 9 + "..."]
+    known = {("research", f"w-{number}"): history(text) for number, text in enumerate(texts)}
+    found = pauses_by_kind(items, known, AT)
+    assert found == {items[0].ref.full_kind: (3 * HOUR_S, 2 * HOUR_S, HOUR_S), items[2].ref.full_kind: ()}
 
 
 @hypothesis.given(_SLOTS)
