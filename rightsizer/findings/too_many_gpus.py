@@ -3,9 +3,12 @@
 Pods of one workload are alike, so the pod that uses most determines the need. Any signal of use counts.
 """
 
+import datetime
+from collections.abc import Mapping
+
 from rightsizer.findings.data_quality import missing_proof, with_confidence
 from rightsizer.findings.evidence import Candidate, Evidence
-from rightsizer.model import Action, Finding, FindingName, Proposal
+from rightsizer.model import Action, Device, Finding, FindingName, Proposal
 from rightsizer.text import gpus, span
 
 
@@ -14,20 +17,40 @@ def find_too_many_gpus(candidate: Candidate) -> Finding | None:
     part = candidate.criteria.too_many_gpus
     evidence = candidate.over(part, part.maxUtilizationPercent)
     held = max((pod.devices for pod, _ in evidence.held), default=0)
-    used = max((sum(each.is_used for each in devices) for _, devices in evidence.held), default=0)
+    used = max((len(found) for found in _used(candidate, evidence).values()), default=0)
     if evidence.is_shared or not 0 < used < held or any(pod.devices != held for pod, _ in evidence.held):
         return None
     needed = gpus_to_keep(used, held)
     if needed == held:
         return None
     history = candidate.history
-    worked = sum(each.is_used for each in evidence.devices)
-    words = f"{worked} of {candidate.workload.gpus} GPUs were used in the last {span(evidence.window)}"
+    worked = sum(len(found) for found in _used(candidate, evidence).values())
+    words = f"{worked} of {candidate.workload.gpus} GPUs were used in the last {span(_longest(candidate))}"
     missing = tuple(missing_proof(evidence, history))
+    if missing and not any(missing_proof(_over_longest(candidate), history)):
+        evidence, missing = _over_longest(candidate), ()
     if missing:
         return evidence.advice(FindingName.TOO_MANY_GPUS, words, missing)
     proposal = _proposal(evidence, held=held, used=used, needed=needed)
     return with_confidence(evidence.call(FindingName.TOO_MANY_GPUS, words, proposal), evidence, history)
+
+
+def _longest(candidate: Candidate) -> datetime.timedelta:
+    return max(candidate.criteria.too_many_gpus.window, candidate.criteria.idle.window)
+
+
+def _over_longest(candidate: Candidate) -> Evidence:
+    part = candidate.criteria.too_many_gpus
+    return candidate.over(part, part.maxUtilizationPercent, window=_longest(candidate))
+
+
+def _used(candidate: Candidate, evidence: Evidence) -> Mapping[str, set[Device]]:
+    """The devices of each pod that were used in the window, or in the longer one for idleness even with gaps."""
+    longer = _over_longest(candidate)
+    found: dict[str, set[Device]] = {}
+    for pod, devices in (*evidence.held, *longer.held):
+        found.setdefault(pod.ref.name, set()).update(each.usage.device for each in devices if each.is_used)
+    return found
 
 
 def gpus_to_keep(used: int, held: int) -> int:

@@ -231,6 +231,10 @@ class Underutilized(Judging):
 class TooManyGpus(Judging):
     """When some GPUs of each pod are never used."""
 
+    window: Duration = pydantic.Field(
+        datetime.timedelta(hours=4),
+        description="Evidence window, 5m to 366d; use within idle.window counts, too.",
+    )
     maxUtilizationPercent: Limit = pydantic.Field(
         1.0,
         description="Highest utilization sample of an unused GPU; percent, 0 to below 100.",

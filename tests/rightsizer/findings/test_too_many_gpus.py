@@ -1,6 +1,7 @@
 """GPUs of a pod that are never used."""
 
 import dataclasses
+import datetime
 from typing import Any
 
 import pytest
@@ -25,10 +26,14 @@ from tests.rightsizer.build import (
     findings,
     history,
     idle_usage,
+    judged,
     pod,
+    policy,
     usages,
     workload,
 )
+
+HOUR = datetime.timedelta(hours=1)
 
 
 def _eight(*used: Usage, devices: int = 8, **changes: Any) -> tuple[Workload, Usages]:
@@ -81,11 +86,11 @@ UNPROVEN: dict[str, tuple[Workload, Usages, dict[str, Any], str]] = {
         {},
         "no power or memory-traffic data",
     ),
-    "young": (*_eight(busy_usage(0), started=AT - DAY), {}, "a verdict needs pods of at least 1d 30m"),
+    "young": (*_eight(busy_usage(0), started=AT - DAY / 6), {}, "a verdict needs pods of at least 4h 30m"),
     "longer-pauses-than-the-window": (
         *TWO_OF_EIGHT,
         {"histories": {("research", "w-0"): history("#" + "." * 30 + "#")}},
-        "it is idle for up to 1d 6h between runs: a window of 1d is too short",
+        "it is idle for up to 1d 6h between runs: a window of 4h is too short",
     ),
     "no-history": (*TWO_OF_EIGHT, {"histories": {}}, "it is idle for an unknown time between runs"),
     "shrunk-in-another-way": (
@@ -121,6 +126,36 @@ def test_gpu_with_any_signal_of_use_is_kept(usage: Usage) -> None:
     proposal = findings(*_eight(busy_usage(0), usage), histories=ALWAYS)[0].proposal
     assert proposal is not None
     assert proposal.gpus_per_pod == 2
+
+
+def _resized_to(day: tuple[Usage, ...], known: str, started: datetime.timedelta) -> int | None:
+    """GPUs to keep of a pod of eight that used one in the last four hours; these were used in the last day."""
+    one = pod(devices=8, started=AT - started, created=AT - started)
+    item, rest = workload(one, kind="Job"), tuple(idle_usage(number) for number in range(1, 8))
+    windows = dict.fromkeys((DAY, 2 * HOUR, HOUR), usages((one, (*day, *rest[len(day) - 1 :]))))
+    windows[4 * HOUR] = usages((one, (busy_usage(0), *rest)))
+    hours = int(started / HOUR)
+    decision = judged(item, windows, policy(), histories={("research", "w-0"): history(known, hours=hours)})
+    found = [one for one in (decision.finding, *decision.also) if one.name is FindingName.TOO_MANY_GPUS]
+    return found[0].proposal.gpus_per_pod if found[0].proposal else None
+
+
+@pytest.mark.parametrize(
+    ("day", "known", "hours", "kept"),
+    [
+        ((busy_usage(0),), "#", 5, 1),
+        ((busy_usage(0, coverage=0.2), busy_usage(1, coverage=0.2)), "#", 5, 2),
+        ((busy_usage(0), busy_usage(1)), "#", 30, 2),
+        ((busy_usage(0),), "#.......#", 30, 1),
+        ((busy_usage(0),), "#.......#", 9, None),
+    ],
+    ids=["young", "used-before", "used-in-the-day", "pauses-within-the-day", "young-with-pauses"],
+)
+def test_resize_needs_only_its_own_window_but_any_use_counts(
+    day: tuple[Usage, ...], known: str, hours: int, kept: int | None
+) -> None:
+    """Four hours of work prove it, unless the workload rests for longer; what was used before is kept."""
+    assert _resized_to(day, known, hours * HOUR) == kept
 
 
 SMALL, LARGE = pod("w-0", devices=2), pod("w-1", devices=8)
