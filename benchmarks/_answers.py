@@ -9,6 +9,7 @@ from benchmarks._fleet import Fleet, Member
 from benchmarks._records import MINUTES, SAMPLES, SCRAPE_S, STEP_S, WATTS, Record, Spans
 from rightsizer.findings.idle_history import pauses_by_kind
 from rightsizer.findings.replicas import counted_window
+from rightsizer.findings.stuck import idle_power
 from rightsizer.model import (
     ChangeRecord,
     Concurrency,
@@ -21,6 +22,7 @@ from rightsizer.model import (
     Slot,
     Usage,
     Usages,
+    WorkLevel,
     Workload,
 )
 from rightsizer.policy.effective import PolicyEvaluator
@@ -28,6 +30,7 @@ from rightsizer.usage.sample_coverage import MAX_SLOTS, SAMPLES_PER_SLOT
 from simulator.gpus.cards import CARDS
 
 HOUR_STEPS = 3600 // STEP_S
+FULL = 95
 _MINUTE = datetime.timedelta(minutes=1)
 _MEMORY = 80e9
 _BUSY = bytes(int(percent > 1) for percent in range(256))
@@ -99,12 +102,17 @@ class Sight:
         histories: dict[PodKey, History] = {}
         for one in self.standings:
             histories.update(self._histories(one, min(history_s, self.fleet.kept_s)))
+        work: dict[PodKey, WorkLevel] = {}
+        for one in filter(self._spins, self.standings):
+            work.update(self._work(one, min(history_s, self.fleet.kept_s)))
         begins = self.at_s - self.fleet.kept_s
         return Measured(
             at=instant(self.at_s),
             usages=found,
             histories=histories,
             pauses_s=pauses_by_kind(evaluator.fleet.workloads, histories, instant(self.at_s)),
+            work=work,
+            idle_power=idle_power(found[windows[-1]]),
             concurrency={
                 uid(one.member): self._concurrency(one, counted)
                 for one in self.standings
@@ -202,6 +210,42 @@ class Sight:
             for busy, begin in zip(map(max, *rows), range(first, stop, HOUR_STEPS), strict=True)
         )
 
+    def _spins(self, one: Standing) -> bool:
+        """Whether it may: then the power that it drew at work is asked for."""
+        stop = step(one.member, self.at_s)
+        first = max(0, stop - 2 * HOUR_STEPS)
+        records = [record for records in one.member.records for record in records]
+        return any(max(each.activity[first:stop], default=0) >= FULL for each in records) and not any(
+            max(each.traffic[first:stop], default=0) > 1 for each in records
+        )
+
+    def _work(self, one: Standing, span_s: float) -> dict[PodKey, WorkLevel]:
+        stop = step(one.member, self.at_s)
+        begins = range(
+            stop - int(min(span_s, self.at_s - one.since_s)) // 3600 * HOUR_STEPS, stop, HOUR_STEPS
+        )
+        found: dict[PodKey, WorkLevel] = {}
+        for pod, records in enumerate(one.member.records):
+            rows, levels = [], []
+            for record in {id(record): record for record in records}.values():
+                moved = bytes(max(record.traffic[begin : begin + HOUR_STEPS]) > 1 for begin in begins)
+                rows.append(moved)
+                levels += [
+                    max(
+                        (_watts(record, begin) for begin, was in zip(begins, moved, strict=True) if was),
+                        default=0.0,
+                    )
+                ]
+            seen = records[0].samples_sum
+            half = HOUR_STEPS * SAMPLES / 2
+            traffic = bytes(
+                Slot.UNKNOWN if not busy and seen[begin + HOUR_STEPS] - seen[begin] < half else busy
+                for busy, begin in zip(map(max, *rows) if len(rows) > 1 else rows[0], begins, strict=True)
+            )
+            history = History(instant(self.at_s), 3600.0, traffic)
+            found[_pod_key(one, pod)] = WorkLevel(history, min(filter(None, levels), default=None))
+        return found
+
     def _concurrency(self, one: Standing, counted: int) -> Concurrency:
         counts, stop = one.member.busy, step(one.member, self.at_s) * MINUTES
         since = int((one.since_s - one.member.start_s) // 60)
@@ -210,6 +254,13 @@ class Sight:
         return Concurrency(
             tuple(max(count, 0) for count in known), tuple(replicas * (count < 0) for count in known)
         )
+
+
+def _watts(record: Record, begin: int) -> float:
+    """Mean power of an hour."""
+    end = begin + HOUR_STEPS
+    samples = record.samples_sum[end] - record.samples_sum[begin]
+    return (record.watts_sum[end] - record.watts_sum[begin]) * WATTS / samples if samples else 0.0
 
 
 def _within(spans: Spans, from_s: float, until_s: float) -> list[tuple[float, float]]:

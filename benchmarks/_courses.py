@@ -103,6 +103,7 @@ class Habits:
     hangs_at_start: float
     spins: float
     peaks: float
+    waits_spinning: float
 
     @classmethod
     def drawn(cls, draw: random.Random) -> "Habits":
@@ -136,6 +137,7 @@ class Habits:
             hangs_at_start=draw.uniform(0, 0.25),
             spins=draw.uniform(0.2, 0.8),
             peaks=draw.uniform(0, 0.3),
+            waits_spinning=draw.uniform(0, 0.2),
         )
 
 
@@ -167,16 +169,7 @@ def afterwards(archetype: Archetype, habits: Habits, draw: random.Random, board:
     held = draw.choice((1, 1, draw.randint(10, 90)))
     if archetype is Archetype.ZOMBIE and draw.random() < habits.spins:
         # A hung collective: an H100 draws 150 to 400 W, and moves no memory.
-        watts = board.at(draw.uniform(0.05, 0.48))
-        return Load(
-            works=False,
-            utilization=100,
-            spread=0,
-            traffic=0,
-            watts=watts,
-            sway=watts / 60,
-            held=max(held, 10),
-        )
+        return _spinning(board.at(draw.uniform(0.05, 0.48)), held)
     return board.idle(held)
 
 
@@ -186,14 +179,14 @@ def _training(habits: Habits, draw: random.Random, start_s: float, board: Board)
     train = board.work(habits.utilization, 2.5, held)
     # Some compute without memory traffic, for hours or always: that is work all the same.
     solves = dataclasses.replace(
-        board.work(100, 0.5, held, traffic=0.0), watts=board.at(draw.uniform(0.55, 1.0))
+        board.work(100, 0.5, held, traffic=0.0), watts=board.at(draw.uniform(0.45, 1.0))
     )
     only_solves = draw.random() < habits.compute_bound / 2
     alternates = draw.random() < habits.compute_bound
     while True:
         yield draw.gauss(60, 3) * MINUTE_S, solves if only_solves else train
         if alternates:
-            yield draw.uniform(0.2, 5) * HOUR_S, solves
+            yield draws.lognormal(draw, median=1.5 * HOUR_S, sigma=1.0), solves
         yield draw.uniform(1, 4) * MINUTE_S, board.idle(held)
 
 
@@ -248,10 +241,25 @@ def _endpoint(habits: Habits, draw: random.Random, start_s: float, board: Board)
     held = draw.randint(40, 90)
     yield 30, board.idle(5)
     busy = board.work(draw.choice((30.0, 60.0, 90.0)), 15, held)
+    waits = waiting(habits, draw, board, held)
     while True:
         yield draws.lognormal(draw, median=habits.burst_s, sigma=0.5), busy
         gap_s = _QUIET_MIN.draw(draw) * MINUTE_S * habits.quiet_factor
-        yield min(gap_s, LONGEST_PAUSE_S), board.idle(held)
+        yield min(gap_s, LONGEST_PAUSE_S), waits
+
+
+def waiting(habits: Habits, draw: random.Random, board: Board, held: int) -> Load:
+    """Without a request: idle, or spinning, as some servers of several GPUs do."""
+    if draw.random() >= habits.waits_spinning:
+        return board.idle(held)
+    return _spinning(board.at(draw.uniform(0.02, 0.2)), held)
+
+
+def _spinning(watts: float, held: int) -> Load:
+    """Full utilization, and nothing done."""
+    return Load(
+        works=False, utilization=100, spread=0, traffic=0, watts=watts, sway=watts / 60, held=max(held, 10)
+    )
 
 
 def _trial(habits: Habits, draw: random.Random, start_s: float, board: Board) -> Steps:  # noqa: ARG001 - one signature
@@ -346,9 +354,9 @@ def _share(t_s: float, habits: Habits) -> float:
     return (0.05 + 0.95 * math.pow(wave, 1.5)) * (habits.weekend_demand if is_weekend else 1.0)
 
 
-def serving(spans: Spans, board: Board, start_s: float, until_s: float) -> Course:
+def serving(spans: Spans, board: Board, waits: Load, start_s: float, until_s: float) -> Course:
     """What the device of a replica does that has these requests."""
-    busy, waits = board.work(22, 10, 70), board.idle(75)
+    busy = board.work(22, 10, 70)
     edges = [start_s, *itertools.chain.from_iterable(spans), until_s]
     loads = itertools.cycle((waits, busy))
     return [(a, b, load) for (a, b), load in zip(itertools.pairwise(edges), loads, strict=False) if b > a]

@@ -22,6 +22,7 @@ from benchmarks._courses import (
     course,
     served,
     serving,
+    waiting,
     works_s,
 )
 from benchmarks._records import SCRAPE_S, STEP_S, Record, Spans, record_of
@@ -259,7 +260,8 @@ def _member(places: _Places, archetype: Archetype, number: int) -> Member:
     if archetype is Archetype.SERVICE:
         until_s = min(end_s, places.end_s + 4 * DAY_S)
         spans, demand = served(habits, draw, replicas, start_s, until_s)
-        pods = [[serving(of, board, start_s, until_s)] * gpus for of in spans]
+        waits = waiting(habits, draw, board, 75)
+        pods = [[serving(of, board, waits, start_s, until_s)] * gpus for of in spans]
     else:
         own = course(archetype, habits, draw, board, Life(start_s, works, until_s))
         needs = _needs(draw, archetype, places, start_s, until_s)
@@ -270,7 +272,8 @@ def _member(places: _Places, archetype: Archetype, number: int) -> Member:
         for pod, node in zip(pods, nodes, strict=True)
     )
     works_at = _union(list(itertools.chain.from_iterable(at_work(pod[0]) for pod in pods)))
-    hung = next((begin for begin, _, load in pods[0][0] if load.utilization and not load.works), None)
+    last_s, _, last = pods[0][0][-1]
+    hung = last_s if last.utilization and not last.works and archetype is Archetype.ZOMBIE else None
     has_ended = not math.isinf(works) and start_s + works < end_s
     return Member(
         seed=places.seed,

@@ -107,6 +107,8 @@ def record_of(
             watts += noise.translate(of_watts)
             held += bytes((load.held,)) * (last - taken)
             taken = last
+    for row in (activity, traffic, held, watts):
+        del row[len(busy) * SAMPLES :]
     seen = _lose(lost, start_s, (activity, traffic, watts, held))
     return Record(
         activity=_steps(activity, max),

@@ -7,7 +7,7 @@ a kind with interchangeable replicas, or one that finishes, add its name to a se
 import dataclasses
 import datetime
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rightsizer.findings.idle_history import ActivityHistory, history_matters, history_of_pods, observed_since
@@ -16,6 +16,7 @@ from rightsizer.model import (
     Finding,
     FindingName,
     Fleet,
+    History,
     Measured,
     Pod,
     PodKey,
@@ -256,12 +257,15 @@ class Candidate:
     @functools.cached_property
     def history(self) -> ActivityHistory | None:
         """Its idle periods; None if the history of one of its pods is unknown."""
-        since = self.at - self.criteria.idle.history
-        begins = self.measured.begins
-        found = history_of_pods(
-            self.held, self.measured.histories, since=max(since, begins) if begins else since, at=self.at
-        )
+        found = self.history_by(self.measured.histories)
         return found.with_revert(self.workload.came_back_after) if found else None
+
+    def history_by(self, histories: Mapping[PodKey, History]) -> ActivityHistory | None:
+        """The idle periods by these histories of its pods; None if one of them is unknown."""
+        since, begins = self.at - self.criteria.idle.history, self.measured.begins
+        return history_of_pods(
+            self.held, histories, since=max(since, begins) if begins else since, at=self.at
+        )
 
     @property
     def shortfall(self) -> str:

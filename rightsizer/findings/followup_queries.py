@@ -13,7 +13,7 @@ from rightsizer.findings.idle import could_be_idle
 from rightsizer.findings.idle_history import observed_since
 from rightsizer.findings.oversized_gpu import find_oversized_gpu
 from rightsizer.findings.replicas import replicas_in_question, window_of
-from rightsizer.findings.stuck import could_be_stuck
+from rightsizer.findings.stuck import could_be_stuck, needs_work_level
 from rightsizer.findings.too_many_gpus import find_too_many_gpus
 from rightsizer.model import Fleet, Measured, PodKey, Usages, Verdict, Workload
 from rightsizer.policy.effective import Criteria
@@ -107,6 +107,21 @@ def followup_queries(
         concurrency=tuple(ConcurrencyRequest(part, tuple(found)) for part, found in replicas.items()),
         waits=is_waiting,
     )
+
+
+def work_queries(
+    fleet: Fleet, measured: Measured, criteria_of: Callable[[Workload], Sequence[Criteria]]
+) -> tuple[HistoryRequest, ...]:
+    """Pods whose GPUs spin: their power and memory traffic at work is queried, with every window measured."""
+    found: dict[tuple[datetime.timedelta, float], dict[PodKey, datetime.datetime | None]] = {}
+    for workload in fleet.workloads:
+        for criteria in criteria_of(workload):
+            candidate = Candidate(workload, measured, criteria, fleet)
+            if needs_work_level(candidate):
+                key = (criteria.idle.history, criteria.idle.maxMemoryTrafficPercent)
+                pods = found.setdefault(key, {})
+                pods.update((pod_key(pod), observed_since(pod)) for pod in candidate.held)
+    return tuple(HistoryRequest(*key, found[key]) for key in sorted(found))
 
 
 class _WithoutHistory:

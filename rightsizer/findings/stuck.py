@@ -1,19 +1,25 @@
 """Stuck and not starting: workloads that hold GPUs without making progress. Pure.
 
-Stuck: full utilization without power draw or memory traffic, as in a hung collective. Not starting: pods that are
-pending, fail, or have ended beside a sidecar.
+Stuck: full utilization without memory traffic, at idle power or far below the workload's own power at work, as in a
+hung collective. Not starting: pods that are pending, fail, or have ended beside a sidecar.
 """
 
 import datetime
+import itertools
 from collections.abc import Callable
 
 from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues
-from rightsizer.findings.evidence import Candidate, DeviceEvidence, has_replicas, pod_key
+from rightsizer.findings.evidence import Candidate, DeviceEvidence, Evidence, has_replicas, is_batch, pod_key
 from rightsizer.model import Finding, FindingName, Pod, Usage, Usages, Verdict
 from rightsizer.text import gpus, span
 
 RECENT = datetime.timedelta(minutes=10)
 """Devices that worked in the last minutes also worked in every longer window."""
+
+CONTEXT_BYTES = 256 << 20
+"""A CUDA context holds about 500 MiB; without one, a board draws less."""
+MIN_COVERAGE = 0.9
+"""Of the window, for a board to count as idle throughout."""
 
 MANY_RESTARTS = 5
 """The kubelet waits 10 s, 20 s, 40 s ... before restarts: the fifth comes over five minutes after the first."""
@@ -28,9 +34,12 @@ def find_stuck(candidate: Candidate) -> Finding | None:
     evidence = candidate.over(part)
     devices = evidence.devices
     spinning = sum(_spins(each, part.minMeanPercent) for each in devices)
-    if not spinning or evidence.is_shared:
+    if not _moves_nothing(candidate, evidence):
         return None
-    if any(each.draws_power is not False or each.moves_memory is not False for each in devices):
+    words = (
+        "drew idle power" if _is_at_idle_power(candidate, evidence) else _below_its_work(candidate, evidence)
+    )
+    if not words:
         return None
     if first_issues(evidence, COMPLETENESS_CHECKS):
         return None
@@ -44,7 +53,7 @@ def find_stuck(candidate: Candidate) -> Finding | None:
     return evidence.finding(
         FindingName.STUCK,
         Verdict.ACT if is_whole else Verdict.KEEP,
-        f"{spun}, but drew idle power and moved no memory",
+        f"{spun}, but {words} and moved no memory",
         "perhaps a hung NCCL collective: restart the workload",
         *names,
         evidence.levels,
@@ -70,7 +79,82 @@ def could_be_stuck(candidate: Candidate, recent: Callable[[], Usages]) -> bool:
         return False
     if part.window < RECENT:
         return True
-    return not any(each.draws_power or each.moves_memory for each in candidate.devices_in(recent()))
+    return not any(
+        each.moves_memory or (each.moves_memory is None and each.draws_power)
+        for each in candidate.devices_in(recent())
+    )
+
+
+def needs_work_level(candidate: Candidate) -> bool:
+    """Whether it is stuck unless that is how it works: it spins without memory traffic, but draws power."""
+    evidence = candidate.over(candidate.criteria.stuck)
+    is_asked = candidate.criteria.stuck.maxWorkPowerPercent > 0 and _moves_nothing(candidate, evidence)
+    return is_asked and not _is_at_idle_power(candidate, evidence)
+
+
+def idle_power(usages: Usages) -> dict[str, float]:
+    """Of each model, the lowest mean power of a whole GPU that held memory while nothing ran.
+
+    The lowest of all: invented series can only lower it, so that less is stuck.
+    """
+    found: dict[str, float] = {}
+    for usage in itertools.chain.from_iterable(usages.values()):
+        model, power_w = usage.device.model, usage.power_mean_w
+        is_idle = usage.activity_peak == 0 and usage.traffic_peak == 0 and usage.coverage >= MIN_COVERAGE
+        is_loaded = (usage.memory_peak_bytes or 0) >= CONTEXT_BYTES
+        if power_w and is_idle and is_loaded and not (usage.invalid or usage.device.instance):
+            found[model] = min(power_w, found.get(model, power_w))
+    return found
+
+
+def _moves_nothing(candidate: Candidate, evidence: Evidence) -> bool:
+    """Whether a device spins, and none has moved memory; a board's traffic is also that of other pods on it."""
+    devices, least = evidence.devices, candidate.criteria.stuck.minMeanPercent
+    has_stopped = all(each.moves_memory is False for each in devices)
+    return has_stopped and not evidence.is_shared and any(_spins(each, least) for each in devices)
+
+
+def _is_at_idle_power(candidate: Candidate, evidence: Evidence) -> bool:
+    """Whether no device drew more than an idle one of its model."""
+    return all(
+        each.draws_power is False or _is_at_most(each.usage.power_peak_w, _idle_limit_w(candidate, each))
+        for each in evidence.devices
+    )
+
+
+def _idle_limit_w(candidate: Candidate, each: DeviceEvidence) -> float | None:
+    lowest_w = candidate.measured.idle_power.get(each.usage.device.model)
+    return None if lowest_w is None else lowest_w * candidate.criteria.stuck.maxIdlePowerPercent / 100
+
+
+def _is_at_most(value: float | None, limit: float | None) -> bool:
+    return value is not None and limit is not None and value <= limit
+
+
+def _below_its_work(candidate: Candidate, evidence: Evidence) -> str:
+    """That no device drew nearly what it does at work, and for how long none moved memory; empty if that is not so.
+
+    It may have worked before in just this way: it must last longer than `idleFactor` times the longest time without
+    memory traffic after which there was some again. Services also wait for requests so, as long as if they were idle.
+    """
+    part, idle, known = candidate.criteria.stuck, candidate.criteria.idle, candidate.measured.work
+    levels = [known.get(pod_key(pod)) for pod, _ in evidence.held]
+    share = part.maxWorkPowerPercent / 100
+    for level, (_, devices) in zip(levels, evidence.held, strict=True):
+        limit = None if level is None or level.power_w is None else level.power_w * share
+        # A device that was never used has no level of its own.
+        if not all(
+            each.draws_power is False or _is_at_most(each.usage.power_mean_w, limit) for each in devices
+        ):
+            return ""
+    history = candidate.history_by({key: level.traffic for key, level in known.items()})
+    floor = part.withoutTraffic if is_batch(candidate.workload) else max(part.withoutTraffic, idle.window)
+    if history is None or not history.worked:
+        return ""
+    pause_s = min(idle.idleFactor * history.longest_return_s, idle.history.total_seconds())
+    if history.idle_s < max(pause_s, floor.total_seconds()):
+        return ""
+    return f"drew at most {part.maxWorkPowerPercent:g}% of its power at work, for {span(history.idle_s)},"
 
 
 def _may_spin(usage: Usage, min_mean_percent: float) -> bool:

@@ -45,6 +45,7 @@ from rightsizer.model.measurements import (
     Usages,
     UsagesByWindow,
     Waits,
+    WorkLevel,
     strongest,
 )
 from rightsizer.model.names import (
@@ -112,6 +113,7 @@ __all__ = [
     "WaitingPod",
     "Waits",
     "Whereabouts",
+    "WorkLevel",
     "Workload",
     "strongest",
 ]

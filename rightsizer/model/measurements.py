@@ -117,6 +117,20 @@ class History:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class WorkLevel:
+    """When a pod's GPUs moved memory, as GPUs at work do, and the power that they drew then.
+
+    Attributes:
+        traffic: BUSY where any of them did, by every source.
+        power_w: Highest mean power of a slot in which a GPU did, in watts, by the lowest source; of its GPUs that did,
+            the one's that drew least. None without such a slot.
+    """
+
+    traffic: History
+    power_w: float | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Concurrency:
     """How many of a workload's replicas were at work in the same minute, oldest minute first.
 
@@ -214,6 +228,8 @@ class Measured:
 
     Attributes:
         histories: Only of the pods for which they were asked.
+        work: Only of pods whose GPUs may spin.
+        idle_power: Of each model, the lowest mean power in watts of a GPU that held memory while nothing ran.
         concurrency: Only of the workloads for which it was asked, by UID.
         nodes: By the node's name, as far as the series' hostname is one.
         begins: Where Prometheus's own record begins, of anything; None where it goes back as far as was asked.
@@ -227,6 +243,8 @@ class Measured:
     at: datetime.datetime
     usages: UsagesByWindow
     histories: Mapping[PodKey, History] = dataclasses.field(default_factory=dict)
+    work: Mapping[PodKey, WorkLevel] = dataclasses.field(default_factory=dict)
+    idle_power: Mapping[str, float] = dataclasses.field(default_factory=dict)
     concurrency: Mapping[str, Concurrency] = dataclasses.field(default_factory=dict)
     waits: Mapping[PodKey, Waits] = dataclasses.field(default_factory=dict)
     serving: Mapping[datetime.timedelta, ServingLoads] = dataclasses.field(default_factory=dict)

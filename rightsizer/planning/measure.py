@@ -16,9 +16,11 @@ from rightsizer.findings.followup_queries import (
     HistoryRequest,
     followup_queries,
     short_window_queries,
+    work_queries,
 )
 from rightsizer.findings.idle_history import pauses_by_kind
 from rightsizer.findings.replicas import counted_window
+from rightsizer.findings.stuck import idle_power
 from rightsizer.model import (
     ActivitySeries,
     Concurrency,
@@ -32,6 +34,7 @@ from rightsizer.model import (
     Usages,
     Waits,
     Whereabouts,
+    WorkLevel,
     Workload,
 )
 from rightsizer.policy.effective import Criteria, PolicyEvaluator
@@ -85,6 +88,17 @@ class Signal(Protocol):
         threshold: float,
     ) -> Mapping[PodKey, History]:
         """When each of these pods was active."""
+        ...
+
+    def work_levels(
+        self,
+        pods: Mapping[PodKey, datetime.datetime],
+        span: datetime.timedelta,
+        at: datetime.datetime,
+        *,
+        threshold: float,
+    ) -> Mapping[PodKey, WorkLevel]:
+        """When the GPUs of each of these pods moved memory, and their power then."""
         ...
 
     def begins(self, span: datetime.timedelta, at: datetime.datetime) -> datetime.datetime | None:
@@ -161,7 +175,11 @@ def measure(fleet: Fleet, signal: Signal, evaluator: PolicyEvaluator, at: dateti
     )
     last = short_window_queries(fleet, second, lambda: signal.recent(at), _criteria_of(evaluator))
     closer = {window: _usages(signal, window, at, of=last[window]) for window in sorted(last, reverse=True)}
-    return dataclasses.replace(second, usages={**usages, **closer}, ignored=signal.ignored(at))
+    third = dataclasses.replace(
+        second, usages={**usages, **closer}, idle_power=idle_power(usages[max(usages)] if usages else {})
+    )
+    work = _work(signal, work_queries(fleet, third, _criteria_of(evaluator)), at)
+    return dataclasses.replace(third, work=work, ignored=signal.ignored(at))
 
 
 def with_higher_peaks(usages: Usages, sampled: Usages) -> Usages:
@@ -218,6 +236,17 @@ def _histories(
         log.info("pauses of %d pods in %s", len(request.pods), length)
         pods = {key: began or at - request.span for key, began in request.pods.items()}
         found.update(signal.histories(pods, request.span, at, threshold=request.percent / 100))
+    return found
+
+
+def _work(
+    signal: Signal, requests: Iterable[HistoryRequest], at: datetime.datetime
+) -> dict[PodKey, WorkLevel]:
+    found: dict[PodKey, WorkLevel] = {}
+    for request in requests:
+        log.info("power at work of %d pods", len(request.pods))
+        pods = {key: began or at - request.span for key, began in request.pods.items()}
+        found.update(signal.work_levels(pods, request.span, at, threshold=request.percent / 100))
     return found
 
 

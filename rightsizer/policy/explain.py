@@ -193,7 +193,15 @@ def _thresholds(criteria: Criteria) -> Iterator[str]:
         f"oversized-gpu: peak memory plus {slice_.memoryMarginPercent:g}% and peak activity plus "
         f"{slice_.activityMarginPercent:g}% in {span(slice_.window)} fit into less"
     )
-    yield f"stuck: mean above {stuck.minMeanPercent:g}% at an idle board's power in {span(stuck.window)}"
+    yield (
+        f"stuck: mean above {stuck.minMeanPercent:g}% in {span(stuck.window)}, no memory traffic, and idle power (up "
+        f"to {stuck.maxIdlePowerPercent:g}% of the lowest)"
+    )
+    if stuck.maxWorkPowerPercent:
+        yield (
+            f"      or up to {stuck.maxWorkPowerPercent:g}% of its power at work, and no memory traffic for "
+            f"{span(stuck.withoutTraffic)} and {idle.idleFactor:g} times its longest earlier time without"
+        )
     yield (
         f"input-bound: mean below {criteria.input_bound.maxMeanPercent:g}%, waiting for "
         f"{criteria.input_bound.minWaitPercent:g}% of {span(criteria.input_bound.window)}"

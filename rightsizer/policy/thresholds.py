@@ -309,7 +309,7 @@ class OversizedGpu(Judging):
 
 
 class Stuck(Judging):
-    """When full utilization is not work: idle power, no memory traffic."""
+    """When full utilization is not work: no memory traffic, and too little power."""
 
     window: Duration = pydantic.Field(
         datetime.timedelta(hours=2),
@@ -321,6 +321,32 @@ class Stuck(Judging):
         le=100.0,
         description="Lowest mean utilization; percent, above 0 and up to 100.",
     )
+    maxIdlePowerPercent: float = pydantic.Field(
+        130.0,
+        ge=100.0,
+        le=200.0,
+        description="Idle power: up to this percentage of the lowest of idle GPUs of its model, 100 to 200, or up to "
+        "idlePowerWatts.",
+    )
+    maxWorkPowerPercent: float = pydantic.Field(
+        75.0,
+        ge=0.0,
+        le=95.0,
+        description="More than idle power: highest mean power, as a percentage of that of its best hour with memory "
+        "traffic, 0 to 95; 0: only idle power is stuck.",
+    )
+    withoutTraffic: Duration = pydantic.Field(
+        datetime.timedelta(hours=12),
+        description="More than idle power: time without memory traffic, 1h to 366d, and idleFactor times its longest "
+        "earlier one.",
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _traffic_is_missed(self) -> Self:
+        if not datetime.timedelta(hours=1) <= self.withoutTraffic <= MAX_WINDOW:
+            message = "withoutTraffic must be 1h to 366d"
+            raise ValueError(message)
+        return self
 
 
 class InputBound(Judging):

@@ -4,12 +4,12 @@ import dataclasses
 import datetime
 import functools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
-from rightsizer.model import History, PodKey, Slot, Usages, strongest
+from rightsizer.model import History, PodKey, Slot, Usages, WorkLevel, strongest
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import RangeSeries, decode_points
 from rightsizer.prometheus.sharding import MAX_POINTS
@@ -51,20 +51,74 @@ def activity_histories(
     """When each of these pods was busy, since its start: it is busy with activity above `threshold` (0 to 1)."""
     if not pods:
         return {}
+    query = _history_query(querier, pods, span)
+    by_use = _slots_by_gauges(query, threshold, MetricKind.ACTIVITY)
+    if querier.source.has_counters and by_use:
+        _correct_by_counters(query, by_use)
+    return {pod: _history(query.grid, pods[pod], rows) for pod, rows in _by_pod(pods, by_use).items()}
+
+
+def work_levels(
+    querier: SourceQuerier,
+    pods: Mapping[PodKey, datetime.datetime],
+    span: datetime.timedelta,
+    *,
+    threshold: float,
+) -> dict[PodKey, WorkLevel]:
+    """When the GPUs of each of these pods moved memory, above `threshold` (0 to 1), and their power then.
+
+    By every source, and the lowest power: one that is invented must not make a workload look as if it had worked.
+    """
+    if not pods:
+        return {}
+    query = _history_query(querier, pods, span)
+    by_use = _slots_by_gauges(query, threshold, MetricKind.TRAFFIC)
+    power = _power_by_slot(query)
+    highest = {
+        key: max(
+            (power.get(key, {}).get(slot, 0.0) for slot, state in enumerate(row) if state == Slot.BUSY),
+            default=0.0,
+        )
+        for key, row in by_use.items()
+    }
+    levels = _by_pod(pods, highest)
+    return {
+        pod: WorkLevel(_history(query.grid, pods[pod], rows), min(filter(None, levels[pod]), default=None))
+        for pod, rows in _by_pod(pods, by_use).items()
+    }
+
+
+def _power_by_slot(query: "_HistoryQuery") -> dict[UseKey, dict[int, float]]:
+    """The mean power of each device in each slot; of several sources the lowest."""
+    found: dict[UseKey, dict[int, float]] = {}
+    for metric in query.querier.source.of(MetricKind.POWER):
+        for key, points in query.rows(
+            functools.partial(query.mean, metric), decode_points, query.shards(metric)
+        ):
+            row = found.setdefault(key, {})
+            for instant, value in points:
+                slot, watts = query.grid.slot_of(instant), value * query.form.scale(metric)
+                row[slot] = min(row.get(slot, watts), watts) if 0 <= watts <= metric.highest else 0.0
+    return found
+
+
+def _by_pod(pods: Iterable[PodKey], by_use: Mapping[UseKey, T]) -> dict[PodKey, list[T]]:
+    found: dict[PodKey, list[T]] = {pod: [] for pod in sorted(pods)}
+    for key, value in by_use.items():
+        found[key[:2]].append(value)
+    return found
+
+
+def _history_query(
+    querier: SourceQuerier, pods: Iterable[PodKey], span: datetime.timedelta
+) -> "_HistoryQuery":
     span_s = span.total_seconds()
     slot_s = next((length for length in _SLOT_LENGTHS_S if span_s / length <= MAX_SLOTS), _SLOT_LENGTHS_S[-1])
     slots = max(1, min(MAX_SLOTS, int(span_s // slot_s)))
     grid = SlotGrid(querier.at, datetime.timedelta(seconds=slot_s), slots)
     form = querier.query_form(span)
     max_series = min(querier.max_series(form, span), MAX_POINTS / slots)
-    query = _HistoryQuery(querier, grid, form, sorted(pods), max_series)
-    by_use = _slots_by_gauges(query, threshold)
-    if querier.source.has_counters and by_use:
-        _correct_by_counters(query, by_use)
-    by_pod: dict[PodKey, list[bytearray]] = {pod: [] for pod in sorted(pods)}
-    for key, row in by_use.items():
-        by_pod[key[:2]].append(row)
-    return {pod: _history(grid, pods[pod], devices) for pod, devices in by_pod.items()}
+    return _HistoryQuery(querier, grid, form, sorted(pods), max_series)
 
 
 def _history(grid: SlotGrid, start: datetime.datetime, devices: Sequence[bytearray]) -> History:
@@ -122,6 +176,11 @@ class _HistoryQuery:
         peak = self.form.statistic(metric, Statistic.PEAK, matchers, self.grid.slot)
         return promql.by("max", self.querier.source.labels.described, peak)
 
+    def mean(self, metric: Metric, matchers: Sequence[str]) -> str:
+        """The mean of each slot."""
+        mean = self.form.statistic(metric, Statistic.MEAN, matchers, self.grid.slot)
+        return promql.by("min", self.querier.source.labels.described, mean)
+
     def count(self, metric: Metric, matchers: Sequence[str]) -> str:
         """The samples of each slot."""
         counted = self.form.count(metric, matchers, self.grid.slot)
@@ -139,16 +198,23 @@ class _HistoryQuery:
         return bytes(row)
 
 
-def _slots_by_gauges(query: _HistoryQuery, threshold: float) -> SlotsByUse:
+def _slots_by_gauges(query: _HistoryQuery, threshold: float, kind: MetricKind) -> SlotsByUse:
+    """BUSY is activity by any source, but memory traffic by every one: each is what says most against a change."""
     rows: dict[UseKey, bytes] = {}
     counts: CountsByUse = {}
-    for metric in query.querier.source.of(MetricKind.ACTIVITY):
+    merged = strongest if kind is MetricKind.ACTIVITY else _weakest
+    for metric in query.querier.source.of(kind):
         classify, shards = functools.partial(query.classify, metric, threshold), query.shards(metric)
         for key, row in query.rows(functools.partial(query.peak, metric), classify, shards):
-            rows[key] = strongest((rows[key], row)) if key in rows else row
+            rows[key] = merged((rows[key], row)) if key in rows else row
         for key, count in query.rows(functools.partial(query.count, metric), query.grid.counts, shards):
             add_highest(counts, key, count)
     return _with_gaps(rows, counts)
+
+
+def _weakest(rows: Sequence[bytes]) -> bytes:
+    """BUSY only if all are, UNKNOWN if one is."""
+    return bytes(Slot.UNKNOWN if Slot.UNKNOWN in each else min(each) for each in zip(*rows, strict=True))
 
 
 def _with_gaps(rows: Mapping[UseKey, bytes], counts: Mapping[UseKey, Counts]) -> SlotsByUse:

@@ -16,11 +16,12 @@ from rightsizer.model import (
     Usages,
     Waits,
     Whereabouts,
+    WorkLevel,
 )
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Prometheus
 from rightsizer.usage.active_replicas import ReplicaQuery, busy_replicas
-from rightsizer.usage.activity_history import activity_histories, activity_profiles
+from rightsizer.usage.activity_history import activity_histories, activity_profiles, work_levels
 from rightsizer.usage.device_usage import peak_activity, recent_peaks, sampled_peaks, window_usages
 from rightsizer.usage.node_coverage import first_sample, node_coverage
 from rightsizer.usage.optional_metrics import waits
@@ -105,6 +106,17 @@ class PrometheusUsage:
     ) -> Mapping[PodKey, History]:
         """When each of these pods was busy since its start; it is busy with activity above `threshold` (0 to 1)."""
         return activity_histories(self._query(at), pods, span, threshold=threshold)
+
+    def work_levels(
+        self,
+        pods: Mapping[PodKey, datetime.datetime],
+        span: datetime.timedelta,
+        at: datetime.datetime,
+        *,
+        threshold: float,
+    ) -> Mapping[PodKey, WorkLevel]:
+        """When the GPUs of each of these pods moved memory, above `threshold` (0 to 1), and their power then."""
+        return work_levels(self._query(at), pods, span, threshold=threshold)
 
     def concurrency(
         self, workloads: Sequence[ReplicaQuery], at: datetime.datetime

@@ -43,12 +43,22 @@ def _narrow(item: Workload, used: Usage, lately: Usage, **more: Any) -> dict[str
         (idle_usage(**SPUN), idle_usage(**SPUN), True),
         (idle_usage(activity_mean=0.5, activity_peak=0.94), idle_usage(**SPUN), False),
         (busy_usage(**SPUN), idle_usage(**SPUN), True),
-        (idle_usage(**SPUN), idle_usage(power_peak_w=400.0), False),
+        (idle_usage(**SPUN), idle_usage(power_peak_w=400.0), True),
+        (idle_usage(**SPUN), idle_usage(power_peak_w=400.0, traffic_peak=None), False),
         (idle_usage(**SPUN), idle_usage(traffic_peak=0.4), False),
         (idle_usage(activity_peak=None), idle_usage(), True),
         (idle_usage(invalid=("DCGM_FI_DEV_GPU_UTIL",)), idle_usage(), True),
     ],
-    ids=["spun", "never-full", "worked-before", "draws-power", "moves-memory", "unknown", "invalid"],
+    ids=[
+        "spun",
+        "never-full",
+        "worked-before",
+        "draws-power",
+        "no-traffic-measured",
+        "moves-memory",
+        "unknown",
+        "invalid",
+    ],
 )
 def test_short_window_of_possibly_stuck_workload_is_queried(
     used: Usage, lately: Usage, is_asked: bool

@@ -16,6 +16,7 @@ from rightsizer.model import (
     Usages,
     Waits,
     Whereabouts,
+    WorkLevel,
     Workload,
 )
 from rightsizer.planning.decide import decide
@@ -72,6 +73,18 @@ class _Recorded(Signal):
         """Idle throughout, by the records."""
         del span, at, threshold
         return dict.fromkeys(pods, build.history())
+
+    def work_levels(
+        self,
+        pods: Mapping[PodKey, datetime.datetime],
+        span: datetime.timedelta,
+        at: datetime.datetime,
+        *,
+        threshold: float,
+    ) -> Mapping[PodKey, WorkLevel]:
+        """Unknown."""
+        del pods, span, at, threshold
+        return {}
 
     def recent(self, at: datetime.datetime) -> Usages:
         """None."""

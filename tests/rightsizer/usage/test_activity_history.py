@@ -6,7 +6,7 @@ import pytest
 
 from rightsizer.model import Slot
 from rightsizer.usage import exporter_counters
-from tests.rightsizer.metrics import DAY, HOUR, UTIL, Metrics, rising, steadily, within
+from tests.rightsizer.metrics import COPY, DAY, HOUR, POWER, UTIL, Metrics, rising, steadily, within
 
 pytestmark = pytest.mark.prometheus
 
@@ -106,3 +106,39 @@ def test_history_shared_gpu_counters_tell_pods_apart(metrics: Metrics, lost: flo
     metrics.write({exporter_counters.UNATTRIBUTED: steadily(lost)}, UUID="GPU-s", namespace="", reason="gone")
     assert set(_history(metrics, "a", span=6 * HOUR)) == {"#"}
     assert _history(metrics, "b", span=6 * HOUR)[1:] == expected * 5
+
+
+def _work_level(metrics: Metrics, pod: str) -> tuple[str, float | None]:
+    """A letter for each hour, and the power at work."""
+    pods = {(metrics.space, pod): metrics.at - 9 * DAY}
+    level = metrics.signal().work_levels(pods, 14 * DAY, metrics.at, threshold=0.01)[metrics.space, pod]
+    return "".join(LETTERS[Slot(slot)] for slot in level.traffic.slots[-8:]), level.power_w
+
+
+def test_work_level_is_the_power_of_the_best_hour_with_memory_traffic(metrics: Metrics) -> None:
+    """Of two GPUs that worked it is the lower one's; one that never did does not count."""
+    for device, power_w in (("GPU-1", 600.0), ("GPU-2", 500.0)):
+        busy = {COPY: within(360, 180, 40), POWER: within(360, 180, power_w, 200.0)}
+        metrics.write(busy, pod="a", since=8 * HOUR, UUID=device)
+    metrics.write({COPY: 0.0, POWER: 90.0}, pod="a", since=8 * HOUR, UUID="GPU-3")
+    slots, highest_w = _work_level(metrics, "a")
+    assert slots in {"..###...", "..####.."}
+    assert highest_w == pytest.approx(500, abs=6)
+
+
+def test_work_level_invented_by_one_source_is_no_work(metrics: Metrics) -> None:
+    """Memory traffic must be seen by every source, and the lowest power counts."""
+    metrics.write({COPY: 0.0, POWER: 300.0}, pod="a", since=8 * HOUR)
+    metrics.write({COPY: within(360, 180, 40), POWER: 690.0}, pod="a", since=8 * HOUR, job="other")
+    assert _work_level(metrics, "a") == ("........", None)
+    metrics.write({COPY: 40.0, POWER: 300.0}, pod="b", since=8 * HOUR)
+    metrics.write({COPY: 40.0, POWER: 690.0}, pod="b", since=8 * HOUR, job="other")
+    assert _work_level(metrics, "b")[1] == pytest.approx(300)
+
+
+def test_work_level_hour_without_samples_is_unknown(metrics: Metrics) -> None:
+    """It may have worked then."""
+    metrics.write({COPY: 40.0, POWER: 600.0}, pod="a", since=8 * HOUR, until=4.1 * HOUR)
+    metrics.write({COPY: 0.0, POWER: 300.0}, pod="a", since=2 * HOUR)
+    metrics.write({COPY: 0.0, POWER: 300.0}, pod="b", since=8 * HOUR)
+    assert _work_level(metrics, "a")[0] == "####??.."

@@ -24,6 +24,7 @@ from rightsizer.model import (
     Usages,
     Waits,
     Whereabouts,
+    WorkLevel,
 )
 from rightsizer.planning.measure import Signal
 from rightsizer.usage.active_replicas import ReplicaQuery
@@ -159,6 +160,18 @@ class Truth(Signal):
         whereabouts: Whereabouts | None = None,
     ) -> None:
         """Nothing to prepare."""
+
+    def work_levels(
+        self,
+        pods: Mapping[PodKey, datetime.datetime],
+        span: datetime.timedelta,
+        at: datetime.datetime,
+        *,
+        threshold: float,
+    ) -> Mapping[PodKey, WorkLevel]:
+        """Whatever spins has never worked."""
+        del pods, span, at, threshold
+        return {}
 
     def ignored(self, at: datetime.datetime) -> Ignored:
         """All is true."""
