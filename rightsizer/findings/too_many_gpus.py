@@ -4,7 +4,7 @@ Pods of one workload are alike, so the pod that uses most determines the need. A
 """
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from rightsizer.findings.data_quality import missing_proof, with_confidence
 from rightsizer.findings.evidence import Candidate, Evidence
@@ -26,7 +26,7 @@ def find_too_many_gpus(candidate: Candidate) -> Finding | None:
     history = candidate.history
     worked = sum(len(found) for found in _used(candidate, evidence).values())
     words = f"{worked} of {candidate.workload.gpus} GPUs were used in the last {span(_longest(candidate))}"
-    missing = tuple(missing_proof(evidence, history))
+    missing = tuple((*_unseen(candidate, evidence), *missing_proof(evidence, history)))
     if missing and not any(missing_proof(_over_longest(candidate), history)):
         evidence, missing = _over_longest(candidate), ()
     if missing:
@@ -51,6 +51,21 @@ def _used(candidate: Candidate, evidence: Evidence) -> Mapping[str, set[Device]]
     for pod, devices in (*evidence.held, *longer.held):
         found.setdefault(pod.ref.name, set()).update(each.usage.device for each in devices if each.is_used)
     return found
+
+
+def _unseen(candidate: Candidate, evidence: Evidence) -> Iterator[str]:
+    """What prevents a verdict: a device may have been used in the part of the longer window that has no data of it."""
+    longer = _over_longest(candidate)
+    known = {
+        (pod.ref.name, each.usage.device)
+        for pod, devices in longer.held
+        for each in devices
+        if each.ran is not None
+    }
+    if any(
+        (pod.ref.name, each.usage.device) not in known for pod, devices in evidence.held for each in devices
+    ):
+        yield f"some of its GPUs have no data of the last {span(longer.window)}"
 
 
 def gpus_to_keep(used: int, held: int) -> int:

@@ -158,6 +158,19 @@ def test_resize_needs_only_its_own_window_but_any_use_counts(
     assert _resized_to(day, known, hours * HOUR) == kept
 
 
+@pytest.mark.parametrize(
+    "known", [(), (busy_usage(0),), (dataclasses.replace(busy_usage(0), activity_peak=None),)]
+)
+def test_gpus_without_data_of_the_day_are_kept(known: tuple[Usage, ...]) -> None:
+    """They may have been used before the last four hours."""
+    one = pod(devices=8)
+    rest = tuple(idle_usage(number) for number in range(1, 8))
+    windows = dict.fromkeys((4 * HOUR, 2 * HOUR, HOUR), usages((one, (busy_usage(0), *rest))))
+    windows[DAY] = usages((one, known))
+    decision = judged(workload(one, kind="Job"), windows, policy(), histories=ALWAYS)
+    assert all(each.proposal is None for each in (decision.finding, *decision.also))
+
+
 SMALL, LARGE = pod("w-0", devices=2), pod("w-1", devices=8)
 EIGHT = tuple(idle_usage(number) for number in range(2, 8))
 NOT_TOO_MANY = {
