@@ -73,13 +73,13 @@ TOO_SHORT = Message(
 )
 SHORT = Message(
     Status.WARNING,
-    "GPU series begin {begins}; the policy looks back {history} for earlier idle periods, so idle workloads get only "
-    "advice until {until}",
+    "GPU series begin {begins}; the policy looks back {history} for earlier idle periods, so required idle times are "
+    "{times} times as long, less each day until {until}",
     "wait, or set idle.history: {so_far} (or less) in the policy",
 )
 FORGETS = Message(
     Status.WARNING,
-    "Prometheus keeps {kept}, but the policy looks back {wanted}: idle workloads get only advice",
+    "Prometheus keeps {kept}, but the policy looks back {wanted}: required idle times are {times} times as long",
     "start Prometheus with --storage.tsdb.retention.time={days}d, or set idle.history: {kept} in the policy",
 )
 
@@ -207,10 +207,13 @@ def _record(facts: Facts) -> Iterator[Diagnosis]:
         if now - begins < window:
             yield TOO_SHORT(**found, until=f"{begins + window:%Y-%m-%d %H:%M} UTC")
         else:
-            yield SHORT(**found, until=f"{begins + history:%Y-%m-%d}")
+            yield SHORT(
+                **found, until=f"{begins + history:%Y-%m-%d}", times=f"{history / (now - begins):.1f}"
+            )
     kept = _retention(facts)
     if kept is not None and kept < wanted:
-        yield FORGETS(kept=_words(kept), wanted=_words(wanted), days=-(-wanted // datetime.timedelta(days=1)))
+        days, times = -(-wanted // datetime.timedelta(days=1)), f"{wanted / kept:.1f}"
+        yield FORGETS(kept=_words(kept), wanted=_words(wanted), days=days, times=times)
 
 
 def _interval(facts: Facts) -> Iterator[Diagnosis]:

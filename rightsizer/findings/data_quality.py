@@ -331,11 +331,12 @@ IDLENESS_CHECKS = (*COMPLETENESS_CHECKS, (FindingName.CONFLICTING_SIGNALS, _conf
 def missing_proof(evidence: Evidence, history: ActivityHistory | None) -> Iterator[str]:
     """Reasons why each pod may need what it has; none if it is proven that less suffices."""
     yield from (issue.message for issue in first_issues(evidence, COMPLETENESS_CHECKS))
-    if not covers_pauses(history, evidence.candidate.criteria.idle, evidence.window):
+    candidate = evidence.candidate
+    if not covers_pauses(history, candidate.criteria.idle, evidence.window, candidate.stretch):
         pause = f"up to {span(history.longest_return_s)}" if history else "an unknown time"
         window = span(evidence.window)
         yield f"it is idle for {pause} between runs: a window of {window} is too short to know what it needs"
-    if evidence.candidate.original_replicas is not None:
+    if candidate.original_replicas is not None:
         yield "gpu-rightsizer scaled it down; the next verdict needs all replicas back"
 
 

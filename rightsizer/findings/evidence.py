@@ -10,7 +10,13 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rightsizer.findings.idle_history import ActivityHistory, history_matters, history_of_pods, observed_since
+from rightsizer.findings.idle_history import (
+    ActivityHistory,
+    history_matters,
+    history_of_pods,
+    observed_since,
+    possible_pause_s,
+)
 from rightsizer.kinds.patches import original_replicas
 from rightsizer.model import (
     Finding,
@@ -28,7 +34,7 @@ from rightsizer.model import (
 )
 from rightsizer.policy.effective import Criteria
 from rightsizer.policy.thresholds import Judging, Thresholds
-from rightsizer.text import GIB, instant, percent, span
+from rightsizer.text import GIB, percent
 
 _HOUR = datetime.timedelta(hours=1)
 _FIRST_PODS = datetime.timedelta(minutes=10)
@@ -216,7 +222,7 @@ class Candidate:
         is_empty = bool(peaks) and all(peak is not None and peak <= limit for peak in peaks)
         starts = [pod.created for pod in self.held]
         are_first = created is not None and all(start and start <= created + _FIRST_PODS for start in starts)
-        if are_first and history and not (history.worked or history.unknown_s or self.shortfall):
+        if are_first and history and not (history.worked or history.unknown_s or self.record_s):
             return "it never worked since it was created"
         since = self.at - self.criteria.idle.window - self.criteria.idle.grace
         if is_empty and (are_first or all(pod.started and pod.started <= since for pod in self.held)):
@@ -268,18 +274,32 @@ class Candidate:
         )
 
     @property
-    def shortfall(self) -> str:
-        """Why its history is shorter than the policy requires; empty if it is not."""
+    def record_s(self) -> float | None:
+        """Length of Prometheus's record in seconds, if it lacks a part of the history that the policy asks for."""
         idle, begins = self.criteria.idle, self.measured.begins
         if begins is None or not history_matters(idle) or begins <= self.at - idle.history:
-            return ""
+            return None
         starts = [observed_since(pod) for pod in self.held]
         if all(start is not None and start >= begins for start in starts):
-            return ""
-        return (
-            f"Prometheus has only {span(self.at - begins)} of data (since {instant(begins)}); "
-            f"idle.history requires {span(idle.history)}"
-        )
+            return None
+        return (self.at - begins).total_seconds()
+
+    def required_idle_s(self, history: ActivityHistory) -> float:
+        """How long it must be idle to count as idle, in seconds.
+
+        With a shorter record than the policy asks for, so many times as long; idle for the whole record is idle.
+        """
+        idle, record_s = self.criteria.idle, self.record_s
+        alike_s = self.measured.pauses_s.get(self.workload.ref.full_kind, ())
+        pause_s = min(possible_pause_s(history, idle, alike_s), idle.history.total_seconds())
+        if record_s is None:
+            return max(self.shortest_idle_s, pause_s)
+        return max(self.shortest_idle_s * self.stretch, min(pause_s * self.stretch, record_s))
+
+    @property
+    def stretch(self) -> float:
+        """How many times as long it must be idle because the record is short: 1 with a whole one."""
+        return self.criteria.idle.history.total_seconds() / self.record_s if self.record_s else 1.0
 
 
 @dataclasses.dataclass(slots=True)

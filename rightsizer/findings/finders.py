@@ -3,7 +3,6 @@
 To add a finding, add a function and a row.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable
 
@@ -47,13 +46,7 @@ def assess(workload: Workload, measured: Measured, criteria: Criteria, fleet: Fl
     if found[0].name is FindingName.STUCK:
         # Stuck already means that the signals conflict.
         found = [finding for finding in found if finding.name is not FindingName.CONFLICTING_SIGNALS]
-    with_shortfall = [
-        dataclasses.replace(one, shortfall=candidate.shortfall)
-        if one.verdict is Verdict.ACT or one.counts_from
-        else one
-        for one in found
-    ]
-    return tuple(sorted(with_shortfall, key=lambda finding: -freed(finding, workload)))
+    return tuple(sorted(found, key=lambda finding: -freed(finding, workload)))
 
 
 def freed(finding: Finding, workload: Workload) -> float:

@@ -13,12 +13,7 @@ from rightsizer.findings.data_quality import (
     with_confidence,
 )
 from rightsizer.findings.evidence import Candidate, Evidence, is_batch
-from rightsizer.findings.idle_history import (
-    ActivityHistory,
-    history_matters,
-    possible_pause_s,
-    required_idle_s,
-)
+from rightsizer.findings.idle_history import ActivityHistory, history_matters
 from rightsizer.model import Finding, FindingName, Verdict
 from rightsizer.text import instant, span
 
@@ -61,7 +56,7 @@ def _finding(evidence: Evidence, history: ActivityHistory | None) -> Finding:
     candidate, idle = evidence.candidate, evidence.candidate.criteria.idle
     is_enough = evidence.window == idle.window or bool(candidate.unused_reason)
     verdict = _verdict(candidate, history) if is_enough else Verdict.KEEP
-    required_s = _required_s(candidate, history) if history else None
+    required_s = candidate.required_idle_s(history) if history else None
     from_ = None if verdict is Verdict.ACT else _counts_from(candidate, history, required_s)
     name = _name(evidence, history) if verdict is Verdict.ACT else FindingName.IDLE_TOO_BRIEFLY
     words = filter(None, (_nothing_ran(evidence), _pauses(candidate, history, from_), evidence.levels))
@@ -93,17 +88,11 @@ def _verdict(candidate: Candidate, history: ActivityHistory | None) -> Verdict:
     if history is None:
         return Verdict.UNKNOWN
     # The idle period may have begun within a slot that counts as busy, so it can be one slot longer.
-    if history.idle_s + history.slot_s >= _required_s(candidate, history):
+    if history.idle_s + history.slot_s >= candidate.required_idle_s(history):
         return Verdict.ACT
-    if history.unseen_s + history.slot_s >= _required_s(candidate, history.certain):
+    if history.unseen_s + history.slot_s >= candidate.required_idle_s(history.certain):
         return Verdict.UNKNOWN
     return Verdict.KEEP
-
-
-def _required_s(candidate: Candidate, history: ActivityHistory) -> float:
-    alike_s = candidate.measured.pauses_s.get(candidate.workload.ref.full_kind, ())
-    pause_s = possible_pause_s(history, candidate.criteria.idle, alike_s)
-    return required_idle_s(pause_s, candidate.criteria.idle, candidate.shortest_idle_s)
 
 
 def _name(evidence: Evidence, history: ActivityHistory | None) -> FindingName:
@@ -150,6 +139,11 @@ def _pauses(
         parts.append(
             f"no data for {span(history.unknown_s)}, so an idle period may have lasted "
             f"{span(history.longest_return_s)}"
+        )
+    if candidate.record_s:
+        parts.append(
+            f"Prometheus has only {span(candidate.record_s)} of data, so the required idle time is "
+            f"{candidate.stretch:.1f} times as long"
         )
     if counts_from:
         parts.append(f"counts as idle from {instant(counts_from)}")

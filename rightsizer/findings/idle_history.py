@@ -94,11 +94,6 @@ def observed_since(pod: Pod) -> datetime.datetime | None:
     return pod.created if pod.restarts and pod.created is not None else pod.started
 
 
-def required_idle_s(pause_s: float, idle: Thresholds, shortest_s: float) -> float:
-    """How long a workload must be idle before it counts as idle; pauses count up to the history that is searched."""
-    return max(shortest_s, min(pause_s, idle.history.total_seconds()))
-
-
 def possible_pause_s(history: ActivityHistory, idle: Thresholds, alike_s: Sequence[float] = ()) -> float:
     """How long a pause of a workload may last.
 
@@ -149,13 +144,19 @@ def history_matters(idle: Thresholds) -> bool:
     ) or idle.shortest_s > idle.window.total_seconds()
 
 
-def covers_pauses(history: ActivityHistory | None, idle: Thresholds, window: datetime.timedelta) -> bool:
-    """Whether a window is longer than the workload's idle periods: otherwise, unused devices prove nothing."""
+def covers_pauses(
+    history: ActivityHistory | None, idle: Thresholds, window: datetime.timedelta, stretch: float = 1.0
+) -> bool:
+    """Whether a window is longer than the workload's idle periods: otherwise, unused devices prove nothing.
+
+    `stretch` is how many times as long they may be, since the record is short.
+    """
     if not idle.idleFactor or not history_matters(idle):
         return True
     if history is None:
         return False
-    return min(possible_pause_s(history, idle), idle.history.total_seconds()) <= window.total_seconds()
+    pause_s = stretch * possible_pause_s(history, idle)
+    return min(pause_s, idle.history.total_seconds()) <= window.total_seconds()
 
 
 def _complete(history: History, reach_s: float, at: datetime.datetime) -> bytes:

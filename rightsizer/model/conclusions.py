@@ -52,7 +52,6 @@ class Finding:
         counts_from: When it counts as idle if it stays idle; None where it does already, or that cannot be said.
         proposal: The wanted size; None for no change, or to free all GPUs by the stop of its kind.
         window: The window whose numbers these are.
-        shortfall: Why it was judged by less history than the policy asks for; empty where it was not.
     """
 
     name: FindingName
@@ -72,7 +71,6 @@ class Finding:
     confidence: Confidence = Confidence.MEDIUM
     proposal: Proposal | None = None
     window: datetime.timedelta | None = None
-    shortfall: str = ""
 
     @property
     def is_half_over(self) -> bool:

@@ -144,9 +144,9 @@ def _findings(
     return min(judged, key=lambda found: _restraint(found[0], workload))
 
 
-def _restraint(finding: Finding, workload: Workload) -> tuple[int, bool, float]:
-    """Sort key, strictest first; a finding with less history than the policy requires gets only advice."""
-    return _RESTRAINT[finding.verdict], not finding.shortfall, freed(finding, workload)
+def _restraint(finding: Finding, workload: Workload) -> tuple[int, float]:
+    """Sort key, strictest first."""
+    return _RESTRAINT[finding.verdict], freed(finding, workload)
 
 
 def _autoscalers(
@@ -280,12 +280,12 @@ def _acted_upon(decision: Decision, effective: EffectivePolicy, evaluator: Polic
             *impossible,
             Blocker(BlockerCode.UNSUPPORTED, f"not possible for this {workload.ref.kind}: {no_way}"),
         )
-    if finding.shortfall or impossible or not is_supported(workload, action, finding.proposal):
+    if impossible or not is_supported(workload, action, finding.proposal):
         mode = strictest((mode, Mode.ADVISE))
     made = dataclasses.replace(
         decision,
         mode=mode,
-        restrictions=(*decision.restrictions, *_less_history(finding), *impossible),
+        restrictions=(*decision.restrictions, *impossible),
         action=action,
         command="" if no_way else command_for(workload, action, finding.proposal),
         frees=_frees(workload, finding),
@@ -316,15 +316,6 @@ def _cannot_pause(workload: Workload, finding: Finding, fleet: Fleet) -> Iterato
     if any(change.end is ChangeOutcome.REFUSED for change in workload.past):
         yield Blocker(
             BlockerCode.UNSUPPORTED, f"the API server refused to change the pod template of this {kind}"
-        )
-
-
-def _less_history(finding: Finding) -> Iterator[Blocker]:
-    """A change with less history than the policy requires is only advised."""
-    if finding.shortfall:
-        yield Blocker(
-            BlockerCode.NO_DATA,
-            f"{finding.shortfall}; only advised until there is more history, or the policy asks for less",
         )
 
 

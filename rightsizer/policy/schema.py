@@ -151,7 +151,7 @@ DEFAULT_KINDS = (
     # Scaled to zero, the next request wakes it: a mistake costs one cold start, whatever its pauses were.
     KindDefaults(
         kinds=("Service.serving.knative.dev",),
-        idle=Thresholds(window=_HOUR / 2, unusedWindow=_HOUR / 2, idleFactor=0.0),
+        idle=Thresholds(window=2 * _HOUR / 3, unusedWindow=2 * _HOUR / 3, idleFactor=0.0),
     ),
     # Loses no state, but somebody has to start it again.
     KindDefaults(

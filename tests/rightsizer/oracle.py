@@ -38,7 +38,7 @@ _ASKED: Mapping[str, Any] = {"idle": {"minIdleTime": "48h"}, "notifyBefore": "12
 KINDS: Sequence[Mapping[str, Any]] = (
     {
         "kinds": ["Service.serving.knative.dev"],
-        "idle": {"window": "30m", "unusedWindow": "30m", "idleFactor": 0.0},
+        "idle": {"window": "40m", "unusedWindow": "40m", "idleFactor": 0.0},
     },
     {"kinds": SERVING, "idle": {"window": "4h"}},
     {"kinds": ["Notebook", "Workspace", "Pod"], **_ASKED},

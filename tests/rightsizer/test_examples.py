@@ -17,7 +17,7 @@ METAMORPHIC: tuple[Callable[..., Any], ...] = (
     test_finding_properties.test_findings_with_more_work_never_propose_more,
     test_finding_properties.test_findings_after_a_restart_or_resume_propose_nothing,
     test_idle_history.test_unknown_slot_never_shortens_the_required_idle_time,
-    test_decide_properties.test_decisions_with_late_record_enforce_no_more,
+    test_decide_properties.test_decisions_with_late_record_wait_longer,
     # More protection, less known, lower budgets.
     test_decide_properties.test_decisions_with_less_evidence_never_do_more,
     test_decide_properties.test_decisions_budgets_change_only_blockers,

@@ -370,15 +370,26 @@ def test_decide_too_many_replicas_scales_down() -> None:
     assert decision.command == "kubectl -n research scale deployment.apps w --replicas 2"
 
 
-def test_decide_short_history_is_advised_only() -> None:
-    """It is advised on, with the reason."""
-    decision = judged(workload(), all_idle(workload()), policy(), begins=AT - 5 * DAY)
-    assert (decision.verdict, decision.mode, decision.action) == (
-        Verdict.ACT,
-        Mode.ADVISE,
-        Action.SCALE_TO_ZERO,
-    )
-    assert "only advised until there is more history" in decision.restrictions[-1].message
+@pytest.mark.parametrize(
+    ("known", "days", "action"),
+    [
+        ("#" + "." * 66, 5, None),
+        ("#" + "." * 67, 5, Action.SCALE_TO_ZERO),
+        ("#" + "." * 32, 10, None),
+        ("#" + "." * 33, 10, Action.SCALE_TO_ZERO),
+        ("#" + "." * 50 + "#" + "." * 119, 10, None),
+        ("#" + "." * 50 + "#" + "." * 140, 10, Action.SCALE_TO_ZERO),
+        (".", 2, None),
+        (".", 4, Action.SCALE_TO_ZERO),
+    ],
+)
+def test_decide_short_record_waits_longer(known: str, days: int, action: Action | None) -> None:
+    """So many times as long as the record is shorter than the history; idle for the whole record is idle."""
+    item = workload(pod(started=AT - 40 * DAY, created=AT - 40 * DAY))
+    given = {("research", "w-0"): history(known)}
+    decision = judged(item, all_idle(item), policy(), histories=given, begins=AT - days * DAY)
+    assert (decision.action, decision.is_enforced) == (action, bool(action))
+    assert f"Prometheus has only {days}d of data" in " ".join(decision.finding.words)
 
 
 def test_decide_terminating_workload_is_left_alone() -> None:
