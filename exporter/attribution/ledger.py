@@ -4,6 +4,7 @@ The parts of a device's busy time and energy add up to the total exactly: they a
 owner has an account of its own.
 """
 
+import collections
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
@@ -20,6 +21,7 @@ from exporter.attribution.records import (
     DeviceUsage,
     Holder,
     Observation,
+    Slice,
     Usage,
     UsageOwner,
     UsagePart,
@@ -67,6 +69,8 @@ class _Account:
     energy: int = 0
     memory: int | None = None
     memory_time: int = 0
+    # of memory, encoders and decoders, as of busy time
+    engines: list[int] = dataclasses.field(default_factory=lambda: [0, 0, 0])
     processes: int | None = None
     last_active_us: int | None = None
 
@@ -100,6 +104,7 @@ class _Device:
     last: Observation | None = None
     is_exact: bool | None = None
     has_energy: bool = False
+    by_process: bool = False  # the last observation separates processes
     is_fresh: bool = False
 
     def account(self, owner: UsageOwner) -> _Account:
@@ -131,6 +136,7 @@ class Ledger:
         device.covered_us += _covered_us(observation)
         device.gaps += observation.gaps
         device.gap_us += observation.gap_us
+        _record_engines(device, observation, attribution)
         _record_energy(device, observation, parts)
         _record_memory(device, observation, attribution)
         device.only_holder = attribution.only_holder
@@ -237,6 +243,28 @@ def _covered_us(observation: Observation) -> int:
     return sum(piece.to_us - piece.from_us for piece in observation.slices)
 
 
+def _record_engines(device: _Device, observation: Observation, attribution: Attribution) -> None:
+    """Add the time in which memory, encoders and decoders worked for each process. What is unknown counts in full."""
+    samples, owner_between = observation.samples, attribution.owner_between
+    device.by_process = samples is not None and owner_between is not None
+    if samples is None or owner_between is None or not observation.slices:
+        return
+    whole = Slice(observation.slices[0].from_us, observation.slices[-1].to_us, 0)
+    pieces = {piece.to_us: piece for piece in observation.slices} if device.is_exact else {}
+    times = collections.Counter(sample.pid for sample in samples)
+    for sample in samples:
+        piece = pieces.get(sample.at_us, whole)
+        span_us = (piece.to_us - piece.from_us) // (times[sample.pid] if piece is whole else 1)
+        owner = owner_between(sample.pid, piece.from_us, piece.to_us)
+        for engine, percent in enumerate(sample.engines):
+            known, share = (owner, percent) if percent <= 100 else (UNSAMPLED, 100)  # noqa: PLR2004 - percent
+            if share:
+                device.account(known).engines[engine] += share * span_us
+    if UsagePart.SHARES in observation.errors:
+        unsampled = device.account(UNSAMPLED)
+        unsampled.engines = [time + 100 * _covered_us(observation) for time in unsampled.engines]
+
+
 def _record_energy(device: _Device, observation: Observation, parts: Sequence[_OwnedTime]) -> None:
     """Split energy by time: each owner gets the energy of the time in which the device worked for it."""
     for owner, busy, _ in parts:
@@ -337,6 +365,7 @@ def _usage(account: _Account, device: _Device) -> Usage:
     is_known = last is not None and last.source is not None and account.is_separable
     has_shares = last is not None and UsagePart.SHARES not in last.errors
     last_us = account.last_active_us
+    engines_s = tuple(time / PERCENT_US_PER_S for time in account.engines)
     return Usage(
         busy_s=account.busy / PERCENT_US_PER_S if is_known else None,
         recent_percent=account.recent_percent if is_known and has_shares else None,
@@ -344,5 +373,6 @@ def _usage(account: _Account, device: _Device) -> Usage:
         memory_bytes=account.memory,
         memory_byte_s=None if account.memory is None else account.memory_time / _US_PER_S,
         processes=account.processes,
+        engines_s=engines_s if is_known and device.by_process else None,
         last_active_s=None if last_us is None or not is_known else last_us / _US_PER_S,
     )

@@ -37,6 +37,8 @@ class ProcessSample(NamedTuple):
     at_us: int
     pid: int
     percent: int
+    # the same for memory, encoders and decoders; above 100 is unknown
+    engines: tuple[int, int, int] = (0, 0, 0)
 
 
 class DeviceProcess(NamedTuple):
@@ -123,6 +125,8 @@ class Usage:
     memory_bytes: int | None = None  # memory used now
     memory_byte_s: float | None = None  # integral of the memory over time, in byte seconds
     processes: int | None = None
+    # time in which memory, encoders and decoders worked for the owner, in seconds
+    engines_s: tuple[float, ...] | None = None
     last_active_s: float | None = None  # Unix time in seconds at which the device last worked for the owner
 
 

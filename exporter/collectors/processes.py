@@ -29,6 +29,26 @@ def _row(name: str, unit: str, help_: str, source: str, read: _Read, *, kind: Ki
     return Row(metric, read, per_instance=True)
 
 
+def _engine_rows(number: int, name: str, work: str) -> tuple[Row, Row]:
+    """The time in which an engine worked, by container and without a known one."""
+
+    def seconds(use: Usage) -> _Value:
+        return None if use.engines_s is None else use.engines_s[number]
+
+    def row(whose: str, words: str, read: _Read) -> Row:
+        spelling = MetricName(f"gpu_{whose}_{name}_seconds_total", "s")
+        within = MetricSet.FULL if number else MetricSet.DEFAULT
+        metric = Metric(
+            spelling, spelling, Kind.COUNTER, f"{work} {words}", _BUSY_OF_PROCESSES, within=within
+        )
+        return Row(metric, read, per_instance=True)
+
+    return (
+        row("pod", "for a container", _of_pods(UsagePart.BUSY, UsagePart.SHARES, get=seconds)),
+        row("unattributed", "without a known pod, by reason", _of_rest(UsagePart.BUSY, get=seconds)),
+    )
+
+
 def _of_device(*parts: UsagePart, get: Callable[[DeviceUsage], _Value]) -> _Read:
     def points(entry: DeviceUsage) -> Iterable[Point]:
         value = get(entry)
@@ -169,6 +189,9 @@ ROWS = (
         _BUSY_OF_PROCESSES,
         _of_rest(UsagePart.BUSY, get=lambda use: use.busy_s),
     ),
+    *_engine_rows(0, "memory_busy", "Busy time of the memory bus"),
+    *_engine_rows(1, "encoder_busy", "Busy time of encoders"),
+    *_engine_rows(2, "decoder_busy", "Busy time of decoders"),
     _row(
         "gpu_unattributed_energy_joules_total",
         "J",

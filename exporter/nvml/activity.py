@@ -17,6 +17,7 @@ _MOST_PERCENT = 100
 # nvmlProcessUtilizationSample_t: pid, timeStamp, smUtil and three more. A sample of a shared GPU has thousands of
 # them, and reading one field by pynvml's name takes longer than this takes for all.
 _PROCESS_SAMPLE = struct.Struct("@IQIIII")
+_UNKNOWN = (_MOST_PERCENT + 1,) * 3
 
 _ATTEMPTS = 3  # the list may grow between the calls for its length and for its content
 
@@ -55,9 +56,11 @@ def process_samples(handle: Any, since_us: int) -> list[ProcessSample]:  # noqa:
             return []
         raise
     return [
-        ProcessSample(at_us, pid, percent)
-        for pid, at_us, percent, *_ in map(_PROCESS_SAMPLE.unpack_from, samples)
-        if at_us > since_us and pid and percent <= _MOST_PERCENT
+        ProcessSample(at_us, pid, percent, (memory, encoder, decoder))
+        if percent <= _MOST_PERCENT
+        else ProcessSample(at_us, pid, 0, _UNKNOWN)
+        for pid, at_us, percent, memory, encoder, decoder in map(_PROCESS_SAMPLE.unpack_from, samples)
+        if at_us > since_us and pid
     ]
 
 

@@ -84,4 +84,7 @@ class Memory:
         for presence, percent in division.shares:
             if not self._busy_instances and percent and (pid := self._pid(presence)) is not None:
                 shares[pid] = shares.get(pid, 0) + percent
-        return tuple(ProcessSample(at_us, pid, percent) for pid, percent in shares.items())
+        # Kernels move memory for about half of their time.
+        return tuple(
+            ProcessSample(at_us, pid, percent, (percent + 1) // 2) for pid, percent in shares.items()
+        )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks._timelapse import BOOT_S, Sample, Timelapse, values
+from benchmarks._timelapse import BOOT_S, Options, Sample, Timelapse, values
 from simulator.gpus import ProcessSample, encoding
 from simulator.gpus.boardfile import BoardFile
 from simulator.gpus.groundtruth import SAMPLE_DEPTH, SAMPLE_PERIOD_US, Work
@@ -25,7 +25,8 @@ BUSY, GAPS, GAP_S = "gpu_busy_seconds_total", "gpu_busy_gaps_total", "gpu_busy_g
 POD_BUSY, REST_BUSY = "gpu_pod_busy_seconds_total", "gpu_unattributed_busy_seconds_total"
 FAILURES = "gpu_exporter_reading_failures_total"
 H100 = NodeSpec("h100", (GpuSpec("H100-SXM5-80GB"),))
-NO_PERMISSION, INSUFFICIENT_SIZE, GPU_IS_LOST = 4, 7, 15
+NOT_SUPPORTED, NO_PERMISSION, INSUFFICIENT_SIZE, GPU_IS_LOST = 3, 4, 7, 15
+PODS = {1001: "train", 1002: "serve", 1003: "third"}
 
 
 def _buffer(until_ms: int, percent: Callable[[int], int] = lambda _: 50) -> list[tuple[int, int]]:
@@ -123,6 +124,61 @@ def test_meter_with_invalid_samples_reports_a_gap(make_lapse: MakeLapse) -> None
         }
 
 
+@pytest.mark.parametrize("is_exact", [True, False], ids=["a sample for each period", "one for each read"])
+def test_engine_time_of_processes_is_counted_by_pod(is_exact: bool, make_lapse: MakeLapse) -> None:
+    """Memory, encoders and decoders add up like busy time; what a sample cannot say counts for nobody, in full."""
+    works = {Work(pid, START_MS - 20_000, None, (), ()): container(pod) for pid, pod in PODS.items()}
+    lapse = make_lapse(works=works, pods={pod: [f"{H100.gpu_uuid(0)}::{pid}"] for pid, pod in PODS.items()})
+    shares = {1001: (30, 20, 10, 0), 1002: (20, 0, 0, 5), 1003: (0, 200, 0, 0)}
+    with lapse.exporting(Options(collectors=("processes",))):
+        lapse.show(START_MS)
+        lapse.board.set_samples(0, _buffer(START_MS))
+        lapse.read(START_MS)
+        lapse.show(START_MS + 2_000)
+        buffer = _buffer(START_MS + 2_000)
+        at = [at_us for at_us, _ in buffer] if is_exact else [buffer[-1][0]]
+        _publish(
+            lapse,
+            buffer,
+            [ProcessSample(at_us, pid, *share) for at_us in at for pid, share in shares.items()],
+        )
+        series = lapse.read(START_MS + 2_000)
+    periods = (START_MS + 2_000) * 1000 // SAMPLE_PERIOD_US - START_MS * 1000 // SAMPLE_PERIOD_US
+    spent_s = periods * SAMPLE_PERIOD_US / 1e6
+
+    def by(name: str, label: str) -> dict[str, float]:
+        return {key[0]: value for key, value in values(series, name, label).items()}
+
+    assert by("gpu_pod_memory_busy_seconds_total", "pod") == pytest.approx(
+        {"train": 0.2 * spent_s, "serve": 0, "third": 0}
+    )
+    rest = by("gpu_unattributed_memory_busy_seconds_total", "reason")
+    assert {reason: value for reason, value in rest.items() if value} == {"unsampled": pytest.approx(spent_s)}
+    assert by("gpu_pod_encoder_busy_seconds_total", "pod")["train"] == pytest.approx(0.1 * spent_s)
+    assert by("gpu_pod_decoder_busy_seconds_total", "pod")["serve"] == pytest.approx(0.05 * spent_s)
+
+
+def test_engine_time_without_process_samples_is_absent(make_lapse: MakeLapse) -> None:
+    """Unknown is never zero; while reading them fails, all time may be anybody's."""
+    lapse = make_lapse()
+    memory, rest = "gpu_pod_memory_busy_seconds_total", "gpu_unattributed_memory_busy_seconds_total"
+    with lapse.exporting():
+        for at_ms in (0, 1_000):
+            lapse.show(START_MS + at_ms)
+            lapse.board.set_samples(0, _buffer(START_MS + at_ms))
+            lapse.read(START_MS + at_ms)
+        lapse.board.fault("nvmlDeviceGetProcessUtilization", code=NO_PERMISSION)
+        lapse.board.set_samples(0, _buffer(START_MS + 2_000))
+        lapse.read(START_MS + 2_000)
+        lapse.board.clear_faults()
+        series = lapse.read(START_MS + 2_100)
+        assert values(series, rest, "reason")["unsampled",] == pytest.approx(1, abs=0.4)
+        lapse.board.fault("nvmlDeviceGetProcessUtilization", code=NOT_SUPPORTED)
+        lapse.board.set_samples(0, _buffer(START_MS + 3_000))
+        series = lapse.read(START_MS + 3_000)
+        assert (values(series, memory), values(series, rest)) == ({}, {})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("shift_ms", "not_counted_s", "gap_s"),
@@ -216,8 +272,15 @@ def test_meter_with_distant_ticks_reports_a_gap(make_lapse: MakeLapse) -> None:
     assert (_one(series, GAPS), _one(series, GAP_S)) == (1, 30)
 
 
-OF_PODS = {POD_BUSY, "gpu_pod_last_active_timestamp_seconds", "gpu_pod_energy_joules_total"}
-OF_REST = {REST_BUSY, "gpu_unattributed_energy_joules_total"}
+ENGINES = ("memory", "encoder", "decoder")
+OF_PODS = {
+    *(f"gpu_pod_{engine}_busy_seconds_total" for engine in ENGINES),
+    *(POD_BUSY, "gpu_pod_last_active_timestamp_seconds", "gpu_pod_energy_joules_total"),
+}
+OF_REST = {
+    *(f"gpu_unattributed_{engine}_busy_seconds_total" for engine in ENGINES),
+    *(REST_BUSY, "gpu_unattributed_energy_joules_total"),
+}
 IDLE = "gpu_idle_energy_joules_total"
 ENERGY = {IDLE, "gpu_pod_energy_joules_total", "gpu_unattributed_energy_joules_total"}
 COSTS = {
