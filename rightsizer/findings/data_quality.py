@@ -141,7 +141,12 @@ def _unmeasurable(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
         for each in devices:
             where = device(each.usage)
-            if each.usage.activity_peak is None:
+            if each.ran is None and each.usage.unattributed_s:
+                yield (
+                    f"pod {pod.ref.name}: {each.usage.unattributed_s:.1f} s of work on shared {where} in the last "
+                    f"{span(evidence.window)} belong to no known pod; some may be the pod's"
+                )
+            elif each.usage.activity_peak is None and not each.usage.unattributed_s:
                 yield (
                     f"pod {pod.ref.name}: no activity metric for {where}; "
                     "allocated memory does not show whether it is used"

@@ -37,6 +37,7 @@ from rightsizer.policy.thresholds import Judging, Thresholds
 from rightsizer.text import GIB, percent
 
 _HOUR = datetime.timedelta(hours=1)
+_ROUNDING_S = 1.0  # of a counter over a window: a pod that worked no longer did not work
 _FIRST_PODS = datetime.timedelta(minutes=10)
 """A controller creates its first pods within this time."""
 
@@ -321,16 +322,16 @@ class _Thresholds:
         power, traffic = self._draws_power(usage), None
         if usage.traffic_peak is not None:
             traffic = usage.traffic_peak * 100 > self.idle.maxMemoryTrafficPercent
-        is_active = _is_active(usage, self.percent)
-        seen_by_counters_only = not is_active and _counted(
-            usage, self.window, self.idle.maxBusySecondsPerHour
-        )
+        if is_others_too and traffic is not False and usage.traffic_s is not None:
+            limit_s = self.idle.maxBusySecondsPerHour * (self.window / _HOUR)
+            traffic = False if usage.traffic_s <= limit_s else None
+        ran = kernel_ran(usage, self.window, self.idle, percent=self.percent)
         return DeviceEvidence(
             usage,
-            _ran(usage, worked=is_active or seen_by_counters_only),
+            ran,
             None if is_others_too and power else power,
             None if is_others_too and traffic else traffic,
-            seen_by_counters_only,
+            bool(ran) and not _is_active(usage, self.percent),
         )
 
     def _draws_power(self, usage: Usage) -> bool | None:
@@ -341,15 +342,23 @@ class _Thresholds:
         return None if limit is None or usage.power_peak_w is None else usage.power_peak_w > limit
 
 
-def kernel_ran(
-    usage: Usage, window: datetime.timedelta, *, percent: float, busy_s_per_hour: float
-) -> bool | None:
-    """Whether a kernel ran, by activity or counters; None if activity is unknown."""
-    return _ran(usage, worked=_is_active(usage, percent) or _counted(usage, window, busy_s_per_hour))
+def kernel_ran(usage: Usage, window: datetime.timedelta, idle: Thresholds, *, percent: float) -> bool | None:
+    """Whether a kernel ran, by activity or counters; None if unknown.
 
-
-def _ran(usage: Usage, *, worked: bool) -> bool | None:
-    return worked if worked or usage.activity_peak is not None else None
+    Work of a shared GPU without a known pod may be this pod's. Up to a bound it counts as such; above, it is unknown.
+    """
+    hours = window / _HOUR
+    limit_s, busy_s, unattributed_s = (
+        idle.maxBusySecondsPerHour * hours,
+        usage.busy_s or 0.0,
+        usage.unattributed_s,
+    )
+    if _is_active(usage, percent) or busy_s - unattributed_s > limit_s:
+        return True
+    if not unattributed_s:
+        return None if usage.activity_peak is None else False
+    is_idle = busy_s - unattributed_s <= _ROUNDING_S and busy_s <= limit_s
+    return False if is_idle and unattributed_s <= idle.maxUnattributedSecondsPerHour * hours else None
 
 
 def pod_key(pod: Pod) -> PodKey:
@@ -359,11 +368,6 @@ def pod_key(pod: Pod) -> PodKey:
 
 def _is_active(usage: Usage, percent: float) -> bool:
     return usage.activity_peak is not None and usage.activity_peak * 100 > percent
-
-
-def _counted(usage: Usage, window: datetime.timedelta, busy_s_per_hour: float) -> bool:
-    """Whether counters show that a kernel ran."""
-    return usage.busy_s is not None and usage.busy_s > busy_s_per_hour * (window / _HOUR)
 
 
 def _device_key(usage: Usage) -> tuple[str, str]:

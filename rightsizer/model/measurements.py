@@ -45,6 +45,8 @@ class Usage:
         holes: Slots of the window without any sample; a burst could hide in each.
         is_fresh: Whether samples still arrived in the window's last slot.
         samples_expected: Activity samples that a whole window holds, by the densest series of all.
+        unattributed_s: The part of the pod's own busy_s of which it is not known whether it was the pod's.
+        traffic_s: Seconds in which memory was read or written for the pod, by counters, where the device is shared.
         invalid: Quantities whose series held values that cannot be (NaN, negative, above 100 %).
     """
 
@@ -63,6 +65,8 @@ class Usage:
     samples_expected: int | None = None
     invalid: tuple[str, ...] = ()
     activity_floor: float | None = None
+    unattributed_s: float = 0.0
+    traffic_s: float | None = None
 
 
 PodKey = tuple[str, str]

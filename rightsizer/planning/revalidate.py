@@ -67,7 +67,7 @@ def objections(
         seen = [(usage, use.at - use.since) for usage in use.activity.get(key, ())]
         seen += [(usage, RECENT) for usage in use.recent.get(key, ())]
         yield from _more_used(decision, pod, seen, evaluator.evaluate(fresh))
-        if is_stop and any(usage.invalid or _ran(usage, idle, span) for usage, span in seen):
+        if is_stop and any(usage.invalid or _ran(usage, idle, span) is not False for usage, span in seen):
             yield Blocker(BlockerCode.BUSY, f"pod {pod.ref.name} was active in the last {lately}")
 
 
@@ -81,11 +81,9 @@ def _more_used(
     if any(usage.invalid for usage, _ in seen):
         yield Blocker(BlockerCode.NO_DATA, f"pod {pod.ref.name}: impossible values in the last minutes")
     percent = min(each.too_many_gpus.maxUtilizationPercent for each in effective.judged_by)
-    most = effective.thresholds.maxBusySecondsPerHour
+    idle = effective.thresholds
     busy = {
-        _place(usage)
-        for usage, span in seen
-        if kernel_ran(usage, span, percent=percent, busy_s_per_hour=most)
+        _place(usage) for usage, span in seen if kernel_ran(usage, span, idle, percent=percent) is not False
     }
     if proposal.gpus_per_pod is not None and len(busy) > proposal.gpus_per_pod:
         words = (
@@ -157,9 +155,7 @@ def _wants_otherwise(planned: Decision, again: Decision) -> Iterator[Blocker]:
 
 
 def _ran(usage: Usage, idle: Thresholds, span: datetime.timedelta) -> bool | None:
-    return kernel_ran(
-        usage, span, percent=idle.maxUtilizationPercent, busy_s_per_hour=idle.maxBusySecondsPerHour
-    )
+    return kernel_ran(usage, span, idle, percent=idle.maxUtilizationPercent)
 
 
 def _changes(planned: Workload, fresh: Workload) -> Iterator[str]:

@@ -124,6 +124,13 @@ class Thresholds(Judging):
         description="Highest mean busy time by counters, in seconds per hour, 0 to 36. A health check takes "
         "milliseconds.",
     )
+    maxUnattributedSecondsPerHour: float = pydantic.Field(
+        1.0,
+        ge=0.0,
+        le=36.0,
+        description="Highest mean busy time of a shared GPU without a known pod, in seconds per hour, 0 to 36; above "
+        "it the verdict is unknown.",
+    )
     idlePowerWatts: dict[Name, IdlePower] = pydantic.Field(
         default_factory=lambda: dict(IDLE_POWER_W),
         json_schema_extra={"additionalProperties": False},

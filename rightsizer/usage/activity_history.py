@@ -253,8 +253,8 @@ def _correct_by_counters(query: _HistoryQuery, by_use: SlotsByUse) -> None:
             is_known = unknown_s.get(device, {}).get(slot, math.inf) <= SLACK_S
             if value > SLACK_S:
                 row[slot] = Slot.BUSY
-            elif row[slot] == Slot.BUSY and device in shared and is_known:
-                row[slot] = Slot.IDLE
+            elif row[slot] == Slot.BUSY and device in shared:
+                row[slot] = Slot.IDLE if is_known else Slot.UNKNOWN
 
 
 def _pod_busy(querier: SourceQuerier, slot: datetime.timedelta, matchers: Sequence[str]) -> str:
@@ -301,7 +301,11 @@ def activity_profiles(
     its usages are marked as its own.
     """
     query = _ProfileQuery(querier, window, querier.query_form(window))
-    own = {pod for pod in shared if usages.get(pod) and all(usage.is_own for usage in usages[pod])}
+    own = {
+        pod
+        for pod in shared
+        if usages.get(pod) and all(one.is_own and one.unattributed_s <= SLACK_S for one in usages[pod])
+    }
     found = {pod: row for pod, row in query.by_gauges().items() if pod not in shared}
     if own:
         found |= {pod: row for pod, row in query.by_counters().items() if pod in own}

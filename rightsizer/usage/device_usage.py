@@ -53,6 +53,8 @@ class UsageAccumulator:
     power_peak_w: float | None = None
     busy_s: float | None = None
     is_own: bool = False
+    unattributed_s: float = 0.0
+    traffic_s: float | None = None
     invalid: tuple[str, ...] = ()
 
     def add_invalid(self, name: str) -> None:
@@ -315,8 +317,10 @@ def _add_counters(usage: UsageByDevice, querier: SourceQuerier, window: datetime
         return
     pods_on = collections.Counter(key[2:] for key in usage)
     for key, entry in usage.items():
-        own_s = counters.pod_busy_s(key)
+        own_s, unknown_s = counters.pod_busy_s(key), counters.unknown_s.get(key[2:], 0.0)
         is_shared = pods_on[key[2:]] > 1
+        if unknown_s > SLACK_S and not is_shared:
+            own_s = None  # it was probably this pod's
         entry.is_own = own_s is not None
         entry.busy_s = counters.device_busy_s(key) if own_s is None else own_s
         if entry.busy_s is None:
@@ -324,8 +328,10 @@ def _add_counters(usage: UsageByDevice, querier: SourceQuerier, window: datetime
         mean = min(entry.busy_s / window.total_seconds(), 1.0)
         if own_s is not None and is_shared:
             # The device's peak is not a single pod's: an idle pod has no part in it.
-            entry.activity_mean = mean
-            entry.activity_peak = 0.0 if own_s <= SLACK_S else entry.activity_peak
+            entry.activity_mean, entry.unattributed_s = mean, unknown_s
+            if own_s - unknown_s <= SLACK_S:
+                entry.activity_peak = 0.0 if own_s <= SLACK_S else None
+            entry.traffic_s = counters.pod_traffic_s(key)
             entry.memory_peak_bytes = counters.memory_bytes.get(key, entry.memory_peak_bytes)
         elif entry.activity_peak is not None and is_shared:
             # A gauge may have the pod's part only (gpu-exporter's --shared-gpus attributed).
@@ -358,4 +364,6 @@ def _usage(entry: UsageAccumulator, coverage: Coverage) -> Usage:
         coverage.samples_expected,
         entry.invalid,
         entry.activity_floor,
+        entry.unattributed_s,
+        entry.traffic_s,
     )

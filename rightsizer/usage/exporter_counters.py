@@ -1,7 +1,7 @@
 """gpu-exporter's counters over a window: busy seconds of each device, and of each pod on it.
 
-A counter misses nothing between two scrapes, and on a shared GPU it is the pod's own. But it is complete only if the
-device had no unattributed work that could be the pod's (docs/attribution.md).
+A counter misses nothing between two scrapes, and on a shared GPU it is the pod's own. Unattributed work of the device
+could be any pod's (docs/attribution.md), so it is added to the work of each.
 """
 
 import dataclasses
@@ -20,7 +20,9 @@ DEVICE_BUSY = "gpu_busy_seconds_total"
 UNATTRIBUTED = "gpu_unattributed_busy_seconds_total"
 GAPS = "gpu_busy_gap_seconds_total"
 POD_MEMORY = "gpu_pod_memory_used_bytes"
-METRICS = (POD_BUSY, DEVICE_BUSY, UNATTRIBUTED, GAPS, POD_MEMORY)
+POD_TRAFFIC = "gpu_pod_memory_busy_seconds_total"
+UNATTRIBUTED_TRAFFIC = "gpu_unattributed_memory_busy_seconds_total"
+METRICS = (POD_BUSY, DEVICE_BUSY, UNATTRIBUTED, GAPS, POD_MEMORY, POD_TRAFFIC, UNATTRIBUTED_TRAFFIC)
 
 REASON = "reason"
 NOT_A_PODS = f"{REASON}!~{promql.quoted('host|container|mig')}"
@@ -28,7 +30,7 @@ NOT_A_PODS = f"{REASON}!~{promql.quoted('host|container|mig')}"
 CONTAINER = ("exported_container", "container")
 
 SLACK_S = 1.0
-"""Unattributed work of up to this long in a window is rounding; it is added to the work of each pod."""
+"""Work of up to this long in a window is rounding."""
 
 COMPLETE = 0.98
 """A counter is complete if it was in at least this share of its job's scrapes."""
@@ -57,16 +59,37 @@ class Counters:
     unknown_s: dict[DeviceKey, float] = dataclasses.field(default_factory=dict)
     # Of each device, gaps: time of which it is unknown whether it worked
     gap_s: dict[DeviceKey, float] = dataclasses.field(default_factory=dict)
+    # Time in which memory was read or written for a pod; of each device, that of all pods, and unattributed time
+    traffic: dict[UseKey, CounterIncrease] = dataclasses.field(default_factory=dict)
+    known_traffic_s: dict[DeviceKey, float] = dataclasses.field(default_factory=dict)
+    unknown_traffic_s: dict[DeviceKey, float] = dataclasses.field(default_factory=dict)
     # Peak memory of each pod's own processes
     memory_bytes: dict[UseKey, float] = dataclasses.field(default_factory=dict)
 
     def pod_busy_s(self, key: UseKey) -> float | None:
-        """Upper bound of the seconds that a pod's own work took; None if unknown."""
-        device, pod = self.devices.get(key[2:]), self.pods.get(key)
-        unknown_s = self.unknown_s.get(key[2:], 0.0)
-        if device is None or pod is None or not device.is_complete or unknown_s > SLACK_S:
+        """Upper bound of the seconds that a pod's own work took, with `unknown_s` of its device; None if unknown."""
+        counted_s = self._complete_s(self.pods.get(key), key)
+        return None if counted_s is None else counted_s + self.unknown_s.get(key[2:], 0.0)
+
+    def pod_traffic_s(self, key: UseKey) -> float | None:
+        """Upper bound of the seconds in which memory worked for a pod; None if unknown.
+
+        A driver that has none for any process of a device that works does not measure it.
+        """
+        where = key[2:]
+        counted_s, device = self._complete_s(self.traffic.get(key), key), self.devices.get(where)
+        unknown_s = self.unknown_traffic_s.get(where, 0.0)
+        if counted_s is None or device is None:
             return None
-        return pod.busy_s + unknown_s if pod.samples >= COMPLETE * device.samples else None
+        if not self.known_traffic_s.get(where) and device.busy_s > SLACK_S:
+            return None
+        return counted_s + unknown_s + self.unknown_s.get(where, 0.0)
+
+    def _complete_s(self, pod: CounterIncrease | None, key: UseKey) -> float | None:
+        device = self.devices.get(key[2:])
+        if device is None or pod is None or not device.is_complete:
+            return None
+        return pod.busy_s if pod.samples >= COMPLETE * device.samples else None
 
     def device_busy_s(self, key: UseKey) -> float | None:
         """Upper bound of the seconds that a device worked for anyone; None if unknown."""
@@ -105,7 +128,7 @@ class _CounterQuery:
         self, function: str, metric: str, by: Sequence[str], outer: Callable[[str], str]
     ) -> Iterator[Sample]:
         base = self.querier.matchers if self.of_devices else self.querier.pod_matchers
-        reasons = (NOT_A_PODS,) if metric == UNATTRIBUTED else ()
+        reasons = (NOT_A_PODS,) if metric in {UNATTRIBUTED, UNATTRIBUTED_TRAFFIC} else ()
 
         def build(matchers: Sequence[str]) -> str:
             selected = promql.selector(metric, (*base, *reasons, *matchers))
@@ -129,14 +152,17 @@ def query_counters(querier: SourceQuerier, window: datetime.timedelta) -> Counte
 
 def _add_pods(counters: Counters, query: _CounterQuery) -> None:
     key_of = query.querier.source.labels.key_of
-    for sample in query.increase(POD_BUSY):
-        if (key := key_of(sample.labels)) is not None:
-            counters.pods.setdefault(key, CounterIncrease()).busy_s += sample.value
-    for sample in query.over("count_over_time", POD_BUSY):
-        key = key_of(sample.labels)
-        if key is not None and key in counters.pods:
-            pod = counters.pods[key]
-            pod.samples = max(pod.samples, sample.value)
+    for metric, found in ((POD_BUSY, counters.pods), (POD_TRAFFIC, counters.traffic)):
+        for sample in query.increase(metric):
+            if (key := key_of(sample.labels)) is not None:
+                found.setdefault(key, CounterIncrease()).busy_s += sample.value
+        for sample in query.over("count_over_time", metric):
+            key = key_of(sample.labels)
+            if key is not None and key in found:
+                found[key].samples = max(found[key].samples, sample.value)
+    for key, pod in counters.traffic.items():
+        where = key[2:]
+        counters.known_traffic_s[where] = counters.known_traffic_s.get(where, 0.0) + pod.busy_s
     for sample in query.over("max_over_time", POD_MEMORY, *CONTAINER):
         if (key := key_of(sample.labels)) is not None:
             counters.memory_bytes[key] = counters.memory_bytes.get(key, 0.0) + sample.value
@@ -153,6 +179,9 @@ def _add_devices(counters: Counters, query: _CounterQuery) -> None:
             counters.unknown_s[device] = counters.unknown_s.get(device, 0.0) + sample.value
             if metric == GAPS:
                 counters.gap_s[device] = counters.gap_s.get(device, 0.0) + sample.value
+    for sample in query.increase(UNATTRIBUTED_TRAFFIC):
+        device = device_of(sample.labels)
+        counters.unknown_traffic_s[device] = counters.unknown_traffic_s.get(device, 0.0) + sample.value
 
 
 def _set_complete(counters: Counters, query: _CounterQuery) -> None:

@@ -2,10 +2,13 @@
 
 import datetime
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from rightsizer.findings.finders import assess
 from rightsizer.model import Confidence, FindingName, NodeCoverage, Usage, Usages, Verdict, Workload
+from rightsizer.policy.thresholds import Thresholds
 from tests.rightsizer.build import (
     AT,
     DAY,
@@ -28,6 +31,23 @@ SHARED = pod("shared", devices=2, is_shared=True)
 HEALTHY = pod("w-0")
 SECOND = pod("w-1")
 SHARER = pod("shared", is_shared=True)
+
+
+def beside_a_busy_pod(worked_s: float = 0.0, *, unattributed_s: float = 0.0, traffic_s: float = 0.0) -> Usage:
+    """A pod of a shared GPU by its counters, as `usage` measures it: power and traffic are the neighbour's."""
+    busy_s = worked_s + unattributed_s
+    return idle_usage(
+        is_own=True,
+        activity_mean=busy_s / 86_400,
+        activity_peak=0.0 if busy_s <= 1.0 else None if worked_s <= 1.0 else 0.9,
+        power_peak_w=400.0,
+        traffic_peak=0.4,
+        busy_s=busy_s,
+        unattributed_s=unattributed_s,
+        traffic_s=traffic_s + unattributed_s,
+    )
+
+
 RESUMED = "gpu-rightsizer.io/resumed-at"
 
 
@@ -107,6 +127,36 @@ CASES = {
         usages((SHARER, (idle_usage(is_own=True, power_peak_w=400.0, traffic_peak=0.4),))),
         FindingName.NO_DATA,
         Verdict.UNKNOWN,
+    ),
+    "its-own-memory-idle-beside-a-busy-neighbour": (
+        workload(SHARER),
+        usages((SHARER, (beside_a_busy_pod(),))),
+        FindingName.IDLE,
+        Verdict.ACT,
+    ),
+    "its-own-memory-read-beside-a-busy-neighbour": (
+        workload(SHARER),
+        usages((SHARER, (beside_a_busy_pod(traffic_s=30.0),))),
+        FindingName.NO_DATA,
+        Verdict.UNKNOWN,
+    ),
+    "a-ten-thousandth-of-the-day-unattributed": (
+        workload(SHARER),
+        usages((SHARER, (beside_a_busy_pod(unattributed_s=8.6),))),
+        FindingName.IDLE,
+        Verdict.ACT,
+    ),
+    "two-minutes-of-the-day-unattributed": (
+        workload(SHARER),
+        usages((SHARER, (beside_a_busy_pod(unattributed_s=120.0),))),
+        FindingName.NO_DATA,
+        Verdict.UNKNOWN,
+    ),
+    "a-minute-of-its-own-beside-unattributed-work": (
+        workload(SHARER),
+        usages((SHARER, (beside_a_busy_pod(60.0, unattributed_s=8.6),))),
+        FindingName.UNDERUTILIZED,
+        Verdict.KEEP,
     ),
     "its-own-idleness-on-an-idle-board": (
         workload(SHARER),
@@ -362,3 +412,33 @@ def test_signal_missing_on_one_gpu_of_a_node_is_partial_data(lost: dict[str, Non
     assert words in first.words[0]
     both = usages((HEALTHY, (hidden,)), (SECOND, (idle_usage(1, **lost),)))
     assert findings(item, both)[0].verdict is Verdict.ACT
+
+
+_SECONDS = st.sampled_from([0.0, 0.5, 1.0, 8.6, 20.0, 23.9, 24.1, 60.0, 3600.0])
+
+
+@hypothesis.given(_SECONDS, _SECONDS, st.tuples(_SECONDS, _SECONDS), st.tuples(*[st.floats(0, 36)] * 2))
+def test_findings_with_more_unattributed_work_or_a_lower_bound_never_act(
+    worked_s: float, traffic_s: float, lost_s: tuple[float, float], bounds: tuple[float, float]
+) -> None:
+    """Work that may be the pod's never turns unknown or keep into act, and neither does a more careful policy."""
+
+    def acts(unattributed_s: float, bound: float) -> bool:
+        used = beside_a_busy_pod(worked_s, unattributed_s=unattributed_s, traffic_s=traffic_s)
+        by = criteria(idle=Thresholds(maxUnattributedSecondsPerHour=bound))
+        found = findings(workload(SHARER), usages((SHARER, (used,))), by=by)
+        return found[0].verdict is Verdict.ACT
+
+    (less_s, more_s), (careful, bold) = sorted(lost_s), sorted(bounds)
+    assert acts(less_s, bold) or not acts(more_s, bold)
+    assert acts(less_s, bold) or not acts(less_s, careful)
+
+
+@pytest.mark.parametrize(("bound", "verdict"), [(0.3, Verdict.UNKNOWN), (0.4, Verdict.ACT)])
+def test_findings_unattributed_work_above_the_policys_bound_is_unknown(
+    bound: float, verdict: Verdict
+) -> None:
+    """8.6 s in a day are 0.36 s in an hour."""
+    by = criteria(idle=Thresholds(maxUnattributedSecondsPerHour=bound))
+    used = beside_a_busy_pod(unattributed_s=8.6)
+    assert findings(workload(SHARER), usages((SHARER, (used,))), by=by)[0].verdict is verdict

@@ -299,6 +299,10 @@ WORSE: dict[str, Callable[[Measured, st.DataObject], Measured]] = {
     # Power or traffic alone is a second signal as well: a source need not have both.
     "second-signal-lost": _one_usage(lambda _: {"power_peak_w": None, "traffic_peak": None}),
     "memory-lost": _one_usage(lambda _: {"memory_peak_bytes": None}),
+    "own-traffic-lost": _one_usage(lambda _: {"traffic_s": None}),
+    "unattributed": _one_usage(
+        lambda usage: {"busy_s": (usage.busy_s or 0.0) + 30, "unattributed_s": usage.unattributed_s + 30}
+    ),
     "counters-lost": _one_usage(lambda _: {"busy_s": None}),
     "power-raised": _one_usage(lambda usage: {"power_peak_w": usage.power_peak_w and 700.0}),
     "traffic-raised": _one_usage(lambda usage: {"traffic_peak": None if usage.traffic_peak is None else 1.0}),

@@ -107,6 +107,13 @@ def test_revalidate_stopped_samples_are_blocked(gap: dict[str, Any]) -> None:
     assert "no-data" in _told(recent=recent)
 
 
+def test_revalidate_work_that_may_be_the_pods_is_blocked() -> None:
+    """Unattributed work on a shared GPU since the plan: whether the pod worked is unknown."""
+    used = idle_usage(is_own=True, activity_peak=None, busy_s=9.0, unattributed_s=9.0)
+    recent = {**all_idle(PLANNED), **usages((PLANNED.pods[1], (used,)))}
+    assert "busy" in _told(recent=recent)
+
+
 def test_revalidate_one_silent_gpu_is_blocked() -> None:
     """The plan saw two GPUs of a pod, the last look sees one."""
     both = {**all_idle(PLANNED), **usages((PLANNED.pods[1], (idle_usage(0), idle_usage(1))))}

@@ -92,7 +92,7 @@ def test_history_counter_makes_bursts_between_samples_busy(metrics: Metrics) -> 
 
 
 @pytest.mark.parametrize(
-    ("lost", "expected"), [(0.0, "."), (30.0, "#")], ids=["all-told-apart", "some-unattributed"]
+    ("lost", "expected"), [(0.0, "."), (30.0, "?")], ids=["all-told-apart", "some-unattributed"]
 )
 def test_history_shared_gpu_counters_tell_pods_apart(metrics: Metrics, lost: float, expected: str) -> None:
     """If all of the device's work is attributed."""

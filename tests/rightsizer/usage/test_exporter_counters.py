@@ -93,12 +93,37 @@ def test_profile_shared_gpu_without_complete_counters_is_missing(metrics: Metric
 @pytest.mark.covers("P16")
 @pytest.mark.parametrize("reason", ["gone", "shared", "off", "unsampled", "unnamed_pod", "a-new-one"])
 def test_usages_unattributed_work_counts_for_every_pod(metrics: Metrics, reason: str) -> None:
-    """The pod's activity is then the device's."""
+    """Any pod may have done it, and none more than it: it is added to each, and the peak is unknown."""
     Shared(30, lost=1, reason=reason).write(metrics, a=29, b=0)
-    quiet = metrics.usage("b")
-    assert not quiet.is_own
-    assert quiet.busy_s == near(0.5 * 86_400, rel=0.01)
-    assert quiet.activity_peak == near(0.5)
+    busy, quiet = metrics.usage("a"), metrics.usage("b")
+    assert (busy.is_own, quiet.is_own) == (True, True)
+    assert (quiet.busy_s, quiet.unattributed_s) == (near(1440, rel=0.01), near(1440, rel=0.01))
+    assert (quiet.activity_mean, quiet.activity_peak) == (near(1 / 60, rel=0.01), None)
+    assert busy.busy_s == near(30 * 1440, rel=0.01)
+    assert busy.activity_peak == near(0.5)
+
+
+@pytest.mark.covers("P16")
+def test_usages_memory_traffic_of_a_shared_gpu_is_the_pods(metrics: Metrics) -> None:
+    """The time in which memory worked for each pod; unattributed time and work are added."""
+    Shared(30, lost=0.01).write(metrics, a=30, b=0)
+    device = {"UUID": "GPU-s", "hostname": "n1"}
+    for name, per_minute in (("a", 12.0), ("b", 0.0)):
+        metrics.write({exporter_counters.POD_TRAFFIC: steadily(per_minute)}, device, pod=name)
+    lost = {exporter_counters.UNATTRIBUTED_TRAFFIC: steadily(0.01)}
+    metrics.write(lost, device, namespace="", modelName="", reason="gone")
+    assert metrics.usage("a").traffic_s == near(12 * 1440, rel=0.01)
+    assert metrics.usage("b").traffic_s == near(28.8, rel=0.01)
+
+
+@pytest.mark.covers("P16")
+def test_usages_memory_traffic_that_no_pod_ever_has_is_unknown(metrics: Metrics) -> None:
+    """The driver does not measure it if kernels run without any; without the counter it is unknown, too."""
+    Shared(30).write(metrics, a=30, b=0)
+    assert metrics.usage("b").traffic_s is None
+    for name in ("a", "b"):
+        metrics.write({exporter_counters.POD_TRAFFIC: 0.0}, {"UUID": "GPU-s", "hostname": "n1"}, pod=name)
+    assert metrics.usage("b").traffic_s is None
 
 
 @pytest.mark.covers("P16")
@@ -110,12 +135,12 @@ def test_usages_work_of_no_pod_counts_for_none(metrics: Metrics, reason: str) ->
 
 
 @pytest.mark.covers("P16")
-def test_usages_counter_gap_makes_busy_seconds_unknown(metrics: Metrics) -> None:
+def test_usages_counter_gap_counts_for_every_pod(metrics: Metrics) -> None:
     """Any pod may have been busy in a gap."""
     Shared(30, gap=1).write(metrics, a=30, b=0)
     quiet = metrics.usage("b")
-    assert (quiet.is_own, quiet.busy_s) == (False, None)
-    assert quiet.activity_peak == near(0.5)
+    assert (quiet.is_own, quiet.busy_s, quiet.activity_peak) == (True, near(1440, rel=0.01), None)
+    assert quiet.unattributed_s == quiet.busy_s
 
 
 @pytest.mark.covers("P16")
