@@ -26,7 +26,7 @@ def find_too_many_gpus(candidate: Candidate) -> Finding | None:
     history = candidate.history
     worked = sum(len(found) for found in _used(candidate, evidence).values())
     words = f"{worked} of {candidate.workload.gpus} GPUs were used in the last {span(_longest(candidate))}"
-    missing = tuple((*_unseen(candidate, evidence), *missing_proof(evidence, history)))
+    missing = (*_unseen(candidate, evidence), *missing_proof(evidence, history))
     if missing and not any(missing_proof(_over_longest(candidate), history)):
         evidence, missing = _over_longest(candidate), ()
     if missing:
