@@ -1,7 +1,7 @@
 """Cooldowns: how long a workload is left alone after earlier changes and reverts. Pure.
 
-Each revert doubles the cooldown. After MAX_CHANGES_PER_OWNER changes in 30 days a workload is left alone. Scaling up
-is never delayed.
+Each revert doubles the cooldown. After `maxChanges` changes in 30 days a workload is left alone. Scaling up is never
+delayed, and a change of the number of replicas that held delays nothing: demand decides about the next one.
 """
 
 import contextlib
@@ -32,12 +32,9 @@ from rightsizer.model import (
     Fleet,
     Workload,
 )
+from rightsizer.policy.effective import EffectivePolicy
 from rightsizer.text import instant
 
-LONGEST_HOLD_OFF = datetime.timedelta(days=7)
-"""Maximum cooldown after doubling, unless the rule's own is longer."""
-MAX_CHANGES_PER_OWNER = 3
-"""Maximum number of changes per owner in MONTH."""
 ANOTHERS = datetime.timedelta(hours=1)
 """A change by another instance within this time means that it manages the same workloads."""
 
@@ -69,11 +66,11 @@ class Memory:
         """The changes within a time span."""
         return [change for change in self.past if self.since(change.at) < span]
 
-    def hold_off(self, cooldown: datetime.timedelta) -> datetime.timedelta:
-        """The cooldown after a revert: doubled for each revert after the first."""
+    def hold_off(self, cooldown: datetime.timedelta, most: datetime.timedelta) -> datetime.timedelta:
+        """The cooldown after a revert: doubled for each revert after the first, up to `most`."""
         ends = [change for change in self.past if change.takes and change.end in _TAKEN_BACK]
         times = len([one for one in ends if self.since(one.ended or one.at) < MONTH])
-        longest = max(LONGEST_HOLD_OFF, cooldown)
+        longest = max(most, cooldown)
         span = cooldown
         for _ in range(times - 1):
             span = min(span * 2, longest)
@@ -120,26 +117,35 @@ def _as_it_is(workload: Workload, at: datetime.datetime) -> tuple[ChangeRecord, 
     return workload.past
 
 
+def has_held(change: ChangeRecord) -> bool:
+    """Whether it changed the number of replicas, and nobody reverted it; a later scale-up is no revert."""
+    return change.action in {Action.SCALE_DOWN, Action.SCALE_UP} and change.end in {
+        None,
+        ChangeOutcome.SCALE_UP,
+    }
+
+
 def cooling(
     workload: Workload,
     memory: Memory,
-    cooldown: datetime.timedelta,
+    effective: EffectivePolicy,
     evidence: datetime.timedelta = datetime.timedelta(),
 ) -> Iterator[Blocker]:
     """The remaining cooldowns after each change and each revert; the evidence must start after the last change."""
-    held = memory.hold_off(cooldown)
+    cooldown = effective.cooldown
+    held = memory.hold_off(cooldown, effective.max_cooldown)
     for change in memory.past:
         if not change.is_readable:
             yield _wait("was changed at an unreadable time, which counts as now", memory.at, cooldown, memory)
-            continue
-        if change.end is ChangeOutcome.REJECTED:
+        elif change.end is ChangeOutcome.REJECTED:
             yield from _waits(f"rejected a change at {instant(change.at)}", change.at, cooldown, memory)
         elif change.takes and change.end in _TAKEN_BACK:
             ended = max(change.ended or change.at, change.at)
             yield from _waits(f"was {_TAKEN_BACK[change.end]} at {instant(ended)}", ended, held, memory)
         else:
-            yield from _waits(f"was changed at {instant(change.at)}", change.at, cooldown, memory)
-            if change.takes and cooldown <= memory.since(change.at) < evidence:
+            cools = datetime.timedelta() if has_held(change) else cooldown
+            yield from _waits(f"was changed at {instant(change.at)}", change.at, cools, memory)
+            if change.takes and cools <= memory.since(change.at) < evidence:
                 length, since = (
                     format_duration(one.total_seconds()) for one in (evidence, memory.since(change.at))
                 )
@@ -163,13 +169,13 @@ def _wait(what: str, begin: datetime.datetime, span: datetime.timedelta, memory:
     return Blocker(BlockerCode.COOLDOWN, f"it {what}; cooldown ends in {left}", until=begin + span)
 
 
-def change_rate_exceeded(memory: Memory) -> Iterator[Blocker]:
-    """Blocks a workload that was changed too often lately."""
-    taken = [change for change in memory.lately(MONTH) if change.takes]
-    if len(taken) >= MAX_CHANGES_PER_OWNER:
+def change_rate_exceeded(memory: Memory, most: int) -> Iterator[Blocker]:
+    """Blocks a workload that was changed too often lately; changes of replicas that held do not count."""
+    taken = [change for change in memory.lately(MONTH) if change.takes and not has_held(change)]
+    if len(taken) >= most:
         yield Blocker(
             BlockerCode.COOLDOWN,
-            f"it was changed {len(taken)} times in {MONTH.days} days, the maximum is {MAX_CHANGES_PER_OWNER}; "
+            f"it was changed {len(taken)} times in {MONTH.days} days, the maximum is {most}; "
             "talk to its owner, or use a rule with mode: advise",
         )
 

@@ -242,7 +242,7 @@ def _history_blockers(
     memory = memory_of(workload, evaluator.fleet, evaluator.at)
     yield from conflicting_instance(memory, evaluator.instance)
     if _action(workload, finding) is not Action.SCALE_UP:
-        yield from change_rate_exceeded(memory)
+        yield from change_rate_exceeded(memory, effective.max_changes)
 
 
 def _kept(workload: Workload, finding: Finding, effective: EffectivePolicy) -> Iterator[Blocker]:
@@ -339,7 +339,10 @@ def _waits(decision: Decision, effective: EffectivePolicy, evaluator: PolicyEval
             words = f"PodDisruptionBudget {name} allows {allowed} disruptions, {what} needs {going}"
             yield Blocker(BlockerCode.DISRUPTION_BUDGET, words)
     memory = memory_of(workload, evaluator.fleet, evaluator.at)
-    yield from cooling(workload, memory, effective.cooldown, _evidence(decision, evaluator.at))
+    # Demand before the last change of replicas is demand all the same.
+    follows_demand = decision.finding.name is FindingName.TOO_MANY_REPLICAS
+    evidence = datetime.timedelta() if follows_demand else _evidence(decision, evaluator.at)
+    yield from cooling(workload, memory, effective, evidence)
 
 
 def _evidence(decision: Decision, at: datetime.datetime) -> datetime.timedelta:

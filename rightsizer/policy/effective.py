@@ -123,6 +123,8 @@ class EffectivePolicy:
     min_gpus: int
     notify_before: datetime.timedelta | None
     cooldown: datetime.timedelta
+    max_cooldown: datetime.timedelta
+    max_changes: int
     healthy_within: datetime.timedelta
     only_for_pending_pods: frozenset[Action] = frozenset()
 
@@ -255,6 +257,8 @@ class PolicyEvaluator:
             min_gpus=max(rule.minGPUs for rule in rules),
             notify_before=self._notice(rules, workload),
             cooldown=max(rule.cooldown for rule in rules),
+            max_cooldown=max(rule.maxCooldown for rule in rules),
+            max_changes=min(rule.maxChanges for rule in rules),
             only_for_pending_pods=frozenset(action for rule in rules for action in rule.onlyForPendingPods),
             healthy_within=min(rule.healthyWithin for rule in rules),
         )

@@ -144,6 +144,7 @@ def _doing(effective: EffectivePolicy) -> Iterator[str]:
             f"at half of the required idle time, {span(effective.notify_before)} or more before the change"
         )
     yield f"  notice: {notice}; cooldown: {span(effective.cooldown)}"
+    yield f"  at most {effective.max_changes} changes in 30 days, not counting replicas"
 
 
 def _mode_words(effective: EffectivePolicy, name: FindingName) -> str:

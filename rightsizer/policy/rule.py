@@ -26,6 +26,9 @@ from rightsizer.policy.values import Duration, Part, one_of
 COOLDOWN = datetime.timedelta(hours=24)
 """A workload that was resumed and becomes idle again is left alone for a day."""
 
+MAX_COOLDOWN = datetime.timedelta(days=7)
+"""An owner who takes a workload back each day is asked again after a week."""
+
 HEALTHY_WITHIN = datetime.timedelta(minutes=15)
 """Pulling an image and loading a model takes minutes, rarely a quarter of an hour."""
 
@@ -171,7 +174,18 @@ class Rule(Part):
     )
     cooldown: Duration = pydantic.Field(
         COOLDOWN,
-        description="Time without changes after a change; doubled for each revert, up to a week.",
+        description="Time without changes after a change, or after its revert; doubled for each revert. A change of "
+        "replicas that held starts none.",
+    )
+    maxCooldown: Duration = pydantic.Field(
+        MAX_COOLDOWN,
+        description="Longest cooldown by doubling, unless cooldown is longer.",
+    )
+    maxChanges: int = pydantic.Field(
+        3,
+        ge=0,
+        le=1_000_000,
+        description="Maximum number of changes in 30 days; those of replicas that held do not count.",
     )
     healthyWithin: Duration = pydantic.Field(
         HEALTHY_WITHIN,
@@ -206,7 +220,7 @@ class Rule(Part):
                 raise ValueError(message)
         return actions
 
-    @pydantic.field_validator("notifyBefore", "cooldown", "healthyWithin", mode="after")
+    @pydantic.field_validator("notifyBefore", "cooldown", "maxCooldown", "healthyWithin", mode="after")
     @classmethod
     def _within_a_year(cls, value: datetime.timedelta | None) -> datetime.timedelta | None:
         if value is not None and value > MAX_WINDOW:

@@ -76,7 +76,7 @@ def test_found_changes_forged_history_without_gpus_spends_no_budget(world: World
         world.add("Deployment", world.team, name, {"replicas": 1})
     world.add("Deployment", world.team, "empty", {"gpus": 0})
     now = datetime.datetime.now(datetime.UTC)
-    one = {"run": "r", "action": "scale-down", "by": "gpu-rightsizer", "gpus": 60}
+    one = {"run": "r", "action": "resize", "by": "gpu-rightsizer", "gpus": 60}
     many = [
         {**one, "run": f"r{n}", "at": (now + n * datetime.timedelta(hours=4)).isoformat()} for n in range(8)
     ]

@@ -33,15 +33,33 @@ from rightsizer.model import (
     ChangeRecord,
     Decision,
     Edit,
+    FindingName,
     Fleet,
     FoundChange,
+    Mode,
     ObjectRef,
     Verdict,
 )
-from rightsizer.planning.cooldown import LONGEST_HOLD_OFF, MAX_CHANGES_PER_OWNER, Memory, cooling, memory_of
-from tests.rightsizer.build import AT, DAY, all_idle, fleet, judged, pod, policy, rule, workload
+from rightsizer.planning.cooldown import Memory, cooling, memory_of
+from rightsizer.policy.effective import EffectivePolicy, PolicyEvaluator
+from tests.rightsizer.build import (
+    AT,
+    DAY,
+    all_idle,
+    busy_usage,
+    concurrency,
+    fleet,
+    judged,
+    pod,
+    policy,
+    rule,
+    usages,
+    workload,
+)
 
 HOUR = datetime.timedelta(hours=1)
+MINUTE = datetime.timedelta(minutes=1)
+WEEK = datetime.timedelta(days=7)
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=63)
 TIMES = st.datetimes(
     datetime.datetime(2001, 1, 1),  # noqa: DTZ001 - the strategy wants naive ends
@@ -143,6 +161,11 @@ def test_record_codec_arbitrary_annotation_allows_nothing_extra(text: str, which
         assert write_history(spoiled.past)
 
 
+def _effective() -> EffectivePolicy:
+    item = workload()
+    return PolicyEvaluator(policy(), fleet(item), at=AT).evaluate(item)
+
+
 def _idle(*past: ChangeRecord, **changes: Any) -> Decision:
     item = workload(pod(created=AT - 10 * DAY), past=past)
     return judged(item, all_idle(item), policy(rule("all", **changes)))
@@ -167,60 +190,91 @@ def test_record_codec_unreadable_annotation_starts_full_cooldown() -> None:
 def test_hold_off_doubles_with_each_revert(times: int, held: int, end: ChangeOutcome) -> None:
     """From the rule's cooldown to a week."""
     memory = Memory(tuple(_past(number * DAY, end) for number in range(1, times + 1)), AT)
-    assert memory.hold_off(DAY) == held * HOUR
+    assert memory.hold_off(DAY, WEEK) == held * HOUR
 
 
-@hypothesis.given(st.lists(_changes(), max_size=8), st.timedeltas(HOUR, 20 * DAY))
-def test_hold_off_any_history_stays_between_cooldown_and_week(
-    past: list[ChangeRecord], cooldown: datetime.timedelta
+@hypothesis.given(
+    st.lists(_changes(), max_size=8), st.timedeltas(HOUR, 20 * DAY), st.timedeltas(HOUR, 20 * DAY)
+)
+def test_hold_off_any_history_stays_between_cooldown_and_longest(
+    past: list[ChangeRecord], cooldown: datetime.timedelta, longest: datetime.timedelta
 ) -> None:
     """Whatever there was; and one more return never shortens it."""
     memory = Memory(tuple(past), AT)
-    held = memory.hold_off(cooldown)
-    assert cooldown <= held <= max(LONGEST_HOLD_OFF, cooldown)
-    assert Memory((*past, _past(DAY)), AT).hold_off(cooldown) >= held
+    held = memory.hold_off(cooldown, longest)
+    assert cooldown <= held <= max(longest, cooldown)
+    assert Memory((*past, _past(DAY)), AT).hold_off(cooldown, longest) >= held
 
 
 @hypothesis.given(st.lists(_changes(), max_size=6), _changes())
 def test_hold_off_longer_history_never_allows_more(past: list[ChangeRecord], more: ChangeRecord) -> None:
     """What waits by less memory waits by more."""
     item = workload()
-    before = list(cooling(item, Memory(tuple(past), AT), DAY))
-    after = list(cooling(item, Memory((*past, more), AT), DAY))
+    before = list(cooling(item, Memory(tuple(past), AT), _effective()))
+    after = list(cooling(item, Memory((*past, more), AT), _effective()))
     assert len(after) >= len(before)
 
 
 def test_hold_off_month_old_revert_is_ignored() -> None:
     """After a month the cooldown is the rule's own again."""
     memory = Memory((_past(40 * DAY), _past(35 * DAY), _past(2 * DAY)), AT)
-    assert memory.hold_off(DAY) == DAY
+    assert memory.hold_off(DAY, WEEK) == DAY
 
 
 @pytest.mark.parametrize(
-    ("before", "enforced"), [(MAX_CHANGES_PER_OWNER - 1, True), (MAX_CHANGES_PER_OWNER, False)]
+    ("before", "most", "enforced"), [(2, 3, True), (3, 3, False), (3, 4, True), (0, 0, False)]
 )
-def test_change_limit_three_per_month_blocks_fourth(before: int, enforced: bool) -> None:
-    """Then its people are to be talked to; growing back is not counted."""
+def test_change_limit_three_per_month_blocks_fourth(before: int, most: int, enforced: bool) -> None:
+    """Then its people are to be talked to; changes of replicas are not counted, unless someone reverted them."""
     past = [_past((8 + 8 * number) * DAY, None, run=f"r{number}") for number in range(before)]
     past = [change for change in past if AT - change.at < 30 * DAY]
-    grown = [_past(9 * DAY, None, action="scale-up", run=f"g{number}") for number in range(3)]
-    decision = _idle(*past, *grown, cooldown=HOUR)
+    sized = [
+        _past(9 * DAY, end, action=action, run=f"{action}{end}{number}")
+        for action, end in (("scale-up", None), ("scale-down", None), ("scale-down", ChangeOutcome.SCALE_UP))
+        for number in range(3)
+    ]
+    decision = _idle(*past, *sized, cooldown=HOUR, maxChanges=most)
     assert decision.is_enforced is enforced, decision
     assert decision.verdict is Verdict.ACT
-    assert enforced or "it was changed 3 times in 30 days" in decision.restrictions[0].message
+    assert enforced or f"it was changed {before} times in 30 days" in decision.restrictions[0].message
 
 
 @pytest.mark.parametrize(("hours", "enforced"), [(3, False), (5, True)])
 def test_cooldown_shorter_than_window_waits_for_full_window(hours: int, enforced: bool) -> None:
     """Where the cooldown is shorter than the window, the window has to fill anew; giving back is no such change."""
     idle = {"window": 4 * HOUR, "idleFactor": 0}
-    decision = _idle(_past(hours * HOUR, None, action="scale-down"), cooldown=HOUR, idle=idle)
+    for action in ("resize", "scale-down"):
+        decision = _idle(_past(hours * HOUR, None, action=action), cooldown=HOUR, idle=idle)
+        assert decision.is_enforced is enforced, decision
     assert decision.is_enforced is enforced, decision
     assert (
         enforced
         or "it was changed 3h ago, and the evidence covers the last 4h" in decision.blockers[0].message
     )
     assert _idle(_past(hours * HOUR, None, action="scale-up"), cooldown=HOUR, idle=idle).is_enforced
+
+
+@pytest.mark.parametrize(
+    ("past", "waits"),
+    [
+        (_past(5 * MINUTE, None, action="scale-down"), False),
+        (_past(5 * MINUTE, None, action="scale-up"), False),
+        (_past(5 * MINUTE, ChangeOutcome.SCALE_UP, action="scale-down"), False),
+        (_past(5 * MINUTE, ChangeOutcome.ROLLBACK, action="scale-down"), True),
+        (_past(5 * MINUTE, ChangeOutcome.REVERTED, action="scale-down"), True),
+        (_past(5 * MINUTE, None, action="resize"), True),
+        (_past(5 * MINUTE, ChangeOutcome.REJECTED, action="scale-down"), True),
+    ],
+    ids=["down", "up", "down-and-up", "unhealthy", "reverted", "resized", "rejected"],
+)
+def test_cooldown_after_a_change_of_replicas_follows_only_harm(past: ChangeRecord, waits: bool) -> None:
+    """Demand decides about the next one, also by the minutes before the last."""
+    item = workload(*(pod(f"w-{number}") for number in range(6)), kind="Deployment", past=(past,))
+    used = usages(*((one, (busy_usage(place),)) for place, one in enumerate(item.pods)))
+    rules = policy(rule("all", findings={FindingName.TOO_MANY_REPLICAS: Mode.ENFORCE}))
+    decision = judged(item, used, rules, concurrency={"uid-w": concurrency(2)})
+    assert decision.action is Action.SCALE_DOWN
+    assert [block.code for block in decision.blockers] == [BlockerCode.COOLDOWN] * waits
 
 
 @pytest.mark.parametrize(
@@ -315,7 +369,7 @@ def test_cooldown_change_in_the_future_counts_as_unreadable(
     item = workload(past=(msgspec.structs.replace(change, **{field: AT + ahead}),))
     memory = memory_of(item, fleet(item), AT)
     assert (memory.past[0] != UNREADABLE) is is_read
-    assert list(cooling(item, memory, DAY))
+    assert list(cooling(item, memory, _effective()))
 
 
 @pytest.mark.parametrize("place", ["namespace", "name"])

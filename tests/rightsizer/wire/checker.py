@@ -258,18 +258,22 @@ class Checker:
     ) -> Iterator[str]:
         """Once in a cooldown, longer after each time that someone took one back; never by what it did before the last.
 
-        Three times a month at most.
+        Three times a month at most. Replicas follow demand: what nobody took back does not count.
         """
-        earlier = [one for one in self.takes if one.uid == take.uid]
+        each = [one for one in self.takes if one.uid == take.uid]
+        ends = self._ends[take.uid]
+        earlier = [one for one in each if one.what != "shrink" or any(end >= one.at for end in ends)]
         cooldown = max((seconds(rule.get("cooldown", "24h")) for rule in rules), default=0.0)
         window = max((seconds(rule[part]["window"]) for rule in rules), default=0.0)
         lived = [take.at - instant(pod["status"]["startTime"]) for pod in pods]
         evidence = min(window, max(lived).total_seconds()) if lived else window
-        if earlier and (take.at - earlier[-1].at).total_seconds() < max(cooldown, evidence):
+        if earlier and (take.at - earlier[-1].at).total_seconds() < cooldown:
             yield f"so soon after {earlier[-1]}"
+        if each and part != "tooManyReplicas" and (take.at - each[-1].at).total_seconds() < evidence:
+            yield f"by what it did before {each[-1]}"
         if len([one for one in earlier if take.at - one.at < _MONTH]) >= 3:
             yield "a fourth time in a month"
-        ends = [end for end in self._ends[take.uid] if take.at - end < _MONTH]
+        ends = [end for end in ends if take.at - end < _MONTH]
         if ends:
             held_s = min(cooldown * 2 ** (len(ends) - 1), max(_WEEK_S, cooldown))
             if (take.at - ends[-1]).total_seconds() < held_s:
