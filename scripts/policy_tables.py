@@ -141,8 +141,8 @@ def _kinds(row: KindDefaults) -> str:
 def budgets() -> str:
     """The budgets that hold where the file does not speak of them."""
     return table(
-        ("scope", "per", "at most"),
-        ((f"`{row.scope}`", f"`{row.per}`", _amounts(row)) for row in DEFAULT_BUDGETS),
+        ("scope", "per", "actions", "at most"),
+        ((f"`{row.scope}`", f"`{row.per}`", row.counted, _amounts(row)) for row in DEFAULT_BUDGETS),
     )
 
 

@@ -19,7 +19,17 @@ from rightsizer.errors import ClusterError, RequestRefused
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.configmaps import ConfigMap
 from rightsizer.kube.object_names import require_name
-from rightsizer.model import UNREADABLE, ChangeOutcome, ChangeRecord, Fleet, FoundChange, ObjectRef, Workload
+from rightsizer.model import (
+    UNREADABLE,
+    Action,
+    ChangeOutcome,
+    ChangeRecord,
+    Fleet,
+    FoundChange,
+    ObjectRef,
+    Workload,
+)
+from rightsizer.model.change_record import MOST_GPUS
 from rightsizer.text import decoded
 
 MONTH = datetime.timedelta(days=30)
@@ -29,7 +39,7 @@ PARTS = 8
 """ConfigMaps; one holds at most 1 MiB (core/v1)."""
 NAMES = tuple(f"{NAME}-{part}" for part in range(PARTS))
 MOST = 16
-"""Entries of one owner; no owner changes as often in MONTH."""
+"""Entries of one owner; of more, the oldest scale-downs count together, at the time of the latest of them."""
 MOST_BYTES = 768 << 10
 """Of one part: some 1,000 owners."""
 
@@ -151,7 +161,9 @@ def with_change(
         one
         for one in before
         if at - one.at < MONTH and not was_never_made(one, workload) and not _is_same(one, change)
-    ][-(MOST - 1) :]
+    ]
+    while len(kept) >= MOST:
+        kept = [_joined(kept[0], kept[1]), *kept[2:]]
     known = parse_memory(texts).by_key.items()
     changes: dict[str, str | None] = dict.fromkeys(
         key for key, found in known if all(at - one.at >= MONTH for one in found)
@@ -172,6 +184,14 @@ def without_change(texts: _Texts, change: FoundChange, workload: Workload) -> di
         return {}
     kept = [one for one in _parsed(key, texts[key]) if not _is_same(one, change)]
     return {key: _text(owner, kept) if kept else None}
+
+
+def _joined(first: FoundChange, second: FoundChange) -> FoundChange:
+    """The second of two changes, with what both took, if both took replicas of the same workload."""
+    if first.ref != second.ref or {first.record.action, second.record.action} != {Action.SCALE_DOWN}:
+        return second
+    gpus = min(first.record.gpus + second.record.gpus, MOST_GPUS)
+    return dataclasses.replace(second, record=msgspec.structs.replace(second.record, gpus=gpus))
 
 
 def _is_same(one: FoundChange, other: FoundChange) -> bool:

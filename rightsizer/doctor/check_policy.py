@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from rightsizer.doctor.diagnosis import Check, Diagnosis, Facts, Failure, Family, Message, Status, known, some
 from rightsizer.errors import PolicyError
-from rightsizer.model import Mode
+from rightsizer.model import Action, Mode
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Budget, BudgetScope, closed_reason, next_opening
 from rightsizer.policy.policy_file import BUILT_IN, Concerned, class_problems, require_classes
@@ -120,6 +120,8 @@ def _budget_problems(budget: Budget, held: int, least: int) -> Iterator[Diagnosi
         amount = "workloads: 0" if budget.workloads == 0 else "gpus: 0"
         yield BUDGET_ZERO(title=budget.title, amount=amount)
         return
+    if not budget.counts(Action.SCALE_TO_ZERO):
+        return  # replicas go one by one
     gpus = budget.gpus_of(held) if budget.scope is BudgetScope.CLUSTER else budget.gpus
     if gpus is not None and gpus < least:
         yield BUDGET_TOO_SMALL(title=budget.title, gpus=count(gpus), least=least)

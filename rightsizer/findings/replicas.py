@@ -44,7 +44,7 @@ _MINUTE = datetime.timedelta(minutes=1)
 
 def counted_window(part: TooManyReplicas) -> datetime.timedelta:
     """The window in which replicas are counted: the jumps of `jumpHistory`, and what each is compared with."""
-    return part.window + (part.jumpHistory + part.leadTime if part.jumpHistory else datetime.timedelta())
+    return part.window + part.leadTime + part.jumpHistory
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -112,11 +112,9 @@ def demand(candidate: Candidate) -> ReplicaDemand | None:
 def _need(part: TooManyReplicas, busy: Sequence[int], before: Sequence[int]) -> ReplicaNeed:
     """The need by the busy replicas of each minute; jumps are measured from those of `before`."""
     window, lead = max(1, part.window // _MINUTE), max(1, part.leadTime // _MINUTE)
-    jump = 0
-    if part.jumpHistory:
-        peaks = [max(before[end - window : end]) for end in range(window, len(before))]
-        lowest = [min(peaks[first : first + lead]) for first in range(len(peaks) - lead + 1)]
-        jump = max(0, *(most - low for most, low in zip(busy[window + lead - 1 :], lowest, strict=True)))
+    peaks = [max(before[end - window : end]) for end in range(window, len(before))]
+    lowest = [min(peaks[first : first + lead]) for first in range(len(peaks) - lead + 1)]
+    jump = max(0, *(most - low for most, low in zip(busy[window + lead - 1 :], lowest, strict=True)))
     return ReplicaNeed(part, max(busy[-window:]), jump)
 
 
@@ -248,8 +246,10 @@ def _scale_down(evidence: Evidence, replicas: int, needed: int, need: ReplicaNee
     pods, is_whole = _leaving(evidence.candidate.workload, [name for _, name in quiet], replicas - needed)
     needed = needed if is_whole else replicas - len(pods)
     frees = (replicas - needed) * _gpus_each(evidence.candidate, replicas)
-    jump = f" (largest jump in {span(need.part.jumpHistory)}: {need.jump})" if need.part.jumpHistory else ""
-    words = f"{count(needed, 'replica')} needed, with headroom{jump}; frees {gpus(frees)}"
+    words = (
+        f"{count(needed, 'replica')} needed, with headroom (largest jump in {span(need.part.jumpHistory)}: "
+    )
+    words += f"{need.jump}); frees {gpus(frees)}"
     return Proposal(Action.SCALE_DOWN, frees, words, replicas=needed, pods=pods)
 
 

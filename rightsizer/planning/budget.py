@@ -8,14 +8,27 @@ its pods need, as do pods that other changes recreate.
 import collections
 import dataclasses
 import datetime
+import math
 from collections.abc import Iterator, Sequence
 
 from rightsizer.findings.free_capacity import FreeCapacity, IncomingPods, incoming_pods, largest
-from rightsizer.model import Action, Blocker, BlockerCode, Decision, Fleet, FoundChange, ObjectRef, Workload
+from rightsizer.kinds.advice import command_for
+from rightsizer.model import (
+    Action,
+    Blocker,
+    BlockerCode,
+    Decision,
+    FindingName,
+    Fleet,
+    FoundChange,
+    ObjectRef,
+    Workload,
+)
 from rightsizer.model.offers import Asks
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Budget, BudgetScope, Per
 from rightsizer.policy.schema import Policy
+from rightsizer.text import count
 
 FREE = frozenset({Action.NOTICE, Action.SCALE_UP})
 """Actions that no budget counts: they take nothing away."""
@@ -65,7 +78,7 @@ class Purse:
         """Charge a change to every budget, or to none; return the budgets that it would exceed."""
         places = [
             (number, budget, key)
-            for number, budget in enumerate(self._budgets)
+            for number, budget in self._counting(decision)
             for key in self._keys(budget.scope, decision.workload)
         ]
         blocks = tuple(
@@ -75,6 +88,23 @@ class Purse:
             for number, _, key in places:
                 self._spend(number, key, decision.frees)
         return blocks
+
+    def affordable(self, decision: Decision) -> float:
+        """The most GPUs that a change of this workload may free."""
+        return min(
+            (
+                gpus - self._spent[number, key].gpus
+                for number, budget in self._counting(decision)
+                for key in self._keys(budget.scope, decision.workload)
+                if (gpus := budget.gpus_of(self._held[budget.scope, key])) is not None
+            ),
+            default=math.inf,
+        )
+
+    def _counting(self, decision: Decision) -> Iterator[tuple[int, Budget]]:
+        """The budgets that count its action, with their numbers."""
+        action = decision.announced or decision.action or ""
+        return ((number, budget) for number, budget in enumerate(self._budgets) if budget.counts(action))
 
     def left(self) -> Iterator[Left]:
         """The remaining amount of every limit."""
@@ -110,7 +140,8 @@ class Purse:
         for number, budget in enumerate(self._budgets):
             span = _SPANS[budget.per]
             # A time in the future comes from a clock that is ahead; it counts.
-            if span is not None and change.is_remembered and at - change.at < span:
+            is_counted = budget.counts(change.record.action)
+            if is_counted and span is not None and change.is_remembered and at - change.at < span:
                 for key in _keys(budget.scope, change.ref, change.pools):
                     self._spend(number, key, change.record.gpus)
 
@@ -153,15 +184,40 @@ def _keys(scope: BudgetScope, ref: ObjectRef, pools: Sequence[str]) -> Sequence[
 
 
 def within_budgets(decisions: Sequence[Decision], evaluator: PolicyEvaluator) -> tuple[Decision, ...]:
-    """Block changes that the budgets do not allow."""
+    """Block changes that the budgets do not allow; a scale-down removes as many replicas as they do."""
     purse = Purse(evaluator.policy, evaluator.fleet, evaluator.at)
     allowed = []
     for decision in decisions:
-        blocks = purse.charge(decision) if decision.is_enforced and decision.action not in FREE else ()
+        is_charged = decision.is_enforced and decision.action not in FREE
+        fitting = _shortened(decision, purse.affordable(decision)) if is_charged else decision
+        blocks = purse.charge(fitting) if is_charged else ()
         allowed.append(
-            dataclasses.replace(decision, blockers=(*decision.blockers, *blocks)) if blocks else decision
+            dataclasses.replace(decision, blockers=(*decision.blockers, *blocks)) if blocks else fitting
         )
     return tuple(allowed)
+
+
+def _shortened(decision: Decision, most: float) -> Decision:
+    """A scale-down that frees at most so many GPUs; others, and those that would free none, as they are."""
+    proposal, size = decision.finding.proposal, decision.workload.size
+    if decision.finding.name is not FindingName.TOO_MANY_REPLICAS or decision.frees <= most:
+        return decision
+    if proposal is None or proposal.replicas is None or isinstance(size, bool) or not size:
+        return decision
+    each = decision.frees / (size - proposal.replicas)
+    going = math.floor(most / each)
+    if going < 1:
+        return decision
+    words = f"{proposal.words}; the budgets allow {count(going, 'replica')} now"
+    pods = proposal.pods[:going] if len(proposal.pods) == size - proposal.replicas else proposal.pods
+    shorter = dataclasses.replace(proposal, replicas=size - going, frees=going * each, words=words, pods=pods)
+    finding = dataclasses.replace(
+        decision.finding,
+        proposal=shorter,
+        words=tuple(words if one == proposal.words else one for one in decision.finding.words),
+    )
+    command = command_for(decision.workload, Action.SCALE_DOWN, shorter) if decision.command else ""
+    return dataclasses.replace(decision, finding=finding, frees=going * each, command=command)
 
 
 def check_capacity(decisions: Sequence[Decision], fleet: Fleet) -> tuple[Decision, ...]:

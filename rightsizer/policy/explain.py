@@ -188,8 +188,7 @@ def _thresholds(criteria: Criteria) -> Iterator[str]:
         f"too-many-replicas: {few.minSavingPercent:g}% more than the busiest minute of the last {span(few.window)}, "
         f"plus {few.headroomPercent:g}% (at least {few.minHeadroom})"
     )
-    if few.jumpHistory:
-        yield f"      or plus the largest jump in {span(few.leadTime)} of the last {span(few.jumpHistory)}"
+    yield f"      or plus the largest jump in {span(few.leadTime)} of the last {span(few.jumpHistory)}"
     yield (
         f"oversized-gpu: peak memory plus {slice_.memoryMarginPercent:g}% and peak activity plus "
         f"{slice_.activityMarginPercent:g}% in {span(slice_.window)} fit into less"
@@ -229,7 +228,8 @@ def _budget(budget: Budget, workload: Workload, book: PolicyEvaluator) -> str:
         amounts.append(count(budget.gpus, "GPU"))
     if budget.share is not None:
         amounts.append(f"{budget.share}% of the GPUs held")
-    return f"at most {' and '.join(amounts)} {_PER[budget.per]}, {_of(budget.scope, workload, book)}"
+    counted = f" ({budget.counted})" if budget.counted != "all" else ""
+    return f"at most {' and '.join(amounts)} {_PER[budget.per]}, {_of(budget.scope, workload, book)}{counted}"
 
 
 def _of(scope: BudgetScope, workload: Workload, book: PolicyEvaluator) -> str:

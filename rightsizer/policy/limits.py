@@ -14,7 +14,8 @@ from typing import Annotated, Final, Protocol, Self
 
 import pydantic
 
-from rightsizer.model import Blocker, BlockerCode
+from rightsizer.model import Action, Blocker, BlockerCode
+from rightsizer.policy.rule import ACTIONS, NamedAction
 from rightsizer.policy.values import DAYS, Date, Days, Minutes, Part, Share, Zone
 
 
@@ -61,6 +62,13 @@ class Budget(Part):
         strict=False,
         description="Period: run, hour or day (the 60 minutes and 24 hours before each change).",
     )
+    actions: tuple[NamedAction, ...] = pydantic.Field(
+        ACTIONS,
+        strict=False,
+        min_length=1,
+        json_schema_extra={"uniqueItems": True},
+        description="Actions that it counts; by default all that take GPUs.",
+    )
     gpus: Amount | None = pydantic.Field(None, description="Maximum number of GPUs; 0 allows nothing.")
     workloads: Amount | None = pydantic.Field(
         None, description="Maximum number of workloads; 0 allows nothing."
@@ -82,6 +90,20 @@ class Budget(Part):
         """What people know it by."""
         return self.name or f"{self.scope.value}/{self.per.value}"
 
+    @property
+    def counted(self) -> str:
+        """The actions that it counts, in words."""
+        takes = [action for action in ACTIONS if action is not Action.SCALE_UP]
+        others = [action.value for action in takes if action not in self.actions]
+        if not others:
+            return "all"
+        named = ", ".join(action.value for action in takes if action in self.actions)
+        return f"all but {', '.join(others)}" if len(others) < len(takes) / 2 else named
+
+    def counts(self, action: str) -> bool:
+        """Whether it counts an action; an unknown one too."""
+        return action in self.actions or action not in ACTIONS
+
     def gpus_of(self, held: int) -> int | None:
         """The most GPUs that may be freed where so many are held in the scope; None where it does not limit GPUs.
 
@@ -93,25 +115,33 @@ class Budget(Part):
         return min(amounts, default=None)
 
 
+_ABRUPT: Final = tuple(action for action in ACTIONS if action not in {Action.SCALE_DOWN, Action.SCALE_UP})
+
 DEFAULT_BUDGETS: Final = (
     # A mistake in a policy shall cost little before someone sees it: a handful of workloads in a run, a team not more
     # than two, a cluster not more than a tenth of its GPUs in an hour, and nobody twice in a day.
-    Budget(scope=BudgetScope.CLUSTER, per=Per.RUN, workloads=5),
-    Budget(scope=BudgetScope.NAMESPACE, per=Per.RUN, workloads=2),
-    Budget(scope=BudgetScope.CLUSTER, per=Per.HOUR, workloads=20, share=decimal.Decimal(10)),
-    Budget(scope=BudgetScope.OWNER, per=Per.DAY, workloads=1),
+    Budget(scope=BudgetScope.CLUSTER, per=Per.RUN, workloads=5, actions=_ABRUPT),
+    Budget(scope=BudgetScope.NAMESPACE, per=Per.RUN, workloads=2, actions=_ABRUPT),
+    Budget(scope=BudgetScope.CLUSTER, per=Per.HOUR, workloads=20, share=decimal.Decimal(10), actions=_ABRUPT),
+    Budget(scope=BudgetScope.OWNER, per=Per.DAY, workloads=1, actions=_ABRUPT),
+    # Replicas follow demand all day, and come back with it; wrong metrics shall not take all in one run.
+    Budget(scope=BudgetScope.CLUSTER, per=Per.RUN, share=decimal.Decimal(25), actions=(Action.SCALE_DOWN,)),
 )
 
 
 def with_defaults(written: tuple[Budget, ...]) -> tuple[Budget, ...]:
-    """The budgets of a file, and the defaults that they do not replace."""
-    seen: set[tuple[BudgetScope, Per]] = set()
+    """The budgets of a file, and the defaults that they do not replace: those of actions that they do not count."""
+    seen: dict[tuple[BudgetScope, Per], Budget] = {}
     for budget in written:
         if (budget.scope, budget.per) in seen:
             message = f"two budgets for scope {budget.scope.value} per {budget.per.value}; combine them"
             raise ValueError(message)
-        seen.add((budget.scope, budget.per))
-    return (*written, *(budget for budget in DEFAULT_BUDGETS if (budget.scope, budget.per) not in seen))
+        seen[budget.scope, budget.per] = budget
+    return (*written, *(one for one in DEFAULT_BUDGETS if not _replaced(one, seen.get((one.scope, one.per)))))
+
+
+def _replaced(default: Budget, written: Budget | None) -> bool:
+    return written is not None and set(default.actions) <= set(written.actions)
 
 
 class NewlyEligible(Part):

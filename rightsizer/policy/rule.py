@@ -106,7 +106,7 @@ def _nameable(value: object) -> object:
     raise PydanticKnownError("enum", {"expected": f"{', '.join(names)} or {last}"})
 
 
-_Nameable = Annotated[
+NamedAction = Annotated[
     Action,
     pydantic.Field(strict=False),
     pydantic.BeforeValidator(_nameable),
@@ -142,13 +142,13 @@ class Rule(Part):
         description="Mode per finding: advise, enforce or off. Default: mode for idle and finished, as "
         "too-many-replicas for too-few-replicas, else advise.",
     )
-    actions: tuple[_Nameable, ...] = pydantic.Field(
+    actions: tuple[NamedAction, ...] = pydantic.Field(
         SAFE_ACTIONS,
         strict=False,
         json_schema_extra={"uniqueItems": True},
         description="Allowed actions, in any order. evict destroys bare pods, so it must be listed.",
     )
-    onlyForPendingPods: tuple[_Nameable, ...] = pydantic.Field(
+    onlyForPendingPods: tuple[NamedAction, ...] = pydantic.Field(
         (),
         strict=False,
         json_schema_extra={"uniqueItems": True},

@@ -257,7 +257,7 @@ class Policy(Part):
     budgets: tuple[Budget, ...] = pydantic.Field(
         DEFAULT_BUDGETS,
         strict=False,
-        description="Limits of changes; each replaces the default of the same scope and per.",
+        description="Limits of changes; each replaces the default of the same scope, per and actions.",
     )
     maintenanceWindows: tuple[MaintenanceWindow, ...] = pydantic.Field(
         (), strict=False, description="When changes may be made; without any, always."

@@ -265,12 +265,12 @@ class TooManyReplicas(Judging):
     jumpHistory: Duration = pydantic.Field(
         datetime.timedelta(hours=3),
         description="History in which the largest jump is searched: how far the busy replicas exceeded those of the "
-        "window before. Up to 7d; 0s ignores jumps.",
+        "window before. 1m to 7d.",
     )
     leadTime: Duration = pydantic.Field(
         datetime.timedelta(minutes=20),
         description="Time until an added replica serves: the interval of cycles and the start of a pod. Jumps within "
-        "it count. Up to 1d.",
+        "it count. 1m to 1d.",
     )
     busyPercent: Limit = pydantic.Field(
         1.0, description="Utilization above which a replica is busy; percent, 0 to below 100."
@@ -295,8 +295,8 @@ class TooManyReplicas(Judging):
 
     @pydantic.model_validator(mode="after")
     def _history_is_affordable(self) -> Self:
-        if self.jumpHistory > MAX_JUMP_HISTORY:
-            message = "jumpHistory must be at most 7d"
+        if not MINUTE <= self.jumpHistory <= MAX_JUMP_HISTORY:
+            message = "jumpHistory must be 1m to 7d"
             raise ValueError(message)
         if not MINUTE <= self.leadTime <= MAX_LEAD_TIME:
             message = "leadTime must be 1m to 1d"

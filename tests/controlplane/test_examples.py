@@ -34,7 +34,8 @@ PODS = 40
 
 WIDE: dict[str, Any] = {
     "budgets": [
-        {"scope": one.scope.value, "per": one.per.value, "workloads": 100} for one in DEFAULT_BUDGETS
+        {"scope": scope, "per": per, "workloads": 100}
+        for scope, per in sorted({(one.scope.value, one.per.value) for one in DEFAULT_BUDGETS})
     ],
     "breaker": {"maxNodesNotReady": "100%"},
 }

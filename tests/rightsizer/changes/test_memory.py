@@ -419,6 +419,17 @@ def test_memory_expired_entries_are_pruned_and_size_is_bounded() -> None:
     assert without_change({}, _taken(item.ref), item) == {}
 
 
+def test_memory_of_many_scale_downs_keeps_what_all_took() -> None:
+    """No budget of a day forgets the oldest of them."""
+    item = workload(pod())
+    texts: dict[str, str] = {}
+    for number in range(3 * MOST):
+        record = ChangeRecord(NOW + number * datetime.timedelta(hours=1), f"r{number}", "scale-down", 2, "me")
+        texts = _texts(FoundChange(item.ref, record), item, texts)
+    found = parse_memory(texts).by_key[key_of(item.ref)]
+    assert (len(found), sum(one.record.gpus for one in found)) == (MOST, 6 * MOST)
+
+
 def test_memory_thousands_of_owners_fit_across_shards() -> None:
     """Each changed as often as is ever done; they spread over the parts, whatever they are called."""
     refs = [

@@ -226,12 +226,8 @@ def test_autoscaler_scales_up_at_once_and_down_slowly() -> None:
     found = autoscalers_for(_case(VARYING), SOURCE)
     assert found is not None
     assert found.hpa["spec"]["behavior"] == {"scaleDown": {"stabilizationWindowSeconds": 600}}
-    by = criteria(
-        too_many_replicas=TooManyReplicas(
-            window=datetime.timedelta(minutes=30), jumpHistory=datetime.timedelta()
-        )
-    )
-    case = dataclasses.replace(_case(Concurrency((0,) * 29 + (3,))), criteria=by)
+    by = criteria(too_many_replicas=TooManyReplicas(window=datetime.timedelta(minutes=30)))
+    case = dataclasses.replace(_case(VARYING), criteria=by)
     quicker = autoscalers_for(case, SOURCE)
     assert quicker is not None
     assert quicker.hpa["spec"]["behavior"] == {"scaleDown": {"stabilizationWindowSeconds": 1800}}

@@ -131,9 +131,9 @@ def test_jumps_from_minutes_of_lost_samples_are_headroom() -> None:
     assert finding.proposal.replicas == 40
 
 
-def test_jumps_without_history_are_ignored() -> None:
-    """The policy may say so."""
-    by = criteria(too_many_replicas=TooManyReplicas(jumpHistory=datetime.timedelta()))
+def test_jumps_before_their_history_are_ignored() -> None:
+    """The policy says how far back they are searched."""
+    by = criteria(too_many_replicas=TooManyReplicas(jumpHistory=30 * MINUTE))
     item, found = _replicas(100, busy_usage(0), created=AT - 30 * DAY)
     counted = _minutes((60, 20), (5, 35), (60, 20), before=20)
     finding = findings(item, found, by=by, concurrency={"uid-w": counted})[0]

@@ -7,10 +7,22 @@ from typing import Any
 
 import pytest
 
-from rightsizer.model import ChangeRecord, Decision, Fleet, FoundChange, Node, ObjectRef, Workload
+from rightsizer.model import Action, ChangeRecord, Decision, Fleet, FoundChange, Node, ObjectRef, Workload
 from rightsizer.planning.budget import Purse
+from rightsizer.policy.limits import DEFAULT_BUDGETS, Budget, with_defaults
 from rightsizer.policy.schema import Policy
-from tests.rightsizer.build import AT, all_idle, evaluator, measured_for, planned, pod, workload
+from tests.rightsizer.build import (
+    AT,
+    all_idle,
+    busy_usage,
+    concurrency,
+    evaluator,
+    measured_for,
+    planned,
+    pod,
+    usages,
+    workload,
+)
 
 HOUR = datetime.timedelta(hours=1)
 NODES = {"n1": Node("n1", pool="a"), "n2": Node("n2", pool="b")}
@@ -194,3 +206,78 @@ def test_budget_left_of_empty_cluster_is_whole() -> None:
         ("cluster", "run", 3),
         ("cluster", "hour", 1000),
     }
+
+
+def _service(budgets: list[dict[str, Any]], *changes: FoundChange) -> Decision:
+    """A Deployment of ten replicas of two GPUs, of which two are needed with headroom."""
+    pods = [pod(f"w-{number}", devices=2) for number in range(10)]
+    item = workload(*pods, kind="Deployment")
+    found = usages(*((one, (busy_usage(), busy_usage(1))) for one in item.pods))
+    rules = Policy.model_validate(
+        {
+            "apiVersion": "gpu-rightsizer.io/v1alpha1",
+            "kind": "Policy",
+            "budgets": budgets,
+            "rules": [
+                {
+                    "name": "all",
+                    "match": {"everything": True},
+                    "mode": "enforce",
+                    "findings": {"too-many-replicas": "enforce"},
+                }
+            ],
+        }
+    )
+    book = evaluator(rules, around=Fleet((item,), NODES, {}, changes))
+    (decision,) = planned(book, measured_for(book, found, concurrency={"uid-w": concurrency(1)}))
+    return decision
+
+
+SHORTENED: dict[str, tuple[list[dict[str, Any]], int]] = {
+    "a-quarter-by-default": ([], 8),  # five GPUs
+    "gpus": ([{"per": "run", "gpus": 7}], 7),
+    "no-more-than-needed": ([{"per": "run", "gpus": 100}], 2),
+    "the-lowest": ([{"per": "run", "gpus": 100}, {"scope": "namespace", "per": "hour", "gpus": 4}], 8),
+    "of-other-actions": ([{"scope": "namespace", "per": "hour", "gpus": 1, "actions": ["suspend"]}], 8),
+}
+
+
+@pytest.mark.parametrize(("budgets", "left"), SHORTENED.values(), ids=SHORTENED.keys())
+def test_budget_of_a_scale_down_removes_what_it_allows(budgets: list[dict[str, Any]], left: int) -> None:
+    """The rest goes in later runs."""
+    decision = _service(budgets)
+    proposal = decision.finding.proposal
+    assert proposal is not None
+    assert (proposal.replicas, decision.frees, proposal.frees) == (left, 20 - 2 * left, 20 - 2 * left)
+    assert decision.is_enforced
+    assert f"--replicas {left}" in decision.command
+    assert proposal.words in decision.finding.words
+
+
+@pytest.mark.parametrize("budget", [{"gpus": 1}, {"workloads": 0}])
+def test_budget_without_room_for_one_replica_blocks_the_scale_down(budget: dict[str, Any]) -> None:
+    """As any other change."""
+    decision = _service([{"per": "run", **budget}])
+    assert [block.code.value for block in decision.blockers] == ["budget"]
+
+
+@pytest.mark.parametrize(
+    ("action", "left"), [("scale-down", 6), ("scale-to-zero", 2), ("", 6), ("of a later version", 6)]
+)
+def test_budget_counts_changes_of_its_actions(action: str, left: int) -> None:
+    """And those whose action is not known."""
+    change = FoundChange(
+        ObjectRef("apps/v1", "Deployment", "gone", "x"), ChangeRecord(AT - HOUR / 2, "r0", action, 12)
+    )
+    budgets = [{"per": "hour", "gpus": 20, "actions": ["scale-down"]}, {"per": "run", "gpus": 100}]
+    proposal = _service(budgets, change).finding.proposal
+    assert proposal is not None
+    assert proposal.replicas == left
+
+
+def test_budget_of_some_actions_leaves_the_default_of_others() -> None:
+    """What it does not count is limited as before."""
+    stops = with_defaults((Budget(workloads=9, actions=(Action.SUSPEND, Action.SCALE_TO_ZERO)),))
+    assert {*DEFAULT_BUDGETS} <= {*stops}
+    everything = with_defaults((Budget(workloads=9),))
+    assert [one for one in everything if (one.scope, one.per) == ("cluster", "run")] == [everything[0]]

@@ -226,11 +226,12 @@ def test_unreachable_rule_never_matches_first(
     )
 )
 def test_budgets_written_keep_other_defaults(written: list[Budget]) -> None:
-    """Each scope and time that a default speaks of is spoken of, once; what is written stands as it is."""
+    """Each action that a default counts in a scope and time is counted there, once; what is written stands as it is."""
     budgets = with_defaults(tuple(written))
-    keys = [(budget.scope, budget.per) for budget in budgets]
+    keys = [(budget.scope, budget.per, action) for budget in budgets for action in budget.actions]
     assert len(keys) == len(set(keys))
-    assert {(budget.scope, budget.per) for budget in DEFAULT_BUDGETS} <= set(keys)
+    defaults = {(one.scope, one.per, action) for one in DEFAULT_BUDGETS for action in one.actions}
+    assert defaults <= set(keys)
     assert list(budgets[: len(written)]) == written
 
 

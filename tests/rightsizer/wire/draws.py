@@ -46,7 +46,7 @@ def draw_policy(dice: random.Random) -> dict[str, Any]:
             "too-many-replicas": "enforce",
             **{name: "enforce" for name in ("too-many-gpus", "oversized-gpu") if dice.random() < _OF_PODS},
         },
-        "tooManyReplicas": {"window": "1h", "grace": "10m", "jumpHistory": "0s", "minSavingPercent": 0.0},
+        "tooManyReplicas": {"window": "1h", "grace": "10m", "jumpHistory": "1m", "leadTime": "1m"},
         "tooManyGpus": {"window": "1h", "grace": "10m"},
         "oversizedGpu": {"window": "1h", "grace": "10m"},
         "cooldown": dice.choice(["2h", "6h", "24h"]),
