@@ -237,8 +237,10 @@ class Oracle:
         defaults = self.policy.get("defaults", {})
         idle = defaults.get("idle", {})
         for row in defaults.get("kinds", KINDS):
-            labels = [workload.labels, *(pod.labels for pod in workload.pods)]
-            if row.get("onlyNotebooks") and not any("jupyter" in key for each in labels for key in each):
+            keys = [key for each in (workload, *workload.pods) for key in each.labels]
+            if row.get("onlyNotebooks") and not any(
+                re.search("^notebooks.kubeflow|jupyter", key) for key in keys
+            ):
                 continue
             if glob(row["kinds"], workload.ref.kind, workload.ref.full_kind):
                 is_overruled = "idle" in defaults and "kinds" not in defaults

@@ -207,7 +207,7 @@ def test_rules_unnamed_action_is_not_taken() -> None:
 )
 def test_rules_own_thresholds_keep_notices(defaults: dict[str, Any], window_h: int, action: Action) -> None:
     """Who writes defaults.idle changes how long to wait, not that people are asked before; kinds: [] changes that."""
-    hub = workload(kind="StatefulSet")
+    hub = workload(kind="StatefulSet", labels={"hub.jupyter.org/username": "ada"})
     rules = policy(defaults=Defaults.model_validate(defaults))
     decision = judged(hub, all_idle(hub), rules)
     assert decision.action is action
