@@ -49,6 +49,8 @@ class UseSincePlan:
         self._policy = policy
         self._own = own
         self._since = plan.at - RECENT
+        every = PolicyEvaluator(policy, plan.fleet, at=plan.at, own=own).all_criteria()
+        self._idle_before = max(each.too_many_replicas.idleBefore for each in every)
         self._measured = plan.measured
 
     @property
@@ -84,6 +86,7 @@ class UseSincePlan:
             since=self._since,
             activity=self._signal.activity(now - self._since, now),
             recent=self._signal.activity(RECENT, now, with_coverage=True),
+            latest=self._signal.activity(self._idle_before, now),
         )
 
 

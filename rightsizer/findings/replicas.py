@@ -49,16 +49,11 @@ def counted_window(part: TooManyReplicas) -> datetime.timedelta:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReplicaNeed:
-    """Replicas that are needed.
-
-    Attributes:
-        busy: In the busiest minute of the window.
-        jump: The most by which a minute exceeded the window that ended `leadTime` before, or a later one.
-    """
+    """Replicas that are needed."""
 
     part: TooManyReplicas
-    busy: int
-    jump: int
+    busy: int  # in the busiest minute of the window
+    jump: int  # the most by which a minute exceeded the window that ended `leadTime` before, or a later one
 
     def replicas(self, busy: int | None = None) -> int:
         """With headroom; for another number of busy replicas on request."""
@@ -69,17 +64,11 @@ class ReplicaNeed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReplicaDemand:
-    """How many replicas were active at the same time.
+    """How many replicas were active at the same time."""
 
-    Attributes:
-        certain: Without the replicas whose use is unknown.
-        possible: With them.
-        quietest: Active in the quietest minute.
-    """
-
-    certain: ReplicaNeed
-    possible: ReplicaNeed
-    quietest: int
+    certain: ReplicaNeed  # without the replicas whose use is unknown
+    possible: ReplicaNeed  # with them
+    quietest: int  # active in the quietest minute
 
     def words(self, replicas: int, unseen: int = 0) -> str:
         """The number of active replicas, and the time in which they were counted."""

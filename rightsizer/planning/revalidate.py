@@ -10,7 +10,18 @@ from collections.abc import Iterator, Sequence
 from rightsizer.config import format_duration
 from rightsizer.findings.evidence import kernel_ran
 from rightsizer.kinds import row_of
-from rightsizer.model import Action, Blocker, BlockerCode, Decision, Measured, Pod, Usage, Usages, Workload
+from rightsizer.model import (
+    Action,
+    Blocker,
+    BlockerCode,
+    Decision,
+    FindingName,
+    Measured,
+    Pod,
+    Usage,
+    Usages,
+    Workload,
+)
 from rightsizer.planning.decide import decide_one
 from rightsizer.planning.victims import AtWorkError, select_victims
 from rightsizer.policy.effective import EffectivePolicy, PolicyEvaluator
@@ -30,6 +41,7 @@ class Use:
         since: RECENT before the end of the plan's evidence: samples may arrive late.
         activity: Peak activity from `since` to `at`.
         recent: Peak activity in the last minutes, with coverage.
+        latest: Peak activity in the time for which a replica must have been idle before it is removed.
     """
 
     at: datetime.datetime
@@ -37,6 +49,7 @@ class Use:
     since: datetime.datetime
     activity: Usages
     recent: Usages
+    latest: Usages
 
 
 def objections(
@@ -61,7 +74,8 @@ def objections(
         yield Blocker(BlockerCode.BUSY, str(error))
     for pod in fresh.pods:
         key = (pod.ref.namespace, pod.ref.name)
-        if decision.action is not Action.SCALE_UP:
+        # Of replicas that are removed `going` asks; the others stay.
+        if decision.action is not Action.SCALE_UP and not _sizes(decision):
             yield from _unseen(pod, use)
         # Both: the later answer may include work that began after the earlier one.
         seen = [(usage, use.at - use.since) for usage in use.activity.get(key, ())]
@@ -69,6 +83,11 @@ def objections(
         yield from _more_used(decision, pod, seen, evaluator.evaluate(fresh))
         if is_stop and any(usage.invalid or _ran(usage, idle, span) is not False for usage, span in seen):
             yield Blocker(BlockerCode.BUSY, f"pod {pod.ref.name} was active in the last {lately}")
+
+
+def _sizes(decision: Decision) -> bool:
+    """Whether it removes replicas that demand does not need."""
+    return decision.finding.name is FindingName.TOO_MANY_REPLICAS and decision.action is Action.SCALE_DOWN
 
 
 def _more_used(
@@ -128,11 +147,13 @@ def going(decision: Decision, fresh: Workload, use: Use, evaluator: PolicyEvalua
         (each.too_many_replicas for each in evaluator.evaluate(fresh).judged_by),
         key=lambda one: one.busyPercent,
     )
+    lately = use.latest if _sizes(decision) else use.recent
     at_work = frozenset(
         pod.ref.name
         for pod in fresh.pods
-        if not (used := use.recent.get((pod.ref.namespace, pod.ref.name)))
+        if not (used := lately.get((pod.ref.namespace, pod.ref.name)))
         or any(_is_busy(one, part.busyPercent) for one in used)
+        or any(_unseen(pod, use))
     )
     return select_victims(fresh, proposal, row, at_work=at_work, activity=use.activity)
 

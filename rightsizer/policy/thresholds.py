@@ -281,6 +281,11 @@ class TooManyReplicas(Judging):
         "largest jump is added if it is larger.",
     )
     minHeadroom: int = pydantic.Field(1, ge=0, le=10_000, description="Minimum number of replicas added.")
+    idleBefore: Duration = pydantic.Field(
+        datetime.timedelta(minutes=2),
+        description="Time for which a replica must have been idle right before it is removed, 1m to 1d; the longest "
+        "of all rules.",
+    )
     minSavingPercent: Limit = pydantic.Field(
         10.0,
         description="A scale-down that removes a smaller share of the replicas is not made; percent, 0 to below 100.",
@@ -298,9 +303,10 @@ class TooManyReplicas(Judging):
         if not MINUTE <= self.jumpHistory <= MAX_JUMP_HISTORY:
             message = "jumpHistory must be 1m to 7d"
             raise ValueError(message)
-        if not MINUTE <= self.leadTime <= MAX_LEAD_TIME:
-            message = "leadTime must be 1m to 1d"
-            raise ValueError(message)
+        for name, span in (("leadTime", self.leadTime), ("idleBefore", self.idleBefore)):
+            if not MINUTE <= span <= MAX_LEAD_TIME:
+                message = f"{name} must be 1m to 1d"
+                raise ValueError(message)
         return self
 
 

@@ -18,20 +18,13 @@ from rightsizer.usage.source_metrics import JOB, TARGET
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Engine:
-    """An inference server and its metrics; of several names in a row, those that exist are used.
-
-    Attributes:
-        served: Counters that grow with each request.
-        running: Requests in progress.
-        queued: Requests that wait.
-        cache: Share of the KV cache in use, 0 to 1.
-    """
+    """An inference server and its metrics; of several names in a row, those that exist are used."""
 
     name: str
-    served: tuple[str, ...]
-    running: tuple[str, ...] = ()
-    queued: tuple[str, ...] = ()
-    cache: tuple[str, ...] = ()
+    served: tuple[str, ...]  # counters that grow with each request
+    running: tuple[str, ...] = ()  # requests in progress
+    queued: tuple[str, ...] = ()  # requests that wait
+    cache: tuple[str, ...] = ()  # share of the KV cache in use, 0 to 1
 
     @property
     def names(self) -> tuple[str, ...]:

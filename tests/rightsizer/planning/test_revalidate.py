@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from rightsizer.model import Action, Decision, FindingName, Mode, Node, Workload
+from rightsizer.model import Action, Decision, FindingName, Mode, Node, Usages, Workload
 from rightsizer.planning.revalidate import Use, objections
 from tests.rightsizer.build import (
     ALWAYS,
     AT,
     all_idle,
     busy_usage,
+    concurrency,
     evaluator,
     fleet,
     idle_usage,
@@ -42,6 +43,7 @@ def _told(fresh: Workload = PLANNED, **changes: Any) -> list[str]:
         "since": AT - datetime.timedelta(minutes=10),
         "activity": idle,
         "recent": idle,
+        "latest": idle,
     }
     use = Use(**{**values, **changes})
     return [blocker.code for blocker in objections(_decision(), fresh, use, evaluator(policy(), fresh))]
@@ -170,7 +172,12 @@ def test_revalidate_changed_recommendation_is_blocked(
     assert decision.action is Action.RESLICE
     found = used(memory_gib)
     use = Use(
-        AT, measured(RESLICED, found, histories=ALWAYS), AT - datetime.timedelta(minutes=10), found, found
+        AT,
+        measured(RESLICED, found, histories=ALWAYS),
+        AT - datetime.timedelta(minutes=10),
+        found,
+        found,
+        found,
     )
     book = evaluator(rules, around=fleet(RESLICED, nodes=(node,)))
     assert [blocker.code for blocker in objections(decision, RESLICED, use, book)] == reasons
@@ -195,8 +202,48 @@ def test_revalidate_resize_of_newly_used_gpu_is_blocked(second: Any, reasons: li
     decision = judged(HALVED, planned, rules, histories=ALWAYS)
     assert decision.action is Action.RESIZE
     use = Use(
-        AT, measured(HALVED, planned, histories=ALWAYS), AT - datetime.timedelta(minutes=10), lately, planned
+        AT,
+        measured(HALVED, planned, histories=ALWAYS),
+        AT - datetime.timedelta(minutes=10),
+        lately,
+        planned,
+        planned,
     )
     assert [
         blocker.code for blocker in objections(decision, HALVED, use, evaluator(rules, HALVED))
     ] == reasons
+
+
+SERVICE = workload(*(pod(f"w-{number}") for number in range(6)), kind="Deployment")
+AT_WORK = usages(*((one, (busy_usage(place),)) for place, one in enumerate(SERVICE.pods)))
+TWO_AT_WORK = {**all_idle(SERVICE), **usages(*((one, (busy_usage(),)) for one in SERVICE.pods[:2]))}
+FOUR_AT_WORK = {**all_idle(SERVICE), **usages(*((one, (busy_usage(),)) for one in SERVICE.pods[:4]))}
+
+
+def _without(found: Usages, *pods: int) -> Usages:
+    return {key: used for key, used in found.items() if key[1] not in {f"w-{number}" for number in pods}}
+
+
+SIZED: dict[str, tuple[Usages, Usages, list[str]]] = {
+    "worked-minutes-ago": (AT_WORK, TWO_AT_WORK, []),
+    "too-many-work": (AT_WORK, FOUR_AT_WORK, ["busy"]),
+    "one-that-may-stay-is-silent": (_without(AT_WORK, 5), TWO_AT_WORK, []),
+    "silent-ones-may-work": (_without(AT_WORK, 4, 5), TWO_AT_WORK, ["busy"]),
+    "no-sample-lately": (AT_WORK, _without(TWO_AT_WORK, 4, 5), ["busy"]),
+}
+
+
+@pytest.mark.parametrize(("recent", "latest", "reasons"), SIZED.values(), ids=SIZED.keys())
+def test_revalidate_scale_down_removes_replicas_that_are_idle_now(
+    recent: Usages, latest: Usages, reasons: list[str]
+) -> None:
+    """Three of six: those that worked or may have worked in the last two minutes stay."""
+    rules = policy(rule("all", findings={FindingName.TOO_MANY_REPLICAS: Mode.ENFORCE}))
+    counted = {"uid-w": concurrency(2)}
+    decision = judged(SERVICE, AT_WORK, rules, concurrency=counted)
+    assert decision.finding.proposal is not None
+    assert decision.finding.proposal.replicas == 3
+    seen = measured(SERVICE, AT_WORK, concurrency=counted)
+    use = Use(AT, seen, AT - datetime.timedelta(minutes=10), AT_WORK, recent, latest)
+    book = evaluator(rules, SERVICE)
+    assert [blocker.code for blocker in objections(decision, SERVICE, use, book)] == reasons
