@@ -21,10 +21,10 @@ from rightsizer.model import Action, ChangeOutcome, ChangeRecord
 from simulator.workloads import draws
 from simulator.workloads.draws import DAY_S, HOUR_S
 
-EVERY_S = 1800
+EVERY_S = 3600
 """How often is judged."""
-REST_S = 2 * EVERY_S
-"""How often what has just worked is judged: nothing can end its work in between."""
+REST_S = 3 * EVERY_S
+"""How often what has just worked is judged: only its size could change. Services are sized at every step."""
 OPENS_S, CLOSES_S = 8 * HOUR_S, 19 * HOUR_S
 """When owners answer."""
 SERVICES = frozenset({Archetype.SERVICE, Archetype.ENDPOINT})
@@ -166,16 +166,18 @@ class _Replay:
         """From the fleet's beginning to its end."""
         for at_s in range(self._fleet.begin_s, self._fleet.end_s, EVERY_S):
             present = [one for one in self._standings if self._is_present(one, at_s)]
-            is_full = at_s % REST_S == 0
-            asked = present if is_full else [one for one in present if not sampled_lately(one, at_s)]
+            asked = [one for one in present if self._is_asked(one, at_s)]
             words = list(self._judge.judge(self._fleet, asked, at_s))
             for word in words:
                 self._carry_out(word, at_s)
-            if is_full:
-                self._advise(words, present, at_s)
+            self._advise(words, present, at_s)
         for one in self._fleet.members:
             self._weigh(one)
         return Outcome(self._tally, tuple(self._stops))
+
+    def _is_asked(self, one: Standing, at_s: int) -> bool:
+        is_sized = one.member.archetype is Archetype.SERVICE or at_s % REST_S == 0
+        return is_sized or not sampled_lately(one, at_s)
 
     def _is_present(self, one: Standing, at_s: int) -> bool:
         """Whether it runs now, after whatever has brought it back and whatever its owner did."""
@@ -297,11 +299,11 @@ class _Replay:
                 continue
             kept = left.get(member.name, member.replicas)
             start = int((at_s - member.start_s) // 60)
-            demand = member.demand[start : start + REST_S // 60]
+            demand = member.demand[start : start + EVERY_S // 60]
             self._tally.minutes += len(demand)
             self._tally.minutes_short += sum(kept < wanted <= member.replicas for wanted in demand)
-            self._tally.served += REST_S / HOUR_S * member.gpus * member.replicas
-            self._tally.served_freed += REST_S / HOUR_S * (member.replicas - kept) * member.gpus
+            self._tally.served += EVERY_S / HOUR_S * member.gpus * member.replicas
+            self._tally.served_freed += EVERY_S / HOUR_S * (member.replicas - kept) * member.gpus
 
     def _weigh(self, member: Member) -> None:
         """What was freed of one workload, and how often that was wrong."""

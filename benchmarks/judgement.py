@@ -25,7 +25,7 @@ DOCS = Path(__file__).parents[1] / "docs" / "judgement.md"
 _PART = re.compile(r"(<!-- measured: judgement -->\n).*?(<!-- end -->)", re.DOTALL)
 RESAMPLES = 1000
 DOUBT = 0.05
-ANSWERS = (0.0, 0.5, 1.0)
+ANSWERS = (0.0, 0.5)
 MONTH_D = 30.0
 
 
@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--even", action="store_true", help="even seeds, for choosing defaults")
     parser.add_argument("--workloads", type=int, default=40, help="of each fleet (default 40)")
     parser.add_argument("--days", type=float, help="of each fleet (default: 7, 10 or 14, by its seed)")
-    parser.add_argument("--answers", type=float, help="share of owners who answer (default: 0, 0.5 and 1)")
+    parser.add_argument("--answers", type=float, help="share of owners who answer (default: 0 and 0.5)")
     parser.add_argument(
         "--workers", type=int, default=os.cpu_count(), help="processes (default: one per core)"
     )
