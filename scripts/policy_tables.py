@@ -122,7 +122,7 @@ def kinds() -> str:
             "everything else" if row is rows[-1][0] else _kinds(row),
             f"`{duration_text(idle.window)}`",
             f"`{duration_text(idle.minIdleTime or idle.window)}`",
-            f"`{duration_text(idle.short_window)}`",
+            f"`{duration_text(min(idle.unusedWindow, idle.minIdleTime or idle.window))}`",
             f"`{idle.minCoverage:g}`",
             f"`{idle.idleFactor:g}`",
             f"`{duration_text(row.notifyBefore)}`" if row.notifyBefore else "",

@@ -7,6 +7,7 @@ a kind with interchangeable replicas, or one that finishes, add its name to a se
 import dataclasses
 import datetime
 import functools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -234,7 +235,7 @@ class Candidate:
     def shortest_idle_s(self) -> float:
         """The shortest required idle time, in seconds."""
         idle = self.criteria.idle
-        return idle.short_window.total_seconds() if self.unused_reason else idle.shortest_s
+        return min(idle.unusedWindow.total_seconds() if self.unused_reason else math.inf, idle.shortest_s)
 
     @functools.cached_property
     def _bare(self) -> "Candidate":

@@ -43,13 +43,13 @@ def _is_idle(evidence: Evidence) -> bool:
 def _so_far(candidate: Candidate) -> Finding | None:
     """What the last part of the window shows: idle if a stop loses nothing, else how long it has to wait.
 
-    None before half of the required time, from which on a notice may be given.
+    None before a notice may be given.
     """
     evidence, history = candidate.over_short(), candidate.history
     if evidence.window == candidate.criteria.idle.window or history is None or not _is_idle(evidence):
         return None
     finding = _finding(evidence, history)
-    return finding if finding.is_half_over else None
+    return finding if finding.is_noticeable or finding.verdict is Verdict.ACT else None
 
 
 def _finding(evidence: Evidence, history: ActivityHistory | None) -> Finding:
@@ -61,12 +61,15 @@ def _finding(evidence: Evidence, history: ActivityHistory | None) -> Finding:
     name = _name(evidence, history) if verdict is Verdict.ACT else FindingName.IDLE_TOO_BRIEFLY
     words = filter(None, (_nothing_ran(evidence), _pauses(candidate, history, from_), evidence.levels))
     finding = with_confidence(evidence.finding(name, verdict, *words), evidence, history)
+    idle_s = max(history.idle_s if history else 0.0, evidence.window.total_seconds())
     return dataclasses.replace(
         finding,
-        idle_s=max(history.idle_s if history else 0.0, evidence.window.total_seconds()),
+        idle_s=idle_s,
         longest_return_s=history.longest_return_s if history else None,
         required_idle_s=required_s,
         counts_from=from_,
+        is_noticeable=required_s is not None
+        and idle_s >= min(required_s / 2, idle.noticeAfter.total_seconds()),
     )
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import datetime
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,6 +48,7 @@ class Finding:
         idle_s: Seconds since it last worked, as far as was looked; None where that cannot be said.
         longest_return_s: The longest pause on record from which it came back, in seconds; None without history.
         required_idle_s: How long it must be idle to count as idle, in seconds; None where that cannot be said.
+        is_noticeable: Whether it has been idle for long enough for a notice.
         counts_from: When it counts as idle if it stays idle; None where it does already, or that cannot be said.
         proposal: The wanted size; None for no change, or to free all GPUs by the stop of its kind.
         window: The window whose numbers these are.
@@ -68,14 +68,10 @@ class Finding:
     longest_return_s: float | None = None
     required_idle_s: float | None = None
     counts_from: datetime.datetime | None = None
+    is_noticeable: bool = False
     confidence: Confidence = Confidence.MEDIUM
     proposal: Proposal | None = None
     window: datetime.timedelta | None = None
-
-    @property
-    def is_half_over(self) -> bool:
-        """Whether it has been idle for half of the required time."""
-        return self.idle_s is not None and 2 * self.idle_s >= (self.required_idle_s or math.inf)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -67,9 +67,9 @@ def decide_one(workload: Workload, measured: Measured, evaluator: PolicyEvaluato
 def _noticed_early(
     decision: Decision, found: Sequence[Finding], measured: Measured, evaluator: PolicyEvaluator
 ) -> Decision | None:
-    """The notice in the second half of the required idle time, or what waits for its end; None if it is not time."""
+    """The notice inside the required idle time, or what waits for its end; None if it is not time for it."""
     for place, finding in enumerate(found):
-        if finding.verdict is Verdict.KEEP and finding.counts_from and finding.is_half_over:
+        if finding.verdict is Verdict.KEEP and finding.counts_from and finding.is_noticeable:
             idle = dataclasses.replace(finding, name=FindingName.IDLE, verdict=Verdict.ACT)
             others = (*found[:place], *found[place + 1 :])
             early = _decided(decision.workload, (idle, *others), measured, evaluator)

@@ -140,8 +140,10 @@ def _doing(effective: EffectivePolicy) -> Iterator[str]:
     yield f"  minimum kept: {', '.join(kept) or 'none'}"
     notice = "none"
     if effective.notify_before:
+        after = span(min(each.idle.noticeAfter for each in effective.judged_by))
         notice = (
-            f"at half of the required idle time, {span(effective.notify_before)} or more before the change"
+            f"after {after} idle or half of the required idle time, "
+            f"{span(effective.notify_before)} or more before the change"
         )
     yield f"  notice: {notice}; cooldown: {span(effective.cooldown)}"
     yield f"  at most {effective.max_changes} changes in 30 days, not counting replicas"
@@ -172,7 +174,8 @@ def _thresholds(criteria: Criteria) -> Iterator[str]:
         longer += f", less if under {idle.rarePausePercent:g}% of its pauses are as long"
     shortest = span(datetime.timedelta(seconds=idle.shortest_s))
     yield f"      required idle time: {shortest}{longer if idle.idleFactor else ''}"
-    yield f"      {span(idle.short_window)} if it never worked, or no process holds memory on its GPUs"
+    unused = min(idle.unusedWindow, idle.minIdleTime or idle.window)
+    yield f"      {span(unused)} if it never worked, or no process holds memory on its GPUs"
     unasked = criteria.no_requests
     yield (
         f"no-requests: no request to its inference server in {span(unasked.window)}, and mean activity at most "

@@ -169,8 +169,7 @@ class Rule(Part):
     )
     notifyBefore: Duration | None = pydantic.Field(
         None,
-        description="Shortest time from the notice, at half of the required idle time, to the change. Default: that of "
-        "the kind.",
+        description="Shortest time from the notice to the change. Default: that of the kind.",
     )
     cooldown: Duration = pydantic.Field(
         COOLDOWN,

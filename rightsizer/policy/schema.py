@@ -146,7 +146,8 @@ class KindDefaults(Part):
 
 
 _HOUR = datetime.timedelta(hours=1)
-_NOTEBOOK = Thresholds(window=24 * _HOUR, minIdleTime=48 * _HOUR)
+# A long weekend begins on Friday evening and ends on Tuesday morning: 87 hours. A notebook may also be made before it.
+_NOTEBOOK = Thresholds(window=24 * _HOUR, minIdleTime=96 * _HOUR, unusedWindow=72 * _HOUR)
 DEFAULT_KINDS = (
     # Scaled to zero, the next request wakes it: a mistake costs one cold start, whatever its pauses were.
     KindDefaults(
@@ -158,9 +159,8 @@ DEFAULT_KINDS = (
         kinds=("InferenceService", "LLMInferenceService", "NIMService", "Revision"),
         idle=Thresholds(window=4 * _HOUR),
     ),
-    # What is in a notebook's memory is gone, and a first long night looks like the end: only asking finds out. Without
-    # a notice half of what is stopped comes back, with it 4 % (docs/judgement.md). Hubs make StatefulSets and bare pods
-    # of notebooks. What is announced at half time is taken at the end of the idle time.
+    # What is in a notebook's memory is gone, and a long weekend looks like the end: work voids the notice, and the
+    # owner may release it sooner. Hubs make StatefulSets and bare pods of notebooks.
     KindDefaults(kinds=("Notebook", "Workspace", "Pod"), idle=_NOTEBOOK, notifyBefore=12 * _HOUR),
     KindDefaults(kinds=("StatefulSet",), onlyNotebooks=True, idle=_NOTEBOOK, notifyBefore=12 * _HOUR),
     # Hours since the last checkpoint are lost: the evidence must be nearly whole, and the pause beyond all others. What

@@ -144,7 +144,11 @@ class Thresholds(Judging):
     unusedWindow: Duration = pydantic.Field(
         datetime.timedelta(hours=4),
         description="Required idle time of a workload that never worked since it was created, or whose GPUs hold no "
-        "memory of a process; also the evidence window of notices. 5m to 366d, at most window.",
+        "memory of a process; the evidence window of notices is no longer either. 5m to 366d.",
+    )
+    noticeAfter: Duration = pydantic.Field(
+        datetime.timedelta(hours=24),
+        description="Idle time after which a notice is given; at most half of the required idle time.",
     )
     maxEmptyMemoryMiB: float = pydantic.Field(
         64.0,

@@ -34,7 +34,10 @@ IDLE: Mapping[str, Any] = {
 }
 SERVING = ["InferenceService", "LLMInferenceService", "NIMService", "Revision"]
 JOBS = ["*Job", "Workflow", "CronWorkflow", "AppWrapper", "SparkApplication", "RayCluster", "PodGroup"]
-_ASKED: Mapping[str, Any] = {"idle": {"minIdleTime": "48h"}, "notifyBefore": "12h"}
+_ASKED: Mapping[str, Any] = {
+    "idle": {"minIdleTime": "96h", "unusedWindow": "72h"},
+    "notifyBefore": "12h",
+}
 KINDS: Sequence[Mapping[str, Any]] = (
     {
         "kinds": ["Service.serving.knative.dev"],
