@@ -75,7 +75,12 @@ def _kubelet(settings: Settings) -> Kubelet | None:
     if not settings.pod_resources_socket:
         return None
     named = "pod_resources_socket" in settings.given
-    return Kubelet(Path(settings.pod_resources_socket), required=named, clock=time.monotonic)
+    return Kubelet(
+        Path(settings.pod_resources_socket),
+        required=named,
+        clock=time.monotonic,
+        interval_s=settings.interval,
+    )
 
 
 def _watch(settings: Settings, environment: Mapping[str, str]) -> PodWatch | None:
@@ -153,7 +158,8 @@ def _run(settings: Settings, environment: Mapping[str, str]) -> None:
         watch.start(wait_s=_FIRST_LIST_S)
     scrape = Scrape(
         now=0.0,
-        hostname=settings.node_name or socket.gethostname(),
+        # the kernel takes any bytes
+        hostname=settings.node_name or socket.gethostname().encode(errors="replace").decode(),
         build=BuildInfo(__version__, platform.python_version()),
         stale_after_s=plan.stale_after_s,
         naming=settings.naming,

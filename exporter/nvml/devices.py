@@ -26,7 +26,7 @@ from exporter.nvml.xids import Xids
 T = TypeVar("T")
 
 _PLAUSIBLE_C = 200  # DCGM's bound: a driver reports a higher value if there is no sensor
-_MOST_PERCENT = 200  # fans may exceed their intended speed; 255 is -1 in a byte
+_MOST_PERCENT, _MOST_FAN_PERCENT = 100, 200  # fans may exceed their intended speed; 255 is -1 in a byte
 
 _MIB = 1024 * 1024
 _NUMA_WORDS = 4  # 256 nodes
@@ -83,10 +83,21 @@ def _known(value: int) -> int:
     return int(value)
 
 
-def _percent(value: int) -> int:
-    if _known(value) > _MOST_PERCENT:
+def _percent(value: int, most: int = _MOST_PERCENT) -> int:
+    if _known(value) > most:
         raise _NoValueError(f"{value} % cannot be")
     return int(value)
+
+
+def _fan_percent(value: int) -> int:
+    return _percent(value, _MOST_FAN_PERCENT)
+
+
+def _clocks_event_reasons(handle: Any) -> int:  # noqa: ANN401 - pynvml's handles have no type
+    try:
+        return int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+    except pynvml.NVMLError_FunctionNotFound:  # drivers before 535
+        return int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
 
 
 def _plausible_c(celsius: int) -> int:
@@ -148,13 +159,13 @@ class OpenDevice:
     max_video_clock_mhz = _asked(
         "maximum video clock", pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_VIDEO
     )
-    clocks_event_reasons = _asked("clocks' event reasons", pynvml.nvmlDeviceGetCurrentClocksEventReasons)
+    clocks_event_reasons = _asked("clocks' event reasons", _clocks_event_reasons)
     """Why the clocks are reduced: a bit mask of nvmlClocksEventReason*."""
     power_limit_mw = _asked("power limit", pynvml.nvmlDeviceGetPowerManagementLimit)
     default_power_limit_mw = _asked("default power limit", pynvml.nvmlDeviceGetPowerManagementDefaultLimit)
     enforced_power_limit_mw = _asked("enforced power limit", pynvml.nvmlDeviceGetEnforcedPowerLimit)
     """The lowest of all active limits, in milliwatts."""
-    fan_percent = _asked("fan speed", pynvml.nvmlDeviceGetFanSpeed, check=_percent)
+    fan_percent = _asked("fan speed", pynvml.nvmlDeviceGetFanSpeed, check=_fan_percent)
     """The intended speed, in percent of the maximum."""
     pcie_replays = _asked("PCIe replays", pynvml.nvmlDeviceGetPcieReplayCounter)
     """Number of packets that were sent again."""

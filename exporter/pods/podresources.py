@@ -19,6 +19,7 @@ _ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
 _DEADLINE_S = 2.0  # for both calls together: a healthy kubelet answers in milliseconds
 _MAX_OFFERS_BACKOFF_S = 60.0  # allocatable devices hardly change, and the call delays the rest
 _MAX_BACKOFF_S = 5.0  # below the default interval: the next cycle finds a restarted kubelet
+_KEEP_INTERVALS = 1.5  # an answer is kept for one cycle that fails
 
 _Identity = tuple[int, int, int]
 
@@ -28,7 +29,7 @@ class KubeletAnswer:
     """The kubelet's answer in one cycle."""
 
     up: bool | None  # the kubelet answered; None if there has never been one, as on a node without Kubernetes
-    # allocated devices. In the first cycle after a failure the last answer, then empty.
+    # allocated devices. For a while after a failure the last answer, then empty.
     allocations: tuple[Allocation, ...] = ()
     offers: tuple[Offer, ...] | None = None  # allocatable devices; None if the kubelet does not list them
 
@@ -37,17 +38,26 @@ class Kubelet:
     """The kubelet of this node."""
 
     def __init__(
-        self, path: Path, *, required: bool, clock: Callable[[], float], deadline_s: float = _DEADLINE_S
+        self,
+        path: Path,
+        *,
+        required: bool,
+        clock: Callable[[], float],
+        interval_s: float = 10.0,
+        deadline_s: float = _DEADLINE_S,
     ) -> None:
         """Check whether its socket exists.
 
         `required`: the user set the path: then its directory must exist. The socket comes and goes with the kubelet.
-        `clock`: monotonic seconds. `deadline_s`: limit of a poll in seconds. Raises StartError: it is required, and
+        `clock`: monotonic seconds. `interval_s`: time between two cycles. `deadline_s`: limit of a poll in seconds.
+        Raises StartError: it is required, and
         its directory is not mounted.
         """
         self._path = path
         self._clock = clock
         self._deadline_s = deadline_s
+        self._keep_s = _KEEP_INTERVALS * interval_s
+        self._answered_at = clock()
         self._seen = path.exists()
         self._channel: Channel | None = None
         self._connected_to: _Identity | None = None
@@ -90,7 +100,7 @@ class Kubelet:
             return self._failed(error, "retrying; GPU series continue, soon without pod labels")
         if self._failed_in_a_row:
             _LOG.info("the kubelet answers again at %s", self._path)
-        self._failed_in_a_row = 0
+        self._failed_in_a_row, self._answered_at = 0, self._clock()
         self._last = KubeletAnswer(up=True, allocations=listed, offers=self._offers(socket, until))
         return self._last
 
@@ -153,13 +163,10 @@ class Kubelet:
             _LOG.warning("asking the kubelet at %s for its pods: %s; %s", self._path, error, consequence)
         backoff_s = min(_MAX_BACKOFF_S, 0.25 * 2 ** min(self._failed_in_a_row, 8))
         self._retry_at = self._clock() + backoff_s
+        self._failed_in_a_row += 1
         return self._last_answer()
 
     def _last_answer(self) -> KubeletAnswer:
-        """The last answer in the first failed cycle: a restarting kubelet is back in the next one."""
-        self._failed_in_a_row += 1
-        return (
-            dataclasses.replace(self._last, up=False)
-            if self._failed_in_a_row == 1
-            else KubeletAnswer(up=False)
-        )
+        """The last answer while a restarting kubelet may still be back in the next cycle."""
+        is_recent = self._clock() - self._answered_at <= self._keep_s
+        return dataclasses.replace(self._last, up=False) if is_recent else KubeletAnswer(up=False)

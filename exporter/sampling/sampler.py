@@ -237,6 +237,8 @@ class Sampler:
         for message in hidden:
             if message not in self._logged:
                 _LOG.warning("%s", message)
+        for message in sorted(self._logged - by_message.keys() - set(hidden)):
+            _LOG.info("no longer: %s", message)
         self._logged = frozenset(by_message) | frozenset(hidden)
 
 

@@ -398,3 +398,16 @@ def test_text_log_has_time_level_and_message(node: Node) -> None:
     assert line.split(" ", 1)[1] == (
         f"warning reading power of GPU 0 ({node.spec.gpu_uuid(0)}): the driver denies it to this user; series omitted"
     )
+
+
+def test_hostname_that_is_not_utf_8_is_served(make_node: MakeNode) -> None:
+    """The kernel takes any bytes; what is no text is replaced."""
+    node = make_node(h100(1))
+    program = (
+        "import runpy, socket; socket.gethostname = lambda: 'n\\udcff1'; "
+        "runpy.run_module('exporter', run_name='__main__', alter_sys=True)"
+    )
+    command = [sys.executable, "-c", program, "--once", "--pod-resources-socket=", "--collectors=thermal"]
+    done = ended(command, node.environment())
+    assert done.code == 0
+    assert 'hostname="n?1"' in done.out

@@ -84,14 +84,24 @@ EXPORT nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t handle, nvmlBAR1Mem
 }
 
 /* Unless the board says otherwise, a card that does nothing has lowered its clocks for that reason and no other. */
+static unsigned long long event_reasons(unsigned int gpu, bool is_idle) {
+    uint64_t value[MAX_VALUES];
+    if (read_answer(gpu, "nvmlDeviceGetCurrentClocksEventReasons", 0, value) == NVML_SUCCESS) {
+        return value[0];
+    }
+    return is_idle ? NVML_CLOCKS_EVENT_REASON_GPU_IDLE : 0;
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t handle, unsigned long long *reasons) {
     ENTER_DEVICE(handle, GPU_ONLY, reasons != NULL);
-    uint64_t value[MAX_VALUES];
-    if (read_answer(device.gpu, __func__, 0, value) == NVML_SUCCESS) {
-        *reasons = value[0];
-    } else {
-        *reasons = device.state.gpu_util_percent == 0 ? NVML_CLOCKS_EVENT_REASON_GPU_IDLE : 0;
-    }
+    *reasons = event_reasons(device.gpu, device.state.gpu_util_percent == 0);
+    return NVML_SUCCESS;
+}
+
+/* The name of the same before driver 535. */
+EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t handle, unsigned long long *reasons) {
+    ENTER_DEVICE(handle, GPU_ONLY, reasons != NULL);
+    *reasons = event_reasons(device.gpu, device.state.gpu_util_percent == 0);
     return NVML_SUCCESS;
 }
 

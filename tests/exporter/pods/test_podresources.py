@@ -227,6 +227,19 @@ def test_kubelets_last_answer_is_kept_for_one_cycle(node: Node) -> None:
     assert held == [1, 0, 0]
 
 
+def test_kubelets_last_answer_is_kept_however_often_it_is_polled(node: Node) -> None:
+    """Polls of usage between two cycles do not count as cycles."""
+    now = 1000.0
+    kubelet = Kubelet(node.kubelet.socket, required=False, clock=lambda: now, interval_s=10)
+    with node.kubelet:
+        assert kubelet.poll().up is True
+    held = []
+    for _ in range(16):
+        now += 1
+        held.append(len(kubelet.poll().allocations))
+    assert held == [*[1] * 15, 0]
+
+
 @pytest.mark.parametrize(
     "speech", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00" * 64], ids=["silent", "http1", "zeros"]
 )

@@ -59,6 +59,7 @@ def test_failing_reading_costs_only_itself(code: int, reason: str, success: int,
 
         node.board.clear_faults()
         eventually(lambda: _gpus(exporter, POWER) == ["0", "1", "2"])
+        eventually(lambda: exporter.messages("no longer: ") == [f"no longer: {message.split('; series')[0]}"])
 
 
 @pytest.mark.parametrize(("code", "reason"), [(GPU_IS_LOST, "gpu_lost"), (RESET_REQUIRED, "reset_required")])
@@ -294,6 +295,23 @@ def test_older_driver_is_read_by_older_calls(node: Node) -> None:
     node.board.set_gpu(0, reading(temperature_c=55))
     with node.exporting(pods=False) as exporter:
         assert exporter.series("DCGM_FI_DEV_GPU_TEMP", "gpu")["0",] == 55
+
+
+def test_driver_before_535_has_throttle_reasons(node: Node) -> None:
+    """Their call had another name."""
+    node.board.fault("nvmlDeviceGetCurrentClocksEventReasons", code=13)
+    node.board.set_answer(0, "nvmlDeviceGetCurrentClocksEventReasons", 0x24)
+    with node.exporting("--metrics=full", pods=False) as exporter:
+        assert exporter.series("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "gpu")["0",] == 0x24
+
+
+def test_utilization_above_100_percent_is_dropped_and_counted(node: Node) -> None:
+    """Drivers have returned such values; they are absent, and failed readings."""
+    node.board.set_answer(1, "nvmlDeviceGetEncoderUtilization", 101, 167_000)
+    node.board.set_answer(2, "nvmlDeviceGetEncoderUtilization", 100, 167_000)
+    with node.exporting(pods=False) as exporter:
+        assert exporter.series("DCGM_FI_DEV_ENC_UTIL", "gpu") == {("0",): 0, ("2",): 100}
+        assert exporter.series(FAILURES, "collector", "reason")["video", "unavailable"] > 0
 
 
 def test_driver_without_reserved_memory_omits_it(node: Node) -> None:
