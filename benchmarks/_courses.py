@@ -215,21 +215,21 @@ def _notebook(habits: Habits, draw: random.Random, start_s: float, board: Board)
         pause_s = _GAP_MIN.draw(draw) * MINUTE_S * habits.gap_factor
         if draw.random() < habits.vacation / BURSTS / 15:
             pause_s += draw.uniform(2, 12) * DAY_S
-        resumes_s = _opened(t_s + burst_s + pause_s, habits, draw)
+        resumes_s = opened(t_s + burst_s + pause_s, habits, draw)
         pause_s = min(resumes_s - t_s - burst_s, LONGEST_PAUSE_S)
         yield pause_s, gap
         t_s += burst_s + pause_s
 
 
-def _opened(t_s: float, habits: Habits, draw: random.Random) -> float:
+def opened(t_s: float, habits: Habits, draw: random.Random) -> float:
     """The next time from then on at which somebody works."""
     for _ in range(30):
         hour, weekday = t_s % DAY_S / HOUR_S, (t_s // DAY_S + 3) % 7
-        opened = t_s // DAY_S * DAY_S + (habits.opens_h + draw.uniform(0, 1.5)) * HOUR_S
+        morning_s = t_s // DAY_S * DAY_S + (habits.opens_h + draw.uniform(0, 1.5)) * HOUR_S
         if weekday > FRIDAY and draw.random() >= habits.weekend / 2:
             t_s = t_s // DAY_S * DAY_S + DAY_S
         elif hour < habits.opens_h and draw.random() >= habits.night:
-            return max(t_s, opened)
+            return max(t_s, morning_s)
         elif hour >= habits.closes_h and draw.random() >= habits.night:
             t_s = t_s // DAY_S * DAY_S + DAY_S
         else:

@@ -20,6 +20,7 @@ from benchmarks._courses import (
     Life,
     at_work,
     course,
+    opened,
     served,
     serving,
     waiting,
@@ -308,13 +309,16 @@ def _life(draw: random.Random, archetype: Archetype, places: _Places) -> tuple[f
     oldest_s = places.past_s if archetype is not Archetype.SERVICE else min(places.past_s, 3 * DAY_S)
     while True:
         start_s = places.begin_s + draw.uniform(-oldest_s, places.end_s - places.begin_s - 0.5 * DAY_S)
+        if archetype is Archetype.NOTEBOOK:
+            start_s = opened(start_s, places.habits, draw)
         start_s = MONDAY_S + round((start_s - MONDAY_S) / STEP_S) * STEP_S
         works, life_s = works_s(archetype, places.habits, draw), math.inf
         if archetype in {Archetype.TRAINING, Archetype.LOADING}:
             life_s = draws.lognormal(draw, median=places.habits.training_h * HOUR_S, sigma=1.3)
         elif archetype is Archetype.OVERALLOCATED and draw.random() < BATCH:
             life_s = draws.lognormal(draw, median=4 * places.habits.training_h * HOUR_S, sigma=1.0)
-        if start_s + min(works, life_s) >= places.begin_s and life_s > STEP_S:
+        is_seen = start_s < places.end_s - DAY_S / 4 and start_s + min(works, life_s) >= places.begin_s
+        if is_seen and life_s > STEP_S:
             return start_s, works, life_s
 
 

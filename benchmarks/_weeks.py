@@ -45,7 +45,8 @@ class Tally:
 
     Attributes:
         ended, ended_freed: After a workload's last work, a week of it at most; `freed` is of these.
-        stops, wrong: Of jobs, notebooks and bare pods, and how many of them would have worked again.
+        stops, wrong: Of jobs, notebooks and bare pods, also by owners after a notice; and how many would have worked
+            again.
         at_work: Stops of whatever worked at that moment.
         jobs: Wrong stops of jobs.
         service_days, service_wrong: Of services that no request wakes, and stops of these that were needed again.
@@ -324,7 +325,7 @@ class _Replay:
             tally.service_wrong += wrong
             tally.often += wrong > OFTEN
         elif member.kind in STATEFUL or member.archetype in {Archetype.NOTEBOOK, Archetype.OVERALLOCATED}:
-            tally.stops += sum(not one.by_owner for one in stops)
+            tally.stops += len(stops)
             tally.wrong += wrong
             tally.jobs += wrong if member.kind in JOBS else 0
         if member.used < member.gpus:

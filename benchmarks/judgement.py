@@ -84,7 +84,7 @@ COLUMNS = (
 
 def overall(fleets: Sequence[Mapping[str, Outcome]]) -> Iterator[str]:
     """A row for each judge, in Markdown."""
-    counts = ("jobs stopped at work", "pods resized too far", "services stopped wrongly > 2 times")
+    counts = ("stopped at work", "pods resized too far", "services stopped wrongly > 2 times")
     yield f"| judge | {' | '.join([*(column.head for column in COLUMNS), *counts])} |"
     yield f"|{'---|' * (1 + len(COLUMNS) + len(counts))}"
     for name in fleets[0]:
@@ -110,7 +110,7 @@ def by_archetype(fleets: Sequence[Mapping[str, Outcome]]) -> Iterator[str]:
 
 
 def in_words(fleets: Sequence[Mapping[str, Outcome]]) -> str:
-    """What is not in the tables: replicas, notices and wakers of our judgement."""
+    """What is not in the tables: replicas and wakers, by our judgement."""
     tallies = [one[next(iter(one))].tally for one in fleets]
     total = sum(tallies[1:], tallies[0])
     return (
