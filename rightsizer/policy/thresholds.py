@@ -143,8 +143,8 @@ class Thresholds(Judging):
     )
     unusedWindow: Duration = pydantic.Field(
         datetime.timedelta(hours=4),
-        description="Required idle time of a workload that never worked since it was created, or whose GPUs hold no "
-        "memory of a process; the evidence window of notices is no longer either. 5m to 366d.",
+        description="Required idle time of what never worked, or whose GPUs hold no memory of a process; notices need "
+        "evidence of as long. 5m to 366d.",
     )
     noticeAfter: Duration = pydantic.Field(
         datetime.timedelta(hours=24),

@@ -240,7 +240,7 @@ class Oracle:
         defaults = self.policy.get("defaults", {})
         idle = defaults.get("idle", {})
         for row in defaults.get("kinds", KINDS):
-            keys = [key for each in (workload, *workload.pods) for key in each.labels]
+            keys = [*workload.labels, *(key for pod in workload.pods for key in pod.labels)]
             if row.get("onlyNotebooks") and not any(
                 re.search("^notebooks.kubeflow|jupyter", key) for key in keys
             ):

@@ -310,7 +310,12 @@ def test_ledger_keeps_accounts_if_processes_are_not_listed() -> None:
     ledger.record(look(1, 40, by_pid={2: 40}, processes=on(2)), knowing())
     ledger.record(look(2, 40, by_pid={2: 40}, processes=None), knowing())
     assert entry(ledger).containers[B] == Usage(
-        busy_s=0.8, recent_percent=40.0, memory_bytes=None, memory_byte_s=None, last_active_s=2.0
+        busy_s=0.8,
+        recent_percent=40.0,
+        memory_bytes=None,
+        memory_byte_s=None,
+        last_active_s=2.0,
+        engines_s=(0.0, 0.0, 0.0),
     )
     ledger.record(look(3, 40, by_pid={2: 40}, processes=on(2)), knowing())
     assert entry(ledger).containers[B].memory_byte_s == 0  # of the time in between it is not known
