@@ -94,11 +94,13 @@ def demand(candidate: Candidate) -> ReplicaDemand | None:
     missing = length - len(certain)
     certain, possible = [0] * missing + certain, [replicas] * missing + possible
     return ReplicaDemand(
-        certain=_need(part, certain, possible), possible=_need(part, possible, certain), quietest=min(certain)
+        certain=replica_need(part, certain, possible),
+        possible=replica_need(part, possible, certain),
+        quietest=min(certain),
     )
 
 
-def _need(part: TooManyReplicas, busy: Sequence[int], before: Sequence[int]) -> ReplicaNeed:
+def replica_need(part: TooManyReplicas, busy: Sequence[int], before: Sequence[int]) -> ReplicaNeed:
     """The need by the busy replicas of each minute; jumps are measured from those of `before`."""
     window, lead = max(1, part.window // _MINUTE), max(1, part.leadTime // _MINUTE)
     peaks = [max(before[end - window : end]) for end in range(window, len(before))]

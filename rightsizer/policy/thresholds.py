@@ -272,7 +272,7 @@ class TooManyReplicas(Judging):
         "window before. 1m to 7d.",
     )
     leadTime: Duration = pydantic.Field(
-        datetime.timedelta(minutes=20),
+        datetime.timedelta(minutes=25),
         description="Time until an added replica serves: the interval of cycles and the start of a pod. Jumps within "
         "it count. 1m to 1d.",
     )
