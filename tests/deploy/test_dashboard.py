@@ -275,7 +275,7 @@ def _scrape_of_run(cluster: Cluster, prometheus: Prometheus, folder: pathlib.Pat
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    command = [sys.executable, "-m", "rightsizer", "run", "--every", "1s", "--yes", "--verify-for", "0"]
+    command = [sys.executable, "-m", "rightsizer", "run", "--every", "1s", "--yes"]
     command += ["--listen", address, "--prometheus-url", prometheus.url, "--policy", str(policy)]
     with (
         (folder / "run.log").open("w") as log,
