@@ -69,12 +69,14 @@ def _not_running(evidence: Evidence) -> Iterator[str]:
 
 def _too_young(evidence: Evidence) -> Iterator[str]:
     needed = evidence.window + evidence.grace
+    unused = min(evidence.candidate.criteria.idle.unusedWindow, evidence.window) + evidence.grace
+    sooner = f"; {span(unused)} if it never worked" if unused < needed else ""
     for pod, _ in evidence.held:
         age = evidence.candidate.at - (pod.started or evidence.candidate.at)
         if age < needed:
             yield (
                 f"pod {pod.ref.name} is {span(age)} old; a verdict needs pods of at least {span(needed)} "
-                f"(window {span(evidence.window)} + grace {span(evidence.grace)})"
+                f"(window {span(evidence.window)} + grace {span(evidence.grace)}{sooner})"
             )
 
 

@@ -35,7 +35,7 @@ class Engine:
 ENGINES = (
     # https://docs.vllm.ai/en/stable/usage/metrics; gpu_cache_usage_perc until 0.10. Dynamo's workers pass them on.
     Engine(
-        "vllm",
+        "vLLM",
         ("vllm:request_success_total", "vllm:prompt_tokens_total", "vllm:generation_tokens_total"),
         ("vllm:num_requests_running",),
         ("vllm:num_requests_waiting",),
@@ -43,39 +43,39 @@ ENGINES = (
     ),
     # https://docs.sglang.io/docs/references/production_metrics; with --enable-metrics
     Engine(
-        "sglang",
+        "SGLang",
         ("sglang:num_requests_total", "sglang:prompt_tokens_total", "sglang:generation_tokens_total"),
         ("sglang:num_running_reqs",),
         ("sglang:num_queue_reqs",),
         ("sglang:token_usage",),
     ),
     # https://huggingface.co/docs/text-generation-inference/reference/metrics
-    Engine("tgi", ("tgi_request_count",), ("tgi_batch_current_size",), ("tgi_queue_size",)),
+    Engine("TGI", ("tgi_request_count",), ("tgi_batch_current_size",), ("tgi_queue_size",)),
     # https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/metrics.html
     Engine(
-        "triton",
+        "Triton",
         ("nv_inference_request_success", "nv_inference_request_failure"),
         queued=("nv_inference_pending_request_count",),
     ),
     # https://docs.nvidia.com/nim/large-language-models/latest/observability.html: vLLM's, without the prefix
     Engine(
-        "nim",
+        "NIM",
         ("request_success_total", "prompt_tokens_total", "generation_tokens_total"),
         ("num_requests_running",),
         ("num_requests_waiting",),
         ("gpu_cache_usage_perc",),
     ),
     # https://docs.nvidia.com/dynamo/reference/observability/metrics-catalog
-    Engine("dynamo", ("dynamo_component_requests_total",), ("dynamo_component_inflight_requests",)),
+    Engine("Dynamo", ("dynamo_component_requests_total",), ("dynamo_component_inflight_requests",)),
     # https://docs.ray.io/en/latest/serve/monitoring.html
     Engine(
-        "ray-serve",
+        "Ray Serve",
         ("ray_serve_deployment_request_counter_total",),
         ("ray_serve_replica_processing_queries",),
         ("ray_serve_deployment_queued_queries",),
     ),
     # https://knative.dev/docs/serving/services/service-metrics: the queue-proxy of KServe's serverless pods
-    Engine("knative", ("revision_app_request_count", "revision_request_count"), ("revision_queue_depth",)),
+    Engine("Knative", ("revision_app_request_count", "revision_request_count"), ("revision_queue_depth",)),
 )
 
 SERIES_PER_POD = 8

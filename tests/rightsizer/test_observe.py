@@ -30,7 +30,7 @@ def test_observe_prometheus_outage_is_a_gap(world: World, usage: str) -> None:
 SHORT = """\
 apiVersion: gpu-rightsizer.io/v1alpha1
 kind: Policy
-defaults: {idle: {window: WINDOW, grace: 1m}}
+defaults: {idle: {window: WINDOW, grace: 1m, history: 1h}}
 rules: [{name: all, match: {everything: true}, mode: enforce}]
 """
 

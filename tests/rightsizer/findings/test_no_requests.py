@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from rightsizer.model import FindingName, ObjectRef, ServingLoad, Verdict, Workload
 from tests.rightsizer.build import ALWAYS, AT, busy_usage, criteria, findings, pod, usages, workload
 
-UNUSED = ServingLoad("vllm", 0, 0, 0, 0)
+UNUSED = ServingLoad("vLLM", 0, 0, 0, 0)
 WINDOW = criteria().no_requests.window
-KEPT = ServingLoad("vllm", 12, 0, 0, 0)
+KEPT = ServingLoad("vLLM", 12, 0, 0, 0)
 
 
 def _found(
@@ -81,7 +81,7 @@ def test_young_pod_is_not_judged() -> None:
 
 _LOADS = st.builds(
     ServingLoad,
-    st.just("vllm"),
+    st.just("vLLM"),
     *(st.none() | st.sampled_from((0.0, 0.5, 3.0)) for _ in range(4)),
 )
 

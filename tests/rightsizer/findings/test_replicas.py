@@ -405,8 +405,8 @@ def _served(item: Workload, *loads: ServingLoad | None) -> dict[str, Any]:
 def test_requests_that_wait_forbid_a_scale_down() -> None:
     """Demand that is not served yet shows on no GPU."""
     item, used = _replicas(4, busy_usage())
-    waiting = ServingLoad("vllm", 5, 1, 3, 0.9)
-    calm = ServingLoad("vllm", 5, 1, 0, 0.1)
+    waiting = ServingLoad("vLLM", 5, 1, 3, 0.9)
+    calm = ServingLoad("vLLM", 5, 1, 0, 0.1)
     counts = _counted(*[1] * 600)
     free, kept = (
         _named(
@@ -435,7 +435,7 @@ def test_busy_replicas_with_empty_caches_are_advised_on(
 ) -> None:
     """All replicas work, so none may be removed; but fewer would do, and an autoscaler may see to that."""
     item, used = _replicas(6, *[busy_usage()] * 6)
-    each = [None if one is None else ServingLoad("vllm", 9, 1, *one) for one in loads]
+    each = [None if one is None else ServingLoad("vLLM", 9, 1, *one) for one in loads]
     for counts in (_counted(*[6] * 600), {}):
         found = _named(
             findings(item, used, **{"histories": ALWAYS, **counts}, **_served(item, *each)),

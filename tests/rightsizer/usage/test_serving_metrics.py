@@ -43,7 +43,7 @@ def _serve(metrics: Metrics, more: Mapping[str, Value] | None = None, **labels: 
 def test_server_without_requests_served_none(metrics: Metrics) -> None:
     """Its counters stand still, and its gauges stay at zero."""
     _serve(metrics)
-    assert _load(metrics) == ServingLoad("vllm", 0, 0, 0, 0)
+    assert _load(metrics) == ServingLoad("vLLM", 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
