@@ -28,6 +28,8 @@ NOTICE_ANNOTATION = PREFIX + "notice"
 """The announced change, and its time."""
 SNOOZE_ANNOTATION = PREFIX + "snooze-until"
 """The owner's answer to a notice: no change before then."""
+RELEASE_ANNOTATION = PREFIX + "release"
+"""The owner's other answer to a notice: `true` makes the change at once."""
 ORDER_ANNOTATION = PREFIX + "order"
 """The command that a command object gave to the workload's controller, such as AbortJob."""
 STEERED_ANNOTATION = PREFIX + "steered"
@@ -49,7 +51,7 @@ CLASS_ANNOTATION = PREFIX + "priority-class"
 RECORDS = frozenset(
     {
         *(UNDO_ANNOTATION, CAME_BACK_ANNOTATION, NOTICE_ANNOTATION, RESUMED_ANNOTATION, ORDER_ANNOTATION),
-        *(SNOOZE_ANNOTATION, HISTORY_ANNOTATION, STEERED_ANNOTATION),
+        *(SNOOZE_ANNOTATION, RELEASE_ANNOTATION, HISTORY_ANNOTATION, STEERED_ANNOTATION),
         *(MANIFEST_LABEL, POD_ANNOTATION, GPUS_ANNOTATION, CLASS_ANNOTATION),
     }
 )

@@ -37,7 +37,7 @@ from rightsizer.execute.run_context import (
 )
 from rightsizer.kinds import path_of, row_of
 from rightsizer.kinds.kind import Kind
-from rightsizer.kinds.notices import notice_patch, parse_notice
+from rightsizer.kinds.notices import answers, notice_patch, parse_notice
 from rightsizer.model import (
     Action,
     ChangeOutcome,
@@ -183,7 +183,9 @@ def _notify(decision: Decision, row: Kind, fresh: Workload, session: ApplySessio
     session.cluster.patch(path, patch, dry_run=True)
     with mutating_request():
         session.cluster.patch(path, patch)
-    return f"notice given: {decision.announced} from {decision.due:%Y-%m-%d %H:%M} UTC"
+    told = answers(fresh.ref, decision.due or session.clock())
+    words = f"notice given: {decision.announced} from {decision.due:%Y-%m-%d %H:%M} UTC"
+    return f"{words}; {told}" if told else words
 
 
 def _refused(decision: Decision, session: ApplySession, refused: RequestRefused) -> Outcome:

@@ -12,12 +12,14 @@ import msgspec
 from rightsizer.changes.record_codec import (
     CAME_BACK_ANNOTATION,
     NOTICE_ANNOTATION,
+    RELEASE_ANNOTATION,
     RESUMED_ANNOTATION,
     SNOOZE_ANNOTATION,
 )
 from rightsizer.config import parse_duration
 from rightsizer.kinds.patches import resumed_at
-from rightsizer.model import Action, Decision, Finding, FindingName, Workload
+from rightsizer.kube.object_names import kubectl
+from rightsizer.model import Action, Decision, Finding, FindingName, ObjectRef, Workload
 from rightsizer.model.change_record import Instant, Text, Word
 from rightsizer.text import decoded, read_instant, require_ours
 
@@ -85,9 +87,28 @@ def notice_patch(
     metadata = {
         "uid": fresh.ref.uid,
         "resourceVersion": fresh.resource_version,
-        "annotations": {NOTICE_ANNOTATION: text},
+        "annotations": {
+            NOTICE_ANNOTATION: text,
+            # An answer counts for the notice that it follows, so an earlier one goes.
+            **({RELEASE_ANNOTATION: None} if RELEASE_ANNOTATION in fresh.annotations else {}),
+        },
     }
     return {"metadata": metadata}
+
+
+def is_released(annotations: Mapping[str, str]) -> bool:
+    """Whether the owner answered the notice that the change may be made at once; who also snoozes it did not."""
+    return annotations.get(RELEASE_ANNOTATION) == "true" and SNOOZE_ANNOTATION not in annotations
+
+
+def answers(ref: ObjectRef, due: datetime.datetime) -> str:
+    """The owner's answers to a notice, as commands to copy; empty if the object cannot be named."""
+    until = (due + datetime.timedelta(days=1)).date().isoformat()
+    commands = [
+        kubectl(ref, "annotate", f"{key}={text}")
+        for key, text in ((RELEASE_ANNOTATION, "true"), (SNOOZE_ANNOTATION, until))
+    ]
+    return f"free it now: {commands[0]}; keep it longer: {commands[1]}" if all(commands) else ""
 
 
 _Annotations = Mapping[str, str]

@@ -16,6 +16,7 @@ from rightsizer.changes.record_codec import (
     CAME_BACK_ANNOTATION,
     HISTORY_ANNOTATION,
     NOTICE_ANNOTATION,
+    RELEASE_ANNOTATION,
     RESUMED_ANNOTATION,
     UNDO_ANNOTATION,
     came_back_after,
@@ -245,7 +246,8 @@ def change_patch(
     past = (*read_history(obj["metadata"].get("annotations") or {}), record.summary)
     if not record.edits:
         past = with_end(past, ChangeOutcome.SCALE_UP, record.at)
-    notes = {UNDO_ANNOTATION: encode_record(record) if record.edits else None, NOTICE_ANNOTATION: None}
+    annotations = obj["metadata"].get("annotations") or {}
+    notes = {UNDO_ANNOTATION: encode_record(record) if record.edits else None, **_answered(annotations)}
     return _patch(obj, edits, {**notes, HISTORY_ANNOTATION: write_history(past), **_remembered(came_back)})
 
 
@@ -264,7 +266,7 @@ def undo_patch(
         ValueError: The object lacks a field to restore.
     """
     annotations = obj["metadata"].get("annotations") or {}
-    notes = {UNDO_ANNOTATION: None, NOTICE_ANNOTATION: None, **_restored(record, annotations, at)}
+    notes = {UNDO_ANNOTATION: None, **_answered(annotations), **_restored(record, annotations, at)}
     notes[HISTORY_ANNOTATION] = _ended(annotations, record, end, at)
     return _patch(obj, [edit.reversed for edit in record.edits], notes)
 
@@ -319,12 +321,21 @@ def recreated_manifest(
 ) -> dict[str, Any]:
     """The manifest to create an evicted pod again, with the time and the idle span until then."""
     metadata = manifest["metadata"]
-    kept = {key: text for key, text in metadata.get("annotations", {}).items() if key != NOTICE_ANNOTATION}
+    over = {NOTICE_ANNOTATION, RELEASE_ANNOTATION}
+    kept = {key: text for key, text in metadata.get("annotations", {}).items() if key not in over}
     notes = {
         **_restored(record, kept, at),
         HISTORY_ANNOTATION: _ended(kept, record, ChangeOutcome.UNDONE, at),
     }
     return {**manifest, "metadata": {**metadata, "annotations": {**kept, **notes}}}
+
+
+def _answered(annotations: Mapping[str, str]) -> dict[str, None]:
+    """Removes a notice, and the answer that was about it."""
+    return {
+        NOTICE_ANNOTATION: None,
+        **({RELEASE_ANNOTATION: None} if RELEASE_ANNOTATION in annotations else {}),
+    }
 
 
 def _restored(record: ChangeRecord, annotations: Mapping[str, str], at: datetime.datetime) -> dict[str, str]:

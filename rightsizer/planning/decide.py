@@ -12,7 +12,7 @@ from rightsizer.findings.finders import assess, freed
 from rightsizer.kinds import action_for, is_supported, pause_for, row_of
 from rightsizer.kinds.advice import command_for, stop_command, stopping
 from rightsizer.kinds.change_edits import missing_field_reason
-from rightsizer.kinds.notices import is_notice_valid, parse_notice
+from rightsizer.kinds.notices import is_notice_valid, is_released, parse_notice
 from rightsizer.model import (
     Action,
     Autoscalers,
@@ -74,7 +74,7 @@ def _noticed_early(
             others = (*found[:place], *found[place + 1 :])
             early = _decided(decision.workload, (idle, *others), measured, evaluator)
             is_noticed = any(block.code is BlockerCode.NOTICE for block in early.blockers)
-            return early if early.action is Action.NOTICE or is_noticed else None
+            return early if early.is_enforced or is_noticed else None
     return None
 
 
@@ -378,6 +378,9 @@ def _after_notice(decision: Decision, wait: datetime.timedelta, evaluator: Polic
             due=max(at + wait, not_before),
             frees=0.0,
         )
+    if is_released(decision.workload.annotations):
+        said = (*decision.finding.words, "its owner released it after the notice")
+        return dataclasses.replace(decision, finding=dataclasses.replace(decision.finding, words=said))
     due = _put_off(decision.workload, notice.at, max(notice.at + wait, not_before), evaluator)
     if at < due:
         words = f"notice was given at {instant(notice.at)}; the change follows from {instant(due)}"

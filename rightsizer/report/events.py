@@ -14,6 +14,7 @@ from typing import Any
 from rightsizer.config import FIELD_MANAGER
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.kind import Kind
+from rightsizer.kinds.notices import answers
 from rightsizer.kube.object_names import api_path, shell_command
 from rightsizer.model import Action, Decision, ObjectRef, Outcome, Result
 from rightsizer.report.documents import API_VERSION, outcome_document, stamp
@@ -29,7 +30,9 @@ def event_of(decision: Decision, row: Kind, *, run: str, at: datetime.datetime) 
     why = f"({decision.finding.name}; rule {decision.rule}): {words}"
     if decision.announced and decision.due:
         when = decision.due.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-        message = f"{count(decision.workload.gpus)} will be freed by {decision.announced} after {when} {why}"
+        told = answers(ref, decision.due)
+        message = f"{count(decision.workload.gpus)} will be freed by {decision.announced} after {when}"
+        message = f"{message}; {told} {why}" if told else f"{message} {why}"
         return _event(ref, _NOTICE, message, run=run, at=at)
     freed = decision.frees
     message = f"{f'frees {count(freed)}' if freed >= 0 else f'adds {count(-freed)}'} {why}"

@@ -508,7 +508,9 @@ def test_forged_command_is_refused(guarded: Api) -> None:
 ALLOWED: dict[str, Object] = {
     "fewer replicas, GPUs or slices, with or without a record": {"spec": {"replicas": 0}},
     "removing or replacing an undo record": {"metadata": {"annotations": {UNDO_ANNOTATION: None}}},
-    "any history, notice or snooze": {"metadata": {"annotations": {"gpu-rightsizer.io/history": "forged"}}},
+    "any history, notice, snooze or release": {
+        "metadata": {"annotations": {"gpu-rightsizer.io/history": "forged"}}
+    },
     "restoring up to what the record says": {"spec": {"replicas": 2}},
 }
 """As docs/security.md lists them."""

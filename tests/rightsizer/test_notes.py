@@ -24,7 +24,17 @@ from tests.rightsizer.world import World
 
 OURS = "gpu-rightsizer.io/"
 KEYS: tuple[str, ...] = (
-    *("undo", "history", "notice", "resumed-at", "came-back-after", "snooze-until", "order", "steered"),
+    *(
+        "undo",
+        "history",
+        "notice",
+        "resumed-at",
+        "came-back-after",
+        "snooze-until",
+        "release",
+        "order",
+        "steered",
+    ),
     *("exclude-until", "min-replicas", "mode", "exclude"),
 )
 OFTEN = 30_000

@@ -188,6 +188,38 @@ def test_notice_object_edited_since_read_is_not_written(world: World) -> None:
     assert (_replicas(world), UNDO in _annotations(world)) == (2, False)
 
 
+def test_release_counts_for_the_notice_that_it_follows_and_once(world: World) -> None:
+    """An answer from before the notice goes with it; one after it frees at once, and goes with the change."""
+    release = {"metadata": {"annotations": {"gpu-rightsizer.io/release": "true"}}}
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    policy = DEFAULT_POLICY.replace("mode: enforce", "mode: enforce\n    notifyBefore: 4h")
+
+    def apply() -> tuple[str, str]:
+        item = world.run("apply", "--yes", "-o", "json", policy=policy).items["idle"]
+        return item["result"], item["action"]
+
+    world.api.patch("Deployment", world.team, "idle", release)
+    assert apply() == ("done", "notice")
+    assert "gpu-rightsizer.io/release" not in _annotations(world)
+    plan = world.run("plan", "-o", "json", policy=policy).items["idle"]
+    assert [block["code"] for block in plan["blockers"]] == ["notice"]
+    world.api.patch("Deployment", world.team, "idle", release)
+    assert apply() == ("done", "scale-to-zero")
+    assert (_replicas(world), UNDO in _annotations(world)) == (0, True)
+    assert {"gpu-rightsizer.io/release", "gpu-rightsizer.io/notice"}.isdisjoint(_annotations(world))
+
+
+def test_notice_tells_both_answers_as_commands(world: World) -> None:
+    """In the Event and in the outcome, from which messages are made."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    policy = DEFAULT_POLICY.replace("mode: enforce", "mode: enforce\n    notifyBefore: 4h")
+    detail = world.run("apply", "--yes", "-o", "json", policy=policy).items["idle"]["detail"]
+    (event,) = world.api.list("Event", world.team)
+    command = f"kubectl -n {world.team} annotate deployment.apps idle gpu-rightsizer.io/"
+    for told in (detail, event["message"]):
+        assert f"free it now: {command}release=true; keep it longer: {command}snooze-until=20" in told
+
+
 # --- pods
 
 

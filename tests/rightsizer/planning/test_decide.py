@@ -1,5 +1,6 @@
 """From findings and a effective to a decision: what is done, what stands against it, what it has to wait for."""
 
+import dataclasses
 import datetime
 import itertools
 import json
@@ -22,6 +23,7 @@ from rightsizer.model import (
     Verdict,
     Workload,
 )
+from rightsizer.policy.limits import Freeze
 from rightsizer.policy.thresholds import Thresholds
 from tests.rightsizer.build import (
     AT,
@@ -42,6 +44,7 @@ from tests.rightsizer.build import (
 
 HOUR = datetime.timedelta(hours=1)
 GENTLE = policy(rule("gentle", notifyBefore=4 * HOUR))
+FREEZE = Freeze.model_validate({"from": datetime.date(2026, 11, 20), "to": datetime.date(2026, 11, 22)})
 
 
 def _noticed(given: datetime.timedelta, action: str = "scale-to-zero", **changes: Any) -> Workload:
@@ -197,6 +200,95 @@ def test_decide_without_enforced_notice_nothing_is_announced(rules: Any, changes
     decision = judged(workload(**changes), rules=rules, **_worked(20))
     assert (decision.verdict, decision.action, decision.is_enforced) == (Verdict.KEEP, None, False)
     assert "counts as idle from 2026-11-21 16:00 UTC" in " ".join(decision.finding.words)
+
+
+RELEASE = {PREFIX + "release": "true"}
+
+
+def _answered(*, given: int = 1, **notes: str) -> Workload:
+    """A workload whose owner was told so many hours ago, and what they answered."""
+    noticed = _noticed(given * HOUR)
+    answers = {PREFIX + key.replace("_", "-"): text for key, text in notes.items()}
+    return dataclasses.replace(noticed, annotations={**noticed.annotations, **answers})
+
+
+ANSWERS: dict[str, tuple[Workload, int, Action | None, list[BlockerCode]]] = {
+    "released": (_answered(release="true"), 13, Action.SCALE_TO_ZERO, []),
+    "released-later": (_answered(release="true"), 30, Action.SCALE_TO_ZERO, []),
+    "not-released": (_answered(release="false"), 13, Action.SCALE_TO_ZERO, [BlockerCode.NOTICE]),
+    "misspelt": (_answered(release="True"), 13, Action.SCALE_TO_ZERO, [BlockerCode.NOTICE]),
+    "released-and-snoozed": (
+        _answered(release="true", snooze_until="2026-11-23"),
+        13,
+        Action.SCALE_TO_ZERO,
+        [BlockerCode.NOTICE],
+    ),
+    "without-a-notice": (workload(annotations=RELEASE), 13, Action.NOTICE, []),
+    "without-a-notice-and-not-idle-for-long": (workload(annotations=RELEASE), 3, None, []),
+    "worked-since": (_answered(given=20, release="true"), 13, Action.NOTICE, []),
+    "at-work-again": (_answered(release="true"), 0, None, []),
+    "of-the-pod": (
+        dataclasses.replace(_answered(), pods=(pod(annotations=RELEASE),)),
+        13,
+        Action.SCALE_TO_ZERO,
+        [BlockerCode.NOTICE],
+    ),
+    "of-the-namespace": (
+        dataclasses.replace(_answered(), namespace_annotations=RELEASE),
+        13,
+        Action.SCALE_TO_ZERO,
+        [BlockerCode.NOTICE],
+    ),
+}
+
+
+@pytest.mark.parametrize(("item", "hours", "action", "codes"), ANSWERS.values(), ids=ANSWERS.keys())
+def test_decide_release_ends_the_waiting_after_a_notice(
+    item: Workload, hours: int, action: Action | None, codes: list[BlockerCode]
+) -> None:
+    """Only the object's own answer, only to a notice that holds, and a snooze beside it keeps the GPUs."""
+    decision = judged(item, rules=GENTLE, **_worked(hours))
+    assert (decision.action, _causes(decision)) == (action, codes)
+    is_said = "its owner released it after the notice" in decision.finding.words
+    assert is_said is (action is Action.SCALE_TO_ZERO and not codes)
+
+
+def test_decide_release_frees_no_other_workload() -> None:
+    """A tenant who annotates their own objects ends the waiting of nobody else's."""
+    mine, theirs = _answered(release="true"), _answered()
+    theirs = dataclasses.replace(theirs, ref=dataclasses.replace(theirs.ref, name="x", uid="uid-x"))
+    decisions = judged_all([mine, theirs], rules=GENTLE, **_worked(13))
+    assert {one.workload.ref.name: one.is_enforced for one in decisions} == {"w": True, "x": False}
+
+
+@pytest.mark.parametrize(
+    ("rules", "changes"),
+    [
+        (policy(rule("r", Mode.ADVISE, notifyBefore=4 * HOUR)), {}),
+        (policy(rule("r", Mode.PROTECT)), {}),
+        (policy(rule("r", notifyBefore=4 * HOUR, actions=(Action.RESIZE,))), {}),
+        (policy(rule("r", notifyBefore=4 * HOUR, minReplicas=1)), {}),
+        (policy(rule("r", notifyBefore=4 * HOUR, findings={FindingName.IDLE: "advise"})), {}),
+        (policy(rule("r", notifyBefore=4 * HOUR), freezes=(FREEZE,)), {}),
+        (GENTLE, {"budgets": {"pdb": 0}}),
+        (GENTLE, {"managers": (Manager("Flux", "app", reverts=True),)}),
+    ],
+    ids=[
+        "advised",
+        "protected",
+        "no-action",
+        "kept",
+        "idle-is-advised",
+        "frozen",
+        "disruption-budget",
+        "other-controller",
+    ],
+)
+def test_decide_release_allows_nothing_that_is_forbidden(rules: Any, changes: dict[str, Any]) -> None:
+    """It ends the waiting, and nothing else."""
+    item = dataclasses.replace(_answered(release="true"), **changes)
+    for hours in (13, 30):
+        assert not judged(item, rules=rules, **_worked(hours)).is_enforced
 
 
 # --- what stands against it

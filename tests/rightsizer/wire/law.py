@@ -15,7 +15,7 @@ WISHES = {OURS + "mode", OURS + "exclude", OURS + "exclude-until", OURS + "min-r
 NOTES = {
     OURS + name
     for name in (
-        *("undo", "history", "notice", "resumed-at", "came-back-after", "snooze-until", "steered"),
+        *("undo", "history", "notice", "resumed-at", "came-back-after", "snooze-until", "release", "steered"),
         *("order", "manifest", "pod", "gpus"),
     )
 }
