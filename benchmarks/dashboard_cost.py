@@ -56,9 +56,8 @@ _LABEL_VALUES = {
     "verdict": ("act", "keep", "protected", "unknown"),
     "finding": ("idle", "stuck", "busy"),
     "cause": ("budget", "errors"),
-    "action": ("scale-to-zero", "suspend", "evict"),
+    "action": ("scale-to-zero", "suspend", "evict", "record-revert", "rollback"),
     "result": ("done", "refused"),
-    "repair": ("record-revert", "rollback"),
 }
 
 

@@ -99,7 +99,7 @@ def address(text: str) -> Address:
     wrong = not colon or not re.fullmatch(r"[0-9]{1,5}", port) or (":" in host and not bracketed)
     if wrong or int(port) > _MAX_PORT:
         raise ValueError(
-            'not an address; use ":9400", "127.0.0.1:9400" or "[::1]:9400", with a port up to 65535'
+            'is not an address; write ":9400", "127.0.0.1:9400" or "[::1]:9400", with a port up to 65535'
         )
     return Address(host.strip("[]"), int(port))
 
@@ -108,7 +108,7 @@ def interval(text: str) -> float:
     """Parse a duration such as "500ms", "10s" or "1m" into seconds."""
     match = _DURATION.fullmatch(text.strip())
     if not match:
-        raise ValueError("not a duration; use a number and its unit, such as 500ms, 10s or 1m")
+        raise ValueError("is not a duration; write a number and a unit, such as 500ms, 10s or 1m")
     return _bounded(float(match[1]) * _SECONDS[match[2]])
 
 
@@ -120,13 +120,15 @@ def patience(text: str) -> float:
 def milliseconds(text: str) -> float:
     """Parse dcgm-exporter's form of an interval, whole milliseconds, into seconds."""
     if not re.fullmatch(r"[0-9]{1,9}", text.strip()):
-        raise ValueError("not a whole number of milliseconds, which is dcgm-exporter's form of an interval")
+        raise ValueError(
+            "is not a whole number of milliseconds, which is dcgm-exporter's form of an interval"
+        )
     return _bounded(int(text) / 1000)
 
 
 def _bounded(seconds: float) -> float:
     if not math.isfinite(seconds) or not _MIN_INTERVAL_S <= seconds <= _MAX_INTERVAL_S:
-        raise ValueError("out of range; an interval is between 100ms and 1h")
+        raise ValueError("is out of range; an interval is between 100ms and 1h")
     return seconds
 
 
@@ -134,7 +136,7 @@ def names(text: str) -> tuple[str, ...]:
     """Parse a comma-separated list."""
     found = tuple(part.strip() for part in text.split(",") if part.strip())
     if not found:
-        raise ValueError('empty; use names separated by commas, or "all"')
+        raise ValueError('is empty; write names separated by commas, or "all"')
     return found
 
 
@@ -158,7 +160,7 @@ def label_regexes(text: str) -> tuple[re.Pattern[str], ...]:
     try:
         return tuple(re.compile(part.strip()) for part in text.split(",") if part.strip())
     except re.error as error:
-        raise ValueError(f"not a list of regular expressions: {error}") from None
+        raise ValueError(f"is not a list of regular expressions: {error}") from None
 
 
 def all_labels(text: str) -> tuple[re.Pattern[str], ...]:
@@ -203,7 +205,7 @@ def devices(text: str) -> DeviceChoice:
         return DeviceChoice()
     if not match or not (match["gpu"] or match["mig"]):
         raise ValueError(
-            "not a device selection; use f for all, g for GPUs, i for MIG instances, g:0,2-3 or i:0,8 for some of "
+            "is not a device selection; write f for all, g for GPUs, i for MIG instances, g:0,2-3 or i:0,8 for some of "
             "them, or i:0.3 for instance 3 (GPU_I_ID) of GPU 0"
         )
     named = (match["instances"] or "").split(",")

@@ -31,26 +31,33 @@ FIELD_MANAGER = "gpu-rightsizer"
 """Name of gpu-rightsizer in `metadata.managedFields`."""
 
 
+class InvalidDurationError(ValueError):
+    """A text is not a duration; `problem` is the message without the text."""
+
+    def __init__(self, text: str, problem: str) -> None:
+        super().__init__(f"{_cut(text)!r} {problem}")
+        self.problem = problem
+
+
 def parse_duration(text: str) -> datetime.timedelta:
     """A duration in Prometheus's notation, such as "90s", "24h" or "1d12h".
 
     Raises:
-        ValueError: It is not one, or it is not positive; the message says what would be right.
+        InvalidDurationError: It is not one, or it is not positive; the message says what would be right.
     """
     cleaned = text.strip()
     # findall takes time in the square of a long number.
     parts = _PART.findall(cleaned) if len(cleaned) <= _SHOWN else []
     if not parts or "".join(number + unit for number, unit in parts) != cleaned:
-        message = f"{_cut(text)!r} is not a duration; write a number and a unit, such as 30m, 24h or 7d"
-        raise ValueError(message)
+        raise InvalidDurationError(
+            text, "is not a duration; write a number and a unit, such as 30m, 24h or 7d"
+        )
     seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
     if seconds > LONGEST.total_seconds():
-        message = f"{_cut(text)!r} is longer than 100 years"
-        raise ValueError(message)
+        raise InvalidDurationError(text, "is longer than 100 years")
     span = datetime.timedelta(seconds=seconds)
     if not span:
-        message = f"{_cut(text)!r} must be longer than zero"
-        raise ValueError(message)
+        raise InvalidDurationError(text, "must be longer than zero")
     return span
 
 

@@ -208,7 +208,7 @@ def _problems(
         if detail["type"] == "too_short" and any(_is_within(other["loc"], place) for other in details):
             continue  # what it held is wrong, and is told
         line = next((lines[place[:end]] for end in range(len(place), -1, -1) if place[:end] in lines), 0)
-        yield Problem(line, dotted(place), _words(detail, kind) + _hint(detail))
+        yield Problem(line, dotted(place), _message(detail, kind) + _hint(detail))
 
 
 def _is_within(place: Place, outer: Place) -> bool:
@@ -252,7 +252,7 @@ _SIMPLE = {
 }
 
 
-def _words(detail: pydantic_core.ErrorDetails, kind: FileKind[Document]) -> str:
+def _message(detail: pydantic_core.ErrorDetails, kind: FileKind[Document]) -> str:
     name, message = detail["type"], detail["msg"]
     if name == "extra_forbidden":
         return f"unknown field{_nearest(detail['loc'], kind)}"

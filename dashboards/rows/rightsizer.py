@@ -159,14 +159,14 @@ RIGHTSIZER = Row(
             source=Source.RIGHTSIZER,
         ),
         Panel(
-            "Repairs in this time range",
+            "Reconciliations in this time range",
             Kind.TABLE,
-            (Query(increase("repairs", "repair", "result"), "repairs"),),
+            (Query(increase("reconciliations", "action", "result"), "reconciliations"),),
             "rollback: of an unhealthy workload. record-revert: reverted by someone else, not repeated soon. "
             "confirm, delete-manifest: completed records.",
             8,
             unit="none",
-            columns={"repair": "repair", "result": "result"},
+            columns={"action": "action", "result": "result"},
             decimals=0,
             source=Source.RIGHTSIZER,
         ),

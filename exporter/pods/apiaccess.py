@@ -73,10 +73,10 @@ def from_kubeconfig(path: Path) -> ApiServerAccess:
         user = _named(config, "user", context["user"])
         return _access(cluster, user, path.parent)
     except OSError as error:
-        raise StartError(f"--kubeconfig {path}: {error.strerror or error}") from error
+        raise StartError(f'--kubeconfig "{path}": {error.strerror or error}') from error
     except _INVALID as error:
         raise StartError(
-            f"--kubeconfig {path}: {type(error).__name__}: {error}; it must hold a server and a token, as written by: "
+            f'--kubeconfig "{path}": {type(error).__name__}: {error}; it must hold a server and a token, written by: '
             "kubectl config view --raw --minify --flatten"
         ) from error
 
@@ -86,19 +86,19 @@ def _load(path: Path) -> Mapping[str, Any]:
         import yaml  # noqa: PLC0415 - 2 MiB that most nodes do not need
     except ModuleNotFoundError:
         raise StartError(
-            f"--kubeconfig {path}: reading it needs the library pyyaml; run in a checkout: pip install '.[exporter]'"
+            f"--kubeconfig \"{path}\": reading it needs pyyaml; run in a checkout: pip install '.[exporter]'"
         ) from None
     try:
         content = path.read_bytes()
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(content, yaml.SafeLoader)):
             # A few aliases can expand to gigabytes.
-            raise StartError(f"--kubeconfig {path}: uses YAML aliases (*name); write the values out")
+            raise StartError(f'--kubeconfig "{path}": uses YAML aliases (*name); write the values out')
         config: Mapping[str, Any] = yaml.safe_load(content)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         # YAML's own message may quote a token.
-        raise StartError(f"--kubeconfig {path}{line}: not valid YAML") from None
+        raise StartError(f'--kubeconfig "{path}"{line}: not valid YAML') from None
     return config
 
 

@@ -27,7 +27,7 @@ from rightsizer.cli.reporter import OutcomeReporter, require_writable
 from rightsizer.errors import ConfigurationError
 from rightsizer.execute.control_state import ActionGate
 from rightsizer.execute.executor import skipped
-from rightsizer.execute.reconcile import RepairPolicy, find_repairs, make_repairs
+from rightsizer.execute.reconcile import ReconcilePolicy, find_reconciliations, make_reconciliations
 from rightsizer.execute.run_context import ApplySession, Deadline, RunContext
 from rightsizer.kube.lease import LeaderElector
 from rightsizer.model import Action, Decision, Fleet, Outcome, Plan, ReconcileAction, Result
@@ -41,7 +41,7 @@ FAILED = frozenset({Result.REFUSED, Result.UNKNOWN, Result.SKIPPED})
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Repair, plan, ask, act, verify, tell."""
+    """Reconcile, plan, ask, act, verify, tell."""
     approvals = _approvals(arguments.plan)
     span_s = span_of("--verify-for", arguments.verify_for).total_seconds()
     require_answer(arguments)
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         stack.enter_context(LeaderElector(lease, is_optional=False, report=note))
         session.cluster.before_writing = lease.require_held
         with counted(gate):
-            _repair(context, arguments, reporter, RepairPolicy(session.policy.policy, gate))
+            _reconcile(context, arguments, reporter, ReconcilePolicy(session.policy.policy, gate))
             with reporter.whole():
                 plan = planned(session, gate, accept_growth=arguments.accept_growth)
             decisions, lapsed = _approved(plan, approvals)
@@ -88,18 +88,18 @@ def _question(decisions: Sequence[Decision]) -> str:
     return f"{what}, freeing {count(freed)}?" if freed >= 0 else f"{what}, adding {count(-freed)}?"
 
 
-def _repair(
-    context: RunContext, arguments: argparse.Namespace, reporter: OutcomeReporter, guard: RepairPolicy
+def _reconcile(
+    context: RunContext, arguments: argparse.Namespace, reporter: OutcomeReporter, guard: ReconcilePolicy
 ) -> None:
     """Reconcile earlier changes; ask before workloads are rolled back."""
-    repairs = find_repairs(context)
-    rollbacks = [repair for repair in repairs if repair.action is ReconcileAction.ROLLBACK]
+    reconciliations = find_reconciliations(context)
+    rollbacks = [due for due in reconciliations if due.action is ReconcileAction.ROLLBACK]
     if rollbacks:
-        names = ", ".join(f"{repair.ref} ({repair.words})" for repair in rollbacks)
+        names = ", ".join(f"{due.ref} ({due.words})" for due in rollbacks)
         if not confirmed(arguments, f"Roll back unhealthy workloads after an earlier change: {names}?"):
-            repairs = [repair for repair in repairs if repair not in rollbacks]
+            reconciliations = [due for due in reconciliations if due not in rollbacks]
     with reporter.whole(), Interrupts() as interrupts:
-        for outcome in make_repairs(repairs, context, guard):
+        for outcome in make_reconciliations(reconciliations, context, guard):
             reporter.tell(outcome)
             if interrupts.happened:
                 raise KeyboardInterrupt
@@ -111,7 +111,7 @@ def _approvals(path: str | None) -> Sequence[Approval] | None:
     try:
         text = pathlib.Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"--plan {path}: cannot be read: {error}") from error
+        raise ConfigurationError(f'--plan "{path}": cannot be read: {error}') from error
     return read_approvals(text, source=path)
 
 

@@ -94,7 +94,7 @@ def _require_namespace(cluster: Cluster, name: str) -> None:
     try:
         cluster.get_object(f"/api/v1/namespaces/{name}")
     except RequestRefused as refused:
-        raise ConfigurationError(f"--namespace {name}: {refused.detail}") from refused
+        raise ConfigurationError(f'--namespace "{name}": {refused.detail}') from refused
 
 
 def _resume(arguments: argparse.Namespace, store: ControlStateStore) -> State:

@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from rightsizer.cli.options import path_of
-from rightsizer.config import ClusterSettings, PrometheusSettings, Secret, parse_duration, read_secret
+from rightsizer.config import (
+    ClusterSettings,
+    InvalidDurationError,
+    PrometheusSettings,
+    Secret,
+    parse_duration,
+    read_secret,
+)
 from rightsizer.errors import RightsizerError, UsageError
 from rightsizer.inventory.gpu_requests import parse_gpu_resource
 from rightsizer.model.change_record import LONGEST_WORD
@@ -156,16 +163,16 @@ def _url(text: str | None) -> str | None:
     except ValueError:
         is_url = False
     if not is_url:
-        raise UsageError(f"--prometheus-url {text}: is not a URL such as http://prometheus:9090")
+        raise UsageError(f'--prometheus-url "{text}": is not a URL such as http://prometheus:9090')
     try:
         port = parts.port
     except ValueError:
         port = 0
     if port == 0:
-        raise UsageError(f"--prometheus-url {text}: its port is not a number from 1 to 65535")
+        raise UsageError(f'--prometheus-url "{text}": its port is not a number from 1 to 65535')
     if page := _PAGE.search(text):
         base = text[: page.start()]
-        raise UsageError(f"--prometheus-url {text}: is the URL of a page; give the base URL: {base}")
+        raise UsageError(f'--prometheus-url "{text}": is the URL of a page; give the base URL: {base}')
     return text
 
 
@@ -178,7 +185,7 @@ def _headers(texts: Sequence[str]) -> dict[str, Secret]:
     for text in texts:
         name, value = _header(text)
         if name.lower() in map(str.lower, headers):
-            raise UsageError(f"--prometheus-header {name}: is given twice")
+            raise UsageError(f'--prometheus-header "{name}": is given twice')
         headers[name] = Secret(value)
     return headers
 
@@ -193,10 +200,12 @@ def _header(text: str) -> tuple[str, str]:
         )
     name = given["name"]
     if given["file"]:
-        return name, read_secret(pathlib.Path(given["file"]), f"--prometheus-header {name}=@{given['file']}")
+        return name, read_secret(
+            pathlib.Path(given["file"]), f'--prometheus-header "{name}=@{given["file"]}"'
+        )
     if _CREDENTIAL.search(name):
         raise UsageError(
-            f"--prometheus-header {name}: looks like a credential, which process lists would show; "
+            f'--prometheus-header "{name}": looks like a credential, which process lists would show; '
             f"put its value into a file: --prometheus-header {name}=@FILE"
         )
     return name, given["value"].strip()
@@ -212,7 +221,9 @@ _CREDENTIAL = re.compile(r"auth|token|secret|cookie|passw|credential|session|key
 def _label(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not value or not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name):
-        raise UsageError(f"--prometheus-label {text}: write a label's name and value, such as cluster=prod")
+        raise UsageError(
+            f'--prometheus-label "{text}": write a label\'s name and value, such as cluster=prod'
+        )
     return name, value
 
 
@@ -223,13 +234,13 @@ def _labels(texts: Sequence[str]) -> dict[str, str]:
 def _seconds(text: str) -> float:
     try:
         return parse_duration(text).total_seconds()
-    except ValueError as error:
-        raise UsageError(f"--prometheus-timeout: {error}") from error
+    except InvalidDurationError as error:
+        raise UsageError(f'--prometheus-timeout "{text[:40]}": {error.problem}') from error
 
 
 def _parallel(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= MOST_PARALLEL:
-        raise UsageError(f"--prometheus-parallel {text[:20]}: must be a number from 1 to {MOST_PARALLEL}")
+        raise UsageError(f'--prometheus-parallel "{text[:20]}": must be a number from 1 to {MOST_PARALLEL}')
     return int(text)
 
 
@@ -253,12 +264,12 @@ def signal_terms(arguments: argparse.Namespace, labels: Mapping[str, str]) -> So
     """
     text = arguments.prometheus_max_samples
     if not re.fullmatch(r"[1-9][0-9]{3,17}", text):
-        raise UsageError(f"--prometheus-max-samples {text}: write a whole number from 1000 on")
+        raise UsageError(f'--prometheus-max-samples "{text}": write a whole number from 1000 on')
     recording = RecordingRules(arguments.recording_rules)
     namespaces = _names(arguments.exporter_namespace)
     for name in namespaces:
         if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
-            raise UsageError(f"--exporter-namespace {name}: is not the name of a namespace")
+            raise UsageError(f'--exporter-namespace "{name}": is not the name of a namespace')
     return SourceSettings(labels, source_named(arguments.signals), int(text), recording, namespaces)
 
 
@@ -293,7 +304,9 @@ def instance_of(arguments: argparse.Namespace) -> str:
     """
     name: str = getattr(arguments, "instance", None) or ""
     if name and (len(name) > LONGEST_WORD or not _INSTANCE.fullmatch(name)):
-        raise UsageError(f"--instance {name}: write up to {LONGEST_WORD} letters and digits, with -_. within")
+        raise UsageError(
+            f'--instance "{name}": write up to {LONGEST_WORD} letters and digits, with -_. within'
+        )
     return name
 
 
@@ -307,8 +320,8 @@ def span_of(flag: str, text: str) -> datetime.timedelta:
         return datetime.timedelta()
     try:
         return parse_duration(text)
-    except ValueError as error:
-        raise UsageError(f"{flag}: {error}") from error
+    except InvalidDurationError as error:
+        raise UsageError(f'{flag} "{text[:40]}": {error.problem}') from error
 
 
 def instant_of(flag: str, text: str, now: datetime.datetime) -> datetime.datetime:
@@ -323,10 +336,10 @@ def instant_of(flag: str, text: str, now: datetime.datetime) -> datetime.datetim
         at = None
     if at is not None:
         if at.tzinfo is None:
-            raise UsageError(f"{flag} {text}: says no zone; write one, such as 2026-11-20T18:00:00Z")
+            raise UsageError(f'{flag} "{text}": says no zone; write one, such as 2026-11-20T18:00:00Z')
         return at
     try:
         return now - parse_duration(text)
     except (ValueError, OverflowError) as error:
         message = "write a time with its zone, such as 2026-11-20T18:00:00Z, or how long ago, such as 2h"
-        raise UsageError(f"{flag} {text}: {message}") from error
+        raise UsageError(f'{flag} "{text}": {message}') from error

@@ -169,7 +169,7 @@ def steps(
     for outcome in verify(followed, fleet, acting, deadline):
         if acting.journal:
             acting.journal.outcome(outcome)
-        acting.gate.note_repair(outcome)
+        acting.gate.note_reconciliation(outcome)
         yield outcome
 
 

@@ -37,7 +37,7 @@ def serving(
     """
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65_535:  # noqa: PLR2004 - TCP's last port
-        raise ConfigurationError(f"--listen {address}: write HOST:PORT, or :9401 for all addresses")
+        raise ConfigurationError(f'--listen "{address}": write HOST:PORT, or :9401 for all addresses')
 
     class Handler(_Handler):
         texts = {"/healthz": alive, "/readyz": ready}  # noqa: RUF012 - of this server
@@ -46,7 +46,7 @@ def serving(
     try:
         server = http.server.ThreadingHTTPServer((host.strip("[]"), int(port)), Handler)
     except OSError as error:
-        raise ConfigurationError(f"--listen {address}: cannot be used: {error.strerror}") from error
+        raise ConfigurationError(f'--listen "{address}": cannot be used: {error.strerror}') from error
     thread = threading.Thread(target=server.serve_forever, name="http", daemon=True)
     thread.start()
     try:

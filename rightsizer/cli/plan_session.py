@@ -131,7 +131,7 @@ class PlanSession:
         at = self._look.at or now
         if at > now:
             raise UsageError(
-                f"--at {_second(at)}: that is yet to come: Prometheus's clock says {_second(now)}"
+                f'--at "{_second(at)}": that is yet to come: Prometheus\'s clock says {_second(now)}'
             )
         state, problems = (NOTHING, ()) if self._look.why else self.state()
         remembered, unknown = (None, ()) if self._look.why else self._remembered()
@@ -152,7 +152,7 @@ class PlanSession:
             if self._look.at is None:
                 raise
             raise EvidenceIncomplete(
-                f"--at {_second(at)}: {self._when_it_begins(at, now) or error}"
+                f'--at "{_second(at)}": {self._when_it_begins(at, now) or error}'
             ) from error
 
     def clock(self) -> datetime.datetime:

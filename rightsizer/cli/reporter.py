@@ -52,8 +52,8 @@ class OutcomeReporter:
     def tell(self, outcome: Outcome) -> None:
         """Report an outcome at once; for one that was reported, its effect."""
         if outcome.effect is not None:
-            told = [(one.ref, one.action, one.is_repair) for one in self.outcomes]
-            self.outcomes[told.index((outcome.ref, outcome.action, outcome.is_repair))] = outcome
+            told = [(one.ref, one.action, one.is_reconciliation) for one in self.outcomes]
+            self.outcomes[told.index((outcome.ref, outcome.action, outcome.is_reconciliation))] = outcome
             self.say(effect_text(outcome, colour=wants_colour(self._arguments, self.people)))
             return
         head = "" if self.outcomes else "\n"
@@ -129,7 +129,7 @@ def require_writable(path: str | None) -> None:
         with pathlib.Path(path).open("a"):
             pass
     except OSError as error:
-        raise ConfigurationError(f"--save {path}: cannot be written: {error.strerror}") from error
+        raise ConfigurationError(f'--save "{path}": cannot be written: {error.strerror}') from error
     if is_new:
         with contextlib.suppress(OSError):
             pathlib.Path(path).unlink()
@@ -147,4 +147,4 @@ def save(path: str | None, pieces: Iterable[str]) -> None:
         with pathlib.Path(path).open("w") as file:
             file.writelines(pieces)
     except OSError as error:
-        raise RightsizerError(f"--save {path}: cannot be written: {error.strerror}") from error
+        raise RightsizerError(f'--save "{path}": cannot be written: {error.strerror}') from error

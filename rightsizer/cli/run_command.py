@@ -29,10 +29,10 @@ from rightsizer.cli.http_endpoint import serving
 from rightsizer.cli.messages import log_to_stdout
 from rightsizer.cli.plan_session import PlanSession
 from rightsizer.cli.scheduler import MissedTicks, Soon, keep_running, longest_wait, trigger_of, zone_of
-from rightsizer.config import parse_duration
+from rightsizer.config import InvalidDurationError, parse_duration
 from rightsizer.errors import ClusterError, ConfigurationError, RightsizerError, UsageError
 from rightsizer.execute.control_state import ActionGate
-from rightsizer.execute.reconcile import RepairPolicy, find_repairs, make_repairs
+from rightsizer.execute.reconcile import ReconcilePolicy, find_reconciliations, make_reconciliations
 from rightsizer.execute.run_context import Deadline, RunContext
 from rightsizer.kube.lease import LeaderElector, Lease
 from rightsizer.model import ObjectRef, Outcome, Plan
@@ -102,7 +102,7 @@ def _when(
     schedule = _read(flag, text, parse_schedule)
     if isinstance(schedule, datetime.timedelta) and schedule < _LEAST:
         raise UsageError(
-            f"{flag} {text.removeprefix('@every ')}: a cycle asks the whole cluster; write 1s or more"
+            f'{flag} "{text.removeprefix("@every ")}": a cycle asks the whole cluster; write 1s or more'
         )
     return (
         schedule,
@@ -117,6 +117,8 @@ _T = TypeVar("_T")
 def _read(flag: str, text: str, read: Callable[[str], _T]) -> _T:
     try:
         return read(text)
+    except InvalidDurationError as error:
+        raise UsageError(f'{flag} "{text.removeprefix("@every ")}": {error.problem}') from error
     except ValueError as error:
         raise UsageError(f"{flag}: {error}") from error
 
@@ -238,14 +240,14 @@ class _Cycles:
         self._metrics.breaker(trip.cause if trip else None, is_known=not problems)
 
     def _act(self, session: PlanSession, context: RunContext) -> None:
-        """Repair, plan, carry out, verify."""
+        """Reconcile, plan, carry out, verify."""
         gate = ActionGate(session.store, session.policy.policy.breaker, session.run, session.clock)
         require_state(session)
         outcomes: list[Outcome] = []
-        guard = RepairPolicy(session.policy.policy, gate)
+        guard = ReconcilePolicy(session.policy.policy, gate)
         with counted(gate), contextlib.ExitStack() as stack:
             stack.callback(tell_people, session, outcomes)
-            self._follow(make_repairs(find_repairs(context), context, guard), outcomes)
+            self._follow(make_reconciliations(find_reconciliations(context), context, guard), outcomes)
             plan = planned(session, gate, accept_growth=False)
             self._publish(session, plan)
             follow_scope(session, plan)

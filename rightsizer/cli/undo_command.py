@@ -117,7 +117,7 @@ def _span(arguments: argparse.Namespace) -> _Span:
     since = instant_of("--since", arguments.since, now)
     until = instant_of("--until", arguments.until, now) if arguments.until else now
     if since > until:
-        raise UsageError(f"--since {arguments.since}: lies after --until, or is yet to come")
+        raise UsageError(f'--since "{arguments.since}": lies after --until, or is yet to come')
     return since, until
 
 
@@ -136,7 +136,7 @@ def _choose(items: Sequence[UndoItem], arguments: argparse.Namespace) -> list[Un
         items = [item for item in items if item.record is not None and item.record.run == arguments.run]
         if not items:
             raise UsageError(
-                f"--run {arguments.run}: nothing in the cluster carries its record; see gpu-rightsizer undo"
+                f'--run "{arguments.run}": nothing in the cluster carries its record; see gpu-rightsizer undo'
             )
         if not arguments.workloads:
             return list(items)

@@ -282,15 +282,15 @@ def _may(facts: Facts, *, command: Command, refusal: Message) -> Iterator[Diagno
     missing = [right for right in rights if not allowed[right]]
     named = {"command": command.value, "own": facts.own}
     if required := [right for right in missing if not right.cost]:
-        yield refusal(**named, missing=_words(required))
+        yield refusal(**named, missing=_rights_text(required))
     if optional := [right for right in missing if right.cost]:
         costs = dict.fromkeys(right.cost for right in optional)
-        yield LIMITED(**named, missing=_words(optional), cost=some(costs, 2))
+        yield LIMITED(**named, missing=_rights_text(optional), cost=some(costs, 2))
     if not missing:
         yield ALLOWED(**named, count=len(rights))
 
 
-def _words(rights: Iterable[Right]) -> str:
+def _rights_text(rights: Iterable[Right]) -> str:
     """Verbs and resources, such as "list pods, nodes; get jobs.batch"."""
     by_verb: dict[str, list[str]] = {}
     for right in rights:

@@ -196,13 +196,13 @@ def _record(facts: Facts) -> Iterator[Diagnosis]:
     begins = known(facts.begins)
     now = known(facts.server).now
     if begins is None or now - begins >= wanted:
-        yield REACHES(span=_words(wanted))
+        yield REACHES(span=_length(wanted))
     else:
         found = {
             "begins": f"{begins:%Y-%m-%d %H:%M} UTC",
-            "so_far": _words(_whole(now - begins)).replace(" ", ""),
-            "window": _words(window),
-            "history": _words(history),
+            "so_far": _length(_whole(now - begins)).replace(" ", ""),
+            "window": _length(window),
+            "history": _length(history),
         }
         if now - begins < window:
             yield TOO_SHORT(**found, until=f"{begins + window:%Y-%m-%d %H:%M} UTC")
@@ -213,7 +213,7 @@ def _record(facts: Facts) -> Iterator[Diagnosis]:
     kept = _retention(facts)
     if kept is not None and kept < wanted:
         days, times = -(-wanted // datetime.timedelta(days=1)), f"{wanted / kept:.1f}"
-        yield FORGETS(kept=_words(kept), wanted=_words(wanted), days=days, times=times)
+        yield FORGETS(kept=_length(kept), wanted=_length(wanted), days=days, times=times)
 
 
 def _interval(facts: Facts) -> Iterator[Diagnosis]:
@@ -224,7 +224,7 @@ def _interval(facts: Facts) -> Iterator[Diagnosis]:
     if samples < MIN_SAMPLES:
         yield TOO_SPARSE(
             interval=interval,
-            window=_words(window),
+            window=_length(window),
             samples=samples,
             least=MIN_SAMPLES,
             wanted=format_duration(window.total_seconds() // MIN_SAMPLES),
@@ -246,7 +246,7 @@ def scrape_interval_s(span: datetime.timedelta, samples: float) -> float:
 def _rules(facts: Facts) -> Iterator[Diagnosis]:
     recorded, source = known(facts.recorded), known(facts.source)
     window = spans(facts)[0][-1]
-    found = {"count": len(recorded.expected), "window": _words(window)}
+    found = {"count": len(recorded.expected), "window": _length(window)}
     missing = sorted(recorded.expected - recorded.present)
     if not source.has_rules:
         yield OTHER_TABLE()
@@ -265,7 +265,7 @@ def _rules(facts: Facts) -> Iterator[Diagnosis]:
         )
 
 
-def _words(length: datetime.timedelta) -> str:
+def _length(length: datetime.timedelta) -> str:
     return format_duration(length.total_seconds())
 
 

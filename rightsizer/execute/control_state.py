@@ -104,8 +104,8 @@ class ActionGate:
         else:
             self._count(outcome.result, words)
 
-    def note_repair(self, outcome: Outcome) -> None:
-        """Open the breaker if a repair was out of policy; other errors of repairs do not count, since they recur."""
+    def note_reconciliation(self, outcome: Outcome) -> None:
+        """Open the breaker if a reconciliation was out of policy; its other errors do not count, since they recur."""
         if outcome.is_out_of_policy:
             try:
                 self.note(outcome)

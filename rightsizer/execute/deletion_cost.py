@@ -64,7 +64,7 @@ def _clear(pod: Pod, words: str, session: ApplySession) -> None:
         log.warning("%s keeps its annotation %s: %s", pod.ref, COST_ANNOTATION, why)
         return
     if session.journal:
-        session.journal.repair_intent(pod.ref, _ACTION, words)
+        session.journal.reconcile_intent(pod.ref, _ACTION, words)
     result, detail = Result.DONE, words
     try:
         _remove_marks(pod, session.cluster)
@@ -73,7 +73,7 @@ def _clear(pod: Pod, words: str, session: ApplySession) -> None:
         raise
     finally:
         if session.journal:
-            outcome = Outcome(pod.ref, _ACTION, result, detail, 0, session.clock(), is_repair=True)
+            outcome = Outcome(pod.ref, _ACTION, result, detail, 0, session.clock(), is_reconciliation=True)
             session.journal.outcome(outcome)
 
 

@@ -55,7 +55,7 @@ class Journal:
             with self._locked():
                 _end_line(self._file, path)
         except OSError as error:
-            raise ConfigurationError(f"--journal {path}: cannot be written: {error.strerror}") from error
+            raise ConfigurationError(f'--journal "{path}": cannot be written: {error.strerror}') from error
 
     def close(self) -> None:
         """Close the file."""
@@ -71,8 +71,8 @@ class Journal:
         entry = self._entry(decision.workload.ref, INTENT, action, "; ".join(decision.finding.words))
         self._append(msgspec.structs.replace(entry, gpus=tidy(decision.frees), rule=decision.rule))
 
-    def repair_intent(self, ref: ObjectRef, action: str, words: str) -> None:
-        """Write what is about to be repaired or undone, and why.
+    def reconcile_intent(self, ref: ObjectRef, action: str, words: str) -> None:
+        """Write what is about to be reconciled or undone, and why.
 
         Raises:
             JournalError: It cannot be written.
@@ -80,7 +80,7 @@ class Journal:
         self._append(self._entry(ref, INTENT, action, words))
 
     def outcome(self, outcome: Outcome) -> None:
-        """Write the outcome of a change or a repair, or its effect once that is verified.
+        """Write the outcome of a change or a reconciliation, or its effect once that is verified.
 
         Raises:
             JournalError: It cannot be written.
@@ -115,7 +115,7 @@ class Journal:
                 with self._locked():
                     self._write(data)
         except OSError as error:
-            raise JournalError(f"--journal {self._path}: cannot be written: {error.strerror}") from error
+            raise JournalError(f'--journal "{self._path}": cannot be written: {error.strerror}') from error
 
     def _write(self, data: bytes) -> None:
         while data:
@@ -188,7 +188,7 @@ def read_journal(path: pathlib.Path) -> Iterator[JournalEntry | str]:
         try:
             lines = file.read_bytes().splitlines()
         except OSError as error:
-            raise ConfigurationError(f"--journal {file}: cannot be read: {error.strerror}") from error
+            raise ConfigurationError(f'--journal "{file}": cannot be read: {error.strerror}') from error
         for number, line in enumerate(lines, start=1):
             if not line:
                 continue

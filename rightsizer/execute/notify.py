@@ -31,7 +31,7 @@ def notify(targets: Sequence[Target], run: str, outcomes: Sequence[Outcome]) -> 
             try:
                 _send(target, f"notifications[{number}]", run=run, outcomes=concerned)
             except (ConfigurationError, requests.RequestException) as error:
-                problems.append(f"notifications[{number}]: {_words(error)}")
+                problems.append(f"notifications[{number}]: {_cause(error)}")
     return problems
 
 
@@ -70,7 +70,7 @@ def _read_address(target: Target, place: str) -> str:
         raise ConfigurationError(f"{flag}: {error}") from error
 
 
-def _words(error: Exception) -> str:
+def _cause(error: Exception) -> str:
     """Without the URL, which may be a secret."""
     if isinstance(error, ConfigurationError):
         return str(error)

@@ -1,4 +1,4 @@
-"""Finds what earlier runs left in the cluster, and repairs it.
+"""Finds what earlier runs left in the cluster, and reconciles it.
 
 - A change that somebody reverted is recorded as reverted, so that it is not repeated.
 - A workload that was suspended for a change is changed and resumed once its pods are gone.
@@ -29,7 +29,7 @@ from rightsizer.errors import ClusterError, RequestRefused
 from rightsizer.execute.control_state import ActionGate
 from rightsizer.execute.listing import list_objects, recordable_kinds
 from rightsizer.execute.preflight import read_workload
-from rightsizer.execute.repairs import (
+from rightsizer.execute.reconcile_actions import (
     RecordedObject,
     awaits_confirmation,
     can_complete,
@@ -74,14 +74,14 @@ ROLLBACK_GRACE = datetime.timedelta(hours=1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class RepairPolicy:
-    """Says whether a repair is allowed. The breaker blocks rollbacks; pauses block no repair."""
+class ReconcilePolicy:
+    """Says whether a reconciliation is allowed. The breaker blocks rollbacks; pauses block no reconciliation."""
 
     policy: Policy
     gate: ActionGate
 
     def blocked_reason(self, found: RecordedObject, action: ReconcileAction, context: RunContext) -> str:
-        """Why an object is not repaired; empty if it may be.
+        """Why an object is not reconciled; empty if it may be.
 
         Raises:
             ClusterError: It could not be found out.
@@ -125,8 +125,8 @@ def _without_pods(found: RecordedObject, namespace_annotations: dict[str, str]) 
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Repair:
-    """A repair that is due.
+class Reconciliation:
+    """A reconciliation that is due.
 
     Attributes:
         words: What was found, for people.
@@ -140,47 +140,49 @@ class Repair:
     manifest: str = ""
 
 
-def find_repairs(context: RunContext) -> list[Repair]:
-    """All repairs that are due, in a stable order. Only reads.
+def find_reconciliations(context: RunContext) -> list[Reconciliation]:
+    """All reconciliations that are due, in a stable order. Only reads.
 
     Raises:
         ClusterError: A list could not be read whole.
     """
-    repairs = [repair for found in _recorded(context) if (repair := _of_object(found, context)) is not None]
-    repairs.extend(_of_manifests(context))
-    return sorted(repairs, key=lambda repair: (repair.ref, repair.manifest))
+    reconciliations = [due for found in _recorded(context) if (due := _of_object(found, context)) is not None]
+    reconciliations.extend(_of_manifests(context))
+    return sorted(reconciliations, key=lambda due: (due.ref, due.manifest))
 
 
-def make_repairs(repairs: Iterable[Repair], context: RunContext, policy: RepairPolicy) -> Iterator[Outcome]:
-    """Make each repair that the policy allows, and yield its outcome."""
-    for repair in repairs:
-        outcome = _make(repair, context, policy)
+def make_reconciliations(
+    reconciliations: Iterable[Reconciliation], context: RunContext, policy: ReconcilePolicy
+) -> Iterator[Outcome]:
+    """Make each reconciliation that the policy allows, and yield its outcome."""
+    for due in reconciliations:
+        outcome = _make(due, context, policy)
         if context.journal:
             context.journal.outcome(outcome)
-        policy.gate.note_repair(outcome)
+        policy.gate.note_reconciliation(outcome)
         yield outcome
 
 
-def _outcome(repair: Repair, result: Result, words: str, context: RunContext) -> Outcome:
-    return Outcome(repair.ref, repair.action.value, result, words, 0, context.clock(), is_repair=True)
+def _outcome(due: Reconciliation, result: Result, words: str, context: RunContext) -> Outcome:
+    return Outcome(due.ref, due.action.value, result, words, 0, context.clock(), is_reconciliation=True)
 
 
-def _make(repair: Repair, context: RunContext, policy: RepairPolicy) -> Outcome:
+def _make(due: Reconciliation, context: RunContext, policy: ReconcilePolicy) -> Outcome:
     try:
         context.cluster.require_writable()
     except ClusterError as error:
-        return _outcome(repair, Result.SKIPPED, f"{repair.words}; not attempted: {error}", context)
+        return _outcome(due, Result.SKIPPED, f"{due.words}; not attempted: {error}", context)
     if context.journal:
-        context.journal.repair_intent(repair.ref, repair.action.value, repair.words)
-    if repair.found is None:
-        return _delete_manifest(repair, context)
+        context.journal.reconcile_intent(due.ref, due.action.value, due.words)
+    if due.found is None:
+        return _delete_manifest(due, context)
     try:
-        why = policy.blocked_reason(repair.found, repair.action, context)
+        why = policy.blocked_reason(due.found, due.action, context)
     except ClusterError as error:
         why = f"cannot check whether it may be changed: {error}"
     if why:
-        return _outcome(repair, Result.BLOCKED, f"{repair.words}; not repaired: {why}", context)
-    return _REPAIRS[repair.action](repair.found, repair.words, context)
+        return _outcome(due, Result.BLOCKED, f"{due.words}; not reconciled: {why}", context)
+    return _ACTIONS[due.action](due.found, due.words, context)
 
 
 def _recorded(context: RunContext) -> Iterator[RecordedObject]:
@@ -201,24 +203,24 @@ def _recorded(context: RunContext) -> Iterator[RecordedObject]:
                 yield RecordedObject(ref, row, obj, record)
 
 
-def _of_object(found: RecordedObject, context: RunContext) -> Repair | None:
+def _of_object(found: RecordedObject, context: RunContext) -> Reconciliation | None:
     if found.record.is_unfinished:
         return _of_unfinished(found, context)
     words = ", ".join(_now(found, edit) for edit in found.record.edits if is_reverted(found.obj, edit))
     if words := words or _not_stopped(found, context):
-        return Repair(found.ref, ReconcileAction.RECORD_REVERT, words, found)
+        return Reconciliation(found.ref, ReconcileAction.RECORD_REVERT, words, found)
     return _of_unconfirmed(found, context)
 
 
-def _of_unfinished(found: RecordedObject, context: RunContext) -> Repair | None:
+def _of_unfinished(found: RecordedObject, context: RunContext) -> Reconciliation | None:
     whole = read_recorded_object(found.ref, found.row, context)
     if whole is None or not whole.record.is_unfinished or not can_complete(whole, context):
         return None
     words = "it is suspended for a change that can be completed"
-    return Repair(found.ref, ReconcileAction.COMPLETE, words, whole)
+    return Reconciliation(found.ref, ReconcileAction.COMPLETE, words, whole)
 
 
-def _of_unconfirmed(found: RecordedObject, context: RunContext) -> Repair | None:
+def _of_unconfirmed(found: RecordedObject, context: RunContext) -> Reconciliation | None:
     is_in_effect = all(same(value_at(found.obj, edit.path), edit.after) for edit in found.record.edits)
     if not awaits_confirmation(found) or not is_in_effect:
         return None
@@ -228,7 +230,7 @@ def _of_unconfirmed(found: RecordedObject, context: RunContext) -> Repair | None
         words = (
             f"not checked for {format_duration(age.total_seconds())}: later problems may have other causes"
         )
-        return Repair(found.ref, ReconcileAction.CONFIRM, words, found)
+        return Reconciliation(found.ref, ReconcileAction.CONFIRM, words, found)
     try:
         health, words = check_health(found, context)
     except RequestRefused as refused:
@@ -237,7 +239,7 @@ def _of_unconfirmed(found: RecordedObject, context: RunContext) -> Repair | None
     if health is Health.WAITING or (health is Health.HEALTHY and age < span):
         return None  # it may run out of memory yet
     action = ReconcileAction.ROLLBACK if health is Health.FAILED else ReconcileAction.CONFIRM
-    return Repair(found.ref, action, words, found)
+    return Reconciliation(found.ref, action, words, found)
 
 
 def _complete(found: RecordedObject, words: str, context: RunContext) -> Outcome:
@@ -250,7 +252,7 @@ def _complete(found: RecordedObject, words: str, context: RunContext) -> Outcome
     return outcome
 
 
-_REPAIRS = {
+_ACTIONS = {
     ReconcileAction.RECORD_REVERT: record_revert,
     ReconcileAction.ROLLBACK: roll_back,
     ReconcileAction.COMPLETE: _complete,
@@ -274,7 +276,7 @@ def _now(found: RecordedObject, edit: Edit) -> str:
     return f"{shown(edit.path)} is {now}; run {found.record.run} had set it to {left}"
 
 
-def _of_manifests(context: RunContext) -> Iterator[Repair]:
+def _of_manifests(context: RunContext) -> Iterator[Reconciliation]:
     """Manifests of pods that exist: never evicted, or restored by an undo that was interrupted."""
     if not context.evicts:
         return
@@ -307,7 +309,7 @@ def _of_manifests(context: RunContext) -> Iterator[Repair]:
             name = (secret_meta.annotations or {})[POD_ANNOTATION].partition("/")[2]
             words = _unneeded_reason(secret_meta, pods.get(name), context.clock())
             if words:
-                yield Repair(
+                yield Reconciliation(
                     ObjectRef("v1", "Pod", namespace, name),
                     ReconcileAction.DELETE_MANIFEST,
                     words,
@@ -329,10 +331,10 @@ def _unneeded_reason(secret: ObjectMeta, pod: ObjectMeta | None, at: datetime.da
     return "the pod was restored from its saved manifest" if is_restored else ""
 
 
-def _delete_manifest(repair: Repair, context: RunContext) -> Outcome:
-    result, words = Result.DONE, repair.words
+def _delete_manifest(due: Reconciliation, context: RunContext) -> Outcome:
+    result, words = Result.DONE, due.words
     try:
-        context.cluster.delete(repair.manifest)
+        context.cluster.delete(due.manifest)
     except ClusterError as error:
-        result, words = Result.REFUSED, f"{repair.words}; {error}"
-    return _outcome(repair, result, words, context)
+        result, words = Result.REFUSED, f"{due.words}; {error}"
+    return _outcome(due, result, words, context)

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunContext:
-    """What every write of a run needs, also repairs and verification.
+    """What every write of a run needs, also reconciliations and verification.
 
     Attributes:
         state_namespace: The namespace of gpu-rightsizer, with the manifests of evicted pods.

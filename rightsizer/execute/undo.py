@@ -249,7 +249,7 @@ def undo_changes(
             yield skipped(item, f"not attempted: {reason}", at=clock())
             continue
         if journal:
-            journal.repair_intent(
+            journal.reconcile_intent(
                 item.ref, "undo", f"of run {item.record.run}" if item.record else item.problem
             )
         result, detail = Result.BLOCKED, ""

@@ -1,6 +1,6 @@
 """Verifies a change: are the pods gone, are their GPUs free or used by other pods, and are the remaining pods healthy.
 
-Repairs of the next run check what is unknown at the deadline, and pods that may run out of memory later.
+Reconciliations of the next run check what is unknown at the deadline, and pods that may run out of memory later.
 """
 
 import dataclasses
@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from rightsizer.errors import ClusterError
-from rightsizer.execute.repairs import (
+from rightsizer.execute.reconcile_actions import (
     awaits_confirmation,
     check_health,
     complete,
@@ -142,7 +142,7 @@ def _of_pods(decision: Decision, fleet: Fleet, context: RunContext) -> Effect:
     free = tidy(max(freed - lost - sum(pod.devices for pod in users), 0))
     refs = tuple(sorted(pod.ref for pod in users))
     effect = Effect(min(len(gone), going), left, free, refs, away)
-    return dataclasses.replace(effect, words=_words(effect))
+    return dataclasses.replace(effect, words=_description(effect))
 
 
 def _is_own(pod: Pod, decision: Decision) -> bool:
@@ -180,7 +180,7 @@ def _new_pods(node: str, fleet: Fleet, context: RunContext) -> list[Pod]:
     ]
 
 
-def _words(effect: Effect) -> str:
+def _description(effect: Effect) -> str:
     parts = []
     if effect.gone or effect.left:
         parts.append(f"{effect.gone} of {count(effect.gone + effect.left, 'pod')} gone")

@@ -44,7 +44,7 @@ def _finding(evidence: Evidence, usages: list[Usage], fitting: list[GpuSlice], h
     model = usages[0].device.model
     capacity = FreeCapacity(candidate.fleet, candidate.workload, model)
     offered = next((part for part in fitting if capacity.fits(part.asks)), None)
-    words = _words(candidate, usages, offered or fitting[0], held)
+    words = _reason(candidate, usages, offered or fitting[0], held)
     history = candidate.history if offered else None
     missing = tuple(missing_proof(evidence, history)) if offered else (NOWHERE,)
     if missing or offered is None:
@@ -80,7 +80,7 @@ def _need(candidate: Candidate, usages: list[Usage], held: HeldSlice) -> SliceNe
     )
 
 
-def _words(candidate: Candidate, usages: list[Usage], part: GpuSlice, held: HeldSlice) -> str:
+def _reason(candidate: Candidate, usages: list[Usage], part: GpuSlice, held: HeldSlice) -> str:
     margins = candidate.criteria.oversized_gpu
     memory = max((usage.memory_peak_bytes or 0.0) for usage in usages) / GIB
     of = f" of its {held.name}" if held.name else ""

@@ -420,8 +420,8 @@ def _configuration(settings: ClusterSettings) -> tuple[client.Configuration, str
     path = settings.kubeconfig
     if path is not None and not path.is_file():
         problem = "is not a regular file" if path.exists() else "no such file"
-        raise ConfigurationError(f"--kubeconfig {path}: {problem}")
-    source = f"--kubeconfig {path}" if path else "the default kubeconfig"
+        raise ConfigurationError(f'--kubeconfig "{path}": {problem}')
+    source = f'--kubeconfig "{path}"' if path else "the default kubeconfig"
     try:
         if path is None and settings.context is None and not _has_default_kubeconfig():
             source = _IN_CLUSTER

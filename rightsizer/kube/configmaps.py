@@ -90,8 +90,8 @@ class ConfigMap:
                     raise _ConflictError(str(refused)) from refused
                 case http.HTTPStatus.NOT_FOUND:
                     raise ConfigurationError(
-                        f"--state-namespace {self._namespace}: cannot store breaker, pauses, history and manifests of "
-                        f"evicted pods: {refused.detail}; create it with: "
+                        f'--state-namespace "{self._namespace}": cannot store breaker, pauses, history and manifests '
+                        f"of evicted pods: {refused.detail}; create it with: "
                         + shell_command("kubectl", "create", "namespace", self._namespace)
                     ) from refused
                 case http.HTTPStatus.FORBIDDEN:

@@ -160,7 +160,7 @@ class Lease:
         else:
             remedy = "gpu-rightsizer doctor --roles prints the permissions that apply needs"
         return (
-            f"--state-namespace {self._namespace}: cannot access the Lease {LEASE_NAME}, which allows one writer at "
+            f'--state-namespace "{self._namespace}": cannot access the Lease {LEASE_NAME}, which allows one writer at '
             f"a time: {refused.detail}; {remedy}"
         )
 

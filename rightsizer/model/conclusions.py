@@ -240,14 +240,14 @@ class Effect:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one decision, of one undo, or of one repair.
+    """What became of one decision, of one undo, or of one reconciliation.
 
     Attributes:
         detail: For people: what was changed, or why not.
         gpus: GPUs that the change frees (or, for undo, asks for again).
         effect: What it came to, once that was looked at.
         is_out_of_policy: Whether the API server's own copy of the policy refused it.
-        is_repair: Whether it is about what an earlier change left.
+        is_reconciliation: Whether it is about what an earlier change left.
     """
 
     ref: ObjectRef
@@ -258,4 +258,4 @@ class Outcome:
     at: datetime.datetime
     effect: Effect | None = None
     is_out_of_policy: bool = False
-    is_repair: bool = False
+    is_reconciliation: bool = False

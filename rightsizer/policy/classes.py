@@ -140,7 +140,7 @@ def read_class(item: PriorityClass) -> ClassRule | None:
     try:
         rule = Rule.model_validate(document)
     except pydantic.ValidationError as error:
-        return _unreadable(item, [_words(detail) for detail in error.errors(include_url=False)])
+        return _unreadable(item, [_message(detail) for detail in error.errors(include_url=False)])
     changes = {key: getattr(rule.idle, key) for key in document["idle"]}
     rule = rule.model_copy(update={"name": title_of(item.name), "idle": None})
     return ClassRule(rule, changes)
@@ -174,7 +174,7 @@ def _fill(document: dict[str, Any], ours: Mapping[str, str]) -> list[str]:
     return problems
 
 
-def _words(detail: Mapping[str, Any]) -> str:
+def _message(detail: Mapping[str, Any]) -> str:
     place = tuple(part for part in detail["loc"] if isinstance(part, str))
     fields = {annotation.field[-1]: annotation.key for annotation in ANNOTATIONS}
     name = next((fields[part] for part in place if part in fields), "")

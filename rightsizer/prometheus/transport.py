@@ -154,7 +154,7 @@ class HttpTransport:
             requests.exceptions.MissingSchema,
             requests.exceptions.InvalidSchema,
         ) as error:
-            raise ConfigurationError(f"--prometheus-url {self.where}: {error}") from error
+            raise ConfigurationError(f'--prometheus-url "{self.where}": {error}') from error
         except requests.exceptions.ConnectTimeout as error:
             raise PrometheusUnreachable(
                 f"{attempted}: no connection within {timeout_s:.3g} s; is the URL right, and reachable from here?"
@@ -317,7 +317,7 @@ def _require_certificates(settings: PrometheusSettings) -> None:
         "--prometheus-client-key-file": settings.client_key_file,
     }
     given = {flag: path for flag, path in named.items() if path is not None}
-    problems = [f"{flag} {path}: no such file" for flag, path in given.items() if not path.is_file()]
+    problems = [f'{flag} "{path}": no such file' for flag, path in given.items() if not path.is_file()]
     if problems := problems or _certificate_problems(settings):
         raise ConfigurationError("; ".join(problems))
 
@@ -331,7 +331,7 @@ def _certificate_problems(settings: PrometheusSettings) -> list[str]:
             context.load_verify_locations(settings.ca_file)
         except (OSError, ValueError) as error:
             problems.append(
-                f"--prometheus-ca-file {settings.ca_file}: holds no certificates: {root_cause(error)}"
+                f'--prometheus-ca-file "{settings.ca_file}": holds no certificates: {root_cause(error)}'
             )
     if certificate is not None and key is not None:
         try:

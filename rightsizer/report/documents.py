@@ -286,7 +286,7 @@ def outcome_document(
             "detail": outcome.detail,
             "gpus": outcome.gpus,
             "at": stamp(outcome.at),
-            "repair": outcome.is_repair,
+            "reconciliation": outcome.is_reconciliation,
             "effect": _effect(outcome.effect),
         }
         for outcome in outcomes

@@ -276,7 +276,7 @@ def _why_no_line(row: Row) -> Markup:
 
 def _details(row: Row) -> Markup:
     """The first sentence is the summary; the rest, the numbers and the command are inside."""
-    words = tuple(_words(row))
+    words = tuple(_reason_lines(row))
     parts = [element("ul", *(element("li", one) for one in words[1:]))]
     if row.decision.command:
         parts.append(element("pre", row.decision.command))
@@ -292,7 +292,7 @@ def _block(lines: Sequence[str]) -> Markup:
     return join(*(part for line in lines for part in (line, Markup("\n"))))
 
 
-def _words(row: Row) -> Iterator[str]:
+def _reason_lines(row: Row) -> Iterator[str]:
     finding = row.finding
     yield from finding.words
     if row.proposal:

@@ -81,7 +81,12 @@ METRICS = (
     OwnMetric(
         "actions_freed_gpus", "GPUs verified as free after changes", ("action", *_CLASS), is_counter=True
     ),
-    OwnMetric("repairs", "Reconciled earlier changes by outcome", ("repair", "result"), is_counter=True),
+    OwnMetric(
+        "reconciliations",
+        "Reconciled earlier changes by outcome",
+        ("action", "result"),
+        is_counter=True,
+    ),
     OwnMetric("breaker_open", "1 if the breaker is open for this cause, else 0", ("cause",)),
     OwnMetric("runs", "Cycles by result: success or failure", ("result",), is_counter=True),
     OwnMetric("last_run_duration_seconds", "Duration of the last cycle"),
@@ -117,7 +122,7 @@ class Metrics:
         for result in _RUN:
             self._counters["runs"].labels(result)
         for action in ReconcileAction:
-            self._counters["repairs"].labels(action.value, Result.DONE.value)
+            self._counters["reconciliations"].labels(action.value, Result.DONE.value)
         self.set("enforcing", acts)
 
     def set(self, name: str, value: float) -> None:
@@ -185,10 +190,10 @@ class Metrics:
             self._gauges["breaker_open"].labels(each.value).set(each is cause)
 
     def acted(self, outcome: Outcome, priority_class: str) -> None:
-        """Count the outcome of a change or of a repair; once it is verified, the GPUs that it freed."""
+        """Count the outcome of a change or of a reconciliation; once it is verified, the GPUs that it freed."""
         name = priority_class or NO_CLASS
-        if outcome.is_repair:
-            self._counters["repairs"].labels(outcome.action, outcome.result.value).inc()
+        if outcome.is_reconciliation:
+            self._counters["reconciliations"].labels(outcome.action, outcome.result.value).inc()
         elif outcome.effect is None:
             self._counters["actions"].labels(outcome.action, outcome.result.value, name).inc()
         elif is_verified(outcome) and outcome.action != Action.SCALE_UP:

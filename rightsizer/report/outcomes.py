@@ -45,10 +45,10 @@ def is_verified(outcome: Outcome) -> bool:
 
 def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str) -> str:
     """The totals of a run; `undo` is the command that reverts it."""
-    repairs = [outcome for outcome in outcomes if outcome.is_repair]
-    outcomes = [outcome for outcome in outcomes if not outcome.is_repair]
+    reconciliations = [outcome for outcome in outcomes if outcome.is_reconciliation]
+    outcomes = [outcome for outcome in outcomes if not outcome.is_reconciliation]
     if not outcomes:
-        return f"{count(len(repairs), 'earlier change')} reconciled; nothing else was changed.\n"
+        return f"{count(len(reconciliations), 'earlier change')} reconciled; nothing else was changed.\n"
     done = [outcome for outcome in outcomes if outcome.result is Result.DONE]
     doubtful = [outcome for outcome in outcomes if outcome.result is Result.UNKNOWN]
     untrusted = [outcome for outcome in outcomes if outcome.result is Result.UNTRUSTED]
@@ -113,7 +113,7 @@ def history_text(items: Sequence[FoundChange], events: Sequence[RecordedEvent]) 
     for item in items:
         by = f" by {item.carrier.kind} {item.carrier.name}" if item.carrier else ""
         lines.append(safe(f"{_clock(item.record.at)}  {item.record.action or '?'}  {item.ref}{by}"))
-        lines.extend(wrapped(_words(item)))
+        lines.extend(wrapped(_description(item)))
     if events:
         lines += ["", "Events"]
     for event in events:
@@ -122,7 +122,7 @@ def history_text(items: Sequence[FoundChange], events: Sequence[RecordedEvent]) 
     return "\n".join(lines) + "\n"
 
 
-def _words(item: FoundChange) -> str:
+def _description(item: FoundChange) -> str:
     change = item.record
     if not change.is_readable:
         return "its annotations cannot be read; this counts as a change made right now"

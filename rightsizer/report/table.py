@@ -69,13 +69,13 @@ def _decision_lines(decision: Decision, paint: Paint) -> Iterator[str]:
         yield head + first
         yield from (" " * _NAME_COLUMN + more for more in rest)
         yield " " * (_NAME_COLUMN + _NAME_WIDTH) + finding.name.value
-    for words in _words(decision):
+    for words in _reason_lines(decision):
         yield from (paint.dim(line) for line in wrapped(words))
     if decision.command:
         yield INDENT + safe(decision.command)
 
 
-def _words(decision: Decision) -> Iterator[str]:
+def _reason_lines(decision: Decision) -> Iterator[str]:
     yield _standing(decision)
     shown = decision.finding.words[:_SHOWN]
     yield from shown

@@ -82,7 +82,7 @@ def source_named(text: str) -> MetricSource | None:
     path = pathlib.Path(text)
     if path.suffix not in {".yaml", ".yml", ".json"} and not path.exists():
         names = ", ".join((FIND_OUT, *SOURCES))
-        raise UsageError(f"--signals {text}: is neither one of {names}, nor a file")
+        raise UsageError(f'--signals "{text}": is neither one of {names}, nor a file')
     return read_signals(path)
 
 
@@ -125,7 +125,7 @@ def detect_source(
     has_counters = source.has_counters and {POD_BUSY, DEVICE_BUSY} <= found
     if given is GPU_EXPORTER_SOURCE and not has_counters:
         raise EvidenceIncomplete(
-            f"--signals {given.name}: Prometheus holds DCGM's metrics, but not {DEVICE_BUSY} and {POD_BUSY} of "
+            f'--signals "{given.name}": Prometheus holds DCGM\'s metrics, but not {DEVICE_BUSY} and {POD_BUSY} of '
             "gpu-exporter"
         )
     if given:
@@ -199,7 +199,7 @@ def _nothing_found(querier: SourceQuerier, settings: SourceSettings) -> str:
         if others:
             names = ", ".join(dict.fromkeys(metric.name for metric in source.metrics))
             return (
-                f"--signals {source.name}: Prometheus holds none of {names}; it does hold {min(others)}: "
+                f'--signals "{source.name}": Prometheus holds none of {names}; it does hold {min(others)}: '
                 "leave --signals out"
             )
     unlabelled = dataclasses.replace(querier, matchers=())

@@ -67,11 +67,11 @@ def test_rightsizer_alerts_on_each_cause_fire_and_end(world: World, tmp_path: pa
         address = run.url.removeprefix("http://")
         wait_for(lambda: run.cycles() >= 2, run)
         with Alerting(tmp_path / "alerting", {"gpu-rightsizer": [address]}) as alerting:
-            wait_for(lambda: alerting.has("gpu_rightsizer_repairs_total"), run)
+            wait_for(lambda: alerting.has("gpu_rightsizer_reconciliations_total"), run)
             _meddle(world)
             alerting.until_each(WORLDLY)
             _open_breaker(world)
-            alerting.until(lambda names: "GpuRightsizerBreakerOpen errors" in names)
+            alerting.until(lambda names: "GpuRightsizerBreakerOpen refused" in names)
             assert world.run("breaker", "reset", "--reason", "looked").code == 0
             _mend(world)
             alerting.until(lambda names: not names)

@@ -23,12 +23,12 @@ COLLECTORS = (
     "clocks, ecc, info, memory, nvlink, pcie, power, processes, profiling, thermal, utilization, video, violations, "
     "xid"
 )
-DURATION = "not a duration; use a number and its unit, such as 500ms, 10s or 1m"
+DURATION = "is not a duration; write a number and a unit, such as 500ms, 10s or 1m"
 UPGRADED = (
     "the loaded driver and libnvidia-ml.so.1 are of different versions: the driver was upgraded underneath. "
     "Restart this container, or reboot the node"
 )
-ADDRESS = 'not an address; use ":9400", "127.0.0.1:9400" or "[::1]:9400", with a port up to 65535'
+ADDRESS = 'is not an address; write ":9400", "127.0.0.1:9400" or "[::1]:9400", with a port up to 65535'
 
 
 # Sends itself a signal at the moment at which the exporter begins to load its libraries.
@@ -56,8 +56,8 @@ def node(make_node: MakeNode) -> Node:
     [
         (["--interval", "10"], f'--interval "10": {DURATION}'),
         (["--interval=-1s"], f'--interval "-1s": {DURATION}'),
-        (["--interval=0s"], '--interval "0s": out of range; an interval is between 100ms and 1h'),
-        (["--interval=99999h"], '--interval "99999h": out of range; an interval is between 100ms and 1h'),
+        (["--interval=0s"], '--interval "0s": is out of range; an interval is between 100ms and 1h'),
+        (["--interval=99999h"], '--interval "99999h": is out of range; an interval is between 100ms and 1h'),
         (["--listen=9400"], f'--listen "9400": {ADDRESS}'),
         (["--listen=:99999"], f'--listen ":99999": {ADDRESS}'),
         (["--listen=::1:9400"], f'--listen "::1:9400": {ADDRESS}'),
@@ -66,7 +66,7 @@ def node(make_node: MakeNode) -> Node:
             '--collectors "power,termal": unknown collector "termal"; did you mean thermal?',
         ),
         (["--collectors=xyz"], f'--collectors "xyz": unknown collector "xyz"; available: {COLLECTORS}'),
-        (["--collectors=,"], '--collectors ",": empty; use names separated by commas, or "all"'),
+        (["--collectors=,"], '--collectors ",": is empty; write names separated by commas, or "all"'),
         (["--log-format=xml"], '--log-format "xml": must be one of text, json'),
         (["--log-level=loud"], '--log-level "loud": must be one of debug, info, warning, error'),
         (

@@ -168,12 +168,12 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
     "url-with-blank": (["plan", "--prometheus-url", "http://a b"], "is not a URL such as http://"),
     "url-with-port-too-high": (
         ["plan", "--prometheus-url", "http://127.0.0.1:99999"],
-        "--prometheus-url http://127.0.0.1:99999: its port is not a number from 1 to 65535",
+        '--prometheus-url "http://127.0.0.1:99999": its port is not a number from 1 to 65535',
     ),
     "url-with-port-that-is-none": (["plan", "--prometheus-url", "http://h:x"], "its port is not a number"),
     "url-with-escape": (
         ["plan", "--prometheus-url", "http://h\x1b]0;x\x07"],
-        "http://h\ufffd]0;x\ufffd: is not",
+        'http://h\ufffd]0;x\ufffd": is not',
     ),
     "header-name-with-blank": (
         ["plan", "--prometheus-url", NOWHERE, "--prometheus-header", "X Y: p4ssw0rd"],
@@ -189,15 +189,15 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
     ),
     "header-from-no-file": (
         ["plan", "--prometheus-url", NOWHERE, "--prometheus-header", "X-Api-Key=@nowhere"],
-        "--prometheus-header X-Api-Key=@nowhere: No such file",
+        '--prometheus-header "X-Api-Key=@nowhere": No such file',
     ),
     "header-from-two-lines": (
         ["plan", "--prometheus-url", NOWHERE, "--prometheus-header", "X-Api-Key=@two-lines"],
-        "--prometheus-header X-Api-Key=@two-lines: holds more than one line",
+        '--prometheus-header "X-Api-Key=@two-lines": holds more than one line',
     ),
     "header-from-an-empty-file": (
         ["plan", "--prometheus-url", NOWHERE, "--prometheus-header", "X-Api-Key=@empty"],
-        "--prometheus-header X-Api-Key=@empty: is empty",
+        '--prometheus-header "X-Api-Key=@empty": is empty',
     ),
     "header-twice": (
         [
@@ -206,7 +206,7 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
             NOWHERE,
             *["--prometheus-header", "A: b", "--prometheus-header", "a: c"],
         ],
-        "--prometheus-header a: is given twice",
+        '--prometheus-header "a": is given twice',
     ),
     "two-authorizations": (
         [
@@ -217,7 +217,7 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
     ),
     "endless-timeout": (
         ["plan", "--prometheus-url", NOWHERE, "--prometheus-timeout", "99999999999w"],
-        "--prometheus-timeout: '99999999999w' is longer than 100 years",
+        '--prometheus-timeout "99999999999w": is longer than 100 years',
     ),
     "endless-digits": (
         ["plan", "--prometheus-url", NOWHERE, "--prometheus-timeout", "9" * 400 + "w"],
@@ -241,7 +241,7 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
     ),
     "label-without-value": (
         ["plan", "--prometheus-url", NOWHERE, "--prometheus-label", "cluster"],
-        "--prometheus-label cluster: write a label's name and value",
+        '--prometheus-label "cluster": write a label\'s name and value',
     ),
     "label-injection": (
         ["plan", "--prometheus-url", NOWHERE, "--prometheus-label", 'a"}) or vector(0=x'],
@@ -253,7 +253,7 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
     ),
     "timeout-without-unit": (
         ["plan", "--prometheus-url", NOWHERE, "--prometheus-timeout", "30"],
-        "--prometheus-timeout: '30' is not a duration",
+        '--prometheus-timeout "30": is not a duration',
     ),
     "no-policy-file": (
         ["plan", "--prometheus-url", NOWHERE, "--policy", "nowhere.yaml"],
@@ -265,27 +265,27 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
     ),
     "no-kubeconfig": (
         ["plan", "--prometheus-url", NOWHERE, "--kubeconfig", "nowhere"],
-        "--kubeconfig nowhere: no such file",
+        '--kubeconfig "nowhere": no such file',
     ),
     "kubeconfig-is-a-folder": (
         ["plan", "--prometheus-url", NOWHERE, "--kubeconfig", "."],
-        "--kubeconfig .: is not a regular file",
+        '--kubeconfig ".": is not a regular file',
     ),
     "kubeconfig-not-yaml": (
         ["plan", "--prometheus-url", NOWHERE, "--kubeconfig", "junk"],
-        "--kubeconfig junk: cannot be used",
+        '--kubeconfig "junk": cannot be used',
     ),
     "kubeconfig-without-contexts": (
         ["plan", "--prometheus-url", NOWHERE, "--kubeconfig", "empty-kubeconfig", "--context", "prod"],
-        "--kubeconfig empty-kubeconfig: cannot be used: it has no contexts; create a kubeconfig with",
+        '--kubeconfig "empty-kubeconfig": cannot be used: it has no contexts; create a kubeconfig with',
     ),
     "no-such-context": (
         ["plan", "--prometheus-url", NOWHERE, "--kubeconfig", "kubeconfig", "--context", "prod"],
-        "--kubeconfig kubeconfig: cannot be used: it has no context prod; give one with --context: gke, test",
+        '--kubeconfig "kubeconfig": cannot be used: it has no context prod; give one with --context: gke, test',
     ),
     "no-current-context": (
         ["plan", "--prometheus-url", NOWHERE, "--kubeconfig", "kubeconfig"],
-        "--kubeconfig kubeconfig: cannot be used: it sets no current-context; give one with --context: gke, test",
+        '--kubeconfig "kubeconfig": cannot be used: it sets no current-context; give one with --context: gke, test',
     ),
     "auth-provider-of-old": (
         ["plan", "--prometheus-url", NOWHERE, "--kubeconfig", "kubeconfig", "--context", "gke"],
@@ -293,7 +293,7 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
     ),
     "prometheus-page": (
         ["plan", "--prometheus-url", f"{NOWHERE}/prefix/graph"],
-        f"--prometheus-url {NOWHERE}/prefix/graph: is the URL of a page; give the base URL: {NOWHERE}/prefix\n",
+        f'--prometheus-url "{NOWHERE}/prefix/graph": is the URL of a page; give the base URL: {NOWHERE}/prefix\n',
     ),
     "prometheus-api-path": (
         ["doctor", "--prometheus-url", f"{NOWHERE}/api/v1/query"],
@@ -303,7 +303,7 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
         ["plan", "--prometheus-url", NOWHERE, "--policy", "odd-plan.json"],
         "line 1: kind: must be Policy, not Plan, which gpu-rightsizer writes; see docs/policy.md",
     ),
-    "no-plan-file": (["apply", "--yes", "--plan", "nowhere.json"], "--plan nowhere.json: cannot be read"),
+    "no-plan-file": (["apply", "--yes", "--plan", "nowhere.json"], '--plan "nowhere.json": cannot be read'),
     "plan-file-is-no-plan": (
         ["apply", "--yes", "--plan", "junk"],
         "plan file junk: cannot be read: it is not a plan",
@@ -416,7 +416,7 @@ def test_plan_login_page_in_place_of_the_api_server_is_named(
         path = tmp_path / "kubeconfig"
         path.write_text(json.dumps(_kubeconfig(api.url, **{"current-context": "test"})))
         assert main(["plan", "--prometheus-url", prometheus.url, "--kubeconfig", str(path)]) == 1
-    words = f"a web page, not an API server's response; is the server URL of --kubeconfig {path} right?"
+    words = f'a web page, not an API server\'s response; is the server URL of --kubeconfig "{path}" right?'
     assert words in capsys.readouterr().err
 
 
@@ -453,7 +453,7 @@ def test_kubeconfig_rejected_with_401_names_file_not_token(world: World) -> None
     path = world.write_kubeconfig("wrong-secret-token")
     run = world.run("plan")
     assert run.code == 2
-    assert f"the credentials of --kubeconfig {path} are not accepted" in run.err
+    assert f'the credentials of --kubeconfig "{path}" are not accepted' in run.err
     assert "wrong-secret-token" not in run.err
 
 
@@ -464,7 +464,7 @@ def test_kubeconfig_invalid_token_is_refused_without_leak(world: World, token: s
     path = world.write_kubeconfig(token)
     run = world.run("plan")
     assert run.code == 2
-    assert f"--kubeconfig {path}: its credentials cannot be sent" in run.err
+    assert f'--kubeconfig "{path}": its credentials cannot be sent' in run.err
     assert "s3cret" not in run.err
 
 
@@ -589,7 +589,7 @@ def test_plan_future_time_is_refused(world: World) -> None:
     at = datetime.datetime.now(datetime.UTC).replace(microsecond=0) + datetime.timedelta(hours=1)
     run = world.run("plan", "--at", at.isoformat())
     assert (run.code, run.out) == (2, "")
-    assert f"--at {at:%Y-%m-%d %H:%M:%S} UTC: that is yet to come: Prometheus's clock says 20" in run.err
+    assert f'--at "{at:%Y-%m-%d %H:%M:%S} UTC": that is yet to come: Prometheus\'s clock says 20' in run.err
 
 
 @pytest.mark.prometheus
@@ -611,7 +611,7 @@ def test_plan_time_before_first_sample_names_flag(world: World) -> None:
     flags = ["--prometheus-label", f"cluster={world.team}"]
     run = world.run("plan", "--at", at.isoformat(), *flags)
     assert (run.code, run.out) == (1, "")
-    begins = re.search(r"--at 20.* UTC: Prometheus's record of GPUs begins later, (.*) UTC\n", run.err)
+    begins = re.search(r"--at \"20.* UTC\": Prometheus's record of GPUs begins later, (.*) UTC\n", run.err)
     assert begins
     first = datetime.datetime.fromisoformat(f"{begins[1]}+00:00")
     assert datetime.timedelta(days=1) <= first - at < datetime.timedelta(days=3)

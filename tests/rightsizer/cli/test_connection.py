@@ -75,8 +75,8 @@ def test_settings_several_problems_raise_single_error() -> None:
     first, *lines = str(caught.value).splitlines()
     assert first == "5 problems with the flags about Prometheus:"
     assert [line.split(":")[0].strip() for line in lines] == [
-        "--prometheus-header X-Api-Key",
-        "--prometheus-timeout",
+        '--prometheus-header "X-Api-Key"',
+        '--prometheus-timeout "soon"',
         "--prometheus-user and --prometheus-sigv4-region",
         "--prometheus-user",
         "--prometheus-insecure-skip-verify",

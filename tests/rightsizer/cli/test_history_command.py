@@ -113,7 +113,7 @@ def test_journal_unwritable_exits_2_without_changes(world: World) -> None:
     """Exit code 2, and nothing is changed."""
     world.add("Deployment", world.team, "idle", {})
     run = world.run("apply", "--yes", "--journal", "/no/such/folder/journal", policy=DEFAULT_POLICY)
-    assert (run.code, "--journal /no/such/folder/journal: cannot be written" in run.err) == (2, True)
+    assert (run.code, '--journal "/no/such/folder/journal": cannot be written' in run.err) == (2, True)
     assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] == 1
 
 

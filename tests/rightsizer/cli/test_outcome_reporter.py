@@ -38,7 +38,7 @@ def test_apply_unwritable_save_path_exits_2_without_requests(world: World, comma
     world.api.requests.clear()
     run = world.run(*command, "--save", str(path), **flags)
     assert (run.code, world.api.requests.all()) == (2, [])
-    assert f"--save {path}: cannot be written: No such file or directory" in run.err
+    assert f'--save "{path}": cannot be written: No such file or directory' in run.err
 
 
 def test_apply_save_path_check_leaves_file_unchanged(world: World) -> None:
@@ -61,7 +61,7 @@ def test_apply_failed_save_still_prints_outcome(world: World) -> None:
     assert run.code == 1
     assert "done       scale-to-zero" in run.out
     assert "Undo: gpu-rightsizer undo --run " in run.out
-    assert "out.json: cannot be written" in run.err
+    assert 'out.json": cannot be written' in run.err
 
 
 def _start(world: World, *flags: str) -> subprocess.Popen[str]:

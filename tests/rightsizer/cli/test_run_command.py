@@ -237,18 +237,18 @@ def test_run_invalid_policy_blocks_actions_until_fixed(world: World) -> None:
         assert "Traceback" not in run.said
 
 
-REPAIRED = "gpu_rightsizer_repairs_total{repair=record-revert,result=done}"
+RECONCILED = "gpu_rightsizer_reconciliations_total{action=record-revert,result=done}"
 OPEN = "gpu_rightsizer_breaker_open{cause=refused}"
 
 
-def test_run_regretted_change_is_counted_as_repair(world: World) -> None:
-    """From 0, so that Prometheus sees it increase; it is a repair, and no action of ours."""
+def test_run_regretted_change_is_counted_as_reconciliation(world: World) -> None:
+    """From 0, so that Prometheus sees it increase; it is a reconciliation, and no action of ours."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     with running(world, "--every", "1s", "--yes", "--verify-for", "0") as run:
         wait_for(lambda: STOPPED in run.metrics(), run)
-        assert run.metrics()[REPAIRED] == 0
+        assert run.metrics()[RECONCILED] == 0
         world.api.patch("Deployment", world.team, "idle", {"spec": {"replicas": 2}})
-        wait_for(lambda: run.metrics()[REPAIRED] == 1, run)
+        wait_for(lambda: run.metrics()[RECONCILED] == 1, run)
         assert not [name for name in run.metrics() if "actions_total" in name and "record-revert" in name]
 
 
@@ -288,13 +288,13 @@ def test_run_without_prometheus_keeps_running_without_actions(world: World) -> N
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--every", "soon"], "--every: 'soon' is not a duration"),
-        (["--every", "1ms"], "--every 1ms: a cycle asks the whole cluster; write 1s or more"),
+        (["--every", "soon"], '--every "soon": is not a duration'),
+        (["--every", "1ms"], '--every "1ms": a cycle asks the whole cluster; write 1s or more'),
         (["--every", "5m", "--schedule", "@daily"], "--schedule or --every, not both"),
         (["--schedule", "0 0 * * 7"], "--schedule: '7' is no weekday"),
         (["--time-zone", "Berlin"], "--time-zone: no time zone is called 'Berlin'"),
-        (["--jitter", "x"], "--jitter: 'x' is not a duration"),
-        (["--listen", "9401"], "--listen 9401: write HOST:PORT"),
+        (["--jitter", "x"], '--jitter "x": is not a duration'),
+        (["--listen", "9401"], '--listen "9401": write HOST:PORT'),
         (["--listen", "127.0.0.1:99999"], "write HOST:PORT"),
         (["--listen", "192.0.2.1:9401"], "cannot be used"),
     ],

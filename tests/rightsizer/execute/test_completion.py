@@ -65,9 +65,9 @@ def _writes(world: World) -> list[LoggedRequest]:
     return [one for one in world.api.requests.mutating() if one.path.endswith("jobs/train")]
 
 
-def _repairs(run: Run) -> list[tuple[str, str]]:
+def _reconciliations(run: Run) -> list[tuple[str, str]]:
     assert run.out, run.err
-    return [(one["action"], one["result"]) for one in json.loads(run.out)["items"] if one["repair"]]
+    return [(one["action"], one["result"]) for one in json.loads(run.out)["items"] if one["reconciliation"]]
 
 
 def _events(world: World) -> list[str]:
@@ -93,7 +93,7 @@ def test_job_resize_suspends_patches_and_resumes_in_two_patches(world: World) ->
     assert (record["action"], "pendingEdits" in record) == ("resize", False)
     assert [edit["path"][-1] for edit in record["edits"]] == ["nvidia.com/gpu"]
     assert (_ends(world), len(json.dumps(promised)) < 2048) == ([None], True)
-    assert ("complete", "done") in _repairs(run)
+    assert ("complete", "done") in _reconciliations(run)
 
 
 def test_job_resize_plan_reports_lost_work(world: World) -> None:
@@ -231,12 +231,12 @@ def test_job_resize_killed_halfway_is_finished_by_next_run(world: World) -> None
     _add(world)
     with _killed(world, "apply"):
         early = _apply(world)
-        assert (_repairs(early), len(_writes(world))) == ([], 1)
+        assert (_reconciliations(early), len(_writes(world))) == ([], 1)
         assert "train" not in early.items
     run = _apply(world)
-    assert (_repairs(run), _state(world)) == ([("complete", "done")], (False, [1]))
+    assert (_reconciliations(run), _state(world)) == ([("complete", "done")], (False, [1]))
     assert (len(_writes(world)), _ends(world)) == (2, [None])
-    assert _repairs(_apply(world)) == []
+    assert _reconciliations(_apply(world)) == []
 
 
 @pytest.mark.slow
@@ -246,7 +246,7 @@ def test_job_resize_half_done_opted_out_is_finished(world: World) -> None:
     with _killed(world, "apply"):
         notes = {"metadata": {"annotations": {"gpu-rightsizer.io/mode": "off"}}}
         world.api.patch("Job", world.team, "train", notes)
-    assert (_repairs(_apply(world)), _state(world)) == ([("complete", "done")], (False, [1]))
+    assert (_reconciliations(_apply(world)), _state(world)) == ([("complete", "done")], (False, [1]))
 
 
 @pytest.mark.slow
@@ -265,7 +265,7 @@ def test_undo_job_half_done_is_finished_by_next_run(world: World) -> None:
     _apply(world)
     with _killed(world, "undo", "--all"):
         pass
-    assert _repairs(_apply(world)) == [("complete", "done")]
+    assert _reconciliations(_apply(world)) == [("complete", "done")]
     assert (_state(world), _record(world), _ends(world)) == ((False, [2]), None, ["undone"])
 
 
@@ -276,14 +276,14 @@ def test_job_resize_refused_by_server_is_not_retried(world: World) -> None:
     with _killed(world, "apply"):
         world.api.serve_version(35)
     run = _apply(world)
-    assert _repairs(run) == [("rollback", "done")]
+    assert _reconciliations(run) == [("rollback", "done")]
     assert "field is immutable" in run.items["train"]["detail"]
     assert (_state(world), _record(world), _ends(world)) == ((False, [2]), None, ["refused"])
     assert "RolledBack" in _events(world)
     world.api.serve_version(36)
     (pod,) = world.pods_of(world.team, "train")
     world.record(pod, ["busy", "idle"], 2)
-    assert _repairs(_apply(world)) == []
+    assert _reconciliations(_apply(world)) == []
     assert _state(world) == (False, [2])
 
 
@@ -298,7 +298,7 @@ def test_job_resize_second_patch_out_of_policy_opens_breaker(world: World) -> No
         status = {"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": words}
         world.api.inject(Fault("jobs/train$", "PATCH", 1, status=403, body=status))
     run = _apply(world)
-    assert _repairs(run) == [("rollback", "done")]
+    assert _reconciliations(run) == [("rollback", "done")]
     assert (_state(world), _ends(world)) == ((False, [2]), ["refused"])
     breaker = json.loads(world.run("breaker", "-o", "json").out)["breaker"]
     assert (breaker["trip"]["cause"], run.code) == ("refused", 1)
@@ -310,7 +310,7 @@ def test_job_resize_half_done_resumed_by_owner_is_left_reverted(world: World) ->
     _add(world)
     with _killed(world, "apply"):
         world.api.patch("Job", world.team, "train", {"spec": {"suspend": False}})
-    assert _repairs(_apply(world)) == [("rollback", "done")]
+    assert _reconciliations(_apply(world)) == [("rollback", "done")]
     assert (_state(world), _record(world), _ends(world)) == ((False, [2]), None, ["reverted"])
 
 
@@ -321,7 +321,7 @@ def test_undo_job_half_done_resumed_by_owner_keeps_record(world: World) -> None:
     _apply(world)
     with _killed(world, "undo", "--all"):
         world.api.patch("Job", world.team, "train", {"spec": {"suspend": False}})
-    assert _repairs(_apply(world)) == [("rollback", "done")]
+    assert _reconciliations(_apply(world)) == [("rollback", "done")]
     assert (_state(world), _ends(world)) == ((False, [1]), [None])
     assert world.run("undo", "--all", "--yes").code == 0
     assert (_state(world), _record(world)) == ((False, [2]), None)
@@ -336,8 +336,8 @@ def test_reconcile_job_pod_failing_after_resize_is_rolled_back(world: World) -> 
         "Pod", world.team, pod["metadata"]["name"], {"status": {"phase": "Failed"}}, subresource="status"
     )
     world.api.settle()
-    assert _repairs(_apply(world)) == [("rollback", "done")]
-    assert _repairs(_apply(world)) == [("complete", "done")]
+    assert _reconciliations(_apply(world)) == [("rollback", "done")]
+    assert _reconciliations(_apply(world)) == [("complete", "done")]
     assert (_state(world), _record(world), _ends(world)) == ((False, [2]), None, ["rollback"])
 
 
@@ -351,7 +351,7 @@ def test_reconcile_completed_job_is_healthy_and_not_resumed(world: World) -> Non
     world.api.patch("Pod", world.team, name, {"status": {"phase": "Succeeded"}}, subresource="status")
     world.api.settle()
     run = _apply(world)
-    assert _repairs(run) == [("confirm", "done")]
+    assert _reconciliations(run) == [("confirm", "done")]
     assert "it has ended since: Complete" in run.items["train"]["detail"]
     undone = world.run("undo", "--all", "--yes", "-o", "json").items["train"]
     assert (undone["result"], "it has ended" in undone["detail"]) == ("changed", True)

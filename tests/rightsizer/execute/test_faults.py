@@ -29,7 +29,7 @@ PHASES: Mapping[str, _Phase] = {
     # One request of a cycle each: its method, its path, and how many such requests come before it.
     "config": ("GET", "configmaps/gpu-rightsizer-state$", 0),
     "lease": ("GET", "leases/gpu-rightsizer$", 0),
-    "repair": ("GET", "^/apis/apps/v1/deployments$", 0),
+    "reconciliation": ("GET", "^/apis/apps/v1/deployments$", 0),
     "list": ("GET", "^/api/v1/pods$", 0),
     "join": ("GET", "/deployments/idle$", 0),
     "classes": ("GET", "/priorityclasses$", 0),
@@ -66,7 +66,7 @@ A2  403           list:/1 classes:/1 scope:/2 look:refused/1 read:refused/1 dry-
 A3  404           read:changed/0 dry-run:changed/0 write:changed/0
 A4  409-once      scope:done/0 dry-run:done/0 write:done/0
 A4  409           read:changed/0 dry-run:changed/0 write:changed/0
-A5  410-once      repair:done/0 list:done/0 classes:done/0 look:done/0
+A5  410-once      reconciliation:done/0 list:done/0 classes:done/0 look:done/0
 A5  410           list:/1 look:refused/1 verify:done/0
 A6  422           scope:/1 dry-run:blocked/0 write:blocked/0
 A6  400           dry-run:refused/1 write:refused/1

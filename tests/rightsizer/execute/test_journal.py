@@ -165,7 +165,7 @@ def test_journal_two_writers_keep_order_across_rotation(tmp_path: pathlib.Path) 
     path = tmp_path / "journal"
     writers = [_journal(path, largest=4000), _journal(path, largest=4000)]
     for number in range(40):
-        writers[number % 2].repair_intent(
+        writers[number % 2].reconcile_intent(
             ObjectRef("apps/v1", "Deployment", "team", f"w{number}"), "undo", "x" * 100
         )
     for writer in writers:
@@ -180,7 +180,7 @@ from rightsizer.execute.journal import Journal
 from rightsizer.model import ObjectRef
 journal = Journal(pathlib.Path(sys.argv[1]), sys.argv[2], lambda: datetime.datetime.now(datetime.UTC), largest=50_000)
 for number in range(150):
-    journal.repair_intent(ObjectRef("apps/v1", "Deployment", "team", f"{sys.argv[2]}-{number}"), "undo", "x" * 100)
+    journal.reconcile_intent(ObjectRef("apps/v1", "Deployment", "team", f"{sys.argv[2]}-{number}"), "undo", "x" * 100)
 """
 
 

@@ -1,4 +1,4 @@
-"""SIGKILL of `apply` and `run`, as processes, around each write and each journal record; one fresh cycle then repairs.
+"""SIGKILL of `apply` and `run`, as processes, around each write and each journal record; a fresh cycle then reconciles.
 
 Nothing is done twice, nothing is lost, whatever was under way.
 """
@@ -102,7 +102,7 @@ def _hurry(world: World) -> None:
         world.api.patch("Lease", _OWN, _OWN, {"spec": {"leaseDurationSeconds": 1}})
 
 
-def _assert_repaired(world: World) -> None:
+def _assert_reconciled(world: World) -> None:
     """One fresh cycle, and all is as if nothing had happened; another one changes nothing, and undo has it all back."""
     world.api.clear_faults()
     _hurry(world)
@@ -150,7 +150,7 @@ def test_run_killed_at_write_is_completed_once_by_next_cycle(
     with subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         killer.process = process
         _ended(process)
-    _assert_repaired(world)
+    _assert_reconciled(world)
 
 
 DYING = """
@@ -213,7 +213,7 @@ def test_run_killed_at_journal_record_is_completed_by_next_cycle(
     whole = record if moment == "after" else record - 1
     assert len([one for one in found if isinstance(one, JournalEntry)]) == whole
     assert len(found) == whole + (moment == "torn")
-    _assert_repaired(world)
+    _assert_reconciled(world)
 
 
 @pytest.mark.slow
@@ -233,7 +233,7 @@ def test_lease_of_killed_process_is_waited_out_by_new_process(world: World) -> N
     assert f"{holder} holds the Lease {_OWN}; waiting up to {lasts_s} s" in fresh.stderr
     assert f"{holder} did not renew the Lease" in fresh.stderr
     assert created(world.api, "Lease", _OWN, _OWN)["spec"]["holderIdentity"] == ""  # released
-    _assert_repaired(world)
+    _assert_reconciled(world)
 
 
 def test_lease_expired_long_ago_is_taken_over(world: World) -> None:
@@ -247,4 +247,4 @@ def test_lease_expired_long_ago_is_taken_over(world: World) -> None:
     lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec}
     world.api.create({**lease, "metadata": {"name": _OWN, "namespace": _OWN}})
     _given(world)
-    _assert_repaired(world)
+    _assert_reconciled(world)

@@ -141,8 +141,10 @@ def test_change_reverted_by_owner_is_reported_and_not_repeated(world: World, way
     world.clock.run()
     _parked(world, way)
     run = _apply(world)
-    repairs = [(one["name"], one["action"]) for one in json.loads(run.out)["items"] if one["repair"]]
-    assert repairs == [(way.bearer[1], "record-revert")]
+    reconciliations = [
+        (one["name"], one["action"]) for one in json.loads(run.out)["items"] if one["reconciliation"]
+    ]
+    assert reconciliations == [(way.bearer[1], "record-revert")]
     assert [one["end"] for one in json.loads(way.notes(world)[HISTORY])] == ["reverted"]
     assert UNDO not in way.notes(world)
     told = [one for one in world.api.list("Event", world.team) if one["reason"] == "Reverted"]

@@ -44,9 +44,9 @@ def _history(world: World, name: str) -> list[dict[str, Any]]:
     return found
 
 
-def _repairs(run: Run) -> list[tuple[str, str]]:
+def _reconciliations(run: Run) -> list[tuple[str, str]]:
     assert run.out, run.err
-    return [(one["name"], one["action"]) for one in json.loads(run.out)["items"] if one["repair"]]
+    return [(one["name"], one["action"]) for one in json.loads(run.out)["items"] if one["reconciliation"]]
 
 
 def _events(world: World, name: str) -> list[str]:
@@ -112,7 +112,7 @@ def test_change_reverted_by_owner_is_reported_and_not_repeated(
     for pod in world.pods_of(world.team, "idle"):
         world.record(pod, "idle", 1)
     run = _apply(world)
-    assert _repairs(run) == [("idle", "record-revert")]
+    assert _reconciliations(run) == [("idle", "record-revert")]
     assert "had set it to 0" in run.items["idle"]["detail"]
     (entry,) = _history(world, "idle")
     assert entry["end"] == "reverted"
@@ -120,7 +120,7 @@ def test_change_reverted_by_owner_is_reported_and_not_repeated(
     assert "Reverted" in _events(world, "idle")
     assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] > 0
     again = _apply(world)
-    assert (_repairs(again), again.items) == ([], {})
+    assert (_reconciliations(again), again.items) == ([], {})
     plan = world.run("plan", "-o", "json", policy=DEFAULT_POLICY).items["idle"]
     assert plan["action"] is None or "reverted by someone" in str(plan["blockers"]), plan
 
@@ -152,7 +152,7 @@ def test_reconcile_owner_shrinking_further_is_not_reverted(world: World) -> None
     _shrunk(world)
     world.api.patch("Deployment", world.team, "half-used", {"spec": {"replicas": 0}})
     world.api.settle()
-    assert _repairs(_apply(world, policy=SHRINK)) == []
+    assert _reconciliations(_apply(world, policy=SHRINK)) == []
 
 
 def _shrunk(world: World, *flags: str) -> Run:
@@ -198,7 +198,7 @@ def test_reconcile_unhealthy_workload_is_rolled_back_with_warning(
     assert run.items["half-used"]["effect"]["health"] == "healthy", run.out
     _ends(world, reason, waiting)
     again = _apply(world, policy=SHRINK)
-    assert _repairs(again) == [("half-used", "rollback")]
+    assert _reconciliations(again) == [("half-used", "rollback")]
     assert again.items["half-used"]["result"] == "done", again.out
     assert _gpus(world) == "2"
     (entry,) = _history(world, "half-used")
@@ -214,22 +214,22 @@ def test_reconcile_pod_not_starting_is_rolled_back_after_deadline(world: World) 
     at = _minutes_ago(0)
     not_ready = {"status": {"conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": at}]}}
     world.api.patch("Pod", world.team, pod, not_ready, subresource="status")
-    assert _repairs(_apply(world, policy=SHRINK)) == []
+    assert _reconciliations(_apply(world, policy=SHRINK)) == []
     _aged(world, "half-used", 0.2)
-    assert _repairs(_apply(world, policy=SHRINK)) == [("half-used", "rollback")]
+    assert _reconciliations(_apply(world, policy=SHRINK)) == [("half-used", "rollback")]
     assert _gpus(world) == "2"
 
 
 def test_reconcile_healthy_after_deadline_is_no_longer_watched(world: World) -> None:
     """Until then it may run out of memory yet; afterwards it is its own business."""
     _shrunk(world)
-    assert _repairs(_apply(world, policy=SHRINK)) == []
+    assert _reconciliations(_apply(world, policy=SHRINK)) == []
     _aged(world, "half-used", 0.2)
     # The pods that have less now began after the change, as far as the notes go.
-    assert _repairs(_apply(world, policy=SHRINK)) == [("half-used", "confirm")]
+    assert _reconciliations(_apply(world, policy=SHRINK)) == [("half-used", "confirm")]
     assert "Confirmed" in _events(world, "half-used")
     _ends(world, "OOMKilled")
-    assert _repairs(_apply(world, policy=SHRINK)) == []
+    assert _reconciliations(_apply(world, policy=SHRINK)) == []
     assert _gpus(world) == "1"
     assert world.run("undo", "--all", "--yes").code == 0
     assert _gpus(world) == "2"
@@ -237,7 +237,7 @@ def test_reconcile_healthy_after_deadline_is_no_longer_watched(world: World) -> 
 
 @pytest.mark.parametrize("hours", [0.5, 2.0])
 def test_reconcile_manifest_of_pod_never_evicted_is_deleted(world: World, hours: float) -> None:
-    """A run that crashed between saving it and evicting is repaired by the next; one under way is not disturbed."""
+    """A run that crashed between saving it and evicting is reconciled by the next; one under way is not disturbed."""
     world.add("Pod", world.team, "shell", {})
     world.api.inject(Fault("shell/eviction", "POST", 1, delay_s=0.01))
     world.api.inject(Fault("shell/eviction", "POST", 1, drop=True))
@@ -247,7 +247,7 @@ def test_reconcile_manifest_of_pod_never_evicted_is_deleted(world: World, hours:
     assert len(world.api.list("Secret", "gpu-rightsizer")) == 1
     protect = DEFAULT_POLICY.replace("mode: enforce", "mode: advise")
     run = _apply(world, policy=protect)
-    assert _repairs(run) == ([("shell", "delete-manifest")] if hours > 1 else [])
+    assert _reconciliations(run) == ([("shell", "delete-manifest")] if hours > 1 else [])
     assert len(world.api.list("Secret", "gpu-rightsizer")) == (0 if hours > 1 else 1)
     assert len(world.pods_of(world.team, "shell")) == 1
 
@@ -260,7 +260,7 @@ def test_reconcile_manifest_left_by_crashed_undo_is_deleted(world: World) -> Non
     world.api.inject(Fault("/secrets/", "DELETE", 1, drop=True))
     world.run("undo", "--all", "--yes")
     assert len(world.api.list("Secret", "gpu-rightsizer")) == 1
-    assert _repairs(_apply(world)) == [("shell", "delete-manifest")]
+    assert _reconciliations(_apply(world)) == [("shell", "delete-manifest")]
     assert world.api.list("Secret", "gpu-rightsizer") == []
     assert len(world.pods_of(world.team, "shell")) == 1
 

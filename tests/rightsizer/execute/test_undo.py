@@ -395,7 +395,7 @@ def test_undo_manifest_older_than_memory_is_refused_as_failure(world: World) -> 
 
 
 def test_secret_of_another_type_is_no_manifest(world: World) -> None:
-    """Neither for undo and history, nor for cooldowns and repairs: a label alone makes none of it."""
+    """Neither for undo and history, nor for cooldowns and reconciliations: a label alone makes none of it."""
     world.add("Pod", world.team, "shell", {"usage": [["idle"]]})
     (pod,) = world.pods_of(world.team, "shell")
     annotations = {"gpu-rightsizer.io/pod": f"{world.team}/shell", "gpu-rightsizer.io/gpus": "60"}

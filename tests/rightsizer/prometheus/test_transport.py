@@ -157,11 +157,11 @@ def test_client_unusable_certificate_raises(files: Files, what: str) -> None:
             files.certificate.unlink()
             files.ca.unlink()
             words = (
-                "--prometheus-ca-file .*ca.pem: no such file; --prometheus-client-cert-file .*no such file"
+                '--prometheus-ca-file ".*ca.pem": no such file; --prometheus-client-cert-file .*no such file'
             )
         case _:
             files.ca.write_text("s3cret")
-            words = "--prometheus-ca-file .*ca.pem: holds no certificates"
+            words = '--prometheus-ca-file ".*ca.pem": holds no certificates'
     with pytest.raises(ConfigurationError, match=words) as caught:
         Prometheus(files.settings("https://127.0.0.1:1"))
     assert "s3cret" not in str(caught.value)

@@ -1,6 +1,6 @@
 """One random cluster: people live in it, things fail, and the rightsizer's own cycle runs, through its real code.
 
-What stands for `run` is its body: repair, plan, carry out, verify, under a Lease, over HTTP. Only Prometheus is the
+What stands for `run` is its body: reconcile, plan, carry out, verify, under a Lease, over HTTP. Only Prometheus is the
 truth itself, so that a cycle takes a fraction of a second. Everything is drawn from one seed.
 """
 
@@ -22,7 +22,7 @@ from rightsizer.cli.plan_session import PlanSession
 from rightsizer.config import ClusterSettings
 from rightsizer.errors import ClusterError, RightsizerError
 from rightsizer.execute.control_state import ActionGate
-from rightsizer.execute.reconcile import RepairPolicy, find_repairs, make_repairs
+from rightsizer.execute.reconcile import ReconcilePolicy, find_reconciliations, make_reconciliations
 from rightsizer.execute.run_context import Deadline, RunContext
 from rightsizer.execute.undo import find_undoable, undo_changes
 from rightsizer.kube.cluster import Cluster
@@ -117,7 +117,9 @@ class Replica:
         require_state(session)
         with counted(gate):
             outcomes = list(
-                make_repairs(find_repairs(context), context, RepairPolicy(session.policy.policy, gate))
+                make_reconciliations(
+                    find_reconciliations(context), context, ReconcilePolicy(session.policy.policy, gate)
+                )
             )
             plan = planned(session, gate, accept_growth=False)
             follow_scope(session, plan)

@@ -1,4 +1,4 @@
-"""Records that somebody wrote by hand, or that are too old: what repair does not do because of them."""
+"""Records that somebody wrote by hand, or that are too old: what reconciliation does not do because of them."""
 
 import datetime
 import json
@@ -72,7 +72,7 @@ def test_rollback_protected_workload_is_refused(world: World, policy: str) -> No
     run = _apply(world, policy)
     item = run.items["victim"]
     assert (item["action"], item["result"]) == ("rollback", "blocked"), run.out
-    assert "not repaired" in item["detail"]
+    assert "not reconciled" in item["detail"]
     after = created(world.api, "Deployment", world.team, "victim")
     assert after["metadata"]["annotations"] == before["metadata"]["annotations"]
     assert after["spec"] == before["spec"]

@@ -1,6 +1,6 @@
-"""Repairs of one earlier change: complete it, confirm that it is healthy, record its revert, or roll it back.
+"""Reconciliations of one earlier change: complete it, confirm that it is healthy, record its revert, or roll it back.
 
-The state of a change is read from its object alone, so any run can repair it: the run that began it, or a later one.
+The state of a change is read from its object alone, so any run can reconcile it: the run that began it, or a later one.
 """
 
 import dataclasses
@@ -62,13 +62,13 @@ class RecordedObject:
         return path_of(self.ref, self.row)
 
     def outcome(self, context: RunContext, action: ReconcileAction, result: Result, detail: str) -> Outcome:
-        """The outcome of a repair."""
-        return Outcome(self.ref, action.value, result, detail, 0, context.clock(), is_repair=True)
+        """The outcome of a reconciliation."""
+        return Outcome(self.ref, action.value, result, detail, 0, context.clock(), is_reconciliation=True)
 
     def failure(
         self, context: RunContext, action: ReconcileAction, error: ClusterError, detail: str
     ) -> Outcome:
-        """The outcome of a repair that the API server refused, or did not answer."""
+        """The outcome of a reconciliation that the API server refused, or did not answer."""
         if not isinstance(error, RequestRefused):
             return self.outcome(context, action, Result.UNKNOWN, detail)
         outcome = self.outcome(context, action, Result.REFUSED, detail)
