@@ -163,8 +163,8 @@ DEFAULT_KINDS = (
     # owner may release it sooner. Hubs make StatefulSets and bare pods of notebooks.
     KindDefaults(kinds=("Notebook", "Workspace", "Pod"), idle=_NOTEBOOK, notifyBefore=12 * _HOUR),
     KindDefaults(kinds=("StatefulSet",), onlyNotebooks=True, idle=_NOTEBOOK, notifyBefore=12 * _HOUR),
-    # Hours since the last checkpoint are lost: the evidence must be nearly whole, and the pause beyond all others. What
-    # has not worked yet may prepare its data.
+    # Hours since the last checkpoint are lost: the evidence must be nearly whole, and the pause beyond all others. Some
+    # jobs are workbenches: a night from half past five to half past nine is no end.
     KindDefaults(
         kinds=(
             "*Job",
@@ -175,11 +175,11 @@ DEFAULT_KINDS = (
             "RayCluster",
             "PodGroup",
         ),
-        idle=Thresholds(window=24 * _HOUR, unusedWindow=24 * _HOUR, minCoverage=0.95, idleFactor=3.0),
+        idle=Thresholds(window=16 * _HOUR, unusedWindow=16 * _HOUR, minCoverage=0.95, idleFactor=3.0),
     ),
 )
-"""Everything else (a Deployment may be a person's workbench) waits as defaults.idle says. All
-windows but one are equal, since each is a set of queries of its own."""
+"""Everything else (a Deployment may be a person's workbench) waits as defaults.idle says. There are few windows, since
+each is a set of queries of its own."""
 
 
 class Defaults(Part):

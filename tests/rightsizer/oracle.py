@@ -46,7 +46,10 @@ KINDS: Sequence[Mapping[str, Any]] = (
     {"kinds": SERVING, "idle": {"window": "4h"}},
     {"kinds": ["Notebook", "Workspace", "Pod"], **_ASKED},
     {"kinds": ["StatefulSet"], "onlyNotebooks": True, **_ASKED},
-    {"kinds": JOBS, "idle": {"minCoverage": 0.95, "idleFactor": 3.0, "unusedWindow": "24h"}},
+    {
+        "kinds": JOBS,
+        "idle": {"window": "16h", "minCoverage": 0.95, "idleFactor": 3.0, "unusedWindow": "16h"},
+    },
 )
 _NAMES = (
     "idle-window min-idle-time unused-window grace min-coverage max-utilization max-memory-traffic history"

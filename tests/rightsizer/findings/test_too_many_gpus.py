@@ -132,7 +132,7 @@ def _resized_to(day: tuple[Usage, ...], known: str, started: datetime.timedelta)
     """GPUs to keep of a pod of eight that used one in the last four hours; these were used in the last day."""
     one = pod(devices=8, started=AT - started, created=AT - started)
     item, rest = workload(one, kind="Job"), tuple(idle_usage(number) for number in range(1, 8))
-    windows = dict.fromkeys((DAY, 2 * HOUR, HOUR), usages((one, (*day, *rest[len(day) - 1 :]))))
+    windows = dict.fromkeys((DAY, 16 * HOUR, 2 * HOUR, HOUR), usages((one, (*day, *rest[len(day) - 1 :]))))
     windows[4 * HOUR] = usages((one, (busy_usage(0), *rest)))
     hours = int(started / HOUR)
     decision = judged(item, windows, policy(), histories={("research", "w-0"): history(known, hours=hours)})
@@ -146,7 +146,7 @@ def _resized_to(day: tuple[Usage, ...], known: str, started: datetime.timedelta)
         ((busy_usage(0),), "#", 5, 1),
         ((busy_usage(0, coverage=0.2), busy_usage(1, coverage=0.2)), "#", 5, 2),
         ((busy_usage(0), busy_usage(1)), "#", 30, 2),
-        ((busy_usage(0),), "#.......#", 30, 1),
+        ((busy_usage(0),), "#.....#", 30, 1),
         ((busy_usage(0),), "#.......#", 9, None),
     ],
     ids=["young", "used-before", "used-in-the-day", "pauses-within-the-day", "young-with-pauses"],
@@ -166,7 +166,7 @@ def test_gpus_without_data_of_the_day_are_kept(known: tuple[Usage, ...]) -> None
     one = pod(devices=8)
     rest = tuple(idle_usage(number) for number in range(1, 8))
     windows = dict.fromkeys((4 * HOUR, 2 * HOUR, HOUR), usages((one, (busy_usage(0), *rest))))
-    windows[DAY] = usages((one, known))
+    windows[16 * HOUR] = usages((one, known))
     decision = judged(workload(one, kind="Job"), windows, policy(), histories=ALWAYS)
     assert all(each.proposal is None for each in (decision.finding, *decision.also))
 

@@ -141,7 +141,7 @@ def test_rule_actions_keep_their_order() -> None:
     [
         ("InferenceService", 4, None),
         ("Notebook", 24, 12),
-        ("PyTorchJob", 24, None),
+        ("PyTorchJob", 16, None),
         ("Deployment", 24, None),
     ],
 )
