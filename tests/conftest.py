@@ -26,11 +26,11 @@ Golden = Callable[[str, str], None]
 
 # A slow machine is no failure.
 _PATIENT = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.register_profile("default", _PATIENT)
+hypothesis.settings.register_profile("default", _PATIENT, max_examples=50)
 hypothesis.settings.load_profile("default")
 hypothesis.settings.register_profile("ci", _PATIENT)
 hypothesis.settings.register_profile("deep", _PATIENT, max_examples=3000)
-"""For `make check-deep`; --hypothesis-profile chooses a profile. Tests marked `MANY` set their own numbers."""
+"""For `make test`, CI and `make check-deep`; --hypothesis-profile chooses one. `MANY` sets its own numbers."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

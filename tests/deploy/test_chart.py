@@ -70,6 +70,7 @@ def test_chart_with_each_platform_renders_valid_objects(platform: str, version: 
     _valid(render({"platform": platform, "rightsizer": ACTING}), version)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [NEWEST, OLDEST])
 def test_chart_with_all_options_renders_valid_objects(version: str) -> None:
     """Every option, with a Deployment and with a PodMonitor."""

@@ -103,6 +103,7 @@ def test_shrink_statefulset_active_last_ordinal_blocks(world: World, usage: list
     assert result == "done" or "web-3 is active" in item["detail"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "result"),
     [

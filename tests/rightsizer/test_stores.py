@@ -42,6 +42,7 @@ class _Both(Prometheus):
         return self._first.write(kept)
 
 
+@pytest.mark.slow
 @pytest.mark.prometheus
 @pytest.mark.skipif(shutil.which(PROGRAM) is None, reason=f"no {PROGRAM} on the path")
 @pytest.mark.parametrize("story", STORIES)

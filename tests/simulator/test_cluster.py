@@ -382,6 +382,7 @@ def test_history_of_instance_has_its_own_memory(world: World) -> None:
 # --- the end
 
 
+@pytest.mark.slow
 @pytest.mark.prometheus
 @pytest.mark.parametrize(
     "number",

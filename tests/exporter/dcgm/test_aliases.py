@@ -67,6 +67,7 @@ def test_dcgm_short_flags_keep_their_meaning(make_node: MakeNode, tmp_path: Path
         assert exporter.series("gpu_up", "gpu", "hostname") == {("1", ""): 1}
 
 
+@pytest.mark.slow
 def test_kubernetes_flag_set_to_false_turns_pods_off(node: Node) -> None:
     """By flag or variable, though there is a kubelet; switched on it says nothing new."""
     socket = f"--pod-resources-kubelet-socket={node.kubelet.socket}"
@@ -138,7 +139,7 @@ def test_selected_instance_that_is_missing_is_reported(make_node: MakeNode) -> N
 
 
 DEVICES = (
-    "not a device selection; use f for all, g for GPUs, i for MIG instances, g:0,2-3 or i:0,8 for some of them, "
+    "is not a device selection; write f for all, g for GPUs, i for MIG instances, g:0,2-3 or i:0,8 for some of them, "
     "or i:0.3 for instance 3 (GPU_I_ID) of GPU 0"
 )
 
@@ -156,7 +157,7 @@ NO_OLD_NAMES = "names of dcgm-exporter 1.x are not supported; drop it, and query
         (["-d", "g:3-1"], '-d "g:3-1": the range 3-1 ends before it begins'),
         (
             ["-c", "1s"],
-            '-c "1s": not a whole number of milliseconds, which is dcgm-exporter\'s form of an interval',
+            '-c "1s": is not a whole number of milliseconds, which is dcgm-exporter\'s form of an interval',
         ),
         (["-k=perhaps"], '-k "perhaps": must be true or false'),
         (

@@ -209,6 +209,7 @@ def test_server_closes_clients_that_do_not_read(make_node: MakeNode) -> None:
         eventually(lambda: exporter.get("/healthz")[0] == 200)
 
 
+@pytest.mark.slow
 def test_server_under_a_flood_answers_or_refuses(make_node: MakeNode) -> None:
     """Each of many concurrent requests gets a complete answer, or 503 with Retry-After; the exporter recovers."""
     node = make_node(NodeSpec("large", (GpuSpec("H100-SXM5-80GB", ("1g.10gb",) * 7),) * 8))

@@ -48,7 +48,6 @@ def _failures(series: Sequence[Sample]) -> dict[tuple[str, ...], float]:
 _STEPS_MS = st.sampled_from((100, 150, 400, 1_000, 3_333, 9_000, 16_000, 18_000, 30_000))
 
 
-@pytest.mark.slow
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(_STEPS_MS, min_size=1, max_size=40), seed=st.integers(1, 10**6))
 def test_meter_counts_each_sample_once(steps: list[int], seed: int) -> None:
@@ -247,6 +246,7 @@ def test_meter_reports_its_source(
     assert _failures(series) == {}
 
 
+@pytest.mark.slow
 def test_meter_after_a_change_of_source_counts_nothing_twice(make_lapse: MakeLapse) -> None:
     """While a GPU has MIG instances, GPM measures it; its buffer does not count that time again."""
     lapse = make_lapse()

@@ -196,6 +196,7 @@ def test_restarted_kubelet_keeps_ended_pods_known(node: Node) -> None:
         eventually(lambda: _pods(exporter) == [("0", "next"), ("1", "other")])
 
 
+@pytest.mark.slow
 def test_twenty_megabyte_answer_delays_no_scrape(node: Node) -> None:
     """An answer of 20 MB is read completely, and requests are answered while the exporter reads it.
 

@@ -104,6 +104,7 @@ def _back(world: World, hours: float, how: Any = _replaced) -> None:
         world.record(one, "idle", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.prometheus
 @pytest.mark.parametrize("how", [_replaced, _made_anew])
 def test_memory_workload_restored_without_record_is_not_restopped(world: World, how: Any) -> None:
@@ -119,6 +120,7 @@ def test_memory_workload_restored_without_record_is_not_restopped(world: World, 
     assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.prometheus
 def test_memory_three_stops_in_30_days_block_without_records(world: World) -> None:
     """They are stopped three times, and restored without a trace each time; then no more."""
@@ -154,6 +156,7 @@ def test_memory_entry_is_written_once_before_the_change(world: World) -> None:
     assert world.run("plan", "-o", "json", policy=one_more).items["next"]["blockers"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.prometheus
 def test_memory_refused_change_or_dry_run_leaves_no_entry(world: World) -> None:
     """It would count against the workload otherwise."""
@@ -221,6 +224,7 @@ def test_memory_unwritable_or_full_blocks_changes(world: World) -> None:
     assert _apply(world).items["idle"]["result"] == "done"
 
 
+@pytest.mark.slow
 @pytest.mark.prometheus
 def test_memory_entry_added_after_plan_is_reread_before_write(world: World) -> None:
     """It is read once more with the workload itself."""

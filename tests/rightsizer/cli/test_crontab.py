@@ -114,6 +114,7 @@ def _all(text: str, zone: datetime.tzinfo, begin: datetime.datetime, days: int) 
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", _CHANGES)
 @pytest.mark.parametrize(
     ("text", "days"),

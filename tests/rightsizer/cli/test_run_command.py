@@ -170,6 +170,7 @@ def test_run_pod_held_by_finalizer_counts_no_freed_gpu(world: World) -> None:
         assert not any(name.startswith("gpu_rightsizer_actions_freed_gpus_total") for name in found)
 
 
+@pytest.mark.slow
 def test_run_metrics_after_restart_keep_freed_class(world: World) -> None:
     """Also of a class of which nothing is held any more, after a restart: the record on the object knows it."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
@@ -187,6 +188,7 @@ def test_run_metrics_after_restart_keep_freed_class(world: World) -> None:
         wait_for(lambda: run.metrics()[FREED_FOR] > 0, run)
 
 
+@pytest.mark.slow
 def test_run_two_replicas_only_leader_writes(world: World) -> None:
     """The other one plans, says who holds the Lease, and takes over when it is given back."""
     with running(world, "--every", "1s", "--yes") as first:
@@ -201,6 +203,7 @@ def test_run_two_replicas_only_leader_writes(world: World) -> None:
             wait_for(lambda: STOPPED in second.metrics(), second)
 
 
+@pytest.mark.slow
 def test_run_missed_cycle_is_made_up_once_lease_is_free(world: World) -> None:
     """The next moment of its schedule is an hour away; it begins when the Lease is free, and only once."""
     world.add("Deployment", world.team, "idle-before", {})
@@ -252,6 +255,7 @@ def test_run_regretted_change_is_counted_as_reconciliation(world: World) -> None
         assert not [name for name in run.metrics() if "actions_total" in name and "record-revert" in name]
 
 
+@pytest.mark.slow
 def test_run_open_breaker_is_published_as_metric(world: World) -> None:
     """With its cause, also by who only plans; closed it is 0, and not there where nobody may read it."""
     with running(world, "--every", "1s") as run:
@@ -274,6 +278,7 @@ def _store_breaker(world: World, latch: dict[str, object]) -> None:
     world.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 
 
+@pytest.mark.slow
 def test_run_without_prometheus_keeps_running_without_actions(world: World) -> None:
     """The process stays and says so."""
     world.prometheus.stop()

@@ -175,6 +175,7 @@ def test_doctor_command_without_kubeconfig_checks_metrics(good: World, tmp_path:
     assert "no such file" in found["cluster"]["message"]
 
 
+@pytest.mark.slow
 def test_doctor_command_without_prometheus_checks_cluster(good: World) -> None:
     """Permissions, objects and the policy are; what takes metrics is not known."""
     flags = ["--kubeconfig", str(good.directory / "kubeconfig"), "--prometheus-url", "http://127.0.0.1:1"]
@@ -266,6 +267,7 @@ def used(log: Iterable[LoggedRequest]) -> set[tuple[str, str, str]]:
     return found
 
 
+@pytest.mark.slow
 def test_permission_table_covers_every_request_of_each_command(good: World) -> None:
     """Each runs with its rights alone, asks for nothing beyond them, and uses all that write."""
     good.node("n2", resources={"nvidia.com/gpu": 8})

@@ -158,6 +158,7 @@ def test_job_resize_on_demand_rule_without_waiters_is_skipped(world: World) -> N
     assert [block["code"] for block in item["blockers"]] == ["only-for-pending-pods"]
 
 
+@pytest.mark.slow
 def test_undo_resized_job_suspends_restores_and_resumes(world: World) -> None:
     """Suspended, what it had, resumed; nothing of ours is left but the memory."""
     _add(world)
@@ -170,6 +171,7 @@ def test_undo_resized_job_suspends_restores_and_resumes(world: World) -> None:
     assert [one.json["spec"]["suspend"] for one in _writes(world)] == [True, False, True, False]
 
 
+@pytest.mark.slow
 def test_undo_resized_job_changed_by_owner_is_skipped(world: World) -> None:
     """Resources that are others' by now."""
     _add(world)

@@ -276,6 +276,7 @@ REFUSALS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "result", "code", "attempts"), REFUSALS.values(), ids=REFUSALS.keys())
 def test_apply_item_refused_by_server_does_not_stop_the_rest(
     world: World, fault: Fault, result: str, code: int, attempts: int
@@ -396,6 +397,7 @@ def test_evict_without_own_namespace_is_refused(world: World) -> None:
     assert _writes(world) == []
 
 
+@pytest.mark.slow
 def test_apply_empty_plan_exits_0(world: World) -> None:
     """An apply without anything to change exits with 0, and plan --detailed-exitcode tells the two apart."""
     world.add("Deployment", world.team, "busy", {"usage": "busy"})
@@ -407,6 +409,7 @@ def test_apply_empty_plan_exits_0(world: World) -> None:
     assert world.run("plan", "--detailed-exitcode", policy=DEFAULT_POLICY).code == 10
 
 
+@pytest.mark.slow
 def test_apply_repeated_changes_nothing(world: World) -> None:
     """What was stopped holds no GPUs any more and is not in the next plan."""
     world.add("Deployment", world.team, "idle", {})

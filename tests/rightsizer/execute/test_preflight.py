@@ -104,6 +104,7 @@ def test_preflight_node_cpu_taken_since_plan_blocks_move(world: World, cores: in
     assert {name: item["result"] for name, item in items.items()} == {"a": "done", "b": result}, items
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [DEFAULT_POLICY, SHORT_POLICY], ids=["24h-window", "1h-window"])
 def test_preflight_gpu_active_since_old_plan_is_skipped(world: World, longer: Relay, policy: str) -> None:
     """A question left open for three hours, in which the GPU worked and rested again: also beyond the window."""
@@ -116,6 +117,7 @@ def test_preflight_gpu_active_since_old_plan_is_skipped(world: World, longer: Re
     assert _size(world, "worked") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.covers("P6")
 def test_preflight_metrics_gap_since_plan_is_not_idle(world: World, longer: Relay) -> None:
     """Where nothing was recorded since the plan but the last minutes, its evidence does not hold any more."""

@@ -186,6 +186,7 @@ def _ends(world: World, reason: str, waiting: str | None = None) -> None:
     world.api.patch("Pod", world.team, pod["metadata"]["name"], patch, subresource="status")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reason", "waiting"),
     [("OOMKilled", None), ("OOMKilled", "CrashLoopBackOff"), ("Error", "CrashLoopBackOff")],
@@ -207,6 +208,7 @@ def test_reconcile_unhealthy_workload_is_rolled_back_with_warning(
     assert event["type"] == "Warning"
 
 
+@pytest.mark.slow
 def test_reconcile_pod_not_starting_is_rolled_back_after_deadline(world: World) -> None:
     """Not before: an image may have to be pulled."""
     _shrunk(world)
@@ -332,6 +334,7 @@ def test_grow_lost_response_without_record_is_confirmed_by_history(world: World)
     )
 
 
+@pytest.mark.slow
 def test_apply_recent_change_by_other_instance_is_skipped(world: World) -> None:
     """What it changed within the hour is not ours to change, whatever our cooldown says."""
     world.add("Deployment", world.team, "idle", {"replicas": 1})

@@ -41,6 +41,7 @@ def _gpus(world: World) -> str:
     return amount
 
 
+@pytest.mark.slow
 def test_undo_pod_evicted_twice_restores_latest(world: World) -> None:
     """As it is listed: latest first."""
     _evict(world, 1)
@@ -50,6 +51,7 @@ def test_undo_pod_evicted_twice_restores_latest(world: World) -> None:
     assert (run.code, _gpus(world)) == (0, "2")
 
 
+@pytest.mark.slow
 def test_undo_run_flag_selects_earlier_eviction(world: World) -> None:
     """--run beside the workload's name chooses; the other manifest stays."""
     first = _evict(world, 1)
@@ -233,6 +235,7 @@ def test_undo_lease_held_by_other_is_reported_and_continues(world: World) -> Non
     assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] == 1
 
 
+@pytest.mark.slow
 def test_undo_all_unrestorable_workload_does_not_fail(world: World) -> None:
     """It is told each time, and the rest is restored; only who names it gets a failure."""
     world.add("Workflow.argoproj.io", world.team, "flow", {})
@@ -285,6 +288,7 @@ def _forge(
     return secret
 
 
+@pytest.mark.slow
 def test_undo_forged_manifest_creates_no_pod(world: World) -> None:
     """The listing shows what the pod would be; `--all` refuses it in a word of its own, and does the rest."""
     world.add("Deployment", world.team, "idle", {})

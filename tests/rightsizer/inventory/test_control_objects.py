@@ -163,6 +163,7 @@ def test_workload_scaled_by_keda_since_the_plan_is_skipped(world: World) -> None
     assert len(world.pods_of(world.team, "web")) == 3
 
 
+@pytest.mark.slow
 def test_scaled_object_of_an_inference_service_is_not_a_control_object(world: World) -> None:
     """The InferenceService is stopped, and its ScaledObject goes with it."""
     world.add("InferenceService.serving.kserve.io", world.team, "llm", {})
@@ -214,6 +215,7 @@ def _cron_job(world: World) -> dict[str, Any]:
     return world.api.create({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": metadata, "spec": spec})
 
 
+@pytest.mark.slow
 def test_cron_job_is_suspended_with_its_second_idle_job(world: World) -> None:
     """The first may be an exception. Undo resumes both."""
     cron_job = _cron_job(world)
@@ -236,6 +238,7 @@ def test_cron_job_is_suspended_with_its_second_idle_job(world: World) -> None:
     assert created(world.api, "Job", world.team, "nightly-1")["spec"]["suspend"] is True
 
 
+@pytest.mark.slow
 def test_reverted_job_does_not_suspend_its_cron_job(world: World) -> None:
     """Its owner needed it."""
     cron_job = _cron_job(world)

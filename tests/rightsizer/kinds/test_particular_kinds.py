@@ -95,6 +95,7 @@ def test_volcano_job_lost_response_is_read_back_and_retried(
     assert world.pods_of(world.team, "train") == []
 
 
+@pytest.mark.slow
 def test_volcano_job_still_running_after_stop_drops_record(world: World) -> None:
     """Cut short before the order, or resumed by vcctl: the record goes, and it is not ordered again soon."""
     world.add(VOLCANO, world.team, "train", {})

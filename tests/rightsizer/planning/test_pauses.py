@@ -121,6 +121,7 @@ def test_breaker_command_invalid_flags_exit_2(world: World, flags: list[str], wo
     assert world.api.list("ConfigMap", "gpu-rightsizer") == []
 
 
+@pytest.mark.slow
 def test_breaker_errors_over_several_runs_stays_open(world: World) -> None:
     """Latched: that the cause has gone does not close it; a person with a reason does."""
     _idle(world, "a", "b")
@@ -197,6 +198,7 @@ def test_breaker_out_of_policy_reason_omits_the_expression(world: World, told: s
     assert len(reason) < 700
 
 
+@pytest.mark.slow
 def test_apply_with_open_breaker_fails(world: World) -> None:
     """With nothing else to do, too, and in one sentence: a CronJob has nothing but its exit code to be alerted by."""
     _idle(world, "a")
@@ -213,6 +215,7 @@ def test_apply_with_open_breaker_fails(world: World) -> None:
     assert (run.code, run.err.count("breaker")) == (0, 0)
 
 
+@pytest.mark.slow
 def test_apply_too_many_unready_nodes_opens_breaker(world: World) -> None:
     """A plan shows it; apply latches it."""
     _idle(world, "idle")
@@ -250,6 +253,7 @@ def test_apply_new_workloads_of_users_do_not_open_breaker(world: World) -> None:
     assert _state(world)["scope"]["rules"] == {"research": 0, "scavengers": 12}
 
 
+@pytest.mark.slow
 def test_apply_growth_by_policy_opens_breaker(world: World) -> None:
     """The first run's scope is taken as meant; later growth opens the breaker until somebody accepts it."""
     _idle(world, "idle")

@@ -126,6 +126,7 @@ def test_usages_memory_traffic_that_no_pod_ever_has_is_unknown(metrics: Metrics)
     assert metrics.usage("b").traffic_s is None
 
 
+@pytest.mark.slow
 @pytest.mark.covers("P16")
 @pytest.mark.parametrize("reason", ["host", "container", "mig"])
 def test_usages_work_of_no_pod_counts_for_none(metrics: Metrics, reason: str) -> None:

@@ -185,6 +185,7 @@ def test_usages_forged_records_without_rules_are_not_used(metrics: Metrics) -> N
     assert metrics.usage("a").activity_peak == near(0.8)
 
 
+@pytest.mark.slow
 @pytest.mark.prometheus
 def test_usages_forged_records_never_outvote_samples(metrics: Metrics) -> None:
     """Before a workload changes, the higher activity of records and samples counts."""

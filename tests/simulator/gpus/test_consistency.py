@@ -94,6 +94,7 @@ def read(times):
 """
 
 
+@pytest.mark.slow
 def test_board_with_large_values_never_shows_mixed_values(path: pathlib.Path, program: NvmlProgram) -> None:
     """Values that take long to read and to write come whole, too, from a writer without pause."""
     header = encoding.header(NodeSpec("node-a", (GpuSpec("T4"),)))

@@ -45,6 +45,7 @@ def output(process: "subprocess.Popen[str]") -> str:
     return text.strip()
 
 
+@pytest.mark.slow
 def test_parallel_builds_produce_one_library(tmp_path: pathlib.Path) -> None:
     """Processes that build at the same time end up with one library and leave nothing else."""
     processes = [start(tmp_path) for _ in range(3)]
@@ -103,6 +104,7 @@ def test_unwritable_board_error_names_path(tmp_path: pathlib.Path) -> None:
     assert "DriverError: creating the board no/such/board: No such file or directory" in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", [name for name in ("gcc", "clang") if shutil.which(name)])
 def test_sources_compile_without_warnings(tmp_path: pathlib.Path, compiler: str) -> None:
     """Every compiler at hand takes the sources without a warning."""
