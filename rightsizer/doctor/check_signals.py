@@ -68,7 +68,7 @@ NO_MEMORY = Message(
 )
 MIG_UNMEASURED = Message(
     Status.WARNING,
-    "{devices} cannot be judged: no utilization metric",
+    "{devices} without utilization metric: idle only while the whole board is",
     "on Hopper and later run gpu-exporter, or add DCGM_FI_PROF_GR_ENGINE_ACTIVE to dcgm-exporter; before "
     "Hopper only the latter measures instances",
 )
@@ -157,9 +157,9 @@ def _labels(facts: Facts) -> Iterator[Diagnosis]:
 
 def _quantities(facts: Facts) -> Iterator[Diagnosis]:
     source = known(facts.source)
-    missing = [kind for kind in MetricKind if not source.of(kind)]
+    missing = [kind for kind in _NAMES if not source.of(kind)]
     is_new = any(metric.name == _NAMES[MetricKind.MEMORY][1] for metric in source.metrics)
-    names = {kind: _NAMES[kind][is_new] for kind in MetricKind}
+    names = {kind: both[is_new] for kind, both in _NAMES.items()}
     if MetricKind.ACTIVITY in missing:
         yield NO_ACTIVITY(metrics=f"no {names[MetricKind.ACTIVITY]}", metric=names[MetricKind.ACTIVITY])
     if {MetricKind.TRAFFIC, MetricKind.POWER} <= set(missing):
@@ -168,7 +168,7 @@ def _quantities(facts: Facts) -> Iterator[Diagnosis]:
     for kind in missing:
         if kind in _MISSING:
             yield _MISSING[kind](metric=names[kind])
-    if not [kind for kind in MetricKind if not source.of(kind)]:
+    if all(map(source.of, _NAMES)):
         yield ALL_MEASURED()
 
 

@@ -16,7 +16,7 @@ from rightsizer.kube.api_objects import PodObject
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.object_names import api_path
 from rightsizer.model import Fleet, FoundChange, ObjectRef, Plan, Workload
-from rightsizer.planning.measure import Signal, measure
+from rightsizer.planning.measure import Signal, activity_with_boards, measure
 from rightsizer.planning.revalidate import RECENT, Use
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.schema import Policy
@@ -80,12 +80,13 @@ class UseSincePlan:
         if now - self._measured.at > RECENT:
             evaluator = PolicyEvaluator(self._policy, self._fleet, at=now, own=self._own)
             self._measured = measure(self._fleet, self._signal, evaluator, now)
+        plan = (self._measured, self._fleet)
         return Use(
             at=now,
             measured=dataclasses.replace(self._measured, at=now),
             since=self._since,
-            activity=self._signal.activity(now - self._since, now),
-            recent=self._signal.activity(RECENT, now, with_coverage=True),
+            activity=activity_with_boards(self._signal, now - self._since, now, plan=plan),
+            recent=activity_with_boards(self._signal, RECENT, now, plan=plan, with_coverage=True),
             latest=self._signal.activity(self._idle_before, now),
         )
 

@@ -109,6 +109,8 @@ def _nothing_ran(evidence: Evidence) -> str:
     subject = "its GPU" if gpus == 1 else f"all {gpus} GPUs"
     limit = f"{evidence.candidate.criteria.idle.maxUtilizationPercent:g}%"
     words = f"{subject} stayed at or below {limit} utilization for the last {span(evidence.window)}"
+    if any(each.usage.is_by_board for each in evidence.devices):
+        words += ", by idle power and clocks of the whole board"
     reason = evidence.candidate.unused_reason
     return f"{words}; {reason}" if reason else words
 

@@ -4,13 +4,14 @@ Stuck: full utilization without memory traffic, at idle power or far below the w
 hung collective. Not starting: pods that are pending, fail, or have ended beside a sidecar.
 """
 
+import dataclasses
 import datetime
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues
 from rightsizer.findings.evidence import Candidate, DeviceEvidence, Evidence, has_replicas, is_batch, pod_key
-from rightsizer.model import Finding, FindingName, Pod, Usage, Usages, Verdict
+from rightsizer.model import BoardLevel, Boards, Finding, FindingName, Pod, Usage, Usages, Verdict
 from rightsizer.text import gpus, span
 
 RECENT = datetime.timedelta(minutes=10)
@@ -98,13 +99,84 @@ def idle_power(usages: Usages) -> dict[str, float]:
     The lowest of all: invented series can only lower it, so that less is stuck.
     """
     found: dict[str, float] = {}
+    for usage in _idle_gpus(usages):
+        model, power_w = usage.device.model, usage.power_mean_w or 0.0
+        found[model] = min(power_w, found.get(model, power_w))
+    return found
+
+
+def _idle_gpus(usages: Usages) -> Iterator[Usage]:
     for usage in itertools.chain.from_iterable(usages.values()):
-        model, power_w = usage.device.model, usage.power_mean_w
         is_idle = usage.activity_peak == 0 and usage.traffic_peak == 0 and usage.coverage >= MIN_COVERAGE
         is_loaded = (usage.memory_peak_bytes or 0) >= CONTEXT_BYTES
-        if power_w and is_idle and is_loaded and not (usage.invalid or usage.device.instance):
-            found[model] = min(power_w, found.get(model, power_w))
-    return found
+        if usage.power_mean_w and is_idle and is_loaded and not (usage.invalid or usage.device.instance):
+            yield usage
+
+
+def board_levels(
+    usages: Usages, boards: Boards, *, percent: float, empty_bytes: float
+) -> dict[str, BoardLevel]:
+    """Up to where a board of each model counts as idle: `percent` of the lowest mean power of those that did nothing.
+
+    These hold memory while nothing runs, as in `idle_power`; if there are none, no process has memory on them.
+    """
+    loaded = {usage.device.uuid for usage in _idle_gpus(usages)}
+    levels: dict[tuple[str, bool], BoardLevel] = {}
+    for uuid, board in boards.items():
+        is_loaded, memory, power_w = uuid in loaded, board.memory_peak_bytes, board.power_mean_w
+        did_nothing = is_loaded or (memory is not None and memory <= empty_bytes)
+        is_known = power_w and board.coverage >= MIN_COVERAGE and not board.invalid
+        if power_w and is_known and did_nothing and not board.traffic_peak:
+            key = (board.device.model, is_loaded)
+            lowest = levels.get(key, BoardLevel(power_w, board.clock_peak_hz))
+            clocks = filter(None, (lowest.clock_hz, board.clock_peak_hz))
+            levels[key] = BoardLevel(min(power_w, lowest.power_w), min(clocks, default=None))
+    return {
+        model: BoardLevel(level.power_w * percent / 100, level.clock_hz)
+        for (model, _), level in sorted(levels.items())  # those with a loaded model are last
+    }
+
+
+def by_boards(usages: Usages, boards: Boards, levels: Mapping[str, BoardLevel]) -> Usages:
+    """The usages; MIG instances without an activity metric did nothing where their whole board was idle.
+
+    A board that was not says nothing about any one device on it.
+    """
+    return {
+        pod: tuple([_by_board(usage, boards.get(usage.device.uuid), levels) for usage in known])
+        if any(map(is_dark, known))
+        else known
+        for pod, known in usages.items()
+    }
+
+
+def is_dark(usage: Usage) -> bool:
+    """Whether it is a MIG instance without any activity metric, as before Hopper."""
+    return bool(usage.device.instance) and usage.activity_peak is None and usage.busy_s is None
+
+
+def _by_board(usage: Usage, board: Usage | None, levels: Mapping[str, BoardLevel]) -> Usage:
+    if board is None or not is_dark(usage) or not _was_idle(board, levels.get(usage.device.model)):
+        return usage
+    return dataclasses.replace(
+        board,
+        device=usage.device,
+        activity_mean=0.0,
+        activity_peak=0.0,
+        traffic_peak=0.0,
+        memory_peak_bytes=usage.memory_peak_bytes,
+        invalid=tuple(sorted({*usage.invalid, *board.invalid})),
+        is_by_board=True,
+    )
+
+
+def _was_idle(board: Usage, level: BoardLevel | None) -> bool:
+    """By its power and a second signal: its SM clock, or its memory traffic where no idle board shows a clock."""
+    if level is None or board.traffic_peak or not _is_at_most(board.power_peak_w, level.power_w):
+        return False
+    if level.clock_hz is None:
+        return board.traffic_peak == 0
+    return _is_at_most(board.clock_peak_hz, level.clock_hz)
 
 
 def _moves_nothing(candidate: Candidate, evidence: Evidence) -> bool:

@@ -31,6 +31,8 @@ from rightsizer.model.fleet import (
 )
 from rightsizer.model.measurements import (
     ActivitySeries,
+    BoardLevel,
+    Boards,
     Concurrency,
     Device,
     History,
@@ -71,6 +73,8 @@ __all__ = [
     "Autoscalers",
     "Blocker",
     "BlockerCode",
+    "BoardLevel",
+    "Boards",
     "ChangeOutcome",
     "ChangeRecord",
     "Concurrency",

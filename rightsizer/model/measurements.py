@@ -47,6 +47,8 @@ class Usage:
         samples_expected: Activity samples that a whole window holds, by the densest series of all.
         unattributed_s: The part of the pod's own busy_s of which it is not known whether it was the pod's.
         traffic_s: Seconds in which memory was read or written for the pod, by counters, where the device is shared.
+        clock_peak_hz: Highest SM clock, of whole boards only.
+        is_by_board: Whether it has no activity of its own, and its whole board was idle.
         invalid: Quantities whose series held values that cannot be (NaN, negative, above 100 %).
     """
 
@@ -67,6 +69,8 @@ class Usage:
     activity_floor: float | None = None
     unattributed_s: float = 0.0
     traffic_s: float | None = None
+    clock_peak_hz: float | None = None
+    is_by_board: bool = False
 
 
 PodKey = tuple[str, str]
@@ -226,6 +230,17 @@ class ActivitySeries:
     namespace: str = "exported_namespace"
 
 
+Boards = Mapping[str, Usage]
+"""Usage of whole boards by UUID, whoever uses them."""
+
+
+class BoardLevel(NamedTuple):
+    """Up to where a board of one model counts as idle; `clock_hz` is None where no clock is known."""
+
+    power_w: float
+    clock_hz: float | None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measured:
     """Everything that was measured about the fleet, as of one instant of Prometheus's clock.
@@ -234,6 +249,7 @@ class Measured:
         histories: Only of the pods for which they were asked.
         work: Only of pods whose GPUs may spin.
         idle_power: Of each model, the lowest mean power in watts of a GPU that held memory while nothing ran.
+        board_levels: Likewise, up to where its boards count as idle; only where devices have no activity of their own.
         concurrency: Only of the workloads for which it was asked, by UID.
         nodes: By the node's name, as far as the series' hostname is one.
         begins: Where Prometheus's own record begins, of anything; None where it goes back as far as was asked.
@@ -249,6 +265,7 @@ class Measured:
     histories: Mapping[PodKey, History] = dataclasses.field(default_factory=dict)
     work: Mapping[PodKey, WorkLevel] = dataclasses.field(default_factory=dict)
     idle_power: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    board_levels: Mapping[str, BoardLevel] = dataclasses.field(default_factory=dict)
     concurrency: Mapping[str, Concurrency] = dataclasses.field(default_factory=dict)
     waits: Mapping[PodKey, Waits] = dataclasses.field(default_factory=dict)
     serving: Mapping[datetime.timedelta, ServingLoads] = dataclasses.field(default_factory=dict)

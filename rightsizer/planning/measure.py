@@ -20,10 +20,13 @@ from rightsizer.findings.followup_queries import (
 )
 from rightsizer.findings.idle_history import pauses_by_kind
 from rightsizer.findings.replicas import counted_window
-from rightsizer.findings.stuck import idle_power
+from rightsizer.findings.stuck import board_levels, by_boards, idle_power, is_dark
 from rightsizer.model import (
     ActivitySeries,
+    BoardLevel,
+    Boards,
     Concurrency,
+    Device,
     Fleet,
     History,
     Ignored,
@@ -31,16 +34,23 @@ from rightsizer.model import (
     NodeCoverage,
     PodKey,
     ServingLoads,
+    Slot,
+    Usage,
     Usages,
     Waits,
     Whereabouts,
     WorkLevel,
     Workload,
+    strongest,
 )
 from rightsizer.policy.effective import Criteria, PolicyEvaluator
+from rightsizer.text import GIB
 from rightsizer.usage.active_replicas import ReplicaQuery
 
 log = logging.getLogger(__name__)
+
+_UNSEEN = bytes.maketrans(bytes([Slot.BUSY]), bytes([Slot.UNKNOWN]))
+"""A board that works may work for any pod on it."""
 
 
 class Signal(Protocol):
@@ -88,6 +98,23 @@ class Signal(Protocol):
         threshold: float,
     ) -> Mapping[PodKey, History]:
         """When each of these pods was active."""
+        ...
+
+    def boards(
+        self,
+        window: datetime.timedelta,
+        at: datetime.datetime,
+        *,
+        nodes: Mapping[str, str],
+        models: Collection[str],
+    ) -> Boards:
+        """Usage of the whole boards of these models, by UUID; `nodes` are those of the boards that pods use."""
+        ...
+
+    def board_histories(
+        self, nodes: Mapping[str, str], span: datetime.timedelta, at: datetime.datetime, level: BoardLevel
+    ) -> Mapping[str, History]:
+        """When these boards were above the level."""
         ...
 
     def work_levels(
@@ -145,7 +172,8 @@ def measure(fleet: Fleet, signal: Signal, evaluator: PolicyEvaluator, at: dateti
     # The longest window first: what is cached for it serves the others.
     windows = sorted(_windows(fleet, evaluator), reverse=True)
     usages = {window: _usages(signal, window, at) for window in windows}
-    first = Measured(at, usages, nodes=signal.nodes(at))
+    first = _with_boards(signal, Measured(at, usages, nodes=signal.nodes(at)), pods, evaluator)
+    usages = dict(first.usages)
     more = followup_queries(fleet, first, _criteria_of(evaluator))
     candidates = frozenset(pod for request in more.histories for pod in request.pods)
     usages |= {
@@ -153,6 +181,9 @@ def measure(fleet: Fleet, signal: Signal, evaluator: PolicyEvaluator, at: dateti
         for window in windows
     }
     histories = _histories(signal, more.histories, at)
+    if first.board_levels:
+        nodes = _nodes_of_boards(first, pods)
+        histories = _with_board_histories(signal, more.histories, histories, first, nodes)
     second = dataclasses.replace(
         first,
         usages=usages,
@@ -180,6 +211,110 @@ def measure(fleet: Fleet, signal: Signal, evaluator: PolicyEvaluator, at: dateti
     )
     work = _work(signal, work_queries(fleet, third, _criteria_of(evaluator)), at)
     return dataclasses.replace(third, work=work, ignored=signal.ignored(at))
+
+
+def activity_with_boards(
+    signal: Signal,
+    window: datetime.timedelta,
+    at: datetime.datetime,
+    *,
+    plan: tuple[Measured, Fleet],
+    with_coverage: bool = False,
+) -> Usages:
+    """Peak activity, also of the devices that the plan judged by their boards: unknown unless these are still idle."""
+    (measured, fleet), found = plan, dict(signal.activity(window, at, with_coverage=with_coverage))
+    dark = _judged_by_boards(measured)
+    if not dark:
+        return found
+    for pod, devices in dark.items():
+        lit = {usage.device for usage in found.get(pod, ())}
+        found[pod] = (*found.get(pod, ()), *(Usage(device) for device in sorted(devices - lit)))
+    pods = {(pod.ref.namespace, pod.ref.name): pod.node for item in fleet.workloads for pod in item.pods}
+    nodes = _nodes_of_boards(measured, pods)
+    boards = signal.boards(window, at, nodes=nodes, models=measured.board_levels.keys())
+    return by_boards(found, _known(boards, nodes), measured.board_levels)
+
+
+def _with_boards(
+    signal: Signal, measured: Measured, pods: Mapping[PodKey, str], evaluator: PolicyEvaluator
+) -> Measured:
+    """With the devices that have no activity of their own, as MIG instances before Hopper, by their boards."""
+    widest = measured.usages[max(measured.usages)] if measured.usages else {}
+    models = {
+        usage.device.model
+        for pod in pods.keys() & widest.keys()
+        for usage in widest[pod]
+        if is_dark(usage) and usage.device.model
+    }
+    if not models:
+        return measured
+    nodes, idle = _nodes_of_boards(measured, pods), [each.idle for each in evaluator.all_criteria()]
+    log.info("boards of %s", ", ".join(sorted(models)))
+    boards = {each: signal.boards(each, measured.at, nodes=nodes, models=models) for each in measured.usages}
+    levels = board_levels(
+        widest,
+        boards[max(boards)],
+        percent=min(each.maxBoardPowerPercent for each in idle),
+        empty_bytes=min(each.maxEmptyMemoryMiB for each in idle) * GIB / 1024,
+    )
+    usages = {
+        window: by_boards(measured.usages[window], _known(found, nodes), levels)
+        for window, found in boards.items()
+    }
+    return dataclasses.replace(measured, usages=usages, board_levels=levels)
+
+
+def _nodes_of_boards(measured: Measured, pods: Mapping[PodKey, str]) -> dict[str, str]:
+    """The node of each board that pods use; none of a board that series of several nodes name."""
+    found: dict[str, set[str]] = {}
+    for usages in measured.usages.values():
+        for pod in pods.keys() & usages.keys():
+            for usage in usages[pod]:
+                found.setdefault(usage.device.uuid, set()).add(pods[pod])
+    return {uuid: min(nodes) for uuid, nodes in found.items() if len(nodes) == 1}
+
+
+def _known(boards: Boards, nodes: Mapping[str, str]) -> Boards:
+    return {uuid: board for uuid, board in boards.items() if uuid in nodes}
+
+
+def _judged_by_boards(measured: Measured) -> dict[PodKey, set[Device]]:
+    found: dict[PodKey, set[Device]] = {}
+    for usages in measured.usages.values():
+        for pod, known in usages.items():
+            if devices := {usage.device for usage in known if usage.is_by_board}:
+                found.setdefault(pod, set()).update(devices)
+    return found
+
+
+def _with_board_histories(
+    signal: Signal,
+    requests: Iterable[HistoryRequest],
+    histories: Mapping[PodKey, History],
+    measured: Measured,
+    nodes: Mapping[str, str],
+) -> dict[PodKey, History]:
+    """With the histories of pods that are judged by boards: idle while these were, else unknown."""
+    found, dark = dict(histories), _judged_by_boards(measured)
+    for request in requests:
+        boards: dict[str, History] = {}
+        pods = sorted(dark.keys() & request.pods.keys())
+        for model, level in measured.board_levels.items():
+            uuids = {each.uuid for pod in pods for each in dark[pod] if each.model == model}
+            if uuids:
+                wanted = {uuid: nodes[uuid] for uuid in sorted(uuids)}
+                boards |= signal.board_histories(wanted, request.span, measured.at, level)
+        for pod in pods:
+            own = histories[pod]
+            rows = [boards[each.uuid].slots.translate(_UNSEEN) for each in dark[pod]]
+            rows = [row[len(row) - len(own.slots) :] for row in rows]
+            has_others = any(
+                not (usage.is_by_board or is_dark(usage))
+                for usages in measured.usages.values()
+                for usage in usages.get(pod, ())
+            )
+            found[pod] = dataclasses.replace(own, slots=strongest([*rows, own.slots] if has_others else rows))
+    return found
 
 
 def with_higher_peaks(usages: Usages, sampled: Usages) -> Usages:

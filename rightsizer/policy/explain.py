@@ -176,6 +176,7 @@ def _thresholds(criteria: Criteria) -> Iterator[str]:
     yield f"      required idle time: {shortest}{longer if idle.idleFactor else ''}"
     unused = min(idle.unusedWindow, idle.minIdleTime or idle.window)
     yield f"      {span(unused)} if it never worked, or no process holds memory on its GPUs"
+    yield f"      MIG instances without utilization: by their board, up to {idle.maxBoardPowerPercent:g}% of idle power"
     unasked = criteria.no_requests
     yield (
         f"no-requests: no request to its inference server in {span(unasked.window)}, and mean activity at most "

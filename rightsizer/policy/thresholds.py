@@ -138,6 +138,13 @@ class Thresholds(Judging):
         "judged by memory traffic.",
     )
 
+    maxBoardPowerPercent: float = pydantic.Field(
+        115.0,
+        ge=0.0,
+        le=150.0,
+        description="Highest power of an idle board with MIG instances without utilization, in percent of idle power, "
+        "0 to 150; the lowest of all rules.",
+    )
     minIdleTime: Duration | None = pydantic.Field(
         None, description="Shortest required idle time, up to 366d. Default: window."
     )

@@ -72,7 +72,7 @@ def over(function: str, selected: str, length: datetime.timedelta) -> str:
 
 def by(aggregation: str, labels: Iterable[str], expression: str) -> str:
     """An aggregation that keeps these labels."""
-    return f"{aggregation} by ({', '.join(labels)}) ({expression})"
+    return f"{aggregation} by ({', '.join(dict.fromkeys(labels))}) ({expression})"
 
 
 def only_nan(expression: str) -> str:

@@ -48,11 +48,11 @@ def activity_histories(
     *,
     threshold: float,
 ) -> dict[PodKey, History]:
-    """When each of these pods was busy, since its start: it is busy with activity above `threshold` (0 to 1)."""
+    """When each of these pods was busy, since its start: with activity, or a board's power, above `threshold`."""
     if not pods:
         return {}
     query = _history_query(querier, pods, span)
-    by_use = _slots_by_gauges(query, threshold, MetricKind.ACTIVITY)
+    by_use = _slots_by_gauges(query, threshold, querier.source.presence)
     if querier.source.has_counters and by_use:
         _correct_by_counters(query, by_use)
     return {pod: _history(query.grid, pods[pod], rows) for pod, rows in _by_pod(pods, by_use).items()}
@@ -199,10 +199,10 @@ class _HistoryQuery:
 
 
 def _slots_by_gauges(query: _HistoryQuery, threshold: float, kind: MetricKind) -> SlotsByUse:
-    """BUSY is activity by any source, but memory traffic by every one: each is what says most against a change."""
+    """BUSY is activity or power by any source, but memory traffic by every one: what says most against a change."""
     rows: dict[UseKey, bytes] = {}
     counts: CountsByUse = {}
-    merged = strongest if kind is MetricKind.ACTIVITY else _weakest
+    merged = _weakest if kind is MetricKind.TRAFFIC else strongest
     for metric in query.querier.source.of(kind):
         classify, shards = functools.partial(query.classify, metric, threshold), query.shards(metric)
         for key, row in query.rows(functools.partial(query.peak, metric), classify, shards):

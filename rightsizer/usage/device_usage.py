@@ -36,6 +36,7 @@ _FIELDS = {
     (MetricKind.MEMORY, Statistic.PEAK): "memory_peak_bytes",
     (MetricKind.POWER, Statistic.MEAN): "power_mean_w",
     (MetricKind.POWER, Statistic.PEAK): "power_peak_w",
+    (MetricKind.CLOCK, Statistic.PEAK): "clock_peak_hz",
 }
 
 
@@ -55,6 +56,7 @@ class UsageAccumulator:
     is_own: bool = False
     unattributed_s: float = 0.0
     traffic_s: float | None = None
+    clock_peak_hz: float | None = None
     invalid: tuple[str, ...] = ()
 
     def add_invalid(self, name: str) -> None:
@@ -366,4 +368,5 @@ def _usage(entry: UsageAccumulator, coverage: Coverage) -> Usage:
         entry.activity_floor,
         entry.unattributed_s,
         entry.traffic_s,
+        entry.clock_peak_hz,
     )

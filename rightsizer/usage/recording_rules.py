@@ -105,6 +105,7 @@ def rule_groups() -> list[dict[str, Any]]:
     return [
         {"name": f"gpu-rightsizer-{kind}", "interval": "5m", "rules": list(_rules(kind))}
         for kind in MetricKind
+        if DCGM.of(kind)
     ]
 
 

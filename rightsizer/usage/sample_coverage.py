@@ -24,7 +24,7 @@ from rightsizer.usage.full_coverage import (
 )
 from rightsizer.usage.querier import QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import RULE_INTERVAL, QueryForm
-from rightsizer.usage.source_metrics import JOB, Metric, MetricKind, UseKey
+from rightsizer.usage.source_metrics import JOB, Metric, UseKey
 
 SAMPLES_PER_SLOT = 20
 """Of 20 samples, one more or less changes the count by 5 % only."""
@@ -203,8 +203,9 @@ class _CoverageQuery:
 
     @property
     def _metrics(self) -> tuple[Metric, ...]:
-        """Metrics of activity that have series."""
-        return (self.querier.answered(self.window) or self.querier.source).of(MetricKind.ACTIVITY)
+        """Metrics that show that a device was measured, and have series."""
+        source = self.querier.source
+        return (self.querier.answered(self.window) or source).of(source.presence)
 
     def densest(self, shards: QueryShards) -> dict[str, float]:
         """Samples of each job's densest series."""

@@ -145,6 +145,7 @@ class MetricKind(enum.StrEnum):
     TRAFFIC = "traffic"
     MEMORY = "memory"
     POWER = "power"
+    CLOCK = "clock"
 
 
 class Statistic(enum.StrEnum):
@@ -163,8 +164,9 @@ LIMITS = {
     MetricKind.TRAFFIC: 1.0,
     MetricKind.POWER: 20_000.0,
     MetricKind.MEMORY: float(1 << 44),
+    MetricKind.CLOCK: 2_147_483_600.0,
 }
-"""Highest plausible values: shares, watts, bytes. DCGM's blank values (from 2147483632 on) are above each of them."""
+"""Highest plausible values: shares, watts, bytes, hertz. DCGM's blank values, from 2147483632 on, are above each."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -193,11 +195,26 @@ class MetricSource:
     labels: LabelNames = dataclasses.field(default_factory=LabelNames)
     has_counters: bool = False  # whether gpu-exporter's counters (`exporter_counters.py`) exist
     has_rules: bool = True  # whether the recording rules (`recording_rules.py`) record its metrics
+    presence: MetricKind = MetricKind.ACTIVITY  # the kind that coverage and histories are of
 
     def of(self, kind: MetricKind) -> tuple[Metric, ...]:
         """The metrics of one kind."""
         return tuple(metric for metric in self.metrics if metric.kind is kind)
 
+    def of_boards(self) -> "MetricSource":
+        """The same of whole boards, each of which takes the place of a pod, with its UUID as name and namespace."""
+        metrics = [metric for metric in self.metrics if metric.kind is not MetricKind.ACTIVITY]
+        labels = dataclasses.replace(self.labels, namespace=self.labels.device, pod=self.labels.device)
+        return MetricSource(
+            self.name, (*metrics, *SM_CLOCKS), labels, has_rules=False, presence=MetricKind.POWER
+        )
+
+
+SM_CLOCKS = (
+    Metric(MetricKind.CLOCK, "DCGM_FI_DEV_SM_CLOCK", 1e6),
+    Metric(MetricKind.CLOCK, "DCGM_FI_DEV_SM_CLOCK_HERTZ", 1.0),
+)
+"""Only of boards: it is the same for everything on one."""
 
 # Units: dcgm-exporter's etc/default-counters.csv; from 4.9 on every name ends in its unit.
 DCGM = MetricSource(

@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.model import (
     ActivitySeries,
+    BoardLevel,
+    Boards,
     Concurrency,
     History,
     Ignored,
@@ -17,6 +19,7 @@ from rightsizer.model import (
     Waits,
     Whereabouts,
     WorkLevel,
+    strongest,
 )
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Prometheus
@@ -107,6 +110,37 @@ class PrometheusUsage:
         """When each of these pods was busy since its start; it is busy with activity above `threshold` (0 to 1)."""
         return activity_histories(self._query(at), pods, span, threshold=threshold)
 
+    def boards(
+        self,
+        window: datetime.timedelta,
+        at: datetime.datetime,
+        *,
+        nodes: Mapping[str, str],
+        models: Collection[str],
+    ) -> Boards:
+        """Power, clock, memory and its traffic of the boards of these models; of those in `nodes` only from there."""
+        found = window_usages(self._boards(at, nodes, models), window)
+        return {uuid: usage for (uuid, _), (usage,) in found.items()}
+
+    def board_histories(
+        self, nodes: Mapping[str, str], span: datetime.timedelta, at: datetime.datetime, level: BoardLevel
+    ) -> Mapping[str, History]:
+        """When the power or the clock of these boards, which are all of one model, was above the level."""
+        querier = self._boards(at, nodes)
+        found: dict[str, History] = {}
+        for kind, limit in ((MetricKind.POWER, level.power_w), (MetricKind.CLOCK, level.clock_hz)):
+            if limit is None:
+                continue
+            source = dataclasses.replace(querier.source, presence=kind)
+            pods = {(uuid, uuid): at - span for uuid in nodes}
+            rows = activity_histories(
+                dataclasses.replace(querier, source=source), pods, span, threshold=limit
+            )
+            for (uuid, _), row in rows.items():
+                both = strongest([row.slots, found[uuid].slots]) if uuid in found else row.slots
+                found[uuid] = dataclasses.replace(row, slots=both)
+        return found
+
     def work_levels(
         self,
         pods: Mapping[PodKey, datetime.datetime],
@@ -173,6 +207,24 @@ class PrometheusUsage:
         if self._querier.at != at:
             self._querier = dataclasses.replace(self._querier, at=at, memo={})
         return self._querier
+
+    def _boards(
+        self, at: datetime.datetime, nodes: Mapping[str, str], models: Collection[str] = ()
+    ) -> SourceQuerier:
+        """A querier of whole boards, whose series count only if they come from the exporter on the board's node."""
+        querier, labels = self._query(at), self._query(at).source.labels
+        provenance, where = querier.provenance, querier.provenance.whereabouts
+        if where is not None:
+            where = Whereabouts({(uuid, uuid): node for uuid, node in nodes.items()}, where.addresses)
+        matchers = (*querier.matchers, *promql.without_labels(labels.instance))
+        of_models = (promql.one_of(labels.model[0], sorted(models)),) if models else ()
+        return dataclasses.replace(
+            querier,
+            source=querier.source.of_boards(),
+            matchers=(*matchers, *of_models),
+            provenance=dataclasses.replace(provenance, whereabouts=where, strangers=set()),
+            memo={},
+        )
 
     def _require_gpu_pods(self, found: Usages) -> None:
         """Refuse series that cannot be the cluster's.

@@ -70,6 +70,15 @@ def _only(*metrics: str) -> Callable[[int], Values]:
     return lambda count: {name: _flat(0, 0, 40_000, 118)(count)[name] for name in metrics}
 
 
+def _board(fb_mib: float, power_w: float, clock_mhz: float = 210) -> Callable[[int], Values]:
+    """A GPU with MIG instances before Hopper: NVML has no utilization of it."""
+    return lambda count: {
+        "DCGM_FI_DEV_FB_USED": [fb_mib] * count,
+        "DCGM_FI_DEV_POWER_USAGE": [power_w] * count,
+        "DCGM_FI_DEV_SM_CLOCK": [clock_mhz] * count,
+    }
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Profile:
     """How one device looks in Prometheus.
@@ -109,6 +118,9 @@ PROFILES: Mapping[str, Profile | None] = {
     "nan": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", math.nan)),
     "negative": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", -1)),
     "mig": Profile(_only("DCGM_FI_DEV_FB_USED"), labels={"GPU_I_ID": "3", "GPU_I_PROFILE": "1g.10gb"}),
+    "board-empty": Profile(_board(0, 55)),
+    "board-idle": Profile(_board(40_000, 61)),
+    "board-half-busy": Profile(_board(40_000, 150, clock_mhz=1410)),
     "no-second-signal": Profile(_only("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED")),
 }
 

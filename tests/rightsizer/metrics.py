@@ -21,8 +21,10 @@ from simulator.prometheus import Prometheus, Series
 
 UTIL, ENGINE = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
 COPY, MEMORY, POWER = "DCGM_FI_DEV_MEM_COPY_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_POWER_USAGE"
+CLOCK = "DCGM_FI_DEV_SM_CLOCK"
 MARK = "test"
 H100 = "NVIDIA H100 80GB HBM3"
+A100 = "NVIDIA A100-SXM4-80GB"
 HOUR = datetime.timedelta(hours=1)
 DAY = datetime.timedelta(days=1)
 

@@ -103,6 +103,10 @@ def give(world: World, given: dict[str, Any], namespace: str) -> None:
     world.labels = given.get("series", {})
     for name, looks in given.get("gone", {}).items():
         world.record({"metadata": {"namespace": namespace, "name": name}}, looks, 1)
+    for uuid, board in given.get("boards", {}).items():
+        names = {"modelName": board["model"], "UUID": uuid}
+        free = {"metadata": {"namespace": "", "name": ""}, "spec": {"nodeName": board["node"]}}
+        world.record(free, board["usage"], 1, names)
     for name, workload in given["workloads"].items():
         world.add(workload["kind"], workload.get("namespace", namespace), name, workload)
 

@@ -99,7 +99,7 @@ class World:
         pods = sorted(self.pods_of(namespace, name), key=lambda pod: str(pod["metadata"]["name"]))
         for number, pod in enumerate(pods):
             looks = profiles if isinstance(profiles, str) else profiles[number % len(profiles)]
-            self.record(pod, looks, given.get("gpus", 1))
+            self.record(pod, looks, given.get("gpus", 1), given.get("series", {}))
             if "throttled" in given:
                 meta = pod["metadata"]
                 self.prometheus.write(waiting(meta["namespace"], meta["name"], given["throttled"]))
@@ -114,8 +114,14 @@ class World:
                 "Pod", namespace, pod["metadata"]["name"], {"status": status}, subresource="status"
             )
 
-    def record(self, pod: Mapping[str, Any], looks: str | Sequence[str], gpus: int) -> None:
-        """Write one day of series of the devices of a pod to Prometheus."""
+    def record(
+        self,
+        pod: Mapping[str, Any],
+        looks: str | Sequence[str],
+        gpus: int,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write one day of series of the devices of a pod to Prometheus, with these labels, too."""
         names = [looks] * gpus if isinstance(looks, str) else looks
         meta = pod["metadata"]
         self.prometheus.write(
@@ -125,7 +131,7 @@ class World:
                 names,
                 exported=self._exported,
                 node=pod.get("spec", {}).get("nodeName") or "n1",
-                extra=self.labels,
+                extra={**self.labels, **(labels or {})},
             )
         )
 

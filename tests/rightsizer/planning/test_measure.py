@@ -3,16 +3,27 @@
 import dataclasses
 import datetime
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import pytest
 
 from rightsizer.model import (
     ActivitySeries,
+    BoardLevel,
+    Boards,
     Concurrency,
+    Decision,
+    Device,
+    FindingName,
     History,
     Ignored,
+    Measured,
     NodeCoverage,
     ObjectRef,
     PodKey,
     ServingLoads,
+    Slot,
+    Usage,
     Usages,
     Waits,
     Whereabouts,
@@ -20,8 +31,11 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.planning.decide import decide
-from rightsizer.planning.measure import Signal, measure
+from rightsizer.planning.measure import Signal, activity_with_boards, measure
+from rightsizer.planning.revalidate import RECENT
 from rightsizer.policy.effective import PolicyEvaluator
+from rightsizer.policy.match import Match
+from rightsizer.policy.thresholds import Thresholds
 from rightsizer.usage.active_replicas import ReplicaQuery
 from tests.rightsizer import build
 
@@ -73,6 +87,25 @@ class _Recorded(Signal):
         """Idle throughout, by the records."""
         del span, at, threshold
         return dict.fromkeys(pods, build.history())
+
+    def boards(
+        self,
+        window: datetime.timedelta,
+        at: datetime.datetime,
+        *,
+        nodes: Mapping[str, str],
+        models: Collection[str],
+    ) -> Boards:
+        """Unknown."""
+        del window, at, nodes, models
+        return {}
+
+    def board_histories(
+        self, nodes: Mapping[str, str], span: datetime.timedelta, at: datetime.datetime, level: BoardLevel
+    ) -> Mapping[str, History]:
+        """Unknown."""
+        del nodes, span, at, level
+        return {}
 
     def work_levels(
         self,
@@ -165,3 +198,142 @@ def test_measure_unread_owner_with_the_uid_of_another_is_not_counted() -> None:
     book = PolicyEvaluator(build.policy(build.rule("all")), fleet, at=build.AT)
     measure(fleet, signal, book, build.AT)
     assert [(one.uid, one.namespace) for one in signal.counted] == [("uid-w", "research")]
+
+
+A100 = "NVIDIA A100-SXM4-80GB"
+DARK = Usage(Device("GPU-a", "7", A100), memory_peak_bytes=9e9)
+
+
+def _board(uuid: str, power_w: float, memory_bytes: float = 40e9) -> Usage:
+    return Usage(
+        Device(uuid, model=A100),
+        memory_peak_bytes=memory_bytes,
+        power_mean_w=power_w,
+        power_peak_w=power_w,
+        clock_peak_hz=210e6,
+        coverage=1.0,
+        is_fresh=True,
+    )
+
+
+class _Boards(_Recorded):
+    """MIG instances without utilization on one board, beside a board without a process."""
+
+    def __init__(self, item: Workload, *, past: str = ".", peak_w: float = 61.0) -> None:
+        super().__init__(item, {})
+        self.records = build.usages(*((pod, (DARK,)) for pod in item.pods))
+        self.past, self.peak_w, self.wanted = past, peak_w, dict[str, str]()
+
+    def boards(
+        self,
+        window: datetime.timedelta,
+        at: datetime.datetime,
+        *,
+        nodes: Mapping[str, str],
+        models: Collection[str],
+    ) -> Boards:
+        """The board of all, and an empty one at 55 W."""
+        del window, at
+        assert models == {A100}
+        self.wanted = dict(nodes)
+        return {"GPU-a": _board("GPU-a", self.peak_w), "GPU-b": _board("GPU-b", 55.0, 0.0)}
+
+    def board_histories(
+        self, nodes: Mapping[str, str], span: datetime.timedelta, at: datetime.datetime, level: BoardLevel
+    ) -> Mapping[str, History]:
+        """As given."""
+        del span, at, level
+        return {uuid: build.history(self.past, hours=336) for uuid in nodes}
+
+    def histories(
+        self,
+        pods: Mapping[PodKey, datetime.datetime],
+        span: datetime.timedelta,
+        at: datetime.datetime,
+        *,
+        threshold: float,
+    ) -> Mapping[PodKey, History]:
+        """Unknown: they have no activity."""
+        del span, at, threshold
+        return dict.fromkeys(pods, build.history("?"))
+
+    def activity(
+        self, window: datetime.timedelta, at: datetime.datetime, *, with_coverage: bool = False
+    ) -> Usages:
+        """None."""
+        del window, at, with_coverage
+        return {}
+
+
+def _by_board(signal: _Boards, item: Workload, **idle: Any) -> tuple[Decision, Measured]:
+    strict = build.rule("other", match=Match(namespaces=("other",)), idle=Thresholds(**idle))
+    fleet = build.fleet(item)
+    book = PolicyEvaluator(build.policy(strict, build.rule("all")), fleet, at=build.AT)
+    measured = measure(fleet, signal, book, build.AT)
+    (decision,) = decide(measured, book)
+    return decision, measured
+
+
+def _mig(*nodes: str) -> Workload:
+    return build.workload(*(build.pod(f"w-{index}", node=node) for index, node in enumerate(nodes)))
+
+
+@pytest.mark.parametrize(
+    ("idle", "is_enforced"),
+    [
+        pytest.param({}, True, id="up-to-115-percent"),
+        pytest.param({"maxBoardPowerPercent": 110.0}, False, id="stricter"),
+        pytest.param({"maxBoardPowerPercent": 0.0}, False, id="never"),
+    ],
+)
+def test_measure_mig_instances_of_an_idle_board_are_idle(
+    idle: dict[str, float], *, is_enforced: bool
+) -> None:
+    """61 W are 111 % of an empty board's 55 W; the strictest rule decides, since boards are not of one workload."""
+    item = _mig("n1", "n1")
+    signal = _Boards(item)
+    decision, _ = _by_board(signal, item, **idle)
+    assert decision.is_enforced is is_enforced
+    assert signal.wanted == {"GPU-a": "n1"}
+
+
+def test_measure_board_that_pods_of_two_nodes_name_is_nobodys() -> None:
+    """One of them has invented it."""
+    item = _mig("n1", "n2")
+    decision, _ = _by_board(_Boards(item), item)
+    assert decision.finding.name is FindingName.NO_DATA
+
+
+def test_measure_board_that_worked_earlier_may_have_worked_for_any_pod() -> None:
+    """So nobody knows how long its pods were idle before, and they wait."""
+    item = _mig("n1")
+    decision, measured = _by_board(_Boards(item, past="#" * 90 + "." * 30), item)
+    assert not decision.is_enforced
+    history = measured.histories["research", "w-0"]
+    assert set(history.slots) == {Slot.IDLE, Slot.UNKNOWN}
+    assert len(history.slots) == 240
+
+
+def test_measure_other_devices_of_the_pod_count_too() -> None:
+    """A pod with one MIG instance by its board, and one whose own history is unknown."""
+    item = build.workload(build.pod(devices=2))
+    signal = _Boards(item)
+    signal.records = build.usages((item.pods[0], (DARK, build.idle_usage(1))))
+    decision, measured = _by_board(signal, item)
+    assert set(measured.histories["research", "w-0"].slots) == {Slot.UNKNOWN}
+    assert not decision.is_enforced
+
+
+@pytest.mark.parametrize(("peak_w", "activity"), [(61.0, 0.0), (150.0, None)], ids=["idle", "works"])
+def test_preflight_activity_of_mig_instances_is_their_boards(peak_w: float, activity: float | None) -> None:
+    """What works after the plan was made is not known to be idle any more, and blocks the write."""
+    item = _mig("n1")
+    signal = _Boards(item)
+    _, measured = _by_board(signal, item)
+    signal.peak_w = peak_w
+    plan = (measured, build.fleet(item))
+    (found,) = activity_with_boards(signal, RECENT, build.AT, plan=plan, with_coverage=True)[
+        "research", "w-0"
+    ]
+    assert found.activity_peak == activity
+    assert found.is_fresh is (activity is not None)

@@ -3,10 +3,10 @@
 import pytest
 
 from rightsizer.errors import EvidenceIncomplete
-from rightsizer.model import AddressTable, PodKey, Usages, Whereabouts
+from rightsizer.model import AddressTable, BoardLevel, PodKey, Slot, Usages, Whereabouts
 from rightsizer.usage.provenance import Provenance, ScrapeTarget, find_provenance
 from simulator.prometheus import Prometheus
-from tests.rightsizer.metrics import DAY, ENGINE, UTIL, Metrics, idle, near
+from tests.rightsizer.metrics import A100, CLOCK, DAY, ENGINE, MEMORY, POWER, UTIL, Metrics, idle, near
 from tests.rightsizer.relay import Relay
 
 NODES = ("n1", "n2", "n3")
@@ -266,3 +266,26 @@ def test_usages_of_exporters_that_restarted_count(prometheus: Prometheus) -> Non
     found, words = _usages(metrics, whereabouts)
     assert found[metrics.space, "p-n1"][0].activity_peak == near(0.5)
     assert words == ()
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize(
+    ("instance", "counts"),
+    [
+        pytest.param(EXPORTERS["n1"], True, id="exporter-of-its-node"),
+        pytest.param(EXPORTERS["n2"], False, id="another-nodes-exporter"),
+        pytest.param(TENANT, False, id="tenant"),
+    ],
+)
+def test_boards_series_count_only_from_the_exporter_of_their_node(
+    prometheus: Prometheus, instance: str, *, counts: bool
+) -> None:
+    """Who invents an idle board, for one that has no series, frees nothing on it."""
+    metrics, whereabouts = _fleet(prometheus)
+    metrics.write({POWER: 55, MEMORY: 0, CLOCK: 210}, UUID="GPU-p-n9", modelName=A100, instance=instance)
+    signal = metrics.signal()
+    signal.expect(whereabouts.pods.keys(), whereabouts.pods.keys(), whereabouts)
+    found = signal.boards(DAY, metrics.at, nodes={"GPU-p-n9": "n1"}, models={A100})
+    assert ("GPU-p-n9" in found) is counts
+    histories = signal.board_histories({"GPU-p-n9": "n1"}, DAY, metrics.at, BoardLevel(60.0, 210e6))
+    assert (Slot.IDLE in histories["GPU-p-n9"].slots if histories else False) is counts

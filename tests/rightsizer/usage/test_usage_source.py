@@ -3,7 +3,22 @@
 import pytest
 
 from rightsizer.errors import EvidenceIncomplete
-from tests.rightsizer.metrics import DAY, HOUR, Metrics, idle
+from rightsizer.findings.stuck import is_dark
+from rightsizer.model import BoardLevel, Slot
+from tests.rightsizer.metrics import (
+    A100,
+    CLOCK,
+    COPY,
+    DAY,
+    ENGINE,
+    HOUR,
+    MEMORY,
+    POWER,
+    Metrics,
+    idle,
+    near,
+    within,
+)
 
 pytestmark = pytest.mark.prometheus
 
@@ -42,3 +57,47 @@ def test_usages_series_of_gone_pods_only_are_no_error(metrics: Metrics) -> None:
     signal = metrics.signal()
     signal.expect([("team", "old-0")], [("team", "old-0")])
     assert set(signal.usages(DAY, metrics.at)) == {(metrics.space, "gone")}
+
+
+BOARD = {POWER: 61, MEMORY: 40_000, CLOCK: 210}
+
+
+def test_boards_are_named_by_their_uuid_whoever_uses_them(metrics: Metrics) -> None:
+    """Without the series of their MIG instances, and only of the models that matter."""
+    metrics.write({**BOARD, POWER: within(60, 30, 150, 61)}, UUID="GPU-a", modelName=A100)
+    metrics.write({**BOARD, COPY: 3}, UUID="GPU-b", modelName=A100, pod="some-pod", since=DAY / 2)
+    metrics.write({MEMORY: 9_000, POWER: 500}, UUID="GPU-a", modelName=A100, pod="p", GPU_I_ID="7")
+    metrics.write({"DCGM_FI_DEV_SM_CLOCK_HERTZ": 1.41e9}, UUID="GPU-b", modelName=A100)
+    metrics.write(BOARD, UUID="GPU-c")
+    found = metrics.signal().boards(DAY, metrics.at, nodes={"GPU-a": "n1"}, models={A100})
+    assert found.keys() == {"GPU-a", "GPU-b"}
+    assert (found["GPU-a"].power_peak_w, found["GPU-a"].clock_peak_hz) == (150, 210e6)
+    assert (found["GPU-a"].coverage, found["GPU-a"].activity_peak) == (1.0, None)
+    assert (found["GPU-b"].traffic_peak, found["GPU-b"].clock_peak_hz) == (0.03, 1.41e9)
+    assert found["GPU-b"].coverage == near(0.5, abs=0.02)
+
+
+def test_board_history_is_idle_where_power_and_clock_were(metrics: Metrics) -> None:
+    """Above the level of either it worked, and without samples nothing is known."""
+    power, clock = within(20 * 60, 19 * 60, 150, 61), within(10 * 60, 9 * 60, 1410, 210)
+    metrics.write({**BOARD, POWER: power, CLOCK: clock}, UUID="GPU-a", modelName=A100, since=DAY)
+    metrics.write(BOARD, UUID="GPU-b", modelName=A100, until=HOUR)
+    level, nodes = BoardLevel(70.0, 210e6), {"GPU-a": "n1", "GPU-b": "n1"}
+    found = metrics.signal().board_histories(nodes, DAY, metrics.at, level)
+    slots = found["GPU-a"].slots
+    per_hour = len(slots) // 24
+    for hours, state in ((19, Slot.BUSY), (9, Slot.BUSY), (14, Slot.IDLE), (1, Slot.IDLE)):
+        assert slots[-hours * per_hour - 2] == state
+    assert found["GPU-b"].slots[-1] == Slot.UNKNOWN
+    only_power = metrics.signal().board_histories(nodes, DAY, metrics.at, BoardLevel(70.0, None))
+    assert only_power["GPU-a"].slots[-9 * per_hour - 2] == Slot.IDLE
+
+
+def test_usages_mig_instances_have_the_profiling_metrics_of_dcgm_exporter(metrics: Metrics) -> None:
+    """On an A100, beside gpu-exporter, which has only their memory: activity and traffic of their own, no board's."""
+    labels = {"UUID": "GPU-a", "GPU_I_ID": "7", "modelName": A100, "pod": "p"}
+    metrics.write({MEMORY: 9_000}, labels, job="gpu-exporter")
+    metrics.write({ENGINE: 0.2, "DCGM_FI_PROF_DRAM_ACTIVE": 0.1, MEMORY: 9_000}, labels, job="dcgm-exporter")
+    used = metrics.usage("p")
+    assert (used.activity_peak, used.traffic_peak, used.coverage) == (0.2, 0.1, 1.0)
+    assert not is_dark(used)

@@ -12,6 +12,8 @@ from typing import Any
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.model import (
     ActivitySeries,
+    BoardLevel,
+    Boards,
     Concurrency,
     Device,
     History,
@@ -160,6 +162,25 @@ class Truth(Signal):
         whereabouts: Whereabouts | None = None,
     ) -> None:
         """Nothing to prepare."""
+
+    def boards(
+        self,
+        window: datetime.timedelta,
+        at: datetime.datetime,
+        *,
+        nodes: Mapping[str, str],
+        models: Collection[str],
+    ) -> Boards:
+        """Nobody measures them."""
+        del window, at, nodes, models
+        return {}
+
+    def board_histories(
+        self, nodes: Mapping[str, str], span: datetime.timedelta, at: datetime.datetime, level: BoardLevel
+    ) -> Mapping[str, History]:
+        """Likewise."""
+        del nodes, span, at, level
+        return {}
 
     def work_levels(
         self,
