@@ -120,7 +120,9 @@ def board_levels(
 
     These hold memory while nothing runs, as in `idle_power`; if there are none, no process has memory on them.
     """
-    loaded = {usage.device.uuid for usage in _idle_gpus(usages)}
+    every = itertools.chain.from_iterable(usages.values())
+    active = {usage.device.uuid for usage in every if usage.activity_peak != 0}  # also for a neighbour
+    loaded = {usage.device.uuid for usage in _idle_gpus(usages)} - active
     levels: dict[tuple[str, bool], BoardLevel] = {}
     for uuid, board in boards.items():
         is_loaded, memory, power_w = uuid in loaded, board.memory_peak_bytes, board.power_mean_w

@@ -113,6 +113,8 @@ def test_board_levels_are_the_lowest_of_boards_that_did_nothing() -> None:
     assert (
         _levels(_board("c"), idle=(idle_usage(0, device=Device("c", model=A100), activity_peak=0.1),)) is None
     )
+    neighbour = idle_usage(0, device=Device("c", model=A100), activity_peak=0.9)
+    assert _levels(_board("c"), idle=(loaded, neighbour)) is None
     assert _levels() is None
 
 
