@@ -106,10 +106,14 @@ def idle_power(usages: Usages) -> dict[str, float]:
 
 
 def _idle_gpus(usages: Usages) -> Iterator[Usage]:
-    for usage in itertools.chain.from_iterable(usages.values()):
+    """Those on which nothing ran, also not for a neighbour."""
+    every = list(itertools.chain.from_iterable(usages.values()))
+    active = {usage.device.uuid for usage in every if usage.activity_peak != 0}
+    for usage in every:
         is_idle = usage.activity_peak == 0 and usage.traffic_peak == 0 and usage.coverage >= MIN_COVERAGE
         is_loaded = (usage.memory_peak_bytes or 0) >= CONTEXT_BYTES
-        if usage.power_mean_w and is_idle and is_loaded and not (usage.invalid or usage.device.instance):
+        is_whole = not (usage.invalid or usage.device.instance or usage.device.uuid in active)
+        if usage.power_mean_w and is_idle and is_loaded and is_whole:
             yield usage
 
 
@@ -120,9 +124,7 @@ def board_levels(
 
     These hold memory while nothing runs, as in `idle_power`; if there are none, no process has memory on them.
     """
-    every = itertools.chain.from_iterable(usages.values())
-    active = {usage.device.uuid for usage in every if usage.activity_peak != 0}  # also for a neighbour
-    loaded = {usage.device.uuid for usage in _idle_gpus(usages)} - active
+    loaded = {usage.device.uuid for usage in _idle_gpus(usages)}
     levels: dict[tuple[str, bool], BoardLevel] = {}
     for uuid, board in boards.items():
         is_loaded, memory, power_w = uuid in loaded, board.memory_peak_bytes, board.power_mean_w

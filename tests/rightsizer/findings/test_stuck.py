@@ -122,7 +122,7 @@ def test_stuck_idle_power_of_unlisted_model_is_that_of_idle_gpus(
 
 
 def test_idle_power_is_the_lowest_of_idle_gpus_that_hold_memory() -> None:
-    """Invented idle GPUs can only lower it; boards without a context, parts of boards and gaps are not comparable."""
+    """Invented idle GPUs can only lower it; boards without a context, parts, shared ones and gaps are not comparable."""
     part = device(2, instance="1")
     used = (
         idle_usage(0, power_mean_w=131.0),
@@ -134,8 +134,10 @@ def test_idle_power_is_the_lowest_of_idle_gpus_that_hold_memory() -> None:
         idle_usage(6, power_mean_w=90.0, invalid=("x",)),
         idle_usage(7, power_mean_w=90.0, device=part),
         idle_usage(8, power_mean_w=None),
+        idle_usage(9, power_mean_w=90.0),
     )
-    assert idle_power({KEY: used}) == {device().model: 126.0}
+    neighbour = (idle_usage(9, activity_peak=1.0),)
+    assert idle_power({KEY: used, ("research", "beside"): neighbour}) == {device().model: 126.0}
 
 
 @MANY
