@@ -19,7 +19,7 @@ from rightsizer.policy.limits import (
     MaintenanceWindow,
     NewlyEligible,
 )
-from rightsizer.policy.match import Match, PriorityRange
+from rightsizer.policy.match import Match, PriorityRange, Sharing
 from rightsizer.policy.protections import OPT_OUTS
 from rightsizer.policy.rule import Rule
 from rightsizer.policy.schema import Defaults, KindDefaults, Policy
@@ -42,6 +42,7 @@ _MODELS: Mapping[str, type[pydantic.BaseModel]] = {
     "": Policy,
     "defaults.": Defaults,
     "defaults.kinds[].": KindDefaults,
+    "sharing.": Sharing,
     "budgets[].": Budget,
     "maintenanceWindows[].": MaintenanceWindow,
     "freezes[].": Freeze,

@@ -139,10 +139,10 @@ def _attempt(decision: Decision, row: Kind, session: ApplySession) -> Outcome:
 def _revalidate_and_write(decision: Decision, row: Kind, session: ApplySession) -> Outcome:
     """Prometheus is queried first, to keep the time between reading the objects and the write short."""
     use = session.watch.use()
-    # A slice that replaces a whole GPU is usually on a node without any of these pods.
+    # A slice is on any node, beside pods of any namespace that came since the plan.
     proposal = decision.finding.proposal
-    beside = session.watch.fleet if proposal is not None and proposal.asks else None
-    fresh, fleet = read_workload(decision.workload.ref, session.cluster, beside=beside)
+    is_whole = proposal is not None and bool(proposal.asks)
+    fresh, fleet = read_workload(decision.workload.ref, session.cluster, is_whole=is_whole)
     if fresh is None:
         return session.outcome(decision, Result.CHANGED, "it holds no GPUs anymore")
     recorded = (*session.watch.recorded_changes, *fleet.changes)

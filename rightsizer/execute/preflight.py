@@ -5,13 +5,12 @@ It uses Prometheus's clock, as the plan does, so this machine's clock does not d
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.inventory.cluster_reader import read_cluster
 from rightsizer.inventory.stranded_gpus import is_unschedulable
 from rightsizer.inventory.workload_builder import build_fleet
-from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.api_objects import PodObject
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.object_names import api_path
@@ -52,11 +51,6 @@ class UseSincePlan:
         every = PolicyEvaluator(policy, plan.fleet, at=plan.at, own=own).all_criteria()
         self._idle_before = max(each.too_many_replicas.idleBefore for each in every)
         self._measured = plan.measured
-
-    @property
-    def fleet(self) -> Fleet:
-        """The fleet of the plan."""
-        return self._fleet
 
     @property
     def recorded_changes(self) -> Iterator[FoundChange]:
@@ -105,35 +99,14 @@ def any_pending(pods: Sequence[ObjectRef], cluster: Cluster) -> bool:
 
 
 def read_workload(
-    ref: ObjectRef, cluster: Cluster, *, beside: Fleet | None = None
+    ref: ObjectRef, cluster: Cluster, *, is_whole: bool = False
 ) -> tuple[Workload | None, Fleet]:
-    """A workload as it is now (None if it holds no GPUs anymore), and the fleet of its namespace.
-
-    With `beside`, the fleet of the plan, its pods of other namespaces, pending pods and quotas are part of the result,
-    so that the free GPUs of all nodes are known.
+    """A workload as it is now (None if it holds no GPUs anymore), and the fleet: of its namespace, or the whole one.
 
     Raises:
         ClusterError: Something could not be read whole.
     """
-    objects = read_cluster(cluster, RECORDABLE_KINDS, namespace=ref.namespace, all_nodes=beside is not None)
-    fleet = build_fleet(objects)
-    if beside is not None:
-        others = {
-            node: tuple(pod for pod in pods if pod.ref.namespace != ref.namespace)
-            for node, pods in beside.pods_on.items()
-        }
-        spare = {node: _least(left, beside.spare.get(node, left)) for node, left in fleet.spare.items()}
-        fleet = dataclasses.replace(
-            fleet, elsewhere=others, waiting=beside.waiting, spare=spare, quotas=beside.quotas
-        )
-    named = [
-        workload
-        for workload in fleet.workloads
-        if (workload.ref.full_kind, workload.ref.name) == (ref.full_kind, ref.name)
-    ]
+    fleet = build_fleet(read_cluster(cluster, (), namespace=None if is_whole else ref.namespace))
+    place = (ref.namespace, ref.full_kind, ref.name)
+    named = [one for one in fleet.workloads if (one.ref.namespace, one.ref.full_kind, one.ref.name) == place]
     return (named[0] if named else None), fleet
-
-
-def _least(now: Mapping[str, int], then: Mapping[str, int]) -> dict[str, int]:
-    """Free amounts at both times, by resource: now only one namespace's pods are known."""
-    return {name: min(left, then.get(name, left)) for name, left in now.items()}

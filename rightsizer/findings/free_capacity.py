@@ -1,4 +1,4 @@
-"""Whether nodes have free capacity for pods with a different request. Pure.
+"""Whether nodes have free capacity for pods with a different request, and who else is on their GPUs. Pure.
 
 Capacity is free if no pod holds it or waits for it. The node must have the same GPU model, match the pods' selector,
 tolerations and affinity, and have CPU and memory for them. The quotas of their namespace must allow the request.
@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from rightsizer.findings.gpu_slices import SHARED, card_of, shares_of
+from rightsizer.findings.gpu_slices import SHARED, card_of, has_own, how_shared, shares_of
 from rightsizer.inventory.stranded_gpus import (
     UNKNOWN_CAPACITY,
     UnschedulablePod,
@@ -32,6 +32,7 @@ from rightsizer.model.offers import (
     Pool,
     plain,
 )
+from rightsizer.policy.match import Sharing
 
 _AMOUNTS = (GPU_MEM, GPU_MEM_PERCENT, ALIYUN_MEM)
 
@@ -107,6 +108,53 @@ class FreeCapacity:
         pools = self.fleet.pools.get(plain(self.model), ())
         return any(self._fit(alike, counting, incoming, taken) for alike in pools)
 
+    @functools.cached_property
+    def is_sharing(self) -> bool:
+        """Whether its pods share GPUs already, by their own request."""
+        pairs = [(pod, self.fleet.nodes.get(pod.node)) for pod in self.workload.holding]
+        return bool(pairs) and all(
+            node and node.sharing and pod.resources and not has_own(pod, node) for pod, node in pairs
+        )
+
+    def is_shared(self, asks: Asks) -> bool:
+        """Whether pods with such a request share a GPU, or an instance of one, on a node that could take them."""
+        return bool(self._hosts(_name_of(asks)))
+
+    def sharing_blocker(self, asks: Asks, sharing: Sharing) -> str:
+        """Why pods with a GPU of their own must not share one by this request; empty if they may.
+
+        The scheduler chooses the node, so each that could take them counts, as do pods that wait for the same.
+        """
+        name = _name_of(asks)
+        hosts = () if self.is_sharing else self._hosts(name)
+        if not hosts:
+            return ""
+        own = sharing.domain_of(self.workload, self.fleet)
+        if own is None:
+            is_untrusted = sharing.is_untrusted(self.workload, self.fleet)
+            why = (
+                "the policy calls it untrusted"
+                if is_untrusted
+                else f"its namespace has no label {sharing.label}"
+            )
+            return f"it has no trust domain: {why}"
+        domains = self.fleet.once(("domains", str(sharing)), lambda: trust_domains(self.fleet, sharing))
+        for place in (*hosts, *(_AMOUNTS if name in _AMOUNTS else (name,))):
+            if domains.get(place, set()) - {own}:
+                where = (
+                    f"share GPUs of {place}, which could take it" if place in hosts else f"wait for {place}"
+                )
+                return f"pods outside of its trust domain {where}"
+        return ""
+
+    def _hosts(self, name: str) -> tuple[str, ...]:
+        """Open nodes that could take its pods, and let pods share what they hand out as a resource."""
+        if self._placement is None:
+            return ()
+        nodes = self.fleet.once(("shared", name), lambda: list(_handing_out(self.fleet, name)))
+        key = ("hosts", name, self._placement.shape)
+        return self.fleet.once(key, lambda: tuple(node.name for node in nodes if self._takes(node)))
+
     def _is_within_quotas(self, own: IncomingPods) -> bool:
         """Whether the quotas of the namespace allow the increase."""
         quotas = self.fleet.quotas_in.get(self.workload.ref.namespace, ())
@@ -165,3 +213,34 @@ class FreeCapacity:
         spare = self.fleet.spare.get(node.name, {})
         counts = [max(spare.get(name, 0), 0) // need for name, need in incoming.needs.items() if need]
         return min((most, *counts))
+
+
+def trust_domains(fleet: Fleet, sharing: Sharing) -> Mapping[str, set[str | None]]:
+    """The trust domains of pods that share GPUs, by node, and of pods without a node, by what they request."""
+    found: dict[str, set[str | None]] = {}
+    for workload in fleet.workloads:
+        places: set[str] = set()
+        for pod in workload.pods:
+            node = fleet.nodes.get(pod.node)
+            if pod.holds and node is not None and not has_own(pod, node):
+                places.add(pod.node)
+            elif not pod.node and pod.phase == "Pending":
+                places.update(pod.resources)
+        domain = sharing.domain_of(workload, fleet) if places else None
+        for place in places:
+            found.setdefault(place, set()).add(domain)
+    return found
+
+
+def _name_of(asks: Asks) -> str:
+    """The resource of a request that decides where pods share."""
+    return next((name for name, _ in asks if name in _AMOUNTS), asks[0][0])
+
+
+def _handing_out(fleet: Fleet, name: str) -> Iterator[Node]:
+    """Open nodes that have a resource of which several pods get the same GPU."""
+    amounts = "gpushare" if name == ALIYUN_MEM else "hami" if name in _AMOUNTS else ""
+    for node in fleet.nodes.values():
+        has = node.sharing == amounts if amounts else node.allocatable.get(name) and how_shared(node, name)
+        if node.is_open and has:
+            yield node

@@ -31,7 +31,18 @@ SHARED = "nvidia.com/gpu.shared"
 
 _STEPS = {GPU_MEM: 256, GPU_CORES: 5}
 """Amounts are rounded up to these steps, so that a slightly higher peak does not change the proposal."""
-_NO_ISOLATION = "memory is not isolated between pods that share a GPU"
+ISOLATION = {
+    "mig": "MIG isolates memory, bandwidth and faults; power, PCIe and a reset of the GPU are shared",
+    "mps": "MPS limits memory, but a fatal fault ends all pods on the GPU; bandwidth is shared",
+    "hami": "HAMi limits memory in the container's CUDA library, but isolates no faults; bandwidth is shared",
+    "gpushare": "gpushare isolates neither memory nor faults; bandwidth is shared",
+    "time-slicing": "time-slicing isolates neither memory nor faults; bandwidth is shared",
+}
+"""What pods on one GPU share, by how they share it; weaker isolation last.
+
+https://docs.nvidia.com/datacenter/tesla/mig-user-guide, https://docs.nvidia.com/deploy/mps (error containment),
+https://github.com/NVIDIA/k8s-device-plugin#shared-access-to-gpus, https://github.com/Project-HAMi/HAMi-core
+"""
 _BYTES = {GPU_MEM: 1 << 20, ALIYUN_MEM: GIB}
 
 
@@ -150,7 +161,7 @@ class GpuSlice:
     memory_bytes: float
     compute: float
     bandwidth: float
-    note: str = ""  # a remark for people
+    method: str  # how it is separated from the others on the GPU: a key of ISOLATION
 
     def fits(self, need: SliceNeed) -> bool:
         """Whether it is enough."""
@@ -204,15 +215,24 @@ def slices_of(candidate: Candidate, model: str, held: HeldSlice, need: SliceNeed
     if held.asks:
         mine = {candidate.fleet.nodes[pod.node].sharing for pod in candidate.held}
         pools = tuple(alike for alike in pools if {alike[0].node.sharing} == mine)
-    slices = [] if held.asks else [*_cut(model), *_shares(candidate.fleet, model)]
+    fleet = candidate.fleet
+    slices = (
+        []
+        if held.asks
+        else fleet.once(("slices", plain(model)), lambda: [*_cut(fleet, model), *_shares(fleet, model)])
+    )
     return slices + [found for alike in pools if (found := _amounts(alike[0], held, need)) is not None]
 
 
-def _cut(model: str) -> Iterator[GpuSlice]:
+def _cut(fleet: Fleet, model: str) -> Iterator[GpuSlice]:
     """MIG profiles."""
     card = card_of(model)
     for one in card.profiles if card else ():
-        yield GpuSlice(((one.resource, 1),), one.share, one.memory_bytes, one.compute, one.bandwidth)
+        methods = [how_shared(offer.node, one.resource) for offer in fleet.offers.get(one.resource, ())]
+        asks = ((one.resource, 1),)
+        yield GpuSlice(
+            asks, one.share, one.memory_bytes, one.compute, one.bandwidth, _weakest(["mig", *methods])
+        )
 
 
 def shares_of(fleet: Fleet, model: str) -> list[Offer]:
@@ -220,20 +240,40 @@ def shares_of(fleet: Fleet, model: str) -> list[Offer]:
     return [one for one in fleet.offers.get(SHARED, ()) if plain(one.node.model) == plain(model)]
 
 
-def _shares(fleet: Fleet, model: str) -> list[GpuSlice]:
+def _shares(fleet: Fleet, model: str) -> Iterator[GpuSlice]:
     """Shares, one of each size."""
-    return fleet.once(
-        ("shares", plain(model)), lambda: list(_sizes(one.node for one in shares_of(fleet, model)))
-    )
-
-
-def _sizes(nodes: Iterable[Node]) -> Iterator[GpuSlice]:
-    sizes = {(node.memory_bytes, node.gpus, node.allocatable[SHARED]): node for node in nodes}
-    for (memory_bytes, gpus, count), node in sizes.items():
+    sizes: dict[tuple[int | None, int | None, int], list[str]] = {}
+    for node in (one.node for one in shares_of(fleet, model)):
+        size = (node.memory_bytes, node.gpus, node.allocatable[SHARED])
+        sizes.setdefault(size, []).append(how_shared(node, SHARED))
+    for (memory_bytes, gpus, count), methods in sizes.items():
         if memory_bytes and gpus:
             share = gpus / count
-            note = "" if node.sharing == "mps" else _NO_ISOLATION
-            yield GpuSlice(((SHARED, 1),), share, share * memory_bytes, share, share, note=note)
+            yield GpuSlice(((SHARED, 1),), share, share * memory_bytes, share, share, _weakest(methods))
+
+
+def how_shared(node: Node, resource: str) -> str:
+    """How pods share what a node hands out as a resource: a key of ISOLATION; empty if they do not."""
+    if resource.startswith("nvidia.com/mig-") and not resource.endswith(".shared"):
+        # The label of GPU Feature Discovery.
+        return "" if node.labels.get(f"{resource}.replicas", "1") in {"", "0", "1"} else "time-slicing"
+    if not node.sharing and not resource.endswith(".shared"):
+        return ""
+    return node.sharing if node.sharing in ISOLATION else "time-slicing"
+
+
+def _weakest(methods: Iterable[str]) -> str:
+    return max(filter(None, methods), key=list(ISOLATION).index)
+
+
+def has_own(pod: Pod, node: Node) -> bool:
+    """Whether no other pod shares its GPUs or MIG instances."""
+    if pod.unreadable or not pod.resources:
+        return False
+    if unit := unit_of(node):
+        amount, cores = amounts_of(pod, *unit)
+        return amount >= unit[1] or cores >= WHOLE_CORES
+    return not any(how_shared(node, name) for name in pod.resources)
 
 
 def _amounts(pool: Pool, held: HeldSlice, need: SliceNeed) -> GpuSlice | None:
@@ -254,10 +294,10 @@ def _amounts(pool: Pool, held: HeldSlice, need: SliceNeed) -> GpuSlice | None:
         asks = ((GPU, 1), amount, *([(GPU_CORES, cores)] if cores else []))
     if memory > pool.memory or cores > WHOLE_CORES:
         return None
-    note = _NO_ISOLATION if pool.resource == ALIYUN_MEM else ""
+    method = "gpushare" if pool.resource == ALIYUN_MEM else "hami"
     share = max(memory / pool.memory, cores / WHOLE_CORES)
     compute = max(cores / WHOLE_CORES, need.compute, need.bandwidth)
-    return GpuSlice(asks, share, memory * _BYTES[pool.resource], compute, compute, note=note)
+    return GpuSlice(asks, share, memory * _BYTES[pool.resource], compute, compute, method)
 
 
 def _memory(pool: Pool, need: SliceNeed) -> int:

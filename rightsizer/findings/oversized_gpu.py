@@ -6,7 +6,7 @@ Memory, activity and memory traffic must all fit, with margins.
 from rightsizer.findings.data_quality import missing_proof, with_confidence
 from rightsizer.findings.evidence import Candidate, Evidence
 from rightsizer.findings.free_capacity import FreeCapacity
-from rightsizer.findings.gpu_slices import GpuSlice, HeldSlice, SliceNeed, held_slice, slices_of
+from rightsizer.findings.gpu_slices import ISOLATION, GpuSlice, HeldSlice, SliceNeed, held_slice, slices_of
 from rightsizer.model import Action, Finding, FindingName, Proposal, Usage, Verdict
 from rightsizer.text import GIB, gpus, percent, span
 
@@ -26,11 +26,14 @@ def find_oversized_gpu(candidate: Candidate) -> Finding | None:
     need = _need(candidate, usages, held) if held is not None else None
     if need is None or held is None or need.compute >= held.compute or need.bandwidth >= held.bandwidth:
         return None
+    is_untrusted = candidate.criteria.sharing.is_untrusted(candidate.workload, candidate.fleet)
     fitting = sorted(
         (
             each
             for each in slices_of(candidate, usages[0].device.model, held, need)
-            if each.share <= held.share - LEAST_GAIN and each.fits(need)
+            if each.share <= held.share - LEAST_GAIN
+            and each.fits(need)
+            and not (is_untrusted and each.method != "mig")
         ),
         key=lambda each: (each.share, each.asks),
     )
@@ -43,10 +46,18 @@ def _finding(evidence: Evidence, usages: list[Usage], fitting: list[GpuSlice], h
     candidate = evidence.candidate
     model = usages[0].device.model
     capacity = FreeCapacity(candidate.fleet, candidate.workload, model)
-    offered = next((part for part in fitting if capacity.fits(part.asks)), None)
-    words = _reason(candidate, usages, offered or fitting[0], held)
+    blocked = {part.asks: capacity.sharing_blocker(part.asks, candidate.criteria.sharing) for part in fitting}
+    allowed = [part for part in fitting if not blocked[part.asks]]
+    offered = next((part for part in allowed if capacity.fits(part.asks)), None)
+    shown = offered or (allowed or fitting)[0]
+    words = _reason(candidate, usages, shown, held)
     history = candidate.history if offered else None
-    missing = tuple(missing_proof(evidence, history)) if offered else (NOWHERE,)
+    if offered:
+        missing = tuple(missing_proof(evidence, history))
+    else:
+        free = [part for part in fitting if blocked[part.asks] and capacity.fits(part.asks)]
+        refused = [f"{part} is free, but {blocked[part.asks]}" for part in free[:1]]
+        missing = (*([] if shown in free else [NOWHERE]), *refused)
     if missing or offered is None:
         return evidence.finding(FindingName.OVERSIZED_GPU, Verdict.KEEP, words, *missing)
     frees = len(evidence.held) * (held.share - offered.share)
@@ -85,12 +96,11 @@ def _reason(candidate: Candidate, usages: list[Usage], part: GpuSlice, held: Hel
     memory = max((usage.memory_peak_bytes or 0.0) for usage in usages) / GIB
     of = f" of its {held.name}" if held.name else ""
     requested = f" of {held.memory_bytes / GIB:.1f} GiB requested" if held.memory_bytes else ""
-    note = f"; {part.note}" if part.note else ""
     return (
         f"peaks of the last {span(margins.window)}: {memory:.1f} GiB memory{requested} "
         f"(margin {margins.memoryMarginPercent:g}%), "
         f"{percent(max(usage.activity_peak or 0.0 for usage in usages))} activity, "
         f"{percent(max(usage.traffic_peak or 0.0 for usage in usages))} memory traffic{of} "
         f"(margin {margins.activityMarginPercent:g}%); {part} would be enough, with "
-        f"{part.memory_bytes / GIB:.1f} GiB and {percent(part.compute)} of the compute{note}"
+        f"{part.memory_bytes / GIB:.1f} GiB and {percent(part.compute)} of the compute; {ISOLATION[part.method]}"
     )

@@ -43,7 +43,6 @@ def read_cluster(
     kinds: Collection[tuple[str, str]],
     *,
     namespace: str | None = None,
-    all_nodes: bool = False,
     state_namespace: str = "",
 ) -> ClusterState:
     """Read the whole cluster, or what concerns the workloads of one namespace.
@@ -52,7 +51,6 @@ def read_cluster(
         cluster: The API server.
         kinds: API groups and kinds that gpu-rightsizer changes; changed objects are read even without pods.
         namespace: The only namespace to read.
-        all_nodes: With one namespace: read all nodes, not only those of its pods.
         state_namespace: Where manifests of evicted pods are kept; unused with one namespace.
 
     Raises:
@@ -65,7 +63,7 @@ def read_cluster(
     )
     named = frozenset(one.pod.node for one in pods.gpu_pods if one.pod.node)
     owners = {(one.owner.group, one.owner.kind) for one in pods.gpu_pods if one.owner is not None}
-    nodes = reader.nodes(named, is_whole=namespace is None or all_nodes)
+    nodes = reader.nodes(named, is_whole=namespace is None)
     found = ClusterState(
         pods=tuple(pods.gpu_pods),
         addresses=pods.addresses,

@@ -210,7 +210,6 @@ class Fleet:
     Attributes:
         nodes: Those with GPUs, by name.
         problems: What could not be read, or is not there where it should be, in words.
-        elsewhere: Where one namespace was read: the GPU pods of the others, by node, as they were known before.
         waiting: Pods that wait for GPUs, those of the highest priority first.
         spare: What nodes have free beyond GPUs, by node and then as a Pod's needs.
         minor: The API server is of Kubernetes 1.minor; None where that is not known.
@@ -226,7 +225,6 @@ class Fleet:
     quotas: tuple[Quota, ...] = ()
     problems: tuple[str, ...] = ()
     minor: int | None = None
-    elsewhere: Mapping[str, tuple[Pod, ...]] = dataclasses.field(default_factory=dict, repr=False)
     addresses: AddressTable = dataclasses.field(default_factory=AddressTable, repr=False, compare=False)
 
     def once(self, key: Hashable, find: Callable[[], _Found]) -> _Found:
@@ -267,15 +265,9 @@ class Fleet:
     @functools.cached_property
     def offers(self) -> Mapping[str, tuple[Offer, ...]]:
         """Open nodes that have some of a GPU resource free, by its name."""
-        return offers_of(self.nodes, self._there)
+        return offers_of(self.nodes, self.pods_on)
 
     @functools.cached_property
     def pools(self) -> Mapping[str, tuple[Pools, ...]]:
         """Open nodes that hand out amounts of GPUs, by the plain name of the model; those alike together."""
-        return pools_of(self.nodes, self._there)
-
-    @functools.cached_property
-    def _there(self) -> Mapping[str, tuple[Pod, ...]]:
-        """All GPU pods that are known, also of namespaces that were not read now, by node."""
-        names = {**self.pods_on, **self.elsewhere}
-        return {name: (*self.pods_on.get(name, ()), *self.elsewhere.get(name, ())) for name in names}
+        return pools_of(self.nodes, self.pods_on)

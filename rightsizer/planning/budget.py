@@ -220,10 +220,12 @@ def _shortened(decision: Decision, most: float) -> Decision:
     return dataclasses.replace(decision, finding=finding, frees=going * each, command=command)
 
 
-def check_capacity(decisions: Sequence[Decision], fleet: Fleet) -> tuple[Decision, ...]:
-    """Block reslices that no longer fit after the earlier ones."""
+def check_capacity(decisions: Sequence[Decision], evaluator: PolicyEvaluator) -> tuple[Decision, ...]:
+    """Block reslices that no longer fit after the earlier ones, or could share a GPU outside of their trust domain."""
+    fleet, sharing = evaluator.fleet, evaluator.policy.sharing
     granted: dict[frozenset[str], IncomingPods] = {}
     brought: dict[frozenset[str], collections.Counter[str]] = {}
+    sharers: set[str | None] = set()
     found = []
     for decision in decisions:
         proposal, acts = decision.finding.proposal, decision.is_enforced and not decision.announced
@@ -232,11 +234,18 @@ def check_capacity(decisions: Sequence[Decision], fleet: Fleet) -> tuple[Decisio
             first = granted.get(names, IncomingPods())
             others = sum((most for key, most in brought.items() if key != names), collections.Counter())
             room = FreeCapacity(fleet, decision.workload, proposal.model)
+            domain = sharing.domain_of(decision.workload, fleet)
+            is_shared = room.is_shared(proposal.asks)
+            words = ""
             if (first.pods or others) and not room.fits(proposal.asks, first, others):
                 words = f"free {_named(proposal.asks)} is used by an earlier change of this plan"
+            elif is_shared and sharers - {domain} and not room.is_sharing:
+                words = "an earlier change of this plan shares GPUs with pods outside of its trust domain"
+            if words:
                 blocks = (*decision.blockers, Blocker(BlockerCode.NO_CAPACITY, words))
                 found.append(dataclasses.replace(decision, blockers=blocks))
                 continue
+            sharers.update({domain} if is_shared else ())
             granted[names] = incoming_pods(decision.workload, proposal.asks).joined(first)
         if acts:
             brought.setdefault(names, collections.Counter()).update(_brought(decision))

@@ -72,7 +72,7 @@ def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
     opening = tuple(trips(evaluator.policy.breaker, fleet, now=scope, accepted=cycle.state.scope))
     free = held(decide(measured, evaluator), cycle.state, opening, cycle.at)
     decided = limit_to_pending_demand(free, evaluator)
-    decisions = within_budgets(check_capacity(decided, fleet), evaluator)
+    decisions = within_budgets(check_capacity(decided, evaluator), evaluator)
     plan = Plan(
         at=cycle.at,
         run=cycle.run,

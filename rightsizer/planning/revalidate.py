@@ -61,7 +61,9 @@ def objections(
     again = decide_one(fresh, use.measured, evaluator)
     if not again.is_enforced or again.action is not decision.action or again.rule != decision.rule:
         against = [veto.message for veto in again.restrictions] + [block.message for block in again.blockers]
-        reasons = "; ".join(against) or f"the verdict is now {again.verdict}: {again.finding.words[0]}"
+        is_same = again.finding.name is decision.finding.name
+        why = again.finding.words[-1 if is_same else 0]
+        reasons = "; ".join(against) or f"the verdict is now {again.verdict}: {why}"
         yield Blocker(BlockerCode.CHANGED, reasons)
     else:
         yield from _wants_otherwise(decision, again)

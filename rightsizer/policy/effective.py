@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rightsizer.model import Action, Blocker, BlockerCode, FindingName, Fleet, Mode, Pod, Workload
 from rightsizer.policy.classes import class_rules, protecting
 from rightsizer.policy.do_not_disrupt import marks_on
-from rightsizer.policy.match import MatchInput, holds, is_kind, is_notebook, subject_of
+from rightsizer.policy.match import MatchInput, Sharing, holds, is_kind, is_notebook, subject_of
 from rightsizer.policy.protections import OWN_NAMESPACE, opt_outs, protections
 from rightsizer.policy.rule import Rule
 from rightsizer.policy.schema import ADVISE_ONLY, KindDefaults, Policy
@@ -42,6 +42,7 @@ class Criteria:
     stuck: Stuck
     input_bound: InputBound
     not_starting: NotStarting
+    sharing: Sharing
 
     @property
     def wide_windows(self) -> frozenset[datetime.timedelta]:
@@ -89,6 +90,7 @@ def _criteria(rule: Rule, policy: Policy, idle: Thresholds) -> Criteria:
         stuck=rule.stuck or defaults.stuck,
         input_bound=rule.inputBound or defaults.inputBound,
         not_starting=rule.notStarting or defaults.notStarting,
+        sharing=policy.sharing,
     )
 
 

@@ -117,6 +117,18 @@ def _against(workload: Workload, book: PolicyEvaluator) -> Iterator[str]:
         "opt-outs" if policy.respectOptOut else "opt-outs (ignored: respectOptOut is false)", opted_out
     )
     yield from _list("do-not-disrupt annotations (advise at most)", marks)
+    yield f"begins to share a GPU: {_sharing(workload, book)}"
+
+
+def _sharing(workload: Workload, book: PolicyEvaluator) -> str:
+    sharing, namespace = book.policy.sharing, workload.ref.namespace
+    domain = sharing.domain_of(workload, book.fleet)
+    if domain is None:
+        is_untrusted = sharing.is_untrusted(workload, book.fleet)
+        why = "it is untrusted" if is_untrusted else f"namespace {namespace} has no label {sharing.label}"
+        return f"never: {why}"
+    others = {"namespace": f"namespace {namespace}", "label": f"namespaces with {sharing.label}={domain}"}
+    return f"only with pods of {others.get(sharing.within, 'the cluster that are not untrusted')}"
 
 
 def _list(title: str, items: Sequence[str]) -> Iterator[str]:

@@ -132,6 +132,53 @@ class Match(Part):
         return self
 
 
+class Sharing(Part):
+    """Which pods may share a GPU without isolation."""
+
+    model_config = pydantic.ConfigDict(
+        json_schema_extra={
+            "if": {"required": ["within"], "properties": {"within": {"const": "label"}}},
+            "then": {"required": ["label"]},
+            "else": {"not": {"required": ["label"]}},
+        }
+    )
+
+    within: Literal["namespace", "label", "cluster"] = pydantic.Field(
+        "namespace",
+        description="Trust domain: a namespace, all namespaces with the same label, or the cluster.",
+    )
+    label: Key | None = pydantic.Field(
+        None,
+        description="Label of namespaces; those without it have no trust domain.",
+    )
+    untrusted: tuple[Match, ...] = pydantic.Field(
+        (), strict=False, description="Workloads that have no trust domain."
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _label_is_meant(self) -> Self:
+        if (self.within == "label") != (self.label is not None):
+            message = "write within: label and label together, such as {within: label, label: team}"
+            raise ValueError(message)
+        return self
+
+    def is_untrusted(self, workload: Workload, fleet: Fleet) -> bool:
+        """Whether it matches, or may match, one of `untrusted`."""
+        return any(
+            holds(match, subject_of(workload, pod, fleet)) is not False
+            for match in self.untrusted
+            for pod in workload.pods
+        )
+
+    def domain_of(self, workload: Workload, fleet: Fleet) -> str | None:
+        """The trust domain of a workload; None if it has none. Labels of pods do not count: owners set them."""
+        if self.is_untrusted(workload, fleet):
+            return None
+        if self.label is not None:
+            return workload.namespace_labels.get(self.label) or None
+        return workload.ref.namespace if self.within == "namespace" else ""
+
+
 CONDITIONS = ("priorityClasses", "priority", "namespaces", "kinds", "labels", "models", "nodePools")
 """In order of evaluation."""
 

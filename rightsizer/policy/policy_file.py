@@ -198,28 +198,28 @@ def require_classes(loaded: LoadedPolicy, existing: Collection[str]) -> None:
         PolicyError: With a problem for each name that the cluster does not know.
     """
     problems = []
-    for number, position, name in named_classes(loaded.policy):
+    for place, name in named_classes(loaded.policy):
         if fnmatch.filter(existing, name):
             continue
         close = difflib.get_close_matches(name.strip("*?"), existing, n=1)
         hint = f"did you mean {close[0]}?" if close else f"it has: {', '.join(sorted(existing))}"
         problems.append(
-            Problem(
-                loaded.line("rules", number, "match", "priorityClasses", position),
-                f"rules[{number}].match.priorityClasses[{position}]",
-                f"the cluster has no PriorityClass {name}; {hint}",
-            )
+            Problem(loaded.line(*place), dotted(place), f"the cluster has no PriorityClass {name}; {hint}")
         )
     if problems:
         raise PolicyError(loaded.source, problems)
 
 
-def named_classes(policy: Policy) -> Iterator[tuple[int, int, str]]:
-    """What rules call PriorityClasses: rule index, pattern index, pattern."""
-    for number, rule in enumerate(policy.rules):
-        for position, pattern in enumerate(rule.match.priorityClasses or ()):
+def named_classes(policy: Policy) -> Iterator[tuple[Place, str]]:
+    """Each pattern of PriorityClasses, with its place in the file."""
+    rules: list[tuple[Place, Match]] = [
+        (("rules", n, "match"), rule.match) for n, rule in enumerate(policy.rules)
+    ]
+    others = [(("sharing", "untrusted", n), match) for n, match in enumerate(policy.sharing.untrusted)]
+    for place, match in (*rules, *others):
+        for position, pattern in enumerate(match.priorityClasses or ()):
             if pattern:
-                yield number, position, pattern
+                yield (*place, "priorityClasses", position), pattern
 
 
 def class_problems(evaluator: PolicyEvaluator) -> Iterator[str]:

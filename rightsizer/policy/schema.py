@@ -21,7 +21,7 @@ from rightsizer.policy.limits import (
     MaintenanceWindow,
     with_defaults,
 )
-from rightsizer.policy.match import Match
+from rightsizer.policy.match import Match, Sharing
 from rightsizer.policy.rule import ACTIONS, Rule, yaml_off
 from rightsizer.policy.thresholds import (
     InputBound,
@@ -254,6 +254,7 @@ class Policy(Part):
     protectedNamespaces: tuple[Name, ...] = pydantic.Field(
         (), strict=False, description="Additional protected namespaces, with wildcards."
     )
+    sharing: Sharing = pydantic.Field(default_factory=Sharing)
     budgets: tuple[Budget, ...] = pydantic.Field(
         DEFAULT_BUDGETS,
         strict=False,

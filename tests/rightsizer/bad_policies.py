@@ -288,6 +288,12 @@ BAD = {
     "budgets-as-a-mapping": _with(
         "budgets:\n  - {scope: namespace, per: hour, gpus: 8, share: 25%}", "budgets: {gpus: 8}"
     ),
+    # Sharing.
+    "trust-by-a-label-without-a-name": _with("maxSnooze: 3d", "sharing: {within: label}"),
+    "trust-by-a-label-beside-namespaces": _with("maxSnooze: 3d", "sharing: {label: team}"),
+    "trust-in-a-team": _with("maxSnooze: 3d", "sharing: {within: team}"),
+    "untrusted-in-one": _with("maxSnooze: 3d", "sharing: {untrusted: {namespaces: [guests]}}"),
+    "untrusted-without-conditions": _with("maxSnooze: 3d", "sharing: {untrusted: [{}]}"),
     # Windows and freezes.
     "window-without-begin": _window('{to: "06:00"}'),
     "window-of-no-length": _window('{from: "06:00", to: "06:00"}'),

@@ -30,7 +30,7 @@ from rightsizer.planning.budget import check_capacity, within_budgets
 from rightsizer.planning.decide import decide
 from rightsizer.planning.pending_demand import limit_to_pending_demand
 from rightsizer.policy.effective import Criteria, EffectivePolicy, PolicyEvaluator
-from rightsizer.policy.match import Match
+from rightsizer.policy.match import Match, Sharing
 from rightsizer.policy.protections import OWN_NAMESPACE
 from rightsizer.policy.rule import Rule
 from rightsizer.policy.schema import Policy
@@ -160,6 +160,7 @@ def criteria(**changes: Any) -> Criteria:
         "stuck": Stuck(),
         "input_bound": InputBound(),
         "not_starting": NotStarting(),
+        "sharing": Sharing(),
     }
     return Criteria(**{**values, **changes})
 
@@ -270,4 +271,4 @@ def judged(
 def planned(book: PolicyEvaluator, seen: Measured) -> tuple[Decision, ...]:
     """The decisions of a plan: as far as somebody waits, and within every budget."""
     wanted = limit_to_pending_demand(decide(seen, book), book)
-    return within_budgets(check_capacity(wanted, book.fleet), book)
+    return within_budgets(check_capacity(wanted, book), book)

@@ -104,6 +104,40 @@ def test_preflight_node_cpu_taken_since_plan_blocks_move(world: World, cores: in
     assert {name: item["result"] for name, item in items.items()} == {"a": "done", "b": result}, items
 
 
+@pytest.mark.parametrize(
+    ("namespace", "result"), [("", "done"), ("-x", "changed")], ids=["its-own", "another"]
+)
+def test_preflight_stranger_on_shared_gpus_since_plan_blocks_move(
+    world: World, namespace: str, result: str
+) -> None:
+    """While the first pod is made anew, a pod of the same namespace gets a share, or one of another."""
+    labels = {
+        "product": "NVIDIA-H100-80GB-HBM3-SHARED",
+        "sharing-strategy": "time-slicing",
+        "memory": "81559",
+        "count": "2",
+    }
+    gpus: dict[str, Any] = {f"nvidia.com/gpu.{key}": value for key, value in labels.items()}
+    world.node("s1", resources={"nvidia.com/gpu.shared": 8}, **gpus)
+    for name in ("a", "b"):
+        world.add("Deployment", world.team, name, {"usage": "small"})
+    limits = {"nvidia.com/gpu": 0, "nvidia.com/gpu.shared": 1}
+    other = manifest("Pod", world.team + namespace, "other", {"limits": limits})
+    other["spec"]["nodeName"] = "s1"
+
+    def come() -> None:
+        if namespace:
+            name = {"name": world.team + namespace}
+            world.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": name})
+        world.api.create(other)
+
+    world.after("events", come)
+    items = _apply(world, policy=SLICES).items
+    assert {name: item["result"] for name, item in items.items()} == {"a": "done", "b": result}, items
+    words = "pods outside of its trust domain share GPUs of s1"
+    assert (words in items["b"]["detail"]) is (result == "changed")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", [DEFAULT_POLICY, SHORT_POLICY], ids=["24h-window", "1h-window"])
 def test_preflight_gpu_active_since_old_plan_is_skipped(world: World, longer: Relay, policy: str) -> None:

@@ -175,7 +175,7 @@ def test_capacity_taken_by_an_earlier_change_is_not_free(node: Node, fit: int) -
     rules = policy(rule("all", findings={FindingName.OVERSIZED_GPU: Mode.ENFORCE}))
     book = evaluator(rules, around=around)
     histories = {key: next(iter(ALWAYS.values())) for key in seen}
-    made = check_capacity(decide(measured_for(book, seen, histories=histories), book), around)
+    made = check_capacity(decide(measured_for(book, seen, histories=histories), book), book)
     causes = [block.code for one in made for block in one.blockers]
     assert [one.is_enforced for one in made].count(True) == fit
     assert causes == [BlockerCode.NO_CAPACITY] * (4 - fit)
@@ -222,7 +222,7 @@ def test_reslice_is_blocked_if_a_resized_pod_may_take_the_capacity(
     names = (FindingName.OVERSIZED_GPU, FindingName.TOO_MANY_GPUS)
     book = evaluator(policy(rule("all", findings=dict.fromkeys(names, Mode.ENFORCE))), around=around)
     histories = {key: next(iter(ALWAYS.values())) for key in seen}
-    made = check_capacity(decide(measured_for(book, seen, histories=histories), book), around)
+    made = check_capacity(decide(measured_for(book, seen, histories=histories), book), book)
     assert [(one.workload.ref.name, one.action) for one in made] == [
         ("large", Action.RESIZE),
         ("small", Action.RESLICE),

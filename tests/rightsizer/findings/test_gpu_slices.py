@@ -125,7 +125,7 @@ def test_slice_evidence_states_peaks_margins_and_savings() -> None:
     assert finding.words[0] == (
         "peaks of the last 1d: 3.0 GiB memory (margin 20%), 10% activity, 5% memory traffic (margin 20%); "
         "nvidia.com/gpu: 1, nvidia.com/gpumem: 3840, nvidia.com/gpucores: 15 would be enough, with 3.8 GiB and 15% of "
-        "the compute"
+        "the compute; HAMi limits memory in the container's CUDA library, but isolates no faults; bandwidth is shared"
     )
     assert finding.words[1] == (
         "nvidia.com/gpu: 1, nvidia.com/gpumem: 3840, nvidia.com/gpucores: 15 for each pod; frees 0.75 GPUs"

@@ -82,7 +82,8 @@ def test_oversized_gpu_evidence_states_peaks_and_margins() -> None:
     finding = findings(item, found, nodes=(MIXED,), histories=ALWAYS)[0]
     assert finding.words[0] == (
         "peaks of the last 1d: 4.0 GiB memory (margin 20%), 10% activity, 5% memory traffic (margin 20%); "
-        "nvidia.com/mig-1g.10gb would be enough, with 9.0 GiB and 14.3% of the compute"
+        "nvidia.com/mig-1g.10gb would be enough, with 9.0 GiB and 14.3% of the compute; MIG isolates memory, "
+        "bandwidth and faults; power, PCIe and a reset of the GPU are shared"
     )
     assert finding.proposal is not None
     assert finding.proposal.words == "nvidia.com/mig-1g.10gb for each pod; frees 1.71 GPUs"

@@ -2,6 +2,7 @@
 
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
 import pytest
@@ -12,7 +13,7 @@ from rightsizer.config import PREFIX
 from rightsizer.model import Fleet, Mode, Node, PriorityClass
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.explain import explain
-from rightsizer.policy.match import Match
+from rightsizer.policy.match import Match, Sharing
 from rightsizer.policy.policy_file import parse, starting_policy
 from simulator.kube import ApiServer
 from tests.conftest import Golden
@@ -246,3 +247,20 @@ def test_policy_explain_output_matches_golden(golden: Golden) -> None:
     )
     assert max(map(len, told.splitlines())) <= 80
     golden("explained.txt", told)
+
+
+@pytest.mark.parametrize(
+    ("sharing", "told"),
+    [
+        ({}, "only with pods of namespace research"),
+        ({"within": "cluster"}, "only with pods of the cluster that are not untrusted"),
+        ({"within": "label", "label": "team"}, "only with pods of namespaces with team=a"),
+        ({"within": "label", "label": "unit"}, "never: namespace research has no label unit"),
+        ({"untrusted": [{"namespaces": ["res*"]}]}, "never: it is untrusted"),
+    ],
+)
+def test_policy_explain_tells_the_trust_domain(sharing: dict[str, Any], told: str) -> None:
+    """With whom pods that have a GPU of their own may begin to share one."""
+    item = workload(namespace_labels={"team": "a"})
+    book = PolicyEvaluator(policy(sharing=Sharing.model_validate(sharing)), Fleet((item,), {}, {}), at=AT)
+    assert f"begins to share a GPU: {told}" in " ".join(explain(item, book).split())

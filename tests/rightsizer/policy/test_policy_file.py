@@ -245,6 +245,16 @@ def test_policy_file_pattern_without_class_is_refused() -> None:
     require_classes(parse(_with("[high-priority]", '["high-*", ""]').encode(), source="p"), {"high-priority"})
 
 
+def test_policy_file_unknown_untrusted_class_is_refused() -> None:
+    """Its pods would be trusted."""
+    text = _with("[high-priority]", '["high-*"]') + "sharing: {untrusted: [{priorityClasses: [gest]}]}\n"
+    with pytest.raises(PolicyError) as caught:
+        require_classes(parse(text.encode(), source="p"), {"high-priority", "guest"})
+    (problem,) = caught.value.problems
+    assert problem.field == "sharing.untrusted[0].priorityClasses[0]"
+    assert problem.message == "the cluster has no PriorityClass gest; did you mean guest?"
+
+
 @pytest.mark.parametrize(
     "kind", ["Deployment", "CronJob", "*Job", "RayCluster", "TrainingRun.example.com", "*.example.com"]
 )
