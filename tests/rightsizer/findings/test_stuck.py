@@ -122,7 +122,7 @@ def test_stuck_idle_power_of_unlisted_model_is_that_of_idle_gpus(
 
 
 def test_idle_power_is_the_lowest_of_idle_gpus_that_hold_memory() -> None:
-    """Invented idle GPUs can only lower it; boards without a context, parts, shared ones and gaps are not comparable."""
+    """Invented ones only lower it; boards without a context, parts, shared ones and gaps are not comparable."""
     part = device(2, instance="1")
     used = (
         idle_usage(0, power_mean_w=131.0),

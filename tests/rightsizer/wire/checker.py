@@ -170,7 +170,7 @@ class Checker:
         assert entry.scene.obj is not None
         self.counts["notices"] += 1
         self._notices[entry.scene.obj["metadata"]["uid"]] = entry.at
-        yield from against(entry.scene, self.policy, entry.at, part=_part(entry))
+        yield from against(entry.scene, self.policy, entry.at, part=_part(entry), left=math.inf)
         yield from self._held(entry)
 
     def _restored(self, after: Object, uid: str) -> Iterator[str]:
@@ -191,7 +191,7 @@ class Checker:
             return
         pods, part = pods_of(entry.scene), _part(entry)
         rules = [rule for pod in pods if (rule := rule_on(pod, workload, self.policy))]
-        yield from against(entry.scene, self.policy, entry.at, part=part)
+        yield from against(entry.scene, self.policy, entry.at, part=part, left=left)
         yield from self._held(entry)
         if what == "less":
             yield from too_little(entry, pods, [rule[part] for rule in rules], self.truth)

@@ -66,9 +66,12 @@ def _matches(match: Mapping[str, Any], pod: Object, workload: Object) -> bool:
 
 
 def against(
-    scene: Scene, policy: Mapping[str, Any], at: datetime.datetime, *, part: str = "idle"
+    scene: Scene, policy: Mapping[str, Any], at: datetime.datetime, *, part: str = "idle", left: float = 0
 ) -> Iterator[str]:
-    """All that forbids taking anything from the workload of a scene, by that part of its rules."""
+    """All that forbids taking anything from the workload of a scene, by that part of its rules.
+
+    By replicas, those that are new or do not run count as at work: no more of them than are left.
+    """
     workload, pods = scene.obj, pods_of(scene)
     assert workload is not None
     yield from _place(workload, pods, policy)
@@ -79,8 +82,18 @@ def against(
         yield from _wishes(owner, at)
     if workload["metadata"].get("deletionTimestamp"):
         yield "it is being deleted"
+    parts = [rule[part] for rule in rules if rule]
+    by_replicas = part == "tooManyReplicas"
+    needed = max(
+        (seconds(one["grace"]) + (0 if by_replicas else seconds(one["window"])) for one in parts), default=0
+    )
+    unsure = {pod["metadata"]["name"]: list(_unsure(pod, at, needed)) for pod in pods}
+    if not by_replicas or sum(map(bool, unsure.values())) > left:
+        for words in unsure.values():
+            yield from words
     for pod in pods:
-        yield from _of_pod(pod, scene, at, [rule[part] for rule in rules if rule])
+        yield from _of_pod(pod)
+    yield from _resumed(scene, at, parts)
     yield from _budgets(scene, pods)
     yield from _shut(policy, at)
 
@@ -111,9 +124,7 @@ def _wishes(owner: Object | None, at: datetime.datetime) -> Iterator[str]:
             yield f"it is opted out by {key}={text}"
 
 
-def _of_pod(
-    pod: Object, scene: Scene, at: datetime.datetime, parts: Sequence[Mapping[str, Any]]
-) -> Iterator[str]:
+def _of_pod(pod: Object) -> Iterator[str]:
     name, spec, meta = pod["metadata"]["name"], pod["spec"], pod["metadata"]
     class_name = spec.get("priorityClassName", "")
     if class_name.startswith("system-") or spec.get("priority", 0) > 10**9:
@@ -122,15 +133,24 @@ def _of_pod(
         yield f"pod {name} is being deleted"
     if "kubernetes.io/config.mirror" in (meta.get("annotations") or {}):
         yield f"pod {name} is static"
-    ready = {one["type"]: one["status"] for one in pod["status"].get("conditions", ())}.get("Ready")
-    if pod["status"].get("phase") != "Running" or ready != "True":
+
+
+def _unsure(pod: Object, at: datetime.datetime, needed_s: float) -> Iterator[str]:
+    """Why nothing is known of what it does."""
+    name, status = pod["metadata"]["name"], pod["status"]
+    ready = {one["type"]: one["status"] for one in status.get("conditions", ())}.get("Ready")
+    if status.get("phase") != "Running" or ready != "True":
         yield f"pod {name} does not run, or is not ready"
-        return
-    needed = max((seconds(one["window"]) + seconds(one["grace"]) for one in parts), default=0)
-    begins = [pod["status"]["startTime"], annotations_of(scene.obj).get(OURS + "resumed-at")]
-    for begin in filter(None, begins):
-        if (at - instant(begin)).total_seconds() < needed:
-            yield f"pod {name} is too young: since {begin}"
+    elif (at - instant(status["startTime"])).total_seconds() < needed_s:
+        yield f"pod {name} is too young: since {status['startTime']}"
+
+
+def _resumed(scene: Scene, at: datetime.datetime, parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    assert scene.obj is not None
+    resumed = annotations_of(scene.obj).get(OURS + "resumed-at")
+    needed_s = max((seconds(one["window"]) + seconds(one["grace"]) for one in parts), default=0)
+    if resumed and (at - instant(resumed)).total_seconds() < needed_s:
+        yield f"it was resumed at {resumed}"
 
 
 def _budgets(scene: Scene, pods: Sequence[Object]) -> Iterator[str]:
