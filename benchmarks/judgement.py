@@ -122,15 +122,11 @@ def in_words(fleets: Sequence[Mapping[str, Outcome]]) -> str:
 
 
 def report(fleets: Sequence[Mapping[str, Outcome]], case: Case) -> str:
-    """All that has been measured, in Markdown."""
+    """All but the stops by archetype, in Markdown."""
     length = f"{case.days:g} days" if case.days else "7 to 14 days"
     return "\n".join(
         [
             *overall(fleets),
-            "",
-            "Wrong stops of all stops:",
-            "",
-            *by_archetype(fleets),
             "",
             in_words(fleets),
             "",
@@ -188,7 +184,8 @@ def main() -> None:
     with ProcessPoolExecutor(options.workers) as pool:
         fleets = list(pool.map(run, cases))
     text = report(fleets, cases[0])
-    print(f"{text}\n\nin {time.monotonic() - began:.0f} s")
+    stops = "\n".join(by_archetype(fleets))
+    print(f"{text}\n\nWrong stops of all stops:\n\n{stops}\n\nin {time.monotonic() - began:.0f} s")
     if options.write:
         DOCS.write_text(_PART.sub(lambda part: f"{part[1]}\n{text}\n\n{part[2]}", DOCS.read_text()))
 
