@@ -50,9 +50,9 @@ AT = datetime.datetime(2026, 11, 21, 12, 0, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(hours=24)
 H100 = "NVIDIA H100 80GB HBM3"
 MANY = hypothesis.settings(
-    max_examples={"ci": 500, "deep": 10_000}.get(hypothesis.settings.get_current_profile_name(), 50)
+    max_examples={"ci": 500, "deep": 10_000}.get(hypothesis.settings.get_current_profile_name(), 100)
 )
-"""Of what compares two worlds, one of which knows less or is turned around, and of what no plan may ever do: 50
+"""Of what compares two worlds, one of which knows less or is turned around, and of what no plan may ever do: 100
 examples, 500 in CI, and 10,000 under the deep profile."""
 
 

@@ -262,7 +262,12 @@ class Checker:
         """
         each = [one for one in self.takes if one.uid == take.uid]
         ends = self._ends[take.uid]
-        earlier = [one for one in each if one.what != "shrink" or any(end >= one.at for end in ends)]
+        nexts = [*(one.at for one in each[1:]), take.at]
+        earlier = [
+            one
+            for one, after in zip(each, nexts, strict=False)
+            if one.what != "shrink" or any(one.at <= end < after for end in ends)
+        ]
         cooldown = max((seconds(rule.get("cooldown", "24h")) for rule in rules), default=0.0)
         window = max((seconds(rule[part]["window"]) for rule in rules), default=0.0)
         lived = [take.at - instant(pod["status"]["startTime"]) for pod in pods]
