@@ -70,7 +70,7 @@ def _about(name: str, text: str) -> str:
 
 
 def _told(event: Mapping[str, Any]) -> str:
-    return "\n".join(textwrap.wrap(f"{event['type']}  {event['reason']}  {event['message']}", 100))
+    return "\n".join(textwrap.wrap(_same(f"{event['type']}  {event['reason']}  {event['message']}"), 100))
 
 
 def _same(text: str) -> str:
