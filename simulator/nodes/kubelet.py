@@ -80,7 +80,7 @@ class Kubelet:
         self._server: grpc.Server | None = None
         self._failure: Failure | None = None
         self._delay_s = 0.0
-        self._padding = 0
+        self._padding: list[Any] = []
         self._method = ""
         self._stopped = threading.Event()
 
@@ -120,7 +120,11 @@ class Kubelet:
             delay_s: Seconds before each answer.
             padding: Number of extra pods without devices in each listing; 40,000 make it larger than 4 MiB.
         """
-        self._failure, self._delay_s, self._padding, self._method = failure, delay_s, padding, method
+        self._failure, self._delay_s, self._method = failure, delay_s, method
+        self._padding = [
+            messages().PodResources(name=f"padding-{index}-{'x' * 80}", namespace="padding")
+            for index in range(padding)
+        ]
 
     def __enter__(self) -> Self:
         self.start()
@@ -163,11 +167,7 @@ class Kubelet:
 
     def _list(self, _request: Any, _context: grpc.ServicerContext) -> Any:  # noqa: ANN401 - protobuf
         pods = [_pod(pod) for pod in self._pods()]
-        pods += [
-            messages().PodResources(name=f"padding-{index}-{'x' * 80}", namespace="padding")
-            for index in range(self._padding)
-        ]
-        return messages().ListPodResourcesResponse(pod_resources=pods)
+        return messages().ListPodResourcesResponse(pod_resources=[*pods, *self._padding])
 
     def _allocatable(self, _request: Any, _context: grpc.ServicerContext) -> Any:  # noqa: ANN401 - protobuf
         return messages().AllocatableResourcesResponse(devices=[_devices(group) for group in self.capacity])

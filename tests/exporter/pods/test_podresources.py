@@ -190,7 +190,7 @@ def test_huge_kubelet_answer_is_read(node: Node) -> None:
     """An answer above gRPC's default limit of 4 MiB, as dense nodes give, is taken like any other."""
     node.kubelet.misbehave(padding=45_000)
     with node.kubelet, node.exporting("--interval=1s") as exporter:
-        assert _pods(exporter) == [("0", "train"), ("1", "")]
+        eventually(lambda: _pods(exporter) == [("0", "train"), ("1", "")])
 
 
 def test_node_without_kubelet_exports_without_pods(node: Node) -> None:
