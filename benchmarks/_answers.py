@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -226,16 +227,14 @@ class Sight:
         )
         found: dict[PodKey, WorkLevel] = {}
         for pod, records in enumerate(one.member.records):
-            rows, levels = [], []
+            rows, levels, quiet = [], [], []
             for record in {id(record): record for record in records}.values():
                 moved = bytes(max(record.traffic[begin : begin + HOUR_STEPS]) > 1 for begin in begins)
                 rows.append(moved)
-                levels += [
-                    max(
-                        (_watts(record, begin) for begin, was in zip(begins, moved, strict=True) if was),
-                        default=0.0,
-                    )
-                ]
+                powers = [_watts(record, begin) for begin in begins]
+                levels.append(max(itertools.compress(powers, moved), default=0.0))
+                before = moved[: moved.rfind(1) + 1]
+                quiet.append(max((w for w, was in zip(powers, before, strict=False) if not was), default=0.0))
             seen = records[0].samples_sum
             half = HOUR_STEPS * SAMPLES / 2
             traffic = bytes(
@@ -243,7 +242,9 @@ class Sight:
                 for busy, begin in zip(map(max, *rows) if len(rows) > 1 else rows[0], begins, strict=True)
             )
             history = History(instant(self.at_s), 3600.0, traffic)
-            found[_pod_key(one, pod)] = WorkLevel(history, min(filter(None, levels), default=None))
+            found[_pod_key(one, pod)] = WorkLevel(
+                history, min(filter(None, levels), default=None), max(filter(None, quiet), default=None)
+            )
         return found
 
     def _concurrency(self, one: Standing, counted: int) -> Concurrency:

@@ -210,8 +210,9 @@ def _is_at_most(value: float | None, limit: float | None) -> bool:
 def _below_its_work(candidate: Candidate, evidence: Evidence) -> str:
     """That no device drew nearly what it does at work, and for how long none moved memory; empty if that is not so.
 
-    It may have worked before in just this way: it must last longer than `idleFactor` times the longest time without
-    memory traffic after which there was some again. Services also wait for requests so, as long as if they were idle.
+    It may have worked before in just this way: at about this power without memory traffic, until there was some again.
+    Otherwise it must last longer than `idleFactor` times the longest such time. Services also wait for requests so, as
+    long as if they were idle.
     """
     part, idle, known = candidate.criteria.stuck, candidate.criteria.idle, candidate.measured.work
     levels = [known.get(pod_key(pod)) for pod, _ in evidence.held]
@@ -219,9 +220,11 @@ def _below_its_work(candidate: Candidate, evidence: Evidence) -> str:
     for level, (_, devices) in zip(levels, evidence.held, strict=True):
         limit = None if level is None or level.power_w is None else level.power_w * share
         # A device that was never used has no level of its own.
-        if not all(
-            each.draws_power is False or _is_at_most(each.usage.power_mean_w, limit) for each in devices
-        ):
+        powers = [each.usage.power_mean_w for each in devices if each.draws_power is not False]
+        if not all(_is_at_most(power_w, limit) for power_w in powers):
+            return ""
+        quiet_w = (level and level.quiet_power_w) or 0.0
+        if any(power_w is not None and quiet_w >= power_w * share for power_w in powers):
             return ""
     history = candidate.history_by({key: level.traffic for key, level in known.items()})
     floor = part.withoutTraffic if is_batch(candidate.workload) else max(part.withoutTraffic, idle.window)

@@ -132,10 +132,13 @@ class WorkLevel:
         traffic: BUSY where any of them did, by every source.
         power_w: Highest mean power of a slot in which a GPU did, in watts, by the lowest source; of its GPUs that did,
             the one's that drew least. None without such a slot.
+        quiet_power_w: Highest mean power of a slot in which a GPU moved none, but did later, by the highest source: so
+            it may compute. None without such a slot.
     """
 
     traffic: History
     power_w: float | None
+    quiet_power_w: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

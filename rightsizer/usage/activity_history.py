@@ -35,6 +35,7 @@ PROFILE_STEPS = 48
 
 SlotsByUse = dict[UseKey, bytearray]
 Profiles = dict[PodKey, list[float | None]]
+PowerByUse = dict[UseKey, dict[int, float]]
 
 T = TypeVar("T")
 
@@ -67,39 +68,49 @@ def work_levels(
 ) -> dict[PodKey, WorkLevel]:
     """When the GPUs of each of these pods moved memory, above `threshold` (0 to 1), and their power then.
 
-    By every source, and the lowest power: one that is invented must not make a workload look as if it had worked.
+    By every source, and the power that says least against a workload: one that is invented must not make it look as
+    if it had worked at more.
     """
     if not pods:
         return {}
     query = _history_query(querier, pods, span)
     by_use = _slots_by_gauges(query, threshold, MetricKind.TRAFFIC)
-    power = _power_by_slot(query)
-    highest = {
-        key: max(
-            (power.get(key, {}).get(slot, 0.0) for slot, state in enumerate(row) if state == Slot.BUSY),
-            default=0.0,
-        )
+    lowest, highest = _powers_by_slot(query)
+    at_work = {key: _highest(row, Slot.BUSY, lowest.get(key, {})) for key, row in by_use.items()}
+    quiet = {
+        key: _highest(row[: row.rfind(Slot.BUSY) + 1], Slot.IDLE, highest.get(key, {}))
         for key, row in by_use.items()
     }
-    levels = _by_pod(pods, highest)
+    levels, quiets = _by_pod(pods, at_work), _by_pod(pods, quiet)
     return {
-        pod: WorkLevel(_history(query.grid, pods[pod], rows), min(filter(None, levels[pod]), default=None))
+        pod: WorkLevel(
+            _history(query.grid, pods[pod], rows),
+            min(filter(None, levels[pod]), default=None),
+            max(filter(None, quiets[pod]), default=None),
+        )
         for pod, rows in _by_pod(pods, by_use).items()
     }
 
 
-def _power_by_slot(query: "_HistoryQuery") -> dict[UseKey, dict[int, float]]:
-    """The mean power of each device in each slot; of several sources the lowest."""
-    found: dict[UseKey, dict[int, float]] = {}
+def _highest(row: bytearray, state: Slot, power: Mapping[int, float]) -> float:
+    """The highest power of the slots in this state; 0 if unknown."""
+    return max((power.get(slot, 0.0) for slot, each in enumerate(row) if each == state), default=0.0)
+
+
+def _powers_by_slot(query: "_HistoryQuery") -> tuple[PowerByUse, PowerByUse]:
+    """The mean power of each device in each slot: of several sources the lowest, and the highest."""
+    lowest: PowerByUse = {}
+    highest: PowerByUse = {}
     for metric in query.querier.source.of(MetricKind.POWER):
         for key, points in query.rows(
             functools.partial(query.mean, metric), decode_points, query.shards(metric)
         ):
-            row = found.setdefault(key, {})
+            low, high = lowest.setdefault(key, {}), highest.setdefault(key, {})
             for instant, value in points:
                 slot, watts = query.grid.slot_of(instant), value * query.form.scale(metric)
-                row[slot] = min(row.get(slot, watts), watts) if 0 <= watts <= metric.highest else 0.0
-    return found
+                low[slot] = min(low.get(slot, watts), watts) if 0 <= watts <= metric.highest else 0.0
+                high[slot] = max(high.get(slot, watts), watts)
+    return lowest, highest
 
 
 def _by_pod(pods: Iterable[PodKey], by_use: Mapping[UseKey, T]) -> dict[PodKey, list[T]]:

@@ -90,6 +90,19 @@ def test_stuck_spinning_above_idle_power_is_judged_by_its_own_work(
     assert _found(used, slots, power_w) == expected
 
 
+@pytest.mark.parametrize(
+    ("quiet_w", "expected"),
+    [(None, STUCK), (120.0, STUCK), (224.0, STUCK), (226.0, BUSY), (310.0, BUSY)],
+    ids=["never", "idle", "far-less", "nearly", "just-so"],
+)
+def test_stuck_spinning_as_in_earlier_hours_without_traffic_is_work(
+    quiet_w: float | None, expected: tuple[FindingName, Verdict]
+) -> None:
+    """It drew about this power without memory traffic before, and moved some again; idle hours prove nothing."""
+    work = {KEY: WorkLevel(history(HUNG), 560.0, quiet_w)}
+    assert _found(_spinning(), work=work) == expected
+
+
 @pytest.mark.parametrize(("hours", "expected"), [(14, BUSY), (25, STUCK)])
 def test_stuck_service_that_waits_spinning_is_judged_as_if_idle(
     hours: int, expected: tuple[FindingName, Verdict]

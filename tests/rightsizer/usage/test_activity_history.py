@@ -4,7 +4,7 @@ import datetime
 
 import pytest
 
-from rightsizer.model import Slot
+from rightsizer.model import Slot, WorkLevel
 from rightsizer.usage import exporter_counters
 from tests.rightsizer.metrics import COPY, DAY, HOUR, POWER, UTIL, Metrics, rising, steadily, within
 
@@ -108,10 +108,14 @@ def test_history_shared_gpu_counters_tell_pods_apart(metrics: Metrics, lost: flo
     assert _history(metrics, "b", span=6 * HOUR)[1:] == expected * 5
 
 
+def _level(metrics: Metrics, pod: str) -> WorkLevel:
+    pods = {(metrics.space, pod): metrics.at - 9 * DAY}
+    return metrics.signal().work_levels(pods, 14 * DAY, metrics.at, threshold=0.01)[metrics.space, pod]
+
+
 def _work_level(metrics: Metrics, pod: str) -> tuple[str, float | None]:
     """A letter for each hour, and the power at work."""
-    pods = {(metrics.space, pod): metrics.at - 9 * DAY}
-    level = metrics.signal().work_levels(pods, 14 * DAY, metrics.at, threshold=0.01)[metrics.space, pod]
+    level = _level(metrics, pod)
     return "".join(LETTERS[Slot(slot)] for slot in level.traffic.slots[-8:]), level.power_w
 
 
@@ -124,6 +128,16 @@ def test_work_level_is_the_power_of_the_best_hour_with_memory_traffic(metrics: M
     slots, highest_w = _work_level(metrics, "a")
     assert slots in {"..###...", "..####.."}
     assert highest_w == pytest.approx(500, abs=6)
+
+
+def test_work_level_quiet_power_is_of_hours_before_the_last_traffic(metrics: Metrics) -> None:
+    """Hours without memory traffic at the end may be a hang; of two sources the higher power counts."""
+    moved = {COPY: within(180, 60, 40), POWER: within(480, 300, 430.0, 300.0)}
+    metrics.write(moved, pod="a", since=8 * HOUR)
+    metrics.write({COPY: within(180, 60, 40), POWER: 100.0}, pod="a", since=8 * HOUR, job="other")
+    assert _level(metrics, "a").quiet_power_w == pytest.approx(430, abs=6)
+    metrics.write({COPY: 0.0, POWER: 430.0}, pod="b", since=8 * HOUR)
+    assert _level(metrics, "b").quiet_power_w is None
 
 
 def test_work_level_invented_by_one_source_is_no_work(metrics: Metrics) -> None:
