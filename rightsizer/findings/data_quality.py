@@ -139,6 +139,18 @@ def _missing(evidence: Evidence) -> Iterator[str]:
             yield f"pod {pod.ref.name} holds {gpus(pod.devices)}, but its series cover only {len(devices)}"
 
 
+def _disputed(evidence: Evidence) -> Iterator[str]:
+    """With fewer samples, which `_partial` reports, a counter may miss what the gauges' mean extrapolates."""
+    for pod, devices in evidence.held:
+        for usage in (each.usage for each in devices):
+            if usage.disputed and usage.coverage >= evidence.coverage:
+                gauge, counted = usage.disputed
+                yield (
+                    f"pod {pod.ref.name}: gauges show a mean activity of {percent(gauge)} on {device(usage)}, "
+                    f"counters of GPU time {percent(counted)}: one of them is wrong"
+                )
+
+
 def _unmeasurable(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
         for each in devices:
@@ -286,8 +298,8 @@ def _conflicting(evidence: Evidence) -> Iterator[str]:
 
 
 COMPLETENESS_CHECKS: tuple[tuple[FindingName, DataQualityCheck], ...] = (
-    # Later checks rely on earlier ones: countable, running, old enough, valid, attributed, present, measurable,
-    # enough samples, current, without gaps.
+    # Later checks rely on earlier ones: countable, running, old enough, valid, attributed, present, undisputed,
+    # measurable, enough samples, current, without gaps.
     (FindingName.INVALID_DATA, _invalid_owner),
     (FindingName.INVALID_DATA, _uncountable),
     (FindingName.NOT_RUNNING, _not_running),
@@ -296,6 +308,7 @@ COMPLETENESS_CHECKS: tuple[tuple[FindingName, DataQualityCheck], ...] = (
     (FindingName.INVALID_DATA, _invalid),
     (FindingName.INVALID_DATA, _ambiguous),
     (FindingName.NO_DATA, _missing),
+    (FindingName.CONFLICTING_SIGNALS, _disputed),
     (FindingName.NO_DATA, _unmeasurable),
     (FindingName.PARTIAL_DATA, _silenced),
     (FindingName.PARTIAL_DATA, _too_short),
@@ -319,6 +332,7 @@ REPLICA_CHECKS: tuple[tuple[FindingName, DataQualityCheck], ...] = (
     (FindingName.INVALID_DATA, _invalid),
     (FindingName.INVALID_DATA, _ambiguous),
     (FindingName.NO_DATA, _missing),
+    (FindingName.CONFLICTING_SIGNALS, _disputed),
     (FindingName.NO_DATA, _unmeasurable),
     (FindingName.PARTIAL_DATA, _silenced),
     (FindingName.PARTIAL_DATA, _too_short),

@@ -48,6 +48,7 @@ class Usage:
         unattributed_s: The part of the pod's own busy_s of which it is not known whether it was the pod's.
         traffic_s: Seconds in which memory was read or written for the pod, by counters, where the device is shared.
         clock_peak_hz: Highest SM clock, of whole boards only.
+        disputed: Its mean activity by gauges and by counters, where the gauges show far more than the counters.
         is_by_board: Whether it has no activity of its own, and its whole board was idle.
         invalid: Quantities whose series held values that cannot be (NaN, negative, above 100 %).
     """
@@ -70,6 +71,7 @@ class Usage:
     unattributed_s: float = 0.0
     traffic_s: float | None = None
     clock_peak_hz: float | None = None
+    disputed: tuple[float, float] | None = None
     is_by_board: bool = False
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from rightsizer.model import Device, PodKey, Usage, Usages
 from rightsizer.prometheus import promql
-from rightsizer.usage.exporter_counters import SLACK_S, query_counters
+from rightsizer.usage.exporter_counters import MAX_DIFFERENCE, SLACK_S, query_counters
 from rightsizer.usage.querier import AnsweredMetrics, QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import RAW, RULE_INTERVAL, QueryForm, raw_selector
 from rightsizer.usage.sample_coverage import NO_COVERAGE, Coverage, can_query_some, coverage_by_use
@@ -24,8 +24,6 @@ from rightsizer.usage.source_metrics import (
     UseKey,
 )
 
-MAX_DIFFERENCE = 0.1
-"""If the means of two sources over an hour differ by more, one of them has the wrong device or pod."""
 COMPARED = datetime.timedelta(hours=1)
 DISAGREEMENT = "sources disagree"
 
@@ -57,6 +55,7 @@ class UsageAccumulator:
     unattributed_s: float = 0.0
     traffic_s: float | None = None
     clock_peak_hz: float | None = None
+    disputed: tuple[float, float] | None = None
     invalid: tuple[str, ...] = ()
 
     def add_invalid(self, name: str) -> None:
@@ -321,6 +320,8 @@ def _add_counters(usage: UsageByDevice, querier: SourceQuerier, window: datetime
     for key, entry in usage.items():
         own_s, unknown_s = counters.pod_busy_s(key), counters.unknown_s.get(key[2:], 0.0)
         is_shared = pods_on[key[2:]] > 1
+        if own_s is not None and entry.activity_mean is not None:
+            entry.disputed = counters.dispute(key, entry.activity_mean, window)
         if unknown_s > SLACK_S and not is_shared:
             own_s = None  # it was probably this pod's
         entry.is_own = own_s is not None
@@ -369,4 +370,5 @@ def _usage(entry: UsageAccumulator, coverage: Coverage) -> Usage:
         entry.unattributed_s,
         entry.traffic_s,
         entry.clock_peak_hz,
+        entry.disputed,
     )

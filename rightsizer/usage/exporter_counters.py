@@ -6,6 +6,7 @@ could be any pod's (docs/attribution.md), so it is added to the work of each.
 
 import dataclasses
 import datetime
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 from rightsizer.prometheus import promql
@@ -34,6 +35,11 @@ SLACK_S = 1.0
 
 COMPLETE = 0.98
 """A counter is complete if it was in at least this share of its job's scrapes."""
+
+MAX_DIFFERENCE = 0.1
+"""If the means of two sources differ by more, one of them has the wrong device or pod, or stands still."""
+MAX_DEVIATIONS = 4
+"""The mean of few samples is that of a gauge which is 0 or 1 at random, at most so many standard deviations off."""
 
 EARLY = 0.25
 """The first part of the window; a counter that existed throughout has its share of the samples there."""
@@ -90,6 +96,18 @@ class Counters:
         if device is None or pod is None or not device.is_complete:
             return None
         return pod.busy_s if pod.samples >= COMPLETE * device.samples else None
+
+    def dispute(
+        self, key: UseKey, gauge_mean: float, window: datetime.timedelta
+    ) -> tuple[float, float] | None:
+        """A device's mean activity by gauges and counters, if the gauges show far more than could be chance.
+
+        The other way round, gauges have missed work between two scrapes, and the counters show use.
+        """
+        device = self.devices[key[2:]]
+        counted = (device.busy_s + self.gap_s.get(key[2:], 0.0)) / window.total_seconds()
+        chance = MAX_DEVIATIONS * 0.5 / math.sqrt(device.samples)
+        return (gauge_mean, counted) if gauge_mean - counted > max(MAX_DIFFERENCE, chance) else None
 
     def device_busy_s(self, key: UseKey) -> float | None:
         """Upper bound of the seconds that a device worked for anyone; None if unknown."""

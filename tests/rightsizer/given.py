@@ -70,6 +70,17 @@ def _only(*metrics: str) -> Callable[[int], Values]:
     return lambda count: {name: _flat(0, 0, 40_000, 118)(count)[name] for name in metrics}
 
 
+def _counted(util: float, busy_s: float, own_s: float = 0.0) -> Callable[[int], Values]:
+    """On a shared GPU: what its gauge shows, and what gpu-exporter's counters say of all of it and of the pod."""
+    return lambda count: {
+        **_flat(util, util / 2, 40_000, 300)(count),
+        "gpu_busy_seconds_total": [STEP_S * busy_s * number for number in range(count)],
+        "gpu_busy_gap_seconds_total": [0.0] * count,
+        "gpu_pod_busy_seconds_total": [STEP_S * own_s * number for number in range(count)],
+        "gpu_pod_memory_busy_seconds_total": [STEP_S * own_s / 2 * number for number in range(count)],
+    }
+
+
 def _board(fb_mib: float, power_w: float, clock_mhz: float = 210) -> Callable[[int], Values]:
     """A GPU with MIG instances before Hopper: NVML has no utilization of it."""
     return lambda count: {
@@ -117,6 +128,9 @@ PROFILES: Mapping[str, Profile | None] = {
     "garbage": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", 808_334_905)),
     "nan": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", math.nan)),
     "negative": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", -1)),
+    "idle-beside-a-busy-pod": Profile(_counted(93, 0.93)),
+    "busy-beside-an-idle-pod": Profile(_counted(93, 0.93, 0.93)),
+    "stopped-counters": Profile(_counted(93, 0.0003)),
     "mig": Profile(_only("DCGM_FI_DEV_FB_USED"), labels={"GPU_I_ID": "3", "GPU_I_PROFILE": "1g.10gb"}),
     "board-empty": Profile(_board(0, 55)),
     "board-idle": Profile(_board(40_000, 61)),

@@ -1,5 +1,6 @@
 """The finding and verdict for each shape of evidence, with data issues and confidence."""
 
+import dataclasses
 import datetime
 
 import hypothesis
@@ -227,6 +228,17 @@ CASES = {
         *_one(busy_usage(power_peak_w=121.0)),
         FindingName.CONFLICTING_SIGNALS,
         Verdict.UNKNOWN,
+    ),
+    "gauges-and-counters-disagree": (
+        workload(SHARER),
+        usages((SHARER, (dataclasses.replace(beside_a_busy_pod(), disputed=(0.93, 0.0003)),))),
+        FindingName.CONFLICTING_SIGNALS,
+        Verdict.UNKNOWN,
+    ),
+    "busy-though-gauges-and-counters-disagree": (
+        *_one(busy_usage(disputed=(0.93, 0.0003))),
+        FindingName.BUSY,
+        Verdict.KEEP,
     ),
     "younger-than-the-window": (
         workload(YOUNG),

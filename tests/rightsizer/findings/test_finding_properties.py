@@ -294,6 +294,7 @@ WORSE: dict[str, Callable[[Measured, st.DataObject], Measured]] = {
     "stopped": _one_usage(lambda _: {"is_fresh": False}),
     "too-few": _one_usage(lambda _: {"samples_expected": 3}),
     "invalid": _one_usage(lambda _: {"invalid": ("x",)}),
+    "disputed": _one_usage(lambda _: {"disputed": (0.9, 0.0)}),
     "activity-lost": _one_usage(lambda _: {"activity_peak": None}),
     "mean-lost": _one_usage(lambda _: {"activity_mean": None}),
     # Power or traffic alone is a second signal as well: a source need not have both.

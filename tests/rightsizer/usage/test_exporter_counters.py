@@ -3,7 +3,9 @@
 import dataclasses
 import datetime
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from rightsizer.usage import exporter_counters
 from tests.rightsizer.metrics import DAY, HOUR, UTIL, Metrics, idle, near, rising, steadily, within
@@ -22,18 +24,21 @@ class Shared:
         busy: It worked.
         lost: For nobody who is known, for this reason.
         gap: Nobody knows.
+        gauge: By the driver's utilization, if that says otherwise.
     """
 
     busy: float
     lost: float = 0.0
     reason: str = "gone"
     gap: float = 0.0
+    gauge: float | None = None
 
     def write(self, metrics: Metrics, **pods: float) -> None:
         """Its gauges, the same for all pods, and everybody's counters."""
         device = {"UUID": "GPU-s", "hostname": "n1"}
         for pod, per_minute in pods.items():
-            gauges = {**idle(**{UTIL: self.busy / 60 * 100}), exporter_counters.POD_MEMORY: 7e9}
+            shown = self.busy if self.gauge is None else self.gauge
+            gauges = {**idle(**{UTIL: shown / 60 * 100}), exporter_counters.POD_MEMORY: 7e9}
             metrics.write({**gauges, exporter_counters.POD_BUSY: steadily(per_minute)}, device, pod=pod)
         counters = {
             exporter_counters.DEVICE_BUSY: steadily(self.busy),
@@ -101,6 +106,58 @@ def test_usages_unattributed_work_counts_for_every_pod(metrics: Metrics, reason:
     assert (quiet.activity_mean, quiet.activity_peak) == (near(1 / 60, rel=0.01), None)
     assert busy.busy_s == near(30 * 1440, rel=0.01)
     assert busy.activity_peak == near(0.5)
+
+
+@pytest.mark.covers("P21")
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        (Shared(0, gauge=56), (near(56 / 60), 0.0)),
+        (Shared(0, gauge=6.1), (near(6.1 / 60), 0.0)),
+        (Shared(30, gauge=37), (near(37 / 60), near(0.5, rel=0.01))),
+        (Shared(0, gauge=5.9), None),
+        (Shared(30, gauge=35), None),
+        (Shared(30, gauge=0), None),
+        (Shared(0, gauge=30, gap=60), None),
+    ],
+    ids=["counters-stand-still", "barely", "far-below", "chance", "chance-at-work", "gauge-below", "gaps"],
+)
+def test_usages_gauges_far_above_counters_are_disputed(
+    metrics: Metrics, device: Shared, expected: tuple[float, float] | None
+) -> None:
+    """By more than 10 points of the window; gauges below counters have only missed work between two scrapes."""
+    device.write(metrics, a=0, b=0)
+    assert [metrics.usage(pod).disputed for pod in "ab"] == [expected] * 2
+
+
+@hypothesis.given(st.floats(0, 1), st.floats(0, 86_400), st.integers(18, 10_000), st.floats(0, 1))
+def test_dispute_with_a_higher_gauge_or_less_counted_never_disappears(
+    gauge: float, busy_s: float, samples: int, more: float
+) -> None:
+    """What contradicts the counters does so all the more if the contradiction is larger; few samples prove less."""
+
+    def found(mean: float, counted_s: float, count: int) -> bool:
+        device = exporter_counters.CounterIncrease(counted_s, count, is_complete=True)
+        counters = exporter_counters.Counters(devices={("GPU-s", ""): device})
+        return counters.dispute(("ns", "a", "GPU-s", ""), mean, DAY) is not None
+
+    if found(gauge, busy_s, samples):
+        assert found(gauge + (1 - gauge) * more, busy_s * (1 - more), samples + round(1000 * more))
+        assert gauge - busy_s / 86_400 > exporter_counters.MAX_DIFFERENCE
+    assert found(1.0, 0.0, samples)
+
+
+@pytest.mark.covers("P21")
+def test_usages_young_pod_beside_counters_of_the_whole_window_is_not_disputed(metrics: Metrics) -> None:
+    """Its gauges are of its own time only, in which the GPU worked more than before."""
+    device = {"UUID": "GPU-s", "hostname": "n1"}
+    work = within(120, 0, 60)
+    for pod in ("a", "b"):
+        gauges = {**idle(**{UTIL: 100}), exporter_counters.POD_BUSY: rising(work)}
+        metrics.write(gauges, device, pod=pod, since=2 * HOUR)
+    counters = {exporter_counters.DEVICE_BUSY: rising(work), exporter_counters.GAPS: steadily(0)}
+    metrics.write(counters, device, namespace="", modelName="")
+    assert metrics.usage("a").disputed is None
 
 
 @pytest.mark.covers("P16")
