@@ -40,6 +40,7 @@ _BOOT_LEAD_S = DAY_S
 """Drivers were loaded this long before the oldest workload came."""
 _CONFLICT = 409
 _PLACING_S = 120.0
+_COUNTING_S = 5.0
 _FOREIGN_SETTINGS = ("GPU_EXPORTER_", "DCGM_EXPORTER_", "DCGM_POD_RESOURCES_", "NODE_NAME")
 
 
@@ -143,10 +144,18 @@ class Cluster:
         written = 0
         for name, target in zip(self.exporters, self.targets, strict=True):
             attach = functools.partial(target.attach, honor_labels=prometheus.honor_labels)
-            exposition = self.exporters[name].get("/metrics")[1]
-            past = history.series(exposition, self.agents[name], attach=attach, seconds=seconds)
+            past = history.series(self._counting(name), self.agents[name], attach=attach, seconds=seconds)
             written += prometheus.write(past)
         return written
+
+    def _counting(self, node: str) -> str:
+        """What the node's exporter serves once it counts."""
+        deadline = time.monotonic() + _COUNTING_S
+        while True:
+            exposition = self.exporters[node].get("/metrics")[1]
+            if "\ngpu_pod_" in exposition or time.monotonic() > deadline or not self.agents[node].holdings():
+                return exposition
+            time.sleep(0.1)
 
     # --- start, in order
 

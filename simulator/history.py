@@ -2,6 +2,8 @@
 
 import bisect
 import dataclasses
+import itertools
+import operator
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from simulator.gpus import mig
 from simulator.gpus.cards import CARDS, Card, MigProfile
 from simulator.nodes.agent import Holding, NodeAgent
-from simulator.nodes.machine import Samples
+from simulator.nodes.machine import Samples, Used
+from simulator.nodes.tenancy import Tenancy
 from simulator.prometheus import Series
 from simulator.spec import NodeSpec
 
@@ -108,7 +111,68 @@ _COLUMNS: Mapping[str, _Column] = {
     "DCGM_FI_PROF_PCIE_TX_BYTES": _TRAFFIC,
     "DCGM_FI_PROF_PCIE_RX_BYTES": _TRAFFIC,
 }
-"""What changes over time; everything else that carries a GPU's UUID has always been what it is."""
+"""What changes over time, as do _USED; everything else that carries a GPU's UUID has always been what it is."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Use:
+    """What the tenants that a series counts have used at each step; a MIG instance is `weight` of its GPU."""
+
+    samples: Samples
+    tenants: Sequence[Used]
+    seconds: range
+    weight: float
+
+    def sum(self, get: Callable[[Used], Sequence[float]]) -> list[float]:
+        return list(map(sum, zip(*map(get, self.tenants), strict=True))) or [0.0] * len(self.seconds)
+
+    def busy_s(self) -> list[float]:
+        """At most all of the time, however many share an instance."""
+        so_far = self.sum(lambda used: used.busy_s)
+        steps = (
+            min(self.seconds.step, (after - before) / self.weight)
+            for before, after in itertools.pairwise(so_far)
+        )
+        return list(itertools.accumulate(steps, initial=0.0))
+
+    def energy_j(self) -> list[float]:
+        return self.sum(lambda used: used.energy_j)
+
+    def memory(self) -> list[float]:
+        return self.sum(lambda used: used.memory)
+
+    def last_active(self) -> list[float]:
+        """When it worked last; the first step before it has."""
+        moved = (after - before > _ROUNDING_S for before, after in itertools.pairwise(self.busy_s()))
+        times = (second if has else 0 for second, has in zip(self.seconds[1:], moved, strict=True))
+        return list(itertools.accumulate(times, max, initial=self.seconds[0]))
+
+
+_USED: Mapping[str, Callable[[_Use], Sequence[float]]] = {
+    "gpu_busy_seconds_total": _Use.busy_s,
+    "gpu_pod_busy_seconds_total": _Use.busy_s,
+    "gpu_pod_memory_busy_seconds_total": lambda of: [seconds / 2 for seconds in of.busy_s()],
+    "gpu_pod_last_active_timestamp_seconds": _Use.last_active,
+    "gpu_energy_joules_total": lambda of: of.samples.energy_j,
+    "gpu_pod_energy_joules_total": _Use.energy_j,
+    "gpu_idle_energy_joules_total": lambda of: list(map(operator.sub, of.samples.energy_j, of.energy_j())),
+    "gpu_pod_memory_used_bytes": _Use.memory,
+    "gpu_pod_memory_used_byte_seconds_total": lambda of: list(
+        itertools.accumulate(held * of.seconds.step for held in of.memory())
+    ),
+    "gpu_pod_processes": lambda of: list(map(bool, of.memory())),
+}
+"""What the exporter says of tenants, as if it had been started with the first step."""
+_ROUNDING_S = 1e-6
+_MIG_BUSY = ("gpu_unattributed_busy_seconds_total", "mig")
+"""Of a GPU with MIG instances, all their work."""
+_NO_POD: list[str | None] = [None] * len(POD_LABELS)
+
+
+def _container(tenant: Tenancy) -> list[str | None]:
+    """The labels of its pod."""
+    it = tenant.container
+    return _NO_POD if it is None else [it.namespace, it.pod, it.name]
 
 
 def series(
@@ -131,7 +195,7 @@ def series(
         labels = {"__name__": sample.name, **sample.labels}
         values, first = past.values(sample), past.first(sample.labels)
         yield Series(attach(labels), seconds[first:], values[first:])
-        if first:
+        if first and not sample.name.startswith("gpu_pod_"):
             bare = {name: value for name, value in labels.items() if name not in POD_LABELS}
             _keep_shorter(nobody, bare, seconds[:first], values)
     for bare, until, values in nobody.values():
@@ -162,16 +226,34 @@ class _Past:
     def values(self, sample: Sample) -> Sequence[float]:
         """The values of a sample's series; the sample's own at all times where it is none that changes."""
         column, index = _COLUMNS.get(sample.name), self._gpus[sample.labels["UUID"]]
-        if column is None:
-            return [sample.value] * len(self._seconds)
+        is_mig = (sample.name, sample.labels.get("reason")) == _MIG_BUSY
+        used = _Use.busy_s if is_mig else _USED.get(sample.name)
         if index not in self._samples:
             self._samples[index] = self._machine.samples(index, self._seconds)
         samples, card = self._samples[index], CARDS[self._node.gpus[index].card]
-        if column.instance and (wanted := sample.labels.get("GPU_I_ID")):
-            placed = mig.place(card, self._node.gpus[index].mig)
+        placed, instance = mig.place(card, self._node.gpus[index].mig), None
+        if wanted := sample.labels.get("GPU_I_ID"):
             instance = [str(one.gpu_instance_id) for one in placed].index(wanted)
+        if used:
+            values = used(self._use(samples, sample.labels, instance))
+            # As rounding must not look like a restart
+            return list(itertools.accumulate(values, max)) if sample.name.endswith("_total") else values
+        if column is None:
+            return [sample.value] * len(self._seconds)
+        if instance is not None and column.instance:
             return column.instance(samples, instance, placed[instance].profile)
         return column.gpu(samples, card)
+
+    def _use(self, samples: Samples, labels: Mapping[str, str], instance: int | None) -> _Use:
+        """The tenants of its device, and of its container if it names one."""
+        wanted = [labels.get(name) for name in POD_LABELS]
+        found = {
+            tenant: used
+            for tenant, used in samples.tenants.items()
+            if instance in {None, tenant.device.instance} and wanted in (_NO_POD, _container(tenant))
+        }
+        weight = 1.0 if instance is None else min((tenant.weight for tenant in found), default=1.0)
+        return _Use(samples, list(found.values()), self._seconds, weight)
 
     def first(self, labels: Mapping[str, str]) -> int:
         """At which of the seconds the series of `labels` begins: with its pod, or with its pod's record."""

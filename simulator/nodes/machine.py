@@ -7,13 +7,13 @@ import bisect
 import dataclasses
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from simulator.gpus import Reading
 from simulator.gpus.cards import CARDS
 from simulator.nodes import physics
 from simulator.nodes.devices import Container, DeviceId, devices
-from simulator.nodes.physics import Load, Regime
+from simulator.nodes.physics import Load, Regime, Sums
 from simulator.nodes.tenancy import Presence, Tenancy
 from simulator.spec import NodeSpec, Sharing
 from simulator.workloads import behavior, draws
@@ -23,6 +23,7 @@ from simulator.workloads.behavior import PERIOD_S
 _AHEAD_S = 3600.0
 """How far beyond the instant asked for a timeline is worked out."""
 _MASK = PERIOD_S - 1
+_NOTHING: tuple[Sums, Sums] = ((0.0,) * (PERIOD_S + 1), (0.0,) * (PERIOD_S + 1))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,10 +54,29 @@ class _Segment:
     instance_memory: tuple[int, ...]
     energy_j: float
     temperature_c: float
+    used: Mapping[Tenancy, tuple[float, float]]  # busy seconds and their energy until the start
+    shares: Mapping[Tenancy, tuple[Sums, Sums]]  # of those at work
 
     def energy_at(self, t_s: float) -> float:
-        regime, offset = self.regime, self.offset_s
-        return self.energy_j + regime.energy_j(t_s + offset) - regime.energy_j(self.start_s + offset)
+        return self.energy_j + self._grown(self.regime.joules, t_s)
+
+    def used_at(self, t_s: float) -> dict[Tenancy, tuple[float, float]]:
+        return {
+            one: (
+                busy_s + self._grown(self.shares.get(one, _NOTHING)[0], t_s),
+                energy_j + self._grown(self.shares.get(one, _NOTHING)[1], t_s),
+            )
+            for one, (busy_s, energy_j) in self.used.items()
+        }
+
+    def _grown(self, sums: Sums, t_s: float) -> float:
+        return physics.total(sums, t_s + self.offset_s) - physics.total(sums, self.start_s + self.offset_s)
+
+    def column(self, sums: Sums, start: float, seconds: range) -> list[float]:
+        """What has come together at each of `seconds`, beginning with `start` at the start."""
+        base, period = start - physics.total(sums, self.start_s + self.offset_s), sums[-1]
+        moved = range(seconds.start + self.offset_s, seconds.stop + self.offset_s, seconds.step)
+        return [base + second // PERIOD_S * period + sums[second & _MASK] for second in moved]
 
     def activity_at(self, second: int, instance: int) -> int:
         """Of a MIG instance's own engines, in percent, in a Unix second."""
@@ -68,11 +88,21 @@ class _Segment:
 
 
 @dataclasses.dataclass(slots=True)
+class Used:
+    """What one tenant has used at equal steps: busy seconds and their energy so far, and the memory held."""
+
+    busy_s: list[float]
+    energy_j: list[float]
+    memory: list[int]
+
+
+@dataclasses.dataclass(slots=True)
 class Samples:
     """Readings at equal steps, a list per sensor; of MIG instances, one such list for each."""
 
     instance_memory: list[list[int]]
     instance_activity: list[list[int]]
+    tenants: dict[Tenancy, Used] = dataclasses.field(default_factory=dict)
     utilization: list[int] = dataclasses.field(default_factory=list)
     memory_utilization: list[int] = dataclasses.field(default_factory=list)
     memory_used: list[int] = dataclasses.field(default_factory=list)
@@ -161,6 +191,7 @@ class GpuTimeline:
             end_s = self._starts[index + 1] if index + 1 < len(self._starts) else math.inf
             until = bisect.bisect_left(seconds, end_s)
             self._collect(columns, self._segments[index], seconds[done:until])
+            self._collect_tenants(columns.tenants, self._segments[index], seconds[done:until], done)
             done = until
         return columns
 
@@ -178,12 +209,7 @@ class GpuTimeline:
             columns.instance_activity[instance] += [
                 segment.activity_at(second, instance) for second in seconds
             ]
-        base_j = segment.energy_j - regime.energy_j(segment.start_s + offset)
-        period_j, joules = regime.joules[-1], regime.joules
-        columns.energy_j += [
-            base_j + (second + offset) // PERIOD_S * period_j + joules[index]
-            for second, index in zip(seconds, noise, strict=True)
-        ]
+        columns.energy_j += segment.column(regime.joules, segment.energy_j, seconds)
         moving = bisect.bisect_left(seconds, segment.start_s + physics.SETTLED_S)
         warmth = [segment.temperature_at(second) for second in seconds[:moving]]
         settled = count - moving
@@ -193,6 +219,20 @@ class GpuTimeline:
         columns.memory_temperature_c += [
             physics.memory_temperature_c(self.card, regime.temperature_c)
         ] * settled
+
+    @staticmethod
+    def _collect_tenants(
+        columns: dict[Tenancy, Used], segment: _Segment, seconds: range, before: int
+    ) -> None:
+        """Of every tenant until then; `before` are the steps before this segment."""
+        held = {one.tenant: one.held_bytes for one in segment.present}
+        for tenant, used in segment.used.items():
+            if tenant not in columns:
+                columns[tenant] = Used([0.0] * before, [0.0] * before, [0] * before)
+            of, shares = columns[tenant], segment.shares.get(tenant, _NOTHING)
+            of.busy_s += segment.column(shares[0], used[0], seconds)
+            of.energy_j += segment.column(shares[1], used[1], seconds)
+            of.memory += [held.get(tenant, 0)] * len(seconds)
 
     def _segment(self, t_s: float) -> _Segment:
         self._extend(t_s)
@@ -230,6 +270,7 @@ class GpuTimeline:
             for instance in range(self._instances)
         )
         last = self._segments[-1] if self._segments else None
+        used = last.used_at(t_s) if last else {}
         return _Segment(
             start_s=t_s,
             regime=regime,
@@ -239,6 +280,8 @@ class GpuTimeline:
             instance_memory=instance_memory,
             energy_j=last.energy_at(t_s) if last else 0.0,
             temperature_c=last.temperature_at(t_s) if last else regime.temperature_c,
+            used={one.tenant: (0.0, 0.0) for one in present} | used,
+            shares=dict(zip((one.tenant for one in active), regime.shares, strict=True)),
         )
 
     def _memory_used(self, residents: Sequence[Presence]) -> int:

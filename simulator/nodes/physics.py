@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import operator
 
 from simulator.gpus.cards import CARDS, Card
 from simulator.workloads.behavior import PERIOD_S, gaussian, utilization
@@ -32,6 +33,10 @@ _COLDEST_C, _SPAN_C, _MEMORY_C = 28.0, 47.0, 6.0
 _MASK = PERIOD_S - 1
 _POWER_SHIFT = 1777
 """Power noise is the same table as utilization noise, entered elsewhere."""
+
+
+Sums = tuple[float, ...]
+"""A running sum over one period of the noise, a value before each second and one after the last."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ class Regime:
     Attributes:
         joules: Energy from the period's start to each second; one entry longer than the period.
         temperature_c: Where the temperature settles.
+        shares: For each load, likewise from the period's start, its busy seconds and the energy of these.
     """
 
     utilization: tuple[int, ...]
@@ -69,12 +75,14 @@ class Regime:
     temperature_c: float
     sm_clock_mhz: int
     mem_clock_mhz: int
+    shares: tuple[tuple[Sums, Sums], ...]
 
-    def energy_j(self, second: float) -> float:
-        """Energy from second 0 of the noise to `second`, which may be many periods later."""
-        whole = math.floor(second)
-        periods, index = divmod(whole, PERIOD_S)
-        return periods * self.joules[-1] + self.joules[index] + (second - whole) * self.power_w[index]
+
+def total(sums: Sums, second: float) -> float:
+    """The sum from second 0 of the noise to `second`, which may be many periods later."""
+    whole = math.floor(second)
+    periods, index = divmod(whole, PERIOD_S)
+    return periods * sums[-1] + sums[index] + (second - whole) * (sums[index + 1] - sums[index])
 
 
 @functools.cache
@@ -82,7 +90,8 @@ def regime(card_name: str, loads: tuple[Load, ...], context: bool) -> Regime:  #
     """The sensors of card `card_name` under `loads`; `context` says whether any process holds one."""
     card = CARDS[card_name]
     tables = [_table(load) for load in loads]
-    seen = [min(100, round(sum(values))) for values in zip(*tables, strict=True)] or [0] * PERIOD_S
+    totals = [sum(values) for values in zip(*tables, strict=True)] or [0.0] * PERIOD_S
+    seen = [min(100, round(value)) for value in totals]
     real = [table for table, load in zip(tables, loads, strict=True) if not load.spins]
     work = [min(100.0, sum(values)) for values in zip(*real, strict=True)] or [0.0] * PERIOD_S
     power = _power(card, work, context=context)
@@ -96,6 +105,7 @@ def regime(card_name: str, loads: tuple[Load, ...], context: bool) -> Regime:  #
         temperature_c=_COLDEST_C + _SPAN_C * (mean_w - card.idle_power_w) / span_w,
         sm_clock_mhz=card.max_sm_clock_mhz if context else card.idle_sm_clock_mhz,
         mem_clock_mhz=card.max_mem_clock_mhz if context else card.idle_mem_clock_mhz,
+        shares=tuple(_share(table, totals, power) for table in tables),
     )
 
 
@@ -114,6 +124,12 @@ def approach(start_c: float, target_c: float, elapsed_s: float) -> float:
 def _table(load: Load) -> list[float]:
     phase = Phase("", utilization=load.utilization, spread=load.spread)
     return [load.weight * utilization(phase, second + load.offset_s) for second in range(PERIOD_S)]
+
+
+def _share(table: list[float], totals: list[float], power: tuple[float, ...]) -> tuple[Sums, Sums]:
+    busy = [value / max(100.0, all_) for value, all_ in zip(table, totals, strict=True)]
+    joules = map(operator.mul, busy, power)
+    return tuple(itertools.accumulate(busy, initial=0.0)), tuple(itertools.accumulate(joules, initial=0.0))
 
 
 def _power(card: Card, work: list[float], *, context: bool) -> tuple[float, ...]:

@@ -19,7 +19,7 @@ class Tenancy:
     weight: float
     memory_bytes: int
     container: Container | None = None
-    end_s: float = math.inf
+    end_s: float = dataclasses.field(default=math.inf, compare=False)
 
     def cuts(self, t0_s: float, t1_s: float) -> list[float]:
         """When, in [t0, t1), the tenant starts to do something else."""

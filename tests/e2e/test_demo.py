@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 
 from simulator.specfile import preset
+from tests.simulator.test_specfile import DEMO_IDLE
 
 ROOT = pathlib.Path(__file__).parents[2]
 pytestmark = [
@@ -107,6 +108,17 @@ def test_demo_plan_protects_high_priority_class(items: dict[str, dict[str, Any]]
     high = [item for item in items.values() if item["priorityClass"] == "high-priority"]
     assert {item["verdict"] for item in high} == {"protected"}
     assert "idle" in {item["finding"] for item in high}
+
+
+def test_demo_plan_agrees_with_what_the_workloads_did(items: dict[str, dict[str, Any]]) -> None:
+    """Only idle ones are idle; unknown are half a record, and busy MIG instances before Hopper."""
+    by_name = {item["name"]: item for item in items.values()}
+    unknown, act = (
+        {name for name, item in by_name.items() if item["verdict"] == verdict}
+        for verdict in ("unknown", "act")
+    )
+    assert unknown == {"image-caption", "embedder"}
+    assert act == DEMO_IDLE - {"image-caption", "fraud-model"} | {"moe-finetune"}
 
 
 def test_demo_plan_shows_intended_verdicts(items: dict[str, dict[str, Any]]) -> None:

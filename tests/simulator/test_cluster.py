@@ -30,6 +30,7 @@ from simulator.workloads.population import NAME_LABEL
 pytestmark = pytest.mark.driver
 
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
+POWER = "DCGM_FI_DEV_POWER_USAGE"
 ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 HISTORY_H = 6
 STEP_S = 15
@@ -366,6 +367,23 @@ def test_history_and_scrapes_join_without_gap(world: World) -> None:
         if t1 - t0 > 10
     ]
     assert all(100 < one <= 720 for one in watts)
+
+
+@pytest.mark.prometheus
+def test_history_counters_tell_what_gauges_show(world: World) -> None:
+    """The mean of a pod's counter is that of its GPU's gauge; a pod that rests has used nothing."""
+    pods = f'{{{_label(world, "pod")}=~"steady.*"}}'
+    shown = _one(world, f"avg_over_time({UTIL}{pods}[5h]) / 100")
+    assert shown > 0.8
+    assert _one(world, f"rate(gpu_pod_busy_seconds_total{pods}[5h])") == pytest.approx(shown, rel=0.02)
+    assert _one(world, "max(rate(gpu_busy_seconds_total[5h]))") == pytest.approx(shown, rel=0.02)
+    energy = (
+        f"(rate(gpu_pod_energy_joules_total{pods}[5h]) + on (UUID) rate(gpu_idle_energy_joules_total[5h]))"
+    )
+    assert _one(world, f"{energy} / on (UUID) rate(gpu_energy_joules_total[5h])") == pytest.approx(1)
+    rests = pods.replace("steady.*", "half")
+    assert _one(world, f"rate(gpu_pod_busy_seconds_total{rests}[1h])") == 0
+    assert _one(world, f"min_over_time(gpu_pod_memory_used_bytes{pods}[5h])") > 2**29
 
 
 @pytest.mark.prometheus

@@ -156,6 +156,33 @@ def test_division_shares_add_up_to_utilization() -> None:
     assert {("one", "two"), ("one",)} <= seen <= {("one", "two"), ("one",), ("two",), ()}
 
 
+def test_counters_of_tenants_are_the_sums_of_each_second() -> None:
+    """Busy seconds and energy, at whatever steps they are read: also of work between two of these."""
+    node = NodeSpec("shared", (GpuSpec("L40S"),), sharing=Sharing.TIME_SLICING, replicas=3)
+    machine = Machine(node, boot_s=BOOT_S)
+    courses = (Archetype.TRAIN_STALL, Archetype.NOTEBOOK, Archetype.INFERENCE_LONGTAIL)
+    for number, archetype in enumerate(courses):
+        actor = _actor(archetype, name=archetype.value, works_s=1e9, age_s=4 * HOUR_S - 1000 * number)
+        machine.occupy(f"{node.gpu_uuid(0)}::{number}", actor)
+    begin = NOW_S - 4 * 3600 - 600
+    samples = machine.samples(0, range(begin, NOW_S + 1, 600))
+    busy_s, energy_j = dict.fromkeys(courses, 0.0), 0.0
+    for second in range(begin, NOW_S):
+        division = machine.division(0, second)
+        energy_j += machine.reading(0, second).power_w * division.percent / 100
+        for one, percent in division.shares:
+            busy_s[one.tenant.actor.spec.archetype] += percent / 100
+    assert [len(used.busy_s) for used in samples.tenants.values()] == [len(samples.power_w)] * 3
+    for tenant, used in samples.tenants.items():
+        # Each second's whole percents are rounded at random
+        assert used.busy_s[-1] == pytest.approx(busy_s[tenant.actor.spec.archetype], rel=0.01)
+        assert used.busy_s[0] == used.memory[0] == 0
+        assert used.busy_s == sorted(used.busy_s)
+    held = {one.tenant: one.held_bytes for one in machine.present(0, NOW_S)}
+    assert {tenant: used.memory[-1] for tenant, used in samples.tenants.items()} == held
+    assert sum(used.energy_j[-1] for used in samples.tenants.values()) == pytest.approx(energy_j, rel=0.01)
+
+
 def test_mps_server_holds_memory_while_it_has_clients() -> None:
     """What its clients hold and the server's own is what the card shows, and never more than it has."""
     node = NodeSpec("mps", (GpuSpec("T4"),), sharing=Sharing.MPS, replicas=48)
