@@ -8,14 +8,17 @@ import collections
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from exporter.attribution.cgroups import NoPodReason
 from exporter.attribution.processowners import GONE, REUSED
 from exporter.attribution.records import (
     ATTRIBUTION_OFF,
     GAP,
     MIG_INSTANCES,
+    MPS_SERVER,
     NO_PROCESS,
     PERCENT_US_PER_S,
     SHARED,
+    UNKNOWN_POD,
     UNSAMPLED,
     DeviceProcess,
     DeviceUsage,
@@ -30,6 +33,12 @@ from exporter.attribution.shares import share
 
 _NEVER_PROCESSES = {MIG_INSTANCES, GAP, NO_PROCESS, ATTRIBUTION_OFF, SHARED, UNSAMPLED}
 """Reasons that are never the owner of a process."""
+_BY_PROCESS = {reason.value for reason in NoPodReason} - {ATTRIBUTION_OFF} | {
+    MPS_SERVER,
+    UNKNOWN_POD,
+    UNSAMPLED,
+}
+"""Reasons why busy time by process has no pod."""
 _US_PER_S = 1_000_000
 _UJ_PER_MJ = 1000
 _UJ_PER_J = 1_000_000
@@ -105,6 +114,8 @@ class _Device:
     is_exact: bool | None = None
     has_energy: bool = False
     by_process: bool = False  # the last observation separates processes
+    # why busy time can be without a pod: counters of these start at 0, as the first increase of a series is lost
+    reasons: set[str] = dataclasses.field(default_factory=set)
     is_fresh: bool = False
 
     def account(self, owner: UsageOwner) -> _Account:
@@ -171,6 +182,7 @@ def _update_owners(device: _Device, observation: Observation, attribution: Attri
     is_complete = attribution.is_complete and (owner_now is None or observation.processes is not None)
     pods = {(owner.namespace, owner.pod) for owner in present if isinstance(owner, Holder)}
     by_process = attribution.owner_between is not None and observation.samples is not None
+    device.reasons |= {attribution.reason, *(_BY_PROCESS if by_process else ())}
     for owner, account in device.accounts.items():
         if isinstance(owner, Holder):
             account.is_gone = is_complete and (owner.namespace, owner.pod) not in pods
@@ -346,7 +358,9 @@ def _total(amounts: Iterable[int | None]) -> int | None:
 
 
 def _device_usage(device: _Device) -> DeviceUsage:
-    usage = {owner: _usage(account, device) for owner, account in device.accounts.items()}
+    is_known = device.last is not None and device.last.source is not None
+    usage: dict[UsageOwner, Usage] = dict.fromkeys(device.reasons if is_known else (), Usage(busy_s=0.0))
+    usage |= {owner: _usage(account, device) for owner, account in device.accounts.items()}
     return DeviceUsage(
         source=device.last.source if device.last is not None else None,
         is_exact=device.is_exact,

@@ -275,6 +275,20 @@ def test_ledger_publishes_a_gone_pod_once_more() -> None:
     assert entry(ledger).containers[B].busy_s == 0.5
 
 
+@pytest.mark.parametrize("by_pid", [{}, None], ids=["process-samples", "none"])
+def test_ledger_counters_of_each_reason_start_at_zero(by_pid: dict[int, int] | None) -> None:
+    """The first increase of a series that was not there before is lost to increase()."""
+    ledger = Ledger()
+    ledger.record(look(1, by_pid=by_pid), knowing([A, B]))
+    first = entry(ledger).unattributed
+    assert {one.busy_s for one in first.values()} == {0.0}
+    assert {(one.memory_bytes, one.energy_j, one.processes) for one in first.values()} == {(None, None, None)}
+    ledger.record(look(2, 60, by_pid=None if by_pid is None else {99: 60}), knowing([A, B]))
+    after = entry(ledger).unattributed
+    assert [name for name, one in after.items() if one.busy_s] == [GONE if by_pid == {} else "shared"]
+    assert after.keys() == first.keys()
+
+
 def test_ledger_keeps_counters_over_a_restart_of_the_process() -> None:
     """While its pod holds the device the counters stay, also those of a container that the kubelet does not name."""
     ledger = Ledger()
