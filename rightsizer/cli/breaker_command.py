@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 
 from rightsizer.cli.connection import cluster_settings, span_of
-from rightsizer.cli.plan_session import utc_now
+from rightsizer.cli.plan_session import program_version, utc_now
 from rightsizer.cli.reporter import show
 from rightsizer.errors import ConfigurationError, RequestRefused, UsageError
 from rightsizer.execute.control_state import ControlStateStore
@@ -69,7 +69,8 @@ def _accept(arguments: argparse.Namespace, cluster: Cluster, store: ControlState
     loaded = load(pathlib.Path(arguments.policy))
     own = arguments.state_namespace
     fleet = build_fleet(read_cluster(cluster, RECORDABLE_KINDS, state_namespace=own))
-    now = scope_of(PolicyEvaluator(loaded.policy, fleet, at=utc_now(), own=own), loaded.digest)
+    evaluator = PolicyEvaluator(loaded.policy, fleet, at=utc_now(), own=own)
+    now = scope_of(evaluator, loaded.digest, program_version())
     scope = accepted_scope(now, utc_now())
     return store.change(lambda state: accepted(state, scope))
 

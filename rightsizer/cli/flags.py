@@ -269,13 +269,12 @@ def _undo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--until", metavar="TIME", help="changes until a time, with --since")
     parser.add_argument("--all", action="store_true", help="all changes")
     parser.add_argument("--force", action="store_true", help="also objects that someone changed since")
-    parser.add_argument(
-        "--allow-privileged",
-        metavar="NAMESPACE/POD",
-        action="append",
-        default=[],
-        help="recreate this pod even if it exceeds Pod Security baseline; repeatable",
-    )
+    for name, condition in (
+        ("--allow-privileged", "if it exceeds Pod Security baseline"),
+        ("--allow-unverified", "if it was evicted more than 30 days ago"),
+    ):
+        words = f"recreate this pod even {condition}; repeatable"
+        parser.add_argument(name, metavar="NAMESPACE/POD", action="append", default=[], help=words)
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
     _add_save(parser)
     add_options(parser, "cluster", (*CLUSTER, *STATE, *JOURNAL, *POLICY_FILE))

@@ -5,6 +5,7 @@ import dataclasses
 import datetime
 import functools
 import http
+import importlib.metadata
 import logging
 import pathlib
 import secrets
@@ -141,6 +142,7 @@ class PlanSession:
             self.run,
             own=self._own,
             instance=self.instance,
+            version=program_version(),
             hypothetical=self._look.why,
             state=state,
             problems=(*problems, *unknown),
@@ -263,6 +265,11 @@ class Interrupts:
 def utc_now() -> datetime.datetime:
     """The wall clock."""
     return datetime.datetime.now(datetime.UTC)
+
+
+def program_version() -> str:
+    """The version of the installed program."""
+    return importlib.metadata.version("gpu-rightsizer")
 
 
 def new_run(at: datetime.datetime) -> str:

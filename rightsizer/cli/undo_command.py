@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         at=utc_now(),
         protected=protected,
         privileged=arguments.allow_privileged,
+        unverified=arguments.allow_unverified,
     )
     if not (chosen or arguments.all):
         show(arguments, undoable_text(items), undoable_document(items))

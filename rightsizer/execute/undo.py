@@ -67,12 +67,14 @@ class _Verifier:
         is_whole: Whether all of the memory could be read.
         closed: Patterns of the namespaces in which no pod is created.
         privileged: The pods, as namespace/name, that may exceed the Pod Security Standard baseline.
+        unverified: Those that may be created although the memory forgot their eviction.
     """
 
     changes: Mapping[ChangeKey, FoundChange] | None
     is_whole: bool
     closed: tuple[str, ...]
     privileged: Collection[str]
+    unverified: Collection[str]
     at: datetime.datetime
 
     def is_known(self, ref: ObjectRef, row: Kind, record: ChangeRecord | None) -> bool:
@@ -104,11 +106,13 @@ class _Verifier:
                 else "the manifest is not that of the evicted pod"
             )
             return words, is_same
-        is_forgotten = created is None or self.at - created >= MONTH
-        words = (
-            f"it was evicted more than {MONTH.days} days ago, which" if is_forgotten else "its eviction is"
-        )
-        return f"{words} unknown to the memory of gpu-rightsizer", is_forgotten or not self.is_whole
+        if created is None or self.at - created < MONTH:  # the API server sets that time
+            return "its eviction is unknown to the memory of gpu-rightsizer", not self.is_whole
+        name = f"{item.ref.namespace}/{item.ref.name}"
+        if name in self.unverified:
+            return self._privileges_reason(item, pod), True
+        words = f"it was evicted more than {MONTH.days} days ago, so its manifest cannot be verified"
+        return f"{words}; to create it all the same, add --allow-unverified {name}", True
 
     def _privileges_reason(self, item: UndoItem, pod: SavedPod) -> str:
         name = f"{item.ref.namespace}/{item.ref.name}"
@@ -124,11 +128,13 @@ def find_undoable(
     at: datetime.datetime,
     protected: Sequence[str] = (),
     privileged: Collection[str] = (),
+    unverified: Collection[str] = (),
 ) -> list[UndoItem]:
     """Everything in the cluster that carries a record, latest first.
 
     No pod is created in the `protected` namespaces, which may be patterns, nor in those that are always protected.
-    Only pods in `privileged`, as namespace/name, may exceed the Pod Security Standard baseline.
+    Only pods in `privileged`, as namespace/name, may exceed the Pod Security Standard baseline. Only those in
+    `unverified` may be created once the memory has forgotten their eviction.
 
     Raises:
         ClusterError: A list could not be read whole.
@@ -139,6 +145,7 @@ def find_undoable(
         is_whole=memory is not None and not memory.unreadable,
         closed=(*SYSTEM_NAMESPACES, state_namespace, *protected),
         privileged=privileged,
+        unverified=unverified,
         at=at,
     )
     rows = [row for row in recordable_kinds(cluster) if row is not POD]

@@ -80,7 +80,7 @@ class AcceptedScope(_Timed, frozen=True):
     Attributes:
         rules: The accepted numbers. They follow users, who create and delete workloads, but no change of the rules.
         seen: The numbers in the last run.
-        digest: What decided in the last run which workloads are eligible; empty if unknown.
+        digest: What decided in the last run which workloads are eligible, as in Scope; empty if unknown.
     """
 
     rules: _Counts
@@ -183,15 +183,16 @@ class Scope:
     """The number of workloads that each rule may change, whatever their findings, and what decides that.
 
     Attributes:
-        digest: Of the policy and the PriorityClasses, which only administrators write.
+        digest: Of the policy and the PriorityClasses, which only administrators write; then the program's version,
+            which they install.
     """
 
     rules: Mapping[str, int]
     digest: str
 
 
-def scope_of(evaluator: PolicyEvaluator, policy_hash: str) -> Scope:
-    """The scope of a policy now."""
+def scope_of(evaluator: PolicyEvaluator, policy_hash: str, version: str) -> Scope:
+    """The scope of a policy now, as this version of the program reads it."""
     rulings = (evaluator.evaluate(workload) for workload in evaluator.fleet.workloads)
     counts = collections.Counter(one.rule for one in rulings if one.mode is Mode.ENFORCE)
     rules = {rule.name: 0 for rule in evaluator.policy.rules if rule.mode is Mode.ENFORCE} | counts
@@ -199,7 +200,7 @@ def scope_of(evaluator: PolicyEvaluator, policy_hash: str) -> Scope:
         (one.name, one.value, sorted(one.annotations.items())) for one in evaluator.fleet.classes.values()
     )
     deciding = msgspec.json.encode((policy_hash, classes))
-    return Scope(dict(sorted(rules.items())), hashlib.sha256(deciding).hexdigest())
+    return Scope(dict(sorted(rules.items())), f"{hashlib.sha256(deciding).hexdigest()}/{version}")
 
 
 def trips(
@@ -207,7 +208,8 @@ def trips(
 ) -> Iterator[Blocker]:
     """What opens the breaker: too many unready nodes, or rules that match many more workloads than accepted.
 
-    New workloads of users never open it. A rule that is gone makes up for one that takes its place.
+    New workloads of users never open it. A rule that is gone makes up for one that takes its place. A new version of
+    the program may make more workloads eligible under the same policy; the reason names it.
     """
     away = sorted(node.name for node in fleet.nodes.values() if not node.is_ready)
     if len(away) >= FEWEST_NODES and len(away) * 100 > settings.maxNodesNotReady * len(fleet.nodes):
@@ -225,10 +227,16 @@ def trips(
     if fresh > few and fresh * 100 > share_of_few * before:
         rules = ", ".join(f"{rule} {count:+}" for rule, count in sorted(grown.items()) if count > 0)
         words = f"{fresh} more workloads are eligible than the {before} accepted on {instant(accepted.at)}"
-        yield Blocker(
-            BlockerCode.GROWTH,
-            f"{words} ({rules}); fix the policy, or run gpu-rightsizer breaker accept-growth",
-        )
+        remedy = f"{_remedy(accepted.digest, now.digest)}, or run gpu-rightsizer breaker accept-growth"
+        yield Blocker(BlockerCode.GROWTH, f"{words} ({rules}){remedy}")
+
+
+def _remedy(before: str, now: str) -> str:
+    """What made more workloads eligible, by the two digests, and what an operator can do about it."""
+    (old, _, earlier), (new, _, version) = before.partition("/"), now.partition("/")
+    if old != new:
+        return "; fix the policy"
+    return f" since the upgrade to {version}, under the same policy; go back to {earlier or 'the version before'}"
 
 
 def opened(latch: Latch, opening: BreakerTrip) -> Latch:

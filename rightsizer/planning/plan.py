@@ -31,6 +31,7 @@ class Cycle:
         at: Now, by Prometheus's clock.
         own: The namespace of gpu-rightsizer.
         instance: Unique name of this instance; its namespace by default.
+        version: Of the program.
         hypothetical: Why the plan must not be applied; empty if it may be.
         state: Breaker, pauses and accepted scope.
         problems: What could not be read of the state or the change records.
@@ -42,6 +43,7 @@ class Cycle:
     run: str
     own: str = OWN_NAMESPACE
     instance: str = ""
+    version: str = ""
     hypothetical: str = ""
     state: State = NOTHING
     problems: tuple[str, ...] = ()
@@ -68,7 +70,7 @@ def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
         cycle.loaded.policy, fleet, at=cycle.at, own=cycle.own, instance=cycle.instance
     )
     measured = measure(fleet, signal, evaluator, cycle.at)
-    scope = scope_of(evaluator, cycle.loaded.digest)
+    scope = scope_of(evaluator, cycle.loaded.digest, cycle.version)
     opening = tuple(trips(evaluator.policy.breaker, fleet, now=scope, accepted=cycle.state.scope))
     free = held(decide(measured, evaluator), cycle.state, opening, cycle.at)
     decided = limit_to_pending_demand(free, evaluator)

@@ -309,7 +309,9 @@ def test_undo_forged_manifest_creates_no_pod(world: World) -> None:
     assert "1 of 3 done, 2 untrusted" in run.err
     for namespace, name in (("kube-system", "system"), (world.team, "shell")):
         assert world.api.get("Pod", namespace, name) is None
-        assert world.run("undo", f"{namespace}/Pod/{name}", "--yes").code == 1
+        flag = ("--allow-unverified", f"{namespace}/{name}")  # the memory would know it
+        assert world.run("undo", f"{namespace}/Pod/{name}", "--yes", *flag).code == 1
+        assert world.api.get("Pod", namespace, name) is None
 
 
 @pytest.mark.parametrize("namespace", ["kube-system", "gpu-rightsizer", "vault"])
@@ -387,15 +389,53 @@ def test_undo_manifest_replaced_since_eviction_is_refused(world: World, when: st
     assert world.pods_of(world.team, "shell") == []
 
 
-def test_undo_manifest_older_than_memory_is_refused_as_failure(world: World) -> None:
-    """Nothing shows that it is forged, so the command fails; the message names the Secret."""
+def test_undo_manifest_older_than_memory_is_created_only_by_name(world: World) -> None:
+    """Nothing shows that it is forged, so the command fails; the message names the Secret and the flag."""
     world.clock.stand(time.time() - 31 * 86400)
     _forge(world, world.team, "shell", PRIVILEGED)
+    _forge(world, "vault", "safe", {"containers": [{"name": "c", "image": "evil:1"}]})
     world.clock.run()
     run = world.run("undo", "--all", "--yes", "-o", "json")
     assert (run.code, run.items["shell"]["result"]) == (1, "refused")
     assert "more than 30 days ago" in run.items["shell"]["detail"]
     assert "Secret shell-0123abcd" in run.items["shell"]["detail"]
+    flags = [("--allow-unverified", f"{world.team}/shell"), ("--allow-unverified", "vault/safe")]
+    policy = DEFAULT_POLICY + "protectedNamespaces: [vau*]\n"
+    more = [word for flag in flags for word in flag]
+    run = world.run("undo", "--all", "--yes", *more, policy=policy)
+    assert (run.code, "exceeds Pod Security baseline" in run.out) == (1, True)
+    assert (world.pods_of(world.team, "shell"), world.pods_of("vault", "safe")) == ([], [])
+    both = ("--allow-privileged", f"{world.team}/shell", *flags[0])
+    assert world.run("undo", f"{world.team}/Pod/shell", "--yes", *both).code == 0
+    assert created(world.api, "Pod", world.team, "shell")["spec"]["hostPID"] is True
+
+
+UNNAMEABLE = ("../../kube-system/pods/system", "..", "a/b", "%2e%2e", "Shell", "a..b", "shell?dryRun=All", "")
+
+
+def test_manifest_of_impossible_pod_or_depth_is_untrusted(world: World) -> None:
+    """Nothing is sent for a name that no pod can have, and nested JSON ends no command: each is refused by itself."""
+    spec = {"containers": [{"name": "c", "image": "evil:1"}]}
+    for number, name in enumerate(UNNAMEABLE):
+        pod = {"gpu-rightsizer.io/pod": f"{world.team}/{name}"}
+        own = {"name": f"forged-{number}", "annotations": pod}
+        _forge(world, world.team, name, spec, metadata=own)
+    deep = '{"a":' * 2000 + "1" + "}" * 2000
+    for field in ("manifest", "record"):
+        called = f"deep-{field}"
+        _forge(world, world.team, called, spec, metadata={"name": called})
+        world.api.patch("Secret", "gpu-rightsizer", called, {"data": {field: _encoded(deep)}})
+    world.add("Deployment", world.team, "deep", {"usage": [["busy"]]})
+    world.api.patch("Deployment", world.team, "deep", {"metadata": {"annotations": {UNDO: deep}}})
+    refused = {"deep", "deep-manifest", "deep-record", *(f"forged-{one}" for one in range(len(UNNAMEABLE)))}
+    world.api.requests.clear()
+    run = world.run("undo", "--all", "--yes", "-o", "json")
+    results = {name: item["result"] for name, item in run.items.items()}
+    assert (run.code, results) == (0, dict.fromkeys(refused, "untrusted")), run.err
+    for command in (["undo"], ["history"]):
+        assert world.run(*command).code == 0
+    assert world.run("apply", "--yes", policy=DEFAULT_POLICY).code == 0
+    assert [one.path for one in world.api.requests.all() if "/pods/" in one.path or ".." in one.path] == []
 
 
 def test_secret_of_another_type_is_no_manifest(world: World) -> None:

@@ -116,6 +116,21 @@ def test_breaker_growth_over_accepted_scope_opens(
     assert list(trips(SETTINGS, _fleet(1, 0), now=Scope(now, "new"), accepted=scope)) == []
 
 
+def test_breaker_growth_by_upgrade_opens_and_names_it() -> None:
+    """A version that reaches more workloads under the same policy is no doing of users, nor of the policy."""
+    book = evaluator(policy())
+    old, new = (scope_of(book, "policy", version).digest for version in ("0.1.0", "0.2.0"))
+    state = followed(State(scope=accepted_scope(Scope({"a": 20}, old), AT)), Scope({"a": 30}, new))
+    assert state.scope is not None
+    assert state.scope.rules == {"a": 20}
+    scope = accepted_scope(Scope({"a": 20}, old), AT)
+    (trip,) = trips(SETTINGS, _fleet(1, 0), now=Scope({"a": 31}, new), accepted=scope)
+    assert "since the upgrade to 0.2.0, under the same policy; go back to 0.1.0, or run" in trip.message
+    other = scope_of(book, "edited", "0.2.0").digest
+    (trip,) = trips(SETTINGS, _fleet(1, 0), now=Scope({"a": 31}, other), accepted=scope)
+    assert "fix the policy" in trip.message
+
+
 def test_breaker_workloads_of_users_follow_and_rules_do_not() -> None:
     """What users create is accepted; what an edit of the policy adds counts until somebody accepts it."""
     state = State(scope=accepted_scope(Scope({"a": 20}, "old"), AT))
@@ -133,17 +148,17 @@ def test_breaker_workloads_of_users_follow_and_rules_do_not() -> None:
 def test_scope_digest_covers_policy_and_priority_classes_only() -> None:
     """Pods and labels, which users write, decide nothing that opens the breaker."""
     book = evaluator(policy())
-    digest = scope_of(book, "policy").digest
+    digest = scope_of(book, "policy", "1").digest
     more = dataclasses.replace(book.fleet, workloads=(workload(), *book.fleet.workloads))
-    assert scope_of(evaluator(policy(), around=more), "policy").digest == digest
-    assert scope_of(book, "another").digest != digest
+    assert scope_of(evaluator(policy(), around=more), "policy", "1").digest == digest
+    assert scope_of(book, "another", "1").digest != digest
     for one in (
         PriorityClass("c", 1),
         PriorityClass("c", 2),
         PriorityClass("c", 1, {"gpu-rightsizer.io/x": ""}),
     ):
         classes = dataclasses.replace(book.fleet, classes={"c": one})
-        other = scope_of(evaluator(policy(), around=classes), "policy").digest
+        other = scope_of(evaluator(policy(), around=classes), "policy", "1").digest
         assert other != digest
         digest = other
 
