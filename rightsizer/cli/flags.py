@@ -32,8 +32,7 @@ by which policy rule, and why. Changes nothing; a read-only account is enough.
 
 _PLAN_EPILOG = """\
 verdicts:
-  act        should change; the lines below say whether apply does it
-  keep       nothing should change
+  act, keep  should change (its lines say whether apply does it); or nothing
   protected  policy, built-in protection or opt-out forbids changes
   unknown    not enough data; missing data never counts as idle
 
@@ -220,6 +219,7 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     words = f"exit with {CHANGES_PROPOSED} if it proposes changes"
     parser.add_argument("--detailed-exitcode", action="store_true", help=words)
     parser.add_argument("--save", metavar="FILE", help="also write the plan as JSON")
+    parser.add_argument("--patches", metavar="DIR", help="also write patches of manifests")
     parser.add_argument("--at", metavar="TIME", help="past time to plan for (RFC 3339 or 2h)")
     parser.add_argument("--cluster-objects", metavar="FILE", help="kubectl get -o json, instead of a cluster")
     add_options(parser, "", (*POLICY, *PRICES))

@@ -8,19 +8,23 @@ import sys
 from rightsizer import report
 from rightsizer.cli.connection import instant_of
 from rightsizer.cli.flags import CHANGES_PROPOSED
+from rightsizer.cli.messages import note
 from rightsizer.cli.options import wants_colour
 from rightsizer.cli.plan_session import Look, PlanSession, utc_now
-from rightsizer.cli.reporter import require_writable, save
+from rightsizer.cli.reporter import require_new_folder, require_writable, save, save_files
 from rightsizer.model import Plan
 from rightsizer.planning.cost_summary import CostSummary
 from rightsizer.prices import Prices
 from rightsizer.report.documents import plan_pieces
+from rightsizer.report.manifest_patches import patch_files
 from rightsizer.report.table import plan_text
+from rightsizer.text import safe
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Make and print the plan."""
     require_writable(arguments.save)
+    require_new_folder(arguments.patches)
     session = PlanSession(arguments, _look(arguments))
     plan = session.observe()
     if arguments.output in report.DRAWN:
@@ -28,6 +32,11 @@ def run(arguments: argparse.Namespace) -> int:
     accounts, prices = session.account(plan)
     if arguments.save:
         save(arguments.save, plan_pieces(plan, accounts, prices))
+    if arguments.patches:
+        files, without = patch_files(plan)
+        save_files(arguments.patches, files)
+        for line in without:
+            note(safe(line))
     _print(arguments, plan, accounts, prices)
     return CHANGES_PROPOSED if arguments.detailed_exitcode and plan.enforced else 0
 

@@ -148,3 +148,33 @@ def save(path: str | None, pieces: Iterable[str]) -> None:
             file.writelines(pieces)
     except OSError as error:
         raise RightsizerError(f'--save "{path}": cannot be written: {error.strerror}') from error
+
+
+def require_new_folder(path: str | None) -> None:
+    """Check before the plan that --patches names no folder with files: these could be patches still in use.
+
+    Raises:
+        ConfigurationError: It does, or it is a file.
+    """
+    try:
+        if path is not None and any(pathlib.Path(path).iterdir()):
+            raise ConfigurationError(f'--patches "{path}": is not empty; name a new folder')
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise ConfigurationError(f'--patches "{path}": cannot be read: {error.strerror}') from error
+
+
+def save_files(path: str, files: Mapping[str, str]) -> None:
+    """Write files into a folder.
+
+    Raises:
+        RightsizerError: One cannot be written.
+    """
+    try:
+        for name, text in files.items():
+            file = pathlib.Path(path, name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+    except OSError as error:
+        raise RightsizerError(f'--patches "{path}": cannot be written: {error.strerror}') from error

@@ -30,6 +30,11 @@ _LONGEST_LIST = 256
 _LONGEST_FIRST = 63
 
 
+def is_item(step: str) -> bool:
+    """Whether a step of a path is an item of a list."""
+    return step.partition("=")[0] in _ITEM_KEYS and "=" in step
+
+
 def edit_of(obj: _Object, path: Path, value: Any) -> Edit:  # noqa: ANN401 - JSON
     """The edit that sets a field of an object."""
     above = [path[:end] for end in range(len(path) - 1, 0, -1)]

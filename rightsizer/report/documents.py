@@ -334,7 +334,7 @@ def undoable_document(items: Iterable[UndoItem]) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": "UndoList", "items": listed}
 
 
-def render(document: Mapping[str, Any], form: str) -> str:
+def render(document: Mapping[str, Any] | Sequence[Any], form: str) -> str:
     """The document's text, in "json" or "yaml"; what a terminal could obey stands escaped in it."""
     if form == "json":
         text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
