@@ -145,7 +145,7 @@ def _dcgm_help() -> str:
 def _handling(alias: DcgmFlag) -> str:
     if isinstance(alias.handling, Supported):
         return f"as {alias.handling.equivalent}"
-    return f"{type(alias.handling).__name__.lower()}: {alias.handling.why}"
+    return f"ignored; it {alias.handling.effect}: {alias.handling.instead}"
 
 
 def _completion(shell: str) -> str:

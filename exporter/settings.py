@@ -329,8 +329,8 @@ class Settings:
         DCGM_EXPORTER_DEVICES_STR=devices,
     )  # fmt: skip
     hostname_label: HostnameLabel = _enum(
-        METRICS, "LABEL", HostnameLabel, HostnameLabel.LOWER, "hostname, Hostname, both or none.",
-        "The label with the node's name. dcgm-exporter before 4.6 used `Hostname`.",
+        METRICS, "LABEL", HostnameLabel, HostnameLabel.BOTH, "hostname, Hostname, both or none.",
+        "The label with the node's name. Most dashboards use `Hostname`, as dcgm-exporter before 4.6.",
         DCGM_EXPORTER_NO_HOSTNAME=_where(HostnameLabel.NONE, switched=True),
     )  # fmt: skip
     serial_numbers: bool = _setting(METRICS, "false", "Add serial numbers to gpu_info.", switch, None)
@@ -449,14 +449,11 @@ def resolve(given: GivenFlags, environment: Mapping[str, str], *, collectors: Se
                 values[name] = value
                 named |= {name} if origin != "default" else set()
                 break
-    refusals, warnings = remarks(
-        lambda flag: given.dcgm.get(flag.variable) or _in(environment, flag.variable)
-    )
     problems += _unknown_variables(environment)
-    if problems or refusals:
-        raise UsageError([*problems, *refusals])
-    warnings += _dcgm_warnings(environment)
-    return Settings(**values, given=frozenset(named), warnings=tuple(warnings))
+    if problems:
+        raise UsageError(problems)
+    ignored = remarks(lambda flag: given.dcgm.get(flag.variable) or _in(environment, flag.variable))
+    return Settings(**values, given=frozenset(named), warnings=(*ignored, *_dcgm_warnings(environment)))
 
 
 def _unknown_variables(environment: Mapping[str, str]) -> list[str]:

@@ -17,7 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from exporter import settings
-from exporter.dcgm.aliases import FLAGS, Ignored, Refused, Supported
+from exporter.dcgm.aliases import FLAGS, Ignored, Supported
 from exporter.model import Kind, Metric, MetricSet
 from exporter.sampling import catalogue
 from exporter.sampling.catalogue import LABELS
@@ -97,14 +97,12 @@ def _exporter_settings() -> str:
     return table(("flag", "default", "meaning"), rows)
 
 
-def _handling(handling: Supported | Ignored | Refused) -> tuple[str, str]:
+def _handling(handling: Supported | Ignored) -> str:
     match handling:
         case Supported(equivalent):
-            return f"`{equivalent}`" if equivalent.startswith("--") else equivalent, ""
-        case Ignored(why):
-            return "a warning", why
-        case Refused(why):
-            return "refused", why
+            return f"`{equivalent}`" if equivalent.startswith("--") else equivalent
+        case Ignored(_, instead):
+            return f"a warning; {instead.removeprefix('drop it: ')}"
 
 
 def _dcgm_flags() -> str:
@@ -113,8 +111,8 @@ def _dcgm_flags() -> str:
     for handling, alike in itertools.groupby(FLAGS, key=lambda each: _handling(each.handling)):
         flags = list(alike)
         names = ", ".join(f"`{name}`" for each in flags for name in each.names)
-        rows.append((names, ", ".join(f"`{each.variable}`" for each in flags), *handling))
-    return table(("dcgm-exporter", "variable", "here", "why"), rows)
+        rows.append((names, ", ".join(f"`{each.variable}`" for each in flags), handling))
+    return table(("dcgm-exporter", "variable", "here"), rows)
 
 
 def _text_labels() -> str:
@@ -155,6 +153,27 @@ def _metric(first: Metric, last: Metric) -> tuple[str, ...]:
     )
 
 
+_GENERATIONS = ("Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell")
+
+
+def _generations() -> str:
+    """DCGM's metrics that the cards of a generation lack, as the rows of the catalogue say."""
+    rows = []
+    for metric in catalogue.metrics():
+        marks = ["✗" if _is_lacking(metric.needs, place) else "✓" for place in range(len(_GENERATIONS))]
+        if "✗" in marks and not re.search(r"NV(DEC|JPG|OFA)\d", metric.dcgm.name):
+            rows.append((f"`{metric.dcgm.name}`", *marks))
+    return table(("metric", *_GENERATIONS), rows)
+
+
+def _is_lacking(needs: str, place: int) -> bool:
+    first = re.match(r"(\w+)\+", needs)
+    last = re.search(r"before (\w+)", needs)
+    return bool(
+        (first and place < _GENERATIONS.index(first[1])) or (last and place >= _GENERATIONS.index(last[1]))
+    )
+
+
 def _rightsizer_metrics() -> str:
     rows = (
         (f"`{row.full_name}`", ", ".join(f"`{label}`" for label in row.labels), row.words)
@@ -183,6 +202,7 @@ def _rightsizer_options() -> str:
 PARTS: Mapping[str, Callable[[], str]] = {
     "exporter-settings": _exporter_settings,
     "dcgm-flags": _dcgm_flags,
+    "generations": _generations,
     "metrics": _metrics,
     "text-labels": _text_labels,
     "rightsizer-options": _rightsizer_options,

@@ -20,7 +20,7 @@ def _row(name: str, field: Field, what: str) -> Row:
         help=f"NVLink {what} errors",
         source=f"nvmlDeviceGetFieldValues({field.value})",
         within=MetricSet.FULL,
-        needs="cards with NVLink",
+        needs="cards with NVLink before Blackwell",
     )
     return Row(metric, read)
 

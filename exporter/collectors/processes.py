@@ -16,9 +16,7 @@ from exporter.nvml.devices import OpenDevice
 _BUSY = "nvmlDeviceGetSamples(1), else nvmlGpmMetricsGet(1), else nvmlDeviceGetUtilizationRates().gpu"
 _BUSY_OF_PROCESSES = "nvmlDeviceGetProcessUtilization, /proc"
 _ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
-_PROCESSES = (
-    "nvmlDeviceGetComputeRunningProcesses, …GraphicsRunningProcesses, …MPSComputeRunningProcesses, /proc"
-)
+_PROCESSES = "nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses, /proc"
 _Value: TypeAlias = float | None
 _Read: TypeAlias = Callable[[OpenDevice], Sequence[Point]]
 

@@ -49,7 +49,7 @@ def _engine(kind: str, number: int, metric: GpmMetric, what: str) -> Row:
         help=f"Share of time in which {what} {number} was active",
         source=f"nvmlGpmMetricsGet({metric.value})",
         within=MetricSet.FULL,
-        needs=f"{_NEEDS}, if the card has it",
+        needs=f"{_NEEDS}, some cards",
     )
     return Row(described, if_supported(_reader(metric)), per_instance=True)
 

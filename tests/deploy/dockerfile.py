@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-_NAMES_ONLY = {"LABEL", "ENV", "USER", "CMD"}
+_NAMES_ONLY = {"LABEL", "ENV", "USER", "ENTRYPOINT"}
 """What leaves the file system as it is."""
 
 

@@ -39,6 +39,9 @@
   value: {{ $value | toString | toRawJson }}
 {{- end }}
 {{- end }}
+# The image asks for all GPUs, for the exporter.
+- name: NVIDIA_VISIBLE_DEVICES
+  value: void
 {{- with $values.extraEnv }}
 {{ toYaml . }}
 {{- end }}
