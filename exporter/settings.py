@@ -330,7 +330,7 @@ class Settings:
     )  # fmt: skip
     hostname_label: HostnameLabel = _enum(
         METRICS, "LABEL", HostnameLabel, HostnameLabel.BOTH, "hostname, Hostname, both or none.",
-        "The label with the node's name. Most dashboards use `Hostname`, as dcgm-exporter before 4.6.",
+        "The label with the node's name. Most dashboards use `Hostname`.",
         DCGM_EXPORTER_NO_HOSTNAME=_where(HostnameLabel.NONE, switched=True),
     )  # fmt: skip
     serial_numbers: bool = _setting(METRICS, "false", "Add serial numbers to gpu_info.", switch, None)

@@ -101,17 +101,17 @@ def _handling(handling: Supported | Ignored) -> str:
     match handling:
         case Supported(equivalent):
             return f"`{equivalent}`" if equivalent.startswith("--") else equivalent
-        case Ignored(_, instead):
-            return f"a warning; {instead.removeprefix('drop it: ')}"
+        case Ignored():
+            return "warning"
 
 
 def _dcgm_flags() -> str:
     """Flags with the same effect share a row."""
     rows = []
-    for handling, alike in itertools.groupby(FLAGS, key=lambda each: _handling(each.handling)):
+    for handling, alike in itertools.groupby(FLAGS, key=lambda each: each.handling):
         flags = list(alike)
         names = ", ".join(f"`{name}`" for each in flags for name in each.names)
-        rows.append((names, ", ".join(f"`{each.variable}`" for each in flags), handling))
+        rows.append((names, ", ".join(f"`{each.variable}`" for each in flags), _handling(handling)))
     return table(("dcgm-exporter", "variable", "here"), rows)
 
 
@@ -146,13 +146,14 @@ def _metric(first: Metric, last: Metric) -> tuple[str, ...]:
     source = first.source if first.source == last.source else f"{first.source} to ({_number(last.source)})"
     return (
         name,
-        "" if renamed == name else renamed,
+        "" if renamed == name else renamed.removesuffix(f" {first.dcgm.unit}"),
         ", ".join(word for word in (first.kind.value, first.within.value) if word not in _USUAL),
         first.help if first is last else re.sub(rf"\b{low}\b", f"{low} to {high}", first.help),
-        f"{source}; {first.needs}" if first.needs else source,
+        source if not first.needs or _GENERATION.fullmatch(first.needs) else f"{source}; {first.needs}",
     )
 
 
+_GENERATION = re.compile(r"\w+\+|before \w+")
 _GENERATIONS = ("Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell")
 
 
@@ -161,7 +162,7 @@ def _generations() -> str:
     rows = []
     for metric in catalogue.metrics():
         marks = ["✗" if _is_lacking(metric.needs, place) else "✓" for place in range(len(_GENERATIONS))]
-        if "✗" in marks and not re.search(r"NV(DEC|JPG|OFA)\d", metric.dcgm.name):
+        if "✗" in marks and not re.search(r"NV(DEC|JPG|OFA)\d|NVLINK_COUNT", metric.dcgm.name):
             rows.append((f"`{metric.dcgm.name}`", *marks))
     return table(("metric", *_GENERATIONS), rows)
 

@@ -7,7 +7,7 @@ from exporter.model import Kind, Metric, MetricName, MetricSet
 from exporter.nvml.devices import OpenDevice
 from exporter.nvml.fieldvalues import Field
 
-_AMPERE = "Ampere+; not with MIG instances"
+_AMPERE = "Ampere+"  # not with MIG instances
 _BEFORE_AMPERE = "before Ampere"
 
 

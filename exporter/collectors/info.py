@@ -7,6 +7,7 @@ from exporter.errors import ReadingError, Reason
 from exporter.model import MetricName, MetricSet
 from exporter.nvml import texts
 from exporter.nvml.devices import OpenDevice
+from exporter.nvml.fieldvalues import Field
 
 
 def _info(device: OpenDevice) -> Sequence[Point]:
@@ -95,6 +96,12 @@ ROWS = (
         "NVLink state to another GPU of the node (0 is OK)",
         "nvmlDeviceGetP2PStatus(NVML_P2P_CAPS_INDEX_NVLINK)",
         _p2p,
+    ),
+    gauge(
+        MetricName("DCGM_FI_DEV_GPU_RECOVERY_ACTION", ""),
+        "What the driver asks for (0 nothing, 1 reset, 2 reboot, 3 drain, 4 drain and reset)",
+        f"nvmlDeviceGetFieldValues({Field.RECOVERY_ACTION.value})",
+        lambda device: device.field(Field.RECOVERY_ACTION),
     ),
     gauge(
         MetricName("DCGM_FI_DEV_MIG_MODE", ""),

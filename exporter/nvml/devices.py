@@ -4,10 +4,11 @@ Values are in NVML's units; the collectors know the metrics' names and units.
 Objects live for one cycle: handles are never kept, because MIG can be reconfigured in between.
 """
 
+import ctypes
 import enum
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 import pynvml
@@ -17,7 +18,7 @@ from exporter.errors import ReadingError, Reason
 from exporter.model import Device, Instance
 from exporter.nvml.codes import NO_VALUE, asking, text
 from exporter.nvml.driverstate import DriverState
-from exporter.nvml.fieldvalues import LINKS, Field, is_wide, link_requests, number
+from exporter.nvml.fieldvalues import LINKS, OF_LINKS, Field, bit_error_rate, is_wide, link_requests, number
 from exporter.nvml.gpm import GpmMetric, Rates
 from exporter.nvml.meter import MeterTarget
 from exporter.nvml.topology import Peer
@@ -25,6 +26,7 @@ from exporter.nvml.xids import Xids
 
 T = TypeVar("T")
 
+_FABRIC_FAILED = 4  # DCGM's number; before it, NVML's states
 _PLAUSIBLE_C = 200  # DCGM's bound: a driver reports a higher value if there is no sensor
 _MOST_PERCENT, _MOST_FAN_PERCENT = 100, 200  # fans may exceed their intended speed; 255 is -1 in a byte
 
@@ -62,6 +64,16 @@ class Bar1(NamedTuple):
     total: int
     free: int
     used: int
+
+
+class Fabric(NamedTuple):
+    """A GPU's place in an NVLink fabric; `status` in DCGM's numbers."""
+
+    cluster: str
+    clique: int
+    status: int
+    health_mask: int
+    health: int
 
 
 class TemperatureThreshold(enum.IntEnum):
@@ -309,6 +321,46 @@ class OpenDevice:
         if not (is_wide(sent) and is_wide(received)):
             raise ReadingError(what, Reason.NOT_SUPPORTED, "the counter is too narrow for a rate")
         return self._host.increases.rate(f"{self.key}/link {link}", what, value, int(sent.timestamp))
+
+    @reading("links one by one")
+    def _by_link(self) -> Mapping[str, Sequence[float]]:
+        """Each value over the links that have it. If link 0 has none, no link does."""
+        found: dict[str, list[float]] = {}
+        for link in range(LINKS):
+            values = pynvml.nvmlDeviceGetFieldValues(
+                self._handle, [(field, link) for field in OF_LINKS.values()]
+            )
+            for name, value in zip(OF_LINKS, values, strict=True):
+                if value.nvmlReturn == pynvml.NVML_SUCCESS:
+                    found.setdefault(name, []).append(number(value))
+            if not found:
+                break
+        return found
+
+    def of_links(self, name: str) -> Sequence[float]:
+        """A value of OF_LINKS by link; rates of bit errors as ratios."""
+        found = self._by_link().get(name)
+        if found is None:
+            raise ReadingError(
+                f"reading {name} of {self.name}", Reason.NOT_SUPPORTED, "not supported by its links"
+            )
+        return [bit_error_rate(int(value)) for value in found] if name.endswith("_BER") else found
+
+    @reading("fabric")
+    def fabric(self) -> Fabric:
+        """The GPU's place in the fabric of its NVSwitches, within a node or a rack (NVL72)."""
+        info = pynvml.c_nvmlGpuFabricInfo_v3_t()
+        pynvml.nvmlDeviceGetGpuFabricInfoV(self._handle, ctypes.byref(info))
+        if info.state == pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        is_done = info.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED
+        return Fabric(
+            bytes(info.clusterUuid).hex(),
+            info.cliqueId,
+            _FABRIC_FAILED if is_done and info.status != pynvml.NVML_SUCCESS else info.state,
+            info.healthMask,
+            info.healthSummary,
+        )
 
     def observe(self) -> Observation:
         """The device's activity since the previous call."""

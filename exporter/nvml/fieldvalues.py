@@ -10,6 +10,31 @@ _ALL_LINKS = 2**32 - 1
 LINKS = 18
 """As many NVLinks as DCGM has names for."""
 
+_NVLINK5 = (
+    *(
+        "MALFORMED_PACKET_ERRORS",
+        "BUFFER_OVERRUN_ERRORS",
+        "RCV_ERRORS",
+        "RCV_REMOTE_ERRORS",
+        "RCV_GENERAL_ERRORS",
+    ),
+    *("LOCAL_LINK_INTEGRITY_ERRORS", "XMIT_DISCARDS", "LINK_RECOVERY_SUCCESSFUL_EVENTS"),
+    *(
+        "LINK_RECOVERY_FAILED_EVENTS",
+        "LINK_RECOVERY_EVENTS",
+        "SYMBOL_ERRORS",
+        "SYMBOL_BER",
+        "EFFECTIVE_ERRORS",
+    ),
+    *("EFFECTIVE_BER", *(f"FEC_HISTORY_{errors}" for errors in range(16))),
+)
+_C2C = ("GET_STATUS", "GET_MAX_BW", "ERROR_INTR", "ERROR_REPLAY", "ERROR_REPLAY_B2B")
+OF_LINKS = {
+    name: getattr(pynvml, f"NVML_FI_DEV_{name}")
+    for name in (*(f"NVLINK_COUNT_{name}" for name in _NVLINK5), *(f"C2C_LINK_{name}" for name in _C2C))
+}
+"""Values of each NVLink on Blackwell and later, and of each link between a GPU and its Grace CPU."""
+
 
 class Field(enum.IntEnum):
     """A field value; its width and meaning are in nvml.h ("Field Identifiers")."""
@@ -45,6 +70,7 @@ class Field(enum.IntEnum):
     POWER_INSTANT_MW = pynvml.NVML_FI_DEV_POWER_INSTANT
     PCIE_TX_BYTES = pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES
     PCIE_RX_BYTES = pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES
+    RECOVERY_ACTION = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 
     @property
     def request(self) -> "int | tuple[int, int]":
@@ -91,3 +117,8 @@ def is_wide(field: pynvml.c_nvmlFieldValue_t) -> bool:
         pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG,
         pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG,
     }
+
+
+def bit_error_rate(value: int) -> float:
+    """A bit error rate in NVML's form: NVML_NVLINK_BER_MANTISSA_* times ten to the minus NVML_NVLINK_BER_EXP_*."""
+    return (value >> 8 & 0xF) / 10.0 ** (value & 0xFF)

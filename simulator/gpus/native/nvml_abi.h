@@ -37,6 +37,14 @@ enum { NVML_VALUE_UNSIGNED_INT = 1, NVML_VALUE_UNSIGNED_LONG_LONG = 3 };
 enum {
     NVML_FI_MEMORY_TEMP = 82,
     NVML_FI_TOTAL_ENERGY_CONSUMPTION = 83,
+    NVML_FI_C2C_STATUS = 171,
+    NVML_FI_C2C_MAX_BW = 172,
+    NVML_FI_NVLINK5_FIRST = 201,
+    NVML_FI_NVLINK5_LAST = 222,
+    NVML_FI_C2C_ERROR_FIRST = 231,
+    NVML_FI_C2C_ERROR_LAST = 234,
+    NVML_FI_NVLINK_FEC_FIRST = 235,
+    NVML_FI_NVLINK_FEC_LAST = 250,
     NVML_FI_NVLINK_DATA_TX = 138,
     NVML_FI_NVLINK_DATA_RX = 139,
     NVML_FI_REMAPPED_COR = 142,
@@ -145,6 +153,18 @@ typedef struct {
     nvmlReturn_t nvmlReturn;
     nvmlValue_t value;
 } nvmlFieldValue_t;
+
+/* nvmlGpuFabricInfo_v3_t; the state is a byte, and the version holds the size. */
+typedef struct {
+    unsigned int version;
+    unsigned char clusterUuid[16];
+    nvmlReturn_t status;
+    unsigned int cliqueId;
+    unsigned char state;
+    unsigned int healthMask;
+    unsigned char healthSummary;
+} nvmlGpuFabricInfoV_t;
+#define NVML_GPU_FABRIC_INFO_V3 (sizeof(nvmlGpuFabricInfoV_t) | 3u << 24)
 
 typedef struct {
     unsigned int multiprocessorCount;

@@ -195,9 +195,31 @@ static bool averages_power(const struct gpu_identity *identity) {
     return identity->architecture >= NVML_ARCH_AMPERE && !ga100;
 }
 
+/* Of NVLink 5 and of the links to a Grace CPU, the driver tells each link's own, and nothing of all together. */
+static bool of_each_link(unsigned int field) {
+    bool nvlink = field >= NVML_FI_NVLINK5_FIRST && field <= NVML_FI_NVLINK5_LAST;
+    bool history = field >= NVML_FI_NVLINK_FEC_FIRST && field <= NVML_FI_NVLINK_FEC_LAST;
+    bool c2c = field >= NVML_FI_C2C_ERROR_FIRST && field <= NVML_FI_C2C_ERROR_LAST;
+    return nvlink || history || c2c || field == NVML_FI_C2C_STATUS || field == NVML_FI_C2C_MAX_BW;
+}
+
+static nvmlReturn_t put_each(const struct device *device, nvmlFieldValue_t *field) {
+    uint64_t value[MAX_VALUES];
+    unsigned int selector = field->fieldId | (field->scopeId + 1) << 16;
+    nvmlReturn_t status = read_answer(device->gpu, "nvmlDeviceGetFieldValues", selector, value);
+    if (status == NVML_SUCCESS) {
+        field->valueType = NVML_VALUE_UNSIGNED_LONG_LONG;
+        field->value.ullVal = value[0];
+    }
+    return status;
+}
+
 static nvmlReturn_t read_field(const struct device *device, nvmlFieldValue_t *field) {
     const struct gpu_identity *identity = &device->identity;
     bool of_links = field->fieldId == NVML_FI_NVLINK_DATA_TX || field->fieldId == NVML_FI_NVLINK_DATA_RX;
+    if (device->mig == NULL && of_each_link(field->fieldId)) {
+        return put_each(device, field);
+    }
     if (device->mig == NULL && of_links && field->scopeId != NVML_ALL_LINKS) {
         return put_link(device, field);
     }

@@ -65,3 +65,25 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t handle, unsigned in
     nodes[0] = 1ul << socket_of(&device, &node);
     return NVML_SUCCESS;
 }
+
+/* Nothing of a fabric unless the board states it: state, status, clique and health mask; then summary and half a UUID. */
+EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t handle, nvmlGpuFabricInfoV_t *info) {
+    ENTER_DEVICE(handle, GPU_ONLY, info != NULL);
+    uint64_t value[MAX_VALUES];
+    uint64_t more[MAX_VALUES];
+    if (info->version != NVML_GPU_FABRIC_INFO_V3) {
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    }
+    bool is_stated = read_answer(device.gpu, __func__, 0, value) == NVML_SUCCESS &&
+                     read_answer(device.gpu, __func__, 1, more) == NVML_SUCCESS;
+    *info = (nvmlGpuFabricInfoV_t){.version = info->version};
+    if (is_stated) {
+        info->state = (unsigned char)value[0];
+        info->status = (nvmlReturn_t)value[1];
+        info->cliqueId = (unsigned int)value[2];
+        info->healthMask = (unsigned int)value[3];
+        info->healthSummary = (unsigned char)more[0];
+        info->clusterUuid[0] = (unsigned char)more[1];
+    }
+    return NVML_SUCCESS;
+}

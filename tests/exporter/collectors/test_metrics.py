@@ -1,5 +1,7 @@
 """The served metrics, and their values for a card's limits, links and counters."""
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -126,6 +128,7 @@ CHANGES: tuple[tuple[str, int, tuple[int, ...], dict[str, float]], ...] = (
     ("nvmlDeviceGetFieldValues", 270, (20,), {"CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_NS": 20}),
     ("nvmlDeviceGetFieldValues", 271, (21,), {"CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS": 21}),
     ("nvmlDeviceGetFieldValues", 144, (23,), {"ROW_REMAP_PENDING": 23}),
+    ("nvmlDeviceGetFieldValues", 230, (25,), {"GPU_RECOVERY_ACTION": 25}),
     ("nvmlDeviceGetMaxClockInfo", 3, (1980,), {"MAX_VIDEO_CLOCK": 1980, "VIDEO_CLOCK": 345}),
 )
 """An NVML function, its selector, its value, and the metric's value: each value occurs once."""
@@ -141,6 +144,58 @@ def test_counter_of_each_field_is_independent(make_node: MakeNode) -> None:
         expected |= metrics
     after = _served(node, "--metrics=full")
     assert {name: value for name, value in after.items() if before.get(name) != value} == expected
+
+
+LINKS: Mapping[int, Sequence[int]] = {
+    206: (1, 2),
+    221: (5, 6),
+    222: (3 << 8 | 12, 15 << 8 | 9),
+    220: (0, 1 << 8 | 15),
+    238: (7, 8),
+    171: (1, 0),
+    172: (50_000, 40_000),
+    233: (9, 1),
+}
+"""Field values of links 0 and 1: NVLink 5 as on Blackwell, and the links to a Grace CPU."""
+
+
+def test_values_of_single_links_are_summed_or_worst(make_node: MakeNode) -> None:
+    """Counters add up, a bit error rate is the highest, and a link to the CPU that is down shows."""
+    node = make_node(h100(1))
+    for field, values in LINKS.items():
+        for link, value in enumerate(values):
+            node.board.set_answer(0, "nvmlDeviceGetFieldValues", value, selector=field | (link + 1) << 16)
+    node.board.set_answer(0, "nvmlDeviceGetGpuFabricInfoV", 3, 0, 7, 5, selector=0)
+    node.board.set_answer(0, "nvmlDeviceGetGpuFabricInfoV", 2, 0xAB, selector=1)
+    found = _served(node, "--metrics=full")
+    expected = {
+        "NVLINK_COUNT_RX_MALFORMED_PACKET_ERRORS": 3,
+        "NVLINK_COUNT_RX_SYMBOL_ERRORS": 11,
+        "NVLINK_COUNT_SYMBOL_BER_FLOAT": 1.5e-8,
+        "NVLINK_COUNT_EFFECTIVE_BER_FLOAT": 1e-15,
+        "NVLINK_COUNT_FEC_HISTORY_3": 15,
+        "C2C_LINK_COUNT": 2,
+        "C2C_LINK_STATUS": 0,
+        "C2C_MAX_BANDWIDTH": 40_000,
+        "C2C_LINK_ERROR_REPLAY_B2B": 10,
+        "FABRIC_MANAGER_STATUS": 3,
+        "FABRIC_CLIQUE_ID": 7,
+        "FABRIC_HEALTH_MASK": 5,
+        "FABRIC_HEALTH_SUMMARY": 2,
+    }
+    assert {name: found.get(name) for name in expected} == pytest.approx(expected)
+    assert "NVLINK_COUNT_EFFECTIVE_ERRORS" not in found
+
+
+def test_fabric_registration_that_failed_has_dcgms_status(make_node: MakeNode) -> None:
+    """NVML calls it completed, with an error; a GPU without a fabric has no series."""
+    node = make_node(h100(2))
+    node.board.set_answer(1, "nvmlDeviceGetGpuFabricInfoV", 3, 999, 7, 0, selector=0)
+    node.board.set_answer(1, "nvmlDeviceGetGpuFabricInfoV", 1, 0xAB, selector=1)
+    with node.exporting("--metrics=full", pods=False) as exporter:
+        assert exporter.series("DCGM_FI_DEV_FABRIC_MANAGER_STATUS", "gpu") == {("1",): 4}
+        cluster = exporter.series("gpu_fabric_info", "gpu", "cluster_uuid", "clique_id")
+        assert cluster == {("1", "ab" + 30 * "0", "7"): 1}
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,25 @@ EXPECTED = {
         for kind, count in (("NVDEC", 8), ("NVJPG", 8), ("NVOFA", 2))
         for n in range(count)
     },
+    **{
+        f"DCGM_FI_DEV_{old}": (f"DCGM_FI_DEV_{new}", 5, 5, 5)
+        for old, new in (
+            ("NVLINK_COUNT_RX_MALFORMED_PACKET_ERRORS", "NVLINK_RX_PACKET_MALFORMED_TOTAL"),
+            ("NVLINK_COUNT_RX_BUFFER_OVERRUN_ERRORS", "NVLINK_RX_PACKET_DROPPED_TOTAL"),
+            ("NVLINK_COUNT_RX_ERRORS", "NVLINK_RX_ERROR_TOTAL"),
+            ("NVLINK_COUNT_RX_REMOTE_ERRORS", "NVLINK_RX_REMOTE_ERROR_TOTAL"),
+            ("NVLINK_COUNT_RX_GENERAL_ERRORS", "NVLINK_RX_GENERAL_ERROR_TOTAL"),
+            ("NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS", "NVLINK_INTEGRITY_ERROR_TOTAL"),
+            ("NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS", "NVLINK_RECOVERY_SUCCESSFUL_TOTAL"),
+            ("NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS", "NVLINK_RECOVERY_FAILED_TOTAL"),
+            ("NVLINK_COUNT_LINK_RECOVERY_EVENTS", "NVLINK_RECOVERY_EVENT_TOTAL"),
+            ("NVLINK_COUNT_RX_SYMBOL_ERRORS", "NVLINK_RX_SYMBOL_ERROR_TOTAL"),
+            ("NVLINK_COUNT_EFFECTIVE_ERRORS", "NVLINK_EFFECTIVE_ERROR_TOTAL"),
+            ("NVLINK_COUNT_SYMBOL_BER_FLOAT", "NVLINK_SYMBOL_BER_RATIO"),
+            ("NVLINK_COUNT_EFFECTIVE_BER_FLOAT", "NVLINK_EFFECTIVE_BER_RATIO"),
+            ("C2C_LINK_COUNT", "C2C_LINK_QUANTITY"),
+        )
+    },
     "DCGM_FI_PROF_PCIE_TX_BYTES": ("DCGM_FI_PROF_PCIE_TX_BYTES", 1.5, 1.5, 1.5),
     "DCGM_FI_PROF_PCIE_RX_BYTES": ("DCGM_FI_PROF_PCIE_RX_BYTES", 1.5, 1.5, 1.5),
 }
@@ -119,7 +138,18 @@ def test_metric_has_help_source_and_matching_kind() -> None:
         assert not metric.help.endswith(".")
         assert metric.source.startswith(("nvmlDeviceGet", "nvmlGpm", "nvmlEventSetWait"))
     counters = {metric.dcgm.name for metric in catalogue.metrics() if metric.kind is Kind.COUNTER}
-    counting = ("_total", "TOTAL", "COUNTER", "VIOLATION", "ROWS", "ENERGY_CONSUMPTION", "RETIRED", "_NS")
+    counting = (
+        "_total",
+        "TOTAL",
+        "COUNTER",
+        "VIOLATION",
+        "ROWS",
+        "ENERGY_CONSUMPTION",
+        "RETIRED",
+        "_NS",
+        "LINK_COUNT",
+        "LINK_ERROR",
+    )
     assert all(any(word in name for word in counting) for name in counters)
     assert "DCGM_FI_DEV_FB_TOTAL" not in counters
     assert "DCGM_FI_DEV_ROW_REMAP_FAILURE" not in counters
