@@ -1,13 +1,12 @@
 """ResourceQuotas: usage of a namespace, and refusal of what exceeds a quota; as kubernetes/pkg/quota/v1."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from simulator.kube.errors import FieldError, forbidden
+from simulator.kube.errors import forbidden
 from simulator.kube.objects import Object, is_finished, name_of
-from simulator.kube.podspec import is_extended
-from simulator.kube.quantity import parse_quantity, thousandths
+from simulator.kube.quantity import thousandths
 from simulator.kube.resources import RESOURCES, Resource, by_kind
 from simulator.kube.store import Record, Store
 
@@ -17,31 +16,6 @@ Usage = Counter[str]
 _ONE = 1000
 _PLAIN = {"cpu", "memory"}
 """Resources that a quota may name without `requests.` in front."""
-_SCOPES = {
-    "BestEffort",
-    "CrossNamespacePodAffinity",
-    "NotBestEffort",
-    "NotTerminating",
-    "PriorityClass",
-    "Terminating",
-}
-_VALUED, _BARE = {"In", "NotIn"}, {"Exists", "DoesNotExist"}
-_COUNTED = {
-    "configmaps",
-    "persistentvolumeclaims",
-    "pods",
-    "replicationcontrollers",
-    "resourcequotas",
-    "secrets",
-    "services",
-    "services.loadbalancers",
-    "services.nodeports",
-}
-"""What a quota names that is counted; all else it names is measured."""
-_FOR_SCOPES = {
-    True: " when `operator` is 'In' or 'NotIn' for scope selector",
-    False: " when `operator` is 'Exists' or 'DoesNotExist' for scope selector",
-}
 
 
 def refuse_excess(store: Store, resource: Resource, namespace: str, obj: Mapping[str, Any]) -> None:
@@ -77,40 +51,6 @@ def status_of(store: Store, quota: Record) -> Object:
         "hard": dict(quota.obj["spec"].get("hard", {})),
         "used": {name: _shown(used[name]) for name in used},
     }
-
-
-def quota_problems(obj: Mapping[str, Any]) -> Iterator[FieldError]:
-    """What is wrong with a quota's amounts and scopes."""
-    spec = obj["spec"]
-    for name, amount in spec.get("hard", {}).items():
-        yield from _amount_problems(name, amount)
-    scopes = spec.get("scopes", [])
-    if not set(scopes) <= _SCOPES:
-        yield FieldError.invalid("spec.scopes", scopes, "unsupported scope")
-    for entry in spec.get("scopeSelector", {}).get("matchExpressions", ()):
-        yield from _scope_problems(entry)
-
-
-def _amount_problems(name: str, amount: object) -> Iterator[FieldError]:
-    value, field = parse_quantity(amount), f"spec.hard[{name}]"
-    if value < 0:
-        yield FieldError.invalid(field, str(amount), "must be greater than or equal to 0")
-    counts = name in _COUNTED or name.startswith("count/") or is_extended(name.removeprefix("requests."))
-    if counts and value.denominator != 1:
-        yield FieldError.invalid(field, f"{thousandths(amount)}m", "must be an integer")
-
-
-def _scope_problems(entry: Mapping[str, Any]) -> Iterator[FieldError]:
-    at = "spec.scopeSelector.matchExpressions"
-    scope, operator, values = entry.get("scopeName", ""), entry.get("operator", ""), entry.get("values")
-    if scope not in _SCOPES:
-        yield FieldError.invalid(f"{at}.scopeName", scope, "unsupported scope")
-    if operator in _VALUED and not values:
-        yield FieldError.required(f"{at}.values", f"must be at least one value{_FOR_SCOPES[True]}")
-    elif operator in _BARE and values:
-        yield FieldError.invalid(f"{at}.values", values, f"must be no value{_FOR_SCOPES[False]}")
-    elif operator not in {*_VALUED, *_BARE}:
-        yield FieldError.invalid(f"{at}.operator", operator, "not a valid selector operator")
 
 
 def _counted(name: str) -> Resource | None:

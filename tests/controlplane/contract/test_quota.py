@@ -125,7 +125,7 @@ def test_dry_run_over_quota_is_refused_and_uses_nothing(api: Api) -> None:
     assert api("POST", f"{api.core}/pods", pod("b"), params={"dryRun": "All"}).status_code == 403
 
 
-def test_quota_with_invalid_scope_is_422(api: Api) -> None:
+def test_quota_with_invalid_scope_is_422(strict_api: Api) -> None:
     """In needs values, Exists takes none."""
     for expression in (
         {"scopeName": "PriorityClass", "operator": "In", "values": []},
@@ -133,5 +133,7 @@ def test_quota_with_invalid_scope_is_422(api: Api) -> None:
         {"scopeName": "Frob", "operator": "Exists"},
     ):
         spec = {"hard": {"pods": "1"}, "scopeSelector": {"matchExpressions": [expression]}}
-        reply = api("POST", f"{api.core}/resourcequotas", {"metadata": {"name": "q"}, "spec": spec})
+        reply = strict_api(
+            "POST", f"{strict_api.core}/resourcequotas", {"metadata": {"name": "q"}, "spec": spec}
+        )
         assert (reply.status_code, reply.json()["reason"]) == (422, "Invalid")
