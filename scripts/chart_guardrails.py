@@ -12,6 +12,7 @@ from typing import Any
 from rightsizer.doctor.rights import RIGHTS, Right
 from rightsizer.guardrails.admission import EVENTS, OWN_OBJECTS, admission_policies, command_group, name_of
 from rightsizer.guardrails.rbac import WRITE_PATHS, Need, is_for, names, need
+from rightsizer.guardrails.resize_admission import resize_admission
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.kind import Kind
@@ -68,6 +69,7 @@ def admission() -> str:
             "always": always,
             "commands": commands,
             "policies": policies,
+            "sizes": resize_admission(OWN)[0]["spec"],
         }
     )
 

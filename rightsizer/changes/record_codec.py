@@ -34,6 +34,8 @@ ORDER_ANNOTATION = PREFIX + "order"
 """The command that a command object gave to the workload's controller, such as AbortJob."""
 STEERED_ANNOTATION = PREFIX + "steered"
 """On a pod with a deletion cost: the run that set it."""
+SIZE_ANNOTATION = PREFIX + "kept-size"
+"""On a pod that an admission policy made smaller than its manifest: what was changed, and how to prevent it."""
 
 MANIFEST_LABEL = PREFIX + "manifest"
 """On Secrets with the manifest of an evicted pod: the run."""
@@ -52,6 +54,7 @@ RECORDS = frozenset(
     {
         *(UNDO_ANNOTATION, CAME_BACK_ANNOTATION, NOTICE_ANNOTATION, RESUMED_ANNOTATION, ORDER_ANNOTATION),
         *(SNOOZE_ANNOTATION, RELEASE_ANNOTATION, HISTORY_ANNOTATION, STEERED_ANNOTATION),
+        SIZE_ANNOTATION,
         *(MANIFEST_LABEL, POD_ANNOTATION, GPUS_ANNOTATION, CLASS_ANNOTATION),
     }
 )

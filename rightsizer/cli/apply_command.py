@@ -13,6 +13,7 @@ from rightsizer.cli.cycle import (
     counted,
     follow_scope,
     found_open,
+    keep_sizes,
     lease_of,
     planned,
     require_state,
@@ -71,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
                     reporter.end()
                 return 0
             follow_scope(session, plan)
+            keep_sizes(session, plan)
             acting = acting_on(session, plan, context, gate)
             try:
                 _act(acting, decisions, reporter, fleet=plan.fleet, span_s=span_s)

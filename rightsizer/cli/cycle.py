@@ -22,13 +22,17 @@ from rightsizer.execute.executor import carry_out
 from rightsizer.execute.journal import Journal
 from rightsizer.execute.notify import notify
 from rightsizer.execute.preflight import UseSincePlan
-from rightsizer.execute.run_context import ApplySession, Deadline, RunContext
+from rightsizer.execute.run_context import ApplySession, Deadline, RunContext, log_cluster_error
 from rightsizer.execute.verify import verify
 from rightsizer.kinds import pause_for
 from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.configmaps import ConfigMap
 from rightsizer.kube.lease import Lease
 from rightsizer.model import Action, BlockerCode, Decision, Fleet, Outcome, Plan, Result
 from rightsizer.planning.breaker import Scope, State, accepted, accepted_scope, followed
+from rightsizer.planning.kept_sizes import NAME as SIZES
+from rightsizer.planning.kept_sizes import kept_sizes
+from rightsizer.policy.effective import PolicyEvaluator
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +138,24 @@ def follow_scope(session: PlanSession, plan: Plan) -> None:
 
     if plan.policy_hash and not any(trip.code is BlockerCode.GROWTH for trip in plan.opening):
         session.store.change(follow)
+
+
+def keep_sizes(session: PlanSession, plan: Plan) -> None:
+    """Keep the sizes of resized workloads for when they come back; a failure only means that they do not."""
+    if plan.fleet is None:
+        return
+    evaluator = PolicyEvaluator(
+        session.policy.policy, plan.fleet, at=plan.at, own=session.own, instance=session.instance
+    )
+    with log_cluster_error("sizes are not kept"):
+        sizes_of(session.cluster, session.own).change(
+            lambda texts: kept_sizes(texts, evaluator, plan.policy_hash)
+        )
+
+
+def sizes_of(cluster: Cluster, namespace: str) -> ConfigMap:
+    """The ConfigMap of kept sizes."""
+    return ConfigMap(cluster, namespace, SIZES, "the sizes of resized workloads")
 
 
 def _scope(plan: Plan) -> Scope:

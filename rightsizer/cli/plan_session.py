@@ -88,8 +88,8 @@ class PlanSession:
         settings = prometheus_settings(arguments)
         self.policy = policy_of(arguments)
         self._labels = settings.labels
-        self._own: str = getattr(arguments, "state_namespace", None) or OWN_NAMESPACE
-        self.instance = instance_of(arguments) or self._own
+        self.own: str = getattr(arguments, "state_namespace", None) or OWN_NAMESPACE
+        self.instance = instance_of(arguments) or self.own
         self._prices = prices.load(pathlib.Path(arguments.prices) if arguments.prices else None)
         terms = signal_terms(arguments, settings.labels)
         self._settings = cluster_settings(arguments)
@@ -110,12 +110,12 @@ class PlanSession:
     @functools.cached_property
     def store(self) -> ControlStateStore:
         """The store of breaker, pauses and accepted scope."""
-        return ControlStateStore(self.cluster, self._own)
+        return ControlStateStore(self.cluster, self.own)
 
     @functools.cached_property
     def memory(self) -> MemoryStore:
         """The store of recent changes."""
-        return MemoryStore(self.cluster, self._own)
+        return MemoryStore(self.cluster, self.own)
 
     @functools.cached_property
     def cluster(self) -> Cluster:
@@ -140,7 +140,7 @@ class PlanSession:
             self.policy,
             at,
             self.run,
-            own=self._own,
+            own=self.own,
             instance=self.instance,
             version=program_version(),
             hypothetical=self._look.why,
@@ -178,7 +178,7 @@ class PlanSession:
         if self._look.objects is None:
             # Without evictions there are no saved manifests, so no right to list Secrets is needed.
             return read_cluster(
-                self.cluster, RECORDABLE_KINDS, state_namespace=self._own if self.evicts else ""
+                self.cluster, RECORDABLE_KINDS, state_namespace=self.own if self.evicts else ""
             )
         return read_file(self._look.objects, self._settings.gpu_resources)
 

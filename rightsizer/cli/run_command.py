@@ -18,6 +18,7 @@ from rightsizer.cli.cycle import (
     acting_on,
     counted,
     follow_scope,
+    keep_sizes,
     lease_of,
     planned,
     require_state,
@@ -251,6 +252,7 @@ class _Cycles:
             plan = planned(session, gate, accept_growth=False)
             self._publish(session, plan)
             follow_scope(session, plan)
+            keep_sizes(session, plan)
             acting = acting_on(session, plan, context, gate)
             deadline = Deadline(self._verify_s, time.monotonic, self._end.wait, self._end.is_set)
             classes = {one.workload.ref: one.workload.priority_class for one in plan.enforced}

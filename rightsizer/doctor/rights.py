@@ -17,6 +17,7 @@ from rightsizer.kinds.core import POD
 from rightsizer.kinds.kind import Kind
 from rightsizer.kube import lease
 from rightsizer.kube.owner_kinds import KUEUE, OWNERS
+from rightsizer.planning import kept_sizes
 
 
 class Command(enum.StrEnum):
@@ -79,7 +80,7 @@ class Right:
             yield {key: value for key, value in {**found, "name": name}.items() if value}
 
 
-STATE_MAPS = (control_state.NAME, *memory.NAMES)
+STATE_MAPS = (control_state.NAME, *memory.NAMES, kept_sizes.NAME)
 """Every ConfigMap that gpu-rightsizer writes; RBAC allows no other."""
 _LEASES = (lease.LEASE_NAME,)
 _SECRETS = "budgets ignore earlier evictions, and evicted pods cannot be restored"
@@ -142,6 +143,9 @@ def _writes() -> Iterator[Right]:
     for verb in ("get", "patch"):
         yield Right(verb, "", "configmaps", APPLY, is_own=True, names=STATE_MAPS)
         yield Right(verb, "", "configmaps", PAUSE, is_own=True, names=STATE_MAPS[:1])
+    for verb in ("get", "patch"):
+        cost = "a restored workload may keep the GPUs per pod of its resize"
+        yield Right(verb, "", "configmaps", UNDO, is_own=True, cost=cost, names=(kept_sizes.NAME,))
     yield Right("get", "", "namespaces", PAUSE)
     for verb, names in (("get", _LEASES), ("create", ()), ("update", _LEASES)):
         yield Right(verb, "coordination.k8s.io", "leases", _WRITE, is_own=True, names=names)

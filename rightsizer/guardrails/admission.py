@@ -21,6 +21,7 @@ from rightsizer.doctor.rights import STATE_MAPS
 from rightsizer.guardrails import cel
 from rightsizer.guardrails.cel import Variables
 from rightsizer.guardrails.rbac import Enabled
+from rightsizer.guardrails.resize_admission import resize_admission
 from rightsizer.inventory.gpu_requests import CLASS_PREFIX, GPU_RESOURCES, WHOLE_GPU_RESOURCES, ResourceUnit
 from rightsizer.kinds import CONTROL_OBJECT_KINDS
 from rightsizer.kinds.core import POD
@@ -75,9 +76,10 @@ def admission_policies(
             validations = [*_of_names(own, names), *_of_notes()]
             specs[name_of(group, plural)] = _spec(_rule(group, ["CREATE", "UPDATE"], plural), validations)
     condition = _condition(account, own)
-    return [
+    found = [
         one for name, spec in specs.items() for one in _policy(name, {**spec, "matchConditions": condition})
     ]
+    return [*found, *(resize_admission(own) if policy.keepSizes and enabled.acts else ())]
 
 
 EVICTIONS, MANIFESTS, EVENTS = "evictions", "secrets", "events"

@@ -268,6 +268,11 @@ class Policy(Part):
         datetime.timedelta(days=7),
         description="Longest delay by gpu-rightsizer.io/snooze-until, from the notice to the change.",
     )
+    keepSizes: Duration | None = pydantic.Field(
+        None,
+        description="How long a workload keeps its GPUs per pod after a resize, even if it comes back with an older "
+        "manifest (Kubernetes 1.36); without it, never.",
+    )
     notifications: tuple[Target, ...] = pydantic.Field(
         (), strict=False, description="Receivers of messages about notices and changes, once per run."
     )

@@ -42,6 +42,8 @@ POLICIES: Mapping[str, Object] = {
     "two-and-a-pattern": _policy(
         _enforce({"namespaces": ["b", "a", "b"]}, "suspend"), _enforce({"namespaces": ["c-*"]}), **OFF
     ),
+    "keeps-sizes": _policy(_enforce({"kinds": ["Deployment"]}, "resize"), keepSizes="30d", **OFF),
+    "keeps-sizes-of-none": _policy({"match": {"everything": True}, "mode": "advise"}, keepSizes="30d", **OFF),
     "own-group": _policy(_enforce({"kinds": ["*.kubeflow.org", "Job"]}, "suspend", "scale-to-zero"), **OFF),
     "commands": _policy(_enforce({"kinds": ["Job.batch.volcano.sh"]}, "suspend"), **OFF),
     "by-priority": _policy(

@@ -383,3 +383,29 @@ def test_rollback_and_undo_too_many_requests_stops_writes(world: World, command:
     assert all("the API server throttled an earlier request" in one["detail"] for one in items[1:])
     world.api.clear_faults()
     assert _apply(world).code == 0
+
+
+def test_kept_size_is_written_once_healthy_and_ends_before_undo(world: World) -> None:
+    """It is nothing before the resize is confirmed; undo removes it first, since new pods come at once."""
+    policy = SHRINK.replace("rules:", "keepSizes: 30d\nrules:")
+    world.add("Deployment", world.team, "wide", {"gpus": 2, "usage": [["busy", "idle"]]})
+    assert _apply(world, policy=policy).items["wide"]["action"] == "resize"
+
+    def kept() -> dict[str, str]:
+        found = world.api.get("ConfigMap", "gpu-rightsizer", "gpu-rightsizer-sizes") or {}
+        return {key: text for key, text in found.get("data", {}).items() if key != "policy"}
+
+    assert kept() == {}
+    record = {**json.loads(_annotations(world, "wide")[UNDO]), "confirmed": True}
+    annotations = {UNDO: msgspec.json.encode(record).decode()}
+    world.api.patch("Deployment", world.team, "wide", {"metadata": {"annotations": annotations}})
+    assert _apply(world, policy=policy).code == 0
+    ((key, text),) = kept().items()
+    assert key == f"{world.team}.Deployment.wide"
+    assert text.split("\n")[:3] == ["nvidia.com/gpu", "1", "2"]
+    run = world.run("undo", f"{world.team}/Deployment/wide", "--yes")
+    assert run.code == 0, run.err
+    assert kept() == {}
+    paths = [one.path.rpartition("/")[2] for one in world.api.requests.mutating()]
+    last = {name: place for place, name in enumerate(paths)}
+    assert last["gpu-rightsizer-sizes"] < last["wide"]
