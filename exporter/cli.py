@@ -47,7 +47,7 @@ _GRACE_S = 1.0  # at shutdown, for requests in progress
 _OPEN_S = 60.0  # for --once: longer than the 45 s of a driver call with XID 119
 _SERVE_S = 2.0  # until the exporter serves without a driver; a healthy one answers sooner
 _POLL_S = 0.05
-_CHECK_S = 0.5  # between two checks of the sampler
+_CHECK_S = 2.0  # between two checks of the sampler
 _SECOND_SAMPLE_S = 0.2  # NVML needs 100 ms between two samples of performance counters
 _FIRST_LIST_S = 2.0  # so that the first series already have their pod labels
 

@@ -31,6 +31,7 @@ from exporter.pods.tracker import PodAssignments
 _LOG = logging.getLogger(__name__)
 _NS_PER_US = 1000
 _US_PER_S = 1_000_000
+_CALM_NS = 60 * 10**9  # after the last poll that found a device shared
 _MPS_SERVER = "nvidia-cuda-mps"  # -server, and -control: the kernel keeps 15 characters
 
 
@@ -76,6 +77,9 @@ class Attributor:
         self.status: AttributionStatus | None = None
         # whether some device's usage goes to its holder, so that each sample needs the current holder
         self.needs_assignments = False
+        # whether for a while each device was used by its only pod: the driver's buffers then wait for a late poll
+        self.is_calm = False
+        self._shared_until_ns = 0  # by the boot clock
 
     def poll(self, pods: PodAssignments, *, until: float) -> None:
         """Sample all devices and record their usage, waiting for none beyond `until` (monotonic seconds)."""
@@ -90,6 +94,7 @@ class Attributor:
         self.needs_assignments = self.status is not AttributionStatus.ON or any(
             one.observation.samples is None for one in observed.values()
         )
+        shared: set[bool | None] = set()
         with_mig = {one.device.uuid for one in observed.values() if one.device.instance is not None}
         for one in observed.values():
             has_instances = one.device.instance is None and one.device.uuid in with_mig
@@ -97,6 +102,10 @@ class Attributor:
                 Attribution(reason=MIG_INSTANCES) if has_instances else self._attribution(one.device, pods)
             )
             self._ledger.record(one.observation, attribution)
+            shared.add(_is_shared(one, attribution))
+        if True in shared:
+            self._shared_until_ns = boot_ns + _CALM_NS
+        self.is_calm = shared == {False} and boot_ns >= self._shared_until_ns
         self._ledger.retain({one.device.uuid for one in observed.values()}, observed.keys())
 
     def publish(self) -> None:
@@ -171,6 +180,16 @@ class Attributor:
     def _is_known(self, owner: PodRef, pods: PodAssignments) -> bool:
         name = PodName(owner.namespace, owner.pod)
         return (owner.namespace, owner.pod) in pods.names.values() or self._host.names.knows(name)
+
+
+def _is_shared(one: DeviceObservation, attribution: Attribution) -> bool | None:
+    """Whether another than one pod used or holds a device; None if the processes' use is not known."""
+    owner_now = attribution.owner_now
+    if owner_now is None or one.observation.samples is None or one.observation.processes is None:
+        return None
+    users = {owner_now(pid) for pid in _pids(one)} | set(attribution.holders)
+    pods = {user if isinstance(user, str) else f"{user.namespace}/{user.pod}" for user in users}
+    return len(pods) > 1 or attribution.unknown_pods > 0 or any(isinstance(user, str) for user in users)
 
 
 def _pids(one: DeviceObservation) -> set[int]:

@@ -24,9 +24,9 @@ from exporter.sampling.sweep import GpuReader, Sweep
 
 _LOG = logging.getLogger(__name__)
 _MIN_DEADLINE_S, _MAX_DEADLINE_S = 2.0, 5.0  # a healthy GPU answers in milliseconds
-_TICK_S = 1.0  # between two polls of usage; a driver's sample buffer holds about 15 seconds
+_TICK_S = 1.0  # between two polls of usage: what a process did is known only if a poll saw it alive
 _TICKS_PER_POLL = 200  # polls take at most 1/200 of the time
-_LONGEST_TICK_S = 5.0  # the buffers must not overflow
+_LONGEST_TICK_S = 5.0  # also where no device is shared: a driver's sample buffer holds about 15 seconds
 _STALE_INTERVALS = 3
 _SHORTEST_STALE_S = 3.0  # longer than the first cycle with a hung GPU: other GPUs must stay visible
 
@@ -128,7 +128,8 @@ class Sampler:
         if self._attributor.needs_assignments:
             self._assignments = self._pods.poll()
         self._attributor.poll(self._assignments, until=self._clock() + self._config.deadline_s)
-        self._tick_s = min(max(_TICK_S, _TICKS_PER_POLL * (self._clock() - began)), _LONGEST_TICK_S)
+        least_s = _LONGEST_TICK_S if self._attributor.is_calm else _TICK_S
+        self._tick_s = min(max(least_s, _TICKS_PER_POLL * (self._clock() - began)), _LONGEST_TICK_S)
 
     def _refresh(self, *, forced: bool) -> None:
         """Apply a changed metrics file."""

@@ -7,7 +7,7 @@
 
 #include "session.h"
 
-enum { POLL_NS = 20000000 };
+enum { POLL_MS = 100 }; /* a real driver waits in the kernel: what polling costs is not the waiting program's */
 
 struct nvml_event_set {
     uint64_t seen; /* how many of the board's events have been looked at */
@@ -89,9 +89,10 @@ EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *dat
         if (next(set, &log, data)) {
             return NVML_SUCCESS;
         }
-        if (now_ms() >= until) {
+        long long left = until - now_ms();
+        if (left <= 0) {
             return NVML_ERROR_TIMEOUT;
         }
-        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = (left < POLL_MS ? left : POLL_MS) * 1000000}, NULL);
     }
 }

@@ -3,13 +3,30 @@
 import dataclasses
 import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
 from benchmarks._timelapse import BOOT_S, Sample, Timelapse, values
+from exporter.attribution.attributor import Attributor, HostContext
+from exporter.attribution.podnames import PodLogFolders
+from exporter.attribution.procfs import ProcessScanner
+from exporter.attribution.records import (
+    BusySource,
+    DeviceObservation,
+    DeviceProcess,
+    Observation,
+    ProcessSample,
+    UsageTable,
+)
+from exporter.model import Device, PodRef
+from exporter.pods.allocations import AllocationMap
+from exporter.pods.deviceids import keys_for
+from exporter.pods.tracker import PodAssignments
 from simulator.gpus import ProcessKind
 from simulator.gpus.groundtruth import Work
 from simulator.nodes.devices import Container
+from simulator.nodes.hostfiles import HostFiles
 from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeLapse
 from tests.exporter.rig import container
@@ -294,3 +311,94 @@ def test_attributor_after_a_hundred_short_pods_names_none(make_lapse: MakeLapse)
     assert named == {pod.pod for pod in storm.values()}
     assert [labels for _, labels, _ in series if "pod" in labels or "storm" in str(labels)] == []
     assert _without_reasons(series) == before
+
+
+def begins_at(number: int, ms: int) -> Work:
+    """A process that has work from its start on."""
+    start_ms = START_MS + ms
+    return Work(
+        PID + number, start_ms, None, ((start_ms + 20, START_MS + 60_000),), ((start_ms, number * MIB),)
+    )
+
+
+def test_work_is_exact_from_the_moment_a_gpu_is_shared(make_lapse: MakeLapse) -> None:
+    """Looks are five seconds apart, as on a node without shared GPUs; a second pod begins between two."""
+    lapse = make_lapse(works={works(1): TRAIN, begins_at(2, 7_000): SERVE}, pods=SHARED)
+    with lapse.exporting():
+        for at_ms in (0, 5_000, 10_000, 15_000):
+            series = lapse.look(START_MS + at_ms)
+    assert _busy(series) == {
+        ("train", "main"): pytest.approx(11, abs=0.2),
+        ("serve", "main"): pytest.approx(4, abs=0.2),
+    }
+
+
+GPU = Device(0, 0, "GPU-0", "00000000:07:00.0", "H100")
+Use = Mapping[str, Sequence[int]]
+"""PIDs by what a poll knows of them: "listed" as processes on the device, "sampled" as at work."""
+
+
+@dataclasses.dataclass
+class _Node:
+    """A node with one GPU in time that is made."""
+
+    folder: Path
+    now_s: int = 1_000
+    use: Use = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.host = HostFiles(self.folder / "proc", self.folder / "log", boot_s=BOOT_S)
+        scanner = ProcessScanner(self.folder / "proc", ticks_per_s=100)
+        names = PodLogFolders(self.folder / "log")
+        clocks = (lambda: self.now_s * 10**9, lambda: (BOOT_S + self.now_s) * 10**9)
+        self.attributor = Attributor(self._observe, HostContext(scanner, names, *clocks, 100), UsageTable())
+
+    def _observe(self, *, until: float) -> Mapping[str, DeviceObservation]:  # noqa: ARG002 - the protocol's
+        at_us = self.now_s * 10**6
+        listed, sampled = self.use.get("listed"), self.use.get("sampled")
+        seen = Observation(
+            "gpu",
+            at_us,
+            source=BusySource.SAMPLES,
+            samples=None if sampled is None else tuple(ProcessSample(at_us, pid, 50) for pid in sampled),
+            processes=None if listed is None else tuple(DeviceProcess(pid, MIB) for pid in listed),
+        )
+        return {"gpu": DeviceObservation(GPU, seen)}
+
+    def is_calm_with(self, pods: PodAssignments, after_s: int, **use: Sequence[int]) -> bool:
+        """Whether polls may be rare after one that finds this use."""
+        self.now_s, self.use = self.now_s + after_s, use
+        self.attributor.poll(pods, until=0)
+        return self.attributor.is_calm
+
+
+@pytest.mark.parametrize(
+    ("use", "calm"),
+    [
+        ({"listed": [1001], "sampled": [1001]}, True),
+        ({"listed": [1001, 1002], "sampled": [1001]}, True),
+        ({"listed": [], "sampled": []}, True),
+        ({"listed": [1001, 1003], "sampled": [1001]}, False),
+        ({"listed": [1001, 1004], "sampled": []}, False),
+        ({"listed": [1001], "sampled": [1001, 1009]}, False),
+        ({"listed": [1001]}, False),
+        ({"sampled": [1001]}, False),
+    ],
+    ids=["one-pod", "containers-of-a-pod", "idle", "two-pods", "host", "ended", "no-samples", "no-list"],
+)
+def test_polls_are_rare_only_if_one_pod_uses_each_gpu(
+    tmp_path: Path, use: dict[str, list[int]], calm: bool
+) -> None:
+    """And every process is known: what a process did that ended between two polls has no owner."""
+    node = _Node(tmp_path)
+    for pid, owner in ((1001, TRAIN), (1002, SIDECAR), (1003, SERVE)):
+        node.host.start(pid, owner, started_s=BOOT_S + 500)
+    node.host.start_service(1004, "Xorg", unit="x.service", started_s=BOOT_S + 500)
+    alone = PodAssignments(up=None)
+    assert node.is_calm_with(alone, 1, **use) is calm
+    is_shared = not calm and len(use) > 1
+    assert node.is_calm_with(alone, 5, listed=[1001], sampled=[1001]) is not is_shared
+    assert node.is_calm_with(alone, 60, listed=[1001], sampled=[1001])
+    holders = {("ml", name): PodRef("ml", name, "main") for name in ("train", "serve")}
+    shared = PodAssignments(up=True, allocations=AllocationMap(owners={keys_for(GPU)[0]: holders}))
+    assert not node.is_calm_with(shared, 5, listed=[1001], sampled=[1001])
