@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from exporter import __version__
-from exporter.dcgm.aliases import FLAGS, DcgmFlag, Supported
+from exporter.dcgm.aliases import DcgmFlag, Supported, dcgm_flags
 from exporter.errors import UsageError
 from exporter.sampling import catalogue
 from exporter.settings import GivenFlags, Setting, Settings, all_settings, did_you_mean, flag, resolve
@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
         "-v", "--version", action="version", version=f"gpu-exporter {__version__}", help="Show the version."
     )
     own = set(map(flag, all_settings()))
-    for alias in FLAGS:
+    for alias in dcgm_flags():
         if names := [name for name in alias.names if name not in own]:
             nargs = "?" if alias.is_switch else None
             help_ = argparse.SUPPRESS
@@ -136,7 +136,7 @@ def _add(group: "argparse._ArgumentGroup", name: str, setting: Setting) -> None:
 
 def _dcgm_help() -> str:
     rows = []
-    for alias in FLAGS:
+    for alias in dcgm_flags():
         rows += [f"  {', '.join(alias.names)}", f"      {alias.variable}"]
         rows += textwrap.wrap(_handling(alias), _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return _DCGM_INTRO + "\n" + "\n".join(rows) + "\n"
@@ -161,7 +161,7 @@ def _completion(shell: str) -> str:
 
 def _with_two_dashes(argv: Sequence[str]) -> list[str]:
     """`argv` with two dashes before long flags: dcgm-exporter, being written in Go, accepts one."""
-    long = {name[1:] for alias in FLAGS for name in alias.names if name.startswith("--")}
+    long = {name[1:] for alias in dcgm_flags() for name in alias.names if name.startswith("--")}
     long |= {flag(name)[1:] for name in all_settings()}
     return [f"-{text}" if text.partition("=")[0] in long else text for text in argv]
 

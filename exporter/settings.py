@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from exporter.dcgm.aliases import FLAGS, remarks
+from exporter.dcgm.aliases import dcgm_flags, remarks
 from exporter.errors import UsageError
 from exporter.model import DeviceChoice, MetricSet, Naming, SharedGpus
 
@@ -467,7 +467,7 @@ def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
 
 def _dcgm_warnings(environment: Mapping[str, str]) -> list[str]:
     """One warning for unknown variables with dcgm-exporter's prefix. It ignores empty ones too."""
-    known = [flag.variable for flag in FLAGS]
+    known = [flag.variable for flag in dcgm_flags()]
     names_ = [name for name in _unknown_names(environment, _DCGM_ENV_PREFIX, known) if environment[name]]
     return [f"{', '.join(names_)}: unknown, ignored"] if names_ else []
 

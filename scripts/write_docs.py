@@ -17,7 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from exporter import settings
-from exporter.dcgm.aliases import FLAGS, Ignored, Supported
+from exporter.dcgm.aliases import Ignored, Supported, dcgm_flags
 from exporter.model import Kind, Metric, MetricSet
 from exporter.sampling import catalogue
 from exporter.sampling.catalogue import LABELS
@@ -108,7 +108,7 @@ def _handling(handling: Supported | Ignored) -> str:
 def _dcgm_flags() -> str:
     """Flags with the same effect share a row."""
     rows = []
-    for handling, alike in itertools.groupby(FLAGS, key=lambda each: each.handling):
+    for handling, alike in itertools.groupby(dcgm_flags(), key=lambda each: each.handling):
         flags = list(alike)
         names = ", ".join(f"`{name}`" for each in flags for name in each.names)
         rows.append((names, ", ".join(f"`{each.variable}`" for each in flags), _handling(handling)))

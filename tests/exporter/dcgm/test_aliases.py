@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from exporter.cli import main
-from exporter.dcgm.aliases import FLAGS, Ignored, Supported
+from exporter.dcgm.aliases import Ignored, Supported, dcgm_flags
 from exporter.settings import all_settings, flag
 from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode
@@ -173,7 +173,7 @@ QUIET = {"-r": "", "--kubernetes-gpu-id-type": "uid", "-p": "f", "-s": "f", "--d
 
 def test_ignored_dcgm_flag_has_one_warning(node: Node) -> None:
     """Each ignored flag starts with one warning; with a value that asks for nothing, or false, with none."""
-    ignored = [each for each in FLAGS if isinstance(each.handling, Ignored)]
+    ignored = [each for each in dcgm_flags() if isinstance(each.handling, Ignored)]
     loud = [argument for each in ignored for argument in _typed(each.names[0], "7", is_switch=each.is_switch)]
     done = node.once("--once", "--pod-resources-socket=", *loud)
     assert done.code == 0, done.err
@@ -207,14 +207,16 @@ def test_empty_dcgm_variable_is_ignored(node: Node) -> None:
 
 def test_dcgm_flags_are_complete_and_distinct() -> None:
     """No name or variable twice, none that is ours with another meaning, and what is the same has a setting."""
-    names = [name for each in FLAGS for name in each.names]
-    variables = [each.variable for each in FLAGS]
+    names = [name for each in dcgm_flags() for name in each.names]
+    variables = [each.variable for each in dcgm_flags()]
     assert len(set(names)) == len(names)
     assert len(set(variables)) == len(variables)
     settings = {flag(name): setting for name, setting in all_settings().items()}
     known = {variable for setting in settings.values() for variable in setting.dcgm}
-    assert {each.variable for each in FLAGS if isinstance(each.handling, Supported)} == known - {"NODE_NAME"}
-    for each in FLAGS:
+    assert {each.variable for each in dcgm_flags() if isinstance(each.handling, Supported)} == known - {
+        "NODE_NAME"
+    }
+    for each in dcgm_flags():
         for name in set(each.names) & settings.keys():
             assert name == "--collectors" or each.variable in settings[name].dcgm
 
@@ -222,7 +224,9 @@ def test_dcgm_flags_are_complete_and_distinct() -> None:
 def test_migration_guide_lists_every_flag() -> None:
     """docs/from-dcgm-exporter.md names each flag and each variable."""
     text = GUIDE.read_text()
-    missing = [name for each in FLAGS for name in (*each.names, each.variable) if f"`{name}`" not in text]
+    missing = [
+        name for each in dcgm_flags() for name in (*each.names, each.variable) if f"`{name}`" not in text
+    ]
     assert missing == []
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.dcgm.aliases import FLAGS, Ignored
+from exporter.dcgm.aliases import Ignored, dcgm_flags
 from tests.deploy.dockerfile import stages_of
 from tests.exporter.conftest import MakeNode
 from tests.exporter.rig import Exporter, Node, eventually, h100, pod
@@ -130,7 +130,7 @@ def test_image_with_operators_variables_serves_default_list(node: Node) -> None:
 @pytest.mark.slow
 def test_image_with_every_option_without_counterpart_starts(node: Node) -> None:
     """Each has one warning, and none is refused."""
-    ignored = [each for each in FLAGS if isinstance(each.handling, Ignored)]
+    ignored = [each for each in dcgm_flags() if isinstance(each.handling, Ignored)]
     variables = {each.variable: "true" if each.is_switch else "77" for each in ignored}
     with _container(node, ["--kubernetes"], **variables) as exporter:
         assert exporter.series(UTIL, "pod").keys() == {("trainer",)}
