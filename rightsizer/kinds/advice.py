@@ -10,11 +10,22 @@ from rightsizer.kinds import kind_of, pause_for, row_of, stopped_by
 from rightsizer.kinds.edits import ITEM, Path
 from rightsizer.kinds.kind import NOW, Kind, Stop
 from rightsizer.kube.object_names import Output, api_path, is_possible, kubectl, shell_command
-from rightsizer.model import Action, Decision, Fleet, Manager, ObjectRef, Proposal, Verdict, Workload
+from rightsizer.model import (
+    Action,
+    Decision,
+    FindingName,
+    Fleet,
+    Manager,
+    ObjectRef,
+    Proposal,
+    Verdict,
+    Workload,
+)
 
 _CLUSTERS_OWN = frozenset({"DaemonSet", "Node"})
 _ANNOTATIONS = ("metadata", "annotations")
 _BY_HAND = "by-hand"
+_NO_WAKING = "no request wakes it: its owner or gpu-rightsizer undo starts it again"
 _ARGO = re.compile(r"(?:jsonPointers|managedFieldsManagers): \[.*\]")
 _FLUX = re.compile(r"(?<=paths: )\[.*\]")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -104,6 +115,8 @@ def stopping(decision: Decision, fleet: Fleet) -> Decision:
     words = [row.lost] if row is not None else []
     if by is not None and workload.control_object is not None:
         words.append(f"by {by[0].kind} {by[0].name}: {by[1].lost}")
+    elif decision.finding.name is FindingName.NO_REQUESTS and not _can_wake(workload, words):
+        words.append(_NO_WAKING)
     words += [f"{ref.kind} {ref.name}: {row.lost}" for ref, row in rows]
     return dataclasses.replace(
         decision,
@@ -111,6 +124,11 @@ def stopping(decision: Decision, fleet: Fleet) -> Decision:
         lost="; ".join(words),
         command=stop_commands(workload, rows) if rows else decision.command,
     )
+
+
+def _can_wake(workload: Workload, words: Sequence[str]) -> bool:
+    """Whether an autoscaler may start it again, or its kind says already what a request does."""
+    return any(one.scales for one in workload.managers) or any("request" in one for one in words)
 
 
 def along_with(workload: Workload, fleet: Fleet) -> tuple[ObjectRef, ...]:

@@ -1,0 +1,47 @@
+"""What a plan says that a stop costs."""
+
+import dataclasses
+
+import pytest
+
+from rightsizer.kinds.advice import stopping
+from rightsizer.model import FindingName, Manager, ObjectRef
+from tests.rightsizer.build import fleet, judged, pod, policy, workload
+
+NOBODY = "no request wakes it: its owner or gpu-rightsizer undo starts it again"
+HPA = Manager("HorizontalPodAutoscaler", "w", scales=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "managers", "words"),
+    [
+        pytest.param("apps/v1/Deployment", FindingName.NO_REQUESTS, (), NOBODY, id="nobody"),
+        pytest.param("apps/v1/Deployment", FindingName.IDLE, (), "", id="no-server"),
+        pytest.param("apps/v1/Deployment", FindingName.NO_REQUESTS, (HPA,), "", id="autoscaler"),
+        pytest.param(
+            "serving.knative.dev/v1/Service",
+            FindingName.NO_REQUESTS,
+            (),
+            "the next request waits for a new pod",
+            id="knative",
+        ),
+        pytest.param(
+            "serving.kserve.io/v1beta1/InferenceService",
+            FindingName.NO_REQUESTS,
+            (),
+            "no request wakes it, and its model is loaded again",
+            id="kserve",
+        ),
+    ],
+)
+def test_lost_says_who_wakes_stopped_inference_server(
+    kind: str, name: FindingName, managers: tuple[Manager, ...], words: str
+) -> None:
+    """The kind says it itself, an autoscaler may, or a person has to."""
+    version, _, called = kind.rpartition("/")
+    item = workload(pod(), ref=ObjectRef(version, called, "research", "w", "uid-w"), managers=managers)
+    decision = judged(item, {}, policy())
+    finding = dataclasses.replace(decision.finding, name=name, proposal=None)
+    lost = stopping(dataclasses.replace(decision, finding=finding), fleet(item)).lost
+    assert words in lost
+    assert (NOBODY in lost) is (words == NOBODY)
