@@ -87,6 +87,7 @@ KINDS = (
         containers=(TEMPLATE,),
         classes=(TEMPLATE_CLASS,),
     ),
+    # Before 3.1 its definition allows no 0, and a stop is refused; before 3.1.1 it names no class.
     Kind(
         "apps.nvidia.com",
         "NIMService",
@@ -96,7 +97,7 @@ KINDS = (
         steering=Steering.DELETION_COST,
         containers=(("spec",),),
         unless=_NIM_LEFT,
-        has_scale=True,
+        classes=(("spec", CLASS),),
     ),
     # A replica is a whole group of pods; the highest index goes first. A changed template rolls group by group.
     Kind(

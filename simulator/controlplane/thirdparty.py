@@ -13,6 +13,13 @@ from simulator.kubeclient import KubeClient, Object
 _TABLE = Path(__file__).with_suffix(".yaml")
 _PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _OPEN = "x-kubernetes-preserve-unknown-fields"
+_TYPES: Mapping[str, Object] = {
+    "boolean": {"type": "boolean"},
+    "string": {"type": "string"},
+    "integer": {"type": "integer"},
+    "count": {"type": "integer", "minimum": 0},
+    "object": {"type": "object", _OPEN: True},
+}
 _POLL_S = 0.05
 _ESTABLISHING_S = 30.0
 
@@ -23,7 +30,10 @@ class ThirdPartyKind:
 
     Attributes:
         versions: The stored version first; all are served.
+        of: The release of its project with this definition.
+        spec: All fields of spec; empty if every field is accepted.
         fields: Type by path, for fields of spec.
+        rules: Validation rules of spec, in CEL.
         root: Type by name, for top-level fields.
         approval: Link to the API review; groups under k8s.io need one.
         scale: Paths of desired replicas, current replicas and selector; empty without a scale subresource.
@@ -33,6 +43,9 @@ class ThirdPartyKind:
     versions: tuple[str, ...]
     kind: str
     scope: str = "Namespaced"
+    of: str = ""
+    spec: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
     fields: Mapping[str, str] = dataclasses.field(default_factory=dict)
     root: Mapping[str, str] = dataclasses.field(default_factory=dict)
     scale: tuple[str, ...] = ()
@@ -85,15 +98,18 @@ class ThirdPartyKind:
         schema: Object = {"type": "object", _OPEN: True, "properties": {}}
         for part in ("spec", "status"):
             schema["properties"][part] = {"type": "object", _OPEN: True}
+        if self.spec:
+            properties = {name: {_OPEN: True} for name in self.spec}
+            schema["properties"]["spec"] = {"type": "object", "properties": properties}
+        if self.rules:
+            schema["properties"]["spec"]["x-kubernetes-validations"] = [{"rule": rule} for rule in self.rules]
         for path, kind in {**self.fields, **self.root}.items():
             node = schema
             *above, last = path.split(".")
             for step in above:
-                node = node.setdefault("properties", {}).setdefault(step, {"type": "object", _OPEN: True})
-            node.setdefault("properties", {})[last] = {
-                "type": kind,
-                **({"minimum": 0} if kind == "integer" else {}),
-            }
+                node = node.setdefault("properties", {}).setdefault(step, {_OPEN: True})
+                node["type"] = "object"
+            node.setdefault("properties", {})[last] = dict(_TYPES[kind])
         return schema
 
 
@@ -101,7 +117,7 @@ class ThirdPartyKind:
 def third_party_kinds() -> tuple[ThirdPartyKind, ...]:
     """All rows of the table."""
     rows = yaml.load(_TABLE.read_text(), Loader=yaml.CSafeLoader)
-    lists = ("versions", "scale")
+    lists = ("versions", "scale", "spec", "rules")
     return tuple(
         ThirdPartyKind(**{**row, **{name: tuple(row.get(name, ())) for name in lists}}) for row in rows
     )

@@ -24,6 +24,7 @@ _LOWEST_INT32 = -(2**31)
 _CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _MAX_DATA = 1024 * 1024
 _TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_TYPES = {"boolean": bool, "count": int, "integer": int, "object": dict, "string": str}
 _IMMUTABLE = "field is immutable"
 _STATEFUL_SET_MUTABLE = (
     "minReadySeconds",
@@ -58,11 +59,10 @@ def _untyped(obj: Object) -> Iterator[FieldError]:
         value: Any = obj
         for step in path.split("."):
             value = value.get(step) if isinstance(value, dict) else None
-        wanted = {"boolean": bool, "integer": int, "string": str}[kind]
-        if value is not None and type(value) is not wanted:
-            words = f"must be of type {kind}"
+        if value is not None and type(value) is not _TYPES[kind]:
+            words = f"must be of type {'integer' if kind == 'count' else kind}"
             yield FieldError.invalid(path, value, words)
-        elif isinstance(value, int) and value < 0:
+        elif kind == "count" and isinstance(value, int) and value < 0:
             yield FieldError.invalid(path, value, "should be greater than or equal to 0")
 
 

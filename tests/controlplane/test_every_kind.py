@@ -4,12 +4,15 @@ No operators run, so the test plays them: it makes and ends the pods.
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from simulator.controlplane.plane import ControlPlane
+from simulator.controlplane.thirdparty import third_party_kinds
 from simulator.prometheus import Prometheus
 from tests.controlplane.contract.server import Object
 from tests.controlplane.world import RealWorld
@@ -18,6 +21,7 @@ from tests.rightsizer.kind_cases import CASES, Case, value_at
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.prometheus, pytest.mark.xdist_group("controlplane")]
 
+OK = HTTPStatus.OK
 UNDO = "gpu-rightsizer.io/undo"
 BUILT_IN = {"ReplicationController"}
 """Its controller runs."""
@@ -36,7 +40,7 @@ class _Story:
         world.node()
         world.add("Deployment", "busy", "busy")
         for kind, case in CASES.items():
-            self._make(kind, case)
+            _make(world, kind, case)
         for kind, case in CASES.items():
             world.seen(_name(kind), replicas=case.pods)
         self.before = {kind: self._get(kind) for kind in CASES}
@@ -47,30 +51,32 @@ class _Story:
         self.undone = world.run("undo", "--all", "--yes", "-o", "json").items
         self.after = {kind: self._get(kind) for kind in CASES}
 
-    def _path(self, kind: str) -> str:
-        case = CASES[kind]
-        root = f"/apis/{case.api_version}" if "/" in case.api_version else f"/api/{case.api_version}"
-        lower = case.kind.lower()
-        return f"{root}/namespaces/{self.world.team}/{lower}" + ("es" if lower.endswith("ss") else "s")
-
     def _get(self, kind: str) -> Object:
-        return copy.deepcopy(self.world.api.get(f"{self._path(kind)}/{_name(kind)}"))
+        return copy.deepcopy(self.world.api.get(f"{_path(self.world, kind)}/{_name(kind)}"))
 
-    def _make(self, kind: str, case: Case) -> None:
-        """An object, and what its operator would make of it."""
-        given = {"nodeSelector": self.world.labels}
-        made = self.world.api.create(self._path(kind), manifest(kind, self.world.team, _name(kind), given))
-        reference = {
-            "apiVersion": case.api_version,
-            "kind": case.kind,
-            "name": _name(kind),
-            "uid": made["metadata"]["uid"],
-            "controller": True,
-        }
-        for number in range(0 if kind in BUILT_IN else case.pods):
-            pod = manifest("Pod", self.world.team, _name(kind), given)
-            pod["metadata"] |= {"name": f"{_name(kind)}-{number}", "ownerReferences": [reference]}
-            self.world.api.create(f"{self.world.api.core}/pods", pod)
+
+def _path(world: RealWorld, kind: str) -> str:
+    case = CASES[kind]
+    root = f"/apis/{case.api_version}" if "/" in case.api_version else f"/api/{case.api_version}"
+    lower = case.kind.lower()
+    return f"{root}/namespaces/{world.team}/{lower}" + ("es" if lower.endswith("ss") else "s")
+
+
+def _make(world: RealWorld, kind: str, case: Case) -> None:
+    """An object, and what its operator would make of it."""
+    given = {"nodeSelector": world.labels}
+    made = world.api.create(_path(world, kind), manifest(kind, world.team, _name(kind), given))
+    reference = {
+        "apiVersion": case.api_version,
+        "kind": case.kind,
+        "name": _name(kind),
+        "uid": made["metadata"]["uid"],
+        "controller": True,
+    }
+    for number in range(0 if kind in BUILT_IN else case.pods):
+        pod = manifest("Pod", world.team, _name(kind), given)
+        pod["metadata"] |= {"name": f"{_name(kind)}-{number}", "ownerReferences": [reference]}
+        world.api.create(f"{world.api.core}/pods", pod)
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +108,49 @@ def test_workload_of_each_kind_is_restored_by_undo(story: _Story, kind: str) -> 
     if kind not in FINAL:
         assert story.after[kind]["spec"] == story.before[kind]["spec"]
         assert _others(story.after[kind]) == _others(story.before[kind])
+
+
+OLDER: dict[str, tuple[Callable[[Object], object], Object]] = {
+    "RayService.ray.io": (lambda fields: fields.pop("suspend"), {"suspend": True}),
+    "NIMService.apps.nvidia.com": (lambda fields: fields["replicas"].update(minimum=1), {"replicas": 0}),
+}
+"""Definitions before KubeRay 1.7 and NIM Operator 3.1: what they lack, and what they refuse."""
+
+
+@pytest.mark.parametrize("kind", OLDER)
+def test_definition_of_older_release_blocks_its_kind_alone(
+    third_parties: ControlPlane, prometheus: Prometheus, tmp_path: Path, kind: str
+) -> None:
+    """The API server refuses the dry run; that opens no breaker, and the others are stopped."""
+    (row,) = (one for one in third_party_kinds() if f"{one.kind}.{one.group}" == kind)
+    definition, (reduce, refused) = row.definition, OLDER[kind]
+    place = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition['metadata']['name']}"
+    older = copy.deepcopy(definition["spec"]["versions"])
+    for version in older:
+        reduce(version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"])
+    with RealWorld(third_parties, prometheus, tmp_path) as world:
+        world.node()
+        world.add("Deployment", "idle")
+        _make(world, kind, CASES[kind])
+        world.seen(_name(kind), replicas=CASES[kind].pods)
+        dry_run = f"{_path(world, kind)}/{_name(kind)}?dryRun=All&fieldValidation=Strict"
+
+        def define(versions: list[Object], *, is_taken: bool) -> None:
+            assert world.api.patch(place, {"spec": {"versions": versions}}).status_code == OK
+            world.api.eventually(
+                lambda: (world.api.patch(dry_run, {"spec": refused}).status_code == OK) is is_taken or None
+            )
+
+        try:
+            define(older, is_taken=False)
+            applied = world.apply()
+        finally:
+            define(definition["spec"]["versions"], is_taken=True)
+        assert {name: item["result"] for name, item in applied.items()} == {
+            "idle": "done",
+            _name(kind): "blocked",
+        }, applied
+        assert world.run("breaker").out.startswith("breaker: closed")
 
 
 def test_volcano_job_is_stopped_by_command(story: _Story) -> None:

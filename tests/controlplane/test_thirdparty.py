@@ -13,6 +13,7 @@ from tests.controlplane.contract.server import Api, Object, Real
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("controlplane")]
 
 KINDS = third_party_kinds()
+_GOOD = {"boolean": False, "integer": 1, "count": 1, "string": "x", "object": None}
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.kind}.{kind.group}")
 
 
@@ -32,7 +33,13 @@ def _collection(api: Api, kind: ThirdPartyKind, version: str) -> str:
 
 def _object(kind: ThirdPartyKind, version: str) -> Object:
     body: Object = {"apiVersion": f"{kind.group}/{version}", "kind": kind.kind}
-    return {**body, "metadata": {"name": f"x-{uuid.uuid4().hex[:8]}"}, "spec": {"anything": {"else": [1]}}}
+    anything = next((name for name in kind.spec if f"spec.{name}" not in _typed(kind)), "anything")
+    return {**body, "metadata": {"name": f"x-{uuid.uuid4().hex[:8]}"}, "spec": {anything: {"else": [1]}}}
+
+
+def _typed(kind: ThirdPartyKind) -> set[str]:
+    """Its fields that have a type, and those that lead to them."""
+    return {".".join(path.split(".")[:2]) for path in kind.fields}
 
 
 def _nested(path: str, value: object) -> Object:
@@ -62,14 +69,26 @@ def test_third_party_field_of_wrong_type_is_refused(api: Api, kind: ThirdPartyKi
     """Each takes a value of its type and refuses others, with its name."""
     path = _collection(api, kind, kind.versions[0])
     body = _object(kind, kind.versions[0])
-    for field, of in {**kind.fields, **kind.root}.items():
-        body = {**body, **_nested(field, {"boolean": False, "integer": 1, "string": "x"}[of])}
+    for field, of in kind.root.items():
+        body = {**body, **_nested(field, _GOOD[of])}
     name = api.create(path, body)["metadata"]["name"]
     for field, of in {**kind.fields, **kind.root}.items():
-        good, bad = {"boolean": (True, "yes"), "integer": (0, -1), "string": ("y", 1)}[of]
-        assert api.patch(f"{path}/{name}", _nested(field, good)).status_code == 200
+        bad = {"boolean": "yes", "integer": 0.5, "count": -1, "string": 1, "object": 1}[of]
+        assert api.patch(f"{path}/{name}", _nested(field, _GOOD[of])).status_code == 200
         refused = api.patch(f"{path}/{name}", _nested(field, bad))
         assert (refused.status_code, refused.json()["details"]["causes"][0]["field"]) == (422, field)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.spec], ids=lambda kind: str(kind.kind))
+def test_third_party_spec_with_unknown_field_is_refused(api: Api, kind: ThirdPartyKind) -> None:
+    """As by the real definition: a write that asks for strict validation learns of a field that would be dropped."""
+    path = _collection(api, kind, kind.versions[0])
+    name = api.create(path, _object(kind, kind.versions[0]))["metadata"]["name"]
+    strict = api.patch(f"{path}/{name}?fieldValidation=Strict", {"spec": {"noSuchField": 1}})
+    assert 'unknown field "spec.noSuchField"' in strict.json()["message"]
+    assert (
+        (api.patch(f"{path}/{name}", {"spec": {"noSuchField": 1}}).json()["spec"]).get("noSuchField") is None
+    )
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.scale], ids=lambda kind: str(kind.kind))

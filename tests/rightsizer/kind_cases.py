@@ -59,7 +59,7 @@ def _ray_cluster(template: _Template) -> Object:
 def _nim(template: _Template) -> Object:
     (container,) = template["spec"]["containers"]
     pod = {key: value for key, value in template["spec"].items() if key != "containers"}
-    return {"replicas": 2, "resources": container["resources"], "pod": pod}
+    return {"replicas": 2, "resources": container["resources"], **pod}
 
 
 def _workflow(template: _Template) -> Object:
@@ -101,7 +101,10 @@ CASES: Mapping[str, Case] = {
         Case(
             "trainer.kubeflow.org/v1alpha1",
             "TrainJob",
-            lambda template: {"trainer": {"numNodes": 2, "template": template}},
+            lambda template: {
+                "runtimeRef": {"name": "torch"},
+                "trainer": {"numNodes": 2, "template": template},
+            },
             SUSPENDED,
             to=True,
         ),

@@ -28,6 +28,8 @@ from simulator.kube.store import Event, Record
 _COUNTS = ("replicas", "minReplicas", "parallelism", "numNodes", "size")
 """How many of what stands below there are; the first that is there counts."""
 _HASH = "simulator/template"
+_NIM_POD = ("nodeSelector", "priorityClassName", "runtimeClassName", "tolerations")
+"""Fields of a pod in the spec of a NIMService."""
 _GROUP = "ray.io/group"
 _COST = "controller.kubernetes.io/pod-deletion-cost"
 _MIN_SCALE = ("spec", "template", "metadata", "annotations", "autoscaling.knative.dev/min-scale")
@@ -195,7 +197,10 @@ def _parts(obj: Mapping[str, Any]) -> Iterator[_Part]:
     spec = obj.get("spec", {})
     if "resources" in spec:  # NIM: the container's own fields stand in spec
         pod = {"containers": [{"name": "main", "image": "nim", "resources": spec["resources"]}]}
-        spec = {"replicas": spec.get("replicas", 1), "template": {"spec": {**spec.get("pod", {}), **pod}}}
+        spec = {
+            "replicas": spec.get("replicas", 1),
+            "template": {"spec": {**{key: spec[key] for key in _NIM_POD if key in spec}, **pod}},
+        }
     yield from _below(spec, 1, {}, ())
 
 

@@ -20,6 +20,7 @@ from rightsizer.kinds.kind import Field, Kind, Value
 from rightsizer.model import Edit
 from rightsizer.policy.policy_file import parse
 from simulator.controlplane.plane import ControlPlane
+from simulator.controlplane.thirdparty import third_party_kinds
 from tests.controlplane.contract.server import Api, Object, Server, Simulated
 from tests.controlplane.contract.test_guardrails import GROUP, OWN, PLURALS, USER, undo_record
 from tests.rightsizer.given import manifest
@@ -76,6 +77,7 @@ CLASSES: dict[str, tuple[tuple[str | int, ...], ...]] = {
         ("spec", "template", "priorityClassName"),
         ("spec", "prefill", "template", "priorityClassName"),
     ),
+    "NIMService.apps.nvidia.com": (("spec", "priorityClassName"),),
     "RayCluster.ray.io": (
         ("spec", "workerGroupSpecs", 0, *_PLAIN[1:]),
         ("spec", "headGroupSpec", *_PLAIN[1:]),
@@ -105,8 +107,11 @@ OTHERS: dict[str, Object] = {
     "ReplicationController": {"minReadySeconds": 5},
     "Job.batch": {"backoffLimit": 3},
     "CronJob.batch": {"successfulJobsHistoryLimit": 2},
+    "JAXJob.kubeflow.org": {"runPolicy": {"backoffLimit": 3}},
+    "XGBoostJob.kubeflow.org": {"runPolicy": {"backoffLimit": 3}},
+    "Notebook.kubeflow.org": {"template": {"spec": {"hostname": "x"}}},
 }
-"""A field that is not ours; of others any."""
+"""A field that is not ours; of others any that their definition has."""
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +218,7 @@ def test_guardrail_by_kind_allows_changes_of_its_row(installed: Api, kind: str) 
     """A notice, the stop, every field that a row names, and all of it back; any other field is refused."""
     api, row = installed, ROWS[kind]
     path, obj = made(api, kind, "w")
-    other = {"spec": OTHERS.get(kind, {"somethingElse": "x"})}
+    other = {"spec": OTHERS.get(kind) or {_foreign(kind, obj): "x"}}
     dry = {"params": {"dryRun": "All"}}
     refused = api.eventually(
         lambda: _try(api, path, other, **dry), lambda reply: bool(reply.status_code == 403)
@@ -232,6 +237,13 @@ def test_guardrail_by_kind_allows_changes_of_its_row(installed: Api, kind: str) 
     assert api.patch(path, {"metadata": undo_record(*(edit.reversed for edit in edits))}).status_code == 200
     reply = _try(api, path, _undoing(obj, edits))
     assert reply.status_code == 200, (edits, reply.text)
+
+
+def _foreign(kind: str, obj: Object) -> str:
+    """A field of spec that the object does not have, nor the row names."""
+    ours = {step for field in ROWS[kind].fields() for step in field.path}
+    defined = next((one.spec for one in third_party_kinds() if f"{one.kind}.{one.group}" == kind), ())
+    return next((name for name in defined if name not in {*ours, *obj["spec"]}), "somethingElse")
 
 
 def _undoing(obj: Object, edits: list[Edit]) -> Object:

@@ -298,7 +298,7 @@ def test_admission_policy_gaps_are_reported(world: World) -> None:
     )
     told = _run(world, "admission", rules=rules, head="classAnnotations: off\n").err
     for words in (
-        "TrainJob, Workspace, NIMService, ScaledObject: not checked, because they do not name the PriorityClass",
+        "TrainJob, Workspace, ScaledObject: not checked, because they do not name the PriorityClass",
         "evictions: the class is not checked",
         "Command: the class is not checked",
         "rule top: only checked on bare pods",
