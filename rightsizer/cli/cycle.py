@@ -9,24 +9,24 @@ import os
 import pathlib
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rightsizer.changes.memory import MemoryStore
 from rightsizer.cli.connection import cluster_settings
 from rightsizer.cli.messages import complain
 from rightsizer.cli.plan_session import PlanSession, utc_now
-from rightsizer.errors import ConfigurationError, RequestRefused, RightsizerError
+from rightsizer.errors import ClusterError, ConfigurationError, RequestRefused, RightsizerError
 from rightsizer.execute.control_state import ActionGate, ControlStateStore
 from rightsizer.execute.deletion_cost import clear_deletion_costs
 from rightsizer.execute.executor import carry_out
 from rightsizer.execute.journal import Journal
 from rightsizer.execute.notify import notify
 from rightsizer.execute.preflight import UseSincePlan
-from rightsizer.execute.run_context import ApplySession, Deadline, RunContext, log_cluster_error
+from rightsizer.execute.run_context import ApplySession, Deadline, RunContext
 from rightsizer.execute.verify import verify
 from rightsizer.kinds import pause_for
 from rightsizer.kube.cluster import Cluster
-from rightsizer.kube.configmaps import ConfigMap
+from rightsizer.kube.configmaps import Changes, ConfigMap, Texts
 from rightsizer.kube.lease import Lease
 from rightsizer.model import Action, BlockerCode, Decision, Fleet, Outcome, Plan, Result
 from rightsizer.planning.breaker import Scope, State, accepted, accepted_scope, followed
@@ -147,15 +147,15 @@ def keep_sizes(session: PlanSession, plan: Plan) -> None:
     evaluator = PolicyEvaluator(
         session.policy.policy, plan.fleet, at=plan.at, own=session.own, instance=session.instance
     )
-    with log_cluster_error("sizes are not kept"):
-        sizes_of(session.cluster, session.own).change(
-            lambda texts: kept_sizes(texts, evaluator, plan.policy_hash)
-        )
+    change_sizes(session.cluster, session.own, lambda texts: kept_sizes(texts, evaluator, plan.policy_hash))
 
 
-def sizes_of(cluster: Cluster, namespace: str) -> ConfigMap:
-    """The ConfigMap of kept sizes."""
-    return ConfigMap(cluster, namespace, SIZES, "the sizes of resized workloads")
+def change_sizes(cluster: Cluster, namespace: str, how: Callable[[Texts], Changes]) -> None:
+    """Change the ConfigMap of kept sizes; a failure ends neither a run nor an undo."""
+    try:
+        ConfigMap(cluster, namespace, SIZES, "the sizes of resized workloads").change(how)
+    except (ClusterError, ConfigurationError) as error:
+        log.warning("kept sizes stay as they were: %s", error)
 
 
 def _scope(plan: Plan) -> Scope:

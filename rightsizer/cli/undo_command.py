@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from rightsizer.cli.connection import cluster_settings, instant_of
-from rightsizer.cli.cycle import journal_of, lease_of, sizes_of
+from rightsizer.cli.cycle import change_sizes, journal_of, lease_of
 from rightsizer.cli.messages import note
 from rightsizer.cli.plan_session import (
     Interrupts,
@@ -21,7 +21,7 @@ from rightsizer.cli.plan_session import (
 )
 from rightsizer.cli.reporter import OutcomeReporter, require_writable, show
 from rightsizer.errors import ClusterError, UsageError
-from rightsizer.execute.run_context import Deadline, log_cluster_error
+from rightsizer.execute.run_context import Deadline
 from rightsizer.execute.undo import find_undoable, skipped, undo_changes
 from rightsizer.kinds.patches import UndoItem
 from rightsizer.kube.cluster import Cluster
@@ -69,8 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         deadline = Deadline(0.0, time.monotonic, time.sleep, lambda: interrupts.happened)
         # First: the pods of a restored template are created at once.
         restored = [item.workload for item in items]
-        with log_cluster_error("kept sizes remain"):
-            sizes_of(cluster, arguments.state_namespace).change(lambda texts: without_sizes(texts, restored))
+        change_sizes(cluster, arguments.state_namespace, lambda texts: without_sizes(texts, restored))
         steps = undo_changes(
             items,
             cluster,

@@ -409,3 +409,12 @@ def test_kept_size_is_written_once_healthy_and_ends_before_undo(world: World) ->
     paths = [one.path.rpartition("/")[2] for one in world.api.requests.mutating()]
     last = {name: place for place, name in enumerate(paths)}
     assert last["gpu-rightsizer-sizes"] < last["wide"]
+
+
+def test_undo_is_made_even_if_kept_sizes_cannot_be_changed(world: World) -> None:
+    """They only concern pods of manifests that somebody applies."""
+    world.add("Deployment", world.team, "idle", {"replicas": 3})
+    assert _apply(world).items["idle"]["result"] == "done"
+    world.api.inject(Fault("configmaps/gpu-rightsizer-sizes", "GET", 1, status=403))
+    assert world.run("undo", f"{world.team}/Deployment/idle", "--yes").code == 0
+    assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] == 3
