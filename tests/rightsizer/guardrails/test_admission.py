@@ -79,6 +79,17 @@ def test_guardrails_allow_every_step_of_changes_and_undo(world: World) -> None:
     assert [one.path for one in world.api.requests.all() if one.code == 403] == []
 
 
+def test_admission_policies_fail_closed() -> None:
+    """One that the API server cannot evaluate refuses the request, and none of them only warns."""
+    policy = parse(POLICY.encode(), source="policy").policy
+    documents = admission_policies(policy, account="gpu-rightsizer", own=OWN)
+    specs = [document["spec"] for document in documents]
+    assert {spec.get("failurePolicy", "Fail") for spec in specs} == {"Fail"}
+    assert [spec["validationActions"] for spec in specs if "policyName" in spec] == [["Deny"]] * (
+        len(specs) // 2
+    )
+
+
 def test_event_reasons_are_all_allowed_by_guardrails() -> None:
     """Each Event that the program can create has a reason in the list."""
     found = {one.reason for one in vars(events).values() if isinstance(one, ChangeEvent)}

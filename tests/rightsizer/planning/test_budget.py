@@ -123,6 +123,12 @@ def test_budget_workload_of_two_pools_charges_each(node: str) -> None:
     assert _done(_plan(_policy({"scope": "nodePool", "gpus": 2}), *items)) == ["both"]
 
 
+def test_budget_pods_of_unknown_nodes_count_together() -> None:
+    """They are in no known pool, and are no way around a budget of pools."""
+    items = [_item(name, 1, nodes=(node,)) for name, node in (("first", "gone"), ("second", "lost"))]
+    assert len(_done(_plan(_policy({"scope": "nodePool", "gpus": 1}), *items))) == 1
+
+
 LATELY = {
     "a-minute-ago": (HOUR / 60, "hour", False),
     "an-hour-ago": (HOUR, "hour", True),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rightsizer.model import Action, Decision, FindingName, Mode, Node, Usages, Workload
+from rightsizer.model import Action, Decision, FindingName, Mode, Node, ObjectRef, Usages, Workload
 from rightsizer.planning.revalidate import Use, objections
 from tests.rightsizer.build import (
     ALWAYS,
@@ -55,10 +55,14 @@ def test_revalidate_unchanged_workload_has_no_blocker() -> None:
     assert _told() == []
 
 
+_SUSPENDER = ObjectRef("keda.sh/v1alpha1", "ScaledObject", "default", "w", "uid-so")
+
+
 CHANGED: dict[str, Callable[[Workload], Workload]] = {
     "another-object": lambda item: _replaced(item, ref=dataclasses.replace(item.ref, uid="uid-other")),
     "generation": lambda item: _replaced(item, generation=2),
     "size": lambda item: _replaced(item, size=3),
+    "control-object": lambda item: _replaced(item, control_object=_SUSPENDER),
     "pod-replaced": lambda item: _replaced(item, pods=(item.pods[0], _renamed(item.pods[1]))),
     "pod-more": lambda item: _replaced(item, pods=(*item.pods, _renamed(item.pods[1]))),
     "pod-less": lambda item: _replaced(item, pods=item.pods[:1]),
@@ -222,6 +226,17 @@ FOUR_AT_WORK = {**all_idle(SERVICE), **usages(*((one, (busy_usage(),)) for one i
 
 def _without(found: Usages, *pods: int) -> Usages:
     return {key: used for key, used in found.items() if key[1] not in {f"w-{number}" for number in pods}}
+
+
+def test_revalidate_more_replicas_needed_since_plan_is_blocked() -> None:
+    """Three were planned to be left; by the series of now, four are needed."""
+    rules = policy(rule("all", findings={FindingName.TOO_MANY_REPLICAS: Mode.ENFORCE}))
+    decision = judged(SERVICE, AT_WORK, rules, concurrency={"uid-w": concurrency(2)})
+    seen = measured(SERVICE, AT_WORK, concurrency={"uid-w": concurrency(3)})
+    use = Use(AT, seen, AT - datetime.timedelta(minutes=10), AT_WORK, AT_WORK, all_idle(SERVICE))
+    found = list(objections(decision, SERVICE, use, evaluator(rules, SERVICE)))
+    assert [one.code for one in found] == ["changed"]
+    assert "requirements increased since the plan" in found[0].message
 
 
 SIZED: dict[str, tuple[Usages, Usages, list[str]]] = {
