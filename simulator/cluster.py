@@ -40,7 +40,6 @@ _BOOT_LEAD_S = DAY_S
 """Drivers were loaded this long before the oldest workload came."""
 _CONFLICT = 409
 _PLACING_S = 120.0
-_COUNTING_S = 5.0
 _FOREIGN_SETTINGS = ("GPU_EXPORTER_", "DCGM_EXPORTER_", "DCGM_POD_RESOURCES_", "NODE_NAME")
 
 
@@ -150,7 +149,7 @@ class Cluster:
 
     def _counting(self, node: str) -> str:
         """What the node's exporter serves once it counts."""
-        deadline = time.monotonic() + _COUNTING_S
+        deadline = time.monotonic() + 5.0
         while True:
             exposition = self.exporters[node].get("/metrics")[1]
             if "\ngpu_pod_" in exposition or time.monotonic() > deadline or not self.agents[node].holdings():

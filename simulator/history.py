@@ -123,27 +123,19 @@ class _Use:
     seconds: range
     weight: float
 
-    def sum(self, get: Callable[[Used], Sequence[float]]) -> list[float]:
-        return list(map(sum, zip(*map(get, self.tenants), strict=True))) or [0.0] * len(self.seconds)
+    def sum(self, what: str) -> list[float]:
+        columns = map(operator.attrgetter(what), self.tenants)
+        return list(map(sum, zip(*columns, strict=True))) or [0.0] * len(self.seconds)
 
     def busy_s(self) -> list[float]:
         """At most all of the time, however many share an instance."""
-        so_far = self.sum(lambda used: used.busy_s)
-        steps = (
-            min(self.seconds.step, (after - before) / self.weight)
-            for before, after in itertools.pairwise(so_far)
-        )
+        pairs = itertools.pairwise(self.sum("busy_s"))
+        steps = (min(self.seconds.step, (after - before) / self.weight) for before, after in pairs)
         return list(itertools.accumulate(steps, initial=0.0))
-
-    def energy_j(self) -> list[float]:
-        return self.sum(lambda used: used.energy_j)
-
-    def memory(self) -> list[float]:
-        return self.sum(lambda used: used.memory)
 
     def last_active(self) -> list[float]:
         """When it worked last; the first step before it has."""
-        moved = (after - before > _ROUNDING_S for before, after in itertools.pairwise(self.busy_s()))
+        moved = (round(after - before, 6) for before, after in itertools.pairwise(self.busy_s()))
         times = (second if has else 0 for second, has in zip(self.seconds[1:], moved, strict=True))
         return list(itertools.accumulate(times, max, initial=self.seconds[0]))
 
@@ -154,16 +146,17 @@ _USED: Mapping[str, Callable[[_Use], Sequence[float]]] = {
     "gpu_pod_memory_busy_seconds_total": lambda of: [seconds / 2 for seconds in of.busy_s()],
     "gpu_pod_last_active_timestamp_seconds": _Use.last_active,
     "gpu_energy_joules_total": lambda of: of.samples.energy_j,
-    "gpu_pod_energy_joules_total": _Use.energy_j,
-    "gpu_idle_energy_joules_total": lambda of: list(map(operator.sub, of.samples.energy_j, of.energy_j())),
-    "gpu_pod_memory_used_bytes": _Use.memory,
-    "gpu_pod_memory_used_byte_seconds_total": lambda of: list(
-        itertools.accumulate(held * of.seconds.step for held in of.memory())
+    "gpu_pod_energy_joules_total": lambda of: of.sum("energy_j"),
+    "gpu_idle_energy_joules_total": lambda of: list(
+        map(operator.sub, of.samples.energy_j, of.sum("energy_j"))
     ),
-    "gpu_pod_processes": lambda of: list(map(bool, of.memory())),
+    "gpu_pod_memory_used_bytes": lambda of: of.sum("memory"),
+    "gpu_pod_memory_used_byte_seconds_total": lambda of: list(
+        itertools.accumulate(held * of.seconds.step for held in of.sum("memory"))
+    ),
+    "gpu_pod_processes": lambda of: list(map(bool, of.sum("memory"))),
 }
 """What the exporter says of tenants, as if it had been started with the first step."""
-_ROUNDING_S = 1e-6
 _MIG_BUSY = ("gpu_unattributed_busy_seconds_total", "mig")
 """Of a GPU with MIG instances, all their work."""
 _NO_POD: list[str | None] = [None] * len(POD_LABELS)

@@ -61,12 +61,10 @@ class _Segment:
         return self.energy_j + self._grown(self.regime.joules, t_s)
 
     def used_at(self, t_s: float) -> dict[Tenancy, tuple[float, float]]:
+        found = ((one, used, self.shares.get(one, _NOTHING)) for one, used in self.used.items())
         return {
-            one: (
-                busy_s + self._grown(self.shares.get(one, _NOTHING)[0], t_s),
-                energy_j + self._grown(self.shares.get(one, _NOTHING)[1], t_s),
-            )
-            for one, (busy_s, energy_j) in self.used.items()
+            one: (used[0] + self._grown(of[0], t_s), used[1] + self._grown(of[1], t_s))
+            for one, used, of in found
         }
 
     def _grown(self, sums: Sums, t_s: float) -> float:
