@@ -276,5 +276,5 @@ def test_only_gpu_of_a_node_is_that_of_a_scheduled_pod(plugin: str, make_node: M
     node.kubelet.capacity = (Allocation(resource, ids),)
     node.pods[:] = [pod("a", ids[0], resource=resource), pod("b", ids[7], resource=resource)]
     with node.kubelet, node.exporting() as exporter:
-        assert _pods(exporter) == [("0", "a"), ("0", "b")]
+        eventually(lambda: _pods(exporter) == [("0", "a"), ("0", "b")])
         assert _allocated(exporter) == {"0": 1}
