@@ -138,13 +138,13 @@ def _writes() -> Iterator[Right]:
     cost = "pauses and recent changes are unknown"
     yield Right("get", "", "configmaps", PLAN, is_own=True, cost=cost, names=STATE_MAPS)
     yield Right("create", "", "configmaps", (*APPLY, *PAUSE), is_own=True)
-    cost = "changes of deleted or replaced objects are not shown, evicted pods not restored"
+    cost = "changes of deleted objects are not shown, evicted pods not restored"
     yield Right("get", "", "configmaps", (*UNDO, *HISTORY), is_own=True, cost=cost, names=memory.NAMES)
     for verb in ("get", "patch"):
         yield Right(verb, "", "configmaps", APPLY, is_own=True, names=STATE_MAPS)
         yield Right(verb, "", "configmaps", PAUSE, is_own=True, names=STATE_MAPS[:1])
     for verb in ("get", "patch"):
-        cost = "a restored workload may keep the GPUs per pod of its resize"
+        cost = "kept sizes remain"
         yield Right(verb, "", "configmaps", UNDO, is_own=True, cost=cost, names=(kept_sizes.NAME,))
     yield Right("get", "", "namespaces", PAUSE)
     for verb, names in (("get", _LEASES), ("create", ()), ("update", _LEASES)):

@@ -357,8 +357,7 @@ class Stuck(Judging):
         ge=0.0,
         le=95.0,
         description="More than idle power: highest mean power, as a percentage of that of its best hour with memory "
-        "traffic, 0 to 95; 0: only idle power is stuck. And earlier hours without traffic drew less than this "
-        "percentage of its power now.",
+        "traffic, 0 to 95; 0: only idle power is stuck.",
     )
     withoutTraffic: Duration = pydantic.Field(
         datetime.timedelta(hours=6),

@@ -295,7 +295,8 @@ def test_permission_table_covers_every_request_of_each_command(good: World) -> N
         writes = {row for row in writes if row[2] not in rest}
         if command is Command.APPLY:  # takes a manifest back only where the eviction was refused
             writes.remove(("delete", "", "secrets"))
-            writes.remove(("patch", "", "configmaps"))  # the first run makes it
+        # The first run makes one, and undo changes one only where sizes are kept.
+        writes.discard(("patch", "", "configmaps"))
         assert writes - asked == set()
         known = [entry for entry in good.api.requests.all() if "clonesets" not in entry.path]
         assert {entry.code for entry in known} <= {200, 201, 404}
