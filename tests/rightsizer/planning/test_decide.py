@@ -12,6 +12,7 @@ from rightsizer.config import PREFIX
 from rightsizer.model import (
     Action,
     BlockerCode,
+    ChangeOutcome,
     ChangeRecord,
     Decision,
     FindingName,
@@ -341,6 +342,15 @@ def test_decide_recreated_workload_keeps_cooldown(ref: ObjectRef, hours: int, is
     around = Fleet((item,), {}, {}, (FoundChange(ref, ChangeRecord(AT - hours * HOUR, "r", "", 1)),))
     decision = judged(item, all_idle(item), policy(), around=around)
     assert _causes(decision) == [BlockerCode.COOLDOWN] * is_blocked
+
+
+def test_decide_change_that_ended_before_it_was_made_keeps_cooldown() -> None:
+    """Owners write the annotations: an end of long ago must not end the cooldown of a change made now."""
+    record = ChangeRecord(
+        AT - HOUR, "r", Action.SCALE_TO_ZERO, 1, end=ChangeOutcome.REVERTED, ended=AT - 9600 * HOUR
+    )
+    item = workload(past=(record,))
+    assert BlockerCode.COOLDOWN in _causes(judged(item, all_idle(item), policy()))
 
 
 def test_decide_frozen_or_outside_window_is_blocked() -> None:
