@@ -356,7 +356,7 @@ class TestOnTheDemo:
     def test_gpu_counts_equal_cluster_with_either_exporter(self, board: Board, dcgm_board: Board) -> None:
         """Total and held GPUs; shared GPUs count once, MIG instances by size."""
         for each in (board, dcgm_board):
-            whole, parts = 8 + 8 + 6 + 4 + 4, (3 + 3 + 3 + 2 + 1) / 7
+            whole, parts = 8 + 7 + 6 + 4 + 4, (3 + 2 + 3 + 3 + 3 + 2 + 1) / 7
             assert each.value("sum(gpu:node:gpus)") == pytest.approx(whole + parts)
             assert each.value('sum(gpu:node:gpus{modelName=~".*L40S.*"})') == 4
         assert board.value("sum(gpu:node:held)") == pytest.approx(dcgm_board.value("sum(gpu:node:held)"))

@@ -63,7 +63,7 @@ def test_series_labels_are_in_dcgms_order(make_node: MakeNode) -> None:
     )
     names = [part.split("=")[0] for part in line[line.index("{") + 1 : line.index("}")].split(",")]
     assert names == [
-        "gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", "hostname",
+        "gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", "hostname", "Hostname",
         "DCGM_FI_DRIVER_VERSION", "container", "namespace", "pod", "mig_uuid",
     ]  # fmt: skip
 
