@@ -288,12 +288,11 @@ def _children(made: Object) -> Iterator[Object]:
                 _set(name, spec["predictor"]["minReplicas"], pod),
             )
         case "TrainJob":
-            yield _object("jobset.x-k8s.io/v1alpha2", "JobSet", name, {"train": spec["trainer"]})
+            yield _object("jobset.x-k8s.io/v1alpha2", "JobSet", name, _job_set(spec["trainer"]))
         case "JobSet":
-            trainer = spec["train"]
-            pod = _trained(trainer)
-            job = {"parallelism": trainer["numNodes"], "completions": trainer["numNodes"]}
-            yield _object("batch/v1", "Job", f"{name}-node-0", {**job, "template": {"spec": pod}})
+            for group in spec["replicatedJobs"]:
+                job = copy.deepcopy(group["template"]["spec"])
+                yield _object("batch/v1", "Job", f"{name}-{group['name']}-0", job)
 
 
 def _object(version: str, kind: str, name: str, spec: Object) -> Object:
@@ -308,6 +307,13 @@ def _set(name: str, replicas: int, pod: Object) -> Object:
         "selector": {"matchLabels": labels},
         "template": template,
     }
+
+
+def _job_set(trainer: Object) -> Object:
+    """What Kubeflow's Trainer makes of a TrainJob: one job, with a pod on each node."""
+    job = {"parallelism": trainer["numNodes"], "completions": trainer["numNodes"]}
+    template = {"spec": {**job, "template": {"spec": _trained(trainer)}}}
+    return {"replicatedJobs": [{"name": "node", "replicas": 1, "template": template}]}
 
 
 def _predictor(predictor: Object) -> Object:
