@@ -405,7 +405,7 @@ class Tally:
 
 
 def measure(mode: Mode, count: int, prometheus: Prometheus, *, workers: int) -> dict[str, Tally]:
-    """The tallies of so many schedules of a mode, by way of sharing."""
+    """Measure this many schedules of a mode; one tally for each way of sharing."""
     plans = [schedule(mode, number) for number in range(count)]
     if mode is Mode.AMPERE:
         plans.append(_idle_board())

@@ -148,12 +148,14 @@ ROWS = (
         )
         for kind in ("SYMBOL", "EFFECTIVE")
     ),
-    _links("C2C_LINK_GET_STATUS", "Links to the CPU", "C2C_LINK_COUNT", "C2C_LINK_QUANTITY", over=len),
-    _links("C2C_LINK_GET_STATUS", "Whether all are active (0 or 1)", "C2C_LINK_STATUS", over=min),
-    _links("C2C_LINK_GET_MAX_BW", "Speed of the slowest", "C2C_MAX_BANDWIDTH", unit="MB/s", over=min),
-    _links("C2C_LINK_ERROR_INTR", "CRC errors of links to the CPU"),
-    _links("C2C_LINK_ERROR_REPLAY", "Replays of links to the CPU"),
-    _links("C2C_LINK_ERROR_REPLAY_B2B", "Repeated replays"),
+    _links("C2C_LINK_GET_STATUS", "C2C links", "C2C_LINK_COUNT", "C2C_LINK_QUANTITY", over=len),
+    _links("C2C_LINK_GET_STATUS", "Whether all C2C links are active (0 or 1)", "C2C_LINK_STATUS", over=min),
+    _links(
+        "C2C_LINK_GET_MAX_BW", "Lowest bandwidth of a C2C link", "C2C_MAX_BANDWIDTH", unit="MB/s", over=min
+    ),
+    _links("C2C_LINK_ERROR_INTR", "C2C CRC errors"),
+    _links("C2C_LINK_ERROR_REPLAY", "C2C replays"),
+    _links("C2C_LINK_ERROR_REPLAY_B2B", "C2C back-to-back replays"),
     _fabric(
         "DCGM_FI_DEV_FABRIC_MANAGER_STATUS",
         "Fabric (1 not started, 2 in progress, 3 ready, 4 failed)",

@@ -32,12 +32,12 @@ by which policy rule, and why. Changes nothing; a read-only account is enough.
 
 _PLAN_EPILOG = """\
 verdicts:
-  act, keep  should change (its lines say whether apply does it); or nothing
+  act        should change; its lines say whether apply does it
+  keep       nothing should change
   protected  policy, built-in protection or opt-out forbids changes
   unknown    not enough data; missing data never counts as idle
 
-example:
-  gpu-rightsizer plan --policy policy.yaml --save plan.json -o json | jq .totals
+example: gpu-rightsizer plan --policy policy.yaml -o json | jq .totals
 """
 
 _APPLY = """\

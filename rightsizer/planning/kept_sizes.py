@@ -13,6 +13,7 @@ from rightsizer.kinds import row_of
 from rightsizer.kinds.change_edits import as_read
 from rightsizer.kinds.edits import Path, value_at
 from rightsizer.kinds.patches import read_record
+from rightsizer.kube.configmaps import Changes, Texts
 from rightsizer.model import Action, ChangeOutcome, ChangeRecord, Edit, FindingName, Mode, ObjectRef, Workload
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.text import read_instant
@@ -30,9 +31,6 @@ _MOST_TEXT = 4096
 """Some programs are scripts in an argument; a ConfigMap has 1 MiB for all workloads."""
 MOST = 200
 """Workloads in the ConfigMap."""
-
-Texts = Mapping[str, str]
-Changes = Mapping[str, str | None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -125,10 +123,13 @@ def _size_of(
     workload: Workload, ours: set[tuple[ObjectRef, str]], *, until: datetime.datetime
 ) -> KeptSize | None:
     """The size that a workload runs healthily with, by its record; None without a record that the memory knows."""
-    record, obj = _record_of(workload), as_read(workload)
-    if record is None or obj is None or (workload.ref, record.run) not in ours:
+    record = _record_of(workload)
+    if record is None or (workload.ref, record.run) not in ours:
         return None
     if record.action != Action.RESIZE or not record.confirmed or record.is_unfinished:
+        return None
+    obj = as_read(workload)
+    if obj is None:
         return None
     edits = [edit for edit in record.edits if edit.path[-3:-1] == ("resources", "limits")]
     if len(edits) != 1 or value_at(obj, edits[0].path) != edits[0].after or not _is_fewer(edits[0]):

@@ -108,8 +108,9 @@ def _powers_by_slot(query: "_HistoryQuery") -> tuple[PowerByUse, PowerByUse]:
             low, high = lowest.setdefault(key, {}), highest.setdefault(key, {})
             for instant, value in points:
                 slot, watts = query.grid.slot_of(instant), value * query.form.scale(metric)
-                low[slot] = min(low.get(slot, watts), watts) if 0 <= watts <= metric.highest else 0.0
-                high[slot] = max(high.get(slot, watts), watts)
+                is_possible = 0 <= watts <= metric.highest  # which NaN is not
+                low[slot] = min(low.get(slot, watts), watts) if is_possible else 0.0
+                high[slot] = max(high.get(slot, 0.0), watts if is_possible else 0.0)
     return lowest, highest
 
 

@@ -39,7 +39,7 @@ COMPLETE = 0.98
 MAX_DIFFERENCE = 0.1
 """If the means of two sources differ by more, one of them has the wrong device or pod, or stands still."""
 MAX_DEVIATIONS = 4
-"""The mean of few samples is that of a gauge which is 0 or 1 at random, at most so many standard deviations off."""
+"""Among few samples, a difference of up to this many standard deviations of a gauge of 0 or 1 is chance."""
 
 EARLY = 0.25
 """The first part of the window; a counter that existed throughout has its share of the samples there."""

@@ -208,7 +208,7 @@ CRON = ObjectRef("argoproj.io/v1alpha1", "CronWorkflow", "research", "c", "uid-c
     ids=lambda value: "" if isinstance(value, Decision) else value,
 )
 def test_patch_without_field_of_manifest_is_named(decision: Decision, words: str) -> None:
-    """There is no file of it, and the reason is told."""
+    """No file is written for it, and the reason is reported."""
     files, (problem,) = patch_files(_plan(decision))
     assert files == {}
     assert problem.startswith(f"no patch for {decision.workload.ref}: ")
