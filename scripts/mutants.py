@@ -22,6 +22,8 @@ from collections.abc import Iterator, Sequence
 ROOT = pathlib.Path(__file__).parent.parent
 TABLE = pathlib.Path(__file__).with_suffix(".toml")
 _TIMEOUT_S = 300
+_AT_ONCE = 20
+"""Tests in one run without a mutant: all in one would not end in time on a busy machine."""
 _TREES = ("rightsizer", "exporter", "simulator", "tests", "scripts", "docs", "deploy", "benchmarks")
 _FILES = ("pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile")
 _PYTEST = ("-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--no-header", "--tb=no")
@@ -151,7 +153,7 @@ def _require_healthy(rows: Sequence[Mutant], jobs: int) -> None:
         SystemExit: Some do.
     """
     tests = tuple(dict.fromkeys(test for row in rows for test in row.tests))
-    parts = [tests[number::jobs] for number in range(jobs) if tests[number::jobs]]
+    parts = [tests[start : start + _AT_ONCE] for start in range(0, len(tests), _AT_ONCE)]
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         for code, words in pool.map(lambda part: _tested(ROOT, part), parts):
             if code or "skipped" in words:
