@@ -239,6 +239,15 @@ def test_change_limit_three_per_month_blocks_fourth(before: int, most: int, enfo
     assert enforced or f"it was changed {before} times in 30 days" in decision.restrictions[0].message
 
 
+@pytest.mark.parametrize("end", [ChangeOutcome.REVERTED, ChangeOutcome.ROLLBACK])
+def test_change_limit_counts_scale_downs_that_did_harm(end: ChangeOutcome) -> None:
+    """Only those that held may come all day."""
+    past = [_past((8 + 8 * number) * DAY, end, action="scale-down", run=f"r{number}") for number in range(2)]
+    decision = _idle(*past, cooldown=HOUR, maxChanges=2)
+    assert not decision.is_enforced
+    assert "it was changed 2 times in 30 days" in decision.restrictions[0].message
+
+
 @pytest.mark.parametrize(("hours", "enforced"), [(3, False), (5, True)])
 def test_cooldown_shorter_than_window_waits_for_full_window(hours: int, enforced: bool) -> None:
     """Where the cooldown is shorter than the window, the window has to fill anew; giving back is no such change."""

@@ -337,6 +337,7 @@ def _acts(
 UNUSED: dict[str, tuple[dict[str, Any], str, bool]] = {
     "never-worked": ({}, "....", True),
     "never-worked-but-a-gap": ({}, ".?..", False),
+    "never-worked-but-a-gap-before": ({}, "?....", False),
     "worked-once": ({}, "#....", False),
     "in-place-of-an-older-pod": ({"created": AT - 9 * DAY}, "....", False),
     "creation-unknown": ({"created": None}, "....", False),
