@@ -106,9 +106,13 @@ def _metrics_file(settings: Settings) -> MetricsFile | None:
     if not settings.metrics_file:
         return None
     path = Path(settings.metrics_file)
+    is_named = "metrics_file" in settings.given
     if str(path) in DCGM_EXPORTERS_LISTS and not path.exists():
-        _LOG.info("%s, dcgm-exporter's default list, does not exist: serving the set of --metrics", path)
+        if is_named:
+            _LOG.info("%s, dcgm-exporter's default list, does not exist: serving the set of --metrics", path)
         return None
+    if not is_named:
+        _LOG.info("serving only the metrics of %s, dcgm-exporter's default list; --metrics ignores it", path)
     if clash := {"metrics", "collectors"} & settings.given:
         flags = " and ".join(sorted(map(flag, clash)))
         raise UsageError([f"{flags}: the metrics file {path} selects the metrics; drop one of them"])

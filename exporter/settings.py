@@ -452,8 +452,18 @@ def resolve(given: GivenFlags, environment: Mapping[str, str], *, collectors: Se
     problems += _unknown_variables(environment)
     if problems:
         raise UsageError(problems)
+    if not named & {"metrics_file", "metrics", "collectors"} and _replaces_dcgm_exporter(given, environment):
+        values["metrics_file"] = DCGM_EXPORTERS_LISTS[0]
     ignored = remarks(lambda flag: given.dcgm.get(flag.variable) or _in(environment, flag.variable))
     return Settings(**values, given=frozenset(named), warnings=(*ignored, *_dcgm_warnings(environment)))
+
+
+def _replaces_dcgm_exporter(given: GivenFlags, environment: Mapping[str, str]) -> bool:
+    """Whether a manifest of dcgm-exporter starts it. Its chart mounts a list at the default path without naming it."""
+    return bool(given.dcgm) or any(
+        name.startswith(_DCGM_ENV_PREFIX) and value and not _SERVICE_LINK.fullmatch(name)
+        for name, value in environment.items()
+    )
 
 
 def _unknown_variables(environment: Mapping[str, str]) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from exporter.cli import main
 from exporter.dcgm.aliases import Ignored, Supported, dcgm_flags
-from exporter.settings import all_settings, flag
+from exporter.settings import GivenFlags, all_settings, flag, resolve
 from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode
 from tests.exporter.rig import PATIENCE_S, Exporter, Node, h100, pod
@@ -51,6 +51,27 @@ def test_dcgm_charts_arguments_and_variables_start(node: Node, tmp_path: Path) -
     (line,) = [line for line in done.out.splitlines() if line.startswith(UTIL)]
     for label in ('hostname="node-7"', 'DCGM_FI_DRIVER_VERSION="570.133.20"', 'pod="trainer"'):
         assert label in line
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "is_read"),
+    [
+        ({}, {"DCGM_EXPORTER_LISTEN": ":9400"}, True),
+        ({"naming": "both"}, {"DCGM_EXPORTER_KUBERNETES": "true"}, True),
+        ({}, {"DCGM_EXPORTER_KUBERNETES": ""}, False),
+        ({}, {"DCGM_EXPORTER_SERVICE_HOST": "10.96.0.7"}, False),
+        ({}, {"GPU_EXPORTER_LISTEN": ":9400"}, False),
+        ({"metrics": "full"}, {"DCGM_EXPORTER_LISTEN": ":9400"}, False),
+        ({}, {"DCGM_EXPORTER_LISTEN": ":9400", "GPU_EXPORTER_COLLECTORS": "power"}, False),
+    ],
+)
+def test_list_at_dcgm_exporters_default_path_is_read_under_its_manifests(
+    flags: dict[str, str], environment: dict[str, str], is_read: bool
+) -> None:
+    """Its chart mounts `customMetrics` there since 4.8.3, and sets no `-f`."""
+    settings = resolve(GivenFlags(flags, {}), environment, collectors=("power",))
+    assert settings.metrics_file == ("/etc/dcgm-exporter/default-counters.csv" if is_read else "")
+    assert "metrics_file" not in settings.given
 
 
 def test_dcgm_short_flags_keep_their_meaning(make_node: MakeNode, tmp_path: Path) -> None:
