@@ -1,18 +1,14 @@
 """Clock frequencies, and the reasons of reduced ones."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from exporter.collectors import Point, Row, gauge
-from exporter.model import Kind, Metric, MetricName
+from exporter.model import Kind, Metric, MetricName, MetricSet
 from exporter.nvml.devices import OpenDevice
 from exporter.nvml.driverstate import WINDOW_S
 
 _HZ_PER_MHZ = 1_000_000
 
-_MAX_SM = MetricName("DCGM_FI_DEV_MAX_SM_CLOCK", "MHz")
-_MAX_MEM = MetricName("DCGM_FI_DEV_MAX_MEM_CLOCK", "MHz")
-_VIDEO = MetricName("DCGM_FI_DEV_VIDEO_CLOCK", "MHz")
-_MAX_VIDEO = MetricName("DCGM_FI_DEV_MAX_VIDEO_CLOCK", "MHz")
 _PSTATE = MetricName("DCGM_FI_DEV_PSTATE", "")
 _REASONS = MetricName("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "")
 
@@ -41,6 +37,18 @@ def _events(device: OpenDevice) -> Sequence[Point]:
     ]
 
 
+def _clock(name: str, newer: str, words: str, source: str, read: Callable[[OpenDevice], int]) -> Row:
+    metric = Metric(
+        dcgm=MetricName(f"DCGM_FI_DEV_{name}_CLOCK", "MHz"),
+        dcgm_49=MetricName(f"DCGM_FI_DEV_{newer}_CLOCK_HERTZ", "Hz", times=_HZ_PER_MHZ),
+        kind=Kind.GAUGE,
+        help=words,
+        source=source,
+        within=MetricSet.FULL,
+    )
+    return Row(metric, read)
+
+
 ROWS = (
     Row(
         Metric(
@@ -62,23 +70,30 @@ ROWS = (
         ),
         read=OpenDevice.memory_clock_mhz,
     ),
-    gauge(
-        _MAX_SM, "Highest SM clock", "nvmlDeviceGetMaxClockInfo(NVML_CLOCK_SM)", OpenDevice.max_sm_clock_mhz
+    _clock(
+        "MAX_SM",
+        "SM_MAX",
+        "Highest SM clock",
+        "nvmlDeviceGetMaxClockInfo(NVML_CLOCK_SM)",
+        OpenDevice.max_sm_clock_mhz,
     ),
-    gauge(
-        _MAX_MEM,
+    _clock(
+        "MAX_MEM",
+        "MEMORY_MAX",
         "Highest memory clock",
         "nvmlDeviceGetMaxClockInfo(NVML_CLOCK_MEM)",
         OpenDevice.max_memory_clock_mhz,
     ),
-    gauge(
-        _VIDEO,
+    _clock(
+        "VIDEO",
+        "VIDEO",
         "Video engine clock frequency",
         "nvmlDeviceGetClockInfo(NVML_CLOCK_VIDEO)",
         OpenDevice.video_clock_mhz,
     ),
-    gauge(
-        _MAX_VIDEO,
+    _clock(
+        "MAX_VIDEO",
+        "VIDEO_MAX",
         "Highest video engine clock",
         "nvmlDeviceGetMaxClockInfo(NVML_CLOCK_VIDEO)",
         OpenDevice.max_video_clock_mhz,

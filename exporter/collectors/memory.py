@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from exporter.collectors import Row, gauge, split_by
+from exporter.collectors import Row, split_by
 from exporter.errors import ReadingError, Reason
 from exporter.model import Kind, Metric, MetricName, MetricSet
 from exporter.nvml.devices import OpenDevice
@@ -24,10 +24,16 @@ def _used_ratio(device: OpenDevice) -> float:
     return memory.used / (memory.total - _reserved(device))
 
 
-def _bar1(name: str, words: str, read: Callable[[OpenDevice], float]) -> Row:
-    spelling = MetricName(f"DCGM_FI_DEV_BAR1_{name}", "MiB", per=_MIB, whole=True)
-    source = f"nvmlDeviceGetBAR1MemoryInfo().bar1{name.capitalize()}"
-    return gauge(spelling, f"BAR1 memory {words}", source, read)
+def _bar1(name: str, newer: str, words: str, read: Callable[[OpenDevice], float]) -> Row:
+    metric = Metric(
+        dcgm=MetricName(f"DCGM_FI_DEV_BAR1_{name}", "MiB", per=_MIB, whole=True),
+        dcgm_49=MetricName(f"DCGM_FI_DEV_BAR1_{newer}_BYTES", "bytes"),
+        kind=Kind.GAUGE,
+        help=f"BAR1 memory {words}",
+        source=f"nvmlDeviceGetBAR1MemoryInfo().bar1{name.capitalize()}",
+        within=MetricSet.FULL,
+    )
+    return Row(metric, read)
 
 
 ROWS = (
@@ -90,7 +96,7 @@ ROWS = (
         read=_used_ratio,
         per_instance=True,
     ),
-    _bar1("TOTAL", "in total", lambda device: device.bar1().total),
-    _bar1("USED", "used", lambda device: device.bar1().used),
-    _bar1("FREE", "free", lambda device: device.bar1().free),
+    _bar1("TOTAL", "CAPACITY", "in total", lambda device: device.bar1().total),
+    _bar1("USED", "USED", "used", lambda device: device.bar1().used),
+    _bar1("FREE", "FREE", "free", lambda device: device.bar1().free),
 )

@@ -95,7 +95,7 @@ _NVLINK5 = {
         "INTEGRITY_ERROR_TOTAL",
         "integrity errors",
     ),
-    "XMIT_DISCARDS": ("TX_DISCARDS", "COUNT_TX_DISCARDS", "discarded packets"),
+    "XMIT_DISCARDS": ("TX_DISCARDS", "TX_DISCARD_TOTAL", "discarded packets"),
     "LINK_RECOVERY_SUCCESSFUL_EVENTS": (
         "LINK_RECOVERY_SUCCESSFUL_EVENTS",
         "RECOVERY_SUCCESSFUL_TOTAL",
@@ -134,7 +134,11 @@ ROWS = (
         for nvml, (name, newer, what) in _NVLINK5.items()
     ),
     *(
-        _links(f"NVLINK_COUNT_FEC_HISTORY_{number}", f"NVLink blocks with {number} symbols corrected (FEC)")
+        _links(
+            f"NVLINK_COUNT_FEC_HISTORY_{number}",
+            f"NVLink blocks with {number} symbols corrected (FEC)",
+            newer=f"NVLINK_FEC_HISTORY_{number}_TOTAL",
+        )
         for number in range(16)
     ),
     *(
@@ -153,9 +157,9 @@ ROWS = (
     _links(
         "C2C_LINK_GET_MAX_BW", "Lowest bandwidth of a C2C link", "C2C_MAX_BANDWIDTH", unit="MB/s", over=min
     ),
-    _links("C2C_LINK_ERROR_INTR", "C2C CRC errors"),
-    _links("C2C_LINK_ERROR_REPLAY", "C2C replays"),
-    _links("C2C_LINK_ERROR_REPLAY_B2B", "C2C back-to-back replays"),
+    _links("C2C_LINK_ERROR_INTR", "C2C CRC errors", newer="C2C_LINK_ERROR_TOTAL"),
+    _links("C2C_LINK_ERROR_REPLAY", "C2C replays", newer="C2C_LINK_REPLAY_ERROR_TOTAL"),
+    _links("C2C_LINK_ERROR_REPLAY_B2B", "C2C back-to-back replays", newer="C2C_LINK_REPLAY_ERROR_B2B_TOTAL"),
     _fabric(
         "DCGM_FI_DEV_FABRIC_MANAGER_STATUS",
         "Fabric (1 not started, 2 in progress, 3 ready, 4 failed)",

@@ -4,8 +4,6 @@ from exporter.collectors import Row, gauge
 from exporter.model import Kind, Metric, MetricName, MetricSet
 from exporter.nvml.devices import OpenDevice, TemperatureThreshold
 
-_FAN = MetricName("DCGM_FI_DEV_FAN_SPEED", "%")
-
 
 def _threshold(name: str, threshold: TemperatureThreshold, help_: str) -> Row:
     def read(device: OpenDevice) -> float:
@@ -48,5 +46,16 @@ ROWS = (
     _threshold(
         "MEM_MAX_OP_TEMP", TemperatureThreshold.MEMORY_MAXIMUM, "Maximum operating memory temperature"
     ),
-    gauge(_FAN, "Fan speed", "nvmlDeviceGetFanSpeed", OpenDevice.fan_percent, needs="cards with a fan"),
+    Row(
+        Metric(
+            dcgm=MetricName("DCGM_FI_DEV_FAN_SPEED", "%"),
+            dcgm_49=MetricName("DCGM_FI_DEV_FAN_SPEED_RATIO", "ratio", per=100),
+            kind=Kind.GAUGE,
+            help="Fan speed",
+            source="nvmlDeviceGetFanSpeed",
+            within=MetricSet.FULL,
+            needs="cards with a fan",
+        ),
+        read=OpenDevice.fan_percent,
+    ),
 )

@@ -93,9 +93,28 @@ EXPECTED = {
             ("NVLINK_COUNT_EFFECTIVE_ERRORS", "NVLINK_EFFECTIVE_ERROR_TOTAL"),
             ("NVLINK_COUNT_SYMBOL_BER_FLOAT", "NVLINK_SYMBOL_BER_RATIO"),
             ("NVLINK_COUNT_EFFECTIVE_BER_FLOAT", "NVLINK_EFFECTIVE_BER_RATIO"),
+            ("NVLINK_COUNT_TX_DISCARDS", "NVLINK_TX_DISCARD_TOTAL"),
+            *((f"NVLINK_COUNT_FEC_HISTORY_{n}", f"NVLINK_FEC_HISTORY_{n}_TOTAL") for n in range(16)),
             ("C2C_LINK_COUNT", "C2C_LINK_QUANTITY"),
+            ("C2C_LINK_ERROR_INTR", "C2C_LINK_ERROR_TOTAL"),
+            ("C2C_LINK_ERROR_REPLAY", "C2C_LINK_REPLAY_ERROR_TOTAL"),
+            ("C2C_LINK_ERROR_REPLAY_B2B", "C2C_LINK_REPLAY_ERROR_B2B_TOTAL"),
         )
     },
+    **{
+        f"DCGM_FI_DEV_{old}_CLOCK": (f"DCGM_FI_DEV_{new}_CLOCK_HERTZ", 1980, 1980, 1_980_000_000)
+        for old, new in (
+            ("MAX_SM", "SM_MAX"),
+            ("MAX_MEM", "MEMORY_MAX"),
+            ("VIDEO", "VIDEO"),
+            ("MAX_VIDEO", "VIDEO_MAX"),
+        )
+    },
+    **{
+        f"DCGM_FI_DEV_BAR1_{old}": (f"DCGM_FI_DEV_BAR1_{new}_BYTES", 3 << 20, 3, 3 << 20)
+        for old, new in (("TOTAL", "CAPACITY"), ("USED", "USED"), ("FREE", "FREE"))
+    },
+    "DCGM_FI_DEV_FAN_SPEED": ("DCGM_FI_DEV_FAN_SPEED_RATIO", 37, 37, 0.37),
     "DCGM_FI_PROF_PCIE_TX_BYTES": ("DCGM_FI_PROF_PCIE_TX_BYTES", 1.5, 1.5, 1.5),
     "DCGM_FI_PROF_PCIE_RX_BYTES": ("DCGM_FI_PROF_PCIE_RX_BYTES", 1.5, 1.5, 1.5),
 }

@@ -435,6 +435,28 @@ def test_sighup_without_a_list_does_nothing(node: Node) -> None:
         assert exporter.series(RELOADED) == {}
 
 
+def test_names_in_base_units_are_served_in_them(node: Node, tmp_path: Path) -> None:
+    """DCGM 4.6.1 has a second field for each: hertz for MHz, bytes for MiB, a ratio for percent."""
+    path = tmp_path / "counters.csv"
+    names = "SM_MAX_CLOCK_HERTZ MEMORY_MAX_CLOCK_HERTZ BAR1_CAPACITY_BYTES FAN_SPEED_RATIO"
+    path.write_text("".join(f"DCGM_FI_DEV_{name}, gauge, x\n" for name in (*names.split(), "CPU_UTIL_RATIO")))
+    node.board.set_answer(0, "nvmlDeviceGetFanSpeed", 42)
+    done = node.once("--once", "--pod-resources-socket=", "-f", str(path))
+    assert "skipped, " in done.err
+    assert "DCGM_FI_DEV_CPU_UTIL_RATIO (line 5)" in done.err
+    values = {
+        line.partition("{")[0].removeprefix("DCGM_FI_DEV_"): float(line.rpartition(" ")[2])
+        for line in done.out.splitlines()
+        if line.startswith("DCGM")
+    }
+    assert values == {
+        "SM_MAX_CLOCK_HERTZ": 1980e6,
+        "MEMORY_MAX_CLOCK_HERTZ": 2619e6,
+        "BAR1_CAPACITY_BYTES": 128 * 2**30,
+        "FAN_SPEED_RATIO": 0.42,
+    }
+
+
 def test_dcgm_names_of_the_catalogue_are_dcgms() -> None:
     """The catalogue's and the labels' names of both generations are in the list of DCGM's fields."""
     ours = {name for metric in catalogue.metrics() for name in (metric.dcgm.name, metric.dcgm_49.name)}
