@@ -76,6 +76,8 @@ class AllocationMap:
             return None
         if self.unrecognized or self.unplaced:
             return None  # it may be theirs
+        if device.instance is None and any(key.uuid == device.uuid for key in self.owners):
+            return None  # a pod holds an instance of it
         return False
 
     def unattributed(self, devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
@@ -94,7 +96,7 @@ def map_allocations(
     settled: SettledAllocations,
     offers: Iterable[Offer],
     names: Sequence[str],
-    annotated: Mapping[Pod, tuple[DeviceKey, ...]],
+    annotated: Mapping[Pod, tuple[DeviceKey, ...] | None],
 ) -> AllocationMap:
     """The kubelet's answer by device key.
 
@@ -102,8 +104,9 @@ def map_allocations(
     """
     offered = [offer.device_id for offer in offers if is_named(offer.resource, names)]
     gpus = {key for device_id in offered if (key := key_if_only_gpu(device_id))}
+    only = tuple(gpus) if len(gpus) == 1 else ()
     holders = {
-        _pod(one): annotated.get(_pod(one)) or (tuple(gpus) if len(gpus) == 1 else ())
+        _pod(one): only if (chosen := annotated.get(_pod(one))) is None else chosen
         for one in settled.allocations
         if one.owner.claim is None and is_gpu(one, names) and key_if_only_gpu(one.device_id)
     }

@@ -40,7 +40,7 @@ class KnownPods:
     # container names by the runtime's ids
     containers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # GPUs that a scheduler chose and wrote to the pod
-    gpus: Mapping[Pod, tuple[DeviceKey, ...]] = dataclasses.field(default_factory=dict)
+    gpus: Mapping[Pod, tuple[DeviceKey, ...] | None] = dataclasses.field(default_factory=dict)
 
 
 class PodWatch:

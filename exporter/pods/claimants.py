@@ -69,12 +69,17 @@ def settle(
         key: _claimants(pods, history.claimants.get(key), number, has_ended) for key, pods in listed.items()
     }
     disputed = frozenset(key for key, found in claimants.items() if len(found.newest) > 1)
-    contested = _contested(one for one in allocations if not has_ended.get(_pod(one), False))
+    live = [one for one in allocations if not has_ended.get(_pod(one), False)]
+    shared = {one.device_id for one in live if one.owner.claim is not None and one.owner.claim.share_id}
+    contested = _contested(one for one in live if one.device_id not in shared)
     kept = tuple(
         allocation
         for allocation in allocations
         if (
-            not has_ended.get(_pod(allocation), False) and allocation.device_id not in contested
+            not has_ended.get(_pod(allocation), False)
+            and allocation.device_id not in contested
+            # a claim without a share of a shared device observes it
+            and (bool(allocation.owner.claim.share_id) or allocation.device_id not in shared)
             if allocation.owner.claim is not None
             else _id(allocation) not in disputed and _pod(allocation) in claimants[_id(allocation)].newest
         )
@@ -83,16 +88,17 @@ def settle(
 
 
 def _contested(allocations: Iterable[Allocation]) -> frozenset[str]:
-    """Devices of several claims without share ids.
+    """Devices of claims of which one has a device in common with another.
 
     The scheduler gives a device to one claim, and to claims with adminAccess, which only observe. The kubelet does not
-    tell them apart.
+    tell them apart, so each of these claims may be an observer, also of its other devices.
     """
     claims: dict[str, set[Pod]] = {}
     for claim in (one.owner.claim for one in allocations):
-        if claim is not None and not claim.share_id:
+        if claim is not None:
             claims.setdefault(claim.device, set()).add((claim.namespace, claim.name))
-    return frozenset(device for device, found in claims.items() if len(found) > 1)
+    rivals = {claim for found in claims.values() if len(found) > 1 for claim in found}
+    return frozenset(device for device, found in claims.items() if not rivals.isdisjoint(found))
 
 
 def _claimants(

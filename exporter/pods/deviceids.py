@@ -5,6 +5,7 @@ HAMi and Volcano vGPU the kubelet picks any id: their schedulers choose the GPU,
 """
 
 import dataclasses
+import json
 import re
 from collections.abc import Mapping
 
@@ -27,6 +28,8 @@ _BY_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
 """gpushare, allocate.go: the plugin passes this number on as NVIDIA_VISIBLE_DEVICES, so it is NVML's index."""
 _BY_UUIDS = ("hami.io/vgpu-devices-allocated", "volcano.sh/vgpu-ids-new")
 """`UUID,NVIDIA,memory,cores:` for each device, `;` between containers (EncodeContainerDevices of both projects)."""
+_BY_MIG = "hami.io/vgpu-mig-allocations"
+"""HAMi from v2.10 on, for MIG instances that it makes: a JSON list; the other annotation only names their GPUs."""
 _MAX_SCHEDULED = 16_384  # characters of an annotation
 
 # NVIDIA/k8s-dra-driver-gpu, deviceinfo.go and mig.go: numbers are minor numbers in every release since the first,
@@ -69,14 +72,27 @@ def key_if_only_gpu(device_id: str) -> DeviceKey | None:
     return DeviceKey(uuid=match[1]) if match else None
 
 
-def keys_of_annotations(annotations: Mapping[str, object]) -> tuple[DeviceKey, ...]:
-    """The GPUs that a scheduler chose for a pod; none if it says nothing, or something else than whole GPUs."""
-    found = [str(annotations.get(name, ""))[:_MAX_SCHEDULED] for name in (_BY_INDEX, *_BY_UUIDS)]
-    if found[0]:
-        return (DeviceKey(index=int(found[0])),) if re.fullmatch(_N, found[0]) else ()
-    devices = [entry.split(",")[0] for text in found for entry in re.split("[:;]", text) if "," in entry]
-    keys = tuple(dict.fromkeys(map(key_of, devices)))
-    return () if None in keys else tuple(key for key in keys if key)
+def keys_of_annotations(annotations: Mapping[str, object]) -> tuple[DeviceKey, ...] | None:
+    """The devices that a scheduler chose for a pod: None if it says nothing, empty if it says something unknown."""
+    names = (_BY_INDEX, _BY_MIG, *_BY_UUIDS)
+    index, mig, *lists = [str(annotations.get(name) or "")[:_MAX_SCHEDULED] for name in names]
+    if index:
+        return (DeviceKey(index=int(index)),) if re.fullmatch(_N, index) else ()
+    devices = [entry.split(",")[0] for text in lists for entry in re.split("[:;]", text) if "," in entry]
+    keys = dict.fromkeys(_keys_of_mig(mig) if mig else map(key_of, devices))
+    return None if not keys else () if None in keys else tuple(key for key in keys if key)
+
+
+def _keys_of_mig(text: str) -> list[DeviceKey | None]:
+    """The instances in HAMi's list. It has no instance id until the device plugin has made the instance."""
+    try:
+        found = [(key_of(one["gpuUUID"]), one["gpuInstanceID"]) for one in json.loads(text)]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        found = []
+    return [
+        dataclasses.replace(gpu, gpu_instance_id=number) if gpu and isinstance(number, int) else None
+        for gpu, number in found
+    ] or [None]
 
 
 def key_of_claimed(name: str) -> DeviceKey | None:

@@ -45,7 +45,8 @@ class PodFact:
     config_hash: str = ""  # the kubelet's id of a static pod; empty for others
     # container names by the runtime's ids
     containers: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    gpus: tuple[DeviceKey, ...] = ()  # that a scheduler chose
+    # that a scheduler chose; None without one
+    gpus: tuple[DeviceKey, ...] | None = None
 
 
 def pod_fact(pod: object, wanted: WantedPodFacts) -> tuple[Pod, PodFact]:

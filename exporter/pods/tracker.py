@@ -12,6 +12,15 @@ from exporter.pods.apiserver import PodWatch
 from exporter.pods.claimants import ClaimantHistory, SettledAllocations, settle
 from exporter.pods.podresources import Kubelet, KubeletAnswer
 
+_NEEDS_ANNOTATIONS = (
+    "only annotations name the GPUs of some pods (HAMi, gpushare, Volcano vGPU): such pods are not shown; "
+    "set --pod-uid"
+)
+_NEEDS_OBSERVERS = (
+    "several claims hold a GPU, all but one with adminAccess: their pods are not shown; "
+    "set --admin-access-namespaces"
+)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodAssignments:
@@ -26,6 +35,7 @@ class PodAssignments:
     # names of their containers, by the runtime's ids
     containers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     details: Mapping[tuple[str, str], PodDetails] = dataclasses.field(default_factory=dict)
+    hints: tuple[str, ...] = ()  # which settings are missing, and why
 
     def owners(self, device: Device) -> tuple[PodRef, ...]:
         """The pods that hold `device`, sorted by namespace and name, with their details."""
@@ -74,15 +84,16 @@ class PodTracker:
             ]
             self._settled, self._history = settle(about, self._history, known.has_ended if known else {})
         settled = self._settled if answer.allocations else SettledAllocations()
+        found = map_allocations(settled, answer.offers or (), self._names, known.gpus if known else {})
+        hints = {_NEEDS_ANNOTATIONS: known is None and found.unplaced, _NEEDS_OBSERVERS: settled.contested}
         return PodAssignments(
             up=answer.up,
             watch_up=known.up if known else None,
-            allocations=map_allocations(
-                settled, answer.offers or (), self._names, known.gpus if known else {}
-            ),
+            allocations=found,
             details=known.details if known else {},
             names=known.names if known else {},
             containers=known.containers if known else {},
+            hints=tuple(hint for hint, needed in hints.items() if needed),
         )
 
     def _observes(self, allocation: Allocation) -> bool:

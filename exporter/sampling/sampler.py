@@ -167,7 +167,7 @@ class Sampler:
         # comparing needs all devices
         wants_all = self._config.devices == ALL_DEVICES
         in_kernel = gpus_in_kernel(self._config.proc_root) if wants_all else None
-        self._report(sweep, self._hidden(in_kernel, sweep))
+        self._report(sweep, [*self._hidden(in_kernel, sweep), *pods.hints])
         now = self._clock()
         if samples:
             self._read_at = now
@@ -224,7 +224,7 @@ class Sampler:
             for bus_id in sorted(missing)
         ]
 
-    def _report(self, sweep: Sweep, hidden: Sequence[str]) -> None:
+    def _report(self, sweep: Sweep, warnings: Sequence[str]) -> None:
         """Count each failure; log it in the first of consecutive cycles with it."""
         failures = [failure for failure in sweep.failures if failure.reason is not Reason.PENDING]
         self.is_settled = len(failures) == len(sweep.failures)
@@ -235,12 +235,12 @@ class Sampler:
         for message, failure in by_message.items():
             if message not in self._logged:
                 _log(failure)
-        for message in hidden:
+        for message in warnings:
             if message not in self._logged:
                 _LOG.warning("%s", message)
-        for message in sorted(self._logged - by_message.keys() - set(hidden)):
+        for message in sorted(self._logged - by_message.keys() - set(warnings)):
             _LOG.info("no longer: %s", message)
-        self._logged = frozenset(by_message) | frozenset(hidden)
+        self._logged = frozenset(by_message) | frozenset(warnings)
 
 
 def _log(failure: Failure) -> None:

@@ -265,6 +265,9 @@ def test_pod_on_a_gpu_that_only_its_annotation_names_is_unattributed(
         eventually(lambda: exporter.series(UNATTRIBUTED, "reason")["unknown_gpu",] == 1)
         assert _pods(exporter) == [("0", ""), ("1", "")]
         assert _allocated(exporter) == {}
+        asked = node.kubelet.calls["List"]
+        eventually(lambda: node.kubelet.calls["List"] > asked + 1)
+        assert len(exporter.messages("set --pod-uid")) == 1
 
 
 @pytest.mark.parametrize("plugin", SCHEDULED)

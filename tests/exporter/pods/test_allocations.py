@@ -74,10 +74,16 @@ GPUSHARE, HAMI, VOLCANO = (
 )
 
 
+HAMI_MIG = "hami.io/vgpu-mig-allocations"
+INSTANCE = f"""{{"containerIndex": 0, "deviceIndex": 0, "gpuUUID": "{GPU}", "profile": "1g.5gb",
+"placement": {{"start": 6, "size": 1}}, "migUUID": "MIG-a", "gpuInstanceID": 7, "computeInstanceID": 0}}"""
+"""From Project-HAMi/HAMi v2.10.0, pkg/device/nvidia/mig_allocations.go and mig_startup_test.go."""
+
+
 @pytest.mark.parametrize(
     ("annotations", "keys"),
     [
-        pytest.param({}, (), id="none"),
+        pytest.param({}, None, id="none"),
         pytest.param({GPUSHARE: "2"}, (DeviceKey(index=2),), id="gpushare"),
         pytest.param({GPUSHARE: "-1"}, (), id="gpushare-failed"),
         pytest.param({HAMI: f"{GPU},NVIDIA,3000,0:;"}, (DeviceKey(uuid=GPU),), id="hami"),
@@ -87,15 +93,38 @@ GPUSHARE, HAMI, VOLCANO = (
             id="hami-two-containers-after-an-init-container",
         ),
         pytest.param({HAMI: f"{GPU}[1-0],NVIDIA,3000,0:;"}, (), id="hami-mig-template"),
+        pytest.param(
+            {HAMI: f"{GPU},NVIDIA,4864,0:;", HAMI_MIG: f"[{INSTANCE},{INSTANCE.replace(' 7', ' 9')}]"},
+            (DeviceKey(uuid=GPU, gpu_instance_id=7), DeviceKey(uuid=GPU, gpu_instance_id=9)),
+            id="hami-mig-instances",
+        ),
+        pytest.param(
+            {HAMI: f"{GPU},NVIDIA,4864,0:;", HAMI_MIG: f'[{INSTANCE}, {{"gpuUUID": "{GPU}"}}]'},
+            (),
+            id="hami-mig-instance-not-made-yet",
+        ),
+        *(
+            pytest.param({HAMI: f"{GPU},NVIDIA,1,0:;", HAMI_MIG: text}, (), id=f"hami-mig-{name}")
+            for name, text in {
+                "no-json": "GPU",
+                "empty": "[]",
+                "number": "7",
+                "numbers": "[7]",
+                "no-number": f'[{{"gpuUUID": "{GPU}", "gpuInstanceID": "7"}}]',
+                "no-uuid": '[{"gpuUUID": 5, "gpuInstanceID": 7}]',
+                "deep": "[" * 9000,
+            }.items()
+        ),
         pytest.param({HAMI: f"{MIG},NVIDIA,3000,0:;"}, (DeviceKey(uuid=MIG),), id="hami-mig"),
         pytest.param({VOLCANO: f"{OTHER},NVIDIA,1024,0:"}, (DeviceKey(uuid=OTHER),), id="volcano"),
         pytest.param({VOLCANO: 7, HAMI: None, GPUSHARE: ["0"]}, (), id="no-text"),
+        pytest.param({VOLCANO: 7, HAMI: None}, None, id="no-lists"),
     ],
 )
 def test_annotations_of_schedulers_are_parsed(
-    annotations: dict[str, object], keys: tuple[DeviceKey, ...]
+    annotations: dict[str, object], keys: tuple[DeviceKey, ...] | None
 ) -> None:
-    """The GPUs of a pod as each scheduler writes them; none if one of them is unknown."""
+    """The devices of a pod as each scheduler writes them; empty if one of them is unknown, None if none is written."""
     assert keys_of_annotations(annotations) == keys
 
 

@@ -29,10 +29,12 @@ from exporter.pods.podfacts import WantedPodFacts
 from simulator.gpus import Process
 from simulator.kube import ApiServer, Fault, Rule
 from simulator.nodes.devices import Container
+from simulator.nodes.kubelet import Allocation
+from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode
 from tests.exporter.rig import Exporter, Node, eventually, h100, pod
 
-UTIL = "DCGM_FI_DEV_GPU_UTIL"
+UTIL, USED = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED"
 UP = "gpu_exporter_pod_watch_up"
 TOKEN = "exporter-token"
 ACCOUNT = "system:serviceaccount:gpu:exporter"
@@ -110,6 +112,28 @@ def test_annotation_of_a_scheduler_decides_over_the_device_id(
     with node.kubelet, node.exporting("--pod-uid", kubeconfig) as exporter:
         eventually(lambda: sorted(exporter.series(UTIL, "gpu", "pod")) == [("0", ""), ("1", "serve")])
         eventually(lambda: exporter.series("gpu_allocated", "gpu") == {("0",): 0, ("1",): 1})
+
+
+@pytest.mark.driver
+def test_annotation_of_hami_names_a_mig_instance(
+    make_node: MakeNode, api: ApiServer, kubeconfig: str
+) -> None:
+    """HAMi's other annotation and the kubelet name the instance's GPU, which the pod does not have."""
+    node = make_node(NodeSpec("a100", (GpuSpec("A100-SXM4-40GB", ("2g.10gb", "3g.20gb")),)))
+    uuid = node.spec.gpu_uuid(0)
+    node.kubelet.capacity = (Allocation("nvidia.com/gpu", tuple(f"{uuid}-{n}" for n in range(10))),)
+    node.kubelet.start()
+    with node.exporting("--pod-uid", kubeconfig) as exporter:
+        numbers = {
+            labels[0]: labels[1] for labels in exporter.series(USED, "GPU_I_PROFILE", "GPU_I_ID") if labels[0]
+        }
+        made = [{"gpuUUID": uuid, "profile": "2g.10gb", "gpuInstanceID": int(numbers["2g.10gb"])}]
+        annotations = {"hami.io/vgpu-devices-allocated": f"{uuid},NVIDIA,1,0:;"}
+        _create(api, "serve", annotations={**annotations, "hami.io/vgpu-mig-allocations": json.dumps(made)})
+        node.pods[:] = [pod("serve", f"{uuid}-3")]
+        held = [("", ""), ("2g.10gb", "serve"), ("3g.20gb", "")]
+        eventually(lambda: sorted(exporter.series(USED, "GPU_I_PROFILE", "pod")) == held)
+        assert exporter.series("gpu_allocated", "GPU_I_PROFILE") == {("2g.10gb",): 1}
 
 
 def _end(api: ApiServer, name: str, phase: str = "Succeeded") -> None:

@@ -205,6 +205,21 @@ def test_claims_with_admin_access_hold_nothing(make_node: MakeNode) -> None:
         assert _pods(exporter) == [("0", "", ""), ("1", "", ""), ("2", "", "")]
         assert exporter.series("gpu_allocated", "gpu") == {}
         assert exporter.series(UNATTRIBUTED, "reason")["ambiguous",] == 3
+        assert len(exporter.messages("set --admin-access-namespaces")) == 1
+
+
+@pytest.mark.driver
+def test_claim_that_has_a_rival_shows_no_gpu_as_allocated(make_node: MakeNode) -> None:
+    """One monitoring pod observes all GPUs: those that nobody holds must not look allocated to it."""
+    node = make_node(h100(3))
+    node.pods += [
+        _claiming("train", "gpu-1"),
+        _claiming("dcgm", "gpu-0", "gpu-1", claim="dcgm", namespace="monitoring"),
+        _claiming("infer", "gpu-2", claim="other"),
+    ]
+    with node.kubelet, node.exporting() as exporter:
+        assert _pods(exporter) == [("0", "", ""), ("1", "", ""), ("2", "", "infer")]
+        assert exporter.series("gpu_allocated", "gpu") == {("2",): 1}
 
 
 @pytest.mark.driver
@@ -215,6 +230,8 @@ def test_claims_with_shares_of_a_gpu_all_hold_it(make_node: MakeNode) -> None:
         _claiming(name, "gpu-0", claim=name, share_id=f"a671734a-e8e5-11e4-8fde-42010af0932{name}")
         for name in "12"
     ]
+    # without a share they observe
+    node.pods += [_claiming(name, "gpu-0", claim=name, namespace="monitoring") for name in ("dcgm", "other")]
     with node.kubelet, node.exporting() as exporter:
         assert _pods(exporter) == [("0", "", "1"), ("0", "", "2")]
         assert exporter.series("gpu_allocated", "gpu") == {("0",): 1}
