@@ -341,8 +341,11 @@ class OpenDevice:
         """A value of OF_LINKS by link; rates of bit errors as ratios."""
         found = self._by_link().get(name)
         if found is None:
+            family = name.partition("_")[0]
+            has_others = any(other.startswith(family) for other in self._by_link())
+            what = name if has_others else {"NVLINK": "NVLink 5 counters", "C2C": "C2C links"}[family]
             raise ReadingError(
-                f"reading {name} of {self.name}", Reason.NOT_SUPPORTED, "not supported by its links"
+                f"reading {what} of {self.name}", Reason.NOT_SUPPORTED, "not supported by this device"
             )
         return [bit_error_rate(int(value)) for value in found] if name.endswith("_BER") else found
 

@@ -7,7 +7,7 @@ import collections
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -232,9 +232,12 @@ class Sampler:
             if failure.reason.is_failure:
                 self._failures[failure.collector, failure.reason.value] += 1
         by_message = {failure.message: failure for failure in failures}
-        for message, failure in by_message.items():
-            if message not in self._logged:
+        new = [failure for message, failure in by_message.items() if message not in self._logged]
+        for failure in new:
+            if failure.reason is not Reason.NOT_SUPPORTED:
                 _log(failure)
+        for message in _unsupported(new):
+            _LOG.info("%s; series omitted", message)
         for message in warnings:
             if message not in self._logged:
                 _LOG.warning("%s", message)
@@ -248,10 +251,18 @@ def _log(failure: Failure) -> None:
         _LOG.error("%s", failure.message, exc_info=failure.defect)
     elif failure.reason is Reason.STUCK:
         _LOG.warning("%s", failure.message)  # its message has the consequence
-    elif failure.reason is Reason.NOT_SUPPORTED:
-        _LOG.info("%s; series omitted", failure.message)
     else:
         _LOG.warning("%s; series omitted", failure.message)
+
+
+def _unsupported(failures: Iterable[Failure]) -> list[str]:
+    """One message for all readings that a device does not support for the same reason: a card may lack forty."""
+    whats: dict[str, list[str]] = {}
+    for failure in failures:
+        if failure.reason is Reason.NOT_SUPPORTED:
+            what, of, where = failure.message.removeprefix("reading ").partition(" of GPU ")
+            whats.setdefault(of + where, []).append(what)
+    return [f"reading {', '.join(found)}{where}" for where, found in whats.items()]
 
 
 def gpus_in_kernel(proc_root: Path) -> frozenset[str] | None:

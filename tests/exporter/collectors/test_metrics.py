@@ -229,6 +229,20 @@ def test_unsupported_metrics_of_a_card_are_absent(
     assert not (absent | {"FAN_SPEED"}) & found
 
 
+def test_unsupported_metrics_of_a_card_are_logged_in_one_line_each_gpu(make_node: MakeNode) -> None:
+    """An H100 lacks forty of the full set: NVLink 5, links to a CPU, retired pages, a fan."""
+    node = make_node(h100(2))
+    done = node.once("--once", "--pod-resources-socket=", "--metrics=full")
+    lines = [line for line in done.err.splitlines() if "not supported by this device" in line]
+    assert len(lines) == 2
+    for words in (
+        "reading retired sbe, ",
+        ", NVLink 5 counters, C2C links, ",
+        f" of GPU 1 ({node.spec.gpu_uuid(1)}): ",
+    ):
+        assert words in lines[1]
+
+
 def test_memory_ratio_excludes_reserved_memory(make_node: MakeNode) -> None:
     """DCGM's FB_USED_PERCENT is a ratio, and leaves out what is reserved."""
     node = make_node(h100(1))
