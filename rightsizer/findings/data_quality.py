@@ -161,6 +161,8 @@ def _unmeasurable(evidence: Evidence) -> Iterator[str]:
                     f"{span(evidence.window)} belong to no known pod; some may be the pod's"
                 )
             elif each.usage.activity_peak is None and not each.usage.unattributed_s:
+                is_mig = each.usage.device.instance
+                where += ": before Hopper only dcgm-exporter has one of MIG instances" if is_mig else ""
                 yield (
                     f"pod {pod.ref.name}: no activity metric for {where}; "
                     "allocated memory does not show whether it is used"

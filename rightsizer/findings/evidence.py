@@ -143,7 +143,8 @@ class Evidence:
         mean, peak = percent(levels["activity_mean"]), percent(levels["activity_peak"])
         parts = [f"GPU activity mean {mean}, peak {peak}"]
         if (power_w := levels["power_peak_w"]) is not None:
-            parts.append(f"peak power {power_w:.0f} W")
+            has_neighbours = self.is_shared or any(each.usage.device.instance for each in self.devices)
+            parts.append(f"peak power {'of the whole GPU ' if has_neighbours else ''}{power_w:.0f} W")
         if (memory_bytes := levels["memory_peak_bytes"]) is not None:
             parts.append(f"peak memory {memory_bytes / GIB:.1f} GiB")
         return ", ".join([*parts, f"sample coverage {levels['coverage']:.0%}"])

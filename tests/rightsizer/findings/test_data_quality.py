@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from rightsizer.findings.finders import assess
-from rightsizer.model import Confidence, FindingName, NodeCoverage, Usage, Usages, Verdict, Workload
+from rightsizer.model import Confidence, FindingName, NodeCoverage, Pod, Usage, Usages, Verdict, Workload
 from rightsizer.policy.thresholds import Thresholds
 from tests.rightsizer.build import (
     AT,
@@ -320,6 +320,32 @@ def test_idle_evidence_names_devices_window_and_levels() -> None:
     )
     assert finding.busy_gpus == 0
     assert (finding.idle_s, finding.longest_return_s, finding.window) == (864_000, 0, DAY)
+
+
+@pytest.mark.parametrize(
+    ("holder", "instance", "words"),
+    [
+        (HEALTHY, "", "peak power 400 W"),
+        (SHARER, "", "peak power of the whole GPU 400 W"),
+        (HEALTHY, "1", "peak power of the whole GPU 400 W"),
+    ],
+)
+def test_evidence_says_whose_power_it_shows(holder: Pod, instance: str, words: str) -> None:
+    """The neighbours' power beside an idle pod would otherwise look like a contradiction."""
+    usage = busy_usage(is_own=True, power_peak_w=400.0)
+    usage = dataclasses.replace(usage, device=dataclasses.replace(usage.device, instance=instance))
+    (levels,) = [
+        text for text in findings(workload(holder), usages((holder, (usage,))))[0].words if "GPU act" in text
+    ]
+    assert f", {words}, " in levels
+
+
+def test_mig_instance_without_activity_metric_says_who_has_one() -> None:
+    """On an A100 whose other instances work, nothing that NVML has tells whether this one did."""
+    usage = idle_usage(activity_peak=None)
+    usage = dataclasses.replace(usage, device=dataclasses.replace(usage.device, instance="1"))
+    (issue,) = findings(workload(HEALTHY), usages((HEALTHY, (usage,))))[0].words
+    assert "before Hopper only dcgm-exporter has one of MIG instances" in issue
 
 
 def test_busy_gpus_with_an_unmeasured_gpu_are_unknown() -> None:
