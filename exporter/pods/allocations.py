@@ -5,7 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from exporter.model import Allocation, Device, Offer, PodRef
 from exporter.pods.claimants import Pod, SettledAllocations
-from exporter.pods.deviceids import DeviceKey, key_if_only_gpu, key_of, key_of_claimed, keys_for
+from exporter.pods.deviceids import (
+    DeviceKey,
+    is_network_card,
+    key_if_only_gpu,
+    key_of,
+    key_of_claimed,
+    keys_for,
+)
 
 GPU_RESOURCES = ("nvidia.com/*", "aliyun.com/gpu-mem", "volcano.sh/vgpu-number")
 _DRA_DRIVER = "gpu.nvidia.com"
@@ -132,6 +139,7 @@ def map_allocations(
             and is_gpu(allocation, names)
             and key_of(allocation.device_id) is None
             and key_if_only_gpu(allocation.device_id) is None
+            and not is_network_card(allocation.device_id)
         ),
     )
 

@@ -32,6 +32,10 @@ _BY_MIG = "hami.io/vgpu-mig-allocations"
 """HAMi from v2.10 on, for MIG instances that it makes: a JSON list; the other annotation only names their GPUs."""
 _MAX_SCHEDULED = 16_384  # characters of an annotation
 
+# NVIDIA's Network Operator offers network cards as `nvidia.com/hostdev` and the like. Ids of the SR-IOV network device
+# plugin (k8snetworkplumbingwg/sriov-network-device-plugin): PCI addresses, and names of subfunctions.
+_NETWORK_CARD = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|mlx5_core\.sf\.[0-9]+")
+
 # NVIDIA/k8s-dra-driver-gpu, deviceinfo.go and mig.go: numbers are minor numbers in every release since the first,
 # v25.3.0. (Its first four candidates used indexes, which look the same and are not supported.)
 _CLAIMED = re.compile(rf"gpu-({_N})")
@@ -70,6 +74,11 @@ def key_if_only_gpu(device_id: str) -> DeviceKey | None:
     """The GPU of an id that the kubelet picked at random: right only on a node with one GPU; None for other forms."""
     match = _SCHEDULED.fullmatch(device_id)
     return DeviceKey(uuid=match[1]) if match else None
+
+
+def is_network_card(device_id: str) -> bool:
+    """Whether it is a network card's, which may be a resource of nvidia.com, too."""
+    return _NETWORK_CARD.fullmatch(device_id) is not None
 
 
 def keys_of_annotations(annotations: Mapping[str, object]) -> tuple[DeviceKey, ...] | None:

@@ -242,6 +242,18 @@ def test_unrecognized_device_id_makes_allocation_unknown(node: Node) -> None:
         assert exporter.series("gpu_exporter_unattributed_devices", "reason")["unknown_id",] == 1
 
 
+def test_network_card_of_nvidia_leaves_free_gpus_known(make_node: MakeNode) -> None:
+    """NVIDIA's Network Operator calls NICs nvidia.com/hostdev; the ids are PCI addresses or subfunctions."""
+    node = make_node(h100(2))
+    cards = Allocation("nvidia.com/hostdev", ("0000:3b:00.2", "mlx5_core.sf.4"))
+    gpus = Allocation("nvidia.com/gpu", (node.spec.gpu_uuid(0),))
+    node.kubelet.capacity = (*node.kubelet.capacity, cards)
+    node.pods[:] = [PodDevices("ml", "train", (("main", (gpus, cards)),))]
+    with node.kubelet, node.exporting() as exporter:
+        assert _allocated(exporter) == {"0": 1, "1": 0}
+        assert exporter.series(UNATTRIBUTED, "reason")["unknown_id",] == 0
+
+
 SCHEDULED = {
     "gpushare": ("aliyun.com/gpu-mem", "{}-_-{}"),
     "hami": ("nvidia.com/gpu", "{}-{}"),
