@@ -101,6 +101,8 @@ GPU_RESOURCES = (
     GpuResource("nvidia.com/gpucores", ResourceUnit.PART),
     # https://github.com/AliyunContainerService/gpushare-scheduler-extender: GiB of one GPU
     GpuResource("aliyun.com/gpu-mem", ResourceUnit.AMOUNT),
+    # https://github.com/Project-HAMi/volcano-vgpu-device-plugin: parts of as many GPUs
+    GpuResource("volcano.sh/vgpu-number", ResourceUnit.SHARES),
     # Device classes of NVIDIA's DRA driver: the only sign of a GPU before a claim is allocated.
     GpuResource(CLASS_PREFIX + "gpu.nvidia.com", ResourceUnit.DEVICES),
     GpuResource(CLASS_PREFIX + "mig.nvidia.com", ResourceUnit.DEVICES),

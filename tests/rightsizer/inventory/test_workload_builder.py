@@ -304,6 +304,13 @@ def test_every_pod_belongs_to_exactly_one_workload(objects: list[Object], random
             {"limits": {"nvidia.com/gpu.shared": "2"}}, 2, True, {"nvidia.com/gpu.shared": 2}, id="shared"
         ),
         pytest.param(
+            {"limits": {"volcano.sh/vgpu-number": "2", "volcano.sh/vgpu-memory": "3000"}},
+            2,
+            True,
+            {"volcano.sh/vgpu-number": 2},
+            id="volcano-vgpu",
+        ),
+        pytest.param(
             {"limits": {GPU: "2", "nvidia.com/gpumem": "4000", "nvidia.com/gpucores": "30"}},
             2,
             True,
