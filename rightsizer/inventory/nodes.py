@@ -77,6 +77,8 @@ PRODUCT = "nvidia.com/gpu.product"
 MEMORY = "nvidia.com/gpu.memory"
 REPLICAS = "nvidia.com/gpu.replicas"
 SHARING = "nvidia.com/gpu.sharing-strategy"
+# GKE has its own device plugin: https://cloud.google.com/kubernetes-engine/docs/concepts/timesharing-gpus
+_GKE_SHARING = "cloud.google.com/gke-gpu-sharing-strategy"
 PRESENT = "nvidia.com/gpu.present"
 _COUNTS = (
     "nvidia.com/gpu.count",
@@ -199,7 +201,8 @@ def _pooled(item: NodeObject, by_hami: HamiGpus | None) -> int:
 def _sharing(
     labels: Mapping[str, str], annotations: Mapping[str, str], allocatable: Mapping[str, int]
 ) -> str:
-    strategy = labels.get(SHARING, "none")
+    by_gke = labels.get(_GKE_SHARING, "none")
+    strategy = labels.get(SHARING, "time-slicing" if by_gke == "time-sharing" else by_gke)
     if strategy not in {"", "none"}:
         return strategy
     if HAMI_ANNOTATION in annotations:

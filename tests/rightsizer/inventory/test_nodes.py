@@ -61,6 +61,18 @@ def _node(**changes: Any) -> Node:
             ("NVIDIA-H100-80GB-HBM3", None, None, ""),
             id="slice-with-media-engine",
         ),
+        pytest.param(
+            {
+                "cloud.google.com/gke-gpu-sharing-strategy": "time-sharing",
+                "cloud.google.com/gke-max-shared-clients-per-gpu": "4",
+                "cloud.google.com/gke-accelerator-count": "2",
+            },
+            ("", 2, None, "time-slicing"),
+            id="gke-time-sharing",
+        ),
+        pytest.param(
+            {"cloud.google.com/gke-gpu-sharing-strategy": "mps"}, ("", None, None, "mps"), id="gke-mps"
+        ),
         pytest.param({"gpushare": "true"}, ("", None, None, "gpushare"), id="gpushare"),
         pytest.param(
             {"karpenter.k8s.aws/instance-gpu-count": "4"}, ("", 4, None, ""), id="count-by-karpenter"
