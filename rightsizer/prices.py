@@ -95,15 +95,22 @@ def _of_each(resource: str, count: int, node: Node | None) -> float:
 
 
 def _part(resource: str, node: Node | None) -> float:
-    profile = _PROFILE.search(resource)
-    if profile:
-        model = node.model if node else ""
-        of = next((of for pattern, of in _SLICES_OF.items() if fnmatch.fnmatchcase(model, pattern)), _SLICES)
-        return min(1.0, int(profile["slices"]) / of)
+    profile = mig_part(resource, node.model if node else "")
+    if profile is not None:
+        return profile
     if node is None or not node.sharing or not node.gpus:
         return 1.0
     offered = node.allocatable.get(resource, 0)
     return min(1.0, node.gpus / offered) if offered else 1.0
+
+
+def mig_part(name: str, model: str) -> float | None:
+    """The share of a GPU that a MIG profile is, by the name of a resource or profile; None if it names none."""
+    profile = _PROFILE.search(name)
+    if profile is None:
+        return None
+    of = next((of for pattern, of in _SLICES_OF.items() if fnmatch.fnmatchcase(model, pattern)), _SLICES)
+    return min(1.0, int(profile["slices"]) / of)
 
 
 _HIGHEST = 10_000

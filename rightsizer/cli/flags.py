@@ -20,7 +20,7 @@ from rightsizer.cli.options import (
     add_options,
     file_name,
 )
-from rightsizer.report import FORMS
+from rightsizer.report import BACKTEST_FORMS, FORMS
 
 CHANGES_PROPOSED = 10
 """Exit code of plan --detailed-exitcode; 2 would be taken for a usage error."""
@@ -104,6 +104,17 @@ invalid. SIGTERM stops it after the current change.
 _RUN_EPILOG = """\
 example:
   gpu-rightsizer run --policy policy.yaml --yes --schedule '*/15 * * * *'
+"""
+
+_BACKTEST = """\
+Replays policies over the history in Prometheus: GPU-hours that they would have
+freed, and the workloads that would have worked again. Beside them stand plain
+rules and an oracle. The first third of the history only teaches. Only reads.
+"""
+
+_BACKTEST_EPILOG = """\
+example:
+  gpu-rightsizer backtest --policy policy.yaml --enforce --from 30d
 """
 
 _POLICY = """\
@@ -260,6 +271,29 @@ def _run(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "schedule", SCHEDULE)
     _add_sources(parser)
     add_common(parser, forms=())
+
+
+def _backtest(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--policy",
+        metavar="FILE",
+        action="append",
+        default=[],
+        dest="policies",
+        help="policy file; repeatable",
+    )
+    parser.add_argument("--enforce", action="store_true", help="as if rules with mode: advise enforced")
+    parser.add_argument(
+        "--from", metavar="DURATION", default="30d", dest="since", help="history to read [30d]"
+    )
+    parser.add_argument("--at", metavar="TIME", help="end of the history (RFC 3339 or 2h) [now]")
+    parser.add_argument("--every", metavar="DURATION", default="1h", help="time between cycles [1h]")
+    parser.add_argument("--step", metavar="DURATION", default="10m", help="resolution, 5m to 1h [10m]")
+    words = "time that a return costs, on each of its GPUs [15m]"
+    parser.add_argument("--restart-cost", metavar="DURATION", default="15m", help=words)
+    add_options(parser, "", PRICES)
+    add_options(parser, "metrics", PROMETHEUS)
+    add_common(parser, BACKTEST_FORMS)
 
 
 def _undo(parser: argparse.ArgumentParser) -> None:
@@ -419,6 +453,7 @@ _COMMANDS: tuple[_Command, ...] = (
     ("plan", "show what GPU workloads use and what should change", _PLAN, _PLAN_EPILOG, _plan),
     ("apply", "show the plan, ask, and make its changes", _APPLY, _APPLY_EPILOG, _apply),
     ("run", "plan on a schedule, with --yes also apply; serve metrics", _RUN, _RUN_EPILOG, _run),
+    ("backtest", "show what policies would have done", _BACKTEST, _BACKTEST_EPILOG, _backtest),
     ("undo", "list earlier changes, or revert them", _UNDO, _UNDO_EPILOG, _undo),
     ("history", "show changes and their outcomes", _HISTORY, _HISTORY_EPILOG, _history),
     ("pause", "make no more changes until resume", _PAUSE, _PAUSE_EPILOG, _pause),

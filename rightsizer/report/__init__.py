@@ -1,4 +1,4 @@
-"""The forms that a plan can be printed in: one file, or function, for each. Adding one is a row here.
+"""The forms that a plan or a backtest can be printed in: a function for each. Adding one is a row here.
 
 They are named, not imported, so that --help answers at once.
 """
@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable, Mapping
 
 Form = Callable[..., str]
-"""Takes a Plan, its CostSummary and the Prices; they are not imported, so that --help stays light."""
+"""Takes a Plan, its CostSummary and the Prices, or a Backtest; they are not imported, so that --help stays light."""
 
 TABLE, JSON = "table", "json"
 
@@ -22,12 +22,21 @@ FORMS: Mapping[str, tuple[str, str]] = {
     "html": ("html", "plan_html"),
 }
 
+BACKTEST_FORMS: Mapping[str, tuple[str, str]] = {
+    TABLE: ("backtest", "backtest_table"),
+    JSON: ("backtest", "backtest_json"),
+    "yaml": ("backtest", "backtest_yaml"),
+    "csv": ("backtest", "backtest_csv"),
+    "markdown": ("backtest", "backtest_markdown"),
+    "html": ("backtest_page", "backtest_html"),
+}
+
 DRAWN = frozenset({"html"})
 """Formats with activity lines, which need one more query of Prometheus."""
 
 
-def form(name: str) -> Form:
-    """The function that prints a plan in this form; the same plan gives the same bytes."""
-    module, function = FORMS[name]
+def form(name: str, forms: Mapping[str, tuple[str, str]] = FORMS) -> Form:
+    """The function that prints in this form; the same plan gives the same bytes."""
+    module, function = forms[name]
     chosen: Form = getattr(importlib.import_module(f"rightsizer.report.{module}"), function)
     return chosen

@@ -73,10 +73,11 @@ def _cells(row: Row) -> Iterator[str]:
     for tell in _COLUMNS.values():
         value = tell(row)
         if isinstance(value, str):
-            yield _inert(value)
+            yield inert(value)
         else:
             yield "" if value is None else f"{round(value, _DIGITS):.15g}"
 
 
-def _inert(text: str) -> str:
+def inert(text: str) -> str:
+    """Text that no spreadsheet takes for a formula."""
     return f"'{safe(text)}" if text.startswith(_DANGEROUS) else safe(text)

@@ -24,6 +24,15 @@ from rightsizer.text import count, memory, money, number, percent, power, span
 def plan_html(plan: Plan, accounts: CostSummary, prices: Prices) -> str:
     """The page; it needs no network, no server and no file beside it."""
     rows = rows_of(plan, prices)
+    return page(
+        f"GPU plan of {plan.at:%Y-%m-%d %H:%M} UTC",
+        _header(plan, accounts, prices),
+        element("main", *_sections(plan, accounts, prices, rows)),
+    )
+
+
+def page(title: str, *body: Markup) -> str:
+    """A whole page, in our style."""
     style, script = _asset("page.css"), _asset("page.js")
     head = element(
         "head",
@@ -31,16 +40,10 @@ def plan_html(plan: Plan, accounts: CostSummary, prices: Prices) -> str:
         element("meta", http_equiv="Content-Security-Policy", content=_security(style, script)),
         element("meta", name="referrer", content="no-referrer"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"GPU plan of {plan.at:%Y-%m-%d %H:%M} UTC"),
+        element("title", title),
         raw("style", style),
     )
-    body = element(
-        "body",
-        _header(plan, accounts, prices),
-        element("main", *_sections(plan, accounts, prices, rows)),
-        raw("script", script),
-    )
-    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+    return f"<!doctype html>\n{element('html', head, element('body', *body, raw('script', script)), lang='en')}\n"
 
 
 @functools.cache
@@ -74,17 +77,18 @@ def _header(plan: Plan, accounts: CostSummary, prices: Prices) -> Markup:
 
 def _tiles(accounts: CostSummary, prices: Prices) -> Iterator[Markup]:
     total = accounts.total
-    yield _tile(number(total.gpus), f"GPUs held by {count(total.workloads, 'workload')}")
+    yield tile(number(total.gpus), f"GPUs held by {count(total.workloads, 'workload')}")
     if accounts.window:
-        yield _tile(percent(used_share(total)), "used, by mean activity")
-    yield _tile(number(total.reclaimable), "GPUs that could be freed")
-    yield _tile(number(total.enforced), "GPUs that applying this plan frees")
+        yield tile(percent(used_share(total)), "used, by mean activity")
+    yield tile(number(total.reclaimable), "GPUs that could be freed")
+    yield tile(number(total.enforced), "GPUs that applying this plan frees")
     if total.cost_per_hour:
-        yield _tile(money(total.cost_per_hour), f"{prices.currency} per hour for what is held")
-        yield _tile(money(total.wasted_per_hour), f"{prices.currency} of that for what is not used")
+        yield tile(money(total.cost_per_hour), f"{prices.currency} per hour for what is held")
+        yield tile(money(total.wasted_per_hour), f"{prices.currency} of that for what is not used")
 
 
-def _tile(value: str, words: str) -> Markup:
+def tile(value: str, words: str) -> Markup:
+    """A figure with its meaning."""
     return element("div", element("b", value), element("span", words), class_="tile")
 
 

@@ -30,16 +30,16 @@ def plan_markdown(plan: Plan, accounts: CostSummary, prices: Prices) -> str:
     rows = rows_of(plan, prices)
     parts = [
         [f"# GPU plan of {plan.at:%Y-%m-%d %H:%M:%S} UTC"],
-        [verdict_words(plan), _text(applying_words(plan))],
-        [f"Policy: {_text(plan.policy_source)}; run {_text(plan.run)}."],
-        *([list(map(_text, remarks(accounts, prices)))] if rows else []),
+        [verdict_words(plan), escaped(applying_words(plan))],
+        [f"Policy: {escaped(plan.policy_source)}; run {escaped(plan.run)}."],
+        *([list(map(escaped, remarks(accounts, prices)))] if rows else []),
         *([_total_table(table)] for table in totals_of(accounts, prices) if rows),
         ["## Workloads"] if rows else [],
         [_table(_HEAD, map(_cells, rows), numbers=_NUMBERS)] if rows else [],
         list(_commands(rows)),
         list(_autoscalers(rows)),
         list(_free(plan)),
-        ["## Problems", _list(map(_text, plan.problems))] if plan.problems else [],
+        ["## Problems", _list(map(escaped, plan.problems))] if plan.problems else [],
     ]
     return "\n\n".join(block for part in parts for block in part if block) + "\n"
 
@@ -55,17 +55,17 @@ def _cells(row: Row) -> Iterator[str]:
     yield f"**{decision.verdict.value}**" if decision.verdict is Verdict.ACT else decision.verdict.value
     yield str(decision.workload.gpus)
     yield _code(str(decision.workload.ref))
-    yield _text(decision.workload.priority_class)
+    yield escaped(decision.workload.priority_class)
     yield finding.name.value + (f" ({row.confidence} confidence)" if row.confidence else "")
     yield percent(finding.activity_mean).replace("<", "&lt;")
     yield row.action + (f" (frees {number(row.frees)})" if row.action and row.frees else "")
-    yield _text(decision.rule)
-    yield "; ".join(map(_text, (*finding.words, *proposal, *row.obstacles, *also)))
+    yield escaped(decision.rule)
+    yield "; ".join(map(escaped, (*finding.words, *proposal, *row.obstacles, *also)))
 
 
 def _total_table(table: Totals) -> str:
-    rows = [[_text(name), *map(_text, cells)] for name, cells in table.rows]
-    text = _table((table.title, *map(_text, table.head)), rows, numbers=frozenset(map(_text, table.head)))
+    rows = [[escaped(name), *map(escaped, cells)] for name, cells in table.rows]
+    text = _table((table.title, *map(escaped, table.head)), rows, numbers=frozenset(map(escaped, table.head)))
     return f"{text}\n\nand {table.more} more" if table.more else text
 
 
@@ -96,14 +96,14 @@ def _autoscalers(rows: Sequence[Row]) -> Iterator[str]:
 def _free(plan: Plan) -> Iterator[str]:
     if lines := stranded_lines(plan):
         yield "## Free GPUs"
-        yield _list(map(_text, lines))
+        yield _list(map(escaped, lines))
 
 
 def _list(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _text(text: str) -> str:
+def escaped(text: str) -> str:
     """Escaped text; addresses in it do not become links."""
     inert = safe(text).translate(_ACTIVE)
     inert = _ITEM.sub(lambda mark: f"{mark[1]}&#{ord(mark[2])};", inert)
@@ -113,4 +113,4 @@ def _text(text: str) -> str:
 def _code(name: str) -> str:
     """A name between backticks, or where it could break out of them, as plain text."""
     inner = safe(name)
-    return _text(name) if _CODE_BREAKS & set(inner) or inner != inner.strip() else f"`{inner}`"
+    return escaped(name) if _CODE_BREAKS & set(inner) or inner != inner.strip() else f"`{inner}`"

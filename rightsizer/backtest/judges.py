@@ -1,0 +1,269 @@
+"""Who is asked in each cycle of a replay which workloads give their GPUs back: policies, and plain rules beside them.
+
+A policy is judged by the stages of `plan`, with a recording in place of Prometheus and of the API server.
+"""
+
+import dataclasses
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from rightsizer.backtest.recorded_signal import Present, RecordedSignal
+from rightsizer.backtest.recording import Group, Member, Recording
+from rightsizer.kinds.notices import notice_patch
+from rightsizer.model import (
+    Action,
+    ChangeRecord,
+    Decision,
+    Fleet,
+    FoundChange,
+    ObjectRef,
+    Pod,
+    Slot,
+    Workload,
+)
+from rightsizer.planning.budget import check_capacity, within_budgets
+from rightsizer.planning.decide import decide
+from rightsizer.planning.measure import measure
+from rightsizer.policy.effective import PolicyEvaluator
+from rightsizer.policy.schema import Policy
+
+MINOR = 36
+"""Kubernetes 1.36: what the API server was then is not recorded."""
+STOPS = frozenset({Action.SCALE_TO_ZERO, Action.SUSPEND, Action.EVICT})
+_SIZED = frozenset({"Deployment", "StatefulSet", "ReplicaSet"})
+DAY = datetime.timedelta(days=1)
+
+
+@dataclasses.dataclass(slots=True)
+class Standing:
+    """A workload in the course of a replay.
+
+    Attributes:
+        runs: Whether it runs in this cycle.
+        since: The step from which on its samples count: after a return, its pods are new.
+        resumes: The step in which a stopped one returns; None while it runs.
+        annotations: What was written on it, as a notice.
+        changes: What was done to it.
+        came_back_after: The longest pause after which it returned.
+        gpus: How many GPUs each pod keeps after a resize; None without one.
+    """
+
+    group: Group
+    runs: bool = False
+    since: int = 0
+    resumes: int | None = None
+    annotations: dict[str, str] = dataclasses.field(default_factory=dict)
+    changes: list[ChangeRecord] = dataclasses.field(default_factory=list)
+    came_back_after: datetime.timedelta | None = None
+    gpus: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Order:
+    """What a judge wants done.
+
+    Attributes:
+        finding: Why; the rule's name where a plain rule says it.
+        idle_s: For how long it had been idle.
+        kept: Replicas or GPUs per pod that a smaller one keeps; None for a stop.
+        annotations: What a notice writes.
+    """
+
+    standing: Standing
+    action: Action
+    finding: str
+    rule: str = ""
+    idle_s: float = 0.0
+    kept: int | None = None
+    annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def running(standings: Sequence[Standing]) -> Iterator[Standing]:
+    """Those that run in this cycle."""
+    return (one for one in standings if one.runs)
+
+
+class Judge(Protocol):
+    """Someone who says which workloads give their GPUs back."""
+
+    @property
+    def name(self) -> str:
+        """In tables."""
+        ...
+
+    def judge(self, recording: Recording, standings: Sequence[Standing], step: int) -> Iterator[Order]:
+        """What is to be done at the beginning of a step."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Nothing:
+    """Nobody is ever stopped."""
+
+    name: str = "do nothing"
+
+    def judge(self, recording: Recording, standings: Sequence[Standing], step: int) -> Iterator[Order]:  # noqa: ARG002
+        """Nothing."""
+        return iter(())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlainRule:
+    """Stops what was idle on all GPUs for a time, whatever it is."""
+
+    name: str
+    window: datetime.timedelta
+
+    def judge(self, recording: Recording, standings: Sequence[Standing], step: int) -> Iterator[Order]:
+        """Its stops."""
+        steps = recording.grid.steps_in(self.window)
+        for one in running(standings):
+            first = max(one.since, one.group.first)
+            seen = one.group.works[step - steps - one.group.first : step - one.group.first]
+            if step - steps >= first and len(seen) == steps and not any(seen):
+                yield Order(one, Action.SCALE_TO_ZERO, self.name, idle_s=steps * recording.grid.step_s)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Oracle:
+    """Knows the future: stops whatever does not work for longer than a return takes, and returns it in time."""
+
+    least: datetime.timedelta
+    name: str = "oracle"
+
+    def judge(self, recording: Recording, standings: Sequence[Standing], step: int) -> Iterator[Order]:
+        """Its stops."""
+        steps = max(1, recording.grid.steps_in(self.least))
+        for one in running(standings):
+            resumes = one.group.works_next(step)
+            if resumes is None or resumes - step > steps:
+                yield Order(one, Action.SCALE_TO_ZERO, self.name)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PolicyJudge:
+    """A policy, by the stages of a plan."""
+
+    name: str
+    policy: Policy
+
+    def judge(self, recording: Recording, standings: Sequence[Standing], step: int) -> Iterator[Order]:
+        """What a cycle would do."""
+        at = recording.grid.time(step)
+
+        present = list(running(standings))
+        by_ref = {one.group.ref: one for one in present}
+        fleet = Fleet(
+            tuple(_workload(one, recording, step) for one in present),
+            recording.nodes,
+            {},
+            changes=tuple(_spent(standings, at)),
+            minor=MINOR,
+        )
+        evaluator = PolicyEvaluator(self.policy, fleet, at=at)
+        pods = {
+            member.key: Present(member, max(member.first, one.since))
+            for one in present
+            for member in one.group.present(step)
+        }
+        signal = RecordedSignal(recording.grid, pods)
+        measured = measure(fleet, signal, evaluator, at)
+        for decision in within_budgets(check_capacity(decide(measured, evaluator), evaluator), evaluator):
+            if decision.is_enforced:
+                yield _order(by_ref[decision.workload.ref], decision, at)
+
+
+def _order(standing: Standing, decision: Decision, at: datetime.datetime) -> Order:
+    finding, proposal = decision.finding, decision.finding.proposal
+    assert decision.action is not None  # noqa: S101 - it is enforced
+    kept = None
+    if proposal is not None and decision.action not in STOPS:
+        kept = proposal.gpus_per_pod if decision.action is Action.RESIZE else proposal.replicas
+    notes: Mapping[str, str] = {}
+    if decision.action is Action.NOTICE:
+        notes = notice_patch(decision, decision.workload, run="backtest", at=at)["metadata"]["annotations"]
+    return Order(
+        standing,
+        decision.action,
+        finding.name.value,
+        decision.rule,
+        finding.idle_s or 0.0,
+        kept,
+        annotations=notes,
+    )
+
+
+def _spent(standings: Sequence[Standing], at: datetime.datetime) -> Iterator[FoundChange]:
+    """The changes of the last day, which budgets count."""
+    for one in standings:
+        for record in one.changes:
+            if at - record.at < DAY:
+                yield FoundChange(one.group.ref, record)
+
+
+def _workload(one: Standing, recording: Recording, step: int) -> Workload:
+    """As the API server would have told of it; what it held beyond GPUs is not recorded."""
+    pods = tuple(_pod(member, one, recording) for member in one.group.present(step))
+    ref = one.group.ref
+    return Workload(
+        ref=ref,
+        generation=1,
+        resource_version="1",
+        pods=pods,
+        size=len(pods) if ref.kind in _SIZED else None,
+        labels=pods[0].labels if pods else {},
+        annotations=dict(one.annotations),
+        namespace_annotations={},
+        budgets={},
+        created=recording.grid.time(one.group.first),
+        past=tuple(one.changes),
+        came_back_after=one.came_back_after,
+    )
+
+
+def _pod(member: Member, one: Standing, recording: Recording) -> Pod:
+    began = recording.grid.time(max(member.first, one.since))
+    gpus = member.devices if one.gpus is None else min(one.gpus, member.devices)
+    return Pod(
+        ref=ObjectRef("v1", "Pod", *member.key),
+        node=member.place,
+        phase="Running",
+        devices=gpus,
+        is_shared=False,
+        started=began,
+        priority_class=member.priority_class,
+        priority=0,
+        is_ready=True,
+        is_terminating=False,
+        is_static=False,
+        labels=member.labels,
+        annotations={},
+        resources={"nvidia.com/gpu": gpus},
+        created=began,
+    )
+
+
+def active_replicas(group: Group, step: int) -> int:
+    """How many of its pods were active in a step."""
+    return sum(
+        any(_state(member, place, step) == Slot.BUSY for place in range(len(member.tracks)))
+        for member in group.present(step + 1)
+    )
+
+
+def active_devices(group: Group, step: int) -> int:
+    """The most devices of one of its pods that were active in a step."""
+    return max(
+        (
+            sum(_state(member, place, step) == Slot.BUSY for place in range(len(member.tracks)))
+            for member in group.present(step + 1)
+        ),
+        default=0,
+    )
+
+
+def _state(member: Member, place: int, step: int) -> int:
+    row = member.rows[place]
+    at = step - member.tracks[place].first
+    return row[at] if 0 <= at < len(row) else Slot.UNKNOWN

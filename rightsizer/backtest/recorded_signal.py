@@ -1,0 +1,320 @@
+"""A recording as a source of usage: what Prometheus would have answered at a moment of the past. Pure."""
+
+import dataclasses
+import datetime
+import itertools
+import operator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from rightsizer.backtest.recording import (
+    MEMORY_UNIT,
+    MISSING,
+    PER_SHARE,
+    PER_WATT,
+    Column,
+    Grid,
+    Member,
+    Track,
+)
+from rightsizer.model import (
+    ActivitySeries,
+    BoardLevel,
+    Boards,
+    Concurrency,
+    History,
+    Ignored,
+    NodeCoverage,
+    PodKey,
+    ServingLoads,
+    Slot,
+    Usage,
+    Usages,
+    Waits,
+    Whereabouts,
+    WorkLevel,
+    strongest,
+)
+from rightsizer.usage.active_replicas import ReplicaQuery
+from rightsizer.usage.sample_coverage import HALF, MAX_SLOTS
+
+RECENT = datetime.timedelta(minutes=10)
+HOUR = datetime.timedelta(hours=1)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Present:
+    """A pod that runs at the moment, and since which step: its earlier samples are another pod's after a return."""
+
+    member: Member
+    since: int
+
+
+class RecordedSignal:
+    """What is recorded of the pods that run at one moment; it answers for no other.
+
+    Args:
+        pods: The pods, by their keys.
+    """
+
+    def __init__(self, grid: Grid, pods: Mapping[PodKey, Present]) -> None:
+        self._grid = grid
+        self._pods = pods
+
+    def expect(
+        self,
+        pods: Collection[PodKey],
+        settled: Collection[PodKey],
+        whereabouts: Whereabouts | None = None,
+    ) -> None:
+        """Nothing: the recording holds just these pods."""
+
+    def ignored(self, at: datetime.datetime) -> Ignored:  # noqa: ARG002 - a Signal's
+        """None: what is no evidence was not recorded."""
+        return Ignored()
+
+    def usages(
+        self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey] | None = None
+    ) -> Usages:
+        """Usage of every device by every pod in the window, or of these pods."""
+        stop = self._grid.step(at)
+        first = stop - self._grid.steps_in(window)
+        return {
+            key: tuple(self._usage(track, max(first, pod.since), stop, stop - first) for track in found)
+            for key, pod in self._pods.items()
+            if (of is None or key in of) and (found := list(_alive(pod, stop)))
+        }
+
+    def sampled(
+        self,
+        window: datetime.timedelta,  # noqa: ARG002 - a Signal's
+        at: datetime.datetime,  # noqa: ARG002
+        *,
+        of: Collection[PodKey],  # noqa: ARG002
+    ) -> Usages:
+        """Nothing: `usages` reads samples."""
+        return {}
+
+    def recent(self, at: datetime.datetime) -> Usages:
+        """The peaks of the last step, which is no shorter than ten minutes."""
+        return self.usages(RECENT, at)
+
+    def activity(
+        self,
+        window: datetime.timedelta,
+        at: datetime.datetime,
+        *,
+        with_coverage: bool = False,  # noqa: ARG002 - it is always there
+    ) -> Usages:
+        """The same as `usages`."""
+        return self.usages(window, at)
+
+    def histories(
+        self,
+        pods: Mapping[PodKey, datetime.datetime],
+        span: datetime.timedelta,
+        at: datetime.datetime,
+        *,
+        threshold: float,
+    ) -> Mapping[PodKey, History]:
+        """When each of these pods was active, step by step."""
+        stop = self._grid.step(at)
+        first = stop - self._grid.steps_in(span)
+        found: dict[PodKey, History] = {}
+        for key in pods:
+            pod = self._pods[key]
+            since = max(first, pod.since)
+            rows = [_row(track.states(threshold), track, since, stop) for track in _alive(pod, stop)]
+            slots = strongest(rows) if rows else bytes([Slot.UNKNOWN]) * (stop - since)
+            found[key] = History(at, self._grid.step_s, slots)
+        return found
+
+    def boards(
+        self,
+        window: datetime.timedelta,  # noqa: ARG002 - a Signal's
+        at: datetime.datetime,  # noqa: ARG002
+        *,
+        nodes: Mapping[str, str],  # noqa: ARG002
+        models: Collection[str],  # noqa: ARG002
+    ) -> Boards:
+        """Nothing is recorded of whole boards, so MIG instances without activity stay unknown."""
+        return {}
+
+    def board_histories(
+        self,
+        nodes: Mapping[str, str],  # noqa: ARG002 - a Signal's
+        span: datetime.timedelta,  # noqa: ARG002
+        at: datetime.datetime,  # noqa: ARG002
+        level: BoardLevel,  # noqa: ARG002
+    ) -> Mapping[str, History]:
+        """Nothing, likewise."""
+        return {}
+
+    def work_levels(
+        self,
+        pods: Mapping[PodKey, datetime.datetime],
+        span: datetime.timedelta,
+        at: datetime.datetime,
+        *,
+        threshold: float,
+    ) -> Mapping[PodKey, WorkLevel]:
+        """When the GPUs of each of these pods moved memory, and their power then."""
+        stop = self._grid.step(at)
+        first = stop - self._grid.steps_in(span)
+        found: dict[PodKey, WorkLevel] = {}
+        for key in pods:
+            pod = self._pods[key]
+            since = max(first, pod.since)
+            rows, levels = [], []
+            for track in _alive(pod, stop):
+                moved = track.moved(threshold)
+                rows.append(_row(moved, track, since, stop))
+                levels.append(_power_at_work(track, moved, since, stop))
+            slots = strongest(rows) if rows else bytes([Slot.UNKNOWN]) * (stop - since)
+            found[key] = WorkLevel(
+                History(at, self._grid.step_s, slots), min(filter(None, levels), default=None)
+            )
+        return found
+
+    def begins(self, span: datetime.timedelta, at: datetime.datetime) -> datetime.datetime | None:
+        """When the recording begins; None if that is earlier than the span."""
+        return self._grid.begin if self._grid.begin > at - span else None
+
+    def concurrency(
+        self, workloads: Sequence[ReplicaQuery], at: datetime.datetime
+    ) -> Mapping[str, Concurrency]:
+        """How many replicas were active in the same step: an upper bound of those active in the same minute."""
+        stop, minutes = self._grid.step(at), max(1, self._grid.step_s // 60)
+        found: dict[str, Concurrency] = {}
+        for query in workloads:
+            steps = max(1, self._grid.steps_in(query.window))
+            busy, unseen = [0] * steps, [0] * steps
+            for name in query.pods:
+                pod = self._pods[query.namespace, name]
+                since = max(stop - steps, pod.since)
+                rows = [
+                    _row(track.states(query.threshold), track, since, stop) for track in _alive(pod, stop)
+                ]
+                slots = strongest(rows) if rows else b""
+                for place, state in enumerate(slots, steps - len(slots)):
+                    busy[place] += state == Slot.BUSY
+                    unseen[place] += state == Slot.UNKNOWN
+            found[query.uid] = Concurrency(
+                tuple(value for value in busy for _ in range(minutes)),
+                tuple(value for value in unseen for _ in range(minutes)),
+            )
+        return found
+
+    def series(self, at: datetime.datetime) -> ActivitySeries | None:  # noqa: ARG002 - a Signal's
+        """None: nothing is advised to autoscalers of the past."""
+        return None
+
+    def waits(
+        self,
+        pods: Collection[PodKey],  # noqa: ARG002 - a Signal's
+        window: datetime.timedelta,  # noqa: ARG002
+        at: datetime.datetime,  # noqa: ARG002
+    ) -> Mapping[PodKey, Waits]:
+        """Not recorded: findings about waits change nothing."""
+        return {}
+
+    def serving(
+        self,
+        pods: Collection[PodKey],  # noqa: ARG002 - a Signal's
+        window: datetime.timedelta,  # noqa: ARG002
+        at: datetime.datetime,  # noqa: ARG002
+    ) -> ServingLoads:
+        """Not recorded."""
+        return {}
+
+    def nodes(self, at: datetime.datetime) -> Mapping[str, NodeCoverage]:  # noqa: ARG002 - a Signal's
+        """Not recorded: they only explain what is unknown."""
+        return {}
+
+    def _usage(self, track: Track, first: int, stop: int, steps: int) -> Usage:
+        samples = _known(track.part(track.samples, first, stop))
+        if not any(samples):
+            return Usage(track.device, is_fresh=False)
+        return Usage(
+            device=track.device,
+            activity_mean=_mean(track.part(track.mean, first, stop), samples, PER_SHARE),
+            activity_peak=_peak(track.part(track.peak, first, stop), PER_SHARE),
+            traffic_peak=_peak(track.part(track.traffic, first, stop), PER_SHARE),
+            memory_peak_bytes=_peak(track.part(track.memory, first, stop), 1 / MEMORY_UNIT),
+            power_mean_w=_mean(track.part(track.power_mean, first, stop), samples, PER_WATT),
+            power_peak_w=_peak(track.part(track.power_peak, first, stop), PER_WATT),
+            busy_s=self._busy_s(track, first, stop),
+            coverage=_covered(samples, track.expected) / steps,
+            holes=_holes(samples, steps),
+            is_fresh=samples[-1] >= HALF * track.expected and track.end >= stop,
+            samples_expected=track.expected * steps,
+        )
+
+    def _busy_s(self, track: Track, first: int, stop: int) -> float | None:
+        parts = track.part(track.busy, first, stop)
+        if not parts or MISSING in parts:
+            return None
+        return sum(parts) / PER_SHARE * self._grid.step_s
+
+
+def _alive(pod: Present, stop: int) -> Iterator[Track]:
+    """Its devices that had begun by then."""
+    return (track for track in pod.member.tracks if track.first < stop and track.end > pod.since)
+
+
+def _row(slots: bytes, track: Track, first: int, stop: int) -> bytes:
+    """The states of these steps; UNKNOWN where the track has none."""
+    known = slots[max(0, first - track.first) : max(0, stop - track.first)]
+    before = max(0, min(track.first, stop) - first)
+    unknown = bytes([Slot.UNKNOWN])
+    return unknown * before + known + unknown * (stop - first - before - len(known))
+
+
+def _known(samples: Column) -> Sequence[int]:
+    """Samples of each step; 0 where none is known."""
+    return [0 if value == MISSING else value for value in samples] if MISSING in samples else samples
+
+
+def _peak(values: Column, per_unit: float) -> float | None:
+    highest = max(values, default=MISSING)
+    if highest == MISSING:  # it is the highest of all units
+        highest = max((value for value in values if value != MISSING), default=MISSING)
+    return None if highest == MISSING else highest / per_unit
+
+
+def _mean(values: Column, samples: Sequence[int], per_unit: float) -> float | None:
+    """The mean of the samples, from those of the steps."""
+    if MISSING in values:
+        pairs = [(value, count) for value, count in zip(values, samples, strict=True) if value != MISSING]
+        total, weight = sum(value * count for value, count in pairs), sum(count for _, count in pairs)
+    else:
+        total, weight = sum(map(operator.mul, values, samples)), sum(samples)
+    return total / weight / per_unit if weight else None
+
+
+def _covered(samples: Sequence[int], expected: int) -> float:
+    """How many steps have all of their samples; one with a part of them counts as that part."""
+    if min(samples) >= expected:
+        return float(len(samples))
+    return sum(min(1.0, count / expected) for count in samples)
+
+
+def _holes(samples: Sequence[int], steps: int) -> int:
+    """Slots of the window without a sample."""
+    if len(samples) == steps and all(samples):
+        return 0
+    slots = min(MAX_SLOTS, steps)
+    row = [*[0] * (steps - len(samples)), *samples]
+    edges = [round(number * steps / slots) for number in range(slots + 1)]
+    return sum(not any(row[a:b]) for a, b in itertools.pairwise(edges))
+
+
+def _power_at_work(track: Track, moved: bytes, first: int, stop: int) -> float:
+    """Its highest mean power in a step in which it moved memory, in watts; 0 if it never did."""
+    powers = track.part(track.power_mean, first, stop)
+    states_of = moved[max(0, first - track.first) : max(0, stop - track.first)]
+    known = (
+        power
+        for power, state in zip(powers, states_of, strict=True)
+        if state == Slot.BUSY and power != MISSING
+    )
+    return max(known, default=0) / PER_WATT

@@ -1,0 +1,142 @@
+"""Builds a recording: steps of usage as they arrive day by day, and what owned the pods. Pure."""
+
+import collections
+import datetime
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from rightsizer.backtest.recording import (
+    MEMORY_UNIT,
+    MISSING,
+    PER_SHARE,
+    PER_WATT,
+    Column,
+    Grid,
+    Group,
+    Member,
+    Recording,
+    Track,
+    column,
+)
+from rightsizer.model import ObjectRef, PodKey
+from rightsizer.prices import mig_part
+from rightsizer.usage.pod_facts import PodFacts
+from rightsizer.usage.pod_presence import HASHED, ORDINAL, RANDOM
+from rightsizer.usage.source_metrics import DeviceKey, UseKey
+from rightsizer.usage.step_usage import DeviceSteps, StepsByUse
+
+_COLUMNS = {
+    "peak": ("activity_peak", 1 / PER_SHARE),
+    "mean": ("activity_mean", 1 / PER_SHARE),
+    "traffic": ("traffic_peak", 1 / PER_SHARE),
+    "memory": ("memory_peak_bytes", MEMORY_UNIT),
+    "power_peak": ("power_peak_w", 1 / PER_WATT),
+    "power_mean": ("power_mean_w", 1 / PER_WATT),
+    "samples": ("samples", 1.0),
+    "busy": ("busy_s", 0.0),
+}
+"""Of a Track: the field of DeviceSteps, and the unit; of busy seconds it is the share of a step."""
+
+
+_UNKNOWN = PodFacts()
+
+
+class Recorder:
+    """Collects the chunks of a history."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._tracks: dict[UseKey, tuple[str, int, Track]] = {}
+
+    def add(self, steps: range, found: StepsByUse) -> None:
+        """Add one chunk; chunks come in order, and steps without samples before the first are left out."""
+        for key, entry in found.items():
+            if not entry.samples:
+                continue
+            if key not in self._tracks:
+                self._tracks[key] = entry.job, entry.rank, Track(entry.device, min(entry.samples))
+            self._extend(self._tracks[key][2], entry, steps.stop)
+
+    def _extend(self, track: Track, entry: DeviceSteps, stop: int) -> None:
+        first, last = track.end, max(entry.samples) + 1
+        for name, (field, unit) in _COLUMNS.items():
+            values: Mapping[int, float] = getattr(entry, field)
+            known: Column = getattr(track, name)
+            of = unit or self._grid.step_s / PER_SHARE
+            known.extend(column([values.get(step) for step in range(first, last)], of))
+        assert last <= stop  # noqa: S101 - chunks come in order
+
+    def recording(self, facts: Mapping[PodKey, PodFacts], *, source: str) -> Recording:
+        """All of it, by workload."""
+        by_pod: dict[PodKey, list[Track]] = collections.defaultdict(list)
+        for use, track in self._of_workloads():
+            by_pod[use[:2]].append(track)
+        groups: dict[ObjectRef, list[Member]] = collections.defaultdict(list)
+        guessed: set[ObjectRef] = set()
+        for key, tracks in sorted(by_pod.items()):
+            known = facts.get(key, _UNKNOWN)
+            owner = known.owner or owner_by_name(key)
+            if known.owner is None:
+                guessed.add(owner)
+            gpus = known.gpus or len(tracks)
+            groups[owner].append(
+                Member(key, known.node, gpus, tuple(tracks), known.priority_class, known.labels)
+            )
+        found = (Group(owner, tuple(members), owner in guessed) for owner, members in groups.items())
+        return Recording(self._grid, tuple(found), source)
+
+    def _of_workloads(self) -> Iterator[tuple[UseKey, Track]]:
+        """Not those of exporters' own pods: where a job names pods by the first choice of label, only that counts."""
+        best: dict[str, int] = {}
+        counts: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
+        for job, rank, track in self._tracks.values():
+            best[job] = min(rank, best.get(job, rank))
+            counts[job].update(track.samples)
+        usual = {job: _usual(counted) for job, counted in counts.items()}
+        kept = {use: (job, track) for use, (job, rank, track) in self._tracks.items() if rank == best[job]}
+        sharers: dict[DeviceKey, list[Track]] = collections.defaultdict(list)
+        for use, (_, track) in kept.items():
+            sharers[use[2:]].append(track)
+        for use, (job, track) in kept.items():
+            track.expected = usual[job]
+            part = mig_part(f"mig-{track.device.instance_profile}", track.device.model)
+            track.gpus = (1.0 if part is None else part) / _at_once(track, sharers[use[2:]])
+            yield use, track
+
+
+def _at_once(track: Track, sharers: Sequence[Track]) -> int:
+    """How many pods held its device in the middle of its time."""
+    middle = (track.first + track.end) // 2
+    return max(1, sum(one.first <= middle < one.end for one in sharers))
+
+
+def _usual(counts: collections.Counter[int]) -> int:
+    """The most frequent number of samples in a step: edges of steps make it one more at times."""
+    del counts[MISSING]
+    return max(1, counts.most_common(1)[0][0])
+
+
+def owner_by_name(pod: PodKey) -> ObjectRef:
+    """What a pod's name says of its owner: a Deployment, a StatefulSet, a Job, or none."""
+    namespace, name = pod
+    for pattern, api_version, kind in _NAMES:
+        match = re.fullmatch(f"(.+)-(?:{pattern})", name)
+        if match:
+            return ObjectRef(api_version, kind, namespace, match[1], f"{namespace}/{kind}/{match[1]}")
+    return ObjectRef("v1", "Pod", namespace, name, f"{namespace}/Pod/{name}")
+
+
+_NAMES = (
+    (HASHED, "apps/v1", "Deployment"),
+    (ORDINAL, "apps/v1", "StatefulSet"),
+    (RANDOM, "batch/v1", "Job"),
+)
+
+
+def grid_of(end: datetime.datetime, span: datetime.timedelta, step: datetime.timedelta) -> Grid:
+    """The whole steps of a span that ends at the last whole step before `end`."""
+    step_s = int(step.total_seconds())
+    last = int(end.timestamp()) // step_s * step_s
+    steps = max(1, int(span.total_seconds()) // step_s)
+    begin = datetime.datetime.fromtimestamp(last - steps * step_s, datetime.UTC)
+    return Grid(begin, step_s, steps)

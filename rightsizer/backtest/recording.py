@@ -1,0 +1,265 @@
+"""Recorded history: what each device did for each pod, step by step, and which workload each pod belongs to. Pure."""
+
+import array
+import dataclasses
+import datetime
+import functools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from rightsizer.model import Device, Node, ObjectRef, PodKey, Slot
+
+Column: TypeAlias = "array.array[int]"
+"""A value for each step, in units of 16 bits; MISSING where nothing was recorded."""
+
+MISSING = 0xFFFF
+_HIGHEST = MISSING - 1
+
+PER_SHARE = 10_000
+"""Units in a share of 1: activity, memory traffic, and the busy part of a step."""
+PER_WATT = 10
+MEMORY_UNIT = 8 << 20
+"""Bytes."""
+IDLE = 0.01
+"""Activity above it is work, where no policy says otherwise."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Grid:
+    """Equal steps of time; step 0 begins at `begin`.
+
+    Attributes:
+        step_s: Length of a step in seconds.
+        steps: How many there are.
+    """
+
+    begin: datetime.datetime
+    step_s: int
+    steps: int
+
+    @property
+    def end(self) -> datetime.datetime:
+        """When the last step ends."""
+        return self.time(self.steps)
+
+    def time(self, step: float) -> datetime.datetime:
+        """When a step begins."""
+        return self.begin + datetime.timedelta(seconds=step * self.step_s)
+
+    def step(self, at: datetime.datetime) -> int:
+        """How many steps are over at `at`; one that has begun is not."""
+        return math.floor((at - self.begin).total_seconds() / self.step_s)
+
+    def steps_in(self, span: datetime.timedelta) -> int:
+        """How many steps hold a span; one that it cuts counts."""
+        return math.ceil(span.total_seconds() / self.step_s)
+
+
+def _empty() -> Column:
+    return array.array("H")
+
+
+@dataclasses.dataclass(slots=True)
+class Track:
+    """What one device did for one pod, from step `first` on.
+
+    Attributes:
+        expected: Samples of activity in a step that lacks none.
+        gpus: Whole GPUs: less than one for a MIG instance or a share.
+        samples: How many samples of activity each step has.
+        busy: Share of the step in which a kernel ran, by counters; missing where there are none.
+    """
+
+    device: Device
+    first: int
+    expected: int = 1
+    gpus: float = 1.0
+    peak: Column = dataclasses.field(default_factory=_empty)
+    mean: Column = dataclasses.field(default_factory=_empty)
+    traffic: Column = dataclasses.field(default_factory=_empty)
+    memory: Column = dataclasses.field(default_factory=_empty)
+    power_peak: Column = dataclasses.field(default_factory=_empty)
+    power_mean: Column = dataclasses.field(default_factory=_empty)
+    samples: Column = dataclasses.field(default_factory=_empty)
+    busy: Column = dataclasses.field(default_factory=_empty)
+    known: dict[float, bytes] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+
+    def states(self, threshold: float = IDLE) -> bytes:
+        """For each step whether it was active: by samples above `threshold` (0 to 1), or by counters."""
+        if threshold not in self.known:
+            limit = threshold * PER_SHARE
+            row = bytearray(
+                Slot.UNKNOWN if peak == MISSING else (Slot.BUSY if peak > limit else Slot.IDLE)
+                for peak in self.peak
+            )
+            for place, busy in enumerate(self.busy):
+                if busy not in (0, MISSING):
+                    row[place] = Slot.BUSY
+            self.known[threshold] = bytes(row)
+        return self.known[threshold]
+
+    def moved(self, threshold: float) -> bytes:
+        """For each step whether it moved memory."""
+        key = -1 - threshold
+        if key not in self.known:
+            limit = threshold * PER_SHARE
+            self.known[key] = bytes(
+                Slot.UNKNOWN if value == MISSING else (Slot.BUSY if value > limit else Slot.IDLE)
+                for value in self.traffic
+            )
+        return self.known[key]
+
+    @property
+    def end(self) -> int:
+        """The step after its last."""
+        return self.first + len(self.samples)
+
+    def part(self, column: Column, first: int, stop: int) -> Column:
+        """Its values of these steps of the grid, as far as it has them."""
+        return column[max(0, first - self.first) : max(0, stop - self.first)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """A pod that held GPUs at some time.
+
+    Attributes:
+        node: Where it ran; empty if unknown.
+        devices: GPUs, shares or MIG instances that it held.
+        labels: As recorded by kube-state-metrics; empty if unknown.
+    """
+
+    key: PodKey
+    node: str
+    devices: int
+    tracks: tuple[Track, ...]
+    priority_class: str = ""
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def first(self) -> int:
+        """Its first step."""
+        return min(track.first for track in self.tracks)
+
+    @functools.cached_property
+    def end(self) -> int:
+        """The step after its last."""
+        return max(track.end for track in self.tracks)
+
+    @functools.cached_property
+    def gpus(self) -> float:
+        """Whole GPUs that it held; devices without series count as whole."""
+        return sum(track.gpus for track in self.tracks) + max(0, self.devices - len(self.tracks))
+
+    @property
+    def place(self) -> str:
+        """Its node; where that is unknown, a name that all pods on such devices share."""
+        return self.node or f"unknown {self.model}"
+
+    @property
+    def model(self) -> str:
+        """Of its devices; empty if unknown."""
+        return next((track.device.model for track in self.tracks if track.device.model), "")
+
+    @functools.cached_property
+    def rows(self) -> tuple[bytes, ...]:
+        """Of each track the states of its steps."""
+        return tuple(track.states() for track in self.tracks)
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """A workload: the pods that one controller had over time.
+
+    Attributes:
+        is_guessed: Whether only the names of its pods say what owns them.
+    """
+
+    ref: ObjectRef
+    members: tuple[Member, ...]
+    is_guessed: bool = False
+
+    @property
+    def first(self) -> int:
+        """Its first step."""
+        return min(member.first for member in self.members)
+
+    @property
+    def end(self) -> int:
+        """The step after its last."""
+        return max(member.end for member in self.members)
+
+    @property
+    def priority_class(self) -> str:
+        """Of its pods; empty if unknown."""
+        return next((member.priority_class for member in self.members if member.priority_class), "")
+
+    @property
+    def model(self) -> str:
+        """Of its pods' devices; empty if unknown."""
+        return next((member.model for member in self.members if member.model), "")
+
+    def present(self, step: int) -> tuple[Member, ...]:
+        """Its pods at the beginning of a step: those with samples before and from then on."""
+        return tuple(one for one in self.members if one.first < step <= one.end)
+
+    @functools.cached_property
+    def works(self) -> bytes:
+        """For each step from `first` on whether any of its devices was active, UNKNOWN where one was not seen."""
+        row = bytearray(bytes([Slot.IDLE]) * (self.end - self.first))
+        for member in self.members:
+            for track, known in zip(member.tracks, member.rows, strict=True):
+                for place, state in enumerate(known, track.first - self.first):
+                    row[place] = max(row[place], state, key=_RANK.__getitem__)
+        return bytes(row)
+
+    def works_next(self, step: int) -> int | None:
+        """The first step from `step` on in which it was active; None where it never was again."""
+        place = self.works.find(Slot.BUSY, max(0, step - self.first))
+        return None if place < 0 else place + self.first
+
+
+_RANK: dict[int, int] = {Slot.IDLE: 0, Slot.UNKNOWN: 1, Slot.BUSY: 2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Recording:
+    """The history of a fleet.
+
+    Attributes:
+        source: Which metrics it is from.
+    """
+
+    grid: Grid
+    groups: tuple[Group, ...]
+    source: str = ""
+
+    @functools.cached_property
+    def nodes(self) -> Mapping[str, Node]:
+        """Nodes with the models of their GPUs, by name."""
+        members = (member for group in self.groups for member in group.members)
+        return {member.place: Node(member.place, member.model) for member in members if member.model}
+
+    @property
+    def has_counters(self) -> bool:
+        """Whether busy time is counted, so that nothing between two scrapes is missed."""
+        return any(busy != MISSING for track in tracks(self.groups) for busy in track.busy)
+
+
+def tracks(groups: Iterable[Group]) -> Iterable[Track]:
+    """All of them."""
+    return (track for group in groups for member in group.members for track in member.tracks)
+
+
+def column(values: Sequence[float | None], unit: float) -> Column:
+    """A column of values, each divided by `unit`; a positive value never becomes 0."""
+    return array.array(
+        "H",
+        (
+            MISSING
+            if value is None or not math.isfinite(value) or value < 0
+            else min(_HIGHEST, math.ceil(value / unit))
+            for value in values
+        ),
+    )

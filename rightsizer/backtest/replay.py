@@ -1,0 +1,237 @@
+"""Replays a recording cycle by cycle: what a judge stops stays stopped until it would next have worked. Pure."""
+
+import dataclasses
+import datetime
+import math
+from collections.abc import Callable
+
+from rightsizer.backtest.judges import STOPS, Judge, Oracle, Order, Standing, active_devices, active_replicas
+from rightsizer.backtest.recording import Group, Recording
+from rightsizer.model import Action, ChangeOutcome, ChangeRecord, ObjectRef, Slot
+
+HOUR_S = 3600.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """One change that a judge made.
+
+    Attributes:
+        gpus: Whole GPUs that it freed.
+        gpu_hours: What it freed until it was needed again, would have ended anyway, or the recording ends.
+        needed_after_s: After how long it would have worked again; None if never within the recording.
+        watched_s: How long the recording goes on after it.
+    """
+
+    ref: ObjectRef
+    at: datetime.datetime
+    action: Action
+    finding: str
+    rule: str
+    gpus: float
+    gpu_hours: float
+    needed_after_s: float | None
+    watched_s: float
+
+    @property
+    def was_at_work(self) -> bool:
+        """Whether it worked in that very step."""
+        return self.needed_after_s == 0
+
+
+@dataclasses.dataclass(slots=True)
+class Account:
+    """One workload's totals.
+
+    Attributes:
+        held, used: GPU-hours that it held, and in which its GPUs were active.
+        scaled: GPU-hours in which fewer replicas ran.
+        restarts: GPU-hours that its returns cost.
+        replica_s, short_s: Seconds in which fewer replicas ran than before, and those with fewer than were active.
+        changes: What was done.
+        notices: How many notices it got.
+    """
+
+    group: Group
+    held: float = 0.0
+    used: float = 0.0
+    scaled: float = 0.0
+    restarts: float = 0.0
+    replica_s: float = 0.0
+    short_s: float = 0.0
+    changes: list[Change] = dataclasses.field(default_factory=list)
+    notices: int = 0
+
+    @property
+    def freed(self) -> float:
+        """GPU-hours that changes of it freed."""
+        return self.scaled + sum(one.gpu_hours for one in self.changes)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Replayed:
+    """What one judge made of a recording; a return takes `restart_s`.
+
+    Attributes:
+        is_in_time: Whether it returned all before they were needed, so that nobody was hurt.
+    """
+
+    judge: str
+    accounts: tuple[Account, ...]
+    restart_s: float
+    is_in_time: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Terms:
+    """How a recording is replayed.
+
+    Attributes:
+        every: Time between two cycles.
+        first: The step of the first cycle; what is before is only history.
+        restart: What a return costs: each of its GPUs for this time.
+    """
+
+    every: datetime.timedelta
+    first: int
+    restart: datetime.timedelta
+
+
+def replay(
+    recording: Recording, judge: Judge, terms: Terms, *, told: Callable[[int], None] = lambda _: None
+) -> Replayed:
+    """Every cycle of the recording; `told` gets the step of each."""
+    course = _Course(recording, judge, terms)
+    every = max(1, round(terms.every.total_seconds() / recording.grid.step_s))
+    for step in range(terms.first, recording.grid.steps, every):
+        course.cycle(step, min(step + every, recording.grid.steps))
+        told(step)
+    return Replayed(judge.name, course.accounts(), terms.restart.total_seconds(), isinstance(judge, Oracle))
+
+
+class _Course:
+    def __init__(self, recording: Recording, judge: Judge, terms: Terms) -> None:
+        self._recording = recording
+        self._judge = judge
+        self._terms = terms
+        self._standings = [Standing(group) for group in recording.groups]
+        self._accounts = {one.group.ref: _account(one.group, recording, terms) for one in self._standings}
+        self._step_h = recording.grid.step_s / HOUR_S
+
+    def accounts(self) -> tuple[Account, ...]:
+        return tuple(self._accounts.values())
+
+    def cycle(self, step: int, until: int) -> None:
+        """Judge once; sizes of replicas hold until the next cycle."""
+        for one in self._standings:
+            one.runs = self._is_present(one, step)
+        for order in self._judge.judge(self._recording, self._standings, step):
+            self._carry_out(order, step, until)
+
+    def _is_present(self, one: Standing, step: int) -> bool:
+        """Whether it runs now, after whatever has brought it back."""
+        if one.resumes is not None and one.resumes <= step:
+            one.since, one.resumes = one.resumes, None
+            self._end_last(one, one.since)
+        return one.resumes is None and bool(one.group.present(step))
+
+    def _end_last(self, one: Standing, step: int) -> None:
+        last = one.changes[-1]
+        one.changes[-1] = ChangeRecord(
+            last.at,
+            last.run,
+            last.action,
+            last.gpus,
+            end=ChangeOutcome.REVERTED,
+            ended=self._recording.grid.time(step),
+        )
+
+    def _carry_out(self, order: Order, step: int, until: int) -> None:
+        one = order.standing
+        if order.action is Action.NOTICE:
+            self._accounts[one.group.ref].notices += 1
+            one.annotations.update(order.annotations)
+        elif order.action in STOPS:
+            self._stop(order, step)
+        elif order.action is Action.RESIZE and order.kept is not None:
+            self._resize(order, step, order.kept)
+        elif order.action is Action.SCALE_DOWN and order.kept is not None:
+            self._shrink(order, step, until, order.kept)
+
+    def _stop(self, order: Order, step: int) -> None:
+        one, group = order.standing, order.standing.group
+        needed = group.works_next(step)
+        freed = _device_steps(group, step, needed) * self._step_h
+        gpus = sum(member.gpus for member in group.present(step))
+        self._note(order, step, gpus, freed, needed)
+        account = self._accounts[group.ref]
+        if needed is not None:
+            account.restarts += gpus * self._terms.restart.total_seconds() / HOUR_S
+            paused_s = order.idle_s + (needed - step) * self._recording.grid.step_s
+            paused = datetime.timedelta(seconds=paused_s)
+            one.came_back_after = max(paused, one.came_back_after or paused)
+        one.resumes = self._recording.grid.steps if needed is None else max(needed, step + 1)
+        one.annotations.clear()
+
+    def _resize(self, order: Order, step: int, kept: int) -> None:
+        one, group = order.standing, order.standing.group
+        members = group.present(step)
+        gpus = sum(member.gpus * max(0, member.devices - kept) / member.devices for member in members)
+        ends = max(member.end for member in members)
+        needed = next((at for at in range(step, ends) if active_devices(group, at) > kept), None)
+        freed = gpus * ((needed or ends) - step) * self._step_h
+        self._note(order, step, gpus, freed, needed)
+        one.gpus, one.since = (kept, step) if needed is None else (None, needed)
+
+    def _shrink(self, order: Order, step: int, until: int, kept: int) -> None:
+        """Fewer replicas until the next cycle, which sizes them again."""
+        group, account = order.standing.group, self._accounts[order.standing.group.ref]
+        members = group.present(step)
+        gpus = sum(member.gpus for member in members) * (1 - kept / max(1, len(members)))
+        if gpus <= 0:
+            return
+        step_s = self._recording.grid.step_s
+        short = sum(active_replicas(group, at) > kept for at in range(step, until))
+        account.replica_s += (until - step) * step_s
+        account.short_s += short * step_s
+        account.scaled += gpus * (until - step) * self._step_h
+
+    def _note(self, order: Order, step: int, gpus: float, freed: float, needed: int | None) -> None:
+        group, grid = order.standing.group, self._recording.grid
+        account = self._accounts[group.ref]
+        at = grid.time(step)
+        after_s = None if needed is None else float((needed - step) * grid.step_s)
+        account.changes.append(
+            Change(
+                ref=group.ref,
+                at=at,
+                action=order.action,
+                finding=order.finding,
+                rule=order.rule,
+                gpus=gpus,
+                gpu_hours=freed,
+                needed_after_s=after_s,
+                watched_s=float((grid.steps - step) * grid.step_s),
+            )
+        )
+        order.standing.changes.append(ChangeRecord(at, f"backtest-{step}", order.action, math.ceil(gpus)))
+
+
+def _account(group: Group, recording: Recording, terms: Terms) -> Account:
+    """What it held and used in the replayed time."""
+    hours = recording.grid.step_s / HOUR_S
+    held = _device_steps(group, terms.first, None)
+    used = sum(
+        track.gpus * row.count(Slot.BUSY, max(0, terms.first - track.first))
+        for member in group.members
+        for track, row in zip(member.tracks, member.rows, strict=True)
+    )
+    return Account(group, held * hours, used * hours)
+
+
+def _device_steps(group: Group, first: int, stop: int | None) -> float:
+    """Steps of whole GPUs that its pods hold from `first` until `stop`, or to their end."""
+    return sum(
+        member.gpus * max(0, min(member.end, member.end if stop is None else stop) - max(member.first, first))
+        for member in group.members
+    )

@@ -1,0 +1,190 @@
+"""Sums over a replay, with intervals: what was freed, whom it hurt, what it cost. Pure: randomness is passed in."""
+
+import collections
+import dataclasses
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from rightsizer.backtest.judges import STOPS
+from rightsizer.backtest.recording import Group
+from rightsizer.backtest.replay import Account, Change, Replayed
+from rightsizer.model import FindingName
+
+RESAMPLES = 500
+DOUBT = 0.1
+"""Share of the samples that lies outside of a printed interval."""
+WATCHED_S = 7 * 86400.0
+"""A stop that the record follows for less time, without a return, may yet return."""
+
+PriceOf = Callable[[Group], float | None]
+"""Price of one GPU-hour of a workload; None if unknown."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Interval:
+    """A figure, and between which values it lies for other workloads of the same sort.
+
+    Attributes:
+        low, high: Of 90 % of the samples that are drawn from the workloads, with replacement.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(slots=True)
+class GroupTotals:
+    """Of a kind, namespace, class or finding: freed GPU-hours, stops, and how many of these returned."""
+
+    freed: float = 0.0
+    stops: int = 0
+    returned: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Summary:
+    """One judge's figures.
+
+    Attributes:
+        held, used: GPU-hours that the workloads held, and in which their GPUs were active.
+        freed: GPU-hours that would have been free.
+        saved: Their price; None if no price is known.
+        restarts: GPU-hours that returns would have cost.
+        stops, returned: Stops, and those whose workload would have worked again within the recording.
+        open_stops: Stops without a return that the recording follows for less than a week.
+        at_work: Stops of what worked in that step.
+        delayed_h: Hours by which returns would have delayed work.
+        replica_hours: Hours of services that ran with fewer replicas.
+        short: Share of these with fewer replicas than were active.
+        resizes, resizes_needed: Changes of the GPUs of each pod, and those that were needed again.
+        median_return_h: Half of those that returned did so earlier.
+        groups: By kind, by namespace, by class and by finding.
+        changes: All, in order.
+        hurt: Changes of workloads that worked again, soonest first.
+    """
+
+    judge: str
+    held: float
+    used: float
+    freed: Interval
+    saved: float | None
+    restarts: Interval
+    stops: Interval
+    returned: Interval
+    open_stops: int
+    at_work: int
+    delayed_h: float
+    replica_hours: float
+    short: Interval
+    resizes: int
+    resizes_needed: int
+    notices: int
+    median_return_h: float | None
+    groups: Mapping[str, Mapping[str, GroupTotals]]
+    changes: Sequence[Change]
+    hurt: Sequence[Change]
+
+
+def summarize(replayed: Replayed, draw: random.Random, price_of: PriceOf) -> Summary:
+    """The sums and their intervals."""
+    accounts = replayed.accounts
+    changes = [one for account in accounts for one in account.changes]
+    stops = list(_stops(changes))
+    resizes = [one for one in changes if one.action not in STOPS]
+    hurt = () if replayed.is_in_time else _hurt(changes)
+    returns = [one.needed_after_s or 0.0 for one in hurt if one.action in STOPS]
+    places = range(len(accounts))
+    samples = [draw.choices(places, k=len(accounts)) for _ in range(RESAMPLES if accounts else 0)]
+
+    def interval(of: Callable[[Account], float]) -> Interval:
+        values = [of(account) for account in accounts]
+        return _interval(sum(values), (sum(values[place] for place in sample) for sample in samples))
+
+    return Summary(
+        judge=replayed.judge,
+        held=sum(account.held for account in accounts),
+        used=sum(account.used for account in accounts),
+        freed=interval(lambda one: one.freed),
+        saved=_saved(accounts, price_of),
+        restarts=interval(lambda one: one.restarts),
+        stops=interval(lambda one: len(list(_stops(one.changes)))),
+        returned=interval(lambda one: 0 if replayed.is_in_time else _returned(one)),
+        open_stops=sum(one.needed_after_s is None and one.watched_s < WATCHED_S for one in stops),
+        at_work=sum(one.was_at_work for one in changes),
+        delayed_h=len(returns) * replayed.restart_s / 3600,
+        replica_hours=sum(account.replica_s for account in accounts) / 3600,
+        short=_short(accounts, samples),
+        resizes=len(resizes),
+        resizes_needed=sum(one.needed_after_s is not None for one in resizes),
+        notices=sum(account.notices for account in accounts),
+        median_return_h=returns[len(returns) // 2] / 3600 if returns else None,
+        groups=_groups(accounts),
+        changes=sorted(changes, key=lambda one: (one.at, str(one.ref))),
+        hurt=hurt,
+    )
+
+
+def _returned(account: Account) -> int:
+    return sum(each.needed_after_s is not None for each in _stops(account.changes))
+
+
+def _stops(changes: Sequence[Change]) -> Iterator[Change]:
+    return (one for one in changes if one.action in STOPS)
+
+
+def _hurt(changes: Sequence[Change]) -> Sequence[Change]:
+    needed = [
+        (one.needed_after_s, str(one.ref), one.at, one) for one in changes if one.needed_after_s is not None
+    ]
+    return [one for *_, one in sorted(needed, key=lambda each: each[:3])]
+
+
+def _saved(accounts: Sequence[Account], price_of: PriceOf) -> float | None:
+    """Of those whose price is known; net of restarts."""
+    priced = [(price_of(one.group), one.freed - one.restarts) for one in accounts]
+    known = [price * hours for price, hours in priced if price is not None]
+    return sum(known) if known else None
+
+
+def _short(accounts: Sequence[Account], samples: Sequence[Sequence[int]]) -> Interval:
+    def share(of: Iterator[Account]) -> float:
+        pairs = [(one.short_s, one.replica_s) for one in of]
+        whole = sum(each for _, each in pairs)
+        return sum(each for each, _ in pairs) / whole if whole else 0.0
+
+    drawn = (share(accounts[place] for place in sample) for sample in samples)
+    return _interval(share(iter(accounts)), drawn)
+
+
+def _interval(value: float, drawn: Iterator[float]) -> Interval:
+    found = sorted(drawn)
+    if not found:
+        return Interval(value, value, value)
+    cut = round(len(found) * DOUBT / 2)
+    return Interval(value, found[cut], found[-1 - cut])
+
+
+def _groups(accounts: Sequence[Account]) -> dict[str, dict[str, GroupTotals]]:
+    found: dict[str, dict[str, GroupTotals]] = {
+        name: collections.defaultdict(GroupTotals) for name in ("kind", "namespace", "class", "finding")
+    }
+    for account in accounts:
+        if not account.freed and not account.changes:
+            continue
+        ref = account.group.ref
+        names = {
+            "kind": ref.kind,
+            "namespace": ref.namespace,
+            "class": account.group.priority_class or "none",
+        }
+        for by, name in names.items():
+            found[by][name].freed += account.freed
+        if account.scaled:
+            found["finding"][FindingName.TOO_MANY_REPLICAS.value].freed += account.scaled
+        for one in account.changes:
+            found["finding"][one.finding].freed += one.gpu_hours
+            for by, name in {**names, "finding": one.finding}.items():
+                found[by][name].stops += one.action in STOPS
+                found[by][name].returned += one.action in STOPS and one.needed_after_s is not None
+    return {by: dict(sorted(parts.items())) for by, parts in found.items()}

@@ -1,0 +1,189 @@
+"""`gpu-rightsizer backtest`: what policies would have done over the recorded history. Only reads."""
+
+import argparse
+import dataclasses
+import datetime
+import itertools
+import pathlib
+import random
+import sys
+from collections.abc import Iterator, Sequence
+
+from rightsizer import prices
+from rightsizer.backtest.judges import Judge, Nothing, Oracle, PlainRule, PolicyJudge
+from rightsizer.backtest.recorder import Recorder, grid_of
+from rightsizer.backtest.recording import Group, Recording
+from rightsizer.backtest.replay import Replayed, Terms, replay
+from rightsizer.backtest.summary import summarize
+from rightsizer.cli.connection import instant_of, prometheus_settings, signal_terms, span_of
+from rightsizer.cli.messages import note
+from rightsizer.cli.options import path_of
+from rightsizer.errors import EvidenceIncomplete, UsageError
+from rightsizer.model import Mode, Node
+from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy, load
+from rightsizer.policy.schema import Policy
+from rightsizer.prometheus.query_api import Prometheus
+from rightsizer.report import BACKTEST_FORMS, form
+from rightsizer.report.backtest import Backtest
+from rightsizer.text import instant
+from rightsizer.usage.pod_facts import pod_facts
+from rightsizer.usage.sources import detect_source
+from rightsizer.usage.step_usage import device_steps
+
+SEED = 1
+"""Of the samples that intervals are from: the same history gives the same bytes."""
+WARM_UP = 3
+"""The first third of the history only teaches: no window fits into less."""
+LEAST_STEP = datetime.timedelta(minutes=5)
+LONGEST_STEP = datetime.timedelta(hours=1)
+"""Histories of the findings have slots of an hour."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Question:
+    """What is asked."""
+
+    span: datetime.timedelta
+    step: datetime.timedelta
+    every: datetime.timedelta
+    restart: datetime.timedelta
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read the history, replay it under each judge, print."""
+    asked = _question(arguments)
+    policies = list(_policies(arguments))
+    table = prices.load(path_of(arguments.prices))
+    recording = _record(arguments, asked, [policy for _, policy in policies])
+    terms = Terms(asked.every, recording.grid.steps // WARM_UP, asked.restart)
+    results = []
+    for judge in _judges(policies, asked):
+        note(f"replaying: {judge.name}")
+        results.append(replay(recording, judge, terms))
+    result = _result(recording, terms, results, frozenset(name for name, _ in policies), table)
+    sys.stdout.write(form(arguments.output, BACKTEST_FORMS)(result))
+    return 0
+
+
+def _question(arguments: argparse.Namespace) -> _Question:
+    span, step, every, restart = (
+        span_of(flag, getattr(arguments, name))
+        for flag, name in (
+            ("--from", "since"),
+            ("--step", "step"),
+            ("--every", "every"),
+            ("--restart-cost", "restart_cost"),
+        )
+    )
+    if not LEAST_STEP <= step <= LONGEST_STEP:
+        raise UsageError(f'--step "{arguments.step}": write 5m to 1h')
+    if every < step or every % step:
+        raise UsageError(f'--every "{arguments.every}": write a multiple of --step ({arguments.step})')
+    if span < WARM_UP * every:
+        raise UsageError(f'--from "{arguments.since}": is shorter than {WARM_UP} cycles of {arguments.every}')
+    return _Question(span, step, every, restart)
+
+
+def _policies(arguments: argparse.Namespace) -> Iterator[tuple[str, Policy]]:
+    for loaded in [load(pathlib.Path(one)) for one in arguments.policies] or [BUILT_IN]:
+        policy = _enforced(loaded.policy) if arguments.enforce else loaded.policy
+        yield _name(loaded), policy
+
+
+def _judges(policies: Sequence[tuple[str, Policy]], asked: _Question) -> Iterator[Judge]:
+    yield Nothing()
+    yield PlainRule("idle 30m", datetime.timedelta(minutes=30))
+    yield PlainRule("idle 24h", datetime.timedelta(hours=24))
+    for name, policy in policies:
+        yield PolicyJudge(name, policy)
+    yield Oracle(asked.restart)
+
+
+def _name(loaded: LoadedPolicy) -> str:
+    return "built-in policy" if loaded is BUILT_IN else pathlib.PurePath(loaded.source).name
+
+
+def _enforced(policy: Policy) -> Policy:
+    """The policy as if its rules that advise enforced."""
+    rules = tuple(
+        rule.model_copy(update={"mode": Mode.ENFORCE}) if rule.mode is Mode.ADVISE else rule
+        for rule in policy.rules
+    )
+    return policy.model_copy(update={"rules": rules})
+
+
+def _record(arguments: argparse.Namespace, asked: _Question, policies: Sequence[Policy]) -> Recording:
+    """The history, read from Prometheus.
+
+    Raises:
+        EvidenceIncomplete: There is none.
+    """
+    settings = prometheus_settings(arguments)
+    if not settings.url:
+        raise UsageError("backtest needs --prometheus-url")
+    prometheus = Prometheus(settings)
+    now = prometheus.now()
+    grid = grid_of(instant_of("--at", arguments.at, now) if arguments.at else now, asked.span, asked.step)
+    querier = detect_source(prometheus, signal_terms(arguments, settings.labels), at=grid.end)
+    recorder = Recorder(grid)
+    for steps, found in device_steps(querier, step=asked.step, steps=grid.steps):
+        recorder.add(steps, found)
+        note(f"read {steps.stop * 100 // grid.steps}% of {arguments.since}")
+    labels = {key for policy in policies for rule in policy.rules for key in rule.match.labels or ()}
+    recording = recorder.recording(pod_facts(querier, asked.span, labels), source=querier.source.name)
+    if not recording.groups:
+        raise EvidenceIncomplete(f"Prometheus has no GPU series that name pods in the last {arguments.since}")
+    return recording
+
+
+def _unknown(recording: Recording) -> Iterator[str]:
+    first = min(group.first for group in recording.groups)
+    if first > 1:
+        yield f"anything before {instant(recording.grid.time(first))}, when the record begins"
+    guessed = sum(group.is_guessed for group in recording.groups)
+    if guessed:
+        yield (
+            f"owners and PriorityClasses of {guessed} of {len(recording.groups)} workloads, which kube-state-metrics "
+            "does not tell: their kinds are guessed from the names of their pods"
+        )
+    if not recording.has_counters:
+        yield f"bursts between two scrapes: {recording.source} has no counters of busy time"
+    yield (
+        "annotations, PodDisruptionBudgets, other controllers, pending pods and requests to inference servers of then; "
+        "answers to notices; how people would have worked otherwise"
+    )
+
+
+def _result(
+    recording: Recording,
+    terms: Terms,
+    results: Sequence[Replayed],
+    policies: frozenset[str],
+    table: prices.Prices,
+) -> Backtest:
+    grid = recording.grid
+
+    def price_of(group: Group) -> float | None:
+        return table.of_node(Node("", group.model))
+
+    return Backtest(
+        begin=instant(grid.time(terms.first)),
+        end=instant(grid.end),
+        days=round((grid.steps - terms.first) * grid.step_s / 86400, 1),
+        source=recording.source,
+        workloads=len(recording.groups),
+        gpus=_most_gpus(recording),
+        summaries=[summarize(one, random.Random(SEED), price_of) for one in results],  # noqa: S311 - samples
+        policies=policies,
+        unknown=list(_unknown(recording)),
+        currency=table.currency,
+    )
+
+
+def _most_gpus(recording: Recording) -> float:
+    """The most whole GPUs that were held at once."""
+    changes = [0.0] * (recording.grid.steps + 1)
+    for member in (member for group in recording.groups for member in group.members):
+        changes[member.first] += member.gpus
+        changes[member.end] -= member.gpus
+    return round(max(itertools.accumulate(changes)), 2)

@@ -1,0 +1,146 @@
+"""What kube-state-metrics recorded of GPU pods: owners, nodes, classes and requests, also of pods that are gone."""
+
+import dataclasses
+import datetime
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from rightsizer.model import ObjectRef, PodKey
+from rightsizer.prometheus import promql
+from rightsizer.prometheus.query_api import Sample
+from rightsizer.usage.querier import SourceQuerier
+from rightsizer.usage.source_metrics import LabelNames, first
+
+CHUNK = datetime.timedelta(days=1)
+GPU_RESOURCES = "nvidia_com_.+|aliyun_com_gpu.*|volcano_sh_vgpu.*"
+"""Of kube_pod_container_resource_requests: the resource's name with each other character as an underscore."""
+_LABELS = LabelNames()
+_POD = (*_LABELS.namespace, *_LABELS.pod)
+_API_VERSIONS = {
+    "ReplicaSet": "apps/v1",
+    "Deployment": "apps/v1",
+    "StatefulSet": "apps/v1",
+    "DaemonSet": "apps/v1",
+    "Job": "batch/v1",
+    "CronJob": "batch/v1",
+    "PyTorchJob": "kubeflow.org/v1",
+    "Notebook": "kubeflow.org/v1",
+    "InferenceService": "serving.kserve.io/v1beta1",
+    "RayCluster": "ray.io/v1",
+    "LeaderWorkerSet": "leaderworkerset.x-k8s.io/v1",
+    "JobSet": "jobset.x-k8s.io/v1alpha2",
+}
+"""By kind, which is all that the metrics name."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodFacts:
+    """What was recorded of a pod beside its devices.
+
+    Attributes:
+        owner: Its topmost known controller; None if unknown.
+        node, priority_class: Empty if unknown.
+        gpus: How many it asked for; 0 if unknown.
+        labels: Those of the asked labels that are known.
+    """
+
+    owner: ObjectRef | None = None
+    node: str = ""
+    priority_class: str = ""
+    gpus: int = 0
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def pod_facts(
+    querier: SourceQuerier, span: datetime.timedelta, labels: Collection[str] = ()
+) -> dict[PodKey, PodFacts]:
+    """The facts of every pod that asked for GPUs within the span; nothing without kube-state-metrics.
+
+    Of labels only those with these keys: kube-state-metrics writes others alike, and records none by default.
+
+    Raises:
+        PrometheusError: An answer was incomplete.
+    """
+    found: dict[PodKey, PodFacts] = {}
+    days = max(1, -(-span // CHUNK))
+    for day in range(days):
+        at = querier.at - (days - 1 - day) * CHUNK
+        found |= _Facts(dataclasses.replace(querier, at=at, memo={}), labels).of_all()
+    return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Facts:
+    querier: SourceQuerier
+    keys: Collection[str]
+
+    def of_all(self) -> dict[PodKey, PodFacts]:
+        requests = self._query(
+            "kube_pod_container_resource_requests", f"resource=~{promql.quoted(GPU_RESOURCES)}"
+        )
+        gpus: dict[PodKey, int] = {}
+        for sample in requests:
+            if pod := _LABELS.pod_of(sample.labels):
+                gpus[pod] = gpus.get(pod, 0) + sample.count
+        if not gpus:
+            return {}
+        owners = {
+            pod: (sample.labels.get("owner_kind", ""), sample.labels.get("owner_name", ""))
+            for sample in self._query("kube_pod_owner", "owner_is_controller='true'")
+            if (pod := _LABELS.pod_of(sample.labels)) in gpus
+        }
+        above = self._above("kube_replicaset_owner", "replicaset", "ReplicaSet")
+        above |= self._above("kube_job_owner", "job_name", "Job")
+        infos = {
+            pod: sample.labels
+            for sample in self._query("kube_pod_info")
+            if (pod := _LABELS.pod_of(sample.labels)) in gpus
+        }
+        labels = self._labels(gpus) if self.keys else {}
+        return {
+            pod: PodFacts(
+                _topmost(pod[0], *owners[pod], above) if pod in owners else None,
+                infos.get(pod, {}).get("node", ""),
+                infos.get(pod, {}).get("priority_class", ""),
+                count,
+                labels.get(pod, {}),
+            )
+            for pod, count in gpus.items()
+        }
+
+    def _labels(self, pods: Collection[PodKey]) -> dict[PodKey, Mapping[str, str]]:
+        names = {key: f"label_{re.sub('[^a-zA-Z0-9_]', '_', key)}" for key in self.keys}
+        known = ((_LABELS.pod_of(sample.labels), sample) for sample in self._query("kube_pod_labels"))
+        return {
+            pod: {key: sample.labels[name] for key, name in names.items() if sample.labels.get(name)}
+            for pod, sample in known
+            if pod is not None and pod in pods
+        }
+
+    def _above(self, metric: str, label: str, kind: str) -> dict[tuple[str, str, str], tuple[str, str]]:
+        """The controller of each object of a kind, by namespace, kind and name."""
+        return {
+            (first(one.labels, _LABELS.namespace), kind, one.labels.get(label, "")): (
+                one.labels.get("owner_kind", ""),
+                one.labels.get("owner_name", ""),
+            )
+            for one in self._query(metric, "owner_is_controller='true'")
+        }
+
+    def _query(self, metric: str, *matchers: str) -> Iterable[Sample]:
+        selected = promql.selector(metric, (*matchers, *self.querier.of_any))
+        recorded = promql.over("last_over_time", selected, CHUNK)
+        return self.querier.prometheus.query(recorded, self.querier.at)
+
+
+def _topmost(
+    namespace: str, kind: str, name: str, above: Mapping[tuple[str, str, str], tuple[str, str]]
+) -> ObjectRef:
+    for _ in range(3):
+        owner = above.get((namespace, kind, name))
+        if owner is None or not all(owner) or owner[0] == "CronJob":
+            break
+        kind, name = owner
+    return ObjectRef(
+        _API_VERSIONS.get(kind, "unknown/v1"), kind, namespace, name, f"{namespace}/{kind}/{name}"
+    )

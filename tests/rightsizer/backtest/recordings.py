@@ -1,0 +1,65 @@
+"""Recordings of tests: what each device did, written as a line of characters, one for each step."""
+
+import array
+import datetime
+from collections.abc import Iterable
+
+from rightsizer.backtest.recording import (
+    MISSING,
+    PER_SHARE,
+    PER_WATT,
+    Column,
+    Grid,
+    Group,
+    Member,
+    Recording,
+    Track,
+)
+from rightsizer.model import Device, ObjectRef
+
+BEGIN = datetime.datetime(2026, 11, 2, tzinfo=datetime.UTC)
+STEP_S = 1800
+SAMPLES = 30
+H100 = "NVIDIA H100 80GB HBM3"
+
+BUSY, IDLE, UNKNOWN = "#", ".", "?"
+
+
+def recording(*groups: Group) -> Recording:
+    """With as many steps as the longest needs."""
+    steps = max((group.end for group in groups), default=1)
+    return Recording(Grid(BEGIN, STEP_S, steps), groups, "dcgm")
+
+
+def workload(
+    name: str, *pods: Iterable[str], kind: str = "Deployment", first: int = 0, priority_class: str = ""
+) -> Group:
+    """Each pod with the lines of its devices."""
+    api = {"Pod": "v1", "Job": "batch/v1"}.get(kind, "apps/v1")
+    members = []
+    for number, lines in enumerate(pods):
+        tracks = tuple(track(line, f"GPU-{name}-{number}-{place}", first) for place, line in enumerate(lines))
+        members.append(Member(("team", f"{name}-{number}"), "n1", len(tracks), tracks, priority_class))
+    return Group(ObjectRef(api, kind, "team", name, f"uid-{name}"), tuple(members))
+
+
+def track(line: str, uuid: str, first: int = 0) -> Track:
+    """Busy steps at 80 %, idle ones at 0 % with a model in memory, unknown ones without samples."""
+
+    def column(busy: int, idle: int, unknown: int = MISSING) -> Column:
+        return array.array("H", ({BUSY: busy, IDLE: idle, UNKNOWN: unknown}[one] for one in line))
+
+    share = PER_SHARE * 8 // 10
+    return Track(
+        Device(uuid, model=H100),
+        first,
+        expected=SAMPLES,
+        peak=column(share, 0),
+        mean=column(share, 0),
+        traffic=column(share, 0),
+        memory=column(5_000, 5_000),
+        power_peak=column(600 * PER_WATT, 118 * PER_WATT),
+        power_mean=column(500 * PER_WATT, 118 * PER_WATT),
+        samples=column(SAMPLES, SAMPLES, 0),
+        busy=column(MISSING, MISSING),
+    )

@@ -1,0 +1,119 @@
+"""What is recorded of a real Prometheus answers as Prometheus itself."""
+
+import datetime
+
+import pytest
+
+from rightsizer.backtest.recorded_signal import Present, RecordedSignal
+from rightsizer.backtest.recorder import Recorder, grid_of, owner_by_name
+from rightsizer.backtest.recording import Member, Recording
+from rightsizer.config import PrometheusSettings
+from rightsizer.model import Slot, Usages
+from rightsizer.prometheus.query_api import Prometheus as Client
+from rightsizer.usage.exporter_counters import DEVICE_BUSY, POD_BUSY
+from rightsizer.usage.pod_facts import pod_facts
+from rightsizer.usage.sources import SourceSettings, detect_source
+from rightsizer.usage.step_usage import device_steps
+from tests.rightsizer.metrics import DAY, HOUR, UTIL, Metrics, idle, near, once, rising, within
+
+STEP = datetime.timedelta(minutes=5)
+
+
+def _recorded(metrics: Metrics, span: datetime.timedelta = DAY) -> Recording:
+    client = Client(PrometheusSettings(url=metrics.prometheus.url))
+    grid = grid_of(metrics.at, span, STEP)
+    querier = detect_source(client, SourceSettings(metrics.labels), at=grid.end)
+    recorder = Recorder(grid)
+    for steps, found in device_steps(querier, step=STEP, steps=grid.steps):
+        recorder.add(steps, found)
+    return recorder.recording(pod_facts(querier, span), source=querier.source.name)
+
+
+def _members(recording: Recording) -> dict[str, Member]:
+    return {member.key[1]: member for group in recording.groups for member in group.members}
+
+
+def _usages(metrics: Metrics, window: datetime.timedelta) -> Usages:
+    recording = _recorded(metrics)
+    members = [member for group in recording.groups for member in group.members]
+    present = {member.key: Present(member, member.first) for member in members}
+    return RecordedSignal(recording.grid, present).usages(window, metrics.at)
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("window", [DAY, 4 * HOUR, HOUR], ids=str)
+def test_recording_answers_as_prometheus_does(metrics: Metrics, window: datetime.timedelta) -> None:
+    """Peaks, means, coverage and freshness of each window."""
+    metrics.write(idle(), pod="idle-0")
+    metrics.write(idle(**{UTIL: within(600, 100, 70)}), pod="worked-0")
+    metrics.write(idle(**{UTIL: once(3)}), pod="once-0")
+    metrics.write(idle(), pod="gaps-0", since=DAY, until=DAY / 2)
+    metrics.write(idle(), pod="gaps-0", since=DAY / 4)
+    metrics.write(idle(), pod="young-0", since=3 * HOUR)
+    metrics.write(idle(), pod="stale-0", until=HOUR / 2)
+    expected, found = metrics.usages(window), _usages(metrics, window)
+    assert found.keys() == expected.keys()
+    for pod, (truth,) in expected.items():
+        (usage,) = found[pod]
+        for field in (
+            "activity_peak",
+            "activity_mean",
+            "traffic_peak",
+            "power_peak_w",
+            "power_mean_w",
+            "coverage",
+        ):
+            assert getattr(usage, field) == near(getattr(truth, field), rel=0.02, abs=0.01), (pod, field)
+        assert usage.memory_peak_bytes == near(truth.memory_peak_bytes or 0, rel=0.001), pod
+        assert usage.is_fresh == truth.is_fresh, pod
+
+
+@pytest.mark.prometheus
+def test_recording_counts_parts_of_gpus(metrics: Metrics) -> None:
+    """A MIG instance is its slices of seven, a share its part of those that held the GPU with it."""
+    metrics.write(idle(), pod="mig-0", UUID="GPU-a", GPU_I_ID="1", GPU_I_PROFILE="3g.40gb")
+    for pod in ("share-0", "share-1"):
+        metrics.write(idle(), pod=pod, UUID="GPU-b")
+    metrics.write(idle(), pod="whole-0", UUID="GPU-c")
+    found = {name: round(member.gpus, 3) for name, member in _members(_recorded(metrics)).items()}
+    assert found == {"mig-0": 0.429, "share-0": 0.5, "share-1": 0.5, "whole-0": 1.0}
+
+
+@pytest.mark.prometheus
+def test_recording_leaves_out_pods_of_exporters(metrics: Metrics) -> None:
+    """Where a job tells the workload as `exported_pod`, `pod` is the exporter."""
+    mine = {"exported_pod": "train-0", "exported_namespace": "team", "UUID": "GPU-a"}
+    metrics.write(idle(), mine, pod="exporter-x", namespace="monitoring")
+    metrics.write(idle(), pod="exporter-x", namespace="monitoring", UUID="GPU-b")
+    metrics.write(idle(), pod="other-0", job="without-collisions")
+    assert set(_members(_recorded(metrics))) == {"train-0", "other-0"}
+
+
+@pytest.mark.prometheus
+def test_recording_sees_bursts_between_scrapes_by_counters(metrics: Metrics) -> None:
+    """The gauge shows none of them."""
+    burst = rising(lambda left: 2.0 if 100 < left <= 105 else 0.0)
+    device = {"UUID": "GPU-a", "hostname": "n1"}
+    metrics.write({**idle(), POD_BUSY: burst}, device, pod="burst-0")
+    metrics.write({DEVICE_BUSY: burst}, device, namespace="", modelName="")
+    recording = _recorded(metrics)
+    (group,) = recording.groups
+    active = [step for step, state in enumerate(group.works, group.first) if state == Slot.BUSY]
+    assert recording.has_counters
+    assert {288 - step for step in active} <= {20, 21, 22}
+    assert active
+
+
+@pytest.mark.parametrize(
+    ("pod", "kind", "name"),
+    [
+        ("web-6d4cf56db6-bvx8k", "Deployment", "web"),
+        ("db-0", "StatefulSet", "db"),
+        ("train-x7k2p", "Job", "train"),
+        ("bare", "Pod", "bare"),
+    ],
+)
+def test_owner_by_name_guesses_by_the_suffix(pod: str, kind: str, name: str) -> None:
+    """As controllers make names."""
+    owner = owner_by_name(("team", pod))
+    assert (owner.kind, owner.name, owner.namespace) == (kind, name, "team")

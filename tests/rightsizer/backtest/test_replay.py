@@ -1,0 +1,159 @@
+"""A recording is replayed cycle by cycle; what is stopped stays stopped until it would next have worked."""
+
+import datetime
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rightsizer.backtest.judges import Judge, Nothing, Oracle, PlainRule, PolicyJudge
+from rightsizer.backtest.recording import Recording
+from rightsizer.backtest.replay import Account, Change, Replayed, Terms, replay
+from rightsizer.model import Action
+from rightsizer.policy.schema import Policy
+from tests.rightsizer.backtest.recordings import BUSY, IDLE, STEP_S, UNKNOWN, recording, workload
+
+HOUR = datetime.timedelta(hours=1)
+STEP = datetime.timedelta(seconds=STEP_S)
+PER_H = 3600 // STEP_S
+TERMS = Terms(every=HOUR, first=0, restart=HOUR / 4)
+
+
+PLENTY = [{"per": per, "workloads": 1000, "gpus": 1000} for per in ("run", "hour", "day")]
+
+
+def policy(*, window: str = "4h", budgets: Sequence[object] = PLENTY, **more: object) -> Policy:
+    """Everything is enforced, without notices or memory of earlier pauses."""
+    rule = {
+        "name": "all",
+        "match": {"everything": True},
+        "mode": "enforce",
+        "findings": {"too-many-gpus": "enforce"},
+        "idle": {"window": window, "unusedWindow": window, "idleFactor": 0},
+        **more,
+    }
+    head = {"apiVersion": "gpu-rightsizer.io/v1alpha1", "kind": "Policy"}
+    return Policy.model_validate({**head, "rules": [rule], "budgets": budgets})
+
+
+def changes(recorded: Recording, judge: Judge, terms: Terms = TERMS) -> list[Change]:
+    """All of a judge, in order."""
+    done = [one for account in replay(recorded, judge, terms).accounts for one in account.changes]
+    return sorted(done, key=lambda one: (one.at, str(one.ref)))
+
+
+def hours(line: str) -> str:
+    """A line of hours as one of steps."""
+    return "".join(one * PER_H for one in line)
+
+
+RULE = PlainRule("idle 4h", 4 * HOUR)
+POLICY = PolicyJudge("mine", policy())
+
+
+@pytest.mark.parametrize("judge", [RULE, POLICY], ids=lambda one: one.name)
+def test_replay_stopped_workload_returns_when_it_would_have_worked(judge: Judge) -> None:
+    """It frees its GPUs until then, and can be stopped again later."""
+    line = hours(BUSY * 30 + IDLE * 10 + BUSY * 30 + IDLE * 20)
+    first, second = changes(recording(workload("notes", [line])), judge)
+    assert (first.needed_after_s, first.gpu_hours) == (6 * 3600, 6)
+    assert (second.needed_after_s, second.gpu_hours) == (None, 16)
+
+
+def test_replay_nothing_changes_nothing() -> None:
+    """And what was held and used is counted."""
+    done = replay(recording(workload("train", [hours(BUSY * 3 + IDLE)] * 2)), Nothing(), TERMS)
+    (account,) = done.accounts
+    assert (account.held, account.used, account.freed) == (8, 6, 0)
+
+
+def test_replay_policy_waits_for_an_answer_to_its_notice() -> None:
+    """A notice is given once; the stop follows when its time is over."""
+    line = hours(BUSY * 30 + IDLE * 40)
+    judge = PolicyJudge("mine", policy(notifyBefore="6h"))
+    (account,) = replay(recording(workload("notes", [line])), judge, TERMS).accounts
+    assert account.notices == 1
+    (stop,) = account.changes
+    assert stop.gpu_hours <= 40 - 6
+
+
+def test_replay_budget_of_the_policy_holds() -> None:
+    """What does not fit today waits for tomorrow."""
+    groups = [workload(f"left-{number}", [hours(BUSY * 6 + IDLE * 60)]) for number in range(3)]
+    judge = PolicyJudge("mine", policy(budgets=[{"per": "day", "workloads": 1}]))
+    days = [one.at.date() for one in changes(recording(*groups), judge)]
+    assert len(days) == 3
+    assert len(set(days)) >= 2
+
+
+def test_replay_unknown_steps_are_never_idle() -> None:
+    """Neither a rule of thumb nor a policy stops what was not seen."""
+    line = hours((BUSY * 2 + UNKNOWN * 10) * 6)
+    assert not changes(recording(workload("dark", [line])), RULE)
+    assert not changes(recording(workload("dark", [line])), POLICY)
+
+
+def test_replay_unused_gpus_of_a_pod_are_resized() -> None:
+    """Until more are used than were kept; only the rest is freed."""
+    busy, unused = hours(BUSY * 60), hours(IDLE * 50 + BUSY * 10)
+    done = changes(recording(workload("wide", [busy, unused, unused, unused])), POLICY)
+    resizes = [one for one in done if one.action is Action.RESIZE]
+    assert resizes
+    assert resizes[0].gpus == 3
+    assert resizes[0].needed_after_s is not None
+
+
+def test_replay_oracle_never_stops_what_works_within_a_return() -> None:
+    """It frees all that a perfect rule could."""
+    line = hours(BUSY * 5 + IDLE * 5 + BUSY * 5)
+    (stop,) = changes(recording(workload("notes", [line])), Oracle(HOUR / 4))
+    assert (stop.gpu_hours, stop.needed_after_s) == (5, 5 * 3600)
+
+
+lines = st.lists(st.sampled_from([BUSY * 3, BUSY, IDLE * 2, IDLE * 9, UNKNOWN]), min_size=2, max_size=10).map(
+    lambda parts: hours("".join(parts))
+)
+kinds = st.sampled_from(["Deployment", "StatefulSet", "Job", "Pod"])
+fleets = st.lists(st.tuples(kinds, st.lists(lines, min_size=1, max_size=2)), min_size=1, max_size=4).map(
+    lambda drawn: recording(
+        *(workload(f"w{place}", found, kind=kind) for place, (kind, found) in enumerate(drawn))
+    )
+)
+judges = st.sampled_from([RULE, POLICY, Oracle(HOUR / 4), Nothing(), PlainRule("idle 30m", HOUR / 2)])
+
+
+@given(fleets, judges)
+def test_replay_frees_no_more_than_was_held_and_not_used(recorded: Recording, judge: Judge) -> None:
+    """Of each workload; what is stopped at work is free at no time."""
+    for account in replay(recorded, judge, TERMS).accounts:
+        assert account.freed <= account.held - account.used + 1e-6
+        for one in account.changes:
+            assert not one.was_at_work or one.gpu_hours == 0
+
+
+@given(fleets, judges)
+def test_replay_oracle_frees_most(recorded: Recording, judge: Judge) -> None:
+    """Less what returns cost: nobody knows more than the future."""
+    best, other = (replay(recorded, one, TERMS) for one in (Oracle(HOUR / 4), judge))
+    assert _stops(other) <= _stops(best) + 1e-6
+
+
+def _stops(done: Replayed) -> float:
+    def of(account: Account) -> float:
+        return sum(one.gpu_hours for one in account.changes if one.action is not Action.RESIZE)
+
+    return sum(map(of, done.accounts))
+
+
+@given(fleets)
+def test_replay_longer_window_stops_no_more(recorded: Recording) -> None:
+    """Of rules of thumb: whoever waits longer is wrong less often."""
+    short, long = (changes(recorded, PlainRule("x", hours_ * HOUR)) for hours_ in (2, 6))
+    assert len(long) <= len(short)
+
+
+@given(fleets)
+def test_replay_is_deterministic(recorded: Recording) -> None:
+    """The same recording gives the same changes."""
+    assert changes(recorded, POLICY) == changes(recorded, POLICY)

@@ -1,0 +1,180 @@
+"""`gpu-rightsizer backtest` on a real Prometheus: what policies would have done with a week of recorded workloads."""
+
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from simulator.prometheus import Prometheus
+from tests.rightsizer.commands import Run, run_command
+from tests.rightsizer.metrics import COPY, DAY, MEMORY, POWER, UTIL, Metrics, Value, within
+
+pytestmark = [pytest.mark.prometheus, pytest.mark.xdist_group("backtest")]
+
+WEEK_MIN = 7 * 24 * 60
+POLICY = """\
+apiVersion: gpu-rightsizer.io/v1alpha1
+kind: Policy
+rules:
+  - name: all
+    match: {everything: true}
+    mode: enforce
+    idle: {window: 24h, unusedWindow: 24h, idleFactor: 0}
+"""
+
+
+def _used(activity: Value) -> dict[str, Value]:
+    power = (lambda left: 120 + 5 * activity(left)) if callable(activity) else 120 + 5 * activity
+    return {UTIL: activity, COPY: activity, MEMORY: 40_000, POWER: power}
+
+
+@pytest.fixture(scope="module")
+def week(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metrics]:
+    """A trainer that always works, a service that was left behind, and a notebook that worked on its last day again."""
+    with Prometheus(tmp_path_factory.mktemp("prometheus")) as running:
+        metrics = Metrics(running)
+        trainer, left, notebook = "trainer-x7k2p", "left-6d4cf56db6-bvx8k", "notes-0"
+        pods = {
+            trainer: _used(90),
+            left: _used(within(WEEK_MIN, 6 * 24 * 60, 60)),
+            notebook: _used(lambda left: 30 if left > 3.5 * 24 * 60 or left < 12 * 60 else 0),
+        }
+        for pod, values in pods.items():
+            metrics.write(values, pod=pod, since=7 * DAY, step_s=300)
+        facts = {
+            trainer: ("Job", "trainer", "low"),
+            left: ("ReplicaSet", "left-6d4cf56db6", "low"),
+            notebook: ("StatefulSet", "notes", "high"),
+        }
+        for pod, (kind, name, priority_class) in facts.items():
+            for metric, labels in {
+                "kube_pod_container_resource_requests": {"resource": "nvidia_com_gpu", "container": "c"},
+                "kube_pod_owner": {"owner_kind": kind, "owner_name": name, "owner_is_controller": "true"},
+                "kube_pod_info": {"node": "n1", "priority_class": priority_class},
+                "kube_pod_labels": {"label_example_com_team": "blue"},
+            }.items():
+                more = {"pod": pod, "UUID": "", "modelName": ""}
+                metrics.write({metric: 1}, {**more, **labels}, since=7 * DAY, step_s=300)
+        metrics.write(
+            {"kube_replicaset_owner": 1},
+            {"replicaset": "left-6d4cf56db6", "owner_kind": "Deployment", "owner_name": "left"},
+            since=7 * DAY,
+            step_s=300,
+            owner_is_controller="true",
+            UUID="",
+            modelName="",
+        )
+        yield metrics
+
+
+def _backtest(metrics: Metrics, *arguments: str) -> Run:
+    given = ("--prometheus-url", metrics.prometheus.url, "--prometheus-label", f"test={metrics.space}")
+    return run_command("backtest", *given, "--at", metrics.at.isoformat(), "--from", "7d", *arguments)
+
+
+def _judges(metrics: Metrics, *arguments: str) -> dict[str, dict[str, Any]]:
+    done = _backtest(metrics, "-o", "json", *arguments)
+    assert done.code == 0, done.err
+    return {judge["name"]: judge for judge in json.loads(done.out)["judges"]}
+
+
+@pytest.fixture
+def policy(tmp_path: pathlib.Path) -> str:
+    """The policy of a file."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(POLICY)
+    return str(path)
+
+
+def test_backtest_names_who_would_have_worked_again(week: Metrics, policy: str) -> None:
+    """The notebook paused for three days; the service never came back, and the trainer never paused."""
+    judges = _judges(week, "--policy", policy)
+    mine = judges["mine.yaml"]
+    assert (mine["stops"]["value"], mine["returned"]["value"], mine["atWork"]) == (2, 1, 0)
+    (hurt,) = mine["hurt"]
+    assert hurt["workload"] == f"{week.space}/StatefulSet/notes"
+    assert 47 <= hurt["neededAfterSeconds"] / 3600 <= 49
+    assert mine["by"]["kind"].keys() == {"Deployment", "StatefulSet"}
+    assert mine["by"]["class"] == {
+        "high": {"freedGpuHours": pytest.approx(48, abs=1), "stops": 1, "returned": 1},
+        "low": {"freedGpuHours": pytest.approx(112, abs=1), "stops": 1, "returned": 0},
+    }
+
+
+def test_backtest_compares_with_rules_of_thumb_and_an_oracle(week: Metrics, policy: str) -> None:
+    """Doing nothing frees nothing, and nobody frees more than who knows the future."""
+    freed = {name: one["freedGpuHours"]["value"] for name, one in _judges(week, "--policy", policy).items()}
+    assert freed["do nothing"] == 0
+    assert freed["do nothing"] < freed["mine.yaml"] <= freed["idle 30m"] <= freed["oracle"]
+
+
+def test_backtest_of_policy_that_advises_changes_nothing_unless_enforced(
+    week: Metrics, tmp_path: pathlib.Path
+) -> None:
+    """`--enforce` asks what would happen if it did."""
+    path = tmp_path / "careful.yaml"
+    path.write_text(POLICY.replace("mode: enforce", "mode: advise"))
+    advised = _judges(week, "--policy", str(path))["careful.yaml"]
+    enforced = _judges(week, "--policy", str(path), "--enforce")["careful.yaml"]
+    assert (advised["stops"]["value"], enforced["stops"]["value"]) == (0, 2)
+
+
+def test_backtest_rule_by_labels_knows_those_of_kube_state_metrics(
+    week: Metrics, tmp_path: pathlib.Path
+) -> None:
+    """They are asked for by the keys that the policy names."""
+    path = tmp_path / "labels.yaml"
+    path.write_text(POLICY.replace("{everything: true}", "{labels: {example.com/team: blue}}"))
+    assert _judges(week, "--policy", str(path))["labels.yaml"]["stops"]["value"] == 2
+    path.write_text(POLICY.replace("{everything: true}", "{labels: {example.com/team: red}}"))
+    assert _judges(week, "--policy", str(path))["labels.yaml"]["stops"]["value"] == 0
+
+
+def test_backtest_is_the_same_each_time(week: Metrics, policy: str) -> None:
+    """Intervals are drawn from a fixed seed."""
+    forms = ("table", "markdown", "csv", "html", "yaml")
+    runs = {form: [_backtest(week, "--policy", policy, "-o", form).out for _ in range(2)] for form in forms}
+    for form, (one, other) in runs.items():
+        assert one == other, form
+        assert "notes" in one, form
+
+
+def test_backtest_without_kube_state_metrics_guesses_owners_and_says_so(prometheus: Prometheus) -> None:
+    """Pods of the exporters, which name no workload, are not workloads."""
+    metrics = Metrics(prometheus)
+    job = {"job": "dcgm"}
+    exporter = {"pod": "dcgm-exporter-abcde", "namespace": "monitoring", "UUID": "GPU-free"}
+    workload = {"exported_pod": "left-6d4cf56db6-bvx8k", "exported_namespace": metrics.space}
+    metrics.write(_used(0), {**job, **exporter}, since=2 * DAY, step_s=300)
+    metrics.write(_used(0), {**job, **exporter, **workload, "UUID": "GPU-1"}, since=2 * DAY, step_s=300)
+    done = _backtest(metrics, "-o", "json", "--enforce", "--every", "6h")
+    document = json.loads(done.out)
+    assert document["workloads"] == 1
+    assert any("their kinds are guessed" in words for words in document["unknown"])
+    assert any("when the record begins" in words for words in document["unknown"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--from", "2h"), "shorter than 3 cycles"),
+        (("--step", "1m"), "write 5m to 1h"),
+        (("--every", "25m"), "a multiple of --step"),
+        (("--from", "soon"), "--from"),
+        (("--at", "2026-11-01"), "says no zone"),
+    ],
+)
+def test_backtest_wrong_flag_is_told(week: Metrics, arguments: tuple[str, ...], words: str) -> None:
+    """Before anything is read."""
+    done = _backtest(week, *arguments)
+    assert done.code == 2
+    assert words in done.err
+
+
+def test_backtest_without_history_is_told(prometheus: Prometheus) -> None:
+    """Not a table of zeros."""
+    done = _backtest(Metrics(prometheus))
+    assert done.code != 0
+    assert "no GPU series" in done.err
