@@ -115,7 +115,7 @@ def stopping(decision: Decision, fleet: Fleet) -> Decision:
     words = [row.lost] if row is not None else []
     if by is not None and workload.control_object is not None:
         words.append(f"by {by[0].kind} {by[0].name}: {by[1].lost}")
-    elif decision.finding.name is FindingName.NO_REQUESTS and not _can_wake(workload, words):
+    elif decision.finding.name is FindingName.NO_REQUESTS and not _says_who_wakes(workload, row):
         words.append(_NO_WAKING)
     words += [f"{ref.kind} {ref.name}: {row.lost}" for ref, row in rows]
     return dataclasses.replace(
@@ -126,9 +126,9 @@ def stopping(decision: Decision, fleet: Fleet) -> Decision:
     )
 
 
-def _can_wake(workload: Workload, words: Sequence[str]) -> bool:
+def _says_who_wakes(workload: Workload, row: Kind | None) -> bool:
     """Whether an autoscaler may start it again, or its kind says already what a request does."""
-    return any(one.scales for one in workload.managers) or any("request" in one for one in words)
+    return any(one.scales for one in workload.managers) or (row is not None and row.wakes is not None)
 
 
 def along_with(workload: Workload, fleet: Fleet) -> tuple[ObjectRef, ...]:

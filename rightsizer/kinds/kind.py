@@ -262,6 +262,7 @@ class Kind:
         has_scale: Whether it has a scale subresource, for kubectl scale.
         classes: Patterns of the PriorityClasses of its pods, if its object names them.
         class_of_all: The field with the PriorityClass of pods without one in their template.
+        wakes: Whether a request starts it again after a stop, as `lost` says; None if an autoscaler decides.
         where: Its versions and plural, if `kube.owner_kinds` has no row of it.
     """
 
@@ -281,6 +282,7 @@ class Kind:
     has_scale: bool = False
     classes: tuple[Path, ...] = ()
     class_of_all: Path = ()
+    wakes: bool | None = None
     where: OwnerKind | None = None
 
     @property

@@ -54,6 +54,7 @@ KINDS = (
         "serving.kserve.io",
         "InferenceService",
         lost=_LOST,
+        wakes=False,
         stop=_STOPPED,
         containers=(("spec", "predictor", "model"), ("spec", "predictor", "containers", NAMED)),
         classes=(
@@ -67,6 +68,7 @@ KINDS = (
         "serving.kserve.io",
         "LLMInferenceService",
         lost=_LOST,
+        wakes=False,
         stop=_STOPPED,
         replicas=REPLICAS,
         steering=Steering.DELETION_COST,
@@ -83,6 +85,7 @@ KINDS = (
         "serving.knative.dev",
         "Service",
         lost="memory of its pods; the next request waits for a new pod",
+        wakes=True,
         stop=scaled(_LEAST, to="0"),
         containers=(TEMPLATE,),
         classes=(TEMPLATE_CLASS,),

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from rightsizer.kinds import KINDS
 from rightsizer.kinds.advice import stopping
 from rightsizer.model import FindingName, Manager, ObjectRef
 from tests.rightsizer.build import fleet, judged, pod, policy, workload
@@ -45,3 +46,10 @@ def test_lost_says_who_wakes_stopped_inference_server(
     lost = stopping(dataclasses.replace(decision, finding=finding), fleet(item)).lost
     assert words in lost
     assert (NOBODY in lost) is (words == NOBODY)
+
+
+def test_kinds_whose_loss_names_requests_say_whether_one_wakes_them() -> None:
+    """The sentence and the field of a row cannot differ."""
+    said = {row.kind: "no request" not in row.lost for row in KINDS if "request" in row.lost}
+    assert said == {row.kind: row.wakes for row in KINDS if row.wakes is not None}
+    assert said == {"InferenceService": False, "LLMInferenceService": False, "Service": True}
