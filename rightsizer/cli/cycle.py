@@ -37,6 +37,8 @@ from rightsizer.policy.effective import PolicyEvaluator
 log = logging.getLogger(__name__)
 
 _LEASE_TIMEOUT_S = 5.0
+_SHOWN = 10
+"""Workloads in a message."""
 
 
 def run_context_of(
@@ -140,22 +142,40 @@ def follow_scope(session: PlanSession, plan: Plan) -> None:
         session.store.change(follow)
 
 
-def keep_sizes(session: PlanSession, plan: Plan) -> None:
-    """Keep the sizes of resized workloads for when they come back; a failure only means that they do not."""
-    if plan.fleet is None:
-        return
+def keep_sizes(session: PlanSession, plan: Plan, *, are_ended: bool = False) -> bool:
+    """Keep the sizes of resized workloads for when they come back; a failure only means that they do not.
+
+    Returns whether none are kept any more because the policy has no `keepSizes`; with `are_ended`, that was so before.
+    """
+    is_off = session.policy.policy.keepSizes is None
+    if plan.fleet is None or (is_off and are_ended):
+        return are_ended
     evaluator = PolicyEvaluator(
         session.policy.policy, plan.fleet, at=plan.at, own=session.own, instance=session.instance
     )
-    change_sizes(session.cluster, session.own, lambda texts: kept_sizes(texts, evaluator, plan.policy_hash))
+    left_out: tuple[str, ...] = ()
+
+    def how(texts: Texts) -> Changes:
+        nonlocal left_out
+        found = kept_sizes(texts, evaluator, plan.policy_hash)
+        left_out = found.left_out
+        return found.texts
+
+    is_done = change_sizes(session.cluster, session.own, how)
+    if left_out:
+        names = [*left_out[:_SHOWN], *([f"{len(left_out) - _SHOWN} more"] if left_out[_SHOWN:] else [])]
+        log.warning("sizes that are not kept: %s", "; ".join(names))
+    return is_off and is_done
 
 
-def change_sizes(cluster: Cluster, namespace: str, how: Callable[[Texts], Changes]) -> None:
-    """Change the ConfigMap of kept sizes; a failure ends neither a run nor an undo."""
+def change_sizes(cluster: Cluster, namespace: str, how: Callable[[Texts], Changes]) -> bool:
+    """Change the ConfigMap of kept sizes; a failure ends neither a run nor an undo. Returns whether it was changed."""
     try:
         ConfigMap(cluster, namespace, SIZES, "the sizes of resized workloads").change(how)
     except (ClusterError, ConfigurationError) as error:
         log.warning("kept sizes stay as they were: %s", error)
+        return False
+    return True
 
 
 def _scope(plan: Plan) -> Scope:

@@ -143,6 +143,7 @@ class _Cycles:
         self._end = threading.Event()
         self._verify_s = span_of("--verify-for", arguments.verify_for).total_seconds()
         self._began: float | None = None
+        self._sizes_ended = False
         self.wrong = "no cycle has ended yet"
 
     @property
@@ -252,7 +253,7 @@ class _Cycles:
             plan = planned(session, gate, accept_growth=False)
             self._publish(session, plan)
             follow_scope(session, plan)
-            keep_sizes(session, plan)
+            self._sizes_ended = keep_sizes(session, plan, are_ended=self._sizes_ended)
             acting = acting_on(session, plan, context, gate)
             deadline = Deadline(self._verify_s, time.monotonic, self._end.wait, self._end.is_set)
             classes = {one.workload.ref: one.workload.priority_class for one in plan.enforced}

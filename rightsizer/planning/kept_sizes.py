@@ -59,17 +59,25 @@ class KeptSize:
         return "\n".join((*head, self.image, self.run, self.command))
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class SizeChanges:
+    """The changes of the ConfigMap, and the resized workloads without room in it, with the reason."""
+
+    texts: Changes
+    left_out: tuple[str, ...] = ()
+
+
 def size_key(ref: ObjectRef) -> str:
     """The key of a workload; empty if its pods do not name it."""
     key = f"{ref.namespace}.{ref.kind}.{ref.name}"
     return key if (ref.group, ref.kind) in OWNERS and len(key) <= _MOST_KEY else ""
 
 
-def kept_sizes(texts: Texts, evaluator: PolicyEvaluator, policy_hash: str) -> Changes:
+def kept_sizes(texts: Texts, evaluator: PolicyEvaluator, policy_hash: str) -> SizeChanges:
     """The changes of the ConfigMap: new sizes, and None for those that end."""
     length = evaluator.policy.keepSizes
     if length is None:
-        return dict.fromkeys(texts)
+        return SizeChanges(dict.fromkeys(texts))
     there = {size_key(one.starter or one.ref): one for one in evaluator.fleet.workloads}
     ours = {(one.ref, one.record.run) for one in evaluator.fleet.changes if one.is_remembered}
     is_same_policy = texts.get(POLICY_KEY) == policy_hash
@@ -79,16 +87,21 @@ def kept_sizes(texts: Texts, evaluator: PolicyEvaluator, policy_hash: str) -> Ch
         is_wanted = is_same_policy if workload is None else _is_wanted(workload, evaluator)
         if not is_wanted or not _is_current(texts[key], evaluator.at):
             changes[key] = None
+    left_out: list[str] = []
     room = MOST - len([key for key in texts if key not in changes])
     for key, workload in sorted(there.items()):
         size = _size_of(workload, ours, until=evaluator.at + length) if key else None
         if size is None or not _is_wanted(workload, evaluator):
             continue
-        text = size.written()
-        if len(text) <= _MOST_TEXT and (key in texts or room > 0):
-            room -= key not in texts
+        text, is_new = size.written(), key not in texts or key in changes
+        if len(text) > _MOST_TEXT:
+            left_out.append(f"{workload.ref}: its command is too long")
+        elif room > 0 or not is_new:
+            room -= is_new
             changes[key] = text
-    return changes
+        else:
+            left_out.append(f"{workload.ref}: {MOST} others are kept")
+    return SizeChanges(changes, tuple(left_out))
 
 
 def without_sizes(texts: Texts, refs: Sequence[ObjectRef]) -> Changes:

@@ -157,6 +157,22 @@ def test_run_enforces_policy_once_and_releases_lease(world: World) -> None:
     assert len(writes) == 1
 
 
+def test_run_without_keep_sizes_reads_them_once(world: World) -> None:
+    """It ends what an earlier policy kept; later cycles have nothing to end, until a policy keeps sizes again."""
+    world.add("Deployment", world.team, "works", {"usage": "busy"})
+    sizes = "/configmaps/gpu-rightsizer-sizes"
+
+    def reads() -> int:
+        return sum(one.method == "GET" and one.path.endswith(sizes) for one in world.api.requests.all())
+
+    with running(world, "--every", "1s", "--yes") as run:
+        wait_for(lambda: run.cycles() >= 3, run)
+        assert reads() == 1
+        (world.directory / "policy.yaml").write_text(f"{DEFAULT_POLICY}\nkeepSizes: 30d\n")
+        wait_for(lambda: reads() >= 3, run)
+        assert run.end() == 0
+
+
 def test_run_pod_held_by_finalizer_counts_no_freed_gpu(world: World) -> None:
     """The change was made, but its GPU is not free: only what verification saw counts."""
     world.add("Deployment", world.team, "idle", {})

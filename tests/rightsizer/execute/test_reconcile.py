@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from rightsizer.planning.kept_sizes import MOST, NAME
 from simulator.kube import Fault
 from tests.rightsizer.commands import Run
 from tests.rightsizer.test_scenarios import BUDGETS, DEFAULT_POLICY
@@ -386,7 +387,7 @@ def test_rollback_and_undo_too_many_requests_stops_writes(world: World, command:
 
 
 def test_kept_size_is_written_once_healthy_and_ends_before_undo(world: World) -> None:
-    """It is nothing before the resize is confirmed; undo removes it first, since new pods come at once."""
+    """It is nothing before the resize is confirmed, or without room; undo removes it first: new pods come at once."""
     policy = SHRINK.replace("rules:", "keepSizes: 30d\nrules:")
     world.add("Deployment", world.team, "wide", {"gpus": 2, "usage": [["busy", "idle"]]})
     assert _apply(world, policy=policy).items["wide"]["action"] == "resize"
@@ -399,6 +400,12 @@ def test_kept_size_is_written_once_healthy_and_ends_before_undo(world: World) ->
     record = {**json.loads(_annotations(world, "wide")[UNDO]), "confirmed": True}
     annotations = {UNDO: msgspec.json.encode(record).decode()}
     world.api.patch("Deployment", world.team, "wide", {"metadata": {"annotations": annotations}})
+    others = [f"other.Deployment.w{number}" for number in range(MOST)]
+    other = "nvidia.com/gpu\n1\n2\n2099-01-01T00:00:00Z\nlow-priority\nmain\nserve\nrun\n--"
+    world.api.patch("ConfigMap", "gpu-rightsizer", NAME, {"data": dict.fromkeys(others, other)})
+    full = f"sizes that are not kept: {world.team}/Deployment/wide: {MOST} others are kept\n"
+    assert full in _apply(world, policy=policy).err
+    world.api.patch("ConfigMap", "gpu-rightsizer", NAME, {"data": dict.fromkeys(others)})
     assert _apply(world, policy=policy).code == 0
     ((key, text),) = kept().items()
     assert key == f"{world.team}.Deployment.wide"

@@ -65,7 +65,7 @@ def _changes(
     known = tuple(FoundChange(item.ref, RECORD, is_remembered=is_remembered) for item in items)
     around = dataclasses.replace(fleet(*items), changes=known)
     before = {"policy": "hash", **(texts or {})}
-    found = dict(kept_sizes(before, book_of(rules or _policy(), around=around, at=at), "hash"))
+    found = dict(kept_sizes(before, book_of(rules or _policy(), around=around, at=at), "hash").texts)
     assert found.pop("policy", None) == ("hash" if (rules or _policy()).keepSizes else None)
     return found
 
@@ -176,6 +176,29 @@ def test_sizes_of_many_workloads_are_limited() -> None:
     del full["research.Deployment.x0"]
     assert _changes(_resized(), texts=full) == {KEY: TEXT}
     assert _changes(_resized(), texts={**full, KEY: TEXT.replace("2026", "2027")}) == {KEY: TEXT}
+
+
+def test_sizes_left_out_are_named_with_reason() -> None:
+    """Nobody else says that a resized workload comes back large."""
+    full = {"policy": "hash", **{f"research.Deployment.x{number}": TEXT for number in range(MOST)}}
+    item = _resized()
+    long = _resized(spec=item.spec.replace(b"--port=1", b"x" * 4096))
+    for texts, one, words in (
+        (full, item, f"{item.ref}: {MOST} others are kept"),
+        ({}, long, f"{item.ref}: its command is too long"),
+    ):
+        known = (FoundChange(one.ref, RECORD, is_remembered=True),)
+        around = dataclasses.replace(fleet(one), changes=known)
+        found = kept_sizes(texts, book_of(_policy(), around=around), "hash")
+        assert (found.left_out, KEY in found.texts) == ((words,), False)
+
+
+def test_sizes_expired_one_that_is_kept_again_takes_room() -> None:
+    """One more than the limit would be kept for each."""
+    old = TEXT.replace("2026-12", "2026-01")
+    full = {KEY: old, **{f"research.Deployment.x{number}": TEXT for number in range(MOST - 1)}}
+    other = _resized(ref=ObjectRef("apps/v1", "Deployment", "research", "x", "uid-x"))
+    assert _changes(_resized(), other, texts=full) == {KEY: TEXT}
 
 
 @pytest.mark.parametrize(
