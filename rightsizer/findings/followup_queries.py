@@ -124,6 +124,19 @@ def work_queries(
     return tuple(HistoryRequest(*key, found[key]) for key in sorted(found))
 
 
+def resizable_pods(
+    fleet: Fleet, measured: Measured, criteria_of: Callable[[Workload], Sequence[Criteria]]
+) -> frozenset[PodKey]:
+    """Pods with a finding that calls for fewer GPUs each, or for a part of one: NVLink may connect what they hold."""
+    found: set[PodKey] = set()
+    for workload in fleet.workloads:
+        for criteria in criteria_of(workload):
+            candidate = Candidate(workload, measured, criteria, fleet)
+            if _would_be_resized(candidate):
+                found.update(map(pod_key, candidate.held))
+    return frozenset(found)
+
+
 class _WithoutHistory:
     """Criteria as if earlier idle periods did not matter, cached: few criteria serve all workloads."""
 
@@ -141,8 +154,10 @@ class _WithoutHistory:
 
 def _would_act(candidate: Candidate) -> bool:
     """Whether a finding would call for a change, unless the history prevents it."""
-    if could_be_idle(candidate):
-        return True
+    return could_be_idle(candidate) or _would_be_resized(candidate)
+
+
+def _would_be_resized(candidate: Candidate) -> bool:
     found = (find(candidate) for find in (find_too_many_gpus, find_oversized_gpu))
     return any(finding is not None and finding.verdict is Verdict.ACT for finding in found)
 

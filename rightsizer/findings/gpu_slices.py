@@ -171,6 +171,11 @@ class GpuSlice:
             and need.bandwidth <= self.bandwidth
         )
 
+    @property
+    def is_instance(self) -> bool:
+        """Whether it is a MIG instance."""
+        return self.asks[0][0].startswith("nvidia.com/mig-")
+
     def __str__(self) -> str:
         """The resource name, or several with their amounts."""
         if len(self.asks) == 1 and self.asks[0][1] == 1:

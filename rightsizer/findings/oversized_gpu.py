@@ -3,12 +3,16 @@
 Memory, activity and memory traffic must all fit, with margins.
 """
 
+from collections.abc import Iterator
+
 from rightsizer.findings.data_quality import missing_proof, with_confidence
 from rightsizer.findings.evidence import Candidate, Evidence
 from rightsizer.findings.free_capacity import FreeCapacity
 from rightsizer.findings.gpu_slices import ISOLATION, GpuSlice, HeldSlice, SliceNeed, held_slice, slices_of
+from rightsizer.kinds import row_of
+from rightsizer.kinds.kind import Steering
 from rightsizer.model import Action, Finding, FindingName, Proposal, Usage, Verdict
-from rightsizer.text import GIB, gpus, percent, span
+from rightsizer.text import GIB, count, gpus, percent, span
 
 LEAST_GAIN = 0.1
 """Minimum fraction of a GPU that must be freed per pod: it has to be worth a restart."""
@@ -52,8 +56,9 @@ def _finding(evidence: Evidence, usages: list[Usage], fitting: list[GpuSlice], h
     shown = offered or (allowed or fitting)[0]
     words = _reason(candidate, usages, shown, held)
     history = candidate.history if offered else None
+    words += _without_nvlink(evidence, shown)
     if offered:
-        missing = tuple(missing_proof(evidence, history))
+        missing = (*missing_proof(evidence, history), *_connected(evidence, offered))
     else:
         free = [part for part in fitting if blocked[part.asks] and capacity.fits(part.asks)]
         refused = [f"{part} is free, but {blocked[part.asks]}" for part in free[:1]]
@@ -73,6 +78,24 @@ def _finding(evidence: Evidence, usages: list[Usage], fitting: list[GpuSlice], h
         FindingName.OVERSIZED_GPU, Verdict.ACT, words, proposal.words, proposal=proposal
     )
     return with_confidence(finding, evidence, history)
+
+
+def _without_nvlink(evidence: Evidence, part: GpuSlice) -> str:
+    """What a pod loses of NVLink in a MIG instance, in words; empty if its GPUs have none, or it is unknown."""
+    known = evidence.candidate.measured.nvlink
+    most = max((len(known.get(each.usage.device.uuid, ())) for each in evidence.devices), default=0)
+    if not most or not part.is_instance:
+        return ""
+    return f"; a MIG instance has no NVLink, which connects its GPU with {count(most, 'other')}"
+
+
+def _connected(evidence: Evidence, part: GpuSlice) -> Iterator[str]:
+    """Why pods that know each other by number, as those of a StatefulSet, keep GPUs that NVLink connects."""
+    row, known = row_of(evidence.candidate.workload), evidence.candidate.measured.nvlink
+    own = {each.usage.device.uuid for each in evidence.devices}
+    are_numbered = row is not None and row.steering is Steering.TAIL
+    if part.is_instance and are_numbered and any(own & known.get(uuid, frozenset()) for uuid in own):
+        yield "NVLink connects GPUs of its pods, which may work together"
 
 
 def _need(candidate: Candidate, usages: list[Usage], held: HeldSlice) -> SliceNeed | None:

@@ -4,7 +4,8 @@ Pods of one workload are alike, so the pod that uses most determines the need. A
 """
 
 import datetime
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 
 from rightsizer.findings.data_quality import missing_proof, with_confidence
 from rightsizer.findings.evidence import Candidate, Evidence
@@ -17,15 +18,17 @@ def find_too_many_gpus(candidate: Candidate) -> Finding | None:
     part = candidate.criteria.too_many_gpus
     evidence = candidate.over(part, part.maxUtilizationPercent)
     held = max((pod.devices for pod, _ in evidence.held), default=0)
-    used = max((len(found) for found in _used(candidate, evidence).values()), default=0)
+    each = _used(candidate, evidence)
+    used = max(map(len, each.values()), default=0)
     if evidence.is_shared or not 0 < used < held or any(pod.devices != held for pod, _ in evidence.held):
         return None
-    needed = gpus_to_keep(used, held)
+    needed = gpus_to_keep(used, held, nvlink_group(evidence))
     if needed == held:
         return None
     history = candidate.history
-    worked = sum(len(found) for found in _used(candidate, evidence).values())
+    worked = sum(map(len, each.values()))
     words = f"{worked} of {candidate.workload.gpus} GPUs were used in the last {span(_longest(candidate))}"
+    words += _connection(candidate, each.values())
     missing = (*_unseen(candidate, evidence), *missing_proof(evidence, history))
     if missing and not any(missing_proof(_over_longest(candidate), history)):
         evidence, missing = _over_longest(candidate), ()
@@ -68,20 +71,43 @@ def _unseen(candidate: Candidate, evidence: Evidence) -> Iterator[str]:
         yield f"some of its GPUs have no data of the last {span(longer.window)}"
 
 
-def gpus_to_keep(used: int, held: int) -> int:
-    """GPUs to keep per pod: a divisor of those held keeps parallel groups even and NVLink pairs whole.
+def nvlink_group(evidence: Evidence) -> int | None:
+    """The number of GPUs that NVLink connects with one another, 1 without NVLink; None if unknown, or not the same."""
+    known = evidence.candidate.measured.nvlink
+    sizes = {len(known.get(each.usage.device.uuid, ())) + 1 for each in evidence.devices}
+    is_known = all(each.usage.device.uuid in known for each in evidence.devices)
+    return sizes.pop() if is_known and len(sizes) == 1 else None
 
-    Without a divisor it is the number of used ones, or all of a power of two.
+
+def _connection(candidate: Candidate, used: Iterable[set[Device]]) -> str:
+    """Whether NVLink connects GPUs that a pod used, in words; empty if none has NVLink, or it is unknown."""
+    nvlink = candidate.measured.nvlink
+    boards = [sorted({device.uuid for device in devices}) for devices in used]
+    pairs = [pair for uuids in boards for pair in itertools.combinations(uuids, 2)]
+    peers = [nvlink.get(uuid) for pair in pairs for uuid in pair]
+    if None in peers or not any(peers):
+        return ""
+    if not any(other in nvlink[one] for one, other in pairs):
+        return "; NVLink does not connect them"
+    return "; NVLink connects them: NVIDIA's device plugin prefers such GPUs, but does not guarantee them"
+
+
+def gpus_to_keep(used: int, held: int, group: int | None = None) -> int:
+    """GPUs to keep per pod: a divisor of those held keeps parallel groups even.
+
+    Without a divisor it is the number of used ones, or all of a power of two. If that is more than one `group` of GPUs
+    with NVLink, whole groups are kept.
     """
-    for number in range(used, held):
-        if held % number == 0:
-            return number
-    return held if held & (held - 1) == 0 else used
+    even = (number for number in range(used, held) if held % number == 0)
+    least = next(even, held if held & (held - 1) == 0 else used)
+    fitting = (number for number in range(least, held) if not group or number <= group or number % group == 0)
+    return next(fitting, held)
 
 
 def _proposal(evidence: Evidence, *, held: int, used: int, needed: int) -> Proposal:
     pods = [pod.ref.name for pod, _ in evidence.held]
-    why = f" ({used} were used; {needed} divides {held} evenly)" if needed != used else ""
+    reason = f"divides {held} evenly" if held % needed == 0 else "keeps groups of GPUs with NVLink whole"
+    why = f" ({used} were used; {needed} {reason})" if needed != used else ""
     words = f"each pod needs {needed} of its {held} GPUs{why}"
     frees = float((held - needed) * len(pods))
     return Proposal(

@@ -263,6 +263,7 @@ class Measured:
         profiles: Mean activity of each pod's devices over the longest window in equal steps, oldest first, 0 to 1; only
             where a report draws them, and of a shared GPU only where it is the pod's own.
         pauses_s: Lengths of the pauses in the histories, by full kind, longest first.
+        nvlink: The GPUs that NVLink connects with a GPU, by UUID; only of those of pods that may be resized.
     """
 
     at: datetime.datetime
@@ -280,3 +281,4 @@ class Measured:
     profiles: Mapping[PodKey, Sequence[float | None]] = dataclasses.field(default_factory=dict)
     ignored: Ignored = NONE_IGNORED
     pauses_s: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+    nvlink: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)

@@ -15,6 +15,7 @@ from rightsizer.findings.followup_queries import (
     ConcurrencyRequest,
     HistoryRequest,
     followup_queries,
+    resizable_pods,
     short_window_queries,
     work_queries,
 )
@@ -158,6 +159,10 @@ class Signal(Protocol):
         """Devices per node."""
         ...
 
+    def nvlink(self, nodes: Mapping[str, str], at: datetime.datetime) -> Mapping[str, frozenset[str]]:
+        """The GPUs that NVLink connects with each of the boards in `nodes`; none of a board if it is unknown."""
+        ...
+
 
 def measure(fleet: Fleet, signal: Signal, evaluator: PolicyEvaluator, at: datetime.datetime) -> Measured:
     """Send all rounds of queries.
@@ -210,7 +215,10 @@ def measure(fleet: Fleet, signal: Signal, evaluator: PolicyEvaluator, at: dateti
         second, usages={**usages, **closer}, idle_power=idle_power(usages[max(usages)] if usages else {})
     )
     work = _work(signal, work_queries(fleet, third, _criteria_of(evaluator)), at)
-    return dataclasses.replace(third, work=work, ignored=signal.ignored(at))
+    resized = resizable_pods(fleet, third, _criteria_of(evaluator))
+    nodes = _nodes_of_boards(third, {pod: pods[pod] for pod in resized})
+    nvlink = signal.nvlink(nodes, at) if nodes else {}
+    return dataclasses.replace(third, work=work, nvlink=nvlink, ignored=signal.ignored(at))
 
 
 def activity_with_boards(

@@ -1,11 +1,11 @@
-"""Devices with series on each node, how many of them name a pod, and when the series begin."""
+"""Devices with series on each node, how NVLink connects them, how many name a pod, and when the series begin."""
 
 import dataclasses
 import datetime
 import functools
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -15,11 +15,14 @@ from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, QueryRange, decode_labels
 from rightsizer.usage.querier import SourceQuerier, require_one_cluster
 from rightsizer.usage.recording_rules import RAW
-from rightsizer.usage.source_metrics import CLUSTER, JOB, DeviceKey, LabelNames, Metric, MetricKind
+from rightsizer.usage.source_metrics import CLUSTER, JOB, TARGET, DeviceKey, LabelNames, Metric, MetricKind
 
 RECENT = datetime.timedelta(minutes=10)
 STEPS = 40
 HALVINGS = 5
+TOPOLOGY = "gpu_topology"
+"""gpu-exporter's, with `--metrics full`: one series for each two GPUs of a node."""
+_PAIR = (CLUSTER, JOB, TARGET, "UUID", "peer_UUID", "connection")
 
 
 class _DeviceSeries(NamedTuple):
@@ -122,6 +125,25 @@ def _by_node(devices: Mapping[DeviceKey, _DeviceOnNodes]) -> dict[str, NodeCover
                 before.devices + 1, before.owned + device.is_owned, min(before.coverage, device.coverage)
             )
     return dict(sorted(found.items()))
+
+
+def nvlink_neighbours(querier: SourceQuerier, boards: Collection[str]) -> dict[str, frozenset[str]]:
+    """The GPUs that NVLink connects with each of these, by UUID; those without a known topology are left out."""
+    found: dict[str, set[str]] = {}
+    if not querier.count(promql.selector(TOPOLOGY, querier.matchers), querier.at):
+        return {}
+    for batch in promql.batches(sorted(boards), promql.MAX_TEXT * 3 // 4):
+        selected = promql.selector(TOPOLOGY, (*querier.matchers, promql.one_of("UUID", batch)))
+        samples = querier.prometheus.query(promql.by("max", _PAIR, selected), querier.at)
+        require_one_cluster(sample.labels.get(CLUSTER, "") for sample in samples)
+        for labels in (sample.labels for sample in samples):
+            uuid = labels["UUID"]
+            if querier.provenance.accepts((uuid, uuid), labels.get(JOB, ""), labels.get(TARGET, "")):
+                peers = found.setdefault(uuid, set())
+                peers.update(
+                    {labels.get("peer_UUID", "")} if labels.get("connection", "").startswith("NV") else ()
+                )
+    return {uuid: frozenset(peers) for uuid, peers in sorted(found.items())}
 
 
 def first_sample(querier: SourceQuerier, span: datetime.timedelta) -> datetime.datetime | None:

@@ -17,6 +17,7 @@ from tests.rightsizer.build import (
     ALWAYS,
     H100,
     busy_usage,
+    device,
     findings,
     pod,
     usages,
@@ -185,3 +186,41 @@ def test_oversized_gpu_with_shares_or_mixed_models_is_not_proposed(
     found = usages(*((one, (usage,)) for one, usage in zip(pods, used, strict=True)))
     names = {finding.name for finding in findings(workload(*pods), found, nodes=(MIXED,), histories=ALWAYS)}
     assert FindingName.OVERSIZED_GPU not in names
+
+
+WITHOUT = "a MIG instance has no NVLink, which connects its GPU with 3 others"
+CONNECTED = "NVLink connects GPUs of its pods, which may work together"
+
+
+@pytest.mark.parametrize(
+    ("kind", "peers", "node", "expected"),
+    [
+        pytest.param(
+            "Deployment", "GPU-other GPU-00000000 GPU-00000001", MIXED, (Verdict.ACT, True), id="replicas"
+        ),
+        pytest.param(
+            "StatefulSet", "GPU-other GPU-00000000 GPU-00000001", MIXED, (Verdict.KEEP, True), id="ordinals"
+        ),
+        pytest.param("StatefulSet", "GPU-other GPU-more GPU-rest", MIXED, (Verdict.ACT, True), id="apart"),
+        pytest.param("StatefulSet", "", MIXED, (Verdict.ACT, False), id="no-nvlink"),
+        pytest.param("StatefulSet", None, MIXED, (Verdict.ACT, False), id="unknown"),
+        pytest.param(
+            "StatefulSet",
+            "GPU-other GPU-00000000 GPU-00000001",
+            _node({"nvidia.com/gpu.shared": 4}, sharing="mps"),
+            (Verdict.ACT, False),
+            id="no-instance",
+        ),
+    ],
+)
+def test_oversized_gpu_keeps_nvlink_of_pods_that_may_work_together(
+    kind: str, peers: str | None, node: Node, expected: tuple[Verdict, bool]
+) -> None:
+    """A MIG instance has none: the plan says what is lost, and only advises on pods with numbers."""
+    item = workload(pod(), pod("w-1"), kind=kind)
+    found = usages(*((one, (_light(device=device(index)),)) for index, one in enumerate(item.pods)))
+    nvlink = {} if peers is None else {device(index).uuid: frozenset(peers.split()) for index in (0, 1)}
+    finding = findings(item, found, nodes=(node,), histories=ALWAYS, nvlink=nvlink)[0]
+    assert finding.name is FindingName.OVERSIZED_GPU
+    assert (finding.verdict, finding.words[0].endswith(WITHOUT)) == expected
+    assert (CONNECTED in finding.words) is (finding.verdict is Verdict.KEEP)

@@ -5,6 +5,8 @@ import datetime
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rightsizer.findings.too_many_gpus import gpus_to_keep
 from rightsizer.model import (
@@ -20,9 +22,11 @@ from tests.rightsizer.build import (
     ALWAYS,
     AT,
     DAY,
+    MANY,
     SHRUNK,
     busy_usage,
     concurrency,
+    device,
     findings,
     history,
     idle_usage,
@@ -50,6 +54,67 @@ def _eight(*used: Usage, devices: int = 8, **changes: Any) -> tuple[Workload, Us
 def test_gpus_to_keep_divide_the_held_gpus(used: int, held: int, kept: int) -> None:
     """Parallel groups stay even; without a divisor the used number is kept."""
     assert gpus_to_keep(used, held) == kept
+
+
+@pytest.mark.parametrize(
+    ("used", "held", "group", "kept"),
+    [
+        (3, 6, 2, 4),
+        (3, 6, 1, 3),
+        (3, 6, 8, 3),
+        (1, 6, 2, 1),
+        (5, 12, 4, 8),
+        (5, 12, 6, 6),
+        (3, 8, 4, 4),
+        (5, 6, 2, 6),
+    ],
+)
+def test_gpus_to_keep_are_whole_groups_of_nvlink(used: int, held: int, group: int, kept: int) -> None:
+    """Within one group any number has NVLink; more are whole groups, of GPUs without NVLink any number."""
+    assert gpus_to_keep(used, held, group) == kept
+
+
+@MANY
+@given(st.integers(1, 16), st.integers(1, 16), st.integers(1, 16))
+def test_gpus_to_keep_with_nvlink_are_no_fewer(used: int, more: int, group: int) -> None:
+    """What is known of NVLink only keeps more."""
+    held = used + more
+    assert used <= gpus_to_keep(used, held) <= gpus_to_keep(used, held, group) <= held
+
+
+def _all_to_all(*indexes: int) -> dict[str, frozenset[str]]:
+    uuids = {device(index).uuid for index in indexes}
+    return {uuid: frozenset(uuids - {uuid}) for uuid in uuids}
+
+
+PREFERS = "NVIDIA's device plugin prefers such GPUs, but does not guarantee them"
+NVLINKS: dict[str, tuple[dict[str, frozenset[str]], str]] = {
+    "unknown": ({}, ""),
+    "all-to-all": (_all_to_all(0, 1, 2, 3), f"; NVLink connects them: {PREFERS}"),
+    "pairs": ({**_all_to_all(0, 1), **_all_to_all(2, 3)}, f"; NVLink connects them: {PREFERS}"),
+    "other-pairs": ({**_all_to_all(0, 2), **_all_to_all(1, 3)}, "; NVLink does not connect them"),
+    "none": (dict.fromkeys(_all_to_all(0, 1, 2, 3), frozenset[str]()), ""),
+    "half-known": (_all_to_all(0, 2), ""),
+}
+
+
+@pytest.mark.parametrize(("nvlink", "words"), NVLINKS.values(), ids=NVLINKS.keys())
+def test_resize_says_whether_nvlink_connects_used_gpus(nvlink: dict[str, frozenset[str]], words: str) -> None:
+    """Where it is unknown, or there is none, nothing."""
+    item, found = _eight(busy_usage(0), busy_usage(1), devices=4)
+    finding = findings(item, found, histories=ALWAYS, nvlink=nvlink)[0]
+    assert finding.verdict is Verdict.ACT
+    assert finding.words[0] == f"2 of 4 GPUs were used in the last 1d{words}"
+
+
+def test_resize_keeps_groups_of_nvlink_whole() -> None:
+    """Three of six GPUs in pairs would leave one without its neighbour."""
+    item, found = _eight(busy_usage(0), busy_usage(1), busy_usage(2), devices=6)
+    pairs = {**_all_to_all(0, 1), **_all_to_all(2, 3), **_all_to_all(4, 5)}
+    proposals = [findings(item, found, histories=ALWAYS, nvlink=nvlink)[0].proposal for nvlink in ({}, pairs)]
+    assert [one.gpus_per_pod for one in proposals if one] == [3, 4]
+    assert proposals[1] is not None
+    assert "(3 were used; 4 keeps groups of GPUs with NVLink whole)" in proposals[1].words
 
 
 def test_resize_keeps_what_the_busiest_pod_needs() -> None:

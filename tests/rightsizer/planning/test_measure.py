@@ -46,6 +46,7 @@ class _Recorded(Signal):
     def __init__(self, item: Workload, samples: Usages) -> None:
         self.records, self.samples = build.all_idle(item), samples
         self.counted: list[ReplicaQuery] = []
+        self.nvlink_of: list[Mapping[str, str]] = []
 
     def expect(
         self,
@@ -168,6 +169,12 @@ class _Recorded(Signal):
         del at
         return {}
 
+    def nvlink(self, nodes: Mapping[str, str], at: datetime.datetime) -> Mapping[str, frozenset[str]]:
+        """Unknown."""
+        del at
+        self.nvlink_of.append(dict(nodes))
+        return {}
+
 
 def _enforced(item: Workload, samples: Usages) -> bool:
     fleet = build.fleet(item)
@@ -198,6 +205,26 @@ def test_measure_unread_owner_with_the_uid_of_another_is_not_counted() -> None:
     book = PolicyEvaluator(build.policy(build.rule("all")), fleet, at=build.AT)
     measure(fleet, signal, book, build.AT)
     assert [(one.uid, one.namespace) for one in signal.counted] == [("uid-w", "research")]
+
+
+def test_measure_asks_for_nvlink_only_of_gpus_that_may_be_resized() -> None:
+    """One of two GPUs is never used: the other pods keep theirs, and their neighbours do not matter."""
+    item = build.workload(build.pod(devices=2))
+    other = build.workload(build.pod("x-0"), ref=dataclasses.replace(item.ref, name="x", uid="uid-x"))
+    for wide, asked in (
+        (
+            (build.busy_usage(0), build.idle_usage(1)),
+            [{build.device(0).uuid: "n1", build.device(1).uuid: "n1"}],
+        ),
+        ((build.busy_usage(0), build.busy_usage(1)), []),
+    ):
+        signal = _Recorded(item, {})
+        used = build.usages((item.pods[0], wide), (other.pods[0], (build.busy_usage(2),)))
+        signal.records = signal.samples = used
+        fleet = build.fleet(item, other)
+        book = PolicyEvaluator(build.policy(build.rule("all")), fleet, at=build.AT)
+        measure(fleet, signal, book, build.AT)
+        assert signal.nvlink_of == asked
 
 
 A100 = "NVIDIA A100-SXM4-80GB"

@@ -6,7 +6,7 @@ from rightsizer.errors import EvidenceIncomplete
 from rightsizer.model import AddressTable, BoardLevel, PodKey, Slot, Usages, Whereabouts
 from rightsizer.usage.provenance import Provenance, ScrapeTarget, find_provenance
 from simulator.prometheus import Prometheus
-from tests.rightsizer.metrics import A100, CLOCK, DAY, ENGINE, MEMORY, POWER, UTIL, Metrics, idle, near
+from tests.rightsizer.metrics import A100, CLOCK, DAY, ENGINE, HOUR, MEMORY, POWER, UTIL, Metrics, idle, near
 from tests.rightsizer.relay import Relay
 
 NODES = ("n1", "n2", "n3")
@@ -289,3 +289,38 @@ def test_boards_series_count_only_from_the_exporter_of_their_node(
     assert ("GPU-p-n9" in found) is counts
     histories = signal.board_histories({"GPU-p-n9": "n1"}, DAY, metrics.at, BoardLevel(60.0, 210e6))
     assert (Slot.IDLE in histories["GPU-p-n9"].slots if histories else False) is counts
+
+
+def _connected(metrics: Metrics, node: str, one: str, other: str, connection: str) -> None:
+    labels = {"UUID": one, "peer_UUID": other, "connection": connection, "instance": EXPORTERS[node]}
+    metrics.write({"gpu_topology": 1}, labels, since=HOUR, modelName="")
+
+
+@pytest.mark.prometheus
+def test_nvlink_is_what_the_exporter_on_the_gpus_node_says(metrics: Metrics) -> None:
+    """NVLink, but not PCIe; another node's exporter and a tenant say nothing."""
+    pods = {(metrics.space, f"p-{node}"): node for node in NODES}
+    for (_, name), node in pods.items():
+        metrics.write(idle(), pod=name, instance=EXPORTERS[node])
+    signal = metrics.signal()
+    signal.expect(pods.keys(), pods.keys(), Whereabouts(pods, _addresses()))
+    boards = {"GPU-0": "n1", "GPU-1": "n1", "GPU-2": "n1", "GPU-3": "n2"}
+    assert signal.nvlink(boards, metrics.at) == {}
+    _connected(metrics, "n1", "GPU-0", "GPU-1", "NV12")
+    _connected(metrics, "n1", "GPU-1", "GPU-0", "NV12")
+    _connected(metrics, "n1", "GPU-0", "GPU-2", "SYS")
+    _connected(metrics, "n1", "GPU-2", "GPU-0", "SYS")
+    _connected(metrics, "n1", "GPU-3", "GPU-9", "NV12")
+    _connected(metrics, "n1", "GPU-9", "GPU-3", "NV12")
+    metrics.write(
+        {"gpu_topology": 1},
+        {"UUID": "GPU-2", "peer_UUID": "GPU-1", "connection": "NV12", "instance": TENANT},
+        since=HOUR,
+        modelName="",
+    )
+    signal.expect(pods.keys(), pods.keys(), Whereabouts(pods, _addresses()))
+    assert signal.nvlink(boards, metrics.at) == {
+        "GPU-0": frozenset({"GPU-1"}),
+        "GPU-1": frozenset({"GPU-0"}),
+        "GPU-2": frozenset(),
+    }

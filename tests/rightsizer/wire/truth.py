@@ -309,6 +309,11 @@ class Truth(Signal):
         """Everything is seen."""
         return {}
 
+    def nvlink(self, nodes: Mapping[str, str], at: datetime.datetime) -> Mapping[str, frozenset[str]]:
+        """Nothing is known of it."""
+        del nodes, at
+        return {}
+
     def _answer(self) -> None:
         if self.errors:
             self.errors -= 1
