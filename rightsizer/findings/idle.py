@@ -5,6 +5,7 @@ One busy device of one replica keeps the whole workload.
 
 import dataclasses
 import datetime
+import math
 
 from rightsizer.findings.data_quality import (
     IDLENESS_CHECKS,
@@ -76,10 +77,18 @@ def _finding(evidence: Evidence, history: ActivityHistory | None) -> Finding:
 def _counts_from(
     candidate: Candidate, history: ActivityHistory | None, required_s: float | None
 ) -> datetime.datetime | None:
-    """When it counts as idle if it stays idle; its pods must be old enough then."""
+    """When it counts as idle if it stays idle; its pods must be old enough then.
+
+    With a short record that is the earliest time: less is required if the record grows.
+    """
     if history is None or required_s is None:
         return None
-    left = datetime.timedelta(seconds=required_s - history.idle_s)
+    left_s, record_s = required_s - history.idle_s, candidate.record_s
+    if record_s:
+        sides = (record_s - history.idle_s, 2 * math.sqrt(required_s * record_s))
+        grown_s = (math.hypot(*sides) - record_s - history.idle_s) / 2
+        left_s = max(grown_s, required_s / candidate.stretch - history.idle_s)
+    left = datetime.timedelta(seconds=left_s)
     evidence = candidate.over_short() if candidate.unused_reason else candidate.over_idle()
     return max(candidate.at + left, old_enough_from(evidence) or candidate.at)
 
@@ -151,5 +160,7 @@ def _pauses(
             f"{candidate.stretch:.1f} times as long"
         )
     if counts_from:
-        parts.append(f"counts as idle from {instant(counts_from)}")
+        parts.append(
+            f"counts as idle from {instant(counts_from)}{' at the earliest' if candidate.record_s else ''}"
+        )
     return "; ".join(parts)

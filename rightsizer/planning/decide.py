@@ -381,7 +381,9 @@ def _after_notice(decision: Decision, wait: datetime.timedelta, evaluator: Polic
     if is_released(decision.workload.annotations):
         said = (*decision.finding.words, "its owner released it after the notice")
         return dataclasses.replace(decision, finding=dataclasses.replace(decision.finding, words=said))
-    due = _put_off(decision.workload, notice.at, max(notice.at + wait, not_before), evaluator)
+    announced = min(notice.due, notice.at + evaluator.policy.maxSnooze)
+    least = max(notice.at + wait, not_before, announced)
+    due = _put_off(decision.workload, notice.at, least, evaluator)
     if at < due:
         words = f"notice was given at {instant(notice.at)}; the change follows from {instant(due)}"
         return dataclasses.replace(decision, blockers=(Blocker(BlockerCode.NOTICE, words, until=due),))

@@ -494,6 +494,44 @@ def test_decide_short_record_waits_longer(known: str, days: int, action: Action 
     assert f"Prometheus has only {days}d of data" in " ".join(decision.finding.words)
 
 
+def test_decide_notice_of_short_record_announces_the_earliest_time() -> None:
+    """While the record grows, less idle time is required: the notice never promises more than is kept."""
+    item = workload(pod(started=AT - 40 * DAY, created=AT - 40 * DAY))
+    idle = Thresholds(minIdleTime=4 * DAY, history=14 * DAY)
+    rules = policy(rule("r", notifyBefore=12 * HOUR, idle=idle))
+    given = {("research", "w-0"): history("." * 48)}
+    decision = judged(item, all_idle(item), rules, histories=given, begins=AT - 2 * DAY)
+    assert decision.action is Action.NOTICE
+    assert decision.due is not None
+    assert abs(decision.due - (AT + 5.48 * DAY)) < HOUR
+    assert "at the earliest" in " ".join(decision.finding.words)
+    for days, action in ((7.4, None), (7.6, Action.SCALE_TO_ZERO)):
+        known = {("research", "w-0"): history("." * int(days * 24))}
+        later = judged(
+            item, all_idle(item), policy(rule("r", idle=idle)), histories=known, begins=AT - days * DAY
+        )
+        assert later.action is action
+
+
+@pytest.mark.parametrize(
+    ("due", "codes"),
+    [
+        pytest.param(HOUR, [BlockerCode.NOTICE], id="announced-for-later"),
+        pytest.param(-HOUR, [], id="announced-for-earlier"),
+        pytest.param(40 * DAY, [BlockerCode.NOTICE], id="forged"),
+    ],
+)
+def test_decide_change_is_not_made_before_it_was_announced(
+    due: datetime.timedelta, codes: list[BlockerCode]
+) -> None:
+    """Even if less idle time is required by now; a notice that says years ends after the longest snooze."""
+    item = _noticed(5 * HOUR, due=(AT + due).isoformat())
+    decision = judged(item, all_idle(item), GENTLE)
+    assert _causes(decision) == codes
+    if codes:
+        assert decision.blockers[0].until == min(AT + due, AT - 5 * HOUR + 7 * DAY)
+
+
 def test_decide_terminating_workload_is_left_alone() -> None:
     """Its owner was faster."""
     item = workload(is_terminating=True)
