@@ -6,8 +6,11 @@ Health checks and warm-ups keep GPUs from being idle; the server's own counters 
 from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues
 from rightsizer.findings.evidence import GROUPED, Candidate, is_batch, pod_key
 from rightsizer.findings.idle_history import observed_since
-from rightsizer.model import Finding, FindingName, ServingLoad, Verdict
-from rightsizer.text import percent, span
+from rightsizer.model import Finding, FindingName, Fleet, Measured, ServingLoad, Verdict
+from rightsizer.policy.match import server_of
+from rightsizer.text import count, percent, span
+
+_SHOWN = 3
 
 
 def find_no_requests(candidate: Candidate) -> Finding | None:
@@ -40,3 +43,22 @@ def find_no_requests(candidate: Candidate) -> Finding | None:
 def _is_unused(load: ServingLoad) -> bool:
     """Whether it served nothing, and nothing ran or waited in any sample; a counter has to say so."""
     return load.requests == 0 and not load.running and not load.queued
+
+
+def servers_without_metrics(fleet: Fleet, measured: Measured) -> tuple[str, ...]:
+    """A remark about the inference servers of which no requests are known, although they are recognised; or none."""
+    known = {pod for loads in measured.serving.values() for pod in loads}
+    found = []
+    for workload in fleet.workloads:
+        if is_batch(workload) or not workload.holding or known & set(map(pod_key, workload.holding)):
+            continue
+        name, by = server_of(workload)
+        if name:
+            found.append(f"{workload.ref} ({name}, by {by})")
+    if not found:
+        return ()
+    more = [f"and {len(found) - _SHOWN} more"] if found[_SHOWN:] else []
+    words = (
+        f"Prometheus has no metrics of {count(len(found), 'inference server')}, so their requests are unknown"
+    )
+    return (f"{words}: {', '.join([*found[:_SHOWN], *more])}; scrape /metrics of their pods",)

@@ -21,6 +21,7 @@ from rightsizer.model import (
     Verdict,
     Workload,
 )
+from rightsizer.policy.match import server_of
 
 _CLUSTERS_OWN = frozenset({"DaemonSet", "Node"})
 _ANNOTATIONS = ("metadata", "annotations")
@@ -115,7 +116,7 @@ def stopping(decision: Decision, fleet: Fleet) -> Decision:
     words = [row.lost] if row is not None else []
     if by is not None and workload.control_object is not None:
         words.append(f"by {by[0].kind} {by[0].name}: {by[1].lost}")
-    elif decision.finding.name is FindingName.NO_REQUESTS and not _says_who_wakes(workload, row):
+    elif _is_server(decision) and not _says_who_wakes(workload, row):
         words.append(_NO_WAKING)
     words += [f"{ref.kind} {ref.name}: {row.lost}" for ref, row in rows]
     return dataclasses.replace(
@@ -124,6 +125,10 @@ def stopping(decision: Decision, fleet: Fleet) -> Decision:
         lost="; ".join(words),
         command=stop_commands(workload, rows) if rows else decision.command,
     )
+
+
+def _is_server(decision: Decision) -> bool:
+    return decision.finding.name is FindingName.NO_REQUESTS or any(server_of(decision.workload))
 
 
 def _says_who_wakes(workload: Workload, row: Kind | None) -> bool:

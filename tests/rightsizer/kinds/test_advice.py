@@ -7,7 +7,7 @@ import pytest
 from rightsizer.kinds import KINDS
 from rightsizer.kinds.advice import stopping
 from rightsizer.model import FindingName, Manager, ObjectRef
-from tests.rightsizer.build import fleet, judged, pod, policy, workload
+from tests.rightsizer.build import all_idle, fleet, judged, pod, policy, workload
 
 NOBODY = "no request wakes it: its owner or gpu-rightsizer undo starts it again"
 HPA = Manager("HorizontalPodAutoscaler", "w", scales=True)
@@ -46,6 +46,16 @@ def test_lost_says_who_wakes_stopped_inference_server(
     lost = stopping(dataclasses.replace(decision, finding=finding), fleet(item)).lost
     assert words in lost
     assert (NOBODY in lost) is (words == NOBODY)
+
+
+def test_lost_says_who_wakes_idle_server_that_is_recognised() -> None:
+    """By its image, arguments or ports: of other idle workloads it says nothing."""
+    for image, is_said in (("vllm/vllm-openai:v1", True), ("team/train", False)):
+        item = workload(
+            pod(), spec=b'{"template": {"spec": {"containers": [{"image": "%s"}]}}}' % image.encode()
+        )
+        lost = stopping(judged(item, all_idle(item), policy()), fleet(item)).lost
+        assert (NOBODY in lost) is is_said
 
 
 def test_kinds_whose_loss_names_requests_say_whether_one_wakes_them() -> None:
