@@ -19,10 +19,10 @@ from rightsizer.kinds.change_edits import as_read, proposal_edits, stop_edits
 from rightsizer.kinds.edits import NAMED, is_item, shown, value_at
 from rightsizer.kinds.kind import Kind
 from rightsizer.kube.object_names import is_possible, kubectl
-from rightsizer.model import Decision, Edit, ObjectRef, Plan, Proposal, Verdict, Workload
+from rightsizer.model import BlockerCode, Decision, Edit, ObjectRef, Plan, Proposal, Verdict, Workload
 from rightsizer.report.documents import render
 from rightsizer.report.rows import proposal_words
-from rightsizer.text import safe
+from rightsizer.text import instant, safe
 
 _BUILT_IN = frozenset({"", "apps", "batch"})
 """Groups whose lists a strategic merge patch merges by name; it replaces those of custom resources whole."""
@@ -78,6 +78,10 @@ def _change(decision: Decision, at: datetime.datetime) -> _Change:
         ValueError: No manifest says it; the message says why.
     """
     workload, proposal = decision.workload, decision.finding.proposal
+    waits = [block.until for block in decision.blockers if block.code is BlockerCode.NOTICE]
+    if dues := list(filter(None, [decision.due, *waits])):
+        message = f"its owner is asked first; the change follows from {instant(dues[0])}"
+        raise ValueError(message)
     row, obj = row_of(workload), as_read(workload)
     if row is None or obj is None or not is_possible(workload.ref):
         message = "its kind is unknown, or its object could not be read"

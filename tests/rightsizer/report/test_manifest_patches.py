@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 import yaml
 
-from rightsizer.model import Action, Decision, Manager, ObjectRef, Plan, Proposal, Verdict
+from rightsizer.model import (
+    Action,
+    Blocker,
+    BlockerCode,
+    Decision,
+    Manager,
+    ObjectRef,
+    Plan,
+    Proposal,
+    Verdict,
+)
 from rightsizer.report.manifest_patches import patch_files
 from simulator.controlplane import programs
 from tests.rightsizer.build import AT, judged, pod, policy, workload
@@ -230,3 +240,17 @@ def test_plan_patches_into_folder_with_files_is_refused(tmp_path: Path) -> None:
         f'error: --patches "{tmp_path}": is not empty; name a new folder\n',
     )
     assert run_command("plan", "--patches", str(tmp_path / "mine.yaml")).code == 2
+
+
+def test_patch_of_announced_change_is_left_out() -> None:
+    """Merged at once, it would free the GPUs before the owner was asked, or was idle for long enough."""
+    decision = _decision("apps/v1/Deployment", None)
+    noticed = dataclasses.replace(decision, action=Action.NOTICE, announced=Action.SCALE_TO_ZERO, due=AT)
+    block = Blocker(BlockerCode.NOTICE, "notice was given", until=AT)
+    for waiting in (noticed, dataclasses.replace(decision, blockers=(block,))):
+        files, problems = patch_files(_plan(waiting))
+        assert not files
+        words = "its owner is asked first; the change follows from 2026-11-21 12:00 UTC"
+        assert problems == (f"no patch for {decision.workload.ref}: {words}",)
+    paused = dataclasses.replace(decision, blockers=(Blocker(BlockerCode.PAUSED, "later", until=AT),))
+    assert patch_files(_plan(paused))[0]
