@@ -14,6 +14,11 @@ from rightsizer.prometheus import promql
 _AUTOSCALERS = ("HorizontalPodAutoscaler", "KEDA")
 """Managers that already scale a workload."""
 
+_HASHES = "[a-z0-9]+-[a-z0-9]{5}"
+_SUFFIXES = {"Deployment": _HASHES, "Rollout": _HASHES, "ReplicaSet": "[a-z0-9]{5}", "StatefulSet": "[0-9]+"}
+"""Of the names of pods by kind: those of `chat-large` are not `chat`'s."""
+_WHOLE_NAME = 40
+"""Of longer names, controllers cut off a part (generateName, 58 characters)."""
 _TARGET_PERCENT = 60
 """Mean utilization at which the HPA adds pods: leaves headroom while a new pod loads its model."""
 
@@ -26,7 +31,7 @@ def autoscalers_for(candidate: Candidate, source: ActivitySeries) -> Autoscalers
     need = known.possible
     highest = max(replicas, candidate.original_replicas or 0, need.replicas())
     lowest = max(1, need.replicas(0))
-    if need.replicas(known.quietest) >= min(highest, need.replicas()):
+    if need.replicas(known.quietest) >= min(highest, known.certain.replicas()):
         return None
     return Autoscalers(
         lowest=lowest,
@@ -101,7 +106,8 @@ def _hpa_spec(candidate: Candidate, source: ActivitySeries, bounds: tuple[int, i
 def busy_replicas(candidate: Candidate, source: ActivitySeries, need: ReplicaNeed) -> str:
     """PromQL for the number of replicas active in the same minute, plus headroom and the largest jump."""
     part, ref = candidate.criteria.too_many_replicas, candidate.workload.ref
-    pods = promql.quoted(f"{promql.escaped(ref.name)}-.+")
+    suffix = _SUFFIXES.get(ref.kind, ".+") if len(ref.name) <= _WHOLE_NAME else ".+"
+    pods = promql.quoted(f"{promql.escaped(ref.name)}-{suffix}")
     selected = promql.selector(
         source.metric, (promql.equals(source.namespace, ref.namespace), f"{source.pod}=~{pods}")
     )

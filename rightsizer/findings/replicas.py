@@ -68,7 +68,7 @@ class ReplicaDemand:
 
     certain: ReplicaNeed  # without the replicas whose use is unknown
     possible: ReplicaNeed  # with them
-    quietest: int  # active in the quietest minute
+    quietest: int  # active in the quietest minute, with the replicas whose use is unknown
 
     def words(self, replicas: int, unseen: int = 0) -> str:
         """The number of active replicas, and the time in which they were counted."""
@@ -96,7 +96,7 @@ def demand(candidate: Candidate) -> ReplicaDemand | None:
     return ReplicaDemand(
         certain=replica_need(part, certain, possible),
         possible=replica_need(part, possible, certain),
-        quietest=min(certain),
+        quietest=min(possible),
     )
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -187,17 +188,45 @@ def test_autoscaler_query_counts_active_replicas_plus_headroom() -> None:
     need = ReplicaNeed(TooManyReplicas(), 3, 2)
     count = (
         'sum(max by (exported_pod) (max_over_time(DCGM_FI_DEV_GPU_UTIL{exported_namespace="research", '
-        'exported_pod=~"w-.+"}[1m])) > bool 1)'
+        'exported_pod=~"w-[a-z0-9]+-[a-z0-9]{5}"}[1m])) > bool 1)'
     )
     assert busy_replicas(_case(None), SOURCE, need) == f"{count} + clamp_min(ceil({count} * 0.1), 2)"
     odd = _case(None, ref=dataclasses.replace(_case(None).workload.ref, name='a.b"c'))
-    assert 'exported_pod=~"a\\\\.b\\"c-.+"' in busy_replicas(odd, SOURCE, need)
+    assert 'exported_pod=~"a\\\\.b\\"c-[a-z0-9]' in busy_replicas(odd, SOURCE, need)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "pods", "others"),
+    [
+        pytest.param(
+            "Deployment", "chat", "chat-6f7d9c5b4-x2x9z", "chat-large-6f7d9c5b4-x2x9z", id="deployment"
+        ),
+        pytest.param("StatefulSet", "chat", "chat-10", "chat-large-0", id="statefulset"),
+        pytest.param("ReplicaSet", "chat", "chat-x2x9z", "chat-6f7d9c5b4-x2x9z", id="replicaset"),
+        pytest.param("Deployment", "c" * 50, f"{'c' * 50}-6f7d9cx2x9z", "chat-6f7d9cx2x9z", id="long-name"),
+    ],
+)
+def test_autoscaler_query_counts_no_pods_of_workloads_with_a_longer_name(
+    kind: str, name: str, pods: str, others: str
+) -> None:
+    """Those of chat-large would keep chat large."""
+    item = _case(None).workload
+    case = _case(None, ref=dataclasses.replace(item.ref, kind=kind, name=name))
+    (pattern,) = set(
+        re.findall(
+            'exported_pod=~"([^"]*)"', busy_replicas(case, SOURCE, ReplicaNeed(TooManyReplicas(), 3, 2))
+        )
+    )
+    assert re.fullmatch(pattern, pods)
+    assert not re.fullmatch(pattern, others)
 
 
 NO_AUTOSCALER: dict[str, tuple[Concurrency | None, dict[str, Any]]] = {
     "steady": (concurrency(4), {}),
     "never-at-work": (concurrency(), {}),
     "not-counted": (None, {}),
+    "unseen": (Concurrency((0,) * 215, (6,) * 215), {}),
+    "unseen-in-part": (Concurrency((3,) * 215, (*[0] * 200, *[3] * 15)), {}),
     "training": (VARYING, {"gang": "PodGroup research/g"}),
     "scaled-already": (VARYING, {"managers": (Manager("KEDA", "w"),)}),
 }
