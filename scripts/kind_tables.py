@@ -1,11 +1,12 @@
-"""What docs/kinds.md says of each kind, from the rows by which it is changed."""
+"""What docs/kinds.md says of each kind, and docs/signals.md of each inference server, from the rows of both."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.edits import shown
 from rightsizer.kinds.kind import NOW, SET, BlockingField, Kind, RolloutPrecondition, Steering, Stop
+from rightsizer.usage.serving_metrics import ENGINES, Engine
 from scripts.tables import table
 
 _HEAD = ("kind", "API", "stopped by", "fewer replicas by", "GPU requests in")
@@ -39,6 +40,18 @@ def conditions() -> str:
     """What must hold for GPU requests to be changed."""
     rows = ((row.kind, "; ".join(map(_condition, row.preconditions))) for row in KINDS if row.preconditions)
     return "".join(f"- {kind}: {conditions}\n" for kind, conditions in rows)
+
+
+def servers() -> str:
+    """The metrics of each inference server."""
+    head = ("server", "requests", "running", "queue", "KV cache", "time to first token")
+    return table(head, ((one.name, *_names(one)) for one in ENGINES))
+
+
+def _names(one: Engine) -> Iterator[str]:
+    first = (one.first_token,) if one.first_token else ()
+    for names in (one.served, one.running, one.queued, one.cache, first):
+        yield ", ".join(f"`{name}`" for name in names)
 
 
 def _row(row: Kind) -> tuple[str, ...]:

@@ -216,6 +216,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "kind-conditions": kind_tables.conditions,
     "kind-losses": kind_tables.losses,
     "control-objects": kind_tables.control_objects,
+    "servers": kind_tables.servers,
     "policy-fields": policy_tables.fields,
     "policy-kinds": policy_tables.kinds,
     "policy-budgets": policy_tables.budgets,

@@ -28,6 +28,7 @@ from rightsizer.model import (
     Pod,
     PodKey,
     Proposal,
+    ServingLoad,
     Usage,
     Usages,
     Verdict,
@@ -147,6 +148,8 @@ class Evidence:
             parts.append(f"peak power {'of the whole GPU ' if has_neighbours else ''}{power_w:.0f} W")
         if (memory_bytes := levels["memory_peak_bytes"]) is not None:
             parts.append(f"peak memory {memory_bytes / GIB:.1f} GiB")
+        if (first_token_s := levels["first_token_s"]) is not None:
+            parts.append(f"time to first token {first_token_s:.2g} s")
         return ", ".join([*parts, f"sample coverage {levels['coverage']:.0%}"])
 
     @functools.cached_property
@@ -161,6 +164,7 @@ class Evidence:
             "memory_peak_bytes": _highest([usage.memory_peak_bytes for usage in usages]),
             "power_mean_w": _mean([usage.power_mean_w for usage in usages]),
             "power_peak_w": _highest([usage.power_peak_w for usage in usages]),
+            "first_token_s": _highest([load.first_token_s for load in self.candidate.loads.values()]),
         }
 
 
@@ -172,6 +176,12 @@ class Candidate:
     measured: Measured
     criteria: Criteria
     fleet: Fleet
+
+    @functools.cached_property
+    def loads(self) -> Mapping[PodKey, ServingLoad]:
+        """The load of its inference servers in the minutes in which replicas are counted, as far as it is known."""
+        loads = self.measured.serving.get(self.criteria.too_many_replicas.window, {})
+        return {key: loads[key] for key in map(pod_key, self.held) if key in loads}
 
     @property
     def at(self) -> datetime.datetime:

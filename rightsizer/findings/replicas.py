@@ -7,7 +7,7 @@ scale-down, and as idle for a scale-up: what is not known never leads to a chang
 import dataclasses
 import datetime
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from rightsizer.findings.data_quality import (
     COMPLETENESS_CHECKS,
@@ -21,7 +21,6 @@ from rightsizer.findings.evidence import (
     DeviceEvidence,
     Evidence,
     has_replicas,
-    pod_key,
 )
 from rightsizer.kinds import kind_of
 from rightsizer.model import (
@@ -30,9 +29,7 @@ from rightsizer.model import (
     Finding,
     FindingName,
     Pod,
-    PodKey,
     Proposal,
-    ServingLoad,
     Workload,
 )
 from rightsizer.policy.thresholds import TooManyReplicas
@@ -201,21 +198,15 @@ def _missing_proof(evidence: Evidence) -> Iterator[str]:
         yield f"it is being scaled: {workload.size} replicas, {len(workload.pods)} pods"
     if len({(pod.devices, tuple(sorted(pod.resources.items()))) for pod, _ in evidence.held}) > 1:
         yield "its pods hold different GPUs, so they may not be interchangeable"
-    if queued := max((load.queued or 0 for load in _loads(evidence.candidate).values()), default=0):
+    if queued := max((load.queued or 0 for load in evidence.candidate.loads.values()), default=0):
         window = evidence.candidate.criteria.too_many_replicas.window
         yield f"{queued:g} requests waited at a time in the last {span(window)}"
     yield from (issue.message for issue in first_issues(evidence, WORKLOAD_CHECKS))
 
 
-def _loads(candidate: Candidate) -> Mapping[PodKey, ServingLoad]:
-    """The load of its inference servers in the window, as far as it is known."""
-    loads = candidate.measured.serving.get(candidate.criteria.too_many_replicas.window, {})
-    return {key: loads[key] for key in map(pod_key, candidate.held) if key in loads}
-
-
 def _by_load(evidence: Evidence, replicas: int) -> Finding | None:
     """Advice, where all replicas work, but their KV caches are hardly used and no request waits."""
-    part, loads = evidence.candidate.criteria.too_many_replicas, _loads(evidence.candidate)
+    part, loads = evidence.candidate.criteria.too_many_replicas, evidence.candidate.loads
     caches = [load.cache for load in loads.values() if load.cache is not None and load.queued == 0]
     if len(caches) < len(evidence.held) or evidence.candidate.workload.ref.kind in GROUPED:
         return None

@@ -52,6 +52,7 @@ class Finding:
         counts_from: When it counts as idle if it stays idle; None where it does already, or that cannot be said.
         proposal: The wanted size; None for no change, or to free all GPUs by the stop of its kind.
         window: The window whose numbers these are.
+        first_token_s: Mean time to the first token of its slowest inference server lately, in seconds.
     """
 
     name: FindingName
@@ -72,6 +73,7 @@ class Finding:
     confidence: Confidence = Confidence.MEDIUM
     proposal: Proposal | None = None
     window: datetime.timedelta | None = None
+    first_token_s: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

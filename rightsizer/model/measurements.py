@@ -181,6 +181,7 @@ class ServingLoad:
         running: Most requests that it processed at once.
         queued: Most requests that waited.
         cache: Highest share of its KV cache in use, 0 to 1.
+        first_token_s: Mean time to the first token of an answer, in seconds.
     """
 
     engine: str
@@ -188,6 +189,7 @@ class ServingLoad:
     running: float | None = None
     queued: float | None = None
     cache: float | None = None
+    first_token_s: float | None = None
 
 
 ServingLoads = Mapping[PodKey, ServingLoad]

@@ -268,6 +268,7 @@ def _evidence(finding: Finding) -> dict[str, Any]:
         "memoryPeakBytes": None if finding.memory_peak_bytes is None else round(finding.memory_peak_bytes),
         "powerMeanWatts": None if finding.power_mean_w is None else round(finding.power_mean_w, 1),
         "powerPeakWatts": None if finding.power_peak_w is None else round(finding.power_peak_w, 1),
+        "timeToFirstTokenSeconds": _rounded(finding.first_token_s),
     }
 
 

@@ -1,4 +1,4 @@
-"""Load of inference servers by their own metrics: requests, queue and KV cache of each pod.
+"""Load of inference servers by their own metrics: requests, queue, KV cache and time to first token of each pod.
 
 A series counts only if its target has an address of its pod's namespace on its pod's node: no other tenant can say
 that nobody uses a server. To add a server, add a row to ENGINES.
@@ -6,6 +6,7 @@ that nobody uses a server. To add a server, add a row to ENGINES.
 
 import dataclasses
 import datetime
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rightsizer.model import PodKey, ServingLoad, Whereabouts
@@ -25,11 +26,17 @@ class Engine:
     running: tuple[str, ...] = ()  # requests in progress
     queued: tuple[str, ...] = ()  # requests that wait
     cache: tuple[str, ...] = ()  # share of the KV cache in use, 0 to 1
+    first_token: str = ""  # histogram of the time to the first token in seconds, or in ms if its name says so
 
     @property
     def names(self) -> tuple[str, ...]:
         """All of its metrics."""
-        return (*self.served, *self.running, *self.queued, *self.cache)
+        return (*self.served, *self.running, *self.queued, *self.cache, *self.histogram)
+
+    @property
+    def histogram(self) -> tuple[str, ...]:
+        """The sum and the count of the time to the first token."""
+        return (f"{self.first_token}_sum", f"{self.first_token}_count") if self.first_token else ()
 
 
 ENGINES = (
@@ -40,6 +47,7 @@ ENGINES = (
         ("vllm:num_requests_running",),
         ("vllm:num_requests_waiting",),
         ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+        "vllm:time_to_first_token_seconds",
     ),
     # https://docs.sglang.io/docs/references/production_metrics; with --enable-metrics
     Engine(
@@ -48,6 +56,7 @@ ENGINES = (
         ("sglang:num_running_reqs",),
         ("sglang:num_queue_reqs",),
         ("sglang:token_usage",),
+        "sglang:time_to_first_token_seconds",
     ),
     # https://huggingface.co/docs/text-generation-inference/reference/metrics
     Engine("TGI", ("tgi_request_count",), ("tgi_batch_current_size",), ("tgi_queue_size",)),
@@ -56,6 +65,7 @@ ENGINES = (
         "Triton",
         ("nv_inference_request_success", "nv_inference_request_failure"),
         queued=("nv_inference_pending_request_count",),
+        first_token="nv_inference_first_response_histogram_ms",  # noqa: S106 - with --metrics-config
     ),
     # https://docs.nvidia.com/nim/large-language-models/latest/observability.html: vLLM's, without the prefix
     Engine(
@@ -64,6 +74,7 @@ ENGINES = (
         ("num_requests_running",),
         ("num_requests_waiting",),
         ("gpu_cache_usage_perc",),
+        "time_to_first_token_seconds",
     ),
     # https://docs.nvidia.com/dynamo/reference/observability/metrics-catalog
     Engine("Dynamo", ("dynamo_component_requests_total",), ("dynamo_component_inflight_requests",)),
@@ -115,6 +126,7 @@ class _LoadQuery:
             self._highest([name for name in names if name in self._present()])
             for names in (engine.running, engine.queued, engine.cache)
         )
+        first_token = self._first_token(engine)
         for pod in sorted({pod for each in served for pod in each}):
             grown = [each[pod] for each in served if pod in each]
             known = [value for value in grown if value is not None]
@@ -126,6 +138,7 @@ class _LoadQuery:
                     running.get(pod),
                     queued.get(pod),
                     cache.get(pod),
+                    first_token.get(pod),
                 ),
             )
 
@@ -160,6 +173,17 @@ class _LoadQuery:
             known = found.get(key[0], 0.0)
             found[key[0]] = None if grown is None or known is None else max(known, grown)
         return found
+
+    def _first_token(self, engine: Engine) -> dict[PodKey, float]:
+        """The mean time to the first token in the window, in seconds; of pods without requests none."""
+        if not engine.histogram or not self._present().issuperset(engine.histogram):
+            return {}
+        total, count = map(self._growth, engine.histogram)
+        scale = 0.001 if engine.first_token.endswith("_ms") else 1.0
+        means = {
+            pod: scale * sum_ / number for pod, number in count.items() if number and (sum_ := total.get(pod))
+        }
+        return {pod: mean for pod, mean in means.items() if math.isfinite(mean)}
 
     def _highest(self, names: Sequence[str]) -> dict[PodKey, float]:
         """The highest value of any of these gauges in the window."""

@@ -420,6 +420,21 @@ def test_requests_that_wait_forbid_a_scale_down() -> None:
     assert "3 requests waited" in " ".join(kept.words)
 
 
+def test_evidence_has_time_to_first_token_of_the_slowest_server() -> None:
+    """Whoever takes replicas away sees how long users wait."""
+    item, used = _replicas(4, busy_usage())
+    loads = [ServingLoad("vLLM", 5, 1, 0, 0.1, seconds) for seconds in (0.25, 1.75, None, 0.5)]
+    given = {"histories": ALWAYS, **_counted(*[1] * 600)}
+    found = _named(findings(item, used, **given, **_served(item, *loads)), FindingName.TOO_MANY_REPLICAS)
+    assert found is not None
+    assert found.first_token_s == 1.75
+    assert ", time to first token 1.8 s, sample coverage" in " ".join(found.words)
+    without = _named(findings(item, used, **given), FindingName.TOO_MANY_REPLICAS)
+    assert without is not None
+    assert without.first_token_s is None
+    assert "first token" not in " ".join(without.words)
+
+
 @pytest.mark.parametrize(
     ("loads", "advised"),
     [

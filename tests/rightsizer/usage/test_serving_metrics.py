@@ -1,6 +1,7 @@
 """Load of inference servers, on a real Prometheus."""
 
 import datetime
+import math
 from collections.abc import Mapping
 
 import pytest
@@ -95,6 +96,40 @@ def test_forged_zeros_do_not_hide_requests(metrics: Metrics) -> None:
     found = _load(metrics)
     assert found is not None
     assert found.requests == near(720, abs=3)
+
+
+@pytest.mark.parametrize(
+    ("more", "mean_s"),
+    [
+        pytest.param({"_sum": steadily(1.5), "_count": steadily(3)}, 0.5, id="mean"),
+        pytest.param({"_sum": 7, "_count": 9}, None, id="no-request"),
+        pytest.param({"_sum": steadily(1.5)}, None, id="no-count"),
+        pytest.param({"_sum": math.inf, "_count": steadily(3)}, None, id="infinite"),
+        pytest.param({"_sum": within(60, 0, 1, 7), "_count": steadily(3)}, None, id="reset"),
+    ],
+)
+def test_time_to_first_token_is_the_mean_of_the_window(
+    metrics: Metrics, more: Mapping[str, Value], mean_s: float | None
+) -> None:
+    """By the sum and the count of the histogram; what was before the window does not count."""
+    _serve(metrics, {f"vllm:time_to_first_token_seconds{key}": value for key, value in more.items()})
+    found = _load(metrics)
+    assert found is not None
+    assert found.first_token_s == (None if mean_s is None else near(mean_s, abs=0.01))
+
+
+def test_time_to_first_token_in_milliseconds_is_converted(metrics: Metrics) -> None:
+    """Triton counts milliseconds."""
+    name = "nv_inference_first_response_histogram_ms"
+    more = {
+        "nv_inference_request_success": steadily(3),
+        f"{name}_sum": steadily(900),
+        f"{name}_count": steadily(3),
+    }
+    metrics.write(more, {"pod": "a", "UUID": "", "modelName": "", "instance": f"{POD}:8002"})
+    found = _load(metrics)
+    assert found is not None
+    assert (found.engine, found.first_token_s) == ("Triton", near(0.3, abs=0.01))
 
 
 def test_every_engine_has_counters_and_unique_names() -> None:
