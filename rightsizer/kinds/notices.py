@@ -124,9 +124,16 @@ def _snooze(annotations: _Annotations) -> None:
         raise ValueError(message)
 
 
+def _release(annotations: _Annotations) -> None:
+    if annotations[RELEASE_ANNOTATION] not in {"true", "false"}:
+        message = "neither true nor false"
+        raise ValueError(message)
+
+
 _READERS: Mapping[str, tuple[Callable[[_Annotations], object], str]] = {
     CAME_BACK_ANNOTATION: (_came_back, "it counts as the longest possible pause"),
     NOTICE_ANNOTATION: (read_notice, "a new notice is given"),
+    RELEASE_ANNOTATION: (_release, "it is no answer; true frees the GPUs"),
     RESUMED_ANNOTATION: (resumed_at, "it counts as restored just now"),
     SNOOZE_ANNOTATION: (_snooze, "it counts as the longest time that the policy allows"),
 }

@@ -86,6 +86,7 @@ NASTY = {
     "resumed-no-zone": ("resumed-at", "2026-11-20T10:00:00"),
     "pause-huge": ("came-back-after", "9" * 5000 + "d"),
     "snooze-year": ("snooze-until", "9999-12-31T23:59:59-14:00"),
+    "release-misspelt": ("release", "True"),
     "notice-half": ("notice", '{"at":"2026-11-20T10:00:00","run":"r"}'),
     "notice-deep": ("notice", DEEP),
 }
@@ -207,7 +208,9 @@ def test_read_instant_without_zone_is_none(text: str) -> None:
 def test_annotations_unreadable_do_not_block_other_workloads(world: World) -> None:
     """Plan, apply, undo and history go on, and tell which objects cannot be read; those are left as they are."""
     world.add("Deployment", world.team, "innocent", {"replicas": 1})
-    spoilt = {name: value for name, value in NASTY.items() if not name.startswith(("notice", "snooze"))}
+    spoilt = {
+        name: value for name, value in NASTY.items() if not name.startswith(("notice", "release", "snooze"))
+    }
     for name, (key, text) in spoilt.items():
         world.add("Deployment", world.team, name, {"replicas": 1})
         metadata = {"annotations": {OURS + key: text}}
