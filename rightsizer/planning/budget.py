@@ -130,6 +130,9 @@ class Purse:
             told = _spent_words(self._before.get((number, key), _Spent()), spent)
             reason = f"{budget.title}{where}: {spent.workloads} of {budget.workloads} workloads {told}"
             return Blocker(BlockerCode.BUDGET, reason)
+        if gpus is not None and frees > gpus:
+            never = f"this change needs {frees:g} GPUs, and it never allows more than {gpus}; raise it in the policy"
+            return Blocker(BlockerCode.BUDGET, f"{budget.title}{where}: {never}")
         if gpus is not None and spent.gpus + frees > gpus:
             told = _spent_words(self._before.get((number, key), _Spent()), spent)
             taken = f"{spent.gpus:g} of {gpus} GPUs {told}"

@@ -109,6 +109,16 @@ def test_budget_several_exceeded_lists_all() -> None:
     ]
 
 
+def test_budget_smaller_than_a_change_says_that_it_never_fits() -> None:
+    """Waiting does not help: a tenth of 40 GPUs is less than one node's workload of eight."""
+    decisions = _plan(
+        _policy({"per": "hour", "share": "10%"}), _item("wide", 8), *(_item(f"s{n}") for n in range(32))
+    )
+    assert [block.message for block in decisions["wide"].blockers] == [
+        "cluster/hour: this change needs 8 GPUs, and it never allows more than 4; raise it in the policy"
+    ]
+
+
 def test_budget_workload_of_two_pools_counts_in_both() -> None:
     """With all that it frees: where its pods would go from is not asked."""
     both = _item("both", 1, nodes=("n1", "n2"))
