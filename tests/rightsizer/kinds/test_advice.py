@@ -58,6 +58,24 @@ def test_lost_says_who_wakes_idle_server_that_is_recognised() -> None:
         assert (NOBODY in lost) is is_said
 
 
+@pytest.mark.parametrize(
+    ("kind", "labels", "is_said"),
+    [
+        pytest.param("InferenceService", {"serving.knative.dev/revision": "w-00001"}, True, id="serverless"),
+        pytest.param("InferenceService", {}, False, id="standard"),
+        pytest.param("Deployment", {"serving.knative.dev/revision": "w-00001"}, False, id="another-kind"),
+    ],
+)
+def test_lost_of_serverless_inference_service_names_what_wakes(
+    kind: str, labels: dict[str, str], *, is_said: bool
+) -> None:
+    """KServe's stop annotation ends what Knative could wake."""
+    group = "serving.kserve.io/v1beta1" if kind == "InferenceService" else "apps/v1"
+    item = workload(pod(labels=labels), ref=ObjectRef(group, kind, "research", "w", "uid-w"))
+    lost = stopping(judged(item, all_idle(item), policy()), fleet(item)).lost
+    assert ("minReplicas: 0 instead lets Knative free its GPUs" in lost) is is_said
+
+
 def test_kinds_whose_loss_names_requests_say_whether_one_wakes_them() -> None:
     """The sentence and the field of a row cannot differ."""
     said = {row.kind: "no request" not in row.lost for row in KINDS if "request" in row.lost}
