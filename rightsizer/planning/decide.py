@@ -379,7 +379,7 @@ def _after_notice(decision: Decision, wait: datetime.timedelta, evaluator: Polic
             frees=0.0,
         )
     if is_released(decision.workload.annotations):
-        said = (*decision.finding.words, "its owner released it after the notice")
+        said = ("its owner released it after the notice", *decision.finding.words)
         return dataclasses.replace(decision, finding=dataclasses.replace(decision.finding, words=said))
     announced = min(notice.due, notice.at + evaluator.policy.maxSnooze)
     least = max(notice.at + wait, not_before, announced)

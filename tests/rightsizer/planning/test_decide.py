@@ -250,7 +250,7 @@ def test_decide_release_ends_the_waiting_after_a_notice(
     """Only the object's own answer, only to a notice that holds, and a snooze beside it keeps the GPUs."""
     decision = judged(item, rules=GENTLE, **_worked(hours))
     assert (decision.action, _causes(decision)) == (action, codes)
-    is_said = "its owner released it after the notice" in decision.finding.words
+    is_said = decision.finding.words[0] == "its owner released it after the notice"
     assert is_said is (action is Action.SCALE_TO_ZERO and not codes)
 
 
