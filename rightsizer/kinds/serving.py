@@ -135,7 +135,8 @@ KINDS = (
 SCALED_OBJECT = Kind(
     KEDA.group,
     KEDA.kind,
-    lost="memory of its target's pods; its triggers or minReplicaCount decide how many start again",
+    lost="memory of its target's pods; no trigger starts them while it is paused, unlike with minReplicaCount: 0",
+    wakes=False,
     stop=scaled(annotation(PAUSED_REPLICAS), to="0"),
     where=KEDA,
 )

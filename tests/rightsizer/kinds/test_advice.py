@@ -76,6 +76,15 @@ def test_lost_of_serverless_inference_service_names_what_wakes(
     assert ("minReplicas: 0 instead lets Knative free its GPUs" in lost) is is_said
 
 
+def test_lost_by_paused_scaled_object_says_that_no_trigger_wakes() -> None:
+    """paused-replicas holds the target at zero, whatever its triggers say."""
+    keda = Manager("KEDA", "w", scales=True)
+    by = ObjectRef("keda.sh/v1alpha1", "ScaledObject", "research", "w", "uid-s")
+    item = workload(pod(), managers=(keda,), control_object=by)
+    lost = stopping(judged(item, all_idle(item), policy()), fleet(item)).lost
+    assert "by ScaledObject w: memory of its target's pods; no trigger starts them while it is paused" in lost
+
+
 def test_kinds_whose_loss_names_requests_say_whether_one_wakes_them() -> None:
     """The sentence and the field of a row cannot differ."""
     said = {row.kind: "no request" not in row.lost for row in KINDS if "request" in row.lost}
