@@ -157,6 +157,7 @@ def test_run_enforces_policy_once_and_releases_lease(world: World) -> None:
     assert len(writes) == 1
 
 
+@pytest.mark.slow
 def test_run_without_keep_sizes_reads_them_once(world: World) -> None:
     """It ends what an earlier policy kept; later cycles have nothing to end, until a policy keeps sizes again."""
     world.add("Deployment", world.team, "works", {"usage": "busy"})
