@@ -257,6 +257,8 @@ SERVERS = (
     InferenceServer("vLLM", "(^|/)vllm(/|-openai$|$)", r"\bvllm serve\b|\bvllm\.entrypoints\."),
     # https://docs.sglang.io/docs/get-started/install
     InferenceServer("SGLang", "(^|/)sglang(/|$)", r"\bsglang(\.launch_server| serve)\b", frozenset({30000})),
+    # https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve
+    InferenceServer("TensorRT-LLM", "(^|/)tensorrt-llm/release$", r"\btrtllm-serve\b"),
     # https://huggingface.co/docs/text-generation-inference/quicktour
     InferenceServer("TGI", "(^|/)text-generation-inference$", r"\btext-generation-launcher\b"),
     # https://docs.nvidia.com/deeplearning/triton-inference-server: HTTP, gRPC and metrics

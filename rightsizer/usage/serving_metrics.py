@@ -58,6 +58,15 @@ ENGINES = (
         ("sglang:token_usage",),
         "sglang:time_to_first_token_seconds",
     ),
+    # https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve; Dynamo's workers pass them on.
+    Engine(
+        "TensorRT-LLM",
+        ("trtllm_request_success_total",),
+        ("trtllm_num_requests_running",),
+        ("trtllm_num_requests_waiting",),
+        ("trtllm_kv_cache_utilization",),
+        "trtllm_time_to_first_token_seconds",
+    ),
     # https://huggingface.co/docs/text-generation-inference/reference/metrics
     Engine("TGI", ("tgi_request_count",), ("tgi_batch_current_size",), ("tgi_queue_size",)),
     # https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/metrics.html

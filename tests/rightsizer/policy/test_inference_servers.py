@@ -30,6 +30,8 @@ RECOGNISED: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
     "sglang": ({"image": "lmsysorg/sglang:latest"}, ("SGLang", "its image")),
     "sglang-arguments": ({"command": ["python3", "-m", "sglang.launch_server"]}, ("SGLang", "its arguments")),
     "sglang-port": ({"ports": [{"containerPort": 30000}]}, ("SGLang", "its ports")),
+    "tensorrt-llm": ({"image": "nvcr.io/nvidia/tensorrt-llm/release:1.2"}, ("TensorRT-LLM", "its image")),
+    "tensorrt-llm-arguments": ({"args": ["trtllm-serve", "org/m"]}, ("TensorRT-LLM", "its arguments")),
     "tgi": ({"image": "ghcr.io/huggingface/text-generation-inference:3.3"}, ("TGI", "its image")),
     "triton": ({"image": "nvcr.io/nvidia/tritonserver:25.01-py3"}, ("Triton", "its image")),
     "triton-ports": (
@@ -69,11 +71,7 @@ def test_servers_are_engines() -> None:
 
 @hypothesis.given(
     st.recursive(
-        st.none()
-        | st.booleans()
-        | st.integers()
-        | st.text()
-        | st.sampled_from([one.name for one in SERVERS]),
+        st.sampled_from([None, True, 30000, "", "vllm serve", "sglang", "x" * 600]),
         lambda inner: (
             st.lists(inner) | st.dictionaries(st.sampled_from(["image", "args", "ports", "x"]), inner)
         ),

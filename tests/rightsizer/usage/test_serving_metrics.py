@@ -132,6 +132,30 @@ def test_time_to_first_token_in_milliseconds_is_converted(metrics: Metrics) -> N
     assert (found.engine, found.first_token_s) == ("Triton", near(0.3, abs=0.01))
 
 
+def test_load_of_every_engine_is_read(metrics: Metrics) -> None:
+    """By the names in its row: requests, running, queue, KV cache and time to first token."""
+    addresses, pods = AddressTable(), [(metrics.space, f"e{number}") for number in range(len(ENGINES))]
+    metrics.write(idle(), pod="e0")
+    for number, (engine, pod) in enumerate(zip(ENGINES, pods, strict=True)):
+        place = f"10.0.1.{number + 50}"
+        addresses.add(metrics.space, "n1", NODE, [place])
+        gauges = {name: 0.5 for names in (engine.running, engine.queued, engine.cache) for name in names}
+        counters = {name: steadily(2) for name in (*engine.served, *engine.histogram)}
+        labels = {"pod": pod[1], "UUID": "", "modelName": "", "instance": f"{place}:8000"}
+        metrics.write({**gauges, **counters}, labels, since=2 * HOUR)
+    signal = metrics.signal()
+    signal.expect(pods, pods, Whereabouts(dict.fromkeys(pods, "n1"), addresses))
+    loads = signal.serving(pods, HOUR, metrics.at)
+    for engine, pod in zip(ENGINES, pods, strict=True):
+        load = loads[pod]
+        scale = 0.001 if engine.first_token.endswith("_ms") else 1.0
+        assert (load.engine, load.requests) == (engine.name, near(120, abs=3))
+        assert load.running == (0.5 if engine.running else None)
+        assert load.queued == (0.5 if engine.queued else None)
+        assert load.cache == (0.5 if engine.cache else None)
+        assert load.first_token_s == (near(scale, abs=0.01 * scale) if engine.first_token else None)
+
+
 def test_every_engine_has_counters_and_unique_names() -> None:
     """Only a counter misses no request between two scrapes."""
     names = [name for engine in ENGINES for name in engine.names]
