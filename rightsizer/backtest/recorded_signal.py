@@ -230,6 +230,14 @@ class RecordedSignal:
         """Not recorded: they only explain what is unknown."""
         return {}
 
+    def nvlink(
+        self,
+        nodes: Mapping[str, str],  # noqa: ARG002 - a Signal's
+        at: datetime.datetime,  # noqa: ARG002
+    ) -> Mapping[str, frozenset[str]]:
+        """Not recorded."""
+        return {}
+
     def _usage(self, track: Track, first: int, stop: int, steps: int) -> Usage:
         samples = _known(track.part(track.samples, first, stop))
         if not any(samples):
