@@ -4,6 +4,7 @@ Runs only if labels or UIDs are requested. Must not know devices. A failure cost
 once and retried with backoff, and known pods are kept for a while.
 """
 
+import collections
 import dataclasses
 import logging
 import threading
@@ -85,7 +86,7 @@ class PodWatch:
                 has_ended={pod: fact.has_ended for pod, fact in self._facts.items()},
                 details={pod: fact.details for pod, fact in self._facts.items()},
                 gpus={pod: fact.gpus for pod, fact in self._facts.items()},
-                names={fact.config_hash or fact.uid: pod for pod, fact in self._facts.items()},
+                names=_by_uid(self._facts),
                 containers={
                     container_id: name
                     for fact in self._facts.values()
@@ -196,6 +197,13 @@ class PodWatch:
     def _set_up(self, *, up: bool) -> None:
         if self._up is not up:
             self._up, self._changed_at = up, self._clock()
+
+
+def _by_uid(facts: Mapping[Pod, PodFact]) -> dict[str, Pod]:
+    """The pods by UID; by the hash of a configuration only if no other pod claims the same."""
+    claims = collections.Counter(fact.config_hash for fact in facts.values() if fact.config_hash)
+    hashes = {fact.config_hash: pod for pod, fact in facts.items() if claims[fact.config_hash] == 1}
+    return {**hashes, **{fact.uid: pod for pod, fact in facts.items()}}
 
 
 def _items(document: Mapping[str, Any]) -> list[Any]:

@@ -18,6 +18,7 @@ PREFIX = "pod_label_"
 _ENDED = {"Succeeded", "Failed"}
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")
 _CONFIG_HASH = "kubernetes.io/config.hash"
+_HASH = re.compile("[0-9a-f]{32}")  # MD5; the UID of a pod that is not static has another form
 _MAX_CONTAINERS = 64  # of one pod
 _MAX_LABELS = 64  # of one pod; more would make series useless
 _MAX_CHARACTERS = 317  # a label's key may be 253 + 1 + 63 characters long, a value 63
@@ -42,7 +43,7 @@ class PodFact:
     uid: str  # distinguishes a pod from its successor with the same name
     has_ended: bool  # its containers have ended for good
     details: PodDetails  # the details to publish
-    config_hash: str = ""  # the kubelet's id of a static pod; empty for others
+    config_hash: str = ""  # the kubelet's id of a static pod; any pod's annotation may claim it
     # container names by the runtime's ids
     containers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # that a scheduler chose; None without one
@@ -61,11 +62,12 @@ def pod_fact(pod: object, wanted: WantedPodFacts) -> tuple[Pod, PodFact]:
         labels=_chosen(labels, wanted.labels) if isinstance(labels, Mapping) else (),
     )
     status, annotations = _part(pod, "status"), _part(metadata, "annotations")
+    config_hash = _text(annotations.get(_CONFIG_HASH))
     fact = PodFact(
         uid=uid,
         has_ended=status.get("phase") in _ENDED,
         details=details,
-        config_hash=_text(annotations.get(_CONFIG_HASH)),
+        config_hash=config_hash if _HASH.fullmatch(config_hash) else "",
         containers=_containers(status.get("containerStatuses")),
         gpus=keys_of_annotations(annotations),
     )

@@ -486,6 +486,32 @@ def _watching(access: ApiServerAccess, **options: Any) -> Iterator[PodWatch]:
     assert not [thread for thread in threading.enumerate() if thread.name == "pod-watch"]
 
 
+_HASH, _UID = "0" * 32, "0f7b3c2a-1111-2222-3333-444455556666"
+
+
+@pytest.mark.parametrize(
+    ("claimed", "names"),
+    [
+        pytest.param({"static": _HASH}, {_HASH: "static"}, id="static-pod"),
+        pytest.param({"z": _UID}, {}, id="uid-of-another-pod"),
+        pytest.param({"static": _HASH, "z": _HASH}, {}, id="hash-of-another-pod"),
+    ],
+)
+def test_pod_watch_hash_of_a_configuration_takes_no_pods_place(
+    claimed: dict[str, str], names: dict[str, str]
+) -> None:
+    """Anybody may annotate a pod with it: the work of another pod would count for this one."""
+    pods = [_item("victim", uid=_UID)]
+    for name, text in claimed.items():
+        one = _item(name, uid=f"uid-of-{name}")
+        one["metadata"]["annotations"] = {"kubernetes.io/config.hash": text}
+        pods.append(one)
+    with _rude_watch(_json({"metadata": {"resourceVersion": "1"}, "items": pods})) as (watch, _):
+        found = {uid: name for uid, (_, name) in watch.known().names.items()}
+    expected = {_UID: "victim", **{f"uid-of-{name}": name for name in claimed}, **names}
+    assert found == expected
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "speech",

@@ -94,6 +94,19 @@ def test_pod_fact_bounds_number_and_length() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        pytest.param("0" * 32, "0" * 32, id="md5"),
+        pytest.param("0f7b3c2a-1111-2222-3333-444455556666", "", id="uid"),
+        pytest.param("0" * 33, "", id="longer"),
+    ],
+)
+def test_pod_fact_hash_of_a_static_pod_is_no_uid(text: str, kept: str) -> None:
+    """A pod whose annotation is the UID of another one takes nothing of it, listed or not."""
+    assert pod_fact(_pod(annotations={"kubernetes.io/config.hash": text}), ALL)[1].config_hash == kept
+
+
+@pytest.mark.parametrize(
     ("phase", "has_ended"),
     [("Pending", False), ("Running", False), ("Succeeded", True), ("Failed", True), ("Unknown", False), (None, False)],
 )  # fmt: skip
