@@ -22,7 +22,7 @@ from rightsizer.usage.exporter_counters import (
     SLACK_S,
     UNATTRIBUTED,
 )
-from rightsizer.usage.querier import Build, QueryShards, SourceQuerier, require_one_cluster
+from rightsizer.usage.querier import Build, QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import COUNT, QueryForm, recorded_selector
 from rightsizer.usage.sample_coverage import HALF, Counts, CountsByUse, SlotGrid, add_highest, highest_counts
 from rightsizer.usage.source_metrics import CLUSTER, DeviceKey, Metric, MetricKind, Statistic, UseKey
@@ -271,7 +271,7 @@ def _correct_by_counters(query: _HistoryQuery, by_use: SlotsByUse) -> None:
 
 def _pod_busy(querier: SourceQuerier, slot: datetime.timedelta, matchers: Sequence[str]) -> str:
     """Busy seconds of each pod in each slot, by its own counters."""
-    use = querier.source.labels.use
+    use = (*querier.source.labels.use, *querier.provenance.unmerged)
     selected = promql.selector(POD_BUSY, matchers)
     increase = promql.by("max", (*use, *CONTAINER), promql.over("increase", selected, slot))
     return promql.by("sum", use, increase)
@@ -366,8 +366,7 @@ class _ProfileQuery:
             return querier.prometheus.query_range(mean, grid.steps)
 
         for result in plan.run(plan.shards(size), query):
-            require_one_cluster(series.labels.get(CLUSTER, "") for series in result)
-            for series in result:
+            for series in querier.of_one_cluster(result, lambda one: one.labels.get(CLUSTER, "")):
                 if (pod := querier.source.labels.pod_of(series.labels)) is not None:
                     row = found.setdefault(pod, [None] * PROFILE_STEPS)
                     for instant, value in series.points.items():

@@ -14,7 +14,7 @@ from rightsizer.prometheus.query_api import Sample
 from rightsizer.prometheus.sharding import Shard
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import RAW
-from rightsizer.usage.source_metrics import CLUSTER, JOB, DeviceKey, UseKey
+from rightsizer.usage.source_metrics import CLUSTER, JOB, TARGET, DeviceKey, UseKey
 
 POD_BUSY = "gpu_pod_busy_seconds_total"
 DEVICE_BUSY = "gpu_busy_seconds_total"
@@ -131,7 +131,8 @@ class _CounterQuery:
     def labels(self) -> tuple[str, ...]:
         """Labels of a pod's use of a device, or of a device."""
         labels = self.querier.source.labels
-        return (CLUSTER, *labels.device_key) if self.of_devices else labels.use
+        use = (CLUSTER, *labels.device_key) if self.of_devices else labels.use
+        return (*use, *self.querier.provenance.unmerged)
 
     def increase(self, metric: str) -> Iterator[Sample]:
         """The increase, summed over containers and reasons; of copies the highest."""
@@ -153,7 +154,13 @@ class _CounterQuery:
             return outer(promql.by("max", by, promql.over(function, selected, self.window)))
 
         plan = self.querier.shard_plan(self.window, of_devices=self.of_devices)
-        return self.querier.samples(plan, self.shards, build, self.at)
+        found = self.querier.samples(plan, self.shards, build, self.at)
+        return filter(self._is_evidence, found) if self.querier.provenance.unmerged else found
+
+    def _is_evidence(self, sample: Sample) -> bool:
+        pod = None if self.of_devices else self.querier.source.labels.pod_of(sample.labels)
+        job, instance = (sample.labels.get(name, "") for name in (JOB, TARGET))
+        return self.querier.provenance.accepts(pod, job, instance)
 
 
 def query_counters(querier: SourceQuerier, window: datetime.timedelta) -> Counters:

@@ -13,7 +13,7 @@ import msgspec
 from rightsizer.model import NodeCoverage, PodKey
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, QueryRange, decode_labels
-from rightsizer.usage.querier import SourceQuerier, require_one_cluster
+from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import RAW
 from rightsizer.usage.source_metrics import CLUSTER, JOB, TARGET, DeviceKey, LabelNames, Metric, MetricKind
 
@@ -66,8 +66,7 @@ def node_coverage(querier: SourceQuerier) -> dict[str, NodeCoverage]:
             return querier.prometheus.query_as(promql.by("max", by, counted), querier.at, cache)
 
         for result in plan.run(shards, query):
-            require_one_cluster(series.cluster for series, _ in result)
-            samples += result
+            samples += querier.of_one_cluster(result, lambda sample: sample[0].cluster)
     return _by_node(_devices(querier, samples))
 
 

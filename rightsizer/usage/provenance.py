@@ -4,7 +4,8 @@ A scraped target is known by its `job` and `instance`. It is an exporter if its 
 in a namespace of exporters: those that are given, else the one whose targets are on most GPU nodes. A series counts
 - if its job has an exporter, or, without given namespaces, a target with an unknown address,
 - and if its instance is an exporter, or now unknown, since exporters restart,
-- and if any pod that it names runs on its target's node.
+- and if any pod that it names runs on its target's node,
+- and if it does not name another cluster than all present targets of these jobs.
 """
 
 import dataclasses
@@ -33,6 +34,7 @@ class ScrapeTarget:
     job: str
     instance: str
     series: int
+    cluster: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Provenance:
     ignored: tuple[ScrapeTarget, ...] = ()  # targets that are no exporters
     problem: str = ""  # why the exporters are not known
     doubt: str = ""  # why they are uncertain
+    cluster: str | None = None  # of all present targets that count; None if they are of several
     strangers: set[PodKey] = dataclasses.field(default_factory=set, compare=False)
     """Pods that targets on other nodes named."""
 
@@ -53,9 +56,21 @@ class Provenance:
         """Matchers that exclude most of the ignored series."""
         if not self.namespaces:
             return ()
-        instances = sorted({one.instance for one in self.ignored if one.job in self.jobs})
-        excluded = next(promql.batches(instances, MAX_EXCLUDED), None)
+        excluded = next(self._excluded(), None)
         return (promql.one_of(JOB, self.jobs), *([promql.none_of(TARGET, excluded)] if excluded else ()))
+
+    @property
+    def unmerged(self) -> tuple[str, ...]:
+        """Labels by which a query must keep series apart, because `matchers` do not exclude all ignored targets."""
+        return (JOB, TARGET) if len(list(self._excluded())) > 1 else ()
+
+    def _excluded(self) -> Iterator[list[str]]:
+        instances = sorted({one.instance for one in self.ignored if one.job in self.jobs})
+        return promql.batches(instances, MAX_EXCLUDED)
+
+    def is_foreign(self, cluster: str) -> bool:
+        """Whether a series with this label of the cluster is none of ours; queries may have dropped the label."""
+        return self.cluster is not None and cluster not in {"", self.cluster}
 
     def accepts(self, pod: PodKey | None, job: str, instance: str) -> bool:
         """Whether a series is evidence; job and instance are empty where a query has merged several."""
@@ -133,7 +148,15 @@ def find_provenance(
         if one.job not in jobs
         or (places[one.instance] is not None and not _is_exporter(places[one.instance], namespaces))
     ]
-    return Provenance(whereabouts, namespaces | {""}, tuple(sorted(jobs)), tuple(ignored), doubt=doubt)
+    clusters = {one.cluster for one in (trusted if given else set(targets) - set(ignored))}
+    return Provenance(
+        whereabouts,
+        namespaces | {""},
+        tuple(sorted(jobs)),
+        tuple(ignored),
+        doubt=doubt,
+        cluster=clusters.pop() if len(clusters) == 1 else None,
+    )
 
 
 def _found(covered: Mapping[str, Collection[str]], nodes: Collection[str]) -> tuple[frozenset[str], str]:

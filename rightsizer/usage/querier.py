@@ -289,8 +289,7 @@ class SourceQuerier:
         """The result of an instant query, shard by shard."""
         at = at or self.at
         for result in plan.run(shards, lambda matchers: self.prometheus.query(build(matchers), at)):
-            require_one_cluster(sample.labels.get(CLUSTER, "") for sample in result)
-            yield from result
+            yield from self.of_one_cluster(result, lambda sample: sample.labels.get(CLUSTER, ""))
 
     def uses(self, shards: QueryShards, build: Build) -> Iterator[tuple[SeriesLabels, float]]:
         """The same for series of pods' use of devices; `build` also gets the matchers of every such series."""
@@ -320,8 +319,11 @@ class SourceQuerier:
 
     def _parse(self, text: msgspec.Raw) -> SeriesLabels:
         """The labels of a series; one that is no evidence has no key."""
-        labels = self.source.labels.parse(text)
-        if labels.key is None or self.provenance.accepts(labels.key[:2], labels.job, labels.target):
+        labels, provenance = self.source.labels.parse(text), self.provenance
+        if labels.key is None or (
+            provenance.accepts(labels.key[:2], labels.job, labels.target)
+            and not provenance.is_foreign(labels.cluster)
+        ):
             return labels
         return dataclasses.replace(labels, key=None)
 
@@ -345,8 +347,15 @@ class SourceQuerier:
                 build(matchers), steps, labels=labels, values=values
             ),
         ):
-            require_one_cluster(cluster for (cluster, _), _ in result)
-            yield from ((key, value) for (_, key), value in result)
+            ours = self.of_one_cluster(result, lambda series: series[0][0])
+            yield from ((key, value) for (_, key), value in ours)
+
+    def of_one_cluster(self, result: Sequence[T], cluster_of: Callable[[T], str]) -> Sequence[T]:
+        """The result without series of other clusters than the exporters'; several exporters' clusters are an error."""
+        clusters = set(map(cluster_of, result))
+        foreign = set(filter(self.provenance.is_foreign, clusters))
+        require_one_cluster(clusters - foreign)
+        return [one for one in result if cluster_of(one) not in foreign] if foreign else result
 
 
 def _of_covering_window(known: Mapping[datetime.timedelta, T], window: datetime.timedelta) -> T | None:

@@ -24,6 +24,7 @@ from rightsizer.usage.provenance import ScrapeTarget, find_provenance
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import RecordingRules, raw_selector
 from rightsizer.usage.source_metrics import (
+    CLUSTER,
     DCGM,
     DCGM_49,
     JOB,
@@ -150,9 +151,10 @@ def _targets(querier: SourceQuerier, at: datetime.datetime) -> Iterator[ScrapeTa
     """The scraped targets that have GPU series."""
     names = dict.fromkeys(metric.name for metric in querier.source.metrics)
     names |= dict.fromkeys(METRICS if querier.source.has_counters else ())
-    counted = promql.by("count", [JOB, TARGET], _by_name(list(names), querier))
+    counted = promql.by("count", [JOB, TARGET, CLUSTER], _by_name(list(names), querier))
     for sample in querier.prometheus.query(counted, at):
-        yield ScrapeTarget(sample.labels.get(JOB, ""), sample.labels.get(TARGET, ""), round(sample.value))
+        job, instance, cluster = (sample.labels.get(name, "") for name in (JOB, TARGET, CLUSTER))
+        yield ScrapeTarget(job, instance, round(sample.value), cluster)
 
 
 def _some_metrics(querier: SourceQuerier, instant: datetime.datetime) -> set[str]:

@@ -4,9 +4,23 @@ import pytest
 
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.model import AddressTable, BoardLevel, PodKey, Slot, Usages, Whereabouts
+from rightsizer.usage.exporter_counters import DEVICE_BUSY, GAPS, POD_BUSY
 from rightsizer.usage.provenance import Provenance, ScrapeTarget, find_provenance
 from simulator.prometheus import Prometheus
-from tests.rightsizer.metrics import A100, CLOCK, DAY, ENGINE, HOUR, MEMORY, POWER, UTIL, Metrics, idle, near
+from tests.rightsizer.metrics import (
+    A100,
+    CLOCK,
+    DAY,
+    ENGINE,
+    HOUR,
+    MEMORY,
+    POWER,
+    UTIL,
+    Metrics,
+    idle,
+    near,
+    steadily,
+)
 from tests.rightsizer.relay import Relay
 
 NODES = ("n1", "n2", "n3")
@@ -256,6 +270,57 @@ def test_usages_exporter_that_names_pods_of_other_nodes_is_ignored(prometheus: P
     after, words = _usages(metrics, whereabouts)
     assert after == before
     assert words == (f"GPU series ignored: an exporter on another node names {metrics.space}/p-n1",)
+
+
+@pytest.mark.prometheus
+def test_usages_counters_of_many_targets_of_a_tenant_make_no_busy_pod_idle(prometheus: Prometheus) -> None:
+    """One pod with many ports is more targets than a query can exclude by name; dcgm-exporter has no counters."""
+    metrics, known = _fleet(prometheus)
+    device = {"UUID": "GPU-shared", "Hostname": "n2"}
+    pods = {**known.pods, **{(metrics.space, name): "n2" for name in ("victim", "other")}}
+    for name in ("victim", "other"):
+        metrics.write(idle(**{UTIL: 90}), device, pod=name, instance=EXPORTERS["n2"])
+    whereabouts = Whereabouts(pods, known.addresses)
+    before, _ = _usages(metrics, whereabouts)
+    victim = (metrics.space, "victim")
+
+    def history() -> bytes:
+        signal = metrics.signal()
+        signal.expect(pods.keys(), pods.keys(), whereabouts)
+        return bytes(
+            signal.histories({victim: metrics.at - DAY}, DAY, metrics.at, threshold=0.01)[victim].slots
+        )
+
+    assert set(history()) == {Slot.BUSY}
+    for port in range(8000, 8150):
+        metrics.write({UTIL: 0}, pod="x", namespace="tenant", instance=f"10.0.2.66:{port}", since=HOUR)
+    forged = {**device, "instance": "10.0.2.66:8149"}
+    for name in ("victim", "other"):
+        metrics.write({POD_BUSY: 1}, forged, pod=name)
+    metrics.write({DEVICE_BUSY: steadily(54), GAPS: 0}, forged, namespace="", modelName="")
+    after, words = _usages(metrics, whereabouts)
+    assert "of 150 targets ignored" in words[0]
+    assert after == before
+    assert after[victim][0].activity_peak == near(0.9)
+    assert set(history()) == {Slot.BUSY}
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("pod", ["p-n1", "x"])
+def test_usages_cluster_that_only_a_target_that_is_gone_names_ends_no_plan(
+    prometheus: Prometheus, pod: str
+) -> None:
+    """A tenant's scraped pod that soon ends, in the exporters' job, could name another cluster for ever."""
+    metrics, whereabouts = _fleet(prometheus)
+    before, _ = _usages(metrics, whereabouts)
+    counted = metrics.signal().nodes(metrics.at)
+    gone = {"instance": "10.0.2.99:80", "cluster": "theirs", "Hostname": "n1"}
+    metrics.write({UTIL: 0, MEMORY: 0}, gone, pod=pod, UUID="GPU-x", since=HOUR, until=HOUR / 10)
+    after, _ = _usages(metrics, whereabouts)
+    assert after == before
+    signal = metrics.signal()
+    signal.expect(whereabouts.pods.keys(), whereabouts.pods.keys(), whereabouts)
+    assert signal.nodes(metrics.at) == counted
 
 
 @pytest.mark.prometheus
