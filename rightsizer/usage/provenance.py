@@ -48,6 +48,7 @@ class Provenance:
     problem: str = ""  # why the exporters are not known
     doubt: str = ""  # why they are uncertain
     cluster: str | None = None  # of all present targets that count; None if they are of several
+    needs_port: bool = False  # whether an instance without a port is no exporter's
     strangers: set[PodKey] = dataclasses.field(default_factory=set, compare=False)
     """Pods that targets on other nodes named."""
 
@@ -79,8 +80,9 @@ class Provenance:
         if job and job not in self.jobs:
             return False
         place = find_place(instance, self.whereabouts)
-        if place is None:
-            return True
+        is_label = self.needs_port and bool(instance) and not _has_port(instance)
+        if place is None or is_label:
+            return not is_label
         if place.namespace and place.namespace not in self.namespaces:
             return False
         node = None if pod is None else self.whereabouts.pods.get(pod)
@@ -140,15 +142,20 @@ def find_provenance(
             f"no GPU series comes from a pod in {', '.join(sorted(namespaces))} (--exporter-namespace); "
             f"targets are in: {elsewhere}"
         )
+    # A pod's label may become its instance (`labelmap`), and name a node. It cannot hold a port, as an address does.
+    needs_port = bool(given) and any(_has_port(one.instance) for one in trusted)
+    portless = {one for one in targets if needs_port and not _has_port(one.instance)}
+    exporters = set(trusted) - portless
     # Targets that cannot be resolved may be exporters, unless the namespaces of all exporters are given.
-    jobs = {one.job for one in targets if one in trusted or (not given and places[one.instance] is None)}
+    jobs = {one.job for one in targets if one in exporters or (not given and places[one.instance] is None)}
     ignored = [
         one
         for one in targets
         if one.job not in jobs
-        or (places[one.instance] is not None and not _is_exporter(places[one.instance], namespaces))
+        or one in portless
+        or (places[one.instance] is not None and one not in exporters)
     ]
-    clusters = {one.cluster for one in (trusted if given else set(targets) - set(ignored))}
+    clusters = {one.cluster for one in (exporters if given else set(targets) - set(ignored))}
     return Provenance(
         whereabouts,
         namespaces | {""},
@@ -156,6 +163,7 @@ def find_provenance(
         tuple(ignored),
         doubt=doubt,
         cluster=clusters.pop() if len(clusters) == 1 else None,
+        needs_port=needs_port,
     )
 
 
@@ -178,8 +186,12 @@ def _is_exporter(place: Address | None, namespaces: Collection[str]) -> bool:
     return place is not None and (not place.namespace or place.namespace in namespaces)
 
 
+def _has_port(instance: str) -> bool:
+    _, colon, port = instance.rpartition(":")
+    return bool(colon) and port.isdecimal()
+
+
 def find_place(instance: str, whereabouts: Whereabouts) -> Address | None:
     """Where a target is now: its address, or a node's name, with or without a port."""
-    host, colon, port = instance.rpartition(":")
-    host = host if colon and port.isdecimal() else instance
+    host = instance.rpartition(":")[0] if _has_port(instance) else instance
     return whereabouts.addresses.find(host.strip("[]")) if host else None

@@ -88,7 +88,6 @@ def test_addresses_of_several_nodes_are_nobodys() -> None:
         pytest.param(("team", "p-n1"), "tenant", TENANT, False, id="tenant-in-its-own-job"),
         pytest.param(("team", "p-n1"), "tenant", "10.9.9.9:1", False, id="another-job-and-nobody"),
         pytest.param(("team", "p-n1"), "gpu-exporter", "10.9.9.9:9400", True, id="restarted-exporter"),
-        pytest.param(("team", "p-n1"), "gpu-exporter", "n1", True, id="node-name"),
         pytest.param(("team", "p-n2"), "gpu-exporter", "192.168.0.1:9400", False, id="another-nodes-address"),
         pytest.param(("team", "p-n2"), "gpu-exporter", "[fd00::66]:80", False, id="tenant-by-ipv6"),
         pytest.param(("team", "p-n1"), "", "", True, id="merged-by-the-query"),
@@ -101,6 +100,18 @@ def test_provenance_accepts_series_of_the_exporter_on_the_pods_node(
     tenant = ScrapeTarget("tenant", TENANT, 3)
     assert _found(tenant).accepts(pod, job, instance) is is_evidence
     assert _found(tenant, given=("monitoring",)).accepts(pod, job, instance) is is_evidence
+
+
+def test_provenance_node_names_count_unless_the_exporters_given_have_ports() -> None:
+    """With `labelmap` a pod's label `instance` takes the place of its address, but a label cannot hold a port."""
+    named = [ScrapeTarget("relabelled", node, 8) for node in NODES]
+    fake, unknown = ScrapeTarget("tenant", "n1", 3), ScrapeTarget("gpu-exporter", "nothing", 3)
+    for given, counts in (((), True), (("monitoring",), False)):
+        assert find_provenance(named, _whereabouts(), given).accepts(("team", "p-n1"), "relabelled", "n1")
+        found = _found(fake, unknown, given=given)
+        assert set(found.ignored) == (set() if counts else {fake, unknown})
+        assert found.accepts(("team", "p-n1"), "gpu-exporter", "n1") is counts
+        assert found.accepts(("team", "p-n1"), "tenant", "n1") is counts
 
 
 def test_provenance_pod_without_a_node_has_no_evidence() -> None:
