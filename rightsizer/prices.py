@@ -113,10 +113,10 @@ def mig_part(name: str, model: str) -> float | None:
     return min(1.0, int(profile["slices"]) / of)
 
 
-_HIGHEST = 10_000
+HIGHEST = 10_000
 """Highest accepted price per GPU-hour; a higher one is probably a price per month or node."""
 
-_Price = Annotated[float, pydantic.Field(gt=0, le=_HIGHEST, allow_inf_nan=False)]
+_Price = Annotated[float, pydantic.Field(gt=0, le=HIGHEST, allow_inf_nan=False)]
 _Name = Annotated[str, pydantic.Field(min_length=1)]
 
 

@@ -3,10 +3,10 @@
 import dataclasses
 import datetime
 import functools
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rightsizer.model import PodKey, Waits
+from rightsizer.prices import HIGHEST
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Prometheus
 from rightsizer.prometheus.sharding import Shard
@@ -91,13 +91,13 @@ def node_prices(
 ) -> dict[str, float]:
     """Price of one GPU for one hour, by node, from series with these labels; empty without OpenCost.
 
-    OpenCost reports zero for nodes without a price; these are left out.
+    OpenCost reports zero for nodes without a price; these are left out, as are prices that no table may have.
     """
     matchers = [promql.equals(name, value) for name, value in sorted((labels or {}).items())]
-    query = f"max by (node, exported_node) ({promql.selector(NODE_PRICE, matchers)} > 0)"
+    query = f"max by (node, exported_node) ({promql.selector(NODE_PRICE, matchers)} > 0 <= {HIGHEST})"
     prices: dict[str, float] = {}
     for sample in prometheus.query(query, at):
         node = sample.labels.get("exported_node") or sample.labels.get("node")
-        if node and math.isfinite(sample.value) and sample.value > 0:
+        if node:
             prices[node] = max(sample.value, prices.get(node, 0.0))
     return dict(sorted(prices.items()))

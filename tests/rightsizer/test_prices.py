@@ -178,7 +178,7 @@ def _series(value: float, **labels: str) -> Series:
 
 @pytest.mark.prometheus
 def test_prices_opencost_highest_positive_series_wins(tmp_path: pathlib.Path) -> None:
-    """The highest of a node's series; zero and what is no number is no price; honor_labels: false is seen through."""
+    """The highest possible one of a node's, since any scraped pod may write some; through honor_labels: false."""
     with Prometheus(tmp_path) as prometheus:
         client = Client(PrometheusSettings(prometheus.url))
         assert node_prices(client, client.now()) == {}
@@ -190,6 +190,8 @@ def test_prices_opencost_highest_positive_series_wins(tmp_path: pathlib.Path) ->
                 _series(0.0, node="free", cluster="x"),
                 _series(-1.0, node="odd", cluster="x"),
                 _series(math.nan, node="unknown", cluster="x"),
+                _series(1e308, node="a", cluster="x", instance="tenant"),
+                _series(1e308, node="invented", cluster="x"),
                 _series(3.0, node="opencosts-own", exported_node="b", cluster="x"),
             ]
         )
