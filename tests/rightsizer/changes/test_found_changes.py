@@ -5,7 +5,9 @@ import json
 
 import pytest
 
-from rightsizer.changes.found_changes import AHEAD, drop_implausible_changes
+from rightsizer.changes.found_changes import AHEAD, drop_implausible_changes, evictions_of
+from rightsizer.changes.record_codec import GPUS_ANNOTATION, POD_ANNOTATION
+from rightsizer.kube.api_objects import ObjectMeta
 from rightsizer.model import ChangeRecord, Fleet, FoundChange, Node, ObjectRef
 from tests.rightsizer.build import AT
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
@@ -33,6 +35,21 @@ def test_found_changes_implausible_record_is_reported_not_counted(
     assert bool(found.changes) is counts
     assert len(found.problems) == (1 if counts else 2)
     assert counts or str(REF) in found.problems[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"), [("8", 8), ("", 0), ("x", 0), ("-8", 0), ("1e9", 0), ("٣", 0), ("9" * 5000, 0)]
+)
+def test_found_changes_eviction_with_any_number_of_gpus_is_read(text: str, gpus: int) -> None:
+    """Whoever writes Secrets of this type in the state namespace ends no plan, and no listing."""
+    metadata = ObjectMeta(
+        "shell-0f7b3c2a",
+        "gpu-rightsizer",
+        creation_timestamp=AT,
+        annotations={POD_ANNOTATION: "team/shell", GPUS_ANNOTATION: text},
+    )
+    (found,) = evictions_of([metadata])
+    assert (found.ref, found.record.gpus) == (ObjectRef("v1", "Pod", "team", "shell"), gpus)
 
 
 def test_found_changes_without_node_capacity_accepts_gpu_count() -> None:

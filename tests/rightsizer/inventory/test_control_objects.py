@@ -262,3 +262,42 @@ def test_cron_job_that_cannot_be_suspended_is_reported(world: World) -> None:
     assert outcome["result"] == "done"
     assert "CronJob nightly is not suspended" in outcome["detail"]
     assert created(world.api, "Job", world.team, "nightly-2")["spec"]["suspend"] is True
+
+
+def test_cron_job_replaced_since_the_plan_is_not_suspended(world: World) -> None:
+    """Another one has its name, and its owner may need it."""
+    cron_job = _cron_job(world)
+    _job_of(world, cron_job, "nightly-1")
+    assert _apply(world, "nightly-1", AT_ONCE)["result"] == "done"
+    _long_ago(world, "nightly-1")
+    _job_of(world, cron_job, "nightly-2")
+
+    def replace() -> None:
+        world.api.delete("CronJob", world.team, "nightly")
+        _cron_job(world)
+
+    # The first patch of the Job is a dry run.
+    change = "jobs/nightly-2"
+    world.after(change, lambda: world.after(change, replace, method="PATCH"), method="PATCH")
+    outcome = _apply(world, "nightly-2", AT_ONCE)
+    assert "not the one that created the workload" in outcome["detail"], outcome
+    assert not created(world.api, "CronJob", world.team, "nightly")["spec"].get("suspend")
+
+
+def test_control_object_replaced_since_preflight_is_not_changed(world: World) -> None:
+    """A ScaledObject of the same name, which may scale another workload."""
+    scaled(world)
+    uid = created(world.api, "ScaledObject", world.team, "web")["metadata"]["uid"]
+
+    def replace() -> None:
+        found = created(world.api, "ScaledObject", world.team, "web")
+        world.api.delete("ScaledObject", world.team, "web")
+        metadata = {key: found["metadata"][key] for key in ("name", "namespace")}
+        spec = {**found["spec"], "scaleTargetRef": {"name": "other"}}
+        world.api.create({**found, "metadata": metadata, "spec": spec})
+
+    world.after("poddisruptionbudgets", replace)
+    assert _apply(world, "web", DEFAULT_POLICY)["result"] == "changed"
+    after = created(world.api, "ScaledObject", world.team, "web")["metadata"]
+    assert after["uid"] != uid
+    assert not after.get("annotations")
