@@ -24,6 +24,7 @@ once, at the edge that uses the library, and chained.
 
 import dataclasses
 import http
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -131,6 +132,14 @@ class Throttled(ClusterError):  # noqa: N818
     """The API server answered 429 earlier in this run. Nothing was sent."""
 
 
+# At the beginning of the message: what follows may quote the object, which a tenant wrote.
+_FORBIDDEN = r'(?:[a-z0-9./-]+(?: "[^"]*")? is forbidden: )?'
+_OWN_POLICY = re.compile(_FORBIDDEN + "ValidatingAdmissionPolicy 'gpu-rightsizer")
+_DENIED = re.compile(
+    _FORBIDDEN + r"""(?:admission webhook "[^"]*"|ValidatingAdmissionPolicy '[^']*'.*?) denied """
+)
+
+
 class RequestRefused(ClusterError):  # noqa: N818
     """The API server answered with an error Status.
 
@@ -145,14 +154,18 @@ class RequestRefused(ClusterError):  # noqa: N818
     def is_out_of_policy(self) -> bool:
         """Whether one of gpu-rightsizer's ValidatingAdmissionPolicies refused it."""
         is_no = self.code in {http.HTTPStatus.FORBIDDEN, http.HTTPStatus.UNPROCESSABLE_ENTITY}
-        return is_no and "ValidatingAdmissionPolicy 'gpu-rightsizer" in self.detail
+        return is_no and _OWN_POLICY.match(self.detail) is not None
 
     @property
     def is_about_object(self) -> bool:
-        """Whether the object itself allows no such write: it is invalid, too large, or its definition lacks a field."""
+        """Whether the object itself allows no such write.
+
+        It is invalid, too large, its definition lacks a field, or an admission policy of the cluster denies it.
+        """
         is_unknown_field = self.code == http.HTTPStatus.BAD_REQUEST and "unknown field" in self.detail
         is_own = self.code in {http.HTTPStatus.UNPROCESSABLE_ENTITY, http.HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
-        return (is_own or is_unknown_field) and not self.is_out_of_policy
+        is_denied = self.code < http.HTTPStatus.INTERNAL_SERVER_ERROR and bool(_DENIED.match(self.detail))
+        return (is_own or is_unknown_field or is_denied) and not self.is_out_of_policy
 
     @property
     def is_by_disruption_budget(self) -> bool:

@@ -167,15 +167,37 @@ def test_breaker_expected_answers_are_not_errors(world: World, case: str) -> Non
 def test_breaker_write_out_of_policy_opens_at_once(world: World, code: int) -> None:
     """What the admission guardrails refuses, the first one should never have let through."""
     _idle(world, "a", "b")
-    words = (
-        "ValidatingAdmissionPolicy 'gpu-rightsizer' with binding 'gpu-rightsizer' denied request: protected"
-    )
+    head = 'deployments.apps "a" is forbidden: ' if code == 403 else ""
+    words = f"{head}ValidatingAdmissionPolicy 'gpu-rightsizer' with binding 'x' denied request: protected"
     status = {"kind": "Status", "status": "Failure", "code": code, "reason": "Forbidden", "message": words}
     world.api.inject(Fault("deployments/a$", "PATCH", 1, status=code, body=status))
     run = _apply(world)
     assert [item["result"] for item in run.items.values()] == ["refused", "blocked"]
     assert _state(world)["breaker"]["trip"]["cause"] == "refused"
     assert _replicas(world, "b") == 1
+
+
+_OURS = "ValidatingAdmissionPolicy 'gpu-rightsizer-deployments.apps' with binding 'x' denied request: no"
+_THEIRS = "ValidatingAdmissionPolicy 'company' with binding 'all' denied request: image"
+_DENIALS = {
+    "webhook": (403, 'admission webhook "gatekeeper.sh" denied the request: no label team'),
+    "webhook-without-code": (400, 'admission webhook "kyverno.svc" denied the request without explanation'),
+    "webhook-that-quotes-the-object": (403, f'admission webhook "x.sh" denied the request: image {_OURS}'),
+    "other-policy": (403, f'deployments.apps "a" is forbidden: {_THEIRS} {_OURS}'),
+}
+
+
+@pytest.mark.parametrize(("code", "words"), _DENIALS.values(), ids=_DENIALS.keys())
+def test_breaker_object_that_other_policies_deny_blocks_itself_alone(
+    world: World, code: int, words: str
+) -> None:
+    """Its owner wrote it, perhaps also the text that such a policy repeats: it opens no breaker."""
+    _idle(world, "a")
+    status = {"kind": "Status", "status": "Failure", "code": code, "message": words}
+    world.api.inject(Fault("deployments/a$", "PATCH", 1, status=code, body=status))
+    run = world.run("apply", "--yes", "-o", "json", policy=DEFAULT_POLICY + "breaker: {maxErrors: 1}\n")
+    assert run.items["a"]["result"] == "blocked", run.items
+    assert _state(world)["breaker"]["isOpen"] is False
 
 
 @pytest.mark.parametrize(
