@@ -165,7 +165,8 @@ class RequestRefused(ClusterError):  # noqa: N818
         is_unknown_field = self.code == http.HTTPStatus.BAD_REQUEST and "unknown field" in self.detail
         is_own = self.code in {http.HTTPStatus.UNPROCESSABLE_ENTITY, http.HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
         is_denied = self.code < http.HTTPStatus.INTERNAL_SERVER_ERROR and bool(_DENIED.match(self.detail))
-        return (is_own or is_unknown_field or is_denied) and not self.is_out_of_policy
+        is_too_large = self.detail == "etcdserver: request is too large"  # 500, and no dry run shows it
+        return (is_own or is_unknown_field or is_denied or is_too_large) and not self.is_out_of_policy
 
     @property
     def is_by_disruption_budget(self) -> bool:

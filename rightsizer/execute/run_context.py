@@ -131,7 +131,8 @@ def mutating_request() -> Iterator[None]:
 
 def _is_no_answer(refused: RequestRefused) -> bool:
     """Whether it is a time-out of a proxy, the API server or etcd: the change may still be made."""
-    is_answer = "PodDisruptionBudget" in refused.detail  # 500 for two budgets over one pod is an answer
+    # 500 for two budgets over one pod is an answer, as is that for an object too large for etcd.
+    is_answer = "PodDisruptionBudget" in refused.detail or refused.is_about_object
     return refused.code >= http.HTTPStatus.INTERNAL_SERVER_ERROR and not is_answer
 
 

@@ -177,6 +177,19 @@ def test_breaker_write_out_of_policy_opens_at_once(world: World, code: int) -> N
     assert _replicas(world, "b") == 1
 
 
+def test_breaker_object_too_large_for_etcd_blocks_itself_alone(world: World) -> None:
+    """A tenant may fill a template with 1.5 MB; the dry run passes, and the record is too much. Nothing was changed."""
+    _idle(world, "a")
+    words = "etcdserver: request is too large"
+    status = {"kind": "Status", "status": "Failure", "code": 500, "message": words}
+    world.api.inject(Fault("deployments/a$", "PATCH", 1, delay_s=0.001))
+    world.api.inject(Fault("deployments/a$", "PATCH", 1, status=500, body=status))
+    run = world.run("apply", "--yes", "-o", "json", policy=DEFAULT_POLICY + "breaker: {maxErrors: 1}\n")
+    assert (run.items["a"]["result"], _replicas(world, "a")) == ("blocked", 1), run.items
+    assert _state(world)["breaker"]["isOpen"] is False
+    assert "rejected" in world.run("history").out
+
+
 _OURS = "ValidatingAdmissionPolicy 'gpu-rightsizer-deployments.apps' with binding 'x' denied request: no"
 _THEIRS = "ValidatingAdmissionPolicy 'company' with binding 'all' denied request: image"
 _DENIALS = {
