@@ -77,6 +77,10 @@ def _records(pod: Labels) -> Iterator[Series]:
 FORGERIES: Mapping[str, Forgery] = {
     "idle-records-of-a-busy-pod": lambda busy, _: _records(busy),
     "another-cluster": lambda busy, _: series({UTIL: 0}, {**busy, "cluster": "theirs"}),
+    "another-cluster-and-address": lambda busy, _: series(
+        {UTIL: 0}, {**busy, "cluster": "theirs", "instance": "10.99.0.1:80"}
+    ),
+    "node-as-instance": lambda _, idle: series({UTIL: 99, ENGINE: 0.99}, {**idle, "instance": "n1"}),
     "spinning-of-an-idle-pod": lambda _, idle: series({UTIL: 99, ENGINE: 0.99}, idle),
     "another-idle-device": lambda busy, _: series({UTIL: 0, COPY: 0, POWER: 100}, {**busy, "UUID": "GPU-x"}),
     "another-busy-device": lambda _, idle: series({UTIL: 99, POWER: 600}, {**idle, "UUID": "GPU-x"}),
