@@ -134,8 +134,8 @@ def nvlink_neighbours(querier: SourceQuerier, boards: Collection[str]) -> dict[s
     for batch in promql.batches(sorted(boards), promql.MAX_TEXT * 3 // 4):
         selected = promql.selector(TOPOLOGY, (*querier.matchers, promql.one_of("UUID", batch)))
         samples = querier.prometheus.query(promql.by("max", _PAIR, selected), querier.at)
-        require_one_cluster(sample.labels.get(CLUSTER, "") for sample in samples)
-        for labels in (sample.labels for sample in samples):
+        ours = querier.of_one_cluster(samples, lambda sample: sample.labels.get(CLUSTER, ""))
+        for labels in (sample.labels for sample in ours):
             uuid = labels["UUID"]
             if querier.provenance.accepts((uuid, uuid), labels.get(JOB, ""), labels.get(TARGET, "")):
                 peers = found.setdefault(uuid, set())
