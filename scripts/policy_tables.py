@@ -157,7 +157,8 @@ def _amount(row: Budget) -> Iterator[str]:
     if row.gpus is not None:
         yield f"{row.gpus} GPUs"
     if row.share is not None:
-        yield f"{row.share} % of the GPUs held"
+        least = f" or {row.atLeastGPUs} GPUs" if row.atLeastGPUs > 1 else ""
+        yield f"{row.share} % of the GPUs held{least}"
 
 
 def class_annotations() -> str:

@@ -243,7 +243,8 @@ def _budget(budget: Budget, workload: Workload, book: PolicyEvaluator) -> str:
     if budget.gpus is not None:
         amounts.append(count(budget.gpus, "GPU"))
     if budget.share is not None:
-        amounts.append(f"{budget.share}% of the GPUs held")
+        least = f" or {count(budget.atLeastGPUs)}" if budget.atLeastGPUs > 1 else ""
+        amounts.append(f"{budget.share}% of the GPUs held{least}")
     counted = f" ({budget.counted})" if budget.counted != "all" else ""
     return f"at most {' and '.join(amounts)} {_PER[budget.per]}, {_of(budget.scope, workload, book)}{counted}"
 

@@ -78,6 +78,10 @@ class Budget(Part):
         description="Maximum percentage of the GPUs held in the scope, rounded up, above 0% and up to 100%.",
     )
 
+    atLeastGPUs: Annotated[int, pydantic.Field(ge=1, le=1_000_000)] = pydantic.Field(
+        1, description="GPUs that share allows, however few are held; 1 or more."
+    )
+
     @pydantic.model_validator(mode="after")
     def _limits_something(self) -> Self:
         if self.gpus is None and self.workloads is None and self.share is None:
@@ -107,11 +111,12 @@ class Budget(Part):
     def gpus_of(self, held: int) -> int | None:
         """The most GPUs that may be freed where so many are held in the scope; None where it does not limit GPUs.
 
-        A share is rounded up, so that a small cluster is not closed by it; the lower of the two amounts wins.
+        A share is rounded up, and `atLeastGPUs` keeps it from closing a small cluster; the lower of two amounts wins.
         """
         amounts = [] if self.gpus is None else [self.gpus]
         if self.share is not None:
-            amounts.append(int((held * self.share / 100).to_integral_value(decimal.ROUND_CEILING)))
+            share = int((held * self.share / 100).to_integral_value(decimal.ROUND_CEILING))
+            amounts.append(max(share, min(self.atLeastGPUs, held)))
         return min(amounts, default=None)
 
 
@@ -119,10 +124,17 @@ _ABRUPT: Final = tuple(action for action in ACTIONS if action not in {Action.SCA
 
 DEFAULT_BUDGETS: Final = (
     # A mistake in a policy shall cost little before someone sees it: a handful of workloads in a run, a team not more
-    # than two, a cluster not more than a tenth of its GPUs in an hour, and nobody twice in a day.
+    # than two, a cluster not more than a tenth of its GPUs in an hour or one node's, and nobody twice in a day.
     Budget(scope=BudgetScope.CLUSTER, per=Per.RUN, workloads=5, actions=_ABRUPT),
     Budget(scope=BudgetScope.NAMESPACE, per=Per.RUN, workloads=2, actions=_ABRUPT),
-    Budget(scope=BudgetScope.CLUSTER, per=Per.HOUR, workloads=20, share=decimal.Decimal(10), actions=_ABRUPT),
+    Budget(
+        scope=BudgetScope.CLUSTER,
+        per=Per.HOUR,
+        workloads=20,
+        share=decimal.Decimal(10),
+        atLeastGPUs=8,
+        actions=_ABRUPT,
+    ),
     Budget(scope=BudgetScope.OWNER, per=Per.DAY, workloads=1, actions=_ABRUPT),
     # Replicas follow demand all day, and come back with it; wrong metrics shall not take all in one run.
     Budget(scope=BudgetScope.CLUSTER, per=Per.RUN, share=decimal.Decimal(25), actions=(Action.SCALE_DOWN,)),

@@ -245,6 +245,10 @@ def test_budgets_written_keep_other_defaults(written: list[Budget]) -> None:
         ({"gpus": 8, "share": "10%"}, 1000, 8),
         ({"gpus": 8, "share": "10%"}, 30, 3),
         ({"share": "0.1%"}, 1000, 1),
+        ({"share": "10%", "atLeastGPUs": 8}, 32, 8),
+        ({"share": "10%", "atLeastGPUs": 8}, 5, 5),
+        ({"share": "10%", "atLeastGPUs": 8}, 100, 10),
+        ({"gpus": 2, "share": "10%", "atLeastGPUs": 8}, 32, 2),
         ({"workloads": 3}, 1000, None),
     ],
 )
