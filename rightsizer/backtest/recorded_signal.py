@@ -35,6 +35,7 @@ from rightsizer.model import (
     strongest,
 )
 from rightsizer.usage.active_replicas import ReplicaQuery
+from rightsizer.usage.exporter_counters import COMPLETE, SLACK_S
 from rightsizer.usage.sample_coverage import HALF, MAX_SLOTS
 
 RECENT = datetime.timedelta(minutes=10)
@@ -242,7 +243,7 @@ class RecordedSignal:
         samples = _known(track.part(track.samples, first, stop))
         if not any(samples):
             return Usage(track.device, is_fresh=False)
-        return Usage(
+        usage = Usage(
             device=track.device,
             activity_mean=_mean(track.part(track.mean, first, stop), samples, PER_SHARE),
             activity_peak=_peak(track.part(track.peak, first, stop), PER_SHARE),
@@ -250,18 +251,38 @@ class RecordedSignal:
             memory_peak_bytes=_peak(track.part(track.memory, first, stop), 1 / MEMORY_UNIT),
             power_mean_w=_mean(track.part(track.power_mean, first, stop), samples, PER_WATT),
             power_peak_w=_peak(track.part(track.power_peak, first, stop), PER_WATT),
-            busy_s=self._busy_s(track, first, stop),
+            busy_s=self._seconds(track.busy, track, first, stop),
             coverage=_covered(samples, track.expected) / steps,
             holes=_holes(samples, steps),
             is_fresh=samples[-1] >= HALF * track.expected and track.end >= stop,
             samples_expected=track.expected * steps,
         )
+        return self._own(usage, track, first, stop) if track.is_own else usage
 
-    def _busy_s(self, track: Track, first: int, stop: int) -> float | None:
-        parts = track.part(track.busy, first, stop)
-        if not parts or MISSING in parts:
+    def _own(self, usage: Usage, track: Track, first: int, stop: int) -> Usage:
+        """On a shared device the pod's own part, as plans have it; the device's where the counters have gaps."""
+        own_s, unknown_s = usage.busy_s, self._seconds(track.unknown, track, first, stop)
+        if own_s is None or unknown_s is None:
+            return usage
+        moving_s = self._seconds(track.moving, track, first, stop)
+        peak = usage.activity_peak if own_s > SLACK_S else (0.0 if own_s + unknown_s <= SLACK_S else None)
+        return dataclasses.replace(
+            usage,
+            activity_mean=min(1.0, (own_s + unknown_s) / ((stop - first) * self._grid.step_s)),
+            activity_peak=peak,
+            busy_s=own_s + unknown_s,
+            unattributed_s=unknown_s,
+            is_own=True,
+            traffic_s=None if moving_s is None else moving_s + unknown_s,
+        )
+
+    def _seconds(self, column: Column, track: Track, first: int, stop: int) -> float | None:
+        """Of a counter; None where it has gaps, as plans see them."""
+        parts = track.part(column, first, stop)
+        missing = parts.count(MISSING)
+        if not parts or missing > (1 - COMPLETE) * len(parts):
             return None
-        return sum(parts) / PER_SHARE * self._grid.step_s
+        return (sum(parts) - missing * MISSING) / PER_SHARE * self._grid.step_s
 
 
 def _alive(pod: Present, stop: int) -> Iterator[Track]:

@@ -34,8 +34,10 @@ _COLUMNS = {
     "power_mean": ("power_mean_w", 1 / PER_WATT),
     "samples": ("samples", 1.0),
     "busy": ("busy_s", 0.0),
+    "moving": ("traffic_s", 0.0),
+    "unknown": ("unknown_s", 0.0),
 }
-"""Of a Track: the field of DeviceSteps, and the unit; of busy seconds it is the share of a step."""
+"""Of a Track: the field of DeviceSteps, and the unit; of seconds it is the share of a step."""
 
 
 _UNKNOWN = PodFacts()
@@ -97,11 +99,22 @@ class Recorder:
         sharers: dict[DeviceKey, list[Track]] = collections.defaultdict(list)
         for use, (_, track) in kept.items():
             sharers[use[2:]].append(track)
+        for one in sharers.values():
+            if not any(_sum(track.moving) for track in one) and any(_sum(track.busy) for track in one):
+                for track in one:  # its driver does not measure it
+                    track.moving = column([None] * len(track.moving), 1)
         for use, (job, track) in kept.items():
             track.expected = usual[job]
+            at_once = _at_once(track, sharers[use[2:]])
+            has_counters = any(busy != MISSING for busy in track.busy)
+            track.is_own = at_once > 1 and has_counters
             part = mig_part(f"mig-{track.device.instance_profile}", track.device.model)
-            track.gpus = (1.0 if part is None else part) / _at_once(track, sharers[use[2:]])
+            track.gpus = (1.0 if part is None else part) / at_once
             yield use, track
+
+
+def _sum(values: Column) -> int:
+    return sum(values) - values.count(MISSING) * MISSING
 
 
 def _at_once(track: Track, sharers: Sequence[Track]) -> int:

@@ -67,14 +67,18 @@ class Track:
     Attributes:
         expected: Samples of activity in a step that lacks none.
         gpus: Whole GPUs: less than one for a MIG instance or a share.
+        is_own: Whether other pods held the device, too, and only counters tell what this one did.
         samples: How many samples of activity each step has.
-        busy: Share of the step in which a kernel ran, by counters; missing where there are none.
+        busy, moving: Share of the step in which a kernel ran, and in which memory was moved, for the pod, by counters;
+            missing where there are none.
+        unknown: Share of the step in which the device worked for nobody who is known.
     """
 
     device: Device
     first: int
     expected: int = 1
     gpus: float = 1.0
+    is_own: bool = False
     peak: Column = dataclasses.field(default_factory=_empty)
     mean: Column = dataclasses.field(default_factory=_empty)
     traffic: Column = dataclasses.field(default_factory=_empty)
@@ -83,6 +87,8 @@ class Track:
     power_mean: Column = dataclasses.field(default_factory=_empty)
     samples: Column = dataclasses.field(default_factory=_empty)
     busy: Column = dataclasses.field(default_factory=_empty)
+    moving: Column = dataclasses.field(default_factory=_empty)
+    unknown: Column = dataclasses.field(default_factory=_empty)
     known: dict[float, bytes] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     def states(self, threshold: float = IDLE) -> bytes:
@@ -96,6 +102,8 @@ class Track:
             for place, busy in enumerate(self.busy):
                 if busy not in (0, MISSING):
                     row[place] = Slot.BUSY
+                elif busy == 0 and self.is_own and row[place] == Slot.BUSY:
+                    row[place] = Slot.UNKNOWN if self.unknown[place] else Slot.IDLE
             self.known[threshold] = bytes(row)
         return self.known[threshold]
 

@@ -253,7 +253,7 @@ def _correct_by_counters(query: _HistoryQuery, by_use: SlotsByUse) -> None:
     """Counters include work between two samples, and tell a shared GPU's pods apart."""
     querier, grid = query.querier, query.grid
     shared = _shared_devices(querier)
-    unknown_s = _unknown_s(query, sorted({key[2] for key in by_use}))
+    unknown_s = unknown_seconds(querier, grid, sorted({key[2] for key in by_use}))
     build = functools.partial(_pod_busy, querier, grid.slot)
     for key, points in query.rows(build, decode_points, query.shards()):
         row = by_use.get(key, bytearray())
@@ -285,9 +285,11 @@ def _shared_devices(querier: SourceQuerier) -> set[DeviceKey]:
     return {labels.device_of(one.labels) for one in querier.prometheus.query(f"{pods} > 1", querier.at)}
 
 
-def _unknown_s(query: _HistoryQuery, uuids: Sequence[str]) -> dict[DeviceKey, dict[int, float]]:
+def unknown_seconds(
+    querier: SourceQuerier, grid: SlotGrid, uuids: Sequence[str]
+) -> dict[DeviceKey, dict[int, float]]:
     """Seconds of gaps and unattributed work of each device in each slot; no slot without a counter."""
-    querier, labels, grid = query.querier, query.querier.source.labels, query.grid
+    labels = querier.source.labels
     found: dict[DeviceKey, dict[int, float]] = {}
     # Every device has a counter of gaps; unattributed work is added where there is any.
     for metric, more in ((GAPS, ()), (UNATTRIBUTED, (NOT_A_PODS,))):

@@ -10,7 +10,8 @@ from rightsizer.model import Device
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import decode_points
 from rightsizer.prometheus.sharding import MAX_POINTS
-from rightsizer.usage.exporter_counters import CONTAINER, POD_BUSY
+from rightsizer.usage.activity_history import unknown_seconds
+from rightsizer.usage.exporter_counters import CONTAINER, POD_BUSY, POD_TRAFFIC
 from rightsizer.usage.querier import Build, QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import QueryForm
 from rightsizer.usage.sample_coverage import SlotGrid
@@ -31,6 +32,8 @@ class DeviceSteps:
         memory_peak_bytes, power_peak_w, power_mean_w: Likewise.
         samples: Samples of activity.
         busy_s: Seconds in which a kernel of the pod ran, by gpu-exporter's counters.
+        traffic_s: Seconds in which memory was read or written for the pod, likewise.
+        unknown_s: Seconds in which the device worked and no pod is known, likewise.
     """
 
     device: Device
@@ -44,6 +47,8 @@ class DeviceSteps:
     power_mean_w: dict[int, float] = dataclasses.field(default_factory=dict)
     samples: dict[int, float] = dataclasses.field(default_factory=dict)
     busy_s: dict[int, float] = dataclasses.field(default_factory=dict)
+    traffic_s: dict[int, float] = dataclasses.field(default_factory=dict)
+    unknown_s: dict[int, float] = dataclasses.field(default_factory=dict)
 
 
 StepsByUse = dict[UseKey, DeviceSteps]
@@ -92,8 +97,18 @@ class _ChunkQuery:
         for metric in self.querier.source.of(self.querier.source.presence):
             self._add(shards, functools.partial(self._count, form, metric), "samples", 1.0, math.inf)
         if self.querier.source.has_counters:
-            self._add(shards, self._busy, "busy_s", 1.0, math.inf)
+            for counter, field in ((POD_BUSY, "busy_s"), (POD_TRAFFIC, "traffic_s")):
+                self._add(shards, functools.partial(self._increase, counter), field, 1.0, math.inf)
+            self._add_unknown()
         return self.found
+
+    def _add_unknown(self) -> None:
+        """Of devices, to each of their uses."""
+        uuids = sorted({key[2] for key, entry in self.found.items() if entry.busy_s})
+        known = unknown_seconds(self.querier, self.grid, uuids)
+        for key, entry in self.found.items():
+            row = known.get(key[2:], {})
+            entry.unknown_s = {self.first + slot: seconds for slot, seconds in row.items()}
 
     def _shards(self, form: QueryForm, span: datetime.timedelta) -> QueryShards:
         plan = self.querier.shard_plan(span)
@@ -109,9 +124,9 @@ class _ChunkQuery:
         counted = form.count(metric, matchers, self.grid.slot)
         return promql.by("max", self.querier.source.labels.described, counted)
 
-    def _busy(self, matchers: Sequence[str]) -> str:
+    def _increase(self, counter: str, matchers: Sequence[str]) -> str:
         use = self.querier.source.labels.described
-        selected = promql.selector(POD_BUSY, matchers)
+        selected = promql.selector(counter, matchers)
         increase = promql.by("max", (*use, *CONTAINER), promql.over("increase", selected, self.grid.slot))
         return promql.by("sum", use, increase)
 

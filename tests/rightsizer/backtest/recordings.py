@@ -62,4 +62,6 @@ def track(line: str, uuid: str, first: int = 0) -> Track:
         power_mean=column(500 * PER_WATT, 118 * PER_WATT),
         samples=column(SAMPLES, SAMPLES, 0),
         busy=column(MISSING, MISSING),
+        moving=column(MISSING, MISSING),
+        unknown=column(MISSING, MISSING),
     )

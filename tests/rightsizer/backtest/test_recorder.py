@@ -10,11 +10,12 @@ from rightsizer.backtest.recording import Member, Recording
 from rightsizer.config import PrometheusSettings
 from rightsizer.model import Slot, Usages
 from rightsizer.prometheus.query_api import Prometheus as Client
-from rightsizer.usage.exporter_counters import DEVICE_BUSY, POD_BUSY
+from rightsizer.usage.exporter_counters import DEVICE_BUSY, POD_BUSY, POD_TRAFFIC
 from rightsizer.usage.pod_facts import pod_facts
 from rightsizer.usage.sources import SourceSettings, detect_source
 from rightsizer.usage.step_usage import device_steps
-from tests.rightsizer.metrics import DAY, HOUR, UTIL, Metrics, idle, near, once, rising, within
+from tests.rightsizer.metrics import DAY, HOUR, UTIL, Metrics, idle, near, once, rising, steadily, within
+from tests.rightsizer.usage.test_exporter_counters import Shared
 
 STEP = datetime.timedelta(minutes=5)
 
@@ -77,6 +78,26 @@ def test_recording_counts_parts_of_gpus(metrics: Metrics) -> None:
     metrics.write(idle(), pod="whole-0", UUID="GPU-c")
     found = {name: round(member.gpus, 3) for name, member in _members(_recorded(metrics)).items()}
     assert found == {"mig-0": 0.429, "share-0": 0.5, "share-1": 0.5, "whole-0": 1.0}
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("lost", [0.0, 6.0], ids=["all-known", "some-unattributed"])
+def test_recording_knows_each_pods_part_of_a_shared_gpu(metrics: Metrics, lost: float) -> None:
+    """As a plan does, by counters: the gauges are the device's."""
+    Shared(busy=30.0, lost=lost).write(metrics, busy=24.0, quiet=0.0)
+    for pod, per_minute in (("busy", 12.0), ("quiet", 0.0)):
+        metrics.write({POD_TRAFFIC: steadily(per_minute)}, {"UUID": "GPU-s", "hostname": "n1"}, pod=pod)
+    expected, found = metrics.usages(4 * HOUR), _usages(metrics, 4 * HOUR)
+    for pod in ("busy", "quiet"):
+        (truth,), (usage,) = expected[metrics.space, pod], found[metrics.space, pod]
+        assert usage.is_own
+        assert usage.is_own == truth.is_own
+        for field in ("busy_s", "unattributed_s", "activity_mean", "traffic_s"):
+            assert getattr(usage, field) == near(getattr(truth, field), rel=0.05, abs=1.0), (pod, field)
+        assert (usage.activity_peak is None, usage.activity_peak == 0) == (
+            truth.activity_peak is None,
+            truth.activity_peak == 0,
+        )
 
 
 @pytest.mark.prometheus
