@@ -222,6 +222,14 @@ def _workload(one: Standing, recording: Recording, step: int) -> Workload:
     )
 
 
+def workload_at(group: Group, recording: Recording) -> Workload:
+    """A group as a workload with all of its pods."""
+    return dataclasses.replace(
+        _workload(Standing(group), recording, 0),
+        pods=tuple(_pod(member, Standing(group), recording) for member in group.members),
+    )
+
+
 def _pod(member: Member, one: Standing, recording: Recording) -> Pod:
     began = recording.grid.time(max(member.first, one.since))
     gpus = member.devices if one.gpus is None else min(one.gpus, member.devices)

@@ -40,8 +40,8 @@ LONGEST_STEP = datetime.timedelta(hours=1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Question:
-    """What is asked."""
+class Question:
+    """What is asked of a history."""
 
     span: datetime.timedelta
     step: datetime.timedelta
@@ -51,21 +51,26 @@ class _Question:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the history, replay it under each judge, print."""
-    asked = _question(arguments)
+    asked = question_of(arguments)
     policies = list(_policies(arguments))
     table = prices.load(path_of(arguments.prices))
-    recording = _record(arguments, asked, [policy for _, policy in policies])
+    recording = record(arguments, asked, [policy for _, policy in policies])
     terms = Terms(asked.every, recording.grid.steps // WARM_UP, asked.restart)
     results = []
-    for judge in _judges(policies, asked):
+    for judge in judges_of(policies, asked):
         note(f"replaying: {judge.name}")
         results.append(replay(recording, judge, terms))
-    result = _result(recording, terms, results, frozenset(name for name, _ in policies), table)
+    result = result_of(recording, terms, results, frozenset(name for name, _ in policies), table)
     sys.stdout.write(form(arguments.output, BACKTEST_FORMS)(result))
     return 0
 
 
-def _question(arguments: argparse.Namespace) -> _Question:
+def question_of(arguments: argparse.Namespace) -> Question:
+    """What the flags ask.
+
+    Raises:
+        UsageError: One of them is invalid.
+    """
     span, step, every, restart = (
         span_of(flag, getattr(arguments, name))
         for flag, name in (
@@ -81,16 +86,17 @@ def _question(arguments: argparse.Namespace) -> _Question:
         raise UsageError(f'--every "{arguments.every}": write a multiple of --step ({arguments.step})')
     if span < WARM_UP * every:
         raise UsageError(f'--from "{arguments.since}": is shorter than {WARM_UP} cycles of {arguments.every}')
-    return _Question(span, step, every, restart)
+    return Question(span, step, every, restart)
 
 
 def _policies(arguments: argparse.Namespace) -> Iterator[tuple[str, Policy]]:
     for loaded in [load(pathlib.Path(one)) for one in arguments.policies] or [BUILT_IN]:
-        policy = _enforced(loaded.policy) if arguments.enforce else loaded.policy
-        yield _name(loaded), policy
+        policy = enforced(loaded.policy) if arguments.enforce else loaded.policy
+        yield name_of(loaded), policy
 
 
-def _judges(policies: Sequence[tuple[str, Policy]], asked: _Question) -> Iterator[Judge]:
+def judges_of(policies: Sequence[tuple[str, Policy]], asked: Question) -> Iterator[Judge]:
+    """The policies, and what they are compared with."""
     yield Nothing()
     yield PlainRule("idle 30m", datetime.timedelta(minutes=30))
     yield PlainRule("idle 24h", datetime.timedelta(hours=24))
@@ -99,11 +105,12 @@ def _judges(policies: Sequence[tuple[str, Policy]], asked: _Question) -> Iterato
     yield Oracle(asked.restart)
 
 
-def _name(loaded: LoadedPolicy) -> str:
+def name_of(loaded: LoadedPolicy) -> str:
+    """In tables."""
     return "built-in policy" if loaded is BUILT_IN else pathlib.PurePath(loaded.source).name
 
 
-def _enforced(policy: Policy) -> Policy:
+def enforced(policy: Policy) -> Policy:
     """The policy as if its rules that advise enforced."""
     rules = tuple(
         rule.model_copy(update={"mode": Mode.ENFORCE}) if rule.mode is Mode.ADVISE else rule
@@ -112,7 +119,7 @@ def _enforced(policy: Policy) -> Policy:
     return policy.model_copy(update={"rules": rules})
 
 
-def _record(arguments: argparse.Namespace, asked: _Question, policies: Sequence[Policy]) -> Recording:
+def record(arguments: argparse.Namespace, asked: Question, policies: Sequence[Policy]) -> Recording:
     """The history, read from Prometheus.
 
     Raises:
@@ -154,13 +161,14 @@ def _unknown(recording: Recording) -> Iterator[str]:
     )
 
 
-def _result(
+def result_of(
     recording: Recording,
     terms: Terms,
     results: Sequence[Replayed],
     policies: frozenset[str],
     table: prices.Prices,
 ) -> Backtest:
+    """The sums of all judges."""
     grid = recording.grid
 
     def price_of(group: Group) -> float | None:

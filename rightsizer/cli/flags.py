@@ -117,6 +117,17 @@ example:
   gpu-rightsizer backtest --policy policy.yaml --enforce --from 30d
 """
 
+_TUNE = """\
+Finds the waiting times that cost least with the history in Prometheus: idle
+GPU-hours against stops of what works again. Learns from the first half, shows
+what it would free in the second, and prints a policy file. Only reads.
+"""
+
+_TUNE_EPILOG = """\
+example:
+  gpu-rightsizer tune --policy policy.yaml --price-of-a-mistake 24 > tuned.yaml
+"""
+
 _POLICY = """\
 Writes a policy file, checks it, or explains its decision about a workload. See
 docs/policy.md for all fields.
@@ -283,6 +294,19 @@ def _backtest(parser: argparse.ArgumentParser) -> None:
         help="policy file; repeatable",
     )
     parser.add_argument("--enforce", action="store_true", help="as if rules with mode: advise enforced")
+    _add_history(parser)
+    add_common(parser, BACKTEST_FORMS)
+
+
+def _tune(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--policy", metavar="FILE", help="policy file to tune; default: the built-in one")
+    words = "what stopping a workload that works again costs"
+    parser.add_argument("--price-of-a-mistake", metavar="GPU-HOURS", required=True, help=words)
+    _add_history(parser)
+    add_common(parser, forms=())
+
+
+def _add_history(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from", metavar="DURATION", default="30d", dest="since", help="history to read [30d]"
     )
@@ -293,7 +317,6 @@ def _backtest(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--restart-cost", metavar="DURATION", default="15m", help=words)
     add_options(parser, "", PRICES)
     add_options(parser, "metrics", PROMETHEUS)
-    add_common(parser, BACKTEST_FORMS)
 
 
 def _undo(parser: argparse.ArgumentParser) -> None:
@@ -454,6 +477,7 @@ _COMMANDS: tuple[_Command, ...] = (
     ("apply", "show the plan, ask, and make its changes", _APPLY, _APPLY_EPILOG, _apply),
     ("run", "plan on a schedule, with --yes also apply; serve metrics", _RUN, _RUN_EPILOG, _run),
     ("backtest", "show what policies would have done", _BACKTEST, _BACKTEST_EPILOG, _backtest),
+    ("tune", "find the waiting times that cost least", _TUNE, _TUNE_EPILOG, _tune),
     ("undo", "list earlier changes, or revert them", _UNDO, _UNDO_EPILOG, _undo),
     ("history", "show changes and their outcomes", _HISTORY, _HISTORY_EPILOG, _history),
     ("pause", "make no more changes until resume", _PAUSE, _PAUSE_EPILOG, _pause),

@@ -178,3 +178,41 @@ def test_backtest_without_history_is_told(prometheus: Prometheus) -> None:
     done = _backtest(Metrics(prometheus))
     assert done.code != 0
     assert "no GPU series" in done.err
+
+
+def test_tune_prints_a_policy_that_can_be_used(tmp_path: pathlib.Path, prometheus: Prometheus) -> None:
+    """With the reasons, and a backtest of the time that it was not learned from."""
+    metrics = Metrics(prometheus)
+    for number in range(6):
+        shift = number * 60
+        metrics.write(
+            _used(lambda left, shift=shift: 60 if (left + shift) % 720 > 300 else 0),  # type: ignore[misc]
+            pod=f"web{number}-6d4cf56db6-bvx8k",
+            since=7 * DAY,
+            step_s=300,
+        )
+    path = tmp_path / "base.yaml"
+    path.write_text("\n".join(line for line in POLICY.splitlines() if "idle:" not in line))
+    arguments = ("--policy", str(path), "--price-of-a-mistake", "1000", "--every", "2h")
+    given = ("--prometheus-url", metrics.prometheus.url, "--prometheus-label", f"test={metrics.space}")
+    done = run_command("tune", *given, "--at", metrics.at.isoformat(), "--from", "7d", *arguments)
+    assert done.code == 0, done.err
+    comments = " ".join(
+        word for line in done.out.splitlines() if line[:1] == "#" for word in line[1:].split()
+    )
+    assert "costs 1000 GPU-hours" in comments
+    assert "window: 168h\n" in done.out
+    assert all(one in comments for one in ("before", "tuned", "oracle", "all other kinds"))
+    written = tmp_path / "tuned.yaml"
+    written.write_text(done.out)
+    again = run_command("policy", "check", "--offline", str(written))
+    assert again.code == 0, again.err
+    assert "name: all" in done.out
+
+
+@pytest.mark.parametrize("price", ["0", "-1", "much", "nan", "1e9"])
+def test_tune_impossible_price_is_told(price: str) -> None:
+    """Before anything is read."""
+    done = run_command("tune", "--price-of-a-mistake", price, "--prometheus-url", "http://localhost:1")
+    assert done.code == 2
+    assert "write GPU-hours" in done.err

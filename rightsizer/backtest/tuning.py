@@ -1,0 +1,190 @@
+"""Which waiting times cost least by recorded gaps: GPU-hours that idle, against stops of what works again. Pure."""
+
+import dataclasses
+import datetime
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+from rightsizer.backtest.judges import workload_at
+from rightsizer.backtest.recording import Group, Recording
+from rightsizer.backtest.replay import HOUR_S
+from rightsizer.model import Slot
+from rightsizer.policy.effective import kind_defaults
+from rightsizer.policy.schema import KindDefaults, Policy
+from rightsizer.policy.thresholds import Thresholds
+
+WINDOWS_H = (0.5, 1, 2, 4, 6, 8, 12, 16, 24, 36, 48, 72, 96, 168)
+FACTORS = (0.0, 1.5, 2.0, 3.0)
+"""Multiples of the longest earlier gap."""
+LEAST_GAPS = 30
+"""With fewer gaps of its own, a row keeps its times."""
+FLEET_GAPS = 20
+"""Each row also counts the fleet's mean gap so often: a row with few gaps of its own waits as the fleet."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gap:
+    """A time without work.
+
+    Attributes:
+        hours: How long; until the end of the record where it goes on.
+        gpus: Whole GPUs that were held.
+        returned: Whether work followed.
+        before_h: The longest earlier gap of the same workload.
+    """
+
+    hours: float
+    gpus: float
+    returned: bool
+    before_h: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cost:
+    """What a waiting time costs.
+
+    Attributes:
+        idle: GPU-hours that nobody used before the stop, or where there was none.
+        stops, returned: Stops, and those whose workload worked again.
+    """
+
+    idle: float
+    stops: int
+    returned: int
+
+    def total(self, price: float) -> float:
+        """In GPU-hours; a stop that returned costs `price` of them."""
+        return self.idle + price * self.returned
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """A row of the defaults, and what was chosen for it.
+
+    Attributes:
+        row: The row; None for all other kinds.
+        cost, before: Of the chosen and of the present times, on the same gaps.
+        break_even_h: Waiting that costs as much as a mistake: it never costs twice as much as the best that
+            hindsight could do, whatever comes (ski rental).
+    """
+
+    row: KindDefaults | None
+    window_h: float
+    factor: float
+    gaps: int
+    returned: int
+    cost: Cost
+    before: Cost
+    break_even_h: float
+
+    def thresholds(self, old: Thresholds) -> Thresholds:
+        """The old ones with the chosen times."""
+        window = datetime.timedelta(hours=self.window_h)
+        changes: dict[str, object] = {
+            "window": window,
+            "unusedWindow": min(window, old.unusedWindow),
+            "minIdleTime": None,
+            "idleFactor": self.factor,
+            "history": max(old.history, window),
+        }
+        return old.model_copy(update=changes)
+
+
+def tuned(
+    recording: Recording, policy: Policy, price: float, *, stop: int
+) -> tuple[Policy, tuple[Choice, ...]]:
+    """The policy with the waiting times that cost least in the steps before `stop`, and how they were found.
+
+    `price` is what a stop of a workload costs that works again, in GPU-hours. Rows with few gaps keep their times.
+    """
+    gaps: dict[int, list[Gap]] = {}
+    rows: dict[int, KindDefaults | None] = {}
+    for group in recording.groups:
+        row = _row(group, recording, policy)
+        rows[id(row)] = row
+        gaps.setdefault(id(row), []).extend(gaps_of(group, recording, stop))
+    fleet = [gap for found in gaps.values() for gap in found]
+    choices = tuple(
+        _choice(rows[key], found, fleet, policy, price)
+        for key, found in sorted(gaps.items(), key=_size)
+        if len(found) >= LEAST_GAPS
+    )
+    return _applied(policy, choices), choices
+
+
+def _size(item: tuple[int, Sequence[Gap]]) -> int:
+    return -len(item[1])
+
+
+def gaps_of(group: Group, recording: Recording, stop: int) -> Iterator[Gap]:
+    """Its times without work before `stop`; where a step is unknown, a gap is left out."""
+    works, step_h = group.works[: max(0, stop - group.first)], recording.grid.step_s / HOUR_S
+    before_h, begin = 0.0, None
+    for place, state in enumerate((*works, None)):
+        if state == Slot.IDLE:
+            begin = place if begin is None else begin
+            continue
+        if begin is not None and state != Slot.UNKNOWN:
+            hours = (place - begin) * step_h
+            gpus = sum(member.gpus for member in group.present(group.first + begin + 1))
+            if gpus:
+                yield Gap(hours, gpus, state is not None, before_h)
+            before_h = max(before_h, hours)
+        begin = None
+
+
+def cost_of(gaps: Sequence[Gap], window_h: float, factor: float) -> Cost:
+    """What it costs to wait for a time, or a multiple of the longest earlier gap if that is longer."""
+    idle, stops, returned = 0.0, 0, 0
+    for gap in gaps:
+        wait_h = max(window_h, factor * gap.before_h)
+        idle += gap.gpus * min(gap.hours, wait_h)
+        if gap.hours > wait_h:
+            stops += 1
+            returned += gap.returned
+    return Cost(idle, stops, returned)
+
+
+def _row(group: Group, recording: Recording, policy: Policy) -> KindDefaults | None:
+    return kind_defaults(workload_at(group, recording), policy)
+
+
+def _choice(
+    row: KindDefaults | None, gaps: Sequence[Gap], fleet: Sequence[Gap], policy: Policy, price: float
+) -> Choice:
+    weight = FLEET_GAPS / len(fleet)
+
+    def total(times: tuple[float, float]) -> float:
+        return cost_of(gaps, *times).total(price) + weight * cost_of(fleet, *times).total(price)
+
+    # Of equal ones the longest: what frees no more shall not hurt more.
+    window_h, factor = min(((w, f) for w in reversed(WINDOWS_H) for f in reversed(FACTORS)), key=total)
+    old = _thresholds(row, policy)
+    return Choice(
+        row=row,
+        window_h=window_h,
+        factor=factor,
+        gaps=len(gaps),
+        returned=sum(gap.returned for gap in gaps),
+        cost=cost_of(gaps, window_h, factor),
+        before=cost_of(gaps, old.shortest_s / HOUR_S, old.idleFactor),
+        break_even_h=price / statistics.fmean(gap.gpus for gap in gaps),
+    )
+
+
+def _thresholds(row: KindDefaults | None, policy: Policy) -> Thresholds:
+    return (row.idle if row else None) or policy.defaults.idle
+
+
+def _applied(policy: Policy, choices: Sequence[Choice]) -> Policy:
+    by_row: Mapping[int, Choice] = {id(one.row): one for one in choices}
+    kinds = tuple(
+        row.model_copy(update={"idle": by_row[id(row)].thresholds(_thresholds(row, policy))})
+        if id(row) in by_row
+        else row
+        for row in policy.defaults.kinds
+    )
+    changes: dict[str, object] = {"kinds": kinds}
+    if id(None) in by_row:
+        changes["idle"] = by_row[id(None)].thresholds(policy.defaults.idle)
+    return policy.model_copy(update={"defaults": policy.defaults.model_copy(update=changes)})

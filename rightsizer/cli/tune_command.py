@@ -1,0 +1,78 @@
+"""`gpu-rightsizer tune`: the waiting times that cost least with the recorded history, as a policy file. Only reads."""
+
+import argparse
+import math
+import pathlib
+import sys
+from typing import Any
+
+import yaml
+
+from rightsizer import prices
+from rightsizer.backtest.replay import Terms, replay
+from rightsizer.backtest.tuning import tuned
+from rightsizer.cli.backtest_command import enforced, judges_of, question_of, record, result_of
+from rightsizer.cli.messages import note
+from rightsizer.cli.options import path_of
+from rightsizer.errors import UsageError
+from rightsizer.policy.policy_file import BUILT_IN, load
+from rightsizer.policy.schema import API_VERSION
+from rightsizer.report.tuned_policy import tuned_policy_text
+from rightsizer.text import instant
+
+_MOST = 100_000.0
+BUILT_IN_RULES: dict[str, Any] = {
+    "apiVersion": API_VERSION,
+    "kind": "Policy",
+    "rules": [{"name": "advise-only", "match": {"everything": True}, "mode": "advise"}],
+}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Learn from the first half of the history, judge on the second, print the policy."""
+    asked, price = question_of(arguments), _price(arguments.price_of_a_mistake)
+    loaded = load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
+    table = prices.load(path_of(arguments.prices))
+    recording = record(arguments, asked, [loaded.policy])
+    half = recording.grid.steps // 2
+    policy, choices = tuned(recording, loaded.policy, price, stop=half)
+    if not choices:
+        note("no kind has enough gaps to learn from: the policy is as it was; a longer --from has more")
+    judged = [("before", enforced(loaded.policy)), ("tuned", enforced(policy))]
+    terms = Terms(asked.every, half, asked.restart)
+    results = []
+    for judge in judges_of(judged, asked):
+        note(f"replaying: {judge.name}")
+        results.append(replay(recording, judge, terms))
+    result = result_of(recording, terms, results, frozenset({"before", "tuned"}), table)
+    grid = recording.grid
+    sys.stdout.write(
+        tuned_policy_text(
+            yaml.safe_load(pathlib.Path(arguments.policy).read_text("utf-8"))
+            if arguments.policy
+            else BUILT_IN_RULES,
+            policy,
+            choices,
+            result,
+            learned=f"{instant(grid.begin)} to {instant(grid.time(half))}",
+            price=price,
+        )
+    )
+    return 0
+
+
+def _price(text: str) -> float:
+    """GPU-hours.
+
+    Raises:
+        UsageError: It is no number that is possible.
+    """
+    try:
+        price = float(text)
+    except ValueError:
+        price = math.nan
+    if not 0 < price <= _MOST:
+        raise UsageError(
+            f'--price-of-a-mistake "{text}": write GPU-hours, above 0 and up to {_MOST:,.0f}, such as 24'
+        )
+    return price

@@ -1,0 +1,112 @@
+"""Waiting times are chosen by what they cost on recorded gaps."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rightsizer.backtest.recording import Recording
+from rightsizer.backtest.tuning import FACTORS, WINDOWS_H, Gap, cost_of, gaps_of, tuned
+from tests.rightsizer.backtest.recordings import BUSY, IDLE, UNKNOWN, recording, workload
+from tests.rightsizer.backtest.test_replay import hours, policy
+
+DEPLOYMENTS = 8
+
+
+def _fleet(pause_h: int, *, ended_h: int = 120) -> Recording:
+    """Services that pause for about so long, again and again, and are then left behind."""
+    draw = random.Random(pause_h)
+    groups = []
+    for number in range(DEPLOYMENTS):
+        line = "".join(BUSY * 3 + IDLE * draw.randint(1, pause_h) for _ in range(8))
+        groups.append(workload(f"web-{number}", [hours(line + BUSY + IDLE * ended_h)]))
+    return recording(*groups)
+
+
+def test_gaps_are_times_without_work() -> None:
+    """With what was held, the longest before, and whether work followed; unknown steps end one uncounted."""
+    lines = [hours(BUSY + IDLE * 2 + BUSY + IDLE * 3 + UNKNOWN + BUSY + IDLE * 5)] * 2
+    one = recording(workload("notes", lines))
+    (group,) = one.groups
+    assert list(gaps_of(group, one, one.grid.steps)) == [
+        Gap(2, 2, returned=True, before_h=0),
+        Gap(5, 2, returned=False, before_h=2),
+    ]
+    assert list(gaps_of(group, one, 2 * 2)) == [Gap(1, 2, returned=False, before_h=0)]
+
+
+@pytest.mark.parametrize(
+    ("window_h", "factor", "idle", "stops", "returned"),
+    [(1, 0, 6, 3, 2), (4, 0, 23, 2, 1), (4, 2, 33, 1, 1), (100, 0, 34, 0, 0)],
+)
+def test_cost_counts_waiting_and_mistakes(
+    window_h: float, factor: float, idle: float, stops: int, returned: int
+) -> None:
+    """A longer wait idles more and is wrong less often."""
+    gaps = [
+        Gap(3, 1, returned=True, before_h=0),
+        Gap(7, 1, returned=True, before_h=3),
+        Gap(6, 4, returned=False, before_h=7),
+    ]
+    cost = cost_of(gaps, window_h, factor)
+    assert (cost.idle, cost.stops, cost.returned) == (idle, stops, returned)
+    assert cost.total(10) == idle + 10 * returned
+
+
+def test_tuned_waits_longer_than_the_usual_pauses() -> None:
+    """Where mistakes are dear, the pauses are waited out; where they cost nothing, nobody waits."""
+    fleet = _fleet(6)
+    stop = fleet.grid.steps
+    (dear,), (cheap,) = (tuned(fleet, policy(), price, stop=stop)[1] for price in (1000.0, 0.01))
+    assert dear.cost.returned == 0
+    assert 6 <= dear.window_h <= 12 or dear.factor
+    assert (cheap.window_h, cheap.factor) == (min(WINDOWS_H), 0.0)
+    assert dear.cost.total(1000) <= dear.before.total(1000)
+
+
+def test_tuned_policy_has_the_chosen_times() -> None:
+    """In the row of the kinds that were learned from; the others stay."""
+    fleet, base = _fleet(6), policy()
+    found, (choice,) = tuned(fleet, base, 50.0, stop=fleet.grid.steps)
+    assert choice.row is None
+    assert found.defaults.idle.window.total_seconds() == choice.window_h * 3600
+    assert found.defaults.idle.idleFactor == choice.factor
+    assert found.defaults.kinds == base.defaults.kinds
+    assert found.rules == base.rules
+
+
+def test_tuned_with_few_gaps_keeps_the_policy() -> None:
+    """A handful of pauses proves nothing."""
+    fleet = recording(workload("notes", [hours((BUSY + IDLE * 3) * 5)]))
+    base = policy()
+    assert tuned(fleet, base, 24.0, stop=fleet.grid.steps) == (base, ())
+
+
+gaps = st.builds(
+    Gap,
+    hours=st.floats(0.5, 500),
+    gpus=st.floats(0.1, 64),
+    returned=st.booleans(),
+    before_h=st.floats(0, 200),
+)
+
+
+@given(st.lists(gaps, max_size=20), st.sampled_from(FACTORS), st.floats(0, 200), st.floats(0, 200))
+def test_cost_longer_wait_is_wrong_no_more_often(
+    found: list[Gap], factor: float, one: float, other: float
+) -> None:
+    """And idles no less."""
+    short, long = (cost_of(found, window_h, factor) for window_h in sorted((one, other)))
+    assert long.returned <= short.returned
+    assert long.stops <= short.stops
+    assert long.idle >= short.idle
+
+
+@given(st.lists(gaps, max_size=20), st.floats(0.1, 100))
+def test_cost_of_waiting_the_break_even_is_at_most_twice_the_best(found: list[Gap], price: float) -> None:
+    """The bound of ski rental, for each gap of one GPU that is returned from."""
+    for gap in found:
+        one = Gap(gap.hours, 1.0, returned=True, before_h=0.0)
+        best = min(one.hours, price)
+        assert cost_of([one], price, 0.0).total(price) <= 2 * best + 1e-9
