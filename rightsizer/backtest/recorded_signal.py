@@ -6,16 +6,7 @@ import itertools
 import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from rightsizer.backtest.recording import (
-    MEMORY_UNIT,
-    MISSING,
-    PER_SHARE,
-    PER_WATT,
-    Column,
-    Grid,
-    Member,
-    Track,
-)
+from rightsizer.backtest.recording import Grid, Member, Track
 from rightsizer.model import (
     ActivitySeries,
     BoardLevel,
@@ -37,6 +28,7 @@ from rightsizer.model import (
 from rightsizer.usage.active_replicas import ReplicaQuery
 from rightsizer.usage.exporter_counters import COMPLETE, SLACK_S
 from rightsizer.usage.sample_coverage import HALF, MAX_SLOTS
+from rightsizer.usage.step_usage import MEMORY_UNIT, MISSING, PER_SHARE, PER_WATT, Column
 
 RECENT = datetime.timedelta(minutes=10)
 HOUR = datetime.timedelta(hours=1)

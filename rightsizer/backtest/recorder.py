@@ -5,40 +5,13 @@ import datetime
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from rightsizer.backtest.recording import (
-    MEMORY_UNIT,
-    MISSING,
-    PER_SHARE,
-    PER_WATT,
-    Column,
-    Grid,
-    Group,
-    Member,
-    Recording,
-    Track,
-    column,
-)
+from rightsizer.backtest.recording import Grid, Group, Member, Recording, Track
 from rightsizer.model import ObjectRef, PodKey
 from rightsizer.prices import mig_part
 from rightsizer.usage.pod_facts import PodFacts
 from rightsizer.usage.pod_presence import HASHED, ORDINAL, RANDOM
 from rightsizer.usage.source_metrics import DeviceKey, UseKey
-from rightsizer.usage.step_usage import DeviceSteps, StepsByUse
-
-_COLUMNS = {
-    "peak": ("activity_peak", 1 / PER_SHARE),
-    "mean": ("activity_mean", 1 / PER_SHARE),
-    "traffic": ("traffic_peak", 1 / PER_SHARE),
-    "memory": ("memory_peak_bytes", MEMORY_UNIT),
-    "power_peak": ("power_peak_w", 1 / PER_WATT),
-    "power_mean": ("power_mean_w", 1 / PER_WATT),
-    "samples": ("samples", 1.0),
-    "busy": ("busy_s", 0.0),
-    "moving": ("traffic_s", 0.0),
-    "unknown": ("unknown_s", 0.0),
-}
-"""Of a Track: the field of DeviceSteps, and the unit; of seconds it is the share of a step."""
-
+from rightsizer.usage.step_usage import COLUMNS, MISSING, Column, StepsByUse, missing
 
 _UNKNOWN = PodFacts()
 
@@ -53,20 +26,19 @@ class Recorder:
     def add(self, steps: range, found: StepsByUse) -> None:
         """Add one chunk; chunks come in order, and steps without samples before the first are left out."""
         for key, entry in found.items():
-            if not entry.samples:
+            seen = [
+                place for place, count in enumerate(entry.columns["samples"]) if count not in {0, MISSING}
+            ]
+            if not seen:
                 continue
             if key not in self._tracks:
-                self._tracks[key] = entry.job, entry.rank, Track(entry.device, min(entry.samples))
-            self._extend(self._tracks[key][2], entry, steps.stop)
-
-    def _extend(self, track: Track, entry: DeviceSteps, stop: int) -> None:
-        first, last = track.end, max(entry.samples) + 1
-        for name, (field, unit) in _COLUMNS.items():
-            values: Mapping[int, float] = getattr(entry, field)
-            known: Column = getattr(track, name)
-            of = unit or self._grid.step_s / PER_SHARE
-            known.extend(column([values.get(step) for step in range(first, last)], of))
-        assert last <= stop  # noqa: S101 - chunks come in order
+                self._tracks[key] = entry.job, entry.rank, Track(entry.device, steps.start + seen[0])
+            track = self._tracks[key][2]
+            gap, skipped = max(0, steps.start - track.end), max(0, track.end - steps.start)
+            for name in COLUMNS:
+                column: Column = getattr(track, name)
+                column.extend(missing(gap))
+                column.extend(entry.columns[name][skipped : seen[-1] + 1])
 
     def recording(self, facts: Mapping[PodKey, PodFacts], *, source: str) -> Recording:
         """All of it, by workload."""
@@ -102,7 +74,7 @@ class Recorder:
         for one in sharers.values():
             if not any(_sum(track.moving) for track in one) and any(_sum(track.busy) for track in one):
                 for track in one:  # its driver does not measure it
-                    track.moving = column([None] * len(track.moving), 1)
+                    track.moving = missing(len(track.moving))
         for use, (job, track) in kept.items():
             track.expected = usual[job]
             at_once = _at_once(track, sharers[use[2:]])

@@ -1,26 +1,14 @@
 """Recorded history: what each device did for each pod, step by step, and which workload each pod belongs to. Pure."""
 
-import array
 import dataclasses
 import datetime
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping
 
 from rightsizer.model import Device, Node, ObjectRef, PodKey, Slot
+from rightsizer.usage.step_usage import MISSING, PER_SHARE, Column, missing
 
-Column: TypeAlias = "array.array[int]"
-"""A value for each step, in units of 16 bits; MISSING where nothing was recorded."""
-
-MISSING = 0xFFFF
-_HIGHEST = MISSING - 1
-
-PER_SHARE = 10_000
-"""Units in a share of 1: activity, memory traffic, and the busy part of a step."""
-PER_WATT = 10
-MEMORY_UNIT = 8 << 20
-"""Bytes."""
 IDLE = 0.01
 """Activity above it is work, where no policy says otherwise."""
 
@@ -57,7 +45,7 @@ class Grid:
 
 
 def _empty() -> Column:
-    return array.array("H")
+    return missing(0)
 
 
 @dataclasses.dataclass(slots=True)
@@ -258,16 +246,3 @@ class Recording:
 def tracks(groups: Iterable[Group]) -> Iterable[Track]:
     """All of them."""
     return (track for group in groups for member in group.members for track in member.tracks)
-
-
-def column(values: Sequence[float | None], unit: float) -> Column:
-    """A column of values, each divided by `unit`; a positive value never becomes 0."""
-    return array.array(
-        "H",
-        (
-            MISSING
-            if value is None or not math.isfinite(value) or value < 0
-            else min(_HIGHEST, math.ceil(value / unit))
-            for value in values
-        ),
-    )

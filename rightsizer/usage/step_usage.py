@@ -1,10 +1,12 @@
 """Usage of each device by each pod, step by step over a long time: the history that a backtest replays."""
 
+import array
 import dataclasses
 import datetime
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from rightsizer.model import Device
 from rightsizer.prometheus import promql
@@ -21,46 +23,56 @@ CHUNK = datetime.timedelta(days=1)
 """Of a long history, this much is asked at once."""
 
 
+Column: TypeAlias = "array.array[int]"
+"""A value for each step, in units of 16 bits; MISSING where nothing was recorded. Millions of them fit into memory."""
+
+MISSING = 0xFFFF
+_HIGHEST = MISSING - 1
+PER_SHARE = 10_000
+"""Units in a share of 1: activity, memory traffic, and parts of a step."""
+PER_WATT = 10
+MEMORY_UNIT = 8 << 20
+"""Bytes."""
+
+
 @dataclasses.dataclass(slots=True)
 class DeviceSteps:
-    """One pod's use of one device: values by the number of the step; those without samples are missing.
+    """One pod's use of one device in equal steps.
 
     Attributes:
         job: The scrape job that tells it.
         rank: Of the label that names the pod: 0 for the first choice. A later one may name the exporter's own pod.
-        activity_peak, activity_mean, traffic_peak: 0 to 1, of the device, whoever uses it.
-        memory_peak_bytes, power_peak_w, power_mean_w: Likewise.
-        samples: Samples of activity.
-        busy_s: Seconds in which a kernel of the pod ran, by gpu-exporter's counters.
-        traffic_s: Seconds in which memory was read or written for the pod, likewise.
-        unknown_s: Seconds in which the device worked and no pod is known, likewise.
+        columns: By name, as in COLUMNS.
     """
 
     device: Device
-    job: str = ""
-    rank: int = 0
-    activity_peak: dict[int, float] = dataclasses.field(default_factory=dict)
-    activity_mean: dict[int, float] = dataclasses.field(default_factory=dict)
-    traffic_peak: dict[int, float] = dataclasses.field(default_factory=dict)
-    memory_peak_bytes: dict[int, float] = dataclasses.field(default_factory=dict)
-    power_peak_w: dict[int, float] = dataclasses.field(default_factory=dict)
-    power_mean_w: dict[int, float] = dataclasses.field(default_factory=dict)
-    samples: dict[int, float] = dataclasses.field(default_factory=dict)
-    busy_s: dict[int, float] = dataclasses.field(default_factory=dict)
-    traffic_s: dict[int, float] = dataclasses.field(default_factory=dict)
-    unknown_s: dict[int, float] = dataclasses.field(default_factory=dict)
+    job: str
+    rank: int
+    columns: Mapping[str, Column]
 
 
 StepsByUse = dict[UseKey, DeviceSteps]
 
-_STATISTICS = (
-    (MetricKind.ACTIVITY, Statistic.PEAK, "activity_peak"),
-    (MetricKind.ACTIVITY, Statistic.MEAN, "activity_mean"),
-    (MetricKind.TRAFFIC, Statistic.PEAK, "traffic_peak"),
-    (MetricKind.MEMORY, Statistic.PEAK, "memory_peak_bytes"),
-    (MetricKind.POWER, Statistic.PEAK, "power_peak_w"),
-    (MetricKind.POWER, Statistic.MEAN, "power_mean_w"),
+COLUMNS = (
+    *("peak", "mean", "traffic", "memory", "power_peak", "power_mean", "samples"),
+    *("busy", "moving", "unknown"),
 )
+"""The last three are parts of a step by gpu-exporter's counters: a kernel of the pod ran, memory was moved for it, and
+the device worked for nobody who is known."""
+
+_STATISTICS = (
+    (MetricKind.ACTIVITY, Statistic.PEAK, "peak", PER_SHARE),
+    (MetricKind.ACTIVITY, Statistic.MEAN, "mean", PER_SHARE),
+    (MetricKind.TRAFFIC, Statistic.PEAK, "traffic", PER_SHARE),
+    (MetricKind.MEMORY, Statistic.PEAK, "memory", 1 / MEMORY_UNIT),
+    (MetricKind.POWER, Statistic.PEAK, "power_peak", PER_WATT),
+    (MetricKind.POWER, Statistic.MEAN, "power_mean", PER_WATT),
+)
+
+
+def missing(steps: int) -> Column:
+    """A column of steps of which nothing is known."""
+    return array.array("H", [MISSING]) * steps
 
 
 def device_steps(
@@ -76,39 +88,44 @@ def device_steps(
         stop = min(first + per_chunk, steps)
         at = querier.at - (steps - stop) * step
         part = dataclasses.replace(querier, at=at, memo={})
-        yield range(first, stop), _ChunkQuery(part, SlotGrid(at, step, stop - first), first).run()
+        yield range(first, stop), _ChunkQuery(part, SlotGrid(at, step, stop - first)).run()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _ChunkQuery:
     querier: SourceQuerier
     grid: SlotGrid
-    first: int
     found: StepsByUse = dataclasses.field(default_factory=dict)
 
     def run(self) -> StepsByUse:
         span = self.grid.slot * self.grid.slots
         form = self.querier.query_form(span)
         shards = self._shards(form, span)
-        for kind, statistic, field in _STATISTICS:
+        for kind, statistic, name, units in _STATISTICS:
             for metric in self.querier.source.of(kind):
                 build = functools.partial(self._statistic, form, metric, statistic)
-                self._add(shards, build, field, form.scale(metric), metric.highest)
+                scale = form.scale(metric) * units
+                self._add(shards, build, name, scale, highest=metric.highest * units)
         for metric in self.querier.source.of(self.querier.source.presence):
-            self._add(shards, functools.partial(self._count, form, metric), "samples", 1.0, math.inf)
+            self._add(shards, functools.partial(self._count, form, metric), "samples", 1.0)
         if self.querier.source.has_counters:
-            for counter, field in ((POD_BUSY, "busy_s"), (POD_TRAFFIC, "traffic_s")):
-                self._add(shards, functools.partial(self._increase, counter), field, 1.0, math.inf)
+            for counter, name in ((POD_BUSY, "busy"), (POD_TRAFFIC, "moving")):
+                self._add(shards, functools.partial(self._increase, counter), name, self._parts)
             self._add_unknown()
         return self.found
 
+    @property
+    def _parts(self) -> float:
+        """Units in a second of a step."""
+        return PER_SHARE / self.grid.slot.total_seconds()
+
     def _add_unknown(self) -> None:
         """Of devices, to each of their uses."""
-        uuids = sorted({key[2] for key, entry in self.found.items() if entry.busy_s})
+        uuids = sorted({key[2] for key, one in self.found.items() if set(one.columns["busy"]) != {MISSING}})
         known = unknown_seconds(self.querier, self.grid, uuids)
         for key, entry in self.found.items():
-            row = known.get(key[2:], {})
-            entry.unknown_s = {self.first + slot: seconds for slot, seconds in row.items()}
+            for slot, seconds in known.get(key[2:], {}).items():
+                _raise(entry.columns["unknown"], slot, seconds * self._parts)
 
     def _shards(self, form: QueryForm, span: datetime.timedelta) -> QueryShards:
         plan = self.querier.shard_plan(span)
@@ -130,7 +147,9 @@ class _ChunkQuery:
         increase = promql.by("max", (*use, *CONTAINER), promql.over("increase", selected, self.grid.slot))
         return promql.by("sum", use, increase)
 
-    def _add(self, shards: QueryShards, build: Build, field: str, scale: float, highest: float) -> None:
+    def _add(
+        self, shards: QueryShards, build: Build, name: str, scale: float, *, highest: float = math.inf
+    ) -> None:
         """Add the values of each use; of several series of one use, the highest."""
         for labels, points in self.querier.range_uses(shards, build, self.grid.steps, decode_points):
             if labels.key is None:
@@ -138,9 +157,17 @@ class _ChunkQuery:
             entry = self.found.get(labels.key)
             if entry is None:
                 rank = self.querier.source.labels.pod.index(labels.pod_label)
-                entry = self.found[labels.key] = DeviceSteps(labels.device, labels.job, rank)
-            row: dict[int, float] = getattr(entry, field)
+                columns = {column: missing(self.grid.slots) for column in COLUMNS}
+                entry = self.found[labels.key] = DeviceSteps(labels.device, labels.job, rank, columns)
+            column = entry.columns[name]
             for instant, value in points:
-                step, scaled = self.first + self.grid.slot_of(instant), value * scale
-                if 0 <= scaled <= highest:
-                    row[step] = max(scaled, row.get(step, 0.0))
+                place = self.grid.slot_of(instant)
+                if 0 <= value * scale <= highest and 0 <= place < len(column):
+                    _raise(column, place, value * scale)
+
+
+def _raise(column: Column, place: int, value: float) -> None:
+    """Keep the higher of two values; a positive one never becomes 0."""
+    units = min(_HIGHEST, math.ceil(value)) if value < _HIGHEST else _HIGHEST
+    if column[place] == MISSING or units > column[place]:
+        column[place] = units

@@ -4,18 +4,9 @@ import array
 import datetime
 from collections.abc import Iterable
 
-from rightsizer.backtest.recording import (
-    MISSING,
-    PER_SHARE,
-    PER_WATT,
-    Column,
-    Grid,
-    Group,
-    Member,
-    Recording,
-    Track,
-)
+from rightsizer.backtest.recording import Grid, Group, Member, Recording, Track
 from rightsizer.model import Device, ObjectRef
+from rightsizer.usage.step_usage import MISSING, PER_SHARE, PER_WATT, Column
 
 BEGIN = datetime.datetime(2026, 11, 2, tzinfo=datetime.UTC)
 STEP_S = 1800
