@@ -153,6 +153,7 @@ def test_replay_longer_window_stops_no_more(recorded: Recording) -> None:
     assert len(long) <= len(short)
 
 
+@pytest.mark.slow
 @given(fleets)
 def test_replay_is_deterministic(recorded: Recording) -> None:
     """The same recording gives the same changes."""

@@ -132,6 +132,7 @@ def test_backtest_rule_by_labels_knows_those_of_kube_state_metrics(
     assert _judges(week, "--policy", str(path))["labels.yaml"]["stops"]["value"] == 0
 
 
+@pytest.mark.slow
 def test_backtest_is_the_same_each_time(week: Metrics, policy: str) -> None:
     """Intervals are drawn from a fixed seed."""
     forms = ("table", "markdown", "csv", "html", "yaml")
