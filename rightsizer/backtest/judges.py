@@ -151,7 +151,6 @@ class PolicyJudge:
     def judge(self, recording: Recording, standings: Sequence[Standing], step: int) -> Iterator[Order]:
         """What a cycle would do."""
         at = recording.grid.time(step)
-
         present = list(running(standings))
         by_ref = {one.group.ref: one for one in present}
         fleet = Fleet(
@@ -204,7 +203,16 @@ def _spent(standings: Sequence[Standing], at: datetime.datetime) -> Iterator[Fou
 
 def _workload(one: Standing, recording: Recording, step: int) -> Workload:
     """As the API server would have told of it; what it held beyond GPUs is not recorded."""
-    pods = tuple(_pod(member, one, recording) for member in one.group.present(step))
+    return _with_pods(one, one.group.present(step), recording)
+
+
+def workload_of(group: Group, recording: Recording) -> Workload:
+    """A group as a workload with all of its pods."""
+    return _with_pods(Standing(group), group.members, recording)
+
+
+def _with_pods(one: Standing, members: Sequence[Member], recording: Recording) -> Workload:
+    pods = tuple(_pod(member, one, recording) for member in members)
     ref = one.group.ref
     return Workload(
         ref=ref,
@@ -219,14 +227,6 @@ def _workload(one: Standing, recording: Recording, step: int) -> Workload:
         created=recording.grid.time(one.group.first),
         past=tuple(one.changes),
         came_back_after=one.came_back_after,
-    )
-
-
-def workload_at(group: Group, recording: Recording) -> Workload:
-    """A group as a workload with all of its pods."""
-    return dataclasses.replace(
-        _workload(Standing(group), recording, 0),
-        pods=tuple(_pod(member, Standing(group), recording) for member in group.members),
     )
 
 

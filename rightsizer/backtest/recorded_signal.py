@@ -2,9 +2,10 @@
 
 import dataclasses
 import datetime
+import functools
 import itertools
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from rightsizer.backtest.recording import Grid, Member, Track
 from rightsizer.model import (
@@ -31,7 +32,6 @@ from rightsizer.usage.sample_coverage import HALF, MAX_SLOTS
 from rightsizer.usage.step_usage import MEMORY_UNIT, MISSING, PER_SHARE, PER_WATT, Column
 
 RECENT = datetime.timedelta(minutes=10)
-HOUR = datetime.timedelta(hours=1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,9 +115,9 @@ class RecordedSignal:
         found: dict[PodKey, History] = {}
         for key in pods:
             pod = self._pods[key]
-            since = max(first, pod.since)
-            rows = [_row(track.states(threshold), track, since, stop) for track in _alive(pod, stop)]
-            slots = strongest(rows) if rows else bytes([Slot.UNKNOWN]) * (stop - since)
+            slots = _slots(
+                pod, max(first, pod.since), stop, functools.partial(Track.states, threshold=threshold)
+            )
             found[key] = History(at, self._grid.step_s, slots)
         return found
 
@@ -157,12 +157,10 @@ class RecordedSignal:
         for key in pods:
             pod = self._pods[key]
             since = max(first, pod.since)
-            rows, levels = [], []
-            for track in _alive(pod, stop):
-                moved = track.moved(threshold)
-                rows.append(_row(moved, track, since, stop))
-                levels.append(_power_at_work(track, moved, since, stop))
-            slots = strongest(rows) if rows else bytes([Slot.UNKNOWN]) * (stop - since)
+            slots = _slots(pod, since, stop, functools.partial(Track.moved, threshold=threshold))
+            levels = (
+                _power_at_work(track, track.moved(threshold), since, stop) for track in _alive(pod, stop)
+            )
             found[key] = WorkLevel(
                 History(at, self._grid.step_s, slots), min(filter(None, levels), default=None)
             )
@@ -184,10 +182,7 @@ class RecordedSignal:
             for name in query.pods:
                 pod = self._pods[query.namespace, name]
                 since = max(stop - steps, pod.since)
-                rows = [
-                    _row(track.states(query.threshold), track, since, stop) for track in _alive(pod, stop)
-                ]
-                slots = strongest(rows) if rows else b""
+                slots = _slots(pod, since, stop, functools.partial(Track.states, threshold=query.threshold))
                 for place, state in enumerate(slots, steps - len(slots)):
                     busy[place] += state == Slot.BUSY
                     unseen[place] += state == Slot.UNKNOWN
@@ -280,6 +275,12 @@ class RecordedSignal:
 def _alive(pod: Present, stop: int) -> Iterator[Track]:
     """Its devices that had begun by then."""
     return (track for track in pod.member.tracks if track.first < stop and track.end > pod.since)
+
+
+def _slots(pod: Present, since: int, stop: int, states: Callable[[Track], bytes]) -> bytes:
+    """The states of these steps, of all of its devices together."""
+    rows = [_row(states(track), track, since, stop) for track in _alive(pod, stop)]
+    return strongest(rows) if rows else bytes([Slot.UNKNOWN]) * (stop - since)
 
 
 def _row(slots: bytes, track: Track, first: int, stop: int) -> bytes:

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Iterable, Mapping
 
-from rightsizer.model import Device, Node, ObjectRef, PodKey, Slot
+from rightsizer.model import Device, Node, ObjectRef, PodKey, Slot, strongest
 from rightsizer.usage.step_usage import MISSING, PER_SHARE, Column, missing
 
 IDLE = 0.01
@@ -206,17 +206,14 @@ class Group:
         row = bytearray(bytes([Slot.IDLE]) * (self.end - self.first))
         for member in self.members:
             for track, known in zip(member.tracks, member.rows, strict=True):
-                for place, state in enumerate(known, track.first - self.first):
-                    row[place] = max(row[place], state, key=_RANK.__getitem__)
+                part = slice(track.first - self.first, track.end - self.first)
+                row[part] = strongest((row[part], known))
         return bytes(row)
 
     def works_next(self, step: int) -> int | None:
         """The first step from `step` on in which it was active; None where it never was again."""
         place = self.works.find(Slot.BUSY, max(0, step - self.first))
         return None if place < 0 else place + self.first
-
-
-_RANK: dict[int, int] = {Slot.IDLE: 0, Slot.UNKNOWN: 1, Slot.BUSY: 2}
 
 
 @dataclasses.dataclass(frozen=True)

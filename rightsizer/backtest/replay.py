@@ -3,7 +3,6 @@
 import dataclasses
 import datetime
 import math
-from collections.abc import Callable
 
 from rightsizer.backtest.judges import STOPS, Judge, Oracle, Order, Standing, active_devices, active_replicas
 from rightsizer.backtest.recording import Group, Recording
@@ -97,15 +96,12 @@ class Terms:
     restart: datetime.timedelta
 
 
-def replay(
-    recording: Recording, judge: Judge, terms: Terms, *, told: Callable[[int], None] = lambda _: None
-) -> Replayed:
-    """Every cycle of the recording; `told` gets the step of each."""
+def replay(recording: Recording, judge: Judge, terms: Terms) -> Replayed:
+    """Every cycle of the recording."""
     course = _Course(recording, judge, terms)
     every = max(1, round(terms.every.total_seconds() / recording.grid.step_s))
     for step in range(terms.first, recording.grid.steps, every):
         course.cycle(step, min(step + every, recording.grid.steps))
-        told(step)
     return Replayed(judge.name, course.accounts(), terms.restart.total_seconds(), isinstance(judge, Oracle))
 
 

@@ -5,7 +5,7 @@ import datetime
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from rightsizer.backtest.judges import workload_at
+from rightsizer.backtest.judges import workload_of
 from rightsizer.backtest.recording import Group, Recording
 from rightsizer.backtest.replay import HOUR_S
 from rightsizer.model import Slot
@@ -146,7 +146,7 @@ def cost_of(gaps: Sequence[Gap], window_h: float, factor: float) -> Cost:
 
 
 def _row(group: Group, recording: Recording, policy: Policy) -> KindDefaults | None:
-    return kind_defaults(workload_at(group, recording), policy)
+    return kind_defaults(workload_of(group, recording), policy)
 
 
 def _choice(

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from rightsizer import prices
 from rightsizer.backtest.judges import Judge, Nothing, Oracle, PlainRule, PolicyJudge
+from rightsizer.backtest.pod_facts import pod_facts
 from rightsizer.backtest.recorder import Recorder, grid_of
 from rightsizer.backtest.recording import Group, Recording
 from rightsizer.backtest.replay import Replayed, Terms, replay
@@ -26,7 +27,6 @@ from rightsizer.prometheus.query_api import Prometheus
 from rightsizer.report import BACKTEST_FORMS, form
 from rightsizer.report.backtest import Backtest
 from rightsizer.text import instant
-from rightsizer.usage.pod_facts import pod_facts
 from rightsizer.usage.sources import detect_source
 from rightsizer.usage.step_usage import device_steps
 

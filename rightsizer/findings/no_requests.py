@@ -7,7 +7,7 @@ from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues
 from rightsizer.findings.evidence import GROUPED, Candidate, is_batch, pod_key
 from rightsizer.findings.idle_history import observed_since
 from rightsizer.model import Finding, FindingName, Fleet, Measured, ServingLoad, Verdict
-from rightsizer.policy.match import server_of
+from rightsizer.policy.recognition import server_of
 from rightsizer.text import count, percent, span
 
 _SHOWN = 3

@@ -21,7 +21,7 @@ from rightsizer.model import (
     Verdict,
     Workload,
 )
-from rightsizer.policy.match import server_of
+from rightsizer.policy.recognition import server_of
 
 _CLUSTERS_OWN = frozenset({"DaemonSet", "Node"})
 _ANNOTATIONS = ("metadata", "annotations")

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from rightsizer.model import Action, Blocker, BlockerCode, FindingName, Fleet, Mode, Pod, Workload
 from rightsizer.policy.classes import class_rules, protecting
 from rightsizer.policy.do_not_disrupt import marks_on
-from rightsizer.policy.match import MatchInput, Sharing, holds, is_kind, is_notebook, subject_of
+from rightsizer.policy.match import MatchInput, Sharing, holds, is_kind, subject_of
 from rightsizer.policy.protections import OWN_NAMESPACE, opt_outs, protections
+from rightsizer.policy.recognition import is_notebook
 from rightsizer.policy.rule import Rule
 from rightsizer.policy.schema import ADVISE_ONLY, KindDefaults, Policy
 from rightsizer.policy.thresholds import (

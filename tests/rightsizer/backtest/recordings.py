@@ -1,11 +1,12 @@
-"""Recordings of tests: what each device did, written as a line of characters, one for each step."""
+"""Recordings of tests: what each device did, written as a line of characters, one for each step; and policies."""
 
 import array
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rightsizer.backtest.recording import Grid, Group, Member, Recording, Track
 from rightsizer.model import Device, ObjectRef
+from rightsizer.policy.schema import Policy
 from rightsizer.usage.step_usage import MISSING, PER_SHARE, PER_WATT, Column
 
 BEGIN = datetime.datetime(2026, 11, 2, tzinfo=datetime.UTC)
@@ -14,6 +15,29 @@ SAMPLES = 30
 H100 = "NVIDIA H100 80GB HBM3"
 
 BUSY, IDLE, UNKNOWN = "#", ".", "?"
+PER_H = 3600 // STEP_S
+
+
+PLENTY = [{"per": per, "workloads": 1000, "gpus": 1000} for per in ("run", "hour", "day")]
+
+
+def policy(*, window: str = "4h", budgets: Sequence[object] = PLENTY, **more: object) -> Policy:
+    """Everything is enforced, without notices or memory of earlier pauses."""
+    rule = {
+        "name": "all",
+        "match": {"everything": True},
+        "mode": "enforce",
+        "findings": {"too-many-gpus": "enforce"},
+        "idle": {"window": window, "unusedWindow": window, "idleFactor": 0},
+        **more,
+    }
+    head = {"apiVersion": "gpu-rightsizer.io/v1alpha1", "kind": "Policy"}
+    return Policy.model_validate({**head, "rules": [rule], "budgets": budgets})
+
+
+def hours(line: str) -> str:
+    """A line of hours as one of steps."""
+    return "".join(one * PER_H for one in line)
 
 
 def recording(*groups: Group) -> Recording:

@@ -4,6 +4,7 @@ import datetime
 
 import pytest
 
+from rightsizer.backtest.pod_facts import pod_facts
 from rightsizer.backtest.recorded_signal import Present, RecordedSignal
 from rightsizer.backtest.recorder import Recorder, grid_of, owner_by_name
 from rightsizer.backtest.recording import Member, Recording
@@ -11,7 +12,6 @@ from rightsizer.config import PrometheusSettings
 from rightsizer.model import Slot, Usages
 from rightsizer.prometheus.query_api import Prometheus as Client
 from rightsizer.usage.exporter_counters import DEVICE_BUSY, POD_BUSY, POD_TRAFFIC
-from rightsizer.usage.pod_facts import pod_facts
 from rightsizer.usage.sources import SourceSettings, detect_source
 from rightsizer.usage.step_usage import device_steps
 from tests.rightsizer.metrics import DAY, HOUR, UTIL, Metrics, idle, near, once, rising, steadily, within

@@ -1,7 +1,6 @@
 """A recording is replayed cycle by cycle; what is stopped stays stopped until it would next have worked."""
 
 import datetime
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -11,41 +10,26 @@ from rightsizer.backtest.judges import Judge, Nothing, Oracle, PlainRule, Policy
 from rightsizer.backtest.recording import Recording
 from rightsizer.backtest.replay import Account, Change, Replayed, Terms, replay
 from rightsizer.model import Action
-from rightsizer.policy.schema import Policy
-from tests.rightsizer.backtest.recordings import BUSY, IDLE, STEP_S, UNKNOWN, recording, workload
+from tests.rightsizer.backtest.recordings import (
+    BUSY,
+    IDLE,
+    STEP_S,
+    UNKNOWN,
+    hours,
+    policy,
+    recording,
+    workload,
+)
 
 HOUR = datetime.timedelta(hours=1)
 STEP = datetime.timedelta(seconds=STEP_S)
-PER_H = 3600 // STEP_S
 TERMS = Terms(every=HOUR, first=0, restart=HOUR / 4)
-
-
-PLENTY = [{"per": per, "workloads": 1000, "gpus": 1000} for per in ("run", "hour", "day")]
-
-
-def policy(*, window: str = "4h", budgets: Sequence[object] = PLENTY, **more: object) -> Policy:
-    """Everything is enforced, without notices or memory of earlier pauses."""
-    rule = {
-        "name": "all",
-        "match": {"everything": True},
-        "mode": "enforce",
-        "findings": {"too-many-gpus": "enforce"},
-        "idle": {"window": window, "unusedWindow": window, "idleFactor": 0},
-        **more,
-    }
-    head = {"apiVersion": "gpu-rightsizer.io/v1alpha1", "kind": "Policy"}
-    return Policy.model_validate({**head, "rules": [rule], "budgets": budgets})
 
 
 def changes(recorded: Recording, judge: Judge, terms: Terms = TERMS) -> list[Change]:
     """All of a judge, in order."""
     done = [one for account in replay(recorded, judge, terms).accounts for one in account.changes]
     return sorted(done, key=lambda one: (one.at, str(one.ref)))
-
-
-def hours(line: str) -> str:
-    """A line of hours as one of steps."""
-    return "".join(one * PER_H for one in line)
 
 
 RULE = PlainRule("idle 4h", 4 * HOUR)

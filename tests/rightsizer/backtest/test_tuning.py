@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from rightsizer.backtest.recording import Recording
 from rightsizer.backtest.tuning import FACTORS, WINDOWS_H, Gap, cost_of, gaps_of, tuned
-from tests.rightsizer.backtest.recordings import BUSY, IDLE, UNKNOWN, recording, workload
-from tests.rightsizer.backtest.test_replay import hours, policy
+from tests.rightsizer.backtest.recordings import BUSY, IDLE, UNKNOWN, hours, policy, recording, workload
 
 DEPLOYMENTS = 8
 

@@ -57,6 +57,12 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metrics]:
             }.items():
                 more = {"pod": pod, "UUID": "", "modelName": ""}
                 metrics.write({metric: 1}, {**more, **labels}, since=7 * DAY, step_s=300)
+        metrics.write(  # 8 GB of the GPU are no 8000 GPUs
+            {"kube_pod_container_resource_requests": 8000},
+            {"pod": left, "UUID": "", "modelName": "", "resource": "nvidia_com_gpumem", "container": "c"},
+            since=7 * DAY,
+            step_s=300,
+        )
         metrics.write(
             {"kube_replicaset_owner": 1},
             {"replicaset": "left-6d4cf56db6", "owner_kind": "Deployment", "owner_name": "left"},

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rightsizer.findings.no_requests import servers_without_metrics
 from rightsizer.model import Measured, ServingLoad, Workload
-from rightsizer.policy.match import SERVERS, server_of
+from rightsizer.policy.recognition import SERVERS, server_of
 from rightsizer.usage.serving_metrics import ENGINES
 from tests.rightsizer.build import AT, fleet, pod, workload
 

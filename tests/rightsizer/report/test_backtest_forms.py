@@ -15,8 +15,7 @@ from rightsizer.backtest.summary import summarize
 from rightsizer.report import BACKTEST_FORMS, form
 from rightsizer.report.backtest import Backtest
 from tests.conftest import Golden
-from tests.rightsizer.backtest.recordings import BUSY, IDLE, recording, workload
-from tests.rightsizer.backtest.test_replay import hours, policy
+from tests.rightsizer.backtest.recordings import BUSY, IDLE, hours, policy, recording, workload
 from tests.rightsizer.hostile import ATTRIBUTES, FORMULAS, XSS
 from tests.rightsizer.markup import skeleton
 

@@ -5,32 +5,35 @@ import datetime
 import re
 from collections.abc import Collection, Iterable, Mapping
 
+from rightsizer.inventory.gpu_requests import CLASS_PREFIX, GPU_RESOURCES, ResourceUnit
+from rightsizer.kube.owner_kinds import OWNERS
 from rightsizer.model import ObjectRef, PodKey
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Sample
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.source_metrics import LabelNames, first
+from rightsizer.usage.step_usage import CHUNK
 
-CHUNK = datetime.timedelta(days=1)
-GPU_RESOURCES = "nvidia_com_.+|aliyun_com_gpu.*|volcano_sh_vgpu.*"
-"""Of kube_pod_container_resource_requests: the resource's name with each other character as an underscore."""
 _LABELS = LabelNames()
-_POD = (*_LABELS.namespace, *_LABELS.pod)
-_API_VERSIONS = {
-    "ReplicaSet": "apps/v1",
-    "Deployment": "apps/v1",
-    "StatefulSet": "apps/v1",
-    "DaemonSet": "apps/v1",
-    "Job": "batch/v1",
-    "CronJob": "batch/v1",
-    "PyTorchJob": "kubeflow.org/v1",
-    "Notebook": "kubeflow.org/v1",
-    "InferenceService": "serving.kserve.io/v1beta1",
-    "RayCluster": "ray.io/v1",
-    "LeaderWorkerSet": "leaderworkerset.x-k8s.io/v1",
-    "JobSet": "jobset.x-k8s.io/v1alpha2",
-}
-"""By kind, which is all that the metrics name."""
+_API_VERSIONS = {row.kind: row.api_version for row in reversed(OWNERS)}
+"""By kind, which is all that the metrics name; of two groups with one kind, the first."""
+_COUNTED = frozenset({ResourceUnit.DEVICES, ResourceUnit.SHARES})
+
+
+def _recorded_name(resource: str) -> str:
+    """As kube-state-metrics writes a resource, or a pattern of them as a regular expression."""
+    return re.sub(r"[^a-zA-Z0-9_*]", "_", resource).replace("*", ".+")
+
+
+_RESOURCES = tuple(
+    (_recorded_name(row.pattern), row.unit)
+    for row in GPU_RESOURCES
+    if not row.pattern.startswith(CLASS_PREFIX)
+)
+
+
+def _unit(recorded: str) -> ResourceUnit | None:
+    return next((unit for pattern, unit in _RESOURCES if re.fullmatch(pattern, recorded)), None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class PodFacts:
     Attributes:
         owner: Its topmost known controller; None if unknown.
         node, priority_class: Empty if unknown.
-        gpus: How many it asked for; 0 if unknown.
+        gpus: GPUs, MIG instances or shares that it asked for; 0 if unknown, as where it asked for memory.
         labels: Those of the asked labels that are known.
     """
 
@@ -75,13 +78,14 @@ class _Facts:
     keys: Collection[str]
 
     def of_all(self) -> dict[PodKey, PodFacts]:
-        requests = self._query(
-            "kube_pod_container_resource_requests", f"resource=~{promql.quoted(GPU_RESOURCES)}"
-        )
+        asked = "|".join(pattern for pattern, _ in _RESOURCES)
         gpus: dict[PodKey, int] = {}
-        for sample in requests:
+        for sample in self._query(
+            "kube_pod_container_resource_requests", f"resource=~{promql.quoted(asked)}"
+        ):
             if pod := _LABELS.pod_of(sample.labels):
-                gpus[pod] = gpus.get(pod, 0) + sample.count
+                is_counted = _unit(sample.labels.get("resource", "")) in _COUNTED
+                gpus[pod] = gpus.get(pod, 0) + (sample.count if is_counted else 0)
         if not gpus:
             return {}
         owners = {
