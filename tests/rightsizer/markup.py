@@ -1,5 +1,6 @@
 """What stands in a page, by Python's own parser of HTML: elements with their attributes, in order."""
 
+import re
 from html.parser import HTMLParser
 
 Element = tuple[str, dict[str, str]]
@@ -42,3 +43,9 @@ def _read(page: str) -> _Reader:
     reader.feed(page)
     reader.close()
     return reader
+
+
+def without_assets(page: str) -> str:
+    """A page without the text of its style and script, which are files of their own, an element in each line."""
+    page = re.sub(r"<(style|script)>.*?</\1>", r"<\1></\1>", page, flags=re.DOTALL)
+    return re.sub(r"sha256-[\w+/=]+", "sha256-", page).replace("><", ">\n<")
