@@ -10,6 +10,7 @@ from typing import Protocol
 
 from rightsizer.backtest.recorded_signal import Present, RecordedSignal
 from rightsizer.backtest.recording import Group, Member, Recording
+from rightsizer.backtest.screening import Screen
 from rightsizer.kinds.notices import notice_patch
 from rightsizer.model import (
     Action,
@@ -22,7 +23,7 @@ from rightsizer.model import (
     Slot,
     Workload,
 )
-from rightsizer.planning.budget import check_capacity, within_budgets
+from rightsizer.planning.budget import FREE, check_capacity, within_budgets
 from rightsizer.planning.decide import decide
 from rightsizer.planning.measure import measure
 from rightsizer.policy.effective import PolicyEvaluator
@@ -40,7 +41,7 @@ class Standing:
     """A workload in the course of a replay.
 
     Attributes:
-        runs: Whether it runs in this cycle.
+        pods: Those that run in this cycle; none while it is stopped.
         since: The step from which on its samples count: after a return, its pods are new.
         resumes: The step in which a stopped one returns; None while it runs.
         annotations: What was written on it, as a notice.
@@ -50,11 +51,11 @@ class Standing:
     """
 
     group: Group
-    runs: bool = False
+    pods: tuple[Member, ...] = ()
     since: int = 0
     resumes: int | None = None
-    annotations: dict[str, str] = dataclasses.field(default_factory=dict)
-    changes: list[ChangeRecord] = dataclasses.field(default_factory=list)
+    annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    changes: tuple[ChangeRecord, ...] = ()
     came_back_after: datetime.timedelta | None = None
     gpus: int | None = None
 
@@ -81,7 +82,7 @@ class Order:
 
 def running(standings: Sequence[Standing]) -> Iterator[Standing]:
     """Those that run in this cycle."""
-    return (one for one in standings if one.runs)
+    return (one for one in standings if one.pods)
 
 
 class Judge(Protocol):
@@ -141,36 +142,103 @@ class Oracle:
                 yield Order(one, Action.SCALE_TO_ZERO, self.name)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class PolicyJudge:
     """A policy, by the stages of a plan."""
 
-    name: str
-    policy: Policy
+    def __init__(self, name: str, policy: Policy) -> None:
+        self.name = name
+        self._policy = policy
+        self._view: _PolicyView | None = None
 
     def judge(self, recording: Recording, standings: Sequence[Standing], step: int) -> Iterator[Order]:
         """What a cycle would do."""
-        at = recording.grid.time(step)
-        present = list(running(standings))
-        by_ref = {one.group.ref: one for one in present}
+        if self._view is None or self._view.recording is not recording:
+            self._view = _PolicyView(self._policy, recording)
+        view, at = self._view, recording.grid.time(step)
+        present = [(one, view.of(one)) for one in running(standings)]
+        chosen = view.chosen(present, step)
         fleet = Fleet(
-            tuple(_workload(one, recording, step) for one in present),
+            tuple(known.workload for _, known in chosen),
             recording.nodes,
             {},
             changes=tuple(_spent(standings, at)),
             minor=MINOR,
         )
-        evaluator = PolicyEvaluator(self.policy, fleet, at=at)
+        evaluator = PolicyEvaluator(self._policy, fleet, at=at)
         pods = {
             member.key: Present(member, max(member.first, one.since))
-            for one in present
-            for member in one.group.present(step)
+            for one, _ in chosen
+            for member in one.pods
         }
-        signal = RecordedSignal(recording.grid, pods)
-        measured = measure(fleet, signal, evaluator, at)
-        for decision in within_budgets(check_capacity(decide(measured, evaluator), evaluator), evaluator):
+        windows = frozenset().union(*(known.windows for _, known in present))
+        measured = measure(fleet, RecordedSignal(recording.grid, pods), evaluator, at, windows)
+        decisions = decide(measured, evaluator)
+        if any(decision.is_enforced and decision.action not in FREE for decision in decisions):
+            # Budgets count what all hold.
+            whole = dataclasses.replace(fleet, workloads=tuple(known.workload for _, known in present))
+            evaluator = PolicyEvaluator(self._policy, whole, at=at)
+            decisions = within_budgets(check_capacity(decisions, evaluator), evaluator)
+        by_ref = {one.group.ref: one for one, _ in chosen}
+        for decision in decisions:
             if decision.is_enforced:
                 yield _order(by_ref[decision.workload.ref], decision, at)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Known:
+    """A workload as it is now, and what a policy asks of it.
+
+    Attributes:
+        key: The state that it was made from.
+        windows: Those that are measured for the whole fleet because of it.
+    """
+
+    key: tuple[object, ...]
+    workload: Workload
+    screen: Screen
+    windows: frozenset[datetime.timedelta]
+
+
+class _PolicyView:
+    """A recording's workloads as a policy sees them; most are the same in one cycle as in the one before."""
+
+    def __init__(self, policy: Policy, recording: Recording) -> None:
+        self.recording = recording
+        self._evaluator = PolicyEvaluator(policy, Fleet((), recording.nodes, {}), at=recording.grid.begin)
+        self._known: dict[ObjectRef, _Known] = {}
+        self._screens: dict[tuple[int, ...], Screen] = {}
+
+    def of(self, one: Standing) -> _Known:
+        """A workload in its present state."""
+        key = (one.pods, one.since, one.gpus, one.annotations, one.changes, one.came_back_after)
+        known = self._known.get(one.group.ref)
+        if known is None or known.key != key:
+            workload = _workload(one, one.pods, self.recording)
+            criteria = self._evaluator.evaluate(workload).judged_by
+            ids = tuple(map(id, criteria))
+            if ids not in self._screens:
+                self._screens[ids] = Screen(criteria, self.recording.grid)
+            windows = frozenset(window for each in criteria for window in each.wide_windows)
+            known = self._known[one.group.ref] = _Known(key, workload, self._screens[ids], windows)
+        return known
+
+    def chosen(self, present: Sequence[tuple[Standing, _Known]], step: int) -> list[tuple[Standing, _Known]]:
+        """Those that could be changed, and their neighbours on nodes where one tells what another lacks."""
+        left_out = {
+            one.group.ref for one, known in present if known.screen.leaves_out(one.pods, one.since, step)
+        }
+        mixed = {
+            member.place
+            for one, _ in present
+            if one.group.ref not in left_out
+            for member in one.pods
+            if member.place in self.recording.mixed_nodes
+        }
+        return [
+            (one, known)
+            for one, known in present
+            if one.group.ref not in left_out or any(member.place in mixed for member in one.pods)
+        ]
 
 
 def _order(standing: Standing, decision: Decision, at: datetime.datetime) -> Order:
@@ -201,17 +269,13 @@ def _spent(standings: Sequence[Standing], at: datetime.datetime) -> Iterator[Fou
                 yield FoundChange(one.group.ref, record)
 
 
-def _workload(one: Standing, recording: Recording, step: int) -> Workload:
-    """As the API server would have told of it; what it held beyond GPUs is not recorded."""
-    return _with_pods(one, one.group.present(step), recording)
-
-
 def workload_of(group: Group, recording: Recording) -> Workload:
     """A group as a workload with all of its pods."""
-    return _with_pods(Standing(group), group.members, recording)
+    return _workload(Standing(group), group.members, recording)
 
 
-def _with_pods(one: Standing, members: Sequence[Member], recording: Recording) -> Workload:
+def _workload(one: Standing, members: Sequence[Member], recording: Recording) -> Workload:
+    """As the API server would have told of it; what it held beyond GPUs is not recorded."""
     pods = tuple(_pod(member, one, recording) for member in members)
     ref = one.group.ref
     return Workload(
@@ -221,11 +285,11 @@ def _with_pods(one: Standing, members: Sequence[Member], recording: Recording) -
         pods=pods,
         size=len(pods) if ref.kind in _SIZED else None,
         labels=pods[0].labels if pods else {},
-        annotations=dict(one.annotations),
+        annotations=one.annotations,
         namespace_annotations={},
         budgets={},
         created=recording.grid.time(one.group.first),
-        past=tuple(one.changes),
+        past=one.changes,
         came_back_after=one.came_back_after,
     )
 
@@ -238,7 +302,7 @@ def _pod(member: Member, one: Standing, recording: Recording) -> Pod:
         node=member.place,
         phase="Running",
         devices=gpus,
-        is_shared=False,
+        is_shared=any(track.is_own for track in member.tracks),
         started=began,
         priority_class=member.priority_class,
         priority=0,

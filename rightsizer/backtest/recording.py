@@ -77,34 +77,45 @@ class Track:
     busy: Column = dataclasses.field(default_factory=_empty)
     moving: Column = dataclasses.field(default_factory=_empty)
     unknown: Column = dataclasses.field(default_factory=_empty)
-    known: dict[float, bytes] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+    known: dict[tuple[str, float], bytes] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     def states(self, threshold: float = IDLE) -> bytes:
         """For each step whether it was active: by samples above `threshold` (0 to 1), or by counters."""
-        if threshold not in self.known:
-            limit = threshold * PER_SHARE
-            row = bytearray(
-                Slot.UNKNOWN if peak == MISSING else (Slot.BUSY if peak > limit else Slot.IDLE)
-                for peak in self.peak
-            )
-            for place, busy in enumerate(self.busy):
-                if busy not in (0, MISSING):
-                    row[place] = Slot.BUSY
-                elif busy == 0 and self.is_own and row[place] == Slot.BUSY:
-                    row[place] = Slot.UNKNOWN if self.unknown[place] else Slot.IDLE
-            self.known[threshold] = bytes(row)
-        return self.known[threshold]
+        found = self.known.get(("states", threshold))
+        if found is None:
+            found = self.known["states", threshold] = self._with_counters(self.above(threshold))
+        return found
+
+    def above(self, threshold: float) -> bytes:
+        """For each step whether samples of activity were above `threshold`."""
+        return self._compared("peak", threshold)
 
     def moved(self, threshold: float) -> bytes:
         """For each step whether it moved memory."""
-        key = -1 - threshold
-        if key not in self.known:
-            limit = threshold * PER_SHARE
-            self.known[key] = bytes(
-                Slot.UNKNOWN if value == MISSING else (Slot.BUSY if value > limit else Slot.IDLE)
-                for value in self.traffic
+        return self._compared("traffic", threshold)
+
+    def _compared(self, name: str, threshold: float) -> bytes:
+        found = self.known.get((name, threshold))
+        if found is None:
+            limit, column = threshold * PER_SHARE, getattr(self, name)
+            found = self.known[name, threshold] = bytes(
+                [
+                    Slot.UNKNOWN if value == MISSING else (Slot.BUSY if value > limit else Slot.IDLE)
+                    for value in column
+                ]
             )
-        return self.known[key]
+        return found
+
+    def _with_counters(self, row: bytes) -> bytes:
+        if self.busy.count(MISSING) == len(self.busy):
+            return row
+        counted = bytearray(row)
+        for place, busy in enumerate(self.busy):
+            if busy not in (0, MISSING):
+                counted[place] = Slot.BUSY
+            elif busy == 0 and self.is_own and row[place] == Slot.BUSY:
+                counted[place] = Slot.UNKNOWN if self.unknown[place] else Slot.IDLE
+        return bytes(counted)
 
     @property
     def end(self) -> int:
@@ -234,10 +245,27 @@ class Recording:
         members = (member for group in self.groups for member in group.members)
         return {member.place: Node(member.place, member.model) for member in members if member.model}
 
+    @functools.cached_property
+    def mixed_nodes(self) -> frozenset[str]:
+        """Nodes with a GPU that lacks power or memory traffic beside samples of activity."""
+        members = (member for group in self.groups for member in group.members)
+        return frozenset(member.place for member in members if any(map(_lacks_signal, member.tracks)))
+
     @property
     def has_counters(self) -> bool:
         """Whether busy time is counted, so that nothing between two scrapes is missed."""
         return any(busy != MISSING for track in tracks(self.groups) for busy in track.busy)
+
+
+def _lacks_signal(track: Track) -> bool:
+    return any(
+        MISSING in column
+        and any(
+            value == MISSING and count not in {0, MISSING}
+            for value, count in zip(column, track.samples, strict=True)
+        )
+        for column in (track.power_peak, track.traffic)
+    )
 
 
 def tracks(groups: Iterable[Group]) -> Iterable[Track]:

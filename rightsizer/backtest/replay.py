@@ -4,6 +4,8 @@ import dataclasses
 import datetime
 import math
 
+import msgspec
+
 from rightsizer.backtest.judges import STOPS, Judge, Oracle, Order, Standing, active_devices, active_replicas
 from rightsizer.backtest.recording import Group, Recording
 from rightsizer.model import Action, ChangeOutcome, ChangeRecord, ObjectRef, Slot
@@ -120,33 +122,24 @@ class _Course:
     def cycle(self, step: int, until: int) -> None:
         """Judge once; sizes of replicas hold until the next cycle."""
         for one in self._standings:
-            one.runs = self._is_present(one, step)
+            self._bring_back(one, step)
+            one.pods = one.group.present(step) if one.resumes is None else ()
         for order in self._judge.judge(self._recording, self._standings, step):
             self._carry_out(order, step, until)
 
-    def _is_present(self, one: Standing, step: int) -> bool:
-        """Whether it runs now, after whatever has brought it back."""
+    def _bring_back(self, one: Standing, step: int) -> None:
+        """Return it, if the record shows it at work by now."""
         if one.resumes is not None and one.resumes <= step:
             one.since, one.resumes = one.resumes, None
-            self._end_last(one, one.since)
-        return one.resumes is None and bool(one.group.present(step))
-
-    def _end_last(self, one: Standing, step: int) -> None:
-        last = one.changes[-1]
-        one.changes[-1] = ChangeRecord(
-            last.at,
-            last.run,
-            last.action,
-            last.gpus,
-            end=ChangeOutcome.REVERTED,
-            ended=self._recording.grid.time(step),
-        )
+            ended = self._recording.grid.time(one.since)
+            last = msgspec.structs.replace(one.changes[-1], end=ChangeOutcome.REVERTED, ended=ended)
+            one.changes = (*one.changes[:-1], last)
 
     def _carry_out(self, order: Order, step: int, until: int) -> None:
         one = order.standing
         if order.action is Action.NOTICE:
             self._accounts[one.group.ref].notices += 1
-            one.annotations.update(order.annotations)
+            one.annotations = {**one.annotations, **order.annotations}
         elif order.action in STOPS:
             self._stop(order, step)
         elif order.action is Action.RESIZE and order.kept is not None:
@@ -167,7 +160,7 @@ class _Course:
             paused = datetime.timedelta(seconds=paused_s)
             one.came_back_after = max(paused, one.came_back_after or paused)
         one.resumes = self._recording.grid.steps if needed is None else max(needed, step + 1)
-        one.annotations.clear()
+        one.annotations = {}
 
     def _resize(self, order: Order, step: int, kept: int) -> None:
         one, group = order.standing, order.standing.group
@@ -210,7 +203,8 @@ class _Course:
                 watched_s=float((grid.steps - step) * grid.step_s),
             )
         )
-        order.standing.changes.append(ChangeRecord(at, f"backtest-{step}", order.action, math.ceil(gpus)))
+        change = ChangeRecord(at, f"backtest-{step}", order.action, math.ceil(gpus))
+        order.standing.changes = (*order.standing.changes, change)
 
 
 def _account(group: Group, recording: Recording, terms: Terms) -> Account:

@@ -118,7 +118,7 @@ def find_too_many_replicas(candidate: Candidate) -> Finding | None:
     unproven = sum(_may_be_active(evidence, *held) for held in evidence.held)
     busy = min(known.possible.busy + unproven, replicas)
     needed = max(1, known.possible.replicas(busy))
-    if not _is_worth_it(evidence.candidate, replicas, needed):
+    if not is_worth_it(candidate.criteria.too_many_replicas, replicas, needed):
         return _by_load(evidence, replicas)
     words = known.words(replicas, unproven)
     missing = tuple(_missing_proof(evidence))
@@ -132,9 +132,9 @@ def find_too_many_replicas(candidate: Candidate) -> Finding | None:
     return dataclasses.replace(finding, confidence=Confidence.HIGH if is_complete else Confidence.MEDIUM)
 
 
-def _is_worth_it(candidate: Candidate, replicas: int, needed: int) -> bool:
-    least = candidate.criteria.too_many_replicas.minSavingPercent
-    return needed < replicas and (replicas - needed) * 100 >= least * replicas
+def is_worth_it(part: TooManyReplicas, replicas: int, needed: int) -> bool:
+    """Whether so many fewer replicas are worth a change."""
+    return needed < replicas and (replicas - needed) * 100 >= part.minSavingPercent * replicas
 
 
 def _may_be_active(evidence: Evidence, pod: Pod, devices: tuple[DeviceEvidence, ...]) -> bool:
@@ -180,7 +180,8 @@ def replicas_in_question(candidate: Candidate) -> bool:
     known, replicas = demand(candidate), replicas_of(candidate)
     if known is None or candidate.original_replicas is not None:
         return known is not None
-    return replicas is not None and _is_worth_it(candidate, replicas, max(1, known.possible.replicas()))
+    part = candidate.criteria.too_many_replicas
+    return replicas is not None and is_worth_it(part, replicas, max(1, known.possible.replicas()))
 
 
 def window_of(candidate: Candidate) -> datetime.timedelta:
@@ -211,7 +212,7 @@ def _by_load(evidence: Evidence, replicas: int) -> Finding | None:
     if len(caches) < len(evidence.held) or evidence.candidate.workload.ref.kind in GROUPED:
         return None
     needed = max(1, math.ceil(sum(caches) * 100 / part.maxCachePercent)) + part.minHeadroom
-    if not _is_worth_it(evidence.candidate, replicas, needed):
+    if not is_worth_it(part, replicas, needed):
         return None
     words = f"KV caches were at most {percent(max(caches))} full and no request waited in the last "
     words += f"{span(part.window)}: {needed} of {replicas} replicas suffice"

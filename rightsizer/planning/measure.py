@@ -164,8 +164,14 @@ class Signal(Protocol):
         ...
 
 
-def measure(fleet: Fleet, signal: Signal, evaluator: PolicyEvaluator, at: datetime.datetime) -> Measured:
-    """Send all rounds of queries.
+def measure(
+    fleet: Fleet,
+    signal: Signal,
+    evaluator: PolicyEvaluator,
+    at: datetime.datetime,
+    windows: Collection[datetime.timedelta] = (),
+) -> Measured:
+    """Send all rounds of queries, over these windows for the whole fleet; by default over those that it is judged by.
 
     Raises:
         PrometheusError: An answer was incomplete.
@@ -175,7 +181,7 @@ def measure(fleet: Fleet, signal: Signal, evaluator: PolicyEvaluator, at: dateti
     settled = {(pod.ref.namespace, pod.ref.name) for pod in held if is_settled(pod, at)}
     signal.expect(pods.keys(), settled, Whereabouts(pods, fleet.addresses))
     # The longest window first: what is cached for it serves the others.
-    windows = sorted(_windows(fleet, evaluator), reverse=True)
+    windows = sorted(windows or wide_windows(fleet, evaluator), reverse=True)
     usages = {window: _usages(signal, window, at) for window in windows}
     first = _with_boards(signal, Measured(at, usages, nodes=signal.nodes(at)), pods, evaluator)
     usages = dict(first.usages)
@@ -347,7 +353,7 @@ def _criteria_of(evaluator: PolicyEvaluator) -> Callable[[Workload], Sequence[Cr
     return lambda workload: evaluator.evaluate(workload).judged_by
 
 
-def _windows(fleet: Fleet, evaluator: PolicyEvaluator) -> set[datetime.timedelta]:
+def wide_windows(fleet: Fleet, evaluator: PolicyEvaluator) -> set[datetime.timedelta]:
     """Every window that is queried for the whole fleet; each costs a set of queries."""
     judged = {
         id(each): each for workload in fleet.workloads for each in evaluator.evaluate(workload).judged_by

@@ -15,6 +15,8 @@ SAMPLES = 30
 H100 = "NVIDIA H100 80GB HBM3"
 
 BUSY, IDLE, UNKNOWN = "#", ".", "?"
+SPINS, DARK = "~", "!"
+"""At full activity without memory traffic; idle, at a power that is not known."""
 PER_H = 3600 // STEP_S
 
 
@@ -61,20 +63,29 @@ def workload(
 def track(line: str, uuid: str, first: int = 0) -> Track:
     """Busy steps at 80 %, idle ones at 0 % with a model in memory, unknown ones without samples."""
 
-    def column(busy: int, idle: int, unknown: int = MISSING) -> Column:
-        return array.array("H", ({BUSY: busy, IDLE: idle, UNKNOWN: unknown}[one] for one in line))
+    def column(
+        busy: int, idle: int, unknown: int = MISSING, spins: int | None = None, dark: int | None = None
+    ) -> Column:
+        values = {
+            BUSY: busy,
+            IDLE: idle,
+            UNKNOWN: unknown,
+            SPINS: busy if spins is None else spins,
+            DARK: idle if dark is None else dark,
+        }
+        return array.array("H", (values[one] for one in line))
 
     share = PER_SHARE * 8 // 10
     return Track(
         Device(uuid, model=H100),
         first,
         expected=SAMPLES,
-        peak=column(share, 0),
-        mean=column(share, 0),
-        traffic=column(share, 0),
+        peak=column(share, 0, spins=PER_SHARE),
+        mean=column(share, 0, spins=PER_SHARE),
+        traffic=column(share, 0, spins=0),
         memory=column(5_000, 5_000),
-        power_peak=column(600 * PER_WATT, 118 * PER_WATT),
-        power_mean=column(500 * PER_WATT, 118 * PER_WATT),
+        power_peak=column(600 * PER_WATT, 130 * PER_WATT, spins=165 * PER_WATT, dark=MISSING),
+        power_mean=column(500 * PER_WATT, 130 * PER_WATT, spins=165 * PER_WATT, dark=MISSING),
         samples=column(SAMPLES, SAMPLES, 0),
         busy=column(MISSING, MISSING),
         moving=column(MISSING, MISSING),

@@ -1,0 +1,114 @@
+"""What needs no judgement in a cycle is left out; the changes are those of judging everything."""
+
+import array
+import datetime
+from unittest import mock
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rightsizer.backtest.judges import PolicyJudge
+from rightsizer.backtest.recording import Group, Recording
+from rightsizer.backtest.replay import Change, Terms, replay
+from rightsizer.backtest.screening import Screen
+from rightsizer.model import Mode
+from rightsizer.policy.match import Match
+from rightsizer.policy.schema import Policy
+from tests.rightsizer.backtest.recordings import (
+    BUSY,
+    DARK,
+    IDLE,
+    SPINS,
+    UNKNOWN,
+    hours,
+    policy,
+    recording,
+    workload,
+)
+
+HOUR = datetime.timedelta(hours=1)
+TERMS = Terms(every=HOUR, first=0, restart=HOUR / 4)
+EAGER = policy(
+    window="2h", findings={"too-many-gpus": "enforce", "stuck": "enforce", "too-many-replicas": "enforce"}
+)
+CAREFUL = policy(budgets=[{"per": "run", "share": "50%"}], findings={"stuck": "enforce"})
+
+_LONG = policy(window="36h").rules[0].model_copy(update={"name": "jobs", "match": Match(kinds=("Job",))})
+_KEPT = EAGER.rules[0].model_copy(
+    update={"name": "kept", "mode": Mode.PROTECT, "match": Match(kinds=("StatefulSet",))}
+)
+BY_KIND = EAGER.model_copy(update={"rules": (_LONG, _KEPT, *EAGER.rules)})
+
+HALF_USED = workload("half", [hours(BUSY * 24), hours(IDLE * 24)])
+TURNS = workload(
+    "turns", *[["".join(BUSY if step % 4 == pod else IDLE for step in range(48))] for pod in range(4)]
+)
+TRAINER = workload("train", [hours(BUSY * 48)], kind="Job")
+LEFT = workload("left", [hours(BUSY * 18 + IDLE * 30)], kind="StatefulSet")
+HUNG = workload("hung", [hours(SPINS * 48)])
+UNSEEN = workload("unseen", [hours(DARK * 48)])
+
+
+def _neighbours() -> Group:
+    """A pod that does nothing on a GPU that others keep busy."""
+    group = workload("idle", [hours(BUSY * 24)])
+    for one in group.members[0].tracks:
+        one.is_own = True
+        one.busy = one.moving = one.unknown = array.array("H", [0]) * len(one.samples)
+    return group
+
+
+stretches = st.tuples(st.sampled_from(BUSY * 3 + IDLE * 3 + UNKNOWN + SPINS * 2 + DARK), st.integers(1, 8))
+lines = st.lists(stretches, min_size=1, max_size=4).map(
+    lambda parts: hours("".join(state * length for state, length in parts))
+)
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> Recording:
+    """Up to five workloads of up to three pods with up to two GPUs, which work, pause, spin and are not seen."""
+    groups: list[Group] = []
+    for number in range(draw(st.integers(1, 5))):
+        kind = draw(st.sampled_from(["Deployment", "StatefulSet", "Job", "Pod"]))
+        pods = draw(
+            st.lists(st.lists(lines, min_size=1, max_size=2), min_size=1, max_size=1 if kind == "Pod" else 3)
+        )
+        groups.append(workload(f"w{number}", *pods, kind=kind, first=draw(st.integers(0, 8))))
+    return recording(*groups)
+
+
+def _changes(fleet: Recording, asked: Policy) -> list[tuple[list[Change], float, int]]:
+    accounts = replay(fleet, PolicyJudge("p", asked), TERMS).accounts
+    return [(account.changes, account.scaled, account.notices) for account in accounts]
+
+
+@example(recording(HALF_USED), EAGER)
+@example(recording(TURNS), EAGER)
+@example(recording(_neighbours()), EAGER)
+@example(recording(TRAINER, UNSEEN), EAGER)
+@example(recording(TRAINER, LEFT, HUNG), BY_KIND)
+@given(fleets(), st.sampled_from([EAGER, CAREFUL]))
+def test_replay_changes_the_same_as_without_screening(fleet: Recording, asked: Policy) -> None:
+    """Whatever the fleet does."""
+    found = _changes(fleet, asked)
+    with mock.patch.object(Screen, "leaves_out", return_value=False):
+        assert _changes(fleet, asked) == found
+
+
+def test_screen_leaves_out_what_works() -> None:
+    """Most of a fleet works: only what does not is judged."""
+    judged = []
+
+    def leaves_out(self: Screen, *arguments: object) -> bool:
+        judged.append(original(self, *arguments))  # type: ignore[arg-type]
+        return judged[-1]
+
+    original = Screen.leaves_out
+    fleet = recording(
+        workload("train", [hours(BUSY * 48)] * 4, kind="Job"),
+        workload("serve", *[[hours(BUSY * 48)]] * 3),
+        workload("left", [hours(BUSY * 4 + IDLE * 44)]),
+    )
+    with mock.patch.object(Screen, "leaves_out", leaves_out):
+        _changes(fleet, CAREFUL)
+    assert judged.count(True) > judged.count(False) > 0
