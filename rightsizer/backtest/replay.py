@@ -45,6 +45,7 @@ class Account:
     """One workload's totals.
 
     Attributes:
+        priority_class, model: Of its pods and their GPUs; empty if unknown.
         held, used: GPU-hours that it held, and in which its GPUs were active.
         scaled: GPU-hours in which fewer replicas ran.
         restarts: GPU-hours that its returns cost.
@@ -53,7 +54,9 @@ class Account:
         notices: How many notices it got.
     """
 
-    group: Group
+    ref: ObjectRef
+    priority_class: str = ""
+    model: str = ""
     held: float = 0.0
     used: float = 0.0
     scaled: float = 0.0
@@ -216,7 +219,7 @@ def _account(group: Group, recording: Recording, terms: Terms) -> Account:
         for member in group.members
         for track, row in zip(member.tracks, member.rows, strict=True)
     )
-    return Account(group, held * hours, used * hours)
+    return Account(group.ref, group.priority_class, group.model, held * hours, used * hours)
 
 
 def _device_steps(group: Group, first: int, stop: int | None) -> float:

@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rightsizer.backtest.judges import STOPS
-from rightsizer.backtest.recording import Group
 from rightsizer.backtest.replay import Account, Change, Replayed
 from rightsizer.model import FindingName
 
@@ -16,7 +15,7 @@ DOUBT = 0.1
 WATCHED_S = 7 * 86400.0
 """A stop that the record follows for less time, without a return, may yet return."""
 
-PriceOf = Callable[[Group], float | None]
+PriceOf = Callable[[str], float | None]
 """Price of one GPU-hour of a workload; None if unknown."""
 
 
@@ -59,7 +58,7 @@ class Summary:
         short: Share of these with fewer replicas than were active.
         resizes, resizes_needed: Changes of the GPUs of each pod, and those that were needed again.
         median_return_h: Half of those that returned did so earlier.
-        groups: By kind, by namespace, by class and by finding.
+        groups: By kind, namespace, class, finding and owner, which is the workload.
         changes: All, in order.
         hurt: Changes of workloads that worked again, soonest first.
     """
@@ -142,7 +141,7 @@ def _hurt(changes: Sequence[Change]) -> Sequence[Change]:
 
 def _saved(accounts: Sequence[Account], price_of: PriceOf) -> float | None:
     """Of those whose price is known; net of restarts."""
-    priced = [(price_of(one.group), one.freed - one.restarts) for one in accounts]
+    priced = [(price_of(one.model), one.freed - one.restarts) for one in accounts]
     known = [price * hours for price, hours in priced if price is not None]
     return sum(known) if known else None
 
@@ -167,16 +166,17 @@ def _interval(value: float, drawn: Iterator[float]) -> Interval:
 
 def _groups(accounts: Sequence[Account]) -> dict[str, dict[str, GroupTotals]]:
     found: dict[str, dict[str, GroupTotals]] = {
-        name: collections.defaultdict(GroupTotals) for name in ("kind", "namespace", "class", "finding")
+        name: collections.defaultdict(GroupTotals)
+        for name in ("kind", "namespace", "class", "finding", "owner")
     }
     for account in accounts:
         if not account.freed and not account.changes:
             continue
-        ref = account.group.ref
         names = {
-            "kind": ref.kind,
-            "namespace": ref.namespace,
-            "class": account.group.priority_class or "none",
+            "kind": account.ref.kind,
+            "namespace": account.ref.namespace,
+            "class": account.priority_class or "none",
+            "owner": str(account.ref),
         }
         for by, name in names.items():
             found[by][name].freed += account.freed

@@ -13,12 +13,13 @@ from rightsizer import prices
 from rightsizer.backtest.judges import Judge, Nothing, Oracle, PlainRule, PolicyJudge
 from rightsizer.backtest.pod_facts import pod_facts
 from rightsizer.backtest.recorder import Recorder, grid_of
-from rightsizer.backtest.recording import Group, Recording
-from rightsizer.backtest.replay import Replayed, Terms, replay
+from rightsizer.backtest.recording import Recording
+from rightsizer.backtest.replay import Replayed, Terms
 from rightsizer.backtest.summary import summarize
 from rightsizer.cli.connection import instant_of, prometheus_settings, signal_terms, span_of
 from rightsizer.cli.messages import note
 from rightsizer.cli.options import path_of
+from rightsizer.cli.replays import replays
 from rightsizer.errors import EvidenceIncomplete, UsageError
 from rightsizer.model import Mode, Node
 from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy, load
@@ -56,10 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     table = prices.load(path_of(arguments.prices))
     recording = record(arguments, asked, [policy for _, policy in policies])
     terms = Terms(asked.every, recording.grid.steps // WARM_UP, asked.restart)
-    results = []
-    for judge in judges_of(policies, asked):
-        note(f"replaying: {judge.name}")
-        results.append(replay(recording, judge, terms))
+    results = list(replays(recording, list(judges_of(policies, asked)), terms))
     result = result_of(recording, terms, results, frozenset(name for name, _ in policies), table)
     sys.stdout.write(form(arguments.output, BACKTEST_FORMS)(result))
     return 0
@@ -171,8 +169,8 @@ def result_of(
     """The sums of all judges."""
     grid = recording.grid
 
-    def price_of(group: Group) -> float | None:
-        return table.of_node(Node("", group.model))
+    def price_of(model: str) -> float | None:
+        return table.of_node(Node("", model))
 
     return Backtest(
         begin=instant(grid.time(terms.first)),

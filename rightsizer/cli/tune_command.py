@@ -9,11 +9,12 @@ from typing import Any
 import yaml
 
 from rightsizer import prices
-from rightsizer.backtest.replay import Terms, replay
+from rightsizer.backtest.replay import Terms
 from rightsizer.backtest.tuning import tuned
 from rightsizer.cli.backtest_command import enforced, judges_of, question_of, record, result_of
 from rightsizer.cli.messages import note
 from rightsizer.cli.options import path_of
+from rightsizer.cli.replays import replays
 from rightsizer.errors import UsageError
 from rightsizer.policy.policy_file import BUILT_IN, load
 from rightsizer.policy.schema import API_VERSION
@@ -40,10 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         note("no kind has enough gaps to learn from: the policy is as it was; a longer --from has more")
     judged = [("before", enforced(loaded.policy)), ("tuned", enforced(policy))]
     terms = Terms(asked.every, half, asked.restart)
-    results = []
-    for judge in judges_of(judged, asked):
-        note(f"replaying: {judge.name}")
-        results.append(replay(recording, judge, terms))
+    results = list(replays(recording, list(judges_of(judged, asked)), terms))
     result = result_of(recording, terms, results, frozenset({"before", "tuned"}), table)
     grid = recording.grid
     sys.stdout.write(

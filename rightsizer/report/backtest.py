@@ -3,7 +3,7 @@
 import csv
 import dataclasses
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rightsizer.backtest.replay import Change
@@ -15,6 +15,7 @@ from rightsizer.report.terminal import wrapped
 from rightsizer.text import count, money, safe, span
 
 MOST_NAMED = 20
+_MOST_PARTS = 10
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def details(summary: Summary, currency: str) -> Iterator[str]:
     if summary.stops.value:
         yield _returns(summary)
     for by, parts in summary.groups.items():
-        yield f"by {by}: " + "; ".join(f"{name} {_part(part)}" for name, part in parts.items())
+        yield f"by {by}: {_parts(parts)}"
     if summary.replica_hours:
         yield (
             f"services ran {summary.replica_hours:,.0f} h with fewer replicas, {100 * summary.short.value:.2f}% of it "
@@ -120,6 +121,13 @@ def hurt_words(one: Change) -> str:
     """A workload that worked again, and when."""
     after = "at once" if one.was_at_work else f"after {span(one.needed_after_s)}"
     return f"{one.at:%Y-%m-%d %H:%M} {one.ref} {one.finding}: needed again {after}"
+
+
+def _parts(parts: Mapping[str, GroupTotals]) -> str:
+    """Those of which most was freed."""
+    most = sorted(parts.items(), key=lambda item: -item[1].freed)[:_MOST_PARTS]
+    named = [f"{name} {_part(part)}" for name, part in most]
+    return "; ".join([*named, *([f"{len(parts) - len(most)} more"] if len(parts) > len(most) else [])])
 
 
 def _part(part: GroupTotals) -> str:
