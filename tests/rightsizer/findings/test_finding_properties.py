@@ -339,6 +339,7 @@ def test_findings_with_more_work_never_propose_more(world: World, data: st.DataO
     """A GPU that worked as well, when others did or since, takes nothing away that would have stayed.
 
     Work in a pause of the past is another matter: a workload that never paused has less reason to be waited for.
+    What works in part is judged by its size, for which it is old enough earlier.
     """
     looks = {one.look for devices in world.devices.values() for one in devices}
     hypothesis.assume("hot" not in looks or not world.nodes)
@@ -350,7 +351,9 @@ def test_findings_with_more_work_never_propose_more(world: World, data: st.DataO
     every = [other for others in world.devices.values() for other in others]
     spins = any(other.look == "spins" for other in every)
     busy = [spins or any(slot) for slot in zip(*(other.busy for other in every), strict=True)]
-    last = max((number for number, is_busy in enumerate(busy) if is_busy), default=-1)
+    # A slot that nobody saw may have ended a pause, too.
+    worked = [number for number, is_busy in enumerate(busy) if is_busy]
+    last = max([*worked, *(number for slots in world.gaps.values() for number in slots)], default=-1)
     more = [
         begin <= number < begin + length and (is_busy or number > last) for number, is_busy in enumerate(busy)
     ]
@@ -362,7 +365,10 @@ def test_findings_with_more_work_never_propose_more(world: World, data: st.DataO
     raised = dataclasses.replace(world, devices={**world.devices, name: tuple(devices)})
     first, then = _assess(world, _measure(world)), _assess(raised, _measure(raised))
     taken, before = _taken(then, world.item), _taken(first, world.item)
-    assert taken <= before
+    if first[0].name in {FindingName.TOO_YOUNG, FindingName.IDLE_TOO_BRIEFLY} and then[0].proposal:
+        assert taken < world.item.gpus
+    else:
+        assert taken <= before
 
 
 YOUNGER: dict[str, Callable[[Workload], Workload]] = {
