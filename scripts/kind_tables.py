@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
-from rightsizer.kinds.edits import shown
+from rightsizer.kinds.edits import ANY, shown
 from rightsizer.kinds.kind import NOW, SET, BlockingField, Kind, RolloutPrecondition, Steering, Stop
 from rightsizer.usage.serving_metrics import ENGINES, Engine
 from scripts.tables import table
@@ -87,7 +87,9 @@ def _replicas(row: Kind) -> str:
     else:
         return ""
     needs = f", with `{shown(row.needs)}`" if row.needs else ""
-    return field + needs + _unless(row.unless) + _STEERED[row.steering]
+    is_as_stop = bool(row.unless) and row.stop is not None and row.unless == row.stop.unless
+    unless = ", on the same condition" if is_as_stop else _unless(row.unless)
+    return field + needs + unless + _STEERED[row.steering]
 
 
 def _containers(row: Kind) -> str:
@@ -103,8 +105,10 @@ def _condition(one: RolloutPrecondition) -> str:
 def _unless(guards: Iterable[BlockingField]) -> str:
     by_path: dict[str, list[str]] = defaultdict(list)
     for guard in guards:
-        by_path[shown(guard.path)].append(_guarded(guard.value))
-    words = " or ".join(f"`{path}` is {' or '.join(values)}" for path, values in by_path.items())
+        last = max((at for at, step in enumerate(guard.path, 1) if step == ANY), default=0)
+        words = f"a `{shown(guard.path[last:])}`" if last else f"`{shown(guard.path)}`"
+        by_path[words].append(_guarded(guard.value))
+    words = " or ".join(f"{path} is {' or '.join(values)}" for path, values in by_path.items())
     return f", unless {words}" if words else ""
 
 

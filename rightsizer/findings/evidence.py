@@ -18,6 +18,7 @@ from rightsizer.findings.idle_history import (
     observed_since,
     possible_pause_s,
 )
+from rightsizer.kinds import kind_of
 from rightsizer.kinds.patches import original_replicas
 from rightsizer.model import (
     Finding,
@@ -46,9 +47,14 @@ _FIRST_PODS = datetime.timedelta(minutes=10)
 SCALABLE = frozenset({"Deployment", "LeaderWorkerSet", "ReplicaSet", "Rollout", "StatefulSet"})
 """Kinds with a scale subresource that autoscalers can target."""
 
-_CUSTOM = frozenset({"InferenceService", "LLMInferenceService", "NIMService", "RayCluster", "RayService"})
+_CUSTOM = frozenset(
+    {
+        *("DynamoGraphDeployment", "InferenceService", "LLMInferenceService", "NIMService"),
+        *("PodCliqueSet", "RayCluster", "RayService"),
+    }
+)
 INTERCHANGEABLE = SCALABLE | _CUSTOM
-"""Kinds with interchangeable replicas, of which fewer can serve the same requests."""
+"""Kinds with interchangeable replicas, maybe only within a role, of which fewer can serve the same requests."""
 
 GROUPED = frozenset({"LeaderWorkerSet"})
 """Kinds in which a replica is a group of pods."""
@@ -61,6 +67,12 @@ BATCH = _TRAINING | {"AppWrapper", "Job", "JobSet", "Pod", "RayJob", "Workflow"}
 def has_replicas(workload: Workload) -> bool:
     """Whether its pods are interchangeable; pods of a gang are not."""
     return workload.ref.kind in INTERCHANGEABLE and not workload.gang
+
+
+def roles_of(workload: Workload) -> tuple[str, ...]:
+    """The labels that name the roles of its pods; empty if all pods of its kind are alike."""
+    row = kind_of(workload.ref)
+    return row.roles if row is not None else ()
 
 
 def is_batch(workload: Workload) -> bool:
@@ -197,6 +209,21 @@ class Candidate:
     def held(self) -> tuple[Pod, ...]:
         """Its pods that hold GPUs, by name."""
         return tuple(sorted((pod for pod in self.workload.pods if pod.holds), key=lambda pod: pod.ref.name))
+
+    @functools.cached_property
+    def roles(self) -> "Mapping[str, Candidate]":
+        """Each role of its pods as a workload of its own, whose UID ends with it; empty if a pod has none."""
+        labels = roles_of(self.workload)
+        found: dict[str, list[Pod]] = {}
+        for pod in self.workload.pods if labels else ():
+            role = next((pod.labels[label] for label in labels if label in pod.labels), "")
+            found.setdefault(role, []).append(pod)
+        return {role: self._of_role(role, pods) for role, pods in sorted(found.items()) if "" not in found}
+
+    def _of_role(self, role: str, pods: Sequence[Pod]) -> "Candidate":
+        ref = dataclasses.replace(self.workload.ref, uid=f"{self.workload.ref.uid}/{role}")
+        workload = dataclasses.replace(self.workload, ref=ref, pods=tuple(pods), size=None)
+        return dataclasses.replace(self, workload=workload)
 
     def over(
         self, part: Judging, percent: float | None = None, *, window: datetime.timedelta | None = None

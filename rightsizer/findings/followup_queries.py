@@ -100,7 +100,8 @@ def followup_queries(
             pods = histories.setdefault((reach, percent), {})
             pods.update((pod_key(pod), observed_since(pod)) for pod in candidates[0].held)
         if has_replicas(workload) and any(map(_may_alternate, candidates)):
-            replicas.setdefault(criteria[0].too_many_replicas, []).append(workload)
+            parts = [part.workload for part in candidates[0].roles.values()] or [workload]
+            replicas.setdefault(criteria[0].too_many_replicas, []).extend(parts)
         is_waiting = is_waiting or any(map(_uses_little, candidates))
     return FollowupQueries(
         histories=tuple(HistoryRequest(*key, histories[key]) for key in sorted(histories)),

@@ -21,6 +21,7 @@ from rightsizer.findings.evidence import (
     DeviceEvidence,
     Evidence,
     has_replicas,
+    roles_of,
 )
 from rightsizer.kinds import kind_of
 from rightsizer.model import (
@@ -30,6 +31,7 @@ from rightsizer.model import (
     FindingName,
     Pod,
     Proposal,
+    Verdict,
     Workload,
 )
 from rightsizer.policy.thresholds import TooManyReplicas
@@ -107,7 +109,30 @@ def replica_need(part: TooManyReplicas, busy: Sequence[int], before: Sequence[in
 
 
 def find_too_many_replicas(candidate: Candidate) -> Finding | None:
-    """More replicas than required; only advice if that is not proven."""
+    """More replicas than required, of one role if it has some; only advice if that is not proven."""
+    if not roles_of(candidate.workload):
+        return _too_many(candidate)
+    found = [
+        _in_role(candidate, role, finding)
+        for role, part in candidate.roles.items()
+        if (finding := _too_many(part)) is not None
+    ]
+    return max(found, key=lambda one: one.proposal.frees if one.proposal else 0.0, default=None)
+
+
+def _in_role(candidate: Candidate, role: str, finding: Finding) -> Finding:
+    """A finding about one role; only advice if replicas of the kind's roles are fields of other objects."""
+    row, proposal = kind_of(candidate.workload.ref), finding.proposal
+    words = (f"{role}: {finding.words[0]}", *finding.words[1:])
+    if proposal is not None and (row is None or row.groups is None):
+        words += ("replicas of a role are a field of another object, which its owner scales",)
+        return dataclasses.replace(finding, verdict=Verdict.KEEP, words=words, proposal=None)
+    if proposal is not None:
+        proposal = dataclasses.replace(proposal, role=role, words=f"{role}: {proposal.words}")
+    return dataclasses.replace(finding, words=words, proposal=proposal)
+
+
+def _too_many(candidate: Candidate) -> Finding | None:
     workload = candidate.workload
     if len(workload.pods) < 2 or not has_replicas(workload):  # noqa: PLR2004 - the last one stays
         return None
@@ -177,6 +202,12 @@ def replicas_of(candidate: Candidate) -> int | None:
 
 def replicas_in_question(candidate: Candidate) -> bool:
     """Whether counts of active replicas may call for more or fewer."""
+    if roles_of(candidate.workload):
+        return any(_in_question(part) for part in candidate.roles.values())
+    return _in_question(candidate)
+
+
+def _in_question(candidate: Candidate) -> bool:
     known, replicas = demand(candidate), replicas_of(candidate)
     if known is None or candidate.original_replicas is not None:
         return known is not None

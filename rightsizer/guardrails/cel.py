@@ -147,14 +147,19 @@ def fields_true(known: Variables, fields: Mapping[Field, str]) -> Iterator[str]:
     """
     alone: list[str] = []
     listed_in: dict[tuple[Path, str], list[str]] = {}
+    entries: dict[Path, list[str]] = {}
     for field, to in fields.items():
         path = field.path
-        many = next((at for at, step in enumerate(path) if step.endswith(ITEM)), None)
+        many = next((at for at, step in enumerate(path) if step.endswith(ITEM) or step == ANY), None)
         if many is None:
             pair, place = known.at(path[:-1]), text(f"[{','.join(path)}],before:")
             alone.append(_one(field, to, place, (f"{pair}[0]", f"{pair}[1]")))
         else:
             root, key, below = path[:many], path[many].removesuffix(ITEM), ",".join(path[many + 1 :])
+            if key == ANY:
+                place = f"{text(_opened(root))} + k + {text(f',{below}],before:')}"
+                entries.setdefault(root, []).append(_one(field, to, place, ("m[0]", "m[1]")))
+                continue
             place = f"{text(_opened(root) + key + '=')} + n[{text(key)}] + {text(f',{below}],before:')}"
             listed_in.setdefault((root, text(key)), []).append(_one(field, to, place, ("n", "o")))
     if alone:
@@ -163,6 +168,9 @@ def fields_true(known: Variables, fields: Mapping[Field, str]) -> Iterator[str]:
         pair, is_it = known.at(root), f"{name} in o && n[{name}] == o[{name}]"
         true = f"[{', '.join(each)}].all(f, {_FIELD_TRUE})"
         yield f"{pair}[0].all(n, {name} in n && {pair}[1].exists(o, {is_it} && {true}))"
+    for root, each in entries.items():
+        pair, true = known.at(root), f"[{', '.join(each)}].all(f, {_FIELD_TRUE})"
+        yield f"{pair}[0].all(k, k in {pair}[1] && [{pair}.map(p, p[k])].all(m, {true}))"
 
 
 def _one(field: Field, to: str, place: str, above: tuple[str, str]) -> str:
@@ -200,12 +208,13 @@ def _unless(pairs: str, free: str, changed: str = "", also: str = "") -> str:
 
 @dataclasses.dataclass(slots=True)
 class _Found:
-    """Pairs of new and old values to compare, by type: maps, amounts of resources, and lists."""
+    """Pairs of new and old values to compare, by type: maps, amounts of resources, lists, and maps of any keys."""
 
     known: Variables | None
     maps: list[str] = dataclasses.field(default_factory=list)
     amounts: list[str] = dataclasses.field(default_factory=list)
     lists: dict[tuple[str, tuple[Path, ...]], list[str]] = dataclasses.field(default_factory=dict)
+    entries: dict[tuple[Path, ...], list[str]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def below(cls, pair: str, paths: Iterable[Path], place: str, known: Variables | None = None) -> "_Found":
@@ -220,6 +229,9 @@ class _Found:
         for path in paths:
             below.setdefault(path[0], []).append(path[1:])
         for step, rests in below.items():
+            if step == ANY and () not in rests:
+                self.entries.setdefault(tuple(rests), []).append(pair)
+                return
             if step == ANY:
                 self.amounts.append(f"{pair} + [{place}]")
                 return
@@ -242,6 +254,11 @@ class _Found:
             parts.append(_unless(f"[{', '.join(self.amounts)}]", _SLASHED, _NO_MORE, f" && {_AMOUNTS_TRUE}"))
         for (key, rests), pairs in self.lists.items():
             parts.append(f"[{', '.join(pairs)}].all(c, ({_SAME}) || ({_items(key, rests)}))")
+        for rests, pairs in self.entries.items():
+            inner = _Found.below("[c[0][k], c[1][k]]", rests, "").expression()
+            parts.append(
+                f"[{', '.join(pairs)}].all(c, c[0].all(k, k in c[1] && {inner}) && c[1].all(k, k in c[0]))"
+            )
         return " && ".join(parts)
 
 

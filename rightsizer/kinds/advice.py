@@ -3,11 +3,12 @@
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rightsizer.kinds import kind_of, pause_for, row_of, stopped_by
-from rightsizer.kinds.edits import ITEM, Path
+from rightsizer.kinds.change_edits import as_read
+from rightsizer.kinds.edits import ANY, ITEM, Path, places
 from rightsizer.kinds.kind import NOW, Kind, Stop
 from rightsizer.kube.object_names import Output, api_path, is_possible, kubectl, shell_command
 from rightsizer.model import (
@@ -45,13 +46,13 @@ def stop_command(workload: Workload) -> str:
         return ""
     by = stopped_by(workload)
     if by is not None and by[1].stop is not None:
-        return _stopping(*by, by[1].stop)
+        return _stopping(*by, by[1].stop, as_read(workload) or {})
     if workload.scalable is not None:
         return _scale(workload.ref, 0)
     return kubectl(workload.ref, "edit")
 
 
-def _stopping(ref: ObjectRef, row: Kind, stop: Stop) -> str:
+def _stopping(ref: ObjectRef, row: Kind, stop: Stop, obj: Mapping[str, Any]) -> str:
     if not is_possible(ref):
         return ""
     if stop.field is None:
@@ -72,12 +73,14 @@ def _stopping(ref: ObjectRef, row: Kind, stop: Stop) -> str:
         now = Output(shell_command("date", "-u", "+%FT%TZ"), prefix=key)
         value = now if stop.to == NOW else f"{key}{stop.to}"
         return kubectl(ref, "annotate", value, options=("--overwrite",))
-    return _patch(ref, stop.field.path, stop.to)
+    *above, last = stop.field.path
+    where = places(obj, tuple(above)) if ANY in above else [tuple(above)]
+    return _patch(ref, stop.to, *((*place, last) for place in where)) if where else kubectl(ref, "edit")
 
 
 def stop_commands(workload: Workload, along: Sequence[tuple[ObjectRef, Kind]]) -> str:
     """The same, plus the commands for objects that are stopped with it."""
-    others = [_stopping(ref, row, row.stop) for ref, row in along if row.stop is not None]
+    others = [_stopping(ref, row, row.stop, {}) for ref, row in along if row.stop is not None]
     return " && ".join(filter(None, [stop_command(workload), *others]))
 
 
@@ -91,14 +94,18 @@ def command_for(workload: Workload, action: Action, proposal: Proposal | None) -
     if row is None or row.replicas is None:
         return _scale(ref, proposal.replicas) if row is None and workload.scalable else ""
     return (
-        _scale(ref, proposal.replicas) if row.has_scale else _patch(ref, row.replicas.path, proposal.replicas)
+        _scale(ref, proposal.replicas) if row.has_scale else _patch(ref, proposal.replicas, row.replicas.path)
     )
 
 
-def _patch(ref: ObjectRef, path: Path, value: Any) -> str:  # noqa: ANN401 - JSON
-    for step in reversed(path):
-        value = {step: value}
-    return kubectl(ref, "patch", "--type", "merge", "-p", json.dumps(value))
+def _patch(ref: ObjectRef, value: Any, *paths: Path) -> str:  # noqa: ANN401 - JSON
+    patch: dict[str, Any] = {}
+    for path in paths:
+        here = patch
+        for step in path[:-1]:
+            here = here.setdefault(step, {})
+        here[path[-1]] = value
+    return kubectl(ref, "patch", "--type", "merge", "-p", json.dumps(patch))
 
 
 def _scale(ref: ObjectRef, replicas: int) -> str:
@@ -188,13 +195,13 @@ def _paths(row: Kind, decision: Decision) -> Iterator[Path]:
 
 def _argo(paths: list[Path]) -> str:
     """A JSON pointer cannot name an item of a list without its index."""
-    if any(step.endswith(ITEM) for path in paths for step in path):
+    if any(step.endswith(ITEM) or step == ANY for path in paths for step in path):
         return f"jqPathExpressions: {json.dumps([_jq(path) for path in paths])}"
     return f"jsonPointers: [{', '.join(map(_pointer, paths))}]"
 
 
 def _jq(path: Path) -> str:
-    return "".join("[]" if step.endswith(ITEM) else _key(step) for step in path)
+    return "".join("[]" if step.endswith(ITEM) or step == ANY else _key(step) for step in path)
 
 
 def _key(step: str) -> str:
@@ -202,10 +209,10 @@ def _key(step: str) -> str:
 
 
 def _pointer(path: Path) -> str:
-    """RFC 6901; it ends at the first list."""
+    """RFC 6901; it ends at the first list, or map of any keys."""
     steps = []
     for step in path:
-        if step.endswith(ITEM):
+        if step.endswith(ITEM) or step == ANY:
             break
         steps.append("/" + step.replace("~", "~0").replace("/", "~1"))
     return "".join(steps)

@@ -47,9 +47,10 @@ def _training(kind: str, members: str) -> Kind:
 _WORKERS = WorkerGroups(
     each=("spec", "workerGroupSpecs", GROUP),
     label="ray.io/group",
-    going=("scaleStrategy", "workersToDelete"),
-    hosts="numOfHosts",
+    hosts=("numOfHosts",),
     replica="ray.io/worker-group-replica-name",  # as a rule from KubeRay 1.6 on
+    least=("minReplicas",),
+    going=("scaleStrategy", "workersToDelete"),
 )
 # KubeRay's ValidateRayJobSpec rejects suspend with these: such a job fails for good, and keeps its GPUs.
 _KEPT = ("spec", "shutdownAfterJobFinishes")

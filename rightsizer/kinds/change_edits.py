@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from rightsizer.kinds import row_of, stopped_by
-from rightsizer.kinds.edits import Path, edit_of, patch_of, places, same, shown, value_at
+from rightsizer.kinds.edits import ANY, Path, edit_of, is_item, patch_of, places, same, shown, value_at
 from rightsizer.kinds.kind import NOW, BlockingField, Kind, WorkerGroups
 from rightsizer.model import Edit, Pod, Proposal, Workload
 
@@ -28,7 +28,14 @@ def stop_edits(kind: Kind, obj: Mapping[str, Any], at: datetime.datetime) -> lis
         return []
     _require_none(obj, stop.unless)
     to = at.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if stop.to == NOW else stop.to
-    return [edit_of(obj, stop.field.path, to)]
+    path = stop.field.path
+    if ANY not in path:
+        return [edit_of(obj, path, to)]
+    found = [edit_of(obj, (*place, path[-1]), to) for place in places(obj, path[:-1])]
+    if all(same(edit.before, to) for edit in found):
+        message = f"its {shown(path)} is {to} already" if found else f"it has no {shown(path)}"
+        raise ValueError(message)
+    return [edit for edit in found if not same(edit.before, to)]
 
 
 def _require_none(obj: Mapping[str, Any], guards: Sequence[BlockingField]) -> None:
@@ -136,25 +143,27 @@ def _require_no_init(obj: Mapping[str, Any], container: Path, resources: Sequenc
 def group_edits(
     groups: WorkerGroups, obj: Mapping[str, Any], proposal: Proposal, pods: Sequence[Pod]
 ) -> list[Edit]:
-    """Scale down each group with idle workers, and name these, so that only they are deleted."""
+    """Scale down each group with idle workers, and name these if that is possible, so that only they are deleted."""
     found: list[Edit] = []
     for place in places(obj, groups.each):
-        name = place[-1].partition("=")[2]
+        name = place[-1].partition("=")[2] if is_item(place[-1]) else place[-1]
         own = [pod for pod in pods if pod.labels.get(groups.label) == name]
         going = sorted(pod.ref.name for pod in own if pod.ref.name in proposal.pods)
         if not going:
             continue
         replicas = _replicas_of(groups, value_at(obj, place), own, going)
         count = value_at(obj, (*place, "replicas"))
-        if type(count) is not int or count < replicas:
+        kept = 1 if proposal.role else 0
+        if type(count) is not int or count < replicas + kept:
             message = f"{shown(place)} asks for {count!r} replicas, of which {replicas} are to be deleted"
             raise ValueError(message)
         left = count - replicas
         found.append(edit_of(obj, (*place, "replicas"), left))
-        least = value_at(obj, (*place, "minReplicas"))
+        least = value_at(obj, (*place, *groups.least)) if groups.least else None
         if type(least) is int and least > left:
-            found.append(edit_of(obj, (*place, "minReplicas"), left))
-        found.append(edit_of(obj, (*place, *groups.going), going))
+            found.append(edit_of(obj, (*place, *groups.least), left))
+        if groups.going:
+            found.append(edit_of(obj, (*place, *groups.going), going))
     if not found:
         message = "none of its groups has the idle pods"
         raise ValueError(message)
@@ -169,7 +178,7 @@ def _replicas_of(
     Raises:
         ValueError: They are not whole replicas, or that is unknown.
     """
-    hosts = group.get(groups.hosts) or 1
+    hosts = value_at(group, groups.hosts) or 1
     if hosts == 1:
         return len(going)
     of: dict[str, list[str]] = {}
@@ -196,6 +205,10 @@ def missing_field_reason(workload: Workload, proposal: Proposal | None, at: date
     resources = sorted({name for pod in workload.pods for name in pod.resources})
     if proposal is not None and proposal.asks and any(one.kind == "Kueue" for one in workload.managers):
         return "Kueue admits it by the quota of what it asks for now"
+    if proposal is None and row.unless_pod is not None:
+        label, why = row.unless_pod
+        if any(label in pod.labels for pod in workload.pods):
+            return why
     try:
         if proposal is None:
             patch_of(obj, stop_edits(row, obj, at))

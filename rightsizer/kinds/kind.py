@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rightsizer.kinds.edits import ANY, Path, is_digest, matches, shown, value_at
+from rightsizer.kinds.edits import ANY, Path, is_digest, matches, places, shown, value_at
 from rightsizer.kube.object_names import api_path
 from rightsizer.kube.owner_kinds import OwnerKind, owner_kind
 from rightsizer.model import Action, Edit, ObjectRef
@@ -77,6 +77,7 @@ class BlockingField:
     """A field value that forbids a change of the object.
 
     Attributes:
+        path: Or a pattern: of all its places one suffices.
         value: Its blocking value; None for an absent field, SET for any.
         why: The consequence, for people.
     """
@@ -87,8 +88,9 @@ class BlockingField:
 
     def holds(self, obj: Mapping[str, Any]) -> bool:
         """Whether an object has the value."""
-        found = value_at(obj, self.path)
-        return bool(found) if self.value is SET else bool(found == self.value)
+        where = places(obj, self.path) if ANY in self.path else [self.path]
+        found = [value_at(obj, place) for place in where]
+        return any(map(bool, found)) if self.value is SET else self.value in found
 
     def __str__(self) -> str:
         """For people."""
@@ -98,27 +100,31 @@ class BlockingField:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkerGroups:
-    """Groups of workers that are scaled separately, by naming the pods to delete.
+    """Groups of workers that are scaled separately.
 
     Attributes:
         each: Pattern of the groups in the object.
         label: A pod's label with the name of its group.
-        going: The field of a group with the names of the pods to delete.
         hosts: The field of a group with the number of pods per replica, by default one.
         replica: A pod's label with the name of its replica.
+        least: The field of a group with its minimum, if any.
+        going: The field of a group with the names of the pods to delete; empty if the controller chooses them.
     """
 
     each: Path
     label: str
-    going: Path
-    hosts: str
+    hosts: Path
     replica: str
+    least: Path = ()
+    going: Path = ()
 
     def fields(self) -> Iterator[Field]:
         """The fields that may change in a group."""
         yield Field((*self.each, "replicas"), Value.COUNT)
-        yield Field((*self.each, "minReplicas"), Value.COUNT)
-        yield Field((*self.each, *self.going), Value.NAMES)
+        if self.least:
+            yield Field((*self.each, *self.least), Value.COUNT)
+        if self.going:
+            yield Field((*self.each, *self.going), Value.NAMES)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -258,6 +264,8 @@ class Kind:
         pause: Containers that change only while it is suspended, instead.
         needs: A field that `replicas` needs, such as a policy of elastic training.
         groups: Its groups of workers, instead of `replicas`.
+        roles: Labels that name the role of a pod, the first one that it has; pods of other roles cannot replace it.
+        unless_pod: A label of pods whose controller prevents a stop, and what it does, for people.
         unless: Fields with which something else controls `replicas` or `groups`.
         has_scale: Whether it has a scale subresource, for kubectl scale.
         classes: Patterns of the PriorityClasses of its pods, if its object names them.
@@ -278,6 +286,8 @@ class Kind:
     pause: PauseSupport | None = None
     needs: Path = ()
     groups: WorkerGroups | None = None
+    roles: tuple[str, ...] = ()
+    unless_pod: tuple[str, str] | None = None
     unless: tuple[BlockingField, ...] = ()
     has_scale: bool = False
     classes: tuple[Path, ...] = ()
@@ -307,7 +317,8 @@ class Kind:
 
     def _is_stop(self, edits: Sequence[Edit]) -> bool:
         assert self.stop is not None  # noqa: S101 - asked before
-        return self.stop.field is not None and any(edit.path == self.stop.field.path for edit in edits)
+        field = self.stop.field
+        return field is not None and any(matches(edit.path, field.path) for edit in edits)
 
     @property
     def changeable(self) -> tuple[Path, ...]:

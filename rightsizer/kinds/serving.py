@@ -1,8 +1,10 @@
-"""Kinds that serve models: KServe, Knative, NVIDIA NIM, LeaderWorkerSet, Argo Rollouts; and KEDA. Pure.
+"""Kinds that serve models: KServe, Knative, NVIDIA NIM, Dynamo, Grove, LeaderWorkerSet, Rollouts; and KEDA. Pure.
 
 https://kserve.github.io/website/docs/admin-guide/configurations (serving.kserve.io/stop)
 https://knative.dev/docs/serving/autoscaling/scale-bounds/
 https://docs.nvidia.com/nim-operator/latest/service.html
+https://github.com/ai-dynamo/dynamo/tree/main/deploy/operator/api/v1alpha1 (DynamoGraphDeploymentSpec)
+https://github.com/ai-dynamo/grove/tree/main/operator/api/core/v1alpha1 (PodCliqueSetSpec, PodCliqueSpec)
 https://lws.sigs.k8s.io/docs/reference/leaderworkerset.v1/
 https://argo-rollouts.readthedocs.io/en/stable/features/specification/
 https://keda.sh/docs/latest/concepts/scaling-deployments/#pausing-autoscaling
@@ -12,7 +14,7 @@ import dataclasses
 
 from rightsizer.inventory.managers import PAUSED_REPLICAS
 from rightsizer.kinds.core import CLASS, DEPLOYMENT, TEMPLATE, TEMPLATE_CLASS
-from rightsizer.kinds.edits import NAMED
+from rightsizer.kinds.edits import ANY, NAMED
 from rightsizer.kinds.kind import (
     REPLICAS,
     SET,
@@ -23,6 +25,7 @@ from rightsizer.kinds.kind import (
     Steering,
     Stop,
     Value,
+    WorkerGroups,
     annotation,
     scaled,
 )
@@ -45,6 +48,20 @@ _NIM_LEFT = (
     BlockingField(("spec", "scale", "enabled"), value=True),
     BlockingField(("spec", "inferencePlatform"), "kserve"),
 )
+# Dynamo's webhook refuses a change of what its scaling adapter counts, and its planner would revert it.
+_SERVICE = ("spec", "services", ANY)
+_DYNAMO_LEFT = (
+    BlockingField((*_SERVICE, "scalingAdapter", "enabled"), value=True),
+    BlockingField((*_SERVICE, "componentType"), "planner"),
+    BlockingField(("spec", "experimental", "componentGroups"), SET),
+)
+_COMPONENTS = WorkerGroups(
+    each=_SERVICE,
+    label="nvidia.com/dynamo-component",
+    hosts=("multinode", "nodeCount"),
+    replica="grove.io/podcliquescalinggroup-replica-index",  # without Grove: advice only
+)
+_PODCLIQUE = "grove.io/podclique"
 _LWS_TEMPLATE = ("spec", "leaderWorkerTemplate")
 _LWS_PARTS = ("leaderTemplate", "workerTemplate")
 
@@ -101,6 +118,35 @@ KINDS = (
         containers=(("spec",),),
         unless=_NIM_LEFT,
         classes=(("spec", CLASS),),
+    ),
+    # Grove counts a role without pods as failed (MinAvailableBreached): it starts the others anew, or all of them
+    # (github.com/ai-dynamo/grove/issues/676). Which pods of a role go depends on what runs it.
+    Kind(
+        "nvidia.com",
+        "DynamoGraphDeployment",
+        lost="memory of its pods; no request wakes it, and its models are loaded again",
+        wakes=False,
+        stop=scaled(Field((*_SERVICE, "replicas"), Value.COUNT), unless=_DYNAMO_LEFT),
+        groups=_COMPONENTS,
+        roles=(_COMPONENTS.label,),
+        unless=_DYNAMO_LEFT,
+        unless_pod=(_PODCLIQUE, "Grove runs it, and restarts a gang in which a role has no pods"),
+        classes=((*_SERVICE, "extraPodSpec", CLASS),),
+        class_of_all=("spec", CLASS),
+    ),
+    # A replica is one gang with pods of all roles. Grove reads replicas of a role from its template only at first
+    # (buildResource in podcliqueset/components): later they are a field of a PodClique or PodCliqueScalingGroup.
+    Kind(
+        "grove.io",
+        "PodCliqueSet",
+        lost="memory of the pods of all its gangs",
+        stop=scaled(),
+        replicas=REPLICAS,
+        steering=Steering.TAIL,
+        roles=("grove.io/podcliquescalinggroup", _PODCLIQUE),
+        has_scale=True,
+        classes=(("spec", "template", "cliques", NAMED, "spec", "podSpec", CLASS),),
+        class_of_all=("spec", "template", CLASS),
     ),
     # A replica is a whole group of pods; the highest index goes first. A changed template rolls group by group.
     Kind(

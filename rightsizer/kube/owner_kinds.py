@@ -44,6 +44,7 @@ _SUSPEND = ("spec", "suspend")
 _RUN_POLICY = ("spec", "runPolicy", "suspend")
 _MIN_SCALE = ("spec", "template", "metadata", "annotations", "autoscaling.knative.dev/min-scale")
 _LLM = ("v1alpha2", "v1alpha1")
+_SERVICES = ("spec", "services")
 _SPARK = "sparkoperator.k8s.io"
 _SCHEDULED = "ScheduledSparkApplication"
 
@@ -79,6 +80,15 @@ OWNERS = (
     OwnerKind("serving.knative.dev", ("v1",), "Configuration", "configurations"),
     OwnerKind("serving.knative.dev", ("v1",), "Revision", "revisions"),
     OwnerKind("apps.nvidia.com", ("v1alpha1",), "NIMService", "nimservices", _REPLICAS),
+    # Dynamo makes a Deployment or LeaderWorkerSet of each component, or with Grove one PodCliqueSet of them all.
+    # v1beta1, to which the API server converts, has a list of components in place of services.
+    OwnerKind("nvidia.com", ("v1alpha1",), "DynamoGraphDeployment", "dynamographdeployments", _SERVICES),
+    OwnerKind(
+        "nvidia.com", ("v1alpha1",), "DynamoComponentDeployment", "dynamocomponentdeployments", _REPLICAS
+    ),
+    OwnerKind("grove.io", ("v1alpha1",), "PodClique", "podcliques", _REPLICAS),
+    OwnerKind("grove.io", ("v1alpha1",), "PodCliqueScalingGroup", "podcliquescalinggroups", _REPLICAS),
+    OwnerKind("grove.io", ("v1alpha1",), "PodCliqueSet", "podcliquesets", _REPLICAS),
     OwnerKind("ray.io", ("v1", "v1alpha1"), "RayCluster", "rayclusters", _SUSPEND),
     OwnerKind("ray.io", ("v1", "v1alpha1"), "RayJob", "rayjobs", _SUSPEND),
     OwnerKind("ray.io", ("v1", "v1alpha1"), "RayService", "rayservices", _SUSPEND),

@@ -170,6 +170,8 @@ def _wants_otherwise(planned: Decision, again: Decision) -> Iterator[Blocker]:
     before, now = planned.finding.proposal, again.finding.proposal
     if before is None or now is None:
         return
+    if now.role != before.role:
+        yield Blocker(BlockerCode.CHANGED, f"another role has most to give since the plan: {now.words}")
     if (now.replicas or 0) > (before.replicas or 0) or (now.gpus_per_pod or 0) > (before.gpus_per_pod or 0):
         yield Blocker(BlockerCode.CHANGED, f"requirements increased since the plan: {now.words}")
     asked = dict(before.asks)

@@ -21,7 +21,7 @@ CHEAPEST = str(-(2**31))
 _COST = re.compile("0|-?[1-9][0-9]{0,9}")
 """Values that the controller accepts; it ignores others."""
 
-_GROUP_LABEL = "leaderworkerset.sigs.k8s.io/group-index"
+_GROUP_LABELS = ("leaderworkerset.sigs.k8s.io/group-index", "grove.io/podcliqueset-replica-index")
 
 
 class AtWorkError(ValueError):
@@ -50,7 +50,9 @@ def select_victims(
         _require_quiet(named, at_work, "the idle replicas are to be removed")
         return ()
     if row.steering is Steering.NONE:
-        _require_quiet(workload.pods, at_work, f"the replicas that a {row.kind} removes are unknown")
+        label = row.groups.label if row.groups and proposal.role else ""
+        may_go = (pod for pod in workload.pods if not label or pod.labels.get(label) == proposal.role)
+        _require_quiet(may_go, at_work, f"the replicas that a {row.kind} removes are unknown")
         return ()
     quiet = sorted(
         (pod for pod in workload.pods if pod.ref.name not in at_work),
@@ -104,5 +106,6 @@ def _first(workload: Workload, row: Kind) -> int:
 
 def _ordinal(pod: Pod) -> int:
     """Ordinal of a StatefulSet's pod or of its group; a pod without one counts as the last."""
-    text = pod.labels.get(_GROUP_LABEL) or (re.search(r"-([0-9]+)$", pod.ref.name) or ("", ""))[1]
+    group = next((pod.labels[label] for label in _GROUP_LABELS if label in pod.labels), "")
+    text = group or (re.search(r"-([0-9]+)$", pod.ref.name) or ("", ""))[1]
     return int(text) if text.isdecimal() else 2**31

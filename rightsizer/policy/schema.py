@@ -156,7 +156,9 @@ DEFAULT_KINDS = (
     ),
     # Loses no state, but somebody has to start it again.
     KindDefaults(
-        kinds=("InferenceService", "LLMInferenceService", "NIMService", "Revision"),
+        kinds=(
+            *("InferenceService", "LLMInferenceService", "NIMService", "DynamoGraphDeployment", "Revision"),
+        ),
         idle=Thresholds(window=4 * _HOUR),
     ),
     # What is in a notebook's memory is gone, and a long weekend looks like the end: work voids the notice, and the

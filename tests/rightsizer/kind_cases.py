@@ -62,6 +62,16 @@ def _nim(template: _Template) -> Object:
     return {"replicas": 2, "resources": container["resources"], **pod}
 
 
+def _cliques(template: _Template) -> Object:
+    clique = {"roleName": "decode", "replicas": 2, "podSpec": template["spec"]}
+    return {"replicas": 1, "template": {"cliques": [{"name": "decode", "spec": clique}]}}
+
+
+def _dynamo(template: _Template) -> Object:
+    service = {"componentType": "worker", "extraPodSpec": template["spec"]}
+    return {"services": {"prefill": service, "decode": {**service, "replicas": 1}}}
+
+
 def _workflow(template: _Template) -> Object:
     (container,) = template["spec"]["containers"]
     pod = {key: value for key, value in template["spec"].items() if key != "containers"}
@@ -148,6 +158,15 @@ CASES: Mapping[str, Case] = {
             pods=1,
         ),
         _scaled("apps.nvidia.com/v1alpha1", "NIMService", _nim),
+        _scaled("grove.io/v1alpha1", "PodCliqueSet", _cliques),
+        Case(
+            "nvidia.com/v1alpha1",
+            "DynamoGraphDeployment",
+            _dynamo,
+            ("spec", "services", "decode", "replicas"),
+            to=0,
+            action="scale-to-zero",
+        ),
         Case("ray.io/v1", "RayCluster", _ray_cluster, SUSPENDED, to=True),
         Case(
             "ray.io/v1",

@@ -32,7 +32,7 @@ IDLE: Mapping[str, Any] = {
     "history": "14d",
     "idleFactor": 2.0,
 }
-SERVING = ["InferenceService", "LLMInferenceService", "NIMService", "Revision"]
+SERVING = ["InferenceService", "LLMInferenceService", "NIMService", "DynamoGraphDeployment", "Revision"]
 JOBS = ["*Job", "Workflow", "CronWorkflow", "AppWrapper", "SparkApplication", "RayCluster", "PodGroup"]
 _ASKED: Mapping[str, Any] = {
     "idle": {"minIdleTime": "96h", "unusedWindow": "72h"},

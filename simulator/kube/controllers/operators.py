@@ -31,6 +31,7 @@ _HASH = "simulator/template"
 _NIM_POD = ("nodeSelector", "priorityClassName", "runtimeClassName", "tolerations")
 """Fields of a pod in the spec of a NIMService."""
 _GROUP = "ray.io/group"
+_COMPONENT = "nvidia.com/dynamo-component"
 _COST = "controller.kubernetes.io/pod-deletion-cost"
 _MIN_SCALE = ("spec", "template", "metadata", "annotations", "autoscaling.knative.dev/min-scale")
 _SUSPEND = (("spec", "suspend"), True)
@@ -67,6 +68,8 @@ _OPERATORS = (
     Operator("LLMInferenceService", _STOPPED),
     Operator("Service.serving.knative.dev", (_MIN_SCALE, "0"), rolls=True),
     Operator("NIMService", rolls=True),
+    Operator("DynamoGraphDeployment"),
+    Operator("PodCliqueSet", (("spec", "replicas"), 0)),
     Operator("RayCluster", _SUSPEND),
     Operator("RayJob", _SUSPEND),
     Operator("RayService", _SUSPEND),
@@ -201,7 +204,9 @@ def _parts(obj: Mapping[str, Any]) -> Iterator[_Part]:
             "replicas": spec.get("replicas", 1),
             "template": {"spec": {**{key: spec[key] for key in _NIM_POD if key in spec}, **pod}},
         }
-    yield from _below(spec, 1, {}, ())
+    for role, service in spec.get("services", {}).items():  # Dynamo: without a number, one replica
+        yield from _below(service, 1, {_COMPONENT: role}, ())
+    yield from _below({key: value for key, value in spec.items() if key != "services"}, 1, {}, ())
 
 
 def _below(node: Any, count: int, labels: Mapping[str, str], leaving: tuple[str, ...]) -> Iterator[_Part]:  # noqa: ANN401

@@ -78,6 +78,14 @@ CLASSES: dict[str, tuple[tuple[str | int, ...], ...]] = {
         ("spec", "prefill", "template", "priorityClassName"),
     ),
     "NIMService.apps.nvidia.com": (("spec", "priorityClassName"),),
+    "DynamoGraphDeployment.nvidia.com": (
+        ("spec", "services", "decode", "extraPodSpec", "priorityClassName"),
+        ("spec", "priorityClassName"),
+    ),
+    "PodCliqueSet.grove.io": (
+        ("spec", "template", "cliques", 0, "spec", "podSpec", "priorityClassName"),
+        ("spec", "template", "priorityClassName"),
+    ),
     "RayCluster.ray.io": (
         ("spec", "workerGroupSpecs", 0, *_PLAIN[1:]),
         ("spec", "headGroupSpec", *_PLAIN[1:]),

@@ -122,7 +122,9 @@ def test_size_path_of_each_kind_is_the_field_that_stops_it() -> None:
     stops = {row: row.stop.field.path for row in KINDS if row.stop and row.stop.field}
     in_spec = {row: path for row, path in stops.items() if path[0] == "spec"}
     assert in_spec
-    assert in_spec == {row: row.of.size for row in in_spec}
+    assert {row: path[: path.index("*")] if "*" in path else path for row, path in in_spec.items()} == {
+        row: row.of.size for row in in_spec
+    }
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,11 @@ def test_patch_stop_sets_kind_field_and_readable_record(row: Kind) -> None:
     """And can be read back as a record of ours."""
     if row.stop is None:
         pytest.skip("nothing stops it")
-    obj = _an_object(row, {("spec", "shutdownAfterJobFinishes"): True} if row.kind == "RayJob" else {})
+    before: dict[str, dict[tuple[str, ...], Any]] = {
+        "RayJob": {("spec", "shutdownAfterJobFinishes"): True},
+        "DynamoGraphDeployment": {("spec", "services", "decode", "replicas"): 2},
+    }
+    obj = _an_object(row, before.get(row.kind, {}))
     edits = stop_edits(row, obj, AT)
     record = record_of(_decision(row.stop.action), edits, run="r1", at=AT)
     assert [value_at(merged(obj, patch_of(obj, edits)), edit.path) for edit in edits] == [edits[0].after]
