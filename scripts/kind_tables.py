@@ -58,7 +58,9 @@ def _row(row: Kind) -> tuple[str, ...]:
     return (
         f"`{row.kind}`",
         _api(row),
-        _stop(row.stop) if row.stop else "",
+        _stop(row.stop) + (f"; on Knative {_stop(row.on_knative)}" if row.on_knative else "")
+        if row.stop
+        else "",
         _replicas(row),
         _containers(row),
     )

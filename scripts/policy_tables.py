@@ -136,7 +136,8 @@ def kinds() -> str:
 
 
 def _kinds(row: KindDefaults) -> str:
-    return ", ".join(f"`{kind}`" for kind in row.kinds) + " if a notebook" * row.onlyNotebooks
+    words = ", ".join(f"`{kind}`" for kind in row.kinds)
+    return words + " if a notebook" * row.onlyNotebooks + " that a request starts again" * row.onlyWoken
 
 
 def budgets() -> str:

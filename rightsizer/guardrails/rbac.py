@@ -57,7 +57,7 @@ def _can(row: Kind, action: Action) -> bool:
         return row.replicas is not None or row.groups is not None
     if action in {Action.RESIZE, Action.RESLICE}:
         return bool(row.containers)
-    return row.action is action
+    return row.action is action or (row.on_knative is not None and row.on_knative.action is action)
 
 
 WRITE_PATHS = tuple(_openings())

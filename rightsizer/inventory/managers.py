@@ -80,11 +80,19 @@ class _TargetReference(msgspec.Struct, rename="camel"):
     api_version: str = "apps/v1"
 
 
+class _Metric(msgspec.Struct):
+    """autoscalingv2.MetricSpec."""
+
+    type: str = ""
+
+
 class _AutoscalerSpec(msgspec.Struct, rename="camel"):
     scale_target_ref: _TargetReference | None = None
     target_ref: _TargetReference | None = None
     min_replicas: int | None = None
     max_replicas: int | None = None
+    min_replica_count: int | None = None
+    metrics: list[_Metric] | None = None
 
 
 class AutoscalerObject(msgspec.Struct):
@@ -153,6 +161,14 @@ def controlled_workload(ref: ObjectRef, item: SpecObject) -> ObjectRef | None:
     return found.control_object.controls if found is not None and found.control_object is not None else None
 
 
+_FROM_OUTSIDE = frozenset({"External", "Object"})
+_HTTP = ("http.keda.sh", "HTTPScaledObject")
+"""KEDA's HTTP add-on: its interceptor holds a request until there is a replica, and makes a ScaledObject.
+
+https://github.com/kedacore/http-add-on/blob/main/operator/controllers/http/scaled_object.go
+"""
+
+
 def _horizontal(item: AutoscalerObject) -> Manager:
     name, spec = item.metadata.name, item.spec
     least = 1 if spec.min_replicas is None else spec.min_replicas
@@ -166,6 +182,8 @@ def _horizontal(item: AutoscalerObject) -> Manager:
         reverts=least == 0,
         exception=f"{command} (now {least} to {spec.max_replicas or least})" if command else "",
         scales=True,
+        # Resource metrics come from pods, of which there are none.
+        wakes=least == 0 and any(one.type in _FROM_OUTSIDE for one in spec.metrics or ()),
     )
 
 
@@ -174,7 +192,16 @@ def _keda(item: AutoscalerObject) -> Manager:
     ref = item.metadata.ref(KEDA.api_version, KEDA.kind)
     words = kubectl(ref, "annotate", f"{PAUSED_REPLICAS}=0", resource="scaledobject")
     is_paused = PAUSED in marks or PAUSED_REPLICAS in marks
-    return Manager("KEDA", name, reverts=not is_paused, exception=words, scales=not is_paused)
+    made_by = item.metadata.controller
+    is_http = made_by is not None and (made_by.group, made_by.kind) == _HTTP
+    return Manager(
+        "KEDA",
+        name,
+        reverts=not is_paused,
+        exception=words,
+        scales=not is_paused,
+        wakes=is_http and not is_paused and not item.spec.min_replica_count,
+    )
 
 
 _MANAGER_OF: Mapping[str, Callable[[AutoscalerObject], Manager]] = {
@@ -192,8 +219,9 @@ def managers_of(chain: OwnerChain, autoscalers: Mapping[TargetKey, Iterable[Auto
     for item in chain.owners:
         for one in autoscalers.get(_key(item.ref), ()):
             # An autoscaler that the workload itself created disappears when the workload is stopped.
-            is_own = one.made_by in within
-            found.append(dataclasses.replace(one.manager, reverts=False) if is_own else one.manager)
+            reverts = one.manager.reverts and one.made_by not in within
+            wakes = one.manager.wakes and item is chain.top  # what is above ends its target, too
+            found.append(dataclasses.replace(one.manager, reverts=reverts, wakes=wakes))
     if (starter := chain.starter) is not None:
         row = owner_kind(starter.group, starter.kind)
         ref, patch = starter.ref(chain.top.ref.namespace), '{"spec":{"suspend":true}}'

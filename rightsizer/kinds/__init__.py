@@ -9,6 +9,7 @@ from rightsizer.kinds.kind import Field, Kind, PauseSupport, Value, scaled
 from rightsizer.kube.object_names import api_path
 from rightsizer.kube.owner_kinds import OwnerKind
 from rightsizer.model import Action, ObjectRef, Proposal, Scalable, Workload
+from rightsizer.policy.recognition import runs_on_knative
 
 KINDS: tuple[Kind, ...] = (*core.KINDS, *batch.KINDS, *serving.KINDS)
 CONTROL_OBJECT_KINDS = (batch.KUEUE_WORKLOAD, serving.SCALED_OBJECT)
@@ -32,6 +33,8 @@ def kind_of(ref: ObjectRef) -> Kind | None:
 def row_of(workload: Workload) -> Kind | None:
     """The row of a workload's kind, or one from its scale subresource; None without either."""
     known, ref = kind_of(workload.ref), workload.ref
+    if known is not None and known.on_knative is not None and runs_on_knative(workload):
+        return known.woken_by_knative()
     if known is not None or workload.scalable is None or not workload.scalable.replicas:
         return known
     group, _, version = ref.api_version.rpartition("/")

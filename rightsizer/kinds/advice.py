@@ -28,9 +28,6 @@ _CLUSTERS_OWN = frozenset({"DaemonSet", "Node"})
 _ANNOTATIONS = ("metadata", "annotations")
 _BY_HAND = "by-hand"
 _NO_WAKING = "no request wakes it: its owner or gpu-rightsizer undo starts it again"
-_KNATIVE = "serving.knative.dev/revision"
-"""Label of pods that Knative scales, also those of KServe's serverless mode."""
-_KNATIVE_WAKES = "minReplicas: 0 instead lets Knative free its GPUs, and a request wakes it"
 _ARGO = re.compile(r"(?:jsonPointers|managedFieldsManagers): \[.*\]")
 _FLUX = re.compile(r"(?<=paths: )\[.*\]")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -124,8 +121,7 @@ def stopping(decision: Decision, fleet: Fleet) -> Decision:
     rows = [(ref, row) for ref in along if (row := kind_of(ref)) is not None]
     by, row = stopped_by(workload), row_of(workload)
     words = [row.lost] if row is not None else []
-    if row is not None and row.wakes is False and any(_KNATIVE in pod.labels for pod in workload.pods):
-        words.append(_KNATIVE_WAKES)
+    words += [f"a request starts it again by {one.kind} {one.name}" for one in workload.managers if one.wakes]
     if by is not None and workload.control_object is not None:
         words.append(f"by {by[0].kind} {by[0].name}: {by[1].lost}")
     elif _is_server(decision) and not _says_who_wakes(workload, row):

@@ -206,6 +206,9 @@ def suspended(
     return Stop(Action.SUSPEND, "Suspended", field, to, unless=unless)
 
 
+WOKEN_BY_KNATIVE = "memory of its pods; a request starts it again, and waits for a new pod"
+
+
 class Steering(enum.Enum):
     """How the victims of a scale-down are selected."""
 
@@ -256,6 +259,7 @@ class Kind:
         group: Its API group; its versions and plural are in `kube.owner_kinds`.
         lost: What a stop destroys, for people.
         stop: How all GPUs are freed; None if unknown.
+        on_knative: The same where Knative scales its pods, so that a request starts it again; None if it is no other.
         replicas: The field with the number of replicas, if any.
         steering: How the victims of a scale-down are selected.
         first: The field with the ordinal of the first replica, if that is not always 0.
@@ -278,6 +282,7 @@ class Kind:
     kind: str
     lost: str
     stop: Stop | None = None
+    on_knative: Stop | None = None
     replicas: Field | None = None
     steering: Steering = Steering.NONE
     first: Path = ()
@@ -307,6 +312,14 @@ class Kind:
         """The action that frees all its GPUs."""
         return self.stop.action if self.stop else None
 
+    def woken_by_knative(self) -> "Kind":
+        """The row for objects whose pods Knative scales; what was changed by the other stop can still be undone."""
+        if self.on_knative is None:
+            return self
+        return dataclasses.replace(
+            self, lost=WOKEN_BY_KNATIVE, wakes=True, stop=self.on_knative, on_knative=self.stop
+        )
+
     def is_final(self, edits: Sequence[Edit]) -> bool:
         """Whether these edits cannot be undone."""
         return self.stop is not None and self.stop.is_final and self._is_stop(edits)
@@ -329,6 +342,8 @@ class Kind:
         """The fields that any action may change."""
         if self.stop and self.stop.field:
             yield self.stop.field
+        if self.on_knative and self.on_knative.field:
+            yield self.on_knative.field
         if self.replicas:
             yield self.replicas
         if self.groups:

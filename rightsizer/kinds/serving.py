@@ -18,6 +18,7 @@ from rightsizer.kinds.edits import ANY, NAMED
 from rightsizer.kinds.kind import (
     REPLICAS,
     SET,
+    WOKEN_BY_KNATIVE,
     BlockingField,
     Field,
     Kind,
@@ -36,6 +37,7 @@ _STOPPED = Stop(Action.SUSPEND, "Suspended", annotation("serving.kserve.io/stop"
 _LEAST = Field(
     ("spec", "template", "metadata", "annotations", "autoscaling.knative.dev/min-scale"), Value.TEXT
 )
+_FEWEST = Field(("spec", "predictor", "minReplicas"), Value.COUNT)
 _LOST = "memory of its pods, such as caches; no request wakes it, and its model is loaded again"
 # The NIM Operator does not set replicas with its own autoscaling, or on KServe. An LLMInferenceService's
 # spec.replicas counts pods, and takes effect, only with one plain Deployment.
@@ -66,13 +68,17 @@ _LWS_TEMPLATE = ("spec", "leaderWorkerTemplate")
 _LWS_PARTS = ("leaderTemplate", "workerTemplate")
 
 KINDS = (
-    # The annotation works in every deployment mode; minReplicas: 0 is no stop in Standard mode, where it counts as 1.
+    # The annotation works in every deployment mode, but ends what Knative would wake; minReplicas: 0 is no stop in
+    # Standard mode, where it counts as 1.
     Kind(
         "serving.kserve.io",
         "InferenceService",
         lost=_LOST,
         wakes=False,
         stop=_STOPPED,
+        on_knative=scaled(
+            _FEWEST, to=0, unless=(BlockingField(_FEWEST.path, 0, "Knative keeps it otherwise"),)
+        ),
         containers=(("spec", "predictor", "model"), ("spec", "predictor", "containers", NAMED)),
         classes=(
             ("spec", "predictor", CLASS),
@@ -101,7 +107,7 @@ KINDS = (
     Kind(
         "serving.knative.dev",
         "Service",
-        lost="memory of its pods; the next request waits for a new pod",
+        lost=WOKEN_BY_KNATIVE,
         wakes=True,
         stop=scaled(_LEAST, to="0"),
         containers=(TEMPLATE,),

@@ -83,6 +83,7 @@ class Manager:
         reverts: Whether it reverts changes by itself, and soon.
         exception: What to configure on its side so that it does not; empty where nothing can be.
         scales: Whether the number of replicas is its business.
+        wakes: Whether it starts a workload without replicas again on the next request.
     """
 
     kind: str
@@ -90,6 +91,7 @@ class Manager:
     reverts: bool = False
     exception: str = ""
     scales: bool = False
+    wakes: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

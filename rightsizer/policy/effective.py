@@ -14,7 +14,7 @@ from rightsizer.policy.classes import class_rules, protecting
 from rightsizer.policy.do_not_disrupt import marks_on
 from rightsizer.policy.match import MatchInput, Sharing, holds, is_kind, subject_of
 from rightsizer.policy.protections import OWN_NAMESPACE, opt_outs, protections
-from rightsizer.policy.recognition import is_notebook
+from rightsizer.policy.recognition import is_notebook, is_woken
 from rightsizer.policy.rule import Rule
 from rightsizer.policy.schema import ADVISE_ONLY, KindDefaults, Policy
 from rightsizer.policy.thresholds import (
@@ -76,7 +76,11 @@ def all_criteria(rule: Rule, policy: Policy, changes: Mapping[str, object]) -> I
 def kind_defaults(workload: Workload, policy: Policy) -> KindDefaults | None:
     """The row of the defaults that is about the workload's kind; None where none is."""
     rows = (row for row in policy.defaults.kinds if is_kind(workload.ref, row.kinds))
-    return next((row for row in rows if not row.onlyNotebooks or is_notebook(workload)), None)
+    return next((row for row in rows if _is_for(row, workload)), None)
+
+
+def _is_for(row: KindDefaults, workload: Workload) -> bool:
+    return (not row.onlyNotebooks or is_notebook(workload)) and (not row.onlyWoken or is_woken(workload))
 
 
 def _criteria(rule: Rule, policy: Policy, idle: Thresholds) -> Criteria:
@@ -214,7 +218,7 @@ class PolicyEvaluator:
         self._criteria: dict[tuple[object, ...], Criteria] = {}
         # By identity: of the same workload it is asked several times. Kept, so that no id comes round again.
         self._results: dict[int, tuple[Workload, EffectivePolicy]] = {}
-        self._rows: dict[tuple[str, bool], KindDefaults | None] = {}
+        self._rows: dict[tuple[str, bool, bool], KindDefaults | None] = {}
         self._asks_notebooks = any(row.onlyNotebooks for row in policy.defaults.kinds)
 
     def evaluate(self, workload: Workload) -> EffectivePolicy:
@@ -349,7 +353,8 @@ class PolicyEvaluator:
         return self._criteria[key]
 
     def _kind_defaults(self, workload: Workload) -> KindDefaults | None:
-        key = workload.ref.full_kind, self._asks_notebooks and is_notebook(workload)
+        notebook = self._asks_notebooks and is_notebook(workload)
+        key = workload.ref.full_kind, notebook, is_woken(workload)
         if key not in self._rows:
             self._rows[key] = kind_defaults(workload, self.policy)
         return self._rows[key]

@@ -1,4 +1,4 @@
-"""Recognises notebooks and inference servers by what their objects say. Pure."""
+"""Recognises notebooks, inference servers and what a request wakes by what their objects say. Pure."""
 
 import dataclasses
 import re
@@ -13,6 +13,9 @@ _HUBS = ("hub.jupyter.org/", "notebooks.kubeflow.org/", "opendatahub.io/", "com.
 """Prefixes of labels of JupyterHub, Kubeflow, Open Data Hub and Coder, which run notebooks as StatefulSets or pods."""
 _NOTEBOOK = re.compile(r"jupyter|notebook|singleuser|workbench|code-server|vscode|rstudio", re.IGNORECASE)
 _IMAGE = re.compile(rb'"image":"([^"]*)"')
+_REVISION = "serving.knative.dev/revision"
+_KNATIVE = ("serving.knative.dev", "Service")
+_KSERVE = ("serving.kserve.io", "InferenceService")
 
 
 def is_notebook(workload: Workload) -> bool:
@@ -23,6 +26,18 @@ def is_notebook(workload: Workload) -> bool:
     names = [workload.ref.name, *(text for each in labels for pair in each.items() for text in pair)]
     images = (image.decode(errors="replace") for image in _IMAGE.findall(workload.spec))
     return any(_NOTEBOOK.search(name) for name in (*names, *images))
+
+
+def runs_on_knative(workload: Workload) -> bool:
+    """Whether Knative scales all of its pods, as those of KServe's serverless mode."""
+    return bool(workload.pods) and all(_REVISION in pod.labels for pod in workload.pods)
+
+
+def is_woken(workload: Workload) -> bool:
+    """Whether a request starts it again after a stop: by Knative, or by an autoscaler from zero."""
+    kind = (workload.ref.group, workload.ref.kind)
+    by_knative = kind == _KNATIVE or (kind == _KSERVE and runs_on_knative(workload))
+    return workload.control_object is None and (by_knative or any(one.wakes for one in workload.managers))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -137,6 +137,10 @@ class KindDefaults(Part):
         False,  # noqa: FBT003 - pydantic's default
         description="Only those that are notebooks by their labels, name or image.",
     )
+    onlyWoken: bool = pydantic.Field(
+        False,  # noqa: FBT003 - pydantic's default
+        description="Only those that a request starts again after a stop.",
+    )
     idle: Thresholds | None = pydantic.Field(
         None, description="Replaces defaults.idle completely for these kinds."
     )
@@ -151,7 +155,11 @@ _NOTEBOOK = Thresholds(window=24 * _HOUR, minIdleTime=96 * _HOUR, unusedWindow=7
 DEFAULT_KINDS = (
     # Scaled to zero, the next request wakes it: a mistake costs one cold start, whatever its pauses were.
     KindDefaults(
-        kinds=("Service.serving.knative.dev",),
+        kinds=(
+            *("Service.serving.knative.dev", "InferenceService", "Deployment", "StatefulSet", "ReplicaSet"),
+            *("Rollout", "LeaderWorkerSet"),
+        ),
+        onlyWoken=True,
         idle=Thresholds(window=2 * _HOUR / 3, unusedWindow=2 * _HOUR / 3, idleFactor=0.0),
     ),
     # Loses no state, but somebody has to start it again.

@@ -95,6 +95,8 @@ def _kind(row: KindDefaults) -> dict[str, Any]:
     found: dict[str, Any] = {"kinds": list(row.kinds)}
     if row.onlyNotebooks:
         found["onlyNotebooks"] = True
+    if row.onlyWoken:
+        found["onlyWoken"] = True
     if row.idle is not None:
         found["idle"] = _thresholds(row.idle)
     if row.notifyBefore is not None:

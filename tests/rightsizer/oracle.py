@@ -40,7 +40,7 @@ _ASKED: Mapping[str, Any] = {
 }
 KINDS: Sequence[Mapping[str, Any]] = (
     {
-        "kinds": ["Service.serving.knative.dev"],
+        "kinds": ["Service.serving.knative.dev"],  # the only kind here that a request wakes
         "idle": {"window": "40m", "unusedWindow": "40m", "idleFactor": 0.0},
     },
     {"kinds": SERVING, "idle": {"window": "4h"}},

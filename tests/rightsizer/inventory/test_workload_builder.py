@@ -691,6 +691,56 @@ def test_autoscaler_reverts_scale_to_zero_if_it_can_wake(scaler: Object, reverts
     assert found.reverts is reverts
 
 
+def _http(**spec: Any) -> Object:
+    """A ScaledObject of KEDA's HTTP add-on."""
+    above = obj("HTTPScaledObject", "k", api_version=spec.pop("api_version", "http.keda.sh/v1alpha1"))
+    return _scaler("ScaledObject", "k", scaleTargetRef={"name": "w"}, owners=(above,), **spec)
+
+
+def _hpa(*types: str, least: int = 0) -> Object:
+    metrics = [{"type": one} for one in types]
+    return _scaler("HorizontalPodAutoscaler", "h", scaleTargetRef=TARGET, minReplicas=least, metrics=metrics)
+
+
+@pytest.mark.parametrize(
+    ("scaler", "wakes"),
+    [
+        pytest.param(_hpa("External"), True, id="hpa-external"),
+        pytest.param(_hpa("Resource", "Object"), True, id="hpa-object"),
+        pytest.param(_hpa("Resource", "Pods"), False, id="hpa-of-pods"),
+        pytest.param(_hpa(), False, id="hpa-without-metrics"),
+        pytest.param(_hpa("External", least=1), False, id="hpa-from-one"),
+        pytest.param(_http(), True, id="http"),
+        pytest.param(_http(minReplicaCount=0), True, id="http-from-zero"),
+        pytest.param(_http(minReplicaCount=1), False, id="http-from-one"),
+        pytest.param(
+            _http(metadata={"annotations": {"autoscaling.keda.sh/paused": "true"}}), False, id="http-paused"
+        ),
+        pytest.param(_http(api_version="example.com/v1"), False, id="of-another-group"),
+        pytest.param(
+            _scaler("ScaledObject", "k", scaleTargetRef={"name": "w"}, triggers=[{"type": "cron"}]),
+            False,
+            id="any-trigger",
+        ),
+    ],
+)
+def test_autoscaler_wakes_only_what_it_scales_from_zero_by_requests(scaler: Object, wakes: bool) -> None:
+    """What comes from pods says nothing without pods, and other triggers may not be requests."""
+    (found,) = _managers(scaler)
+    assert found.wakes is wakes
+
+
+def test_autoscaler_of_an_intermediate_owner_does_not_wake_the_top() -> None:
+    """A stop of the top ends what the autoscaler scales."""
+    chain = _chain(("InferenceService", "serving.kserve.io/v1beta1"), *CHAINS["deployment"])
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "o1"}
+    scaler = _scaler(
+        "HorizontalPodAutoscaler", "h", scaleTargetRef=target, minReplicas=0, metrics=[{"type": "External"}]
+    )
+    (found,) = fleet_of(*chain, scaler).workloads
+    assert [one.wakes for one in found.managers] == [False]
+
+
 def test_autoscaler_of_an_intermediate_owner_counts() -> None:
     """KServe's HPA targets the Deployment below the InferenceService."""
     chain = _chain(("InferenceService", "serving.kserve.io/v1beta1"), *CHAINS["deployment"])

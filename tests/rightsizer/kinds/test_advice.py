@@ -4,13 +4,15 @@ import dataclasses
 
 import pytest
 
-from rightsizer.kinds import KINDS
+from rightsizer.kinds import KINDS, action_for, kind_of, row_of
 from rightsizer.kinds.advice import stopping
-from rightsizer.model import FindingName, Manager, ObjectRef
-from tests.rightsizer.build import all_idle, fleet, judged, pod, policy, workload
+from rightsizer.kinds.change_edits import stop_edits
+from rightsizer.model import Action, Edit, FindingName, Manager, ObjectRef
+from tests.rightsizer.build import AT, all_idle, fleet, judged, pod, policy, workload
 
 NOBODY = "no request wakes it: its owner or gpu-rightsizer undo starts it again"
 HPA = Manager("HorizontalPodAutoscaler", "w", scales=True)
+_SERVERLESS = ObjectRef("serving.kserve.io/v1beta1", "InferenceService", "research", "w", "uid-w")
 
 
 @pytest.mark.parametrize(
@@ -23,7 +25,7 @@ HPA = Manager("HorizontalPodAutoscaler", "w", scales=True)
             "serving.knative.dev/v1/Service",
             FindingName.NO_REQUESTS,
             (),
-            "the next request waits for a new pod",
+            "a request starts it again, and waits for a new pod",
             id="knative",
         ),
         pytest.param(
@@ -72,8 +74,33 @@ def test_lost_of_serverless_inference_service_names_what_wakes(
     """KServe's stop annotation ends what Knative could wake."""
     group = "serving.kserve.io/v1beta1" if kind == "InferenceService" else "apps/v1"
     item = workload(pod(labels=labels), ref=ObjectRef(group, kind, "research", "w", "uid-w"))
+    decision = stopping(judged(item, all_idle(item), policy()), fleet(item))
+    assert ("a request starts it again" in decision.lost) is is_said
+    assert ("no request" in decision.lost) is (kind == "InferenceService" and not is_said)
+
+
+def test_serverless_inference_service_scales_to_zero_and_stays_undoable() -> None:
+    """By minReplicas, and unless Knative keeps a pod at 0 already; its stop annotation can be undone all the same."""
+    item = workload(pod(labels={"serving.knative.dev/revision": "w-00001"}), ref=_SERVERLESS)
+    found = row_of(item)
+    assert found is not None
+    (edit,) = stop_edits(found, {"metadata": {}, "spec": {"predictor": {}}}, AT)
+    assert (edit.path, edit.before, edit.after) == (("spec", "predictor", "minReplicas"), None, 0)
+    with pytest.raises(ValueError, match="minReplicas is 0, so that Knative keeps"):
+        stop_edits(found, {"metadata": {}, "spec": {"predictor": {"minReplicas": 0}}}, AT)
+    stopped = Edit(("metadata", "annotations", "serving.kserve.io/stop"), None, "true")
+    assert [*found.objections((edit, stopped))] == []
+    assert action_for(item) is Action.SCALE_TO_ZERO
+    base = kind_of(_SERVERLESS)
+    assert base is not None
+    assert [*base.objections((edit, stopped))] == []
+
+
+def test_lost_names_the_autoscaler_that_a_request_makes_start_it_again() -> None:
+    """So that the short window has its reason in the plan."""
+    item = workload(pod(), managers=(Manager("KEDA", "w", reverts=True, scales=True, wakes=True),))
     lost = stopping(judged(item, all_idle(item), policy()), fleet(item)).lost
-    assert ("minReplicas: 0 instead lets Knative free its GPUs" in lost) is is_said
+    assert lost.endswith("a request starts it again by KEDA w")
 
 
 def test_lost_by_paused_scaled_object_says_that_no_trigger_wakes() -> None:

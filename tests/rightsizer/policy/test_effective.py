@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from rightsizer.config import PREFIX
-from rightsizer.model import Action, FindingName, Fleet, Mode, Node, PriorityClass, Workload
+from rightsizer.model import (
+    Action,
+    FindingName,
+    Fleet,
+    Manager,
+    Mode,
+    Node,
+    ObjectRef,
+    PriorityClass,
+    Workload,
+)
 from rightsizer.policy.classes import ANNOTATIONS
 from rightsizer.policy.effective import NO_FLEET, EffectivePolicy, PolicyEvaluator
 from rightsizer.policy.match import Match, PriorityRange
@@ -468,6 +478,46 @@ def test_thresholds_of_a_rule_apply_to_all_kinds() -> None:
     """And stand instead of the kind's as a whole."""
     effective = _on(workload(kind="Job"), policy(rule("r", idle=Thresholds(window=2 * DAY))))
     assert (effective.thresholds.window, effective.thresholds.minCoverage) == (2 * DAY, 0.9)
+
+
+_SCALED = Manager("KEDA", "w", reverts=True, scales=True)
+_WAKING = dataclasses.replace(_SCALED, wakes=True)
+_ON_KNATIVE = {"serving.knative.dev/revision": "w-00001"}
+_KSERVE = ("serving.kserve.io/v1beta1", "InferenceService")
+
+
+@pytest.mark.parametrize(
+    ("of", "pods", "changes", "minutes"),
+    [
+        pytest.param(("serving.knative.dev/v1", "Service"), [{}], {}, 40, id="knative"),
+        pytest.param(_KSERVE, [_ON_KNATIVE, _ON_KNATIVE], {}, 40, id="kserve-on-knative"),
+        pytest.param(_KSERVE, [_ON_KNATIVE, {}], {}, 240, id="kserve-in-part"),
+        pytest.param(_KSERVE, [{}], {}, 240, id="kserve-without-knative"),
+        pytest.param(
+            ("apps/v1", "Deployment"), [{}], {"managers": (_WAKING,)}, 40, id="autoscaler-from-zero"
+        ),
+        pytest.param(("apps/v1", "Deployment"), [{}], {"managers": (_SCALED,)}, 1440, id="autoscaler"),
+        pytest.param(("apps/v1", "Deployment"), [_ON_KNATIVE], {}, 1440, id="label-alone"),
+        pytest.param(
+            ("apps/v1", "Deployment"),
+            [{}],
+            {
+                "managers": (_WAKING,),
+                "control_object": ObjectRef("keda.sh/v1alpha1", "ScaledObject", "n", "w"),
+            },
+            1440,
+            id="paused-by-its-stop",
+        ),
+        pytest.param(("batch/v1", "Job"), [{}], {"managers": (_WAKING,)}, 960, id="job"),
+    ],
+)
+def test_woken_by_a_request_waits_minutes(
+    of: tuple[str, str], pods: list[dict[str, str]], changes: dict[str, Any], minutes: int
+) -> None:
+    """A mistake costs one cold start; what is not proven to be woken waits for hours."""
+    ref = ObjectRef(*of, "research", "w", "uid-w")
+    item = workload(*(pod(f"w-{n}", labels=labels) for n, labels in enumerate(pods)), ref=ref, **changes)
+    assert _on(item, policy(defaults=Defaults())).thresholds.window == datetime.timedelta(minutes=minutes)
 
 
 @pytest.mark.parametrize(
