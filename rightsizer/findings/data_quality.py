@@ -286,7 +286,7 @@ def _conflicting(evidence: Evidence) -> Iterator[str]:
             if each.ran:
                 yield (
                     f"pod {pod.ref.name}: {percent(usage.activity_peak)} activity on {device(usage)} "
-                    f"at idle power (at most {usage.power_peak_w:.0f} W): perhaps a hung NCCL collective"
+                    f"at idle power (at most {usage.power_peak_w:.0f} W): {evidence.spin_cause}"
                 )
             elif each.draws_power:
                 yield (

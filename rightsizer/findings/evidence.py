@@ -123,6 +123,12 @@ class Evidence:
         return any(each.works for each in self.devices)
 
     @property
+    def spin_cause(self) -> str:
+        """What a GPU may wait for that spins without work: only several GPUs have collectives."""
+        waits = "hung NCCL collective" if len(self.devices) > 1 else "kernel that does not end"
+        return f"perhaps a {waits}"
+
+    @property
     def is_shared(self) -> bool:
         """Whether any of its pods shares a GPU."""
         return any(pod.is_shared for pod, _ in self.held)

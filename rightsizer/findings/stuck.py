@@ -55,7 +55,7 @@ def find_stuck(candidate: Candidate) -> Finding | None:
         FindingName.STUCK,
         Verdict.ACT if is_whole else Verdict.KEEP,
         f"{spun}, but {words} and moved no memory",
-        "perhaps a hung NCCL collective: restart the workload",
+        f"{evidence.spin_cause}: restart the workload",
         *names,
         evidence.levels,
     )

@@ -107,6 +107,15 @@ def test_stuck_workload_has_one_finding() -> None:
     assert found[0].words[0].startswith("its GPU reported ")
 
 
+@pytest.mark.parametrize(
+    ("devices", "cause"), [(1, "perhaps a kernel that does not end"), (8, "perhaps a hung NCCL collective")]
+)
+def test_stuck_names_a_collective_only_for_several_gpus(devices: int, cause: str) -> None:
+    """A GPU alone waits for no other."""
+    finding = findings(*_eight(_spinning(), devices=devices), histories=ALWAYS)[0]
+    assert f"{cause}: restart the workload" in finding.words
+
+
 @pytest.mark.parametrize(("world", "name", "verdict"), SPINS.values(), ids=SPINS.keys())
 def test_full_utilization_without_power_and_traffic_is_stuck(
     world: tuple[Workload, Usages], name: FindingName, verdict: Verdict
