@@ -83,6 +83,7 @@ ROWS = (
         "A GPU of the same node, and how it is connected, as nvidia-smi topo -m says it; always 1",
         "nvmlDeviceGetTopologyCommonAncestor, nvmlDeviceGetP2PStatus, nvmlDeviceGetNvLinkState",
         _topology,
+        within=MetricSet.DEFAULT,  # resizes need it; 56 series on a node of 8 GPUs
     ),
     gauge(
         MetricName("DCGM_FI_DEV_VGPU_LICENSE_STATUS", ""),

@@ -21,7 +21,7 @@ RECENT = datetime.timedelta(minutes=10)
 STEPS = 40
 HALVINGS = 5
 TOPOLOGY = "gpu_topology"
-"""gpu-exporter's, with `--metrics full`: one series for each two GPUs of a node."""
+"""gpu-exporter's: one series for each ordered pair of GPUs of a node."""
 _PAIR = (CLUSTER, JOB, TARGET, "UUID", "peer_UUID", "connection")
 
 

@@ -46,7 +46,7 @@ def test_gpu_info_without_an_answer_has_empty_labels(make_node: MakeNode) -> Non
 def test_topology_lists_every_other_gpu(make_node: MakeNode) -> None:
     """Every other GPU of the node: NVLink with the number of links, else the way over PCIe."""
     node = make_node(MIXED)
-    done = node.once("--once", "--pod-resources-socket=", "--metrics=full")
+    done = node.once("--once", "--pod-resources-socket=")
     found = re.findall(
         r'^gpu_topology\{gpu="(\d)".*peer_gpu="(\d)",.*connection="(\w+)",pcie_path="(\w+)"\} 1$',
         done.out,
@@ -61,7 +61,7 @@ def test_topology_lists_every_other_gpu(make_node: MakeNode) -> None:
         ("2", "1"): ("SYS", "SYS"),
         ("2", "3"): ("NODE", "NODE"),
     }
-    assert "gpu_topology" not in node.once("--once", "--pod-resources-socket=").out
+    assert "gpu_topology" not in node.once("--once", "--pod-resources-socket=", "--metrics=minimal").out
 
 
 def test_p2p_status_has_dcgm_exporters_labels(make_node: MakeNode) -> None:
