@@ -5,7 +5,8 @@ Redirects are not followed, and a message holds only what is in the outcome.
 
 import logging
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import requests
 
@@ -19,7 +20,6 @@ from rightsizer.report.events import occasion_of, slack_message, webhook_message
 log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 10.0
-_MESSAGES = {"webhook": webhook_message, "slack": slack_message}
 
 
 def notify(targets: Sequence[Target], run: str, outcomes: Sequence[Outcome]) -> list[str]:
@@ -51,7 +51,7 @@ def _send(target: Target, place: str, *, run: str, outcomes: Sequence[Outcome]) 
         session.trust_env = False  # never send credentials of the environment
         answer = session.post(
             url,
-            json=_MESSAGES[target.type](run, outcomes),
+            json=_message(target, run, outcomes),
             headers=headers,
             timeout=_TIMEOUT_S,
             allow_redirects=False,
@@ -59,6 +59,12 @@ def _send(target: Target, place: str, *, run: str, outcomes: Sequence[Outcome]) 
     log.info("%s: sent %d outcomes: %d", place, len(outcomes), answer.status_code)
     if not answer.ok or answer.is_redirect:
         raise ConfigurationError(f"the receiver answered {answer.status_code}")
+
+
+def _message(target: Target, run: str, outcomes: Sequence[Outcome]) -> Mapping[str, Any]:
+    if target.type == "slack":
+        return slack_message(run, outcomes, answer_url=target.answerURL or "")
+    return webhook_message(run, outcomes)
 
 
 def _read_address(target: Target, place: str) -> str:

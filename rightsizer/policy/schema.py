@@ -88,6 +88,23 @@ _Address = Annotated[
 ]
 
 
+_OF_WORKLOAD = re.compile(r"\{(?:namespace|kind|name)\}")
+
+
+def _answer_template(template: str) -> str:
+    """An address in which fields of a workload are named, but not in its host, which a tenant could then choose.
+
+    Raises:
+        ValueError: It is none; the message says why.
+    """
+    address = _OF_WORKLOAD.sub("x", template)
+    if set("{}|<>") & set(address) or "{" in urllib.parse.urlsplit(template).netloc:
+        message = "must be an address, with {namespace}, {kind} and {name} as the only fields, after its host"
+        raise ValueError(message)
+    checked_address(address)
+    return template
+
+
 class Target(Part):
     """One receiver of messages."""
 
@@ -117,11 +134,19 @@ class Target(Part):
         description="notice: a change is planned; change: it was made; rollback: it was rolled back; failure: an "
         "error, or the breaker opened.",
     )
+    answerURL: Annotated[str, pydantic.AfterValidator(_answer_template)] | None = pydantic.Field(
+        None,
+        description="Slack: link of a notice to where its owner answers, such as a portal; with {namespace}, {kind} "
+        "and {name}.",
+    )
 
     @pydantic.model_validator(mode="after")
     def _one_address(self) -> Self:
         if (self.url is None) == (self.urlFile is None):
             message = "write either url, or urlFile if the address is secret"
+            raise ValueError(message)
+        if self.answerURL is not None and self.type != "slack":
+            message = "answerURL is for type slack; a webhook has namespace, kind and name of each item"
             raise ValueError(message)
         return self
 

@@ -8,6 +8,7 @@ https://docs.slack.dev/messaging/formatting-message-text/
 import dataclasses
 import datetime
 import hashlib
+import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -158,20 +159,31 @@ def webhook_message(run: str, outcomes: Sequence[Outcome]) -> Mapping[str, Any]:
     return {**document, "apiVersion": API_VERSION, "kind": "Notification", "items": items}
 
 
-def slack_message(run: str, outcomes: Sequence[Outcome]) -> Mapping[str, Any]:
-    """A text of some lines, and the command that undoes the changes."""
+def slack_message(run: str, outcomes: Sequence[Outcome], *, answer_url: str = "") -> Mapping[str, Any]:
+    """A text of some lines, and the command that undoes the changes.
+
+    A notice ends with a link by the template `answer_url`: a button would need an endpoint that answers Slack.
+    """
     lines = [f"*gpu-rightsizer*, run {run}"]
     for outcome in outcomes[:_MOST]:
         words = _WORDS[occasion_of(outcome)]
         gpus = f" ({count(abs(outcome.gpus))})" if outcome.gpus else ""
+        link = _link(answer_url, outcome.ref) if answer_url and occasion_of(outcome) == "notice" else ""
         lines.append(
-            f"• {_plain(str(outcome.ref))} {words}: {_plain(outcome.action)}{gpus}: {_plain(outcome.detail)}"
+            f"• {_plain(str(outcome.ref))} {words}: {_plain(outcome.action)}{gpus}: {_plain(outcome.detail)}{link}"
         )
     if len(outcomes) > _MOST:
         lines.append(f"… and {len(outcomes) - _MOST} more")
     if any(occasion_of(outcome) == "change" for outcome in outcomes):
         lines.append(f"Undo: `gpu-rightsizer undo --run {run}`")
     return {"text": "\n".join(lines), "unfurl_links": False, "unfurl_media": False}
+
+
+def _link(template: str, ref: ObjectRef) -> str:
+    fields = {"namespace": ref.namespace, "kind": ref.kind, "name": ref.name}
+    for field, value in fields.items():
+        template = template.replace(f"{{{field}}}", urllib.parse.quote(value, safe=""))
+    return f" <{template.replace('&', '&amp;')}|Answer>"
 
 
 def _plain(text: str) -> str:

@@ -101,6 +101,34 @@ def test_slack_workload_names_are_escaped(receiver: Receiver) -> None:
     assert "research/Job/eval changed: suspend (8 GPUs)" in text
 
 
+def test_slack_notice_links_to_where_its_owner_answers(receiver: Receiver) -> None:
+    """Names are quoted, so that nothing ends the link; other outcomes and webhooks have none."""
+    template = "https://portal.example.com/?a=1&of={namespace}/{kind}/{name}"
+    target = Target(type="slack", url=receiver.url, answerURL=template)
+    notify([target], "r", [_outcome("a|b> {kind}", action="notice"), _outcome()])
+    told, changed = receiver.got[0][2]["text"].splitlines()[1:3]
+    link = "<https://portal.example.com/?a=1&amp;of=research/Job/a%7Cb%3E%20%7Bkind%7D|Answer>"
+    assert told.endswith(f" {link}")
+    assert "Answer" not in changed
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"answerURL": "https://x/{uid}"}, "as the only fields"),
+        ({"answerURL": "https://x/{name"}, "as the only fields"),
+        ({"answerURL": "https://x/|{name}"}, "as the only fields"),
+        ({"answerURL": "https://{name}/x"}, "after its host"),
+        ({"answerURL": "javascript:{name}"}, "must be an address"),
+        ({"answerURL": "https://x/{name}", "type": "webhook"}, "answerURL is for type slack"),
+    ],
+)
+def test_answer_url_that_is_no_link_is_refused(fields: dict[str, str], words: str) -> None:
+    """By name, before anything is sent."""
+    with pytest.raises(pydantic.ValidationError, match=words):
+        Target.model_validate({"type": "slack", "url": "https://hooks.example.com/x", **fields})
+
+
 def test_slack_long_run_is_cut_to_twenty_lines(receiver: Receiver) -> None:
     """Twenty lines, and how many more there are."""
     notify([Target(type="slack", url=receiver.url)], "r", [_outcome(f"w-{number}") for number in range(500)])
