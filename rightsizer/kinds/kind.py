@@ -109,6 +109,7 @@ class WorkerGroups:
         replica: A pod's label with the name of its replica.
         least: The field of a group with its minimum, if any.
         going: The field of a group with the names of the pods to delete; empty if the controller chooses them.
+        newest: A label, with the hash of their template, of pods of which the newest go first; else it is unknown.
     """
 
     each: Path
@@ -117,6 +118,7 @@ class WorkerGroups:
     replica: str
     least: Path = ()
     going: Path = ()
+    newest: str = ""
 
     def fields(self) -> Iterator[Field]:
         """The fields that may change in a group."""

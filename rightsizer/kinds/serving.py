@@ -61,7 +61,8 @@ _COMPONENTS = WorkerGroups(
     each=_SERVICE,
     label="nvidia.com/dynamo-component",
     hosts=("multinode", "nodeCount"),
-    replica="grove.io/podcliquescalinggroup-replica-index",  # without Grove: advice only
+    replica="grove.io/podcliquescalinggroup-replica-index",  # the highest go first; without Grove: advice only
+    newest="grove.io/pod-template-hash",  # operator/internal/controller/podclique/components/pod/deletionsort.go
 )
 _PODCLIQUE = "grove.io/podclique"
 _LWS_TEMPLATE = ("spec", "leaderWorkerTemplate")
@@ -126,7 +127,7 @@ KINDS = (
         classes=(("spec", CLASS),),
     ),
     # Grove counts a role without pods as failed (MinAvailableBreached): it starts the others anew, or all of them
-    # (github.com/ai-dynamo/grove/issues/676). Which pods of a role go depends on what runs it.
+    # (github.com/ai-dynamo/grove/issues/676).
     Kind(
         "nvidia.com",
         "DynamoGraphDeployment",

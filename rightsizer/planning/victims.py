@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from rightsizer.kinds.change_edits import as_read
 from rightsizer.kinds.edits import value_at
-from rightsizer.kinds.kind import Kind, Steering
+from rightsizer.kinds.kind import Kind, Steering, WorkerGroups
 from rightsizer.model import Pod, Proposal, Usages, Workload
 
 COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
@@ -50,9 +50,10 @@ def select_victims(
         _require_quiet(named, at_work, "the idle replicas are to be removed")
         return ()
     if row.steering is Steering.NONE:
-        label = row.groups.label if row.groups and proposal.role else ""
-        may_go = (pod for pod in workload.pods if not label or pod.labels.get(label) == proposal.role)
-        _require_quiet(may_go, at_work, f"the replicas that a {row.kind} removes are unknown")
+        if row.groups is not None and proposal.role:
+            _require_quiet_role(workload.pods, proposal, row.groups, at_work)
+        else:
+            _require_quiet(workload.pods, at_work, f"the replicas that a {row.kind} removes are unknown")
         return ()
     quiet = sorted(
         (pod for pod in workload.pods if pod.ref.name not in at_work),
@@ -78,6 +79,33 @@ def _require_quiet(pods: Iterable[Pod], at_work: frozenset[str], words: str) -> 
     if busy := sorted(pod.ref.name for pod in pods if pod.ref.name in at_work):
         message = f"{words}, and {', '.join(busy)} is active"
         raise AtWorkError(message)
+
+
+def _require_quiet_role(
+    pods: Iterable[Pod], proposal: Proposal, groups: WorkerGroups, at_work: frozenset[str]
+) -> None:
+    """Refuse if a pod of a role is active that may be removed: any, unless Grove's order is known."""
+    own = [pod for pod in pods if pod.labels.get(groups.label) == proposal.role]
+    going, ranks = len(own) - (proposal.replicas or 0), _grove_ranks(own, groups)
+    if not ranks or going <= 0:
+        _require_quiet(own, at_work, f"the replicas of {proposal.role} that are removed are unknown")
+        return
+    limit = sorted(ranks, reverse=True)[going - 1]
+    first = (pod for pod, rank in zip(own, ranks, strict=True) if rank >= limit)
+    _require_quiet(first, at_work, f"the newest replicas of {proposal.role} are removed first")
+
+
+def _grove_ranks(pods: Sequence[Pod], groups: WorkerGroups) -> list[float]:
+    """By which the highest are removed first: index of the replica, or creation; empty if that is unknown."""
+    indices = [pod.labels.get(groups.replica, "") for pod in pods]
+    if all(index.isdecimal() for index in indices):
+        return [float(index) for index in indices]
+    templates = {pod.labels.get(groups.newest, "") for pod in pods}
+    starts = [
+        pod.created for pod in pods if pod.created is not None and pod.is_ready and not pod.is_terminating
+    ]
+    is_known = len(templates) == 1 and "" not in templates and not any(indices) and len(starts) == len(pods)
+    return [start.timestamp() for start in starts] if is_known else []
 
 
 def _may_go(pods: Sequence[Pod], going: int) -> list[Pod]:

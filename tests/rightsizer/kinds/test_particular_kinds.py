@@ -21,6 +21,7 @@ pytestmark = pytest.mark.prometheus
 UNDO = "gpu-rightsizer.io/undo"
 VOLCANO = "Job.batch.volcano.sh"
 RAY = "RayCluster.ray.io"
+DYNAMO = "DynamoGraphDeployment.nvidia.com"
 FEWER = f"""
 apiVersion: gpu-rightsizer.io/v1alpha1
 kind: Policy
@@ -129,6 +130,46 @@ def test_ray_cluster_shrink_removes_idle_workers_by_name(world: World) -> None:
     assert left == ["ray-0-1", "ray-0-3"]
     assert world.run("undo", "--all", "--yes").code == 0
     assert created(world.api, RAY, world.team, "ray")["spec"] == before
+
+
+# --- Dynamo
+
+
+def _graph(template: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "services": {
+            "decode": {"componentType": "worker", "replicas": 2, "extraPodSpec": template["spec"]},
+            "prefill": {"componentType": "worker", "replicas": 4, "extraPodSpec": template["spec"]},
+        }
+    }
+
+
+@pytest.mark.parametrize("working", [None, "prefill"])
+def test_dynamo_role_without_work_is_scaled_down_and_undone(world: World, working: str | None) -> None:
+    """Prefill keeps a replica and decode all of its own; where any pod of the role works, nothing is done."""
+    usage = ["busy", "busy", *(["busy"] if working else ["idle"]), "idle", "idle", "idle"]
+    world.add(DYNAMO, world.team, "graph", {"usage": usage, "spec": _graph})
+    before = created(world.api, DYNAMO, world.team, "graph")["spec"]
+    item = _apply(world, "graph", FEWER)
+    after = created(world.api, DYNAMO, world.team, "graph")["spec"]["services"]
+    if working:
+        assert (item["result"], after) == ("changed", before["services"])
+        assert "the replicas of prefill that are removed are unknown" in item["detail"]
+        return
+    assert item["result"] == "done", item
+    assert {role: service["replicas"] for role, service in after.items()} == {"decode": 2, "prefill": 1}
+    assert len(world.pods_of(world.team, "graph")) == 3
+    assert world.run("undo", "--all", "--yes").code == 0
+    assert created(world.api, DYNAMO, world.team, "graph")["spec"] == before
+    assert len(world.pods_of(world.team, "graph")) == 6
+
+
+def test_dynamo_with_scaling_adapter_keeps_its_replicas(world: World) -> None:
+    """The adapter owns the numbers, and Dynamo's webhook refuses others."""
+    world.add(DYNAMO, world.team, "graph", {"spec": _graph})
+    adapter = {"services": {"decode": {"scalingAdapter": {"enabled": True}}}}
+    world.api.patch(DYNAMO, world.team, "graph", {"spec": adapter})
+    _assert_advised(world, "graph", "spec.services.*.scalingAdapter.enabled is True")
 
 
 def test_ray_cluster_with_autoscaler_keeps_its_workers(world: World) -> None:

@@ -165,6 +165,56 @@ def test_victims_are_of_the_role_alone(busy: str, is_refused: bool) -> None:
         assert select_victims(item, proposal, DYNAMO, at_work=frozenset({busy}), activity={}) == ()
 
 
+HASH = "grove.io/pod-template-hash"
+ONE_HASH = {HASH: "a"}
+
+
+@pytest.mark.parametrize(
+    ("busy", "labels", "changes", "is_refused"),
+    [
+        pytest.param("p-1", ONE_HASH, {}, False, id="an-older-one"),
+        pytest.param("p-2", ONE_HASH, {}, True, id="one-of-the-newest"),
+        pytest.param("p-1", ONE_HASH, {"created": None}, True, id="of-unknown-age"),
+        pytest.param("p-1", ONE_HASH, {"created": AT}, True, id="as-old-as-the-newest"),
+        pytest.param("p-1", ONE_HASH, {"is_ready": False}, True, id="unready-ones-go-first"),
+        pytest.param("p-1", {HASH: "b"}, {}, True, id="older-templates-go-first"),
+        pytest.param("p-1", {}, {}, True, id="without-grove"),
+    ],
+)
+def test_victims_of_grove_are_the_newest(
+    busy: str, labels: dict[str, str], changes: dict[str, Any], is_refused: bool
+) -> None:
+    """Grove's order is known for ready pods of one template; p-1 is as the case says."""
+    made: list[Pod] = []
+    for number in range(4):
+        own = labels if number == 1 else (ONE_HASH if labels else {})
+        said = changes if number == 1 else {}
+        start = {"created": AT - (4 - min(number, 2)) * DAY}
+        made.append(pod(f"p-{number}", **{**start, **said, "labels": {COMPONENT: "prefill", **own}}))
+    if changes.get("created") == AT:
+        made[2] = dataclasses.replace(made[2], created=AT)
+        made[3] = dataclasses.replace(made[3], created=AT)
+    item = dataclasses.replace(_of({"decode": 1})[0], pods=tuple(made))
+    _select(item, busy, is_refused=is_refused)
+
+
+@pytest.mark.parametrize(("busy", "is_refused"), [("p-3", False), ("p-4", True)])
+def test_victims_of_grove_groups_have_the_highest_index(busy: str, is_refused: bool) -> None:
+    """Of four replicas of two pods, one goes."""
+    made = tuple(pod(f"p-{n}", labels={COMPONENT: "prefill", REPLICA: str(n // 2)}) for n in range(8))
+    item = dataclasses.replace(_of({"decode": 1})[0], pods=made)
+    _select(item, busy, is_refused=is_refused, left=4)
+
+
+def _select(item: Workload, busy: str, *, is_refused: bool, left: int = 2) -> None:
+    proposal = _down(replicas=left)
+    if is_refused:
+        with pytest.raises(AtWorkError, match=f"{busy} is active"):
+            select_victims(item, proposal, DYNAMO, at_work=frozenset({busy}), activity={})
+    else:
+        assert select_victims(item, proposal, DYNAMO, at_work=frozenset({busy}), activity={}) == ()
+
+
 def test_stop_sets_every_role_to_zero() -> None:
     """A service without a number has one replica; one that has none is left as it is."""
     obj = {"metadata": {}, "spec": {"services": {**SERVICES, "off": {"replicas": 0}}}}
