@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from rightsizer.kinds import row_of, stopped_by
-from rightsizer.kinds.change_edits import as_read, proposal_edits, stop_edits
+from rightsizer.kinds.change_edits import as_read, missing_field_reason, proposal_edits, stop_edits
 from rightsizer.kinds.edits import NAMED, is_item, shown, value_at
 from rightsizer.kinds.kind import Kind
 from rightsizer.kube.object_names import is_possible, kubectl
@@ -123,6 +123,8 @@ def _count_edits(
     if by is None or by[0] != workload.ref or row.stop is None or row.stop.field is None or row.stop.command:
         message = "no field of its manifest stops it"
         raise ValueError(message)
+    if why := missing_field_reason(workload, None, at):
+        raise ValueError(why)
     yield from stop_edits(row, obj, at)
 
 

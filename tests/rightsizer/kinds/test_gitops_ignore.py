@@ -46,6 +46,20 @@ TEMPLATE = "spec.template.spec.containers"
             '".spec.workerGroupSpecs[].replicas"',
             id="workers-of-groups",
         ),
+        pytest.param(
+            "nvidia.com/v1alpha1/DynamoGraphDeployment",
+            ARGO,
+            None,
+            'jqPathExpressions: [".spec.services[].replicas"]',
+            id="every-service",
+        ),
+        pytest.param(
+            "nvidia.com/v1alpha1/DynamoGraphDeployment",
+            FLUX,
+            None,
+            'paths: ["/spec/services"]',
+            id="flux-map",
+        ),
         pytest.param("apps/v1/Deployment", FLUX, None, 'paths: ["/spec/replicas"]', id="flux-stop"),
         pytest.param(
             "apps/v1/Deployment", FLUX, SLICE, 'paths: ["/spec/template/spec/containers"]', id="flux-slice"

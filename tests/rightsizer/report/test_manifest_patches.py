@@ -17,6 +17,7 @@ from rightsizer.model import (
     Manager,
     ObjectRef,
     Plan,
+    Pod,
     Proposal,
     Verdict,
 )
@@ -69,6 +70,10 @@ def _decision(kind: str, proposal: Proposal | None, **changes: Any) -> Decision:
         decision.finding, verdict=Verdict.ACT, proposal=proposal, words=("2 of 4 GPUs\n- worked",)
     )
     return dataclasses.replace(decision, verdict=Verdict.ACT, finding=finding)
+
+
+def _of(decision: Decision, pods: tuple[Pod, ...]) -> Decision:
+    return dataclasses.replace(decision, workload=dataclasses.replace(decision.workload, pods=pods))
 
 
 def _plan(*decisions: Decision) -> Plan:
@@ -198,10 +203,14 @@ HPA = Manager("HorizontalPodAutoscaler", "w", scales=True)
 CRON = ObjectRef("argoproj.io/v1alpha1", "CronWorkflow", "research", "c", "uid-c")
 
 
+_GROVE = (pod(labels={"grove.io/podclique": "w-0-decode"}),)
+
+
 @pytest.mark.parametrize(
     ("decision", "words"),
     [
         (_decision("apps/v1/Deployment", FEWER, managers=(HPA,)), "an autoscaler decides how many"),
+        (_of(_decision("nvidia.com/v1alpha1/DynamoGraphDeployment", None), _GROVE), "Grove runs it"),
         (_decision("batch/v1/Job", None, starter=CRON), "CronWorkflow c made it"),
         (_decision("batch/v1/Job", RESIZE, starter=CRON), "CronWorkflow c made it"),
         (_decision("v1/Pod", None), "no field of its manifest stops it"),
