@@ -62,6 +62,7 @@ def _by_exit_code(pod: Mapping[str, Any], rule: Mapping[str, Any]) -> Iterator[s
 
 
 _COMPONENT = "job-controller"
+_MANAGER = "kubernetes.io/job-controller"
 _ALWAYS_SHOWN = ("ready", "terminating", "uncountedTerminatedPods")
 _SHORTEST_WAIT_S = 0.1
 _TRACKING = "batch.kubernetes.io/job-tracking"  # keeps a pod until the Job has counted it
@@ -106,6 +107,8 @@ class Jobs:
         job = self._context.find("Job", namespace, name) if uid else None
         if job is None or job.obj["metadata"]["uid"] != uid or is_terminating(job.obj):
             self._let_go(namespace, name, uid)
+            return
+        if job.obj["spec"].get("managedBy", _MANAGER) != _MANAGER:
             return
         tally = self._count(job)
         status = self._status(job, tally)

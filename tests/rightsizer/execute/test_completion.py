@@ -1,18 +1,23 @@
 """Fewer GPUs for a running Job: suspended, changed and resumed, whole or not at all, whatever comes in between."""
 
 import contextlib
+import datetime
 import json
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from rightsizer.changes.record_codec import encode_record
+from rightsizer.model import Action, ChangeRecord, Edit
 from simulator.kube import Fault, LoggedRequest
 from tests.rightsizer.commands import Run
+from tests.rightsizer.given import manifest
 from tests.rightsizer.test_scenarios import BUDGETS
 from tests.rightsizer.world import World, created, gpus_of
 
@@ -31,6 +36,7 @@ rules:
     + BUDGETS
 )
 HALF_USED = {"gpus": 2, "usage": [["busy", "idle"]]}
+LIMIT = ("spec", "template", "spec", "containers", "name=main", "resources", "limits", "nvidia.com/gpu")
 
 
 def _add(world: World, **given: Any) -> None:
@@ -156,6 +162,45 @@ def test_job_resize_on_demand_rule_without_waiters_is_skipped(world: World) -> N
     policy = POLICY.replace("cooldown: 1s", "cooldown: 1s, onlyForPendingPods: [suspend]")
     item = world.run("plan", "-o", "json", policy=policy).items["train"]
     assert [block["code"] for block in item["blockers"]] == ["only-for-pending-pods"]
+
+
+def test_job_resize_earlier_change_unfinished_is_refused(world: World) -> None:
+    """Its owner resumed it before its change was completed, and that cannot be recorded: the record stays."""
+    at = datetime.datetime.now(datetime.UTC).replace(microsecond=0) - datetime.timedelta(hours=20)
+    suspend, gpus = Edit(("spec", "suspend"), before=False, after=True), Edit(LIMIT, "2", "1")
+    record = ChangeRecord(at, "run-0", Action.RESIZE, 1, edits=(suspend,), pending_edits=(gpus,))
+    _add(world, annotations={UNDO: encode_record(record)})
+    world.api.inject(Fault("jobs/train", "PATCH", 1, status=403))
+    run = _apply(world)
+    assert _reconciliations(run) == [("complete", "unknown")]
+    assert (run.items["train"]["result"], run.items["train"]["detail"]) == (
+        "blocked",
+        "the change of run run-0 is not completed yet",
+    )
+    assert (_record(world) or {})["run"] == "run-0"
+    assert _state(world) == (False, [2])
+
+
+def test_job_resize_suspended_by_others_is_refused(world: World) -> None:
+    """Its pods still run: the controller in charge of it has not stopped them yet."""
+    job = manifest("Job", world.team, "train", HALF_USED)
+    job["spec"] |= {"suspend": True, "managedBy": "example.com/queue"}
+    world.namespace(world.team)
+    world.clock.stand(time.time() - 25 * 3600)
+    uid = world.api.create(job)["metadata"]["uid"]
+    pod = manifest("Pod", world.team, "train-x", HALF_USED)
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": uid, "controller": True}
+    pod["metadata"] |= {"ownerReferences": [owner], "labels": {"app": "train"}}
+    world.api.create(pod)
+    world.api.settle()
+    world.clock.run()
+    world.record(created(world.api, "Pod", world.team, "train-x"), ["busy", "idle"], 2)
+    run = _apply(world)
+    assert (run.items["train"]["result"], run.items["train"]["detail"]) == (
+        "blocked",
+        "somebody else suspended it already",
+    )
+    assert (_writes(world), _record(world)) == ([], None)
 
 
 @pytest.mark.slow
