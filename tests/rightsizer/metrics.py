@@ -87,10 +87,13 @@ class Metrics:
             column = [value((end - second) / 60) if callable(value) else value for second in seconds]
             yield Series({"__name__": metric, **merged}, seconds, column)
 
+    def client(self, url: str = "") -> Client:
+        """Our client of it."""
+        return Client(PrometheusSettings(url=url or self.prometheus.url))
+
     def signal(self, signals: str = "auto", *, url: str = "", **more: Any) -> PrometheusUsage:
         """What judges by them."""
-        client = Client(PrometheusSettings(url=url or self.prometheus.url))
-        return PrometheusUsage(client, SourceSettings(self.labels, source_named(signals), **more))
+        return PrometheusUsage(self.client(url), SourceSettings(self.labels, source_named(signals), **more))
 
     def usages(self, window: datetime.timedelta = DAY, **more: Any) -> Usages:
         """What was used in the window."""

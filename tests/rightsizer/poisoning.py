@@ -1,7 +1,7 @@
 """Attackers, workloads and policies of the poisoning suite: forged series on a real Prometheus, one plan per policy.
 
 `python -m tests.rightsizer.poisoning [CLUSTERS]` prints how many decisions about others each attacker changed, with
-forged series and, in so many random clusters, with forged objects. Zero everywhere, or it exits with 1.
+forged series and, in so many random clusters, with forged objects and series. Zero everywhere, or it exits with 1.
 """
 
 import collections
@@ -159,7 +159,7 @@ def by_series(directory: pathlib.Path, name: str, job: str) -> int:
     return sum(before[policy][one] != after[policy].get(one) for policy in before for one in before[policy])
 
 
-def by_objects(directory: pathlib.Path, seed: int) -> tuple[int, int]:
+def by_tenant(directory: pathlib.Path, seed: int) -> tuple[int, int]:
     """How many reclaims of others a forging tenant caused, and prevented or delayed by more than a cycle."""
     calm, forged = (
         besieged(directory / f"{seed}-{forges}", seed, STEPS, forges=forges) for forges in (False, True)
@@ -182,9 +182,9 @@ def main(clusters: int = 20) -> int:
             for job in JOBS:
                 counts[f"series, job {job}: {name}"] = by_series(directory / f"{name}-{job}", name, job)
         for seed in range(clusters):
-            caused, late = by_objects(directory, seed)
-            counts[f"objects, {clusters} clusters: reclaims caused"] += caused
-            counts[f"objects, {clusters} clusters: reclaims delayed"] += late
+            caused, late = by_tenant(directory, seed)
+            counts[f"tenant, {clusters} clusters: reclaims caused"] += caused
+            counts[f"tenant, {clusters} clusters: reclaims delayed"] += late
     width = max(map(len, counts))
     sys.stdout.write("".join(f"{what:<{width}} {count:>4}\n" for what, count in counts.items()))
     return 1 if any(counts.values()) else 0

@@ -1,4 +1,4 @@
-"""What a tenant forges changes no decision about others: series on a real Prometheus, objects in random clusters."""
+"""What a tenant forges changes no decision about others: series on a real Prometheus, both in random clusters."""
 
 import pathlib
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from simulator.prometheus import Prometheus
-from tests.rightsizer.poisoning import FORGERIES, JOBS, Victims, by_objects
+from tests.rightsizer.poisoning import FORGERIES, JOBS, Victims, by_tenant
 from tests.rightsizer.world import World
 
 pytestmark = pytest.mark.slow
@@ -33,8 +33,8 @@ def test_plan_series_of_a_tenants_pod_change_no_decision(victims: Victims, name:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_cycles_objects_of_a_forging_tenant_change_nothing_of_others(
+def test_cycles_objects_and_series_of_a_tenant_change_nothing_of_others(
     seed: int, tmp_path: pathlib.Path
 ) -> None:
     """No reclaim of others is caused, and none is delayed by more than a cycle."""
-    assert by_objects(tmp_path, seed) == (0, 0)
+    assert by_tenant(tmp_path, seed) == (0, 0)

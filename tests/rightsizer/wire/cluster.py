@@ -1,7 +1,7 @@
 """One random cluster: people live in it, things fail, and the rightsizer's own cycle runs, through its real code.
 
 What stands for `run` is its body: reconcile, plan, carry out, verify, under a Lease, over HTTP. Only Prometheus is the
-truth itself, so that a cycle takes a fraction of a second. Everything is drawn from one seed.
+truth itself, or scrapes it, so that a cycle takes a fraction of a second. Everything is drawn from one seed.
 """
 
 import collections
@@ -33,6 +33,7 @@ from tests.rightsizer.wire.clock import Clock
 from tests.rightsizer.wire.draws import draw_policy
 from tests.rightsizer.wire.people import People, happenings
 from tests.rightsizer.wire.recorder import OWN, Recorder
+from tests.rightsizer.wire.scraped import Scraped
 from tests.rightsizer.wire.truth import Truth
 
 START = datetime.datetime(2026, 3, 2, 9, 0, tzinfo=datetime.UTC)
@@ -82,10 +83,14 @@ class Replica:
 
     @contextlib.contextmanager
     def session(self) -> Iterator[PlanSession]:
-        """A new one for each cycle, as `run` has it, with the truth in place of Prometheus."""
+        """A new one for each cycle, as `run` has it, with the truth, or what is scraped of it, as its Prometheus."""
         session = PlanSession(self._arguments, machine=self._world.clock.machine)
-        session.signal = self._world.truth  # type: ignore[assignment]
-        session.prometheus = self._world.truth  # type: ignore[assignment]
+        scraped = self._world.scraped
+        if scraped is not None:
+            session.prometheus, session.signal = scraped.connected()
+        else:
+            session.signal = self._world.truth  # type: ignore[assignment]
+            session.prometheus = self._world.truth  # type: ignore[assignment]
         with contextlib.closing(session):
             yield session
 
@@ -135,17 +140,21 @@ class Replica:
 class World:
     """A cluster, its people, and two replicas of ours.
 
+    Args:
+        is_scraped: Whether a Prometheus lies between the truth and the rightsizer.
+
     Attributes:
         ended: How runs, and what was done in them, came out.
     """
 
-    def __init__(self, directory: pathlib.Path, seed: int) -> None:
+    def __init__(self, directory: pathlib.Path, seed: int, *, is_scraped: bool = False) -> None:
         self.directory, self.dice = directory, random.Random(seed)
         self.clock = Clock(START - datetime.timedelta(days=4))
         # Nobody here has objects of theirs, and to look for some in each cycle takes three quarters of all requests.
         has_third_parties = self.dice.random() < _THIRD_PARTIES
         self.api = ApiServer(clock=self.clock, termination_delay_s=0.0, third_party=has_third_parties)
         self.truth = Truth(self.api, self.clock)
+        self.scraped = self._scraped(random.Random(f"Prometheus of {seed}")) if is_scraped else None
         policy = draw_policy(self.dice)
         (directory / "policy.yaml").write_text(json.dumps(policy))
         self.checker = Checker(policy, self.truth, self.api)
@@ -158,6 +167,8 @@ class World:
     def __enter__(self) -> Self:
         self.api.start()
         self.people.settle_in(self.dice.randint(5, 20))
+        if self.scraped is not None:
+            self.scraped.settle_in()
         self.api.settle()
         self.clock.go(START - self.clock.now)
         self.replicas = [Replica(self, "replica-a"), Replica(self, "replica-b")]
@@ -169,6 +180,11 @@ class World:
 
     def __exit__(self, *_: object) -> None:
         self.api.stop()
+
+    def _scraped(self, dice: random.Random) -> Scraped:
+        """Most name the exporters' namespace, half have recording rules."""
+        named, records = dice.random() < 0.7, dice.random() < 0.5
+        return Scraped(self.api, self.clock, self.truth, names_exporters=named, records=records)
 
     def step(self, number: int) -> None:
         """Something happens, time goes by, and one of ours has its turn, or somebody does by hand what they do."""

@@ -1,7 +1,7 @@
-"""A tenant with `edit` rights in its own namespace who forges at random what gpu-rightsizer reads from objects.
+"""A tenant with `edit` rights in its own namespace who forges at random what gpu-rightsizer reads.
 
 Its workloads always work, so nothing of its own is due; it can only try to have others changed, or left alone.
-Series are forged in test_poisoning.py, against a real Prometheus.
+Prometheus scrapes one of its pods, which exposes series of any name, labels and values.
 """
 
 import contextlib
@@ -20,13 +20,16 @@ from simulator.kube.errors import ApiError
 from tests.rightsizer.given import manifest
 from tests.rightsizer.wire.cluster import World
 from tests.rightsizer.wire.draws import TEAMS
+from tests.rightsizer.wire.forged_series import draw_series
 from tests.rightsizer.wire.law import OURS
+from tests.rightsizer.wire.scraped import Scraped
 from tests.rightsizer.wire.truth import Truth
 
 HOME = "forger"
 _BUSY = 99
 _LARGE = 250_000
 """Characters of an annotation, a little below the API server's limit for all annotations of an object."""
+_OF_ALL = 0.8
 _SPAN = datetime.timedelta(minutes=30)
 
 
@@ -46,9 +49,14 @@ class Forger:
     """What the tenant has, and what it does in a step."""
 
     def __init__(
-        self, api: ApiServer, clock: Callable[[], datetime.datetime], truth: Truth, dice: random.Random
+        self,
+        api: ApiServer,
+        clock: Callable[[], datetime.datetime],
+        truth: Truth,
+        scraped: Scraped,
+        dice: random.Random,
     ) -> None:
-        self._api, self._clock, self._truth, self._dice = api, clock, truth, dice
+        self._api, self._clock, self._truth, self._scraped, self._dice = api, clock, truth, scraped, dice
         self._count = 0
 
     def settle_in(self) -> None:
@@ -61,7 +69,7 @@ class Forger:
     def step(self) -> None:
         """One to three forgeries."""
         ways = (self._records, self._garbage, self._owners, self._young_pods, self._foreign_workload)
-        for way in self._dice.sample(ways, self._dice.choice([1, 2, 3])):
+        for way in self._dice.sample((*ways, *[self._series] * 3), self._dice.choice([1, 2, 3])):
             way()
 
     def _records(self) -> None:
@@ -116,6 +124,38 @@ class Forger:
         record = ChangeRecord(self._clock(), "run-x", "scale-to-zero", 4, workload=ref, edits=(edit,))
         self._annotate("plain", {UNDO_ANNOTATION: encode_record(record)})
 
+    def expose(self) -> None:
+        """Something about each workload of the others, to begin with."""
+        for key in self._victims():
+            self._series_of(key)
+
+    def _series(self) -> None:
+        """Something about one of them."""
+        if victims := self._victims():
+            self._series_of(self._dice.choice(victims))
+
+    def _victims(self) -> list[tuple[str, str]]:
+        return sorted(key for key in self._scraped.devices() if key[0] in TEAMS)
+
+    def _series_of(self, workload: tuple[str, str]) -> None:
+        """What its scraped pod says of a workload: the same of all of its devices, or of one."""
+        own = [pod for pod in self._api.list("Pod", HOME) if "podIP" in pod.get("status", {})]
+        pod = min(own, key=lambda one: str(one["metadata"]["name"]))
+        target = {
+            "instance": f"{pod['status']['podIP']}:8080",
+            "namespace": HOME,
+            "pod": pod["metadata"]["name"],
+        }
+        devices, seed = self._scraped.devices()[workload], self._dice.random()
+        for victim in devices if self._dice.random() < _OF_ALL else devices[:1]:
+            self._scraped.forged += draw_series(
+                random.Random(seed),
+                victim,
+                target,
+                self._clock(),
+                names_exporters=self._scraped.names_exporters,
+            )
+
     # --- how
 
     def _add(self, kind: str, name: str, given: Mapping[str, Any]) -> None:
@@ -140,9 +180,17 @@ def besieged(directory: pathlib.Path, seed: int, steps: int, *, forges: bool) ->
     """A cluster in which nothing else happens, with a cycle every half hour."""
     directory.mkdir(parents=True, exist_ok=True)
     taken: dict[tuple[str, str], int] = {}
-    with World(directory, seed) as world:
-        forger = Forger(world.api, world.clock, world.truth, random.Random(f"forger of {seed}"))
+    with World(directory, seed, is_scraped=True) as world:
+        assert world.scraped is not None
+        dice = random.Random(f"forger of {seed}")
+        forger = Forger(world.api, world.clock, world.truth, world.scraped, dice)
         forger.settle_in()
+        # Nobody can know what these do, unless somebody is believed who says so.
+        unseen = random.Random(f"unseen of {seed}").sample(world.people.workloads, 3)
+        world.truth.lies = {one.key: "without activity" for one in unseen}
+        world.api.settle()
+        if forges:
+            forger.expose()
         for step in range(steps):
             if forges:
                 forger.step()

@@ -205,7 +205,7 @@ class Truth(Signal):
         """Of every pod."""
         self._answer()
         found: dict[PodKey, Sequence[Usage]] = {}
-        for key, workload, place, pod in self._pods():
+        for key, workload, place, pod in self.running():
             lie = self.lies.get(workload, "")
             if (of is not None and key not in of) or (lie == "missing" and place == 0):
                 continue
@@ -246,7 +246,7 @@ class Truth(Signal):
         """In slots of five minutes."""
         self._answer()
         found = {}
-        for key, workload, place, _ in self._pods():
+        for key, workload, place, _ in self.running():
             if key in pods:
                 begin = max(pods[key], at - span)
                 count = max(1, int((at - begin) / SLOT))
@@ -268,7 +268,7 @@ class Truth(Signal):
     ) -> Mapping[str, Concurrency]:
         """Minute by minute."""
         self._answer()
-        by_pod = {key: workload for key, workload, _, _ in self._pods()}
+        by_pod = {key: workload for key, workload, _, _ in self.running()}
         found = {}
         for one in workloads:
             key = by_pod.get((one.namespace, next(iter(one.pods), "")))
@@ -319,7 +319,7 @@ class Truth(Signal):
             self.errors -= 1
             raise EvidenceIncomplete("Prometheus: the answer is not whole")
 
-    def _pods(self) -> Iterator[tuple[PodKey, tuple[str, str], int, Mapping[str, Any]]]:
+    def running(self) -> Iterator[tuple[PodKey, tuple[str, str], int, Mapping[str, Any]]]:
         """Name, workload, place among its pods, and the pod itself."""
         places: dict[tuple[str, str], int] = {}
         pods = sorted(self._api.list("Pod"), key=lambda pod: str(pod["metadata"]["name"]))
