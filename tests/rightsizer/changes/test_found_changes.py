@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from rightsizer.changes.found_changes import AHEAD, drop_implausible_changes, evictions_of
+from rightsizer.changes.found_changes import AHEAD, drop_implausible_changes, evictions_of, speaks_for
 from rightsizer.changes.record_codec import GPUS_ANNOTATION, POD_ANNOTATION
 from rightsizer.kube.api_objects import ObjectMeta
 from rightsizer.model import ChangeRecord, Fleet, FoundChange, Node, ObjectRef
@@ -57,6 +57,15 @@ def test_found_changes_without_node_capacity_accepts_gpu_count() -> None:
     assert drop_implausible_changes(
         Fleet((), {"n1": Node("n1")}, {}, (FoundChange(REF, ChangeRecord(AT, "r", "", 10**5)),)), AT
     ).changes
+
+
+@pytest.mark.parametrize(("namespace", "speaks"), [("team", True), ("others", False)])
+def test_found_changes_record_of_another_workload_is_of_its_namespace(
+    namespace: str, *, speaks: bool
+) -> None:
+    """Whoever may write a CronJob may not say that a Job elsewhere was changed."""
+    starter = ObjectRef("batch/v1", "CronJob", "team", "nightly")
+    assert speaks_for(starter, ObjectRef("batch/v1", "Job", namespace, "train")) is speaks
 
 
 @pytest.mark.prometheus

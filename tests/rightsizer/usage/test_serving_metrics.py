@@ -12,7 +12,7 @@ from tests.rightsizer.metrics import DAY, HOUR, Metrics, Value, idle, near, risi
 
 pytestmark = pytest.mark.prometheus
 
-POD, OTHER, NODE = "10.0.1.7", "10.0.2.8", "192.168.0.1"
+POD, OTHER, ELSEWHERE, NODE = "10.0.1.7", "10.0.2.8", "10.0.3.9", "192.168.0.1"
 VLLM: Mapping[str, Value] = {
     "vllm:request_success_total": 7,
     "vllm:prompt_tokens_total": 900,
@@ -27,6 +27,7 @@ def _load(metrics: Metrics, window: datetime.timedelta = 12 * HOUR) -> ServingLo
     addresses = AddressTable()
     addresses.add(metrics.space, "n1", NODE, [POD])
     addresses.add("tenant", "n1", NODE, [OTHER])
+    addresses.add(metrics.space, "n2", "", [ELSEWHERE])
     pod = (metrics.space, "a")
     metrics.write(idle(), pod="a")
     signal = metrics.signal()
@@ -82,7 +83,9 @@ def test_counter_that_begins_within_the_window_is_unknown(metrics: Metrics) -> N
     assert found.requests is None
 
 
-@pytest.mark.parametrize("instance", [f"{OTHER}:8000", f"{NODE}:9100", "elsewhere:80", ""])
+@pytest.mark.parametrize(
+    "instance", [f"{OTHER}:8000", f"{ELSEWHERE}:8000", f"{NODE}:9100", "elsewhere:80", ""]
+)
 def test_series_of_other_targets_say_nothing(metrics: Metrics, instance: str) -> None:
     """Another tenant may name any pod, and any number of requests."""
     _serve(metrics, instance=instance)
