@@ -145,6 +145,8 @@ def _revalidate_and_write(decision: Decision, row: Kind, session: ApplySession) 
     fresh, fleet = read_workload(decision.workload.ref, session.cluster, is_whole=is_whole)
     if fresh is None:
         return session.outcome(decision, Result.CHANGED, "it holds no GPUs anymore")
+    if not is_whole:
+        fleet = session.watch.with_neighbours(fleet, fresh.ref.namespace)
     recorded = (*session.watch.recorded_changes, *fleet.changes)
     once = {change_key(one.record.run, one.ref): one for one in recorded}
     fleet = dataclasses.replace(fleet, changes=tuple(once.values()))

@@ -57,6 +57,14 @@ class UseSincePlan:
         """The changes that objects recorded when the plan was made: preflight does not read them all."""
         return (change for change in self._fleet.changes if change.is_on_object)
 
+    def with_neighbours(self, fleet: Fleet, namespace: str) -> Fleet:
+        """A fleet that was read of one namespace, and what other namespaces held when the plan was made.
+
+        Pods share nodes: a check of what a node's series leave open must not pass because its pods were not read.
+        """
+        others = (one for one in self._fleet.workloads if one.ref.namespace != namespace)
+        return dataclasses.replace(fleet, workloads=(*fleet.workloads, *others))
+
     def use(self) -> Use:
         """The use since the plan.
 

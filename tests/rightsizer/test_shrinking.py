@@ -51,6 +51,20 @@ def test_shrink_deployment_removes_idle_replicas(world: World) -> None:
     assert (len(left), at_work in left, _marks(world)) == (2, True, set())
 
 
+def test_shrink_with_neighbour_without_series_is_judged_as_planned(world: World) -> None:
+    """A series without a pod may be of any pod on the node: the last check knows those of other namespaces, too."""
+    for name, gpus in {"s1": 2, "s2": 5}.items():
+        world.node(name, resources={"nvidia.com/gpu": gpus}, pool="small")
+    small = {"nodeSelector": {"pool": "small"}, "usage": [[]]}
+    world.add("Pod", f"{world.team}-x", "unseen", {**small, "nodeName": "s1"})
+    world.add("Deployment", world.team, "web", {**small, "replicas": 6})
+    for pod in world.pods_of(world.team, "web"):
+        world.record(pod, "idle", 1, {"Hostname": pod["spec"]["nodeName"]})
+    policy = POLICY.replace("findings:", "idle: {idleFactor: 0}, findings:")
+    item = _apply(world, policy).items["web"]
+    assert (item["result"], len(_names(world))) == ("done", 2), item
+
+
 @pytest.mark.parametrize(("dear", "result"), [((0, 1), "done"), ((0, 3), "changed")])
 def test_shrink_user_deletion_costs_are_respected(world: World, dear: tuple[int, ...], result: str) -> None:
     """Where any pod has one, none is given by us; where these would take the one at work, nothing is done."""
