@@ -1,11 +1,15 @@
 """Attackers, workloads and policies of the poisoning suite: forged series on a real Prometheus, one plan per policy.
 
-`python -m tests.rightsizer.poisoning [CLUSTERS]` prints how many decisions about others each attacker changed, with
-forged series and, in so many random clusters, with forged objects and series. Zero everywhere, or it exits with 1.
+`python -m tests.rightsizer.poisoning [CLUSTERS [FIRST]]` prints how many decisions about others each attacker changed,
+with forged series and, in so many random clusters from seed FIRST on, with forged objects and series. Zero everywhere,
+or it exits with 1.
 """
 
 import collections
+import concurrent.futures
+import functools
 import json
+import multiprocessing
 import pathlib
 import sys
 import tempfile
@@ -173,7 +177,7 @@ def by_tenant(directory: pathlib.Path, seed: int) -> tuple[int, int]:
     return caused, len(late)
 
 
-def main(clusters: int = 20) -> int:
+def main(clusters: int = 20, first: int = 0) -> int:
     """Print the table; 1 where a number is not zero."""
     counts: collections.Counter[str] = collections.Counter()
     with tempfile.TemporaryDirectory() as where:
@@ -181,10 +185,15 @@ def main(clusters: int = 20) -> int:
         for name in FORGERIES:
             for job in JOBS:
                 counts[f"series, job {job}: {name}"] = by_series(directory / f"{name}-{job}", name, job)
-        for seed in range(clusters):
-            caused, late = by_tenant(directory, seed)
-            counts[f"tenant, {clusters} clusters: reclaims caused"] += caused
-            counts[f"tenant, {clusters} clusters: reclaims delayed"] += late
+        seeds = range(first, first + clusters)
+        with concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+            for seed, (caused, late) in zip(
+                seeds, pool.map(functools.partial(by_tenant, directory), seeds), strict=True
+            ):
+                counts[f"tenant, {clusters} clusters: reclaims caused"] += caused
+                counts[f"tenant, {clusters} clusters: reclaims delayed"] += late
+                if caused or late:
+                    sys.stderr.write(f"seed {seed}: {caused} caused, {late} delayed\n")
     width = max(map(len, counts))
     sys.stdout.write("".join(f"{what:<{width}} {count:>4}\n" for what, count in counts.items()))
     return 1 if any(counts.values()) else 0
