@@ -2,12 +2,14 @@
 
 import dataclasses
 import datetime
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from rightsizer.backtest.judges import workload_of
 from rightsizer.backtest.recording import Group, Recording
 from rightsizer.backtest.replay import HOUR_S
+from rightsizer.backtest.survival import Survival
 from rightsizer.model import Slot
 from rightsizer.policy.effective import kind_defaults
 from rightsizer.policy.schema import KindDefaults, Policy
@@ -29,13 +31,13 @@ class Gap:
     Attributes:
         hours: How long; until the end of the record where it goes on.
         gpus: Whole GPUs that were held.
-        returned: Whether work followed.
+        chance: The probability that work follows: 1 if it did, 0 if the pods ended, None where the record ends.
         before_h: The longest earlier gap of the same workload.
     """
 
     hours: float
     gpus: float
-    returned: bool
+    chance: float | None
     before_h: float
 
 
@@ -45,12 +47,13 @@ class Cost:
 
     Attributes:
         idle: GPU-hours that nobody used before the stop, or where there was none.
-        stops, returned: Stops, and those whose workload worked again.
+        stops: How many.
+        returned: Those of them whose workload works again, as far as it can be expected.
     """
 
     idle: float
     stops: int
-    returned: int
+    returned: float
 
     def total(self, price: float) -> float:
         """In GPU-hours; a stop that returned costs `price` of them."""
@@ -105,11 +108,26 @@ def tuned(
         gaps.setdefault(id(row), []).extend(gaps_of(group, recording, stop))
     fleet = [gap for found in gaps.values() for gap in found]
     choices = tuple(
-        _choice(rows[key], found, fleet, policy, price)
+        _choice(rows[key], _expected(found, fleet), _expected(fleet, fleet), policy, price)
         for key, found in sorted(gaps.items(), key=_size)
         if len(found) >= LEAST_GAPS
     )
     return _applied(policy, choices), choices
+
+
+def _expected(gaps: Sequence[Gap], fleet: Sequence[Gap]) -> list[Gap]:
+    """The gaps with the chance of work after those that the record cuts off."""
+    weight = FLEET_GAPS / len(fleet)
+    survival = Survival([*map(_seen, gaps), *((*_seen(gap)[:2], weight) for gap in fleet)])
+    return [
+        gap if gap.chance is not None else dataclasses.replace(gap, chance=survival.ends_after(gap.hours))
+        for gap in gaps
+    ]
+
+
+def _seen(gap: Gap) -> tuple[float, bool, float]:
+    """What is known of how long it lasts: one whose pods ended lasts for ever."""
+    return math.inf if gap.chance == 0 else gap.hours, gap.chance == 1, 1.0
 
 
 def _size(item: tuple[int, Sequence[Gap]]) -> int:
@@ -128,20 +146,21 @@ def gaps_of(group: Group, recording: Recording, stop: int) -> Iterator[Gap]:
             hours = (place - begin) * step_h
             gpus = sum(member.gpus for member in group.present(group.first + begin + 1))
             if gpus:
-                yield Gap(hours, gpus, state is not None, before_h)
+                chance = 1.0 if state is not None else (None if group.end >= stop else 0.0)
+                yield Gap(hours, gpus, chance, before_h)
             before_h = max(before_h, hours)
         begin = None
 
 
 def cost_of(gaps: Sequence[Gap], window_h: float, factor: float) -> Cost:
     """What it costs to wait for a time, or a multiple of the longest earlier gap if that is longer."""
-    idle, stops, returned = 0.0, 0, 0
+    idle, stops, returned = 0.0, 0, 0.0
     for gap in gaps:
         wait_h = max(window_h, factor * gap.before_h)
         idle += gap.gpus * min(gap.hours, wait_h)
         if gap.hours > wait_h:
             stops += 1
-            returned += gap.returned
+            returned += gap.chance or 0.0
     return Cost(idle, stops, returned)
 
 
@@ -165,7 +184,7 @@ def _choice(
         window_h=window_h,
         factor=factor,
         gaps=len(gaps),
-        returned=sum(gap.returned for gap in gaps),
+        returned=sum(gap.chance == 1 for gap in gaps),
         cost=cost_of(gaps, window_h, factor),
         before=cost_of(gaps, old.shortest_s / HOUR_S, old.idleFactor),
         break_even_h=price / statistics.fmean(gap.gpus for gap in gaps),

@@ -77,8 +77,8 @@ def _reasons(choice: Choice) -> Iterator[str]:
     times = "" if not choice.factor else f", and {choice.factor:g} times the longest earlier gap"
     yield from wrapped(
         f"{kinds}: {choice.window_h:g} h{times}. {choice.returned} of {choice.gaps} gaps ended with work. "
-        f"Idle GPU-hours {choice.cost.idle:,.0f}, {choice.cost.returned} of {choice.cost.stops} stops wrong (before: "
-        f"{choice.before.idle:,.0f}, {choice.before.returned} of {choice.before.stops}). Break-even "
+        f"Idle GPU-hours {choice.cost.idle:,.0f}, {choice.cost.returned:.0f} of {choice.cost.stops} stops wrong "
+        f"(before: {choice.before.idle:,.0f}, {choice.before.returned:.0f} of {choice.before.stops}). Break-even "
         f"{choice.break_even_h:.1f} h: to wait for that long never costs more than twice what hindsight would.",
         "",
     )

@@ -29,10 +29,25 @@ def test_gaps_are_times_without_work() -> None:
     one = recording(workload("notes", lines))
     (group,) = one.groups
     assert list(gaps_of(group, one, one.grid.steps)) == [
-        Gap(2, 2, returned=True, before_h=0),
-        Gap(5, 2, returned=False, before_h=2),
+        Gap(2, 2, chance=1, before_h=0),
+        Gap(5, 2, chance=None, before_h=2),
     ]
-    assert list(gaps_of(group, one, 2 * 2)) == [Gap(1, 2, returned=False, before_h=0)]
+    assert list(gaps_of(group, one, 2 * 2)) == [Gap(1, 2, chance=None, before_h=0)]
+
+
+def test_gap_of_pods_that_ended_has_no_chance() -> None:
+    """Nobody stopped them: they ended while another workload goes on."""
+    one = recording(workload("done", [hours(BUSY + IDLE * 3)]), workload("web", [hours(BUSY * 9)]))
+    assert list(gaps_of(one.groups[0], one, one.grid.steps)) == [Gap(3, 1, chance=0, before_h=0)]
+
+
+def test_tuned_expects_work_after_gaps_that_the_record_cuts_off() -> None:
+    """Of 40 pauses of 10 h all ended with work, so those of 5 h at the end of the record most likely will."""
+    line = "".join(BUSY + IDLE * 10 for _ in range(5))
+    fleet = recording(*(workload(f"web-{number}", [hours(line + BUSY + IDLE * 5)]) for number in range(8)))
+    (choice,) = tuned(fleet, policy(window="4h"), 0.01, stop=fleet.grid.steps)[1]
+    assert choice.returned == 40
+    assert choice.cost.returned == choice.cost.stops == 48
 
 
 @pytest.mark.parametrize(
@@ -44,9 +59,9 @@ def test_cost_counts_waiting_and_mistakes(
 ) -> None:
     """A longer wait idles more and is wrong less often."""
     gaps = [
-        Gap(3, 1, returned=True, before_h=0),
-        Gap(7, 1, returned=True, before_h=3),
-        Gap(6, 4, returned=False, before_h=7),
+        Gap(3, 1, chance=1, before_h=0),
+        Gap(7, 1, chance=1, before_h=3),
+        Gap(6, 4, chance=0, before_h=7),
     ]
     cost = cost_of(gaps, window_h, factor)
     assert (cost.idle, cost.stops, cost.returned) == (idle, stops, returned)
@@ -86,7 +101,7 @@ gaps = st.builds(
     Gap,
     hours=st.floats(0.5, 500),
     gpus=st.floats(0.1, 64),
-    returned=st.booleans(),
+    chance=st.floats(0, 1),
     before_h=st.floats(0, 200),
 )
 
@@ -106,6 +121,6 @@ def test_cost_longer_wait_is_wrong_no_more_often(
 def test_cost_of_waiting_the_break_even_is_at_most_twice_the_best(found: list[Gap], price: float) -> None:
     """The bound of ski rental, for each gap of one GPU that is returned from."""
     for gap in found:
-        one = Gap(gap.hours, 1.0, returned=True, before_h=0.0)
+        one = Gap(gap.hours, 1.0, chance=1, before_h=0.0)
         best = min(one.hours, price)
         assert cost_of([one], price, 0.0).total(price) <= 2 * best + 1e-9
