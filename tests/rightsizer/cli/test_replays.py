@@ -1,0 +1,56 @@
+"""Replays side by side: the same results as one after the other, and a sentence where a process dies."""
+
+import dataclasses
+import datetime
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from rightsizer.backtest.judges import Judge, Nothing, Oracle, Order, PlainRule, PolicyJudge, Standing
+from rightsizer.backtest.recording import Recording
+from rightsizer.backtest.replay import Terms, replay
+from rightsizer.cli.replays import replays
+from rightsizer.errors import RightsizerError
+from tests.rightsizer.backtest.recordings import BUSY, IDLE, hours, policy, recording, workload
+
+HOUR = datetime.timedelta(hours=1)
+TERMS = Terms(every=HOUR, first=0, restart=HOUR / 4)
+FLEET = recording(
+    workload("left", [hours(BUSY * 12 + IDLE * 36)]),
+    workload("notes", [hours(BUSY * 10 + IDLE * 8 + BUSY * 30)], kind="StatefulSet"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Killed:
+    """A judge whose process the kernel ends, as where memory runs out."""
+
+    name: str = "killed"
+
+    def judge(self, recording: Recording, standings: Sequence[Standing], step: int) -> Iterator[Order]:  # noqa: ARG002
+        """Not even once."""
+        os.kill(os.getpid(), signal.SIGKILL)
+        return iter(())
+
+
+def test_replays_side_by_side_find_the_same_as_one_by_one() -> None:
+    """In the order of the judges."""
+    judges: list[Judge] = [
+        Nothing(),
+        PlainRule("idle 4h", 4 * HOUR),
+        PolicyJudge("mine", policy()),
+        Oracle(HOUR),
+    ]
+    assert list(replays(FLEET, judges, TERMS)) == [replay(FLEET, judge, TERMS) for judge in judges]
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or len(os.sched_getaffinity(0)) == 1, reason="replays in its own process"
+)
+def test_replays_killed_process_ends_with_a_sentence() -> None:
+    """Nothing hangs, and no process is left."""
+    with pytest.raises(RightsizerError, match="was killed, perhaps because memory ran out: shorten --from"):
+        list(replays(FLEET, [Nothing(), Killed(), PolicyJudge("mine", policy())], TERMS))
