@@ -5,6 +5,7 @@ https://en.wikipedia.org/wiki/Kaplan%E2%80%93Meier_estimator
 
 import bisect
 import itertools
+import math
 from collections.abc import Iterable
 
 
@@ -34,7 +35,10 @@ class Survival:
         """The share of gaps that last longer, 0 to 1."""
         return self._shares[bisect.bisect_right(self._hours, hours) - 1]
 
-    def ends_after(self, hours: float) -> float:
-        """The probability, 0 to 1, that work ends a gap that has lasted so long, as far as the record can tell."""
+    def ends_after(self, hours: float, within: float = math.inf) -> float:
+        """The probability, 0 to 1, that work ends a gap within a time after it has lasted so many hours.
+
+        As far as the record can tell: nothing ends later than the longest gap that did.
+        """
         now = self.longer_than(hours)
-        return 1 - self._shares[-1] / now if now else 0.0
+        return 1 - self.longer_than(hours + within) / now if now else 0.0

@@ -13,7 +13,7 @@ from rightsizer.backtest.survival import Survival
 from rightsizer.model import Slot
 from rightsizer.policy.effective import kind_defaults
 from rightsizer.policy.schema import KindDefaults, Policy
-from rightsizer.policy.thresholds import Thresholds
+from rightsizer.policy.thresholds import ReturnRate, Thresholds
 
 WINDOWS_H = (0.5, 1, 2, 4, 6, 8, 12, 16, 24, 36, 48, 72, 96, 168)
 FACTORS = (0.0, 1.5, 2.0, 3.0)
@@ -69,6 +69,7 @@ class Choice:
         cost, before: Of the chosen and of the present times, on the same gaps.
         break_even_h: Waiting that costs as much as a mistake: it never costs twice as much as the best that
             hindsight could do, whatever comes (ski rental).
+        returns: Of gaps that have lasted for some hours, the share that work ends within the break-even time, 0 to 1.
     """
 
     row: KindDefaults | None
@@ -79,6 +80,7 @@ class Choice:
     cost: Cost
     before: Cost
     break_even_h: float
+    returns: tuple[tuple[float, float], ...] = ()
 
     def thresholds(self, old: Thresholds) -> Thresholds:
         """The old ones with the chosen times."""
@@ -89,6 +91,11 @@ class Choice:
             "minIdleTime": None,
             "idleFactor": self.factor,
             "history": max(old.history, window),
+            "returnsWithin": datetime.timedelta(minutes=max(1, round(self.break_even_h * 60))),
+            "returns": tuple(
+                ReturnRate(after=datetime.timedelta(hours=hours), percent=round(100 * share, 1))
+                for hours, share in self.returns
+            ),
         }
         return old.model_copy(update=changes)
 
@@ -107,18 +114,23 @@ def tuned(
         rows[id(row)] = row
         gaps.setdefault(id(row), []).extend(gaps_of(group, recording, stop))
     fleet = [gap for found in gaps.values() for gap in found]
+    everyone = _expected(fleet, _survival(fleet, fleet))
     choices = tuple(
-        _choice(rows[key], _expected(found, fleet), _expected(fleet, fleet), policy, price)
+        _choice(rows[key], found, everyone, policy, price)
         for key, found in sorted(gaps.items(), key=_size)
         if len(found) >= LEAST_GAPS
     )
     return _applied(policy, choices), choices
 
 
-def _expected(gaps: Sequence[Gap], fleet: Sequence[Gap]) -> list[Gap]:
-    """The gaps with the chance of work after those that the record cuts off."""
+def _survival(gaps: Sequence[Gap], fleet: Sequence[Gap]) -> Survival:
+    """Of gaps, leaning towards the fleet's."""
     weight = FLEET_GAPS / len(fleet)
-    survival = Survival([*map(_seen, gaps), *((*_seen(gap)[:2], weight) for gap in fleet)])
+    return Survival([*map(_seen, gaps), *((*_seen(gap)[:2], weight) for gap in fleet)])
+
+
+def _expected(gaps: Sequence[Gap], survival: Survival) -> list[Gap]:
+    """The gaps with the chance of work after those that the record cuts off."""
     return [
         gap if gap.chance is not None else dataclasses.replace(gap, chance=survival.ends_after(gap.hours))
         for gap in gaps
@@ -169,9 +181,11 @@ def _row(group: Group, recording: Recording, policy: Policy) -> KindDefaults | N
 
 
 def _choice(
-    row: KindDefaults | None, gaps: Sequence[Gap], fleet: Sequence[Gap], policy: Policy, price: float
+    row: KindDefaults | None, found: Sequence[Gap], fleet: Sequence[Gap], policy: Policy, price: float
 ) -> Choice:
-    weight = FLEET_GAPS / len(fleet)
+    survival, weight = _survival(found, fleet), FLEET_GAPS / len(fleet)
+    gaps = _expected(found, survival)
+    break_even_h = price / statistics.fmean(gap.gpus for gap in gaps)
 
     def total(times: tuple[float, float]) -> float:
         return cost_of(gaps, *times).total(price) + weight * cost_of(fleet, *times).total(price)
@@ -184,10 +198,15 @@ def _choice(
         window_h=window_h,
         factor=factor,
         gaps=len(gaps),
-        returned=sum(gap.chance == 1 for gap in gaps),
+        returned=sum(gap.chance == 1 for gap in found),
         cost=cost_of(gaps, window_h, factor),
         before=cost_of(gaps, old.shortest_s / HOUR_S, old.idleFactor),
-        break_even_h=price / statistics.fmean(gap.gpus for gap in gaps),
+        break_even_h=break_even_h,
+        returns=tuple(
+            (hours, survival.ends_after(hours, break_even_h))
+            for hours in WINDOWS_H
+            if hours <= max(gap.hours for gap in gaps)
+        ),
     )
 
 

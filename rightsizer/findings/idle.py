@@ -16,6 +16,7 @@ from rightsizer.findings.data_quality import (
 from rightsizer.findings.evidence import Candidate, Evidence, is_batch
 from rightsizer.findings.idle_history import ActivityHistory, history_matters
 from rightsizer.model import Finding, FindingName, Verdict
+from rightsizer.policy.thresholds import Thresholds
 from rightsizer.text import instant, span
 
 
@@ -60,9 +61,14 @@ def _finding(evidence: Evidence, history: ActivityHistory | None) -> Finding:
     required_s = candidate.required_idle_s(history) if history else None
     from_ = None if verdict is Verdict.ACT else _counts_from(candidate, history, required_s)
     name = _name(evidence, history) if verdict is Verdict.ACT else FindingName.IDLE_TOO_BRIEFLY
-    words = filter(None, (_nothing_ran(evidence), _pauses(candidate, history, from_), evidence.levels))
-    finding = with_confidence(evidence.finding(name, verdict, *words), evidence, history)
     idle_s = max(history.idle_s if history else 0.0, evidence.window.total_seconds())
+    told = (
+        _nothing_ran(evidence),
+        _pauses(candidate, history, from_),
+        _returned(idle, idle_s),
+        evidence.levels,
+    )
+    finding = with_confidence(evidence.finding(name, verdict, *filter(None, told)), evidence, history)
     return dataclasses.replace(
         finding,
         idle_s=idle_s,
@@ -122,6 +128,15 @@ def _nothing_ran(evidence: Evidence) -> str:
         words += ", by idle power and clocks of the whole board"
     reason = evidence.candidate.unused_reason
     return f"{words}; {reason}" if reason else words
+
+
+def _returned(idle: Thresholds, idle_s: float) -> str:
+    """How many of its kind came back after as long, where the policy has learned it."""
+    row = idle.return_rate(idle_s)
+    if row is None:
+        return ""
+    within = span(idle.returnsWithin.total_seconds())
+    return f"{row.percent:g}% of its kind that were idle for {span(row.after)} came back within {within}"
 
 
 def _recorded_s(candidate: Candidate, length_s: float) -> float:

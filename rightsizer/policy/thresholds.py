@@ -2,12 +2,13 @@
 
 import datetime
 import fnmatch
+import itertools
 from collections.abc import Callable
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, Final, Self
 
 import pydantic
 
-from rightsizer.policy.values import Duration, Name, Part
+from rightsizer.policy.values import Duration, Name, Part, duration_text
 
 IDLE_POWER_W: Final = {
     "*H100*": 160.0,
@@ -73,6 +74,12 @@ IdlePower = Annotated[
 """Watts of a board."""
 
 
+def _or_learned(schema: dict[str, Any]) -> None:
+    """Of a window: a duration, or the word."""
+    pattern = schema.pop("pattern")
+    schema["anyOf"] = [{"type": schema.pop("type"), "pattern": pattern}, {"const": LEARNED}]
+
+
 class Judging(Part):
     """Thresholds of every finding."""
 
@@ -106,9 +113,48 @@ class Judging(Part):
         return self
 
 
+LEARNED: Final = "learned"
+"""In place of a window: the one that `returns` calls for."""
+
+
+class ReturnRate(Part):
+    """How many idle periods that have lasted for a time end with work soon after."""
+
+    after: Duration = pydantic.Field(description="Idle time, 5m to 366d.")
+    percent: Percent = pydantic.Field(
+        description="Share of them that work ends within returnsWithin, 0 to 100."
+    )
+
+    @pydantic.field_validator("after")
+    @classmethod
+    def _is_possible(cls, value: datetime.timedelta) -> datetime.timedelta:
+        if not MIN_WINDOW <= value <= MAX_WINDOW:
+            message = "after must be 5m to 366d"
+            raise ValueError(message)
+        return value
+
+
 class Thresholds(Judging):
     """When a workload is idle or finished."""
 
+    window: Duration = pydantic.Field(
+        datetime.timedelta(hours=24),
+        description="Evidence window, 5m to 366d; younger workloads are not judged. learned: the shortest idle time "
+        "in returns from which on at most maxReturnPercent return.",
+        json_schema_extra=_or_learned,
+    )
+    returns: tuple[ReturnRate, ...] = pydantic.Field(
+        (),
+        strict=False,
+        max_length=100,
+        description="How often idle periods ended with work, as tune learns it; shortest first.",
+    )
+    returnsWithin: Duration = pydantic.Field(
+        datetime.timedelta(days=1), description="Time in which work counts as a return in returns."
+    )
+    maxReturnPercent: Percent = pydantic.Field(
+        5.0, description="Highest share of returns with window: learned; percent, 0 to 100."
+    )
     maxUtilizationPercent: IdlePercent = pydantic.Field(
         1.0,
         description="Highest utilization sample of an idle device; percent, 0 to 20.",
@@ -189,6 +235,25 @@ class Thresholds(Judging):
         """The shortest required idle time, in seconds."""
         return max(self.window, self.minIdleTime or self.window).total_seconds()
 
+    def return_rate(self, idle_s: float) -> ReturnRate | None:
+        """What is known of idle periods of so many seconds: the row of the longest time that they have reached."""
+        reached = [row for row in self.returns if row.after.total_seconds() <= idle_s]
+        return reached[-1] if reached else None
+
+    @pydantic.model_validator(mode="wrap")
+    @classmethod
+    def _learned_window(cls, data: object, handler: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
+        if not isinstance(data, dict) or data.get("window") != LEARNED:
+            return handler(data)
+        known = handler({key: data[key] for key in ("returns", "maxReturnPercent") if key in data})
+        most = known.maxReturnPercent
+        rows = list(itertools.takewhile(lambda row: row.percent <= most, reversed(known.returns)))
+        if not rows:
+            least = f"at most {most:g}% (maxReturnPercent)"
+            message = f"window: learned needs rows of returns that end with {least}; gpu-rightsizer tune writes them"
+            raise ValueError(message)
+        return handler({**data, "window": duration_text(rows[-1].after)})
+
     @pydantic.model_validator(mode="after")
     def _times_are_possible(self) -> Self:
         if not MIN_WINDOW <= self.unusedWindow <= MAX_WINDOW:
@@ -196,6 +261,9 @@ class Thresholds(Judging):
             raise ValueError(message)
         if self.minIdleTime is not None and self.minIdleTime > MAX_WINDOW:
             message = "minIdleTime must be at most 366d; to never touch workloads, write mode: protect"
+            raise ValueError(message)
+        if any(one.after >= other.after for one, other in itertools.pairwise(self.returns)):
+            message = "returns must be in order of after, shortest first"
             raise ValueError(message)
         return self
 

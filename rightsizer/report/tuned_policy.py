@@ -113,7 +113,15 @@ def _thresholds(idle: Thresholds) -> dict[str, Any]:
     """What differs from the built-in defaults, and always the window."""
     usual = Thresholds()
     return {
-        name: _duration(value) if isinstance(value, datetime.timedelta) else value
+        name: _written(value)
         for name in Thresholds.model_fields
         if (value := getattr(idle, name)) != getattr(usual, name) or name == "window"
     }
+
+
+def _written(value: Any) -> Any:  # noqa: ANN401 - of any field
+    if isinstance(value, datetime.timedelta):
+        return _duration(value)
+    if isinstance(value, tuple):
+        return [{"after": _duration(row.after), "percent": row.percent} for row in value]
+    return value

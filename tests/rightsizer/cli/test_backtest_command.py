@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from rightsizer.policy.policy_file import load
 from simulator.prometheus import Prometheus
 from tests.rightsizer.commands import Run, run_command
-from tests.rightsizer.metrics import COPY, DAY, MEMORY, POWER, UTIL, Metrics, Value, within
+from tests.rightsizer.metrics import COPY, DAY, HOUR, MEMORY, POWER, UTIL, Metrics, Value, within
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.xdist_group("backtest")]
 
@@ -215,6 +216,25 @@ def test_tune_prints_a_policy_that_can_be_used(tmp_path: pathlib.Path, prometheu
     again = run_command("policy", "check", "--offline", str(written))
     assert again.code == 0, again.err
     assert "name: all" in done.out
+    # Work ended all that had lasted for 4 h; a mistake that costs less asks for less certainty of what lasted longer.
+    assert {
+        row.percent > 90 for row in load(written).policy.defaults.idle.returns if row.after <= 4 * HOUR
+    } == {True}
+
+
+def test_policy_learned_window_is_where_few_returned(tmp_path: pathlib.Path) -> None:
+    """The shortest time from which on no row has more than the policy accepts."""
+    path = tmp_path / "learned.yaml"
+    rows = "[{after: 1h, percent: 4}, {after: 4h, percent: 30}, {after: 12h, percent: 5}, {after: 1d, percent: 0.5}]"
+    path.write_text(POLICY.replace("window: 24h", f"window: learned, returns: {rows}"))
+    (rule,) = load(path).policy.rules
+    assert rule.idle is not None
+    assert rule.idle.window == 12 * HOUR
+    path.write_text(path.read_text().replace("window: learned", "window: learned, maxReturnPercent: 1"))
+    assert load(path).policy.rules[0].idle == rule.idle.model_copy(
+        update={"window": DAY, "maxReturnPercent": 1.0}
+    )
+    assert run_command("policy", "check", "--offline", str(path)).code == 0
 
 
 @pytest.mark.parametrize("price", ["0", "-1", "much", "nan", "1e9"])

@@ -18,7 +18,7 @@ from rightsizer.findings.idle_history import (
     possible_pause_s,
 )
 from rightsizer.model import FindingName, Measured, Slot, Usage, Verdict
-from rightsizer.policy.thresholds import Thresholds
+from rightsizer.policy.thresholds import ReturnRate, Thresholds
 from tests.rightsizer.build import (
     AT,
     DAY,
@@ -100,6 +100,26 @@ def test_idle_verdict_requires_twice_the_longest_idle_period(
     assert finding.verdict is verdict
     assert finding.name is (FindingName.IDLE if verdict is Verdict.ACT else FindingName.IDLE_TOO_BRIEFLY)
     assert words in " | ".join(finding.words)
+
+
+@pytest.mark.parametrize(
+    ("idle_h", "words"),
+    [(2, ""), (5, "30% of its kind that were idle for 4h came back within 1d"), (40, "2.1% of its kind")],
+)
+def test_idle_finding_quotes_how_many_came_back(idle_h: int, words: str) -> None:
+    """Of the longest learned time that it has reached; nothing below the shortest."""
+    rows = tuple(
+        ReturnRate(after=datetime.timedelta(hours=after), percent=percent)
+        for after, percent in ((4, 30), (31, 2.1))
+    )
+    item = workload(POD)
+    by = criteria(idle=Thresholds(window=HOUR, unusedWindow=HOUR, returns=rows))
+    found = all_idle(item)
+    known = {KEY: history("#" + "." * idle_h)}
+    finding = findings(item, found, by=by, histories=known, usages={HOUR: found})[0]
+    told = " | ".join(finding.words)
+    assert words in told
+    assert ("came back" in told) is bool(words)
 
 
 def test_idle_period_is_limited_to_the_record() -> None:
