@@ -172,7 +172,8 @@ class PolicyJudge:
         }
         windows = frozenset().union(*(known.windows for _, known in present))
         measured = measure(fleet, RecordedSignal(recording.grid, pods), evaluator, at, windows)
-        decisions = decide(measured, evaluator)
+        # What one role keeps says nothing of the pods of the others, so it is not replayed.
+        decisions = tuple(one for one in decide(measured, evaluator) if not _is_of_role(one))
         if any(decision.is_enforced and decision.action not in FREE for decision in decisions):
             # Budgets count what all hold.
             whole = dataclasses.replace(fleet, workloads=tuple(known.workload for _, known in present))
@@ -239,6 +240,11 @@ class _PolicyView:
             for one, known in present
             if one.group.ref not in left_out or any(member.place in mixed for member in one.pods)
         ]
+
+
+def _is_of_role(decision: Decision) -> bool:
+    proposal = decision.finding.proposal
+    return proposal is not None and bool(proposal.role)
 
 
 def _order(standing: Standing, decision: Decision, at: datetime.datetime) -> Order:

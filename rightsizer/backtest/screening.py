@@ -1,4 +1,4 @@
-"""Which workloads a policy could change in a cycle: all others worked on every GPU, so only their size counts. Pure."""
+"""Which workloads a policy could change in a cycle: all others were active on every GPU. Pure."""
 
 from collections.abc import Collection, Sequence
 
@@ -39,13 +39,13 @@ class Screen:
         first, stuck_first = max(since, step - self._steps), max(since, step - self._stuck_steps)
         return (
             not any(track.is_own for track in tracks)
-            and all(_was(Slot.BUSY, track.above(self._active), track, first, step) for track in tracks)
-            and any(_was(Slot.BUSY, track.moved(self._moved), track, stuck_first, step) for track in tracks)
+            and all(_was_busy(track.above(self._active), track, first, step) for track in tracks)
+            and any(_was_busy(track.moved(self._moved), track, stuck_first, step) for track in tracks)
             and (len(members) == 1 or all(self._suffice(members, part, since, step) for part in self._parts))
         )
 
     def _suffice(self, members: Sequence[Member], part: TooManyReplicas, since: int, step: int) -> bool:
-        """Whether the replicas of the busiest step are too many to remove the others."""
+        """Whether so many replicas were active in the busiest step that removing the others is not worth a change."""
         first, replicas, limit = (
             max(since, step - self._grid.steps_in(part.window)),
             len(members),
@@ -54,7 +54,7 @@ class Screen:
         busy = max(
             (
                 sum(
-                    any(_was(Slot.BUSY, track.states(limit), track, at, at + 1) for track in member.tracks)
+                    any(_was_busy(track.states(limit), track, at, at + 1) for track in member.tracks)
                     for member in members
                 )
                 for at in range(first, step)
@@ -64,5 +64,5 @@ class Screen:
         return not is_worth_it(part, replicas, ReplicaNeed(part, busy, 0).replicas())
 
 
-def _was(state: Slot, row: bytes, track: Track, first: int, stop: int) -> bool:
-    return row.find(state, max(0, first - track.first), max(0, stop - track.first)) >= 0
+def _was_busy(row: bytes, track: Track, first: int, stop: int) -> bool:
+    return row.find(Slot.BUSY, max(0, first - track.first), max(0, stop - track.first)) >= 0

@@ -158,7 +158,7 @@ def _too_many(candidate: Candidate) -> Finding | None:
 
 
 def is_worth_it(part: TooManyReplicas, replicas: int, needed: int) -> bool:
-    """Whether so many fewer replicas are worth a change."""
+    """Whether a scale-down to the needed replicas removes the share that a change is worth."""
     return needed < replicas and (replicas - needed) * 100 >= part.minSavingPercent * replicas
 
 

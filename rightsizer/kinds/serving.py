@@ -126,7 +126,7 @@ KINDS = (
         unless=_NIM_LEFT,
         classes=(("spec", CLASS),),
     ),
-    # Grove counts a role without pods as failed (MinAvailableBreached): it starts the others anew, or all of them
+    # A role without pods is MinAvailableBreached: Grove then restarts the pods of the other roles
     # (github.com/ai-dynamo/grove/issues/676).
     Kind(
         "nvidia.com",

@@ -181,7 +181,7 @@ def measure(
     settled = {(pod.ref.namespace, pod.ref.name) for pod in held if is_settled(pod, at)}
     signal.expect(pods.keys(), settled, Whereabouts(pods, fleet.addresses))
     # The longest window first: what is cached for it serves the others.
-    windows = sorted(windows or wide_windows(fleet, evaluator), reverse=True)
+    windows = sorted(windows or _wide_windows(fleet, evaluator), reverse=True)
     usages = {window: _usages(signal, window, at) for window in windows}
     first = _with_boards(signal, Measured(at, usages, nodes=signal.nodes(at)), pods, evaluator)
     usages = dict(first.usages)
@@ -353,7 +353,7 @@ def _criteria_of(evaluator: PolicyEvaluator) -> Callable[[Workload], Sequence[Cr
     return lambda workload: evaluator.evaluate(workload).judged_by
 
 
-def wide_windows(fleet: Fleet, evaluator: PolicyEvaluator) -> set[datetime.timedelta]:
+def _wide_windows(fleet: Fleet, evaluator: PolicyEvaluator) -> set[datetime.timedelta]:
     """Every window that is queried for the whole fleet; each costs a set of queries."""
     judged = {
         id(each): each for workload in fleet.workloads for each in evaluator.evaluate(workload).judged_by

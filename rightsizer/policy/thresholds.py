@@ -236,7 +236,7 @@ class Thresholds(Judging):
         return max(self.window, self.minIdleTime or self.window).total_seconds()
 
     def return_rate(self, idle_s: float) -> ReturnRate | None:
-        """What is known of idle periods of so many seconds: the row of the longest time that they have reached."""
+        """The row of `returns` with the longest time that an idle period has reached; None below all of them."""
         reached = [row for row in self.returns if row.after.total_seconds() <= idle_s]
         return reached[-1] if reached else None
 

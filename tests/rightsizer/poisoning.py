@@ -1,8 +1,8 @@
 """Attackers, workloads and policies of the poisoning suite: forged series on a real Prometheus, one plan per policy.
 
-`python -m tests.rightsizer.poisoning [CLUSTERS [FIRST]]` prints how many decisions about others each attacker changed,
-with forged series and, in so many random clusters from seed FIRST on, with forged objects and series. Zero everywhere,
-or it exits with 1.
+`python -m tests.rightsizer.poisoning [CLUSTERS [FIRST]]` prints how many decisions about others each attacker changed.
+First a scraped pod forges series; then, in CLUSTERS random clusters from seed FIRST on, a tenant forges objects and
+series. It exits with 1 unless every number is zero.
 """
 
 import collections

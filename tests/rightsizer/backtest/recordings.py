@@ -5,6 +5,7 @@ import datetime
 from collections.abc import Iterable, Sequence
 
 from rightsizer.backtest.recording import Grid, Group, Member, Recording, Track
+from rightsizer.backtest.replay import Terms
 from rightsizer.model import Device, ObjectRef
 from rightsizer.policy.schema import Policy
 from rightsizer.usage.step_usage import MISSING, PER_SHARE, PER_WATT, Column
@@ -15,11 +16,13 @@ SAMPLES = 30
 H100 = "NVIDIA H100 80GB HBM3"
 
 BUSY, IDLE, UNKNOWN = "#", ".", "?"
+HOUR = datetime.timedelta(hours=1)
 SPINS, DARK = "~", "!"
 """At full activity without memory traffic; idle, at a power that is not known."""
 PER_H = 3600 // STEP_S
 
 
+TERMS = Terms(every=HOUR, first=0, restart=HOUR / 4)
 PLENTY = [{"per": per, "workloads": 1000, "gpus": 1000} for per in ("run", "hour", "day")]
 
 

@@ -12,8 +12,10 @@ from rightsizer.backtest.replay import Account, Change, Replayed, Terms, replay
 from rightsizer.model import Action
 from tests.rightsizer.backtest.recordings import (
     BUSY,
+    HOUR,
     IDLE,
     STEP_S,
+    TERMS,
     UNKNOWN,
     hours,
     policy,
@@ -21,9 +23,7 @@ from tests.rightsizer.backtest.recordings import (
     workload,
 )
 
-HOUR = datetime.timedelta(hours=1)
 STEP = datetime.timedelta(seconds=STEP_S)
-TERMS = Terms(every=HOUR, first=0, restart=HOUR / 4)
 
 
 def changes(recorded: Recording, judge: Judge, terms: Terms = TERMS) -> list[Change]:

@@ -1,7 +1,7 @@
 """What needs no judgement in a cycle is left out; the changes are those of judging everything."""
 
 import array
-import datetime
+import dataclasses
 from unittest import mock
 
 from hypothesis import example, given
@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from rightsizer.backtest.judges import PolicyJudge
 from rightsizer.backtest.recording import Group, Recording
-from rightsizer.backtest.replay import Change, Terms, replay
+from rightsizer.backtest.replay import Change, replay
 from rightsizer.backtest.screening import Screen
-from rightsizer.model import Mode
+from rightsizer.model import Mode, ObjectRef
 from rightsizer.policy.match import Match
 from rightsizer.policy.schema import Policy
 from tests.rightsizer.backtest.recordings import (
@@ -19,6 +19,7 @@ from tests.rightsizer.backtest.recordings import (
     DARK,
     IDLE,
     SPINS,
+    TERMS,
     UNKNOWN,
     hours,
     policy,
@@ -26,8 +27,6 @@ from tests.rightsizer.backtest.recordings import (
     workload,
 )
 
-HOUR = datetime.timedelta(hours=1)
-TERMS = Terms(every=HOUR, first=0, restart=HOUR / 4)
 EAGER = policy(
     window="2h", findings={"too-many-gpus": "enforce", "stuck": "enforce", "too-many-replicas": "enforce"}
 )
@@ -93,6 +92,20 @@ def test_replay_changes_the_same_as_without_screening(fleet: Recording, asked: P
     found = _changes(fleet, asked)
     with mock.patch.object(Screen, "leaves_out", return_value=False):
         assert _changes(fleet, asked) == found
+
+
+def test_replay_leaves_replicas_of_a_role_alone() -> None:
+    """What is kept of one role says nothing of the pods of the others."""
+    pods = [[hours(BUSY * 24)]] * 2 + [[hours(IDLE * 24)]] * 4
+    group = workload("graph", *pods)
+    members = tuple(
+        dataclasses.replace(one, labels={"nvidia.com/dynamo-component": "prefill" if place < 2 else "decode"})
+        for place, one in enumerate(group.members)
+    )
+    ref = ObjectRef("nvidia.com/v1alpha1", "DynamoGraphDeployment", "team", "graph", "uid-graph")
+    by_role = dataclasses.replace(group, ref=ref, members=members)
+    assert replay(recording(group), PolicyJudge("p", EAGER), TERMS).accounts[0].scaled > 0
+    assert replay(recording(by_role), PolicyJudge("p", EAGER), TERMS).accounts[0].scaled == 0
 
 
 def test_screen_leaves_out_what_works() -> None:

@@ -1,7 +1,6 @@
 """Replays side by side: the same results as one after the other, and a sentence where a process dies."""
 
 import dataclasses
-import datetime
 import os
 import signal
 import sys
@@ -11,13 +10,11 @@ import pytest
 
 from rightsizer.backtest.judges import Judge, Nothing, Oracle, Order, PlainRule, PolicyJudge, Standing
 from rightsizer.backtest.recording import Recording
-from rightsizer.backtest.replay import Terms, replay
+from rightsizer.backtest.replay import replay
 from rightsizer.cli.replays import replays
 from rightsizer.errors import RightsizerError
-from tests.rightsizer.backtest.recordings import BUSY, IDLE, hours, policy, recording, workload
+from tests.rightsizer.backtest.recordings import BUSY, HOUR, IDLE, TERMS, hours, policy, recording, workload
 
-HOUR = datetime.timedelta(hours=1)
-TERMS = Terms(every=HOUR, first=0, restart=HOUR / 4)
 FLEET = recording(
     workload("left", [hours(BUSY * 12 + IDLE * 36)]),
     workload("notes", [hours(BUSY * 10 + IDLE * 8 + BUSY * 30)], kind="StatefulSet"),
