@@ -89,7 +89,7 @@ class Real:
         return session
 
     def grant(self, user: str, namespace: str, *, verbs: Sequence[str], resources: Sequence[str]) -> None:
-        """Create a Role and bind it."""
+        """Create a Role, bind it, and wait until the server knows: its refusals before that are no policy's."""
         api = "rbac.authorization.k8s.io"
         rule = {"apiGroups": ["*"], "verbs": list(verbs), "resources": list(resources)}
         role = {"metadata": {"name": user}, "rules": [rule]}
@@ -103,6 +103,24 @@ class Real:
             for plural, body in (("roles", role), ("rolebindings", binding)):
                 path = f"{self.url}/apis/{api}/v1/namespaces/{namespace}/{plural}"
                 session.post(path, json=body, timeout=TIMEOUT_S).raise_for_status()
+            resource, _, subresource = resources[0].partition("/")
+            asked = {
+                "namespace": namespace,
+                "verb": verbs[0],
+                "resource": resource,
+                "subresource": subresource,
+            }
+            review = {"spec": {"user": user, "resourceAttributes": asked}}
+            deadline = time.monotonic() + TIMEOUT_S
+            while not self._is_allowed(session, review):
+                assert time.monotonic() < deadline, f"{user} is not allowed after {TIMEOUT_S:g} s"
+                time.sleep(0.05)
+
+    def _is_allowed(self, session: requests.Session, review: Object) -> bool:
+        path = f"{self.url}/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        reply = session.post(path, json=review, timeout=TIMEOUT_S)
+        reply.raise_for_status()
+        return bool(reply.json()["status"]["allowed"])
 
 
 def _file(path: Path, data: str) -> str:
