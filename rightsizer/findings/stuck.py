@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues
 from rightsizer.findings.evidence import Candidate, DeviceEvidence, Evidence, has_replicas, is_batch, pod_key
+from rightsizer.findings.idle_history import ActivityHistory
 from rightsizer.model import BoardLevel, Boards, Finding, FindingName, Pod, Usage, Usages, Verdict
 from rightsizer.text import gpus, span
 
@@ -37,26 +38,25 @@ def find_stuck(candidate: Candidate) -> Finding | None:
     spinning = sum(_spins(each, part.minMeanPercent) for each in devices)
     if not _moves_nothing(candidate, evidence):
         return None
-    words = (
-        "drew idle power" if _is_at_idle_power(candidate, evidence) else _below_its_work(candidate, evidence)
-    )
-    if not words:
-        return None
-    if first_issues(evidence, COMPLETENESS_CHECKS):
+    has_waited = _has_waited_long(candidate)
+    is_at_idle_power = _is_at_idle_power(candidate, evidence)
+    words = "drew idle power" if is_at_idle_power else has_waited and _below_its_work(candidate, evidence)
+    if not words or first_issues(evidence, COMPLETENESS_CHECKS):
         return None
     subject = "its GPU" if len(devices) == 1 else f"{spinning} of its {len(devices)} GPUs"
     pods = [pod for pod, of_pod in evidence.held if any(_spins(each, part.minMeanPercent) for each in of_pod)]
     is_whole = len(pods) == len(evidence.held) or not has_replicas(candidate.workload)
-    names = (
-        () if is_whole else (f"other pods may work: delete only {', '.join(pod.ref.name for pod in pods)}",)
-    )
+    is_sure = has_waited or not _may_wait(candidate)
+    notes = () if is_sure else (f"it may wait for requests: stuck after {span(_wait(candidate))}",)
+    if not is_whole:
+        notes = (f"other pods may work: delete only {', '.join(pod.ref.name for pod in pods)}",)
     spun = f"{subject} reported {part.minMeanPercent:g}% or more activity for {span(evidence.window)}"
     return evidence.finding(
         FindingName.STUCK,
-        Verdict.ACT if is_whole else Verdict.KEEP,
+        Verdict.ACT if is_whole and is_sure else Verdict.KEEP,
         f"{spun}, but {words} and moved no memory",
         f"{evidence.spin_cause}: restart the workload",
-        *names,
+        *notes,
         evidence.levels,
     )
 
@@ -87,10 +87,13 @@ def could_be_stuck(candidate: Candidate, recent: Callable[[], Usages]) -> bool:
 
 
 def needs_work_level(candidate: Candidate) -> bool:
-    """Whether it is stuck unless that is how it works: it spins without memory traffic, but draws power."""
+    """Whether it is stuck unless that is how it works or waits: it spins without memory traffic."""
     evidence = candidate.over(candidate.criteria.stuck)
-    is_asked = candidate.criteria.stuck.maxWorkPowerPercent > 0 and _moves_nothing(candidate, evidence)
-    return is_asked and not _is_at_idle_power(candidate, evidence)
+    if not _moves_nothing(candidate, evidence):
+        return False
+    if _is_at_idle_power(candidate, evidence):
+        return _may_wait(candidate)
+    return candidate.criteria.stuck.maxWorkPowerPercent > 0
 
 
 def idle_power(usages: Usages) -> dict[str, float]:
@@ -211,10 +214,8 @@ def _below_its_work(candidate: Candidate, evidence: Evidence) -> str:
     """That no device drew nearly what it does at work, and for how long none moved memory; empty if that is not so.
 
     It may have worked before in just this way: at about this power without memory traffic, until there was some again.
-    Otherwise it must last longer than `idleFactor` times the longest such time. Services also wait for requests so, as
-    long as if they were idle.
     """
-    part, idle, known = candidate.criteria.stuck, candidate.criteria.idle, candidate.measured.work
+    part, known = candidate.criteria.stuck, candidate.measured.work
     levels = [known.get(pod_key(pod)) for pod, _ in evidence.held]
     share = part.maxWorkPowerPercent / 100
     for level, (_, devices) in zip(levels, evidence.held, strict=True):
@@ -226,14 +227,34 @@ def _below_its_work(candidate: Candidate, evidence: Evidence) -> str:
         quiet_w = (level and level.quiet_power_w) or 0.0
         if any(power_w is not None and quiet_w >= power_w * share for power_w in powers):
             return ""
-    history = candidate.history_by({key: level.traffic for key, level in known.items()})
-    floor = part.withoutTraffic if is_batch(candidate.workload) else max(part.withoutTraffic, idle.window)
+    history = _without_traffic(candidate)
     if history is None or not history.worked:
         return ""
-    pause_s = min(idle.idleFactor * history.longest_return_s, idle.history.total_seconds())
-    if history.idle_s < max(pause_s, floor.total_seconds()):
-        return ""
     return f"drew at most {part.maxWorkPowerPercent:g}% of its power at work, for {span(history.idle_s)},"
+
+
+def _may_wait(candidate: Candidate) -> bool:
+    """Whether it may spin while it waits for requests, as some servers of several GPUs do."""
+    return not is_batch(candidate.workload)
+
+
+def _has_waited_long(candidate: Candidate) -> bool:
+    """Whether it moves no memory for longer than `idleFactor` times its longest earlier time without."""
+    idle, history = candidate.criteria.idle, _without_traffic(candidate)
+    if history is None:
+        return False
+    pause_s = min(idle.idleFactor * history.longest_return_s, idle.history.total_seconds())
+    return history.idle_s >= max(pause_s, _wait(candidate).total_seconds())
+
+
+def _wait(candidate: Candidate) -> datetime.timedelta:
+    """How long it has to be without memory traffic; as long as if it were idle, if it may wait for requests."""
+    part, idle = candidate.criteria.stuck, candidate.criteria.idle
+    return max(part.withoutTraffic, idle.window) if _may_wait(candidate) else part.withoutTraffic
+
+
+def _without_traffic(candidate: Candidate) -> ActivityHistory | None:
+    return candidate.history_by({key: level.traffic for key, level in candidate.measured.work.items()})
 
 
 def _may_spin(usage: Usage, min_mean_percent: float) -> bool:

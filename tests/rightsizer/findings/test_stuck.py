@@ -111,6 +111,32 @@ def test_stuck_service_that_waits_spinning_is_judged_as_if_idle(
     assert _found(_spinning(), "#" * 100 + "." * hours, kind="Deployment") == expected
 
 
+@pytest.mark.parametrize(
+    ("kind", "slots", "verdict"),
+    [
+        ("Job", "#" * 110 + "." * 3, Verdict.ACT),
+        ("Deployment", "#" * 100 + "." * 14, Verdict.KEEP),
+        ("Deployment", "#" * 100 + "." * 25, Verdict.ACT),
+        ("Deployment", "." * 25, Verdict.ACT),
+        ("Notebook", "#" * 20 + "." * 13 + "#" * 20 + "." * 25, Verdict.KEEP),
+        ("Notebook", "#" * 20 + "." * 8 + "#" * 20 + "." * 25, Verdict.ACT),
+    ],
+    ids=["job", "service", "service-for-a-day", "service-always", "as-once-before", "longer-than-before"],
+)
+def test_stuck_at_idle_power_service_gets_advice_until_it_would_be_idle(
+    kind: str, slots: str, verdict: Verdict
+) -> None:
+    """A job that spins at idle power hangs; what answers requests may wait for one, as long as ever before."""
+    found = _found(_spinning(power_mean_w=100.0, power_peak_w=105.0), slots, None, kind=kind)
+    assert found == (FindingName.STUCK, verdict)
+
+
+def test_stuck_service_at_idle_power_without_record_gets_advice() -> None:
+    """For how long it has moved no memory is not known."""
+    used = _spinning(power_mean_w=100.0, power_peak_w=105.0)
+    assert _found(used, kind="Deployment", work={}) == (FindingName.STUCK, Verdict.KEEP)
+
+
 def test_stuck_one_gpu_near_its_power_at_work_keeps_the_workload() -> None:
     """Ranks wait for each other; one that works is not waited for in vain."""
     item = workload(pod(devices=2), kind="Job")
