@@ -149,10 +149,10 @@ bench: setup ## the figures that README publishes
 lock: setup ## resolve the dependencies anew into requirements/*.lock
 	@lock() { out=$$1; shift; $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes \
 		--no-header --no-annotate --no-emit-index-url "$$@" -o $$out; }; \
-	lock requirements/dev.lock --extra exporter --extra rightsizer --group dev pyproject.toml && \
+	lock requirements/dev.lock --extra exporter --extra rightsizer --extra history --group dev pyproject.toml && \
 	lock requirements/exporter.lock --extra exporter -c requirements/dev.lock pyproject.toml && \
-	lock requirements/rightsizer.lock --extra rightsizer -c requirements/dev.lock pyproject.toml && \
-	lock requirements/aws.lock --extra rightsizer --extra aws pyproject.toml && \
+	lock requirements/rightsizer.lock --extra rightsizer --extra history -c requirements/dev.lock pyproject.toml && \
+	lock requirements/aws.lock --extra rightsizer --extra history --extra aws pyproject.toml && \
 	echo uv | lock requirements/uv.lock - && \
 	echo hatchling | lock requirements/build.lock -c requirements/dev.lock - && \
 	echo nvitop-exporter | lock requirements/peer.lock - && \

@@ -1,7 +1,6 @@
 """What kube-state-metrics recorded of GPU pods: owners, nodes, classes and requests, also of pods that are gone."""
 
 import dataclasses
-import datetime
 import re
 from collections.abc import Collection, Iterable, Mapping
 
@@ -54,22 +53,15 @@ class PodFacts:
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def pod_facts(
-    querier: SourceQuerier, span: datetime.timedelta, labels: Collection[str] = ()
-) -> dict[PodKey, PodFacts]:
-    """The facts of every pod that asked for GPUs within the span; nothing without kube-state-metrics.
+def pod_facts(querier: SourceQuerier, labels: Collection[str] = ()) -> dict[PodKey, PodFacts]:
+    """The facts of every pod that asked for GPUs in the day before `querier.at`; nothing without kube-state-metrics.
 
     Of labels only those with these keys: kube-state-metrics writes others alike, and records none by default.
 
     Raises:
         PrometheusError: An answer was incomplete.
     """
-    found: dict[PodKey, PodFacts] = {}
-    days = max(1, -(-span // CHUNK))
-    for day in range(days):
-        at = querier.at - (days - 1 - day) * CHUNK
-        found |= _Facts(dataclasses.replace(querier, at=at, memo={}), labels).of_all()
-    return found
+    return _Facts(querier, labels).of_all()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -145,6 +137,10 @@ def _topmost(
         if owner is None or not all(owner) or owner[0] == "CronJob":
             break
         kind, name = owner
-    return ObjectRef(
-        _API_VERSIONS.get(kind, "unknown/v1"), kind, namespace, name, f"{namespace}/{kind}/{name}"
-    )
+    return owner_ref(namespace, kind, name)
+
+
+def owner_ref(namespace: str, kind: str, name: str) -> ObjectRef:
+    """An object of which only this is recorded."""
+    api_version = _API_VERSIONS.get(kind, "unknown/v1")
+    return ObjectRef(api_version, kind, namespace, name, f"{namespace}/{kind}/{name}")

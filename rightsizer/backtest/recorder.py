@@ -67,7 +67,9 @@ class Recorder:
             best[job] = min(rank, best.get(job, rank))
             counts[job].update(track.samples)
         usual = {job: _usual(counted) for job, counted in counts.items()}
-        kept = {use: (job, track) for use, (job, rank, track) in self._tracks.items() if rank == best[job]}
+        kept = {
+            use: (job, track) for use, (job, rank, track) in sorted(self._tracks.items()) if rank == best[job]
+        }
         sharers: dict[DeviceKey, list[Track]] = collections.defaultdict(list)
         for use, (_, track) in kept.items():
             sharers[use[2:]].append(track)
@@ -98,7 +100,7 @@ def _at_once(track: Track, sharers: Sequence[Track]) -> int:
 def _usual(counts: collections.Counter[int]) -> int:
     """The most frequent number of samples in a step: edges of steps make it one more at times."""
     del counts[MISSING]
-    return max(1, counts.most_common(1)[0][0])
+    return max(1, max(counts, key=lambda count: (counts[count], count)))
 
 
 def owner_by_name(pod: PodKey) -> ObjectRef:

@@ -11,25 +11,20 @@ from collections.abc import Iterator, Sequence
 
 from rightsizer import prices
 from rightsizer.backtest.judges import Judge, Nothing, Oracle, PlainRule, PolicyJudge
-from rightsizer.backtest.pod_facts import pod_facts
-from rightsizer.backtest.recorder import Recorder, grid_of
 from rightsizer.backtest.recording import Recording
 from rightsizer.backtest.replay import Replayed, Terms
 from rightsizer.backtest.summary import summarize
-from rightsizer.cli.connection import instant_of, prometheus_settings, signal_terms, span_of
-from rightsizer.cli.messages import note
+from rightsizer.cli.connection import span_of
 from rightsizer.cli.options import path_of
+from rightsizer.cli.recorded_history import record
 from rightsizer.cli.replays import replays
-from rightsizer.errors import EvidenceIncomplete, UsageError
+from rightsizer.errors import UsageError
 from rightsizer.model import Mode, Node
 from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy, load
 from rightsizer.policy.schema import Policy
-from rightsizer.prometheus.query_api import Prometheus
 from rightsizer.report import BACKTEST_FORMS, form
 from rightsizer.report.backtest import Backtest
 from rightsizer.text import instant
-from rightsizer.usage.sources import detect_source
-from rightsizer.usage.step_usage import device_steps
 
 SEED = 1
 """Of the samples that intervals are from: the same history gives the same bytes."""
@@ -55,7 +50,9 @@ def run(arguments: argparse.Namespace) -> int:
     asked = question_of(arguments)
     policies = list(_policies(arguments))
     table = prices.load(path_of(arguments.prices))
-    recording = record(arguments, asked, [policy for _, policy in policies])
+    recording = record(arguments, asked.span, asked.step, [policy for _, policy in policies])
+    if recording is None:
+        return 0
     terms = Terms(asked.every, recording.grid.steps // WARM_UP, asked.restart)
     results = list(replays(recording, list(judges_of(policies, asked)), terms))
     result = result_of(recording, terms, results, frozenset(name for name, _ in policies), table)
@@ -115,30 +112,6 @@ def enforced(policy: Policy) -> Policy:
         for rule in policy.rules
     )
     return policy.model_copy(update={"rules": rules})
-
-
-def record(arguments: argparse.Namespace, asked: Question, policies: Sequence[Policy]) -> Recording:
-    """The history, read from Prometheus.
-
-    Raises:
-        EvidenceIncomplete: There is none.
-    """
-    settings = prometheus_settings(arguments)
-    if not settings.url:
-        raise UsageError("backtest needs --prometheus-url")
-    prometheus = Prometheus(settings)
-    now = prometheus.now()
-    grid = grid_of(instant_of("--at", arguments.at, now) if arguments.at else now, asked.span, asked.step)
-    querier = detect_source(prometheus, signal_terms(arguments, settings.labels), at=grid.end)
-    recorder = Recorder(grid)
-    for steps, found in device_steps(querier, step=asked.step, steps=grid.steps):
-        recorder.add(steps, found)
-        note(f"read {steps.stop * 100 // grid.steps}% of {arguments.since}")
-    labels = {key for policy in policies for rule in policy.rules for key in rule.match.labels or ()}
-    recording = recorder.recording(pod_facts(querier, asked.span, labels), source=querier.source.name)
-    if not recording.groups:
-        raise EvidenceIncomplete(f"Prometheus has no GPU series that name pods in the last {arguments.since}")
-    return recording
 
 
 def _unknown(recording: Recording) -> Iterator[str]:

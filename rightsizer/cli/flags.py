@@ -313,6 +313,12 @@ def _add_history(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at", metavar="TIME", help="end of the history (RFC 3339 or 2h) [now]")
     parser.add_argument("--every", metavar="DURATION", default="1h", help="time between cycles [1h]")
     parser.add_argument("--step", metavar="DURATION", default="10m", help="resolution, 5m to 1h [10m]")
+    words = "keep what is read as Parquet files, a day each, and read only days that are missing"
+    parser.add_argument(
+        "--history", metavar="DIR", help=f"{words}: a directory, or a bucket as s3://NAME/DIR"
+    )
+    words = "read only this part of the GPUs into --history; part 0 of N waits for the others and reports"
+    parser.add_argument("--part", metavar="I/N", help=words)
     words = "time that a return costs, on each of its GPUs [15m]"
     parser.add_argument("--restart-cost", metavar="DURATION", default="15m", help=words)
     add_options(parser, "", PRICES)

@@ -11,9 +11,10 @@ import yaml
 from rightsizer import prices
 from rightsizer.backtest.replay import Terms
 from rightsizer.backtest.tuning import tuned
-from rightsizer.cli.backtest_command import enforced, judges_of, question_of, record, result_of
+from rightsizer.cli.backtest_command import enforced, judges_of, question_of, result_of
 from rightsizer.cli.messages import note
 from rightsizer.cli.options import path_of
+from rightsizer.cli.recorded_history import record
 from rightsizer.cli.replays import replays
 from rightsizer.errors import UsageError
 from rightsizer.policy.policy_file import BUILT_IN, load
@@ -34,7 +35,9 @@ def run(arguments: argparse.Namespace) -> int:
     asked, price = question_of(arguments), _price(arguments.price_of_a_mistake)
     loaded = load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
     table = prices.load(path_of(arguments.prices))
-    recording = record(arguments, asked, [loaded.policy])
+    recording = record(arguments, asked.span, asked.step, [loaded.policy])
+    if recording is None:
+        return 0
     half = recording.grid.steps // 2
     policy, choices = tuned(recording, loaded.policy, price, stop=half)
     if not choices:

@@ -5,7 +5,7 @@ import dataclasses
 import datetime
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from rightsizer.model import Device
@@ -75,20 +75,30 @@ def missing(steps: int) -> Column:
     return array.array("H", [MISSING]) * steps
 
 
-def device_steps(
-    querier: SourceQuerier, *, step: datetime.timedelta, steps: int
-) -> Iterator[tuple[range, StepsByUse]]:
-    """All pods' use of devices in the steps before `querier.at`, a day at a time, oldest first.
+def chunks(step: datetime.timedelta, steps: int) -> list[range]:
+    """The steps of each chunk, oldest first: a day each, the last perhaps less."""
+    per_chunk = max(1, CHUNK // step)
+    return [range(first, min(first + per_chunk, steps)) for first in range(0, steps, per_chunk)]
+
+
+def device_steps(querier: SourceQuerier, *, step: datetime.timedelta, steps: int) -> StepsByUse:
+    """All pods' use of devices in the steps before `querier.at`.
 
     Raises:
         PrometheusError: An answer was incomplete.
     """
-    per_chunk = max(1, CHUNK // step)
-    for first in range(0, steps, per_chunk):
-        stop = min(first + per_chunk, steps)
-        at = querier.at - (steps - stop) * step
-        part = dataclasses.replace(querier, at=at, memo={})
-        yield range(first, stop), _ChunkQuery(part, SlotGrid(at, step, stop - first)).run()
+    return _ChunkQuery(querier, SlotGrid(querier.at, step, steps)).run()
+
+
+def merge(into: StepsByUse, found: StepsByUse) -> None:
+    """Add uses of the same steps; of one that is in both, the higher values."""
+    for key, entry in found.items():
+        known = into.setdefault(key, entry)
+        if known is not entry:
+            for name in COLUMNS:
+                for place, value in enumerate(entry.columns[name]):
+                    if value != MISSING:
+                        _raise(known.columns[name], place, value)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,19 +1,20 @@
 """What is recorded of a real Prometheus answers as Prometheus itself."""
 
+import dataclasses
 import datetime
 
 import pytest
 
-from rightsizer.backtest.pod_facts import pod_facts
+from rightsizer.backtest.pod_facts import PodFacts, pod_facts
 from rightsizer.backtest.recorded_signal import Present, RecordedSignal
 from rightsizer.backtest.recorder import Recorder, grid_of, owner_by_name
 from rightsizer.backtest.recording import Member, Recording
 from rightsizer.config import PrometheusSettings
-from rightsizer.model import Slot, Usages
+from rightsizer.model import PodKey, Slot, Usages
 from rightsizer.prometheus.query_api import Prometheus as Client
 from rightsizer.usage.exporter_counters import DEVICE_BUSY, POD_BUSY, POD_TRAFFIC
 from rightsizer.usage.sources import SourceSettings, detect_source
-from rightsizer.usage.step_usage import device_steps
+from rightsizer.usage.step_usage import chunks, device_steps
 from tests.rightsizer.metrics import DAY, HOUR, UTIL, Metrics, idle, near, once, rising, steadily, within
 from tests.rightsizer.usage.test_exporter_counters import Shared
 
@@ -25,9 +26,12 @@ def _recorded(metrics: Metrics, span: datetime.timedelta = DAY) -> Recording:
     grid = grid_of(metrics.at, span, STEP)
     querier = detect_source(client, SourceSettings(metrics.labels), at=grid.end)
     recorder = Recorder(grid)
-    for steps, found in device_steps(querier, step=STEP, steps=grid.steps):
-        recorder.add(steps, found)
-    return recorder.recording(pod_facts(querier, span), source=querier.source.name)
+    facts: dict[PodKey, PodFacts] = {}
+    for chunk in chunks(STEP, grid.steps):
+        until = dataclasses.replace(querier, at=grid.time(chunk.stop), memo={})
+        recorder.add(chunk, device_steps(until, step=STEP, steps=len(chunk)))
+        facts |= pod_facts(until)
+    return recorder.recording(facts, source=querier.source.name)
 
 
 def _members(recording: Recording) -> dict[str, Member]:

@@ -1,7 +1,10 @@
 """`gpu-rightsizer backtest` on a real Prometheus: what policies would have done with a week of recorded workloads."""
 
+import datetime
 import json
 import pathlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,8 +45,8 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metrics]:
             left: _used(within(WEEK_MIN, 6 * 24 * 60, 60)),
             notebook: _used(lambda left: 30 if left > 3.5 * 24 * 60 or left < 12 * 60 else 0),
         }
-        for pod, values in pods.items():
-            metrics.write(values, pod=pod, since=7 * DAY, step_s=300)
+        for pod, last in zip(pods, "37c", strict=True):
+            metrics.write(pods[pod], pod=pod, since=7 * DAY, step_s=300, UUID=f"GPU-{last}")
         facts = {
             trainer: ("Job", "trainer", "low"),
             left: ("ReplicaSet", "left-6d4cf56db6", "low"),
@@ -139,6 +142,81 @@ def test_backtest_rule_by_labels_knows_those_of_kube_state_metrics(
     assert _judges(week, "--policy", str(path))["labels.yaml"]["stops"]["value"] == 0
 
 
+def _whole_days(metrics: Metrics, policy: str) -> list[str]:
+    midnight = datetime.datetime.combine(metrics.at, datetime.time(), datetime.UTC)
+    return ["backtest", "--at", midnight.isoformat(), "--from", "5d", "--policy", policy, "-o", "json"]
+
+
+def _asked(metrics: Metrics) -> list[str]:
+    return ["--prometheus-url", metrics.prometheus.url, "--prometheus-label", f"test={metrics.space}"]
+
+
+def test_backtest_history_is_read_once(week: Metrics, policy: str, tmp_path: pathlib.Path) -> None:
+    """From files it says the same to the byte; only what is missing is read again, and without Prometheus nothing."""
+    arguments, url = _whole_days(week, policy), tmp_path / "kept"
+    plain = run_command(*arguments, *_asked(week))
+    assert plain.code == 0, plain.err
+    kept = [*arguments, "--history", str(url), "--prometheus-label", f"test={week.space}"]
+    first = run_command(*kept, *_asked(week))
+    assert (first.out, first.code) == (plain.out, 0), first.err
+    assert "read 100%" in first.err
+    assert run_command(*kept).out == plain.out
+    days = sorted(url.glob("usage-*"))
+    assert len(days) == 5
+    days[2].unlink()
+    missing = run_command(*kept)
+    assert (missing.code, missing.out) == (2, "")
+    assert "name --prometheus-url" in missing.err
+    resumed = run_command(*kept, *_asked(week))
+    assert resumed.out == plain.out
+    assert "4 of 5 days were in" in resumed.err
+
+
+def test_backtest_history_is_asked_again_for_labels_of_another_policy(
+    week: Metrics, policy: str, tmp_path: pathlib.Path
+) -> None:
+    """Labels of pods are kept as far as a policy named them."""
+    kept = [*_whole_days(week, policy), "--history", str(tmp_path / "kept"), *_asked(week)]
+    assert run_command(*kept).code == 0
+    blue = pathlib.Path(policy)
+    blue.write_text(POLICY.replace("{everything: true}", "{labels: {example.com/team: blue}}"))
+    for _ in range(2):
+        done = run_command(*kept)
+        (mine,) = (one for one in json.loads(done.out)["judges"] if one["name"] == blue.name)
+        assert mine["stops"]["value"] == 2
+    assert "5 of 5 days were in" in done.err
+
+
+def test_backtest_parts_of_four_processes_say_the_same(
+    week: Metrics, policy: str, tmp_path: pathlib.Path
+) -> None:
+    """Each reads its part of the GPUs; the first reports when the others are done."""
+    arguments = _whole_days(week, policy)
+    kept = ["--history", str(tmp_path / "kept")]
+    command = [sys.executable, "-m", "rightsizer", *arguments, *_asked(week), *kept]
+    running = [
+        subprocess.Popen(
+            [*command, "--part", f"{number}/4"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for number in range(4)
+    ]
+    said = [process.communicate(timeout=120) for process in running]
+    assert [process.returncode for process in running] == [0] * 4, said
+    assert [out for out, _ in said[1:]] == [""] * 3
+    assert said[0][0] == run_command(*arguments, *_asked(week)).out
+
+
+def test_backtest_history_of_another_cluster_is_refused(
+    week: Metrics, policy: str, tmp_path: pathlib.Path
+) -> None:
+    """It would be taken for this one's."""
+    kept = [*_whole_days(week, policy), "--history", str(tmp_path / "kept"), *_asked(week)]
+    assert run_command(*kept).code == 0
+    done = run_command(*kept, "--prometheus-label", "cluster=other")
+    assert done.code == 2
+    assert "use another directory" in done.err
+
+
 @pytest.mark.slow
 def test_backtest_is_the_same_each_time(week: Metrics, policy: str) -> None:
     """Intervals are drawn from a fixed seed."""
@@ -172,6 +250,14 @@ def test_backtest_without_kube_state_metrics_guesses_owners_and_says_so(promethe
         (("--every", "25m"), "a multiple of --step"),
         (("--from", "soon"), "--from"),
         (("--at", "2026-11-01"), "says no zone"),
+        (("--part", "0/4"), "--part needs --history"),
+        (("--history", "/dev/null", "--part", "4/4"), "write I/N"),
+        (("--history", "/dev/null", "--part", "half"), "write I/N"),
+        (("--history", "/dev/null", "--from", "36h"), "whole UTC days"),
+        (("--history", "/dev/null", "--step", "7m", "--every", "7m"), "whole UTC days"),
+        (("--history", "/dev/null/kept"), "--history /dev/null/kept: "),
+        (("--history", "/dev/null"), "--history /dev/null: "),
+        (("--history", "moon://kept"), "--history moon://kept: "),
     ],
 )
 def test_backtest_wrong_flag_is_told(week: Metrics, arguments: tuple[str, ...], words: str) -> None:

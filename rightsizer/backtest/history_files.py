@@ -1,0 +1,264 @@
+"""History kept as Parquet, in a directory or a bucket: two files for each UTC day, usage of devices and facts of pods.
+
+Several processes may read a part of the GPUs each, and write a file of it: a day is whole with all of its parts.
+"""
+
+import array
+import dataclasses
+import datetime
+import importlib
+import itertools
+import json
+import re
+import types
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from rightsizer.backtest.pod_facts import PodFacts, owner_ref
+from rightsizer.errors import ConfigurationError
+from rightsizer.model import Device, PodKey
+from rightsizer.prometheus import promql
+from rightsizer.text import span
+from rightsizer.usage.source_metrics import UseKey
+from rightsizer.usage.step_usage import COLUMNS, Column, DeviceSteps, StepsByUse, merge
+
+MOST_PARTS = 16
+_HEX = "0123456789abcdef"
+_VERSION = 1
+_DAYS = re.compile(r"usage-(\d{4}-\d\d-\d\d)-(\d+)s-(\d+)of(\d+)\.parquet")
+_TEXTS = ("namespace", "pod", "uuid", "instance", "model", "profile", "job")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """One of `count` parts of all GPUs, by the last character of their UUIDs, which is random.
+
+    Attributes:
+        index: From 0 on.
+    """
+
+    index: int = 0
+    count: int = 1
+
+    def matchers(self, label: str) -> tuple[str, ...]:
+        """Matchers of its series: what no other part has is in the last one."""
+        if self.count == 1:
+            return ()
+        bounds = [place * len(_HEX) // self.count for place in range(self.count + 1)]
+        if self.index == self.count - 1:
+            return (f"{label}!~{promql.quoted(f'.*[{_HEX[: bounds[-2]]}]')}",)
+        return (f"{label}=~{promql.quoted(f'.*[{_HEX[bounds[self.index] : bounds[self.index + 1]]}]')}",)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HistoryFiles:
+    """Where a history is kept.
+
+    Attributes:
+        url: A directory, or a bucket such as s3://bucket/directory.
+        step: Length of the steps of its usage.
+        labels: Labels that all of its series have, such as the cluster's: a history of others is refused.
+    """
+
+    url: str
+    step: datetime.timedelta
+    labels: Mapping[str, str]
+
+    def days(self) -> list[datetime.date]:
+        """Those whose usage is there, all parts of it, oldest first."""
+        names = self._names()
+        found = {datetime.date.fromisoformat(match[1]) for name in names if (match := _DAYS.fullmatch(name))}
+        return sorted(day for day in found if self._parts(day, names))
+
+    def has_usage(self, day: datetime.date, part: Part) -> bool:
+        """Whether this part of a day is there, by itself or in files of another number of parts."""
+        names = self._names()
+        return bool(self._parts(day, names)) or self._usage_name(day, part) in names
+
+    def write_usage(self, day: datetime.date, part: Part, found: StepsByUse, source: str) -> None:
+        """Write what one part of the GPUs did in a day.
+
+        Raises:
+            ConfigurationError: That is not possible.
+        """
+        arrow = _arrow()
+        uses = sorted(found.items())
+        texts = zip(*(_texts_of(*use) for use in uses), strict=True) if uses else [()] * len(_TEXTS)
+        columns: dict[str, Any] = {
+            name: arrow.array(values, arrow.string()) for name, values in zip(_TEXTS, texts, strict=True)
+        }
+        columns["rank"] = arrow.array([entry.rank for _, entry in uses], arrow.uint8())
+        for name in COLUMNS:
+            values = b"".join(bytes(entry.columns[name]) for _, entry in uses)
+            flat = arrow.Array.from_buffers(arrow.uint16(), len(values) // 2, [None, arrow.py_buffer(values)])
+            lengths = itertools.accumulate((len(entry.columns[name]) for _, entry in uses), initial=0)
+            columns[name] = arrow.ListArray.from_arrays(arrow.array(list(lengths), arrow.int32()), flat)
+        self._write(self._usage_name(day, part), columns, {"source": source})
+
+    def usage(self, day: datetime.date) -> tuple[StepsByUse, str]:
+        """What all GPUs did in a day, and which metrics tell it.
+
+        Raises:
+            ConfigurationError: A part is missing, or a file is not what it should be.
+        """
+        found: StepsByUse = {}
+        source = ""
+        names = self._parts(day, self._names())
+        if not names:
+            raise ConfigurationError(f"{self.url}: has no usage of {day} in steps of {span(self.step)}")
+        for name in names:
+            table, known = self._read(name, (*_TEXTS, "rank", *COLUMNS))
+            merge(found, dict(_uses(table)))
+            source = source or known["source"]
+        return found, source
+
+    def has_facts(self, day: datetime.date, labels: Collection[str]) -> bool:
+        """Whether the facts of a day's pods are there, with these labels."""
+        name = self._facts_name(day)
+        return name in self._names() and {*labels} <= {*self._read(name, ())[1]["pod_labels"]}
+
+    def write_facts(
+        self, day: datetime.date, facts: Mapping[PodKey, PodFacts], labels: Collection[str]
+    ) -> None:
+        """Write what is recorded of a day's pods.
+
+        Raises:
+            ConfigurationError: That is not possible.
+        """
+        arrow = _arrow()
+        rows = sorted(facts.items())
+        owners = [fact.owner for _, fact in rows]
+        columns = {
+            "namespace": [key[0] for key, _ in rows],
+            "pod": [key[1] for key, _ in rows],
+            "owner_kind": [owner and owner.kind for owner in owners],
+            "owner_name": [owner and owner.name for owner in owners],
+            "node": [fact.node for _, fact in rows],
+            "priority_class": [fact.priority_class for _, fact in rows],
+            "labels": [json.dumps(dict(fact.labels), sort_keys=True) for _, fact in rows],
+        }
+        arrays = {name: arrow.array(values, arrow.string()) for name, values in columns.items()}
+        arrays["gpus"] = arrow.array([fact.gpus for _, fact in rows], arrow.uint32())
+        self._write(self._facts_name(day), arrays, {"pod_labels": sorted(labels)})
+
+    def facts(self, day: datetime.date) -> dict[PodKey, PodFacts]:
+        """What is recorded of a day's pods.
+
+        Raises:
+            ConfigurationError: The file is missing, or not what it should be.
+        """
+        names = ("namespace", "pod", "owner_kind", "owner_name", "node", "priority_class", "gpus", "labels")
+        table, _ = self._read(self._facts_name(day), names)
+        return {
+            (namespace, pod): PodFacts(
+                owner_ref(namespace, kind, name) if kind else None, node, priority, gpus, json.loads(labels)
+            )
+            for namespace, pod, kind, name, node, priority, gpus, labels in zip(
+                *(table.column(name).to_pylist() for name in names), strict=True
+            )
+        }
+
+    def _usage_name(self, day: datetime.date, part: Part) -> str:
+        return f"usage-{day}-{int(self.step.total_seconds())}s-{part.index}of{part.count}.parquet"
+
+    def _facts_name(self, day: datetime.date) -> str:
+        return f"pods-{day}.parquet"
+
+    def _parts(self, day: datetime.date, names: Collection[str]) -> list[str]:
+        """The files of a day's usage, of the fewest parts that are all there; none if that is not so."""
+        for count in range(1, MOST_PARTS + 1):
+            needed = [self._usage_name(day, Part(index, count)) for index in range(count)]
+            if all(name in names for name in needed):
+                return needed
+        return []
+
+    def _names(self) -> frozenset[str]:
+        arrow_fs = _arrow("fs")
+        try:
+            system, root = self._place()
+            entries = system.get_file_info(arrow_fs.FileSelector(root, allow_not_found=True))
+        except (OSError, ValueError) as error:
+            raise self._error(error) from error
+        return frozenset(entry.base_name for entry in entries)
+
+    def _write(self, name: str, columns: Mapping[str, Any], more: Mapping[str, object]) -> None:
+        """A file is there as a whole, or not at all."""
+        arrow, parquet = _arrow(), _arrow("parquet")
+        told = json.dumps({"version": _VERSION, "labels": dict(self.labels), **more}, sort_keys=True)
+        table = arrow.table(dict(columns)).replace_schema_metadata({"gpu-rightsizer": told})
+        try:
+            system, root = self._place()
+            system.create_dir(root)
+            unfinished = f"{root}/{name}.unfinished"
+            parquet.write_table(table, unfinished, filesystem=system, compression="zstd")
+            system.move(unfinished, f"{root}/{name}")
+        except (OSError, ValueError) as error:
+            raise self._error(error) from error
+
+    def _read(self, name: str, columns: Collection[str]) -> tuple[Any, dict[str, Any]]:
+        parquet = _arrow("parquet")
+        try:
+            system, root = self._place()
+            with parquet.ParquetFile(f"{root}/{name}", filesystem=system) as file:
+                known = json.loads((file.schema_arrow.metadata or {})[b"gpu-rightsizer"])
+                table = file.read([*columns]) if columns else None
+        except (OSError, ValueError, KeyError) as error:
+            message = (
+                f"{self.url}/{name}: cannot be read as history ({error}); delete it to read that day again"
+            )
+            raise ConfigurationError(message) from error
+        if known.get("version") != _VERSION or known.get("labels") != dict(self.labels):
+            message = (
+                f"{self.url}/{name}: holds the history of {known.get('labels') or 'any labels'}, not of "
+                f"{dict(self.labels) or 'any labels'}: use another directory"
+            )
+            raise ConfigurationError(message)
+        return table, known
+
+    def _place(self) -> tuple[Any, str]:
+        arrow_fs = _arrow("fs")
+        if "://" in self.url:
+            system, root = arrow_fs.FileSystem.from_uri(self.url)
+            return system, root.rstrip("/")
+        return arrow_fs.LocalFileSystem(), self.url.rstrip("/")
+
+    def _error(self, error: Exception) -> ConfigurationError:
+        return ConfigurationError(f"--history {self.url}: {error}")
+
+
+def _texts_of(key: UseKey, entry: DeviceSteps) -> tuple[str, ...]:
+    return (*key, entry.device.model, entry.device.instance_profile, entry.job)
+
+
+def _uses(table: Any) -> Iterator[tuple[UseKey, DeviceSteps]]:  # noqa: ANN401 - pyarrow has no types
+    texts = zip(*(table.column(name).to_pylist() for name in _TEXTS), strict=True)
+    columns = {name: _arrays(table.column(name)) for name in COLUMNS}
+    ranks = table.column("rank").to_pylist()
+    for row, ((namespace, pod, uuid, instance, model, profile, job), rank) in enumerate(
+        zip(texts, ranks, strict=True)
+    ):
+        device = Device(uuid, instance, model, profile)
+        steps = DeviceSteps(device, job, rank, {name: columns[name][row] for name in COLUMNS})
+        yield (namespace, pod, uuid, instance), steps
+
+
+def _arrays(column: Any) -> list[Column]:  # noqa: ANN401 - pyarrow has no types
+    """The lists of a column."""
+    found: list[Column] = []
+    for chunk in column.chunks:
+        values: Column = array.array("H")
+        flat, size = chunk.values, values.itemsize
+        if len(flat):
+            values.frombytes(flat.buffers()[1][flat.offset * size : (flat.offset + len(flat)) * size])
+        found += [values[a:b] for a, b in itertools.pairwise(chunk.offsets.to_pylist())]
+    return found
+
+
+def _arrow(module: str = "") -> types.ModuleType:
+    """A module of pyarrow, which only the extra history installs."""
+    try:
+        return importlib.import_module(f"pyarrow.{module}" if module else "pyarrow")
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"--history: the library {error.name} is missing; run in a checkout: pip install '.[rightsizer,history]'"
+        ) from error

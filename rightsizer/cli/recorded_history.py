@@ -1,0 +1,200 @@
+"""The history that `backtest` and `tune` replay: read from Prometheus, or from files of what was read before."""
+
+import argparse
+import dataclasses
+import datetime
+import functools
+import re
+import time
+from collections.abc import Collection, Mapping, Sequence
+
+from rightsizer.backtest.history_files import MOST_PARTS, HistoryFiles, Part
+from rightsizer.backtest.pod_facts import PodFacts, pod_facts
+from rightsizer.backtest.recorder import Recorder, grid_of
+from rightsizer.backtest.recording import Grid, Recording
+from rightsizer.cli.connection import instant_of, prometheus_settings, signal_terms
+from rightsizer.cli.messages import note
+from rightsizer.errors import EvidenceIncomplete, UsageError
+from rightsizer.model import PodKey
+from rightsizer.policy.schema import Policy
+from rightsizer.prometheus.query_api import Prometheus
+from rightsizer.usage.querier import SourceQuerier
+from rightsizer.usage.sources import detect_source
+from rightsizer.usage.step_usage import CHUNK, StepsByUse, chunks, device_steps
+
+LATE = datetime.timedelta(hours=1)
+"""The samples of a day may come so late, as from remote writers: then only is it kept."""
+POLL_S = 2.0
+TELL_S = 60.0
+
+
+def record(
+    arguments: argparse.Namespace,
+    length: datetime.timedelta,
+    step: datetime.timedelta,
+    policies: Sequence[Policy],
+) -> Recording | None:
+    """The history of this length, in such steps; None where this process has read its part of it for another.
+
+    Raises:
+        EvidenceIncomplete: There is none.
+    """
+    labels = {key for policy in policies for rule in policy.rules for key in rule.match.labels or ()}
+    history = _History.of(arguments, length, step, labels)
+    if history.files is not None:
+        history.fill()
+        if history.part.index:
+            note(f"part {history.part.index} of {history.part.count} is in {history.files.url}")
+            return None
+        history.await_parts()
+    grid = history.grid
+    recorder, facts = Recorder(grid), dict[PodKey, PodFacts]()
+    source = ""
+    for chunk in chunks(step, grid.steps):
+        found, source = history.usage(chunk)
+        recorder.add(chunk, found)
+        facts |= history.facts(chunk)
+        if history.files is None:
+            note(f"read {chunk.stop * 100 // grid.steps}% of {arguments.since}")
+    recording = recorder.recording(facts, source=source)
+    if not recording.groups:
+        raise EvidenceIncomplete(f"Prometheus has no GPU series that name pods in the last {arguments.since}")
+    return recording
+
+
+@dataclasses.dataclass(frozen=True)
+class _History:
+    """Where a history comes from: files, Prometheus, or both."""
+
+    arguments: argparse.Namespace
+    grid: Grid
+    files: HistoryFiles | None
+    part: Part
+    labels: Collection[str]
+
+    @classmethod
+    def of(
+        cls,
+        arguments: argparse.Namespace,
+        length: datetime.timedelta,
+        step: datetime.timedelta,
+        labels: Collection[str],
+    ) -> "_History":
+        """As the flags say.
+
+        Raises:
+            UsageError: One of them is invalid, or does not fit the others.
+        """
+        settings = prometheus_settings(arguments)
+        part = _part(arguments.part)
+        if arguments.history is None:
+            if arguments.part is not None:
+                raise UsageError("--part needs --history")
+            if not settings.url:
+                raise UsageError(f"{arguments.command} needs --prometheus-url, or --history")
+            end = _end(arguments, Prometheus(settings).now())
+            return cls(arguments, grid_of(end, length, step), None, part, labels)
+        if length % CHUNK or CHUNK % step:
+            message = (
+                f'--from "{arguments.since}" with --step "{arguments.step}": --history holds whole UTC days'
+            )
+            raise UsageError(f"{message}; write such as 30d and 10m")
+        files = HistoryFiles(arguments.history, step, settings.labels)
+        if settings.url:
+            end = _end(arguments, Prometheus(settings).now() - LATE)
+        else:
+            days = files.days()
+            if not days:
+                raise UsageError(
+                    f"{files.url} has no whole day in steps of {arguments.step}: name --prometheus-url"
+                )
+            last = datetime.datetime.combine(days[-1], datetime.time(), datetime.UTC) + CHUNK
+            end = min(_end(arguments, last), last)
+        midnight = datetime.datetime.combine(end.astimezone(datetime.UTC), datetime.time(), datetime.UTC)
+        return cls(arguments, grid_of(midnight, length, step), files, part, labels)
+
+    def usage(self, chunk: range) -> tuple[StepsByUse, str]:
+        """Of a chunk, and which metrics tell it."""
+        if self.files is not None:
+            return self.files.usage(self._day(chunk))
+        return self._read(chunk), self._querier.source.name
+
+    def facts(self, chunk: range) -> Mapping[PodKey, PodFacts]:
+        """Of the pods of a chunk."""
+        if self.files is not None:
+            return self.files.facts(self._day(chunk))
+        return pod_facts(self._until(chunk), self.labels)
+
+    def fill(self) -> None:
+        """Read the days of this part that are missing, and what is missing of all pods' facts."""
+        files = self.files
+        if files is None:
+            return
+        days = chunks(datetime.timedelta(seconds=self.grid.step_s), self.grid.steps)
+        kept = 0
+        for number, chunk in enumerate(days, 1):
+            day = self._day(chunk)
+            has_usage = files.has_usage(day, self.part)
+            has_facts = bool(self.part.index) or files.has_facts(day, self.labels)
+            if has_usage and has_facts:
+                kept += 1
+                continue
+            if not has_usage:
+                files.write_usage(day, self.part, self._read(chunk), self._querier.source.name)
+            if not has_facts:
+                files.write_facts(day, pod_facts(self._until(chunk), self.labels), self.labels)
+            note(f"read {number * 100 // len(days)}% of {self.arguments.since}")
+        if kept:
+            note(f"{kept} of {len(days)} days were in {files.url}")
+
+    def await_parts(self) -> None:
+        """Wait until the other parts have been read, by whoever reads them."""
+        files, told = self.files, 0.0
+        if files is None or self.part.count == 1:
+            return
+        days = {self._day(chunk) for chunk in chunks(CHUNK, self.grid.steps * self.grid.step_s // 86400)}
+        while missing := days - set(files.days()):
+            if time.monotonic() - told >= TELL_S:
+                note(f"waiting for the other parts of {len(missing)} days in {files.url}")
+                told = time.monotonic()
+            time.sleep(POLL_S)
+
+    def _day(self, chunk: range) -> datetime.date:
+        return self.grid.time(chunk.start).date()
+
+    def _read(self, chunk: range) -> StepsByUse:
+        step = datetime.timedelta(seconds=self.grid.step_s)
+        querier = self._until(chunk)
+        matchers = (*querier.matchers, *self.part.matchers(querier.source.labels.device[0]))
+        return device_steps(dataclasses.replace(querier, matchers=matchers), step=step, steps=len(chunk))
+
+    def _until(self, chunk: range) -> SourceQuerier:
+        return dataclasses.replace(self._querier, at=self.grid.time(chunk.stop), memo={})
+
+    @functools.cached_property
+    def _querier(self) -> SourceQuerier:
+        settings = prometheus_settings(self.arguments)
+        if not settings.url:
+            where = self.files.url if self.files is not None else ""
+            raise UsageError(
+                f"{where} lacks a part of {self.grid.begin:%Y-%m-%d} to {self.grid.end:%Y-%m-%d}: "
+                "name --prometheus-url, or a shorter --from"
+            )
+        terms = signal_terms(self.arguments, settings.labels)
+        return detect_source(Prometheus(settings), terms, at=self.grid.end)
+
+
+def _end(arguments: argparse.Namespace, now: datetime.datetime) -> datetime.datetime:
+    return instant_of("--at", arguments.at, now) if arguments.at else now
+
+
+def _part(text: str | None) -> Part:
+    if text is None:
+        return Part()
+    match = re.fullmatch(r"(\d{1,2})/(\d{1,2})", text)
+    part = Part(int(match[1]), int(match[2])) if match else Part(1, 0)
+    if not (part.index < part.count <= MOST_PARTS):
+        raise UsageError(
+            f'--part "{text}": write I/N, from 0/N to (N-1)/N with N up to {MOST_PARTS}, such as 0/4'
+        )
+    return part

@@ -1,0 +1,136 @@
+"""A history that is kept in files is what was read."""
+
+import array
+import datetime
+import pathlib
+import random
+import re
+
+import hypothesis
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import strategies as st
+
+from rightsizer.backtest.history_files import MOST_PARTS, HistoryFiles, Part
+from rightsizer.backtest.pod_facts import PodFacts, owner_ref
+from rightsizer.errors import ConfigurationError
+from rightsizer.model import Device
+from rightsizer.usage.step_usage import COLUMNS, MISSING, DeviceSteps, StepsByUse
+
+DAY = datetime.date(2026, 11, 1)
+STEP = datetime.timedelta(hours=1)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+COLUMN = st.lists(st.sampled_from([0, 1, 9_999, MISSING]), min_size=24, max_size=24)
+
+
+def _files(at: pathlib.Path, **labels: str) -> HistoryFiles:
+    return HistoryFiles(str(at), STEP, labels)
+
+
+def _steps(*columns: list[int], model: str = "NVIDIA H100") -> DeviceSteps:
+    values = {name: array.array("H", column) for name, column in zip(COLUMNS, columns, strict=True)}
+    return DeviceSteps(Device("GPU-1", "", model, ""), "dcgm", 1, values)
+
+
+@st.composite
+def _usages(draw: st.DrawFn) -> StepsByUse:
+    keys = draw(st.lists(st.tuples(TEXT, TEXT, TEXT, TEXT), unique=True, max_size=4))
+    found: StepsByUse = {}
+    for key in keys:
+        device = Device(key[2], key[3], draw(TEXT), draw(TEXT))
+        columns = {name: array.array("H", draw(COLUMN)) for name in COLUMNS}
+        found[key] = DeviceSteps(device, draw(TEXT), draw(st.integers(0, 3)), columns)
+    return found
+
+
+@hypothesis.given(_usages(), st.randoms())
+def test_usage_comes_back_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, found: StepsByUse, draw: random.Random
+) -> None:
+    """Whole, and in any number of parts."""
+    files = _files(tmp_path_factory.mktemp("kept"), cluster="a")
+    files.write_usage(DAY, Part(), found, "ours")
+    assert files.usage(DAY) == (found, "ours")
+    files = _files(tmp_path_factory.mktemp("kept"), cluster="a")
+    count = draw.randint(2, 4)
+    place = {key: draw.randrange(count) for key in found}
+    for index in range(count):
+        assert not files.days()
+        part = Part(index, count)
+        files.write_usage(DAY, part, {key: one for key, one in found.items() if place[key] == index}, "ours")
+        assert files.has_usage(DAY, part)
+    assert files.days() == [DAY]
+    assert files.usage(DAY) == (found, "ours")
+
+
+def test_usage_of_one_device_in_two_parts_is_the_higher(tmp_path: pathlib.Path) -> None:
+    """As where two exporters name its UUID in different labels."""
+    files = _files(tmp_path)
+    low, high = [5, MISSING, MISSING, *[0] * 21], [7, 3, MISSING, *[0] * 21]
+    for index, column in enumerate((low, high)):
+        files.write_usage(DAY, Part(index, 2), {("n", "p", "GPU-1", ""): _steps(*[column] * 10)}, "ours")
+    ((_, entry),) = files.usage(DAY)[0].items()
+    assert all(column.tolist() == high for column in entry.columns.values())
+
+
+@hypothesis.given(st.text(max_size=8) | st.uuids().map(str), st.integers(1, MOST_PARTS))
+def test_part_of_a_uuid_is_exactly_one(uuid: str, count: int) -> None:
+    """Also of a series without a UUID, or with one that ends otherwise."""
+    hypothesis.assume("\n" not in uuid)
+    parts = [Part(index, count).matchers("UUID") for index in range(count)]
+    assert sum(all(_meets(uuid, matcher) for matcher in part) for part in parts) == 1
+
+
+def _meets(value: str, matcher: str) -> bool:
+    match = re.fullmatch(r'UUID(=~|!~)["\'](.*)["\']', matcher)
+    assert match is not None
+    return bool(re.fullmatch(match[2], value)) == (match[1] == "=~")
+
+
+def test_facts_come_back_as_they_were(tmp_path: pathlib.Path) -> None:
+    """With the labels that were asked for; more of them have to be asked again."""
+    files = _files(tmp_path)
+    facts = {
+        ("n", "p"): PodFacts(owner_ref("n", "Deployment", "w"), "node-1", "high", 8, {"team": "blue"}),
+        ("n", "q"): PodFacts(),
+    }
+    assert not files.has_facts(DAY, ["team"])
+    files.write_facts(DAY, facts, ["team"])
+    assert files.facts(DAY) == facts
+    assert files.has_facts(DAY, ["team"])
+    assert files.has_facts(DAY, [])
+    assert not files.has_facts(DAY, ["team", "owner"])
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"no parquet at all"], ids=["empty", "cut", "other"])
+def test_broken_file_is_named_with_what_helps(tmp_path: pathlib.Path, content: bytes) -> None:
+    """Nothing else is believed of it."""
+    files = _files(tmp_path)
+    files.write_usage(DAY, Part(), {}, "ours")
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=f"{path.name}: cannot be read as history .* delete it"):
+        files.usage(DAY)
+
+
+def test_file_of_somebody_else_is_refused(tmp_path: pathlib.Path) -> None:
+    """As one of another program, or of another cluster."""
+    files = _files(tmp_path, cluster="a")
+    files.write_usage(DAY, Part(), {}, "ours")
+    with pytest.raises(ConfigurationError, match="use another directory"):
+        _files(tmp_path, cluster="b").usage(DAY)
+    (path,) = tmp_path.iterdir()
+    pyarrow.parquet.write_table(pyarrow.table({"namespace": ["n"]}), path)
+    with pytest.raises(ConfigurationError, match="cannot be read as history"):
+        files.usage(DAY)
+
+
+def test_write_that_was_interrupted_is_not_there(tmp_path: pathlib.Path) -> None:
+    """A file has its name only when it is whole."""
+    files = _files(tmp_path)
+    files.write_usage(DAY, Part(), {}, "ours")
+    (path,) = tmp_path.iterdir()
+    path.rename(f"{path}.unfinished")
+    assert not files.has_usage(DAY, Part())
+    assert files.days() == []
