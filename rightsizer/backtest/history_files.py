@@ -260,5 +260,5 @@ def _arrow(module: str = "") -> types.ModuleType:
         return importlib.import_module(f"pyarrow.{module}" if module else "pyarrow")
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            f"--history: the library {error.name} is missing; run in a checkout: pip install '.[rightsizer,history]'"
+            "--history: the library pyarrow is missing; run in a checkout: pip install '.[rightsizer,history]'"
         ) from error

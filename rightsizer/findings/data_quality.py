@@ -262,12 +262,14 @@ def _unattributed(evidence: Evidence) -> Iterator[str]:
     candidate = evidence.candidate
     for node in sorted({pod.node for pod, _ in evidence.held}):
         coverage = candidate.measured.nodes.get(node)
+        if coverage is None:
+            continue
         held = sum(
             pod.devices
             for pod in candidate.fleet.pods_on.get(node, ())
             if is_settled(pod, candidate.at) and not pod.is_shared
         )
-        if coverage is not None and coverage.owned < held:
+        if coverage.owned < held:
             yield (
                 f"pods on node {node} hold {gpus(held)}, but series with a pod label cover only {coverage.owned}: "
                 "the others could belong to any pod"

@@ -428,7 +428,7 @@ class Stuck(Judging):
         "traffic, 0 to 95; 0: only idle power is stuck.",
     )
     withoutTraffic: Duration = pydantic.Field(
-        datetime.timedelta(hours=6),
+        datetime.timedelta(hours=9),
         description="More than idle power: time without memory traffic, 1h to 366d, and idleFactor times its longest "
         "earlier one.",
     )

@@ -5,6 +5,7 @@ import datetime
 import pathlib
 import random
 import re
+import sys
 
 import hypothesis
 import pyarrow
@@ -124,6 +125,18 @@ def test_file_of_somebody_else_is_refused(tmp_path: pathlib.Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"namespace": ["n"]}), path)
     with pytest.raises(ConfigurationError, match="cannot be read as history"):
         files.usage(DAY)
+
+
+def test_history_without_its_library_names_the_extra(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only who keeps a history needs it."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.fs", None)
+    with pytest.raises(
+        ConfigurationError, match=r"pyarrow is missing.*pip install '\.\[rightsizer,history\]'"
+    ):
+        _files(tmp_path).days()
 
 
 def test_write_that_was_interrupted_is_not_there(tmp_path: pathlib.Path) -> None:
