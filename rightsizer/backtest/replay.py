@@ -11,6 +11,7 @@ from rightsizer.backtest.recording import Group, Recording
 from rightsizer.model import Action, ChangeOutcome, ChangeRecord, ObjectRef, Slot
 
 HOUR_S = 3600.0
+DAY_S = 86400
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Account:
         held, used: GPU-hours that it held, and in which its GPUs were active.
         scaled: GPU-hours in which fewer replicas ran.
         restarts: GPU-hours that its returns cost.
-        replica_s, short_s: Seconds in which fewer replicas ran than before, and those with fewer than were active.
+        shrunk: By day, seconds in which fewer replicas ran than before, and those with fewer than were active.
         changes: What was done.
         notices: How many notices it got.
     """
@@ -61,8 +62,7 @@ class Account:
     used: float = 0.0
     scaled: float = 0.0
     restarts: float = 0.0
-    replica_s: float = 0.0
-    short_s: float = 0.0
+    shrunk: dict[int, tuple[float, float]] = dataclasses.field(default_factory=dict)
     changes: list[Change] = dataclasses.field(default_factory=list)
     notices: int = 0
 
@@ -70,6 +70,11 @@ class Account:
     def freed(self) -> float:
         """GPU-hours that changes of it freed."""
         return self.scaled + sum(one.gpu_hours for one in self.changes)
+
+    @property
+    def replica_s(self) -> float:
+        """Seconds in which fewer replicas ran than before."""
+        return sum(seconds for seconds, _ in self.shrunk.values())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -184,8 +189,9 @@ class _Course:
             return
         step_s = self._recording.grid.step_s
         short = sum(active_replicas(group, at) > kept for at in range(step, until))
-        account.replica_s += (until - step) * step_s
-        account.short_s += short * step_s
+        day = step * step_s // DAY_S
+        replica_s, short_s = account.shrunk.get(day, (0.0, 0.0))
+        account.shrunk[day] = replica_s + (until - step) * step_s, short_s + short * step_s
         account.scaled += gpus * (until - step) * self._step_h
 
     def _note(self, order: Order, step: int, gpus: float, freed: float, needed: int | None) -> None:

@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rightsizer.backtest.judges import STOPS
 from rightsizer.backtest.replay import Account, Change, Replayed
@@ -12,6 +12,8 @@ from rightsizer.model import FindingName
 RESAMPLES = 500
 DOUBT = 0.1
 """Share of the samples that lies outside of a printed interval."""
+MOST_DAYS = 2000
+"""Where services have more days than these, only services are drawn."""
 WATCHED_S = 7 * 86400.0
 """A stop that the record follows for less time, without a return, may yet return."""
 
@@ -113,7 +115,7 @@ def summarize(replayed: Replayed, draw: random.Random, price_of: PriceOf) -> Sum
         at_work=sum(one.was_at_work for one in changes),
         delayed_h=len(returns) * replayed.restart_s / 3600,
         replica_hours=sum(account.replica_s for account in accounts) / 3600,
-        short=_short(accounts, samples),
+        short=_short(accounts, draw),
         resizes=len(resizes),
         resizes_needed=sum(one.needed_after_s is not None for one in resizes),
         notices=sum(account.notices for account in accounts),
@@ -146,14 +148,29 @@ def _saved(accounts: Sequence[Account], price_of: PriceOf) -> float | None:
     return sum(known) if known else None
 
 
-def _short(accounts: Sequence[Account], samples: Sequence[Sequence[int]]) -> Interval:
-    def share(of: Iterator[Account]) -> float:
-        pairs = [(one.short_s, one.replica_s) for one in of]
-        whole = sum(each for _, each in pairs)
-        return sum(each for each, _ in pairs) / whole if whole else 0.0
+def _short(accounts: Sequence[Account], draw: random.Random) -> Interval:
+    """The share, and where it lies in another such time: few services have most of it, so by their days, too."""
+    units = [list(account.shrunk.values()) for account in accounts if account.shrunk]
+    if sum(map(len, units)) > MOST_DAYS:
+        units = [[_total(days)] for days in units]
 
-    drawn = (share(accounts[place] for place in sample) for sample in samples)
-    return _interval(share(iter(accounts)), drawn)
+    def drawn() -> float:
+        services = draw.choices(units, k=len(units))
+        return _share(_total(_total(draw.choices(days, k=len(days))) for days in services))
+
+    value = _share(_total(map(_total, units)))
+    count = RESAMPLES if units else 0
+    return _interval(value, (max(0.0, value + drawn() - drawn()) for _ in range(count)))
+
+
+def _total(days: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    pairs = list(days)
+    return sum(replica_s for replica_s, _ in pairs), sum(short_s for _, short_s in pairs)
+
+
+def _share(seconds: tuple[float, float]) -> float:
+    replica_s, short_s = seconds
+    return short_s / replica_s if replica_s else 0.0
 
 
 def _interval(value: float, drawn: Iterator[float]) -> Interval:

@@ -130,8 +130,7 @@ class _History:
         files = self.files
         if files is None:
             return
-        days = chunks(datetime.timedelta(seconds=self.grid.step_s), self.grid.steps)
-        kept = 0
+        days, kept = self._chunks(), 0
         for number, chunk in enumerate(days, 1):
             day = self._day(chunk)
             has_usage = files.has_usage(day, self.part)
@@ -152,12 +151,15 @@ class _History:
         files, told = self.files, 0.0
         if files is None or self.part.count == 1:
             return
-        days = {self._day(chunk) for chunk in chunks(CHUNK, self.grid.steps * self.grid.step_s // 86400)}
+        days = {self._day(chunk) for chunk in self._chunks()}
         while missing := days - set(files.days()):
             if time.monotonic() - told >= TELL_S:
                 note(f"waiting for the other parts of {len(missing)} days in {files.url}")
                 told = time.monotonic()
             time.sleep(POLL_S)
+
+    def _chunks(self) -> list[range]:
+        return chunks(datetime.timedelta(seconds=self.grid.step_s), self.grid.steps)
 
     def _day(self, chunk: range) -> datetime.date:
         return self.grid.time(chunk.start).date()
