@@ -138,7 +138,7 @@ def _attempt(decision: Decision, row: Kind, session: ApplySession) -> Outcome:
 
 def _revalidate_and_write(decision: Decision, row: Kind, session: ApplySession) -> Outcome:
     """Prometheus is queried first, to keep the time between reading the objects and the write short."""
-    use = session.watch.use()
+    use = session.watch.use(decision)
     # A slice is on any node, beside pods of any namespace that came since the plan.
     proposal = decision.finding.proposal
     is_whole = proposal is not None and bool(proposal.asks)

@@ -8,13 +8,14 @@ import datetime
 from collections.abc import Callable, Iterator, Sequence
 
 from rightsizer.errors import EvidenceIncomplete
+from rightsizer.findings.evidence import pod_key
 from rightsizer.inventory.cluster_reader import read_cluster
 from rightsizer.inventory.stranded_gpus import is_unschedulable
 from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.kube.api_objects import PodObject
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.object_names import api_path
-from rightsizer.model import Fleet, FoundChange, ObjectRef, Plan, Workload
+from rightsizer.model import Decision, FindingName, Fleet, FoundChange, ObjectRef, Plan, Workload
 from rightsizer.planning.measure import Signal, activity_with_boards, measure
 from rightsizer.planning.revalidate import RECENT, Use
 from rightsizer.policy.effective import PolicyEvaluator
@@ -65,8 +66,8 @@ class UseSincePlan:
         others = (one for one in self._fleet.workloads if one.ref.namespace != namespace)
         return dataclasses.replace(fleet, workloads=(*fleet.workloads, *others))
 
-    def use(self) -> Use:
-        """The use since the plan.
+    def use(self, decision: Decision) -> Use:
+        """The use since the plan; of what is stopped although it is active, also its other signals and requests.
 
         Evidence older than RECENT is measured again, with one set of queries for the whole fleet. So a gap in the
         samples since the plan, or power without activity, counts as it would in a new plan.
@@ -83,13 +84,17 @@ class UseSincePlan:
             evaluator = PolicyEvaluator(self._policy, self._fleet, at=now, own=self._own)
             self._measured = measure(self._fleet, self._signal, evaluator, now)
         plan = (self._measured, self._fleet)
+        lately = now - self._since
+        name, pods = decision.finding.name, [pod_key(pod) for pod in decision.workload.pods]
         return Use(
             at=now,
             measured=dataclasses.replace(self._measured, at=now),
             since=self._since,
-            activity=activity_with_boards(self._signal, now - self._since, now, plan=plan),
+            activity=activity_with_boards(self._signal, lately, now, plan=plan),
             recent=activity_with_boards(self._signal, RECENT, now, plan=plan, with_coverage=True),
             latest=self._signal.activity(self._idle_before, now),
+            traffic=self._signal.usages(lately, now, of=pods) if name is FindingName.STUCK else {},
+            requests=self._signal.serving(pods, lately, now) if name is FindingName.NO_REQUESTS else {},
         )
 
 

@@ -119,8 +119,18 @@ class Evidence:
 
     @functools.cached_property
     def is_in_use(self) -> bool:
-        """Whether any device works: then the workload is kept, even if others are unknown."""
-        return any(each.works for each in self.devices)
+        """Whether any device works, or any server had requests: then it is kept, even if others are unknown."""
+        return any(each.works for each in self.devices) or self._has_requests
+
+    @property
+    def _has_requests(self) -> bool:
+        """Whether its servers count requests in the window: bursts between two samples show in no GPU metric."""
+        serving = self.candidate.measured.serving
+        within = max((window for window in serving if window <= self.window), default=None)
+        loads = {} if within is None else serving[within]
+        return any(
+            (load := loads.get(pod_key(pod))) is not None and load.has_requests for pod, _ in self.held
+        )
 
     @property
     def spin_cause(self) -> str:

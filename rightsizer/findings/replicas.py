@@ -21,6 +21,7 @@ from rightsizer.findings.evidence import (
     DeviceEvidence,
     Evidence,
     has_replicas,
+    pod_key,
     roles_of,
 )
 from rightsizer.kinds import kind_of
@@ -163,8 +164,10 @@ def is_worth_it(part: TooManyReplicas, replicas: int, needed: int) -> bool:
 
 
 def _may_be_active(evidence: Evidence, pod: Pod, devices: tuple[DeviceEvidence, ...]) -> bool:
-    """Whether a pod may be active in every minute: it is not proven idle, or has power or memory traffic alone."""
-    if any(each.is_used for each in devices) and not any(each.ran for each in devices):
+    """Whether a pod may be active in every minute: it is not proven idle, or has something other than activity."""
+    load = evidence.candidate.loads.get(pod_key(pod))
+    is_used = any(each.is_used for each in devices) or (load is not None and load.has_requests)
+    if is_used and not any(each.ran for each in devices):
         return True
     if len(devices) > 1 and min(each.usage.coverage for each in devices) < 1 - 2 * NEAR / evidence.window:
         return True  # a replica is seen in a minute if one of its devices is, and longer gaps show only in its coverage

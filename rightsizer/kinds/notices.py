@@ -96,9 +96,12 @@ def notice_patch(
     return {"metadata": metadata}
 
 
-def is_released(annotations: Mapping[str, str]) -> bool:
-    """Whether the owner answered the notice that the change may be made at once; who also snoozes it did not."""
-    return annotations.get(RELEASE_ANNOTATION) == "true" and SNOOZE_ANNOTATION not in annotations
+def is_released(annotations: Mapping[str, str], at: datetime.datetime) -> bool:
+    """Whether the owner answered the notice that the change may be made at once; who still snoozes it did not."""
+    text = annotations.get(SNOOZE_ANNOTATION)
+    until = None if text is None else read_instant(text, zone=datetime.UTC)
+    is_snoozed = text is not None and (until is None or until > at)
+    return annotations.get(RELEASE_ANNOTATION) == "true" and not is_snoozed
 
 
 def answers(ref: ObjectRef, due: datetime.datetime) -> str:

@@ -191,6 +191,11 @@ class ServingLoad:
     cache: float | None = None
     first_token_s: float | None = None
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether any was served, ran or waited, as far as that is known."""
+        return bool(self.requests or self.running or self.queued)
+
 
 ServingLoads = Mapping[PodKey, ServingLoad]
 """The load of inference servers by pod."""

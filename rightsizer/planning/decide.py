@@ -378,7 +378,7 @@ def _after_notice(decision: Decision, wait: datetime.timedelta, evaluator: Polic
             due=max(at + wait, not_before),
             frees=0.0,
         )
-    if is_released(decision.workload.annotations):
+    if is_released(decision.workload.annotations, at):
         said = ("its owner released it after the notice", *decision.finding.words)
         return dataclasses.replace(decision, finding=dataclasses.replace(decision.finding, words=said))
     announced = min(notice.due, notice.at + evaluator.policy.maxSnooze)

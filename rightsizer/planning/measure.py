@@ -198,16 +198,7 @@ def measure(
     second = dataclasses.replace(
         first,
         usages=usages,
-        serving={
-            window: signal.serving(pods.keys(), window, at)
-            for window in sorted(
-                {
-                    window
-                    for each in evaluator.all_criteria()
-                    for window in (each.no_requests.window, each.too_many_replicas.window)
-                }
-            )
-        },
+        serving=_serving(signal, evaluator, at, pods=pods.keys(), candidates=candidates),
         waits=signal.waits(pods.keys(), _starving(evaluator), at) if more.waits else {},
         histories=histories,
         pauses_s=pauses_by_kind(fleet.workloads, histories, at),
@@ -225,6 +216,27 @@ def measure(
     nodes = _nodes_of_boards(third, {pod: pods[pod] for pod in resized})
     nvlink = signal.nvlink(nodes, at) if nodes else {}
     return dataclasses.replace(third, work=work, nvlink=nvlink, ignored=signal.ignored(at))
+
+
+def _serving(
+    signal: Signal,
+    evaluator: PolicyEvaluator,
+    at: datetime.datetime,
+    *,
+    pods: Collection[PodKey],
+    candidates: Collection[PodKey],
+) -> dict[datetime.timedelta, ServingLoads]:
+    """The load of inference servers in these pods, over each window in which requests matter.
+
+    Of the windows of idleness only that of `candidates`, whose GPUs may be idle.
+    """
+    every = evaluator.all_criteria()
+    wide = {window for each in every for window in (each.no_requests.window, each.too_many_replicas.window)}
+    found = {window: signal.serving(pods, window, at) for window in sorted(wide)}
+    narrow = {window for each in every for window in (each.idle.window, each.idle.short_window)} - wide
+    if candidates:
+        found |= {window: signal.serving(candidates, window, at) for window in sorted(narrow)}
+    return found
 
 
 def activity_with_boards(

@@ -18,6 +18,8 @@ from rightsizer.model import (
     FindingName,
     Measured,
     Pod,
+    PodKey,
+    ServingLoads,
     Usage,
     Usages,
     Workload,
@@ -42,6 +44,8 @@ class Use:
         activity: Peak activity from `since` to `at`.
         recent: Peak activity in the last minutes, with coverage.
         latest: Peak activity in the time for which a replica must have been idle before it is removed.
+        traffic: Of a stuck workload, its memory traffic from `since` to `at`.
+        requests: Of a workload without requests, those from `since` to `at`.
     """
 
     at: datetime.datetime
@@ -50,6 +54,8 @@ class Use:
     activity: Usages
     recent: Usages
     latest: Usages
+    traffic: Usages = dataclasses.field(default_factory=dict)
+    requests: ServingLoads = dataclasses.field(default_factory=dict)
 
 
 def objections(
@@ -83,8 +89,31 @@ def objections(
         seen = [(usage, use.at - use.since) for usage in use.activity.get(key, ())]
         seen += [(usage, RECENT) for usage in use.recent.get(key, ())]
         yield from _more_used(decision, pod, seen, evaluator.evaluate(fresh))
-        if is_stop and any(usage.invalid or _ran(usage, idle, span) is not False for usage, span in seen):
-            yield Blocker(BlockerCode.BUSY, f"pod {pod.ref.name} was active in the last {lately}")
+        if is_stop and (words := _works(decision.finding.name, key, seen, use, idle)):
+            yield Blocker(BlockerCode.BUSY, f"pod {pod.ref.name} {words} in the last {lately}")
+
+
+def _works(
+    name: FindingName,
+    pod: PodKey,
+    seen: Sequence[tuple[Usage, datetime.timedelta]],
+    use: Use,
+    idle: Thresholds,
+) -> str:
+    """What a pod did that its finding excludes, or may have done, in words; empty if nothing."""
+    if any(usage.invalid for usage, _ in seen):
+        return "had impossible values"
+    if name is FindingName.STUCK:  # it is active, but only moves memory when it works
+        peaks = {_place(usage): usage.traffic_peak for usage in use.traffic.get(pod, ())}
+        known = [peaks.get(_place(usage)) for usage, _ in seen]
+        limit = idle.maxMemoryTrafficPercent / 100
+        has_stopped = bool(known) and all(peak is not None and peak <= limit for peak in known)
+        return "" if has_stopped else "may have moved memory"
+    if name is FindingName.NO_REQUESTS:  # checks of its health keep it active
+        load = use.requests.get(pod)
+        is_unused = load is not None and load.requests == 0 and not load.has_requests
+        return "" if is_unused else "may have had requests"
+    return "was active" if any(_ran(usage, idle, span) is not False for usage, span in seen) else ""
 
 
 def _sizes(decision: Decision) -> bool:

@@ -27,6 +27,9 @@ class Engine:
     queued: tuple[str, ...] = ()  # requests that wait
     cache: tuple[str, ...] = ()  # share of the KV cache in use, 0 to 1
     first_token: str = ""  # histogram of the time to the first token in seconds, or in ms if its name says so
+    is_unprefixed: bool = (
+        False  # other programs may use these names, so a pod needs all counters and `running`
+    )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -84,6 +87,7 @@ ENGINES = (
         ("num_requests_waiting",),
         ("gpu_cache_usage_perc",),
         "time_to_first_token_seconds",
+        is_unprefixed=True,
     ),
     # https://docs.nvidia.com/dynamo/reference/observability/metrics-catalog
     Engine("Dynamo", ("dynamo_component_requests_total",), ("dynamo_component_inflight_requests",)),
@@ -110,15 +114,31 @@ _Key = tuple[PodKey, str, str]
 def serving_loads(
     querier: SourceQuerier, pods: Collection[PodKey], window: datetime.timedelta, places: Whereabouts | None
 ) -> dict[PodKey, ServingLoad]:
-    """The load of each of these pods that has a known server; of several servers, the first in ENGINES."""
+    """The load of each of these pods that has a known server; of several servers, all together."""
     if places is None or not pods:
         return {}
     query = _LoadQuery(querier, frozenset(pods), window, places)
     found: dict[PodKey, ServingLoad] = {}
     for engine in ENGINES:
         for pod, load in query.loads(engine):
-            found.setdefault(pod, load)
+            found[pod] = _both(found[pod], load) if pod in found else load
     return dict(sorted(found.items()))
+
+
+def _both(one: ServingLoad, other: ServingLoad) -> ServingLoad:
+    """The load of two servers in a pod; requests are known if they are of both."""
+
+    def highest(*values: float | None) -> float | None:
+        return max((value for value in values if value is not None), default=None)
+
+    return ServingLoad(
+        f"{one.engine} and {other.engine}",
+        None if one.requests is None or other.requests is None else one.requests + other.requests,
+        highest(one.running, other.running),
+        highest(one.queued, other.queued),
+        highest(one.cache, other.cache),
+        highest(one.first_token_s, other.first_token_s),
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,14 +156,16 @@ class _LoadQuery:
             for names in (engine.running, engine.queued, engine.cache)
         )
         first_token = self._first_token(engine)
-        for pod in sorted({pod for each in served for pod in each}):
+        for pod in sorted({pod for each in served for pod in each} | running.keys() | queued.keys()):
             grown = [each[pod] for each in served if pod in each]
             known = [value for value in grown if value is not None]
+            if engine.is_unprefixed and (len(grown) < len(engine.served) or pod not in running):
+                continue
             yield (
                 pod,
                 ServingLoad(
                     engine.name,
-                    max(known) if len(known) == len(grown) else None,
+                    max(known) if known and len(known) == len(grown) else None,
                     running.get(pod),
                     queued.get(pod),
                     cache.get(pod),

@@ -9,11 +9,23 @@ import pytest
 from hypothesis import strategies as st
 
 from rightsizer.model import FindingName, ObjectRef, ServingLoad, Verdict, Workload
-from tests.rightsizer.build import ALWAYS, AT, busy_usage, criteria, findings, pod, usages, workload
+from tests.rightsizer.build import (
+    ALWAYS,
+    AT,
+    busy_usage,
+    criteria,
+    findings,
+    history,
+    idle_usage,
+    pod,
+    usages,
+    workload,
+)
 
 UNUSED = ServingLoad("vLLM", 0, 0, 0, 0)
 WINDOW = criteria().no_requests.window
 KEPT = ServingLoad("vLLM", 12, 0, 0, 0)
+NEVER = {("research", "w-0"): history("." * 240)}
 
 
 def _found(
@@ -50,6 +62,37 @@ def test_server_without_requests_is_unused() -> None:
 def test_one_replica_that_may_be_used_keeps_all(load: ServingLoad | None) -> None:
     """A load that is not known is not zero."""
     assert FindingName.NO_REQUESTS not in _found(_service(), UNUSED, load)
+
+
+@pytest.mark.parametrize(
+    ("load", "is_kept"),
+    [
+        (UNUSED, False),
+        (None, False),
+        (dataclasses.replace(UNUSED, requests=None), False),
+        (KEPT, True),
+        (dataclasses.replace(UNUSED, running=1), True),
+        (dataclasses.replace(UNUSED, requests=None, queued=7), True),
+    ],
+    ids=["none", "no-server", "unknown", "served", "running", "queued"],
+)
+def test_server_with_requests_is_never_idle(load: ServingLoad | None, *, is_kept: bool) -> None:
+    """A small model works between two samples, so its GPU gauges show nothing."""
+    item, idle = _service(pod("w-0")), criteria().idle
+    serving = {idle.window: {} if load is None else {("research", "w-0"): load}}
+    found = findings(item, usages((item.pods[0], (idle_usage(),))), serving=serving, histories=NEVER)
+    assert (FindingName.IDLE not in {one.name for one in found}) is is_kept
+    assert (found[0].verdict is Verdict.KEEP) is is_kept
+
+
+@pytest.mark.parametrize("longer", [True, False])
+def test_requests_before_the_idle_window_do_not_count(*, longer: bool) -> None:
+    """What was asked days ago does not keep a server that was idle since."""
+    item, idle = _service(pod("w-0")), criteria().idle
+    window = idle.window * 2 if longer else idle.window / 2
+    serving = {window: {("research", "w-0"): KEPT}}
+    found = findings(item, usages((item.pods[0], (idle_usage(),))), serving=serving, histories=NEVER)
+    assert (found[0].name is FindingName.IDLE) is longer
 
 
 def test_gpus_that_work_without_requests_are_kept() -> None:

@@ -420,6 +420,24 @@ def test_requests_that_wait_forbid_a_scale_down() -> None:
     assert "3 requests waited" in " ".join(kept.words)
 
 
+@pytest.mark.parametrize(
+    ("load", "is_kept"),
+    [
+        (ServingLoad("vLLM", 0, 0, 0), False),
+        (ServingLoad("vLLM", 9, 0, 0), True),
+        (ServingLoad("vLLM", None, 1), True),
+    ],
+)
+def test_replicas_whose_requests_show_on_no_gpu_are_kept(load: ServingLoad, *, is_kept: bool) -> None:
+    """They work between two samples, so nobody knows how many do at once."""
+    item, used = _replicas(6, busy_usage())
+    found = _named(
+        findings(item, used, **_counted(*[1] * 600), **_served(item, None, *[load] * 5)),
+        FindingName.TOO_MANY_REPLICAS,
+    )
+    assert (found is None or found.verdict is Verdict.KEEP) is is_kept
+
+
 def test_evidence_has_time_to_first_token_of_the_slowest_server() -> None:
     """Whoever takes replicas away sees how long users wait."""
     item, used = _replicas(4, busy_usage())

@@ -224,6 +224,18 @@ ANSWERS: dict[str, tuple[Workload, int, Action | None, list[BlockerCode]]] = {
         Action.SCALE_TO_ZERO,
         [BlockerCode.NOTICE],
     ),
+    "released-after-a-snooze": (
+        _answered(release="true", snooze_until="2026-11-20"),
+        13,
+        Action.SCALE_TO_ZERO,
+        [],
+    ),
+    "released-and-snoozed-unreadably": (
+        _answered(release="true", snooze_until="next week"),
+        13,
+        Action.SCALE_TO_ZERO,
+        [BlockerCode.NOTICE],
+    ),
     "without-a-notice": (workload(annotations=RELEASE), 13, Action.NOTICE, []),
     "without-a-notice-and-not-idle-for-long": (workload(annotations=RELEASE), 3, None, []),
     "worked-since": (_answered(given=20, release="true"), 13, Action.NOTICE, []),

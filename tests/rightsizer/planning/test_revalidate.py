@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from rightsizer.model import Action, Decision, FindingName, Mode, Node, ObjectRef, Usages, Workload
+from rightsizer.model import (
+    Action,
+    Decision,
+    FindingName,
+    Mode,
+    Node,
+    ObjectRef,
+    ServingLoad,
+    Usages,
+    Workload,
+)
 from rightsizer.planning.revalidate import Use, objections
 from tests.rightsizer.build import (
     ALWAYS,
@@ -262,3 +272,71 @@ def test_revalidate_scale_down_removes_replicas_that_are_idle_now(
     use = Use(AT, seen, AT - datetime.timedelta(minutes=10), AT_WORK, recent, latest)
     book = evaluator(rules, SERVICE)
     assert [blocker.code for blocker in objections(decision, SERVICE, use, book)] == reasons
+
+
+HUNG = workload(pod(devices=1), kind="Job")
+SPINNING = busy_usage(activity_mean=1.0, power_mean_w=100.0, power_peak_w=105.0, traffic_peak=0.0)
+
+
+@pytest.mark.parametrize(
+    ("traffic", "reasons"),
+    [(0.0, []), (0.2, ["busy"]), (None, ["busy"]), ("unseen", ["busy"]), ("impossible", ["busy"])],
+)
+def test_revalidate_stop_of_stuck_workload_asks_for_memory_traffic(traffic: Any, reasons: list[str]) -> None:
+    """It is active, which is why it is stopped; only traffic since the plan tells that it goes on, or may."""
+    rules = policy(rule("all", findings={FindingName.STUCK: Mode.ENFORCE}))
+    spins = usages((HUNG.pods[0], (SPINNING,)))
+    decision = judged(HUNG, spins, rules)
+    assert (decision.finding.name, decision.is_enforced) == (FindingName.STUCK, True)
+    lately = dataclasses.replace(SPINNING, traffic_peak=traffic if isinstance(traffic, float) else None)
+    now = dataclasses.replace(SPINNING, invalid=("activity",)) if traffic == "impossible" else SPINNING
+    use = Use(
+        AT,
+        measured(HUNG, spins),
+        AT - datetime.timedelta(minutes=10),
+        activity=usages((HUNG.pods[0], (now,))),
+        recent=spins,
+        latest=spins,
+        traffic={} if traffic == "unseen" else usages((HUNG.pods[0], (lately,))),
+    )
+    found = list(objections(decision, HUNG, use, evaluator(rules, HUNG)))
+    assert [one.code for one in found] == reasons
+
+
+ASKED = workload(pod(created=AT - datetime.timedelta(days=9)), kind="Deployment")
+CHECKED = busy_usage(activity_mean=0.001, activity_peak=0.3)
+UNASKED = ServingLoad("vLLM", 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("load", "reasons"),
+    [
+        (UNASKED, []),
+        (dataclasses.replace(UNASKED, requests=1.0), ["busy"]),
+        (dataclasses.replace(UNASKED, running=1.0), ["busy"]),
+        (dataclasses.replace(UNASKED, queued=1.0), ["busy"]),
+        (dataclasses.replace(UNASKED, requests=None), ["busy"]),
+        (None, ["busy"]),
+    ],
+    ids=["none", "served", "running", "queued", "unknown", "no-metrics"],
+)
+def test_revalidate_stop_without_requests_asks_for_requests(
+    load: ServingLoad | None, reasons: list[str]
+) -> None:
+    """Checks of its health keep it active; a request since the plan, or none that is known, keeps the server."""
+    rules = policy(rule("all", findings={FindingName.NO_REQUESTS: Mode.ENFORCE}))
+    checked, key = usages((ASKED.pods[0], (CHECKED,))), ("research", "w-0")
+    (window,) = {each.no_requests.window for each in evaluator(rules, ASKED).all_criteria()}
+    decision = judged(ASKED, checked, rules, serving={window: {key: UNASKED}})
+    assert (decision.finding.name, decision.is_enforced) == (FindingName.NO_REQUESTS, True)
+    use = Use(
+        AT,
+        measured(ASKED, checked, serving={window: {key: UNASKED}}),
+        AT - datetime.timedelta(minutes=10),
+        checked,
+        checked,
+        checked,
+        requests={} if load is None else {key: load},
+    )
+    found = list(objections(decision, ASKED, use, evaluator(rules, ASKED)))
+    assert [one.code for one in found] == reasons

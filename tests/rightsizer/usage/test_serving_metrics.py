@@ -135,6 +135,44 @@ def test_time_to_first_token_in_milliseconds_is_converted(metrics: Metrics) -> N
     assert (found.engine, found.first_token_s) == ("Triton", near(0.3, abs=0.01))
 
 
+TRITON: Mapping[str, Value] = {
+    "nv_inference_request_success": steadily(5),
+    "nv_inference_pending_request_count": 4,
+}
+NIM: Mapping[str, Value] = {
+    "request_success_total": 7,
+    "prompt_tokens_total": 900,
+    "generation_tokens_total": 800,
+    "num_requests_running": 0,
+}
+
+
+def test_load_of_two_servers_in_a_pod_is_that_of_both(metrics: Metrics) -> None:
+    """One that nobody asks hides no other."""
+    _serve(metrics)
+    metrics.write(TRITON, {"pod": "a", "UUID": "", "modelName": "", "instance": f"{POD}:8002"})
+    found = _load(metrics)
+    assert found is not None
+    assert (found.engine, found.requests, found.queued) == ("vLLM and Triton", near(3600, abs=12), 4)
+
+
+def test_queue_without_counter_of_requests_is_known(metrics: Metrics) -> None:
+    """How many were served is not."""
+    metrics.write(
+        {"vllm:num_requests_waiting": 12},
+        {"pod": "a", "UUID": "", "modelName": "", "instance": f"{POD}:8000"},
+    )
+    assert _load(metrics) == ServingLoad("vLLM", None, None, 12)
+
+
+@pytest.mark.parametrize("missing", [None, *NIM])
+def test_metrics_without_prefix_are_a_server_only_together(metrics: Metrics, missing: str | None) -> None:
+    """Other programs count successful requests, too."""
+    values = {name: value for name, value in NIM.items() if name != missing}
+    metrics.write(values, {"pod": "a", "UUID": "", "modelName": "", "instance": f"{POD}:8000"})
+    assert _load(metrics) == (None if missing else ServingLoad("NIM", 0, 0))
+
+
 def test_load_of_every_engine_is_read(metrics: Metrics) -> None:
     """By the names in its row: requests, running, queue, KV cache and time to first token."""
     addresses, pods = AddressTable(), [(metrics.space, f"e{number}") for number in range(len(ENGINES))]
