@@ -54,15 +54,15 @@ _RUN = ("success", "failure")
 _POLICY = ("policy",)
 _OF_BACKTEST = (
     OwnMetric(
-        "backtest_freed_gpu_seconds",
-        "GPU-seconds that the policy would have freed in the last backtest",
+        "backtest_freed_gpus",
+        "GPUs that the policy would have kept free, on average, by the last backtest",
         _POLICY,
     ),
-    OwnMetric("backtest_saved_cost", "Price of these GPU-seconds, less restarts, where it is known", _POLICY),
-    OwnMetric("backtest_stops", "Stops that the policy would have made in the last backtest", _POLICY),
-    OwnMetric("backtest_returned_stops", "Those of these stops whose workload worked again", _POLICY),
-    OwnMetric("backtest_replayed_seconds", "Time that the last backtest replayed", _POLICY),
-    OwnMetric("backtest_timestamp_seconds", "End of the last backtest, as a Unix time", _POLICY),
+    OwnMetric("backtest_saved_cost_per_hour", "Their known hourly price, less restarts", _POLICY),
+    OwnMetric("backtest_stops", "Stops that it would have made", _POLICY),
+    OwnMetric("backtest_returned_stops", "Stops whose workload worked again", _POLICY),
+    OwnMetric("backtest_replayed_seconds", "Replayed time", _POLICY),
+    OwnMetric("backtest_timestamp_seconds", "End of the replayed time, as a Unix time", _POLICY),
 )
 _NOT_OF_A_PLAN = {"build_info", "breaker_open", *(row.name for row in _OF_BACKTEST)}
 METRICS = (
@@ -213,8 +213,10 @@ class Metrics:
             return
         for one in last.policies:
             values = {
-                "backtest_freed_gpu_seconds": one.freed_gpu_hours * _HOUR_S,
-                "backtest_saved_cost": one.saved,
+                "backtest_freed_gpus": one.freed_gpu_hours / last.replayed_hours,
+                "backtest_saved_cost_per_hour": None
+                if one.saved is None
+                else one.saved / last.replayed_hours,
                 "backtest_stops": one.stops,
                 "backtest_returned_stops": one.returned,
                 "backtest_replayed_seconds": last.replayed_hours * _HOUR_S,

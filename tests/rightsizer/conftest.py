@@ -1,13 +1,12 @@
 """A simulated cluster for each test."""
 
 import pathlib
-import threading
 from collections.abc import Iterator
 
 import pytest
 
 from simulator.prometheus import Prometheus
-from tests.rightsizer.receiver import Receiver
+from tests.rightsizer.receiver import Receiver, receiving
 from tests.rightsizer.world import World
 
 
@@ -21,10 +20,5 @@ def world(tmp_path: pathlib.Path, prometheus: Prometheus) -> Iterator[World]:
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     """One that answers 200."""
-    made = Receiver()
-    thread = threading.Thread(target=made.server.serve_forever, daemon=True)
-    thread.start()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
-    thread.join()
+    with receiving() as made:
+        yield made

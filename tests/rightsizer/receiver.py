@@ -1,7 +1,10 @@
 """A receiver of messages."""
 
+import contextlib
 import http.server
 import json
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -27,3 +30,17 @@ class Receiver:
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+
+@contextlib.contextmanager
+def receiving() -> Iterator[Receiver]:
+    """While entered, one that answers 200."""
+    made = Receiver()
+    thread = threading.Thread(target=made.server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield made
+    finally:
+        made.server.shutdown()
+        made.server.server_close()
+        thread.join()

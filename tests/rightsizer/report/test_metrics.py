@@ -85,21 +85,21 @@ def _by_policy(metrics: Metrics) -> dict[tuple[str, str], float]:
 
 
 def test_metrics_of_last_backtest_are_by_policy_until_there_is_none() -> None:
-    """In seconds; an unknown price is absent, and a plan in between takes nothing away."""
+    """By hour; an unknown price is absent, and a plan in between takes nothing away."""
     metrics = Metrics(acts=False)
     assert _by_policy(metrics) == {}
-    figures = (PolicyFigures("a.yaml", 48.0, None, 3, 1), PolicyFigures("b.yaml", 0.0, 7.5, 0, 0))
+    figures = (PolicyFigures("a.yaml", 48.0, None, 3, 1), PolicyFigures("b.yaml", 0.0, 60.0, 0, 0))
     metrics.backtested(LastBacktest(AT, 24.0, figures))
     _observe(metrics, _plan())
     found = _by_policy(metrics)
     assert {name: value for (name, policy), value in found.items() if policy == "a.yaml"} == {
-        "freed_gpu_seconds": 48 * 3600,
+        "freed_gpus": 2,
         "stops": 3,
         "returned_stops": 1,
         "replayed_seconds": 86400,
         "timestamp_seconds": AT.timestamp(),
     }
-    assert found["saved_cost", "b.yaml"] == 7.5
+    assert found["saved_cost_per_hour", "b.yaml"] == 2.5
     metrics.backtested(LastBacktest(AT, 24.0, figures[:1]))
     assert {policy for _, policy in _by_policy(metrics)} == {"a.yaml"}
     metrics.backtested(None)
