@@ -18,10 +18,10 @@ BACKTEST = Row(
     "What enforce would have freed",
     (
         Panel(
-            "Freed per day",
+            "GPU-hours freed per day",
             Kind.STAT,
             (Query(_FREED, "{{policy}}"),),
-            "GPU-hours that each policy would have freed (chart: `backtest.enabled`).",
+            "By each policy, in the last backtest (chart: `backtest.enabled`).",
             8,
             4,
             "none",
@@ -73,10 +73,10 @@ BACKTEST = Row(
             source=Source.RIGHTSIZER,
         ),
         Panel(
-            "Freed per day, from backtest to backtest",
+            "GPU-hours freed per day, from backtest to backtest",
             Kind.LINES,
             (Query(_FREED, "{{policy}}"),),
-            "GPU-hours; the replayed times overlap.",
+            "The replayed times overlap.",
             12,
             unit="none",
             nothing="no backtest yet",

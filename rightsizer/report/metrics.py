@@ -55,14 +55,14 @@ _POLICY = ("policy",)
 _OF_BACKTEST = (
     OwnMetric(
         "backtest_freed_gpus",
-        "GPUs that the policy would have kept free, on average, by the last backtest",
+        "Mean GPUs that the policy would have freed in the last backtest",
         _POLICY,
     ),
-    OwnMetric("backtest_saved_cost_per_hour", "Their known hourly price, less restarts", _POLICY),
-    OwnMetric("backtest_stops", "Stops that it would have made", _POLICY),
-    OwnMetric("backtest_returned_stops", "Stops whose workload worked again", _POLICY),
-    OwnMetric("backtest_replayed_seconds", "Replayed time", _POLICY),
-    OwnMetric("backtest_timestamp_seconds", "End of the replayed time, as a Unix time", _POLICY),
+    OwnMetric("backtest_saved_cost_per_hour", "Known hourly price of these GPUs, less restarts", _POLICY),
+    OwnMetric("backtest_stops", "Stops by the policy in the last backtest", _POLICY),
+    OwnMetric("backtest_returned_stops", "Stops whose workload worked again in it", _POLICY),
+    OwnMetric("backtest_replayed_seconds", "Time that the last backtest replayed", _POLICY),
+    OwnMetric("backtest_timestamp_seconds", "End of that time, as a Unix time", _POLICY),
 )
 _NOT_OF_A_PLAN = {"build_info", "breaker_open", *(row.name for row in _OF_BACKTEST)}
 METRICS = (
