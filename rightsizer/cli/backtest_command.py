@@ -84,11 +84,11 @@ def run(arguments: argparse.Namespace) -> int:
     problems = []
     if saved_form:
         problems += _problem(lambda: save(arguments.save, [form(saved_form, BACKTEST_FORMS)(result)]))
+    if arguments.notify:
+        problems += _notify(loaded[0].policy, result, None if problems else arguments.save)
     if store:
         last = _last(result, recording, terms)
         problems += [f"--publish: {problem}" for problem in _problem(lambda: store.write(last))]
-    if arguments.notify:
-        problems += _notify(loaded[0].policy, result, arguments.save)
     for problem in problems:
         log.warning("%s", problem)
     return 1 if problems else 0

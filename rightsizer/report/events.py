@@ -208,8 +208,8 @@ def backtest_slack_message(result: Backtest, place: str) -> Mapping[str, Any]:
     lines = [f"*gpu-rightsizer*, backtest of {result.days:g} days to {result.end}"]
     for one in result.judged[:_MOST]:
         worth = "of unknown price" if one.saved is None else f"{money(one.saved)} {_plain(result.currency)}"
-        hours = f"{number(one.freed.value)} GPU-hours ({number(one.freed.value / result.days)} a day"
-        freed = f"{hours}, {share_of(one)} of those held, {worth})"
+        by_day = f"{number(one.freed.value / result.days)} a day, " if result.days else ""
+        freed = f"{number(one.freed.value)} GPU-hours ({by_day}{share_of(one)} of those held, {worth})"
         stops = count(round(one.stops.value), "stop")
         lines.append(
             f"• {_plain(one.judge)} would have freed {freed}: {stops}, {one.returned.value:.0f} returned"

@@ -161,6 +161,13 @@ def test_backtest_slack_message_says_what_each_policy_frees(receiver: Receiver) 
     assert "of those held, of unknown price)" in receiver.got[1][2]["text"]
 
 
+def test_backtest_slack_message_of_less_than_an_hour_has_no_rate(receiver: Receiver) -> None:
+    """Nothing is divided by zero days."""
+    short = dataclasses.replace(result(), days=0.0)
+    assert notify_of_backtest([Target(type="slack", url=receiver.url)], short, "x") == []
+    assert "freed 68 GPU-hours (20% of those held" in receiver.got[0][2]["text"]
+
+
 def test_backtest_webhook_message_has_the_sums_of_each_policy(receiver: Receiver) -> None:
     """As `backtest -o json` has them, but no workload: the report names those."""
     notify_of_backtest([Target(type="webhook", url=receiver.url)], result(), "report.html of host")
