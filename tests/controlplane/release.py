@@ -50,6 +50,10 @@ class Release:
         self._world.api("DELETE", "/apis/scheduling.k8s.io/v1/priorityclasses", params=kept)
         self._world.api("DELETE", f"{_CORE}/namespaces/{self.namespace}")
 
+    def upgrade(self, *flags: str) -> None:
+        """As a person does it, with the same values and these."""
+        self._helm("upgrade", self._release, str(CHART), "--reuse-values", *flags)
+
     def uninstall(self) -> None:
         """As a person does it."""
         self._helm("uninstall", self._release, "--wait")

@@ -261,7 +261,7 @@ def replaying(world: RealWorld, receiver: Receiver, tmp_path: Path) -> Iterator[
 def test_chart_backtest_reaches_receivers_and_metrics_and_changes_nothing(
     world: RealWorld, replaying: Release, receiver: Receiver, tmp_path: Path
 ) -> None:
-    """Each pod by its own account: the backtest's publishes figures, the Deployment's serves them."""
+    """Each pod by its own account: the backtest's publishes what the Deployment's serves, also after an upgrade."""
     world.node()
     world.add("Deployment", "eval", replicas=2)
     before = _spec(world, "Deployment", "eval")
@@ -290,6 +290,7 @@ def test_chart_backtest_reaches_receivers_and_metrics_and_changes_nothing(
     for path in (f"{maps}/gpu-rightsizer-state", "/api/v1/pods", world.collection("Deployment")):
         assert world.api("GET", path, user=account).status_code == 403
 
+    replaying.upgrade("--set", "backtest.from=2d")
     command, environment = replaying.command_of(replaying.deployed(), "--listen", "127.0.0.1:0")
     with (
         (tmp_path / "run.log").open("w") as log,
