@@ -9,7 +9,9 @@ from rightsizer.doctor.rights import BUILT_IN, RIGHTS, Command, Right
 from scripts.tables import table
 
 _FEW = 5
-_COMMANDS = tuple(command for command in Command if command is not Command.DISCOVERY)
+_ELSEWHERE = {Command.DISCOVERY, Command.BACKTEST}
+"""Commands whose few rights docs/prometheus.md and docs/backtest.md have."""
+_COMMANDS = tuple(command for command in Command if command not in _ELSEWHERE)
 
 
 def checks() -> str:
@@ -34,7 +36,7 @@ def rights() -> str:
     """Verbs by resource and command; resources that need the same share a row."""
     by_resource: dict[tuple[str, bool], list[Right]] = defaultdict(list)
     for right in RIGHTS:
-        if right.commands == (Command.DISCOVERY,):  # docs/prometheus.md has its rights
+        if set(right.commands) <= _ELSEWHERE:
             continue
         by_resource[right.named, right.is_own].append(right)
     rows: dict[tuple[str, ...], list[Right]] = defaultdict(list)

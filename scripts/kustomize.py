@@ -30,6 +30,7 @@ Values = Mapping[str, Any]
 
 _POLICY = yaml.safe_load((ROOT / "deploy" / "examples" / "policy.yaml").read_text())
 _ACTING = {"act": True, "policy": _POLICY, "prometheus": {"url": "http://prometheus.monitoring:9090"}}
+_ASKING = {"rightsizer": {"prometheus": _ACTING["prometheus"]}}
 _RULES = {name: {"enabled": True} for name in ("recording", "dashboard", "alerts")}
 _MONITORING = {"serviceMonitor": {"enabled": True}, "rules": _RULES, "dashboard": {"enabled": True}}
 COMPONENTS: Mapping[str, Values] = {
@@ -39,13 +40,18 @@ COMPONENTS: Mapping[str, Values] = {
     "acting-deployment": {"rightsizer": {**_ACTING, "mode": "deployment"}},
     "monitoring": {"monitoring": _MONITORING},
     "monitoring-deployment": {"monitoring": _MONITORING, "rightsizer": {"mode": "deployment"}},
+    "backtest": {**_ASKING, "backtest": {"enabled": True, "policies": {"example": _POLICY}}},
 }
 """The chart's values of each component."""
 _UPON = {"acting-deployment": "acting", "monitoring-deployment": "monitoring"}
 """Components that include another one and patch it."""
+GIVEN: Mapping[str, Values] = {"backtest": _ASKING}
+"""Values of components that only add objects, but whose chart needs these, which also change others."""
 BESIDE = {"monitoring-deployment": "deployment"}
 """Components that patch objects of another one; an overlay must list that one first."""
 
+_PATCHED = ("deployment", "backtest")
+"""Components with pods, which a platform patches, too."""
 _ACCOUNT = "request.userInfo.username"
 _OURS = f'{_ACCOUNT} == "system:serviceaccount:{NAME}:{NAME}"'
 _OURS_ANYWHERE = f'{_ACCOUNT}.matches("^system:serviceaccount:[^:]+:([^:]*-)?{NAME}(-[^:]*)?$")'
@@ -115,25 +121,27 @@ def files() -> dict[str, str]:
         "base/objects.yaml": _text([namespace, *base.values()], ""),
         "base/kustomization.yaml": _text([kustomization], ""),
     }
-    deployed = render(COMPONENTS["deployment"])
+    beside = {one: render(COMPONENTS[one]) for one in _PATCHED}
     for name, values in COMPONENTS.items():
-        for file, text in _component(name, values, base, deployed):
+        for file, text in _component(name, values, base, beside):
             written[f"components/{name}/{file}"] = text
     return written
 
 
 def _component(
-    name: str, values: Values, base: Mapping[Key, Object], deployed: Mapping[Key, Object]
+    name: str, values: Values, base: Mapping[Key, Object], others: Mapping[str, Mapping[Key, Object]]
 ) -> Iterator[tuple[str, str]]:
-    """The files of one component; a platform's patches also cover the rightsizer as a Deployment."""
+    """The files of one component; a platform's patches also cover the pods of other components."""
     below = _UPON.get(name)
-    before = render(COMPONENTS[below]) if below else base
+    given = COMPONENTS[below] if below else GIVEN.get(name)
+    before = render(given) if given else base
     if beside := BESIDE.get(name):
         before = _together(base, before, render(COMPONENTS[beside]))
     patches, added = _changes(before, render(values))
     if name in PLATFORMS:
-        of_deployment, _ = _changes(deployed, render({**values, **COMPONENTS["deployment"]}))
-        patches += [patch for patch in of_deployment if patch not in patches]
+        for other, objects in others.items():
+            of_other, _ = _changes(objects, render({**values, **COMPONENTS[other]}))
+            patches += [patch for patch in of_other if patch not in patches]
     kustomization: Object = {"apiVersion": "kustomize.config.k8s.io/v1alpha1", "kind": "Component"}
     if below:
         kustomization["components"] = [f"../{below}"]

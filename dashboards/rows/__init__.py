@@ -4,6 +4,7 @@ Panels query recorded series (dashboards/rules) and the few series that the righ
 """
 
 from dashboards.panels import Variable
+from dashboards.rows.backtest import BACKTEST
 from dashboards.rows.classes import CLASSES
 from dashboards.rows.cluster import CLUSTER
 from dashboards.rows.nodes import NODES
@@ -45,4 +46,4 @@ VARIABLES = (
 )
 
 
-ROWS = (CLUSTER, CLASSES, WORKLOADS, NODES, RIGHTSIZER)
+ROWS = (CLUSTER, CLASSES, WORKLOADS, NODES, RIGHTSIZER, BACKTEST)

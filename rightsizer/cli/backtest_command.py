@@ -1,30 +1,45 @@
-"""`gpu-rightsizer backtest`: what policies would have done over the recorded history. Only reads."""
+"""`gpu-rightsizer backtest`: what policies would have done over the recorded history.
+
+It only reads, except that --publish replaces one ConfigMap.
+"""
 
 import argparse
 import dataclasses
 import datetime
 import itertools
+import logging
 import pathlib
 import random
+import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rightsizer import prices
 from rightsizer.backtest.judges import Judge, Nothing, Oracle, PlainRule, PolicyJudge
+from rightsizer.backtest.last_backtest import LastBacktest, LastBacktestStore, PolicyFigures
 from rightsizer.backtest.recording import Recording
 from rightsizer.backtest.replay import Replayed, Terms
 from rightsizer.backtest.summary import summarize
-from rightsizer.cli.connection import span_of
+from rightsizer.cli.connection import (
+    cluster_settings,
+    span_of,
+)
+from rightsizer.cli.messages import note
 from rightsizer.cli.options import path_of
 from rightsizer.cli.recorded_history import record
 from rightsizer.cli.replays import replays
-from rightsizer.errors import UsageError
+from rightsizer.cli.reporter import require_writable, save
+from rightsizer.errors import RightsizerError, UsageError
+from rightsizer.execute.notify import notify_of_backtest
+from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Mode, Node
 from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy, load
 from rightsizer.policy.schema import Policy
-from rightsizer.report import BACKTEST_FORMS, form
+from rightsizer.report import BACKTEST_ENDINGS, BACKTEST_FORMS, form
 from rightsizer.report.backtest import Backtest
 from rightsizer.text import instant
+
+log = logging.getLogger(__name__)
 
 SEED = 1
 """Of the samples that intervals are from: the same history gives the same bytes."""
@@ -46,9 +61,13 @@ class Question:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read the history, replay it under each judge, print."""
+    """Read the history, replay it under each judge, print, and hand the result on."""
     asked = question_of(arguments)
-    policies = list(_policies(arguments))
+    saved_form = _form_of(arguments.save)
+    require_writable(arguments.save)
+    store = _store(arguments)
+    loaded = [load(pathlib.Path(one)) for one in arguments.policies] or [BUILT_IN]
+    policies = list(_policies(loaded, enforce=arguments.enforce))
     table = prices.load(path_of(arguments.prices))
     recording = record(arguments, asked.span, asked.step, [policy for _, policy in policies])
     if recording is None:
@@ -57,7 +76,66 @@ def run(arguments: argparse.Namespace) -> int:
     results = list(replays(recording, list(judges_of(policies, asked)), terms))
     result = result_of(recording, terms, results, frozenset(name for name, _ in policies), table)
     sys.stdout.write(form(arguments.output, BACKTEST_FORMS)(result))
-    return 0
+    problems = []
+    if saved_form:
+        problems += _problem(lambda: save(arguments.save, [form(saved_form, BACKTEST_FORMS)(result)]))
+    if arguments.notify:
+        problems += _notify(loaded[0].policy, result, None if problems else arguments.save)
+    if store:
+        last = _last(result, recording, terms)
+        problems += [f"--publish: {problem}" for problem in _problem(lambda: store.write(last))]
+    for problem in problems:
+        log.warning("%s", problem)
+    return 1 if problems else 0
+
+
+def _form_of(path: str | None) -> str | None:
+    """The form of the file of --save, by its ending.
+
+    Raises:
+        UsageError: It has none.
+    """
+    if path is None:
+        return None
+    ending = pathlib.PurePath(path).suffix
+    if ending not in BACKTEST_ENDINGS:
+        raise UsageError(f'--save "{path}": must end in one of {", ".join(BACKTEST_ENDINGS)}')
+    return BACKTEST_ENDINGS[ending]
+
+
+def _store(arguments: argparse.Namespace) -> LastBacktestStore | None:
+    """Where --publish writes; a kubeconfig that cannot be used is told before anything is read."""
+    if not arguments.publish:
+        return None
+    return LastBacktestStore(Cluster(cluster_settings(arguments)), arguments.state_namespace)
+
+
+def _problem(step: Callable[[], None]) -> list[str]:
+    """Take a step; why it failed, if it did: the steps after it are taken all the same."""
+    try:
+        step()
+    except RightsizerError as error:
+        return [str(error)]
+    return []
+
+
+def _last(result: Backtest, recording: Recording, terms: Terms) -> LastBacktest:
+    """The figures that --publish keeps."""
+    grid = recording.grid
+    figures = (
+        PolicyFigures(one.judge, one.freed.value, one.saved, one.stops.value, one.returned.value)
+        for one in result.judged
+    )
+    return LastBacktest(grid.end, (grid.steps - terms.first) * grid.step_s / 3600, tuple(figures))
+
+
+def _notify(policy: Policy, result: Backtest, path: str | None) -> list[str]:
+    """Send the figures; the report is a file of this machine, or what this machine printed."""
+    host = socket.gethostname()
+    place = f"{path} of {host}" if path else f"output of {host}"
+    if not policy.notifications:
+        note("the policy has no notifications, so --notify sends nothing")
+    return notify_of_backtest(policy.notifications, result, place)
 
 
 def question_of(arguments: argparse.Namespace) -> Question:
@@ -84,10 +162,11 @@ def question_of(arguments: argparse.Namespace) -> Question:
     return Question(span, step, every, restart)
 
 
-def _policies(arguments: argparse.Namespace) -> Iterator[tuple[str, Policy]]:
-    for loaded in [load(pathlib.Path(one)) for one in arguments.policies] or [BUILT_IN]:
-        policy = enforced(loaded.policy) if arguments.enforce else loaded.policy
-        yield name_of(loaded), policy
+def _policies(loaded: Sequence[LoadedPolicy], *, enforce: bool) -> Iterator[tuple[str, Policy]]:
+    names = [name_of(one) for one in loaded]
+    for name, one in zip(names, loaded, strict=True):
+        policy = enforced(one.policy) if enforce else one.policy
+        yield one.source if names.count(name) > 1 else name, policy
 
 
 def judges_of(policies: Sequence[tuple[str, Policy]], asked: Question) -> Iterator[Judge]:

@@ -109,12 +109,14 @@ example:
 _BACKTEST = """\
 Replays policies over the history in Prometheus: GPU-hours that they would have
 freed, and the workloads that would have worked again. Beside them stand plain
-rules and an oracle. The first third of the history only teaches. Only reads.
+rules and an oracle. The first third of the history only teaches. Only reads,
+except that --publish writes one ConfigMap.
 """
 
 _BACKTEST_EPILOG = """\
-example:
+examples:
   gpu-rightsizer backtest --policy policy.yaml --enforce --from 30d
+  gpu-rightsizer backtest --policy policy.yaml --notify --save report.html
 """
 
 _TUNE = """\
@@ -294,7 +296,14 @@ def _backtest(parser: argparse.ArgumentParser) -> None:
         help="policy file; repeatable",
     )
     parser.add_argument("--enforce", action="store_true", help="as if rules with mode: advise enforced")
+    words = "also write the report, in the form of its ending"
+    parser.add_argument("--save", metavar="FILE", type=file_name, help=words)
+    words = "send the sums to notifications of the first policy"
+    parser.add_argument("--notify", action="store_true", help=words)
+    words = "keep the sums for the metrics of run"
+    parser.add_argument("--publish", action="store_true", help=words)
     _add_history(parser)
+    add_options(parser, "cluster, for --publish", (*CLUSTER, *STATE))
     add_common(parser, BACKTEST_FORMS)
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from rightsizer.backtest.last_backtest import LastBacktestStore
 from rightsizer.cli.connection import span_of
 from rightsizer.cli.crontab import Crontab, parse_schedule
 from rightsizer.cli.cycle import (
@@ -213,6 +214,7 @@ class _Cycles:
         self._metrics.set("config_last_reload_successful", 1)
         with contextlib.closing(session), contextlib.ExitStack() as stack:
             stack.callback(self._publish_breaker, session)
+            stack.callback(self._publish_backtest, session)
             if self._lease is None:
                 self._publish(session, session.observe())
             elif acts:
@@ -240,6 +242,16 @@ class _Cycles:
             words = "the breaker is open (%s), nothing is changed: %s"
             report.warning(words, trip.cause, trip.reason[:_SHOWN])
         self._metrics.breaker(trip.cause if trip else None, is_known=not problems)
+
+    def _publish_backtest(self, session: PlanSession) -> None:
+        """Publish the figures of the last backtest, also after a failed cycle."""
+        store = LastBacktestStore(session.cluster, session.own)
+        try:
+            last = store.read()
+        except (ClusterError, ValueError) as error:
+            log.warning("%s: the last backtest is unknown: %s", store.place, error)
+            last = None
+        self._metrics.backtested(last)
 
     def _act(self, session: PlanSession, context: RunContext) -> None:
         """Reconcile, plan, carry out, verify."""

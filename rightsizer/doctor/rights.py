@@ -8,6 +8,7 @@ import enum
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from rightsizer.backtest import last_backtest
 from rightsizer.changes import memory
 from rightsizer.execute import control_state
 from rightsizer.inventory.gpu_requests import CLAIMS
@@ -29,10 +30,11 @@ class Command(enum.StrEnum):
     UNDO = "undo"
     HISTORY = "history"
     PAUSE = "pause"
+    BACKTEST = "backtest"
 
 
 PLAN, APPLY, UNDO = (Command.PLAN,), (Command.APPLY,), (Command.UNDO,)
-HISTORY, PAUSE = (Command.HISTORY,), (Command.PAUSE,)
+HISTORY, PAUSE, BACKTEST = (Command.HISTORY,), (Command.PAUSE,), (Command.BACKTEST,)
 _READ = (Command.PLAN, Command.APPLY)
 _WRITE = (Command.APPLY, Command.UNDO)
 BUILT_IN = frozenset(
@@ -81,7 +83,7 @@ class Right:
 
 
 STATE_MAPS = (control_state.NAME, *memory.NAMES, kept_sizes.NAME)
-"""Every ConfigMap that gpu-rightsizer writes; RBAC allows no other."""
+"""Every ConfigMap that changes are kept in; RBAC allows to write no other."""
 _LEASES = (lease.LEASE_NAME,)
 _SECRETS = "budgets ignore earlier evictions, and evicted pods cannot be restored"
 
@@ -137,8 +139,12 @@ def _writes() -> Iterator[Right]:
     yield Right("list", "", "events", HISTORY, cost="Events are not shown")
     cost = "pauses and recent changes are unknown"
     yield Right("get", "", "configmaps", PLAN, is_own=True, cost=cost, names=STATE_MAPS)
-    yield Right("create", "", "configmaps", (*APPLY, *PAUSE), is_own=True)
-    cost = "changes of deleted objects are not shown, evicted pods not restored"
+    yield Right("create", "", "configmaps", (*APPLY, *PAUSE, *BACKTEST), is_own=True)
+    cost = "no backtest metrics"
+    yield Right("get", "", "configmaps", _READ, is_own=True, cost=cost, names=(last_backtest.NAME,))
+    for verb in ("get", "patch"):
+        yield Right(verb, "", "configmaps", BACKTEST, is_own=True, names=(last_backtest.NAME,))
+    cost = "changes of deleted objects and evicted pods are lost"
     yield Right("get", "", "configmaps", (*UNDO, *HISTORY), is_own=True, cost=cost, names=memory.NAMES)
     for verb in ("get", "patch"):
         yield Right(verb, "", "configmaps", APPLY, is_own=True, names=STATE_MAPS)
@@ -182,7 +188,9 @@ def roles(own: str) -> list[dict[str, Any]]:
     for command in Command:
         rights = needed(RIGHTS, command)
         name = f"gpu-rightsizer-{command}"
-        found.append(role("ClusterRole", {"name": name}, [right for right in rights if not right.is_own]))
+        everywhere = [right for right in rights if not right.is_own]
+        if everywhere:
+            found.append(role("ClusterRole", {"name": name}, everywhere))
         in_own = [right for right in rights if right.is_own]
         if in_own:
             found.append(role("Role", {"name": name, "namespace": own}, in_own))

@@ -1,11 +1,11 @@
-"""Sends notifications about outcomes to the targets of the policy; a failure has no effect on the run.
+"""Sends notifications about outcomes and backtests to the targets of the policy; a failure has no effect on the run.
 
-Redirects are not followed, and a message holds only what is in the outcome.
+Redirects are not followed, and a message holds only what is in the outcome or the backtest.
 """
 
 import logging
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import requests
@@ -15,21 +15,58 @@ from rightsizer.errors import ConfigurationError
 from rightsizer.model import Outcome
 from rightsizer.policy.match import is_any
 from rightsizer.policy.schema import Target, checked_address
-from rightsizer.report.events import occasion_of, slack_message, webhook_message
+from rightsizer.report.backtest import Backtest
+from rightsizer.report.events import (
+    backtest_slack_message,
+    backtest_webhook_message,
+    occasion_of,
+    slack_message,
+    webhook_message,
+)
 
 log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 10.0
+_Message = Mapping[str, Any]
 
 
 def notify(targets: Sequence[Target], run: str, outcomes: Sequence[Outcome]) -> list[str]:
     """Send each target its outcomes in one message; return the failures."""
+
+    def message_for(target: Target) -> _Message | None:
+        concerned = [one for one in outcomes if _concerns(target, one)]
+        if not concerned:
+            return None
+        if target.type == "slack":
+            return slack_message(run, concerned, answer_url=target.answerURL or "")
+        return webhook_message(run, concerned)
+
+    return _send_each(targets, message_for)
+
+
+def notify_of_backtest(targets: Sequence[Target], result: Backtest, place: str) -> list[str]:
+    """Send the figures of a backtest, whose report is at `place`; return the failures.
+
+    They are of all namespaces, so targets of some namespaces get none.
+    """
+
+    def message_for(target: Target) -> _Message | None:
+        if target.namespaces is not None or "backtest" not in target.occasions:
+            return None
+        if target.type == "slack":
+            return backtest_slack_message(result, place)
+        return backtest_webhook_message(result, place)
+
+    return _send_each(targets, message_for)
+
+
+def _send_each(targets: Sequence[Target], message_for: Callable[[Target], _Message | None]) -> list[str]:
     problems = []
     for number, target in enumerate(targets):
-        concerned = [one for one in outcomes if _concerns(target, one)]
-        if concerned:
+        message = message_for(target)
+        if message is not None:
             try:
-                _send(target, f"notifications[{number}]", run=run, outcomes=concerned)
+                _send(target, f"notifications[{number}]", message)
             except (ConfigurationError, requests.RequestException) as error:
                 problems.append(f"notifications[{number}]: {_cause(error)}")
     return problems
@@ -40,7 +77,7 @@ def _concerns(target: Target, outcome: Outcome) -> bool:
     return is_there and occasion_of(outcome) in target.occasions
 
 
-def _send(target: Target, place: str, *, run: str, outcomes: Sequence[Outcome]) -> None:
+def _send(target: Target, place: str, message: _Message) -> None:
     url = target.url or _read_address(target, place)
     headers = {"User-Agent": "gpu-rightsizer"}
     if target.tokenFile is not None:
@@ -51,20 +88,14 @@ def _send(target: Target, place: str, *, run: str, outcomes: Sequence[Outcome]) 
         session.trust_env = False  # never send credentials of the environment
         answer = session.post(
             url,
-            json=_message(target, run, outcomes),
+            json=message,
             headers=headers,
             timeout=_TIMEOUT_S,
             allow_redirects=False,
         )
-    log.info("%s: sent %d outcomes: %d", place, len(outcomes), answer.status_code)
+    log.info("%s: sent a message: %d", place, answer.status_code)
     if not answer.ok or answer.is_redirect:
         raise ConfigurationError(f"the receiver answered {answer.status_code}")
-
-
-def _message(target: Target, run: str, outcomes: Sequence[Outcome]) -> Mapping[str, Any]:
-    if target.type == "slack":
-        return slack_message(run, outcomes, answer_url=target.answerURL or "")
-    return webhook_message(run, outcomes)
 
 
 def _read_address(target: Target, place: str) -> str:

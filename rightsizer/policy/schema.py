@@ -36,8 +36,8 @@ from rightsizer.policy.thresholds import (
 )
 from rightsizer.policy.values import Duration, Kinds, Name, Namespaces, Part, one_of
 
-OCCASIONS: Final = ("notice", "change", "rollback", "failure")
-Occasion = Literal["notice", "change", "rollback", "failure"]
+OCCASIONS: Final = ("notice", "change", "rollback", "failure", "backtest")
+Occasion = Literal["notice", "change", "rollback", "failure", "backtest"]
 
 _METADATA_HOSTS = frozenset({"metadata.google.internal", "metadata", "instance-data"})
 
@@ -124,7 +124,7 @@ class Target(Part):
     )
     namespaces: Namespaces | None = pydantic.Field(
         None,
-        description="Only workloads in these namespaces, with wildcards; default: all.",
+        description="Only workloads in these namespaces, with wildcards, and no backtests; default: all.",
     )
     occasions: tuple[Occasion, ...] = pydantic.Field(
         OCCASIONS,
@@ -132,7 +132,7 @@ class Target(Part):
         min_length=1,
         json_schema_extra={"uniqueItems": True},
         description="notice: a change is planned; change: it was made; rollback: it was rolled back; failure: an "
-        "error, or the breaker opened.",
+        "error, or the breaker opened; backtest: `backtest --notify` ended.",
     )
     answerURL: Annotated[str, pydantic.AfterValidator(_answer_template)] | None = pydantic.Field(
         None,

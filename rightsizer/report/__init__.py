@@ -31,6 +31,16 @@ BACKTEST_FORMS: Mapping[str, tuple[str, str]] = {
     "html": ("backtest_page", "backtest_html"),
 }
 
+BACKTEST_ENDINGS: Mapping[str, str] = {
+    ".txt": TABLE,
+    ".json": JSON,
+    ".yaml": "yaml",
+    ".csv": "csv",
+    ".md": "markdown",
+    ".html": "html",
+}
+"""Form of a file, by its ending."""
+
 DRAWN = frozenset({"html"})
 """Formats with activity lines, which need one more query of Prometheus."""
 

@@ -1,4 +1,4 @@
-"""Kubernetes Events and notifications about changes, for the owners of workloads. Pure.
+"""Kubernetes Events and notifications about changes, for the owners of workloads, and about backtests. Pure.
 
 Names of workloads may hold anything: in a Slack text nothing of them is markup.
 https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/
@@ -18,8 +18,9 @@ from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.notices import answers
 from rightsizer.kube.object_names import api_path, shell_command
 from rightsizer.model import Action, Decision, ObjectRef, Outcome, Result
+from rightsizer.report.backtest import Backtest, backtest_document, share_of
 from rightsizer.report.documents import API_VERSION, outcome_document, stamp
-from rightsizer.text import count, safe
+from rightsizer.text import count, money, number, safe
 
 MAX_MESSAGE = 1000
 """The API server refuses more than 1024 characters."""
@@ -176,7 +177,47 @@ def slack_message(run: str, outcomes: Sequence[Outcome], *, answer_url: str = ""
         lines.append(f"… and {len(outcomes) - _MOST} more")
     if any(occasion_of(outcome) == "change" for outcome in outcomes):
         lines.append(f"Undo: `gpu-rightsizer undo --run {run}`")
+    return _slack(lines)
+
+
+def _slack(lines: Sequence[str]) -> Mapping[str, Any]:
     return {"text": "\n".join(lines), "unfurl_links": False, "unfurl_media": False}
+
+
+def backtest_webhook_message(result: Backtest, place: str) -> Mapping[str, Any]:
+    """A document of kind Notification: the sums of each policy, and where the report is."""
+    document = backtest_document(result)
+    head = ("apiVersion", "begin", "end", "source", "workloads", "gpus", "currency", "unknown")
+    sums = ("name", "heldGpuHours", "freedGpuHours", "saved", "stops", "returned", "mayReturn")
+    items = [
+        {**{key: judge[key] for key in sums}, "occasion": "backtest"}
+        for judge in document["judges"]
+        if judge["name"] in result.policies
+    ]
+    return {
+        **{key: document[key] for key in head},
+        "kind": "Notification",
+        "days": result.days,
+        "report": place,
+        "items": items,
+    }
+
+
+def backtest_slack_message(result: Backtest, place: str) -> Mapping[str, Any]:
+    """A line for each policy, and where the report is."""
+    lines = [f"*gpu-rightsizer*, backtest of {result.days:g} days to {result.end}"]
+    for one in result.judged[:_MOST]:
+        worth = "of unknown price" if one.saved is None else f"{money(one.saved)} {_plain(result.currency)}"
+        by_day = f"{number(one.freed.value / result.days)} a day, " if result.days else ""
+        freed = f"{number(one.freed.value)} GPU-hours ({by_day}{share_of(one)} of those held, {worth})"
+        stops = count(round(one.stops.value), "stop")
+        lines.append(
+            f"• {_plain(one.judge)} would have freed {freed}: {stops}, {one.returned.value:.0f} returned"
+        )
+    if len(result.judged) > _MOST:
+        lines.append(f"… and {len(result.judged) - _MOST} more")
+    lines.append(f"Report: {_plain(place)}")
+    return _slack(lines)
 
 
 def _link(template: str, ref: ObjectRef) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from rightsizer.backtest.last_backtest import LastBacktest
 from rightsizer.model import (
     OPENS_BREAKER,
     Action,
@@ -29,6 +30,7 @@ from rightsizer.planning.cost_summary import NO_CLASS, UNKNOWN_CLASS, CostSummar
 from rightsizer.report.outcomes import is_verified
 
 PREFIX = "gpu_rightsizer_"
+_HOUR_S = 3600.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,7 +51,20 @@ class OwnMetric:
 _CLASS = ("priority_class",)
 _BY = ("verdict", "finding", *_CLASS)
 _RUN = ("success", "failure")
-_NOT_OF_A_PLAN = {"build_info", "breaker_open"}
+_POLICY = ("policy",)
+_OF_BACKTEST = (
+    OwnMetric(
+        "backtest_freed_gpus",
+        "Mean GPUs that the policy would have freed in the last backtest",
+        _POLICY,
+    ),
+    OwnMetric("backtest_saved_cost_per_hour", "Known hourly price of these GPUs, less restarts", _POLICY),
+    OwnMetric("backtest_stops", "Stops by the policy in the last backtest", _POLICY),
+    OwnMetric("backtest_returned_stops", "Stops whose workload worked again in it", _POLICY),
+    OwnMetric("backtest_replayed_seconds", "Time that the last backtest replayed", _POLICY),
+    OwnMetric("backtest_timestamp_seconds", "End of that time, as a Unix time", _POLICY),
+)
+_NOT_OF_A_PLAN = {"build_info", "breaker_open", *(row.name for row in _OF_BACKTEST)}
 METRICS = (
     OwnMetric("build_info", "1, labelled with the running version", ("version",)),
     OwnMetric("enforcing", "1 if changes are made, 0 if they are only planned"),
@@ -100,6 +115,7 @@ METRICS = (
         "config_last_reload_successful",
         "1 if flags and policy were valid in the last cycle, else 0",
     ),
+    *_OF_BACKTEST,
 )
 
 
@@ -188,6 +204,27 @@ class Metrics:
         self._gauges["breaker_open"].clear()
         for each in OPENS_BREAKER if is_known else ():
             self._gauges["breaker_open"].labels(each.value).set(each is cause)
+
+    def backtested(self, last: LastBacktest | None) -> None:
+        """Publish the figures of the last backtest; none if they are unknown."""
+        for row in _OF_BACKTEST:
+            self._gauges[row.name].clear()
+        if last is None:
+            return
+        for one in last.policies:
+            values = {
+                "backtest_freed_gpus": one.freed_gpu_hours / last.replayed_hours,
+                "backtest_saved_cost_per_hour": None
+                if one.saved is None
+                else one.saved / last.replayed_hours,
+                "backtest_stops": one.stops,
+                "backtest_returned_stops": one.returned,
+                "backtest_replayed_seconds": last.replayed_hours * _HOUR_S,
+                "backtest_timestamp_seconds": last.at.timestamp(),
+            }
+            for name, value in values.items():
+                if value is not None:
+                    self._gauges[name].labels(one.name).set(value)
 
     def acted(self, outcome: Outcome, priority_class: str) -> None:
         """Count the outcome of a change or of a reconciliation; once it is verified, the GPUs that it freed."""

@@ -50,6 +50,10 @@ class Release:
         self._world.api("DELETE", "/apis/scheduling.k8s.io/v1/priorityclasses", params=kept)
         self._world.api("DELETE", f"{_CORE}/namespaces/{self.namespace}")
 
+    def upgrade(self, *flags: str) -> None:
+        """As a person does it, with the same values and these."""
+        self._helm("upgrade", self._release, str(CHART), "--reuse-values", *flags)
+
     def uninstall(self) -> None:
         """As a person does it."""
         self._helm("uninstall", self._release, "--wait")
@@ -66,10 +70,16 @@ class Release:
         )
         assert done.returncode == 0, done.stderr
 
-    def template(self) -> Object:
-        """The CronJob's pod template, as the API server has it."""
-        path = f"/apis/batch/v1/namespaces/{self.namespace}/cronjobs/{self.name}"
+    def template(self, suffix: str = "") -> Object:
+        """The pod template of the CronJob, or of that of the backtest, as the API server has it."""
+        path = f"/apis/batch/v1/namespaces/{self.namespace}/cronjobs/{self.name}{suffix}"
         found: Object = self._world.api.get(path)["spec"]["jobTemplate"]["spec"]["template"]
+        return found
+
+    def deployed(self) -> Object:
+        """The Deployment's pod template."""
+        path = f"/apis/apps/v1/namespaces/{self.namespace}/deployments/{self.name}"
+        found: Object = self._world.api.get(path)["spec"]["template"]
         return found
 
     def daemon(self) -> Object:
@@ -85,8 +95,15 @@ class Release:
         return found
 
     def run(self, *more: str) -> subprocess.CompletedProcess[str]:
-        """What the CronJob's container would run, with its files, variables and its account's own token."""
-        pod = self.template()["spec"]
+        """What the CronJob's container would run."""
+        command, environment = self.command_of(self.template(), *more)
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=100
+        )
+
+    def command_of(self, template: Object, *more: str) -> tuple[list[str], dict[str, str]]:
+        """The command of a pod, and its variables, with its files and its account's own token."""
+        pod = template["spec"]
         (container,) = pod["containers"]
         root = self._directory / "root"
         for mount in container["volumeMounts"]:
@@ -97,14 +114,8 @@ class Release:
         environment["GPU_RIGHTSIZER_KUBECONFIG"] = str(self._kubeconfig(pod["serviceAccountName"]))
         (program,) = container["command"]
         assert program == "gpu-rightsizer"
-        return subprocess.run(
-            [sys.executable, "-m", "rightsizer", *container["args"], *more],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=100,
-        )
+        arguments = [self._inside(root, word) for word in container["args"]]
+        return [sys.executable, "-m", "rightsizer", *arguments, *more], environment
 
     def _mount(self, root: Path, path: str, volume: Object) -> None:
         here = root / path.lstrip("/")
@@ -126,7 +137,7 @@ class Release:
         token = self._world.api.create(path, request)["status"]["token"]
         document = yaml.safe_load(self._world.kubeconfig.read_text())
         document["users"][0]["user"] = {"token": token}
-        written = self._directory / "account.kubeconfig"
+        written = self._directory / f"{account}.kubeconfig"
         written.write_text(json.dumps(document))
         return written
 

@@ -3,17 +3,21 @@
 import functools
 import json
 import operator
+import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 import yaml
 
 from tests.controlplane.contract.server import Object
 from tests.controlplane.release import Release
 from tests.controlplane.world import RealWorld
 from tests.deploy.chart import find_one, render
+from tests.rightsizer.receiver import Receiver, receiving
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.helm, pytest.mark.prometheus]
 
@@ -215,3 +219,100 @@ def test_pod_security_restricted_admits_rightsizer_not_exporter(world: RealWorld
     words = refused.json()["message"].partition("violates PodSecurity")[2]
     found = [part.split(" (")[0].strip() for part in words.partition(": ")[2].split("), ")]
     assert found == ["host namespaces", "restricted volume types", "runAsNonRoot != true", "runAsUser=0"]
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """Of the messages of a release."""
+    with receiving() as made:
+        yield made
+
+
+@pytest.fixture
+def replaying(world: RealWorld, receiver: Receiver, tmp_path: Path) -> Iterator[Release]:
+    """The chart as a Deployment that advises, with a backtest of a day."""
+    idle = {"window": "4h", "unusedWindow": "4h", "idleFactor": 0}
+    policy: Object = {
+        "apiVersion": "gpu-rightsizer.io/v1alpha1",
+        "kind": "Policy",
+        "notifications": [{"type": "webhook", "url": f"{receiver.url}/weekly"}],
+        "rules": [{"name": "all", "match": {"everything": True}, "mode": "advise", "idle": idle}],
+    }
+    never = {**policy, "rules": [{"name": "all", "match": {"everything": True}, "mode": "protect"}]}
+    values = {
+        "rightsizer": {
+            "mode": "deployment",
+            "policy": policy,
+            "prometheus": {"url": world.prometheus_url, "labels": {"exported_namespace": world.team}},
+        },
+        "exporter": {"enabled": False},
+        "backtest": {
+            "enabled": True,
+            "from": "1d",
+            "policies": {"never": never},
+            "report": {"existingClaim": "reports"},
+        },
+        "networkPolicy": {"enabled": True},
+    }
+    with Release(world, tmp_path, values) as made:
+        yield made
+
+
+def test_chart_backtest_reaches_receivers_and_metrics_and_changes_nothing(
+    world: RealWorld, replaying: Release, receiver: Receiver, tmp_path: Path
+) -> None:
+    """Each pod by its own account: the backtest's publishes what the Deployment's serves, also after an upgrade."""
+    world.node()
+    world.add("Deployment", "eval", replicas=2)
+    before = _spec(world, "Deployment", "eval")
+    command, environment = replaying.command_of(replaying.template("-backtest"))
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    ((path, _, message),) = receiver.got
+    assert (path, message["kind"]) == ("/weekly", "Notification")
+    freed = {item["name"]: item["freedGpuHours"]["value"] for item in message["items"]}
+    assert freed["policy.yaml"] > 1
+    assert freed["never.yaml"] == 0
+    page = tmp_path / "root/var/lib/gpu-rightsizer/backtest.html"
+    assert "policy.yaml" in page.read_text()
+    assert message["report"].startswith(str(page))
+
+    account = f"system:serviceaccount:{replaying.namespace}:{replaying.name}-backtest"
+    maps = f"/api/v1/namespaces/{replaying.namespace}/configmaps"
+    edit: Object = {"data": {"a": "b"}}
+    for collection, name, body, code in (
+        (maps, "gpu-rightsizer-backtest", edit, 200),
+        (maps, f"{replaying.name}-policy", edit, 403),
+        (world.collection("Deployment"), "eval", {"spec": {"replicas": 0}}, 403),
+    ):
+        answer = world.api.patch(f"{collection}/{name}", body, params={"dryRun": "All"}, user=account)
+        assert answer.status_code == code, answer.text
+    for path in (f"{maps}/gpu-rightsizer-state", "/api/v1/pods", world.collection("Deployment")):
+        assert world.api("GET", path, user=account).status_code == 403
+
+    replaying.upgrade("--set", "backtest.from=2d")
+    command, environment = replaying.command_of(replaying.deployed(), "--listen", "127.0.0.1:0")
+    with (
+        (tmp_path / "run.log").open("w") as log,
+        subprocess.Popen(
+            command, env={**environment, "PYTHONUNBUFFERED": "1"}, stdout=log, stderr=log
+        ) as process,
+    ):
+        try:
+            text = world.api.eventually(
+                lambda: _scraped(tmp_path / "run.log"), lambda found: "backtest_stops{" in found
+            )
+        finally:
+            process.terminate()
+    series = dict(
+        re.findall(r'^gpu_rightsizer_backtest_(\w+)\{policy="policy.yaml"\} (.+)$', text, re.MULTILINE)
+    )
+    assert float(series["freed_gpus"]) == pytest.approx(freed["policy.yaml"] / 16)
+    assert float(series["replayed_seconds"]) == 16 * 3600
+    assert _spec(world, "Deployment", "eval") == before
+
+
+def _scraped(log: Path) -> str:
+    """The metrics of `run`; nothing before it serves."""
+    port = re.search(r"metrics on port (\d+)", log.read_text())
+    return requests.get(f"http://127.0.0.1:{port[1]}/metrics", timeout=60).text if port else ""

@@ -101,6 +101,14 @@ EVERYTHING: Object = {
         "podAnnotations": {"a": "b"},
         "extraPodLabels": {"c": "d"},
     },
+    "backtest": {
+        "enabled": True,
+        "policies": {"careful": POLICY},
+        "output": "json",
+        "report": {"existingClaim": "reports"},
+        "extraArgs": ["--step", "30m"],
+        "activeDeadlineSeconds": 3600,
+    },
     "serviceAccount": {"annotations": {"role": "arn"}},
     "monitoring": {
         "serviceMonitor": {

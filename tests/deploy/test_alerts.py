@@ -31,6 +31,7 @@ SHORT = {
     "%P": 'node="n1",namespace="team",priority_class="low"',
     "%R": 'job="gpu-rightsizer",instance="a:9401"',
     "%C": 'namespace="g",cronjob="gpu-rightsizer"',
+    "%B": 'namespace="g",cronjob="gpu-rightsizer-backtest"',
 }
 LONG_AFTER = {
     "gpu-rightsizer-alerts-exporters": "30h",
@@ -41,6 +42,8 @@ LONG_AFTER = {
 
 NOT_OURS = {
     "up",
+    "kube_cronjob_created",
+    "kube_cronjob_next_schedule_time",
     "kube_cronjob_spec_suspend",
     "kube_cronjob_status_last_schedule_time",
     "kube_cronjob_status_last_successful_time",

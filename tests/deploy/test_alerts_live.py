@@ -37,6 +37,9 @@ kube_node_status_allocatable{node="n4",resource="nvidia_com_gpu"} 0
 kube_node_status_condition{node="n4",condition="Ready",status="true"} 1
 kube_cronjob_status_last_schedule_time{namespace="g",cronjob="gpu-rightsizer"} 1000
 kube_cronjob_status_last_successful_time{namespace="g",cronjob="gpu-rightsizer"} 1060
+kube_cronjob_status_last_schedule_time{namespace="g",cronjob="gpu-rightsizer-backtest"} 1000
+kube_cronjob_next_schedule_time{namespace="g",cronjob="gpu-rightsizer-backtest"} 2000
+kube_cronjob_status_last_successful_time{namespace="g",cronjob="gpu-rightsizer-backtest"} 4000000000
 kube_pod_info{namespace="ml",pod="idle",priority_class="low"} 1
 """,
 }
@@ -48,7 +51,10 @@ DCGM_FI_DEV_FB_FREE{gpu="20",UUID="GPU-20",Hostname="n3"} 100
 DCGM_FI_DEV_FB_USED{gpu="20",UUID="GPU-20",Hostname="n3"} 80900
 """,
     "other": "",
-    "state": WELL["state"].replace("} 0\n", "} 8\n").replace("} 1060", "} 940"),
+    "state": WELL["state"]
+    .replace("} 0\n", "} 8\n")
+    .replace("} 1060", "} 940")
+    .replace("} 4000000000", "} 60"),
 }
 EXPECTED = {
     *("GpuLost 0", "GpuHung 1", "GpuReadingsFailing", "GpuPodsUnknown", "GpuAllocatedIdle"),
@@ -57,7 +63,7 @@ EXPECTED = {
     *("GpuEccUncorrectable 4", "GpuRowRemapFailed 4", "GpuRowRemapPending 4", "GpuRowsRemapped 4"),
     *("GpuMemoryNearlyFull 5", "GpuHung 0", "GpuExporterStale"),
     *("GpuTemperatureHigh 20", "GpuXidFatal 20 48", "GpuMemoryNearlyFull 20", "GpuSeriesVanished"),
-    *("GpuExporterDown", "GpuNodeWithoutMetrics", "GpuRightsizerJobFailing"),
+    *("GpuExporterDown", "GpuNodeWithoutMetrics", "GpuRightsizerJobFailing", "GpuRightsizerBacktestMissed"),
 }
 """All alerts that fire, by name and GPU."""
 

@@ -50,17 +50,27 @@ def test_alerts_query_objects_of_own_release(case: str) -> None:
     assert f'deployment="{name}"' in silent
     down = _alert("GpuRightsizerDown", values, release)["expr"]
     assert f'up{{job=~"(.*/)?{name}"}}' in down
-    for expression in (failing, silent, down):
+    missed = _alert("GpuRightsizerBacktestMissed", values, release)["expr"]
+    assert missed.count(f'cronjob="{name}-backtest"') == 2
+    for expression in (failing, silent, down, missed):
+        assert "!~" not in expression
         assert ")?gpu-rightsizer" not in expression.replace(f")?{name}", "")
-    made = render({**values, "monitoring": {"rules": ALL}}, release=release, only=["rightsizer"])
+    asked = {
+        "rightsizer": {"prometheus": {"url": "http://prometheus:9090"}},
+        "backtest": {"enabled": True},
+    }
+    made = render({**values, **asked}, release=release, only=["rightsizer", "backtest"])
     assert find_one(made, "CronJob", name)
+    assert find_one(made, "CronJob", f"{name}-backtest")
 
 
 @pytest.mark.parametrize(("seconds", "waits"), [(3600, "65m"), (60, "6m"), (14_401, "246m")])
 def test_job_alert_waits_for_job_deadline(seconds: int, waits: str) -> None:
     """The deadline plus some minutes for kube-state-metrics and scrapes."""
-    values = {"rightsizer": {"cronJob": {"activeDeadlineSeconds": seconds}}}
-    assert _alert("GpuRightsizerJobFailing", values)["for"] == waits
+    deadline = {"activeDeadlineSeconds": seconds}
+    values = {"rightsizer": {"cronJob": deadline}, "backtest": deadline}
+    for alert in ("GpuRightsizerJobFailing", "GpuRightsizerBacktestMissed"):
+        assert _alert(alert, values)["for"] == waits
 
 
 def _intervals(part: str, **rules: Any) -> dict[str, str | None]:

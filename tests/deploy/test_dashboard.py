@@ -275,6 +275,7 @@ def _scrape_of_run(cluster: Cluster, prometheus: Prometheus, folder: pathlib.Pat
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
+    _publish_backtest(cluster, prometheus, policy)
     command = [sys.executable, "-m", "rightsizer", "run", "--every", "1s", "--yes"]
     command += ["--listen", address, "--prometheus-url", prometheus.url, "--policy", str(policy)]
     with (
@@ -297,6 +298,15 @@ def _scrape_of_run(cluster: Cluster, prometheus: Prometheus, folder: pathlib.Pat
                 time.sleep(0.2)
         finally:
             process.kill()
+
+
+def _publish_backtest(cluster: Cluster, prometheus: Prometheus, policy: pathlib.Path) -> None:
+    """The figures of the hours before."""
+    asked = ["--from", "1h", "--every", "5m", "--step", "5m", "--enforce", "--publish"]
+    command = [sys.executable, "-m", "rightsizer", "backtest", *asked, "--policy", str(policy)]
+    command += ["--prometheus-url", prometheus.url, "--kubeconfig", str(cluster.kubeconfig)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
 
 
 def _rightsizers(scrape: str, seconds: range) -> Iterator[Series]:

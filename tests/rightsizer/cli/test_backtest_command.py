@@ -11,9 +11,13 @@ from typing import Any
 import pytest
 
 from rightsizer.policy.policy_file import load
+from simulator.kube import Fault
 from simulator.prometheus import Prometheus
+from tests.rightsizer.cli.test_run_command import running, wait_for
 from tests.rightsizer.commands import Run, run_command
 from tests.rightsizer.metrics import COPY, DAY, HOUR, MEMORY, POWER, UTIL, Metrics, Value, within
+from tests.rightsizer.receiver import Receiver
+from tests.rightsizer.world import World
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.xdist_group("backtest")]
 
@@ -225,6 +229,120 @@ def test_backtest_is_the_same_each_time(week: Metrics, policy: str) -> None:
     for form, (one, other) in runs.items():
         assert one == other, form
         assert "notes" in one, form
+
+
+@pytest.mark.parametrize(
+    ("name", "begin"),
+    [
+        ("a.html", "<!doctype html>"),
+        ("a.json", "{"),
+        ("a.csv", "judge,"),
+        ("a.md", "# Backtest"),
+        ("a.txt", "4.7 days"),
+    ],
+)
+def test_backtest_saved_report_has_the_form_of_its_ending(
+    week: Metrics, policy: str, tmp_path: pathlib.Path, name: str, begin: str
+) -> None:
+    """Beside what is printed."""
+    path = tmp_path / name
+    done = _backtest(week, "--policy", policy, "--every", "6h", "--save", str(path))
+    assert done.code == 0, done.err
+    assert path.read_text().lower().startswith(begin.lower())
+    assert done.out.startswith("4.7 days")
+
+
+@pytest.mark.parametrize("name", ["report", "report.pdf", "missing/report.html"])
+def test_backtest_save_that_cannot_be_written_is_told_before_anything_is_read(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    """Not after an hour."""
+    done = run_command("backtest", "--prometheus-url", "http://localhost:1", "--save", str(tmp_path / name))
+    assert done.code == 2
+    assert "--save" in done.err
+
+
+def test_backtest_policies_of_one_file_name_are_told_apart(
+    week: Metrics, policy: str, tmp_path: pathlib.Path
+) -> None:
+    """By their paths."""
+    other = tmp_path / "other" / "mine.yaml"
+    other.parent.mkdir()
+    other.write_text(POLICY)
+    assert {policy, str(other)} <= _judges(
+        week, "--policy", policy, "--policy", str(other), "--every", "6h"
+    ).keys()
+
+
+@pytest.fixture
+def told(world: World, receiver: Receiver) -> tuple[str, ...]:
+    """Arguments of a backtest of a day in which a service was idle, whose policy has a receiver with a secret."""
+    world.labels = {"test": world.team}
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    address = world.directory / "address"
+    address.write_text(f"{receiver.url}/s3cr3t")
+    path = world.directory / "mine.yaml"
+    path.write_text(
+        POLICY.replace("24h", "4h").replace("enforce", "advise")
+        + f"notifications: [{{type: slack, urlFile: {address}}}]\n"
+    )
+    given = ("--prometheus-url", world.prometheus.url, "--prometheus-label", f"test={world.team}")
+    here = ("--kubeconfig", str(world.directory / "kubeconfig"))
+    asked = ("--from", "1d", "--enforce", "--publish", "--notify", "--save", str(world.directory / "a.html"))
+    return ("backtest", *given, *here, "--policy", str(path), *asked)
+
+
+def test_backtest_tells_receivers_and_run_serves_its_figures(
+    world: World, receiver: Receiver, told: tuple[str, ...]
+) -> None:
+    """It writes one ConfigMap, and changes nothing else; what was edited since is not served."""
+    done = run_command(*told)
+    assert done.code == 0, done.err
+    assert [request.path for request in world.api.requests.mutating(include_dry_run=True)] == [
+        "/api/v1/namespaces/gpu-rightsizer/configmaps"
+    ]
+    ((path, _, body),) = receiver.got
+    assert path == "/s3cr3t"
+    assert "mine.yaml would have freed" in body["text"]
+    assert "a.html of" in body["text"]
+    assert "s3cr3t" not in done.out + done.err
+    series = "gpu_rightsizer_backtest_freed_gpus{policy=mine.yaml}"
+    with running(world, "--every", "1s") as run:
+        wait_for(lambda: run.cycles() >= 1, run)
+        found = run.metrics()
+        assert 0 < found[series] <= 2
+        assert found["gpu_rightsizer_backtest_replayed_seconds{policy=mine.yaml}"] == 16 * 3600
+        world.api.patch(
+            "ConfigMap", "gpu-rightsizer", "gpu-rightsizer-backtest", {"data": {"backtest.json": "{"}}
+        )
+        wait_for(lambda: series not in run.metrics(), run)
+        assert "the last backtest is unknown" in run.said
+    assert run_command(*told).code == 0
+    kept = world.api.get("ConfigMap", "gpu-rightsizer", "gpu-rightsizer-backtest")
+    assert kept is not None
+    assert json.loads(kept["data"]["backtest.json"])["replayedHours"] == 16
+
+
+def test_backtest_that_reaches_nobody_fails_after_it_did_the_rest(
+    world: World, receiver: Receiver, told: tuple[str, ...]
+) -> None:
+    """A receiver and an API server that refuse are warnings; report and exit code are there, secrets are not."""
+    receiver.code = 500
+    world.api.inject(Fault("configmaps", "*", None, status=403))
+    done = run_command(*told)
+    assert done.code == 1
+    assert "warning notifications[0]: the receiver answered 500" in done.err
+    assert "warning --publish: reading" in done.err
+    assert "s3cr3t" not in done.err
+    assert (world.directory / "a.html").exists()
+    assert done.out.startswith("0.7 days")
+
+
+def test_backtest_without_receivers_says_so(week: Metrics, policy: str) -> None:
+    """It is no failure: a chart may ask for it before anybody wants messages."""
+    done = _backtest(week, "--policy", policy, "--every", "6h", "--notify")
+    assert done.code == 0
+    assert "the policy has no notifications" in done.err
 
 
 def test_backtest_without_kube_state_metrics_guesses_owners_and_says_so(prometheus: Prometheus) -> None:

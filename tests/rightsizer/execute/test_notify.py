@@ -1,57 +1,21 @@
 """Messages about outcomes: what arrives where, what never does, and that nothing depends on it."""
 
+import dataclasses
 import datetime
-import http.server
 import json
 import pathlib
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pydantic
 import pytest
 
-from rightsizer.execute.notify import notify
+from rightsizer.execute.notify import notify, notify_of_backtest
 from rightsizer.model import ObjectRef, Outcome, Result
 from rightsizer.policy.schema import Target
+from tests.rightsizer.receiver import Receiver
+from tests.rightsizer.report.test_backtest_forms import result
 
 AT = datetime.datetime(2026, 11, 21, 12, 0, tzinfo=datetime.UTC)
-
-
-class Receiver:
-    """An HTTP server that keeps what it gets, and answers as the test says."""
-
-    def __init__(self) -> None:
-        self.got: list[tuple[str, dict[str, str], dict[str, Any]]] = []
-        self.code = 200
-        receiver = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                receiver.got.append((self.path, dict(self.headers), body))
-                self.send_response(receiver.code)
-                self.send_header("Location", f"{receiver.url}/elsewhere")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
-                """Say nothing."""
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    """One that answers 200."""
-    made = Receiver()
-    thread = threading.Thread(target=made.server.serve_forever, daemon=True)
-    thread.start()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
-    thread.join()
 
 
 def _outcome(
@@ -176,6 +140,54 @@ def test_notify_secrets_are_read_from_files_and_not_leaked(
     )
     assert "s3cr3t" not in said
     assert "t0k3n" not in said
+
+
+def test_backtest_slack_message_says_what_each_policy_frees(receiver: Receiver) -> None:
+    """GPU-hours, price, stops and returns, over which time, and where the report is; names are no markup."""
+    found = dataclasses.replace(result(), currency="<USD>")
+    assert notify_of_backtest([Target(type="slack", url=receiver.url)], found, "report.html of h_1") == []
+    assert receiver.got[0][2]["text"].splitlines() == [
+        "*gpu-rightsizer*, backtest of 2 days to 2026-11-04 00:00 UTC",
+        (
+            "• mine.yaml would have freed 68 GPU-hours (34 a day, 20% of those held, 169 &lt;USD&gt;): "
+            "2 stops, 1 returned"
+        ),
+        "Report: report.html of h\u200b_1",
+    ]
+    unpriced = [dataclasses.replace(one, saved=None) for one in found.summaries]
+    notify_of_backtest(
+        [Target(type="slack", url=receiver.url)], dataclasses.replace(found, summaries=unpriced), "x"
+    )
+    assert "of those held, of unknown price)" in receiver.got[1][2]["text"]
+
+
+def test_backtest_slack_message_of_less_than_an_hour_has_no_rate(receiver: Receiver) -> None:
+    """Nothing is divided by zero days."""
+    short = dataclasses.replace(result(), days=0.0)
+    assert notify_of_backtest([Target(type="slack", url=receiver.url)], short, "x") == []
+    assert "freed 68 GPU-hours (20% of those held" in receiver.got[0][2]["text"]
+
+
+def test_backtest_webhook_message_has_the_sums_of_each_policy(receiver: Receiver) -> None:
+    """As `backtest -o json` has them, but no workload: the report names those."""
+    notify_of_backtest([Target(type="webhook", url=receiver.url)], result(), "report.html of host")
+    body = receiver.got[0][2]
+    assert (body["kind"], body["days"], body["report"]) == ("Notification", 2.0, "report.html of host")
+    ((item),) = body["items"]
+    assert (item["name"], item["occasion"], item["returned"]["value"]) == ("mine.yaml", "backtest", 1)
+    assert item["freedGpuHours"].keys() == {"value", "low", "high"}
+    assert "notes" not in json.dumps(body)
+
+
+def test_backtest_goes_to_no_target_of_some_namespaces_or_other_occasions(receiver: Receiver) -> None:
+    """Its sums are of all namespaces."""
+    targets = [
+        Target(type="webhook", url=f"{receiver.url}/team", namespaces=("team-*",)),
+        Target(type="webhook", url=f"{receiver.url}/failures", occasions=("failure",)),
+        Target(type="webhook", url=f"{receiver.url}/backtests", occasions=("backtest",)),
+    ]
+    assert notify_of_backtest(targets, result(), "x") == []
+    assert [path for path, _, _ in receiver.got] == ["/backtests"]
 
 
 @pytest.mark.parametrize("code", [301, 307, 404, 500])

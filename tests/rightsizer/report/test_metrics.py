@@ -5,6 +5,7 @@ import datetime
 
 import pytest
 
+from rightsizer.backtest.last_backtest import LastBacktest, PolicyFigures
 from rightsizer.model import ChangeOutcome, ChangeRecord, Fleet, FoundChange, ObjectRef, Plan, PriorityClass
 from rightsizer.planning.budget import Left
 from rightsizer.planning.cost_summary import cost_summary_of
@@ -72,3 +73,34 @@ def test_metrics_remaining_budgets_are_published() -> None:
     _observe(metrics, _plan(), left)
     labels = {"scope": "namespace", "per": "day", "unit": "gpus"}
     assert metrics.registry.get_sample_value("gpu_rightsizer_budget_remaining", labels) == 4
+
+
+def _by_policy(metrics: Metrics) -> dict[tuple[str, str], float]:
+    return {
+        (sample.name.removeprefix("gpu_rightsizer_backtest_"), sample.labels["policy"]): sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name.startswith("gpu_rightsizer_backtest_")
+    }
+
+
+def test_metrics_of_last_backtest_are_by_policy_until_there_is_none() -> None:
+    """By hour; an unknown price is absent, and a plan in between takes nothing away."""
+    metrics = Metrics(acts=False)
+    assert _by_policy(metrics) == {}
+    figures = (PolicyFigures("a.yaml", 48.0, None, 3, 1), PolicyFigures("b.yaml", 0.0, 60.0, 0, 0))
+    metrics.backtested(LastBacktest(AT, 24.0, figures))
+    _observe(metrics, _plan())
+    found = _by_policy(metrics)
+    assert {name: value for (name, policy), value in found.items() if policy == "a.yaml"} == {
+        "freed_gpus": 2,
+        "stops": 3,
+        "returned_stops": 1,
+        "replayed_seconds": 86400,
+        "timestamp_seconds": AT.timestamp(),
+    }
+    assert found["saved_cost_per_hour", "b.yaml"] == 2.5
+    metrics.backtested(LastBacktest(AT, 24.0, figures[:1]))
+    assert {policy for _, policy in _by_policy(metrics)} == {"a.yaml"}
+    metrics.backtested(None)
+    assert _by_policy(metrics) == {}

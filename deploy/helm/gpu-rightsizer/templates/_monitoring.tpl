@@ -50,6 +50,7 @@ spec:
 {{- range list "cronjob" "deployment" -}}
 {{- $expr = $expr | replace (printf "%s=~\"(.*-)?gpu-rightsizer(-.+)?\"" .) (printf "%s=%q" . $name) -}}
 {{- end -}}
+{{- $expr = $expr | replace ", cronjob!~\".+-backtest\"" "" | replace "cronjob=~\"(.*-)?gpu-rightsizer(-.+)?-backtest\"" (printf "cronjob=%q" (include "gpu-rightsizer.backtest" (index . 0))) -}}
 {{- $expr | replace "job=~\"(.*[/-])?gpu-rightsizer\"" (printf "job=~\"(.*/)?%s\"" $name) -}}
 {{- end }}
 
@@ -82,6 +83,9 @@ Jobs. */}}
 {{- $_ := set . "expr" (include "gpu-rightsizer.ofThisRelease" (list $ .expr)) -}}
 {{- if eq (.alert | default "") "GpuRightsizerJobFailing" -}}
 {{- $_ := set . "for" (printf "%dm" (add 5 (div (add 59 $.Values.rightsizer.cronJob.activeDeadlineSeconds) 60))) -}}
+{{- end -}}
+{{- if eq (.alert | default "") "GpuRightsizerBacktestMissed" -}}
+{{- $_ := set . "for" (printf "%dm" (add 5 (div (add 59 $.Values.backtest.activeDeadlineSeconds) 60))) -}}
 {{- end -}}
 {{- if and $base .annotations -}}
 {{- $_ := set .annotations "runbook_url" (printf "%s/%s" $base .annotations.runbook) -}}

@@ -21,6 +21,16 @@
 {{- .Values.serviceAccount.name | default (include "gpu-rightsizer.fullname" .) -}}
 {{- end }}
 
+{{/* 43 characters at most, as the name of a CronJob has 52. */}}
+{{- define "gpu-rightsizer.backtest" -}}
+{{- include "gpu-rightsizer.fullname" . | trunc 43 | trimSuffix "-" }}-backtest
+{{- end }}
+
+{{/* The backtest's own account, unless the chart creates none. */}}
+{{- define "gpu-rightsizer.backtestAccount" -}}
+{{- ternary (include "gpu-rightsizer.backtest" .) .Values.serviceAccount.name .Values.serviceAccount.create -}}
+{{- end }}
+
 {{/* Selector labels of a component: (list $ COMPONENT). */}}
 {{- define "gpu-rightsizer.selector" -}}
 {{- $ := index . 0 -}}

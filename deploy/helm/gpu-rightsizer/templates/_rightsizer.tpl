@@ -1,11 +1,14 @@
-{{/* The rightsizer's pod, for CronJob and Deployment: settings as GPU_RIGHTSIZER_* variables, files mounted read-only. */}}
+{{/* The pods of rightsizer and backtest: settings as GPU_RIGHTSIZER_* variables, files mounted read-only. */}}
 
+{{/* Variables of a component: (list $ COMPONENT). */}}
 {{- define "gpu-rightsizer.rightsizerEnv" -}}
+{{- $isBacktest := eq (index . 1) "backtest" -}}
+{{- with index . 0 -}}
 {{- $values := .Values.rightsizer -}}
 {{- $prometheus := $values.prometheus -}}
-{{- $runs := eq $values.mode "deployment" -}}
+{{- $runs := and (eq $values.mode "deployment") (not $isBacktest) -}}
 {{- $given := dict
-  "POLICY" (ternary "/etc/gpu-rightsizer/policy.yaml" "" (not (empty (include "gpu-rightsizer.policy" .))))
+  "POLICY" (ternary "/etc/gpu-rightsizer/policy.yaml" "" (and (not $isBacktest) (not (empty (include "gpu-rightsizer.policy" .)))))
   "PRICES" (ternary "/etc/gpu-rightsizer/prices.yaml" "" (not (empty $values.prices)))
   "PROMETHEUS_URL" $prometheus.url
   "PROMETHEUS_TOKEN_FILE" $prometheus.tokenFile
@@ -24,8 +27,8 @@
   "RECORDING_RULES" $prometheus.recordingRules
   "GPU_RESOURCE" (join "," $values.gpuResources)
   "STATE_NAMESPACE" .Release.Namespace
-  "INSTANCE" $values.instance
-  "JOURNAL" (ternary "/var/lib/gpu-rightsizer/journal" "" (ne $values.journal.existingClaim ""))
+  "INSTANCE" (ternary "" $values.instance $isBacktest)
+  "JOURNAL" (ternary "/var/lib/gpu-rightsizer/journal" "" (and (not $isBacktest) (ne $values.journal.existingClaim "")))
   "SCHEDULE" (ternary $values.schedule "" $runs)
   "TIME_ZONE" (ternary $values.timeZone "" $runs)
   "JITTER" (ternary $values.jitter "" $runs)
@@ -46,17 +49,44 @@
 {{ toYaml . }}
 {{- end }}
 {{- end }}
+{{- end }}
 
-{{/* The command, as a JSON list. */}}
+{{/* Flags of queries that have no variable, as a JSON list. */}}
+{{- define "gpu-rightsizer.queryArgs" -}}
+{{- $args := list -}}
+{{- range .Values.rightsizer.prometheus.headers }}{{ $args = concat $args (list "--prometheus-header" .) }}{{ end -}}
+{{- range $name, $value := .Values.rightsizer.prometheus.labels }}{{ $args = concat $args (list "--prometheus-label" (printf "%s=%s" $name $value)) }}{{ end -}}
+{{- $args | toRawJson -}}
+{{- end }}
+
+{{/* The command of the rightsizer, as a JSON list. */}}
 {{- define "gpu-rightsizer.rightsizerArgs" -}}
 {{- $values := .Values.rightsizer -}}
 {{- $args := list "plan" -}}
 {{- if eq $values.mode "deployment" }}{{ $args = list "run" }}{{ else if $values.act }}{{ $args = list "apply" }}{{ end -}}
 {{- if $values.act }}{{ $args = concat $args (list "--yes" "--verify-for" $values.verifyFor) }}{{ end -}}
 {{- if eq $values.mode "cronjob" }}{{ $args = concat $args (list "--output" $values.output) }}{{ end -}}
-{{- range $values.prometheus.headers }}{{ $args = concat $args (list "--prometheus-header" .) }}{{ end -}}
-{{- range $name, $value := $values.prometheus.labels }}{{ $args = concat $args (list "--prometheus-label" (printf "%s=%s" $name $value)) }}{{ end -}}
-{{- concat $args $values.extraArgs | toRawJson -}}
+{{- concat $args (include "gpu-rightsizer.queryArgs" . | fromJsonArray) $values.extraArgs | toRawJson -}}
+{{- end }}
+
+{{/* The command of the backtest, as a JSON list. */}}
+{{- define "gpu-rightsizer.backtestArgs" -}}
+{{- $values := .Values.backtest -}}
+{{- $args := list "backtest" "--publish" "--from" $values.from "--output" $values.output -}}
+{{- if include "gpu-rightsizer.policy" . }}{{ $args = concat $args (list "--policy" "/etc/gpu-rightsizer/policy.yaml") }}{{ end -}}
+{{- range $name, $_ := $values.policies }}{{ $args = concat $args (list "--policy" (printf "/etc/gpu-rightsizer/backtest/%s.yaml" $name)) }}{{ end -}}
+{{- if $values.enforce }}{{ $args = append $args "--enforce" }}{{ end -}}
+{{- if $values.notify }}{{ $args = append $args "--notify" }}{{ end -}}
+{{- if $values.report.existingClaim }}{{ $args = concat $args (list "--save" "/var/lib/gpu-rightsizer/backtest.html") }}{{ end -}}
+{{- concat $args (include "gpu-rightsizer.queryArgs" . | fromJsonArray) $values.extraArgs | toRawJson -}}
+{{- end }}
+
+{{/* Policies that the backtest compares with the release's own, by file. */}}
+{{- define "gpu-rightsizer.backtestPolicies" -}}
+{{- range $name, $policy := .Values.backtest.policies }}
+{{ $name }}.yaml: |
+  {{- toYaml $policy | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{/* Files from values. */}}
@@ -76,33 +106,40 @@ signals.yaml: |
 {{- end }}
 {{- end }}
 
-{{/* Pod Security "restricted"; a user only if the platform assigns none. */}}
+{{/* The pod of a component: (list $ COMPONENT). Pod Security "restricted"; a user only if the platform assigns none. */}}
 {{- define "gpu-rightsizer.rightsizerPod" -}}
+{{- $component := index . 1 -}}
+{{- $isBacktest := eq $component "backtest" -}}
+{{- with index . 0 -}}
 {{- $values := .Values.rightsizer -}}
+{{- $runs := and (eq $values.mode "deployment") (not $isBacktest) -}}
+{{- $policies := ternary (include "gpu-rightsizer.backtestPolicies" .) "" $isBacktest -}}
+{{- $claim := ternary .Values.backtest.report.existingClaim $values.journal.existingClaim $isBacktest -}}
+{{- $resources := ternary .Values.backtest.resources $values.resources $isBacktest -}}
 {{- $preset := (include "gpu-rightsizer.platform" . | fromJson).rightsizer.runAsUser -}}
 {{- $user := ternary $preset $values.runAsUser (kindIs "invalid" $values.runAsUser) -}}
 {{- $files := include "gpu-rightsizer.files" . -}}
 metadata:
   labels:
-    {{- include "gpu-rightsizer.labels" (list . "rightsizer") | nindent 4 }}
+    {{- include "gpu-rightsizer.labels" (list . $component) | nindent 4 }}
     {{- with $values.extraPodLabels }}{{ toYaml . | nindent 4 }}{{ end }}
   annotations:
     # A changed policy changes the pod.
-    checksum/files: {{ $files | sha256sum }}
-    {{- if and .Values.monitoring.scrapeAnnotations.enabled (eq $values.mode "deployment") }}
+    checksum/files: {{ printf "%s%s" $files $policies | sha256sum }}
+    {{- if and .Values.monitoring.scrapeAnnotations.enabled $runs }}
     prometheus.io/scrape: "true"
     prometheus.io/port: "9401"
     prometheus.io/path: /metrics
     {{- end }}
     {{- with $values.podAnnotations }}{{ toYaml . | nindent 4 }}{{ end }}
 spec:
-  serviceAccountName: {{ include "gpu-rightsizer.account" . }}
+  serviceAccountName: {{ include (ternary "gpu-rightsizer.backtestAccount" "gpu-rightsizer.account" $isBacktest) . }}
   automountServiceAccountToken: true
   enableServiceLinks: false
   {{- with .Values.imagePullSecrets }}
   imagePullSecrets: {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- if eq $values.mode "cronjob" }}
+  {{- if not $runs }}
   restartPolicy: Never
   {{- end }}
   {{- with $values.priorityClassName }}
@@ -130,13 +167,13 @@ spec:
   topologySpreadConstraints: {{- toYaml . | nindent 4 }}
   {{- end }}
   containers:
-  - name: rightsizer
+  - name: {{ $component }}
     image: {{ include "gpu-rightsizer.image" . }}
     imagePullPolicy: {{ .Values.image.pullPolicy }}
     command: [gpu-rightsizer]
-    args: {{- include "gpu-rightsizer.rightsizerArgs" . | fromJsonArray | toYaml | nindent 4 }}
-    env: {{- include "gpu-rightsizer.rightsizerEnv" . | nindent 4 }}
-    {{- if eq $values.mode "deployment" }}
+    args: {{- include (printf "gpu-rightsizer.%sArgs" $component) . | fromJsonArray | toYaml | nindent 4 }}
+    env: {{- include "gpu-rightsizer.rightsizerEnv" (list . $component) | nindent 4 }}
+    {{- if $runs }}
     ports:
     - {name: metrics, containerPort: 9401}
     livenessProbe:
@@ -152,7 +189,7 @@ spec:
       allowPrivilegeEscalation: false
       readOnlyRootFilesystem: true
       capabilities: {drop: [ALL]}
-    {{- with $values.resources }}
+    {{- with $resources }}
     resources: {{- toYaml . | nindent 6 }}
     {{- end }}
     volumeMounts:
@@ -161,14 +198,17 @@ spec:
     {{- if $files }}
     - {name: files, mountPath: /etc/gpu-rightsizer, readOnly: true}
     {{- end }}
+    {{- if $policies }}
+    - {name: policies, mountPath: /etc/gpu-rightsizer/backtest, readOnly: true}
+    {{- end }}
     {{- if $values.prometheus.existingSecret }}
     - {name: prometheus, mountPath: /etc/gpu-rightsizer/prometheus, readOnly: true}
     {{- end }}
     {{- if $values.notifications.existingSecret }}
     - {name: notifications, mountPath: /etc/gpu-rightsizer/notifications, readOnly: true}
     {{- end }}
-    {{- if $values.journal.existingClaim }}
-    - {name: journal, mountPath: /var/lib/gpu-rightsizer}
+    {{- if $claim }}
+    - {name: {{ ternary "report" "journal" $isBacktest }}, mountPath: /var/lib/gpu-rightsizer}
     {{- end }}
     {{- with $values.extraVolumeMounts }}{{ toYaml . | nindent 4 }}{{ end }}
   volumes:
@@ -176,6 +216,10 @@ spec:
   {{- if $files }}
   - name: files
     configMap: {name: {{ include "gpu-rightsizer.fullname" . }}-policy}
+  {{- end }}
+  {{- if $policies }}
+  - name: policies
+    configMap: {name: {{ include "gpu-rightsizer.backtest" . }}-policies}
   {{- end }}
   {{- with $values.prometheus.existingSecret }}
   - name: prometheus
@@ -185,9 +229,10 @@ spec:
   - name: notifications
     secret: {secretName: {{ . }}, defaultMode: 0440}
   {{- end }}
-  {{- with $values.journal.existingClaim }}
-  - name: journal
+  {{- with $claim }}
+  - name: {{ ternary "report" "journal" $isBacktest }}
     persistentVolumeClaim: {claimName: {{ . }}}
   {{- end }}
   {{- with $values.extraVolumes }}{{ toYaml . | nindent 2 }}{{ end }}
+{{- end }}
 {{- end }}
