@@ -5,9 +5,16 @@ import json
 
 import pytest
 
-from rightsizer.changes.found_changes import AHEAD, drop_implausible_changes, evictions_of, speaks_for
-from rightsizer.changes.record_codec import GPUS_ANNOTATION, POD_ANNOTATION
+from rightsizer.changes.found_changes import (
+    AHEAD,
+    changes_of,
+    drop_implausible_changes,
+    evictions_of,
+    speaks_for,
+)
+from rightsizer.changes.record_codec import GPUS_ANNOTATION, HISTORY_ANNOTATION, POD_ANNOTATION
 from rightsizer.kube.api_objects import ObjectMeta
+from rightsizer.kube.owner_kinds import ObjectSummary
 from rightsizer.model import ChangeRecord, Fleet, FoundChange, Node, ObjectRef
 from tests.rightsizer.build import AT
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
@@ -50,6 +57,14 @@ def test_found_changes_eviction_with_any_number_of_gpus_is_read(text: str, gpus:
     )
     (found,) = evictions_of([metadata])
     assert (found.ref, found.record.gpus) == (ObjectRef("v1", "Pod", "team", "shell"), gpus)
+
+
+def test_found_changes_negative_gpus_refill_no_budget() -> None:
+    """Whoever may annotate an object cannot pay for a thousand GPUs by a change that added as many."""
+    history = json.dumps([{"at": AT.isoformat(), "run": "r", "action": "resize", "gpus": -1000}])
+    metadata = ObjectMeta(REF.name, REF.namespace, annotations={HISTORY_ANNOTATION: history})
+    (change,), problems = changes_of([ObjectSummary(REF, metadata)], (), ())
+    assert (change.record.gpus, problems) == (0, [])
 
 
 def test_found_changes_without_node_capacity_accepts_gpu_count() -> None:
