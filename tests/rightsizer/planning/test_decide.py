@@ -532,6 +532,26 @@ def test_decide_change_is_not_made_before_it_was_announced(
         assert decision.blockers[0].until == min(AT + due, AT - 5 * HOUR + 7 * DAY)
 
 
+@pytest.mark.parametrize(
+    ("answer", "until"),
+    [
+        pytest.param("2026-11-23", datetime.datetime(2026, 11, 24, tzinfo=datetime.UTC), id="whole-day"),
+        pytest.param(
+            "2026-11-23T01:00:00+01:00", datetime.datetime(2026, 11, 23, tzinfo=datetime.UTC), id="zone"
+        ),
+        pytest.param("2099-01-01", AT - 5 * HOUR + 7 * DAY, id="longest"),
+        pytest.param("tomorrow", AT - 5 * HOUR + 7 * DAY, id="unreadable"),
+        pytest.param("2026-11-20", None, id="past"),
+    ],
+)
+def test_decide_snooze_puts_the_change_off(answer: str, until: datetime.datetime | None) -> None:
+    """Up to the longest snooze, and an answer that cannot be read counts as that."""
+    item = _answered(given=5, snooze_until=answer)
+    decision = judged(item, all_idle(item), GENTLE)
+    assert [one.until for one in decision.blockers] == ([until] if until else [])
+    assert decision.is_enforced is (until is None)
+
+
 def test_decide_terminating_workload_is_left_alone() -> None:
     """Its owner was faster."""
     item = workload(is_terminating=True)
