@@ -179,11 +179,11 @@ def test_memory_revert_is_dated_by_the_first_pod_after_a_stop_else_by_the_last(
 ) -> None:
     """After a scale-down, old pods run on: which of the new ones shows the revert is unknown."""
     item = workload(*(pod(f"w-{n}", created=AT + n * HOUR) for n in began_h), came_back_after=99 * DAY)
-    texts = _kept(_found(action=action), _found(EARLIER, run="s"))
+    texts = _kept(_found(EARLIER, run="s"), _found(action=action))
     again = with_remembered_changes(Fleet((item,), {}, {}), parse_memory(texts)).workloads[0]
     assert [(one.run, one.end, one.ended) for one in again.past] == [
-        ("r", ChangeOutcome.REVERTED, AT + ended_h * HOUR),
         ("s", None, None),
+        ("r", ChangeOutcome.REVERTED, AT + ended_h * HOUR),
     ]
     assert again.came_back_after == 99 * DAY
 
@@ -239,7 +239,13 @@ def test_memory_store_drops_only_what_was_refused(
 
 
 def test_memory_store_keeps_a_rejection(store: MemoryStore) -> None:
-    """For the cooldown of the object that refuses writes."""
+    """For the cooldown of the object that refuses writes, beside what its CronJob has started before."""
+    with store.kept(JOB, _record("s"), AT):
+        pass
     record = _record(end=ChangeOutcome.REJECTED, ended=AT)
-    store.keep_rejection(ITEM, record)
-    assert list(store.read().by_run.values()) == [FoundChange(ITEM.ref, record, is_on_object=False)]
+    store.keep_rejection(JOB, record)
+    found = store.read().by_run.values()
+    assert [(one.ref, one.starter, one.record.end) for one in found] == [
+        (JOB.ref, CRON, None),
+        (JOB.ref, CRON, ChangeOutcome.REJECTED),
+    ]
