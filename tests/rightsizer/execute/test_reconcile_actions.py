@@ -11,8 +11,10 @@ import yaml
 
 from rightsizer.changes.record_codec import HISTORY_ANNOTATION, UNDO_ANNOTATION, decode_record, read_history
 from rightsizer.config import ClusterSettings
+from rightsizer.errors import RequestRefused
 from rightsizer.execute.reconcile_actions import (
     RecordedObject,
+    complete,
     confirm,
     read_recorded_object,
     record_revert,
@@ -20,6 +22,7 @@ from rightsizer.execute.reconcile_actions import (
 )
 from rightsizer.execute.run_context import RunContext
 from rightsizer.kinds import kind_of
+from rightsizer.kinds.patches import edit_text
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import ChangeOutcome, ChangeRecord, Edit, ObjectRef, Outcome, ReconcileAction, Result
 from simulator.kube import ApiServer, Fault
@@ -48,7 +51,10 @@ class Rig:
             journal=None,
         )
         labels = {"app": "web"}
-        template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "i"}]}}
+        self.template = {
+            "metadata": {"labels": labels},
+            "spec": {"containers": [{"name": "main", "image": "i"}]},
+        }
         made = api.create(
             {
                 "apiVersion": "apps/v1",
@@ -58,7 +64,7 @@ class Rig:
                     "namespace": "team",
                     "annotations": {UNDO_ANNOTATION: msgspec.json.encode(RECORD).decode()},
                 },
-                "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": template},
+                "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": self.template},
             }
         )
         self.ref = ObjectRef("apps/v1", "Deployment", "team", "web", made["metadata"]["uid"])
@@ -213,3 +219,108 @@ def test_reconcile_confirm_of_an_object_changed_meanwhile_is_no_error(rig: Rig) 
     outcome = confirm(found, "", rig.context)
     assert (outcome.result, outcome.action) == (Result.CHANGED, "confirm")
     assert outcome.detail.startswith("left to the next run: ")
+
+
+# --- a Job that is suspended for its change
+
+_RESOURCES = ("spec", "template", "spec", "containers", "name=main", "resources")
+FEWER = Edit((*_RESOURCES, "limits", "nvidia.com/gpu"), "2", "1")
+SUSPENDED = ChangeRecord(
+    AT,
+    "run-1",
+    "resize",
+    1,
+    edits=(Edit(("spec", "suspend"), before=False, after=True),),
+    pending_edits=(FEWER,),
+    healthy_within_seconds=300,
+)
+EARLY = msgspec.structs.replace(SUSPENDED, healthy_within_seconds=301)
+
+
+def _job(rig: Rig, record: ChangeRecord, status: dict[str, Any], *, suspend: bool = True) -> RecordedObject:
+    """A Job with two GPUs as it was read, which its controller, that says how it is, does not change."""
+    main = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
+    spec = {"containers": [main], "restartPolicy": "Never"}
+    notes = {UNDO_ANNOTATION: msgspec.json.encode(record).decode()}
+    rig.api.create(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "train", "namespace": "team", "annotations": notes},
+            "spec": {"suspend": suspend, "managedBy": "example.com/none", "template": {"spec": spec}},
+        }
+    )
+    rig.api.patch("Job", "team", "train", {"status": status}, subresource="status")
+    made = rig.api.get("Job", "team", "train")
+    assert made is not None
+    rig.ref = ObjectRef("batch/v1", "Job", "team", "train", made["metadata"]["uid"])
+    return rig.read()
+
+
+GONE = {"conditions": [{"type": "Suspended", "status": "True"}]}
+STEPS: dict[str, tuple[tuple[ChangeRecord, dict[str, Any], bool], str, str, ChangeOutcome | None]] = {
+    "pods-gone": (
+        (SUSPENDED, GONE, True),
+        "complete",
+        f"its pods are gone, and it is resumed: {edit_text(FEWER)}",
+        None,
+    ),
+    "resumed-by-somebody": (
+        (SUSPENDED, {"active": 1}, False),
+        "rollback",
+        "somebody resumed it meanwhile; it is resumed without the change",
+        ChangeOutcome.REVERTED,
+    ),
+    "pods-do-not-go": (
+        (SUSPENDED, {"active": 1}, True),
+        "rollback",
+        "its pods are not gone after 5m; it is resumed without the change",
+        ChangeOutcome.ROLLBACK,
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "action", "detail", "end"), STEPS.values(), ids=STEPS.keys())
+def test_reconcile_suspended_job_is_completed_or_resumed(
+    rig: Rig,
+    given: tuple[ChangeRecord, dict[str, Any], bool],
+    action: str,
+    detail: str,
+    end: ChangeOutcome | None,
+) -> None:
+    """In one patch, with the end of the change in its history; the Event names the run that suspended it."""
+    record, status, suspend = given
+    outcome = complete(_job(rig, record, status, suspend=suspend), rig.context)
+    assert outcome == Outcome(rig.ref, action, Result.DONE, detail, 0, NOW, is_reconciliation=True)
+    made = rig.api.get("Job", "team", "train")
+    assert made is not None
+    gpus = made["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]
+    assert (made["spec"]["suspend"], gpus) == (False, "2" if end else "1")
+    past = read_history(made["metadata"]["annotations"])
+    assert [(one.run, one.end) for one in past] == ([("run-1", end)] if end else [])
+    ((_, reason, message, name),) = rig.events
+    assert (reason, name) == ("RolledBack" if end else "Shrunk", "train")
+    assert message.startswith("Run run-1 suspended it to change it")
+    assert message.endswith(detail)
+
+
+@pytest.mark.parametrize(
+    "status", [{"active": 1}, {"terminating": 1, **GONE}, {"startTime": "2026-11-01T00:00:00Z"}]
+)
+def test_reconcile_suspended_job_waits_for_its_pods(rig: Rig, status: dict[str, Any]) -> None:
+    """Until its time is over."""
+    assert complete(_job(rig, EARLY, status), rig.context) is None
+    assert rig.events == []
+
+
+def test_reconcile_suspended_job_is_resumed_if_its_change_is_refused_for_good(rig: Rig) -> None:
+    """After a conflict, the next run tries again."""
+    found = _job(rig, SUSPENDED, GONE)
+    rig.api.inject(Fault("jobs/train", "PATCH", status=409))
+    with pytest.raises(RequestRefused):
+        complete(found, rig.context)
+    rig.api.inject(Fault("jobs/train", "PATCH", status=403))
+    outcome = complete(found, rig.context)
+    assert outcome is not None
+    assert (outcome.action, outcome.result, outcome.is_out_of_policy) == ("rollback", Result.DONE, False)
+    assert outcome.detail.endswith("; it is resumed without the change")
