@@ -301,6 +301,7 @@ BLOCKED = {
     "guarded-enough": ({"budgets": {"pdb": 1}}, []),
     "managed": ({"managers": (Manager("Flux", "x", reverts=True),)}, [BlockerCode.OTHER_CONTROLLER]),
     "managed-and-let-be": ({"managers": (Manager("Helm", "x"),)}, []),
+    "scaled-by-another": ({"managers": (Manager("HPA", "x", scales=True),)}, []),
     "restored-lately": (
         {"annotations": {PREFIX + "resumed-at": "2026-11-20T13:00:00Z"}},
         [BlockerCode.COOLDOWN],
@@ -550,6 +551,14 @@ def test_decide_snooze_puts_the_change_off(answer: str, until: datetime.datetime
     decision = judged(item, all_idle(item), GENTLE)
     assert [one.until for one in decision.blockers] == ([until] if until else [])
     assert decision.is_enforced is (until is None)
+
+
+def test_decide_replicas_that_another_controller_scales_are_left_to_it() -> None:
+    """It would revert another number, but not a stop."""
+    item = workload(*(pod(f"w-{n}") for n in range(4)), managers=(Manager("HPA", "x", scales=True),))
+    decision = judged(item, all_idle(item), policy(rule("r", minReplicas=1, healthyWithin="7m")))
+    assert (decision.action, _causes(decision)) == (Action.SCALE_DOWN, [BlockerCode.OTHER_CONTROLLER])
+    assert decision.healthy_within == datetime.timedelta(minutes=7)
 
 
 def test_decide_terminating_workload_is_left_alone() -> None:
