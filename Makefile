@@ -107,7 +107,7 @@ check-deep: controlplane ## what takes longer than CI may: the slowest tests, ma
 	@$(BIN)/python -m tests.rightsizer.poisoning 200
 	@$(BIN)/python -m benchmarks.exporter_soak
 	@$(MAKE) --no-print-directory fuzz RUNS=2000000 SECONDS=60
-	@$(MAKE) --no-print-directory mutation SAMPLE=300
+	@$(MAKE) --no-print-directory mutation SAMPLE=100
 
 .PHONY: fuzz
 fuzz: setup ## fuzz all parsers of what others write; TARGET=NAME: one, RUNS=N executions, SECONDS=N at most, of each
@@ -124,7 +124,8 @@ mutants: setup ## break the rightsizer in every dangerous way that scripts/mutan
 	@$(BIN)/python -m scripts.mutants $(MUTANTS)
 
 .PHONY: mutation
-mutation: setup ## make small mistakes everywhere, and count those that no test notices; PACKAGES=NAMES, SAMPLE=N of each
+mutation: controlplane ## count the small mistakes that no test notices; PACKAGES=NAMES, SAMPLE=N of each: hours without
+	@scripts/install-tools
 	@$(BIN)/python -m scripts.mutation $(PACKAGES) --sample $(or $(SAMPLE),0)
 
 .PHONY: golden

@@ -1,5 +1,6 @@
 """Reconciliations of one change on an API server: what each writes, and what it says if the server refuses."""
 
+import dataclasses
 import datetime
 import pathlib
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from rightsizer.config import ClusterSettings
 from rightsizer.errors import RequestRefused
 from rightsizer.execute.reconcile_actions import (
     RecordedObject,
+    check_health,
     complete,
     confirm,
     read_recorded_object,
@@ -22,6 +24,7 @@ from rightsizer.execute.reconcile_actions import (
 )
 from rightsizer.execute.run_context import RunContext
 from rightsizer.kinds import kind_of
+from rightsizer.kinds.health import Health
 from rightsizer.kinds.patches import edit_text
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import ChangeOutcome, ChangeRecord, Edit, ObjectRef, Outcome, ReconcileAction, Result
@@ -324,3 +327,22 @@ def test_reconcile_suspended_job_is_resumed_if_its_change_is_refused_for_good(ri
     assert outcome is not None
     assert (outcome.action, outcome.result, outcome.is_out_of_policy) == ("rollback", Result.DONE, False)
     assert outcome.detail.endswith("; it is resumed without the change")
+
+
+@pytest.mark.parametrize(("later_s", "is_failed"), [(0, True), (1, False)])
+def test_reconcile_job_whose_pod_failed_since_its_change_is_unhealthy(
+    rig: Rig, later_s: int, *, is_failed: bool
+) -> None:
+    """A pod that was created in the second of the change counts; an older one says nothing about it."""
+    found = _job(rig, SUSPENDED, {})
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": rig.ref.uid, "controller": True}
+    metadata = {"name": "train-x", "namespace": "team", "ownerReferences": [owner]}
+    made = rig.api.create(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": rig.template["spec"]}
+    )
+    rig.api.patch("Pod", "team", "train-x", {"status": {"phase": "Failed"}}, subresource="status")
+    created = datetime.datetime.fromisoformat(made["metadata"]["creationTimestamp"])
+    at = created + datetime.timedelta(seconds=later_s)
+    found = dataclasses.replace(found, record=msgspec.structs.replace(found.record, at=at))
+    health, words = check_health(found, rig.context)
+    assert (health is Health.FAILED, words == "pod train-x failed since") == (is_failed, is_failed)
