@@ -107,6 +107,7 @@ check-deep: controlplane ## what takes longer than CI may: the slowest tests, ma
 	@$(BIN)/python -m tests.rightsizer.poisoning 200
 	@$(BIN)/python -m benchmarks.exporter_soak
 	@$(MAKE) --no-print-directory fuzz RUNS=2000000 SECONDS=60
+	@$(MAKE) --no-print-directory mutation SAMPLE=100
 
 .PHONY: fuzz
 fuzz: setup ## fuzz all parsers of what others write; TARGET=NAME: one, RUNS=N executions, SECONDS=N at most, of each
@@ -121,6 +122,11 @@ check-image: setup ## lint the Dockerfile, and carry out its instructions withou
 mutants: setup ## break the rightsizer in every dangerous way that scripts/mutants.toml knows; a test must notice each
 	@scripts/install-tools
 	@$(BIN)/python -m scripts.mutants $(MUTANTS)
+
+.PHONY: mutation
+mutation: controlplane ## count the small mistakes that no test notices; PACKAGES=NAMES, SAMPLE=N of each: hours without
+	@scripts/install-tools
+	@$(BIN)/python -m scripts.mutation $(PACKAGES) --sample $(or $(SAMPLE),0)
 
 .PHONY: golden
 golden: setup ## rewrite golden files and generated docs; the diff is the review

@@ -58,7 +58,7 @@ def admission() -> str:
         if one["kind"] == "ValidatingAdmissionPolicy"
     }
     commands = {
-        _key(row): name_of(command_group(row.stop), row.stop.command.plural)
+        _key(row): name_of(command_group(row.stop.command), row.stop.command.plural)
         for row in KINDS
         if row.stop is not None and row.stop.command is not None
     }

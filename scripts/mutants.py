@@ -24,8 +24,18 @@ TABLE = pathlib.Path(__file__).with_suffix(".toml")
 _TIMEOUT_S = 300
 _AT_ONCE = 20
 """Tests in one run without a mutant: all in one would not end in time on a busy machine."""
-_TREES = ("rightsizer", "exporter", "simulator", "tests", "scripts", "docs", "deploy", "benchmarks")
-_FILES = ("pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile")
+TREES = (
+    "rightsizer",
+    "exporter",
+    "simulator",
+    "tests",
+    "scripts",
+    "docs",
+    "deploy",
+    "benchmarks",
+    "dashboards",
+)
+FILES = ("pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile")
 _PYTEST = ("-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--no-header", "--tb=no")
 
 
@@ -76,11 +86,12 @@ def mutants(text: str) -> list[Mutant]:
     return [Mutant(**{**row, "tests": tuple(row["tests"])}) for row in rows]
 
 
-def _copied(place: pathlib.Path) -> pathlib.Path:
-    place.mkdir()
-    for name in _TREES:
+def copy_tree(place: pathlib.Path) -> pathlib.Path:
+    """Copy what the tests need to a new directory."""
+    place.mkdir(parents=True)
+    for name in TREES:
         shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in _FILES:
+    for name in FILES:
         shutil.copy(ROOT / name, place / name)
     return place
 
@@ -132,7 +143,7 @@ def _fates(rows: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, Fate, st
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         places: queue.SimpleQueue[pathlib.Path] = queue.SimpleQueue()
         for number in range(jobs):
-            places.put(_copied(pathlib.Path(folder) / str(number)))
+            places.put(copy_tree(pathlib.Path(folder) / str(number)))
 
         def of(mutant: Mutant) -> tuple[Mutant, Fate, str]:
             place = places.get()

@@ -1,5 +1,6 @@
-"""Every mutant of scripts/mutants.toml can be made: its text is in its file once, and its tests exist."""
+"""Every mutant of scripts/mutants.toml can be made, and what scripts/mutation.toml says is about something."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+MUTATION = tomllib.loads((ROOT / "scripts/mutation.toml").read_text())
 MUTANTS = tomllib.loads((ROOT / "scripts/mutants.toml").read_text())["mutant"]
 
 
@@ -23,3 +25,19 @@ def test_mutant_tests_exist() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-n", "0", "-p", "no:cacheprovider"]
     done = subprocess.run([*command, *tests], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr or done.stdout[-2000:]
+
+
+@pytest.mark.parametrize("package", MUTATION["package"])
+def test_mutation_package_and_its_tests_exist(package: str) -> None:
+    """Without its tests every mutant would survive."""
+    assert (ROOT / "rightsizer" / package).is_dir()
+    tests = [test.partition("::")[0] for test in MUTATION["package"][package]["tests"]]
+    assert [test for test in tests if not (ROOT / test).exists()] == []
+
+
+@pytest.mark.parametrize("rule", MUTATION["harmless"], ids=lambda rule: rule["reason"])
+def test_mutation_rule_of_harmless_mutants_is_about_few(rule: dict[str, str]) -> None:
+    """Without a condition, every survivor would have a reason."""
+    conditions = [rule[name] for name in ("names", "lines") if name in rule]
+    assert conditions
+    assert [one for one in conditions if re.search(one, "")] == []

@@ -30,7 +30,7 @@ _TEXTS = ("namespace", "pod", "uuid", "instance", "model", "profile", "job")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Part:
+class HistoryPart:
     """One of `count` parts of all GPUs, by the last character of their UUIDs, which is random.
 
     Attributes:
@@ -70,12 +70,12 @@ class HistoryFiles:
         found = {datetime.date.fromisoformat(match[1]) for name in names if (match := _DAYS.fullmatch(name))}
         return sorted(day for day in found if self._parts(day, names))
 
-    def has_usage(self, day: datetime.date, part: Part) -> bool:
+    def has_usage(self, day: datetime.date, part: HistoryPart) -> bool:
         """Whether this part of a day is there, by itself or in files of another number of parts."""
         names = self._names()
         return bool(self._parts(day, names)) or self._usage_name(day, part) in names
 
-    def write_usage(self, day: datetime.date, part: Part, found: StepsByUse, source: str) -> None:
+    def write_usage(self, day: datetime.date, part: HistoryPart, found: StepsByUse, source: str) -> None:
         """Write what one part of the GPUs did in a day.
 
         Raises:
@@ -158,7 +158,7 @@ class HistoryFiles:
             )
         }
 
-    def _usage_name(self, day: datetime.date, part: Part) -> str:
+    def _usage_name(self, day: datetime.date, part: HistoryPart) -> str:
         return f"usage-{day}-{int(self.step.total_seconds())}s-{part.index}of{part.count}.parquet"
 
     def _facts_name(self, day: datetime.date) -> str:
@@ -167,7 +167,7 @@ class HistoryFiles:
     def _parts(self, day: datetime.date, names: Collection[str]) -> list[str]:
         """The files of a day's usage, of the fewest parts that are all there; none if that is not so."""
         for count in range(1, MOST_PARTS + 1):
-            needed = [self._usage_name(day, Part(index, count)) for index in range(count)]
+            needed = [self._usage_name(day, HistoryPart(index, count)) for index in range(count)]
             if all(name in names for name in needed):
                 return needed
         return []

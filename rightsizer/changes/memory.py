@@ -310,8 +310,7 @@ class MemoryStore:
     """The ConfigMaps of the memory."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
-        contents = "the history of changes"
-        self._parts = [ConfigMap(cluster, namespace, name, contents) for name in NAMES]
+        self._parts = [ConfigMap(cluster, namespace, name, "the history of changes") for name in NAMES]
         self.place = f"ConfigMaps {namespace}/{NAME}-*"
 
     def read(self) -> ChangeMemory:
@@ -352,7 +351,7 @@ class MemoryStore:
             ClusterError: It could not be kept.
             ValueError: There is no room for it.
         """
-        change = FoundChange(workload.ref, record, is_on_object=False)
+        change = FoundChange(workload.ref, record)
         self._part(workload).change(lambda texts: with_change(texts, change, workload, record.at))
 
     def _part(self, workload: Workload) -> ConfigMap:

@@ -66,7 +66,7 @@ MANIFEST_NAME = "^.+-[0-9a-f]{8}$"
 MOST = 8
 """Entries of the history."""
 MOST_BYTES = 1024
-"""Of the history: all annotations of an object share 256 KiB (API conventions)."""
+"""Of the history, which holds several entries: all annotations of an object share 256 KiB (API conventions)."""
 STOPS = frozenset({Action.SCALE_TO_ZERO, Action.SUSPEND, Action.EVICT})
 """These leave no pods, so a pod that was created later shows that someone reverted the change."""
 
@@ -121,7 +121,7 @@ def _read_entry(raw: msgspec.Raw) -> ChangeRecord:
 def write_history(past: Sequence[ChangeRecord]) -> str:
     """The annotation's text; above its limits it drops the oldest entries, those that only added GPUs first."""
     kept = [_stored(change) for change in past if change.is_readable]
-    while len(kept) > 1 and (len(kept) > MOST or len(msgspec.json.encode(kept)) > MOST_BYTES):
+    while len(kept) > MOST or len(msgspec.json.encode(kept)) > MOST_BYTES:
         first_grown = (place for place, change in enumerate(kept[:-1]) if not change.takes)
         del kept[next(first_grown, 0)]
     return msgspec.json.encode(kept).decode()

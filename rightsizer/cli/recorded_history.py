@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-from rightsizer.backtest.history_files import MOST_PARTS, HistoryFiles, Part
+from rightsizer.backtest.history_files import MOST_PARTS, HistoryFiles, HistoryPart
 from rightsizer.backtest.pod_facts import PodFacts, pod_facts
 from rightsizer.backtest.recorder import Recorder, grid_of
 from rightsizer.backtest.recording import Grid, Recording
@@ -69,7 +69,7 @@ class _History:
     arguments: argparse.Namespace
     grid: Grid
     files: HistoryFiles | None
-    part: Part
+    part: HistoryPart
     labels: Collection[str]
 
     @classmethod
@@ -190,11 +190,11 @@ def _end(arguments: argparse.Namespace, now: datetime.datetime) -> datetime.date
     return instant_of("--at", arguments.at, now) if arguments.at else now
 
 
-def _part(text: str | None) -> Part:
+def _part(text: str | None) -> HistoryPart:
     if text is None:
-        return Part()
+        return HistoryPart()
     match = re.fullmatch(r"(\d{1,2})/(\d{1,2})", text)
-    part = Part(int(match[1]), int(match[2])) if match else Part(1, 0)
+    part = HistoryPart(int(match[1]), int(match[2])) if match else HistoryPart(1, 0)
     if not (part.index < part.count <= MOST_PARTS):
         raise UsageError(
             f'--part "{text}": write I/N, from 0/N to (N-1)/N with N up to {MOST_PARTS}, such as 0/4'

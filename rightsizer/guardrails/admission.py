@@ -26,7 +26,7 @@ from rightsizer.inventory.gpu_requests import CLASS_PREFIX, GPU_RESOURCES, WHOLE
 from rightsizer.kinds import CONTROL_OBJECT_KINDS
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.edits import Path, shown
-from rightsizer.kinds.kind import Kind, Stop, Value
+from rightsizer.kinds.kind import CommandObject, Kind, Stop, Value
 from rightsizer.kube.lease import LEASE_NAME
 from rightsizer.kube.owner_kinds import KEDA
 from rightsizer.model import Mode
@@ -60,8 +60,8 @@ def admission_policies(
         rule = _rule(row.group, ["UPDATE"], row.of.plural)
         specs[name_of(row.group, row.of.plural)] = _spec(rule, validations, known)
         if row.stop is not None and row.stop.command is not None:
-            command, group = row.stop.command, command_group(row.stop)
-            validations = [*_where(policy, own), *_of_commands(row, row.stop)]
+            command, group = row.stop.command, command_group(row.stop.command)
+            validations = [*_where(policy, own), *_of_commands(row, row.stop, command)]
             specs[name_of(group, command.plural)] = _spec(
                 _rule(group, ["CREATE"], command.plural), validations
             )
@@ -92,9 +92,9 @@ def name_of(group: str, plural: str) -> str:
     return f"{plural}.{group}" if group else plural
 
 
-def command_group(stop: Stop) -> str:
-    """The API group of the objects by which a stop is ordered; empty where it is not."""
-    return stop.command.api_version.partition("/")[0] if stop.command else ""
+def command_group(command: CommandObject) -> str:
+    """The API group of the objects by which a stop is ordered."""
+    return command.api_version.partition("/")[0]
 
 
 def _condition(account: str, own: str) -> list[Object]:
@@ -252,9 +252,9 @@ def heeds_classes(policy: Policy) -> bool:
     return policy.classAnnotations == "class-first" or (policy.asks_classes and not acts)
 
 
-def _of_commands(row: Kind, stop: Stop) -> Iterator[Object]:
+def _of_commands(row: Kind, stop: Stop, command: CommandObject) -> Iterator[Object]:
     """Only the commands that stop and resume, for workloads of this kind that own the command."""
-    given = sorted({str(stop.to), stop.command.undo_verb if stop.command else ""})
+    given = sorted({str(stop.to), command.undo_verb})
     yield _validation(
         f"{cel.child('object', 'action', cel.text(''))} in {cel.listed(given)}",
         f"only the commands {' and '.join(given)} are allowed",

@@ -263,8 +263,8 @@ class _Found:
 
 
 def _joined(place: str, more: str) -> str:
-    """Two expressions of texts as one."""
-    return f'{place.removesuffix(chr(34))}{more}"' if place.endswith('"') else f"{place} + {text(more)}"
+    """An expression that ends with a text, and more of that text."""
+    return f'{place.removesuffix(chr(34))}{more}"'
 
 
 def _items(key: str, rests: tuple[Path, ...]) -> str:

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 from hypothesis import strategies as st
 
-from rightsizer.backtest.history_files import MOST_PARTS, HistoryFiles, Part
+from rightsizer.backtest.history_files import MOST_PARTS, HistoryFiles, HistoryPart
 from rightsizer.backtest.pod_facts import PodFacts, owner_ref
 from rightsizer.errors import ConfigurationError
 from rightsizer.model import Device
@@ -51,14 +51,14 @@ def test_usage_comes_back_as_it_was(
 ) -> None:
     """Whole, and in any number of parts."""
     files = _files(tmp_path_factory.mktemp("kept"), cluster="a")
-    files.write_usage(DAY, Part(), found, "ours")
+    files.write_usage(DAY, HistoryPart(), found, "ours")
     assert files.usage(DAY) == (found, "ours")
     files = _files(tmp_path_factory.mktemp("kept"), cluster="a")
     count = draw.randint(2, 4)
     place = {key: draw.randrange(count) for key in found}
     for index in range(count):
         assert not files.days()
-        part = Part(index, count)
+        part = HistoryPart(index, count)
         files.write_usage(DAY, part, {key: one for key, one in found.items() if place[key] == index}, "ours")
         assert files.has_usage(DAY, part)
     assert files.days() == [DAY]
@@ -70,7 +70,9 @@ def test_usage_of_one_device_in_two_parts_is_the_higher(tmp_path: pathlib.Path) 
     files = _files(tmp_path)
     low, high = [5, MISSING, MISSING, *[0] * 21], [7, 3, MISSING, *[0] * 21]
     for index, column in enumerate((low, high)):
-        files.write_usage(DAY, Part(index, 2), {("n", "p", "GPU-1", ""): _steps(*[column] * 10)}, "ours")
+        files.write_usage(
+            DAY, HistoryPart(index, 2), {("n", "p", "GPU-1", ""): _steps(*[column] * 10)}, "ours"
+        )
     ((_, entry),) = files.usage(DAY)[0].items()
     assert all(column.tolist() == high for column in entry.columns.values())
 
@@ -79,7 +81,7 @@ def test_usage_of_one_device_in_two_parts_is_the_higher(tmp_path: pathlib.Path) 
 def test_part_of_a_uuid_is_exactly_one(uuid: str, count: int) -> None:
     """Also of a series without a UUID, or with one that ends otherwise."""
     hypothesis.assume("\n" not in uuid)
-    parts = [Part(index, count).matchers("UUID") for index in range(count)]
+    parts = [HistoryPart(index, count).matchers("UUID") for index in range(count)]
     assert sum(all(_meets(uuid, matcher) for matcher in part) for part in parts) == 1
 
 
@@ -108,7 +110,7 @@ def test_facts_come_back_as_they_were(tmp_path: pathlib.Path) -> None:
 def test_broken_file_is_named_with_what_helps(tmp_path: pathlib.Path, content: bytes) -> None:
     """Nothing else is believed of it."""
     files = _files(tmp_path)
-    files.write_usage(DAY, Part(), {}, "ours")
+    files.write_usage(DAY, HistoryPart(), {}, "ours")
     (path,) = tmp_path.iterdir()
     path.write_bytes(content)
     with pytest.raises(ConfigurationError, match=f"{path.name}: cannot be read as history .* delete it"):
@@ -118,7 +120,7 @@ def test_broken_file_is_named_with_what_helps(tmp_path: pathlib.Path, content: b
 def test_file_of_somebody_else_is_refused(tmp_path: pathlib.Path) -> None:
     """As one of another program, or of another cluster."""
     files = _files(tmp_path, cluster="a")
-    files.write_usage(DAY, Part(), {}, "ours")
+    files.write_usage(DAY, HistoryPart(), {}, "ours")
     with pytest.raises(ConfigurationError, match="use another directory"):
         _files(tmp_path, cluster="b").usage(DAY)
     (path,) = tmp_path.iterdir()
@@ -142,8 +144,8 @@ def test_history_without_its_library_names_the_extra(
 def test_write_that_was_interrupted_is_not_there(tmp_path: pathlib.Path) -> None:
     """A file has its name only when it is whole."""
     files = _files(tmp_path)
-    files.write_usage(DAY, Part(), {}, "ours")
+    files.write_usage(DAY, HistoryPart(), {}, "ours")
     (path,) = tmp_path.iterdir()
     path.rename(f"{path}.unfinished")
-    assert not files.has_usage(DAY, Part())
+    assert not files.has_usage(DAY, HistoryPart())
     assert files.days() == []

@@ -1,15 +1,34 @@
 """What a history that somebody wrote by hand does to others: nothing."""
 
+import dataclasses
 import datetime
 import json
 
+import msgspec
 import pytest
 
-from rightsizer.changes.found_changes import AHEAD, drop_implausible_changes, evictions_of, speaks_for
-from rightsizer.changes.record_codec import GPUS_ANNOTATION, POD_ANNOTATION
-from rightsizer.kube.api_objects import ObjectMeta
+from rightsizer.changes.found_changes import (
+    AHEAD,
+    changes_of,
+    drop_implausible_changes,
+    evictions_of,
+    speaks_for,
+)
+from rightsizer.changes.memory import MONTH
+from rightsizer.changes.record_codec import (
+    CLASS_ANNOTATION,
+    GPUS_ANNOTATION,
+    HISTORY_ANNOTATION,
+    MANIFEST_LABEL,
+    POD_ANNOTATION,
+    UNDO_ANNOTATION,
+    encode_record,
+    manifest_name,
+)
+from rightsizer.kube.api_objects import ObjectMeta, OwnerReference
+from rightsizer.kube.owner_kinds import ObjectSummary
 from rightsizer.model import ChangeRecord, Fleet, FoundChange, Node, ObjectRef
-from tests.rightsizer.build import AT
+from tests.rightsizer.build import AT, pod
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World
 
@@ -50,6 +69,131 @@ def test_found_changes_eviction_with_any_number_of_gpus_is_read(text: str, gpus:
     )
     (found,) = evictions_of([metadata])
     assert (found.ref, found.record.gpus) == (ObjectRef("v1", "Pod", "team", "shell"), gpus)
+
+
+WEB = ObjectRef("apps/v1", "Deployment", "team", "web", "w")
+SCALER = ObjectRef("keda.sh/v1alpha1", "ScaledObject", "team", "scaler", "s")
+CRON = ObjectRef("batch/v1", "CronJob", "team", "nightly", "c")
+TRAIN = ObjectRef("batch/v1", "Job", "team", "nightly-1", "j")
+CUSTOM = ObjectRef("example.com/v1", "Custom", "team", "custom", "x")
+COPY = ObjectRef("apps/v1", "ReplicaSet", "team", "web-0", "r")
+TAKEN = ChangeRecord(AT, "r", "suspend", 2, priority_class="low")
+SUMMARY = ChangeRecord(AT, "r", "suspend", 2)
+
+
+def _carrier(
+    ref: ObjectRef, record: ChangeRecord, above: ObjectRef | None = None, controls: ObjectRef | None = None
+) -> ObjectSummary:
+    owners = (
+        [OwnerReference(above.api_version, above.kind, above.name, above.uid, controller=True)]
+        if above
+        else None
+    )
+    notes = {UNDO_ANNOTATION: encode_record(record)}
+    metadata = ObjectMeta(ref.name, ref.namespace, ref.uid, annotations=notes, owner_references=owners)
+    return ObjectSummary(ref, metadata, controls=controls)
+
+
+@pytest.mark.parametrize(
+    ("carrier", "found"),
+    [
+        pytest.param(_carrier(WEB, TAKEN), [FoundChange(WEB, TAKEN)], id="own"),
+        pytest.param(_carrier(WEB, SUMMARY, controls=TRAIN), [FoundChange(TRAIN, SUMMARY)], id="controls"),
+        pytest.param(
+            _carrier(SCALER, msgspec.structs.replace(TAKEN, workload=WEB), controls=TRAIN),
+            [FoundChange(WEB, TAKEN)],
+            id="control-object-names-a-workload",
+        ),
+        pytest.param(
+            _carrier(SCALER, TAKEN, above=WEB), [FoundChange(SCALER, TAKEN)], id="owned-control-object"
+        ),
+        pytest.param(
+            _carrier(TRAIN, TAKEN, above=CRON), [FoundChange(TRAIN, TAKEN, starter=CRON)], id="started"
+        ),
+        pytest.param(_carrier(TRAIN, TAKEN, above=CUSTOM), [FoundChange(TRAIN, TAKEN)], id="of-unknown-kind"),
+        pytest.param(_carrier(COPY, TAKEN, above=WEB), [], id="copied-from-its-controller"),
+        pytest.param(_carrier(WEB, ChangeRecord(AT, "r", "scale-up", -2)), [], id="added"),
+    ],
+)
+def test_found_changes_name_the_changed_workload(carrier: ObjectSummary, found: list[FoundChange]) -> None:
+    """Not the object that carries the record, and not twice where controllers copy annotations."""
+    assert changes_of([carrier], (), ()) == (found, [])
+
+
+@pytest.mark.parametrize("ref", [WEB, TRAIN], ids=["web", "train"])
+def test_found_changes_record_that_names_another_workload_counts_for_its_carrier(ref: ObjectRef) -> None:
+    """A Deployment or Job speaks for itself only."""
+    (change,), (problem,) = changes_of([_carrier(ref, msgspec.structs.replace(TAKEN, workload=CRON))], (), ())
+    assert change.ref == ref
+    assert problem == (
+        f"{ref}: its annotation gpu-rightsizer.io/undo names {CRON}, for which it cannot speak"
+    )
+
+
+def _manifest(name: str, **annotations: str) -> ObjectMeta:
+    notes = {POD_ANNOTATION: "team/shell", GPUS_ANNOTATION: "8", CLASS_ANNOTATION: "low", **annotations}
+    return ObjectMeta(
+        name, "state", "s", creation_timestamp=AT, labels={MANIFEST_LABEL: "r"}, annotations=notes
+    )
+
+
+def test_found_changes_evictions_are_what_their_secrets_record() -> None:
+    """A Secret that names no possible pod stands for itself; one without a time is being created."""
+    new, bare = ObjectMeta("new", "state"), ObjectMeta("bare", "state", "b", creation_timestamp=AT)
+    shell, evicted = ObjectRef("v1", "Pod", "team", "shell"), ChangeRecord(AT, "r", "evict", 8)
+    assert list(
+        evictions_of([new, _manifest("a"), _manifest("b", **{POD_ANNOTATION: "team/x/y"}), bare])
+    ) == [
+        FoundChange(shell, msgspec.structs.replace(evicted, priority_class="low")),
+        FoundChange(
+            ObjectRef("v1", "Secret", "state", "b", "s"),
+            msgspec.structs.replace(evicted, priority_class="low"),
+        ),
+        FoundChange(ObjectRef("v1", "Secret", "state", "bare", "b"), ChangeRecord(AT, "", "evict")),
+    ]
+
+
+@pytest.mark.parametrize("is_terminating", [True, False])
+def test_found_changes_eviction_of_a_pod_that_runs_never_took_effect(*, is_terminating: bool) -> None:
+    """Once it is terminating, it did; another pod of its name says nothing."""
+    same = pod("shell", is_terminating=is_terminating)
+    others = [pod("shell", ref=dataclasses.replace(same.ref, uid="another-one")), pod("other")]
+    saved = _manifest(manifest_name(same.ref), **{POD_ANNOTATION: f"{same.ref.namespace}/shell"})
+    found, problems = changes_of((), [saved], [same, *others])
+    assert (len(found), problems) == (1 if is_terminating else 0, [])
+
+
+def test_found_changes_unknown_to_the_memory_are_counted_and_named() -> None:
+    """Three of them by name, if they are of the last 30 days."""
+    refs = [dataclasses.replace(REF, name=name) for name in "dcba"]
+    forged = [FoundChange(ref, ChangeRecord(AT, "r", "", 1), is_remembered=False) for ref in refs]
+    old = FoundChange(REF, ChangeRecord(AT - MONTH, "r", "", 1), is_remembered=False)
+    found = drop_implausible_changes(Fleet((), {}, {}, (*forged, old)), AT)
+    names = ", ".join(sorted(map(str, refs))[:3])
+    assert found.problems == (
+        f"4 recorded changes unknown to the memory, such as of {names}: charged to no budget",
+    )
+    assert found.changes == (*forged, old)
+
+
+def test_found_changes_more_gpus_than_the_only_one_is_implausible() -> None:
+    """The time of a problem is in UTC, wherever it was written."""
+    one = {"n1": Node("n1", allocatable={"nvidia.com/gpu": 1})}
+    late = (AT + 9 * AHEAD).astimezone(datetime.timezone(datetime.timedelta(hours=2)))
+    changes = tuple(FoundChange(REF, ChangeRecord(at, "r", "", 2)) for at in (AT, late))
+    many, future = drop_implausible_changes(Fleet((), one, {}, changes), AT).problems
+    charged = "; it is charged to no budget"
+    assert many == f"{REF}: records a change that freed 2 GPUs, but all nodes together have 1{charged}"
+    at = f"{AT + 9 * AHEAD:%Y-%m-%d %H:%M} UTC"
+    assert future == f"{REF}: records a change at {at}, which is in the future{charged}"
+
+
+def test_found_changes_negative_gpus_refill_no_budget() -> None:
+    """Whoever may annotate an object cannot pay for a thousand GPUs by a change that added as many."""
+    history = json.dumps([{"at": AT.isoformat(), "run": "r", "action": "resize", "gpus": -1000}])
+    metadata = ObjectMeta(REF.name, REF.namespace, annotations={HISTORY_ANNOTATION: history})
+    (change,), problems = changes_of([ObjectSummary(REF, metadata)], (), ())
+    assert (change.record.gpus, problems) == (0, [])
 
 
 def test_found_changes_without_node_capacity_accepts_gpu_count() -> None:

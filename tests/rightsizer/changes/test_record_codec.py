@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import json
+import re
 from typing import Any
 
 import hypothesis
@@ -13,11 +14,15 @@ import pytest
 from rightsizer.changes.found_changes import AHEAD
 from rightsizer.changes.record_codec import (
     HISTORY_ANNOTATION,
+    MANIFEST_NAME,
     MOST,
     MOST_BYTES,
     UNDO_ANNOTATION,
+    came_back_after,
     decode_record,
     encode_record,
+    manifest_name,
+    pause_of,
     read_history,
     recorded_changes,
     with_end,
@@ -92,7 +97,7 @@ def test_record_codec_history_over_limit_drops_oldest_first(past: list[ChangeRec
     text = write_history(past)
     kept = _read(text)
     assert len(kept) <= MOST
-    assert len(text.encode()) <= MOST_BYTES or len(kept) == 1
+    assert len(text.encode()) <= MOST_BYTES
     assert kept[-1] == past[-1]
     places = [past.index(change) for change in kept]
     assert places == sorted(places)
@@ -105,6 +110,40 @@ def test_record_codec_short_history_round_trip_is_lossless(past: list[ChangeReco
     """Writing and reading lose nothing, so that three takings of a month always count."""
     hypothesis.assume(all(len(change.by) + len(change.run) < 80 for change in past))
     assert _read(write_history(past)) == tuple(past)
+
+
+@pytest.mark.parametrize("count", [MOST, MOST + 1])
+def test_record_codec_history_holds_most_entries_in_whole_seconds_of_utc(count: int) -> None:
+    """Of changes that took GPUs the oldest is dropped."""
+    at = (AT + MINUTE / 7).astimezone(datetime.timezone(HOUR))
+    text = write_history(
+        [ChangeRecord(at, f"r{n}", "evict", end=ChangeOutcome.UNDONE, ended=at) for n in range(count)]
+    )
+    assert [one.run for one in _read(text)] == [f"r{n}" for n in range(count)][-MOST:]
+    second = (AT + MINUTE / 7).strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert {(one["at"], one["ended"]) for one in json.loads(text)} == {(second, second)}
+
+
+@pytest.mark.parametrize("which", ["at", "ended"])
+def test_record_codec_record_of_an_impossible_year_is_refused(which: str) -> None:
+    """Arithmetic with it would fail."""
+    times = {"at": "2026-11-20T00:00:00Z", "ended": "2026-11-20T00:00:00Z", which: "9999-12-31T23:59:59Z"}
+    with pytest.raises(ValueError, match="names no time zone, or no year from"):
+        decode_record(json.dumps({"run": "r", "action": "evict", **times}))
+
+
+def test_record_codec_name_of_a_manifest_is_short_and_allowed() -> None:
+    """With the start of the UID, by which the guardrails know it."""
+    name = manifest_name(ObjectRef("v1", "Pod", "team", "x" * 250, "0f7b3c2a-9d"))
+    assert name == f"{'x' * 200}-0f7b3c2a"
+    assert re.fullmatch(MANIFEST_NAME, name)
+
+
+def test_record_codec_pause_lasts_from_the_last_activity_to_the_first_pod() -> None:
+    """A pod of the same second ends it; a record from the future adds nothing."""
+    notes = {UNDO_ANNOTATION: encode_record(ChangeRecord(AT, "r", "suspend", idle_seconds=60))}
+    assert came_back_after(notes, [AT + HOUR, AT, None]) == MINUTE
+    assert pause_of(0, AT, AT - HOUR) == datetime.timedelta()
 
 
 HOSTILE = st.one_of(

@@ -1,9 +1,12 @@
 """What actions of a policy open of RBAC and the admission guardrails: every action that a kind has, and no other."""
 
 import pytest
+import yaml
 
-from rightsizer.guardrails.rbac import WRITE_PATHS
+from rightsizer.guardrails.rbac import WRITE_PATHS, Enabled
+from rightsizer.kinds.core import POD
 from rightsizer.model import Action
+from rightsizer.policy.policy_file import parse
 
 
 @pytest.mark.parametrize(
@@ -22,3 +25,17 @@ def test_enabled_kinds_shrink_only_rule_enables_worker_groups(kind: str, actions
     """Groups of workers are replicas, too: a rule that allows nothing but to shrink can do that."""
     (opening,) = [one for one in WRITE_PATHS if one.row.kind == kind]
     assert set(opening.actions) == actions
+
+
+@pytest.mark.parametrize(("kinds", "patched"), [("Pod", True), ("P?d", True), ("Job", False)])
+def test_enabled_kinds_pods_are_patched_only_for_notices(kinds: str, *, patched: bool) -> None:
+    """An eviction alone writes nothing to its pod."""
+    given = {
+        "apiVersion": "gpu-rightsizer.io/v1alpha1",
+        "kind": "Policy",
+        "classAnnotations": "off",
+        "defaults": {"kinds": [{"kinds": [kinds], "notifyBefore": "4h"}]},
+        "rules": [{"name": "all", "match": {"kinds": ["Pod"]}, "mode": "enforce", "actions": ["evict"]}],
+    }
+    enabled = Enabled(parse(yaml.safe_dump(given).encode(), source="policy").policy)
+    assert (POD in enabled.kinds, enabled.evicts) == (patched, True)

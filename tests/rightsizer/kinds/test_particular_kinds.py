@@ -79,6 +79,25 @@ def test_volcano_job_refused_command_leaves_no_record(world: World) -> None:
     assert len(world.pods_of(world.team, "train")) == 2
 
 
+def test_volcano_job_refused_command_leaves_the_record_of_another_run(world: World) -> None:
+    """Another run changed the job meanwhile: without its record, nobody could undo that."""
+    world.add(VOLCANO, world.team, "train", {})
+
+    def replace_record() -> None:
+        notes = created(world.api, VOLCANO, world.team, "train")["metadata"]["annotations"]
+        other = msgspec.json.encode({**json.loads(notes[UNDO]), "run": "another"}).decode()
+        world.api.patch(VOLCANO, world.team, "train", {"metadata": {"annotations": {UNDO: other}}})
+
+    # The first request is the dry run.
+    world.after("commands", lambda: world.after("commands", replace_record, method="POST"), method="POST")
+    world.api.inject(Fault("/commands", "POST"))
+    world.api.inject(Fault("/commands", "POST", status=403))
+    outcome = _apply(world, "train")
+    assert outcome["result"] == "refused", outcome["detail"]
+    notes = created(world.api, VOLCANO, world.team, "train")["metadata"]["annotations"]
+    assert json.loads(notes[UNDO])["run"] == "another"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "path", "after_effect"),

@@ -313,6 +313,7 @@ BLOCKED = {
     "guarded-enough": ({"budgets": {"pdb": 1}}, []),
     "managed": ({"managers": (Manager("Flux", "x", reverts=True),)}, [BlockerCode.OTHER_CONTROLLER]),
     "managed-and-let-be": ({"managers": (Manager("Helm", "x"),)}, []),
+    "scaled-by-another": ({"managers": (Manager("HPA", "x", scales=True),)}, []),
     "restored-lately": (
         {"annotations": {PREFIX + "resumed-at": "2026-11-20T13:00:00Z"}},
         [BlockerCode.COOLDOWN],
@@ -542,6 +543,34 @@ def test_decide_change_is_not_made_before_it_was_announced(
     assert _causes(decision) == codes
     if codes:
         assert decision.blockers[0].until == min(AT + due, AT - 5 * HOUR + 7 * DAY)
+
+
+@pytest.mark.parametrize(
+    ("answer", "until"),
+    [
+        pytest.param("2026-11-23", datetime.datetime(2026, 11, 24, tzinfo=datetime.UTC), id="whole-day"),
+        pytest.param(
+            "2026-11-23T01:00:00+01:00", datetime.datetime(2026, 11, 23, tzinfo=datetime.UTC), id="zone"
+        ),
+        pytest.param("2099-01-01", AT - 5 * HOUR + 7 * DAY, id="longest"),
+        pytest.param("tomorrow", AT - 5 * HOUR + 7 * DAY, id="unreadable"),
+        pytest.param("2026-11-20", None, id="past"),
+    ],
+)
+def test_decide_snooze_puts_the_change_off(answer: str, until: datetime.datetime | None) -> None:
+    """Up to the longest snooze, and an answer that cannot be read counts as that."""
+    item = _answered(given=5, snooze_until=answer)
+    decision = judged(item, all_idle(item), GENTLE)
+    assert [one.until for one in decision.blockers] == ([until] if until else [])
+    assert decision.is_enforced is (until is None)
+
+
+def test_decide_replicas_that_another_controller_scales_are_left_to_it() -> None:
+    """It would revert another number, but not a stop."""
+    item = workload(*(pod(f"w-{n}") for n in range(4)), managers=(Manager("HPA", "x", scales=True),))
+    decision = judged(item, all_idle(item), policy(rule("r", minReplicas=1, healthyWithin="7m")))
+    assert (decision.action, _causes(decision)) == (Action.SCALE_DOWN, [BlockerCode.OTHER_CONTROLLER])
+    assert decision.healthy_within == datetime.timedelta(minutes=7)
 
 
 def test_decide_terminating_workload_is_left_alone() -> None:

@@ -204,7 +204,11 @@ def test_measure_unread_owner_with_the_uid_of_another_is_not_counted() -> None:
     fleet = build.fleet(item, claimed)
     book = PolicyEvaluator(build.policy(build.rule("all")), fleet, at=build.AT)
     measure(fleet, signal, book, build.AT)
-    assert [(one.uid, one.namespace) for one in signal.counted] == [("uid-w", "research")]
+    (counted,) = signal.counted
+    assert (counted.uid, counted.namespace, counted.kind) == ("uid-w", "research", "Deployment")
+    assert set(counted.pods) == {"w-0", "w-1"}
+    percent = book.evaluate(item).judged_by[0].too_many_replicas.busyPercent
+    assert counted.threshold == percent / 100
 
 
 def test_measure_asks_for_nvlink_only_of_gpus_that_may_be_resized() -> None:

@@ -249,12 +249,14 @@ def test_revalidate_more_replicas_needed_since_plan_is_blocked() -> None:
     assert "requirements increased since the plan" in found[0].message
 
 
+IMPOSSIBLE = usages(*((SERVICE.pods[place], (idle_usage(invalid=("activity",)),)) for place in (4, 5)))
 SIZED: dict[str, tuple[Usages, Usages, list[str]]] = {
     "worked-minutes-ago": (AT_WORK, TWO_AT_WORK, []),
     "too-many-work": (AT_WORK, FOUR_AT_WORK, ["busy"]),
     "one-that-may-stay-is-silent": (_without(AT_WORK, 5), TWO_AT_WORK, []),
     "silent-ones-may-work": (_without(AT_WORK, 4, 5), TWO_AT_WORK, ["busy"]),
     "no-sample-lately": (AT_WORK, _without(TWO_AT_WORK, 4, 5), ["busy"]),
+    "impossible-values-lately": (AT_WORK, {**TWO_AT_WORK, **IMPOSSIBLE}, ["busy"]),
 }
 
 

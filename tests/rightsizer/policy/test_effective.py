@@ -21,9 +21,10 @@ from rightsizer.model import (
 from rightsizer.policy.classes import ANNOTATIONS
 from rightsizer.policy.effective import NO_FLEET, EffectivePolicy, PolicyEvaluator
 from rightsizer.policy.match import Match, PriorityRange
+from rightsizer.policy.policy_file import Concerned
 from rightsizer.policy.schema import DEFAULT_KINDS, Defaults, Policy
 from rightsizer.policy.thresholds import Thresholds
-from tests.rightsizer.build import AT, DAY, pod, policy, rule, rule_on, workload
+from tests.rightsizer.build import AT, DAY, fleet, pod, policy, rule, rule_on, workload
 
 HOUR = datetime.timedelta(hours=1)
 NODES = {
@@ -327,7 +328,30 @@ def test_protections_cover_gpu_rightsizer_itself(item: Workload, changes: dict[s
     assert effective.rule.startswith("built-in:own")
 
 
+@pytest.mark.parametrize(("kind", "is_protected"), [("Flux", True), ("Argo CD", False), ("Helm", False)])
+def test_protections_cover_what_the_policy_leaves_to_another_controller(
+    kind: str, *, is_protected: bool
+) -> None:
+    """By its word `protect` alone."""
+    rules = policy(otherControllers={"flux": "protect", "helm": "advise"})
+    effective = _on(workload(managers=(Manager(kind, "app", reverts=True),)), rules)
+    assert (effective.mode is Mode.PROTECT) is is_protected
+    assert [one.source for one in effective.restrictions] == ["otherControllers"] * is_protected
+
+
+def test_concerned_workloads_are_counted_by_rule() -> None:
+    """What is protected above all rules is counted by itself as well."""
+    items = [
+        dataclasses.replace(workload(), ref=ObjectRef("apps/v1", "Deployment", namespace, name, name))
+        for name, namespace in (("a", "kube-system"), ("b", "kube-system"), ("c", "team"), ("d", "team"))
+    ]
+    found = Concerned(PolicyEvaluator(policy(rule("all")), fleet(*items), at=AT))
+    assert found.protected == 2
+    assert found.rows == [("all", Mode.ENFORCE, 4, 4)]
+
+
 OPT_OUTS = {
+    "off": ({"mode": "off"}, Mode.PROTECT, "gpu-rightsizer.io/mode: off on Deployment w"),
     "excluded": ({"exclude": "true"}, Mode.PROTECT, "gpu-rightsizer.io/exclude: true on Deployment w"),
     "not-excluded": ({"exclude": "false"}, Mode.ENFORCE, None),
     "excluded-in-other-words": (

@@ -33,7 +33,7 @@ def _addresses() -> AddressTable:
     table = AddressTable()
     for number, node in enumerate(NODES, 1):
         table.add("monitoring", node, f"192.168.0.{number}", [f"10.0.{number}.1"])
-    table.add("tenant", "n2", "192.168.0.2", ["10.0.2.66", "fd00::66"])
+    table.add("tenant", "n2", "192.168.0.2", ["10.0.2.66", "fd00::66", "fd00::ab"])
     return table
 
 
@@ -90,6 +90,7 @@ def test_addresses_of_several_nodes_are_nobodys() -> None:
         pytest.param(("team", "p-n1"), "gpu-exporter", "10.9.9.9:9400", True, id="restarted-exporter"),
         pytest.param(("team", "p-n2"), "gpu-exporter", "192.168.0.1:9400", False, id="another-nodes-address"),
         pytest.param(("team", "p-n2"), "gpu-exporter", "[fd00::66]:80", False, id="tenant-by-ipv6"),
+        pytest.param(("team", "p-n2"), "gpu-exporter", "fd00::ab", False, id="tenant-by-ipv6-without-port"),
         pytest.param(("team", "p-n1"), "", "", True, id="merged-by-the-query"),
     ],
 )

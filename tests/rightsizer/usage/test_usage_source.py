@@ -59,6 +59,14 @@ def test_usages_series_of_gone_pods_only_are_no_error(metrics: Metrics) -> None:
     assert set(signal.usages(DAY, metrics.at)) == {(metrics.space, "gone")}
 
 
+def test_usages_of_a_pod_that_another_cluster_named_earlier_raise(metrics: Metrics) -> None:
+    """Another cluster's pod of the same name is gone by now: nothing tells whose use it was."""
+    metrics.write(idle(), pod="a", cluster="ours")
+    metrics.write(idle(), pod="a", cluster="theirs", until=HOUR)
+    with pytest.raises(EvidenceIncomplete, match=r"several clusters \(ours, theirs\)"):
+        metrics.usages()
+
+
 BOARD = {POWER: 61, MEMORY: 40_000, CLOCK: 210}
 
 
