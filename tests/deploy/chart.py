@@ -106,6 +106,8 @@ EVERYTHING: Object = {
         "policies": {"careful": POLICY},
         "output": "json",
         "report": {"existingClaim": "reports"},
+        "history": "/var/lib/gpu-rightsizer/history",
+        "parts": 4,
         "extraArgs": ["--step", "30m"],
         "activeDeadlineSeconds": 3600,
     },

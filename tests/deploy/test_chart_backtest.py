@@ -56,6 +56,17 @@ def test_backtest_command_follows_values_and_parses() -> None:
     assert (parsed.since, parsed.output, parsed.step) == ("14d", "json", "30m")
     assert (parsed.publish, parsed.notify, parsed.enforce) == (True, False, False)
     assert parsed.save == "/var/lib/gpu-rightsizer/backtest.html"
+    assert (parsed.history, parsed.part) == ("/var/lib/gpu-rightsizer/history", "$(JOB_COMPLETION_INDEX)/4")
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_backtest_parts_are_pods_of_an_indexed_job(parts: int) -> None:
+    """All at once: the first waits for the others. Kubernetes sets the variable of the index."""
+    objects = _objects(history="s3://bucket/history", parts=parts)
+    spec = find_one(objects, "CronJob", NAME)["spec"]["jobTemplate"]["spec"]
+    indexed = {"completionMode": "Indexed", "completions": 4, "parallelism": 4}
+    assert {key: spec[key] for key in indexed if key in spec} == ({} if parts == 1 else indexed)
+    assert ("--part" in _container(objects)["args"]) is (parts > 1)
 
 
 def test_backtest_files_are_mounted_where_its_command_reads_them() -> None:
@@ -169,6 +180,19 @@ def test_backtest_cronjob_of_a_long_release_name_is_valid() -> None:
         ),
         ({"backtest": {"policies": {"A b": POLICY}}}, "'A b' does not match"),
         ({"backtest": {"policies": {"a": {**POLICY, "rule": []}}}}, "'rule' not allowed"),
+        (
+            {"backtest": {"enabled": True, "parts": 2}, "rightsizer": {"prometheus": URL}},
+            "backtest.history is required",
+        ),
+        (
+            {
+                "backtest": {"enabled": True, "history": "/var/lib/gpu-rightsizer/history"},
+                "rightsizer": {"prometheus": URL},
+            },
+            "backtest.report.existingClaim is required",
+        ),
+        ({"backtest": {"parts": 17}}, "backtest/parts"),
+        ({"backtest": {"history": "/tmp"}}, "backtest/history"),
         ({"backtest": {"schedule": "weekly"}}, "backtest/schedule"),
         ({"backtest": {"from": "a month"}}, "backtest/from"),
     ],

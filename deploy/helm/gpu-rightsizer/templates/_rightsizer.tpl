@@ -77,6 +77,8 @@
 {{- range $name, $_ := $values.policies }}{{ $args = concat $args (list "--policy" (printf "/etc/gpu-rightsizer/backtest/%s.yaml" $name)) }}{{ end -}}
 {{- if $values.enforce }}{{ $args = append $args "--enforce" }}{{ end -}}
 {{- if $values.notify }}{{ $args = append $args "--notify" }}{{ end -}}
+{{- with $values.history }}{{ $args = concat $args (list "--history" .) }}{{ end -}}
+{{- if gt (int $values.parts) 1 }}{{ $args = concat $args (list "--part" (printf "$(JOB_COMPLETION_INDEX)/%d" (int $values.parts))) }}{{ end -}}
 {{- if $values.report.existingClaim }}{{ $args = concat $args (list "--save" "/var/lib/gpu-rightsizer/backtest.html") }}{{ end -}}
 {{- concat $args (include "gpu-rightsizer.queryArgs" . | fromJsonArray) $values.extraArgs | toRawJson -}}
 {{- end }}
