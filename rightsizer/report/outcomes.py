@@ -11,7 +11,7 @@ import msgspec
 from rightsizer.changes.record_codec import INTENT, OUTCOME, JournalEntry, RecordedEvent
 from rightsizer.kinds.health import Health
 from rightsizer.kinds.patches import UndoItem, describe
-from rightsizer.model import FoundChange, Outcome, Plan, Result
+from rightsizer.model import Action, FoundChange, Outcome, Plan, Result
 from rightsizer.planning.breaker import State, is_over
 from rightsizer.report.documents import API_VERSION, stamp
 from rightsizer.report.terminal import WIDTH, Paint, wrapped
@@ -55,12 +55,15 @@ def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str) -> str:
     left = [outcome for outcome in outcomes if outcome.result is Result.SKIPPED]
     words = f"{len(done)} of {len(outcomes)} done"
     if done and undo:
-        kept = [one for one in done if not (one.effect and one.effect.health == Health.FAILED)]
+        less = [one for one in done if one.action != Action.SCALE_UP]
+        kept = [one for one in less if not (one.effect and one.effect.health == Health.FAILED)]
         verified = [one for one in kept if is_verified(one)]
-        if verified or not kept:
+        if verified or (less and not kept):
             words += f", {count(sum(one.gpus for one in verified))} freed"
         if asked := sum(one.gpus for one in kept) - sum(one.gpus for one in verified):
             words += f", {count(asked)} not verified as free"
+        if added := sum(abs(one.gpus) for one in done if one.action == Action.SCALE_UP):
+            words += f", {count(added)} added"
     if doubtful:
         words += f", {len(doubtful)} unknown"
     if untrusted:

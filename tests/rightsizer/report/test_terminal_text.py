@@ -101,6 +101,18 @@ def test_outcomes_summary_counts_only_verified_gpus_as_freed(
     assert outcomes_summary(outcomes, undo="gpu-rightsizer undo --run run-1").startswith(words)
 
 
+@pytest.mark.parametrize("gpus", [3, -3], ids=["as-asked-for", "as-freed"])
+def test_outcomes_summary_of_scale_up_frees_nothing(gpus: int) -> None:
+    """GPUs that a service gets again are added."""
+    ref = ObjectRef("apps/v1", "Deployment", "research", "chat")
+    grown = Outcome(ref, "scale-up", Result.DONE, "", gpus, AT, effect=Effect(0, 0, 0.0))
+    shrunk = Outcome(ref, "scale-down", Result.DONE, "", 5, AT, effect=Effect(5, 0, 4.0))
+    assert outcomes_summary([grown], undo="undo").startswith("1 of 1 done, 3 GPUs added.")
+    assert outcomes_summary([grown, shrunk], undo="undo").startswith(
+        "2 of 2 done, 5 GPUs freed, 3 GPUs added."
+    )
+
+
 def test_report_outcomes_list_each_result_and_total(golden: Golden) -> None:
     """One of each result, and what the run came to."""
     ref = ObjectRef("apps/v1", "Deployment", "research", "eval-server")
