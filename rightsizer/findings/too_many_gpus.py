@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from rightsizer.findings.data_quality import missing_proof, with_confidence
 from rightsizer.findings.evidence import Candidate, Evidence
-from rightsizer.model import Action, Device, Finding, FindingName, Proposal
+from rightsizer.findings.idle_history import observed_since
+from rightsizer.model import Action, Device, Finding, FindingName, Pod, Proposal
 from rightsizer.text import gpus, span
 
 
@@ -63,12 +64,18 @@ def _unseen(candidate: Candidate, evidence: Evidence) -> Iterator[str]:
         (pod.ref.name, each.usage.device)
         for pod, devices in longer.held
         for each in devices
-        if each.ran is not None
+        if each.ran is not None and each.usage.coverage >= longer.coverage * _lived(pod, longer)
     }
     if any(
         (pod.ref.name, each.usage.device) not in known for pod, devices in evidence.held for each in devices
     ):
-        yield f"some of its GPUs have no data of the last {span(longer.window)}"
+        yield f"some of its GPUs have no data of the last {span(longer.window)}, or of a part of it"
+
+
+def _lived(pod: Pod, evidence: Evidence) -> float:
+    """The share of the window in which the pod existed."""
+    since = observed_since(pod)
+    return 1.0 if since is None else min(1.0, (evidence.candidate.at - since) / evidence.window)
 
 
 def nvlink_group(evidence: Evidence) -> int | None:

@@ -209,12 +209,22 @@ def _resized_to(day: tuple[Usage, ...], known: str, started: datetime.timedelta)
     ("day", "known", "hours", "kept"),
     [
         ((busy_usage(0),), "#", 5, 1),
-        ((busy_usage(0, coverage=0.2), busy_usage(1, coverage=0.2)), "#", 5, 2),
+        ((busy_usage(0, coverage=0.3), busy_usage(1, coverage=0.3)), "#", 5, 2),
         ((busy_usage(0), busy_usage(1)), "#", 30, 2),
+        ((busy_usage(0, coverage=0.83),), "#", 30, None),
+        ((busy_usage(0, coverage=0.96),), "#", 30, 1),
         ((busy_usage(0),), "#.....#", 30, 1),
         ((busy_usage(0),), "#.......#", 9, None),
     ],
-    ids=["young", "used-before", "used-in-the-day", "pauses-within-the-day", "young-with-pauses"],
+    ids=[
+        "young",
+        "used-before",
+        "used-in-the-day",
+        "four-hours-unseen",
+        "some-scrapes-lost",
+        "pauses-within-the-day",
+        "young-with-pauses",
+    ],
 )
 def test_resize_needs_only_its_own_window_but_any_use_counts(
     day: tuple[Usage, ...], known: str, hours: int, kept: int | None
