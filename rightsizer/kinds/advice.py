@@ -28,6 +28,11 @@ _CLUSTERS_OWN = frozenset({"DaemonSet", "Node"})
 _ANNOTATIONS = ("metadata", "annotations")
 _BY_HAND = "by-hand"
 _NO_WAKING = "no request wakes it: its owner or gpu-rightsizer undo starts it again"
+_LOWER_BOUNDS = {
+    "KEDA": ("keda.sh/v1alpha1", "ScaledObject", "minReplicaCount"),
+    "HorizontalPodAutoscaler": ("autoscaling/v2", "HorizontalPodAutoscaler", "minReplicas"),
+}
+"""By autoscaler, where it says how many replicas it keeps; KEDA makes an HPA of its own."""
 _ARGO = re.compile(r"(?:jsonPointers|managedFieldsManagers): \[.*\]")
 _FLUX = re.compile(r"(?<=paths: )\[.*\]")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -88,11 +93,24 @@ def command_for(workload: Workload, action: Action, proposal: Proposal | None) -
     row, ref = row_of(workload), workload.ref
     if proposal.replicas is None or action not in {Action.SCALE_DOWN, Action.SCALE_UP}:
         return ""
+    if action is Action.SCALE_DOWN and (bound := _lower_bound(workload, proposal.replicas)):
+        return bound
     if row is None or row.replicas is None:
         return _scale(ref, proposal.replicas) if row is None and workload.scalable else ""
     return (
         _scale(ref, proposal.replicas) if row.has_scale else _patch(ref, proposal.replicas, row.replicas.path)
     )
+
+
+def _lower_bound(workload: Workload, replicas: int) -> str:
+    """The command that lets its autoscaler go down to so few replicas: it would revert a change of the workload."""
+    found = {manager.kind: manager.name for manager in workload.managers if manager.scales}
+    for kind, (api_version, name, field) in _LOWER_BOUNDS.items():
+        if kind in found:
+            patch = json.dumps({"spec": {field: replicas}})
+            ref = ObjectRef(api_version, name, workload.ref.namespace, found[kind])
+            return kubectl(ref, "patch", "--type", "merge", "-p", patch, resource=name.lower())
+    return ""
 
 
 def _patch(ref: ObjectRef, value: Any, *paths: Path) -> str:  # noqa: ANN401 - JSON

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from rightsizer.kinds import KINDS, action_for, kind_of, row_of
-from rightsizer.kinds.advice import stopping
+from rightsizer.kinds.advice import command_for, stopping
 from rightsizer.kinds.change_edits import stop_edits
-from rightsizer.model import Action, Edit, FindingName, Manager, ObjectRef
+from rightsizer.model import Action, Edit, FindingName, Manager, ObjectRef, Proposal
 from tests.rightsizer.build import AT, all_idle, fleet, judged, pod, policy, workload
 
 NOBODY = "no request wakes it: its owner or gpu-rightsizer undo starts it again"
@@ -48,6 +48,36 @@ def test_lost_says_who_wakes_stopped_inference_server(
     lost = stopping(dataclasses.replace(decision, finding=finding), fleet(item)).lost
     assert words in lost
     assert (NOBODY in lost) is (words == NOBODY)
+
+
+@pytest.mark.parametrize(
+    ("managers", "command"),
+    [
+        ((), "kubectl -n research scale deployment.apps w --replicas 2"),
+        (
+            (Manager("HorizontalPodAutoscaler", "h", scales=True),),
+            """kubectl -n research patch horizontalpodautoscaler h --type merge -p '{"spec": {"minReplicas": 2}}'""",
+        ),
+        (
+            (
+                Manager("HorizontalPodAutoscaler", "keda-hpa-k", scales=True),
+                Manager("KEDA", "k", scales=True),
+            ),
+            """kubectl -n research patch scaledobject k --type merge -p '{"spec": {"minReplicaCount": 2}}'""",
+        ),
+        (
+            (Manager("KEDA", "k"), Manager("Helm", "w")),
+            "kubectl -n research scale deployment.apps w --replicas 2",
+        ),
+    ],
+    ids=["nobody", "hpa", "keda", "paused"],
+)
+def test_command_for_scale_down_lowers_the_bound_of_its_autoscaler(
+    managers: tuple[Manager, ...], command: str
+) -> None:
+    """Whose business the replicas are: it would bring them back."""
+    proposal = Proposal(Action.SCALE_DOWN, 4.0, "2 replicas needed", replicas=2)
+    assert command_for(workload(pod(), managers=managers), Action.SCALE_DOWN, proposal) == command
 
 
 def test_lost_says_who_wakes_idle_server_that_is_recognised() -> None:
