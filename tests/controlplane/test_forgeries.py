@@ -291,6 +291,8 @@ def _essence(obj: Object) -> Object:
 def test_forged_record_of_kind_raises_nothing(guarded: Api, kind: str) -> None:
     """First any text as record, with a change that is allowed; then the number that the text names: one is refused."""
     row = ROWS[kind]
+    path, _ = made(guarded, kind, "probe")
+    guarded.eventually(lambda: _tried(guarded, path, {"metadata": {"labels": {"forged": "x"}}}) in REFUSED)
     for number, (text, value) in enumerate(itertools.product(TEXTS, (9, 5_000))):
         path, obj = made(guarded, kind, f"lied-{number}")
         for field in _governed(row):
