@@ -4,15 +4,18 @@ Each child leads its own process group, and the kernel kills it when the thread 
 """
 
 import contextlib
+import functools
 import http.client
+import itertools
 import os
+import random
 import signal
 import socket
 import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -20,6 +23,9 @@ POLL_S = 0.02
 _TAIL_LINES = 15
 _ATTEMPTS = 3
 """A free port can be taken between finding and using it."""
+_PORTS = range(12_000, 32_000)
+"""Below those that the kernel gives to connections (net.ipv4.ip_local_port_range, from 32768)."""
+_BLOCK = 100
 
 # Between fork and exec only async-signal-safe calls are allowed, and Python's preexec_fn is not one of them in a
 # process with gRPC's threads. So the child asks for its parent-death signal (prctl 1) itself and then becomes the
@@ -212,7 +218,27 @@ class Server:
 
 
 def free_port() -> int:
-    """A free TCP port of 127.0.0.1; another process may take it before it is used."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A free TCP port of 127.0.0.1, given to no other process of ours and not soon again to this one.
+
+    Two servers with one port would look alike: the slower one seems ready because the faster one answers.
+    """
+    _, ports = _claimed_block()
+    for port in itertools.islice(ports, _BLOCK):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise ProcessError(f"{_BLOCK} ports are all in use")
+
+
+@functools.cache
+def _claimed_block() -> tuple[socket.socket, Iterator[int]]:
+    """What holds a block of ports while this process lives, and its ports, over and over."""
+    for start in random.sample(_PORTS[::_BLOCK], len(_PORTS) // _BLOCK):
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0gpu-simulator-ports-{start}")  # an abstract name ends with its process
+        except OSError:
+            claim.close()
+        else:
+            return claim, itertools.cycle(range(start, start + _BLOCK))
+    raise ProcessError(f"other processes hold all ports from {_PORTS.start} to {_PORTS.stop - 1}")

@@ -181,6 +181,11 @@ class ApiServer:
         """Let the next requests that match go wrong."""
         self._http.faults.inject(fault)
 
+    @property
+    def armed_faults(self) -> int:
+        """How many injected faults are still to happen, or to happen again."""
+        return len(self._http.faults)
+
     def clear_faults(self) -> None:
         """Disarm all faults."""
         self._http.faults.clear()

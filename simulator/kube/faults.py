@@ -76,6 +76,11 @@ class Faults:
         with self._lock:
             self._pending.append((fault, fault.times))
 
+    def __len__(self) -> int:
+        """How many are armed."""
+        with self._lock:
+            return len(self._pending)
+
     def clear(self) -> None:
         """Disarm all."""
         with self._lock:

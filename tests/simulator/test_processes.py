@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from simulator.processes import Child, ProcessError, Server, free_port
 
+ROOT = Path(__file__).parents[2]
 SLEEPER = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 STUBBORN = [
     sys.executable,
@@ -141,6 +143,15 @@ def test_child_output_goes_to_log_with_given_environment(tmp_path: Path) -> None
     assert (tmp_path / "logs" / "env.log").read_text() == "yes\n"
 
 
-def test_free_port_can_be_bound() -> None:
-    """A free port is a number that can be listened on."""
-    assert 1024 <= free_port() <= 65535
+def test_free_ports_differ_also_between_processes() -> None:
+    """Of 50 ports that each of two processes is given, none is given twice or given to connections."""
+    script = "from simulator.processes import free_port; print(*(free_port() for _ in range(50)))"
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as other:
+        mine = [free_port() for _ in range(50)]
+        output, _ = other.communicate(timeout=60)
+    ports = [*mine, *map(int, output.split())]
+    assert len(set(ports)) == 100
+    assert max(ports) < int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    with socket.create_server(("127.0.0.1", free_port())):
+        pass
