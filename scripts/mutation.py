@@ -181,7 +181,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.mutation", description=__doc__)
     parser.add_argument("packages", nargs="*", help="of the rightsizer; default: all of mutation.toml")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at the same time")
-    parser.add_argument("--sample", type=int, default=0, help="only so many mutants of each; default: all")
+    parser.add_argument(
+        "--sample", type=int, default=0, help="number of mutants to run, drawn at random; default: all"
+    )
     parser.add_argument(
         "--again", action="store_true", help="only count what the last run left in build/mutation"
     )

@@ -3,6 +3,7 @@
 Each child leads its own process group, and the kernel kills it when the thread that started it ends.
 """
 
+import atexit
 import contextlib
 import functools
 import http.client
@@ -222,8 +223,7 @@ def free_port() -> int:
 
     Two servers with one port would look alike: the slower one seems ready because the faster one answers.
     """
-    _, ports = _claimed_block()
-    for port in itertools.islice(ports, _BLOCK):
+    for port in itertools.islice(_claimed_ports(), _BLOCK):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
@@ -231,14 +231,15 @@ def free_port() -> int:
 
 
 @functools.cache
-def _claimed_block() -> tuple[socket.socket, Iterator[int]]:
-    """What holds a block of ports while this process lives, and its ports, over and over."""
+def _claimed_ports() -> Iterator[int]:
+    """A block of ports that is this process's until it ends, over and over."""
     for start in random.sample(_PORTS[::_BLOCK], len(_PORTS) // _BLOCK):
         claim = socket.socket(socket.AF_UNIX)
         try:
-            claim.bind(f"\0gpu-simulator-ports-{start}")  # an abstract name ends with its process
+            claim.bind(f"\0gpu-simulator-ports-{start}")  # an abstract name ends with its socket
         except OSError:
             claim.close()
         else:
-            return claim, itertools.cycle(range(start, start + _BLOCK))
+            atexit.register(claim.close)
+            return itertools.cycle(range(start, start + _BLOCK))
     raise ProcessError(f"other processes hold all ports from {_PORTS.start} to {_PORTS.stop - 1}")

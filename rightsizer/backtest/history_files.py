@@ -6,16 +6,18 @@ Several processes may read a part of the GPUs each, and write a file of it: a da
 import array
 import dataclasses
 import datetime
+import functools
 import importlib
 import itertools
 import json
 import re
 import types
+import urllib.parse
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from rightsizer.backtest.pod_facts import PodFacts, owner_ref
-from rightsizer.errors import ConfigurationError
+from rightsizer.errors import ConfigurationError, UsageError
 from rightsizer.model import Device, PodKey
 from rightsizer.prometheus import promql
 from rightsizer.text import span
@@ -50,7 +52,7 @@ class HistoryPart:
         return (f"{label}=~{promql.quoted(f'.*[{_HEX[bounds[self.index] : bounds[self.index + 1]]}]')}",)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class HistoryFiles:
     """Where a history is kept.
 
@@ -58,22 +60,37 @@ class HistoryFiles:
         url: A directory, or a bucket such as s3://bucket/directory.
         step: Length of the steps of its usage.
         labels: Labels that all of its series have, such as the cluster's: a history of others is refused.
+
+    Raises:
+        UsageError: The URL contains credentials.
     """
 
     url: str
     step: datetime.timedelta
     labels: Mapping[str, str]
 
-    def days(self) -> list[datetime.date]:
-        """Those whose usage is there, all parts of it, oldest first."""
+    def __post_init__(self) -> None:
+        """Refuse credentials, which messages would repeat."""
+        parts = urllib.parse.urlsplit(self.url)
+        if parts.username is not None or parts.password is not None:
+            raise UsageError(
+                f"--history {parts.scheme}://…@{parts.hostname or ''}: contains credentials; "
+                "give them to the environment of the process"
+            )
+
+    def days(self, part: HistoryPart | None = None) -> list[datetime.date]:
+        """Those whose usage is there, all parts of it, or at least this part, oldest first.
+
+        Raises:
+            ConfigurationError: The files cannot be listed.
+        """
         names = self._names()
         found = {datetime.date.fromisoformat(match[1]) for name in names if (match := _DAYS.fullmatch(name))}
-        return sorted(day for day in found if self._parts(day, names))
-
-    def has_usage(self, day: datetime.date, part: HistoryPart) -> bool:
-        """Whether this part of a day is there, by itself or in files of another number of parts."""
-        names = self._names()
-        return bool(self._parts(day, names)) or self._usage_name(day, part) in names
+        return sorted(
+            day
+            for day in found
+            if self._parts(day, names) or (part is not None and self._usage_name(day, part) in names)
+        )
 
     def write_usage(self, day: datetime.date, part: HistoryPart, found: StepsByUse, source: str) -> None:
         """Write what one part of the GPUs did in a day.
@@ -112,10 +129,20 @@ class HistoryFiles:
             source = source or known["source"]
         return found, source
 
-    def has_facts(self, day: datetime.date, labels: Collection[str]) -> bool:
-        """Whether the facts of a day's pods are there, with these labels."""
-        name = self._facts_name(day)
-        return name in self._names() and {*labels} <= {*self._read(name, ())[1]["pod_labels"]}
+    def days_with_facts(
+        self, days: Collection[datetime.date], labels: Collection[str]
+    ) -> frozenset[datetime.date]:
+        """Of these days those with the facts of their pods, and with these labels.
+
+        Raises:
+            ConfigurationError: A file is not what it should be.
+        """
+        names = self._names()
+        there = [day for day in days if self._facts_name(day) in names]
+        wanted = {*labels}
+        return frozenset(
+            day for day in there if wanted <= {*self._read(self._facts_name(day), ())[1]["pod_labels"]}
+        )
 
     def write_facts(
         self, day: datetime.date, facts: Mapping[PodKey, PodFacts], labels: Collection[str]
@@ -175,7 +202,7 @@ class HistoryFiles:
     def _names(self) -> frozenset[str]:
         arrow_fs = _arrow("fs")
         try:
-            system, root = self._place()
+            system, root = self._place
             entries = system.get_file_info(arrow_fs.FileSelector(root, allow_not_found=True))
         except (OSError, ValueError) as error:
             raise self._error(error) from error
@@ -187,7 +214,7 @@ class HistoryFiles:
         told = json.dumps({"version": _VERSION, "labels": dict(self.labels), **more}, sort_keys=True)
         table = arrow.table(dict(columns)).replace_schema_metadata({"gpu-rightsizer": told})
         try:
-            system, root = self._place()
+            system, root = self._place
             system.create_dir(root)
             unfinished = f"{root}/{name}.unfinished"
             parquet.write_table(table, unfinished, filesystem=system, compression="zstd")
@@ -198,7 +225,7 @@ class HistoryFiles:
     def _read(self, name: str, columns: Collection[str]) -> tuple[Any, dict[str, Any]]:
         parquet = _arrow("parquet")
         try:
-            system, root = self._place()
+            system, root = self._place
             with parquet.ParquetFile(f"{root}/{name}", filesystem=system) as file:
                 known = json.loads((file.schema_arrow.metadata or {})[b"gpu-rightsizer"])
                 table = file.read([*columns]) if columns else None
@@ -207,7 +234,12 @@ class HistoryFiles:
                 f"{self.url}/{name}: cannot be read as history ({error}); delete it to read that day again"
             )
             raise ConfigurationError(message) from error
-        if known.get("version") != _VERSION or known.get("labels") != dict(self.labels):
+        if known.get("version") != _VERSION:
+            message = (
+                f"{self.url}/{name}: is of another version of this program; delete it to read that day again"
+            )
+            raise ConfigurationError(message)
+        if known.get("labels") != dict(self.labels):
             message = (
                 f"{self.url}/{name}: holds the history of {known.get('labels') or 'any labels'}, not of "
                 f"{dict(self.labels) or 'any labels'}: use another directory"
@@ -215,7 +247,9 @@ class HistoryFiles:
             raise ConfigurationError(message)
         return table, known
 
+    @functools.cached_property
     def _place(self) -> tuple[Any, str]:
+        """The file system, and the directory there."""
         arrow_fs = _arrow("fs")
         if "://" in self.url:
             system, root = arrow_fs.FileSystem.from_uri(self.url)

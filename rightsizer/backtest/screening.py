@@ -45,7 +45,7 @@ class Screen:
         )
 
     def _suffice(self, members: Sequence[Member], part: TooManyReplicas, since: int, step: int) -> bool:
-        """Whether so many replicas were active in the busiest step that removing the others is not worth a change."""
+        """Whether a change would remove too few: as many as in the busiest step and headroom stay."""
         first, replicas, limit = (
             max(since, step - self._grid.steps_in(part.window)),
             len(members),

@@ -36,9 +36,11 @@ class Survival:
         return self._shares[bisect.bisect_right(self._hours, hours) - 1]
 
     def ends_after(self, hours: float, within: float = math.inf) -> float:
-        """The probability, 0 to 1, that a gap which has lasted so many hours ends with work, by default at any time.
+        """The probability, 0 to 1, that work ends a gap which has lasted so many hours.
 
-        `within` limits it to so many further hours. The record knows of no end after that of the longest gap.
+        Args:
+            hours: How long the gap has lasted.
+            within: Count only ends in the next so many hours; none is known after the longest gap's.
         """
         now = self.longer_than(hours)
         return 1 - self.longer_than(hours + within) / now if now else 0.0

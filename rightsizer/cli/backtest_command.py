@@ -104,7 +104,7 @@ def _form_of(path: str | None) -> str | None:
 
 
 def _store(arguments: argparse.Namespace) -> LastBacktestStore | None:
-    """Where --publish writes; a kubeconfig that cannot be used is told before anything is read."""
+    """Where --publish writes. Made before the history is read, so that an unusable kubeconfig fails at once."""
     if not arguments.publish:
         return None
     return LastBacktestStore(Cluster(cluster_settings(arguments)), arguments.state_namespace)

@@ -130,20 +130,18 @@ class _History:
         files = self.files
         if files is None:
             return
-        days, kept = self._chunks(), 0
-        for number, chunk in enumerate(days, 1):
-            day = self._day(chunk)
-            has_usage = files.has_usage(day, self.part)
-            has_facts = bool(self.part.index) or files.has_facts(day, self.labels)
-            if has_usage and has_facts:
-                kept += 1
+        days = {self._day(chunk): chunk for chunk in self._chunks()}
+        usage = {*files.days(self.part)}
+        facts = {*days} if self.part.index else files.days_with_facts(days, self.labels)
+        for number, (day, chunk) in enumerate(days.items(), 1):
+            if day in usage and day in facts:
                 continue
-            if not has_usage:
+            if day not in usage:
                 files.write_usage(day, self.part, self._read(chunk), self._querier.source.name)
-            if not has_facts:
+            if day not in facts:
                 files.write_facts(day, pod_facts(self._until(chunk), self.labels), self.labels)
             note(f"read {number * 100 // len(days)}% of {self.arguments.since}")
-        if kept:
+        if kept := len(days.keys() & usage & facts):
             note(f"{kept} of {len(days)} days were in {files.url}")
 
     def await_parts(self) -> None:

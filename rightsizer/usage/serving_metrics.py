@@ -27,9 +27,8 @@ class Engine:
     queued: tuple[str, ...] = ()  # requests that wait
     cache: tuple[str, ...] = ()  # share of the KV cache in use, 0 to 1
     first_token: str = ""  # histogram of the time to the first token in seconds, or in ms if its name says so
-    is_unprefixed: bool = (
-        False  # other programs may use these names, so a pod needs all counters and `running`
-    )
+    # Other programs may use these names: a pod needs all counters and `running`.
+    is_unprefixed: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import array
 import datetime
+import json
 import pathlib
 import random
 import re
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from rightsizer.backtest.history_files import MOST_PARTS, HistoryFiles, HistoryPart
 from rightsizer.backtest.pod_facts import PodFacts, owner_ref
-from rightsizer.errors import ConfigurationError
+from rightsizer.errors import ConfigurationError, UsageError
 from rightsizer.model import Device
 from rightsizer.usage.step_usage import COLUMNS, MISSING, DeviceSteps, StepsByUse
 
@@ -60,7 +61,7 @@ def test_usage_comes_back_as_it_was(
         assert not files.days()
         part = HistoryPart(index, count)
         files.write_usage(DAY, part, {key: one for key, one in found.items() if place[key] == index}, "ours")
-        assert files.has_usage(DAY, part)
+        assert files.days(part) == [DAY]
     assert files.days() == [DAY]
     assert files.usage(DAY) == (found, "ours")
 
@@ -98,12 +99,12 @@ def test_facts_come_back_as_they_were(tmp_path: pathlib.Path) -> None:
         ("n", "p"): PodFacts(owner_ref("n", "Deployment", "w"), "node-1", "high", 8, {"team": "blue"}),
         ("n", "q"): PodFacts(),
     }
-    assert not files.has_facts(DAY, ["team"])
+    assert not files.days_with_facts([DAY], ["team"])
     files.write_facts(DAY, facts, ["team"])
     assert files.facts(DAY) == facts
-    assert files.has_facts(DAY, ["team"])
-    assert files.has_facts(DAY, [])
-    assert not files.has_facts(DAY, ["team", "owner"])
+    assert files.days_with_facts([DAY, DAY + datetime.timedelta(1)], ["team"]) == {DAY}
+    assert files.days_with_facts([DAY], []) == {DAY}
+    assert not files.days_with_facts([DAY], ["team", "owner"])
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"no parquet at all"], ids=["empty", "cut", "other"])
@@ -129,6 +130,33 @@ def test_file_of_somebody_else_is_refused(tmp_path: pathlib.Path) -> None:
         files.usage(DAY)
 
 
+def test_file_of_another_version_says_so(tmp_path: pathlib.Path) -> None:
+    """Not that its labels were others."""
+    files = _files(tmp_path, cluster="a")
+    files.write_usage(DAY, HistoryPart(), {}, "ours")
+    (path,) = tmp_path.iterdir()
+    table = pyarrow.parquet.read_table(path)
+    told = json.loads(table.schema.metadata[b"gpu-rightsizer"])
+    newer = table.replace_schema_metadata(
+        {"gpu-rightsizer": json.dumps({**told, "version": told["version"] + 1})}
+    )
+    pyarrow.parquet.write_table(newer, path)
+    with pytest.raises(
+        ConfigurationError, match=f"{path.name}: is of another version of this program; delete it"
+    ):
+        files.usage(DAY)
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://AKIA:hunter2@bucket/x", "s3://hunter2@bucket", "s3://:hunter2@bucket/x?region=a"]
+)
+def test_credentials_in_the_address_are_refused_and_not_repeated(url: str) -> None:
+    """Notes and errors name the address."""
+    with pytest.raises(UsageError, match="contains credentials; give them to the environment") as refused:
+        HistoryFiles(url, STEP, {})
+    assert "hunter2" not in str(refused.value)
+
+
 def test_history_without_its_library_names_the_extra(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,5 +175,4 @@ def test_write_that_was_interrupted_is_not_there(tmp_path: pathlib.Path) -> None
     files.write_usage(DAY, HistoryPart(), {}, "ours")
     (path,) = tmp_path.iterdir()
     path.rename(f"{path}.unfinished")
-    assert not files.has_usage(DAY, HistoryPart())
-    assert files.days() == []
+    assert files.days(HistoryPart()) == files.days() == []
