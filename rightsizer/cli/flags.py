@@ -163,7 +163,8 @@ _ADMISSION = """\
 Prints admission guardrails (ValidatingAdmissionPolicies) for kubectl apply.
 With them the API server refuses writes of gpu-rightsizer to protected
 namespaces and classes, and to fields that no action changes. Notes on stderr
-list the parts of the policy that they cannot express.
+list the parts of the policy that they cannot express. keepSizes in the
+policy adds a MutatingAdmissionPolicy that gives returning pods their size.
 """
 
 _INIT = """\

@@ -11,8 +11,8 @@ from rightsizer.findings.replicas import ReplicaNeed, demand, replicas_of
 from rightsizer.model import ActivitySeries, Autoscalers
 from rightsizer.prometheus import promql
 
-_AUTOSCALERS = ("HorizontalPodAutoscaler", "KEDA")
-"""Managers that already scale a workload."""
+_HPA, _KEDA = "HorizontalPodAutoscaler", "KEDA"
+"""Managers that scale a workload already."""
 
 _HASHES = "[a-z0-9]+-[a-z0-9]{5}"
 _SUFFIXES = {"Deployment": _HASHES, "Rollout": _HASHES, "ReplicaSet": "[a-z0-9]{5}", "StatefulSet": "[0-9]+"}
@@ -24,46 +24,48 @@ _TARGET_PERCENT = 60
 
 
 def autoscalers_for(candidate: Candidate, source: ActivitySeries) -> Autoscalers | None:
-    """Manifests for a workload with varying demand; None if it does not vary or is unknown."""
+    """Manifests for a workload with varying demand; None if it does not vary or is unknown.
+
+    If it has an autoscaler, the one manifest of its kind and name: with other bounds and another query.
+    """
     known, replicas = demand(candidate), replicas_of(candidate)
-    if known is None or replicas is None or not _can_be_scaled(candidate):
+    present = [one for one in candidate.workload.managers if one.kind in {_HPA, _KEDA}]
+    if known is None or replicas is None or not _can_be_scaled(candidate) or len(present) > 1:
+        return None
+    if not all(one.scales and one.name for one in present):
         return None
     need = known.possible
     highest = max(replicas, candidate.original_replicas or 0, need.replicas())
     lowest = max(1, need.replicas(0))
     if need.replicas(known.quietest) >= min(highest, known.certain.replicas()):
         return None
+    bounds = (lowest, highest)
+    kind, name = (present[0].kind, present[0].name) if present else ("", candidate.workload.ref.name)
+    keda = ("keda.sh/v1alpha1", "ScaledObject", _keda_spec(candidate, source, need, bounds))
+    hpa = ("autoscaling/v2", "HorizontalPodAutoscaler", _hpa_spec(candidate, source, bounds))
     return Autoscalers(
         lowest=lowest,
         highest=highest,
-        scaled_object=_manifest(
-            candidate,
-            "keda.sh/v1alpha1",
-            "ScaledObject",
-            _keda_spec(candidate, source, need, (lowest, highest)),
-        ),
-        hpa=_manifest(
-            candidate,
-            "autoscaling/v2",
-            "HorizontalPodAutoscaler",
-            _hpa_spec(candidate, source, (lowest, highest)),
-        ),
+        scaled_object=_manifest(candidate, name, *keda) if kind != _HPA else None,
+        hpa=_manifest(candidate, name, *hpa) if kind != _KEDA else None,
+        replaces=f"{keda[1] if kind == _KEDA else kind} {name}" if present else "",
     )
 
 
 def _can_be_scaled(candidate: Candidate) -> bool:
-    """Whether it has a scale subresource, one pod per replica, and no autoscaler yet."""
+    """Whether it has a scale subresource, and one pod per replica."""
     workload = candidate.workload
-    is_scaled = any(manager.kind in _AUTOSCALERS for manager in workload.managers)
-    return has_replicas(workload) and workload.ref.kind in SCALABLE - GROUPED and not is_scaled
+    return has_replicas(workload) and workload.ref.kind in SCALABLE - GROUPED
 
 
-def _manifest(candidate: Candidate, api_version: str, kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+def _manifest(
+    candidate: Candidate, name: str, api_version: str, kind: str, spec: Mapping[str, Any]
+) -> dict[str, Any]:
     ref = candidate.workload.ref
     return {
         "apiVersion": api_version,
         "kind": kind,
-        "metadata": {"name": ref.name, "namespace": ref.namespace},
+        "metadata": {"name": name, "namespace": ref.namespace},
         "spec": {
             "scaleTargetRef": {"apiVersion": ref.api_version, "kind": ref.kind, "name": ref.name},
             **spec,

@@ -14,8 +14,6 @@ from rightsizer.kinds.kind import Steering
 from rightsizer.model import Action, Finding, FindingName, Proposal, Usage, Verdict
 from rightsizer.text import GIB, count, gpus, percent, span
 
-LEAST_GAIN = 0.1
-"""Minimum fraction of a GPU that must be freed per pod: it has to be worth a restart."""
 NOWHERE = "no eligible node has this slice free, with enough CPU and memory"
 
 
@@ -35,7 +33,7 @@ def find_oversized_gpu(candidate: Candidate) -> Finding | None:
         (
             each
             for each in slices_of(candidate, usages[0].device.model, held, need)
-            if each.share <= held.share - LEAST_GAIN
+            if each.share <= held.share - part.minSavingPercent / 100
             and each.fits(need)
             and not (is_untrusted and each.method != "mig")
         ),

@@ -28,7 +28,8 @@ def find_too_many_gpus(candidate: Candidate) -> Finding | None:
         return None
     history = candidate.history
     worked = sum(map(len, each.values()))
-    words = f"{worked} of {candidate.workload.gpus} GPUs were used in the last {span(_longest(candidate))}"
+    reach = max(_lived(pod, _over_longest(candidate)) for pod, _ in evidence.held) * _longest(candidate)
+    words = f"{worked} of {candidate.workload.gpus} GPUs were used in the last {span(reach)}"
     words += _connection(candidate, each.values())
     missing = (*_unseen(candidate, evidence), *missing_proof(evidence, history))
     if missing and not any(missing_proof(_over_longest(candidate), history)):

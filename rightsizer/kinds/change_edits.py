@@ -114,7 +114,11 @@ def _amount_edits(
     ]
     if len(asking) != 1:
         named = " or ".join(resources) or "a GPU resource"
-        message = f"{len(asking)} of its containers declare {named} in their limits, not one"
+        message = (
+            f"{len(asking)} of its containers declare {named} in their limits, not one"
+            if asking
+            else f"none of its containers declares {named} in its limits"
+        )
         raise ValueError(message)
     _require_no_init(obj, asking[0], resources)
     found = []

@@ -110,13 +110,15 @@ class Autoscalers:
     Attributes:
         lowest: The headroom: replicas without demand.
         highest: Replicas at most: those that there are, or what the busiest minute needed, with headroom.
-        scaled_object: The manifest, as plain values; so is `hpa`.
+        scaled_object: The manifest, as plain values, and so is `hpa`; None where the other one replaces what there is.
+        replaces: The autoscaler that the manifest replaces, such as "HorizontalPodAutoscaler web"; empty for none.
     """
 
     lowest: int
     highest: int
-    scaled_object: Mapping[str, Any]
-    hpa: Mapping[str, Any]
+    scaled_object: Mapping[str, Any] | None
+    hpa: Mapping[str, Any] | None
+    replaces: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

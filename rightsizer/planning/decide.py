@@ -96,7 +96,9 @@ def _decided(
     )
     if effective.mode is Mode.PROTECT:
         return dataclasses.replace(first, verdict=Verdict.PROTECTED)
-    if autoscalers := _autoscalers(workload, measured, evaluator.fleet, effective):
+    autoscalers = _autoscalers(workload, measured, evaluator.fleet, effective)
+    has_too_many = any(finding.name is FindingName.TOO_MANY_REPLICAS for finding in findings)
+    if autoscalers and (has_too_many or not autoscalers.replaces):
         first = dataclasses.replace(first, autoscalers=autoscalers)
     obstacles: list[Blocker] = []
     for finding in findings:

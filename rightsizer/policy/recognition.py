@@ -10,7 +10,7 @@ import msgspec
 from rightsizer.model import Workload
 
 _HUBS = ("hub.jupyter.org/", "notebooks.kubeflow.org/", "opendatahub.io/", "com.coder.")
-"""Prefixes of labels of JupyterHub, Kubeflow, Open Data Hub and Coder, which run notebooks as StatefulSets or pods."""
+"""Prefixes of labels of JupyterHub, Kubeflow, Open Data Hub and Coder, whatever kinds they run notebooks as."""
 _NOTEBOOK = re.compile(r"jupyter|notebook|singleuser|workbench|code-server|vscode|rstudio", re.IGNORECASE)
 _IMAGE = re.compile(rb'"image":"([^"]*)"')
 _REVISION = "serving.knative.dev/revision"

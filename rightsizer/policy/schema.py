@@ -195,9 +195,11 @@ DEFAULT_KINDS = (
         idle=Thresholds(window=4 * _HOUR),
     ),
     # What is in a notebook's memory is gone, and a long weekend looks like the end: work voids the notice, and the
-    # owner may release it sooner. Hubs make StatefulSets and bare pods of notebooks.
+    # owner may release it sooner. Hubs make StatefulSets, Deployments and bare pods of notebooks.
     KindDefaults(kinds=("Notebook", "Workspace", "Pod"), idle=_NOTEBOOK, notifyBefore=12 * _HOUR),
-    KindDefaults(kinds=("StatefulSet",), onlyNotebooks=True, idle=_NOTEBOOK, notifyBefore=12 * _HOUR),
+    KindDefaults(
+        kinds=("StatefulSet", "Deployment"), onlyNotebooks=True, idle=_NOTEBOOK, notifyBefore=12 * _HOUR
+    ),
     # Hours since the last checkpoint are lost: the evidence must be nearly whole, and the pause beyond all others. Some
     # jobs are workbenches: a night from half past five to half past nine is no end.
     KindDefaults(
@@ -213,7 +215,7 @@ DEFAULT_KINDS = (
         idle=Thresholds(window=16 * _HOUR, unusedWindow=16 * _HOUR, minCoverage=0.95, idleFactor=3.0),
     ),
 )
-"""Everything else (a Deployment may be a person's workbench) waits as defaults.idle says. There are few windows, since
+"""Everything else waits as defaults.idle says. There are few windows, since
 each is a set of queries of its own."""
 
 

@@ -201,7 +201,8 @@ class Thresholds(Judging):
     )
     noticeAfter: Duration = pydantic.Field(
         datetime.timedelta(hours=24),
-        description="Idle time after which a notice is given; at most half of the required idle time.",
+        description="Idle time after which a notice is given, at least unusedWindow; at most half of the required idle "
+        "time.",
     )
     maxEmptyMemoryMiB: float = pydantic.Field(
         64.0,
@@ -261,6 +262,12 @@ class Thresholds(Judging):
             raise ValueError(message)
         if self.minIdleTime is not None and self.minIdleTime > MAX_WINDOW:
             message = "minIdleTime must be at most 366d; to never touch workloads, write mode: protect"
+            raise ValueError(message)
+        if "noticeAfter" in self.model_fields_set and self.noticeAfter < self.short_window:
+            least = duration_text(self.short_window)
+            message = (
+                f"noticeAfter must be at least {least}, as evidence takes that long (unusedWindow, window)"
+            )
             raise ValueError(message)
         if any(one.after >= other.after for one, other in itertools.pairwise(self.returns)):
             message = "returns must be in order of after, shortest first"
@@ -397,6 +404,10 @@ class OversizedGpu(Judging):
     )
     activityMarginPercent: Margin = pydantic.Field(
         20.0, description="Margin on the highest utilization; percent, 0 to 1000."
+    )
+    minSavingPercent: Limit = pydantic.Field(
+        10.0,
+        description="A slice that frees a smaller share of a GPU per pod is not proposed; percent, 0 to below 100.",
     )
 
 

@@ -192,14 +192,15 @@ def _notice(decision: Decision) -> dict[str, Any] | None:
 
 
 def _autoscaling(autoscalers: Autoscalers | None) -> dict[str, Any] | None:
-    """Ready to be applied; one of the two."""
+    """Ready to be applied; one of the two if both are there."""
     if autoscalers is None:
         return None
     return {
         "lowest": autoscalers.lowest,
         "highest": autoscalers.highest,
-        "scaledObject": dict(autoscalers.scaled_object),
-        "horizontalPodAutoscaler": dict(autoscalers.hpa),
+        "replaces": autoscalers.replaces or None,
+        "scaledObject": autoscalers.scaled_object and dict(autoscalers.scaled_object),
+        "horizontalPodAutoscaler": autoscalers.hpa and dict(autoscalers.hpa),
     }
 
 
@@ -391,7 +392,8 @@ def manifests(decision: Decision) -> Iterator[tuple[str, list[str]]]:
     """Name and YAML lines of each advised autoscaler."""
     if decision.autoscalers is not None:
         for title, manifest in ((KEDA, decision.autoscalers.scaled_object), (HPA, decision.autoscalers.hpa)):
-            yield title, safe_lines(render(dict(manifest), "yaml")).splitlines()
+            if manifest is not None:
+                yield title, safe_lines(render(dict(manifest), "yaml")).splitlines()
 
 
 def on_one_line(decision: Decision, title: str) -> str:
@@ -399,4 +401,4 @@ def on_one_line(decision: Decision, title: str) -> str:
     if decision.autoscalers is None:
         return ""
     manifest = decision.autoscalers.scaled_object if title == KEDA else decision.autoscalers.hpa
-    return json.dumps(dict(manifest), separators=(",", ":"))
+    return json.dumps(dict(manifest), separators=(",", ":")) if manifest is not None else ""

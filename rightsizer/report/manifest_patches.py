@@ -16,6 +16,7 @@ import msgspec
 
 from rightsizer.kinds import row_of, stopped_by
 from rightsizer.kinds.change_edits import as_read, missing_field_reason, proposal_edits, stop_edits
+from rightsizer.kinds.core import POD
 from rightsizer.kinds.edits import NAMED, is_item, shown, value_at
 from rightsizer.kinds.kind import Kind
 from rightsizer.kube.object_names import is_possible, kubectl
@@ -83,8 +84,11 @@ def _change(decision: Decision, at: datetime.datetime) -> _Change:
         message = f"its owner is asked first; the change follows from {instant(dues[0])}"
         raise ValueError(message)
     row, obj = row_of(workload), as_read(workload)
-    if row is None or obj is None or not is_possible(workload.ref):
-        message = "its kind is unknown, or its object could not be read"
+    if row is None or not is_possible(workload.ref):
+        message = f"{workload.ref.kind} is not a kind that gpu-rightsizer changes"
+        raise ValueError(message)
+    if obj is None:
+        message = "a Pod has no template" if row is POD else "its object could not be read"
         raise ValueError(message)
     if proposal is None or proposal.replicas is not None:
         return _Change(obj, workload.ref, tuple(_count_edits(workload, row, obj, proposal, at)))

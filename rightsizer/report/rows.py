@@ -71,8 +71,14 @@ def advice_on(decision: Decision, where: str) -> str:
     if decision.autoscalers is None:
         return ""
     lowest, highest = decision.autoscalers.lowest, decision.autoscalers.highest
+    varies = "the number of active replicas varies"
+    if replaces := decision.autoscalers.replaces:
+        return (
+            f"{varies}: {replaces} would follow it with {lowest} to {highest} replicas and another query; "
+            f"its manifest is {where}"
+        )
     return (
-        f"the number of active replicas varies: an autoscaler from {lowest} to {highest} replicas would follow it; "
+        f"{varies}: an autoscaler from {lowest} to {highest} replicas would follow it; "
         f"manifests for KEDA and for an HPA are {where}"
     )
 

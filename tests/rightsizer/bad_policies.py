@@ -267,6 +267,7 @@ BAD = {
     ),
     "power-of-a-town": _idle("idlePowerWatts: {H100: 100000}"),
     "history-shorter-than-window": _idle("window: 7d, history: 1d"),
+    "notice-before-the-evidence": _idle("window: 24h, noticeAfter: 1h"),
     "return-factor-negative": _idle("idleFactor: -1"),
     "window-of-minutes": _idle("window: 10"),
     "window-iso": _idle("window: PT12H"),

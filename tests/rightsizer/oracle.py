@@ -45,7 +45,7 @@ KINDS: Sequence[Mapping[str, Any]] = (
     },
     {"kinds": SERVING, "idle": {"window": "4h"}},
     {"kinds": ["Notebook", "Workspace", "Pod"], **_ASKED},
-    {"kinds": ["StatefulSet"], "onlyNotebooks": True, **_ASKED},
+    {"kinds": ["StatefulSet", "Deployment"], "onlyNotebooks": True, **_ASKED},
     {
         "kinds": JOBS,
         "idle": {"window": "16h", "minCoverage": 0.95, "idleFactor": 3.0, "unusedWindow": "16h"},

@@ -3,7 +3,7 @@
 import dataclasses
 import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -144,6 +144,15 @@ def _case(counted: Concurrency | None, **changes: Any) -> Candidate:
     )
 
 
+def _manifests(case: Candidate) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The ScaledObject and the HPA that are advised."""
+    found = autoscalers_for(case, SOURCE)
+    assert found is not None
+    assert found.scaled_object is not None
+    assert found.hpa is not None
+    return found.scaled_object["spec"], found.hpa["spec"]
+
+
 VARYING = Concurrency((*[1] * 100, *[2] * 50, *[3] * 60))
 
 
@@ -152,9 +161,9 @@ def test_autoscaler_bounds_are_headroom_and_all_replicas() -> None:
     found = autoscalers_for(_case(VARYING), SOURCE)
     assert found is not None
     assert (found.lowest, found.highest) == (1, 6)
-    assert found.scaled_object["spec"]["minReplicaCount"] == 1
-    assert found.scaled_object["spec"]["maxReplicaCount"] == 6
-    assert (found.hpa["spec"]["minReplicas"], found.hpa["spec"]["maxReplicas"]) == (1, 6)
+    scaled, hpa = _manifests(_case(VARYING))
+    assert (scaled["minReplicaCount"], scaled["maxReplicaCount"]) == (1, 6)
+    assert (hpa["minReplicas"], hpa["maxReplicas"]) == (1, 6)
     busier = autoscalers_for(_case(Concurrency((*[1] * 100, *[5] * 50, *[9] * 60))), SOURCE)
     assert busier is not None
     assert (busier.lowest, busier.highest) == (4, 13)
@@ -171,16 +180,17 @@ def test_autoscaler_manifests_target_the_workload() -> None:
     """Both manifests are complete."""
     found = autoscalers_for(_case(VARYING), SOURCE)
     assert found is not None
-    for manifest in (found.scaled_object, found.hpa):
+    for manifest in filter(None, (found.scaled_object, found.hpa)):
         assert manifest["metadata"] == {"name": "w", "namespace": "research"}
         assert manifest["spec"]["scaleTargetRef"] == {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
             "name": "w",
         }
-    (trigger,) = found.scaled_object["spec"]["triggers"]
+    scaled, hpa = _manifests(_case(VARYING))
+    (trigger,) = scaled["triggers"]
     assert (trigger["type"], trigger["metadata"]["serverAddress"]) == ("prometheus", SOURCE.server)
-    assert found.hpa["spec"]["metrics"][0]["pods"]["metric"] == {"name": "DCGM_FI_DEV_GPU_UTIL"}
+    assert hpa["metrics"][0]["pods"]["metric"] == {"name": "DCGM_FI_DEV_GPU_UTIL"}
 
 
 def test_autoscaler_query_counts_active_replicas_plus_headroom() -> None:
@@ -228,7 +238,16 @@ NO_AUTOSCALER: dict[str, tuple[Concurrency | None, dict[str, Any]]] = {
     "unseen": (Concurrency((0,) * 215, (6,) * 215), {}),
     "unseen-in-part": (Concurrency((3,) * 215, (*[0] * 200, *[3] * 15)), {}),
     "training": (VARYING, {"gang": "PodGroup research/g"}),
-    "scaled-already": (VARYING, {"managers": (Manager("KEDA", "w"),)}),
+    "scaler-is-paused": (VARYING, {"managers": (Manager("KEDA", "w"),)}),
+    "two-scalers": (
+        VARYING,
+        {
+            "managers": (
+                Manager("KEDA", "w", scales=True),
+                Manager("HorizontalPodAutoscaler", "w", scales=True),
+            )
+        },
+    ),
 }
 
 
@@ -236,8 +255,20 @@ NO_AUTOSCALER: dict[str, tuple[Concurrency | None, dict[str, Any]]] = {
 def test_autoscaler_without_varying_demand_is_not_proposed(
     counted: Concurrency | None, changes: dict[str, Any]
 ) -> None:
-    """Nor for gangs, nor beside another autoscaler."""
+    """Nor for gangs, nor where a person paused it or two autoscalers compete."""
     assert autoscalers_for(_case(counted, **changes), SOURCE) is None
+
+
+@pytest.mark.parametrize(
+    ("manager", "kind"), [("KEDA", "ScaledObject"), ("HorizontalPodAutoscaler", "HorizontalPodAutoscaler")]
+)
+def test_autoscaler_that_exists_is_replaced_by_one_of_its_name(manager: str, kind: str) -> None:
+    """With other bounds and the query of active replicas; a second kind would fight it."""
+    found = autoscalers_for(_case(VARYING, managers=(Manager(manager, "by-cpu", scales=True),)), SOURCE)
+    assert found is not None
+    (manifest,) = filter(None, (found.scaled_object, found.hpa))
+    assert (manifest["kind"], manifest["metadata"]["name"]) == (kind, "by-cpu")
+    assert found.replaces == f"{kind} by-cpu"
 
 
 def test_autoscaler_for_a_kind_without_scale_is_not_proposed() -> None:
@@ -252,11 +283,9 @@ def test_autoscaler_for_a_kind_without_scale_is_not_proposed() -> None:
 
 def test_autoscaler_scales_up_at_once_and_down_slowly() -> None:
     """Replicas stay for the length of the window, at most an hour."""
-    found = autoscalers_for(_case(VARYING), SOURCE)
-    assert found is not None
-    assert found.hpa["spec"]["behavior"] == {"scaleDown": {"stabilizationWindowSeconds": 600}}
+    _, hpa = _manifests(_case(VARYING))
+    assert hpa["behavior"] == {"scaleDown": {"stabilizationWindowSeconds": 600}}
     by = criteria(too_many_replicas=TooManyReplicas(window=datetime.timedelta(minutes=30)))
     case = dataclasses.replace(_case(VARYING), criteria=by)
-    quicker = autoscalers_for(case, SOURCE)
-    assert quicker is not None
-    assert quicker.hpa["spec"]["behavior"] == {"scaleDown": {"stabilizationWindowSeconds": 1800}}
+    _, quicker = _manifests(case)
+    assert quicker["behavior"] == {"scaleDown": {"stabilizationWindowSeconds": 1800}}

@@ -18,6 +18,7 @@ from rightsizer.model import (
     Verdict,
     Workload,
 )
+from rightsizer.text import span
 from tests.rightsizer.build import (
     ALWAYS,
     AT,
@@ -202,6 +203,7 @@ def _resized_to(day: tuple[Usage, ...], known: str, started: datetime.timedelta)
     hours = int(started / HOUR)
     decision = judged(item, windows, policy(), histories={("research", "w-0"): history(known, hours=hours)})
     found = [one for one in (decision.finding, *decision.also) if one.name is FindingName.TOO_MANY_GPUS]
+    assert found[0].words[0].endswith(f"were used in the last {span(min(started, 16 * HOUR))}")
     return found[0].proposal.gpus_per_pod if found[0].proposal else None
 
 

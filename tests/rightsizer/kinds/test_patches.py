@@ -291,7 +291,7 @@ def test_patch_gpu_to_mig_slice_replaces_resource_name() -> None:
     ("obj", "resources", "words"),
     [
         (_deployment(_container("a", {GPU: 1}), _container("b", {GPU: 1})), (GPU,), "2 of its containers"),
-        (_deployment(_container("a", {})), (GPU,), "0 of its containers"),
+        (_deployment(_container("a", {})), (GPU,), "none of its containers"),
         (_deployment(_container("a", {GPU: 1})), (GPU, "nvidia.com/gpumem"), "not for one GPU resource"),
         (_deployment(_container("a", {GPU: 1})), (), "no GPU resource"),
     ],

@@ -11,9 +11,11 @@ import pytest
 from rightsizer.config import PREFIX
 from rightsizer.model import (
     Action,
+    ActivitySeries,
     BlockerCode,
     ChangeOutcome,
     ChangeRecord,
+    Concurrency,
     Decision,
     FindingName,
     Fleet,
@@ -26,7 +28,9 @@ from rightsizer.model import (
 )
 from rightsizer.policy.limits import Freeze
 from rightsizer.policy.thresholds import Thresholds
+from rightsizer.report.rows import advice_on
 from tests.rightsizer.build import (
+    ALWAYS,
     AT,
     DAY,
     all_idle,
@@ -606,3 +610,29 @@ def test_decide_order_is_enforced_blocked_advised() -> None:
     found = {key: used for item in items for key, used in all_idle(item).items()}
     order = [decision.workload.ref.name for decision in judged_all(items, found, policy())]
     assert order == ["large", "small", "waiting", "advised"]
+
+
+@pytest.mark.parametrize(
+    ("busy", "advised"), [((*[1] * 100, *[2] * 50, *[3] * 60), True), ((*[2] * 150, *[6] * 60), False)]
+)
+def test_autoscaler_with_too_many_replicas_gets_another_query(
+    busy: tuple[int, ...], *, advised: bool
+) -> None:
+    """Its replicas are left to it; one that leaves few idle is left alone."""
+    hpa = Manager("HorizontalPodAutoscaler", "by-cpu", scales=True)
+    item = dataclasses.replace(
+        workload(*(pod(f"w-{number}") for number in range(6)), managers=(hpa,)), created=AT - 30 * DAY
+    )
+    found = usages(*((one, (busy_usage(number),)) for number, one in enumerate(item.pods)))
+    decision = judged(
+        item,
+        found,
+        policy(),
+        concurrency={"uid-w": Concurrency(busy)},
+        series=ActivitySeries("http://prometheus:9090"),
+        histories=ALWAYS,
+    )
+    told = advice_on(decision, "below")
+    assert not decision.is_enforced
+    assert ("HorizontalPodAutoscaler by-cpu would follow it with 1 to 6 replicas" in told) is advised
+    assert advised or decision.autoscalers is None

@@ -22,7 +22,7 @@ BEYOND_A_SCHEMA = {
     # It would have to compare two fields.
     *("on-demand-not-among-the-actions", "on-demand-grow", "told-to-the-cloud"),
     *("learned-from-nothing", "learned-from-too-many-returns", "learned-beyond-history"),
-    *("returns-out-of-order", "returns-of-a-minute"),
+    *("returns-out-of-order", "returns-of-a-minute", "notice-before-the-evidence"),
     *("all-priorities-written-out", "all-priorities-but-the-lowest", "all-priorities-in-use"),
     *("all-namespaces-by-their-letters", "all-kinds-by-their-letters", "all-classes-by-their-letters"),
     *("all-pools-by-their-ends", "budget-twice", "history-shorter-than-window", "freeze-backwards"),

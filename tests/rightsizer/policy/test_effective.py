@@ -561,10 +561,12 @@ def test_woken_by_a_request_waits_minutes(
             {"spec": b'{"template":{"spec":{"containers":[{"image":"vllm/vllm-openai:v1"}]}}}'},
             None,
         ),
+        ("Deployment", {"labels": {"com.coder.resource": "true"}}, 12),
+        ("Deployment", {}, None),
         ("Pod", {}, 12),
     ],
 )
-def test_stateful_set_is_treated_as_notebook_only_if_it_is_one(
+def test_workload_of_a_general_kind_is_a_notebook_only_if_it_says_so(
     kind: str, changes: dict[str, Any], hours: int | None
 ) -> None:
     """By labels of hubs, names of applications or images, on it or its pods."""

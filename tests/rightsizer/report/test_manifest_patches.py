@@ -215,13 +215,15 @@ _GROVE = (pod(labels={"grove.io/podclique": "w-0-decode"}),)
         (_decision("batch/v1/Job", RESIZE, starter=CRON), "CronWorkflow c made it"),
         (_decision("v1/Pod", None), "no field of its manifest stops it"),
         (_decision("batch.volcano.sh/v1alpha1/Job", None), "no field of its manifest stops it"),
-        (_decision("example.com/v1/Thing", None), "its kind is unknown"),
-        (_decision("serving.kserve.io/v1beta1/InferenceService", RESIZE), "0 of its containers declare"),
+        (_decision("example.com/v1/Thing", None), "Thing is not a kind that gpu-rightsizer changes"),
+        (_decision("apps/v1/Deployment", RESIZE, spec=b""), "its object could not be read"),
+        (_decision("v1/Pod", RESIZE, spec=b""), "a Pod has no template"),
+        (_decision("serving.kserve.io/v1beta1/InferenceService", RESIZE), "none of its containers declares"),
         (
             _decision(
                 "apps/v1/Deployment", RESIZE, ref=ObjectRef("apps/v1", "Deployment", "../etc", "w", "")
             ),
-            "unknown",
+            "is not a kind",
         ),
     ],
     ids=lambda value: "" if isinstance(value, Decision) else value,
