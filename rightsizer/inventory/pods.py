@@ -154,7 +154,8 @@ class PodTable:
     def _add_unschedulable(self, item: PodObject, request: GpuRequest, needs: Mapping[str, int]) -> None:
         ref = item.metadata.ref("v1", "Pod")
         try:
-            self.unschedulable.append(unschedulable_pod(item, ref, request.amounts, needs))
+            gang = next(iter(gangs_of(item)), None)
+            self.unschedulable.append(unschedulable_pod(item, ref, request.amounts, needs, gang))
         except msgspec.DecodeError as error:
             self.problems.append(f"{ref}: its tolerations or affinity cannot be read: {error}")
 

@@ -3,6 +3,7 @@
 The scheduler also considers volumes, topology, other pods and its plug-ins, which are not checked here.
 """
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -63,6 +64,7 @@ class UnschedulablePod:
         selector: Labels that its node must have.
         terms: Required node affinity, of which one term must match; None if it has none.
         priority: Its resolved priority; None if the API server resolved none.
+        gang: The first gang that it names; None if it names none.
     """
 
     ref: ObjectRef
@@ -73,6 +75,7 @@ class UnschedulablePod:
     terms: _Terms | None
     priority: int | None = None
     priority_class: str = ""
+    gang: ObjectRef | None = None
 
     @property
     def shape(self) -> str:
@@ -96,7 +99,11 @@ def is_unschedulable(item: PodObject) -> bool:
 
 
 def unschedulable_pod(
-    item: PodObject, ref: ObjectRef, gpus: Mapping[str, int], needs: Mapping[str, int]
+    item: PodObject,
+    ref: ObjectRef,
+    gpus: Mapping[str, int],
+    needs: Mapping[str, int],
+    gang: ObjectRef | None,
 ) -> UnschedulablePod:
     """The unschedulable pod.
 
@@ -114,6 +121,7 @@ def unschedulable_pod(
         _terms(affinity),
         item.spec.priority,
         item.spec.priority_class_name,
+        gang,
     )
 
 
@@ -166,6 +174,7 @@ def placeable_pods(
     nodes: Mapping[str, Node], capacities: Mapping[str, NodeCapacity], pods: Sequence[UnschedulablePod]
 ) -> tuple[WaitingPod, ...]:
     """Unschedulable pods of known priority, with the nodes that could host them if those were empty."""
+    waits = collections.Counter(one.gang for one in pods)
     found = []
     for group in _shapes(pods)[:MAX_SHAPES]:
         fit = frozenset(
@@ -174,7 +183,16 @@ def placeable_pods(
             if node.is_open and could_host(node, capacities.get(name, UNKNOWN_CAPACITY), group[0])
         )
         found += [
-            WaitingPod(one.ref, one.gpus, one.priority, one.priority_class, fit, one.needs)
+            WaitingPod(
+                one.ref,
+                one.gpus,
+                one.priority,
+                one.priority_class,
+                fit,
+                one.needs,
+                one.gang,
+                waits[one.gang] if one.gang else 1,
+            )
             for one in group
             if one.priority is not None and fit
         ]

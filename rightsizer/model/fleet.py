@@ -179,6 +179,8 @@ class WaitingPod:
         nodes: Those that would take it, by name, were they empty, as far as taints, selectors, node affinity and what
             they have tell.
         needs: What it needs beyond GPUs, as a Pod's.
+        gang: Its gang; None if it can start alone.
+        gang_waits: How many pods of its gang the scheduler cannot place, including those that fit nowhere.
     """
 
     ref: ObjectRef
@@ -187,6 +189,8 @@ class WaitingPod:
     priority_class: str
     nodes: frozenset[str]
     needs: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    gang: ObjectRef | None = None
+    gang_waits: int = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

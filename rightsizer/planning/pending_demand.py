@@ -2,12 +2,12 @@
 
 Victims are chosen by lowest priority, then lowest utilization. Each pending pod is served on one node: the one with the
 fewest victims. Free GPUs, CPU, memory and pod slots of that node count: nobody is stopped for a pod that would still
-not fit.
+not fit. The pods of a gang are served all or none.
 """
 
 import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rightsizer.kinds import pause_for
 from rightsizer.model import Action, Blocker, BlockerCode, Decision, Fleet, ObjectRef, WaitingPod
@@ -15,6 +15,8 @@ from rightsizer.policy.effective import PolicyEvaluator
 
 _Free = dict[tuple[str, str], float]
 """Free amounts, now or after the chosen changes, by node and resource."""
+_Change = tuple[list[ObjectRef], _Free]
+"""The victims for one pod, and how the free amounts changed."""
 
 
 def limit_to_pending_demand(
@@ -63,19 +65,48 @@ def _matched(candidates: Sequence[Decision], fleet: Fleet) -> dict[ObjectRef, tu
     free: _Free = collections.defaultdict(float)
     free.update({(one.node, one.resource): one.free for one in fleet.stranded})
     free.update({(node, name): left for node, spare in fleet.spare.items() for name, left in spare.items()})
-    chosen: dict[ObjectRef, list[ObjectRef]] = {}
-    for pod in fleet.waiting:
-        place = _best_place(pod, candidates, chosen, free)
-        if place is None:
-            continue
-        node, going = place
-        for decision in going:
-            chosen.setdefault(decision.workload.ref, []).append(pod.ref)
-            for key, amount in _held(decision).items():
-                free[key] += amount
-        for resource, amount in _asked(pod).items():
-            free[node, resource] -= amount
-    return {ref: tuple(pods) for ref, pods in chosen.items()}
+    chosen: dict[ObjectRef, ObjectRef] = {}
+    for pods in _together(fleet.waiting):
+        served: list[_Change] = []
+        for pod in pods:
+            place = _best_place(pod, candidates, chosen, free)
+            if place is None:
+                _take_back(served, chosen, free)
+                break
+            served.append(_place(pod, *place, chosen, free))
+    return {ref: (pod,) for ref, pod in chosen.items()}
+
+
+def _together(waiting: Iterable[WaitingPod]) -> list[list[WaitingPod]]:
+    """The pods that start together: those of a gang, in the place of its first; each other pod alone."""
+    found: dict[ObjectRef, list[WaitingPod]] = {}
+    for pod in waiting:
+        found.setdefault(pod.gang or pod.ref, []).append(pod)
+    return [pods for pods in found.values() if len(pods) >= pods[0].gang_waits]
+
+
+def _place(
+    pod: WaitingPod, node: str, going: Sequence[Decision], chosen: dict[ObjectRef, ObjectRef], free: _Free
+) -> _Change:
+    """Choose the victims and take the place; what that changed."""
+    amounts: _Free = collections.defaultdict(float)
+    for decision in going:
+        chosen[decision.workload.ref] = pod.ref
+        for key, amount in _held(decision).items():
+            amounts[key] += amount
+    for resource, amount in _asked(pod).items():
+        amounts[node, resource] -= amount
+    for key, amount in amounts.items():
+        free[key] += amount
+    return [decision.workload.ref for decision in going], amounts
+
+
+def _take_back(changes: Iterable[_Change], chosen: dict[ObjectRef, ObjectRef], free: _Free) -> None:
+    for victims, amounts in changes:
+        for ref in victims:
+            del chosen[ref]
+        for key, amount in amounts.items():
+            free[key] -= amount
 
 
 def _best_place(

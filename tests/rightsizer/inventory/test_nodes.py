@@ -395,6 +395,23 @@ def test_pod_that_fits_on_no_node_is_not_placeable(limits: Object, fits: bool) -
     assert fleet.spare["n1"]["cpu"] == 4_000
 
 
+@pytest.mark.parametrize(
+    "mark",
+    [
+        {"labels": {"scheduling.x-k8s.io/pod-group": "train"}},
+        {"annotations": {"scheduling.k8s.io/group-name": "train"}},
+    ],
+    ids=["scheduler-plugins", "volcano"],
+)
+def test_pending_pods_of_a_gang_know_how_many_wait(mark: Object) -> None:
+    """Also for those that fit on no node; others start alone."""
+    members = [_waiting("m-0"), _waiting("m-1"), _waiting("m-2", nodeSelector={"pool": "nowhere"})]
+    members = [{**one, "metadata": {**one["metadata"], **mark}} for one in members]
+    fleet = fleet_of(node(), *members, _waiting("solo"))
+    found = {one.ref.name: (one.gang and one.gang.name, one.gang_waits) for one in fleet.waiting}
+    assert found == {"m-0": ("train", 3), "m-1": ("train", 3), "solo": (None, 1)}
+
+
 def _container(name: str, cpu: str, **more: Any) -> Object:
     return {"name": name, "resources": {"requests": {"cpu": cpu}}, **more}
 

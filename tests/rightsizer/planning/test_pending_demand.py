@@ -59,6 +59,11 @@ def _waiting(name: str, gpus: int, priority: int = 5_000, nodes: tuple[str, ...]
     return WaitingPod(ref, {GPU: gpus}, priority, "high", frozenset(nodes))
 
 
+def _gang(*pods: WaitingPod, waits: int | None = None) -> tuple[WaitingPod, ...]:
+    ref = ObjectRef("scheduling.x-k8s.io/v1alpha1", "PodGroup", "research", "train", "")
+    return tuple(dataclasses.replace(one, gang=ref, gang_waits=waits or len(pods)) for one in pods)
+
+
 def _after(
     decisions: list[Decision],
     *waiting: WaitingPod,
@@ -198,6 +203,8 @@ def _worlds(draw: st.DrawFn) -> tuple[list[Decision], list[WaitingPod], list[Str
         )
         for number in range(chance.randint(0, 4))
     ]
+    if chance.random() < 0.5:
+        waiting[:2] = _gang(*waiting[:2])
     free = [Stranded(node, GPU, chance.randint(1, 3), ()) for node in NODES if chance.random() < 0.4]
     return decisions, sorted(waiting, key=lambda one: (-one.priority, one.ref)), free
 
@@ -220,8 +227,11 @@ def test_pending_demand_every_victim_serves_a_pod(
             served.add(name)
         for one in item.pods if going else ():
             room[one.node] += one.devices
+    gangs = {by_name[name].gang for name in served} - {None}
+    served |= {one.ref.name for one in waiting if one.gang in gangs}
     for name in served:
         assert any(room[node] >= by_name[name].resources[GPU] for node in by_name[name].nodes)
+    assert sum(room.values()) >= sum(by_name[name].resources[GPU] for name in served)
     assert all(going is None or going for going in found.values())
 
 
@@ -233,3 +243,25 @@ def test_pending_demand_order_of_the_plan_changes_nothing(
     decisions, waiting, free = world
     turned = chance.sample(decisions, len(decisions))
     assert _after(turned, *waiting, free=tuple(free)) == _after(decisions, *waiting, free=tuple(free))
+
+
+def test_pending_gang_is_served_whole_or_not_at_all() -> None:
+    """One member without a place, and nobody goes for the others; what they would have taken serves the next pod."""
+    idle = [_decision(_holder(name, node)) for name, node in (("one", "a"), ("two", "b"))]
+    members = [_waiting("m-0", 1), _waiting("m-1", 1)]
+    assert _after(idle, *_gang(*members)) == {"one": ("m-0",), "two": ("m-1",)}
+    third = _waiting("m-2", 1)
+    assert _after(idle, *_gang(*members, third)) == {"one": None, "two": None}
+    assert _after(idle, *_gang(*members, third), _waiting("solo", 1, 2_000)) == {
+        "one": ("solo",),
+        "two": None,
+    }
+    assert _after(idle, *_gang(*members, waits=3)) == {"one": None, "two": None}
+
+
+def test_pending_gang_leaves_nothing_behind_that_others_lack() -> None:
+    """The free GPU that its first member took is there again for the pod after it."""
+    idle = [_decision(_holder("one", "a"))]
+    free = (Stranded("b", GPU, 1, (), ()),)
+    gang = _gang(_waiting("m-0", 1), _waiting("m-1", 1), _waiting("m-2", 1))
+    assert _after(idle, *gang, _waiting("solo", 1, 2_000), free=free) == {"one": None}
