@@ -53,7 +53,7 @@ class Tally:
         often: Services that were wrongly stopped more than twice in 30 days.
         unused, unused_freed: By GPUs of pods that never use them.
         condemned: Over-allocated workloads that were stopped as a whole though they worked again.
-        short: Resized pods that would have needed their GPUs again.
+        resized, short: Workloads that were given fewer GPUs per pod, and those that would have needed all again.
         hung, hung_freed: By zombies; `freed` by those that were stopped within a day.
         spun, spun_freed: Of those that spin.
         quiet, quiet_freed: Of endpoints without a request, where one wakes them.
@@ -75,6 +75,7 @@ class Tally:
     unused: float = 0.0
     unused_freed: float = 0.0
     condemned: int = 0
+    resized: int = 0
     short: int = 0
     hung: float = 0.0
     hung_freed: float = 0.0
@@ -280,6 +281,7 @@ class _Replay:
         freed = (one.gpus - word.kept) * one.member.replicas
         one.changes.append(ChangeRecord(instant(at_s), f"r{at_s}", Action.RESIZE, freed))
         one.gpus, one.since_s = word.kept, at_s
+        self._tally.resized += 1
         end_s = min(one.member.end_s, one.member.needs_all_s(at_s), float(self._fleet.end_s))
         self._freed[one.member.name].append(_Freed(at_s, end_s, freed, is_whole=False))
 

@@ -84,14 +84,20 @@ COLUMNS = (
 
 def overall(fleets: Sequence[Mapping[str, Outcome]]) -> Iterator[str]:
     """A row for each judge, in Markdown."""
-    counts = ("stopped at work", "pods resized too far", "services stopped wrongly > 2 times")
+    counts = (
+        "stopped at work",
+        "resizes too far",
+        "over-allocated, stopped",
+        "services stopped wrongly > 2 times",
+    )
     yield f"| judge | {' | '.join([*(column.head for column in COLUMNS), *counts])} |"
     yield f"|{'---|' * (1 + len(COLUMNS) + len(counts))}"
     for name in fleets[0]:
         tallies = [one[name].tally for one in fleets]
         total = sum(tallies[1:], tallies[0])
         cells = [_cell(column, tallies) for column in COLUMNS]
-        cells += [f"{count:,}" for count in (total.at_work, total.short, total.often)]
+        resizes = f"{total.short:,} of {total.resized:,}" if total.resized else "-"
+        cells += [f"{total.at_work:,}", resizes, f"{total.condemned:,}", f"{total.often:,}"]
         yield f"| {' | '.join([name, *cells])} |"
 
 

@@ -42,6 +42,7 @@ from rightsizer.planning.breaker import NOTHING
 from rightsizer.planning.budget import Purse
 from rightsizer.report.metrics import Metrics
 from rightsizer.report.outcomes import cycle_words, outcome_text
+from rightsizer.text import count, span
 
 log = logging.getLogger(__name__)
 report = logging.getLogger("gpu-rightsizer")
@@ -74,7 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
         if lease is not None:
             stack.enter_context(LeaderElector(lease, is_optional=True, on_held=cycles.make_up))
         trigger = trigger_of(schedule, zone, jitter=jitter)
-        keep_running(cycles.one, trigger, until=cycles.until_told_to_end, begun=cycles.may_begin)
+        until, begun, skipped = cycles.until_told_to_end, cycles.may_begin, cycles.skip
+        keep_running(cycles.one, trigger, until=until, begun=begun, skipped=skipped)
     report.info("ended")
     return 0
 
@@ -145,6 +147,7 @@ class _Cycles:
         self._verify_s = span_of("--verify-for", arguments.verify_for).total_seconds()
         self._began: float | None = None
         self._sizes_ended = False
+        self._skipped = 0
         self.wrong = "no cycle has ended yet"
 
     @property
@@ -187,6 +190,11 @@ class _Cycles:
         with self._one_at_a_time:
             self._run(acts=self._ticks is not None and self._ticks.tick())
 
+    def skip(self) -> None:
+        """Count a cycle that is due while another is running."""
+        self._skipped += 1
+        self._metrics.skipped()
+
     def _run(self, *, acts: bool) -> None:
         self._began = time.monotonic()
         try:
@@ -202,6 +210,9 @@ class _Cycles:
         if self.wrong:
             report.error("nothing was done: %s", self.wrong)
         took_s, self._began = time.monotonic() - self._began, None
+        if skipped := self._skipped:
+            self._skipped = 0
+            report.warning("the cycle took %s: %s skipped meanwhile", span(took_s), count(skipped, "cycle"))
         self._metrics.ended(is_good=not self.wrong, took_s=took_s, at_s=time.time())
         gc.collect()  # what refers to itself would be kept for hundreds of cycles
 

@@ -1,14 +1,16 @@
-"""Runs work on a schedule until it is stopped: one cycle at a time, and of the missed ones only one.
+"""Runs work on a schedule until it is stopped: one cycle at a time, and none that was due meanwhile.
 
 APScheduler keeps the time; `crontab` finds the moments of wall clocks.
 """
 
 import datetime
+import logging
 import random
 import threading
 import zoneinfo
 from collections.abc import Callable
 
+from apscheduler.events import EVENT_JOB_MAX_INSTANCES
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.interval import IntervalTrigger
@@ -137,17 +139,21 @@ def keep_running(
     *,
     until: Callable[[], None],
     begun: Callable[[Soon], None] = lambda _: None,
+    skipped: Callable[[], None] = lambda: None,
 ) -> None:
     """Run `work`, which raises nothing, now and at each moment of a trigger, until `until` returns.
 
-    `begun` receives a function that runs other work between those moments. Work in flight is completed first.
+    `begun` receives a function that runs other work between those moments. Work in flight is completed first: a moment
+    that comes before its end is skipped, and `skipped` is called.
     """
+    logging.getLogger("apscheduler.scheduler").setLevel(logging.ERROR)  # it would warn of each skipped moment
     scheduler = BackgroundScheduler(timezone=datetime.UTC)
     now = datetime.datetime.now(datetime.UTC)
     # Of the runs missed during a long one, only one runs, however late.
     scheduler.add_job(
         work, trigger, coalesce=True, max_instances=1, misfire_grace_time=None, next_run_time=now
     )
+    scheduler.add_listener(lambda _: skipped(), EVENT_JOB_MAX_INSTANCES)
     scheduler.start()
     begun(lambda other: scheduler.add_job(other, misfire_grace_time=None))
     try:

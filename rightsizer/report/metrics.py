@@ -104,6 +104,7 @@ METRICS = (
     ),
     OwnMetric("breaker_open", "1 if the breaker is open for this cause, else 0", ("cause",)),
     OwnMetric("runs", "Cycles by result: success or failure", ("result",), is_counter=True),
+    OwnMetric("skipped_cycles", "Cycles skipped because the one before was still running", is_counter=True),
     OwnMetric("last_run_duration_seconds", "Duration of the last cycle"),
     OwnMetric("last_run_timestamp_seconds", "End of the last cycle, as a Unix time"),
     OwnMetric(
@@ -235,6 +236,10 @@ class Metrics:
             self._counters["actions"].labels(outcome.action, outcome.result.value, name).inc()
         elif is_verified(outcome) and outcome.action != Action.SCALE_UP:
             self._counters["actions_freed_gpus"].labels(outcome.action, name).inc(outcome.gpus)
+
+    def skipped(self) -> None:
+        """Count a cycle that was due while another was running."""
+        self._counters["skipped_cycles"].inc()
 
     def ended(self, *, is_good: bool, took_s: float, at_s: float) -> None:
         """Count a cycle that took `took_s` and ended at `at_s`, Unix time."""

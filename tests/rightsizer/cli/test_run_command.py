@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -100,6 +101,17 @@ def running(world: World, *flags: str, policy: str = DEFAULT_POLICY, name: str =
             yield Running(process, log)
         finally:
             process.kill()
+
+
+def test_run_cycle_longer_than_its_schedule_skips_and_says_so_once(world: World) -> None:
+    """One line of ours at its end, and a counter; nothing of the library."""
+    world.api.inject(Fault("/pods$", "GET", 1, delay_s=3.5))
+    with running(world, "--every", "1s") as run:
+        wait_for(lambda: run.cycles() >= 1, run)
+        assert run.metrics()["gpu_rightsizer_skipped_cycles_total"] >= 2
+        (line,) = [line for line in run.said.splitlines() if "skipped" in line]
+        assert re.search(r"the cycle took \d+s: \d cycles skipped meanwhile", line)
+        assert run.end() == 0
 
 
 def test_run_without_enforcing_policy_only_reads(world: World) -> None:
