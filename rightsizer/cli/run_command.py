@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from rightsizer.backtest.last_backtest import LastBacktestStore
-from rightsizer.cli.connection import span_of
+from rightsizer.cli.connection import cluster_settings, span_of
 from rightsizer.cli.crontab import Crontab, parse_schedule
 from rightsizer.cli.cycle import (
     acting_on,
@@ -29,6 +29,7 @@ from rightsizer.cli.cycle import (
 )
 from rightsizer.cli.http_endpoint import serving
 from rightsizer.cli.messages import log_to_stdout
+from rightsizer.cli.pending_watch import PendingWatch
 from rightsizer.cli.plan_session import PlanSession
 from rightsizer.cli.scheduler import MissedTicks, Soon, keep_running, longest_wait, trigger_of, zone_of
 from rightsizer.config import InvalidDurationError, parse_duration
@@ -36,8 +37,9 @@ from rightsizer.errors import ClusterError, ConfigurationError, RightsizerError,
 from rightsizer.execute.control_state import ActionGate
 from rightsizer.execute.reconcile import ReconcilePolicy, find_reconciliations, make_reconciliations
 from rightsizer.execute.run_context import Deadline, RunContext
+from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.lease import LeaderElector, Lease
-from rightsizer.model import ObjectRef, Outcome, Plan
+from rightsizer.model import BlockerCode, ObjectRef, Outcome, Plan
 from rightsizer.planning.breaker import NOTHING
 from rightsizer.planning.budget import Purse
 from rightsizer.report.metrics import Metrics
@@ -53,6 +55,10 @@ _LEAST = datetime.timedelta(seconds=1)
 """More often than that no cycle is begun: even the smallest takes longer."""
 _HUNG_S = 3600.0
 """What takes longer does not come to an end by itself: a plan of 100,000 GPUs is a matter of minutes."""
+_SETTLE_S = 1.0
+"""Pods of one workload become unschedulable one after another."""
+_DEMAND_PAUSE_S = 5.0
+"""Between the starts of two cycles that pending pods begin."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -74,6 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         report.info("metrics on port %d; %s", port, mode)
         if lease is not None:
             stack.enter_context(LeaderElector(lease, is_optional=True, on_held=cycles.make_up))
+            stack.enter_context(PendingWatch(lambda: Cluster(cluster_settings(arguments)), cycles.wake))
         trigger = trigger_of(schedule, zone, jitter=jitter)
         until, begun, skipped = cycles.until_told_to_end, cycles.may_begin, cycles.skip
         keep_running(cycles.one, trigger, until=until, begun=begun, skipped=skipped)
@@ -148,6 +155,9 @@ class _Cycles:
         self._began: float | None = None
         self._sizes_ended = False
         self._skipped = 0
+        self._lends = False
+        self._is_woken = False
+        self._woken_at = -_DEMAND_PAUSE_S
         self.wrong = "no cycle has ended yet"
 
     @property
@@ -189,6 +199,21 @@ class _Cycles:
         """Plan, and act if this replica leads; an error never ends the schedule."""
         with self._one_at_a_time:
             self._run(acts=self._ticks is not None and self._ticks.tick())
+
+    def wake(self) -> None:
+        """Begin a cycle soon for a pod that waits for GPUs, if the last plan had changes that wait for such pods."""
+        if self._soon and self._lends and not self._is_woken:
+            self._is_woken = True
+            self._soon(self._on_demand)
+
+    def _on_demand(self) -> None:
+        since_s = time.monotonic() - self._woken_at
+        self._end.wait(max(_SETTLE_S, _DEMAND_PAUSE_S - since_s))
+        with self._one_at_a_time:
+            self._is_woken, self._woken_at = False, time.monotonic()
+            if self._lease is not None and self._lease.is_held and not self._end.is_set():
+                report.info("a pod waits for GPUs: a cycle begins")
+                self._run(acts=True)
 
     def skip(self) -> None:
         """Count a cycle that is due while another is running."""
@@ -238,6 +263,8 @@ class _Cycles:
                 report.info("nothing is changed: %s holds the Lease", self._lease.holder or "nobody")
 
     def _publish(self, session: PlanSession, plan: Plan) -> None:
+        blocks = (block.code for one in plan.decisions for block in one.blockers)
+        self._lends = BlockerCode.ONLY_FOR_PENDING_PODS in blocks
         left = Purse(session.policy.policy, plan.fleet, plan.at).left() if plan.fleet else ()
         self._metrics.observe(plan, session.account(plan)[0], left)
         report.info("%s", cycle_words(plan))

@@ -126,6 +126,7 @@ def _writes() -> Iterator[Right]:
         cost = "workloads stopped through this object are not changed"
         yield from _changes(row, cost)
         yield Right("get", row.group, row.of.plural, APPLY, cost=cost)
+    yield Right("watch", "", "pods", APPLY, cost="pending pods wait for the next scheduled cycle of run")
     yield Right("create", "", "pods/eviction", APPLY)
     yield Right(
         "patch", "", "pods", APPLY, cost="bare pods get no notice; those that require one are not evicted"

@@ -12,7 +12,7 @@ import pathlib
 import re
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -62,6 +62,13 @@ class _ListMeta(msgspec.Struct, rename={"continue_": "continue"}):
 class _Page(msgspec.Struct, Generic[T]):
     items: list[T] | None = None
     metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
+
+
+class _Event(msgspec.Struct):
+    """metav1.WatchEvent."""
+
+    type: str
+    object: msgspec.Raw
 
 
 class _Version(msgspec.Struct):
@@ -204,6 +211,33 @@ class Cluster:
             if not page.metadata.continue_:
                 return
             position = {"continue": page.metadata.continue_}
+
+    def watch(self, path: str, kind: type[T], *, selector: str, length_s: float) -> Iterator[tuple[str, T]]:
+        """Each object of a collection as ADDED, then its changes as ADDED, MODIFIED or DELETED.
+
+        Args:
+            path: Of the collection.
+            kind: What its objects are decoded as.
+            selector: A field selector.
+            length_s: Then the server ends it.
+
+        Raises:
+            ClusterError: It was refused, or ended early.
+        """
+        query = {"watch": "true", "fieldSelector": selector, "timeoutSeconds": str(round(length_s))}
+        attempted = f"watching {path} at {self.host}"
+        headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
+        with _translated(attempted):
+            timeout_s = length_s + self._timeout_s
+            response = self._open("GET", path, query, headers=headers, timeout_s=timeout_s)
+            if response.status != http.HTTPStatus.OK:
+                _raise_for_status(response.status, response.data, attempted, source=self._source)
+        for line in _lines(_chunks(response, attempted)):
+            event = self._decode(line, _Event, path)
+            if event.type == "ERROR":
+                code = http.HTTPStatus.INTERNAL_SERVER_ERROR
+                _raise_for_status(code, bytes(event.object), attempted, source=self._source)
+            yield event.type, self._decode(bytes(event.object), kind, path)
 
     def served(self) -> Mapping[str, tuple[str, ...]]:
         """Versions of each API group except core, the server's preferred version first; cached."""
@@ -385,6 +419,13 @@ def _translated(attempted: str) -> Iterator[None]:
 def _chunks(response: urllib3.BaseHTTPResponse, attempted: str) -> Iterator[bytes]:
     with _translated(attempted), contextlib.closing(response):
         yield from response.stream(1 << 16, decode_content=True)
+
+
+def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from filter(None, lines)
 
 
 def _require_sendable(headers: Mapping[str, str], source: str) -> None:

@@ -19,7 +19,7 @@ from rightsizer.report.metrics import METRICS
 from simulator.kube import Fault
 from tests.rightsizer.commands import run_command
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World
+from tests.rightsizer.world import World, created
 
 pytestmark = pytest.mark.prometheus
 
@@ -111,6 +111,37 @@ def test_run_cycle_longer_than_its_schedule_skips_and_says_so_once(world: World)
         assert run.metrics()["gpu_rightsizer_skipped_cycles_total"] >= 2
         (line,) = [line for line in run.said.splitlines() if "skipped" in line]
         assert re.search(r"the cycle took \d+s: \d cycles skipped meanwhile", line)
+        assert run.end() == 0
+
+
+LENDERS = """\
+apiVersion: gpu-rightsizer.io/v1alpha1
+kind: Policy
+rules:
+  - {name: lenders, match: {everything: true}, mode: enforce, onlyForPendingPods: [suspend]}
+"""
+SMALL = {"gpus": 2, "nodeSelector": {"pool": "small"}}
+
+
+def _is_suspended(world: World, name: str) -> bool:
+    return bool(created(world.api, "Job", world.team, name)["spec"].get("suspend"))
+
+
+def test_run_pending_pod_begins_a_cycle_within_seconds(world: World) -> None:
+    """Only as many go as it needs; a pod that waits for CPU begins none."""
+    world.node("small", resources={"nvidia.com/gpu": 4}, pool="small")
+    for name in ("one", "two"):
+        world.add("Job", world.team, name, {**SMALL, "usage": "idle"})
+    with running(world, "--every", "1h", "--yes", "--verify-for", "0", policy=LENDERS) as run:
+        wait_for(lambda: run.cycles() == 1, run)
+        assert not _is_suspended(world, "one")
+        world.add("Pod", world.team, "cpu", {"gpus": 0, "cpu": "900", "usage": "absent"})
+        urgent = {**SMALL, "usage": "absent", "priorityClass": "high-priority", "age_h": 0}
+        world.add("Pod", world.team, "urgent", urgent)
+        wait_for(lambda: _is_suspended(world, "one") or _is_suspended(world, "two"), run)
+        wait_for(lambda: run.cycles() == 2, run)
+        assert not (_is_suspended(world, "one") and _is_suspended(world, "two"))
+        assert run.said.count("a pod waits for GPUs: a cycle begins") == 1
         assert run.end() == 0
 
 
