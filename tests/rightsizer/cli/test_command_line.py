@@ -392,20 +392,6 @@ def test_plan_of_another_server_than_prometheus_names_the_remedy(
     assert "s3cret" not in err
 
 
-def test_plan_unreachable_api_server_is_named_without_words_of_the_library(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The request, the server and the cause."""
-    with serving() as prometheus:
-        prometheus.answers.append(Answer(body=SCALAR))
-        path = tmp_path / "kubeconfig"
-        path.write_text(json.dumps(_kubeconfig(NOWHERE, **{"current-context": "test"})))
-        assert main(["plan", "--prometheus-url", prometheus.url, "--kubeconfig", str(path)]) == 1
-    assert re.search(
-        rf"reading /\S+ at {NOWHERE}: Connection refused$", capsys.readouterr().err, re.MULTILINE
-    )
-
-
 def test_plan_login_page_in_place_of_the_api_server_is_named(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
