@@ -53,7 +53,8 @@ _TOO_LARGE_WORDS = (
 _TOO_LARGE = re.compile("|".join(_TOO_LARGE_WORDS), re.IGNORECASE)
 
 _FEWER_SAMPLES = (
-    "; give the server's limit by --prometheus-max-samples, or load the recording rules (docs/scaling.md)"
+    "; set --prometheus-max-samples to the server's limit, which gpu-rightsizer doctor names, or load the recording "
+    "rules (docs/scaling.md)"
 )
 
 _NO_TENANT = b"no org id"

@@ -118,7 +118,7 @@ def _plan(url: str, kubeconfig: pathlib.Path, *flags: str) -> Run:
                 422,
                 '{"status":"error","errorType":"execution","error":"query processing would load too many samples"}',
             ),
-            "too many samples; give the server's limit by --prometheus-max-samples, or load the recording rules (docs/",
+            "too many samples; set --prometheus-max-samples to the server's limit, which gpu-rightsizer doctor names",
         ),
     ],
     ids=["mimir-without-tenant", "denied", "exporter", "cut-off", "http-to-https", "too-many-samples"],
