@@ -25,8 +25,9 @@ $(STAMP): requirements/dev.lock requirements/uv.lock pyproject.toml
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make setup: $(PYTHON) cannot make virtual environments; run: sudo apt-get install -y python3-venv" >&2; exit 1; }
 	@echo "setting up $(VENV) with $$($(PYTHON) --version) ..."
 	@$(BIN)/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.lock
-	@$(BIN)/uv pip sync -q --python $(BIN)/python --require-hashes requirements/dev.lock
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.lock && \
+		$(BIN)/uv pip sync -q --python $(BIN)/python --require-hashes requirements/dev.lock || \
+		{ echo "make setup: the libraries cannot be installed; behind a proxy, or without a network: docs/install.md" >&2; exit 1; }
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 

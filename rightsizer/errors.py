@@ -134,6 +134,7 @@ class Throttled(ClusterError):  # noqa: N818
 
 # At the beginning of the message: what follows may quote the object, which a tenant wrote.
 _FORBIDDEN = r'(?:[a-z0-9./-]+(?: "[^"]*")? is forbidden: )?'
+_NO_PERMISSION = re.compile(_FORBIDDEN + r'User "[^"]*" cannot ')
 _OWN_POLICY = re.compile(_FORBIDDEN + "ValidatingAdmissionPolicy 'gpu-rightsizer")
 _DENIED = re.compile(
     _FORBIDDEN + r"""(?:admission webhook "[^"]*"|ValidatingAdmissionPolicy '[^']*'.*?) denied """
@@ -167,6 +168,11 @@ class RequestRefused(ClusterError):  # noqa: N818
         is_denied = self.code < http.HTTPStatus.INTERNAL_SERVER_ERROR and bool(_DENIED.match(self.detail))
         is_too_large = self.detail == "etcdserver: request is too large"  # 500, and no dry run shows it
         return (is_own or is_unknown_field or is_denied or is_too_large) and not self.is_out_of_policy
+
+    @property
+    def is_missing_permission(self) -> bool:
+        """Whether this account lacks the permission."""
+        return self.code == http.HTTPStatus.FORBIDDEN and _NO_PERMISSION.match(self.detail) is not None
 
     @property
     def is_by_disruption_budget(self) -> bool:

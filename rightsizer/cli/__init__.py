@@ -17,9 +17,9 @@ import sys
 from collections.abc import Sequence
 
 from rightsizer.cli.flags import add_all
-from rightsizer.cli.messages import complain, log_to_stderr, see_help
+from rightsizer.cli.messages import complain, log_to_stderr, see_help, see_roles
 from rightsizer.cli.options import Parser, check_variables
-from rightsizer.errors import RightsizerError, UsageError
+from rightsizer.errors import RequestRefused, RightsizerError, UsageError
 
 INTERRUPTED = 130
 """What shells report for a program that ended by SIGINT."""
@@ -78,6 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         complain(str(error))
         if isinstance(error, UsageError):
             see_help(arguments.prog)
+        if isinstance(error, RequestRefused) and error.is_missing_permission:
+            see_roles()
         return error.exit_code
     except KeyboardInterrupt:
         complain("interrupted")

@@ -113,7 +113,8 @@ def _approvals(path: str | None) -> Sequence[Approval] | None:
     try:
         text = pathlib.Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f'--plan "{path}": cannot be read: {error}') from error
+        problem = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigurationError(f'--plan "{path}": cannot be read: {problem}') from error
     return read_approvals(text, source=path)
 
 

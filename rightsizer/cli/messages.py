@@ -78,6 +78,11 @@ def see_help(program: str) -> None:
     print(f"see {program} --help", file=sys.stderr)  # noqa: T201
 
 
+def see_roles() -> None:
+    """Print where the permissions are explained."""
+    print("see gpu-rightsizer doctor --roles, the permissions of each command", file=sys.stderr)  # noqa: T201
+
+
 def note(words: str) -> None:
     """Print something that a person should know while the program continues."""
     print(safe_lines(f"note: {words}"), file=sys.stderr)  # noqa: T201

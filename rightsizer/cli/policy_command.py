@@ -26,6 +26,7 @@ from rightsizer.policy.policy_file import (
     LoadedPolicy,
     class_problems,
     load,
+    namespace_problems,
     require_classes,
     starting_policy,
 )
@@ -56,9 +57,8 @@ def _check(arguments: argparse.Namespace) -> str:
     require_classes(loaded, {item.name for item in read_priority_classes(cluster)})
     book = _book(arguments, loaded, _fleet(cluster))
     head = safe(f"{path}: good: {rules}, its PriorityClasses exist at {cluster.host}")
-    return (
-        "\n".join([head, *_concerned(book), *(f"warning: {words}" for words in class_problems(book))]) + "\n"
-    )
+    problems = [*class_problems(book), *namespace_problems(loaded, book.fleet.namespaces)]
+    return "\n".join([head, *_concerned(book), *(f"warning: {words}" for words in problems)]) + "\n"
 
 
 def _concerned(book: PolicyEvaluator) -> Iterator[str]:

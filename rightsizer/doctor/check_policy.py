@@ -8,7 +8,13 @@ from rightsizer.errors import PolicyError
 from rightsizer.model import Action, Mode
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Budget, BudgetScope, closed_reason, next_opening
-from rightsizer.policy.policy_file import BUILT_IN, Concerned, class_problems, require_classes
+from rightsizer.policy.policy_file import (
+    BUILT_IN,
+    Concerned,
+    class_problems,
+    namespace_problems,
+    require_classes,
+)
 from rightsizer.text import count
 
 READ = Message(Status.OK, "{source}: {rules}")
@@ -37,6 +43,9 @@ MATCHES_NOTHING = Message(
     "rules without workloads: {names}",
     "see which rule applies to a workload, and why:",
     "gpu-rightsizer policy explain --policy FILE NAMESPACE/KIND/NAME",
+)
+NO_NAMESPACE = Message(
+    Status.WARNING, "{why}", "fix the name, or create it; existing namespaces:", "kubectl get namespaces"
 )
 
 BUDGETS_ALLOW = Message(Status.OK, "every budget allows changes")
@@ -100,6 +109,8 @@ def _rules(facts: Facts) -> Iterator[Diagnosis]:
         yield MATCHES(rows=some((f"{name} {workloads}" for name, _, workloads, _ in rows if workloads), 6))
     if idle:
         yield MATCHES_NOTHING(names=some(idle, 6))
+    for why in namespace_problems(known(facts.policy), known(facts.fleet).namespaces):
+        yield NO_NAMESPACE(why=why)
 
 
 def _budgets(facts: Facts) -> Iterator[Diagnosis]:
@@ -150,7 +161,7 @@ FAMILY = Family(
             _classes,
             (CLASSES, NO_CLASS, CLASS_PROBLEM),
         ),
-        Check("rules", "Workloads that each rule matches.", _rules, (MATCHES, MATCHES_NOTHING)),
+        Check("rules", "Workloads that each rule matches.", _rules, (MATCHES, MATCHES_NOTHING, NO_NAMESPACE)),
         Check(
             "budgets",
             "Budgets that prevent every change.",

@@ -123,6 +123,7 @@ def build_fleet(state: ClusterState) -> Fleet:
         problems=(*state.problems, *unreadable),
         minor=state.minor,
         addresses=state.addresses,
+        namespaces=frozenset(state.namespaces),
     )
 
 

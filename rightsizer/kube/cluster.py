@@ -135,6 +135,7 @@ class Cluster:
         configuration.retries = urllib3.Retry(0, redirect=False)
         self._client = client.ApiClient(configuration)
         self._client.user_agent = FIELD_MANAGER
+        self._proxy = proxy_address(configuration.proxy or "")
         self._served: Mapping[str, tuple[str, ...]] | None = None
         self._resources: dict[str, Sequence[ApiResource]] = {}
         self._version: _ServerVersion | None = None
@@ -227,12 +228,12 @@ class Cluster:
         query = {"watch": "true", "fieldSelector": selector, "timeoutSeconds": str(round(length_s))}
         attempted = f"watching {path} at {self.host}"
         headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
-        with _translated(attempted):
+        with self._translated(attempted):
             timeout_s = length_s + self._timeout_s
             response = self._open("GET", path, query, headers=headers, timeout_s=timeout_s)
             if response.status != http.HTTPStatus.OK:
                 _raise_for_status(response.status, response.data, attempted, source=self._source)
-        for line in _lines(_chunks(response, attempted)):
+        for line in _lines(self._chunks(response, attempted)):
             event = self._decode(line, _Event, path)
             if event.type == "ERROR":
                 code = http.HTTPStatus.INTERNAL_SERVER_ERROR
@@ -339,7 +340,7 @@ class Cluster:
         sent = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": FIELD_MANAGER}
         sent.update(headers or {})
         began = time.monotonic()
-        with _translated(attempted):
+        with self._translated(attempted):
             response = self._open(method, path, query, headers=sent, body=body, timeout_s=self._timeout_s)
             data: bytes = response.data
         dry = " (dry run)" if "dryRun" in query else ""
@@ -364,9 +365,9 @@ class Cluster:
             ClusterError: The server does not respond, or the body ends early.
         """
         attempted = f"reading {path} at {self.host}"
-        with _translated(attempted):
+        with self._translated(attempted):
             response = self._open("GET", path, query, headers=dict(headers), timeout_s=timeout_s)
-        return response.status, _chunks(response, attempted)
+        return response.status, self._chunks(response, attempted)
 
     def _open(
         self,
@@ -387,6 +388,37 @@ class Cluster:
         response: urllib3.BaseHTTPResponse = answer.response
         return response
 
+    @contextlib.contextmanager
+    def _translated(self, attempted: str) -> Iterator[None]:
+        """Translate the libraries' errors."""
+        try:
+            yield
+        except urllib3.exceptions.HTTPError as error:
+            text = str(getattr(error, "reason", None) or error)
+            # The text of a timeout has its length, the cause has not.
+            words = text.rpartition(": ")[2] if "timed out" in text else root_cause(error)
+            raise ClusterUnreachable(f"{attempted}: {words}{self._remedy(error, words)}") from error
+        except client.ApiException as error:
+            reason = " ".join(str(error.reason).split())
+            raise ClusterUnreachable(f"{attempted}: {reason}{self._remedy(error, reason)}") from error
+
+    def _remedy(self, error: BaseException, words: str) -> str:
+        """What to check if no connection came about; empty if one was lost."""
+        reason = getattr(error, "reason", None)
+        if "WRONG_VERSION_NUMBER" in words:
+            return f"; the server has no TLS; does the server URL of {self._source} need http://?"
+        if "CERTIFICATE_VERIFY_FAILED" in words:
+            return f"; is certificate-authority-data of {self._source} right, and no TLS-inspecting proxy in between?"
+        if isinstance(reason, urllib3.exceptions.ProxyError):
+            return f" (the proxy {self._proxy}); check HTTPS_PROXY, NO_PROXY, and proxy-url of {self._source}"
+        if isinstance(reason, urllib3.exceptions.NewConnectionError) and not self.is_inside:
+            return f"; is the server URL of {self._source} right, and reachable from here?"
+        return ""
+
+    def _chunks(self, response: urllib3.BaseHTTPResponse, attempted: str) -> Iterator[bytes]:
+        with self._translated(attempted), contextlib.closing(response):
+            yield from response.stream(1 << 16, decode_content=True)
+
     def _decode(self, data: bytes, kind: type[T], path: str) -> T:
         try:
             if not data.isascii():
@@ -399,26 +431,6 @@ class Cluster:
                     f"a web page, not an API server's response; is the server URL of {self._source} right?"
                 )
             raise ClusterError(f"reading {path} at {self.host}: {problem}") from error
-
-
-@contextlib.contextmanager
-def _translated(attempted: str) -> Iterator[None]:
-    """Translate the libraries' errors."""
-    try:
-        yield
-    except urllib3.exceptions.HTTPError as error:
-        text = str(getattr(error, "reason", None) or error)
-        # The text of a timeout has its length, the cause has not.
-        words = text.rpartition(": ")[2] if "timed out" in text else root_cause(error)
-        raise ClusterUnreachable(f"{attempted}: {words}") from error
-    except client.ApiException as error:
-        reason = " ".join(str(error.reason).split())
-        raise ClusterUnreachable(f"{attempted}: {reason}") from error
-
-
-def _chunks(response: urllib3.BaseHTTPResponse, attempted: str) -> Iterator[bytes]:
-    with _translated(attempted), contextlib.closing(response):
-        yield from response.stream(1 << 16, decode_content=True)
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -464,29 +476,57 @@ def _configuration(settings: ClusterSettings) -> tuple[client.Configuration, str
         raise ConfigurationError(f'--kubeconfig "{path}": {problem}')
     source = f'--kubeconfig "{path}"' if path else "the default kubeconfig"
     try:
-        if path is None and settings.context is None and not _has_default_kubeconfig():
+        if path is None and not _has_default_kubeconfig():
+            if settings.context is not None:
+                raise ConfigurationError(_NO_KUBECONFIG)
             source = _IN_CLUSTER
             incluster_config.load_incluster_config(client_configuration=configuration)
         else:
-            kube_config.load_kube_config(
-                config_file=None if path is None else str(path),
-                context=settings.context,
-                client_configuration=configuration,
-                persist_config=False,
-            )
+            with _exec_plugin_errors() as failed:
+                kube_config.load_kube_config(
+                    config_file=None if path is None else str(path),
+                    context=settings.context,
+                    client_configuration=configuration,
+                    persist_config=False,
+                )
+            if failed:
+                raise _PluginFailed("; ".join(failed))
     except _UNUSABLE as error:
         if source == _IN_CLUSTER and isinstance(error, ConfigException):
             raise ConfigurationError(_NO_KUBECONFIG) from error
         words = " ".join(str(error).split()) or type(error).__name__
         with contextlib.suppress(*_UNUSABLE):
-            words = _kubeconfig_problem(settings) or words
+            words = _kubeconfig_problem(settings, error, words) or words
         raise ConfigurationError(f"{source}: cannot be used: {words}") from error
     return configuration, source
 
 
-def _kubeconfig_problem(settings: ClusterSettings) -> str:
+class _PluginFailed(ConfigException):
+    """The exec plugin of the kubeconfig gave no credentials."""
+
+
+@contextlib.contextmanager
+def _exec_plugin_errors() -> Iterator[list[str]]:
+    """Collect why an exec plugin gave no credentials: the client only logs it, and continues without."""
+    found: list[str] = []
+
+    def keep(record: logging.LogRecord) -> bool:
+        found.append(" ".join(record.getMessage().split())[:MAX_DETAIL])
+        return False
+
+    root = logging.getLogger()
+    root.addFilter(keep)
+    try:
+        yield found
+    finally:
+        root.removeFilter(keep)
+
+
+def _kubeconfig_problem(settings: ClusterSettings, error: Exception, words: str) -> str:
     """What a user can fix in a kubeconfig that the client cannot use; empty if it is something else."""
     paths = str(settings.kubeconfig or kube_config.KUBE_CONFIG_DEFAULT_LOCATION)
+    if words.endswith("file is empty"):
+        return f"it is empty; {_CREATE_KUBECONFIG}"
     document = kube_config.KubeConfigMerger(paths).config.value
     contexts = {one.value["name"]: one.value["context"] for one in document["contexts"]}
     chosen = settings.context or document.get("current-context")
@@ -495,12 +535,22 @@ def _kubeconfig_problem(settings: ClusterSettings) -> str:
     if chosen not in contexts:
         problem = f"it has no context {chosen}" if chosen else "it sets no current-context"
         return f"{problem}; give one with --context: {', '.join(sorted(contexts))}"
-    user = contexts[chosen].get("user")
+    name = contexts[chosen].get("user")
     users = {one.value["name"]: one.value["user"] for one in document["users"]}
-    provider = (users.get(user) or {}).get("auth-provider")
-    if not provider:
-        return ""
-    return f"user {user} has the auth-provider {provider['name']}, which is out of date; {_CREATE_KUBECONFIG}"
+    user = users.get(name) or {}
+    if provider := user.get("auth-provider"):
+        return f"user {name} has the auth-provider {provider['name']}, which is out of date; {_CREATE_KUBECONFIG}"
+    return _plugin_problem(name, user["exec"], words) if isinstance(error, _PluginFailed) else ""
+
+
+def _plugin_problem(user: str, plugin: Mapping[str, Any], words: str) -> str:
+    command = plugin["command"]
+    if f"No such file or directory: '{command}'" in words:
+        hint = " ".join(str(plugin.get("installHint") or "install it, or add it to $PATH").split())
+        return f"the exec plugin {command} of user {user} is not installed; {hint[:MAX_DETAIL]}"
+    # On a terminal the plugin prints its own message, which the client does not have.
+    why = "see its message" if "'NoneType'" in words else words.removeprefix("exec: ")
+    return f"the exec plugin {command} of user {user} failed: {why}"
 
 
 _UNUSABLE = (ConfigException, yaml.YAMLError, OSError, AttributeError, KeyError, TypeError, ValueError)
@@ -512,10 +562,17 @@ def _has_default_kubeconfig() -> bool:
     return any(pathlib.Path(path).expanduser().is_file() for path in paths if path)
 
 
+def proxy_address(url: str) -> str:
+    """Host and port of a proxy's URL, without its user and password."""
+    return url.rpartition("@")[2].rpartition("//")[2].partition("/")[0]
+
+
 def root_cause(error: BaseException) -> str:
     """The innermost reason: `requests` and urllib3 wrap it several times."""
     reason = getattr(error, "reason", None)
     inner = reason if isinstance(reason, BaseException) else error.__cause__ or error.__context__
+    if inner is None and error.args and isinstance(error.args[-1], BaseException):
+        inner = error.args[-1]
     if inner is not None:
         return root_cause(inner)
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)[:MAX_DETAIL]

@@ -217,6 +217,7 @@ class Fleet:
         waiting: Pods that wait for GPUs, those of the highest priority first.
         spare: What nodes have free beyond GPUs, by node and then as a Pod's needs.
         minor: The API server is of Kubernetes 1.minor; None where that is not known.
+        namespaces: Names of all that exist; empty where they are not known.
     """
 
     workloads: tuple[Workload, ...]
@@ -230,6 +231,7 @@ class Fleet:
     problems: tuple[str, ...] = ()
     minor: int | None = None
     addresses: AddressTable = dataclasses.field(default_factory=AddressTable, repr=False, compare=False)
+    namespaces: frozenset[str] = dataclasses.field(default=frozenset(), repr=False)
 
     def once(self, key: Hashable, find: Callable[[], _Found]) -> _Found:
         """The result of `find`, computed once for each key."""

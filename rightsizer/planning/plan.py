@@ -17,7 +17,7 @@ from rightsizer.planning.decide import decide
 from rightsizer.planning.measure import Signal, measure
 from rightsizer.planning.pending_demand import limit_to_pending_demand
 from rightsizer.policy.effective import PolicyEvaluator
-from rightsizer.policy.policy_file import LoadedPolicy, class_problems, require_classes
+from rightsizer.policy.policy_file import LoadedPolicy, class_problems, namespace_problems, require_classes
 from rightsizer.policy.protections import OWN_NAMESPACE
 from rightsizer.text import count
 
@@ -92,6 +92,7 @@ def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
             *unreadable_notes(fleet.workloads),
             *cycle.problems,
             *class_problems(evaluator),
+            *namespace_problems(cycle.loaded, fleet.namespaces),
         ),
         eligible=scope.rules,
         scope_digest=scope.digest,

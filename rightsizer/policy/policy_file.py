@@ -212,14 +212,45 @@ def require_classes(loaded: LoadedPolicy, existing: Collection[str]) -> None:
 
 def named_classes(policy: Policy) -> Iterator[tuple[Place, str]]:
     """Each pattern of PriorityClasses, with its place in the file."""
-    rules: list[tuple[Place, Match]] = [
-        (("rules", n, "match"), rule.match) for n, rule in enumerate(policy.rules)
-    ]
-    others = [(("sharing", "untrusted", n), match) for n, match in enumerate(policy.sharing.untrusted)]
-    for place, match in (*rules, *others):
+    for place, match in _matches(policy):
         for position, pattern in enumerate(match.priorityClasses or ()):
             if pattern:
                 yield (*place, "priorityClasses", position), pattern
+
+
+def _matches(policy: Policy) -> Iterator[tuple[Place, Match]]:
+    for number, rule in enumerate(policy.rules):
+        yield ("rules", number, "match"), rule.match
+    for number, match in enumerate(policy.sharing.untrusted):
+        yield ("sharing", "untrusted", number), match
+
+
+def namespace_problems(loaded: LoadedPolicy, existing: Collection[str]) -> Iterator[str]:
+    """Namespaces that do not exist: what is about them has no effect. Wildcards may be about later ones.
+
+    No error, since one policy may be for several clusters. Without `existing` nothing is known.
+    """
+    for place, name in _named_namespaces(loaded.policy) if existing else ():
+        if name in existing or re.search(r"[*?[]", name):
+            continue
+        close = difflib.get_close_matches(name, existing, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        words = f"the cluster has no namespace {name}{hint}"
+        yield f"policy: {Problem(loaded.line(*place), dotted(place), words)}"
+
+
+def _named_namespaces(policy: Policy) -> Iterator[tuple[Place, str]]:
+    lists: list[tuple[Place, Iterable[str]]] = [
+        ((*place, "namespaces"), match.namespaces or ()) for place, match in _matches(policy)
+    ]
+    lists.append((("protectedNamespaces",), policy.protectedNamespaces))
+    lists += [
+        (("notifications", number, "namespaces"), target.namespaces or ())
+        for number, target in enumerate(policy.notifications)
+    ]
+    for place, names in lists:
+        for position, name in enumerate(names):
+            yield (*place, position), name
 
 
 def class_problems(evaluator: PolicyEvaluator) -> Iterator[str]:

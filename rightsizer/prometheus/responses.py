@@ -52,6 +52,14 @@ _TOO_LARGE_WORDS = (
 )
 _TOO_LARGE = re.compile("|".join(_TOO_LARGE_WORDS), re.IGNORECASE)
 
+_FEWER_SAMPLES = (
+    "; set --prometheus-max-samples to the server's limit, which gpu-rightsizer doctor names, or load the recording "
+    "rules (docs/scaling.md)"
+)
+
+_NO_TENANT = b"no org id"
+"""What Mimir, Cortex and Loki answer to a request without a tenant (dskit, user/id.go)."""
+
 _INFO = "PromQL info: "
 """Prefix of annotations that Prometheus 2.48 to 2.55 and Thanos list among the warnings (thanos#7354)."""
 
@@ -97,9 +105,10 @@ class ResponseReader:
 
     def _decode(self, status: int, body: bytes, kind: type[T]) -> T:
         if status in _NOT_ALLOWED:
-            raise PrometheusError(
-                f"{self.attempted}: HTTP {status}: not allowed; see {self.hint}{_api_server(body)}"
-            )
+            remedy = f"see {self.hint}{_api_server(body)}"
+            if _NO_TENANT in body:
+                remedy = "it asks for a tenant: give --prometheus-header 'X-Scope-OrgID: TENANT'"
+            raise PrometheusError(f"{self.attempted}: HTTP {status}: not allowed; {remedy}")
         try:
             response = msgspec.json.decode(body, type=_Response)
             if response.status != "success" or len(memoryview(response.data)) <= len(b"null"):
@@ -123,7 +132,8 @@ class ResponseReader:
         # The storage failed, as while a block is being cut; the query itself is not at fault.
         is_transient = response.error_type in {"execution", "internal"} and "not found" in response.error
         kind = kind or (TransientRefusal if is_transient else QueryRefused)
-        return kind(f"{self.attempted}: HTTP {status}: {words}{_api_server(body)}")
+        remedy = _FEWER_SAMPLES if kind is QueryTooLarge and "samples" in words else _api_server(body)
+        return kind(f"{self.attempted}: HTTP {status}: {words}{remedy}")
 
     def _foreign(self, status: int, body: bytes) -> PrometheusError:
         """A response that is not the Prometheus API's: from a proxy in between, or from another kind of server."""

@@ -11,9 +11,11 @@ import contextlib
 import importlib
 import logging
 import re
+import socket
 import ssl
 import time
 import types
+import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
@@ -28,7 +30,8 @@ from rightsizer.errors import (
     PrometheusUnreachable,
     QueryTooLarge,
 )
-from rightsizer.kube.cluster import Cluster, root_cause
+from rightsizer.kube.cluster import Cluster, proxy_address, root_cause
+from rightsizer.kube.object_names import shell_command
 from rightsizer.prometheus.responses import MAX_SHOWN
 
 log = logging.getLogger(__name__)
@@ -142,12 +145,13 @@ class HttpTransport:
         try:
             yield
         except requests.exceptions.SSLError as error:
-            hint = "see --prometheus-ca-file and -client-cert-file"
-            if "WRONG_VERSION_NUMBER" in str(error):
-                hint = "the server has no TLS; does it need http:// instead of https://?"
+            hint = next(words for text, words in _TLS_HINTS if text in str(error))
             raise PrometheusError(f"{attempted}: TLS failed: {root_cause(error)}; {hint}") from error
         except requests.exceptions.ProxyError as error:
-            words = f"{attempted}: the proxy failed: {root_cause(error)}; check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
+            found = requests.utils.get_environ_proxies(self.where)
+            proxy = proxy_address(requests.utils.select_proxy(self.where, found) or "")
+            hint = "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
+            words = f"{attempted}: the proxy {proxy} failed: {root_cause(error)}; {hint}"
             raise PrometheusUnreachable(words) from error
         except (
             requests.exceptions.InvalidURL,
@@ -171,8 +175,10 @@ class HttpTransport:
             if any(isinstance(part, urllib3.exceptions.ReadTimeoutError) for part in error.args):
                 # While the body is read; before that, `requests` raises Timeout.
                 raise QueryTooLarge(f"{attempted}: the response did not end in time") from error
-            words = f"{attempted}: {root_cause(error)}; is the URL right, and reachable from here?"
-            raise PrometheusUnreachable(words) from error
+            hint = "is the URL right, and reachable from here?"
+            if any(isinstance(one, socket.gaierror) for one in _causes(error)):
+                hint = _port_forward(self.where) or hint
+            raise PrometheusUnreachable(f"{attempted}: {root_cause(error)}; {hint}") from error
 
 
 class ServiceProxyTransport:
@@ -206,6 +212,42 @@ class ServiceProxyTransport:
                     f"{attempted}: no response within {timeout_s:.3g} s; is it overloaded?"
                 ) from error
             raise PrometheusUnreachable(f"{attempted}: {error}") from error
+
+
+_TLS_HINTS = (
+    ("WRONG_VERSION_NUMBER", "the server has no TLS; does it need http:// instead of https://?"),
+    ("is not valid for", "is the host of the URL right?"),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "give the CA that signed it, or that of a TLS-inspecting proxy in between: --prometheus-ca-file",
+    ),
+    ("", "see --prometheus-ca-file and -client-cert-file"),
+)
+"""What to check, by words of OpenSSL's error."""
+
+_SERVICE = re.compile(
+    r"(?P<name>[a-z0-9][a-z0-9-]*)(\.(?P<namespace>[a-z0-9][a-z0-9-]*)(\.svc(\.cluster\.local)?)?)?\.?"
+)
+"""A host that may be the name of a Service: https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/"""
+
+
+def _port_forward(url: str) -> str:
+    """How to reach a Service from outside of its cluster; empty if the URL's host is the name of none."""
+    parts = urllib.parse.urlsplit(url)
+    found = _SERVICE.fullmatch(parts.hostname or "")
+    if found is None:
+        return ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    service, namespace = f"service/{found['name']}", found["namespace"] or "NAMESPACE"
+    command = shell_command("kubectl", "-n", namespace, "port-forward", service, f"9090:{port}")
+    return f"if it is a Service, run {command}, and give --prometheus-url {parts.scheme}://localhost:9090"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def _without_secrets(location: str) -> str:

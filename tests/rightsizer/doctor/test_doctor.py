@@ -470,6 +470,15 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         Status.WARNING,
         "nobodys",
     ),
+    "no-such-namespace": (
+        {
+            "policy": loaded(policy(rule("all", match=Match(namespaces=("reserch",))))),
+            "fleet": fleet(namespaces=frozenset({"research"})),
+        },
+        "rules",
+        Status.WARNING,
+        "rules[0].match.namespaces[0]: the cluster has no namespace reserch; did you mean research?",
+    ),
     "budgets": ({}, "budgets", Status.OK, "every budget"),
     "budgets-unused": (
         {"policy": loaded(policy(rule("all", Mode.ADVISE)))},

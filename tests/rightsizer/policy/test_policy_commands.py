@@ -120,6 +120,23 @@ def test_policy_check_reports_invalid_classes(place: Place) -> None:
     assert "have no effect: rule research matches everything before them" in warnings[1]
 
 
+def test_policy_check_unknown_namespaces_are_warnings(place: Place) -> None:
+    """Each with its line, wherever the policy names it; wildcards are about namespaces to come."""
+    text = POLICY.replace('["research"]', '["research", "reserch", "team-*"]') + (
+        "protectedNamespaces: [prod, other]\nsharing: {untrusted: [{namespaces: [guests]}]}\n"
+        "notifications: [{type: slack, url: 'https://example.com', namespaces: [otter]}]\n"
+    )
+    run = place.run("check", "FILE", text=text)
+    assert run.code == 0
+    head = "warning: policy: line"
+    assert [line for line in run.out.splitlines() if line.startswith("warning: ")] == [
+        f"{head} 5: rules[1].match.namespaces[1]: the cluster has no namespace reserch; did you mean research?",
+        f"{head} 7: sharing.untrusted[0].namespaces[0]: the cluster has no namespace guests",
+        f"{head} 6: protectedNamespaces[0]: the cluster has no namespace prod",
+        f"{head} 8: notifications[0].namespaces[0]: the cluster has no namespace otter; did you mean other?",
+    ]
+
+
 def test_policy_check_offline_sends_no_request(place: Place) -> None:
     """Not even whether the classes exist."""
     before = len(place.api.requests.all())

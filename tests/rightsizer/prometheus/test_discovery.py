@@ -180,7 +180,7 @@ def test_connect_none_with_gpu_series_raises_with_results(place: Place, empty: F
 def test_connect_server_that_needs_credentials_raises(place: Place) -> None:
     """The error names the permission and the flags."""
     with serving() as server:
-        server.answers.append(Answer(401, "no org id"))
+        server.answers.append(Answer(401, "denied"))
         place.service("metrics", PROMETHEUS, server)
         with pytest.raises(ConfigurationError, match=r"HTTP 401: not allowed; see your permission .*-url"):
             place.connect()

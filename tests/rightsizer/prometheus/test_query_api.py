@@ -254,7 +254,9 @@ def tls(tmp_path: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
 def test_query_private_ca_is_trusted_if_given(tls: tuple[str, pathlib.Path]) -> None:
     """Without --prometheus-ca-file the certificate is refused."""
     url, certificate = tls
-    with pytest.raises(PrometheusError, match=r"TLS failed: .*see --prometheus-ca-file"):
+    with pytest.raises(
+        PrometheusError, match=r"TLS failed: .*give the CA that signed it.*: --prometheus-ca-file"
+    ):
         _ask(url)
     assert _ask(url, ca_file=certificate) == [({"a": "b"}, 1.5)]
 
@@ -268,12 +270,13 @@ def test_query_https_of_a_plain_server_hints_at_http() -> None:
 
 
 def test_query_dead_proxy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variables of the proxy are the remedy, not the URL."""
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    """The variables of the proxy are the remedy, not the URL; its password is not shown."""
+    monkeypatch.setenv("http_proxy", "http://user:s3cret@127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    with pytest.raises(PrometheusError, match=r"the proxy failed: .*check HTTP_PROXY"):
+    with pytest.raises(PrometheusError, match=r"the proxy 127.0.0.1:9 failed: .*check HTTP_PROXY") as caught:
         _ask("http://prometheus.invalid:9090")
+    assert "s3cret" not in str(caught.value)
 
 
 def test_client_ca_file_missing_raises(tmp_path: pathlib.Path) -> None:
