@@ -1,6 +1,8 @@
 """The loop on a real control plane: real scheduler, controllers and admission, a real Prometheus, our commands."""
 
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
@@ -129,6 +131,34 @@ def test_pending_job_of_higher_priority_gets_freed_gpus(world: RealWorld) -> Non
     assert {name: item["result"] for name, item in world.apply().items()} == {"idle": "done"}
     (urgent,) = world.running("urgent", 1)
     assert urgent["spec"]["nodeName"] == busy[0]["spec"]["nodeName"]
+    assert uids(world.running("busy", 1)) == uids(busy)
+    assert world.pods("idle") == []
+
+
+def test_run_serves_a_pod_that_begins_to_wait_within_seconds(
+    world: RealWorld, tmp_path: pathlib.Path
+) -> None:
+    """An hour between cycles, but the watch begins one. The busy job stays, the idle one goes."""
+    world.node(gpus=4)
+    patient = world.priority_class("patient-high", 100_000, preemptionPolicy="Never")
+    busy = world.add("Job", "busy", "busy", gpus=2, priorityClass="medium-priority")
+    world.add("Job", "idle", gpus=2, priorityClass="medium-priority")
+    lenders = f"match: {{namespaces: [{world.team}]}}, mode: enforce, onlyForPendingPods: [suspend]"
+    policy, log = tmp_path / "lenders.yaml", tmp_path / "run.log"
+    policy.write_text(
+        f"apiVersion: gpu-rightsizer.io/v1alpha1\nkind: Policy\nrules:\n- {{name: lenders, {lenders}}}\n"
+    )
+    command = [sys.executable, "-m", "rightsizer", "run", "--every", "1h", "--yes", "--listen", "127.0.0.1:0"]
+    command += ["--kubeconfig", str(world.kubeconfig), "--policy", str(policy)]
+    command += ["--prometheus-url", world.prometheus_url, "--verify-for", "0"]
+    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
+        try:
+            world.api.eventually(log.read_text, lambda said: "0 to be changed" in said)
+            world.create("Job", "urgent", gpus=2, priorityClass=patient)
+            world.running("urgent", 1)
+        finally:
+            process.terminate()
+    assert "a pod waits for GPUs: a cycle begins" in log.read_text()
     assert uids(world.running("busy", 1)) == uids(busy)
     assert world.pods("idle") == []
 
