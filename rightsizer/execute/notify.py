@@ -16,13 +16,8 @@ from rightsizer.model import Outcome
 from rightsizer.policy.match import is_any
 from rightsizer.policy.schema import Target, checked_address
 from rightsizer.report.backtest import Backtest
-from rightsizer.report.events import (
-    backtest_slack_message,
-    backtest_webhook_message,
-    occasion_of,
-    slack_message,
-    webhook_message,
-)
+from rightsizer.report.chat_messages import CHATS, backtest_message, changes_message
+from rightsizer.report.events import backtest_webhook_message, occasion_of, webhook_message
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +32,8 @@ def notify(targets: Sequence[Target], run: str, outcomes: Sequence[Outcome]) -> 
         concerned = [one for one in outcomes if _concerns(target, one)]
         if not concerned:
             return None
-        if target.type == "slack":
-            return slack_message(run, concerned, answer_url=target.answerURL or "")
+        if chat := CHATS.get(target.type):
+            return changes_message(chat, run, concerned, answer_url=target.answerURL or "")
         return webhook_message(run, concerned)
 
     return _send_each(targets, message_for)
@@ -53,8 +48,8 @@ def notify_of_backtest(targets: Sequence[Target], result: Backtest, place: str) 
     def message_for(target: Target) -> _Message | None:
         if target.namespaces is not None or "backtest" not in target.occasions:
             return None
-        if target.type == "slack":
-            return backtest_slack_message(result, place)
+        if chat := CHATS.get(target.type):
+            return backtest_message(chat, result, place)
         return backtest_webhook_message(result, place)
 
     return _send_each(targets, message_for)
@@ -85,7 +80,9 @@ def _send(target: Target, place: str, message: _Message) -> None:
             pathlib.Path(target.tokenFile), f"{place}.tokenFile"
         )
     with requests.Session() as session:
-        session.trust_env = False  # never send credentials of the environment
+        # Proxies and CAs of the environment, but never the credentials of a .netrc.
+        found = session.merge_environment_settings(url, {}, stream=False, verify=True, cert=None)
+        session.proxies, session.verify, session.trust_env = found["proxies"], found["verify"], False
         answer = session.post(
             url,
             json=message,

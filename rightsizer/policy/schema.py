@@ -112,8 +112,9 @@ class Target(Part):
         json_schema_extra={"oneOf": [{"required": ["url"]}, {"required": ["urlFile"]}]}
     )
 
-    type: Literal["webhook", "slack"] = pydantic.Field(
-        description="webhook: a JSON document of kind Notification; slack: a text for Slack and Mattermost."
+    type: Literal["webhook", "slack", "teams"] = pydantic.Field(
+        description="webhook: a JSON document of kind Notification; slack: a text for Slack and Mattermost; teams: a "
+        "card for a workflow of Microsoft Teams."
     )
     url: _Address | None = pydantic.Field(None, description="Address, if it is not secret.")
     urlFile: str | None = pydantic.Field(
@@ -136,7 +137,7 @@ class Target(Part):
     )
     answerURL: Annotated[str, pydantic.AfterValidator(_answer_template)] | None = pydantic.Field(
         None,
-        description="Slack: link of a notice to where its owner answers, such as a portal; with {namespace}, {kind} "
+        description="In chats: link of a notice to where its owner answers, such as a portal; with {namespace}, {kind} "
         "and {name}.",
     )
 
@@ -145,8 +146,8 @@ class Target(Part):
         if (self.url is None) == (self.urlFile is None):
             message = "write either url, or urlFile if the address is secret"
             raise ValueError(message)
-        if self.answerURL is not None and self.type != "slack":
-            message = "answerURL is for type slack; a webhook has namespace, kind and name of each item"
+        if self.answerURL is not None and self.type == "webhook":
+            message = "answerURL is for chats; a webhook has namespace, kind and name of each item"
             raise ValueError(message)
         return self
 

@@ -1,14 +1,11 @@
-"""Kubernetes Events and notifications about changes, for the owners of workloads, and about backtests. Pure.
+"""Kubernetes Events and documents for webhooks about changes and backtests. Pure.
 
-Names of workloads may hold anything: in a Slack text nothing of them is markup.
 https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/
-https://docs.slack.dev/messaging/formatting-message-text/
 """
 
 import dataclasses
 import datetime
 import hashlib
-import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,9 +15,9 @@ from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.notices import answers
 from rightsizer.kube.object_names import api_path, shell_command
 from rightsizer.model import Action, Decision, ObjectRef, Outcome, Result
-from rightsizer.report.backtest import Backtest, backtest_document, share_of
+from rightsizer.report.backtest import Backtest, backtest_document
 from rightsizer.report.documents import API_VERSION, outcome_document, stamp
-from rightsizer.text import count, money, number, safe
+from rightsizer.text import count
 
 MAX_MESSAGE = 1000
 """The API server refuses more than 1024 characters."""
@@ -128,14 +125,6 @@ def _event(
     return api_path("v1", ref.namespace, "events"), event
 
 
-_MOST = 20
-"""Maximum number of items per message; chats cut longer ones."""
-_WORDS = {
-    "notice": "will be changed",
-    "change": "changed",
-    "rollback": "rolled back",
-    "failure": "went wrong",
-}
 _FAILED = frozenset({Result.REFUSED, Result.UNKNOWN})
 
 
@@ -160,30 +149,6 @@ def webhook_message(run: str, outcomes: Sequence[Outcome]) -> Mapping[str, Any]:
     return {**document, "apiVersion": API_VERSION, "kind": "Notification", "items": items}
 
 
-def slack_message(run: str, outcomes: Sequence[Outcome], *, answer_url: str = "") -> Mapping[str, Any]:
-    """A text of some lines, and the command that undoes the changes.
-
-    A notice ends with a link by the template `answer_url`: a button would need an endpoint that answers Slack.
-    """
-    lines = [f"*gpu-rightsizer*, run {run}"]
-    for outcome in outcomes[:_MOST]:
-        words = _WORDS[occasion_of(outcome)]
-        gpus = f" ({count(abs(outcome.gpus))})" if outcome.gpus else ""
-        link = _link(answer_url, outcome.ref) if answer_url and occasion_of(outcome) == "notice" else ""
-        lines.append(
-            f"• {_plain(str(outcome.ref))} {words}: {_plain(outcome.action)}{gpus}: {_plain(outcome.detail)}{link}"
-        )
-    if len(outcomes) > _MOST:
-        lines.append(f"… and {len(outcomes) - _MOST} more")
-    if any(occasion_of(outcome) == "change" for outcome in outcomes):
-        lines.append(f"Undo: `gpu-rightsizer undo --run {run}`")
-    return _slack(lines)
-
-
-def _slack(lines: Sequence[str]) -> Mapping[str, Any]:
-    return {"text": "\n".join(lines), "unfurl_links": False, "unfurl_media": False}
-
-
 def backtest_webhook_message(result: Backtest, place: str) -> Mapping[str, Any]:
     """A document of kind Notification: the sums of each policy, and where the report is."""
     document = backtest_document(result)
@@ -201,33 +166,3 @@ def backtest_webhook_message(result: Backtest, place: str) -> Mapping[str, Any]:
         "report": place,
         "items": items,
     }
-
-
-def backtest_slack_message(result: Backtest, place: str) -> Mapping[str, Any]:
-    """A line for each policy, and where the report is."""
-    lines = [f"*gpu-rightsizer*, backtest of {result.days:g} days to {result.end}"]
-    for one in result.judged[:_MOST]:
-        worth = "of unknown price" if one.saved is None else f"{money(one.saved)} {_plain(result.currency)}"
-        by_day = f"{number(one.freed.value / result.days)} a day, " if result.days else ""
-        freed = f"{number(one.freed.value)} GPU-hours ({by_day}{share_of(one)} of those held, {worth})"
-        stops = count(round(one.stops.value), "stop")
-        lines.append(
-            f"• {_plain(one.judge)} would have freed {freed}: {stops}, {one.returned.value:.0f} returned"
-        )
-    if len(result.judged) > _MOST:
-        lines.append(f"… and {len(result.judged) - _MOST} more")
-    lines.append(f"Report: {_plain(place)}")
-    return _slack(lines)
-
-
-def _link(template: str, ref: ObjectRef) -> str:
-    fields = {"namespace": ref.namespace, "kind": ref.kind, "name": ref.name}
-    for field, value in fields.items():
-        template = template.replace(f"{{{field}}}", urllib.parse.quote(value, safe=""))
-    return f" <{template.replace('&', '&amp;')}|Answer>"
-
-
-def _plain(text: str) -> str:
-    """Without control characters, mentions and markup."""
-    escaped = safe(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return "".join(f"\u200b{one}" if one in "*_~`@" else one for one in escaped)

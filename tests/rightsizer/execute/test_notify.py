@@ -76,6 +76,41 @@ def test_slack_notice_links_to_where_its_owner_answers(receiver: Receiver) -> No
     assert "Answer" not in changed
 
 
+def test_teams_message_is_a_card_without_markup_of_others(receiver: Receiver) -> None:
+    """A block for each line, so that none of them ends a line or a list; links are ours alone."""
+    hostile = _outcome("[x](https://evil.example) <at>all</at>\n# y", action="notice")
+    target = Target(type="teams", url=receiver.url, answerURL="https://portal.example.com/?a=1&of={name}")
+    assert notify([target], "run-1", [hostile, *EVERY]) == []
+    message = receiver.got[0][2]
+    (attachment,) = message["attachments"]
+    assert (message["type"], attachment["contentType"]) == (
+        "message",
+        "application/vnd.microsoft.card.adaptive",
+    )
+    lines = [block["text"] for block in attachment["content"]["body"]]
+    assert lines[0] == "**gpu-rightsizer**, run run-1"
+    assert lines[1].count("](https://") == 1
+    assert lines[1].endswith(
+        " [Answer](https://portal.example.com/?a=1&of=%5Bx%5D%28https%3A%2F%2Fevil.example%29%20%3Cat%3Eall%3C%2Fat%3E%0A%23%20y)"
+    )
+    assert "<at>" not in lines[1]
+    assert "changed: suspend (8 GPUs)" in lines[3]
+    assert lines[-1] == "Undo: `gpu-rightsizer undo --run run-1`"
+
+
+def test_message_goes_through_the_proxy_of_the_environment(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But without what a .netrc has for the receiver."""
+    monkeypatch.setenv("http_proxy", receiver.url)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    assert notify([Target(type="slack", url="http://hooks.example.com/gpu")], "r", [_outcome()]) == []
+    ((path, headers, _),) = receiver.got
+    assert path == "http://hooks.example.com/gpu"
+    assert "Authorization" not in headers
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -84,7 +119,7 @@ def test_slack_notice_links_to_where_its_owner_answers(receiver: Receiver) -> No
         ({"answerURL": "https://x/|{name}"}, "as the only fields"),
         ({"answerURL": "https://{name}/x"}, "after its host"),
         ({"answerURL": "javascript:{name}"}, "must be an address"),
-        ({"answerURL": "https://x/{name}", "type": "webhook"}, "answerURL is for type slack"),
+        ({"answerURL": "https://x/{name}", "type": "webhook"}, "answerURL is for chats"),
     ],
 )
 def test_answer_url_that_is_no_link_is_refused(fields: dict[str, str], words: str) -> None:

@@ -1,0 +1,114 @@
+"""Messages about changes and backtests for chats: one text, in each chat's markup. Pure.
+
+Names of workloads may hold anything: none of it is markup or a mention.
+https://docs.slack.dev/messaging/formatting-message-text/
+https://learn.microsoft.com/en-us/microsoftteams/platform/task-modules-and-cards/cards/cards-format
+"""
+
+import dataclasses
+import urllib.parse
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rightsizer.model import ObjectRef, Outcome
+from rightsizer.report.backtest import Backtest, share_of
+from rightsizer.report.events import occasion_of
+from rightsizer.text import count, money, number, safe
+
+_MOST = 20
+"""Maximum number of items per message; chats cut longer ones."""
+_LONGEST = 1000
+"""Of a line in Teams, which refuses messages over 28 KB."""
+_WORDS = {
+    "notice": "will be changed",
+    "change": "changed",
+    "rollback": "rolled back",
+    "failure": "went wrong",
+}
+_Message = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chat:
+    """How a chat writes.
+
+    Attributes:
+        bold: Of a word that is ours.
+        link: Of an address and our word for it.
+        special: Characters that it may take for markup.
+        escapes: What it needs in place of characters.
+        message: The document, of the lines.
+    """
+
+    bold: str
+    link: str
+    special: str
+    escapes: Mapping[str, str]
+    message: Callable[[Sequence[str]], _Message]
+
+    def plain(self, text: str) -> str:
+        """Without control characters, mentions and markup."""
+        parts = (f"\u200b{one}" if one in self.special else self.escapes.get(one, one) for one in safe(text))
+        return "".join(parts)
+
+    def answer(self, template: str, ref: ObjectRef) -> str:
+        """The link to where the owner of a workload answers."""
+        for field in ("namespace", "kind", "name"):
+            template = template.replace(f"{{{field}}}", urllib.parse.quote(getattr(ref, field), safe=""))
+        url = "".join(self.escapes.get(one, one) for one in template)
+        return " " + self.link.format(url=url, text="Answer")
+
+
+def _slack(lines: Sequence[str]) -> _Message:
+    return {"text": "\n".join(lines), "unfurl_links": False, "unfurl_media": False}
+
+
+def _teams(lines: Sequence[str]) -> _Message:
+    """An Adaptive Card, as the flow "Post to a channel when a webhook request is received" takes it."""
+    blocks = [{"type": "TextBlock", "text": line[:_LONGEST], "wrap": True} for line in lines]
+    card = {"type": "AdaptiveCard", "version": "1.4", "msteams": {"width": "Full"}, "body": blocks}
+    kind = "application/vnd.microsoft.card.adaptive"
+    return {"type": "message", "attachments": [{"contentType": kind, "content": card}]}
+
+
+CHATS: Mapping[str, Chat] = {
+    "slack": Chat("*{}*", "<{url}|{text}>", "*_~`@", {"&": "&amp;", "<": "&lt;", ">": "&gt;"}, _slack),
+    "teams": Chat("**{}**", "[{text}]({url})", "*_~`@[]()<>#!|\\", {}, _teams),
+}
+
+
+def changes_message(chat: Chat, run: str, outcomes: Sequence[Outcome], *, answer_url: str = "") -> _Message:
+    """A line for each outcome, and the command that undoes the changes.
+
+    A notice ends with a link by the template `answer_url`: a button would need an endpoint that the chat can reach.
+    """
+    lines = [f"{chat.bold.format('gpu-rightsizer')}, run {run}"]
+    for outcome in outcomes[:_MOST]:
+        occasion, name = occasion_of(outcome), chat.plain(str(outcome.ref))
+        gpus = f" ({count(abs(outcome.gpus))})" if outcome.gpus else ""
+        link = chat.answer(answer_url, outcome.ref) if answer_url and occasion == "notice" else ""
+        words = f"{chat.plain(outcome.action)}{gpus}: {chat.plain(outcome.detail)}"
+        lines.append(f"• {name} {_WORDS[occasion]}: {words}{link}")
+    if len(outcomes) > _MOST:
+        lines.append(f"… and {len(outcomes) - _MOST} more")
+    if any(occasion_of(outcome) == "change" for outcome in outcomes):
+        lines.append(f"Undo: `gpu-rightsizer undo --run {run}`")
+    return chat.message(lines)
+
+
+def backtest_message(chat: Chat, result: Backtest, place: str) -> _Message:
+    """A line for each policy, and where the report is."""
+    lines = [f"{chat.bold.format('gpu-rightsizer')}, backtest of {result.days:g} days to {result.end}"]
+    for one in result.judged[:_MOST]:
+        worth = (
+            "of unknown price" if one.saved is None else f"{money(one.saved)} {chat.plain(result.currency)}"
+        )
+        by_day = f"{number(one.freed.value / result.days)} a day, " if result.days else ""
+        freed = f"{number(one.freed.value)} GPU-hours ({by_day}{share_of(one)} of those held, {worth})"
+        stops = count(round(one.stops.value), "stop")
+        name = chat.plain(one.judge)
+        lines.append(f"• {name} would have freed {freed}: {stops}, {one.returned.value:.0f} returned")
+    if len(result.judged) > _MOST:
+        lines.append(f"… and {len(result.judged) - _MOST} more")
+    lines.append(f"Report: {chat.plain(place)}")
+    return chat.message(lines)
