@@ -355,6 +355,11 @@ def wants_colour(arguments: argparse.Namespace, stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
+def width_of(stream: TextIO) -> int:
+    """Columns of the terminal behind a stream; 80 if it is none, or a narrower one."""
+    return max(WIDTH, os.get_terminal_size(stream.fileno()).columns) if stream.isatty() else WIDTH
+
+
 def path_of(text: str | None) -> pathlib.Path | None:
     """What a flag that names a file says; nothing where it is not given, or empty."""
     return pathlib.Path(text) if text else None

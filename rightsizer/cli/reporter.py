@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from rightsizer.cli.options import wants_colour
 from rightsizer.cli.plan_session import utc_now
 from rightsizer.errors import ConfigurationError, RightsizerError
-from rightsizer.model import Outcome, Result
+from rightsizer.model import ClusterName, Outcome, Result
 from rightsizer.report.documents import outcome_document, render
 from rightsizer.report.outcomes import effect_text, outcome_text, outcomes_summary
 
@@ -32,10 +32,14 @@ class OutcomeReporter:
         arguments: With --output, --save and --color.
         run: None if an undo spans several runs.
         undo: The command that reverts all of it; empty if there is none.
+        cluster: Where it acts.
     """
 
-    def __init__(self, arguments: argparse.Namespace, run: str | None, *, undo: str) -> None:
+    def __init__(
+        self, arguments: argparse.Namespace, run: str | None, *, undo: str, cluster: ClusterName | None = None
+    ) -> None:
         self.outcomes: list[Outcome] = []
+        self._cluster = cluster
         self._arguments = arguments
         self._run = run
         self._undo = undo
@@ -93,7 +97,7 @@ class OutcomeReporter:
         Raises:
             RightsizerError: It cannot be saved.
         """
-        document = outcome_document(self._run, self.outcomes, at=utc_now())
+        document = outcome_document(self._run, self.outcomes, at=utc_now(), cluster=self._cluster)
         if self.outcomes:
             self.say("\n" + outcomes_summary(self.outcomes, undo=self._undo))
         if self._arguments.output != "table":

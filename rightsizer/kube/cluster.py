@@ -31,6 +31,7 @@ from rightsizer.errors import (
     Throttled,
 )
 from rightsizer.kube.object_names import require_direct
+from rightsizer.model import ClusterName
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +117,7 @@ class Cluster:
         before_writing: Called before each request that may change something, dry run or not; an error that it raises
             keeps the request from being sent.
         is_inside: Whether this process runs in a pod of the cluster, as its service account.
+        name: Which cluster it is, for people.
 
     Raises:
         ConfigurationError: There is no usable kubeconfig, context or in-cluster account.
@@ -134,6 +136,8 @@ class Cluster:
         self.host: str = configuration.host
         self.gpu_resources = settings.gpu_resources
         self.is_inside = self._source == _IN_CLUSTER
+        context = "" if self.is_inside else _context_of(settings)
+        self.name = ClusterName(context, _without_credentials(self.host), self.is_inside)
         self.before_writing: Callable[[], None] = lambda: None
         self._throttled = ""
 
@@ -443,10 +447,26 @@ def _configuration(settings: ClusterSettings) -> tuple[client.Configuration, str
     return configuration, source
 
 
+def _merged(settings: ClusterSettings) -> Mapping[str, Any]:
+    paths = str(settings.kubeconfig or kube_config.KUBE_CONFIG_DEFAULT_LOCATION)
+    document: Mapping[str, Any] = kube_config.KubeConfigMerger(paths).config.value
+    return document
+
+
+def _context_of(settings: ClusterSettings) -> str:
+    """The name of the context in use."""
+    return settings.context or str(_merged(settings).get("current-context") or "")
+
+
+def _without_credentials(url: str) -> str:
+    """A URL without a user, which a kubeconfig may have in it."""
+    parts = urllib.parse.urlsplit(url)
+    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
 def _kubeconfig_problem(settings: ClusterSettings) -> str:
     """What a user can fix in a kubeconfig that the client cannot use; empty if it is something else."""
-    paths = str(settings.kubeconfig or kube_config.KUBE_CONFIG_DEFAULT_LOCATION)
-    document = kube_config.KubeConfigMerger(paths).config.value
+    document = _merged(settings)
     contexts = {one.value["name"]: one.value["context"] for one in document["contexts"]}
     chosen = settings.context or document.get("current-context")
     if not contexts:

@@ -17,6 +17,7 @@ from rightsizer.kinds.patches import UndoItem
 from rightsizer.model import (
     Autoscalers,
     Blocker,
+    ClusterName,
     Decision,
     Effect,
     Finding,
@@ -47,6 +48,7 @@ def _frame(plan: Plan, accounts: CostSummary, prices: Prices) -> dict[str, Any]:
         "metadata": {
             "run": plan.run,
             "at": stamp(plan.at),
+            "cluster": _cluster(plan.cluster),
             "policy": {"source": plan.policy_source, "sha256": plan.policy_hash},
             "generator": FIELD_MANAGER,
         },
@@ -55,6 +57,13 @@ def _frame(plan: Plan, accounts: CostSummary, prices: Prices) -> dict[str, Any]:
         "totals": {**_totals(plan.decisions), **_costs(accounts), "prices": _prices(prices)},
         "stranded": [_stranded(one) for one in plan.fleet.stranded] if plan.fleet else [],
     }
+
+
+def _cluster(cluster: ClusterName | None) -> dict[str, Any] | None:
+    """Context and API server; null where the objects are from a file."""
+    if cluster is None:
+        return None
+    return {"context": cluster.context or None, "server": cluster.server, "inCluster": cluster.is_inside}
 
 
 def plan_json(plan: Plan, accounts: CostSummary, prices: Prices) -> str:
@@ -273,9 +282,10 @@ def _evidence(finding: Finding) -> dict[str, Any]:
 
 
 def outcome_document(
-    run: str | None, outcomes: Iterable[Outcome], *, at: datetime.datetime
+    run: str | None, outcomes: Iterable[Outcome], *, at: datetime.datetime, cluster: ClusterName | None = None
 ) -> dict[str, Any]:
     """What became of each decision of a run; `run` is null where an undo spans several."""
+    where = {"cluster": _cluster(cluster)} if cluster else {}
     items = [
         {
             "namespace": outcome.ref.namespace,
@@ -295,7 +305,7 @@ def outcome_document(
     return {
         "apiVersion": API_VERSION,
         "kind": "Outcome",
-        "metadata": {"run": run, "at": stamp(at), "generator": FIELD_MANAGER},
+        "metadata": {"run": run, "at": stamp(at), **where, "generator": FIELD_MANAGER},
         "items": items,
     }
 

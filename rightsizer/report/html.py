@@ -16,7 +16,17 @@ from rightsizer.planning.cost_summary import CostSummary, CostTotals
 from rightsizer.prices import Prices
 from rightsizer.report.charts import Markup, Profiles, bar, element, join, line, profile_of, raw, text
 from rightsizer.report.documents import manifests
-from rightsizer.report.rows import ROWS, Row, Totals, remarks, rows_of, stranded_lines, totals_of, used_share
+from rightsizer.report.rows import (
+    ROWS,
+    Row,
+    Totals,
+    cluster_words,
+    remarks,
+    rows_of,
+    stranded_lines,
+    totals_of,
+    used_share,
+)
 from rightsizer.report.table import hypothetical_words, verdict_words
 from rightsizer.text import count, memory, money, number, percent, power, span
 
@@ -68,6 +78,7 @@ def _header(plan: Plan, accounts: CostSummary, prices: Prices) -> Markup:
     return element(
         "header",
         element("h1", "GPU plan"),
+        element("p", cluster_words(plan)),
         element("p", words, class_="soft"),
         element("p", warning, class_="warning") if warning else "",
         element("div", *_tiles(accounts, prices), class_="tiles"),

@@ -83,6 +83,11 @@ def rows_of(plan: Plan, prices: Prices) -> tuple[Row, ...]:
     return tuple(_row(decision, nodes, prices) for decision in plan.decisions)
 
 
+def cluster_words(plan: Plan) -> str:
+    """Which cluster the plan is of."""
+    return f"Cluster: {plan.cluster.words if plan.cluster else 'none, the objects are from a file'}"
+
+
 def _row(decision: Decision, nodes: Mapping[str, Node], prices: Prices) -> Row:
     pods = [pod for pod in decision.workload.pods if pod.holds]
     there = {pod.node: nodes.get(pod.node) for pod in pods}

@@ -9,6 +9,7 @@ from rightsizer.model import (
     Action,
     Blocker,
     BlockerCode,
+    ClusterName,
     Confidence,
     Decision,
     Finding,
@@ -253,6 +254,7 @@ def full_plan() -> Plan:
         problems=(
             "PodDisruptionBudgets may not be listed; none is honoured: grant list on poddisruptionbudgets",
         ),
+        cluster=ClusterName("prod-eu", "https://10.20.0.1:6443"),
     )
 
 
@@ -286,7 +288,9 @@ def named_plan(word: str) -> Plan:
         stranded=(Stranded(word, word, 1, (word,), (ObjectRef(word, word, word, word),)),),
     )
     measured = Measured(AT, {WEEK: {key: (idle_usage(),)}}, profiles={key: (0.1, None, 0.2)})
-    return Plan(AT, word, word, word, (made,), fleet, measured, hypothetical=word, problems=(word,))
+    return Plan(
+        AT, word, word, word, (made,), fleet, measured, word, (word,), cluster=ClusterName(word, word)
+    )
 
 
 def empty_plan() -> Plan:

@@ -16,6 +16,9 @@ import jsonschema
 import pytest
 
 from rightsizer.cli import main
+from rightsizer.config import ClusterSettings
+from rightsizer.kube.cluster import Cluster
+from rightsizer.model import ClusterName
 from simulator.kube import Fault, Rule
 from simulator.prometheus import Prometheus
 from tests.rightsizer.fakeprometheus import SCALAR, Answer, serving
@@ -653,8 +656,11 @@ def test_apply_on_terminal_requires_yes(world: World, answer: str, replicas: int
     world.add("Deployment", world.team, "idle", {})
     (world.directory / "policy.yaml").write_text(DEFAULT_POLICY)
     output = _on_a_terminal(world, ["apply"], lambda: answer)
+    server = json.loads(world.run("plan", "-o", "json").out)["metadata"]["cluster"]["server"]
+    name = re.escape(f"Cluster: context simulator ({server})")
+    listed = rf"{name}\n\nAPPLY CHANGES \(1\).*\n.*/idle .*\n(.+\n)+\nApplying this plan .*\n"
+    assert re.search(rf"{listed}{name}\nStop 1 workload", output), output
     assert "Stop 1 workload, freeing 1 GPU? [y/N]" in output
-    assert output.index("VERDICT") < output.index("[y/N]")
     deployment = world.api.get("Deployment", world.team, "idle")
     assert deployment is not None
     assert deployment["spec"]["replicas"] == replicas
@@ -704,3 +710,27 @@ def test_output_to_closed_pipe_is_silent(tmp_path: pathlib.Path) -> None:
     command = f"{sys.executable} -m rightsizer --help | head -c 1; exit ${{PIPESTATUS[0]}}"
     run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False)
     assert (run.returncode, run.stderr) == (0, ""), tmp_path
+
+
+@pytest.mark.parametrize(
+    ("server", "context", "words"),
+    [
+        (NOWHERE, "test", f"context test ({NOWHERE})"),
+        ("http://jane:s3cret@127.0.0.1:9/k8s", "test", "context test (http://127.0.0.1:9/k8s)"),
+    ],
+    ids=["current-context", "with-a-password"],
+)
+def test_cluster_name_has_context_and_server_without_credentials(
+    server: str, context: str, words: str, tmp_path: pathlib.Path
+) -> None:
+    """As the kubeconfig has them."""
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(_kubeconfig(server, **{"current-context": context})))
+    assert Cluster(ClusterSettings(path)).name.words == words
+
+
+def test_cluster_name_in_a_pod_is_in_cluster() -> None:
+    """There it has no context."""
+    assert (
+        ClusterName("", "https://10.96.0.1:443", is_inside=True).words == "in-cluster (https://10.96.0.1:443)"
+    )
