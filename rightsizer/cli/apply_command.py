@@ -21,7 +21,8 @@ from rightsizer.cli.cycle import (
     steps,
     tell_people,
 )
-from rightsizer.cli.messages import note
+from rightsizer.cli.filters import chosen_of, selection_of
+from rightsizer.cli.messages import note, progress
 from rightsizer.cli.options import wants_colour, width_of
 from rightsizer.cli.plan_session import Interrupts, PlanSession, confirmed, require_answer, utc_now
 from rightsizer.cli.reporter import OutcomeReporter, require_writable
@@ -45,6 +46,7 @@ FAILED = frozenset({Result.REFUSED, Result.UNKNOWN, Result.SKIPPED})
 def run(arguments: argparse.Namespace) -> int:
     """Reconcile, plan, ask, act, verify, tell."""
     approvals = _approvals(arguments.plan)
+    selection = selection_of(arguments)
     span_s = span_of("--verify-for", arguments.verify_for).total_seconds()
     require_answer(arguments)
     require_writable(arguments.save)
@@ -60,14 +62,15 @@ def run(arguments: argparse.Namespace) -> int:
         session.cluster.before_writing = lease.require_held
         with counted(gate):
             _reconcile(context, arguments, reporter, ReconcilePolicy(session.policy.policy, gate))
-            with reporter.whole():
+            with reporter.whole(), progress():
                 plan = planned(session, gate, accept_growth=arguments.accept_growth)
-            decisions, lapsed = _approved(plan, approvals)
-            for outcome in lapsed:
+            shown = chosen_of(plan, selection)
+            decisions, lapsed = _approved(shown, approvals)
+            for outcome in (one for one in lapsed if selection.admits(one.ref)):
                 reporter.tell(outcome)
             people = reporter.people
             paint = Paint(colour=wants_colour(arguments, people), width=width_of(people))
-            reporter.say(changes_text(plan, decisions, paint, is_saved=approvals is not None))
+            reporter.say(changes_text(shown, decisions, paint, is_saved=approvals is not None))
             if decisions and not confirmed(arguments, session.cluster.name, _question(decisions)):
                 reporter.say("Nothing was stopped.\n" if reporter.outcomes else "Nothing was changed.\n")
                 if reporter.outcomes:

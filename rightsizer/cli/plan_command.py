@@ -7,8 +7,9 @@ import sys
 
 from rightsizer import report
 from rightsizer.cli.connection import instant_of
+from rightsizer.cli.filters import chosen_of, selection_of
 from rightsizer.cli.flags import CHANGES_PROPOSED
-from rightsizer.cli.messages import note
+from rightsizer.cli.messages import note, progress
 from rightsizer.cli.options import wants_colour, width_of
 from rightsizer.cli.plan_session import Look, PlanSession, utc_now
 from rightsizer.cli.reporter import require_new_folder, require_writable, save, save_files
@@ -27,11 +28,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Make and print the plan."""
     require_writable(arguments.save)
     require_new_folder(arguments.patches)
+    selection = selection_of(arguments)
+    arguments.output = arguments.output or (report.EXPLAIN if arguments.workloads else report.TABLE)
     session = PlanSession(arguments, _look(arguments))
-    plan = session.observe()
-    if arguments.output in report.DRAWN:
-        plan = session.with_profiles(plan)
-    accounts, prices = session.account(plan)
+    with progress():
+        plan = chosen_of(session.observe(), selection)
+        if arguments.output in report.DRAWN:
+            plan = session.with_profiles(plan)
+        accounts, prices = session.account(plan)
     if arguments.save:
         save(arguments.save, plan_pieces(plan, accounts, prices))
     if arguments.patches:

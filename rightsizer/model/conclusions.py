@@ -222,6 +222,8 @@ class Plan:
         scope_digest: Of the policy and the PriorityClasses, which decide that.
         opening: What opens the breaker if this is applied: why, in words.
         cluster: None where the objects are from a file.
+        filter: What the decisions were chosen by, for people; empty if they are all.
+        left_out: How many were not.
     """
 
     at: datetime.datetime
@@ -237,6 +239,8 @@ class Plan:
     scope_digest: str = ""
     opening: tuple[Blocker, ...] = ()
     cluster: ClusterName | None = None
+    filter: str = ""
+    left_out: int = 0
 
     @property
     def enforced(self) -> tuple[Decision, ...]:

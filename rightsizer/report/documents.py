@@ -49,6 +49,7 @@ def _frame(plan: Plan, accounts: CostSummary, prices: Prices) -> dict[str, Any]:
             "run": plan.run,
             "at": stamp(plan.at),
             "cluster": _cluster(plan.cluster),
+            "filter": plan.filter or None,
             "policy": {"source": plan.policy_source, "sha256": plan.policy_hash},
             "generator": FIELD_MANAGER,
         },

@@ -11,7 +11,16 @@ from rightsizer.model import Plan, Verdict
 from rightsizer.planning.cost_summary import CostSummary
 from rightsizer.prices import Prices
 from rightsizer.report.documents import manifests
-from rightsizer.report.rows import Row, Totals, cluster_words, remarks, rows_of, stranded_lines, totals_of
+from rightsizer.report.rows import (
+    Row,
+    Totals,
+    cluster_words,
+    filter_words,
+    remarks,
+    rows_of,
+    stranded_lines,
+    totals_of,
+)
 from rightsizer.report.table import applying_words, verdict_words
 from rightsizer.text import number, percent, safe
 
@@ -30,7 +39,7 @@ def plan_markdown(plan: Plan, accounts: CostSummary, prices: Prices) -> str:
     rows = rows_of(plan, prices)
     parts = [
         [f"# GPU plan of {plan.at:%Y-%m-%d %H:%M:%S} UTC"],
-        [verdict_words(plan), escaped(applying_words(plan))],
+        [escaped(filter_words(plan)), verdict_words(plan), escaped(applying_words(plan))],
         [f"{escaped(cluster_words(plan))}. Policy: {escaped(plan.policy_source)}; run {escaped(plan.run)}."],
         *([list(map(escaped, remarks(accounts, prices)))] if rows else []),
         *([_total_table(table)] for table in totals_of(accounts, prices) if rows),

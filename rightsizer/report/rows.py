@@ -88,6 +88,14 @@ def cluster_words(plan: Plan) -> str:
     return f"Cluster: {plan.cluster.words if plan.cluster else 'none, the objects are from a file'}"
 
 
+def filter_words(plan: Plan) -> str:
+    """Which workloads were chosen; empty if they are all."""
+    if not plan.filter:
+        return ""
+    shown = len(plan.decisions)
+    return f"Filter: {plan.filter}: {shown} of {count(shown + plan.left_out, 'workload')}"
+
+
 def _row(decision: Decision, nodes: Mapping[str, Node], prices: Prices) -> Row:
     pods = [pod for pod in decision.workload.pods if pod.holds]
     there = {pod.node: nodes.get(pod.node) for pod in pods}

@@ -11,7 +11,7 @@ from rightsizer.model import Action, Decision, Mode, Plan, Verdict
 from rightsizer.planning.cost_summary import CostSummary
 from rightsizer.prices import Prices
 from rightsizer.report.documents import HPA, KEDA, on_one_line
-from rightsizer.report.rows import Row, cluster_words, rows_of, stranded_lines
+from rightsizer.report.rows import Row, cluster_words, filter_words, rows_of, stranded_lines
 from rightsizer.report.terminal import Paint, wrapped
 from rightsizer.text import count, memory, number, percent, power, safe, span
 
@@ -53,8 +53,9 @@ def changes_text(plan: Plan, chosen: Sequence[Decision], paint: Paint, *, is_sav
 
 
 def top_lines(plan: Plan, paint: Paint) -> list[str]:
-    """Which cluster it is."""
-    return wrapped(cluster_words(plan), indent="", width=paint.width)
+    """Which cluster it is, and which workloads were chosen."""
+    words = filter(None, (cluster_words(plan), filter_words(plan)))
+    return [line for one in words for line in wrapped(one, indent="", width=paint.width)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -175,8 +176,9 @@ def _why(decision: Decision) -> str:
 
 def free_and_problems(plan: Plan, paint: Paint) -> Iterator[str]:
     """Free GPUs that pods wait for, and what could not be read."""
-    for title, lines in (("FREE GPUS", stranded_lines(plan)), ("PROBLEMS", plan.problems)):
-        yield from _section(title, lines, paint)
+    if not plan.filter:
+        yield from _section("FREE GPUS", stranded_lines(plan), paint)
+    yield from _section("PROBLEMS", plan.problems, paint)
 
 
 def _section(title: str, lines: Sequence[str], paint: Paint) -> Iterator[str]:
@@ -195,7 +197,7 @@ def summary_lines(plan: Plan, paint: Paint) -> list[str]:
 def verdict_words(plan: Plan) -> str:
     """How many workloads and GPUs there are of each verdict."""
     if not plan.decisions:
-        return NOBODY
+        return "No workload matches the filter." if plan.left_out else NOBODY
     counted = []
     for verdict in Verdict:
         chosen = [decision for decision in plan.decisions if decision.verdict is verdict]
@@ -217,6 +219,7 @@ def applying_words(plan: Plan) -> str:
 
 def _what_applying_does(plan: Plan, chosen: Sequence[Decision], *, is_saved: bool = False) -> str:
     what = "Applying the saved plan" if is_saved else "Applying this plan"
+    what += " with this filter" if plan.filter else ""
     words = f"{what} {_deeds(chosen)}." if chosen else f"{what} changes nothing."
     if left := len(plan.enforced) - len(chosen):
         words += f" Left out, as the saved plan does not change them: {count(left, 'workload')}."
@@ -277,7 +280,7 @@ _AUTOSCALERS: Mapping[str, Callable[[Row], str]] = {
 def plan_wide(plan: Plan, accounts: CostSummary, prices: Prices) -> str:  # noqa: ARG001 - every form's signature
     """Columns are as wide as their widest cell; nothing is wrapped or cut."""
     if not plan.decisions:
-        return f"{NOBODY}\n"
+        return f"{verdict_words(plan)}\n"
     is_advised = any(decision.autoscalers for decision in plan.decisions)
     where = {"CLUSTER": lambda _: plan.cluster.words if plan.cluster else ""}
     columns = {**_COLUMNS, **where, **(_AUTOSCALERS if is_advised else {})}
