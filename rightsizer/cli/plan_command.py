@@ -17,7 +17,7 @@ from rightsizer.model import Plan
 from rightsizer.planning.cost_summary import CostSummary
 from rightsizer.prices import Prices
 from rightsizer.report.documents import plan_pieces
-from rightsizer.report.explain import explained_text
+from rightsizer.report.evidence_text import explained_text
 from rightsizer.report.manifest_patches import patch_files
 from rightsizer.report.table import plan_text
 from rightsizer.report.terminal import Paint

@@ -14,7 +14,7 @@ TABLE, EXPLAIN, JSON = "table", "explain", "json"
 # Name of the form → module below rightsizer.report, and its function.
 FORMS: Mapping[str, tuple[str, str]] = {
     TABLE: ("table", "plan_table"),
-    EXPLAIN: ("explain", "plan_explained"),
+    EXPLAIN: ("evidence_text", "plan_explained"),
     "wide": ("table", "plan_wide"),
     JSON: ("documents", "plan_json"),
     "yaml": ("documents", "plan_yaml"),

@@ -59,7 +59,7 @@ def top_lines(plan: Plan, paint: Paint) -> list[str]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Group:
+class _PlanGroup:
     """Workloads to which the same happens, and what the last column says about them."""
 
     title: str
@@ -86,17 +86,17 @@ def _used(decision: Decision) -> str:
 
 
 _GROUPS = (
-    _Group("APPLY CHANGES", lambda one: one.is_enforced, "ACTION", _action),
-    _Group(
+    _PlanGroup("APPLY CHANGES", lambda one: one.is_enforced, "ACTION", _action),
+    _PlanGroup(
         "BLOCKED FOR NOW",
         lambda one: one.verdict is Verdict.ACT and one.mode is Mode.ENFORCE and bool(one.blockers),
         "BLOCKED BY",
         _blocked_by,
     ),
-    _Group("ADVICE ONLY", lambda one: one.verdict is Verdict.ACT, "ADVICE", _action),
-    _Group("UNKNOWN", lambda one: one.verdict is Verdict.UNKNOWN, "USED", _used),
-    _Group("KEEP", lambda one: one.verdict is Verdict.KEEP, "USED", _used),
-    _Group("PROTECTED", lambda one: one.verdict is Verdict.PROTECTED, "USED", _used),
+    _PlanGroup("ADVICE ONLY", lambda one: one.verdict is Verdict.ACT, "ADVICE", _action),
+    _PlanGroup("UNKNOWN", lambda one: one.verdict is Verdict.UNKNOWN, "USED", _used),
+    _PlanGroup("KEEP", lambda one: one.verdict is Verdict.KEEP, "USED", _used),
+    _PlanGroup("PROTECTED", lambda one: one.verdict is Verdict.PROTECTED, "USED", _used),
 )
 """The first that holds; each decision is in one, since the last four are all the verdicts."""
 
@@ -150,12 +150,12 @@ def _widths(decisions: Sequence[Decision], paint: Paint) -> _Widths:
     return _Widths(name, finding, last, why if why >= _LEAST_WHY else 0)
 
 
-def _group_of(decision: Decision) -> _Group:
+def _group_of(decision: Decision) -> _PlanGroup:
     return next(group for group in _GROUPS if group.holds(decision))
 
 
 def _lines(
-    decision: Decision, group: _Group, widths: _Widths, paint: Paint, *, with_losses: bool
+    decision: Decision, group: _PlanGroup, widths: _Widths, paint: Paint, *, with_losses: bool
 ) -> Iterator[str]:
     """One line; a name that is too long stands on its own."""
     name = safe(str(decision.workload.ref))

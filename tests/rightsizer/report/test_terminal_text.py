@@ -13,7 +13,7 @@ from rightsizer.kinds import KINDS
 from rightsizer.kinds.patches import UndoItem, record_of
 from rightsizer.model import Edit, Effect, Mode, ObjectRef, Outcome, Plan, Result, Workload
 from rightsizer.policy.match import Match
-from rightsizer.report.explain import explained_text
+from rightsizer.report.evidence_text import explained_text
 from rightsizer.report.outcomes import outcome_text, outcomes_summary, undoable_text
 from rightsizer.report.table import changes_text, plan_text
 from rightsizer.report.terminal import Paint
