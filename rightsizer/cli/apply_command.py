@@ -34,6 +34,7 @@ from rightsizer.execute.run_context import ApplySession, Deadline, RunContext
 from rightsizer.kube.lease import LeaderElector
 from rightsizer.model import Action, Decision, Fleet, Outcome, Plan, ReconcileAction, Result
 from rightsizer.report.approvals import Approval, read_approvals
+from rightsizer.report.rows import rates_of
 from rightsizer.report.table import changes_text
 from rightsizer.report.terminal import Paint
 from rightsizer.text import count
@@ -70,7 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
                 reporter.tell(outcome)
             people = reporter.people
             paint = Paint(colour=wants_colour(arguments, people), width=width_of(people))
-            reporter.say(changes_text(shown, decisions, paint, is_saved=approvals is not None))
+            costs = session.account(shown)
+            reporter.value(rates_of(shown, costs[1]), costs[1].currency)
+            reporter.say(changes_text(shown, costs, decisions, paint, is_saved=approvals is not None))
             if decisions and not confirmed(arguments, session.cluster.name, _question(decisions)):
                 reporter.say("Nothing was stopped.\n" if reporter.outcomes else "Nothing was changed.\n")
                 if reporter.outcomes:

@@ -91,31 +91,47 @@ def _totals(decisions: Sequence[Decision]) -> dict[str, Any]:
     by_verdict = {
         verdict.value: {
             "workloads": sum(decision.verdict is verdict for decision in decisions),
-            "gpus": sum(decision.workload.gpus for decision in decisions if decision.verdict is verdict),
+            "gpus": _gpus(decision for decision in decisions if decision.verdict is verdict),
         }
         for verdict in Verdict
     }
     enforced = [decision for decision in decisions if decision.is_enforced]
     return {
         "workloads": len(decisions),
-        "gpus": sum(decision.workload.gpus for decision in decisions),
+        "gpus": _gpus(decisions),
         "verdicts": by_verdict,
         "enforced": {
             "workloads": len(enforced),
-            "gpus": sum(decision.workload.gpus for decision in enforced),
+            "gpus": _gpus(enforced),
         },
     }
+
+
+def _gpus(decisions: Iterable[Decision]) -> float | None:
+    return _rounded(sum(decision.workload.gpus for decision in decisions))
 
 
 def _costs(accounts: CostSummary) -> dict[str, Any]:
     """GPU-hours over the window, money for one hour."""
     return {
         "windowSeconds": round(accounts.window.total_seconds()),
+        "fleet": _fleet(accounts),
         "account": _cost_totals(accounts.total),
         "byClass": _each(accounts.by_class),
         "byNamespace": _each(accounts.by_namespace),
         "byModel": _each(accounts.by_model),
         "byVerdict": _each(accounts.by_verdict),
+    }
+
+
+def _fleet(accounts: CostSummary) -> dict[str, Any] | None:
+    """Whole GPUs of all nodes, held or free; null where no node is known."""
+    if accounts.fleet is None:
+        return None
+    return {
+        "gpus": _rounded(accounts.fleet),
+        "held": _rounded(accounts.held),
+        "free": _rounded(accounts.free),
     }
 
 
@@ -126,8 +142,10 @@ def _each(parts: Mapping[str, CostTotals]) -> dict[str, Any]:
 def _cost_totals(account: CostTotals) -> dict[str, Any]:
     return {
         "workloads": account.workloads,
-        "gpus": account.gpus,
-        "wholeGpus": _rounded(account.whole_gpus),
+        "gpus": _rounded(account.gpus),
+        "migInstancesAndShares": account.parts,
+        "gpusUsed": _rounded(account.used),
+        "gpusUnknown": _rounded(account.unknown),
         "gpuHoursHeld": _rounded(account.gpu_hours_held),
         "gpuHoursUsed": _rounded(account.gpu_hours_used),
         "gpuHoursUnknown": _rounded(account.gpu_hours_unknown),
@@ -136,6 +154,7 @@ def _cost_totals(account: CostTotals) -> dict[str, Any]:
         "costPerHour": _rounded(account.cost_per_hour),
         "wastedPerHour": _rounded(account.wasted_per_hour),
         "reclaimablePerHour": _rounded(account.reclaimable_per_hour),
+        "enforcedPerHour": _rounded(account.enforced_per_hour),
         "unpricedPods": account.unpriced,
     }
 
@@ -236,7 +255,8 @@ def _identity(row: Row) -> dict[str, Any]:
         ],
         "priorityClass": workload.priority_class,
         "priority": workload.priority,
-        "gpus": workload.gpus,
+        "gpus": _rounded(workload.gpus),
+        "migInstancesAndShares": workload.parts,
         "model": row.model or None,
         "nodePool": row.pool or None,
         "nodes": list(row.nodes),

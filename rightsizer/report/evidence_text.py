@@ -12,7 +12,7 @@ from rightsizer.prices import Prices
 from rightsizer.report.rows import Totals, advice_on, proposal_words, remarks, totals_of
 from rightsizer.report.table import free_and_problems, summary_lines, top_lines
 from rightsizer.report.terminal import INDENT, WIDTH, Paint, wrapped
-from rightsizer.text import block_words, count, safe, wanted_words
+from rightsizer.text import block_words, count, gpus_number, safe, wanted_words
 
 _NAME_COLUMN = 17
 _NAME_WIDTH = 43
@@ -29,12 +29,12 @@ def plan_explained(plan: Plan, accounts: CostSummary, prices: Prices) -> str:
 def explained_text(plan: Plan, accounts: CostSummary, prices: Prices, paint: Paint) -> str:
     """The whole plan: each workload with its evidence, then the totals."""
     head = f"{'VERDICT':<11}{'GPUS':>4}  {'WORKLOAD':<{_NAME_WIDTH + paint.width - WIDTH}}{'FINDING'}"
-    lines = top_lines(plan, paint)
+    lines = top_lines(plan, accounts, prices, paint)
     if plan.decisions:
         lines.extend(["", paint.bold(head)])
     for decision in plan.decisions:
         lines.extend(_decision_lines(decision, paint))
-    if plan.decisions:
+    if len(plan.decisions) > 1:
         lines.extend(_totals_lines(accounts, prices, paint))
     lines.extend(free_and_problems(plan, paint))
     lines.extend(["", *summary_lines(plan, paint)])
@@ -45,7 +45,7 @@ def _decision_lines(decision: Decision, paint: Paint) -> Iterator[str]:
     workload, finding = decision.workload, decision.finding
     name = safe(str(workload.ref))
     verdict = paint.verdict(decision.verdict, f"{decision.verdict.value:<11}")
-    head = f"{verdict}{workload.gpus:>4}  "
+    head = f"{verdict}{gpus_number(workload.gpus):>4}  "
     room = _NAME_WIDTH + paint.width - WIDTH
     if len(name) < room:
         yield f"{head}{name:<{room}}{finding.name.value}"

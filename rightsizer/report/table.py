@@ -11,9 +11,9 @@ from rightsizer.model import Action, Decision, Mode, Plan, Verdict
 from rightsizer.planning.cost_summary import CostSummary
 from rightsizer.prices import Prices
 from rightsizer.report.documents import HPA, KEDA, on_one_line
-from rightsizer.report.rows import Row, cluster_words, filter_words, rows_of, stranded_lines
+from rightsizer.report.rows import Row, cluster_words, filter_words, headline, rows_of, stranded_lines
 from rightsizer.report.terminal import Paint, wrapped
-from rightsizer.text import count, memory, number, percent, power, safe, span
+from rightsizer.text import count, gpus_number, memory, percent, power, safe, span
 
 NOBODY = "No workload holds GPUs."
 _INDENT = "    "
@@ -28,9 +28,9 @@ def plan_table(plan: Plan, accounts: CostSummary, prices: Prices) -> str:
     return plan_text(plan, accounts, prices, Paint(colour=False))
 
 
-def plan_text(plan: Plan, accounts: CostSummary, prices: Prices, paint: Paint) -> str:  # noqa: ARG001 - every text's signature
+def plan_text(plan: Plan, accounts: CostSummary, prices: Prices, paint: Paint) -> str:
     """The whole plan, a line for each workload."""
-    lines = top_lines(plan, paint)
+    lines = top_lines(plan, accounts, prices, paint)
     if plan.decisions:
         lines.append("")
     lines.extend(_grouped(plan.decisions, paint))
@@ -42,9 +42,16 @@ def plan_text(plan: Plan, accounts: CostSummary, prices: Prices, paint: Paint) -
     return "\n".join(lines) + "\n"
 
 
-def changes_text(plan: Plan, chosen: Sequence[Decision], paint: Paint, *, is_saved: bool) -> str:
+def changes_text(
+    plan: Plan,
+    costs: tuple[CostSummary, Prices],
+    chosen: Sequence[Decision],
+    paint: Paint,
+    *,
+    is_saved: bool,
+) -> str:
     """Only what is about to be changed, and what will be lost by it."""
-    lines = top_lines(plan, paint)
+    lines = top_lines(plan, *costs, paint)
     if chosen:
         lines.extend(["", *_grouped(chosen, paint, with_losses=True)])
     lines.extend(_section("PROBLEMS", plan.problems, paint))
@@ -52,9 +59,9 @@ def changes_text(plan: Plan, chosen: Sequence[Decision], paint: Paint, *, is_sav
     return "\n".join(lines) + "\n"
 
 
-def top_lines(plan: Plan, paint: Paint) -> list[str]:
-    """Which cluster it is, and which workloads were chosen."""
-    words = filter(None, (cluster_words(plan), filter_words(plan)))
+def top_lines(plan: Plan, accounts: CostSummary, prices: Prices, paint: Paint) -> list[str]:
+    """What a manager asks first, which cluster it is, and which workloads were chosen."""
+    words = filter(None, (*headline(plan, accounts, prices), cluster_words(plan), filter_words(plan)))
     return [line for one in words for line in wrapped(one, indent="", width=paint.width)]
 
 
@@ -162,7 +169,7 @@ def _lines(
     if len(name) > widths.name:
         yield from textwrap.wrap(name, paint.width, break_on_hyphens=False)
         name = ""
-    gpus, finding = str(decision.workload.gpus), decision.finding.name.value
+    gpus, finding = gpus_number(decision.workload.gpus), decision.finding.name.value
     yield widths.line(name, gpus, finding, group.tell(decision), safe(_why(decision)))
     if with_losses and decision.lost and decision.announced is None:
         words = f"will be lost: {decision.lost}"
@@ -252,7 +259,7 @@ _COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "KIND": lambda row: row.decision.workload.ref.kind,
     "NAME": lambda row: row.decision.workload.ref.name,
     "CLASS": lambda row: row.decision.workload.priority_class,
-    "GPUS": lambda row: str(row.decision.workload.gpus),
+    "GPUS": lambda row: gpus_number(row.decision.workload.gpus),
     "MODEL": lambda row: row.model,
     "POOL": lambda row: row.pool,
     "MEAN": lambda row: percent(row.finding.activity_mean),
@@ -264,7 +271,7 @@ _COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "FINDING": lambda row: row.finding.name.value,
     "CONFIDENCE": lambda row: row.finding.confidence.value,
     "ACTION": lambda row: row.action,
-    "FREES": lambda row: number(row.frees) if row.frees else "",
+    "FREES": lambda row: gpus_number(row.frees) if row.frees else "",
     "RULE": lambda row: row.decision.rule,
     "BLOCKED BY": lambda row: "; ".join(row.obstacles),
     "EVIDENCE": lambda row: "; ".join(row.finding.words),

@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -434,7 +435,7 @@ def test_plan_without_flags_finds_prometheus_and_advises(good: World, tmp_path: 
     assert plan.returncode == 0, plan.stderr
     assert "found Prometheus at service monitoring/prometheus-server:80" in plan.stderr
     assert f"{good.team}/Deployment/web" in plan.stdout
-    assert "advises scale-to-zero" in plan.stdout
+    assert re.search(r"ADVICE ONLY \(1\).*\n.*scale-to-zero", plan.stdout)
     assert f"kubectl -n {good.team} scale deployment.apps web --replicas 0" in plan.stdout
     assert "Applying this plan changes nothing." in " ".join(plan.stdout.split())
     checked = _fresh(home, "doctor", "--prometheus-label", f"cluster={good.team}")

@@ -83,7 +83,9 @@ def test_report_changes_lists_only_what_is_chosen(golden: Golden) -> None:
     """What is about to be changed, and what is lost by it; nothing about the other workloads."""
     plan = full_plan()
     chosen = [dataclasses.replace(one, lost="memory of its pods") for one in plan.enforced]
-    golden("changes.txt", changes_text(plan, chosen, Paint(colour=False), is_saved=False))
+    golden(
+        "changes.txt", changes_text(plan, accounted(plan)[1:], chosen, Paint(colour=False), is_saved=False)
+    )
 
 
 def test_report_colour_adds_only_escape_sequences(golden: Golden) -> None:
