@@ -51,10 +51,9 @@ def changes_text(
     is_saved: bool,
 ) -> str:
     """Only what is about to be changed, and what will be lost by it."""
-    lines = top_lines(plan, *costs, paint)
+    lines = [*top_lines(plan, *costs, paint), *_section("PROBLEMS", plan.problems, paint)]
     if chosen:
         lines.extend(["", *_grouped(chosen, paint, with_losses=True)])
-    lines.extend(_section("PROBLEMS", plan.problems, paint))
     lines.extend(["", *textwrap.wrap(_what_applying_does(plan, chosen, is_saved=is_saved), paint.width)])
     return "\n".join(lines) + "\n"
 
