@@ -8,9 +8,11 @@ import re
 
 import pytest
 
+from rightsizer.kinds import KINDS, kind_of
 from rightsizer.model import Action, FindingName, Fleet, Measured, Mode, Node, Outcome, Plan, Result, Verdict
 from rightsizer.planning.cost_summary import cost_summary_of
 from rightsizer.report import form
+from rightsizer.report.events import event_of, slack_message
 from rightsizer.report.metrics import Metrics
 from rightsizer.report.outcomes import cycle_words, outcomes_summary
 from rightsizer.text import gpus_number
@@ -118,6 +120,17 @@ def test_gpus_of_unknown_use_are_neither_used_nor_unused() -> None:
     account = cost_summary_of(plan, PRICES).total
     assert account.used == 0.0
     assert account.unknown == pytest.approx(HELD)
+
+
+def test_gpus_of_events_and_messages_are_those_of_the_plan() -> None:
+    """Of the Event on each workload, and of the message about each change."""
+    for one in _plan().decisions:
+        if one.frees:
+            words = f"{gpus_number(one.workload.gpus)} GPUs"
+            _, event = event_of(one, kind_of(one.workload.ref) or KINDS[0], run="run-1", at=AT)
+            assert event["message"].startswith(f"frees {words} "), event
+            outcome = Outcome(one.workload.ref, "scale-to-zero", Result.DONE, "", one.frees, AT)
+            assert f"({words})" in str(slack_message("run-1", [outcome]))
 
 
 def test_outcomes_of_parts_add_up_to_what_was_planned() -> None:
