@@ -86,6 +86,13 @@ def whole_gpus(pod: Pod, node: Node | None) -> float:
     return min(float(pod.devices), counted)
 
 
+def gpus_of_node(node: Node) -> float:
+    """Whole GPUs in a node; without a label that says so, those that it offers."""
+    if node.gpus is not None:
+        return float(node.gpus)
+    return sum(count * _part(resource, node) for resource, count in node.allocatable.items())
+
+
 def _of_each(resource: str, count: int, node: Node | None) -> float:
     """An amount as a share of each GPU; 1 if the GPU's memory is unknown."""
     if resource in _PERCENTAGES:

@@ -118,7 +118,8 @@ NOT_NOW = {
 
 def count(number: float, thing: str = "GPU") -> str:
     """A number of things in words; of GPUs there may be parts."""
-    return f"1 {thing}" if number == 1 else f"{tidy(number)} {thing}s"
+    shown = gpus_number(number) if thing == "GPU" else str(tidy(number))
+    return f"1 {thing}" if shown == "1" else f"{shown} {thing}s"
 
 
 def block_words(block: Blocker) -> str:
@@ -143,6 +144,12 @@ def number(value: float) -> str:
     return "0" if text == "-0" else text
 
 
+def gpus_number(value: float) -> str:
+    """A number of GPUs: whole ones without a point, else to the decimal, so that all outputs agree."""
+    text = f"{value:,.1f}" if abs(value) >= 1 else f"{value:,.2f}"
+    return "0" if float(value) == 0 else text.removesuffix(".0")
+
+
 def short(value: float) -> str:
     """A large number in at most seven characters: 0.85, 1,234, 16.8M."""
     return f"{value / _MILLION:.1f}M" if abs(value) >= _MILLION - 1 else number(value)
@@ -151,6 +158,22 @@ def short(value: float) -> str:
 def money(value: float) -> str:
     """An amount, with cents where they matter."""
     return f"{value:,.2f}" if abs(value) < _WHOLE_FROM else f"{value:,.0f}"
+
+
+_HOURS_PER_MONTH = 730
+_HUNDREDS_FROM = 1_000
+
+
+def per_hour_and_month(hourly: float, currency: str) -> str:
+    """A price in an hour and in a month, as headlines have it: 76 USD/h, 55,600 USD/month."""
+    monthly = hourly * _HOURS_PER_MONTH
+    rounded = round(monthly, -2 if abs(monthly) >= _HUNDREDS_FROM else 0)
+    return f"{per_hour(hourly, currency)}, {rounded:,.0f} {currency}/month"
+
+
+def per_hour(hourly: float, currency: str) -> str:
+    """A price in an hour, with cents where they matter."""
+    return f"{hourly:,.{0 if abs(hourly) >= _TENTHS_BELOW else 2}f} {currency}/h"
 
 
 def percent(ratio: float | None, unknown: str = "?") -> str:
@@ -204,4 +227,4 @@ def device(usage: Usage) -> str:
 
 def gpus(number: float) -> str:
     """A number of GPUs, or a part of one."""
-    return f"{number:g} GPU" if number == 1 else f"{number:.3g} GPUs"
+    return count(number)

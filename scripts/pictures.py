@@ -32,15 +32,18 @@ FEW = 8
 """Below it, an axis has decimals."""
 SHOWN = (
     r"  \$ gpu-rightsizer plan",
-    r"VERDICT",
-    r"act .*serving/Deployment/old-demo",
-    r"act .*batch/Job/embedding-sweep",
-    r"keep ",
+    r"\d+ GPUs, .* held",
+    r"Idle: ",
+    r"Cluster: ",
+    r"APPLY CHANGES",
+    r"serving/Deployment/old-demo ",
+    r"batch/Job/embedding-sweep ",
+    r"Applying this plan",
     r"  \$ gpu-rightsizer apply",
     r"done .*old-demo",
     r"verified .*old-demo",
     r"\d+ of \d+ done",
-    r"  GPUs, shares and MIG",
+    r"  GPUs, MIG instances",
     r"  \$ gpu-rightsizer undo",
     r"done .*undo",
 )

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from simulator.cache import CacheError
 from simulator.cluster import Cluster
@@ -97,6 +98,7 @@ class Demo:
     def _show_plan(self) -> None:
         self._step("plan: what each workload holds and uses, and what should change; changes nothing")
         self._rightsizer("plan", "--save", str(self.plan))
+        self._rightsizer("plan", "serving/Deployment/old-demo")
 
     def _apply(self) -> list[dict[str, str]]:
         self._step("apply: make the changes of rules with mode: enforce, each with an undo record")
@@ -107,7 +109,7 @@ class Demo:
         print()
         self._allocated = self._count_allocated()
         flags = ["--plan", str(self.plan), "--yes", "--save", str(self.outcome)]
-        self._rightsizer("apply", *flags, since="Applying the saved plan")
+        self._rightsizer("apply", *flags, since="APPLY CHANGES")
         items: list[dict[str, str]] = json.loads(self.outcome.read_text())["items"]
         acted = [item for item in items if item["result"] == "done"]
         if not acted:
@@ -122,16 +124,17 @@ class Demo:
             for pod in item["pods"]
             if any(item["uid"] == done["uid"] for done in acted)
         }
-        gpus = sum(int(item["gpus"]) for item in acted)
-        expected = self._allocated - gpus
+        by_uid = {item["uid"]: item for item in json.loads(self.plan.read_text())["items"]}
+        freed = sum(_devices(by_uid[item["uid"]]) for item in acted)
+        expected = self._allocated - freed
         with _waiting(f"for {len(pods)} pods to terminate"):
             _until(lambda: not pods & self._pods(), "the pods of the stopped workloads to terminate")
         with _waiting("for the exporters to drop the labels of these pods"):
             _until(lambda: not pods & self._labelled(), "the exporters to drop the labels of these pods")
         with _waiting(f"for Prometheus to scrape (interval {STEP_S} s)"):
-            _until(lambda: self._count_allocated() <= expected, f"Prometheus to see {gpus} more free GPUs")
+            _until(lambda: self._count_allocated() <= expected, f"Prometheus to see {freed} of them free")
         _say(
-            f"GPUs, shares and MIG instances that pods hold, by Prometheus: {self._allocated} before apply, "
+            f"GPUs, MIG instances and shares that pods hold, by Prometheus: {self._allocated} before apply, "
             f"{self._count_allocated()} now"
         )
 
@@ -278,6 +281,11 @@ def _fresh(directory: Path) -> Iterator[None]:
 
 def _namespace(name: str) -> dict[str, object]:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def _devices(item: dict[str, Any]) -> int:
+    """GPUs, or MIG instances or shares, that a workload of the plan holds: each is a device with series of its own."""
+    return int(item["migInstancesAndShares"] or item["gpus"])
 
 
 def _label(line: str, name: str) -> str:

@@ -135,7 +135,7 @@ def evictions_of(secrets: Iterable[ObjectMeta]) -> Iterator[FoundChange]:
                 item.creation_timestamp,
                 labels.get(MANIFEST_LABEL, ""),
                 Action.EVICT.value,
-                int(gpus) if re.fullmatch("[0-9]{1,5}", gpus) else 0,
+                float(gpus) if re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,2})?", gpus) else 0,
                 priority_class=annotations.get(CLASS_ANNOTATION),
             ),
         )

@@ -21,8 +21,9 @@ from rightsizer.cli.cycle import (
     steps,
     tell_people,
 )
-from rightsizer.cli.messages import note
-from rightsizer.cli.options import wants_colour
+from rightsizer.cli.filters import chosen_of, selection_of
+from rightsizer.cli.messages import note, progress
+from rightsizer.cli.options import wants_colour, width_of
 from rightsizer.cli.plan_session import Interrupts, PlanSession, confirmed, require_answer, utc_now
 from rightsizer.cli.reporter import OutcomeReporter, require_writable
 from rightsizer.errors import ConfigurationError
@@ -33,7 +34,9 @@ from rightsizer.execute.run_context import ApplySession, Deadline, RunContext
 from rightsizer.kube.lease import LeaderElector
 from rightsizer.model import Action, Decision, Fleet, Outcome, Plan, ReconcileAction, Result
 from rightsizer.report.approvals import Approval, read_approvals
-from rightsizer.report.table import plan_text
+from rightsizer.report.rows import rates_of
+from rightsizer.report.table import changes_text
+from rightsizer.report.terminal import Paint
 from rightsizer.text import count
 
 _NOT_THERE = "no workload of its UID holds GPUs here: it is gone or stopped, or the plan is another cluster's"
@@ -44,11 +47,13 @@ FAILED = frozenset({Result.REFUSED, Result.UNKNOWN, Result.SKIPPED})
 def run(arguments: argparse.Namespace) -> int:
     """Reconcile, plan, ask, act, verify, tell."""
     approvals = _approvals(arguments.plan)
+    selection = selection_of(arguments)
     span_s = span_of("--verify-for", arguments.verify_for).total_seconds()
     require_answer(arguments)
     require_writable(arguments.save)
     session = PlanSession(arguments)
-    reporter = OutcomeReporter(arguments, session.run, undo=f"gpu-rightsizer undo --run {session.run}")
+    undo = f"gpu-rightsizer undo --run {session.run}"
+    reporter = OutcomeReporter(arguments, session.run, undo=undo, cluster=session.cluster.name)
     with contextlib.ExitStack() as stack:
         context = run_context_of(arguments, session, stack)
         gate = ActionGate(session.store, session.policy.policy.breaker, session.run, session.clock)
@@ -58,15 +63,18 @@ def run(arguments: argparse.Namespace) -> int:
         session.cluster.before_writing = lease.require_held
         with counted(gate):
             _reconcile(context, arguments, reporter, ReconcilePolicy(session.policy.policy, gate))
-            with reporter.whole():
+            with reporter.whole(), progress():
                 plan = planned(session, gate, accept_growth=arguments.accept_growth)
-            decisions, lapsed = _approved(plan, approvals)
-            approved = None if approvals is None else decisions
-            colour = wants_colour(arguments, reporter.people)
-            reporter.say(plan_text(plan, *session.account(plan), colour=colour, approved=approved))
-            for outcome in lapsed:
+            shown = chosen_of(plan, selection)
+            decisions, lapsed = _approved(shown, approvals)
+            for outcome in (one for one in lapsed if selection.admits(one.ref)):
                 reporter.tell(outcome)
-            if decisions and not confirmed(arguments, _question(decisions)):
+            people = reporter.people
+            paint = Paint(colour=wants_colour(arguments, people), width=width_of(people))
+            costs = session.account(shown)
+            reporter.value(rates_of(shown, costs[1]), costs[1].currency)
+            reporter.say(changes_text(shown, costs, decisions, paint, is_saved=approvals is not None))
+            if decisions and not confirmed(arguments, session.cluster.name, _question(decisions)):
                 reporter.say("Nothing was stopped.\n" if reporter.outcomes else "Nothing was changed.\n")
                 if reporter.outcomes:
                     reporter.end()
@@ -98,7 +106,8 @@ def _reconcile(
     rollbacks = [due for due in reconciliations if due.action is ReconcileAction.ROLLBACK]
     if rollbacks:
         names = ", ".join(f"{due.ref} ({due.words})" for due in rollbacks)
-        if not confirmed(arguments, f"Roll back unhealthy workloads after an earlier change: {names}?"):
+        question = f"Roll back unhealthy workloads after an earlier change: {names}?"
+        if not confirmed(arguments, context.cluster.name, question):
             reconciliations = [due for due in reconciliations if due not in rollbacks]
     with reporter.whole(), Interrupts() as interrupts:
         for outcome in make_reconciliations(reconciliations, context, guard):

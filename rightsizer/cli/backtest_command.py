@@ -24,7 +24,7 @@ from rightsizer.cli.connection import (
     cluster_settings,
     span_of,
 )
-from rightsizer.cli.messages import note
+from rightsizer.cli.messages import note, progress
 from rightsizer.cli.options import path_of
 from rightsizer.cli.recorded_history import record
 from rightsizer.cli.replays import replays
@@ -69,7 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     loaded = [load(pathlib.Path(one)) for one in arguments.policies] or [BUILT_IN]
     policies = list(_policies(loaded, enforce=arguments.enforce))
     table = prices.load(path_of(arguments.prices))
-    recording = record(arguments, asked.span, asked.step, [policy for _, policy in policies])
+    with progress():
+        recording = record(arguments, asked.span, asked.step, [policy for _, policy in policies])
     if recording is None:
         return 0
     terms = Terms(asked.every, recording.grid.steps // WARM_UP, asked.restart)

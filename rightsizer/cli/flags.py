@@ -37,13 +37,16 @@ verdicts:
   protected  policy, built-in protection or opt-out forbids changes
   unknown    not enough data; missing data never counts as idle
 
-example: gpu-rightsizer plan --policy policy.yaml -o json | jq .totals
+examples:
+  gpu-rightsizer plan -n research --verdict act
+  gpu-rightsizer plan --policy policy.yaml -o json | jq .totals
 """
 
 _APPLY = """\
 First rolls back earlier changes that left a workload unhealthy, and records
-those that somebody reverted. Then shows the plan, asks, and makes the changes
-of rules with mode: enforce, each after a preflight check and a dry run.
+those that somebody reverted; no filter limits this. Then shows what it is about
+to change, asks, and makes the changes of rules with mode: enforce, each after a
+preflight check and a dry run.
 """
 
 _APPLY_EPILOG = """\
@@ -248,8 +251,27 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at", metavar="TIME", help="past time to plan for (RFC 3339 or 2h)")
     parser.add_argument("--cluster-objects", metavar="FILE", help="kubectl get -o json, instead of a cluster")
     add_options(parser, "", (*POLICY, *PRICES))
+    _add_filters(parser, "shown", verdicts=True)
     _add_sources(parser)
-    add_common(parser, FORMS)
+    add_common(parser, FORMS, default=None)
+
+
+def _add_filters(parser: argparse.ArgumentParser, what: str, *, verdicts: bool = False) -> None:
+    """Add the filters; repeated ones add to what is wanted, different ones must all hold."""
+    words = f"only these are {what}; also with *"
+    parser.add_argument("workloads", metavar="NAMESPACE/KIND/NAME", nargs="*", help=words)
+    group = parser.add_argument_group(f"filters of what is {what}, never of what budgets count; repeatable")
+
+    def add(*names: str, metavar: str, words: str) -> None:
+        group.add_argument(*names, metavar=metavar, action="append", default=[], help=words)
+
+    add("-n", "--namespace", metavar="NAME", words="namespace, also with *")
+    add("-l", "--selector", metavar="SELECTOR", words="labels of workload or pod, as in kubectl")
+    if verdicts:
+        add("--verdict", metavar="VERDICT", words="act, keep, protected or unknown")
+    add("--finding", metavar="FINDING", words="such as idle or too-many-gpus")
+    add("--class", metavar="NAME", words="PriorityClass, also with *")
+    add("--owner", metavar="[KIND/]NAME", words="controller, CronJob or manager")
 
 
 def _add_sources(parser: argparse.ArgumentParser) -> None:
@@ -265,6 +287,7 @@ def _apply(parser: argparse.ArgumentParser) -> None:
     words = "accept how many the policy matches now"
     parser.add_argument("--accept-growth", action="store_true", help=words)
     add_options(parser, "", (*POLICY, *PRICES, *JOURNAL))
+    _add_filters(parser, "changed")
     _add_sources(parser)
     add_common(parser)
 

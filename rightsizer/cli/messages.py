@@ -3,10 +3,14 @@
 Messages repeat what API servers, Prometheus and users wrote; none of it may reach a terminal as a command.
 """
 
+import contextlib
 import datetime
 import json
 import logging
 import sys
+import time
+from collections.abc import Iterator
+from typing import TextIO
 
 from rightsizer.text import safe, safe_lines
 
@@ -50,6 +54,7 @@ def log_to_stderr(level: str, *, as_json: bool) -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if as_json else _Text())
+    handler.setLevel(level.upper())  # progress makes loggers tell more than is asked for
     root = logging.getLogger()
     for earlier in [one for one in root.handlers if isinstance(one.formatter, _Text | _Json)]:
         root.removeHandler(earlier)
@@ -86,3 +91,55 @@ def see_roles() -> None:
 def note(words: str) -> None:
     """Print something that a person should know while the program continues."""
     print(safe_lines(f"note: {words}"), file=sys.stderr)  # noqa: T201
+
+
+_WORK = {"kube": "reading the API server", "prometheus": "asking Prometheus"}
+"""What a package's log tells of."""
+_PATIENCE_S = 1.0
+_REFRESH_S = 0.1
+_CLEAR = "\r\x1b[K"
+
+
+class _ProgressLine(logging.Handler):
+    """One line of a terminal, rewritten in place: what is under way, for how long, by how many requests."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(logging.INFO)
+        self._stream = stream
+        self._begun = self._shown = time.monotonic()
+        self._requests = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno > logging.INFO:
+            self.clear()
+            return
+        words = _WORK.get(record.name.split(".")[1])
+        now = time.monotonic()
+        self._requests += words is not None
+        if words and now - self._begun >= _PATIENCE_S and now - self._shown >= _REFRESH_S:
+            self._shown = now
+            self._stream.write(f"{_CLEAR}{words}: {self._requests} requests, {now - self._begun:.0f} s")
+            self._stream.flush()
+
+    def clear(self) -> None:
+        self._stream.write(_CLEAR)
+        self._stream.flush()
+
+
+@contextlib.contextmanager
+def progress(stream: TextIO | None = None) -> Iterator[None]:
+    """Show on a terminal how long work goes on; nothing where standard error is none, or has these log lines."""
+    stream = stream or sys.stderr
+    log = logging.getLogger("rightsizer")
+    if not stream.isatty() or log.level <= logging.INFO:
+        yield
+        return
+    line, level = _ProgressLine(stream), log.level
+    log.addHandler(line)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(line)
+        log.setLevel(level)
+        line.clear()

@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
         if not text.startswith("-"):
             return f'unexpected argument "{text}"'
         if text in {"-n", "--namespace"}:
-            return f"unknown flag {text}; only pause and resume have it"
+            return f"unknown flag {text}; plan, apply, pause and resume have it"
         return f"unknown flag {text}{_did_you_mean(text, self._option_string_actions)}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401 - argparse's
@@ -90,14 +90,21 @@ def add_choice(
     """Add a flag or argument that is one of some words, on the command line and in the environment."""
 
     def parse(text: str) -> str:
-        if text in values:
-            return text
-        known = f"must be one of {', '.join(values)}{_did_you_mean(text, values)}"
-        is_flag = names[-1].startswith("-")
-        what = f'{names[-1]} "{text}"' if is_flag else f"unknown {settings['metavar'].lower()} {text}"
-        raise UsageError(f"{what}: {known}")
+        require_one_of(names[-1] if names[-1].startswith("-") else settings["metavar"].lower(), text, values)
+        return text
 
     group.add_argument(*names, type=parse, choices=tuple(values), **settings)
+
+
+def require_one_of(name: str, text: str, values: Collection[str]) -> None:
+    """Check the value of a flag or argument that is one of some words.
+
+    Raises:
+        UsageError: It is none of them.
+    """
+    if text not in values:
+        what = f'{name} "{text}"' if name.startswith("-") else f"unknown {name} {text}"
+        raise UsageError(f"{what}: must be one of {', '.join(values)}{_did_you_mean(text, values)}")
 
 
 def file_name(text: str) -> str:
@@ -331,12 +338,17 @@ def add_options(parser: argparse._ActionsContainer, title: str, options: tuple[O
         )
 
 
-def add_common(parser: argparse.ArgumentParser, forms: Collection[str] = ("table", "json", "yaml")) -> None:
+def add_common(
+    parser: argparse.ArgumentParser,
+    forms: Collection[str] = ("table", "json", "yaml"),
+    *,
+    default: str | None = "table",
+) -> None:
     """Add the flags about what is printed; without forms there is nothing to choose."""
     group = parser.add_argument_group("output")
     if forms:
         help_ = f"{', '.join(forms)} [table]"
-        add_choice(group, "-o", "--output", values=forms, metavar="FORMAT", default="table", help=help_)
+        add_choice(group, "-o", "--output", values=forms, metavar="FORMAT", default=default, help=help_)
     add_choice(
         group,
         "--color",
@@ -353,6 +365,11 @@ def wants_colour(arguments: argparse.Namespace, stream: TextIO) -> bool:
     if arguments.color != "auto":
         return bool(arguments.color == "always")
     return stream.isatty() and not os.environ.get("NO_COLOR")
+
+
+def width_of(stream: TextIO) -> int:
+    """Columns of the terminal behind a stream; 80 if it is none, or a narrower one."""
+    return max(WIDTH, os.get_terminal_size(stream.fileno()).columns) if stream.isatty() else WIDTH
 
 
 def path_of(text: str | None) -> pathlib.Path | None:

@@ -7,17 +7,20 @@ import sys
 
 from rightsizer import report
 from rightsizer.cli.connection import instant_of
+from rightsizer.cli.filters import chosen_of, selection_of
 from rightsizer.cli.flags import CHANGES_PROPOSED
-from rightsizer.cli.messages import note
-from rightsizer.cli.options import wants_colour
+from rightsizer.cli.messages import note, progress
+from rightsizer.cli.options import wants_colour, width_of
 from rightsizer.cli.plan_session import Look, PlanSession, utc_now
 from rightsizer.cli.reporter import require_new_folder, require_writable, save, save_files
 from rightsizer.model import Plan
 from rightsizer.planning.cost_summary import CostSummary
 from rightsizer.prices import Prices
 from rightsizer.report.documents import plan_pieces
+from rightsizer.report.evidence_text import explained_text
 from rightsizer.report.manifest_patches import patch_files
 from rightsizer.report.table import plan_text
+from rightsizer.report.terminal import Paint
 from rightsizer.text import safe
 
 
@@ -25,11 +28,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Make and print the plan."""
     require_writable(arguments.save)
     require_new_folder(arguments.patches)
+    selection = selection_of(arguments)
+    arguments.output = arguments.output or (report.EXPLAIN if arguments.workloads else report.TABLE)
     session = PlanSession(arguments, _look(arguments))
-    plan = session.observe()
-    if arguments.output in report.DRAWN:
-        plan = session.with_profiles(plan)
-    accounts, prices = session.account(plan)
+    with progress():
+        plan = chosen_of(session.observe(), selection)
+        if arguments.output in report.DRAWN:
+            plan = session.with_profiles(plan)
+        accounts, prices = session.account(plan)
     if arguments.save:
         save(arguments.save, plan_pieces(plan, accounts, prices))
     if arguments.patches:
@@ -43,9 +49,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print(arguments: argparse.Namespace, plan: Plan, accounts: CostSummary, prices: Prices) -> None:
     """Print in the chosen format; JSON piece by piece, to save memory with large fleets."""
+    paint = Paint(colour=wants_colour(arguments, sys.stdout), width=width_of(sys.stdout))
     match arguments.output:
         case report.TABLE:
-            sys.stdout.write(plan_text(plan, accounts, prices, colour=wants_colour(arguments, sys.stdout)))
+            sys.stdout.write(plan_text(plan, accounts, prices, paint))
+        case report.EXPLAIN:
+            sys.stdout.write(explained_text(plan, accounts, prices, paint))
         case report.JSON:
             sys.stdout.writelines(plan_pieces(plan, accounts, prices))
         case name:

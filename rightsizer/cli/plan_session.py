@@ -27,7 +27,7 @@ from rightsizer.inventory.objects_file import read_file
 from rightsizer.inventory.workload_builder import ClusterState
 from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.cluster import Cluster
-from rightsizer.model import Plan
+from rightsizer.model import ClusterName, Plan
 from rightsizer.planning.breaker import NOTHING, State
 from rightsizer.planning.cost_summary import CostSummary, cost_summary_of
 from rightsizer.planning.plan import Cycle, make_plan
@@ -36,6 +36,7 @@ from rightsizer.policy.protections import OWN_NAMESPACE
 from rightsizer.prices import Prices
 from rightsizer.prometheus.discovery import connect
 from rightsizer.prometheus.query_api import Prometheus
+from rightsizer.text import safe_lines
 from rightsizer.usage.optional_metrics import node_prices
 from rightsizer.usage.usage_source import PrometheusUsage
 
@@ -147,6 +148,7 @@ class PlanSession:
             state=state,
             problems=(*problems, *unknown),
             remembered=remembered,
+            cluster=self.cluster.name if self._look.objects is None else None,
         )
         try:
             return make_plan(self._objects(), self.signal, cycle)
@@ -290,10 +292,10 @@ def require_answer(arguments: argparse.Namespace) -> None:
         )
 
 
-def confirmed(arguments: argparse.Namespace, question: str) -> bool:
+def confirmed(arguments: argparse.Namespace, cluster: ClusterName, question: str) -> bool:
     """Whether the person agrees; anything but yes is no."""
     if arguments.yes:
         return True
-    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.write(safe_lines(f"Cluster: {cluster.words}\n{question} [y/N] "))
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}

@@ -12,9 +12,10 @@ from typing import Any, TextIO
 from rightsizer.cli.options import wants_colour
 from rightsizer.cli.plan_session import utc_now
 from rightsizer.errors import ConfigurationError, RightsizerError
-from rightsizer.model import Outcome, Result
+from rightsizer.model import ClusterName, ObjectRef, Outcome, Result
 from rightsizer.report.documents import outcome_document, render
-from rightsizer.report.outcomes import effect_text, outcome_text, outcomes_summary
+from rightsizer.report.outcomes import effect_text, freed_per_hour, outcome_text, outcomes_summary
+from rightsizer.text import per_hour_and_month
 
 IN_THE_DARK = "the run was ended in the middle of it: it is unknown whether it took effect, check the object"
 
@@ -32,10 +33,16 @@ class OutcomeReporter:
         arguments: With --output, --save and --color.
         run: None if an undo spans several runs.
         undo: The command that reverts all of it; empty if there is none.
+        cluster: Where it acts.
     """
 
-    def __init__(self, arguments: argparse.Namespace, run: str | None, *, undo: str) -> None:
+    def __init__(
+        self, arguments: argparse.Namespace, run: str | None, *, undo: str, cluster: ClusterName | None = None
+    ) -> None:
         self.outcomes: list[Outcome] = []
+        self._cluster = cluster
+        self._rates: Mapping[ObjectRef, float] = {}
+        self._currency = ""
         self._arguments = arguments
         self._run = run
         self._undo = undo
@@ -44,6 +51,10 @@ class OutcomeReporter:
     def people(self) -> TextIO:
         """Standard output, or standard error if a program reads a document from standard output."""
         return sys.stdout if self._arguments.output == "table" else sys.stderr
+
+    def value(self, rates: Mapping[ObjectRef, float], currency: str) -> None:
+        """Value GPUs by the price of one for an hour, by workload."""
+        self._rates, self._currency = rates, currency
 
     def say(self, text: str) -> None:
         """Write to people at once: a question may come next."""
@@ -87,15 +98,22 @@ class OutcomeReporter:
                 self.end()
             raise
 
+    def _saved(self) -> str:
+        hourly = freed_per_hour(self.outcomes, self._rates)
+        return per_hour_and_month(hourly, self._currency) if hourly > 0 else ""
+
     def end(self) -> None:
         """Report the totals, then save the document.
 
         Raises:
             RightsizerError: It cannot be saved.
         """
-        document = outcome_document(self._run, self.outcomes, at=utc_now())
+        document = outcome_document(self._run, self.outcomes, at=utc_now(), cluster=self._cluster)
+        if self._currency:
+            hourly = freed_per_hour(self.outcomes, self._rates)
+            document["totals"] = {"freedPerHour": round(hourly, 4), "currency": self._currency}
         if self.outcomes:
-            self.say("\n" + outcomes_summary(self.outcomes, undo=self._undo))
+            self.say("\n" + outcomes_summary(self.outcomes, undo=self._undo, saved=self._saved()))
         if self._arguments.output != "table":
             _write(sys.stdout, render(document, self._arguments.output))
         save(self._arguments.save, [render(document, "json")])

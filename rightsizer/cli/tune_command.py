@@ -12,7 +12,7 @@ from rightsizer import prices
 from rightsizer.backtest.replay import Terms
 from rightsizer.backtest.tuning import tuned
 from rightsizer.cli.backtest_command import enforced, judges_of, question_of, result_of
-from rightsizer.cli.messages import note
+from rightsizer.cli.messages import note, progress
 from rightsizer.cli.options import path_of
 from rightsizer.cli.recorded_history import record
 from rightsizer.cli.replays import replays
@@ -35,7 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     asked, price = question_of(arguments), _price(arguments.price_of_a_mistake)
     loaded = load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
     table = prices.load(path_of(arguments.prices))
-    recording = record(arguments, asked.span, asked.step, [loaded.policy])
+    with progress():
+        recording = record(arguments, asked.span, asked.step, [loaded.policy])
     if recording is None:
         return 0
     half = recording.grid.steps // 2

@@ -57,9 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     items = _choose(_within(items, span), arguments)
     require_answer(arguments)
-    reporter = OutcomeReporter(arguments, arguments.run, undo="")
+    reporter = OutcomeReporter(arguments, arguments.run, undo="", cluster=cluster.name)
     reporter.say(undoable_text(items))
-    if items and not confirmed(arguments, f"Revert {count(len(items), 'change')}?"):
+    if items and not confirmed(arguments, cluster.name, f"Revert {count(len(items), 'change')}?"):
         reporter.say("Nothing was changed.\n")
         return 0
     pending = [skipped(item, "not attempted: the run was interrupted", at=utc_now()) for item in items]

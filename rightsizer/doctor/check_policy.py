@@ -1,6 +1,7 @@
 """Checks of the policy against the cluster. Pure."""
 
 import datetime
+import math
 from collections.abc import Iterator
 
 from rightsizer.doctor.diagnosis import Check, Diagnosis, Facts, Failure, Family, Message, Status, known, some
@@ -125,7 +126,7 @@ def _budgets(facts: Facts) -> Iterator[Diagnosis]:
     yield from found or [BUDGETS_ALLOW()]
 
 
-def _budget_problems(budget: Budget, held: int, least: int) -> Iterator[Diagnosis]:
+def _budget_problems(budget: Budget, held: float, least: float) -> Iterator[Diagnosis]:
     """Problems of a budget; for a budget per namespace or owner, only problems that all of them have."""
     if budget.workloads == 0 or budget.gpus == 0:
         amount = "workloads: 0" if budget.workloads == 0 else "gpus: 0"
@@ -135,7 +136,7 @@ def _budget_problems(budget: Budget, held: int, least: int) -> Iterator[Diagnosi
         return  # replicas go one by one
     gpus = budget.gpus_of(held) if budget.scope is BudgetScope.CLUSTER else budget.gpus
     if gpus is not None and gpus < least:
-        yield BUDGET_TOO_SMALL(title=budget.title, gpus=count(gpus), least=least)
+        yield BUDGET_TOO_SMALL(title=budget.title, gpus=count(gpus), least=math.ceil(least))
 
 
 def _calendar(facts: Facts) -> Iterator[Diagnosis]:

@@ -27,6 +27,7 @@ from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.patches import record_of
 from rightsizer.kinds.saved_pods import MANIFEST, RECORD, digest_of, recreatable
 from rightsizer.model import Decision, Workload
+from rightsizer.text import tidy
 
 
 def evict(decision: Decision, row: Kind, fresh: Workload, session: ApplySession) -> str:
@@ -99,7 +100,7 @@ def _manifest_secret(decision: Decision, files: Mapping[str, str], session: Appl
             "labels": {MANIFEST_LABEL: session.run},
             "annotations": {
                 POD_ANNOTATION: f"{ref.namespace}/{ref.name}",
-                GPUS_ANNOTATION: str(decision.workload.gpus),
+                GPUS_ANNOTATION: str(tidy(decision.workload.gpus)),
                 CLASS_ANNOTATION: decision.workload.priority_class,
             },
         },

@@ -23,6 +23,7 @@ from rightsizer.kinds.health import Health
 from rightsizer.kube.api_objects import Metadata, PodObject
 from rightsizer.kube.object_names import api_path
 from rightsizer.model import Action, Decision, Effect, Fleet, Outcome, Pod, ReconcileAction
+from rightsizer.prices import whole_gpus
 from rightsizer.report.events import NOT_FREED
 from rightsizer.text import count, tidy
 
@@ -137,9 +138,10 @@ def _of_pods(decision: Decision, fleet: Fleet, context: RunContext) -> Effect:
     away = tuple(node for node in nodes if _is_gone(node, context))
     users = [pod for node in nodes if node not in away for pod in _new_pods(node, fleet, context)]
     users = [pod for pod in users if pod.devices and not _is_own(pod, decision)]
-    lost = sum(pod.devices for pod in gone if pod.node in away)
-    freed = sum(pod.devices for pod in gone) if left else max(tidy(decision.frees), 0)
-    free = tidy(max(freed - lost - sum(pod.devices for pod in users), 0))
+    lost = sum(pod.gpus for pod in gone if pod.node in away)
+    freed = sum(pod.gpus for pod in gone) if left else max(decision.frees, 0)
+    taken = sum(whole_gpus(pod, fleet.nodes.get(pod.node)) for pod in users)
+    free = tidy(max(freed - lost - taken, 0))
     refs = tuple(sorted(pod.ref for pod in users))
     effect = Effect(min(len(gone), going), left, free, refs, away)
     return dataclasses.replace(effect, words=_description(effect))

@@ -120,7 +120,7 @@ def _name(evidence: Evidence, history: ActivityHistory | None) -> FindingName:
 
 
 def _nothing_ran(evidence: Evidence) -> str:
-    gpus = evidence.candidate.workload.gpus
+    gpus = evidence.candidate.workload.devices
     subject = "its GPU" if gpus == 1 else f"all {gpus} GPUs"
     limit = f"{evidence.candidate.criteria.idle.maxUtilizationPercent:g}%"
     words = f"{subject} stayed at or below {limit} utilization for the last {span(evidence.window)}"

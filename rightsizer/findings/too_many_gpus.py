@@ -29,7 +29,7 @@ def find_too_many_gpus(candidate: Candidate) -> Finding | None:
     history = candidate.history
     worked = sum(map(len, each.values()))
     reach = max(_lived(pod, _over_longest(candidate)) for pod, _ in evidence.held) * _longest(candidate)
-    words = f"{worked} of {candidate.workload.gpus} GPUs were used in the last {span(reach)}"
+    words = f"{worked} of {candidate.workload.devices} GPUs were used in the last {span(reach)}"
     words += _connection(candidate, each.values())
     missing = (*_unseen(candidate, evidence), *missing_proof(evidence, history))
     if missing and not any(missing_proof(_over_longest(candidate), history)):
@@ -117,7 +117,7 @@ def _proposal(evidence: Evidence, *, held: int, used: int, needed: int) -> Propo
     reason = f"divides {held} evenly" if held % needed == 0 else "keeps groups of GPUs with NVLink whole"
     why = f" ({used} were used; {needed} {reason})" if needed != used else ""
     words = f"each pod needs {needed} of its {held} GPUs{why}"
-    frees = float((held - needed) * len(pods))
+    frees = sum((held - needed) * pod.share for pod, _ in evidence.held)
     return Proposal(
         Action.RESIZE, frees, f"{words}; resize frees {gpus(frees)}", gpus_per_pod=needed, pods=tuple(pods)
     )

@@ -49,7 +49,7 @@ def _sharing(evidence: Evidence) -> tuple[str, ...]:
 
 def _what_worked(evidence: Evidence) -> str:
     pods = [any(each.ran for each in devices) for _, devices in evidence.held]
-    gpus = evidence.candidate.workload.gpus
+    gpus = evidence.candidate.workload.devices
     busy = sum(each.ran is True for each in evidence.devices)
     if not all(pods):
         words = f"{sum(pods)} of {len(pods)} pods"

@@ -43,6 +43,7 @@ from rightsizer.model import (
     Quota,
     Workload,
 )
+from rightsizer.prices import whole_gpus
 
 T = TypeVar("T", bound=Hashable)
 
@@ -142,8 +143,14 @@ def _members(state: ClusterState) -> list[_Member]:
     for source in state.pods:
         pod = _completed(source, state)
         if pod is not None:
-            found.append(_Member(source, pod, _chain(source, chains, state.owners)))
+            found.append(_Member(source, _shared(pod, state), _chain(source, chains, state.owners)))
     return found
+
+
+def _shared(pod: Pod, state: ClusterState) -> Pod:
+    """The pod with the share of a GPU that its node gives it."""
+    whole = whole_gpus(pod, state.nodes.get(pod.node))
+    return pod if whole in {0.0, pod.devices} else dataclasses.replace(pod, share=whole / pod.devices)
 
 
 def _chain(source: GpuPod, chains: dict[str, OwnerChain], owners: Mapping[str, ObjectSummary]) -> OwnerChain:

@@ -31,6 +31,7 @@ from rightsizer.errors import (
     Throttled,
 )
 from rightsizer.kube.object_names import require_direct
+from rightsizer.model import ClusterName
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class _Page(msgspec.Struct, Generic[T]):
     metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
 
 
-class _Event(msgspec.Struct):
+class _WatchEvent(msgspec.Struct):
     """metav1.WatchEvent."""
 
     type: str
@@ -123,6 +124,7 @@ class Cluster:
         before_writing: Called before each request that may change something, dry run or not; an error that it raises
             keeps the request from being sent.
         is_inside: Whether this process runs in a pod of the cluster, as its service account.
+        name: Which cluster it is, for people.
 
     Raises:
         ConfigurationError: There is no usable kubeconfig, context or in-cluster account.
@@ -142,6 +144,8 @@ class Cluster:
         self.host: str = configuration.host
         self.gpu_resources = settings.gpu_resources
         self.is_inside = self._source == _IN_CLUSTER
+        context = "" if self.is_inside else _context_of(settings)
+        self.name = ClusterName(context, _without_credentials(self.host), self.is_inside)
         self.before_writing: Callable[[], None] = lambda: None
         self._throttled = ""
 
@@ -234,7 +238,7 @@ class Cluster:
             if response.status != http.HTTPStatus.OK:
                 _raise_for_status(response.status, response.data, attempted, source=self._source)
         for line in _lines(self._chunks(response, attempted)):
-            event = self._decode(line, _Event, path)
+            event = self._decode(line, _WatchEvent, path)
             if event.type == "ERROR":
                 code = http.HTTPStatus.INTERNAL_SERVER_ERROR
                 _raise_for_status(code, bytes(event.object), attempted, source=self._source)
@@ -522,12 +526,28 @@ def _exec_plugin_errors() -> Iterator[list[str]]:
         root.removeFilter(keep)
 
 
+def _merged(settings: ClusterSettings) -> Mapping[str, Any]:
+    paths = str(settings.kubeconfig or kube_config.KUBE_CONFIG_DEFAULT_LOCATION)
+    document: Mapping[str, Any] = kube_config.KubeConfigMerger(paths).config.value
+    return document
+
+
+def _context_of(settings: ClusterSettings) -> str:
+    """The name of the context in use."""
+    return settings.context or str(_merged(settings).get("current-context") or "")
+
+
+def _without_credentials(url: str) -> str:
+    """A URL without a user, which a kubeconfig may have in it."""
+    parts = urllib.parse.urlsplit(url)
+    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
 def _kubeconfig_problem(settings: ClusterSettings, error: Exception, words: str) -> str:
     """What a user can fix in a kubeconfig that the client cannot use; empty if it is something else."""
-    paths = str(settings.kubeconfig or kube_config.KUBE_CONFIG_DEFAULT_LOCATION)
     if words.endswith("file is empty"):
         return f"it is empty; {_CREATE_KUBECONFIG}"
-    document = kube_config.KubeConfigMerger(paths).config.value
+    document = _merged(settings)
     contexts = {one.value["name"]: one.value["context"] for one in document["contexts"]}
     chosen = settings.context or document.get("current-context")
     if not contexts:

@@ -10,6 +10,7 @@ from rightsizer.model.cluster_objects import Manager, Node, ObjectRef, Pod, Prio
 from rightsizer.model.conclusions import (
     Autoscalers,
     Blocker,
+    ClusterName,
     DataIssue,
     Decision,
     Effect,
@@ -77,6 +78,7 @@ __all__ = [
     "Boards",
     "ChangeOutcome",
     "ChangeRecord",
+    "ClusterName",
     "Concurrency",
     "Confidence",
     "DataIssue",

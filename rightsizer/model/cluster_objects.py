@@ -105,6 +105,7 @@ class Pod:
         started: Latest start among its GPU containers, so that a restart makes it young; None while one is not running.
         priority: As admitted into its spec; None where the API server resolved none.
         is_static: A mirror pod of the kubelet.
+        share: How much of a GPU each of them is: less than 1 for a MIG instance or a share.
         unreadable: What its containers request that is no whole number of devices, in words.
         resources: What it asks for, by resource name; of a DRA claim by `deviceclass:NAME`.
         needs: What it needs beyond GPUs: CPU in thousandths of a core, memory in bytes, one of "pods".
@@ -127,6 +128,7 @@ class Pod:
     is_static: bool
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
+    share: float = 1.0
     unreadable: tuple[str, ...] = ()
     resources: Mapping[str, int] = dataclasses.field(default_factory=dict)
     needs: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -135,6 +137,11 @@ class Pod:
     waiting: str = ""
     ended: str = ""
     ended_at: datetime.datetime | None = None
+
+    @property
+    def gpus(self) -> float:
+        """Whole GPUs that it asks for, of which MIG instances and shares are parts."""
+        return self.devices * self.share
 
     @property
     def holds(self) -> bool:

@@ -190,6 +190,28 @@ class Decision:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ClusterName:
+    """Which cluster it is: the context of the kubeconfig and the API server.
+
+    Attributes:
+        context: Empty in a pod, or where the kubeconfig names none.
+        server: URL of the API server, without credentials.
+        is_inside: Whether the program runs in a pod of the cluster, as its service account.
+    """
+
+    context: str
+    server: str
+    is_inside: bool = False
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        if self.is_inside:
+            return f"in-cluster ({self.server})"
+        return f"context {self.context} ({self.server})" if self.context else self.server
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
     """Every GPU workload of the cluster exactly once, in the order in which it would be acted upon.
 
@@ -201,6 +223,9 @@ class Plan:
         eligible: How many workloads each rule may act upon, whatever is found about them.
         scope_digest: Of the policy and the PriorityClasses, which decide that.
         opening: What opens the breaker if this is applied: why, in words.
+        cluster: None where the objects are from a file.
+        filter: What the decisions were chosen by, for people; empty if they are all.
+        left_out: How many were not.
     """
 
     at: datetime.datetime
@@ -215,6 +240,9 @@ class Plan:
     eligible: Mapping[str, int] = dataclasses.field(default_factory=dict)
     scope_digest: str = ""
     opening: tuple[Blocker, ...] = ()
+    cluster: ClusterName | None = None
+    filter: str = ""
+    left_out: int = 0
 
     @property
     def enforced(self) -> tuple[Decision, ...]:

@@ -138,9 +138,20 @@ class Workload:
         return tuple(pod for pod in self.pods if pod.holds)
 
     @property
-    def gpus(self) -> int:
-        """GPUs (or shares, or MIG instances) that its pods hold now."""
+    def gpus(self) -> float:
+        """Whole GPUs that its pods hold now, of which MIG instances and shares are parts: the one count of GPUs."""
+        whole = round(sum(pod.gpus for pod in self.pods if pod.holds), 6)
+        return int(whole) if whole == int(whole) else whole
+
+    @property
+    def devices(self) -> int:
+        """GPUs, MIG instances and shares that its pods hold now."""
         return sum(pod.devices for pod in self.pods if pod.holds)
+
+    @property
+    def parts(self) -> int:
+        """The MIG instances and shares among them."""
+        return sum(pod.devices for pod in self.pods if pod.holds and pod.share < 1)
 
     @property
     def priority_class(self) -> str:

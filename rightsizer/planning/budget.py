@@ -29,6 +29,7 @@ from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Budget, BudgetScope, Per
 from rightsizer.policy.schema import Policy
 from rightsizer.text import count
+from rightsizer.text import number as number_of
 
 FREE = frozenset({Action.NOTICE, Action.SCALE_UP})
 """Actions that no budget counts: they take nothing away."""
@@ -56,14 +57,18 @@ class Left:
     amount: float
 
 
+_NEGLIGIBLE = 1e-4
+"""GPUs by which sums of parts may differ from whole ones."""
+
+
 class Purse:
     """The remaining amount of every budget, by held GPUs and recent changes."""
 
     def __init__(self, policy: Policy, fleet: Fleet, at: datetime.datetime) -> None:
         self._budgets = policy.budgets
         self._fleet = fleet
-        self._held: collections.Counter[tuple[BudgetScope, str]] = collections.Counter(
-            {(BudgetScope.CLUSTER, ""): 0}
+        self._held: dict[tuple[BudgetScope, str], float] = collections.defaultdict(
+            float, {(BudgetScope.CLUSTER, ""): 0.0}
         )
         self._spent: dict[tuple[int, str], _Spent] = collections.defaultdict(_Spent)
         for workload in fleet.workloads:
@@ -130,13 +135,17 @@ class Purse:
             told = _spent_words(self._before.get((number, key), _Spent()), spent)
             reason = f"{budget.title}{where}: {spent.workloads} of {budget.workloads} workloads {told}"
             return Blocker(BlockerCode.BUDGET, reason)
-        if gpus is not None and frees > gpus:
-            never = f"this change needs {frees:g} GPUs, and it never allows more than {gpus}; raise it in the policy"
+        if gpus is not None and frees > gpus + _NEGLIGIBLE:
+            never = (
+                f"this change needs {number_of(frees)} GPUs, and it never allows more than {number_of(gpus)}; "
+                "raise it in the policy"
+            )
             return Blocker(BlockerCode.BUDGET, f"{budget.title}{where}: {never}")
-        if gpus is not None and spent.gpus + frees > gpus:
+        if gpus is not None and spent.gpus + frees > gpus + _NEGLIGIBLE:
             told = _spent_words(self._before.get((number, key), _Spent()), spent)
-            taken = f"{spent.gpus:g} of {gpus} GPUs {told}"
-            return Blocker(BlockerCode.BUDGET, f"{budget.title}{where}: {taken}; this change needs {frees:g}")
+            taken = f"{number_of(spent.gpus)} of {number_of(gpus)} GPUs {told}"
+            words = f"{budget.title}{where}: {taken}; this change needs {number_of(frees)}"
+            return Blocker(BlockerCode.BUDGET, words)
         return None
 
     def _remember(self, change: FoundChange, at: datetime.datetime) -> None:
@@ -203,12 +212,12 @@ def within_budgets(decisions: Sequence[Decision], evaluator: PolicyEvaluator) ->
 def _shortened(decision: Decision, most: float) -> Decision:
     """A scale-down that frees at most so many GPUs; others, and those that would free none, as they are."""
     proposal, size = decision.finding.proposal, decision.workload.size
-    if decision.finding.name is not FindingName.TOO_MANY_REPLICAS or decision.frees <= most:
+    if decision.finding.name is not FindingName.TOO_MANY_REPLICAS or decision.frees <= most + _NEGLIGIBLE:
         return decision
     if proposal is None or proposal.replicas is None or isinstance(size, bool) or not size:
         return decision
     each = decision.frees / (size - proposal.replicas)
-    going = math.floor(most / each)
+    going = math.floor((most + _NEGLIGIBLE) / each)
     if going < 1:
         return decision
     words = f"{proposal.words}; the budgets allow {count(going, 'replica')} now"

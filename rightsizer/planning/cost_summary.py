@@ -5,7 +5,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 
 from rightsizer.model import Decision, Node, Plan, Pod, Usage, Verdict
-from rightsizer.prices import Prices, whole_gpus
+from rightsizer.prices import Prices, gpus_of_node
 
 _HOUR_S = 3600.0
 NO_CLASS = "(none)"
@@ -18,8 +18,10 @@ class CostTotals:
     """What a part of the fleet holds and uses.
 
     Attributes:
-        gpus: GPUs held now; shares and MIG instances count as one each, as in the plan's items.
-        whole_gpus: The same in whole GPUs, of which shares and instances are parts.
+        gpus: Whole GPUs held now, of which MIG instances and shares are parts.
+        parts: Number of these MIG instances and shares.
+        used: Of the GPUs, by mean activity.
+        unknown: Of the GPUs, those whose activity is not known.
         gpu_hours_held: In whole GPUs, over the window, by the pods that are there now.
         gpu_hours_used: Of those, by mean activity.
         gpu_hours_unknown: Of those, for which no activity is known.
@@ -30,8 +32,10 @@ class CostTotals:
     """
 
     workloads: int = 0
-    gpus: int = 0
-    whole_gpus: float = 0.0
+    gpus: float = 0.0
+    parts: int = 0
+    used: float = 0.0
+    unknown: float = 0.0
     gpu_hours_held: float = 0.0
     gpu_hours_used: float = 0.0
     gpu_hours_unknown: float = 0.0
@@ -40,6 +44,7 @@ class CostTotals:
     cost_per_hour: float = 0.0
     wasted_per_hour: float = 0.0
     reclaimable_per_hour: float = 0.0
+    enforced_per_hour: float = 0.0
     unpriced: int = 0
 
     def add(self, other: "CostTotals") -> None:
@@ -53,14 +58,26 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(CostTotals))
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CostSummary:
-    """The account of the fleet and of its parts; GPU-hours are those of the window."""
+    """The account of the fleet and of its parts; GPU-hours are those of the window.
+
+    Attributes:
+        fleet: Whole GPUs of all nodes; None where no node is known.
+        held: Of these, those that pods of any workload hold, also of one that a filter leaves out.
+    """
 
     window: datetime.timedelta
+    fleet: float | None
+    held: float
     total: CostTotals
     by_class: Mapping[str, CostTotals]
     by_namespace: Mapping[str, CostTotals]
     by_model: Mapping[str, CostTotals]
     by_verdict: Mapping[str, CostTotals]
+
+    @property
+    def free(self) -> float | None:
+        """The GPUs that nobody holds."""
+        return None if self.fleet is None else self.fleet - self.held
 
 
 def cost_summary_of(plan: Plan, prices: Prices) -> CostSummary:
@@ -82,7 +99,10 @@ def cost_summary_of(plan: Plan, prices: Prices) -> CostSummary:
         for group, name in zip(groups, names, strict=True):
             group.setdefault(name, CostTotals()).add(account)
     by_class, by_namespace, by_model, by_verdict = (dict(sorted(group.items())) for group in groups)
-    return CostSummary(window, total, by_class, by_namespace, by_model, by_verdict)
+    nodes = plan.fleet.nodes.values() if plan.fleet else ()
+    fleet = sum(map(gpus_of_node, nodes)) if nodes else None
+    held = sum(workload.gpus for workload in plan.fleet.workloads) if plan.fleet else total.gpus
+    return CostSummary(window, fleet, held, total, by_class, by_namespace, by_model, by_verdict)
 
 
 class _Counter:
@@ -100,7 +120,7 @@ class _Counter:
 
     def account(self, decision: Decision) -> CostTotals:
         """One workload's."""
-        account = CostTotals(workloads=1)
+        account = CostTotals(workloads=1, gpus=decision.workload.gpus, parts=decision.workload.parts)
         for pod in decision.workload.pods:
             if pod.holds:
                 self._add_pod(account, pod)
@@ -109,16 +129,17 @@ class _Counter:
         account.enforced = decision.frees if decision.is_enforced else 0.0
         if is_act and account.gpus:
             account.reclaimable_per_hour = account.cost_per_hour * decision.frees / account.gpus
+            account.enforced_per_hour = account.reclaimable_per_hour if decision.is_enforced else 0.0
         return account
 
     def _add_pod(self, account: CostTotals, pod: Pod) -> None:
         node = self._nodes.get(pod.node)
-        whole = whole_gpus(pod, node)
+        whole = pod.gpus
         hours = whole * self._held_s(pod) / _HOUR_S
         used = _mean_activity(self._usages.get((pod.ref.namespace, pod.ref.name), ()), pod)
         price = self._prices.of_node(node)
-        account.gpus += pod.devices
-        account.whole_gpus += whole
+        account.used += whole * (used or 0.0)
+        account.unknown += whole if used is None else 0.0
         account.gpu_hours_held += hours
         account.gpu_hours_used += hours * (used or 0.0)
         account.gpu_hours_unknown += hours if used is None else 0.0

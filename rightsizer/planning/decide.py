@@ -188,7 +188,7 @@ def _shrink_to(workload: Workload, finding: Finding, effective: EffectivePolicy)
     size = workload.size
     if isinstance(size, bool) or not size or not workload.gpus:
         return finding
-    kept = max(effective.min_replicas, math.ceil(effective.min_gpus * size / workload.gpus))
+    kept = max(effective.min_replicas, math.ceil(effective.min_gpus * size / workload.devices))
     if not 0 < kept < size or not is_supported(workload, Action.SCALE_DOWN, _to(kept, 0.0, "")):
         return finding
     frees = (size - kept) * workload.gpus / size
@@ -249,7 +249,7 @@ def _history_blockers(
 
 def _kept(workload: Workload, finding: Finding, effective: EffectivePolicy) -> Iterator[Blocker]:
     """What a rule keeps of each workload, whatever is found."""
-    left = workload.gpus - _frees(workload, finding)
+    left = workload.devices * (1 - _frees(workload, finding) / workload.gpus) if workload.gpus else 0.0
     if left < effective.min_gpus:
         yield Blocker(
             BlockerCode.PROTECTED,

@@ -166,7 +166,7 @@ def _held(decision: Decision) -> dict[tuple[str, str], float]:
     Pods that stay keep their CPU and memory.
     """
     workload, proposal = decision.workload, decision.finding.proposal
-    share = proposal.frees / max(workload.gpus, 1) if proposal else 1.0
+    share = proposal.frees / workload.gpus if proposal and workload.gpus else 1.0
     are_fewer = proposal is None or proposal.replicas is not None
     found: dict[tuple[str, str], float] = collections.defaultdict(float)
     for pod in workload.pods:

@@ -10,7 +10,7 @@ from rightsizer.changes.memory import ChangeMemory, with_remembered_changes
 from rightsizer.findings.no_requests import servers_without_metrics
 from rightsizer.inventory.workload_builder import ClusterState, build_fleet
 from rightsizer.kinds.notices import unreadable_notes
-from rightsizer.model import Plan
+from rightsizer.model import ClusterName, Plan
 from rightsizer.planning.breaker import NOTHING, State, held, scope_of, trips
 from rightsizer.planning.budget import check_capacity, within_budgets
 from rightsizer.planning.decide import decide
@@ -36,6 +36,7 @@ class Cycle:
         hypothetical: Why the plan must not be applied; empty if it may be.
         state: Breaker, pauses and accepted scope.
         problems: What could not be read of the state or the change records.
+        cluster: Which cluster it is; None for objects from a file.
         remembered: Recent changes, also those whose objects no longer carry a record; None if they are unknown.
     """
 
@@ -49,6 +50,7 @@ class Cycle:
     state: State = NOTHING
     problems: tuple[str, ...] = ()
     remembered: ChangeMemory | None = None
+    cluster: ClusterName | None = None
 
 
 def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
@@ -97,6 +99,7 @@ def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
         eligible=scope.rules,
         scope_digest=scope.digest,
         opening=opening,
+        cluster=cycle.cluster,
     )
     _log_decisions(plan)
     return plan

@@ -69,7 +69,7 @@ class Budget(Part):
         json_schema_extra={"uniqueItems": True},
         description="Actions that it counts; by default all that take GPUs.",
     )
-    gpus: Amount | None = pydantic.Field(None, description="Maximum number of GPUs; 0 allows nothing.")
+    gpus: Amount | None = pydantic.Field(None, description="Maximum number of whole GPUs; 0 allows nothing.")
     workloads: Amount | None = pydantic.Field(
         None, description="Maximum number of workloads; 0 allows nothing."
     )
@@ -108,14 +108,15 @@ class Budget(Part):
         """Whether it counts an action; an unknown one too."""
         return action in self.actions or action not in ACTIONS
 
-    def gpus_of(self, held: int) -> int | None:
+    def gpus_of(self, held: float) -> float | None:
         """The most GPUs that may be freed where so many are held in the scope; None where it does not limit GPUs.
 
         A share is rounded up, and `atLeastGPUs` keeps it from closing a small cluster; the lower of two amounts wins.
         """
-        amounts = [] if self.gpus is None else [self.gpus]
+        amounts: list[float] = [] if self.gpus is None else [self.gpus]
         if self.share is not None:
-            share = int((held * self.share / 100).to_integral_value(decimal.ROUND_CEILING))
+            part = decimal.Decimal(str(round(held, 6))) * self.share / 100
+            share = int(part.to_integral_value(decimal.ROUND_CEILING))
             amounts.append(max(share, min(self.atLeastGPUs, held)))
         return min(amounts, default=None)
 

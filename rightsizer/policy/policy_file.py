@@ -282,7 +282,7 @@ class Concerned:
 
     def __init__(self, evaluator: PolicyEvaluator) -> None:
         workloads: collections.Counter[str] = collections.Counter()
-        gpus: collections.Counter[str] = collections.Counter()
+        gpus: dict[str, float] = collections.defaultdict(float)
         modes: dict[str, Mode] = {rule.name: rule.mode for rule in evaluator.policy.rules}
         self.protected = 0
         for workload in evaluator.fleet.workloads:
@@ -295,7 +295,7 @@ class Concerned:
                 workloads[rule.name] += 1
                 gpus[rule.name] += workload.gpus
         names = sorted(modes, key=lambda name: name == NO_RULE)
-        self.rows: Sequence[tuple[str, Mode, int, int]] = [
+        self.rows: Sequence[tuple[str, Mode, int, float]] = [
             (name, modes[name], workloads[name], gpus[name]) for name in names
         ]
 

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 Form = Callable[..., str]
 """Takes a Plan, its CostSummary and the Prices, or a Backtest; they are not imported, so that --help stays light."""
 
-TABLE, JSON = "table", "json"
+TABLE, EXPLAIN, JSON = "table", "explain", "json"
 
 # Name of the form → module below rightsizer.report, and its function.
 FORMS: Mapping[str, tuple[str, str]] = {
     TABLE: ("table", "plan_table"),
+    EXPLAIN: ("evidence_text", "plan_explained"),
     "wide": ("table", "plan_wide"),
     JSON: ("documents", "plan_json"),
     "yaml": ("documents", "plan_yaml"),

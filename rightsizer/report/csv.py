@@ -8,7 +8,7 @@ import csv
 import io
 from collections.abc import Callable, Iterator, Mapping
 
-from rightsizer.model import Plan
+from rightsizer.model import ClusterName, Plan
 from rightsizer.planning.cost_summary import CostSummary
 from rightsizer.prices import Prices
 from rightsizer.report.rows import Row, rows_of
@@ -62,10 +62,12 @@ _COLUMNS: Mapping[str, Callable[[Row], _Value]] = {
 
 def plan_csv(plan: Plan, accounts: CostSummary, prices: Prices) -> str:  # noqa: ARG001 - every form's signature
     """Lines end in CR LF, as the RFC has it."""
+    cluster = plan.cluster or ClusterName("", "")
+    where = {"context": inert(cluster.context), "server": inert(cluster.server)}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
-    writer.writerow(_COLUMNS)
-    writer.writerows(map(_cells, rows_of(plan, prices)))
+    writer.writerow((*_COLUMNS, *where))
+    writer.writerows((*_cells(row), *where.values()) for row in rows_of(plan, prices))
     return text.getvalue()
 
 

@@ -17,6 +17,7 @@ from rightsizer.kinds.patches import UndoItem
 from rightsizer.model import (
     Autoscalers,
     Blocker,
+    ClusterName,
     Decision,
     Effect,
     Finding,
@@ -47,6 +48,8 @@ def _frame(plan: Plan, accounts: CostSummary, prices: Prices) -> dict[str, Any]:
         "metadata": {
             "run": plan.run,
             "at": stamp(plan.at),
+            "cluster": _cluster(plan.cluster),
+            "filter": plan.filter or None,
             "policy": {"source": plan.policy_source, "sha256": plan.policy_hash},
             "generator": FIELD_MANAGER,
         },
@@ -55,6 +58,13 @@ def _frame(plan: Plan, accounts: CostSummary, prices: Prices) -> dict[str, Any]:
         "totals": {**_totals(plan.decisions), **_costs(accounts), "prices": _prices(prices)},
         "stranded": [_stranded(one) for one in plan.fleet.stranded] if plan.fleet else [],
     }
+
+
+def _cluster(cluster: ClusterName | None) -> dict[str, Any] | None:
+    """Context and API server; null where the objects are from a file."""
+    if cluster is None:
+        return None
+    return {"context": cluster.context or None, "server": cluster.server, "inCluster": cluster.is_inside}
 
 
 def plan_json(plan: Plan, accounts: CostSummary, prices: Prices) -> str:
@@ -81,31 +91,47 @@ def _totals(decisions: Sequence[Decision]) -> dict[str, Any]:
     by_verdict = {
         verdict.value: {
             "workloads": sum(decision.verdict is verdict for decision in decisions),
-            "gpus": sum(decision.workload.gpus for decision in decisions if decision.verdict is verdict),
+            "gpus": _gpus(decision for decision in decisions if decision.verdict is verdict),
         }
         for verdict in Verdict
     }
     enforced = [decision for decision in decisions if decision.is_enforced]
     return {
         "workloads": len(decisions),
-        "gpus": sum(decision.workload.gpus for decision in decisions),
+        "gpus": _gpus(decisions),
         "verdicts": by_verdict,
         "enforced": {
             "workloads": len(enforced),
-            "gpus": sum(decision.workload.gpus for decision in enforced),
+            "gpus": _gpus(enforced),
         },
     }
+
+
+def _gpus(decisions: Iterable[Decision]) -> float | None:
+    return _rounded(sum(decision.workload.gpus for decision in decisions))
 
 
 def _costs(accounts: CostSummary) -> dict[str, Any]:
     """GPU-hours over the window, money for one hour."""
     return {
         "windowSeconds": round(accounts.window.total_seconds()),
+        "fleet": _fleet(accounts),
         "account": _cost_totals(accounts.total),
         "byClass": _each(accounts.by_class),
         "byNamespace": _each(accounts.by_namespace),
         "byModel": _each(accounts.by_model),
         "byVerdict": _each(accounts.by_verdict),
+    }
+
+
+def _fleet(accounts: CostSummary) -> dict[str, Any] | None:
+    """Whole GPUs of all nodes, held or free; null where no node is known."""
+    if accounts.fleet is None:
+        return None
+    return {
+        "gpus": _rounded(accounts.fleet),
+        "held": _rounded(accounts.held),
+        "free": _rounded(accounts.free),
     }
 
 
@@ -116,8 +142,10 @@ def _each(parts: Mapping[str, CostTotals]) -> dict[str, Any]:
 def _cost_totals(account: CostTotals) -> dict[str, Any]:
     return {
         "workloads": account.workloads,
-        "gpus": account.gpus,
-        "wholeGpus": _rounded(account.whole_gpus),
+        "gpus": _rounded(account.gpus),
+        "migInstancesAndShares": account.parts,
+        "gpusUsed": _rounded(account.used),
+        "gpusUnknown": _rounded(account.unknown),
         "gpuHoursHeld": _rounded(account.gpu_hours_held),
         "gpuHoursUsed": _rounded(account.gpu_hours_used),
         "gpuHoursUnknown": _rounded(account.gpu_hours_unknown),
@@ -126,6 +154,7 @@ def _cost_totals(account: CostTotals) -> dict[str, Any]:
         "costPerHour": _rounded(account.cost_per_hour),
         "wastedPerHour": _rounded(account.wasted_per_hour),
         "reclaimablePerHour": _rounded(account.reclaimable_per_hour),
+        "enforcedPerHour": _rounded(account.enforced_per_hour),
         "unpricedPods": account.unpriced,
     }
 
@@ -227,7 +256,8 @@ def _identity(row: Row) -> dict[str, Any]:
         ],
         "priorityClass": workload.priority_class,
         "priority": workload.priority,
-        "gpus": workload.gpus,
+        "gpus": _rounded(workload.gpus),
+        "migInstancesAndShares": workload.parts,
         "model": row.model or None,
         "nodePool": row.pool or None,
         "nodes": list(row.nodes),
@@ -274,9 +304,10 @@ def _evidence(finding: Finding) -> dict[str, Any]:
 
 
 def outcome_document(
-    run: str | None, outcomes: Iterable[Outcome], *, at: datetime.datetime
+    run: str | None, outcomes: Iterable[Outcome], *, at: datetime.datetime, cluster: ClusterName | None = None
 ) -> dict[str, Any]:
     """What became of each decision of a run; `run` is null where an undo spans several."""
+    where = {"cluster": _cluster(cluster)} if cluster else {}
     items = [
         {
             "namespace": outcome.ref.namespace,
@@ -296,7 +327,7 @@ def outcome_document(
     return {
         "apiVersion": API_VERSION,
         "kind": "Outcome",
-        "metadata": {"run": run, "at": stamp(at), "generator": FIELD_MANAGER},
+        "metadata": {"run": run, "at": stamp(at), **where, "generator": FIELD_MANAGER},
         "items": items,
     }
 

@@ -16,9 +16,21 @@ from rightsizer.planning.cost_summary import CostSummary, CostTotals
 from rightsizer.prices import Prices
 from rightsizer.report.charts import Markup, Profiles, bar, element, join, line, profile_of, raw, text
 from rightsizer.report.documents import manifests
-from rightsizer.report.rows import ROWS, Row, Totals, remarks, rows_of, stranded_lines, totals_of, used_share
+from rightsizer.report.rows import (
+    ROWS,
+    Row,
+    Totals,
+    cluster_words,
+    filter_words,
+    headline,
+    remarks,
+    rows_of,
+    stranded_lines,
+    totals_of,
+    used_share,
+)
 from rightsizer.report.table import hypothetical_words, verdict_words
-from rightsizer.text import count, memory, money, number, percent, power, span
+from rightsizer.text import count, gpus_number, memory, money, number, percent, power, span
 
 
 def plan_html(plan: Plan, accounts: CostSummary, prices: Prices) -> str:
@@ -68,6 +80,9 @@ def _header(plan: Plan, accounts: CostSummary, prices: Prices) -> Markup:
     return element(
         "header",
         element("h1", "GPU plan"),
+        element("p", element("b", " ".join(headline(plan, accounts, prices)))) if plan.decisions else "",
+        element("p", cluster_words(plan)),
+        element("p", filter_words(plan)) if plan.filter else "",
         element("p", words, class_="soft"),
         element("p", warning, class_="warning") if warning else "",
         element("div", *_tiles(accounts, prices), class_="tiles"),
@@ -77,11 +92,11 @@ def _header(plan: Plan, accounts: CostSummary, prices: Prices) -> Markup:
 
 def _tiles(accounts: CostSummary, prices: Prices) -> Iterator[Markup]:
     total = accounts.total
-    yield tile(number(total.gpus), f"GPUs held by {count(total.workloads, 'workload')}")
+    yield tile(gpus_number(total.gpus), f"GPUs held by {count(total.workloads, 'workload')}")
     if accounts.window:
         yield tile(percent(used_share(total)), "used, by mean activity")
-    yield tile(number(total.reclaimable), "GPUs that could be freed")
-    yield tile(number(total.enforced), "GPUs that applying this plan frees")
+    yield tile(gpus_number(total.reclaimable), "GPUs that could be freed")
+    yield tile(gpus_number(total.enforced), "GPUs that applying this plan frees")
     if total.cost_per_hour:
         yield tile(money(total.cost_per_hour), f"{prices.currency} per hour for what is held")
         yield tile(money(total.wasted_per_hour), f"{prices.currency} of that for what is not used")
@@ -256,14 +271,14 @@ def _cells(row: Row, drawn: Markup, shown: Mapping[str, str]) -> Mapping[str, Ma
     place = ", ".join(part for part in (ref.kind, decision.workload.priority_class, row.model) if part)
     chip = element("span", decision.verdict.value, class_=f"chip {_CHIPS[decision.verdict]}")
     words = finding.name.value + (f", {row.confidence} confidence" if row.confidence else "")
-    freed = element("small", f"frees {number(row.frees)}") if row.action and row.frees else ""
+    freed = element("small", f"frees {gpus_number(row.frees)}") if row.action and row.frees else ""
     cost = "" if row.cost_per_hour is None else money(row.cost_per_hour)
     return {
         "name": element(
             "td", element("b", f"{ref.namespace}/{ref.name}"), element("small", place), class_="name"
         ),
         "verdict": element("td", chip, element("small", words)),
-        "gpus": element("td", str(decision.workload.gpus), class_="number", data_head="GPUs"),
+        "gpus": element("td", gpus_number(decision.workload.gpus), class_="number", data_head="GPUs"),
         "line": element("td", drawn or _why_no_line(row)),
         "mean": element("td", percent(finding.activity_mean), class_="number", data_head="mean"),
         "frees": element("td", row.action, freed, class_="action"),

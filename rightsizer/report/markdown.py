@@ -11,9 +11,19 @@ from rightsizer.model import Plan, Verdict
 from rightsizer.planning.cost_summary import CostSummary
 from rightsizer.prices import Prices
 from rightsizer.report.documents import manifests
-from rightsizer.report.rows import Row, Totals, remarks, rows_of, stranded_lines, totals_of
+from rightsizer.report.rows import (
+    Row,
+    Totals,
+    cluster_words,
+    filter_words,
+    headline,
+    remarks,
+    rows_of,
+    stranded_lines,
+    totals_of,
+)
 from rightsizer.report.table import applying_words, verdict_words
-from rightsizer.text import number, percent, safe
+from rightsizer.text import gpus_number, percent, safe
 
 _ACTIVE = str.maketrans({one: f"&#{ord(one)};" for one in "\\`*_[]<>&|~#@$"})
 """What Markdown, its tables or its extensions could take for more than itself."""
@@ -30,8 +40,13 @@ def plan_markdown(plan: Plan, accounts: CostSummary, prices: Prices) -> str:
     rows = rows_of(plan, prices)
     parts = [
         [f"# GPU plan of {plan.at:%Y-%m-%d %H:%M:%S} UTC"],
-        [verdict_words(plan), escaped(applying_words(plan))],
-        [f"Policy: {escaped(plan.policy_source)}; run {escaped(plan.run)}."],
+        [
+            escaped(" ".join(headline(plan, accounts, prices))),
+            escaped(filter_words(plan)),
+            verdict_words(plan),
+            escaped(applying_words(plan)),
+        ],
+        [f"{escaped(cluster_words(plan))}. Policy: {escaped(plan.policy_source)}; run {escaped(plan.run)}."],
         *([list(map(escaped, remarks(accounts, prices)))] if rows else []),
         *([_total_table(table)] for table in totals_of(accounts, prices) if rows),
         ["## Workloads"] if rows else [],
@@ -53,12 +68,12 @@ def _cells(row: Row) -> Iterator[str]:
     proposal = filter(None, [row.proposal])
     also = (f"also: {other.name.value}" for other in decision.also)
     yield f"**{decision.verdict.value}**" if decision.verdict is Verdict.ACT else decision.verdict.value
-    yield str(decision.workload.gpus)
+    yield gpus_number(decision.workload.gpus)
     yield _code(str(decision.workload.ref))
     yield escaped(decision.workload.priority_class)
     yield finding.name.value + (f" ({row.confidence} confidence)" if row.confidence else "")
     yield percent(finding.activity_mean).replace("<", "&lt;")
-    yield row.action + (f" (frees {number(row.frees)})" if row.action and row.frees else "")
+    yield row.action + (f" (frees {gpus_number(row.frees)})" if row.action and row.frees else "")
     yield escaped(decision.rule)
     yield "; ".join(map(escaped, (*finding.words, *proposal, *row.obstacles, *also)))
 

@@ -159,7 +159,7 @@ class Metrics:
             for block in decision.blockers:
                 self._gauges["blocked_workloads"].labels(block.code.value).inc()
         for name, account in accounts.by_class.items():
-            self._gauges["held_whole_gpus"].labels(name).set(account.whole_gpus)
+            self._gauges["held_whole_gpus"].labels(name).set(account.gpus)
             self._gauges["held_cost_per_hour"].labels(name).set(account.cost_per_hour)
             self._gauges["reclaimable_gpus"].labels(name).set(account.reclaimable)
             self._gauges["enforced_gpus"].labels(name).set(account.enforced)

@@ -3,7 +3,7 @@
 import collections
 import datetime
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ import msgspec
 from rightsizer.changes.record_codec import INTENT, OUTCOME, JournalEntry, RecordedEvent
 from rightsizer.kinds.health import Health
 from rightsizer.kinds.patches import UndoItem, describe
-from rightsizer.model import Action, FoundChange, Outcome, Plan, Result
+from rightsizer.model import Action, FoundChange, ObjectRef, Outcome, Plan, Result
 from rightsizer.planning.breaker import State, is_over
 from rightsizer.report.documents import API_VERSION, stamp
 from rightsizer.report.terminal import WIDTH, Paint, wrapped
@@ -43,8 +43,14 @@ def is_verified(outcome: Outcome) -> bool:
     return effect is not None and not effect.left and effect.health != Health.FAILED
 
 
-def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str) -> str:
-    """The totals of a run; `undo` is the command that reverts it."""
+def freed_per_hour(outcomes: Iterable[Outcome], rates: Mapping[ObjectRef, float]) -> float:
+    """The known price of the GPUs that were verified as free, for an hour, by the price of one of each workload."""
+    freed = (one for one in outcomes if is_verified(one) and not one.is_reconciliation)
+    return sum(one.gpus * rates.get(one.ref, 0.0) for one in freed if one.action != Action.SCALE_UP)
+
+
+def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str, saved: str = "") -> str:
+    """The totals of a run; `undo` is the command that reverts it, `saved` the price of what was freed."""
     reconciliations = [outcome for outcome in outcomes if outcome.is_reconciliation]
     outcomes = [outcome for outcome in outcomes if not outcome.is_reconciliation]
     if not outcomes:
@@ -59,7 +65,7 @@ def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str) -> str:
         kept = [one for one in less if not (one.effect and one.effect.health == Health.FAILED)]
         verified = [one for one in kept if is_verified(one)]
         if verified or (less and not kept):
-            words += f", {count(sum(one.gpus for one in verified))} freed"
+            words += f", {count(sum(one.gpus for one in verified))} freed" + (f" ({saved})" if saved else "")
         if asked := sum(one.gpus for one in kept) - sum(one.gpus for one in verified):
             words += f", {count(asked)} not verified as free"
         if added := sum(abs(one.gpus) for one in done if one.action == Action.SCALE_UP):

@@ -4,10 +4,20 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from rightsizer.config import format_duration
-from rightsizer.model import Confidence, Decision, Finding, Node, Plan, Stranded, Verdict
+from rightsizer.model import Confidence, Decision, Finding, Node, ObjectRef, Plan, Stranded, Verdict
 from rightsizer.planning.cost_summary import CostSummary, CostTotals
 from rightsizer.prices import Prices
-from rightsizer.text import block_words, count, number, percent, short, wanted_words
+from rightsizer.text import (
+    block_words,
+    count,
+    gpus_number,
+    number,
+    per_hour,
+    per_hour_and_month,
+    percent,
+    short,
+    wanted_words,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,10 +93,51 @@ def advice_on(decision: Decision, where: str) -> str:
     )
 
 
+def headline(plan: Plan, accounts: CostSummary, prices: Prices) -> tuple[str, ...]:
+    """The GPUs held, used and idle, what the idle ones cost, and what applying the plan returns; a line each."""
+    if not plan.decisions:
+        return ()
+    total = accounts.total
+    if plan.filter or accounts.fleet is None or accounts.free is None:
+        parts, free = [f"{count(total.gpus)} held"], []
+    else:
+        parts = [count(accounts.fleet), f"{gpus_number(total.gpus)} held"]
+        free = [f"{gpus_number(accounts.free)} free"]
+    if accounts.window:
+        parts.append(f"{gpus_number(total.used)} used")
+        parts += [f"{gpus_number(total.unknown)} unknown"] if total.unknown else []
+    idle = [count(total.reclaimable)]
+    if total.reclaimable_per_hour > 0:
+        idle.append(per_hour_and_month(total.reclaimable_per_hour, prices.currency))
+    return (
+        f"{', '.join((*parts, *free))}.",
+        f"Idle: {', '.join(idle)}. This plan returns {_returned(total, prices)} now.",
+    )
+
+
+def _returned(total: CostTotals, prices: Prices) -> str:
+    if total.enforced_per_hour > 0:
+        return per_hour(total.enforced_per_hour, prices.currency)
+    return count(total.enforced) if total.enforced > 0 else "nothing"
+
+
 def rows_of(plan: Plan, prices: Prices) -> tuple[Row, ...]:
     """Every workload of the plan once, in its order."""
     nodes = plan.fleet.nodes if plan.fleet else {}
     return tuple(_row(decision, nodes, prices) for decision in plan.decisions)
+
+
+def cluster_words(plan: Plan) -> str:
+    """Which cluster the plan is of."""
+    return f"Cluster: {plan.cluster.words if plan.cluster else 'none, the objects are from a file'}"
+
+
+def filter_words(plan: Plan) -> str:
+    """Which workloads were chosen; empty if they are all."""
+    if not plan.filter:
+        return ""
+    shown = len(plan.decisions)
+    return f"Filter: {plan.filter}: {shown} of {count(shown + plan.left_out, 'workload')}"
 
 
 def _row(decision: Decision, nodes: Mapping[str, Node], prices: Prices) -> Row:
@@ -103,12 +154,17 @@ def _row(decision: Decision, nodes: Mapping[str, Node], prices: Prices) -> Row:
     )
 
 
+def rates_of(plan: Plan, prices: Prices) -> Mapping[ObjectRef, float]:
+    """The price of a whole GPU of each workload for an hour; those of unknown price are left out."""
+    found = ((row.decision.workload, row.cost_per_hour) for row in rows_of(plan, prices))
+    return {item.ref: cost / item.gpus for item, cost in found if cost is not None and item.gpus}
+
+
 ROWS = 10
 """Rows of a table for people; JSON has all."""
 
 
 _UNKNOWN = "?"
-_HOURS_PER_MONTH = 730
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -162,10 +218,10 @@ class _Columns:
 
     def cells(self, account: CostTotals) -> tuple[str, ...]:
         cells = [
-            f"{account.gpus:,}",
+            gpus_number(account.gpus),
             percent(used_share(account)),
-            number(account.reclaimable),
-            number(account.enforced),
+            gpus_number(account.reclaimable),
+            gpus_number(account.enforced),
         ]
         if self.has_hours:
             cells += [short(account.gpu_hours_held)]
@@ -197,8 +253,13 @@ def unused_hours(account: CostTotals) -> float:
 
 def remarks(accounts: CostSummary, prices: Prices) -> tuple[str, ...]:
     """Notes about the totals."""
+    parts = (
+        f", with {count(accounts.total.parts, 'MIG instance or share')} as parts"
+        if accounts.total.parts
+        else ""
+    )
     words = [
-        "HELD: GPUs that pods hold; each MIG instance or share counts as one. USED: mean utilization.",
+        f"HELD: GPUs that pods hold{parts}. USED: mean utilization.",
         "RECLAIM: GPUs that the findings would free. APPLY: those that policy and budgets let this plan free.",
     ]
     if accounts.window:
@@ -210,9 +271,6 @@ def remarks(accounts: CostSummary, prices: Prices) -> tuple[str, ...]:
     if _has_prices(accounts):
         words.append(f"WASTED: {prices.currency} per hour for GPU time that is not used.")
         words.append(f"Prices in {prices.currency} per GPU-hour: {price_source(prices)}.")
-        hourly = accounts.total.reclaimable_per_hour
-        monthly = f"{hourly * _HOURS_PER_MONTH:,.0f} {prices.currency}/month"
-        words.append(f"Possible saving: {hourly:,.2f} {prices.currency}/hour ({monthly}).")
     if accounts.total.unpriced:
         words.append(
             f"No price is known for the GPUs of {count(accounts.total.unpriced, 'pod')}; --prices FILE sets prices."

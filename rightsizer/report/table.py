@@ -1,174 +1,209 @@
-"""A plan as text: 80 columns with colour on a terminal, or one wide line for each workload. Pure.
+"""A plan as short text: one line for each workload, grouped by what happens to it. Pure.
 
 Names and reasons come from the cluster: control characters are removed.
 """
 
+import dataclasses
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from rightsizer.model import Action, Confidence, Decision, Finding, Mode, Plan, Verdict
+from rightsizer.model import Action, Decision, Mode, Plan, Verdict
 from rightsizer.planning.cost_summary import CostSummary
 from rightsizer.prices import Prices
 from rightsizer.report.documents import HPA, KEDA, on_one_line
-from rightsizer.report.rows import (
-    Row,
-    Totals,
-    advice_on,
-    proposal_words,
-    remarks,
-    rows_of,
-    stranded_lines,
-    totals_of,
-)
-from rightsizer.report.terminal import INDENT, WIDTH, Paint, wrapped
-from rightsizer.text import block_words, count, memory, number, percent, power, safe, span, wanted_words
+from rightsizer.report.rows import Row, cluster_words, filter_words, headline, rows_of, stranded_lines
+from rightsizer.report.terminal import Paint, wrapped
+from rightsizer.text import count, gpus_number, memory, percent, power, safe, span
 
-_NAME_COLUMN = 17
-_NAME_WIDTH = 43
-_TOTAL_WIDTHS = (8, 6, 9, 7, 8, 8, 8)
-_SHOWN = 3
-_ALSO_SHOWN = 2
 NOBODY = "No workload holds GPUs."
+_INDENT = "    "
+_GPUS = 4
+_GAP = "  "
+_LEAST_WHY = 24
+"""Columns that a reason needs to say something; without them there is none."""
 
 
 def plan_table(plan: Plan, accounts: CostSummary, prices: Prices) -> str:
-    """The table without colours."""
-    return plan_text(plan, accounts, prices, colour=False)
+    """The text without colours, in 80 columns."""
+    return plan_text(plan, accounts, prices, Paint(colour=False))
 
 
-def plan_text(
-    plan: Plan,
-    accounts: CostSummary,
-    prices: Prices,
-    *,
-    colour: bool,
-    approved: Sequence[Decision] | None = None,
-) -> str:
-    """The whole plan: each workload with its evidence, then the totals; `approved` limits what is applied."""
-    paint = Paint(colour=colour)
-    head = f"{'VERDICT':<11}{'GPUS':>4}  {'WORKLOAD':<{_NAME_WIDTH}}{'FINDING'}"
-    lines = [paint.bold(head)] if plan.decisions else []
-    for decision in plan.decisions:
-        lines.extend(_decision_lines(decision, paint))
+def plan_text(plan: Plan, accounts: CostSummary, prices: Prices, paint: Paint) -> str:
+    """The whole plan, a line for each workload."""
+    lines = top_lines(plan, accounts, prices, paint)
     if plan.decisions:
-        lines.extend(_totals_lines(accounts, prices, paint))
-    lines.extend(_free_and_problems(plan, paint))
-    lines.extend([*([""] if lines else []), *_summary(plan, approved)])
+        lines.append("")
+    lines.extend(_grouped(plan.decisions, paint))
+    lines.extend(free_and_problems(plan, paint))
+    lines.extend(["", *summary_lines(plan, paint)])
+    if plan.decisions:
+        words = "Evidence, commands and totals: gpu-rightsizer plan -o explain"
+        lines.extend(textwrap.wrap(words, paint.width))
     return "\n".join(lines) + "\n"
 
 
-def _decision_lines(decision: Decision, paint: Paint) -> Iterator[str]:
-    workload, finding = decision.workload, decision.finding
-    name = safe(str(workload.ref))
-    verdict = paint.verdict(decision.verdict, f"{decision.verdict.value:<11}")
-    head = f"{verdict}{workload.gpus:>4}  "
-    if len(name) < _NAME_WIDTH:
-        yield f"{head}{name:<{_NAME_WIDTH}}{finding.name.value}"
-    else:
-        first, *rest = textwrap.wrap(name, WIDTH - _NAME_COLUMN, break_on_hyphens=False)
-        yield head + first
-        yield from (" " * _NAME_COLUMN + more for more in rest)
-        yield " " * (_NAME_COLUMN + _NAME_WIDTH) + finding.name.value
-    for words in _reason_lines(decision):
-        yield from (paint.dim(line) for line in wrapped(words))
-    if decision.command:
-        yield INDENT + safe(decision.command)
+def changes_text(
+    plan: Plan,
+    costs: tuple[CostSummary, Prices],
+    chosen: Sequence[Decision],
+    paint: Paint,
+    *,
+    is_saved: bool,
+) -> str:
+    """Only what is about to be changed, and what will be lost by it."""
+    lines = [*top_lines(plan, *costs, paint), *_section("PROBLEMS", plan.problems, paint)]
+    if chosen:
+        lines.extend(["", *_grouped(chosen, paint, with_losses=True)])
+    lines.extend(["", *textwrap.wrap(_what_applying_does(plan, chosen, is_saved=is_saved), paint.width)])
+    return "\n".join(lines) + "\n"
 
 
-def _reason_lines(decision: Decision) -> Iterator[str]:
-    yield _standing(decision)
-    shown = decision.finding.words[:_SHOWN]
-    yield from shown
-    if proposed := proposal_words(decision.finding, shown):
-        yield f"proposal: {proposed}"
-    yield from (blocker.message for blocker in decision.restrictions[:_SHOWN])
-    yield from (block_words(block) for block in decision.blockers)
-    yield from wanted_words(decision)
-    if decision.lost and decision.is_enforced and decision.announced is None:
-        yield f"will be lost: {decision.lost}"
-    yield from filter(None, [advice_on(decision, "in plan -o yaml, under autoscaling")])
-    yield from _also(decision.also)
+def top_lines(plan: Plan, accounts: CostSummary, prices: Prices, paint: Paint) -> list[str]:
+    """What a manager asks first, which cluster it is, and which workloads were chosen."""
+    words = filter(None, (*headline(plan, accounts, prices), cluster_words(plan), filter_words(plan)))
+    return [line for one in words for line in wrapped(one, indent="", width=paint.width)]
 
 
-def _also(findings: Sequence[Finding]) -> Iterator[str]:
-    for finding in findings[:_ALSO_SHOWN]:
-        words = (finding.proposal.words,) if finding.proposal else finding.words[:1]
-        yield f"also: {': '.join((finding.name.value, *words))}"
-    if left := len(findings) - _ALSO_SHOWN:
-        yield from [f"also: {count(left, 'finding')} more"] if left > 0 else []
+@dataclasses.dataclass(frozen=True, slots=True)
+class _PlanGroup:
+    """Workloads to which the same happens, and what the last column says about them."""
+
+    title: str
+    holds: Callable[[Decision], bool]
+    head: str
+    tell: Callable[[Decision], str]
 
 
-def _standing(decision: Decision) -> str:
-    """Class, rule, intended action and confidence."""
-    workload = decision.workload
-    class_name = workload.priority_class or "no PriorityClass"
-    standing = f"{class_name} ({workload.priority})"
-    if decision.verdict is not Verdict.PROTECTED:
-        standing += f", rule {decision.rule}"
-    if decision.verdict is Verdict.ACT:
-        standing += f": {_intent(decision)}"
-    if decision.finding.confidence is not Confidence.MEDIUM:
-        standing += f"; {decision.finding.confidence.value} confidence"
-    return standing
+def _action(decision: Decision) -> str:
+    if decision.action is not None:
+        return decision.action.value
+    proposal = decision.finding.proposal
+    return proposal.action.value if proposal else ""
 
 
-def _intent(decision: Decision) -> str:
-    if decision.action is None:
-        return "advice only"
-    would = "would" if decision.blockers else "will"
-    verb = "advises" if decision.mode is Mode.ADVISE else would
-    freed = decision.frees if decision.frees not in {0.0, decision.workload.gpus} else None
-    if freed is None:
-        return f"{verb} {decision.action.value}"
-    gives = f"freeing {count(freed)}" if freed > 0 else f"adding {count(-freed)}"
-    return f"{verb} {decision.action.value}, {gives}"
+def _blocked_by(decision: Decision) -> str:
+    """The first blocker, and how many others there are."""
+    first, *others = dict.fromkeys(block.code.value for block in decision.blockers)
+    return f"{first} +{len(others)}" if others else first
 
 
-def _totals_lines(accounts: CostSummary, prices: Prices, paint: Paint) -> Iterator[str]:
-    whole, *parts = totals_of(accounts, prices)
-    yield ""
-    yield from _total_table(whole, paint)
-    for part in parts:
-        yield from ("", *_total_table(part, paint))
-    notes = remarks(accounts, prices)
-    if notes:
-        yield ""
-    for words in notes:
-        yield from (paint.dim(line) for line in textwrap.wrap(safe(words), WIDTH))
+def _used(decision: Decision) -> str:
+    return percent(decision.finding.activity_mean)
 
 
-def _total_table(table: Totals, paint: Paint) -> Iterator[str]:
-    widths = _TOTAL_WIDTHS[: len(table.head)]
-    left = WIDTH - sum(_TOTAL_WIDTHS)
-    head = "".join(f"{name.upper():>{width}}" for name, width in zip(table.head, widths, strict=True))
-    yield paint.bold(f"{table.title.upper():<{left}}{head}")
-    for name, cells in table.rows:
-        shown = safe(name) if len(name) < left else safe(name)[: left - 4] + "..."
-        yield f"{shown:<{left}}" + "".join(
-            f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)
-        )
-    if table.more:
-        yield paint.dim(f"and {table.more} more")
+_GROUPS = (
+    _PlanGroup("APPLY CHANGES", lambda one: one.is_enforced, "ACTION", _action),
+    _PlanGroup(
+        "BLOCKED FOR NOW",
+        lambda one: one.verdict is Verdict.ACT and one.mode is Mode.ENFORCE and bool(one.blockers),
+        "BLOCKED BY",
+        _blocked_by,
+    ),
+    _PlanGroup("ADVICE ONLY", lambda one: one.verdict is Verdict.ACT, "ADVICE", _action),
+    _PlanGroup("UNKNOWN", lambda one: one.verdict is Verdict.UNKNOWN, "USED", _used),
+    _PlanGroup("KEEP", lambda one: one.verdict is Verdict.KEEP, "USED", _used),
+    _PlanGroup("PROTECTED", lambda one: one.verdict is Verdict.PROTECTED, "USED", _used),
+)
+"""The first that holds; each decision is in one, since the last four are all the verdicts."""
 
 
-def _free_and_problems(plan: Plan, paint: Paint) -> Iterator[str]:
-    for title, lines in (("FREE GPUS", stranded_lines(plan)), ("PROBLEMS", plan.problems)):
-        if lines:
-            yield from ("", paint.bold(title))
-        for line in lines:
-            yield from wrapped(line, indent="")
+def _grouped(decisions: Sequence[Decision], paint: Paint, *, with_losses: bool = False) -> Iterator[str]:
+    members: dict[str, list[Decision]] = {}
+    for decision in decisions:
+        members.setdefault(_group_of(decision).title, []).append(decision)
+    widths = _widths(decisions, paint)
+    before: list[str] = []
+    for group in _GROUPS:
+        found = members.get(group.title)
+        if found:
+            yield from before
+            title = f"{group.title} ({len(found)})"
+            yield paint.bold(widths.line(title, "GPUS", "FINDING", group.head, "WHY"))
+            for decision in found:
+                yield from _lines(decision, group, widths, paint, with_losses=with_losses)
+            before = [""]
 
 
-def _summary(plan: Plan, approved: Sequence[Decision] | None) -> list[str]:
-    lines = [verdict_words(plan)]
-    lines.append(hypothetical_words(plan) or _what_applying_does(plan, approved))
-    return [part for line in lines for part in textwrap.wrap(line, WIDTH)]
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Widths:
+    """The widths of the columns of workload, finding, last column and reason (0: there is none)."""
+
+    name: int
+    finding: int
+    last: int
+    why: int
+
+    def line(self, name: str, gpus: str, finding: str, last: str, why: str) -> str:
+        """One line; the name has fitted."""
+        cells = [
+            f"{name:<{self.name}}",
+            f"{gpus:>{_GPUS}}",
+            f"{finding:<{self.finding}}",
+            f"{last:<{self.last}}",
+        ]
+        shown = why if len(why) <= self.why else f"{why[: self.why - 3]}..."
+        return _GAP.join([*cells, *([shown] if self.why else [])]).rstrip()
+
+
+def _widths(decisions: Sequence[Decision], paint: Paint) -> _Widths:
+    finding = max((len(one.finding.name.value) for one in decisions), default=0)
+    last = max((len(_group_of(one).tell(one)) for one in decisions), default=0)
+    finding, last = max(finding, len("FINDING")), max(last, len("BLOCKED BY"))
+    rest = _GPUS + finding + last + 3 * len(_GAP)
+    longest = max((len(safe(str(decision.workload.ref))) for decision in decisions), default=0)
+    name = max(min(longest, paint.width - rest), len("BLOCKED FOR NOW (0000)"))
+    why = paint.width - name - rest - len(_GAP)
+    return _Widths(name, finding, last, why if why >= _LEAST_WHY else 0)
+
+
+def _group_of(decision: Decision) -> _PlanGroup:
+    return next(group for group in _GROUPS if group.holds(decision))
+
+
+def _lines(
+    decision: Decision, group: _PlanGroup, widths: _Widths, paint: Paint, *, with_losses: bool
+) -> Iterator[str]:
+    """One line; a name that is too long stands on its own."""
+    name = safe(str(decision.workload.ref))
+    if len(name) > widths.name:
+        yield from textwrap.wrap(name, paint.width, break_on_hyphens=False)
+        name = ""
+    gpus, finding = gpus_number(decision.workload.gpus), decision.finding.name.value
+    yield widths.line(name, gpus, finding, group.tell(decision), safe(_why(decision)))
+    if with_losses and decision.lost and decision.announced is None:
+        words = f"will be lost: {decision.lost}"
+        yield from map(paint.dim, wrapped(words, indent=_INDENT, width=paint.width))
+
+
+def _why(decision: Decision) -> str:
+    words = (*(block.message for block in decision.blockers), *decision.finding.words)
+    return words[0] if words else ""
+
+
+def free_and_problems(plan: Plan, paint: Paint) -> Iterator[str]:
+    """Free GPUs that pods wait for, and what could not be read."""
+    if not plan.filter:
+        yield from _section("FREE GPUS", stranded_lines(plan), paint)
+    yield from _section("PROBLEMS", plan.problems, paint)
+
+
+def _section(title: str, lines: Sequence[str], paint: Paint) -> Iterator[str]:
+    if lines:
+        yield from ("", paint.bold(title))
+    for line in lines:
+        yield from wrapped(line, indent="", width=paint.width)
+
+
+def summary_lines(plan: Plan, paint: Paint) -> list[str]:
+    """The verdicts in numbers, and what applying does."""
+    lines = (verdict_words(plan), applying_words(plan))
+    return [part for line in lines for part in textwrap.wrap(line, paint.width)]
 
 
 def verdict_words(plan: Plan) -> str:
     """How many workloads and GPUs there are of each verdict."""
     if not plan.decisions:
-        return NOBODY
+        return "No workload matches the filter." if plan.left_out else NOBODY
     counted = []
     for verdict in Verdict:
         chosen = [decision for decision in plan.decisions if decision.verdict is verdict]
@@ -185,14 +220,14 @@ def hypothetical_words(plan: Plan) -> str:
 
 def applying_words(plan: Plan) -> str:
     """What applying the plan does."""
-    return hypothetical_words(plan) or _what_applying_does(plan, None)
+    return hypothetical_words(plan) or _what_applying_does(plan, plan.enforced)
 
 
-def _what_applying_does(plan: Plan, approved: Sequence[Decision] | None) -> str:
-    carried_out = plan.enforced if approved is None else approved
-    what = "Applying this plan" if approved is None else "Applying the saved plan"
-    words = f"{what} {_deeds(carried_out)}." if carried_out else f"{what} changes nothing."
-    if left := len(plan.enforced) - len(carried_out):
+def _what_applying_does(plan: Plan, chosen: Sequence[Decision], *, is_saved: bool = False) -> str:
+    what = "Applying the saved plan" if is_saved else "Applying this plan"
+    what += " with this filter" if plan.filter else ""
+    words = f"{what} {_deeds(chosen)}." if chosen else f"{what} changes nothing."
+    if left := len(plan.enforced) - len(chosen):
         words += f" Left out, as the saved plan does not change them: {count(left, 'workload')}."
     return words
 
@@ -223,7 +258,7 @@ _COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "KIND": lambda row: row.decision.workload.ref.kind,
     "NAME": lambda row: row.decision.workload.ref.name,
     "CLASS": lambda row: row.decision.workload.priority_class,
-    "GPUS": lambda row: str(row.decision.workload.gpus),
+    "GPUS": lambda row: gpus_number(row.decision.workload.gpus),
     "MODEL": lambda row: row.model,
     "POOL": lambda row: row.pool,
     "MEAN": lambda row: percent(row.finding.activity_mean),
@@ -235,9 +270,10 @@ _COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "FINDING": lambda row: row.finding.name.value,
     "CONFIDENCE": lambda row: row.finding.confidence.value,
     "ACTION": lambda row: row.action,
-    "FREES": lambda row: number(row.frees) if row.frees else "",
+    "FREES": lambda row: gpus_number(row.frees) if row.frees else "",
     "RULE": lambda row: row.decision.rule,
     "BLOCKED BY": lambda row: "; ".join(row.obstacles),
+    "EVIDENCE": lambda row: "; ".join(row.finding.words),
 }
 
 _AUTOSCALERS: Mapping[str, Callable[[Row], str]] = {
@@ -250,9 +286,10 @@ _AUTOSCALERS: Mapping[str, Callable[[Row], str]] = {
 def plan_wide(plan: Plan, accounts: CostSummary, prices: Prices) -> str:  # noqa: ARG001 - every form's signature
     """Columns are as wide as their widest cell; nothing is wrapped or cut."""
     if not plan.decisions:
-        return f"{NOBODY}\n"
+        return f"{verdict_words(plan)}\n"
     is_advised = any(decision.autoscalers for decision in plan.decisions)
-    columns = {**_COLUMNS, **(_AUTOSCALERS if is_advised else {})}
+    where = {"CLUSTER": lambda _: plan.cluster.words if plan.cluster else ""}
+    columns = {**_COLUMNS, **where, **(_AUTOSCALERS if is_advised else {})}
     table = [list(columns), *(list(_cells(row, columns)) for row in rows_of(plan, prices))]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table)

@@ -28,18 +28,19 @@ _BOLD = "\x1b[1m"
 _PLAIN = "\x1b[0m"
 
 
-def wrapped(text: str, indent: str = INDENT) -> list[str]:
+def wrapped(text: str, indent: str = INDENT, width: int = WIDTH) -> list[str]:
     """Indented lines; a number and its unit stay together (textwrap breaks at ASCII blanks only)."""
     joined = re.sub(r"(?<=\d) (?=[A-Za-z])", "\u00a0", safe(text))
-    lines = textwrap.wrap(joined, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
+    lines = textwrap.wrap(joined, width, initial_indent=indent, subsequent_indent=indent + "  ")
     return [line.replace("\u00a0", " ") for line in lines]
 
 
 class Paint:
-    """Colours, or none."""
+    """Colours, or none, and the width of the lines."""
 
-    def __init__(self, *, colour: bool) -> None:
+    def __init__(self, *, colour: bool, width: int = WIDTH) -> None:
         self._colour = colour
+        self.width = width
 
     def verdict(self, verdict: Verdict, text: str) -> str:
         """In the verdict's colour."""

@@ -120,7 +120,9 @@ def test_examples_index_lists_every_workload(story: _Story) -> None:
 def test_example_gets_verdict_of_index(story: _Story, ref: str) -> None:
     """Its class, what it holds, and what would be done after an idle day."""
     item, row = story.items[ref], SAID[ref]
-    assert (item["priorityClass"], item["gpus"]) == (row.priority_class, row.gpus)
+    assert item["priorityClass"] == row.priority_class
+    assert item["gpus"] == pytest.approx(float(row.whole), abs=0.01)
+    assert item["migInstancesAndShares"] in {0, row.gpus}
     then = f", then {item['notice']['action']}" if item["notice"] else ""
     assert (item["verdict"], f"{item['action'] or ''}{then}") == (row.verdict, row.action), item["reasons"]
 
@@ -168,4 +170,4 @@ def test_scheduler_accepts_example_configuration(third_parties: ControlPlane, tm
 def test_shared_gpus_count_as_fractions(story: _Story, namespace: str) -> None:
     """What a namespace holds in whole GPUs is what the index says of its workloads together."""
     whole = sum(float(row.whole) for ref, row in SAID.items() if ref.startswith(f"{namespace}/"))
-    assert story.plan["totals"]["byNamespace"][namespace]["wholeGpus"] == pytest.approx(whole, abs=0.01)
+    assert story.plan["totals"]["byNamespace"][namespace]["gpus"] == pytest.approx(whole, abs=0.01)

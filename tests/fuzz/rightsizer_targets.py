@@ -34,7 +34,7 @@ from rightsizer.kinds.patches import describe, original_replicas, read_record, r
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.lease import Lease
 from rightsizer.kube.owner_kinds import OWNERS
-from rightsizer.model import ObjectRef, PriorityClass
+from rightsizer.model import ClusterName, ObjectRef, PriorityClass
 from rightsizer.planning.breaker import parse_state, state_texts, stop_reason
 from rightsizer.policy import policy_file
 from rightsizer.policy.classes import read_class
@@ -147,6 +147,7 @@ class _FuzzedCluster(Cluster):
 
     def __init__(self, data: bytes, status: int = 200) -> None:  # makes no connection
         self.host, self.is_inside, self.gpu_resources = "https://api", False, ()
+        self.name = ClusterName("api", self.host)
         self._source, self._timeout_s, self._throttled = "the kubeconfig", 1.0, ""
         self._served, self._resources, self._version = None, {}, None
         self.before_writing = lambda: None

@@ -9,6 +9,7 @@ from rightsizer.model import (
     Action,
     Blocker,
     BlockerCode,
+    ClusterName,
     Confidence,
     Decision,
     Finding,
@@ -35,7 +36,9 @@ WEEK = datetime.timedelta(days=7)
 PRICES = Prices("USD", "a list", "2026-11-21", {"*H100*": 10.0, "*A100*80GB*": 4.0})
 
 NODES = {
-    "h100-a": Node("h100-a", "NVIDIA-H100-80GB-HBM3", gpus=8, pool="training", instance_type="BM.GPU.H100.8"),
+    "h100-a": Node(
+        "h100-a", "NVIDIA-H100-80GB-HBM3", gpus=24, pool="training", instance_type="BM.GPU.H100.8"
+    ),
     "a100-b": Node("a100-b", "NVIDIA-A100-SXM4-80GB", gpus=8, pool="serving"),
     "t4-c": Node("t4-c", "Tesla-T4", gpus=1, pool="notebooks"),
 }
@@ -239,7 +242,7 @@ def full_plan() -> Plan:
     profiles = {key: _profile(used[0].activity_mean or 0.0) for key, used in usages.items()}
     waiting = ObjectRef("v1", "Pod", "research", "big-0")
     stranded = (
-        Stranded("a100-b", "nvidia.com/gpu", 3, ("taint dedicated=serving:NoSchedule",), (waiting,)),
+        Stranded("a100-b", "nvidia.com/gpu", 2, ("taint dedicated=serving:NoSchedule",), (waiting,)),
         Stranded("h100-a", "nvidia.com/gpu", 1, ()),
     )
     return Plan(
@@ -253,6 +256,7 @@ def full_plan() -> Plan:
         problems=(
             "PodDisruptionBudgets may not be listed; none is honoured: grant list on poddisruptionbudgets",
         ),
+        cluster=ClusterName("prod-eu", "https://10.20.0.1:6443"),
     )
 
 
@@ -286,7 +290,9 @@ def named_plan(word: str) -> Plan:
         stranded=(Stranded(word, word, 1, (word,), (ObjectRef(word, word, word, word),)),),
     )
     measured = Measured(AT, {WEEK: {key: (idle_usage(),)}}, profiles={key: (0.1, None, 0.2)})
-    return Plan(AT, word, word, word, (made,), fleet, measured, hypothetical=word, problems=(word,))
+    return Plan(
+        AT, word, word, word, (made,), fleet, measured, word, (word,), cluster=ClusterName(word, word)
+    )
 
 
 def empty_plan() -> Plan:

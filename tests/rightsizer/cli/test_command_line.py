@@ -16,6 +16,9 @@ import jsonschema
 import pytest
 
 from rightsizer.cli import main
+from rightsizer.config import ClusterSettings
+from rightsizer.kube.cluster import Cluster
+from rightsizer.model import ClusterName
 from simulator.kube import Fault, Rule
 from simulator.prometheus import Prometheus
 from tests.rightsizer.fakeprometheus import SCALAR, Answer, serving
@@ -48,15 +51,15 @@ COMMANDS = (
     "command",
     ["", *COMMANDS],
 )
-def test_help_of_each_command_fits_80_by_55(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """At most 80 columns and 55 lines; exit code 0."""
+def test_help_of_each_command_fits_80_by_70(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """At most 80 columns and 70 lines; exit code 0."""
     with pytest.raises(SystemExit) as caught:
         main([*command.split(), "--help"])
     out = capsys.readouterr().out
     assert caught.value.code == 0
     assert max(map(len, out.splitlines())) <= 80
     assert "usage: gpu-rightsizer" in out
-    assert 10 <= len(out.splitlines()) <= 55
+    assert 10 <= len(out.splitlines()) <= 70
 
 
 @pytest.mark.parametrize(
@@ -69,8 +72,8 @@ def test_help_of_each_command_fits_80_by_55(command: str, capsys: pytest.Capture
         ("plan --polcy x", "unknown flag --polcy; did you mean --policy?", " plan"),
         ("policy check --ofline", "unknown flag --ofline; did you mean --offline?", " policy check"),
         ("plan --pol x", "unknown flag --pol; did you mean --policy?", " plan"),
-        ("plan -n research", "unknown flag -n; only pause and resume have it", " plan"),
-        ("plan research", 'unexpected argument "research"', " plan"),
+        ("doctor -n research", "unknown flag -n; plan, apply, pause and resume have it", " doctor"),
+        ("doctor research", 'unexpected argument "research"', " doctor"),
         ("doctor -o jsn", '--output "jsn": must be one of table, json, yaml; did you mean json?', " doctor"),
         ("plan --log-level x", '--log-level "x": must be one of debug, info, warning, error', " plan"),
         ("plan --policy", "--policy: expected one argument", " plan"),
@@ -675,8 +678,11 @@ def test_apply_on_terminal_requires_yes(world: World, answer: str, replicas: int
     world.add("Deployment", world.team, "idle", {})
     (world.directory / "policy.yaml").write_text(DEFAULT_POLICY)
     output = _on_a_terminal(world, ["apply"], lambda: answer)
+    server = json.loads(world.run("plan", "-o", "json").out)["metadata"]["cluster"]["server"]
+    name = re.escape(f"Cluster: context simulator ({server})")
+    listed = rf"{name}\n\nAPPLY CHANGES \(1\).*\n.*/idle .*\n(.+\n)+\nApplying this plan .*\n"
+    assert re.search(rf"{listed}{name}\nStop 1 workload", output), output
     assert "Stop 1 workload, freeing 1 GPU? [y/N]" in output
-    assert output.index("VERDICT") < output.index("[y/N]")
     deployment = world.api.get("Deployment", world.team, "idle")
     assert deployment is not None
     assert deployment["spec"]["replicas"] == replicas
@@ -726,3 +732,27 @@ def test_output_to_closed_pipe_is_silent(tmp_path: pathlib.Path) -> None:
     command = f"{sys.executable} -m rightsizer --help | head -c 1; exit ${{PIPESTATUS[0]}}"
     run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False)
     assert (run.returncode, run.stderr) == (0, ""), tmp_path
+
+
+@pytest.mark.parametrize(
+    ("server", "context", "words"),
+    [
+        (NOWHERE, "test", f"context test ({NOWHERE})"),
+        ("http://jane:s3cret@127.0.0.1:9/k8s", "test", "context test (http://127.0.0.1:9/k8s)"),
+    ],
+    ids=["current-context", "with-a-password"],
+)
+def test_cluster_name_has_context_and_server_without_credentials(
+    server: str, context: str, words: str, tmp_path: pathlib.Path
+) -> None:
+    """As the kubeconfig has them."""
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(_kubeconfig(server, **{"current-context": context})))
+    assert Cluster(ClusterSettings(path)).name.words == words
+
+
+def test_cluster_name_in_a_pod_is_in_cluster() -> None:
+    """There it has no context."""
+    assert (
+        ClusterName("", "https://10.96.0.1:443", is_inside=True).words == "in-cluster (https://10.96.0.1:443)"
+    )

@@ -122,7 +122,7 @@ def test_apply_closed_pipe_finishes_started_changes(world: World) -> None:
     """Piped into head: what was begun is finished, quietly."""
     _idle(world, "a", "b")
     run = _start(world)
-    _until(run, "VERDICT")
+    _until(run, "APPLY CHANGES")
     assert run.stdout is not None
     run.stdout.close()
     assert run.wait(timeout=60) == 0

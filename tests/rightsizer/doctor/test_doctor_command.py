@@ -432,7 +432,7 @@ def test_plan_without_flags_finds_prometheus_and_advises(good: World, tmp_path: 
     (home / ".kube" / "config").write_text((good.directory / "kubeconfig").read_text())
     good.api.requests.clear()
     # The shared Prometheus holds other tests' series, some of which carry clusters of their own.
-    plan = _fresh(home, "plan", "--prometheus-label", f"cluster={good.team}")
+    plan = _fresh(home, "plan", "-o", "explain", "--prometheus-label", f"cluster={good.team}")
     assert plan.returncode == 0, plan.stderr
     assert "found Prometheus at service monitoring/prometheus-server:80" in plan.stderr
     assert f"{good.team}/Deployment/web" in plan.stdout

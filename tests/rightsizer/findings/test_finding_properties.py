@@ -105,7 +105,7 @@ def _measure(world: World) -> Measured:
         usages,
         histories={("research", name): _history(world, name) for name in world.devices},
         concurrency={"uid-w": _concurrency(world)},
-        nodes={"n1": NodeCoverage(8, world.item.gpus, 1.0)},
+        nodes={"n1": NodeCoverage(8, world.item.devices, 1.0)},
     )
 
 

@@ -87,7 +87,7 @@ def test_oversized_gpu_evidence_states_peaks_and_margins() -> None:
         "bandwidth and faults; power, PCIe and a reset of the GPU are shared"
     )
     assert finding.proposal is not None
-    assert finding.proposal.words == "nvidia.com/mig-1g.10gb for each pod; frees 1.71 GPUs"
+    assert finding.proposal.words == "nvidia.com/mig-1g.10gb for each pod; frees 1.7 GPUs"
     assert finding.proposal.frees == pytest.approx(12 / 7)
 
 

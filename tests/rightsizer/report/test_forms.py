@@ -36,7 +36,6 @@ from rightsizer.model import (
 )
 from rightsizer.report import FORMS, form
 from rightsizer.report.approvals import read_approvals
-from rightsizer.report.table import plan_text
 from rightsizer.text import NOT_NOW, count, number, percent, safe, short
 from tests.conftest import Golden
 from tests.rightsizer.build import AT, idle_usage
@@ -48,6 +47,7 @@ ROOT = Path(__file__).parents[3]
 VALIDATOR = jsonschema.Draft202012Validator(json.loads((ROOT / "docs/plan.schema.json").read_text()))
 FILES = {
     "table": "plan-full.txt",
+    "explain": "plan-explained.txt",
     "wide": "plan-wide.txt",
     "json": "plan.json",
     "yaml": "plan.yaml",
@@ -70,7 +70,7 @@ def test_report_empty_plan_is_not_an_error(name: str) -> None:
     """An empty plan is told as one, not an error, and to people in words."""
     text = form(name)(*accounted(empty_plan()))
     assert text
-    assert ("No workload holds GPUs." in text) is (name in {"table", "wide", "markdown", "html"})
+    assert ("No workload holds GPUs." in text) is (name in {"table", "explain", "wide", "markdown", "html"})
 
 
 def test_report_output_flag_lists_all_formats() -> None:
@@ -82,8 +82,9 @@ def test_report_output_flag_lists_all_formats() -> None:
 
 def test_table_lines_except_commands_fit_80_columns() -> None:
     """Only commands, which are to be copied, are longer."""
-    long = [line for line in plan_text(*accounted(full_plan()), colour=False).splitlines() if len(line) > 80]
-    assert [line for line in long if "kubectl" not in line] == []
+    for name in ("table", "explain"):
+        long = [line for line in form(name)(*accounted(full_plan())).splitlines() if len(line) > 80]
+        assert [line for line in long if "kubectl" not in line] == []
 
 
 def test_table_command_is_on_its_own_line() -> None:
@@ -91,7 +92,7 @@ def test_table_command_is_on_its_own_line() -> None:
     plan = full_plan()
     command = f"kubectl -n research scale {'x' * 100} --replicas 0"
     plan = dataclasses.replace(plan, decisions=(dataclasses.replace(plan.decisions[0], command=command),))
-    assert command in [line.strip() for line in plan_text(*accounted(plan), colour=False).splitlines()]
+    assert command in [line.strip() for line in form("explain")(*accounted(plan)).splitlines()]
 
 
 def test_html_report_shared_gpu_explains_missing_chart_line() -> None:
@@ -115,8 +116,8 @@ def test_report_autoscaler_manifests_can_be_applied() -> None:
     first, *others = full_plan().decisions
     advised = dataclasses.replace(first, autoscalers=Autoscalers(1, 3, scaled, hpa))
     plan = dataclasses.replace(full_plan(), decisions=(advised, *others))
-    texts = {name: form(name)(*accounted(plan)) for name in ("table", "wide", "markdown", "html")}
-    assert "manifests for KEDA and for an HPA are in plan -o yaml" in " ".join(texts["table"].split())
+    texts = {name: form(name)(*accounted(plan)) for name in ("explain", "wide", "markdown", "html")}
+    assert "manifests for KEDA and for an HPA are in plan -o yaml" in " ".join(texts["explain"].split())
     head, line, *_ = texts["wide"].splitlines()
     assert head.split()[-2:] == ["SCALEDOBJECT", "HPA"]
     assert [json.loads(cell) for cell in line.split("  ") if cell.strip().startswith("{")] == [scaled, hpa]
@@ -132,7 +133,7 @@ def test_report_autoscaler_manifests_can_be_applied() -> None:
 def test_report_hypothetical_plan_is_labelled() -> None:
     """In the table, in Markdown and on the page."""
     plan = dataclasses.replace(full_plan(), hypothetical="objects are from a file")
-    for name in ("table", "markdown", "html"):
+    for name in ("table", "explain", "markdown", "html"):
         assert "cannot be applied: objects are from a file" in form(name)(*accounted(plan))
 
 
@@ -150,7 +151,7 @@ def test_apply_hypothetical_plan_is_refused() -> None:
 def test_report_totals_without_data_omit_hours_and_cost() -> None:
     """No column of hours or money is there to be filled with zeros."""
     plan = dataclasses.replace(full_plan(), measured=None, fleet=None)
-    text = form("table")(*accounted(plan))
+    text = form("explain")(*accounted(plan))
     assert "GPU-H" not in text
     assert "USD" not in text
     assert "RECLAIM  APPLY\n" in text
@@ -158,7 +159,7 @@ def test_report_totals_without_data_omit_hours_and_cost() -> None:
 
 def test_report_unknown_usage_or_cost_is_not_zero() -> None:
     """Neither use nor money of what is not measured or has no price."""
-    lines = form("table")(*accounted(full_plan())).splitlines()
+    lines = form("explain")(*accounted(full_plan())).splitlines()
     [line] = [line for line in lines if line.startswith("Tesla-T4")]
     assert line.split() == ["Tesla-T4", "1", "?", "0", "0", "168", "?", "?"]
 
@@ -326,7 +327,15 @@ def _in_csv(text: str, plan: Plan) -> bool:
 
 
 def _in_table(text: str, plan: Plan) -> bool:
-    items = itertools.takewhile(lambda line: not line.startswith("TOTAL  "), text.splitlines()[1:])
+    heads = re.findall(
+        r"(?m)^(?:APPLY|BLOCKED|ADVICE|UNKNOWN|KEEP|PROTECTED)[A-Z ]*\((\d+)\) +GPUS  FINDING", text
+    )
+    return sum(map(int, heads)) == len(plan.decisions)
+
+
+def _explained(text: str, plan: Plan) -> bool:
+    lines = itertools.dropwhile(lambda line: not line.startswith("VERDICT  "), text.splitlines())
+    items = itertools.takewhile(lambda line: not line.startswith("TOTAL  "), lines)
     heads = [line for line in items if re.match(r"(act|keep|protected|unknown) +\d+  ", line)]
     return len(heads) == len(plan.decisions)
 
@@ -344,6 +353,7 @@ def _in_html(text: str, plan: Plan) -> bool:
 
 _ONCE = {
     "table": _in_table,
+    "explain": _explained,
     "wide": lambda text, plan: len(text.splitlines()) == 1 + len(plan.decisions),
     "json": _in_json,
     "yaml": _in_yaml,
@@ -364,7 +374,7 @@ def test_report_any_workload_is_listed_once_per_format(plan: Plan) -> None:
         assert text.encode()
         assert _ONCE[name](text, plan), name
         assert form(name)(*accounted(plan)) == text
-        if name in {"table", "wide", "json", "yaml"}:
+        if name in {"table", "explain", "wide", "json", "yaml"}:
             assert text.replace("\n", "").isprintable()
 
 

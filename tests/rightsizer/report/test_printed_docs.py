@@ -46,7 +46,7 @@ def printed(tmp_path: pathlib.Path, prometheus: Prometheus) -> Mapping[str, Call
     with World(tmp_path, prometheus) as world:
         give(world, EXAMPLES["given"], "batch")
         policy = EXAMPLES["policy"]
-        plan = world.run("plan", policy=policy).out
+        plan = world.run("plan", "-o", "explain", policy=policy).out
         applied = world.run("apply", "--yes", "--verify-for", "0", policy=policy).out
         back = world.run("undo", "--all", "--yes").out
         events = {

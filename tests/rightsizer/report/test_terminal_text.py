@@ -13,8 +13,10 @@ from rightsizer.kinds import KINDS
 from rightsizer.kinds.patches import UndoItem, record_of
 from rightsizer.model import Edit, Effect, Mode, ObjectRef, Outcome, Plan, Result, Workload
 from rightsizer.policy.match import Match
+from rightsizer.report.evidence_text import explained_text
 from rightsizer.report.outcomes import outcome_text, outcomes_summary, undoable_text
-from rightsizer.report.table import plan_text
+from rightsizer.report.table import changes_text, plan_text
+from rightsizer.report.terminal import Paint
 from rightsizer.text import safe
 from tests.conftest import Golden
 from tests.rightsizer.build import (
@@ -29,7 +31,7 @@ from tests.rightsizer.build import (
     usages,
     workload,
 )
-from tests.rightsizer.reported import accounted
+from tests.rightsizer.reported import accounted, full_plan
 
 
 def _named(name: str, item: Workload, **changes: str) -> Workload:
@@ -64,18 +66,35 @@ def _plan() -> Plan:
 
 def test_report_plan_fits_80_columns(golden: Golden) -> None:
     """Every workload with class, rule, action and evidence; then the totals; commands can be copied whole."""
-    text = plan_text(*accounted(_plan()), colour=False)
+    text = explained_text(*accounted(_plan()), Paint(colour=False))
     assert max(len(line) for line in text.splitlines() if "kubectl" not in line) <= 80
     golden("plan.txt", text)
 
 
+@pytest.mark.parametrize("width", [80, 132])
+def test_report_short_plan_is_as_wide_as_the_terminal(width: int, golden: Golden) -> None:
+    """A line for each workload; more columns show why; a name that does not fit stands on its own lines."""
+    text = plan_text(*accounted(_plan()), Paint(colour=False, width=width))
+    assert max(map(len, text.splitlines())) <= width
+    golden(f"plan-short-{width}.txt", text)
+
+
+def test_report_changes_lists_only_what_is_chosen(golden: Golden) -> None:
+    """What is about to be changed, and what is lost by it; nothing about the other workloads."""
+    plan = full_plan()
+    chosen = [dataclasses.replace(one, lost="memory of its pods") for one in plan.enforced]
+    golden(
+        "changes.txt", changes_text(plan, accounted(plan)[1:], chosen, Paint(colour=False), is_saved=False)
+    )
+
+
 def test_report_colour_adds_only_escape_sequences(golden: Golden) -> None:
     """With its escape sequences removed the coloured plan is the plain one."""
-    coloured = plan_text(*accounted(_plan()), colour=True)
+    coloured = explained_text(*accounted(_plan()), Paint(colour=True))
     golden("plan-coloured.txt", coloured.replace("\x1b", "<ESC>"))
     for code in ("[33m", "[32m", "[34m", "[35m", "[2m", "[1m", "[0m"):
         coloured = coloured.replace("\x1b" + code, "")
-    assert coloured == plan_text(*accounted(_plan()), colour=False)
+    assert coloured == explained_text(*accounted(_plan()), Paint(colour=False))
 
 
 @pytest.mark.parametrize(

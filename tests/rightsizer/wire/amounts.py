@@ -50,6 +50,12 @@ class Holding:
         """GPUs that others cannot have."""
         return self.devices * self.share.weight
 
+    @property
+    def whole(self) -> float:
+        """Whole GPUs: of a MIG instance what it has of the compute."""
+        share = self.share
+        return self.devices * (share.compute if share.profile else share.weight)
+
 
 def asked(containers: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """GPU resources in the limits of all of these containers together."""
@@ -80,9 +86,9 @@ def held(pod: Mapping[str, Any]) -> Holding:
     return holding(asked(pod["spec"]["containers"]))
 
 
-def weight(pods: Iterable[Mapping[str, Any]]) -> float:
-    """GPUs that pods hold."""
-    return sum(held(pod).weight for pod in pods)
+def whole_gpus(pods: Iterable[Mapping[str, Any]]) -> float:
+    """GPUs that pods hold, as budgets count them."""
+    return sum(held(pod).whole for pod in pods)
 
 
 def unequal(containers: Iterable[Mapping[str, Any]]) -> Iterator[str]:

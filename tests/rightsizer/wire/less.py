@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from simulator.kube import ApiServer
-from tests.rightsizer.wire.amounts import asked, holding, unequal, weight
+from tests.rightsizer.wire.amounts import asked, holding, unequal, whole_gpus
 from tests.rightsizer.wire.form import UNDO, containers_of
 from tests.rightsizer.wire.law import annotations_of, instant, seconds
 from tests.rightsizer.wire.recorder import Entry, Object
@@ -73,7 +73,7 @@ def freed(entry: Entry, pods: Sequence[Object], what: str, left: float) -> float
         each = holding(_now(entry)).weight - holding(_left(entry)[0]).weight
         return len(pods) * each
     going = len(pods) - (left if left < math.inf else 0)
-    return weight(pods) * going / len(pods) if pods else 0.0
+    return whole_gpus(pods) * going / len(pods) if pods else 0.0
 
 
 def key_of(entry: Entry) -> tuple[str, str]:

@@ -1,0 +1,68 @@
+"""From the filter flags of plan and apply to the workloads that are shown or changed. Errors name flag and remedy."""
+
+import argparse
+from collections.abc import Iterable, Mapping
+
+from rightsizer.cli.options import require_one_of
+from rightsizer.errors import UsageError
+from rightsizer.model import FindingName, Plan, Verdict
+from rightsizer.report.selection import (
+    InvalidSelectorError,
+    Requirement,
+    Selection,
+    parse_selector,
+    selected,
+)
+
+_SHOWN = 5
+
+
+def selection_of(arguments: argparse.Namespace) -> Selection:
+    """What the flags choose.
+
+    Raises:
+        UsageError: A workload or a label selector is malformed.
+    """
+    for name in arguments.workloads:
+        if len(name.split("/")) != len(("namespace", "kind", "name")) or not all(name.split("/")):
+            raise UsageError(f"{name}: write NAMESPACE/KIND/NAME, such as research/Deployment/eval-server")
+    given = vars(arguments)
+    known: Mapping[str, Iterable[str]] = {"verdict": Verdict, "finding": FindingName}
+    for flag, values in known.items():
+        for text in given.get(flag) or ():
+            require_one_of(f"--{flag}", text, tuple(values))
+    flags = ("namespace", "selector", "verdict", "finding", "class", "owner")
+    texts = [*arguments.workloads, *(f"{flag} {one}" for flag in flags for one in given.get(flag) or ())]
+    return Selection(
+        workloads=tuple(arguments.workloads),
+        namespaces=tuple(arguments.namespace),
+        labels=tuple(one for text in arguments.selector for one in _requirements(text)),
+        verdicts=frozenset(given.get("verdict") or ()),
+        findings=frozenset(arguments.finding),
+        classes=tuple(given["class"]),
+        owners=tuple(arguments.owner),
+        text=", ".join(texts),
+    )
+
+
+def _requirements(text: str) -> tuple[Requirement, ...]:
+    try:
+        return parse_selector(text)
+    except InvalidSelectorError as error:
+        raise UsageError(f'--selector "{text[:80]}": {error}') from error
+
+
+def chosen_of(plan: Plan, selection: Selection) -> Plan:
+    """The plan with only these workloads.
+
+    Raises:
+        UsageError: A workload that is named without wildcard is not there.
+    """
+    for name in selection.workloads:
+        only = Selection(workloads=(name,))
+        if "*" not in name and not any(only.admits(one.workload.ref) for one in plan.decisions):
+            namespace = name.partition("/")[0]
+            refs = [one.workload.ref for one in plan.decisions if one.workload.ref.namespace == namespace]
+            hint = f"; there are {', '.join(map(str, refs[:_SHOWN]))}" if refs else ""
+            raise UsageError(f"{name}: no such workload holds or waits for GPUs in {namespace}{hint}")
+    return selected(plan, selection)

@@ -1,0 +1,135 @@
+"""Which workloads of a plan are shown or changed, by name, label, verdict, finding, class and owner. Pure.
+
+A selection is applied to a finished plan, so that budgets and breaker always count the whole cluster.
+"""
+
+import dataclasses
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping
+
+from rightsizer.model import Decision, ObjectRef, Plan, Workload
+
+
+class InvalidSelectorError(ValueError):
+    """A text is no label selector."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Requirement:
+    """One requirement of a label selector: the label has one of the values, or with `is_not` none of them.
+
+    Attributes:
+        values: None where any value will do.
+    """
+
+    key: str
+    values: frozenset[str] | None = None
+    is_not: bool = False
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Whether these labels fulfil it; as in Kubernetes, a label that is missing is none of the values."""
+        is_in = self.key in labels and (self.values is None or labels[self.key] in self.values)
+        return is_in is not self.is_not
+
+
+_NAME = r"(?:[A-Za-z0-9.-]+/)?[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"
+_VALUE = r"[A-Za-z0-9_.-]*"
+_REQUIREMENT = re.compile(
+    rf"\s*(?:(?P<absent>!)?\s*(?P<key>{_NAME})"
+    rf"(?:\s*(?P<equal>==?|!=)\s*(?P<value>{_VALUE})|\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?)\s*"
+)
+_COMMA = re.compile(r",(?![^()]*\))")
+
+
+def parse_selector(text: str) -> tuple[Requirement, ...]:
+    """The requirements of a label selector, as kubectl writes it: `a=b,c!=d,e in (x, y),f,!g`.
+
+    Raises:
+        InvalidSelectorError: It is none.
+    """
+    return tuple(_requirement(part) for part in _COMMA.split(text))
+
+
+def _requirement(text: str) -> Requirement:
+    found = _REQUIREMENT.fullmatch(text)
+    if found is None or (found["absent"] and (found["equal"] or found["set"])):
+        message = "write a label selector as for kubectl, such as app=chat,tier!=batch"
+        raise InvalidSelectorError(message)
+    if found["set"]:
+        values = frozenset(value.strip() for value in found["values"].split(","))
+        return Requirement(found["key"], values, is_not=found["set"] == "notin")
+    if found["equal"]:
+        return Requirement(found["key"], frozenset({found["value"]}), is_not=found["equal"] == "!=")
+    return Requirement(found["key"], is_not=bool(found["absent"]))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Selection:
+    """What a workload must be; empty fields allow all. Names may have wildcards.
+
+    Attributes:
+        workloads: NAMESPACE/KIND/NAME.
+        labels: Of the workload, or of one of its pods.
+        owners: KIND/NAME or NAME of the workload, its CronJob, its gang, or a controller that manages it.
+        text: The same as it was written, for people.
+    """
+
+    workloads: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()
+    labels: tuple[Requirement, ...] = ()
+    verdicts: frozenset[str] = frozenset()
+    findings: frozenset[str] = frozenset()
+    classes: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
+    text: str = ""
+
+    def admits(self, ref: ObjectRef) -> bool:
+        """Whether the name is one of those wanted."""
+        return _is_one(self.namespaces, [ref.namespace]) and _is_one(
+            tuple(one.lower() for one in self.workloads),
+            [str(ref).lower(), f"{ref.namespace}/{ref.full_kind}/{ref.name}".lower()],
+        )
+
+    def matches(self, decision: Decision) -> bool:
+        """Whether the workload is all that is wanted."""
+        workload = decision.workload
+        return (
+            self.admits(workload.ref)
+            and (not self.verdicts or decision.verdict.value in self.verdicts)
+            and (not self.findings or decision.finding.name.value in self.findings)
+            and _is_one(self.classes, [workload.priority_class])
+            and _is_one(self.owners, _owners_of(workload))
+            and _has_labels(self.labels, workload)
+        )
+
+
+def selected(plan: Plan, selection: Selection) -> Plan:
+    """The plan with only the workloads that are wanted."""
+    if not selection.text:
+        return plan
+    kept = tuple(decision for decision in plan.decisions if selection.matches(decision))
+    return dataclasses.replace(
+        plan, decisions=kept, filter=selection.text, left_out=len(plan.decisions) - len(kept)
+    )
+
+
+def _is_one(patterns: tuple[str, ...], names: Iterable[str]) -> bool:
+    return not patterns or any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def _owners_of(workload: Workload) -> Iterable[str]:
+    for ref in filter(None, (workload.ref, workload.starter)):
+        yield from (ref.name, f"{ref.kind}/{ref.name}")
+    for manager in workload.managers:
+        yield from (manager.name, f"{manager.kind}/{manager.name}")
+    if workload.gang:
+        kind, _, name = workload.gang.partition(" ")
+        yield from (name, f"{kind}/{name}")
+
+
+def _has_labels(wanted: tuple[Requirement, ...], workload: Workload) -> bool:
+    if not wanted:
+        return True
+    each: list[Mapping[str, str]] = [{**workload.labels, **pod.labels} for pod in workload.pods]
+    return any(all(one.holds(labels) for one in wanted) for labels in each or [workload.labels])
