@@ -25,7 +25,7 @@ LONGER_NOTICES = (1.0, 1.5, 2.0, 4.0)
 """Multiples of the present notice. None is shorter: what owners would have answered is not recorded."""
 VOID_NOTICE = 0.02
 """What a notice costs that work makes void, in mistakes: somebody reads it for nothing."""
-LEAST_GAPS = 30
+LEAST_GAPS = 10
 """With fewer gaps of its own, a row keeps its times."""
 FLEET_GAPS = 20
 """Each row also counts the fleet's mean gap so often: a row with few gaps of its own waits as the fleet."""
