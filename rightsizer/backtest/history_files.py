@@ -16,7 +16,7 @@ import urllib.parse
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from rightsizer.backtest.pod_facts import PodFacts, owner_ref
+from rightsizer.backtest.pod_facts import AskedFacts, PodFacts, owner_ref
 from rightsizer.errors import ConfigurationError, UsageError
 from rightsizer.model import Device, PodKey
 from rightsizer.prometheus import promql
@@ -129,24 +129,21 @@ class HistoryFiles:
             source = source or known["source"]
         return found, source
 
-    def days_with_facts(
-        self, days: Collection[datetime.date], labels: Collection[str]
-    ) -> frozenset[datetime.date]:
-        """Of these days those with the facts of their pods, and with these labels.
+    def days_with_facts(self, days: Collection[datetime.date], asked: AskedFacts) -> frozenset[datetime.date]:
+        """Of these days those with the facts of their pods, and with all that is asked of them.
 
         Raises:
             ConfigurationError: A file is not what it should be.
         """
         names = self._names()
         there = [day for day in days if self._facts_name(day) in names]
-        wanted = {*labels}
-        return frozenset(
-            day for day in there if wanted <= {*self._read(self._facts_name(day), ())[1]["pod_labels"]}
-        )
+        return frozenset(day for day in there if self._answers(day, asked))
 
-    def write_facts(
-        self, day: datetime.date, facts: Mapping[PodKey, PodFacts], labels: Collection[str]
-    ) -> None:
+    def _answers(self, day: datetime.date, asked: AskedFacts) -> bool:
+        known = self._read(self._facts_name(day), ())[1]
+        return asked.labels <= {*known["pod_labels"]} and asked.resources <= {*known.get("gpu_resources", ())}
+
+    def write_facts(self, day: datetime.date, facts: Mapping[PodKey, PodFacts], asked: AskedFacts) -> None:
         """Write what is recorded of a day's pods.
 
         Raises:
@@ -166,7 +163,8 @@ class HistoryFiles:
         }
         arrays = {name: arrow.array(values, arrow.string()) for name, values in columns.items()}
         arrays["gpus"] = arrow.array([fact.gpus for _, fact in rows], arrow.uint32())
-        self._write(self._facts_name(day), arrays, {"pod_labels": sorted(labels)})
+        told = {"pod_labels": sorted(asked.labels), "gpu_resources": sorted(asked.resources)}
+        self._write(self._facts_name(day), arrays, told)
 
     def facts(self, day: datetime.date) -> dict[PodKey, PodFacts]:
         """What is recorded of a day's pods.

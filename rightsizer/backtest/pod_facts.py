@@ -4,7 +4,7 @@ import dataclasses
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from rightsizer.inventory.gpu_requests import CLASS_PREFIX, GPU_RESOURCES, ResourceUnit
+from rightsizer.inventory.gpu_requests import CLASS_PREFIX, GPU_RESOURCES, ResourceUnit, parse_gpu_resource
 from rightsizer.kube.owner_kinds import OWNERS
 from rightsizer.model import ObjectRef, PodKey
 from rightsizer.prometheus import promql
@@ -24,15 +24,26 @@ def _recorded_name(resource: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_*]", "_", resource).replace("*", ".+")
 
 
-_RESOURCES = tuple(
-    (_recorded_name(row.pattern), row.unit)
-    for row in GPU_RESOURCES
-    if not row.pattern.startswith(CLASS_PREFIX)
-)
+@dataclasses.dataclass(frozen=True, slots=True)
+class AskedFacts:
+    """What is asked about pods beyond the usual.
 
+    Attributes:
+        labels: Keys of labels: kube-state-metrics writes others alike, and records none by default.
+        resources: GPU resources beyond the known ones, as `--gpu-resource` takes them.
+    """
 
-def _unit(recorded: str) -> ResourceUnit | None:
-    return next((unit for pattern, unit in _RESOURCES if re.fullmatch(pattern, recorded)), None)
+    labels: frozenset[str] = frozenset()
+    resources: frozenset[str] = frozenset()
+
+    def units(self) -> tuple[tuple[str, ResourceUnit], ...]:
+        """The recorded names of resources that pods request, as patterns, and their units; the first match counts."""
+        rows = (*map(parse_gpu_resource, sorted(self.resources)), *GPU_RESOURCES)
+        return tuple(
+            (_recorded_name(row.pattern), row.unit)
+            for row in rows
+            if not row.pattern.startswith(CLASS_PREFIX)
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,30 +64,29 @@ class PodFacts:
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def pod_facts(querier: SourceQuerier, labels: Collection[str] = ()) -> dict[PodKey, PodFacts]:
+def pod_facts(querier: SourceQuerier, asked: AskedFacts) -> dict[PodKey, PodFacts]:
     """The facts of every pod that asked for GPUs in the day before `querier.at`; nothing without kube-state-metrics.
-
-    Of labels only those with these keys: kube-state-metrics writes others alike, and records none by default.
 
     Raises:
         PrometheusError: An answer was incomplete.
     """
-    return _Facts(querier, labels).of_all()
+    return _Facts(querier, asked).of_all()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Facts:
     querier: SourceQuerier
-    keys: Collection[str]
+    asked: AskedFacts
 
     def of_all(self) -> dict[PodKey, PodFacts]:
-        asked = "|".join(pattern for pattern, _ in _RESOURCES)
+        units = self.asked.units()
+        asked = "|".join(pattern for pattern, _ in units)
         gpus: dict[PodKey, int] = {}
         for sample in self._query(
             "kube_pod_container_resource_requests", f"resource=~{promql.quoted(asked)}"
         ):
             if pod := _LABELS.pod_of(sample.labels):
-                is_counted = _unit(sample.labels.get("resource", "")) in _COUNTED
+                is_counted = _unit(units, sample.labels.get("resource", "")) in _COUNTED
                 gpus[pod] = gpus.get(pod, 0) + (sample.count if is_counted else 0)
         if not gpus:
             return {}
@@ -92,7 +102,7 @@ class _Facts:
             for sample in self._query("kube_pod_info")
             if (pod := _LABELS.pod_of(sample.labels)) in gpus
         }
-        labels = self._labels(gpus) if self.keys else {}
+        labels = self._labels(gpus) if self.asked.labels else {}
         return {
             pod: PodFacts(
                 _topmost(pod[0], *owners[pod], above) if pod in owners else None,
@@ -105,7 +115,7 @@ class _Facts:
         }
 
     def _labels(self, pods: Collection[PodKey]) -> dict[PodKey, Mapping[str, str]]:
-        names = {key: f"label_{re.sub('[^a-zA-Z0-9_]', '_', key)}" for key in self.keys}
+        names = {key: f"label_{re.sub('[^a-zA-Z0-9_]', '_', key)}" for key in self.asked.labels}
         known = ((_LABELS.pod_of(sample.labels), sample) for sample in self._query("kube_pod_labels"))
         return {
             pod: {key: sample.labels[name] for key, name in names.items() if sample.labels.get(name)}
@@ -127,6 +137,10 @@ class _Facts:
         selected = promql.selector(metric, (*matchers, *self.querier.of_any))
         recorded = promql.over("last_over_time", selected, CHUNK)
         return self.querier.prometheus.query(recorded, self.querier.at)
+
+
+def _unit(units: Iterable[tuple[str, ResourceUnit]], recorded: str) -> ResourceUnit | None:
+    return next((unit for pattern, unit in units if re.fullmatch(pattern, recorded)), None)
 
 
 def _topmost(

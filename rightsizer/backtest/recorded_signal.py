@@ -227,35 +227,36 @@ class RecordedSignal:
         return {}
 
     def _usage(self, track: Track, first: int, stop: int, steps: int) -> Usage:
-        samples = _known(track.part(track.samples, first, stop))
+        part = slice(max(0, first - track.first), max(0, stop - track.first))
+        samples = _known(track.samples[part])
         if not any(samples):
             return Usage(track.device, is_fresh=False)
         usage = Usage(
             device=track.device,
-            activity_mean=_mean(track.part(track.mean, first, stop), samples, PER_SHARE),
-            activity_peak=_peak(track.part(track.peak, first, stop), PER_SHARE),
-            traffic_peak=_peak(track.part(track.traffic, first, stop), PER_SHARE),
-            memory_peak_bytes=_peak(track.part(track.memory, first, stop), 1 / MEMORY_UNIT),
-            power_mean_w=_mean(track.part(track.power_mean, first, stop), samples, PER_WATT),
-            power_peak_w=_peak(track.part(track.power_peak, first, stop), PER_WATT),
-            busy_s=self._seconds(track.busy, track, first, stop),
+            activity_mean=_mean(track.mean[part], samples, PER_SHARE),
+            activity_peak=_peak(track.peak[part], PER_SHARE),
+            traffic_peak=_peak(track.traffic[part], PER_SHARE),
+            memory_peak_bytes=_peak(track.memory[part], 1 / MEMORY_UNIT),
+            power_mean_w=_mean(track.power_mean[part], samples, PER_WATT),
+            power_peak_w=_peak(track.power_peak[part], PER_WATT),
+            busy_s=self._seconds(track.busy[part]),
             coverage=_covered(samples, track.expected) / steps,
             holes=_holes(samples, steps),
             is_fresh=samples[-1] >= HALF * track.expected and track.end >= stop,
             samples_expected=track.expected * steps,
         )
-        return self._own(usage, track, first, stop) if track.is_own else usage
+        return self._own(usage, track, part, stop - first) if track.is_own else usage
 
-    def _own(self, usage: Usage, track: Track, first: int, stop: int) -> Usage:
+    def _own(self, usage: Usage, track: Track, part: slice, steps: int) -> Usage:
         """On a shared device the pod's own part, as plans have it; the device's where the counters have gaps."""
-        own_s, unknown_s = usage.busy_s, self._seconds(track.unknown, track, first, stop)
+        own_s, unknown_s = usage.busy_s, self._seconds(track.unknown[part])
         if own_s is None or unknown_s is None:
             return usage
-        moving_s = self._seconds(track.moving, track, first, stop)
+        moving_s = self._seconds(track.moving[part])
         peak = usage.activity_peak if own_s > SLACK_S else (0.0 if own_s + unknown_s <= SLACK_S else None)
         return dataclasses.replace(
             usage,
-            activity_mean=min(1.0, (own_s + unknown_s) / ((stop - first) * self._grid.step_s)),
+            activity_mean=min(1.0, (own_s + unknown_s) / (steps * self._grid.step_s)),
             activity_peak=peak,
             busy_s=own_s + unknown_s,
             unattributed_s=unknown_s,
@@ -263,9 +264,8 @@ class RecordedSignal:
             traffic_s=None if moving_s is None else moving_s + unknown_s,
         )
 
-    def _seconds(self, column: Column, track: Track, first: int, stop: int) -> float | None:
+    def _seconds(self, parts: Column) -> float | None:
         """Of a counter; None where it has gaps, as plans see them."""
-        parts = track.part(column, first, stop)
         missing = parts.count(MISSING)
         if not parts or missing > (1 - COMPLETE) * len(parts):
             return None

@@ -1,27 +1,36 @@
-"""Which waiting times cost least by recorded gaps: GPU-hours that idle, against stops of what works again. Pure."""
+"""Which times cost least by recorded gaps: GPU-hours that idle, against stops of what works again. Pure."""
 
 import dataclasses
 import datetime
+import functools
+import itertools
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rightsizer.backtest.judges import workload_of
 from rightsizer.backtest.recording import Group, Recording
 from rightsizer.backtest.replay import HOUR_S
 from rightsizer.backtest.survival import Survival
-from rightsizer.model import Slot
-from rightsizer.policy.effective import kind_defaults
+from rightsizer.model import Fleet, Slot
+from rightsizer.policy.effective import EffectivePolicy, PolicyEvaluator, kind_defaults
 from rightsizer.policy.schema import KindDefaults, Policy
 from rightsizer.policy.thresholds import ReturnRate, Thresholds
 
 WINDOWS_H = (0.5, 1, 2, 4, 6, 8, 12, 16, 24, 36, 48, 72, 96, 168)
 FACTORS = (0.0, 1.5, 2.0, 3.0)
 """Multiples of the longest earlier gap."""
-LEAST_GAPS = 30
+NOTICES_AFTER_H = (4.0, 12.0, 24.0, 48.0)
+LONGER_NOTICES = (1.0, 1.5, 2.0, 4.0)
+"""Multiples of the present notice. None is shorter: what owners would have answered is not recorded."""
+VOID_NOTICE = 0.02
+"""What a notice costs that work makes void, in mistakes: somebody reads it for nothing."""
+LEAST_GAPS = 10
 """With fewer gaps of its own, a row keeps its times."""
 FLEET_GAPS = 20
 """Each row also counts the fleet's mean gap so often: a row with few gaps of its own waits as the fleet."""
+MONTH_H = 30 * 24.0
+"""In which a workload's changes are counted."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,31 +42,94 @@ class Gap:
         gpus: Whole GPUs that were held.
         chance: The probability that work follows: 1 if it did, 0 if the pods ended, None where the record ends.
         before_h: The longest earlier gap of the same workload.
+        at_h: When it began, in hours since the record did.
     """
 
     hours: float
     gpus: float
     chance: float | None
     before_h: float
+    at_h: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Limits:
+    """What a workload's rules allow, whatever the times are.
+
+    Attributes:
+        cooldown_h, longest_h: Time without a stop after one returned, doubled for each, and up to what.
+        changes: The most in 30 days.
+        notice_h: Of the notice, where a rule says it; None where the kind does.
+    """
+
+    cooldown_h: float = 0.0
+    longest_h: float = 0.0
+    changes: float = math.inf
+    notice_h: float | None = None
+
+    @classmethod
+    def of(cls, effective: EffectivePolicy) -> "Limits":
+        """Of the rules that apply."""
+        named = [rule.notifyBefore for rule in effective.rules if rule.notifyBefore is not None]
+        return cls(
+            cooldown_h=_hours(effective.cooldown),
+            longest_h=_hours(max(effective.cooldown, effective.max_cooldown)),
+            changes=effective.max_changes,
+            notice_h=_hours(max(named)) if named else None,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Life:
+    """A workload's gaps, in order, and what its rules allow."""
+
+    gaps: Sequence[Gap]
+    limits: Limits = dataclasses.field(default_factory=Limits)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Times:
+    """How long is waited.
+
+    Attributes:
+        window_h, factor: Idle for so long, and for so many times the longest earlier gap.
+        notice_after_h, notice_h: When a notice is given at the earliest, and how long before the stop; 0 for none.
+    """
+
+    window_h: float
+    factor: float
+    notice_after_h: float = 0.0
+    notice_h: float = 0.0
+
+    def of(self, gap: Gap, limits: Limits) -> tuple[float, float]:
+        """After how many hours of a gap the notice is given (as the stop where there is none), and the stop due."""
+        required_h = max(self.window_h, self.factor * gap.before_h)
+        notice_h = self.notice_h if limits.notice_h is None else limits.notice_h
+        if not notice_h:
+            return required_h, required_h
+        noticed_h = min(required_h / 2, self.notice_after_h)
+        return noticed_h, max(required_h, noticed_h + notice_h)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cost:
-    """What a waiting time costs.
+    """What waiting times cost.
 
     Attributes:
         idle: GPU-hours that nobody used before the stop, or where there was none.
         stops: How many.
         returned: Those of them whose workload works again, as far as it can be expected.
+        void: Notices that work made void.
     """
 
     idle: float
     stops: int
     returned: float
+    void: float = 0.0
 
     def total(self, price: float) -> float:
         """In GPU-hours; a stop that returned costs `price` of them."""
-        return self.idle + price * self.returned
+        return self.idle + price * (self.returned + VOID_NOTICE * self.void)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,8 +145,7 @@ class Choice:
     """
 
     row: KindDefaults | None
-    window_h: float
-    factor: float
+    times: Times
     gaps: int
     returned: int
     cost: Cost
@@ -83,14 +154,20 @@ class Choice:
     returns: tuple[tuple[float, float], ...] = ()
 
     def thresholds(self, old: Thresholds) -> Thresholds:
-        """The old ones with the chosen times."""
-        window = datetime.timedelta(hours=self.window_h)
-        changes: dict[str, object] = {
+        """The old ones with the chosen times; a notice needs evidence of no more than the time before it."""
+        required = datetime.timedelta(hours=self.times.window_h)
+        window = required
+        changes: dict[str, object] = {}
+        if self.times.notice_h and self.times.notice_after_h < self.times.window_h:
+            window = datetime.timedelta(hours=self.times.notice_after_h)
+        if self.times.notice_h:
+            changes["noticeAfter"] = datetime.timedelta(hours=self.times.notice_after_h)
+        changes |= {
             "window": window,
-            "unusedWindow": min(window, old.unusedWindow),
-            "minIdleTime": None,
-            "idleFactor": self.factor,
-            "history": max(old.history, window),
+            "unusedWindow": min(required, old.unusedWindow),
+            "minIdleTime": None if window == required else required,
+            "idleFactor": self.times.factor,
+            "history": max(old.history, required),
             "returnsWithin": datetime.timedelta(minutes=max(1, round(self.break_even_h * 60))),
             "returns": tuple(
                 ReturnRate(after=datetime.timedelta(hours=hours), percent=round(100 * share, 1))
@@ -99,42 +176,65 @@ class Choice:
         }
         return old.model_copy(update=changes)
 
+    def tuned_row(self, row: KindDefaults, policy: Policy) -> KindDefaults:
+        """The row with the chosen times."""
+        changes: dict[str, object] = {"idle": self.thresholds(_thresholds(row, policy))}
+        if row.notifyBefore is not None:
+            changes["notifyBefore"] = datetime.timedelta(hours=self.times.notice_h)
+        return row.model_copy(update=changes)
+
 
 def tuned(
     recording: Recording, policy: Policy, price: float, *, stop: int
 ) -> tuple[Policy, tuple[Choice, ...]]:
-    """The policy with the waiting times that cost least in the steps before `stop`, and how they were found.
+    """The policy with the times that cost least in the steps before `stop`, and how they were found.
 
     `price` is what a stop of a workload costs that works again, in GPU-hours. Rows with few gaps keep their times.
     """
-    gaps: dict[int, list[Gap]] = {}
+    lives: dict[int, list[Life]] = {}
     rows: dict[int, KindDefaults | None] = {}
+    evaluator = PolicyEvaluator(policy, Fleet((), recording.nodes, {}), at=recording.grid.begin)
     for group in recording.groups:
-        row = _row(group, recording, policy)
+        workload = workload_of(group, recording)
+        row = kind_defaults(workload, policy)
         rows[id(row)] = row
-        gaps.setdefault(id(row), []).extend(gaps_of(group, recording, stop))
-    fleet = [gap for found in gaps.values() for gap in found]
-    everyone = _expected(fleet, _survival(fleet, fleet))
+        life = Life(tuple(gaps_of(group, recording, stop)), Limits.of(evaluator.evaluate(workload)))
+        lives.setdefault(id(row), []).append(life)
+    fleet = _Fleet(tuple(itertools.chain.from_iterable(lives.values())))
     choices = tuple(
-        _choice(rows[key], found, everyone, policy, price)
-        for key, found in sorted(gaps.items(), key=_size)
-        if len(found) >= LEAST_GAPS
+        _choice(rows[key], found, fleet, policy, price)
+        for key, found in sorted(lives.items(), key=_size)
+        if -_size((key, found)) >= LEAST_GAPS
     )
     return _applied(policy, choices), choices
 
 
-def _survival(gaps: Sequence[Gap], fleet: Sequence[Gap]) -> Survival:
-    """Of gaps, leaning towards the fleet's."""
-    weight = FLEET_GAPS / len(fleet)
-    return Survival([*map(_seen, gaps), *((*_seen(gap)[:2], weight) for gap in fleet)])
+class _Fleet:
+    """All lives, towards which the rows lean."""
+
+    def __init__(self, lives: Sequence[Life]) -> None:
+        self.gaps = _gaps(lives)
+        self.weight = FLEET_GAPS / max(1, len(self.gaps))
+        survival = Survival(map(_seen, self.gaps))
+        expected = tuple(_expected(life, survival) for life in lives)
+        self.cost: Callable[[Times], Cost] = functools.cache(functools.partial(cost_of, expected))
+
+    def survival(self, gaps: Sequence[Gap]) -> Survival:
+        """Of gaps, leaning towards the fleet's."""
+        return Survival([*map(_seen, gaps), *((*_seen(gap)[:2], self.weight) for gap in self.gaps)])
 
 
-def _expected(gaps: Sequence[Gap], survival: Survival) -> list[Gap]:
+def _gaps(lives: Sequence[Life]) -> list[Gap]:
+    return [gap for life in lives for gap in life.gaps]
+
+
+def _expected(life: Life, survival: Survival) -> Life:
     """The gaps with the chance of work after those that the record cuts off."""
-    return [
+    gaps = [
         gap if gap.chance is not None else dataclasses.replace(gap, chance=survival.ends_after(gap.hours))
-        for gap in gaps
+        for gap in life.gaps
     ]
+    return Life(gaps, life.limits)
 
 
 def _seen(gap: Gap) -> tuple[float, bool, float]:
@@ -142,8 +242,8 @@ def _seen(gap: Gap) -> tuple[float, bool, float]:
     return math.inf if gap.chance == 0 else gap.hours, gap.chance == 1, 1.0
 
 
-def _size(item: tuple[int, Sequence[Gap]]) -> int:
-    return -len(item[1])
+def _size(item: tuple[int, Sequence[Life]]) -> int:
+    return -sum(len(life.gaps) for life in item[1])
 
 
 def gaps_of(group: Group, recording: Recording, stop: int) -> Iterator[Gap]:
@@ -159,48 +259,59 @@ def gaps_of(group: Group, recording: Recording, stop: int) -> Iterator[Gap]:
             gpus = sum(member.gpus for member in group.present(group.first + begin + 1))
             if gpus:
                 chance = 1.0 if state is not None else (None if group.end >= stop else 0.0)
-                yield Gap(hours, gpus, chance, before_h)
+                yield Gap(hours, gpus, chance, before_h, (group.first + begin) * step_h)
             before_h = max(before_h, hours)
         begin = None
 
 
-def cost_of(gaps: Sequence[Gap], window_h: float, factor: float) -> Cost:
-    """What it costs to wait for a time, or a multiple of the longest earlier gap if that is longer."""
-    idle, stops, returned = 0.0, 0, 0.0
-    for gap in gaps:
-        wait_h = max(window_h, factor * gap.before_h)
-        idle += gap.gpus * min(gap.hours, wait_h)
-        if gap.hours > wait_h:
+def cost_of(lives: Sequence[Life], times: Times) -> Cost:
+    """What times cost, under the limits that hold for each workload whatever they are."""
+    idle, stops, returned, void = 0.0, 0, 0.0, 0.0
+    for life in lives:
+        limits, free_h, made = life.limits, 0.0, list[float]()
+        for gap in life.gaps:
+            noticed_h, due_h = times.of(gap, limits)
+            wait_h = max(due_h, free_h - gap.at_h)
+            chance = gap.chance or 0.0
+            while made and made[0] <= gap.at_h + wait_h - MONTH_H:
+                made.pop(0)
+            if gap.hours <= wait_h or len(made) >= limits.changes:
+                idle += gap.gpus * gap.hours
+                void += chance if noticed_h < min(gap.hours, due_h) else 0.0
+                continue
+            idle += gap.gpus * wait_h
             stops += 1
-            returned += gap.chance or 0.0
-    return Cost(idle, stops, returned)
-
-
-def _row(group: Group, recording: Recording, policy: Policy) -> KindDefaults | None:
-    return kind_defaults(workload_of(group, recording), policy)
+            returned += chance
+            made.append(gap.at_h + wait_h)
+            pause_h = min(limits.cooldown_h * 2 ** (len(made) - 1), limits.longest_h)
+            free_h = gap.at_h + gap.hours + pause_h
+    return Cost(idle, stops, returned, void)
 
 
 def _choice(
-    row: KindDefaults | None, found: Sequence[Gap], fleet: Sequence[Gap], policy: Policy, price: float
+    row: KindDefaults | None, lives: Sequence[Life], fleet: _Fleet, policy: Policy, price: float
 ) -> Choice:
-    survival, weight = _survival(found, fleet), FLEET_GAPS / len(fleet)
-    gaps = _expected(found, survival)
+    found = _gaps(lives)
+    survival = fleet.survival(found)
+    expected = [_expected(life, survival) for life in lives]
+    gaps = _gaps(expected)
     break_even_h = price / statistics.fmean(gap.gpus for gap in gaps)
 
-    def total(times: tuple[float, float]) -> float:
-        return cost_of(gaps, *times).total(price) + weight * cost_of(fleet, *times).total(price)
+    def total(times: Times) -> float:
+        return cost_of(expected, times).total(price) + fleet.weight * fleet.cost(times).total(price)
 
+    before = _present(row, policy)
     # Of equal ones the longest: what frees no more shall not hurt more.
-    window_h, factor = min(((w, f) for w in reversed(WINDOWS_H) for f in reversed(FACTORS)), key=total)
-    old = _thresholds(row, policy)
+    times = min((dataclasses.replace(before, window_h=w, factor=f) for w, f in _WAITS), key=total)
+    if times.notice_h:
+        times = min(_notices(times), key=total)
     return Choice(
         row=row,
-        window_h=window_h,
-        factor=factor,
+        times=times,
         gaps=len(gaps),
         returned=sum(gap.chance == 1 for gap in found),
-        cost=cost_of(gaps, window_h, factor),
-        before=cost_of(gaps, old.shortest_s / HOUR_S, old.idleFactor),
+        cost=cost_of(expected, times),
+        before=cost_of(expected, before),
         break_even_h=break_even_h,
         returns=tuple(
             (hours, survival.ends_after(hours, break_even_h))
@@ -210,6 +321,31 @@ def _choice(
     )
 
 
+_WAITS = tuple(itertools.product(reversed(WINDOWS_H), reversed(FACTORS)))
+
+
+def _notices(times: Times) -> Iterator[Times]:
+    """The same with other notices, the longest first."""
+    for longer in reversed(LONGER_NOTICES):
+        for after_h in reversed(NOTICES_AFTER_H):
+            yield dataclasses.replace(times, notice_after_h=after_h, notice_h=longer * times.notice_h)
+
+
+def _present(row: KindDefaults | None, policy: Policy) -> Times:
+    """What the policy says now."""
+    idle = _thresholds(row, policy)
+    return Times(
+        window_h=idle.shortest_s / HOUR_S,
+        factor=idle.idleFactor,
+        notice_after_h=_hours(max(idle.noticeAfter, idle.short_window)),
+        notice_h=_hours(row.notifyBefore) if row and row.notifyBefore else 0.0,
+    )
+
+
+def _hours(span: datetime.timedelta) -> float:
+    return span.total_seconds() / HOUR_S
+
+
 def _thresholds(row: KindDefaults | None, policy: Policy) -> Thresholds:
     return (row.idle if row else None) or policy.defaults.idle
 
@@ -217,10 +353,7 @@ def _thresholds(row: KindDefaults | None, policy: Policy) -> Thresholds:
 def _applied(policy: Policy, choices: Sequence[Choice]) -> Policy:
     by_row: Mapping[int, Choice] = {id(one.row): one for one in choices}
     kinds = tuple(
-        row.model_copy(update={"idle": by_row[id(row)].thresholds(_thresholds(row, policy))})
-        if id(row) in by_row
-        else row
-        for row in policy.defaults.kinds
+        by_row[id(row)].tuned_row(row, policy) if id(row) in by_row else row for row in policy.defaults.kinds
     )
     changes: dict[str, object] = {"kinds": kinds}
     if id(None) in by_row:

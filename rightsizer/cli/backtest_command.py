@@ -37,7 +37,7 @@ from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy, load
 from rightsizer.policy.schema import Policy
 from rightsizer.report import BACKTEST_ENDINGS, BACKTEST_FORMS, form
 from rightsizer.report.backtest import Backtest
-from rightsizer.text import instant
+from rightsizer.text import instant, span
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,8 @@ SEED = 1
 """Of the samples that intervals are from: the same history gives the same bytes."""
 WARM_UP = 3
 """The first third of the history only teaches: no window fits into less."""
+SHORT = datetime.timedelta(days=14)
+"""A record with one weekend does not tell a weekend from the end."""
 LEAST_STEP = datetime.timedelta(minutes=5)
 LONGEST_STEP = datetime.timedelta(hours=1)
 """Histories of the findings have slots of an hour."""
@@ -145,7 +147,7 @@ def question_of(arguments: argparse.Namespace) -> Question:
     Raises:
         UsageError: One of them is invalid.
     """
-    span, step, every, restart = (
+    length, step, every, restart = (
         span_of(flag, getattr(arguments, name))
         for flag, name in (
             ("--from", "since"),
@@ -158,9 +160,9 @@ def question_of(arguments: argparse.Namespace) -> Question:
         raise UsageError(f'--step "{arguments.step}": write 5m to 1h')
     if every < step or every % step:
         raise UsageError(f'--every "{arguments.every}": write a multiple of --step ({arguments.step})')
-    if span < WARM_UP * every:
+    if length < WARM_UP * every:
         raise UsageError(f'--from "{arguments.since}": is shorter than {WARM_UP} cycles of {arguments.every}')
-    return Question(span, step, every, restart)
+    return Question(length, step, every, restart)
 
 
 def _policies(loaded: Sequence[LoadedPolicy], *, enforce: bool) -> Iterator[tuple[str, Policy]]:
@@ -198,6 +200,9 @@ def _unknown(recording: Recording) -> Iterator[str]:
     first = min(group.first for group in recording.groups)
     if first > 1:
         yield f"anything before {instant(recording.grid.time(first))}, when the record begins"
+    recorded = recording.grid.end - recording.grid.time(first)
+    if recorded < SHORT:
+        yield f"weekends, and pauses of more than {span(recorded)}: the record is no longer, so few returns show"
     guessed = sum(group.is_guessed for group in recording.groups)
     if guessed:
         yield (

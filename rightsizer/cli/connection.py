@@ -284,13 +284,23 @@ def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:
     Raises:
         UsageError: A resource name is invalid.
     """
+    names = gpu_resources(arguments)
+    return ClusterSettings(path_of(arguments.kubeconfig), arguments.context or None, gpu_resources=names)
+
+
+def gpu_resources(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Resources that count as GPUs beyond the known ones.
+
+    Raises:
+        UsageError: A name is invalid.
+    """
     names = _names(arguments.gpu_resource)
     for name in names:
         try:
             parse_gpu_resource(name)
         except ValueError as error:
             raise UsageError(f"--gpu-resource: {error}") from error
-    return ClusterSettings(path_of(arguments.kubeconfig), arguments.context or None, gpu_resources=names)
+    return names
 
 
 _INSTANCE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")

@@ -7,8 +7,10 @@ from typing import Any
 
 from rightsizer.cli.options import (
     CLUSTER,
+    GPU_RESOURCES,
     INSTANCE,
     JOURNAL,
+    KUBECONFIG,
     POLICY,
     POLICY_FILE,
     PRICES,
@@ -123,8 +125,8 @@ examples:
 """
 
 _TUNE = """\
-Finds the waiting times that cost least with the history in Prometheus: idle
-GPU-hours against stops of what works again. Learns from the first half, shows
+Finds waiting times, notices and headroom that cost least with the history in
+Prometheus: idle GPU-hours against mistakes. Learns from the first half, shows
 what it would free in the second, and prints a policy file. Only reads.
 """
 
@@ -327,7 +329,7 @@ def _backtest(parser: argparse.ArgumentParser) -> None:
     words = "keep the sums for the metrics of run"
     parser.add_argument("--publish", action="store_true", help=words)
     _add_history(parser)
-    add_options(parser, "cluster, for --publish", (*CLUSTER, *STATE))
+    add_options(parser, "cluster, for --publish", (*KUBECONFIG, *STATE))
     add_common(parser, BACKTEST_FORMS)
 
 
@@ -354,7 +356,7 @@ def _add_history(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--part", metavar="I/N", help=words)
     words = "time that a return costs, on each of its GPUs [15m]"
     parser.add_argument("--restart-cost", metavar="DURATION", default="15m", help=words)
-    add_options(parser, "", PRICES)
+    add_options(parser, "", (*PRICES, *GPU_RESOURCES))
     add_options(parser, "metrics", PROMETHEUS)
 
 

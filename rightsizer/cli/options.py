@@ -198,7 +198,7 @@ PROMETHEUS = (
         details="auto uses them if the server evaluates exactly the shipped rules; trusted does not check",
     ),
 )
-CLUSTER = (
+KUBECONFIG = (
     Option(
         "--kubeconfig",
         "FILE",
@@ -206,6 +206,8 @@ CLUSTER = (
         details="default: $KUBECONFIG, ~/.kube/config or the pod's account",
     ),
     Option("--context", "NAME", "context of the kubeconfig"),
+)
+GPU_RESOURCES = (
     Option(
         "--gpu-resource",
         "NAMES",
@@ -213,6 +215,7 @@ CLUSTER = (
         details="separated by commas, with wildcard *; NAME=shares, amount or part sets the unit",
     ),
 )
+CLUSTER = (*KUBECONFIG, *GPU_RESOURCES)
 PRICES = (
     Option(
         "--prices",

@@ -6,13 +6,13 @@ import datetime
 import functools
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from rightsizer.backtest.history_files import MOST_PARTS, HistoryFiles, HistoryPart
-from rightsizer.backtest.pod_facts import PodFacts, pod_facts
+from rightsizer.backtest.pod_facts import AskedFacts, PodFacts, pod_facts
 from rightsizer.backtest.recorder import Recorder, grid_of
 from rightsizer.backtest.recording import Grid, Recording
-from rightsizer.cli.connection import instant_of, prometheus_settings, signal_terms
+from rightsizer.cli.connection import gpu_resources, instant_of, prometheus_settings, signal_terms
 from rightsizer.cli.messages import note
 from rightsizer.errors import EvidenceIncomplete, UsageError
 from rightsizer.model import PodKey
@@ -40,7 +40,8 @@ def record(
         EvidenceIncomplete: There is none.
     """
     labels = {key for policy in policies for rule in policy.rules for key in rule.match.labels or ()}
-    history = _History.of(arguments, length, step, labels)
+    asked = AskedFacts(frozenset(labels), frozenset(gpu_resources(arguments)))
+    history = _History.of(arguments, length, step, asked)
     if history.files is not None:
         history.fill()
         if history.part.index:
@@ -70,7 +71,7 @@ class _History:
     grid: Grid
     files: HistoryFiles | None
     part: HistoryPart
-    labels: Collection[str]
+    asked: AskedFacts
 
     @classmethod
     def of(
@@ -78,7 +79,7 @@ class _History:
         arguments: argparse.Namespace,
         length: datetime.timedelta,
         step: datetime.timedelta,
-        labels: Collection[str],
+        asked: AskedFacts,
     ) -> "_History":
         """As the flags say.
 
@@ -93,7 +94,7 @@ class _History:
             if not settings.url:
                 raise UsageError(f"{arguments.command} needs --prometheus-url, or --history")
             end = _end(arguments, Prometheus(settings).now())
-            return cls(arguments, grid_of(end, length, step), None, part, labels)
+            return cls(arguments, grid_of(end, length, step), None, part, asked)
         if length % CHUNK or CHUNK % step:
             message = (
                 f'--from "{arguments.since}" with --step "{arguments.step}": --history holds whole UTC days'
@@ -111,7 +112,7 @@ class _History:
             last = datetime.datetime.combine(days[-1], datetime.time(), datetime.UTC) + CHUNK
             end = min(_end(arguments, last), last)
         midnight = datetime.datetime.combine(end.astimezone(datetime.UTC), datetime.time(), datetime.UTC)
-        return cls(arguments, grid_of(midnight, length, step), files, part, labels)
+        return cls(arguments, grid_of(midnight, length, step), files, part, asked)
 
     def usage(self, chunk: range) -> tuple[StepsByUse, str]:
         """Of a chunk, and which metrics tell it."""
@@ -123,7 +124,7 @@ class _History:
         """Of the pods of a chunk."""
         if self.files is not None:
             return self.files.facts(self._day(chunk))
-        return pod_facts(self._until(chunk), self.labels)
+        return pod_facts(self._until(chunk), self.asked)
 
     def fill(self) -> None:
         """Read the days of this part that are missing, and what is missing of all pods' facts."""
@@ -132,14 +133,14 @@ class _History:
             return
         days = {self._day(chunk): chunk for chunk in self._chunks()}
         usage = {*files.days(self.part)}
-        facts = {*days} if self.part.index else files.days_with_facts(days, self.labels)
+        facts = {*days} if self.part.index else files.days_with_facts(days, self.asked)
         for number, (day, chunk) in enumerate(days.items(), 1):
             if day in usage and day in facts:
                 continue
             if day not in usage:
                 files.write_usage(day, self.part, self._read(chunk), self._querier.source.name)
             if day not in facts:
-                files.write_facts(day, pod_facts(self._until(chunk), self.labels), self.labels)
+                files.write_facts(day, pod_facts(self._until(chunk), self.asked), self.asked)
             note(f"read {number * 100 // len(days)}% of {self.arguments.since}")
         if kept := len(days.keys() & usage & facts):
             note(f"{kept} of {len(days)} days were in {files.url}")

@@ -1,4 +1,4 @@
-"""`gpu-rightsizer tune`: the waiting times that cost least with the recorded history, as a policy file. Only reads."""
+"""`gpu-rightsizer tune`: the times that cost least with the recorded history, as a policy file. Only reads."""
 
 import argparse
 import math
@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from rightsizer import prices
+from rightsizer.backtest.headroom import tuned_headroom
 from rightsizer.backtest.replay import Terms
 from rightsizer.backtest.tuning import tuned
 from rightsizer.cli.backtest_command import enforced, judges_of, question_of, result_of
@@ -43,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     policy, choices = tuned(recording, loaded.policy, price, stop=half)
     if not choices:
         note("no kind has enough gaps to learn from: the policy is as it was; a longer --from has more")
+    policy, headroom = tuned_headroom(recording, policy, price, stop=half, every=asked.every)
     judged = [("before", enforced(loaded.policy)), ("tuned", enforced(policy))]
     terms = Terms(asked.every, half, asked.restart)
     results = list(replays(recording, list(judges_of(judged, asked)), terms))
@@ -54,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.policy
             else BUILT_IN_RULES,
             policy,
-            choices,
+            [*choices, *headroom],
             result,
             learned=f"{instant(grid.begin)} to {instant(grid.time(half))}",
             price=price,

@@ -118,7 +118,10 @@ def exceeded_rarely_s(pauses_s: Sequence[float], idle: Thresholds, factor: float
     found = 0.0
     for number, pause_s in enumerate(pauses_s, start=1):
         share = min(1.0, (1.0 + math.sqrt(number)) ** 2 / len(pauses_s))
-        found = max(found, pause_s * (min(factor, share / rare) if rare else factor))
+        counts = min(factor, share / rare) if rare else factor
+        found = max(found, pause_s * counts)
+        if counts == factor:  # the others are shorter, and count no more
+            break
     return found
 
 

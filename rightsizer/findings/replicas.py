@@ -103,10 +103,15 @@ def demand(candidate: Candidate) -> ReplicaDemand | None:
 def replica_need(part: TooManyReplicas, busy: Sequence[int], before: Sequence[int]) -> ReplicaNeed:
     """The need by the busy replicas of each minute; jumps are measured from those of `before`."""
     window, lead = max(1, part.window // _MINUTE), max(1, part.leadTime // _MINUTE)
+    jump = max(0, *jumps(busy, before, window, lead))
+    return ReplicaNeed(part, max(busy[-window:]), jump)
+
+
+def jumps(busy: Sequence[int], before: Sequence[int], window: int, lead: int) -> list[int]:
+    """By how much each value exceeds the highest of the window that ended `lead` before, or a later one."""
     peaks = [max(before[end - window : end]) for end in range(window, len(before))]
     lowest = [min(peaks[first : first + lead]) for first in range(len(peaks) - lead + 1)]
-    jump = max(0, *(most - low for most, low in zip(busy[window + lead - 1 :], lowest, strict=True)))
-    return ReplicaNeed(part, max(busy[-window:]), jump)
+    return [most - low for most, low in zip(busy[window + lead - 1 :], lowest, strict=True)]
 
 
 def find_too_many_replicas(candidate: Candidate) -> Finding | None:

@@ -5,6 +5,7 @@ Follow-up queries read days of samples, so they are sent only for workloads that
 
 import dataclasses
 import datetime
+import functools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
@@ -206,7 +207,7 @@ def measure(
         begins=_begins(signal, more.histories, at),
         series=signal.series(at) if more.concurrency else None,
     )
-    last = short_window_queries(fleet, second, lambda: signal.recent(at), _criteria_of(evaluator))
+    last = _short_windows(signal, fleet, second, at, evaluator)
     closer = {window: _usages(signal, window, at, of=last[window]) for window in sorted(last, reverse=True)}
     third = dataclasses.replace(
         second, usages={**usages, **closer}, idle_power=idle_power(usages[max(usages)] if usages else {})
@@ -216,6 +217,14 @@ def measure(
     nodes = _nodes_of_boards(third, {pod: pods[pod] for pod in resized})
     nvlink = signal.nvlink(nodes, at) if nodes else {}
     return dataclasses.replace(third, work=work, nvlink=nvlink, ignored=signal.ignored(at))
+
+
+def _short_windows(
+    signal: Signal, fleet: Fleet, measured: Measured, at: datetime.datetime, evaluator: PolicyEvaluator
+) -> Mapping[datetime.timedelta, Collection[PodKey]]:
+    """Windows of some pods; each workload that may spin asks for the last minutes of all, which are read once."""
+    recent = functools.cache(lambda: signal.recent(at))
+    return short_window_queries(fleet, measured, recent, _criteria_of(evaluator))
 
 
 def _serving(

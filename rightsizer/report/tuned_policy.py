@@ -1,4 +1,4 @@
-"""A tuned policy as a file: the base policy with new waiting times; comments say why, and what they free. Pure."""
+"""A tuned policy as a file: the base policy with new times; comments say why, and what they free. Pure."""
 
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,20 +6,21 @@ from typing import Any
 
 import yaml
 
+from rightsizer.backtest.headroom import HeadroomChoice
 from rightsizer.backtest.summary import Summary
-from rightsizer.backtest.tuning import Choice
+from rightsizer.backtest.tuning import VOID_NOTICE, Choice
 from rightsizer.config import write_duration
 from rightsizer.policy.schema import KindDefaults, Policy
-from rightsizer.policy.thresholds import Thresholds
+from rightsizer.policy.thresholds import Judging, Thresholds
 from rightsizer.report.backtest import Backtest, between, share_of
 from rightsizer.report.terminal import wrapped
-from rightsizer.text import safe
+from rightsizer.text import count, safe, span
 
 
 def tuned_policy_text(
     base: Mapping[str, Any],
     policy: Policy,
-    choices: Sequence[Choice],
+    choices: Sequence[Choice | HeadroomChoice],
     result: Backtest,
     *,
     learned: str,
@@ -30,7 +31,7 @@ def tuned_policy_text(
     Args:
         base: The document of the policy that was tuned.
         policy: The tuned one.
-        choices: What was chosen for which kinds.
+        choices: What was chosen for which kinds and rules.
         result: A backtest of both over the time after what was learned from.
         learned: That time, in words.
         price: Of a mistake, in GPU-hours.
@@ -38,16 +39,32 @@ def tuned_policy_text(
     lines = [
         f"# {line}".rstrip() for line in _comments(policy, choices, result, learned=learned, price=price)
     ]
-    document = {**base, "defaults": {**base.get("defaults", {}), **_defaults(policy)}}
+    sized = {choice.rule: _changed(choice.part) for choice in choices if isinstance(choice, HeadroomChoice)}
+    defaults = {**base.get("defaults", {}), **_defaults(policy)}
+    if sized.get("") or ("" in sized and "tooManyReplicas" in defaults):
+        defaults["tooManyReplicas"] = sized[""]
+    rules = [_rule(rule, sized) for rule in base["rules"]]
+    document = {**base, "defaults": defaults, "rules": rules}
     return "\n".join(lines) + "\n" + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
 
 
+def _rule(rule: Mapping[str, Any], sized: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    """A rule with its own headroom: empty where it keeps the built-in one and the defaults have another."""
+    return {**rule, "tooManyReplicas": sized[rule["name"]]} if rule["name"] in sized else rule
+
+
 def _comments(
-    policy: Policy, choices: Sequence[Choice], result: Backtest, *, learned: str, price: float
+    policy: Policy,
+    choices: Sequence[Choice | HeadroomChoice],
+    result: Backtest,
+    *,
+    learned: str,
+    price: float,
 ) -> Iterator[str]:
     yield from wrapped(
-        f"Waiting times that cost least if the stop of a workload that works again costs {price:g} GPU-hours. Learned "
-        f"from {learned}; the table is of the {result.days:g} days after it, which they were not learned from.",
+        f"Waiting times and headroom that cost least if the stop of a workload that works again costs {price:g} "
+        f"GPU-hours. Learned from {learned}; the table is of the {result.days:g} days after it, which they were not "
+        "learned from.",
         "",
     )
     yield ""
@@ -56,14 +73,22 @@ def _comments(
         yield _row(one)
     yield ""
     for choice in choices:
-        yield from _reasons(choice)
-    rows = len(policy.defaults.kinds) + 1
-    if len(choices) < rows:
-        yield from wrapped(
-            f"{rows - len(choices)} of {rows} rows have too few gaps, and keep their times.", ""
-        )
-    if own := [rule.name for rule in policy.rules if rule.idle]:
+        yield from wrapped(_reasons(choice) if isinstance(choice, Choice) else _headroom(choice), "")
+    rows, chosen = len(policy.defaults.kinds) + 1, sum(isinstance(one, Choice) for one in choices)
+    if chosen < rows:
+        yield from wrapped(f"{rows - chosen} of {rows} rows have too few gaps, and keep their times.", "")
+    if len(choices) == chosen:
+        yield from wrapped("Too few services have replicas, so their headroom stays.", "")
+    if own := list(_own(policy, choices)):
         yield from wrapped(f"Rules with times of their own keep them: {', '.join(own)}.", "")
+
+
+def _own(policy: Policy, choices: Sequence[Choice | HeadroomChoice]) -> Iterator[str]:
+    """Rules with times that nothing was chosen for."""
+    sized = {choice.rule for choice in choices if isinstance(choice, HeadroomChoice)}
+    for rule in policy.rules:
+        if rule.idle or rule.notifyBefore or (rule.tooManyReplicas and rule.name not in sized):
+            yield rule.name
 
 
 def _row(one: Summary) -> str:
@@ -72,15 +97,33 @@ def _row(one: Summary) -> str:
     return f"{safe(one.judge)[:17]:<18}{freed:>17}{between(one.freed):>17}{counts}"
 
 
-def _reasons(choice: Choice) -> Iterator[str]:
+def _reasons(choice: Choice) -> str:
     kinds = ", ".join(choice.row.kinds) if choice.row else "all other kinds"
-    times = "" if not choice.factor else f", and {choice.factor:g} times the longest earlier gap"
-    yield from wrapped(
-        f"{kinds}: {choice.window_h:g} h{times}. {choice.returned} of {choice.gaps} gaps ended with work. "
-        f"Idle GPU-hours {choice.cost.idle:,.0f}, {choice.cost.returned:.0f} of {choice.cost.stops} stops wrong "
-        f"(before: {choice.before.idle:,.0f}, {choice.before.returned:.0f} of {choice.before.stops}). Break-even "
-        f"{choice.break_even_h:.1f} h: to wait for that long never costs more than twice what hindsight would.",
-        "",
+    times, cost, before = choice.times, choice.cost, choice.before
+    factor = f", and {times.factor:g} times the longest earlier gap" if times.factor else ""
+    words = (
+        f"{kinds}: {times.window_h:g} h{factor}. {choice.returned} of {choice.gaps} gaps ended with work. "
+        f"Idle GPU-hours {cost.idle:,.0f}, {cost.returned:.0f} of {cost.stops} stops wrong "
+        f"(before: {before.idle:,.0f}, {before.returned:.0f} of {before.stops}). Break-even "
+        f"{choice.break_even_h:.1f} h: to wait for that long never costs more than twice what hindsight would."
+    )
+    if times.notice_h:
+        words += (
+            f" Notice after {times.notice_after_h:g} h, {times.notice_h:g} h before the stop: work made "
+            f"{cost.void:.0f} void (before: {before.void:.0f}), each for {100 * VOID_NOTICE:g} % of a mistake. It is "
+            "never shorter than before: what owners would have answered is not recorded."
+        )
+    return words
+
+
+def _headroom(choice: HeadroomChoice) -> str:
+    part, sized, before = choice.part, choice.sized, choice.before
+    whose = f"Replicas under rule {safe(choice.rule)}" if choice.rule else "Replicas"
+    return (
+        f"{whose}: {part.headroomPercent:g} % more than were active, or the largest jump of "
+        f"{span(part.jumpHistory.total_seconds())}. {count(choice.services, 'service')}: {sized.freed:,.0f} GPU-hours "
+        f"freed, {sized.short} of {count(sized.days, 'day')} short of replicas (before: {before.freed:,.0f}, "
+        f"{before.short} of {before.days}). A day that is short counts as a mistake."
     )
 
 
@@ -111,11 +154,16 @@ def _duration(span: datetime.timedelta) -> str:
 
 def _thresholds(idle: Thresholds) -> dict[str, Any]:
     """What differs from the built-in defaults, and always the window."""
-    usual = Thresholds()
+    return {"window": _written(idle.window), **_changed(idle)}
+
+
+def _changed(part: Judging) -> dict[str, Any]:
+    """What differs from the built-in defaults."""
+    usual = type(part)()
     return {
         name: _written(value)
-        for name in Thresholds.model_fields
-        if (value := getattr(idle, name)) != getattr(usual, name) or name == "window"
+        for name in type(part).model_fields
+        if (value := getattr(part, name)) != getattr(usual, name)
     }
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import strategies as st
 
 from rightsizer.backtest.history_files import MOST_PARTS, HistoryFiles, HistoryPart
-from rightsizer.backtest.pod_facts import PodFacts, owner_ref
+from rightsizer.backtest.pod_facts import AskedFacts, PodFacts, owner_ref
 from rightsizer.errors import ConfigurationError, UsageError
 from rightsizer.model import Device
 from rightsizer.usage.step_usage import COLUMNS, MISSING, DeviceSteps, StepsByUse
@@ -93,18 +93,20 @@ def _meets(value: str, matcher: str) -> bool:
 
 
 def test_facts_come_back_as_they_were(tmp_path: pathlib.Path) -> None:
-    """With the labels that were asked for; more of them have to be asked again."""
+    """With the labels and resources that were asked for; more of them have to be asked again."""
     files = _files(tmp_path)
     facts = {
         ("n", "p"): PodFacts(owner_ref("n", "Deployment", "w"), "node-1", "high", 8, {"team": "blue"}),
         ("n", "q"): PodFacts(),
     }
-    assert not files.days_with_facts([DAY], ["team"])
-    files.write_facts(DAY, facts, ["team"])
+    asked = AskedFacts(frozenset({"team"}), frozenset({"example.com/vgpu=shares"}))
+    assert not files.days_with_facts([DAY], asked)
+    files.write_facts(DAY, facts, asked)
     assert files.facts(DAY) == facts
-    assert files.days_with_facts([DAY, DAY + datetime.timedelta(1)], ["team"]) == {DAY}
-    assert files.days_with_facts([DAY], []) == {DAY}
-    assert not files.days_with_facts([DAY], ["team", "owner"])
+    assert files.days_with_facts([DAY, DAY + datetime.timedelta(1)], asked) == {DAY}
+    assert files.days_with_facts([DAY], AskedFacts()) == {DAY}
+    assert not files.days_with_facts([DAY], AskedFacts(frozenset({"team", "owner"})))
+    assert not files.days_with_facts([DAY], AskedFacts(resources=frozenset({"example.com/other"})))
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"no parquet at all"], ids=["empty", "cut", "other"])

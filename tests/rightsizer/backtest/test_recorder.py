@@ -5,7 +5,7 @@ import datetime
 
 import pytest
 
-from rightsizer.backtest.pod_facts import PodFacts, pod_facts
+from rightsizer.backtest.pod_facts import AskedFacts, PodFacts, pod_facts
 from rightsizer.backtest.recorded_signal import Present, RecordedSignal
 from rightsizer.backtest.recorder import Recorder, grid_of, owner_by_name
 from rightsizer.backtest.recording import Member, Recording
@@ -30,7 +30,7 @@ def _recorded(metrics: Metrics, span: datetime.timedelta = DAY) -> Recording:
     for chunk in chunks(STEP, grid.steps):
         until = dataclasses.replace(querier, at=grid.time(chunk.stop), memo={})
         recorder.add(chunk, device_steps(until, step=STEP, steps=len(chunk)))
-        facts |= pod_facts(until)
+        facts |= pod_facts(until, AskedFacts())
     return recorder.recording(facts, source=querier.source.name)
 
 

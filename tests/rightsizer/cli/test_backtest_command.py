@@ -403,6 +403,8 @@ def test_tune_prints_a_policy_that_can_be_used(tmp_path: pathlib.Path, prometheu
             since=7 * DAY,
             step_s=300,
         )
+        spare = {"pod": f"web{number}-6d4cf56db6-c2d9x", "UUID": f"GPU-spare-{number}"}
+        metrics.write(_used(0), spare, since=7 * DAY, step_s=300)
     path = tmp_path / "base.yaml"
     path.write_text("\n".join(line for line in POLICY.splitlines() if "idle:" not in line))
     arguments = ("--policy", str(path), "--price-of-a-mistake", "1000", "--every", "2h")
@@ -414,12 +416,14 @@ def test_tune_prints_a_policy_that_can_be_used(tmp_path: pathlib.Path, prometheu
     )
     assert "costs 1000 GPU-hours" in comments
     assert "window: 168h\n" in done.out
-    assert all(one in comments for one in ("before", "tuned", "oracle", "all other kinds"))
+    assert all(one in comments for one in ("before", "tuned", "oracle", "all other kinds", "6 services"))
     written = tmp_path / "tuned.yaml"
     written.write_text(done.out)
     again = run_command("policy", "check", "--offline", str(written))
     assert again.code == 0, again.err
     assert "name: all" in done.out
+    # One replica of two suffices whenever both are idle: a longer memory of jumps would only cost.
+    assert load(written).policy.defaults.tooManyReplicas.jumpHistory == HOUR
     # Work ended all that had lasted for 4 h; a mistake that costs less asks for less certainty of what lasted longer.
     assert {
         row.percent > 90 for row in load(written).policy.defaults.idle.returns if row.after <= 4 * HOUR

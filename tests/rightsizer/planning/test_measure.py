@@ -211,6 +211,37 @@ def test_measure_unread_owner_with_the_uid_of_another_is_not_counted() -> None:
     assert counted.threshold == percent / 100
 
 
+class _Spinning(_Recorded):
+    """Devices that are all at full utilization without memory traffic."""
+
+    def __init__(self, *items: Workload) -> None:
+        super().__init__(items[0], {})
+        spins = Usage(
+            Device("GPU-s", model=A100), activity_mean=1.0, activity_peak=1.0, traffic_peak=0.0, coverage=1.0
+        )
+        self.records = build.usages(*((pod, (spins,)) for item in items for pod in item.pods))
+        self.read = 0
+
+    def recent(self, at: datetime.datetime) -> Usages:
+        """As before."""
+        del at
+        self.read += 1
+        return self.records
+
+
+def test_measure_reads_the_last_minutes_once_however_many_workloads_spin() -> None:
+    """They are of the whole fleet."""
+    items = [
+        dataclasses.replace(one, ref=dataclasses.replace(one.ref, name=name, uid=name))
+        for name in "ab"
+        for one in [build.workload(build.pod(f"{name}-0"))]
+    ]
+    signal, fleet = _Spinning(*items), build.fleet(*items)
+    book = PolicyEvaluator(build.policy(build.rule("all")), fleet, at=build.AT)
+    assert datetime.timedelta(hours=2) in measure(fleet, signal, book, build.AT).usages
+    assert signal.read == 1
+
+
 def test_measure_asks_for_nvlink_only_of_gpus_that_may_be_resized() -> None:
     """One of two GPUs is never used: the other pods keep theirs, and their neighbours do not matter."""
     item = build.workload(build.pod(devices=2))
