@@ -13,6 +13,7 @@ from typing import Any
 from exporter.errors import StartError
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_DEEPEST = 100
 _INVALID = (
     *(ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError),
     binascii.Error,
@@ -90,9 +91,14 @@ def _load(path: Path) -> Mapping[str, Any]:
         ) from None
     try:
         content = path.read_bytes()
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(content, yaml.SafeLoader)):
-            # A few aliases can expand to gigabytes.
-            raise StartError(f'--kubeconfig "{path}": uses YAML aliases (*name); write the values out')
+        depth = 0
+        for event in yaml.parse(content, yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):  # a few of them can expand to gigabytes
+                raise StartError(f'--kubeconfig "{path}": uses YAML aliases (*name); write the values out')
+            starts, ends = yaml.CollectionStartEvent, yaml.CollectionEndEvent
+            depth += isinstance(event, starts) - isinstance(event, ends)
+            if depth > _DEEPEST:  # the parser's time grows with the square of it
+                raise StartError(f'--kubeconfig "{path}": is nested too deeply for a kubeconfig')
         config: Mapping[str, Any] = yaml.safe_load(content)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)

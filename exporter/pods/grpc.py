@@ -106,7 +106,7 @@ class Channel:
                 self._receive(method, stream, answer, until)
         except TimeoutError as error:
             raise PodResourcesError(f"{method}: no answer within {timeout_s:g} s") from error
-        except (OSError, H2Error) as error:
+        except (OSError, H2Error, UnicodeDecodeError) as error:  # h2 decodes headers without a check
             raise ConnectionLostError(f"{method}: the connection broke: {error}") from error
         return answer.message(method)
 

@@ -61,7 +61,7 @@ LARGE = {
             b"quantities: [{quantity: activity, selector: 'a{b=\"\"%sx'}]",
         ),
     ),
-    "deep-kubeconfig": ("exporter-kubeconfig", b"[" * 2000),
+    "deep-kubeconfig": ("exporter-kubeconfig", _times(b"[")),
     "list-of-unknown-metrics": (
         "metrics-file",
         b"".join(b"DCGM_FI_DEV_GPU_UTIL%d,gauge,x\n" % number for number in range(2000)),
