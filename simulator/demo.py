@@ -29,6 +29,7 @@ STEP_S = 15
 """Scrape interval, of the history and live."""
 STATE_NAMESPACE = "gpu-rightsizer"
 INTERRUPTED = 130
+_BAR = 40
 _ALLOCATED = 'count(DCGM_FI_DEV_FB_USED{exported_pod!=""})'
 
 
@@ -46,6 +47,7 @@ class Demo:
         self._began = time.monotonic()
         self.plan = directory / "plan.json"
         self.outcome = directory / "outcome.json"
+        self.page = directory / "plan.html"
 
     def run(self, *, keep: bool) -> None:
         """Walk through all steps; with `keep` leave everything running until Ctrl-C."""
@@ -99,8 +101,9 @@ class Demo:
         self._step("plan: what each workload holds and uses, and what should change; changes nothing")
         self._rightsizer("plan", "--save", str(self.plan))
         self._rightsizer("plan", "serving/Deployment/old-demo")
+        self._rightsizer("plan", "-o", "html", to=self.page)
 
-    def _apply(self) -> list[dict[str, str]]:
+    def _apply(self) -> list[dict[str, Any]]:
         self._step("apply: make the changes of rules with mode: enforce, each with an undo record")
         # Only series that were scraped end when their pods do; those of the history alone would linger.
         scraped = f"count(scrape_samples_scraped) == {len(self._cluster.exporters)}"
@@ -110,13 +113,13 @@ class Demo:
         self._allocated = self._count_allocated()
         flags = ["--plan", str(self.plan), "--yes", "--save", str(self.outcome)]
         self._rightsizer("apply", *flags, since="APPLY CHANGES")
-        items: list[dict[str, str]] = json.loads(self.outcome.read_text())["items"]
-        acted = [item for item in items if item["result"] == "done"]
+        items: list[dict[str, Any]] = json.loads(self.outcome.read_text())["items"]
+        acted = [item for item in items if item["result"] == "done" and item["action"] != "complete"]
         if not acted:
             raise DemoError(f"apply changed nothing; see {self.outcome}")
         return acted
 
-    def _show_freed(self, acted: Sequence[dict[str, str]]) -> None:
+    def _show_freed(self, acted: Sequence[dict[str, Any]]) -> None:
         self._step("check: do API server, exporters and Prometheus show the GPUs as free?")
         pods = {
             (item["namespace"], pod)
@@ -125,7 +128,9 @@ class Demo:
             if any(item["uid"] == done["uid"] for done in acted)
         }
         by_uid = {item["uid"]: item for item in json.loads(self.plan.read_text())["items"]}
-        freed = sum(_devices(by_uid[item["uid"]]) for item in acted)
+        freed = sum(
+            item["gpus"] if item["action"] == "resize" else _devices(by_uid[item["uid"]]) for item in acted
+        )
         expected = self._allocated - freed
         with _waiting(f"for {len(pods)} pods to terminate"):
             _until(lambda: not pods & self._pods(), "the pods of the stopped workloads to terminate")
@@ -137,6 +142,21 @@ class Demo:
             f"GPUs, MIG instances and shares that pods hold, by Prometheus: {self._allocated} before apply, "
             f"{self._count_allocated()} now"
         )
+        self._show_bars(acted)
+
+    def _show_bars(self, acted: Sequence[dict[str, Any]]) -> None:
+        """Held GPUs of all, before and after, and the used ones."""
+        totals = json.loads(self.plan.read_text())["totals"]
+        gpus, held = totals["fleet"]["gpus"], totals["fleet"]["held"]
+        left = held - sum(item["gpus"] for item in acted)
+        print()
+        for name, number in (
+            ("held before", held),
+            ("held now", left),
+            ("used", totals["account"]["gpusUsed"]),
+        ):
+            bar = "█" * round(number / gpus * _BAR)
+            _say(f"{name:11}  {bar:·<{_BAR}}  {number:4.1f} of {gpus:g} GPUs")
 
     def _undo(self, item: dict[str, str]) -> None:
         name = f"{item['namespace']}/{item['kind']}/{item['name']}"
@@ -153,7 +173,7 @@ class Demo:
     def _conclude(self) -> None:
         took = time.monotonic() - self._began
         self._step(f"done in {took:.0f} s")
-        for path in (self.plan, self.outcome):
+        for path in (self.page, self.plan, self.outcome):
             print(f"  {os.path.relpath(path)}")
         print(
             f"  {os.path.relpath(self._directory / 'cluster')}/*.log, {os.path.relpath(self._directory)}/prometheus/"
@@ -182,9 +202,10 @@ class Demo:
             "GPU_RIGHTSIZER_POLICY": str(self._policy),
         }
 
-    def _rightsizer(self, command: str, *flags: str, since: str = "") -> None:
-        """Run one command as a person would, and show what it printed, from the text `since` on."""
-        shown = " ".join(["$ gpu-rightsizer", command, *map(_relative, flags)])
+    def _rightsizer(self, command: str, *flags: str, since: str = "", to: Path | None = None) -> None:
+        """Run one command as a person would, and show what it printed, from the text `since` on, or keep it in `to`."""
+        kept = [">", os.path.relpath(to)] if to else []
+        shown = " ".join(["$ gpu-rightsizer", command, *map(_relative, flags), *kept])
         print(f"  {shown}\n", flush=True)
         colour = "always" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else "never"
         run = subprocess.run(
@@ -199,7 +220,10 @@ class Demo:
             log.write(f"{shown}\n{run.stdout}{run.stderr}\n")
         if run.returncode:
             raise DemoError(f"gpu-rightsizer {command} ended with {run.returncode}: {run.stderr.strip()}")
-        print(run.stdout[run.stdout.find(since) :], flush=True)
+        if to:
+            to.write_text(run.stdout)
+        else:
+            print(run.stdout[run.stdout.find(since) :], flush=True)
 
     def _pods(self) -> set[tuple[str, str]]:
         items = self._client.get("/api/v1/pods")["items"]

@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -126,11 +127,12 @@ def test_demo_plan_agrees_with_what_the_workloads_did(items: dict[str, dict[str,
 
 
 def test_demo_plan_shows_intended_verdicts(items: dict[str, dict[str, Any]]) -> None:
-    """Two busy GPUs of eight are advised on, half a window is unknown, a spinning zombie is found; a budget holds."""
+    """Six unused GPUs of eight are taken, half a window is unknown, a spinning zombie is found; a budget holds."""
     specs = preset("demo").workloads
     (partly,) = (spec.name for spec in specs if spec.gpus == 8 and spec.busy_gpus == 2)
     (half,) = (spec.name for spec in specs if spec.recorded == 0.5)
-    assert (items[partly]["finding"], items[partly]["action"]) == ("too-many-gpus", None)
+    assert (items[partly]["finding"], items[partly]["action"]) == ("too-many-gpus", "resize")
+    assert items[partly]["frees"] == 6
     assert (items[half]["verdict"], items[half]["finding"]) == ("unknown", "partial-data")
     assert items[half]["coverage"] == pytest.approx(0.5, abs=0.03)
     (spins,) = (spec.name for spec in specs if spec.spins)
@@ -141,10 +143,12 @@ def test_demo_plan_shows_intended_verdicts(items: dict[str, dict[str, Any]]) -> 
 
 
 def test_demo_plan_acts_only_on_idle_workloads(items: dict[str, dict[str, Any]]) -> None:
-    """Against the simulator's ground truth: what is acted upon had not worked for a day."""
+    """Against the simulator's ground truth: what is stopped had not worked for a day, what is resized keeps working."""
     for spec in preset("demo").workloads:
         if _is_enforced(items[spec.name]):
-            assert spec.archetype.value in {"abandoned", "zombie", "inference_longtail", "notebook"}, spec
+            stopped = {"abandoned", "zombie", "inference_longtail", "notebook"}
+            resized = items[spec.name]["action"] == "resize"
+            assert spec.archetype.value in ({"overallocated"} if resized else stopped), spec
 
 
 def _is_enforced(item: dict[str, Any]) -> bool:
@@ -160,6 +164,11 @@ def test_demo_apply_carries_out_every_enforced_item(
     done = {item["name"] for item in outcome["items"] if item["result"] == "done"}
     assert done == {name for name, item in items.items() if _is_enforced(item)}
     assert "show the GPUs as free?" in demo[1]
+    before, now = (float(one) for one in re.findall(r"held (?:before|now) .* ([0-9.]+) of 32 GPUs", demo[1]))
+    assert before - now == pytest.approx(
+        sum(item["gpus"] for item in outcome["items"] if item["action"] != "complete"), abs=0.11
+    )
+    assert "<html" in (demo[0] / "plan.html").read_text()
     assert demo[1].rstrip().splitlines()[-1].strip().endswith("prometheus/")
 
 

