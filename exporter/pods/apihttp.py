@@ -90,7 +90,7 @@ class PodApi:
                             raise _refusal(response)
                         sock.settimeout(timeout_s)
                         yield response
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, http.client.HTTPException, ValueError, OverflowError) as error:
             raise ApiServerError(
                 f"querying {self._access.host}:{self._access.port} for pods: {str(error) or type(error).__name__}"
             ) from error

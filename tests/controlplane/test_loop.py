@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from simulator.controlplane.certificates import ClientIdentity
-from tests.controlplane.world import RealWorld, uids
+from tests.controlplane.world import POLICY, RealWorld, uids
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.prometheus, pytest.mark.xdist_group("controlplane")]
 
@@ -144,10 +144,9 @@ def test_run_serves_a_pod_that_begins_to_wait_within_seconds(
     busy = world.add("Job", "busy", "busy", gpus=2, priorityClass="medium-priority")
     world.add("Job", "idle", gpus=2, priorityClass="medium-priority")
     lenders = f"match: {{namespaces: [{world.team}]}}, mode: enforce, onlyForPendingPods: [suspend]"
+    budgets, _, _ = POLICY.partition("rules:")  # other tests have spent the default ones
     policy, log = tmp_path / "lenders.yaml", tmp_path / "run.log"
-    policy.write_text(
-        f"apiVersion: gpu-rightsizer.io/v1alpha1\nkind: Policy\nrules:\n- {{name: lenders, {lenders}}}\n"
-    )
+    policy.write_text(f"{budgets}rules:\n- {{name: lenders, {lenders}}}\n")
     command = [sys.executable, "-m", "rightsizer", "run", "--every", "1h", "--yes", "--listen", "127.0.0.1:0"]
     command += ["--kubeconfig", str(world.kubeconfig), "--policy", str(policy)]
     command += ["--prometheus-url", world.prometheus_url, "--verify-for", "0"]
@@ -155,9 +154,12 @@ def test_run_serves_a_pod_that_begins_to_wait_within_seconds(
         try:
             world.api.eventually(log.read_text, lambda said: "0 to be changed" in said)
             world.create("Job", "urgent", gpus=2, priorityClass=patient)
-            world.running("urgent", 1)
+            world.gone("idle")
+        except AssertionError as error:
+            raise AssertionError(log.read_text()) from error
         finally:
             process.terminate()
+    world.running("urgent", 1)
     assert "a pod waits for GPUs: a cycle begins" in log.read_text()
     assert uids(world.running("busy", 1)) == uids(busy)
     assert world.pods("idle") == []
