@@ -1,4 +1,4 @@
-"""Price of a GPU-hour: by node from Prometheus, else by instance type, else by model. Pure.
+"""Price of a GPU-hour: by node from Prometheus, else by cloud and instance type, else by model. Pure.
 
 A MIG instance costs its share of the card's compute slices, a time slice its share of the replicas. A request for
 memory or cores (HAMi, gpushare) costs the larger share of the two; HAMi grants all memory without a request for it.
@@ -33,6 +33,36 @@ _PERCENTAGES = frozenset({GPU_MEM_PERCENT, GPU_CORES})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class PriceSource:
+    """Where a price comes from, for people.
+
+    Attributes:
+        name: Such as a vendor's list.
+        date: When it was looked up; empty for a live metric.
+        region: Of a cloud; empty elsewhere.
+    """
+
+    name: str
+    date: str = ""
+    region: str = ""
+
+    def __str__(self) -> str:
+        """In one line."""
+        return ", ".join(filter(None, (self.name, self.region, self.date)))
+
+
+OPENCOST = PriceSource("OpenCost")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CloudPrices:
+    """A cloud's prices by `node.kubernetes.io/instance-type`."""
+
+    source: PriceSource
+    instance_types: Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Prices:
     """Prices of one GPU for one hour.
 
@@ -40,9 +70,11 @@ class Prices:
         currency: Such as USD.
         source: Where the table comes from, for people.
         date: When it was looked up.
-        models: By pattern of the model's name; the first that matches holds.
+        models: By pattern of the model's name; the first that matches holds. Not for nodes of `clouds`.
         instance_types: By `node.kubernetes.io/instance-type`.
         nodes: By name of the node, as Prometheus's `node_gpu_hourly_cost` (OpenCost) says.
+        clouds: By cloud of the node.
+        rest: For nodes of which this table says nothing.
     """
 
     currency: str
@@ -51,20 +83,33 @@ class Prices:
     models: Mapping[str, float]
     instance_types: Mapping[str, float] = dataclasses.field(default_factory=dict)
     nodes: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    clouds: Mapping[str, CloudPrices] = dataclasses.field(default_factory=dict)
+    rest: "Prices | None" = None
 
     def of_node(self, node: Node | None) -> float | None:
         """Price of a whole GPU of this node for an hour; None where nothing is known."""
+        found = self.find(node)
+        return found[0] if found else None
+
+    def find(self, node: Node | None) -> tuple[float, PriceSource] | None:
+        """The price of a whole GPU of this node for an hour, and its source; None where nothing is known."""
         if node is None:
             return None
-        known = self.nodes.get(node.name)
-        if known is None:
-            known = self.instance_types.get(node.instance_type)
-        if known is None:
-            known = next(
-                (price for pattern, price in self.models.items() if fnmatch.fnmatchcase(node.model, pattern)),
-                None,
-            )
-        return known
+        if node.name in self.nodes:
+            return self.nodes[node.name], OPENCOST
+        cloud, source = self.clouds.get(node.cloud), PriceSource(self.source, self.date)
+        price = self.instance_types.get(node.instance_type)
+        if price is None and cloud:
+            price, source = cloud.instance_types.get(node.instance_type), cloud.source
+        elif price is None:
+            price = self._of_model(node.model)
+        if price is not None:
+            return price, source
+        return self.rest.find(node) if self.rest else None
+
+    def _of_model(self, model: str) -> float | None:
+        matching = (price for pattern, price in self.models.items() if fnmatch.fnmatchcase(model, pattern))
+        return next(matching, None)
 
     def of_pod(self, pod: Pod, node: Node | None) -> float | None:
         """Price per hour of a pod's GPUs; None if unknown."""
@@ -136,6 +181,31 @@ def _date(text: str) -> str:
     return text
 
 
+_Date = Annotated[str, pydantic.AfterValidator(_date)]
+
+
+class CloudTable(pydantic.BaseModel):
+    """A cloud's prices in a file."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    source: _Name
+    date: _Date
+    region: _Name
+    instanceTypes: Annotated[dict[_Name, _Price], pydantic.Field(min_length=1)]
+
+
+class CloudTables(pydantic.BaseModel):
+    """The clouds that a node's providerID can name."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    aws: CloudTable | None = None
+    azure: CloudTable | None = None
+    gcp: CloudTable | None = None
+    oci: CloudTable | None = None
+
+
 class PriceTable(pydantic.BaseModel):
     """The price table of a file; each price is for one GPU and one hour."""
 
@@ -145,13 +215,14 @@ class PriceTable(pydantic.BaseModel):
     kind: Literal["Prices"]
     currency: Annotated[str, pydantic.Field(pattern=r"^[A-Z]{3}$")] = "USD"
     source: _Name
-    date: Annotated[str, pydantic.AfterValidator(_date)]
+    date: _Date
     models: dict[_Name, _Price] = {}
     instanceTypes: dict[_Name, _Price] = {}
+    clouds: CloudTables = CloudTables()
 
     @pydantic.model_validator(mode="after")
     def _has_prices(self) -> "PriceTable":
-        if not self.models and not self.instanceTypes:
+        if not self.models and not self.instanceTypes and self.clouds == CloudTables():
             message = "has no price; give models, instanceTypes or both"
             raise ValueError(message)
         return self
@@ -168,16 +239,17 @@ SHIPPED = "prices.yaml"
 
 
 def load(path: pathlib.Path | None = None) -> Prices:
-    """The prices of a file, or those that are shipped.
+    """The prices of a file, or those that are shipped; these also follow a file with the same currency.
 
     Raises:
         ConfigurationError: The file cannot be read.
         PricesError: It is not a price table; carries all its problems.
     """
-    if path is not None:
-        return parse(yamlfile.read_bytes(path, KIND), source=str(path))
     raw = importlib.resources.files("rightsizer").joinpath(SHIPPED).read_bytes()
-    return parse(raw, source=SHIPPED)
+    if path is None:
+        return parse(raw, source=SHIPPED)
+    own, shipped = parse(yamlfile.read_bytes(path, KIND), source=str(path)), parse(raw, source=SHIPPED)
+    return dataclasses.replace(own, rest=shipped) if own.currency == shipped.currency else own
 
 
 def parse(raw: bytes, *, source: str) -> Prices:
@@ -193,4 +265,9 @@ def parse(raw: bytes, *, source: str) -> Prices:
         date=table.date,
         models=table.models,
         instance_types=table.instanceTypes,
+        clouds={
+            name: CloudPrices(PriceSource(cloud.source, cloud.date, cloud.region), cloud.instanceTypes)
+            for name, cloud in table.clouds
+            if cloud is not None
+        },
     )

@@ -221,7 +221,7 @@ PRICES = (
         "--prices",
         "FILE",
         "prices per GPU model and hour",
-        details="for nodes without an OpenCost price; default: the shipped list",
+        details="for nodes without an OpenCost price; before the shipped lists",
     ),
 )
 POLICY = (Option("--policy", "FILE", "policy file", details="without one, gpu-rightsizer only advises"),)

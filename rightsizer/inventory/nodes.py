@@ -99,6 +99,8 @@ POOLS = (
 _POOL_ANNOTATIONS = ("oci.oraclecloud.com/node-pool-id",)
 ZONES = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
 INSTANCE_TYPES = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+_CLOUDS = {"aws://": "aws", "azure://": "azure", "gce://": "gcp", "oci://": "oci", "ocid1.": "oci"}
+"""By the first characters of spec.providerID; OKE writes the instance's OCID alone."""
 
 _LEAVING = frozenset(
     {
@@ -134,6 +136,7 @@ class Taint(msgspec.Struct):
 class _NodeSpec(msgspec.Struct):
     unschedulable: bool = False
     taints: list[Taint] | None = None
+    provider_id: str = msgspec.field(default="", name="providerID")
 
 
 class _NodeStatus(msgspec.Struct):
@@ -184,6 +187,9 @@ def node_of(item: NodeObject, resources: ResourceTable) -> Node:
         pool=_first(labels, POOLS) or _first(annotations, _POOL_ANNOTATIONS) or "",
         zone=_first(labels, ZONES) or "",
         instance_type=_first(labels, INSTANCE_TYPES) or "",
+        cloud=next(
+            (cloud for start, cloud in _CLOUDS.items() if item.spec.provider_id.startswith(start)), ""
+        ),
         is_ready=_is_ready(item),
         is_open=_is_open(item, taints),
         taints=tuple(sorted(f"{taint.key}={taint.value}:{taint.effect}" for taint in taints)),

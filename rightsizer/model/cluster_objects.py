@@ -42,6 +42,7 @@ class Node:
         sharing: How several pods come to share a GPU ("time-slicing", "mps", "hami", "gpushare"); empty where none do.
         pool: Node pool or group, by the labels of OKE, EKS, AKS, GKE and Karpenter.
         instance_type: `node.kubernetes.io/instance-type`.
+        cloud: By `spec.providerID`: aws, azure, gcp or oci; empty where it is none of these.
         is_ready: Whether its kubelet says so.
         is_open: Whether new pods may come: ready, not cordoned, no taint of the end.
         taints: `key=value:effect` of those that keep pods off.
@@ -57,6 +58,7 @@ class Node:
     pool: str = ""
     zone: str = ""
     instance_type: str = ""
+    cloud: str = ""
     is_ready: bool = True
     is_open: bool = True
     taints: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 
 from rightsizer.model import Decision, Node, Plan, Pod, Usage, Verdict
-from rightsizer.prices import Prices, gpus_of_node
+from rightsizer.prices import Prices, PriceSource, gpus_of_node
 
 _HOUR_S = 3600.0
 NO_CLASS = "(none)"
@@ -63,6 +63,7 @@ class CostSummary:
     Attributes:
         fleet: Whole GPUs of all nodes; None where no node is known.
         held: Of these, those that pods of any workload hold, also of one that a filter leaves out.
+        nodes_by_source: How many nodes with these pods have their price from each source.
     """
 
     window: datetime.timedelta
@@ -73,6 +74,7 @@ class CostSummary:
     by_namespace: Mapping[str, CostTotals]
     by_model: Mapping[str, CostTotals]
     by_verdict: Mapping[str, CostTotals]
+    nodes_by_source: Mapping[PriceSource, int]
 
     @property
     def free(self) -> float | None:
@@ -102,7 +104,8 @@ def cost_summary_of(plan: Plan, prices: Prices) -> CostSummary:
     nodes = plan.fleet.nodes.values() if plan.fleet else ()
     fleet = sum(map(gpus_of_node, nodes)) if nodes else None
     held = sum(workload.gpus for workload in plan.fleet.workloads) if plan.fleet else total.gpus
-    return CostSummary(window, fleet, held, total, by_class, by_namespace, by_model, by_verdict)
+    sources = counter.nodes_by_source()
+    return CostSummary(window, fleet, held, total, by_class, by_namespace, by_model, by_verdict, sources)
 
 
 class _Counter:
@@ -112,6 +115,12 @@ class _Counter:
         self._usages = plan.measured.usages.get(window, {}) if plan.measured else {}
         self._nodes: Mapping[str, Node] = plan.fleet.nodes if plan.fleet else {}
         self._prices = prices
+        self._sources: dict[PriceSource, set[str]] = {}
+        """Names of the nodes."""
+
+    def nodes_by_source(self) -> Mapping[PriceSource, int]:
+        """How many nodes have their price from each source."""
+        return {source: len(self._sources[source]) for source in sorted(self._sources, key=str)}
 
     def model(self, decision: Decision) -> str:
         """The model of a workload's GPUs; several in one name."""
@@ -137,7 +146,10 @@ class _Counter:
         whole = pod.gpus
         hours = whole * self._held_s(pod) / _HOUR_S
         used = _mean_activity(self._usages.get((pod.ref.namespace, pod.ref.name), ()), pod)
-        price = self._prices.of_node(node)
+        found = self._prices.find(node)
+        price = found[0] if found else None
+        if node and found:
+            self._sources.setdefault(found[1], set()).add(node.name)
         account.used += whole * (used or 0.0)
         account.unknown += whole if used is None else 0.0
         account.gpu_hours_held += hours

@@ -55,7 +55,7 @@ def _frame(plan: Plan, accounts: CostSummary, prices: Prices) -> dict[str, Any]:
         },
         "hypothetical": plan.hypothetical or None,
         "problems": list(plan.problems),
-        "totals": {**_totals(plan.decisions), **_costs(accounts), "prices": _prices(prices)},
+        "totals": {**_totals(plan.decisions), **_costs(accounts), "prices": _prices(accounts, prices)},
         "stranded": [_stranded(one) for one in plan.fleet.stranded] if plan.fleet else [],
     }
 
@@ -159,12 +159,16 @@ def _cost_totals(account: CostTotals) -> dict[str, Any]:
     }
 
 
-def _prices(prices: Prices) -> dict[str, Any]:
+def _prices(accounts: CostSummary, prices: Prices) -> dict[str, Any]:
     return {
         "currency": prices.currency,
         "source": prices.source,
         "date": prices.date,
         "nodesByOpenCost": len(prices.nodes),
+        "sources": [
+            {"source": one.name, "region": one.region or None, "date": one.date or None, "nodes": nodes}
+            for one, nodes in accounts.nodes_by_source.items()
+        ],
     }
 
 

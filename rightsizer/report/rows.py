@@ -270,7 +270,7 @@ def remarks(accounts: CostSummary, prices: Prices) -> tuple[str, ...]:
             words.append(f"Utilization is unknown for {unknown} GPU-hours.")
     if _has_prices(accounts):
         words.append(f"WASTED: {prices.currency} per hour for GPU time that is not used.")
-        words.append(f"Prices in {prices.currency} per GPU-hour: {price_source(prices)}.")
+        words.append(f"Prices in {prices.currency} per GPU-hour: {_price_sources(accounts)}.")
     if accounts.total.unpriced:
         words.append(
             f"No price is known for the GPUs of {count(accounts.total.unpriced, 'pod')}; --prices FILE sets prices."
@@ -278,12 +278,12 @@ def remarks(accounts: CostSummary, prices: Prices) -> tuple[str, ...]:
     return tuple(words)
 
 
-def price_source(prices: Prices) -> str:
-    """The source of the prices."""
-    table = f"{prices.source}, {prices.date}"
-    if not prices.nodes:
-        return table
-    return f"OpenCost's of {count(len(prices.nodes), 'node')}; else {table}"
+def _price_sources(accounts: CostSummary) -> str:
+    """Where the prices come from, and for how many nodes if there are several sources."""
+    sources = accounts.nodes_by_source
+    if len(sources) == 1:
+        return str(next(iter(sources)))
+    return "; ".join(f"{source} ({count(nodes, 'node')})" for source, nodes in sources.items())
 
 
 def stranded_lines(plan: Plan) -> tuple[str, ...]:

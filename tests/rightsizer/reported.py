@@ -37,7 +37,12 @@ PRICES = Prices("USD", "a list", "2026-11-21", {"*H100*": 10.0, "*A100*80GB*": 4
 
 NODES = {
     "h100-a": Node(
-        "h100-a", "NVIDIA-H100-80GB-HBM3", gpus=24, pool="training", instance_type="BM.GPU.H100.8"
+        "h100-a",
+        "NVIDIA-H100-80GB-HBM3",
+        gpus=24,
+        pool="training",
+        instance_type="BM.GPU.H100.8",
+        cloud="oci",
     ),
     "a100-b": Node("a100-b", "NVIDIA-A100-SXM4-80GB", gpus=8, pool="serving"),
     "t4-c": Node("t4-c", "Tesla-T4", gpus=1, pool="notebooks"),

@@ -17,7 +17,9 @@ from rightsizer.errors import ConfigurationError, PricesError
 from rightsizer.model import Node
 from rightsizer.prometheus.query_api import Prometheus as Client
 from rightsizer.usage.optional_metrics import node_prices
+from simulator.manifests import labels
 from simulator.prometheus import Prometheus, Series
+from simulator.specfile import preset
 from tests.rightsizer.build import pod
 from tests.rightsizer.world import World
 
@@ -25,8 +27,11 @@ ROOT = pathlib.Path(__file__).parents[2]
 HEAD = "apiVersion: gpu-rightsizer.io/v1alpha1\nkind: Prices\nsource: our own\ndate: 2026-11-01\n"
 
 
+H100 = "NVIDIA-H100-80GB-HBM3"
+
+
 def _node(model: str, **changes: str) -> Node:
-    return Node("n", model, instance_type=changes.get("instance_type", ""))
+    return Node("n", model, instance_type=changes.get("instance_type", ""), cloud=changes.get("cloud", ""))
 
 
 @pytest.mark.parametrize(
@@ -40,6 +45,9 @@ def _node(model: str, **changes: str) -> Node:
         ("NVIDIA-GB200", 16.0),
         ("NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition", 4.5),
         ("Tesla-V100-SXM2-16GB", 2.95),
+        ("Tesla-T4", 0.526),
+        ("NVIDIA-L4", 0.8048),
+        ("NVIDIA-A10G", 1.006),
     ],
 )
 def test_prices_builtin_list_finds_model_by_gfd_or_driver_name(model: str, price: float) -> None:
@@ -48,7 +56,7 @@ def test_prices_builtin_list_finds_model_by_gfd_or_driver_name(model: str, price
 
 
 @pytest.mark.parametrize(
-    "model", ["NVIDIA-A10G", "NVIDIA-GH200-480GB", "NVIDIA-H20", "NVIDIA-A1000", "Tesla-T4", ""]
+    "model", ["NVIDIA-L40", "NVIDIA-GH200-480GB", "NVIDIA-H20", "NVIDIA-A1000", "Tesla-T40", ""]
 )
 def test_prices_similar_model_name_has_no_price(model: str) -> None:
     """What is not on the list costs what nobody knows, not what the next one costs."""
@@ -80,12 +88,83 @@ def test_prices_fractional_gpu_costs_its_fraction(
     assert prices.whole_gpus(asked, node) == pytest.approx(whole, abs=0.01)
 
 
-def test_prices_builtin_list_has_source_currency_and_date() -> None:
-    """Source, currency and a day that was."""
+def test_prices_builtin_lists_have_source_currency_and_date() -> None:
+    """Source, currency and a day that was; a region for a cloud."""
     shipped = prices.load()
-    assert shipped.source
+    assert shipped.source.startswith("estimate by model")
     assert shipped.currency == "USD"
-    assert datetime.date.fromisoformat(shipped.date) <= datetime.date(2026, 11, 21)
+    assert set(shipped.clouds) == {"aws", "azure", "gcp", "oci"}
+    sources = [prices.PriceSource(shipped.source, shipped.date, "any")]
+    sources += [cloud.source for cloud in shipped.clouds.values()]
+    for source in sources:
+        assert source.name
+        assert source.region
+        assert datetime.date.fromisoformat(source.date) <= datetime.date(2026, 11, 21)
+
+
+@pytest.mark.parametrize(
+    ("cloud", "instance_type", "price"),
+    [
+        ("aws", "p5.48xlarge", 6.88),
+        ("aws", "g4dn.12xlarge", 0.978),
+        ("azure", "Standard_NC64as_T4_v3", 1.088),
+        ("gcp", "a3-highgpu-8g", 11.0612),
+        ("oci", "BM.GPU.H100.8", 10.0),
+    ],
+)
+def test_prices_cloud_node_costs_share_of_its_instance(cloud: str, instance_type: str, price: float) -> None:
+    """The instance's price in its cloud's list, divided by its GPUs, whatever its model costs elsewhere."""
+    found = prices.load().find(_node(H100, cloud=cloud, instance_type=instance_type))
+    assert found is not None
+    assert found[0] == price
+    assert found[1] == prices.load().clouds[cloud].source
+
+
+@pytest.mark.parametrize(
+    ("cloud", "instance_type"),
+    [("aws", "BM.GPU.H100.8"), ("oci", "p5.48xlarge"), ("gcp", "Standard_NC4as_T4_v3"), ("azure", "")],
+)
+def test_prices_cloud_node_never_has_price_of_another_cloud(cloud: str, instance_type: str) -> None:
+    """Neither by another cloud's type nor by model, which is another cloud's price, too."""
+    assert prices.load().of_node(_node(H100, cloud=cloud, instance_type=instance_type)) is None
+
+
+def test_prices_node_without_cloud_has_estimate_by_model() -> None:
+    """A type that looks like a cloud's does not make it one's."""
+    shipped = prices.load()
+    found = shipped.find(_node(H100, instance_type="p5.48xlarge"))
+    assert found == (10.0, prices.PriceSource(shipped.source, shipped.date))
+
+
+@pytest.mark.parametrize("name", ["demo", "small", "fleet"])
+def test_prices_every_card_of_simulated_presets_has_price(name: str) -> None:
+    """So that the demo's money is all of it."""
+    models = {
+        labels(node)["nvidia.com/gpu.product"].removesuffix("-SHARED")
+        for node in preset(name).nodes
+        if node.gpus
+    }
+    assert models
+    assert [model for model in models if prices.load().of_node(_node(model)) is None] == []
+
+
+def test_prices_own_table_comes_before_shipped_lists(tmp_path: pathlib.Path) -> None:
+    """By type and by model, on nodes of any cloud; what it does not say, the shipped lists say."""
+    path = tmp_path / "prices.yaml"
+    path.write_text(HEAD + "models: {'*A100*': 1.25}\ninstanceTypes: {p5.48xlarge: 2.5}\n")
+    own = prices.load(path)
+    assert own.of_node(_node(H100, cloud="aws", instance_type="p5.48xlarge")) == 2.5
+    assert own.of_node(_node("NVIDIA-A100-SXM4-80GB", cloud="aws", instance_type="p4de.24xlarge")) == 1.25
+    assert own.of_node(_node(H100, cloud="gcp", instance_type="a3-highgpu-8g")) == 11.0612
+    assert own.of_node(_node("Tesla-T4")) == 0.526
+
+
+def test_prices_own_table_in_other_currency_stands_alone(tmp_path: pathlib.Path) -> None:
+    """Dollars are never added to euros."""
+    path = tmp_path / "prices.yaml"
+    path.write_text(HEAD + "currency: EUR\nmodels: {'*A100*': 1.25}\n")
+    assert prices.load(path).of_node(_node("NVIDIA-A100-SXM4-80GB")) == 1.25
+    assert prices.load(path).of_node(_node(H100)) is None
 
 
 def test_prices_node_beats_instance_type_beats_model() -> None:
@@ -133,6 +212,18 @@ BAD = {
         "line 1: apiVersion: input should be",
     ),
     "no-source": (HEAD.replace("source: our own\n", "") + "models: {a: 1}\n", "line 1: source: is missing"),
+    "unknown-cloud": (
+        HEAD + "clouds:\n  awss: {}\n",
+        "line 6: clouds.awss: unknown field; did you mean aws?",
+    ),
+    "cloud-without-prices": (
+        HEAD + "clouds:\n  aws: {source: s, date: 2026-11-01, region: r, instanceTypes: {}}\n",
+        "line 6: clouds.aws.instanceTypes: ",
+    ),
+    "cloud-without-date": (
+        HEAD + "clouds:\n  aws: {source: s, region: r, instanceTypes: {a: 1}}\n",
+        "line 6: clouds.aws.date: is missing",
+    ),
     "alias": (HEAD + "models: {a: &x 1, b: *x}\n", "uses YAML aliases (*name); write the values out"),
 }
 
@@ -206,7 +297,9 @@ def test_plan_with_prices_names_price_source(world: World) -> None:
     table = world.directory / "prices.yaml"
     table.write_text(HEAD + "models: {'*': 3}\n")
     prices = json.loads(world.run("plan", "-o", "json", "--prices", str(table)).out)["totals"]["prices"]
-    assert prices == {"currency": "USD", "source": "our own", "date": "2026-11-01", "nodesByOpenCost": 0}
+    assert prices["sources"] == [{"source": "our own", "region": None, "date": "2026-11-01", "nodes": 1}]
+    assert (prices["currency"], prices["source"], prices["date"]) == ("USD", "our own", "2026-11-01")
+    assert prices["nodesByOpenCost"] == 0
     table.write_text(HEAD)
     run = world.run("plan", "--prices", str(table))
     assert (run.code, run.out) == (2, "")

@@ -156,6 +156,24 @@ def test_node_pool_comes_from_the_clouds_label(labels: Object, pool: str) -> Non
     assert _node(labels=labels).pool == pool
 
 
+@pytest.mark.parametrize(
+    ("provider_id", "cloud"),
+    [
+        ("aws:///us-east-1a/i-0123456789abcdef0", "aws"),
+        ("azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/v", "azure"),
+        ("gce://project/us-central1-a/gke-h100-1", "gcp"),
+        ("ocid1.instance.oc1.phx.anyhqljt", "oci"),
+        ("oci://ocid1.instance.oc1.phx.anyhqljt", "oci"),
+        ("eks-hybrid:///us-west-2/cluster/mi-1", ""),
+        ("kind://docker/kind/kind-control-plane", ""),
+        ("", ""),
+    ],
+)
+def test_node_cloud_comes_from_provider_id(provider_id: str, cloud: str) -> None:
+    """Of the four clouds whose prices are shipped; an EKS Hybrid node is one's own machine."""
+    assert _node(spec={"providerID": provider_id}).cloud == cloud
+
+
 def test_zone_and_instance_type_come_from_labels() -> None:
     """Current or deprecated ones; OKE pools also from an annotation."""
     old = {"failure-domain.beta.kubernetes.io/zone": "a", "beta.kubernetes.io/instance-type": "big"}

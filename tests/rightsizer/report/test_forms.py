@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import html
 import io
 import itertools
 import json
@@ -34,6 +35,7 @@ from rightsizer.model import (
     Proposal,
     Verdict,
 )
+from rightsizer.prices import CloudPrices, Prices, PriceSource
 from rightsizer.report import FORMS, form
 from rightsizer.report.approvals import read_approvals
 from rightsizer.text import NOT_NOW, count, number, percent, safe, short
@@ -44,6 +46,8 @@ from tests.rightsizer.markup import contents, elements, without_assets
 from tests.rightsizer.reported import WEEK, accounted, empty_plan, full_plan, group
 
 ROOT = Path(__file__).parents[3]
+_CLOUD = CloudPrices(PriceSource("a cloud's list", "2026-07-20", "us-east-1"), {"BM.GPU.H100.8": 10.0})
+SEVERAL_SOURCES = Prices("USD", "a list", "2026-11-21", {}, nodes={"a100-b": 3.0}, clouds={"oci": _CLOUD})
 VALIDATOR = jsonschema.Draft202012Validator(json.loads((ROOT / "docs/plan.schema.json").read_text()))
 FILES = {
     "table": "plan-full.txt",
@@ -162,6 +166,24 @@ def test_report_unknown_usage_or_cost_is_not_zero() -> None:
     lines = form("explain")(*accounted(full_plan())).splitlines()
     [line] = [line for line in lines if line.startswith("Tesla-T4")]
     assert line.split() == ["Tesla-T4", "1", "?", "0", "0", "168", "?", "?"]
+
+
+@pytest.mark.parametrize("name", ["explain", "markdown", "html"])
+def test_report_names_each_price_source_with_its_nodes(name: str) -> None:
+    """Several sources: the reader sees how much rests on which."""
+    text = form(name)(*accounted(full_plan(), SEVERAL_SOURCES))
+    words = "Prices in USD per GPU-hour: OpenCost (1 node); a cloud's list, us-east-1, 2026-07-20 (1 node)"
+    assert words in " ".join(html.unescape(text).split())
+
+
+def test_report_document_has_each_price_source_with_its_nodes() -> None:
+    """Region and date are null where the source has none."""
+    document = json.loads(form("json")(*accounted(full_plan(), SEVERAL_SOURCES)))
+    VALIDATOR.validate(document)
+    assert document["totals"]["prices"]["sources"] == [
+        {"source": "OpenCost", "region": None, "date": None, "nodes": 1},
+        {"source": "a cloud's list", "region": "us-east-1", "date": "2026-07-20", "nodes": 1},
+    ]
 
 
 def test_csv_report_follows_rfc_4180() -> None:
