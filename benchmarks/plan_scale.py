@@ -54,14 +54,14 @@ class Figures:
         return float(max(values) if field == "peak_mib" else sum(values))
 
 
-def measure(gpus: int, folder: Path, more: Sequence[str] = ()) -> Figures:
+def measure(gpus: int, folder: Path, more: Sequence[str] = (), *, is_dra: bool = False) -> Figures:
     """Make a fleet, let it be planned for, and forget it."""
     fleet = fleet_of(gpus)
     began = time.process_time()
     now_s = int(time.time()) // TILE_S * TILE_S
     series, samples = fill(fleet, folder / "prometheus" / "data", now_s)
     filling_s = time.process_time() - began
-    with Prometheus(folder / "prometheus") as prometheus, _api(gpus) as port:
+    with Prometheus(folder / "prometheus") as prometheus, _api(gpus, is_dra=is_dra) as port:
         prometheus.wait_for("count(gpu_rightsizer:activity:max5m)", timeout_s=120)
         kubeconfig = folder / "kubeconfig"
         kubeconfig.write_text(json.dumps(_kubeconfig(port)))
@@ -90,9 +90,9 @@ def measure(gpus: int, folder: Path, more: Sequence[str] = ()) -> Figures:
 
 
 @contextlib.contextmanager
-def _api(gpus: int) -> Iterator[int]:
+def _api(gpus: int, *, is_dra: bool) -> Iterator[int]:
     """The API server; its port."""
-    command = [sys.executable, "-m", "benchmarks._fleetapi", str(gpus)]
+    command = [sys.executable, "-m", "benchmarks._fleetapi", str(gpus), *(["dra"] if is_dra else [])]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_ROOT
     ) as server:
@@ -159,11 +159,13 @@ def main() -> None:
         "--folder", type=Path, help="where Prometheus's data go meanwhile (default: a temporary folder)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE as well")
+    words = "GPUs in ResourceSlices only, held by ResourceClaims"
+    parser.add_argument("--dra", action="store_true", help=words)
     options, more = parser.parse_known_args()
     found = []
     for gpus in map(int, options.gpus.split(",")):
         with tempfile.TemporaryDirectory(prefix="plan-scale-", dir=options.folder) as folder:
-            found.append(measure(gpus, Path(folder), more))
+            found.append(measure(gpus, Path(folder), more, is_dra=options.dra))
         show(found[-1])
     if options.json:
         options.json.write_text(json.dumps([dataclasses.asdict(one) for one in found], indent=2) + "\n")

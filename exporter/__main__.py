@@ -15,7 +15,7 @@ def main() -> int:
         if library in {"", "exporter"}:
             raise
         sys.stderr.write(
-            f"error: the library {library} is missing; run in a checkout: pip install '.[exporter]'\n"
+            f"error: the library {library} is missing; run: pip install 'gpu-rightsizer[exporter]'\n"
         )
         return 1
     return cli.main()

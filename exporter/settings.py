@@ -299,7 +299,7 @@ class Settings:
         DCGM_EXPORTER_WEB_CONFIG_FILE=str.strip,
     )  # fmt: skip
     interval: float = _setting(
-        METRICS, "10s", "How often the GPUs are read.", interval, "TIME",
+        METRICS, "10s", "How often the GPUs are read.", interval, "DURATION",
         "A scrape gets the last reading and never waits for the driver.",
         DCGM_EXPORTER_INTERVAL=milliseconds,
     )  # fmt: skip
@@ -383,7 +383,7 @@ class Settings:
         "Only the names of the kubelet's folders in `pods/` are used, no logs.",
     )  # fmt: skip
     give_up_after: float = _setting(
-        HOST, "5m", "Exit if the driver fails this long; or never.", patience, "TIME",
+        HOST, "5m", "Exit if the driver fails this long; or never.", patience, "DURATION",
         "The exit code is 1. A new process loads the libraries of a new driver.",
     )  # fmt: skip
     log_format: LogFormat = _enum(

@@ -13,7 +13,8 @@ def main() -> int:
         if library in {"", "rightsizer"}:
             raise
         sys.stderr.write(
-            f"error: the library {library} is missing; run in a checkout: pip install '.[rightsizer]'\n"
+            f"error: the library {library} is missing; run: pip install gpu-rightsizer, or in a checkout: "
+            "pip install .\n"
         )
         return 1
     return code

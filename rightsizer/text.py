@@ -1,7 +1,7 @@
-"""Bounds of what is read where others can write, our annotations and our ConfigMap: one place for all of them. Pure.
+"""Limits of what is read where others can write: annotations and the state's ConfigMaps. Pure.
 
-Whoever may annotate an object can write anything there. What is longer, nested deeper, of another time or greater than
-anything that we write cannot be read; what follows from that is the reader's business.
+Anyone who may annotate an object can write anything there. What is longer, nested deeper, of another time or greater
+than anything that gpu-rightsizer writes counts as unreadable; the reader decides what follows.
 """
 
 import datetime
@@ -17,9 +17,9 @@ from rightsizer.model import Blocker, BlockerCode, Decision, Usage
 T = TypeVar("T")
 
 LONGEST_BYTES: Final = 16 << 10
-"""Of a note: what we write stays below 2 KiB."""
+"""Of a note: what gpu-rightsizer writes stays below 2 KiB."""
 DEEPEST: Final = 16
-"""Of lists and mappings in each other: what we write has five."""
+"""Of lists and mappings in each other: what gpu-rightsizer writes has five."""
 YEARS: Final = range(2000, 2201)
 """In these time zones do not overflow, nor does what is added or taken away."""
 
@@ -64,7 +64,7 @@ def _depth(text: str) -> int:
 
 
 def require_ours(*instants: datetime.datetime | None) -> None:
-    """Times of which we speak.
+    """Check that times are in the years that gpu-rightsizer writes.
 
     Raises:
         ValueError: One of them has no zone, or is of another time.
@@ -211,7 +211,7 @@ def safe(text: str) -> str:
 
 
 def safe_lines(text: str) -> str:
-    """The same, of a text whose lines are our own."""
+    """The same, of a text whose lines gpu-rightsizer wrote."""
     return "\n".join(map(safe, text.split("\n")))
 
 

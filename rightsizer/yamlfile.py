@@ -1,6 +1,6 @@
-"""YAML text → a document of ours, or all its problems at once, each with its line; knows nothing of what it means.
+"""YAML text → a document, or all its problems at once, each with its line; knows nothing of what it means.
 
-One file, one kind: policies, price tables and our own configuration are read by it.
+One file, one kind: policies, price tables and the configuration are read by it.
 """
 
 import dataclasses
@@ -206,7 +206,7 @@ def _problems(
         if detail["input"] is None and dotted(place) in nothing and detail["type"] != "extra_forbidden":
             continue
         if detail["type"] == "too_short" and any(_is_within(other["loc"], place) for other in details):
-            continue  # what it held is wrong, and is told
+            continue  # what it held is wrong, and is reported
         line = next((lines[place[:end]] for end in range(len(place), -1, -1) if place[:end] in lines), 0)
         yield Problem(line, dotted(place), _message(detail, kind) + _hint(detail))
 

@@ -10,7 +10,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from rightsizer.doctor.rights import RIGHTS, Right
-from rightsizer.guardrails.admission import EVENTS, OWN_OBJECTS, admission_policies, command_group, name_of
+from rightsizer.guardrails.admission import (
+    CLAIM_TEMPLATES,
+    EVENTS,
+    OWN_OBJECTS,
+    TEMPLATE_SIZES,
+    admission_policies,
+    command_group,
+    name_of,
+)
 from rightsizer.guardrails.rbac import WRITE_PATHS, Need, is_for, names, need
 from rightsizer.guardrails.resize_admission import resize_admission
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
@@ -62,7 +70,7 @@ def admission() -> str:
         for row in KINDS
         if row.stop is not None and row.stop.command is not None
     }
-    always = [EVENTS, *(name_of(*one) for one in OWN_OBJECTS)]
+    always = [EVENTS, *(name_of(*one) for one in OWN_OBJECTS), CLAIM_TEMPLATES, TEMPLATE_SIZES]
     return _written(
         {
             "systemNamespaces": sorted(SYSTEM_NAMESPACES),

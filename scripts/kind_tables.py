@@ -29,11 +29,16 @@ def control_objects() -> str:
 
 
 def losses() -> str:
-    """What a stop destroys."""
-    by_loss: dict[str, list[str]] = defaultdict(list)
-    for row in (*KINDS, *CONTROL_OBJECT_KINDS):
-        by_loss[row.lost].append(f"`{row.kind}`")
-    return table(("lost by a stop", "kinds"), ((lost, ", ".join(named)) for lost, named in by_loss.items()))
+    """What a stop destroys, and the minutes that a restart counts for."""
+    by_loss: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for row in KINDS:
+        by_loss[row.lost, f"{row.restart_s // 60}m"].append(f"`{row.kind}`")
+    for row in CONTROL_OBJECT_KINDS:
+        by_loss[row.lost, ""].append(f"`{row.kind}`")
+    return table(
+        ("lost by a stop", "restart", "kinds"),
+        ((lost, restart, ", ".join(named)) for (lost, restart), named in by_loss.items()),
+    )
 
 
 def conditions() -> str:

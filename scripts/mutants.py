@@ -49,7 +49,7 @@ class Fate(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mutant:
-    """One dangerous change of our own code.
+    """One dangerous change of the code.
 
     Attributes:
         name: What is lost by it.

@@ -9,6 +9,7 @@ from typing import Any
 
 import pydantic
 
+from rightsizer.inventory.demand import DEMAND_KINDS
 from rightsizer.policy.classes import ANNOTATIONS
 from rightsizer.policy.do_not_disrupt import ROWS
 from rightsizer.policy.limits import (
@@ -163,7 +164,7 @@ def _amount(row: Budget) -> Iterator[str]:
 
 
 def class_annotations() -> str:
-    """What can stand on a PriorityClass."""
+    """The annotations of a PriorityClass."""
     rows = ((f"`{row.key}`", f"`{row.example}`", f"`{'.'.join(row.field)}`") for row in ANNOTATIONS)
     return table(("annotation", "for example", "field of a rule"), rows)
 
@@ -177,3 +178,11 @@ def marks() -> str:
     """Whose marks are obeyed."""
     rows = ((f"`{row.mark.value}`", f"`{row.key}`", row.words) for row in ROWS)
     return table(("name", "annotation or label", "obeyed where it is"), rows)
+
+
+def demand() -> str:
+    """What counts as demand, and how it is read."""
+    return table(
+        ("kind", "what waits"),
+        ((f"`{row.of.resource}`", row.words) for row in DEMAND_KINDS),
+    )

@@ -22,6 +22,7 @@ CELL = 160
 TOTAL = 40_000
 _END = re.compile(r"(?<=[.!?])[)\"”]?\s+(?=[\"“(]?[A-Z0-9])")
 _ABBREVIATION = re.compile(r"\b(?:e\.g|i\.e|etc|vs|approx|No)\.$")
+_BETWEEN = r"(?:[\s>#|]+|\s*[\"']\s+f?[\"']\s*)"  # what may stand between two words of a phrase
 _CODE = "Code"  # inline code counts as one word, and can begin a sentence
 
 
@@ -102,9 +103,9 @@ def retired() -> dict[str, str]:
 
 
 def found_retired(source: str) -> Iterator[tuple[int, str, str]]:
-    """Line, phrase and replacement of each retired word in a text; a phrase may be broken over lines."""
+    """Line, phrase and replacement of each retired word in a text; a phrase may be broken over lines or strings."""
     for pattern, instead in retired().items():
-        for found in re.finditer(pattern.replace(" ", r"[\s>#|]+"), source, re.IGNORECASE):
+        for found in re.finditer(pattern.replace(" ", _BETWEEN), source, re.IGNORECASE):
             yield source.count("\n", 0, found.start()) + 1, " ".join(found[0].split()), instead
 
 

@@ -185,8 +185,8 @@ def _rightsizer_metrics() -> str:
 
 def _rightsizer_options() -> str:
     groups = (
-        *(options.POLICY, options.PRICES, options.PROMETHEUS, options.CLUSTER, options.STATE),
-        *(options.INSTANCE, options.JOURNAL, options.SCHEDULE, options.LOG),
+        *(options.POLICY, options.PRICES, options.LEDGER, options.PROMETHEUS, options.CLUSTER, options.STATE),
+        *(options.INSTANCE, options.JOURNAL, options.SCHEDULE, options.EXTENDER, options.LOG),
     )
     rows = (
         (
@@ -219,6 +219,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "servers": kind_tables.servers,
     "policy-fields": policy_tables.fields,
     "policy-kinds": policy_tables.kinds,
+    "demand": policy_tables.demand,
     "policy-budgets": policy_tables.budgets,
     "class-annotations": policy_tables.class_annotations,
     "opt-outs": policy_tables.opt_outs,

@@ -177,7 +177,7 @@ class Cluster:
             self._start_exporters()
 
     def _serve(self) -> None:
-        self.api = self._stack.enter_context(ApiServer(clock=self._clock))
+        self.api = self._stack.enter_context(ApiServer(clock=self._clock, tls=True))
         self.kubeconfig.write_text(yaml.safe_dump(self.api.kubeconfig(), sort_keys=False))
 
     def _create(self, client: KubeClient) -> None:

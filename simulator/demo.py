@@ -20,7 +20,8 @@ from simulator.cluster import Cluster
 from simulator.controlplane.plane import ControlPlane
 from simulator.controlplane.programs import MissingProgramsError, Programs, find
 from simulator.gpus import DriverError
-from simulator.kubeclient import Endpoint, KubeClient, KubeClientError
+from simulator.kept_demo import KeptDemo
+from simulator.kubeclient import Endpoint, KubeClient, KubeClientError, Object
 from simulator.processes import ProcessError
 from simulator.prometheus import Prometheus
 from simulator.specfile import preset
@@ -56,13 +57,14 @@ class Demo:
             self._cluster, self._prometheus = cluster, prometheus
             self._client = KubeClient(Endpoint.from_kubeconfig(cluster.kubeconfig))
             self._client.create("/api/v1/namespaces", _namespace(STATE_NAMESPACE))
+            before = self._client.get("/api/v1/pods")["items"]
             self._show_plan()
             acted = self._apply()
             self._show_freed(acted)
             self._undo(acted[0])
             self._conclude()
             if keep:
-                self._keep()
+                self._keep(before)
 
     # --- the steps, in order
 
@@ -179,18 +181,29 @@ class Demo:
             f"  {os.path.relpath(self._directory / 'cluster')}/*.log, {os.path.relpath(self._directory)}/prometheus/"
         )
 
-    def _keep(self) -> None:
-        print("\nThe cluster keeps running. In another terminal:\n")
+    def _keep(self, before: Sequence[Object]) -> None:
+        self._step("keep: rules, alerts, kube-state-metrics' series, the dashboard, and `run` each minute")
+        with contextlib.ExitStack() as stack:
+            with _waiting("for gpu-rightsizer run, and for Prometheus to read its rules"):
+                kept = KeptDemo(
+                    self._directory, self._client, self._prometheus, self._settings(), before=before
+                )
+                stack.enter_context(kept)
+            self._print_addresses(kept)
+            while True:
+                signal.pause()
+
+    def _print_addresses(self, kept: KeptDemo) -> None:
+        print("\n\nThe cluster keeps running. In another terminal:\n")
         for name, value in self._settings().items():
             print(f"  export {name}={value}")
-        print(
-            f"  {Path(sys.executable).parent / 'gpu-rightsizer'} plan\n\n  {self._prometheus.url}   (Prometheus)"
-        )
+        print(f"  {Path(sys.executable).parent / 'gpu-rightsizer'} plan\n  kubectl get pods -A\n")
+        print(f"  {kept.dashboard_url}   (dashboard)")
+        print(f"  {self._prometheus.url}/alerts   (Prometheus, with rules and alerts)")
+        print(f"  {kept.run.url}/metrics   (gpu-rightsizer run)")
         for node, exporter in self._cluster.exporters.items():
             print(f"  {exporter.url}/metrics   ({node})")
         print("\nCtrl-C stops the cluster.", flush=True)
-        while True:
-            signal.pause()
 
     # --- how they do it
 

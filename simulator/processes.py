@@ -26,7 +26,8 @@ _ATTEMPTS = 3
 """A free port can be taken between finding and using it."""
 _PORTS = range(12_000, 32_000)
 """Below those that the kernel gives to connections (net.ipv4.ip_local_port_range, from 32768)."""
-_BLOCK = 100
+_BLOCK = 250
+"""A port whose connections ended is in use for a minute more."""
 
 # Between fork and exec only async-signal-safe calls are allowed, and Python's preexec_fn is not one of them in a
 # process with gRPC's threads. So the child asks for its parent-death signal (prctl 1) itself and then becomes the
@@ -219,7 +220,7 @@ class Server:
 
 
 def free_port() -> int:
-    """A free TCP port of 127.0.0.1, given to no other process of ours and not soon again to this one.
+    """A free TCP port of 127.0.0.1, given to no other process of the simulator and not soon again to this one.
 
     Two servers with one port would look alike: the slower one seems ready because the faster one answers.
     """

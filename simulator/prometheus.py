@@ -6,7 +6,9 @@ import functools
 import http.client
 import itertools
 import json
+import os
 import shutil
+import signal
 import struct
 import time
 import urllib.parse
@@ -130,7 +132,10 @@ class Prometheus:
         binary: str = "prometheus",
         flags: Mapping[str, str] | None = None,
     ) -> None:
-        self.rule_files: Sequence[Path] = ()  # of rules that it evaluates; set before it starts
+        self.rule_files: Sequence[Path] = ()  # of rules that it evaluates; set before it starts, or reload
+        self.more_jobs: Mapping[
+            str, str
+        ] = {}  # host:port of one more target by job, whose labels are kept; likewise
         self.directory = directory
         self.targets = tuple(targets)
         self.scrape_interval_s = scrape_interval_s
@@ -161,6 +166,20 @@ class Prometheus:
         self._write_config()
         self._server.start(timeout_s=timeout_s)
 
+    def reload(self, *, timeout_s: float = 100.0) -> None:
+        """Read the configuration again, with changed rules and jobs; wait until they are there."""
+        self._write_config()
+        os.kill(self.pid, signal.SIGHUP)
+        deadline = time.monotonic() + timeout_s
+        while not self.more_jobs.keys() <= self._jobs():
+            if time.monotonic() > deadline:
+                raise ProcessError(f"{self.url} has not read its configuration within {timeout_s:g} s")
+            time.sleep(0.1)
+
+    def _jobs(self) -> set[str]:
+        targets = json.loads(self._server.get("/api/v1/targets?state=active")[1])["data"]["activeTargets"]
+        return {target["scrapePool"] for target in targets}
+
     def stop(self) -> None:
         """End it; its data stay."""
         self._server.stop()
@@ -174,10 +193,17 @@ class Prometheus:
 
     def query(self, expression: str, *, at_s: float | None = None) -> list[dict[str, Any]]:
         """The result of an instant query at `at_s` (Unix seconds; now by default)."""
-        query = {"query": expression} | ({} if at_s is None else {"time": f"{at_s:.3f}"})
-        answer = json.loads(self._server.get(f"/api/v1/query?{urllib.parse.urlencode(query)}")[1])
+        return self._ask("query", {"query": expression} | ({} if at_s is None else {"time": f"{at_s:.3f}"}))
+
+    def query_range(self, expression: str, seconds: range) -> list[dict[str, Any]]:
+        """The result of a range query at `seconds` (Unix time)."""
+        span = {"start": f"{seconds[0]}", "end": f"{seconds[-1]}", "step": f"{seconds.step}"}
+        return self._ask("query_range", {"query": expression, **span})
+
+    def _ask(self, path: str, parameters: Mapping[str, str]) -> list[dict[str, Any]]:
+        answer = json.loads(self._server.get(f"/api/v1/{path}?{urllib.parse.urlencode(parameters)}")[1])
         if answer["status"] != "success":
-            raise ProcessError(f"asking {self.url} for {expression}: {answer.get('error')}")
+            raise ProcessError(f"asking {self.url} for {parameters['query']}: {answer.get('error')}")
         return answer["data"]["result"]  # type: ignore[no-any-return]
 
     def write(self, series: Iterable[Series]) -> int:
@@ -226,6 +252,10 @@ class Prometheus:
                 {"targets": [target.address], "labels": dict(target.labels)} for target in self.targets
             ],
         }
+        more = [
+            {"job_name": job, "honor_labels": True, "static_configs": [{"targets": [address]}]}
+            for job, address in self.more_jobs.items()
+        ]
         interval = f"{self.scrape_interval_s}s"
         timeout = f"{min(10, self.scrape_interval_s)}s"
         config = {
@@ -235,7 +265,7 @@ class Prometheus:
                 "evaluation_interval": interval,
             },
             "rule_files": [str(path.resolve()) for path in self.rule_files],
-            "scrape_configs": [scrape],
+            "scrape_configs": [scrape, *more],
             # What is written about the past is older than what has just been scraped.
             "storage": {"tsdb": {"out_of_order_time_window": "30d"}},
         }

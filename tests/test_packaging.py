@@ -34,20 +34,30 @@ def test_program_without_a_library_names_the_extra(
     code = _WITHOUT.format(library=library, module=module, flags=flags)
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert (run.returncode, run.stdout) == (1, "")
-    assert run.stderr.splitlines() == [
-        f"error: the library {library} is missing; run in a checkout: pip install '.[{program}]'"
-    ]
+    remedy = {
+        "exporter": "pip install 'gpu-rightsizer[exporter]'",
+        "rightsizer": "pip install gpu-rightsizer, or in a checkout: pip install .",
+    }[program]
+    assert run.stderr.splitlines() == [f"error: the library {library} is missing; run: {remedy}"]
 
 
-def test_extras_of_the_programs_are_separate() -> None:
-    """No library is common; each lock has the libraries of one program, history's with it; only aws has botocore."""
+def test_libraries_of_the_programs_are_separate() -> None:
+    """Each lock has what its program or extra needs; the exporter's has no library of the rightsizer alone."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["dependencies"] == []
-    locks = {"aws": "aws", "exporter": "exporter", "history": "rightsizer", "rightsizer": "rightsizer"}
+    locks = {"aws": "aws", "dra": "rightsizer", "exporter": "exporter", "history": "rightsizer", "mcp": "dev"}
     assert locks.keys() == project["optional-dependencies"].keys()
-    for extra, lock in locks.items():
-        locked = (ROOT / f"requirements/{lock}.lock").read_text()
-        for requirement in project["optional-dependencies"][extra]:
-            assert f"\n{requirement.split('>=')[0]}==" in f"\n{locked}"
+    for lock, requirements in [
+        ("rightsizer", project["dependencies"]),
+        *((locks[extra], found) for extra, found in project["optional-dependencies"].items()),
+    ]:
+        locked = _locked(lock)
+        for requirement in requirements:
+            assert f"\n{requirement.split('>=')[0]}==" in locked
         assert "--hash=sha256:" in locked
-        assert ("\nbotocore==" in locked) is (extra == "aws")
+        assert ("\nbotocore==" in locked) is (lock == "aws")
+    for library in ("kubernetes", "pydantic", "msgspec", "apscheduler"):
+        assert f"\n{library}==" not in _locked("exporter")
+
+
+def _locked(name: str) -> str:
+    return "\n" + (ROOT / f"requirements/{name}.lock").read_text()

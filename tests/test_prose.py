@@ -62,3 +62,9 @@ def test_prose_with_too_many_words_is_refused(tmp_path: Path) -> None:
 def test_prose_with_a_retired_phrase_over_two_lines_says_what_to_write(tmp_path: Path) -> None:
     """Retired phrases are found wherever lines break."""
     assert problems(tmp_path, "Fine.\n\nIt comes\nto this.") == ['3: "comes to": is, reaches, or results in']
+
+
+def test_retired_phrase_over_two_strings_is_found() -> None:
+    """As Python joins them."""
+    source = 'raise ValueError("there are so "\n    f"many {things}")'
+    assert [line for line, _, _ in prose.found_retired(source)] == [1]

@@ -16,7 +16,7 @@ CLUSTER = Row(
             "GPUs (by node)",
             Kind.STAT,
             (Query(total("gpu:node:gpus", IN_NODE), "GPUs"),),
-            "All GPUs that an exporter sees. MIG instances count by size: three of seven slices are 0.43. "
+            "All GPUs that an exporter sees, as gpu-rightsizer counts them: a GPU with MIG instances is one. "
             "Ignores the variables class and namespace.",
             4,
             4,

@@ -39,7 +39,7 @@ FLEET = Group(
             )
             + " or group by (cluster) (kube_pod_info) * 0",
         ),
-        Rule("gpu:node:gpus", by("sum", NODE, "gpu:device:gpus")),
+        Rule("gpu:node:gpus", by("count", NODE, by("group", (*NODE, "UUID"), "gpu:device:info"))),
         Rule("gpu:node:held", by("sum", NODE, "gpu:device:held")),
         Rule(
             "gpu:node:used",

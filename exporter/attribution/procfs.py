@@ -44,8 +44,8 @@ class ProcessScan:
 
     processes: Mapping[int, Process]  # every requested process by PID
     off: str | None = None  # why no process can be attributed; None if attribution works
-    # the newest PID at the previous scan and at this one; None if unknown, or if so many PIDs were assigned
-    # that the kernel may have wrapped around
+    # the newest PID at the previous scan and at this one; None if unknown, or if the kernel may
+    # have assigned every PID and begun again
     newest_pids: tuple[int, int] | None = None
 
     def may_be_reused(self, pid: int) -> bool:

@@ -56,7 +56,7 @@ def _ignored(line: str) -> DcgmFlag:
 _SUPPORTED = (
     _value("-f --collectors", "DCGM_EXPORTER_COLLECTORS", "--metrics-file FILE"),
     _value("-a --address", "DCGM_EXPORTER_LISTEN", "--listen ADDRESS"),
-    _value("-c --collect-interval", "DCGM_EXPORTER_INTERVAL", "--interval TIME"),
+    _value("-c --collect-interval", "DCGM_EXPORTER_INTERVAL", "--interval DURATION"),
     _switch(
         "-k --kubernetes",
         "DCGM_EXPORTER_KUBERNETES",

@@ -32,7 +32,7 @@ def require_bcrypt(where: str) -> None:
     try:
         import bcrypt  # noqa: F401, PLC0415 - 1 MiB that few need
     except ModuleNotFoundError:
-        problem = "basic_auth_users needs the library bcrypt; run in a checkout: pip install '.[exporter]'"
+        problem = "basic_auth_users needs the library bcrypt; run: pip install 'gpu-rightsizer[exporter]'"
         raise ConfigFileError([f"{where}: {problem}"]) from None
 
 

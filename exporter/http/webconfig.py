@@ -98,7 +98,7 @@ def _compose(content: bytes, where: str) -> "Node | None":
     try:
         import yaml  # noqa: PLC0415 - see above
     except ModuleNotFoundError:
-        problem = "reading it needs the library pyyaml; run in a checkout: pip install '.[exporter]'"
+        problem = "reading it needs the library pyyaml; run: pip install 'gpu-rightsizer[exporter]'"
         raise ConfigFileError([f"{where}: {problem}"]) from None
     try:
         return cast("Node | None", yaml.compose(content, Loader=yaml.SafeLoader))

@@ -15,7 +15,7 @@ from exporter.errors import StartError
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _DEEPEST = 100
 _INVALID = (
-    *(ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError),
+    *(ValueError, LookupError, TypeError, AttributeError, StopIteration, RecursionError),
     binascii.Error,
 )
 _HTTPS_PORT, _HTTP_PORT = 443, 80
@@ -87,7 +87,7 @@ def _load(path: Path) -> Mapping[str, Any]:
         import yaml  # noqa: PLC0415 - 2 MiB that most nodes do not need
     except ModuleNotFoundError:
         raise StartError(
-            f"--kubeconfig \"{path}\": reading it needs pyyaml; run in a checkout: pip install '.[exporter]'"
+            f"--kubeconfig \"{path}\": reading it needs pyyaml; run: pip install 'gpu-rightsizer[exporter]'"
         ) from None
     try:
         content = path.read_bytes()

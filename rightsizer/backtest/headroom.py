@@ -149,7 +149,7 @@ def _states(member: Member) -> bytes:
 
 
 def sizes(services: Sequence[Service], part: TooManyReplicas, cycle: int, step_s: int) -> Sized:
-    """What a headroom does in cycles of so many steps."""
+    """What a headroom does in cycles of this many steps."""
     freed, days, short = 0.0, 0, 0
     for service in services:
         found = list(_scaled(service, part, cycle, step_s))

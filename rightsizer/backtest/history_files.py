@@ -7,17 +7,15 @@ import array
 import dataclasses
 import datetime
 import functools
-import importlib
 import itertools
 import json
 import re
-import types
-import urllib.parse
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from rightsizer.backtest.pod_facts import AskedFacts, PodFacts, owner_ref
-from rightsizer.errors import ConfigurationError, UsageError
+from rightsizer.errors import ConfigurationError
+from rightsizer.ledger.parquet import ParquetFolder, UnreadableFileError, require_no_credentials
 from rightsizer.model import Device, PodKey
 from rightsizer.prometheus import promql
 from rightsizer.text import span
@@ -71,12 +69,7 @@ class HistoryFiles:
 
     def __post_init__(self) -> None:
         """Refuse credentials, which messages would repeat."""
-        parts = urllib.parse.urlsplit(self.url)
-        if parts.username is not None or parts.password is not None:
-            raise UsageError(
-                f"--history {parts.scheme}://…@{parts.hostname or ''}: contains credentials; "
-                "give them to the environment of the process"
-            )
+        require_no_credentials("--history", self.url)
 
     def days(self, part: HistoryPart | None = None) -> list[datetime.date]:
         """Those whose usage is there, all parts of it, or at least this part, oldest first.
@@ -98,7 +91,7 @@ class HistoryFiles:
         Raises:
             ConfigurationError: That is not possible.
         """
-        arrow = _arrow()
+        arrow = self._folder.library()
         uses = sorted(found.items())
         texts = zip(*(_texts_of(*use) for use in uses), strict=True) if uses else [()] * len(_TEXTS)
         columns: dict[str, Any] = {
@@ -141,7 +134,11 @@ class HistoryFiles:
 
     def _answers(self, day: datetime.date, asked: AskedFacts) -> bool:
         known = self._read(self._facts_name(day), ())[1]
-        return asked.labels <= {*known["pod_labels"]} and asked.resources <= {*known.get("gpu_resources", ())}
+        return (
+            "images" in known
+            and asked.labels <= {*known["pod_labels"]}
+            and asked.resources <= {*known.get("gpu_resources", ())}
+        )
 
     def write_facts(self, day: datetime.date, facts: Mapping[PodKey, PodFacts], asked: AskedFacts) -> None:
         """Write what is recorded of a day's pods.
@@ -149,7 +146,7 @@ class HistoryFiles:
         Raises:
             ConfigurationError: That is not possible.
         """
-        arrow = _arrow()
+        arrow = self._folder.library()
         rows = sorted(facts.items())
         owners = [fact.owner for _, fact in rows]
         columns = {
@@ -160,10 +157,11 @@ class HistoryFiles:
             "node": [fact.node for _, fact in rows],
             "priority_class": [fact.priority_class for _, fact in rows],
             "labels": [json.dumps(dict(fact.labels), sort_keys=True) for _, fact in rows],
+            "images": [json.dumps(fact.images) for _, fact in rows],
         }
         arrays = {name: arrow.array(values, arrow.string()) for name, values in columns.items()}
         arrays["gpus"] = arrow.array([fact.gpus for _, fact in rows], arrow.uint32())
-        told = {"pod_labels": sorted(asked.labels), "gpu_resources": sorted(asked.resources)}
+        told = {"pod_labels": sorted(asked.labels), "gpu_resources": sorted(asked.resources), "images": True}
         self._write(self._facts_name(day), arrays, told)
 
     def facts(self, day: datetime.date) -> dict[PodKey, PodFacts]:
@@ -172,13 +170,28 @@ class HistoryFiles:
         Raises:
             ConfigurationError: The file is missing, or not what it should be.
         """
-        names = ("namespace", "pod", "owner_kind", "owner_name", "node", "priority_class", "gpus", "labels")
+        names = (
+            "namespace",
+            "pod",
+            "owner_kind",
+            "owner_name",
+            "node",
+            "priority_class",
+            "gpus",
+            "labels",
+            "images",
+        )
         table, _ = self._read(self._facts_name(day), names)
         return {
             (namespace, pod): PodFacts(
-                owner_ref(namespace, kind, name) if kind else None, node, priority, gpus, json.loads(labels)
+                owner_ref(namespace, kind, name) if kind else None,
+                node,
+                priority,
+                gpus,
+                json.loads(labels),
+                (*json.loads(images),),
             )
-            for namespace, pod, kind, name, node, priority, gpus, labels in zip(
+            for namespace, pod, kind, name, node, priority, gpus, labels, images in zip(
                 *(table.column(name).to_pylist() for name in names), strict=True
             )
         }
@@ -198,36 +211,16 @@ class HistoryFiles:
         return []
 
     def _names(self) -> frozenset[str]:
-        arrow_fs = _arrow("fs")
-        try:
-            system, root = self._place
-            entries = system.get_file_info(arrow_fs.FileSelector(root, allow_not_found=True))
-        except (OSError, ValueError) as error:
-            raise self._error(error) from error
-        return frozenset(entry.base_name for entry in entries)
+        return frozenset(self._folder.names())
 
     def _write(self, name: str, columns: Mapping[str, Any], more: Mapping[str, object]) -> None:
-        """A file is there as a whole, or not at all."""
-        arrow, parquet = _arrow(), _arrow("parquet")
-        told = json.dumps({"version": _VERSION, "labels": dict(self.labels), **more}, sort_keys=True)
-        table = arrow.table(dict(columns)).replace_schema_metadata({"gpu-rightsizer": told})
-        try:
-            system, root = self._place
-            system.create_dir(root)
-            unfinished = f"{root}/{name}.unfinished"
-            parquet.write_table(table, unfinished, filesystem=system, compression="zstd")
-            system.move(unfinished, f"{root}/{name}")
-        except (OSError, ValueError) as error:
-            raise self._error(error) from error
+        told = {"version": _VERSION, "labels": dict(self.labels), **more}
+        self._folder.write(name, self._folder.library().table(dict(columns)), told)
 
     def _read(self, name: str, columns: Collection[str]) -> tuple[Any, dict[str, Any]]:
-        parquet = _arrow("parquet")
         try:
-            system, root = self._place
-            with parquet.ParquetFile(f"{root}/{name}", filesystem=system) as file:
-                known = json.loads((file.schema_arrow.metadata or {})[b"gpu-rightsizer"])
-                table = file.read([*columns]) if columns else None
-        except (OSError, ValueError, KeyError) as error:
+            known, table = self._folder.read(name, columns)
+        except UnreadableFileError as error:
             message = (
                 f"{self.url}/{name}: cannot be read as history ({error}); delete it to read that day again"
             )
@@ -246,16 +239,8 @@ class HistoryFiles:
         return table, known
 
     @functools.cached_property
-    def _place(self) -> tuple[Any, str]:
-        """The file system, and the directory there."""
-        arrow_fs = _arrow("fs")
-        if "://" in self.url:
-            system, root = arrow_fs.FileSystem.from_uri(self.url)
-            return system, root.rstrip("/")
-        return arrow_fs.LocalFileSystem(), self.url.rstrip("/")
-
-    def _error(self, error: Exception) -> ConfigurationError:
-        return ConfigurationError(f"--history {self.url}: {error}")
+    def _folder(self) -> ParquetFolder:
+        return ParquetFolder("--history", self.url)
 
 
 def _texts_of(key: UseKey, entry: DeviceSteps) -> tuple[str, ...]:
@@ -284,13 +269,3 @@ def _arrays(column: Any) -> list[Column]:  # noqa: ANN401 - pyarrow has no types
             values.frombytes(flat.buffers()[1][flat.offset * size : (flat.offset + len(flat)) * size])
         found += [values[a:b] for a, b in itertools.pairwise(chunk.offsets.to_pylist())]
     return found
-
-
-def _arrow(module: str = "") -> types.ModuleType:
-    """A module of pyarrow, which only the extra history installs."""
-    try:
-        return importlib.import_module(f"pyarrow.{module}" if module else "pyarrow")
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            "--history: the library pyarrow is missing; run in a checkout: pip install '.[rightsizer,history]'"
-        ) from error

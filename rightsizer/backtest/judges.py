@@ -8,6 +8,8 @@ import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
+import msgspec
+
 from rightsizer.backtest.recorded_signal import Present, RecordedSignal
 from rightsizer.backtest.recording import Group, Member, Recording
 from rightsizer.backtest.screening import Screen
@@ -297,7 +299,14 @@ def _workload(one: Standing, members: Sequence[Member], recording: Recording) ->
         created=recording.grid.time(one.group.first),
         past=one.changes,
         came_back_after=one.came_back_after,
+        spec=_spec(one.group),
     )
+
+
+def _spec(group: Group) -> bytes:
+    """The images of its containers, which is all that is recorded of what a workload says of itself."""
+    images = sorted({image for member in group.members for image in member.images})
+    return msgspec.json.encode({"recorded": [{"image": image} for image in images]}) if images else b""
 
 
 def _pod(member: Member, one: Standing, recording: Recording) -> Pod:

@@ -55,6 +55,7 @@ class PodFacts:
         node, priority_class: Empty if unknown.
         gpus: GPUs, MIG instances or shares that it asked for; 0 if unknown, as where it asked for memory.
         labels: Those of the asked labels that are known.
+        images: Of its containers, which tell notebooks; empty if unknown.
     """
 
     owner: ObjectRef | None = None
@@ -62,6 +63,7 @@ class PodFacts:
     priority_class: str = ""
     gpus: int = 0
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    images: tuple[str, ...] = ()
 
 
 def pod_facts(querier: SourceQuerier, asked: AskedFacts) -> dict[PodKey, PodFacts]:
@@ -90,11 +92,7 @@ class _Facts:
                 gpus[pod] = gpus.get(pod, 0) + (sample.count if is_counted else 0)
         if not gpus:
             return {}
-        owners = {
-            pod: (sample.labels.get("owner_kind", ""), sample.labels.get("owner_name", ""))
-            for sample in self._query("kube_pod_owner", "owner_is_controller='true'")
-            if (pod := _LABELS.pod_of(sample.labels)) in gpus
-        }
+        owners = self._owners(gpus)
         above = self._above("kube_replicaset_owner", "replicaset", "ReplicaSet")
         above |= self._above("kube_job_owner", "job_name", "Job")
         infos = {
@@ -103,6 +101,7 @@ class _Facts:
             if (pod := _LABELS.pod_of(sample.labels)) in gpus
         }
         labels = self._labels(gpus) if self.asked.labels else {}
+        images = self._images(gpus)
         return {
             pod: PodFacts(
                 _topmost(pod[0], *owners[pod], above) if pod in owners else None,
@@ -110,9 +109,32 @@ class _Facts:
                 infos.get(pod, {}).get("priority_class", ""),
                 count,
                 labels.get(pod, {}),
+                images.get(pod, ()),
             )
             for pod, count in gpus.items()
         }
+
+    def _owners(self, pods: Collection[PodKey]) -> dict[PodKey, tuple[str, str]]:
+        """Kind and name of each pod's controller: the pod itself where it is recorded that it has none."""
+        found: dict[PodKey, tuple[str, str]] = {}
+        for sample in self._query("kube_pod_owner"):
+            pod = _LABELS.pod_of(sample.labels)
+            if pod is None or pod not in pods:
+                continue
+            if sample.labels.get("owner_is_controller") == "true":
+                found[pod] = sample.labels.get("owner_kind", ""), sample.labels.get("owner_name", "")
+            else:
+                found.setdefault(pod, ("Pod", pod[1]))
+        return found
+
+    def _images(self, pods: Collection[PodKey]) -> dict[PodKey, tuple[str, ...]]:
+        found: dict[PodKey, set[str]] = {}
+        for sample in self._query("kube_pod_container_info"):
+            image = sample.labels.get("image_spec") or sample.labels.get("image", "")
+            pod = _LABELS.pod_of(sample.labels)
+            if image and pod is not None and pod in pods:
+                found.setdefault(pod, set()).add(image)
+        return {pod: tuple(sorted(images)) for pod, images in found.items()}
 
     def _labels(self, pods: Collection[PodKey]) -> dict[PodKey, Mapping[str, str]]:
         names = {key: f"label_{re.sub('[^a-zA-Z0-9_]', '_', key)}" for key in self.asked.labels}

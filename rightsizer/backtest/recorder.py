@@ -54,7 +54,7 @@ class Recorder:
                 guessed.add(owner)
             gpus = known.gpus or len(tracks)
             groups[owner].append(
-                Member(key, known.node, gpus, tuple(tracks), known.priority_class, known.labels)
+                Member(key, known.node, gpus, tuple(tracks), known.priority_class, known.labels, known.images)
             )
         found = (Group(owner, tuple(members), owner in guessed) for owner, members in groups.items())
         return Recording(self._grid, tuple(found), source)

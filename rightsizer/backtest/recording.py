@@ -134,7 +134,7 @@ class Member:
     Attributes:
         node: Where it ran; empty if unknown.
         devices: GPUs, shares or MIG instances that it held.
-        labels: As recorded by kube-state-metrics; empty if unknown.
+        labels, images: As recorded by kube-state-metrics; empty if unknown.
     """
 
     key: PodKey
@@ -143,6 +143,7 @@ class Member:
     tracks: tuple[Track, ...]
     priority_class: str = ""
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    images: tuple[str, ...] = ()
 
     @functools.cached_property
     def first(self) -> int:

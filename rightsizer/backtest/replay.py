@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import math
+from collections.abc import Callable
 
 import msgspec
 
@@ -106,12 +107,16 @@ class Terms:
     restart: datetime.timedelta
 
 
-def replay(recording: Recording, judge: Judge, terms: Terms) -> Replayed:
-    """Every cycle of the recording."""
+def replay(
+    recording: Recording, judge: Judge, terms: Terms, told: Callable[[float], None] = lambda _: None
+) -> Replayed:
+    """Every cycle of the recording; `told` hears which share of them is done, 0 to 1."""
     course = _Course(recording, judge, terms)
     every = max(1, round(terms.every.total_seconds() / recording.grid.step_s))
-    for step in range(terms.first, recording.grid.steps, every):
+    cycles = range(terms.first, recording.grid.steps, every)
+    for number, step in enumerate(cycles, 1):
         course.cycle(step, min(step + every, recording.grid.steps))
+        told(number / len(cycles))
     return Replayed(judge.name, course.accounts(), terms.restart.total_seconds(), isinstance(judge, Oracle))
 
 

@@ -36,11 +36,11 @@ class Survival:
         return self._shares[bisect.bisect_right(self._hours, hours) - 1]
 
     def ends_after(self, hours: float, within: float = math.inf) -> float:
-        """The probability, 0 to 1, that work ends a gap which has lasted so many hours.
+        """The probability, 0 to 1, that work ends a gap of this length.
 
         Args:
             hours: How long the gap has lasted.
-            within: Count only ends in the next so many hours; none is known after the longest gap's.
+            within: Count only ends in this many hours from then; none is known after the longest gap's.
         """
         now = self.longer_than(hours)
         return 1 - self.longer_than(hours + within) / now if now else 0.0

@@ -92,7 +92,7 @@ class Times:
     """How long is waited.
 
     Attributes:
-        window_h, factor: Idle for so long, and for so many times the longest earlier gap.
+        window_h, factor: The required idle time, and how many times the longest earlier gap it must be.
         notice_after_h, notice_h: When a notice is given at the earliest, and how long before the stop; 0 for none.
     """
 

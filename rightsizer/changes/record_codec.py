@@ -32,8 +32,12 @@ RELEASE_ANNOTATION = PREFIX + "release"
 """The owner's other answer to a notice: `true` makes the change at once."""
 ORDER_ANNOTATION = PREFIX + "order"
 """The command that a command object gave to the workload's controller, such as AbortJob."""
-STEERED_ANNOTATION = PREFIX + "steered"
+VICTIM_ANNOTATION = PREFIX + "deletion-cost-by"
 """On a pod with a deletion cost: the run that set it."""
+CHECKPOINT_ANNOTATION = PREFIX + "last-checkpoint"
+"""By the workload's owner: when all of its work was last saved."""
+TEMPLATE_ANNOTATION = PREFIX + "smaller-than"
+"""On a ResourceClaimTemplate: the one that it was made from, for fewer devices."""
 SIZE_ANNOTATION = PREFIX + "kept-size"
 """On a pod that an admission policy made smaller than its manifest: what was changed, and how to prevent it."""
 
@@ -53,8 +57,8 @@ CLASS_ANNOTATION = PREFIX + "priority-class"
 RECORDS = frozenset(
     {
         *(UNDO_ANNOTATION, CAME_BACK_ANNOTATION, NOTICE_ANNOTATION, RESUMED_ANNOTATION, ORDER_ANNOTATION),
-        *(SNOOZE_ANNOTATION, RELEASE_ANNOTATION, HISTORY_ANNOTATION, STEERED_ANNOTATION),
-        SIZE_ANNOTATION,
+        *(SNOOZE_ANNOTATION, RELEASE_ANNOTATION, HISTORY_ANNOTATION, VICTIM_ANNOTATION),
+        *(SIZE_ANNOTATION, CHECKPOINT_ANNOTATION),
         *(MANIFEST_LABEL, POD_ANNOTATION, GPUS_ANNOTATION, CLASS_ANNOTATION),
     }
 )

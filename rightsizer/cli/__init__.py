@@ -52,7 +52,7 @@ exit codes: 0 done or nothing to do, 1 failed, 2 invalid flags or files,
 """
 
 
-def _prepare() -> None:
+def prepare() -> None:
     """Tune Python and the C library for large fleets."""
     gc.set_threshold(*_COLLECTING)
     sys.setswitchinterval(_TURN_S)
@@ -62,12 +62,12 @@ def _prepare() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Only --log-level debug shows a traceback."""
-    _prepare()
+    prepare()
     root = parser()
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete  # noqa: PLC0415 - only when a shell asks for completions
 
-        argcomplete.autocomplete(root)
+        argcomplete.autocomplete(root, print_suppressed=True)
     arguments = root.parse_args(argv)
     log_to_stderr(arguments.log_level, as_json=arguments.log_format == "json")
     try:

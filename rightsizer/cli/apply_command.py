@@ -22,6 +22,7 @@ from rightsizer.cli.cycle import (
     tell_people,
 )
 from rightsizer.cli.filters import chosen_of, selection_of
+from rightsizer.cli.ledger_recorder import recorder_of
 from rightsizer.cli.messages import note, progress
 from rightsizer.cli.options import wants_colour, width_of
 from rightsizer.cli.plan_session import Interrupts, PlanSession, confirmed, require_answer, utc_now
@@ -52,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     require_answer(arguments)
     require_writable(arguments.save)
     session = PlanSession(arguments)
+    recorder = recorder_of(arguments, session.cluster.name)
     undo = f"gpu-rightsizer undo --run {session.run}"
     reporter = OutcomeReporter(arguments, session.run, undo=undo, cluster=session.cluster.name)
     with contextlib.ExitStack() as stack:
@@ -72,6 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
             people = reporter.people
             paint = Paint(colour=wants_colour(arguments, people), width=width_of(people))
             costs = session.account(shown)
+            if recorder is not None:
+                recorder.plan(plan, costs[1])
             reporter.value(rates_of(shown, costs[1]), costs[1].currency)
             reporter.say(changes_text(shown, costs, decisions, paint, is_saved=approvals is not None))
             if decisions and not confirmed(arguments, session.cluster.name, _question(decisions)):
@@ -86,6 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
                 _act(acting, decisions, reporter, fleet=plan.fleet, span_s=span_s)
             finally:
                 tell_people(session, reporter.outcomes)
+                if recorder is not None:
+                    recorder.outcomes(plan, costs[1], reporter.outcomes)
     has_failed = any(outcome.result in FAILED for outcome in reporter.outcomes)
     return 1 if found_open(session) or has_failed else 0
 

@@ -47,6 +47,13 @@ WARM_UP = 3
 """The first third of the history only teaches: no window fits into less."""
 SHORT = datetime.timedelta(days=14)
 """A record with one weekend does not tell a weekend from the end."""
+PLAIN = {
+    "idle 30m": datetime.timedelta(minutes=30),
+    "idle 4h": datetime.timedelta(hours=4),
+    "idle 24h": datetime.timedelta(hours=24),
+    "idle 72h": datetime.timedelta(hours=72),
+}
+"""Rules that policies are compared with: they stop whatever was idle for a time."""
 LEAST_STEP = datetime.timedelta(minutes=5)
 LONGEST_STEP = datetime.timedelta(hours=1)
 """Histories of the findings have slots of an hour."""
@@ -175,8 +182,7 @@ def _policies(loaded: Sequence[LoadedPolicy], *, enforce: bool) -> Iterator[tupl
 def judges_of(policies: Sequence[tuple[str, Policy]], asked: Question) -> Iterator[Judge]:
     """The policies, and what they are compared with."""
     yield Nothing()
-    yield PlainRule("idle 30m", datetime.timedelta(minutes=30))
-    yield PlainRule("idle 24h", datetime.timedelta(hours=24))
+    yield from (PlainRule(name, window) for name, window in PLAIN.items() if window < asked.span)
     for name, policy in policies:
         yield PolicyJudge(name, policy)
     yield Oracle(asked.restart)
@@ -239,6 +245,7 @@ def result_of(
         gpus=_most_gpus(recording),
         summaries=[summarize(one, random.Random(SEED), price_of) for one in results],  # noqa: S311 - samples
         policies=policies,
+        rules=[one.judge for one in results if one.judge in PLAIN],
         unknown=list(_unknown(recording)),
         currency=table.currency,
     )

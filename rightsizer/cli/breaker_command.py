@@ -102,6 +102,6 @@ def _resume(arguments: argparse.Namespace, store: ControlStateStore) -> State:
     namespace = arguments.namespace or ""
     before = store.read()
     if not any(pause.namespace == namespace for pause in before.pauses):
-        paused = ", ".join(pause.namespace or "everything" for pause in before.pauses) or "nothing"
-        raise UsageError(f"{namespace or 'everything'} is not paused as such; paused is {paused}")
+        paused = ", ".join(pause.namespace or "the whole cluster" for pause in before.pauses) or "nothing"
+        raise UsageError(f"{namespace or 'the whole cluster'} is not paused; paused: {paused}")
     return store.change(lambda state: without_pause(state, namespace))

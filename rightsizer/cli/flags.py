@@ -7,10 +7,12 @@ from typing import Any
 
 from rightsizer.cli.options import (
     CLUSTER,
+    EXTENDER,
     GPU_RESOURCES,
     INSTANCE,
     JOURNAL,
     KUBECONFIG,
+    LEDGER,
     POLICY,
     POLICY_FILE,
     PRICES,
@@ -19,10 +21,12 @@ from rightsizer.cli.options import (
     STATE,
     add_choice,
     add_common,
+    add_ledgers,
     add_options,
     file_name,
 )
-from rightsizer.report import BACKTEST_FORMS, FORMS
+from rightsizer.ledger import BY
+from rightsizer.report import BACKTEST_FORMS, FORMS, LEDGER_FORMS
 
 CHANGES_PROPOSED = 10
 """Exit code of plan --detailed-exitcode; 2 would be taken for a usage error."""
@@ -39,9 +43,8 @@ verdicts:
   protected  policy, built-in protection or opt-out forbids changes
   unknown    not enough data; missing data never counts as idle
 
-examples:
-  gpu-rightsizer plan -n research --verdict act
-  gpu-rightsizer plan --policy policy.yaml -o json | jq .totals
+example:
+  gpu-rightsizer plan --policy policy.yaml -n research --verdict act -o json
 """
 
 _APPLY = """\
@@ -111,11 +114,25 @@ example:
   gpu-rightsizer run --policy policy.yaml --yes --schedule '*/15 * * * *'
 """
 
+_EXTEND = """\
+Answers kube-scheduler as a scheduler extender: of the pods that a pending pod
+of higher priority may preempt, it names those that hold GPUs without using
+them, if a rule with mode: enforce would stop their workloads. Plans on a
+schedule. Creates Events, and changes nothing itself.
+"""
+
+_EXTEND_EPILOG = """\
+example:
+  gpu-rightsizer extend --policy policy.yaml --every 5m \\
+    --tls-cert-file tls.crt --tls-key-file tls.key --client-ca-file ca.crt
+"""
+
 _BACKTEST = """\
 Replays policies over the history in Prometheus: GPU-hours that they would have
-freed, and the workloads that would have worked again. Beside them stand plain
-rules and an oracle. The first third of the history only teaches. Only reads,
-except that --publish writes one ConfigMap.
+freed, and the workloads that would have worked again. Compares them with simple
+rules, and with the best result that was possible. Learns from the first third
+of the history, and replays the rest. Only reads, except that --publish writes
+one ConfigMap.
 """
 
 _BACKTEST_EPILOG = """\
@@ -147,6 +164,11 @@ duplicate fields, invalid values, unknown kinds and unreachable rules. Unless
 counts the workloads that each rule selects.
 """
 
+_CHECK_EPILOG = """\
+example:
+  gpu-rightsizer policy check policy.yaml
+"""
+
 _EXPLAIN = """\
 Evaluates the rules for one workload: the conditions that hold and those that do
 not, protections, opt-outs, the action for each finding, thresholds, schedule
@@ -159,17 +181,27 @@ example:
 """
 
 _RBAC = """\
-Prints a service account with roles and bindings for kubectl apply: the
-rights to plan, and the write access that the actions of the policy need, only
-on the kinds that its rules select. Notes on stderr explain unexpected rights.
+Prints a service account with roles and bindings for kubectl apply: the rights
+to plan, and the write access that the actions of the policy need, only on the
+kinds that its rules select. Notes on stderr explain unexpected rights.
+"""
+
+_RBAC_EPILOG = """\
+example:
+  gpu-rightsizer policy rbac --policy policy.yaml | kubectl apply -f -
 """
 
 _ADMISSION = """\
 Prints admission guardrails (ValidatingAdmissionPolicies) for kubectl apply.
 With them the API server refuses writes of gpu-rightsizer to protected
 namespaces and classes, and to fields that no action changes. Notes on stderr
-list the parts of the policy that they cannot express. keepSizes in the
-policy adds a MutatingAdmissionPolicy that gives returning pods their size.
+list the parts of the policy that they cannot express. keepSizes in the policy
+adds a MutatingAdmissionPolicy that keeps the size of resized workloads.
+"""
+
+_ADMISSION_EPILOG = """\
+example:
+  gpu-rightsizer policy admission --policy policy.yaml | kubectl apply -f -
 """
 
 _INIT = """\
@@ -180,6 +212,18 @@ protects the important ones and only advises on the others.
 _INIT_EPILOG = """\
 example:
   gpu-rightsizer policy init > policy.yaml
+"""
+
+_MCP = """\
+Answers questions of an AI assistant over the Model Context Protocol, on
+standard input and output: who holds which GPUs and why, what is idle, what it
+costs and what was changed. It never writes; a read-only account is enough.
+"""
+
+_MCP_EPILOG = """\
+example, in the configuration of an assistant:
+  {"mcpServers": {"gpus": {"command": "gpu-rightsizer",
+                           "args": ["mcp", "--context", "production"]}}}
 """
 
 _COMPLETION = """\
@@ -194,9 +238,9 @@ examples:
 """
 
 _HISTORY = """\
-Shows the changes of gpu-rightsizer: time, run and outcome. Reads
-annotations of objects, the manifests of evicted pods, the state namespace and
-Events; with --journal, a file that apply wrote. Only reads.
+Shows the changes of gpu-rightsizer: time, run and outcome. It reads annotations
+of objects, manifests of evicted pods, the state namespace and Events, or with
+--journal a file that apply wrote. Changes nothing.
 """
 
 _HISTORY_EPILOG = """\
@@ -204,7 +248,23 @@ examples:
   gpu-rightsizer history
   gpu-rightsizer history research/Deployment/eval-server
   gpu-rightsizer history --since 7d -o json
+  gpu-rightsizer history --since 1d --notify --policy policy.yaml
   gpu-rightsizer history --journal /var/lib/gpu-rightsizer/journal
+"""
+
+_REPORT = """\
+Sums up what plans and changes left in the ledger: GPU-hours held, used, unused
+and unknown, their cost, what was reclaimed, who took it and what was returned.
+Reads only files, of one or many clusters.
+"""
+
+_REPORT_EPILOG = """\
+The ledger has what run, plan and apply record with --ledger. UTC days are
+whole. csv: the columns of FOCUS, a row for each workload and day.
+
+examples:
+  gpu-rightsizer report --ledger s3://gpus/ledger --since 30d --by team
+  gpu-rightsizer report --ledger ledger -o html > report.html
 """
 
 _PAUSE = """\
@@ -223,6 +283,11 @@ examples:
 
 _RESUME = """\
 Ends all pauses of the whole cluster, or with -n those of one namespace.
+"""
+
+_RESUME_EPILOG = """\
+example:
+  gpu-rightsizer resume -n research
 """
 
 _BREAKER = """\
@@ -252,7 +317,7 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--patches", metavar="DIR", help="also write patches of manifests")
     parser.add_argument("--at", metavar="TIME", help="past time to plan for (RFC 3339 or 2h)")
     parser.add_argument("--cluster-objects", metavar="FILE", help="kubectl get -o json, instead of a cluster")
-    add_options(parser, "", (*POLICY, *PRICES))
+    add_options(parser, "", (*POLICY, *PRICES, *LEDGER))
     _add_filters(parser, "shown", verdicts=True)
     _add_sources(parser)
     add_common(parser, FORMS, default=None)
@@ -288,7 +353,7 @@ def _apply(parser: argparse.ArgumentParser) -> None:
     _add_verify_for(parser)
     words = "accept how many the policy matches now"
     parser.add_argument("--accept-growth", action="store_true", help=words)
-    add_options(parser, "", (*POLICY, *PRICES, *JOURNAL))
+    add_options(parser, "", (*POLICY, *PRICES, *JOURNAL, *LEDGER))
     _add_filters(parser, "changed")
     _add_sources(parser)
     add_common(parser)
@@ -306,7 +371,15 @@ def _add_verify_for(parser: argparse.ArgumentParser) -> None:
 def _run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", "-y", action="store_true", help="make changes of rules with mode: enforce")
     _add_verify_for(parser)
-    add_options(parser, "", (*POLICY, *PRICES, *JOURNAL))
+    add_options(parser, "", (*POLICY, *PRICES, *JOURNAL, *LEDGER))
+    add_options(parser, "schedule", SCHEDULE)
+    _add_sources(parser)
+    add_common(parser, forms=())
+
+
+def _extend(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, "questions", EXTENDER)
+    add_options(parser, "", (*POLICY, *PRICES))
     add_options(parser, "schedule", SCHEDULE)
     _add_sources(parser)
     add_common(parser, forms=())
@@ -375,7 +448,8 @@ def _undo(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(name, metavar="NAMESPACE/POD", action="append", default=[], help=words)
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
     _add_save(parser)
-    add_options(parser, "cluster", (*CLUSTER, *STATE, *JOURNAL, *POLICY_FILE))
+    add_options(parser, "", (*JOURNAL, *POLICY_FILE))
+    add_options(parser, "cluster", (*CLUSTER, *STATE))
     add_common(parser)
 
 
@@ -385,6 +459,9 @@ def _history(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--run", metavar="RUN", help="only changes of this run")
     parser.add_argument("--since", metavar="TIME", help="only since a time (RFC 3339 or 7d)")
+    words = "also send the changes to notifications of the policy, as a digest"
+    parser.add_argument("--notify", action="store_true", help=words)
+    add_options(parser, "", POLICY_FILE)
     # Without an environment variable: where apply writes a journal, history still reads the cluster.
     words = "read this journal of apply, not the cluster"
     parser.add_argument("--journal", metavar="FILE", type=file_name, help=words)
@@ -394,6 +471,17 @@ def _history(parser: argparse.ArgumentParser) -> None:
 def _add_cluster_and_output(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "cluster", (*CLUSTER, *STATE))
     add_common(parser)
+
+
+def _report(parser: argparse.ArgumentParser) -> None:
+    add_ledgers(parser)
+    parser.add_argument("--since", metavar="TIME", default="30d", help="begin (RFC 3339 or 7d) [30d]")
+    parser.add_argument("--until", metavar="TIME", help="end (RFC 3339 or 1d) [now]")
+    words = f"{', '.join(BY)} [namespace]"
+    add_choice(parser, "--by", values=BY, metavar="WHAT", default="namespace", help=words)
+    words = "only this cluster; repeatable"
+    parser.add_argument("--cluster", metavar="NAME", action="append", default=[], dest="clusters", help=words)
+    add_common(parser, LEDGER_FORMS)
 
 
 def _pause(parser: argparse.ArgumentParser) -> None:
@@ -434,6 +522,12 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "policy", POLICY)
     add_options(parser, "metrics", PROMETHEUS)
     _add_cluster_and_output(parser)
+
+
+def _mcp(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, "", (*POLICY, *PRICES))
+    _add_sources(parser)
+    add_common(parser, forms=())
 
 
 def _policy(parser: argparse.ArgumentParser) -> None:
@@ -507,25 +601,28 @@ _Command = tuple[str, str, str, str, Callable[[argparse.ArgumentParser], None]]
 """Name, one line about it, description, epilog, and the function that adds its flags."""
 
 _POLICY_COMMANDS: tuple[_Command, ...] = (
-    ("check", "report all problems of a policy file", _CHECK, "", _check),
+    ("check", "report all problems of a policy file", _CHECK, _CHECK_EPILOG, _check),
     ("explain", "explain the decision about a workload", _EXPLAIN, _EXPLAIN_EPILOG, _explain),
     ("init", "write a policy to start with", _INIT, _INIT_EPILOG, _init),
-    ("rbac", "print the RBAC roles that the policy's actions need", _RBAC, "", _rbac),
-    ("admission", "print admission guardrails", _ADMISSION, "", _admission),
+    ("rbac", "print the RBAC roles that the policy's actions need", _RBAC, _RBAC_EPILOG, _rbac),
+    ("admission", "print admission guardrails", _ADMISSION, _ADMISSION_EPILOG, _admission),
 )
 _COMMANDS: tuple[_Command, ...] = (
     ("plan", "show what GPU workloads use and what should change", _PLAN, _PLAN_EPILOG, _plan),
     ("apply", "show the plan, ask, and make its changes", _APPLY, _APPLY_EPILOG, _apply),
     ("run", "plan on a schedule, with --yes also apply; serve metrics", _RUN, _RUN_EPILOG, _run),
+    ("extend", "name idle pods to kube-scheduler's preemption", _EXTEND, _EXTEND_EPILOG, _extend),
     ("backtest", "show what policies would have done", _BACKTEST, _BACKTEST_EPILOG, _backtest),
     ("tune", "find the waiting times that cost least", _TUNE, _TUNE_EPILOG, _tune),
     ("undo", "list earlier changes, or revert them", _UNDO, _UNDO_EPILOG, _undo),
     ("history", "show changes and their outcomes", _HISTORY, _HISTORY_EPILOG, _history),
+    ("report", "sum up GPU-hours and money over time", _REPORT, _REPORT_EPILOG, _report),
     ("pause", "make no more changes until resume", _PAUSE, _PAUSE_EPILOG, _pause),
-    ("resume", "end a pause of all changes", _RESUME, "", _resume),
+    ("resume", "end a pause of all changes", _RESUME, _RESUME_EPILOG, _resume),
     ("breaker", "show or reset the stop after errors", _BREAKER, _BREAKER_EPILOG, _breaker),
     ("doctor", "check connectivity, permissions and metrics", _DOCTOR, _DOCTOR_EPILOG, _doctor),
     ("policy", "write, check or explain a policy file", _POLICY, "", _policy),
+    ("mcp", "answer questions of AI assistants; only reads", _MCP, _MCP_EPILOG, _mcp),
     ("completion", "print completions for bash, zsh or fish", _COMPLETION, _COMPLETION_EPILOG, _completion),
 )
 

@@ -2,18 +2,25 @@
 
 import argparse
 import datetime
+import logging
 import pathlib
+from collections.abc import Sequence
 
+from rightsizer.changes.memory import change_key
 from rightsizer.changes.record_codec import JournalEntry
 from rightsizer.cli.connection import cluster_settings, instant_of
 from rightsizer.cli.plan_session import utc_now
 from rightsizer.cli.reporter import show
-from rightsizer.errors import UsageError
+from rightsizer.errors import ClusterError, UsageError
 from rightsizer.execute.journal import read_journal
-from rightsizer.execute.listing import list_changes, list_events
+from rightsizer.execute.listing import list_changes, list_events, read_memory
+from rightsizer.execute.notify import notify_of_changes
 from rightsizer.kube.cluster import Cluster
-from rightsizer.model import ObjectRef
+from rightsizer.model import FoundChange, ObjectRef
+from rightsizer.policy.policy_file import load
 from rightsizer.report.outcomes import history_document, history_text, journal_document, journal_text
+
+log = logging.getLogger(__name__)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -21,6 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
     since = instant_of("--since", arguments.since, utc_now()) if arguments.since else None
     if arguments.workload and arguments.workload.count("/") != 2:  # noqa: PLR2004 - what it is written with
         raise UsageError(f"{arguments.workload}: write NAMESPACE/KIND/NAME, as history lists them")
+    if arguments.notify and (since is None or arguments.journal or not arguments.policy):
+        raise UsageError("--notify: give --since, such as 1d, and --policy; a journal is not sent")
     (_show_journal if arguments.journal else _show_cluster)(arguments, since)
     return 0
 
@@ -42,6 +51,21 @@ def _show_cluster(arguments: argparse.Namespace, since: datetime.datetime | None
         and (since is None or event.at >= since)
     ]
     show(arguments, history_text(items, told), history_document(items, told))
+    if arguments.notify and since is not None:
+        _send_digest(arguments, cluster, items, since)
+
+
+def _send_digest(
+    arguments: argparse.Namespace, cluster: Cluster, items: Sequence[FoundChange], since: datetime.datetime
+) -> None:
+    """Send the changes that the memory has: whoever may change an object may write others into it."""
+    policy = load(pathlib.Path(arguments.policy)).policy
+    memory = read_memory(cluster, arguments.state_namespace)
+    if memory is None:
+        raise ClusterError("--notify: the ConfigMaps with earlier changes cannot be read; see doctor --roles")
+    known = [item for item in items if change_key(item.record.run, item.ref) in memory.by_run]
+    for problem in notify_of_changes(policy.notifications, known, since):
+        log.warning("%s", problem)
 
 
 def _is_meant(arguments: argparse.Namespace, ref: ObjectRef) -> bool:

@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from rightsizer.text import safe, safe_lines
@@ -91,6 +91,19 @@ def see_roles() -> None:
 def note(words: str) -> None:
     """Print something that a person should know while the program continues."""
     print(safe_lines(f"note: {words}"), file=sys.stderr)  # noqa: T201
+
+
+def paced_note(every_s: float) -> Callable[[str], None]:
+    """A `note` that prints the first time after this many seconds, and then no more often."""
+    last = time.monotonic()
+
+    def tell(words: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= every_s:
+            last = time.monotonic()
+            note(words)
+
+    return tell
 
 
 _WORK = {"kube": "reading the API server", "prometheus": "asking Prometheus"}

@@ -198,6 +198,12 @@ PROMETHEUS = (
         details="auto uses them if the server evaluates exactly the shipped rules; trusted does not check",
     ),
 )
+_CONNECTION = frozenset(
+    option
+    for option in PROMETHEUS
+    if option.flag.startswith("--prometheus-") and option.flag != "--prometheus-url"
+)
+"""What few users need: `--help-prometheus` shows it."""
 KUBECONFIG = (
     Option(
         "--kubeconfig",
@@ -224,6 +230,21 @@ PRICES = (
         details="for nodes without an OpenCost price; before the shipped lists",
     ),
 )
+LEDGER = (
+    Option(
+        "--ledger",
+        "DIR",
+        "keep cycles in a directory or bucket",
+        details="such as s3://NAME/DIR, for report",
+    ),
+    Option(
+        "--cluster-name",
+        "NAME",
+        "name of the cluster in the ledger",
+        details="default: the context of the kubeconfig",
+    ),
+    Option("--team-label", "LABEL", "label that names teams", default="team"),
+)
 POLICY = (Option("--policy", "FILE", "policy file", details="without one, gpu-rightsizer only advises"),)
 POLICY_FILE = (Option("--policy", "FILE", "policy file"),)
 SCHEDULE = (
@@ -241,8 +262,14 @@ SCHEDULE = (
         "HOST:PORT",
         "address of /metrics and health",
         default=":9401",
-        details="/metrics, /healthz and /readyz",
+        details="/metrics, /report, /healthz and /readyz",
     ),
+)
+EXTENDER = (
+    Option("--extender-listen", "HOST:PORT", "address for kube-scheduler", default=":9402"),
+    Option("--tls-cert-file", "FILE", "certificate (PEM); without, plain HTTP", read=file_name),
+    Option("--tls-key-file", "FILE", "key of the certificate (PEM)", read=file_name),
+    Option("--client-ca-file", "FILE", "CA certificates of who may ask", read=file_name),
 )
 STATE = (
     Option(
@@ -290,7 +317,7 @@ LOG = (
 )
 
 
-_ALL = (PROMETHEUS, CLUSTER, PRICES, POLICY, SCHEDULE, STATE, INSTANCE, JOURNAL, LOG)
+_ALL = (PROMETHEUS, CLUSTER, PRICES, LEDGER, POLICY, SCHEDULE, EXTENDER, STATE, INSTANCE, JOURNAL, LOG)
 
 
 def check_variables(environment: Mapping[str, str]) -> None:
@@ -310,35 +337,92 @@ def add_options(parser: argparse._ActionsContainer, title: str, options: tuple[O
     """Add a group of flags, or without a title to a group; the environment's value is the default of each."""
     group = parser.add_argument_group(title) if title else parser
     for option in options:
-        default = os.environ.get(option.variable, option.default)
-        if option.read is not str or option.choices:
-            default = default or option.default
-        words = f"{option.help} [{option.default}]" if option.default else option.help
-        if option.choices:
-            add_choice(
-                group, option.flag, values=option.choices, metavar=option.metavar, default=default, help=words
-            )
-        elif option.metavar:
-            group.add_argument(
-                option.flag, metavar=option.metavar, default=default, help=words, type=option.read
-            )
-        else:
-            group.add_argument(option.flag, action="store_const", const="true", default=default, help=words)
+        _add_option(group, option, hidden=option in _CONNECTION)
     if options is PROMETHEUS:
+        _add_pairs(group, hidden=True)
         group.add_argument(
-            "--prometheus-header",
-            metavar="HEADER",
-            action="append",
-            default=[],
-            help="NAME: VALUE or NAME=@FILE, for each query",
+            "--help-prometheus",
+            action=_HelpPrometheus,
+            nargs=0,
+            help="credentials, TLS and limits of queries",
         )
-        group.add_argument(
-            "--prometheus-label",
-            metavar="NAME=VALUE",
-            action="append",
-            default=[],
-            help="only use series with this label",
+
+
+def _add_option(group: argparse._ActionsContainer, option: Option, *, hidden: bool) -> None:
+    default = os.environ.get(option.variable, option.default)
+    if option.read is not str or option.choices:
+        default = default or option.default
+    words = f"{option.help} [{option.default}]" if option.default else option.help
+    words = argparse.SUPPRESS if hidden else words
+    if option.choices:
+        add_choice(
+            group, option.flag, values=option.choices, metavar=option.metavar, default=default, help=words
         )
+    elif option.metavar:
+        group.add_argument(option.flag, metavar=option.metavar, default=default, help=words, type=option.read)
+    else:
+        group.add_argument(option.flag, action="store_const", const="true", default=default, help=words)
+
+
+def _add_pairs(group: argparse._ActionsContainer, *, hidden: bool) -> None:
+    """Add the repeatable flags of Prometheus, which have no environment twin."""
+    for flag, metavar, words in (
+        ("--prometheus-header", "HEADER", "NAME: VALUE or NAME=@FILE, for each query"),
+        ("--prometheus-label", "NAME=VALUE", "only use series with this label"),
+    ):
+        shown = argparse.SUPPRESS if hidden else words
+        group.add_argument(flag, metavar=metavar, action="append", default=[], help=shown)
+
+
+class _HelpPrometheus(argparse.Action):
+    """Prints the flags that `--help` leaves out, and exits."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,  # noqa: ARG002 - argparse's signature
+        values: Any,  # noqa: ANN401, ARG002 - argparse's signature
+        option_string: str | None = None,  # noqa: ARG002 - argparse's signature
+    ) -> None:
+        """Print them."""
+        shown = Parser(prog=parser.prog, add_help=False)
+        group = shown.add_argument_group("connection to Prometheus")
+        for option in PROMETHEUS:
+            _add_option(group, option, hidden=False)
+        _add_pairs(group, hidden=False)
+        shown.print_help()
+        parser.exit()
+
+
+def add_ledgers(parser: argparse._ActionsContainer) -> None:
+    """Add the flag for the ledgers to read; without it the environment's."""
+    option = LEDGER[0]
+    given = os.environ.get(option.variable)
+    parser.add_argument(
+        option.flag,
+        metavar=option.metavar,
+        action=_Ledgers,
+        default=[given] if given else [],
+        dest="ledgers",
+        help="directory or bucket of recorded cycles; repeatable",
+    )
+
+
+class _Ledgers(argparse.Action):
+    """Flags replace the environment's value, and add to each other."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,  # noqa: ANN401 - argparse's signature
+        option_string: str | None = None,  # noqa: ARG002 - argparse's signature
+    ) -> None:
+        """Add a ledger."""
+        if not values:
+            parser.error(f"{self.option_strings[0]}: the name of the directory is empty")
+        is_first = namespace.ledgers is self.default
+        namespace.ledgers = [*([] if is_first else namespace.ledgers), values]
 
 
 def add_common(

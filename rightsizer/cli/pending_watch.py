@@ -1,6 +1,6 @@
-"""Watches for pods that wait for GPUs, so that a cycle begins within seconds.
+"""Watches for pods and objects of queues that wait for GPUs, so that a cycle begins within seconds.
 
-A watch without a resourceVersion begins with all pods that are pending, so nothing has to be listed or remembered when
+A watch without a resourceVersion begins with all objects that there are, so nothing has to be listed or remembered when
 it begins again: after the server ended it, after an error, or after a restart of the API server.
 https://kubernetes.io/docs/reference/using-api/api-concepts/#watch
 """
@@ -10,10 +10,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 from rightsizer.errors import RightsizerError
 from rightsizer.inventory.cluster_reader import resource_table
+from rightsizer.inventory.demand import POD_DEMAND, DemandKind
+from rightsizer.inventory.gpu_requests import ResourceTable
 from rightsizer.inventory.pods import PodTable
 from rightsizer.kube.api_objects import PodObject
 from rightsizer.kube.cluster import Cluster
@@ -26,19 +28,23 @@ log = logging.getLogger(__name__)
 
 
 class PendingWatch:
-    """While entered, a thread calls `found` for each pod with GPUs that the scheduler cannot place.
+    """While entered, a thread calls `found` for each object of one kind that begins to wait.
 
     Args:
+        row: The kind. Of pods only those with GPUs count, of others all: they tell only in detail what they ask for.
         connect: A connection of the thread's own, with the present credentials; may raise RightsizerError.
         found: Returns quickly, and raises nothing.
     """
 
-    def __init__(self, connect: Callable[[], Cluster], found: Callable[[], None]) -> None:
+    def __init__(
+        self, connect: Callable[[], Cluster], found: Callable[[], None], row: DemandKind = POD_DEMAND
+    ) -> None:
+        self._row = row
         self._connect = connect
         self._found = found
         self._known: set[str] = set()
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="pending-pods", daemon=True)
+        self._thread = threading.Thread(target=self._follow, name=f"pending-{row.of.plural}", daemon=True)
 
     def __enter__(self) -> Self:
         """Start the thread."""
@@ -59,25 +65,50 @@ class PendingWatch:
                 told = ""
             except RightsizerError as error:
                 if str(error) != told:
-                    log.warning("pending pods wait for the next scheduled cycle: %s", error)
+                    log.warning(
+                        "pending %s wait for the next scheduled cycle: %s", self._row.of.plural, error
+                    )
                 told = str(error)
             lasted = time.monotonic() - began >= _LONGEST_PAUSE_S / 10
             pause_s = _SHORTEST_PAUSE_S if lasted or not told else min(2 * pause_s, _LONGEST_PAUSE_S)
             self._end.wait(pause_s)
 
     def _watch(self, cluster: Cluster) -> None:
-        """Follow one watch until it ends. Of earlier pods it knows those that are still there when it begins."""
+        """Follow one watch until it ends. Of earlier objects it knows those that are still there when it begins."""
+        path = self._path(cluster)
+        if not path:
+            self._end.wait(LENGTH_S)  # its definition may be created later
+            return
         resources = resource_table(cluster.gpu_resources)
         before, self._known = self._known, set()
-        pods = cluster.watch("/api/v1/pods", PodObject, selector="status.phase=Pending", length_s=LENGTH_S)
-        for change, pod in pods:
+        items = cluster.watch(path, self._row.shape, selector=self._row.selector, length_s=LENGTH_S)
+        for change, item in items:
             if self._end.is_set():
                 return
-            uid, table = pod.metadata.uid, PodTable(resources)
-            table.add([pod])
-            if change == "DELETED" or not table.unschedulable:
+            uid = item.metadata.uid
+            if change == "DELETED" or not self._waits(item, resources):
                 self._known.discard(uid)
                 continue
             if uid not in before and uid not in self._known:
                 self._found()
             self._known.add(uid)
+
+    def _path(self, cluster: Cluster) -> str:
+        """Of the collection in the best version that is served; empty if none is."""
+        of = self._row.of
+        if not of.group:
+            return f"/api/v1/{of.plural}"
+        served = cluster.served().get(of.group, ())
+        version = next((one for one in of.versions if one in served), "")
+        is_there = version and any(
+            one.name == of.plural for one in cluster.resources(f"{of.group}/{version}")
+        )
+        return f"/apis/{of.group}/{version}/{of.plural}" if is_there else ""
+
+    def _waits(self, item: Any, resources: ResourceTable) -> bool:  # noqa: ANN401 - of the row's shape
+        if not isinstance(item, PodObject):
+            return self._row.waits(item)
+        table = PodTable(resources)
+        table.add([item])
+        # Until its claims exist, which is a moment later, it is unknown what the pod waits for.
+        return any(one.has_claims for one in table.unschedulable)

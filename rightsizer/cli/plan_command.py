@@ -9,10 +9,12 @@ from rightsizer import report
 from rightsizer.cli.connection import instant_of
 from rightsizer.cli.filters import chosen_of, selection_of
 from rightsizer.cli.flags import CHANGES_PROPOSED
+from rightsizer.cli.ledger_recorder import recorder_of
 from rightsizer.cli.messages import note, progress
 from rightsizer.cli.options import wants_colour, width_of
 from rightsizer.cli.plan_session import Look, PlanSession, utc_now
 from rightsizer.cli.reporter import require_new_folder, require_writable, save, save_files
+from rightsizer.errors import UsageError
 from rightsizer.model import Plan
 from rightsizer.planning.cost_summary import CostSummary
 from rightsizer.prices import Prices
@@ -30,12 +32,21 @@ def run(arguments: argparse.Namespace) -> int:
     require_new_folder(arguments.patches)
     selection = selection_of(arguments)
     arguments.output = arguments.output or (report.EXPLAIN if arguments.workloads else report.TABLE)
-    session = PlanSession(arguments, _look(arguments))
+    look = _look(arguments)
+    if arguments.ledger and look.why:
+        raise UsageError(
+            f"--ledger records the cluster as it is now, but this plan cannot be applied: {look.why}"
+        )
+    session = PlanSession(arguments, look)
+    recorder = recorder_of(arguments, session.cluster.name) if arguments.ledger else None
     with progress():
-        plan = chosen_of(session.observe(), selection)
+        whole = session.observe()
+        plan = chosen_of(whole, selection)
         if arguments.output in report.DRAWN:
             plan = session.with_profiles(plan)
         accounts, prices = session.account(plan)
+    if recorder is not None:
+        recorder.plan(whole, prices)
     if arguments.save:
         save(arguments.save, plan_pieces(plan, accounts, prices))
     if arguments.patches:

@@ -27,7 +27,7 @@ from rightsizer.inventory.objects_file import read_file
 from rightsizer.inventory.workload_builder import ClusterState
 from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.cluster import Cluster
-from rightsizer.model import ClusterName, Plan
+from rightsizer.model import ClusterName, Fleet, Plan
 from rightsizer.planning.breaker import NOTHING, State
 from rightsizer.planning.cost_summary import CostSummary, cost_summary_of
 from rightsizer.planning.plan import Cycle, make_plan
@@ -86,6 +86,7 @@ class PlanSession:
     ) -> None:
         self._machine = machine or utc_now
         self._ahead: datetime.timedelta | None = None
+        self.fleet: Fleet | None = None
         settings = prometheus_settings(arguments)
         self.policy = policy_of(arguments)
         self._labels = settings.labels
@@ -96,7 +97,7 @@ class PlanSession:
         self._settings = cluster_settings(arguments)
         self._look = look
         if look.objects is None:
-            _ = self.cluster  # a kubeconfig that cannot be used is told before anything is asked
+            _ = self.cluster  # report an invalid kubeconfig before any request
         self.prometheus = Prometheus(settings) if settings.url else connect(settings, self.cluster)
         if settings.url is None:
             note(f"no --prometheus-url; found {self.prometheus.where}")
@@ -151,13 +152,15 @@ class PlanSession:
             cluster=self.cluster.name if self._look.objects is None else None,
         )
         try:
-            return make_plan(self._objects(), self.signal, cycle)
+            plan = make_plan(self._objects(), self.signal, cycle)
         except EvidenceIncomplete as error:
             if self._look.at is None:
                 raise
             raise EvidenceIncomplete(
                 f'--at "{_second(at)}": {self._when_it_begins(at, now) or error}'
             ) from error
+        self.fleet = plan.fleet
+        return plan
 
     def clock(self) -> datetime.datetime:
         """The time by Prometheus's clock, or by the local one if Prometheus cannot be read.

@@ -5,14 +5,15 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rightsizer.backtest.judges import Judge
 from rightsizer.backtest.recording import Recording
 from rightsizer.backtest.replay import Replayed, Terms, replay
-from rightsizer.cli.messages import note
+from rightsizer.cli.messages import note, paced_note
 from rightsizer.errors import RightsizerError
 
+TELL_S = 30.0
 _recordings: list[Recording] = []
 """What a forked process finds: a recording is too large to send."""
 
@@ -25,7 +26,7 @@ def replays(recording: Recording, judges: Sequence[Judge], terms: Terms) -> Iter
     """
     workers = min(len(judges), len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1)
     if workers == 1:
-        yield from _noted(judges, (replay(recording, judge, terms) for judge in judges))
+        yield from _noted(judges, (replay(recording, judge, terms, _teller(judge)) for judge in judges))
         return
     _recordings[:] = [recording]
     context = multiprocessing.get_context("fork")
@@ -55,4 +56,15 @@ def _leave_interrupts() -> None:
 
 
 def _replay(judge: Judge, terms: Terms) -> Replayed:
-    return replay(_recordings[0], judge, terms)
+    return replay(_recordings[0], judge, terms, _teller(judge))
+
+
+def _teller(judge: Judge) -> Callable[[float], None]:
+    """Notes from time to time how far a long replay is."""
+    tell = paced_note(TELL_S)
+
+    def told(share: float) -> None:
+        if share < 1:
+            tell(f"replayed {share:.0%}: {judge.name}")
+
+    return told

@@ -9,7 +9,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from rightsizer.backtest.last_backtest import LastBacktestStore
@@ -28,20 +28,24 @@ from rightsizer.cli.cycle import (
     tell_people,
 )
 from rightsizer.cli.http_endpoint import serving
+from rightsizer.cli.ledger_recorder import LedgerRecorder, recorder_of
 from rightsizer.cli.messages import log_to_stdout
 from rightsizer.cli.pending_watch import PendingWatch
 from rightsizer.cli.plan_session import PlanSession
 from rightsizer.cli.scheduler import MissedTicks, Soon, keep_running, longest_wait, trigger_of, zone_of
+from rightsizer.cli.served_report import ServedReport
 from rightsizer.config import InvalidDurationError, parse_duration
 from rightsizer.errors import ClusterError, ConfigurationError, RightsizerError, UsageError
 from rightsizer.execute.control_state import ActionGate
 from rightsizer.execute.reconcile import ReconcilePolicy, find_reconciliations, make_reconciliations
 from rightsizer.execute.run_context import Deadline, RunContext
+from rightsizer.inventory.demand import DEMAND_KINDS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.lease import LeaderElector, Lease
 from rightsizer.model import BlockerCode, ObjectRef, Outcome, Plan
 from rightsizer.planning.breaker import NOTHING
 from rightsizer.planning.budget import Purse
+from rightsizer.prices import Prices
 from rightsizer.report.metrics import Metrics
 from rightsizer.report.outcomes import cycle_words, outcome_text
 from rightsizer.text import count, span
@@ -49,12 +53,12 @@ from rightsizer.text import count, span
 log = logging.getLogger(__name__)
 report = logging.getLogger("gpu-rightsizer")
 
-_ENDING = (signal.SIGINT, signal.SIGTERM)
+ENDING = (signal.SIGINT, signal.SIGTERM)
 _SHOWN = 300
 _LEAST = datetime.timedelta(seconds=1)
 """More often than that no cycle is begun: even the smallest takes longer."""
 _HUNG_S = 3600.0
-"""What takes longer does not come to an end by itself: a plan of 100,000 GPUs is a matter of minutes."""
+"""A longer cycle hangs: a plan of 100,000 GPUs takes minutes."""
 _SETTLE_S = 1.0
 """Pods of one workload become unschedulable one after another."""
 _DEMAND_PAUSE_S = 5.0
@@ -64,23 +68,31 @@ _DEMAND_PAUSE_S = 5.0
 def run(arguments: argparse.Namespace) -> int:
     """Check all settings once, then run until SIGTERM."""
     log_to_stdout(as_json=arguments.log_format == "json")
-    schedule, zone, jitter = _when(arguments)
-    PlanSession(arguments).close()  # reports invalid settings at start, not at the first cycle
+    schedule, zone, jitter = when(arguments)
+    session = PlanSession(arguments)  # reports invalid settings at start, not at the first cycle
+    recorder = recorder_of(arguments, session.cluster.name)
+    session.close()
     metrics = Metrics(acts=arguments.yes)
     metrics.set("schedule_longest_interval_seconds", longest_wait(schedule, jitter=jitter).total_seconds())
     lease = lease_of(arguments, secrets.token_hex(4)) if arguments.yes else None
     ticks = MissedTicks(lease, time.monotonic, jitter.total_seconds() if jitter else 0.0) if lease else None
-    cycles = _Cycles(arguments, metrics, lease, ticks)
-    with _signals_held(), contextlib.ExitStack() as stack:
+    cycles = _Cycles(arguments, metrics, lease, ticks, recorder)
+    with signals_held(), contextlib.ExitStack() as stack:
         served = serving(
-            arguments.listen, metrics.registry, alive=lambda: cycles.hung, ready=lambda: cycles.wrong
+            arguments.listen,
+            metrics.registry,
+            alive=lambda: cycles.hung,
+            ready=lambda: cycles.wrong,
+            report=ServedReport(arguments.ledger).answer,
         )
         port = stack.enter_context(served)
         mode = "changes are made" if lease else "only planning: --yes lets it act"
         report.info("metrics on port %d; %s", port, mode)
         if lease is not None:
             stack.enter_context(LeaderElector(lease, is_optional=True, on_held=cycles.make_up))
-            stack.enter_context(PendingWatch(lambda: Cluster(cluster_settings(arguments)), cycles.wake))
+            for row in DEMAND_KINDS:
+                watch = PendingWatch(lambda: Cluster(cluster_settings(arguments)), cycles.wake, row)
+                stack.enter_context(watch)
         trigger = trigger_of(schedule, zone, jitter=jitter)
         until, begun, skipped = cycles.until_told_to_end, cycles.may_begin, cycles.skip
         keep_running(cycles.one, trigger, until=until, begun=begun, skipped=skipped)
@@ -89,16 +101,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
+def signals_held() -> Iterator[None]:
     """Before any thread begins: a signal handler that sets an event can deadlock."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _when(
+def when(
     arguments: argparse.Namespace,
 ) -> tuple[Crontab | datetime.timedelta, datetime.tzinfo, datetime.timedelta | None]:
     """The schedule as the flags have it.
@@ -141,12 +153,18 @@ class _Cycles:
     """
 
     def __init__(
-        self, arguments: argparse.Namespace, metrics: Metrics, lease: Lease | None, ticks: MissedTicks | None
+        self,
+        arguments: argparse.Namespace,
+        metrics: Metrics,
+        lease: Lease | None,
+        ticks: MissedTicks | None,
+        recorder: LedgerRecorder | None,
     ) -> None:
         self._arguments = arguments
         self._metrics = metrics
         self._lease = lease
         self._ticks = ticks
+        self._recorder = recorder
         self._soon: Soon | None = None
         self._one_at_a_time = threading.Lock()
         self._is_asked = False
@@ -169,12 +187,12 @@ class _Cycles:
 
     def until_told_to_end(self) -> None:
         """Wait for SIGTERM or Ctrl-C; a second one ends the process at once."""
-        signal.sigwait(_ENDING)
+        signal.sigwait(ENDING)
         report.info("ending after the change in flight; once more to end at once")
         self._end.set()
-        for number in _ENDING:
+        for number in ENDING:
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
     def may_begin(self, soon: Soon) -> None:
         """From now on a missed cycle can run."""
@@ -201,7 +219,7 @@ class _Cycles:
             self._run(acts=self._ticks is not None and self._ticks.tick())
 
     def wake(self) -> None:
-        """Begin a cycle soon for a pod that waits for GPUs, if the last plan had changes that wait for such pods."""
+        """Begin a cycle soon for what waits for GPUs, if the last plan had changes that wait for that."""
         if self._soon and self._lends and not self._is_woken:
             self._is_woken = True
             self._soon(self._on_demand)
@@ -252,7 +270,7 @@ class _Cycles:
             stack.callback(self._publish_breaker, session)
             stack.callback(self._publish_backtest, session)
             if self._lease is None:
-                self._publish(session, session.observe())
+                self._record(self._publish(session, session.observe()))
             elif acts:
                 self._metrics.set("leader", 1)
                 session.cluster.before_writing = self._lease.require_held
@@ -262,12 +280,24 @@ class _Cycles:
                 self._publish(session, session.observe())
                 report.info("nothing is changed: %s holds the Lease", self._lease.holder or "nobody")
 
-    def _publish(self, session: PlanSession, plan: Plan) -> None:
+    def _publish(self, session: PlanSession, plan: Plan) -> tuple[Plan, Prices]:
+        """Publish a plan; returns it with its prices."""
         blocks = (block.code for one in plan.decisions for block in one.blockers)
         self._lends = BlockerCode.ONLY_FOR_PENDING_PODS in blocks
         left = Purse(session.policy.policy, plan.fleet, plan.at).left() if plan.fleet else ()
-        self._metrics.observe(plan, session.account(plan)[0], left)
+        accounts, prices = session.account(plan)
+        self._metrics.observe(plan, accounts, left, currency=prices.currency)
         report.info("%s", cycle_words(plan))
+        return plan, prices
+
+    def _record(self, found: tuple[Plan, Prices]) -> None:
+        """Record a plan; a replica that does not lead records none."""
+        if self._recorder is not None:
+            self._recorder.plan(*found)
+
+    def _record_outcomes(self, found: tuple[Plan, Prices], outcomes: Sequence[Outcome]) -> None:
+        if self._recorder is not None:
+            self._recorder.outcomes(*found, outcomes)
 
     def _publish_breaker(self, session: PlanSession) -> None:
         """Publish whether the breaker is open, also after a failed cycle."""
@@ -301,7 +331,10 @@ class _Cycles:
             stack.callback(tell_people, session, outcomes)
             self._follow(make_reconciliations(find_reconciliations(context), context, guard), outcomes)
             plan = planned(session, gate, accept_growth=False)
-            self._publish(session, plan)
+            found = self._publish(session, plan)
+            # The last one is called first, and both when all changes are made: they must not wait for a bucket.
+            stack.callback(self._record_outcomes, found, outcomes)
+            stack.callback(self._record, found)
             follow_scope(session, plan)
             self._sizes_ended = keep_sizes(session, plan, are_ended=self._sizes_ended)
             acting = acting_on(session, plan, context, gate)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from rightsizer.doctor.diagnosis import Check, Diagnosis, Facts, Failure, Family, Message, Status, known, some
 from rightsizer.doctor.rights import RIGHTS, Command, Right, needed
+from rightsizer.inventory.dra_state import WHOLE as WHOLE_BY_DRA
 from rightsizer.inventory.gpu_requests import WHOLE_GPU_RESOURCES
 from rightsizer.model import Fleet, Node, NodeCoverage, Pod
 from rightsizer.text import count
@@ -128,7 +129,7 @@ def offered(node: Node) -> int | None:
     counts = [
         count
         for name, count in node.allocatable.items()
-        if name in WHOLE_GPU_RESOURCES or name.startswith(_MIG)
+        if name in WHOLE_GPU_RESOURCES or name == WHOLE_BY_DRA or name.startswith(_MIG)
     ]
     return sum(counts) if counts else None
 

@@ -11,8 +11,12 @@ from typing import Any
 from rightsizer.backtest import last_backtest
 from rightsizer.changes import memory
 from rightsizer.execute import control_state
-from rightsizer.inventory.gpu_requests import CLAIMS
+from rightsizer.inventory.demand import DEMAND_KINDS, POD_DEMAND
+from rightsizer.inventory.kueue_queues import CLUSTER_QUEUES, COHORTS, FLAVORS, LOCAL_QUEUES
 from rightsizer.inventory.managers import AUTOSCALERS
+from rightsizer.inventory.pod_groups import GROUP_KINDS, VOLCANO, VOLCANO_QUEUES
+from rightsizer.inventory.resource_claims import CLAIMS, CLASSES, TEMPLATES
+from rightsizer.inventory.resource_slices import SLICES, TAINT_RULES
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.kind import Kind
@@ -31,10 +35,12 @@ class Command(enum.StrEnum):
     HISTORY = "history"
     PAUSE = "pause"
     BACKTEST = "backtest"
+    EXTEND = "extend"
 
 
 PLAN, APPLY, UNDO = (Command.PLAN,), (Command.APPLY,), (Command.UNDO,)
 HISTORY, PAUSE, BACKTEST = (Command.HISTORY,), (Command.PAUSE,), (Command.BACKTEST,)
+EXTEND = (Command.EXTEND,)
 _READ = (Command.PLAN, Command.APPLY)
 _WRITE = (Command.APPLY, Command.UNDO)
 BUILT_IN = frozenset(
@@ -84,6 +90,7 @@ class Right:
 
 STATE_MAPS = (control_state.NAME, *memory.NAMES, kept_sizes.NAME)
 """Every ConfigMap that changes are kept in; RBAC allows to write no other."""
+_VOLCANO = "gangs that Volcano holds back are served late, or not at all"
 _LEASES = (lease.LEASE_NAME,)
 _SECRETS = "budgets ignore earlier evictions, and evicted pods cannot be restored"
 
@@ -104,12 +111,26 @@ def _table() -> Iterator[Right]:
         yield Right("list", scaler.group, scaler.plural, _READ, cost=cost)
     cost = "workloads that Kueue queues get only advice"
     yield Right("list", KUEUE.group, KUEUE.plural, _READ, cost=cost)
+    cost = "no GPUs are freed for what this queue holds back"
+    for row in (CLUSTER_QUEUES, LOCAL_QUEUES, FLAVORS, COHORTS, VOLCANO_QUEUES):
+        yield Right("list", row.group, row.plural, _READ, cost=cost)
+    for group in GROUP_KINDS:
+        cost = _VOLCANO if group.of is VOLCANO else "a gang needs all of its pending pods"
+        yield Right("list", group.of.group, group.of.plural, _READ, cost=cost)
     cost = "workloads of unknown kinds with a scale subresource get only advice"
     yield Right(
         "get", "apiextensions.k8s.io", "customresourcedefinitions", (*_READ, *UNDO, *HISTORY), cost=cost
     )
     cost = "GPUs held through ResourceClaims are not counted"
     yield Right("list", CLAIMS.group, CLAIMS.plural, _READ, cost=cost)
+    cost = "GPUs that only a DRA driver publishes are not known"
+    yield Right("list", SLICES.group, SLICES.plural, _READ, cost=cost)
+    cost = "no GPUs are freed for pods whose ResourceClaims wait"
+    yield Right("list", CLASSES.group, CLASSES.plural, _READ, cost=cost)
+    cost = "pods with ResourceClaims do not get fewer GPUs"
+    yield Right("list", TEMPLATES.group, TEMPLATES.plural, _READ, cost=cost)
+    cost = "taints of DRA devices are not known"
+    yield Right("list", TAINT_RULES.group, TAINT_RULES.plural, _READ, cost=cost)
     yield Right("list", "", "services", (Command.DISCOVERY,))
     yield Right("get", "", "services/proxy", (Command.DISCOVERY,))
     yield from _writes()
@@ -126,7 +147,11 @@ def _writes() -> Iterator[Right]:
         cost = "workloads stopped through this object are not changed"
         yield from _changes(row, cost)
         yield Right("get", row.group, row.of.plural, APPLY, cost=cost)
-    yield Right("watch", "", "pods", APPLY, cost="pending pods wait for the next scheduled cycle of run")
+    cost = "pods with ResourceClaims do not get fewer GPUs, nor back what they had"
+    yield Right("create", TEMPLATES.group, TEMPLATES.plural, APPLY, cost=cost)
+    yield Right("get", TEMPLATES.group, TEMPLATES.plural, _WRITE, cost=cost)
+    yield from _watches()
+    yield Right("create", "", "events", EXTEND, cost="preemptions create no Events")
     yield Right("create", "", "pods/eviction", APPLY)
     yield Right(
         "patch", "", "pods", APPLY, cost="bare pods get no notice; those that require one are not evicted"
@@ -158,6 +183,20 @@ def _writes() -> Iterator[Right]:
         yield Right(verb, "coordination.k8s.io", "leases", _WRITE, is_own=True, names=names)
     yield Right("get", "", "secrets", UNDO, is_own=True, cost="evicted pods cannot be restored")
     yield Right("delete", "", "secrets", _WRITE, is_own=True)
+
+
+def _watches() -> Iterator[Right]:
+    for demand in DEMAND_KINDS:
+        late = (
+            "pending pods wait for the next scheduled cycle of run"
+            if demand is POD_DEMAND
+            else "they wait longer"
+        )
+        cost = _VOLCANO if demand.of is VOLCANO else late
+        yield Right("watch", demand.of.group, demand.of.plural, APPLY, cost=cost)
+    yield Right("get", VOLCANO.group, VOLCANO.plural, APPLY, cost=_VOLCANO)
+    for group, resource in (("", "pods"), ("", "nodes"), ("policy", "poddisruptionbudgets")):
+        yield Right("watch", group, resource, EXTEND)
 
 
 def _changes(row: Kind, cost: str) -> Iterator[Right]:

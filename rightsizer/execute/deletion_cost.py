@@ -8,7 +8,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 
-from rightsizer.changes.record_codec import STEERED_ANNOTATION
+from rightsizer.changes.record_codec import VICTIM_ANNOTATION
 from rightsizer.errors import ClusterError
 from rightsizer.execute.run_context import ApplySession, log_cluster_error
 from rightsizer.kube.cluster import Cluster
@@ -16,7 +16,7 @@ from rightsizer.kube.object_names import api_path
 from rightsizer.model import Fleet, Mode, Outcome, Pod, Result
 from rightsizer.planning.victims import CHEAPEST, COST_ANNOTATION
 
-_ACTION = "unsteer"
+_ACTION = "clear-deletion-cost"
 """In the journal."""
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ def set_deletion_cost(pods: Sequence[Pod], session: ApplySession) -> Iterator[No
     marked: list[Pod] = []
     try:
         for pod in pods:
-            marks = {COST_ANNOTATION: CHEAPEST, STEERED_ANNOTATION: f"{session.instance}/{session.run}"}
+            marks = {COST_ANNOTATION: CHEAPEST, VICTIM_ANNOTATION: f"{session.instance}/{session.run}"}
             _annotate(pod, marks, session.cluster)
             marked.append(pod)
         yield
@@ -51,7 +51,7 @@ def clear_deletion_costs(fleet: Fleet, session: ApplySession) -> None:
     evaluator = session.evaluator(fleet, session.clock())
     for workload in fleet.workloads:
         for pod in workload.pods:
-            by, _, run = pod.annotations.get(STEERED_ANNOTATION, "").rpartition("/")
+            by, _, run = pod.annotations.get(VICTIM_ANNOTATION, "").rpartition("/")
             is_ours = bool(by) and by == session.instance and not pod.is_terminating
             if is_ours and evaluator.evaluate(workload).mode is Mode.ENFORCE:
                 with log_cluster_error(f"{pod.ref} keeps its annotation {COST_ANNOTATION}"):
@@ -79,7 +79,7 @@ def _clear(pod: Pod, words: str, session: ApplySession) -> None:
 
 def _remove_marks(pod: Pod, cluster: Cluster) -> None:
     """Keeps a cost that somebody else set since."""
-    _annotate(pod, {COST_ANNOTATION: None, STEERED_ANNOTATION: None}, cluster)
+    _annotate(pod, {COST_ANNOTATION: None, VICTIM_ANNOTATION: None}, cluster)
 
 
 def _annotate(pod: Pod, annotations: Mapping[str, str | None], cluster: Cluster) -> None:

@@ -187,7 +187,8 @@ def _notify(decision: Decision, row: Kind, fresh: Workload, session: ApplySessio
         session.cluster.patch(path, patch)
     told = answers(fresh.ref, decision.due or session.clock())
     words = f"notice given: {decision.announced} from {decision.due:%Y-%m-%d %H:%M} UTC"
-    return f"{words}; {told}" if told else words
+    risk = f"lost then: {decision.lost}" if decision.gpu_hours_at_risk else ""
+    return "; ".join(filter(None, (words, risk, told)))
 
 
 def _refused(decision: Decision, session: ApplySession, refused: RequestRefused) -> Outcome:

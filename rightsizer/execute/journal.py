@@ -166,7 +166,7 @@ def _is_at(file: int, path: pathlib.Path) -> bool:
 
 
 def _end_line(file: int, path: pathlib.Path) -> None:
-    """End a line that a crash tore, so that the next entry stands on its own line."""
+    """End a line that a crash tore, so that the next entry has its own line."""
     size = os.fstat(file).st_size
     if not size:
         return

@@ -3,8 +3,12 @@
 Redirects are not followed, and a message holds only what is in the outcome or the backtest.
 """
 
+import datetime
+import email.message
 import logging
 import pathlib
+import smtplib
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,12 +16,17 @@ import requests
 
 from rightsizer.config import read_secret
 from rightsizer.errors import ConfigurationError
-from rightsizer.model import Outcome
+from rightsizer.model import Fleet, FoundChange, ObjectRef, Outcome, Workload
 from rightsizer.policy.match import is_any
 from rightsizer.policy.schema import Target, checked_address
 from rightsizer.report.backtest import Backtest
-from rightsizer.report.chat_messages import CHATS, backtest_message, changes_message
-from rightsizer.report.events import backtest_webhook_message, occasion_of, webhook_message
+from rightsizer.report.chat_messages import CHATS, backtest_message, changes_message, digest_message
+from rightsizer.report.events import (
+    backtest_webhook_message,
+    digest_webhook_message,
+    occasion_of,
+    webhook_message,
+)
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +34,17 @@ _TIMEOUT_S = 10.0
 _Message = Mapping[str, Any]
 
 
-def notify(targets: Sequence[Target], run: str, outcomes: Sequence[Outcome]) -> list[str]:
-    """Send each target its outcomes in one message; return the failures."""
+def notify(
+    targets: Sequence[Target], run: str, outcomes: Sequence[Outcome], fleet: Fleet | None = None
+) -> list[str]:
+    """Send each target its outcomes in one message; return the failures.
+
+    The labels and annotations of the fleet's workloads select among the targets; none of them is an address.
+    """
+    workloads = {str(one.ref): one for one in fleet.workloads} if fleet else {}
 
     def message_for(target: Target) -> _Message | None:
-        concerned = [one for one in outcomes if _concerns(target, one)]
+        concerned = [one for one in outcomes if _concerns(target, one, workloads.get(str(one.ref)))]
         if not concerned:
             return None
         if chat := CHATS.get(target.type):
@@ -39,14 +54,33 @@ def notify(targets: Sequence[Target], run: str, outcomes: Sequence[Outcome]) -> 
     return _send_each(targets, message_for)
 
 
+def notify_of_changes(
+    targets: Sequence[Target], changes: Sequence[FoundChange], since: datetime.datetime
+) -> list[str]:
+    """Send the digest of the changes since a time, each target those of its namespaces; return the failures."""
+
+    def message_for(target: Target) -> _Message | None:
+        if "digest" not in target.occasions or target.owners is not None:
+            return None
+        of_target = [one for one in changes if _is_in(target, one.ref)]
+        if not of_target:
+            return None
+        if chat := CHATS.get(target.type):
+            return digest_message(chat, of_target, since)
+        return digest_webhook_message(of_target, since)
+
+    return _send_each(targets, message_for)
+
+
 def notify_of_backtest(targets: Sequence[Target], result: Backtest, place: str) -> list[str]:
     """Send the figures of a backtest, whose report is at `place`; return the failures.
 
-    They are of all namespaces, so targets of some namespaces get none.
+    They are of all namespaces, so targets of some namespaces or owners get none.
     """
 
     def message_for(target: Target) -> _Message | None:
-        if target.namespaces is not None or "backtest" not in target.occasions:
+        is_of_all = target.namespaces is None and target.owners is None
+        if not is_of_all or "backtest" not in target.occasions:
             return None
         if chat := CHATS.get(target.type):
             return backtest_message(chat, result, place)
@@ -62,17 +96,36 @@ def _send_each(targets: Sequence[Target], message_for: Callable[[Target], _Messa
         if message is not None:
             try:
                 _send(target, f"notifications[{number}]", message)
-            except (ConfigurationError, requests.RequestException) as error:
+            except (ConfigurationError, requests.RequestException, smtplib.SMTPException, OSError) as error:
                 problems.append(f"notifications[{number}]: {_cause(error)}")
     return problems
 
 
-def _concerns(target: Target, outcome: Outcome) -> bool:
-    is_there = target.namespaces is None or is_any(outcome.ref.namespace, target.namespaces)
-    return is_there and occasion_of(outcome) in target.occasions
+def _concerns(target: Target, outcome: Outcome, workload: Workload | None) -> bool:
+    is_there = _is_in(target, outcome.ref) and occasion_of(outcome) in target.occasions
+    return is_there and (target.owners is None or (workload is not None and _is_of(target.owners, workload)))
+
+
+def _is_in(target: Target, ref: ObjectRef) -> bool:
+    return target.namespaces is None or is_any(ref.namespace, target.namespaces)
+
+
+def _is_of(owners: Mapping[str, str], workload: Workload) -> bool:
+    """Whether labels or annotations are as wanted; where a key is in several places, the first counts."""
+    places = (
+        workload.labels,
+        workload.annotations,
+        workload.namespace_labels,
+        workload.namespace_annotations,
+    )
+    found = {key: next((place[key] for place in places if key in place), None) for key in owners}
+    return all(value is not None and is_any(value, (owners[key],)) for key, value in found.items())
 
 
 def _send(target: Target, place: str, message: _Message) -> None:
+    if target.type == "email":
+        _send_mail(target, place, message)
+        return
     url = target.url or _read_address(target, place)
     headers = {"User-Agent": "gpu-rightsizer"}
     if target.tokenFile is not None:
@@ -95,6 +148,33 @@ def _send(target: Target, place: str, message: _Message) -> None:
         raise ConfigurationError(f"the receiver answered {answer.status_code}")
 
 
+def _send_mail(target: Target, place: str, message: _Message) -> None:
+    """Send a text by SMTP; nothing, not even the user's name, goes over a connection without TLS."""
+    mail = email.message.EmailMessage()
+    mail["Subject"], mail["From"], mail["To"] = (
+        message["subject"],
+        target.sender,
+        ", ".join(target.recipients),
+    )
+    mail["Auto-Submitted"] = "auto-generated"
+    mail.set_content(message["text"])
+    host, _, port = (target.server or "").rpartition(":")
+    context = ssl.create_default_context()
+    is_tls = int(port) == smtplib.SMTP_SSL_PORT
+    with (
+        smtplib.SMTP_SSL(host, int(port), timeout=_TIMEOUT_S, context=context)
+        if is_tls
+        else smtplib.SMTP(host, int(port), timeout=_TIMEOUT_S)
+    ) as server:
+        if not is_tls:
+            server.starttls(context=context)
+        if target.user and target.passwordFile:
+            password = read_secret(pathlib.Path(target.passwordFile), f"{place}.passwordFile")
+            server.login(target.user, password)
+        server.send_message(mail)
+    log.info("%s: sent an email", place)
+
+
 def _read_address(target: Target, place: str) -> str:
     flag = f"{place}.urlFile"
     text = read_secret(pathlib.Path(target.urlFile or ""), flag)
@@ -106,8 +186,21 @@ def _read_address(target: Target, place: str) -> str:
 
 def _cause(error: Exception) -> str:
     """Without the URL, which may be a secret."""
-    if isinstance(error, ConfigurationError):
-        return str(error)
-    if isinstance(error, requests.Timeout):
-        return f"the receiver did not answer within {_TIMEOUT_S:g} s"
-    return f"the receiver could not be reached ({type(error).__name__})"
+    match error:
+        case ConfigurationError():
+            words = str(error)
+        case smtplib.SMTPNotSupportedError():
+            words = "the server does not offer STARTTLS, or no way to log in"
+        case smtplib.SMTPAuthenticationError():
+            words = "the server refused user or password"
+        case smtplib.SMTPRecipientsRefused():
+            words = f"the server refused {', '.join(error.recipients)}"
+        case smtplib.SMTPResponseException():
+            words = f"the server answered {error.smtp_code}"
+        case ssl.SSLCertVerificationError():
+            words = "the server's certificate is not trusted; SSL_CERT_FILE names another CA"
+        case requests.Timeout() | TimeoutError():
+            words = f"the receiver did not answer within {_TIMEOUT_S:g} s"
+        case _:
+            words = f"the receiver could not be reached ({type(error).__name__})"
+    return words

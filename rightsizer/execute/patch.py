@@ -19,8 +19,10 @@ from rightsizer.execute.run_context import (
     log_cluster_error,
     mutating_request,
 )
+from rightsizer.execute.template_creation import create_template
 from rightsizer.kinds import kind_of, path_of, stopped_by
 from rightsizer.kinds.change_edits import proposal_edits, stop_edits
+from rightsizer.kinds.claim_templates import object_for
 from rightsizer.kinds.health import pods_after
 from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.patches import (
@@ -68,7 +70,12 @@ def change(decision: Decision, row: Kind, fresh: Workload, session: ApplySession
     if command is not None:
         verb = str(edits[0].after)
         create_command(session.cluster, command, there.ref, verb=verb, run=session.run, dry_run=True)
+    template = object_for(edits, fresh, decision.finding.proposal)
+    if template is not None:
+        create_template(session.cluster, template, fresh.ref, dry_run=True)
     session.cluster.patch(there.path, patch, dry_run=True)
+    if template is not None:
+        create_template(session.cluster, template, fresh.ref)
     with session.memory.kept(fresh, record, session.clock()), mutating_request():
         session.cluster.patch(there.path, patch)
     if command is not None:
@@ -142,7 +149,14 @@ def _edits(decision: Decision, there: _Target, fresh: Workload, session: ApplySe
         edits = stop_edits(there.row, there.obj, session.clock())
     else:
         resources = sorted({name for pod in fresh.pods for name in pod.resources})
-        edits = proposal_edits(there.row, there.obj, proposal, resources=resources, pods=fresh.pods)
+        edits = proposal_edits(
+            there.row,
+            there.obj,
+            proposal,
+            resources=resources,
+            pods=fresh.pods,
+            templates=fresh.claim_templates,
+        )
     if why := "; ".join(there.row.objections(edits)):
         message = f"no undo record can hold this change: {why}"
         raise ValueError(message)

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.findings.evidence import pod_key
 from rightsizer.inventory.cluster_reader import read_cluster
-from rightsizer.inventory.stranded_gpus import is_unschedulable
+from rightsizer.inventory.demand import demand_kind
 from rightsizer.inventory.workload_builder import build_fleet
-from rightsizer.kube.api_objects import PodObject
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.object_names import api_path
 from rightsizer.model import Decision, FindingName, Fleet, FoundChange, ObjectRef, Plan, Workload
@@ -98,15 +97,18 @@ class UseSincePlan:
         )
 
 
-def any_pending(pods: Sequence[ObjectRef], cluster: Cluster) -> bool:
-    """Whether one of these pods is still unschedulable.
+def any_pending(demand: Sequence[ObjectRef], cluster: Cluster) -> bool:
+    """Whether one of these pods, or of the objects of queues, still waits.
 
     Raises:
         ClusterError: It could not be found out.
     """
-    for ref in pods:
-        item = cluster.find(api_path("v1", ref.namespace, "pods", ref.name), PodObject)
-        if item is not None and item.metadata.uid == ref.uid and is_unschedulable(item):
+    for ref in demand:
+        row = demand_kind(ref)
+        if row is None:
+            continue
+        item = cluster.find(api_path(ref.api_version, ref.namespace, row.of.plural, ref.name), row.shape)
+        if item is not None and item.metadata.uid == ref.uid and row.waits(item):
             return True
     return False
 

@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 from rightsizer.errors import RequestRefused
+from rightsizer.execute.template_creation import missing_template
 from rightsizer.kinds import path_of
 from rightsizer.kinds.edits import same, shown, value_at
 from rightsizer.kinds.kind import CommandObject
@@ -100,6 +101,10 @@ def _restore_once(
         patch = undo_patch(obj, record, at=at, end=end)
     except ValueError as error:
         raise ChangedByOthers(str(error)) from error
+    if gone := missing_template(cluster, record.edits, item.ref.namespace):
+        raise ChangedByOthers(
+            f"the ResourceClaimTemplate {gone} is gone, without which no pod starts: create it again"
+        )
     cluster.patch(path, patch, dry_run=True)
     command = item.row.command_for(record.edits)
     if command is not None:

@@ -5,7 +5,8 @@ Reconciliations of the next run check what is unknown at the deadline, and pods 
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Self
 
 from rightsizer.errors import ClusterError
 from rightsizer.execute.reconcile_actions import (
@@ -17,12 +18,14 @@ from rightsizer.execute.reconcile_actions import (
 )
 from rightsizer.execute.run_context import PAUSE_S, Deadline, RunContext
 from rightsizer.inventory.cluster_reader import resource_table
+from rightsizer.inventory.owner_reader import OptionalLister
 from rightsizer.inventory.pods import PodTable
+from rightsizer.inventory.resource_claims import CLAIMS, ClaimObject, claim_of, device_users
 from rightsizer.kinds import kind_of, pause_for
 from rightsizer.kinds.health import Health
 from rightsizer.kube.api_objects import Metadata, PodObject
 from rightsizer.kube.object_names import api_path
-from rightsizer.model import Action, Decision, Effect, Fleet, Outcome, Pod, ReconcileAction
+from rightsizer.model import Action, ClaimKey, Decision, Effect, Fleet, Outcome, Pod, ReconcileAction
 from rightsizer.prices import whole_gpus
 from rightsizer.report.events import NOT_FREED
 from rightsizer.text import count, tidy
@@ -71,7 +74,8 @@ class _Followed:
         is_last = spent_s >= span_s or deadline.is_stopped()
         if not self.is_reported:
             effect, rollbacks = _effect(self.decision, fleet, context)
-            if is_last or not (effect.left or effect.health == Health.WAITING):
+            is_open = effect.left or effect.is_deallocating or effect.health == Health.WAITING
+            if is_last or not is_open:
                 yield from self._report(effect)
                 yield from rollbacks
                 _warn_owner(self.decision, effect, context)
@@ -136,15 +140,68 @@ def _of_pods(decision: Decision, fleet: Fleet, context: RunContext) -> Effect:
     left = max(going - len(gone), 0)
     nodes = sorted({pod.node for pod in gone})
     away = tuple(node for node in nodes if _is_gone(node, context))
-    users = [pod for node in nodes if node not in away for pod in _new_pods(node, fleet, context)]
-    users = [pod for pod in users if pod.devices and not _is_own(pod, decision)]
+    others = [pod for node in nodes if node not in away for pod in _new_pods(node, fleet, context)]
+    claims = _Claims.read([*gone, *others], fleet, context)
+    users = [pod for pod in others if (pod.devices or claims.gpus(pod)) and not _is_own(pod, decision)]
     lost = sum(pod.gpus for pod in gone if pod.node in away)
     freed = sum(pod.gpus for pod in gone) if left else max(decision.frees, 0)
-    taken = sum(whole_gpus(pod, fleet.nodes.get(pod.node)) for pod in users)
-    free = tidy(max(freed - lost - taken, 0))
+    taken = sum(
+        whole_gpus(pod, fleet.nodes.get(pod.node)) if pod.devices else claims.gpus(pod) for pod in users
+    )
+    held = sum(pod.gpus for pod in gone if pod.node not in away and claims.allocated(pod))
+    free = tidy(max(freed - lost - taken - held, 0))
     refs = tuple(sorted(pod.ref for pod in users))
-    effect = Effect(min(len(gone), going), left, free, refs, away)
-    return dataclasses.replace(effect, words=_description(effect))
+    freed_on: dict[str, float] = {}
+    for pod in gone:
+        if pod.node not in away:
+            freed_on[pod.node] = freed_on.get(pod.node, 0.0) + pod.gpus
+    effect = Effect(min(len(gone), going), left, free, refs, away, claims.are_unused(gone), freed_on=freed_on)
+    words = (_description(effect), claims.description(gone))
+    return dataclasses.replace(effect, words="; ".join(filter(None, words)))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Claims:
+    """ResourceClaims as they are now, by namespace and name, and the GPUs that they hold."""
+
+    found: Mapping[ClaimKey, ClaimObject]
+    held: Mapping[ClaimKey, float]
+
+    @classmethod
+    def read(cls, pods: Sequence[Pod], fleet: Fleet, context: RunContext) -> Self:
+        """Those of the namespaces of these pods, as far as they have claims."""
+        items: list[ClaimObject] = []
+        for namespace in sorted({pod.ref.namespace for pod in pods if pod.claims}):
+            lister = OptionalLister(context.cluster, f"/namespaces/{namespace}")
+            items += lister.all(lister.paths(CLAIMS), ClaimObject)
+        known = {one.id: one for devices in fleet.devices.nodes.values() for one in devices}
+        users = device_users(items)
+        found = {(one.metadata.namespace, one.metadata.name): one for one in items}
+        claims = {key: claim_of(one, lambda _: False, known, users) for key, one in found.items()}
+        return cls(found, {key: one.gpus or 0.0 for key, one in claims.items() if one.allocation})
+
+    def gpus(self, pod: Pod) -> float:
+        """The GPUs that a pod's claims hold."""
+        return sum(self.held.get((pod.ref.namespace, name), 0.0) for name in pod.claims)
+
+    def allocated(self, pod: Pod) -> list[ClaimObject]:
+        """The claims of a pod that hold GPUs."""
+        keys = [(pod.ref.namespace, name) for name in pod.claims]
+        return [self.found[key] for key in keys if self.held.get(key)]
+
+    def are_unused(self, gone: Sequence[Pod]) -> bool:
+        """Whether claims are allocated that no other pods use, so that they will soon be free."""
+        uids = {pod.ref.uid for pod in gone}
+        return any(
+            all(user.uid in uids for user in one.status.reserved_for or ())
+            for pod in gone
+            for one in self.allocated(pod)
+        )
+
+    def description(self, gone: Sequence[Pod]) -> str:
+        """The claims that still hold GPUs, in words."""
+        names = sorted({one.metadata.name for pod in gone for one in self.allocated(pod)})
+        return f"still allocated: {', '.join(names)}" if names else ""
 
 
 def _is_own(pod: Pod, decision: Decision) -> bool:

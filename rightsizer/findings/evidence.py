@@ -343,7 +343,7 @@ class Candidate:
     def required_idle_s(self, history: ActivityHistory) -> float:
         """How long it must be idle to count as idle, in seconds.
 
-        With a shorter record than the policy asks for, so many times as long; idle for the whole record is idle.
+        With a shorter record than the policy asks for, it grows by that factor, but idle for the whole record is idle.
         """
         idle, record_s = self.criteria.idle, self.record_s
         alike_s = self.measured.pauses_s.get(self.workload.ref.full_kind, ())

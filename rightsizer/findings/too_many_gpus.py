@@ -97,7 +97,7 @@ def _connection(candidate: Candidate, used: Iterable[set[Device]]) -> str:
         return ""
     if not any(other in nvlink[one] for one, other in pairs):
         return "; NVLink does not connect them"
-    return "; NVLink connects them: NVIDIA's device plugin prefers such GPUs, but does not guarantee them"
+    return "; NVLink connects them; NVIDIA's device plugin prefers connected GPUs, but does not guarantee it"
 
 
 def gpus_to_keep(used: int, held: int, group: int | None = None) -> int:

@@ -22,7 +22,9 @@ from rightsizer.guardrails import cel
 from rightsizer.guardrails.cel import Variables
 from rightsizer.guardrails.rbac import Enabled
 from rightsizer.guardrails.resize_admission import resize_admission
+from rightsizer.guardrails.template_admission import NAME_RULE, PARAM_KIND, PARAM_REF, SIZE_RULE
 from rightsizer.inventory.gpu_requests import CLASS_PREFIX, GPU_RESOURCES, WHOLE_GPU_RESOURCES, ResourceUnit
+from rightsizer.inventory.resource_claims import TEMPLATES
 from rightsizer.kinds import CONTROL_OBJECT_KINDS
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.edits import Path, shown
@@ -75,6 +77,11 @@ def admission_policies(
         for (group, plural), names in OWN_OBJECTS.items():
             validations = [*_of_names(own, names), *_of_notes()]
             specs[name_of(group, plural)] = _spec(_rule(group, ["CREATE", "UPDATE"], plural), validations)
+        # Where this version is not served, the rules must match nothing: an unknown paramKind refuses everybody.
+        rule = {**_rule(TEMPLATES.group, ["CREATE"], TEMPLATES.plural), "apiVersions": [*TEMPLATES.versions]}
+        validations = [*_where(policy, own), _validation(*NAME_RULE), *_of_notes()]
+        specs[CLAIM_TEMPLATES] = _spec(rule, validations)
+        specs[TEMPLATE_SIZES] = {**_spec(rule, [_validation(*SIZE_RULE)]), "paramKind": PARAM_KIND}
     condition = _condition(account, own)
     found = [
         one for name, spec in specs.items() for one in _policy(name, {**spec, "matchConditions": condition})
@@ -83,6 +90,7 @@ def admission_policies(
 
 
 EVICTIONS, MANIFESTS, EVENTS = "evictions", "secrets", "events"
+CLAIM_TEMPLATES, TEMPLATE_SIZES = f"{TEMPLATES.plural}.{TEMPLATES.group}", "template-sizes"
 OWN_OBJECTS = {("", "configmaps"): STATE_MAPS, ("coordination.k8s.io", "leases"): (LEASE_NAME,)}
 """Names of the objects in its own namespace that gpu-rightsizer creates, by group and plural."""
 
@@ -123,7 +131,9 @@ def _spec(rule: Object, validations: Sequence[Object], known: Variables | None =
 
 def _policy(called: str, spec: Object) -> list[Object]:
     version, name = "admissionregistration.k8s.io/v1", f"gpu-rightsizer-{called}"
-    binding = {"policyName": name, "validationActions": ["Deny"]}
+    binding: Object = {"policyName": name, "validationActions": ["Deny"]}
+    if "paramKind" in spec:
+        binding["paramRef"] = PARAM_REF
     return [
         {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": part}
         for kind, part in (("ValidatingAdmissionPolicy", spec), ("ValidatingAdmissionPolicyBinding", binding))

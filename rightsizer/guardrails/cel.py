@@ -10,6 +10,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from rightsizer.kinds.claim_templates import MADE
 from rightsizer.kinds.edits import ANY, ITEM, Path
 from rightsizer.kinds.kind import NOW, Field, Value
 
@@ -178,6 +179,9 @@ def _one(field: Field, to: str, place: str, above: tuple[str, str]) -> str:
     step = field.path[-1]
     new, old = (_as_text(here, step, field.value) for here in above)
     stopped = text(_COUNT) if field.value is Value.COUNT else text(to)
+    if field.value is Value.TEMPLATE:
+        is_made = f"{new}.startsWith({old}) && {new}.substring({old}.size()).matches({text(f'^{MADE}$')})"
+        stopped = f'({is_made} ? {new} : "")'
     if to == NOW:
         stopped = f'({new}.matches("^20[0-9-]{{8}}T[0-9:]{{8}}Z$") ? {new} : "")'
     return f"[{place}, {new}, {old}, {stopped}]"

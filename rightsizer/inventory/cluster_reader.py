@@ -3,21 +3,56 @@
 import functools
 import logging
 from collections.abc import Collection, Iterator, Sequence
+from typing import TypeVar
+
+import msgspec
 
 from rightsizer.changes.record_codec import MANIFEST_LABEL, MANIFEST_SELECTOR
 from rightsizer.errors import ConfigurationError
-from rightsizer.inventory.gpu_requests import (
-    CLAIMS,
-    Claim,
-    ClaimObject,
-    ResourceTable,
-    claim_of,
-    parse_gpu_resource,
+from rightsizer.inventory.demand import (
+    TEMPLATE_OWNERS,
+    DemandObjects,
+    DemandState,
+    Template,
+    demand_state,
+    templates_in,
+)
+from rightsizer.inventory.dra_state import DraState, dra_state, with_devices
+from rightsizer.inventory.gpu_requests import ResourceTable, parse_gpu_resource
+from rightsizer.inventory.kueue_queues import (
+    CLUSTER_QUEUES,
+    COHORTS,
+    FLAVORS,
+    LOCAL_QUEUES,
+    ClusterQueueObject,
+    CohortObject,
+    FlavorObject,
+    KueueTable,
+    LocalQueueObject,
+    Queues,
+    WorkloadObject,
+    queues_of,
 )
 from rightsizer.inventory.managers import AUTOSCALERS, Autoscaler, AutoscalerObject, autoscaler_of, queued_job
 from rightsizer.inventory.nodes import NodeObject, NodeTable
 from rightsizer.inventory.owner_reader import OptionalLister, OwnerReader
-from rightsizer.inventory.pods import GpuPod, PodTable
+from rightsizer.inventory.pod_groups import (
+    GROUP_KINDS,
+    VOLCANO,
+    VOLCANO_QUEUES,
+    GroupObject,
+    VolcanoQueue,
+)
+from rightsizer.inventory.pods import PodTable
+from rightsizer.inventory.resource_claims import (
+    CLAIMS,
+    CLASSES,
+    TEMPLATES,
+    ClaimObject,
+    ClassObject,
+    TemplateObject,
+)
+from rightsizer.inventory.resource_slices import SLICES, TAINT_RULES, SliceObject, SliceTable, TaintRuleObject
 from rightsizer.inventory.workload_builder import ClusterState, priority_class_of, quotas_of
 from rightsizer.kube.api_objects import (
     DisruptionBudget,
@@ -26,13 +61,16 @@ from rightsizer.kube.api_objects import (
     PodObject,
     PriorityClassObject,
     QuotaObject,
+    SpecObject,
 )
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.object_names import api_path
-from rightsizer.kube.owner_kinds import KUEUE, ObjectSummary
-from rightsizer.model import PriorityClass, Quota
+from rightsizer.kube.owner_kinds import KUEUE, ObjectSummary, OwnerKind, owner_kind
+from rightsizer.model import PriorityClass
 
 log = logging.getLogger(__name__)
+
+_Kind = TypeVar("_Kind")
 
 FEW_NODES = 32
 """Up to this many nodes are read one by one; for more the collection is listed."""
@@ -61,34 +99,46 @@ def read_cluster(
     pods = cluster.reduce(
         f"/api/v1{reader.scope}/pods", PodObject, lambda: PodTable(reader.resources), add=PodTable.add
     )
-    named = frozenset(one.pod.node for one in pods.gpu_pods if one.pod.node)
+    dra = reader.dra(pods, is_whole=namespace is None)
+    named = frozenset(one.pod.node for one in pods.gpu_pods if one.pod.node) | dra.devices.nodes.keys()
     owners = {(one.owner.group, one.owner.kind) for one in pods.gpu_pods if one.owner is not None}
     nodes = reader.nodes(named, is_whole=namespace is None)
+    kueue = reader.kueue()
+    quotas = [] if namespace else reader.all(["/api/v1/resourcequotas"], QuotaObject)
     found = ClusterState(
         pods=tuple(pods.gpu_pods),
         addresses=pods.addresses,
         unschedulable=() if namespace else tuple(pods.unschedulable),
         owners=OwnerReader(reader, pods.gpu_pods).read(() if namespace else kinds),
-        nodes=nodes.nodes,
+        nodes={name: with_devices(node, dra.devices) for name, node in nodes.nodes.items()},
         capacities=nodes.capacities(pods.requested),
         namespaces={one.name: one for one in reader.namespaces(namespace)},
         priority_classes={one.name: one for one in read_priority_classes(cluster)},
-        claims=dict(reader.claims(pods.gpu_pods)),
+        dra=dra,
         autoscalers=tuple(reader.autoscalers()),
-        kueue_workloads=tuple(reader.kueue_workloads()),
-        quotas=() if namespace else tuple(reader.quotas()),
+        kueue_workloads=tuple(_summaries(kueue)),
+        demand=DemandState() if namespace else reader.demand(pods, kueue, quotas),
+        resources=reader.resources,
+        quotas=tuple(one for item in quotas for one in quotas_of(item, reader.resources)),
         evictions=() if namespace else reader.evictions(state_namespace),
         # last, so that they are as fresh as possible when they are evaluated
         disruption_budgets=tuple(
             cluster.list_all(f"/apis/policy/v1{reader.scope}/poddisruptionbudgets", DisruptionBudget)
         ),
-        problems=(*reader.problems, *pods.problems),
+        problems=(*reader.problems, *pods.problems, *dra.problems),
         # Only for Jobs does the version of Kubernetes matter.
         minor=cluster.minor() if ("batch", "Job") in owners else None,
     )
     for problem in found.problems:
         log.log(logging.DEBUG if namespace else logging.WARNING, "%s", problem)
     return found
+
+
+def _summaries(kueue: KueueTable) -> Iterator[ObjectSummary]:
+    for one in kueue.metadata:
+        yield ObjectSummary(
+            one.ref(f"{KUEUE.group}/{kueue.version}", KUEUE.kind), one, controls=queued_job(one)
+        )
 
 
 def read_priority_classes(cluster: Cluster) -> Iterator[PriorityClass]:
@@ -132,14 +182,55 @@ class _ClusterReader(OptionalLister):
             return [self.cluster.get(f"{path}/{namespace}", Metadata).metadata]
         return [item.metadata for item in self.cluster.list_all(path, Metadata, metadata_only=True)]
 
-    def claims(self, pods: Sequence[GpuPod]) -> Iterator[tuple[tuple[str, str], Claim]]:
-        """The ResourceClaims that pods use."""
-        used = {(one.pod.ref.namespace, name) for one in pods for name in one.claims}
-        paths = self.paths(CLAIMS) if used else ()
-        for item in self.all(paths, ClaimObject):
-            key = (item.metadata.namespace, item.metadata.name)
-            if key in used:
-                yield key, claim_of(item, self.resources)
+    def dra(self, pods: PodTable, *, is_whole: bool) -> DraState:
+        """Published GPUs, and the claims for them: of one namespace only those that its pods use."""
+        used = {(one.pod.ref.namespace, name) for one in pods.gpu_pods for name in one.claims}
+        unschedulable = pods.unschedulable if is_whole else ()
+        wanted = {(one.ref.namespace, name) for one in unschedulable for name in one.claim_names}
+        named = {name for one in unschedulable for name in one.gpus}
+        if not (is_whole or used):
+            return DraState()
+        holding = frozenset(one.pod.node for one in pods.gpu_pods if one.claims and one.pod.node)
+        is_few = not is_whole and len(holding) <= FEW_NODES
+        slices = self._slices(holding if is_few else None, keeps_published=bool(wanted or named))
+        if not (used or slices):
+            return DraState()
+        return dra_state(
+            self.all(self.paths(CLAIMS), ClaimObject),
+            slices,
+            self._all_served(TAINT_RULES, TaintRuleObject) if slices and is_whole else (),
+            self._all_served(CLASSES, ClassObject) if slices and (wanted or named) else (),
+            self._templates(pods),
+            used=used,
+            wanted=wanted,
+            named=named,
+            resources=self.resources,
+        )
+
+    def _templates(self, pods: PodTable) -> list[TemplateObject]:
+        """The ResourceClaimTemplates that claims of GPU pods were made from."""
+        names = {(one.pod.ref.namespace, name) for one in pods.gpu_pods for name, _ in one.templates}
+        found = self._all_served(TEMPLATES, TemplateObject) if names else []
+        return [one for one in found if (one.metadata.namespace, one.metadata.name) in names]
+
+    def _slices(self, nodes: Collection[str] | None, *, keeps_published: bool) -> SliceTable:
+        """The GPUs that DRA drivers publish, on these nodes or on all."""
+        start = functools.partial(SliceTable, keeps_published=keeps_published)
+
+        def ask(path: str) -> SliceTable:
+            if nodes is None:
+                return self.cluster.reduce(path, SliceObject, start, add=SliceTable.add)
+            table = start()
+            for name in sorted(nodes):
+                selector = f"spec.nodeName={name}"
+                table.add(self.cluster.list_all(path, SliceObject, field_selector=selector))
+            return table
+
+        return self.if_served(SLICES, ask, start())
+
+    def _all_served(self, row: OwnerKind, kind: type[_Kind]) -> list[_Kind]:
+        nothing: list[_Kind] = []
+        return self.if_served(row, functools.partial(self.cluster.list_all, kind=kind), nothing)
 
     def autoscalers(self) -> Iterator[Autoscaler]:
         """Autoscalers of every kind that the cluster serves."""
@@ -149,24 +240,55 @@ class _ClusterReader(OptionalLister):
                 if found is not None:
                     yield found
 
-    def kueue_workloads(self) -> list[ObjectSummary]:
+    def kueue(self) -> KueueTable:
         """Kueue's Workloads."""
 
-        def ask(path: str) -> list[ObjectSummary]:
-            version = f"{KUEUE.group}/{path.split('/')[3]}"
-            items = self.cluster.list_all(path, Metadata, metadata_only=True)
-            return [
-                ObjectSummary(one.ref(version, KUEUE.kind), one, controls=queued_job(one))
-                for one in (item.metadata for item in items)
-            ]
+        def ask(path: str) -> KueueTable:
+            start = functools.partial(KueueTable, path.split("/")[3])
+            is_part = bool(self.scope)  # which is not asked for demand
+            return self.cluster.reduce(path, WorkloadObject, start, add=KueueTable.add, metadata_only=is_part)
 
-        nothing: list[ObjectSummary] = []
-        return self.first_served(self.paths(KUEUE), ask, nothing)
+        return self.first_served(self.paths(KUEUE), ask, KueueTable(""))
 
-    def quotas(self) -> Iterator[Quota]:
-        """ResourceQuotas for GPUs."""
-        for item in self.all(["/api/v1/resourcequotas"], QuotaObject):
-            yield from quotas_of(item, self.resources)
+    def demand(self, pods: PodTable, kueue: KueueTable, quotas: Sequence[QuotaObject]) -> DemandState:
+        """What waits in addition to unschedulable pods."""
+        queues = Queues()
+        if kueue.waiting:
+            queues = queues_of(
+                self.all(self.paths(CLUSTER_QUEUES, scope=""), ClusterQueueObject),
+                self.all(self.paths(LOCAL_QUEUES), LocalQueueObject),
+                self.all(self.paths(FLAVORS, scope=""), FlavorObject),
+                self.all(self.paths(COHORTS, scope=""), CohortObject),
+            )
+        groups = [
+            (row, item)
+            for row in GROUP_KINDS
+            # Only Volcano's hold pods back; those of others matter if pods name them.
+            if row.of is VOLCANO
+            or any((one[0], one[1]) == (row.of.group, row.of.kind) for one in pods.members)
+            for item in self.all(self.paths(row.of), GroupObject)
+        ]
+        limits = self.all(self.paths(VOLCANO_QUEUES, scope=""), VolcanoQueue) if groups else []
+        objects = DemandObjects(kueue, queues, groups, limits, quotas)
+        return demand_state(objects, pods, self.resources, self._templates_of)
+
+    def _templates_of(self, group: GroupObject) -> tuple[Template, ...] | None:
+        """The pod templates of a PodGroup's owner; None if they are unknown."""
+        owner = group.metadata.controller
+        if owner is None or (owner.group, owner.kind) not in TEMPLATE_OWNERS:
+            return None
+        row = owner_kind(owner.group, owner.kind)
+        version = owner.api_version.rpartition("/")[2]
+        if row is None or version not in row.versions:
+            return None
+        path = api_path(owner.api_version, group.metadata.namespace, row.plural, owner.name)
+        found = self.optional(path, functools.partial(self.cluster.find, path, SpecObject), None)
+        if found is None or found.metadata.uid != owner.uid:
+            return None
+        try:
+            return templates_in((owner.group, owner.kind), bytes(found.spec))
+        except msgspec.DecodeError:
+            return None
 
     def evictions(self, state_namespace: str) -> tuple[ObjectMeta, ...]:
         """Metadata of the Secrets that keep manifests of evicted pods; their contents are not read."""

@@ -1,9 +1,6 @@
-"""What a pod requests of GPUs: by resource names, by annotations, and by ResourceClaims. Pure.
+"""What a pod requests of GPUs by resource names and by annotations. Pure.
 
 https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources
-https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
-If a pod's extended resources became a claim (KEP-5004, status.extendedResourceClaimStatus), its spec does not name
-it. So its request counts once, by its resource names.
 """
 
 import collections
@@ -13,14 +10,12 @@ import fnmatch
 import functools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 
-import msgspec
 from kubernetes.utils.quantity import parse_quantity
 
-from rightsizer.kube.api_objects import Container, ObjectMeta, PodObject
-from rightsizer.kube.owner_kinds import OwnerKind
+from rightsizer.kube.api_objects import Container, PodObject
 
 Amounts = Mapping[str, str | int]
 
@@ -88,6 +83,9 @@ class GpuResource:
 
 CLASS_PREFIX = "deviceclass:"
 """Prefix that turns a device class (Dynamic Resource Allocation) into a resource name."""
+
+IMPLICIT_PREFIX = "deviceclass.resource.kubernetes.io/"
+"""Prefix of an extended resource that the scheduler turns into a claim for devices of a class (KEP-5004)."""
 
 GPU_RESOURCES = (
     # Device plugin: https://github.com/NVIDIA/k8s-device-plugin#shared-access-to-gpus (renameByDefault)
@@ -173,6 +171,8 @@ class ResourceTable:
 
     def _unit(self, name: str) -> ResourceUnit | None:
         """The unit of a resource; None if it is not a GPU resource."""
+        if name.startswith(IMPLICIT_PREFIX):
+            name = CLASS_PREFIX + name.removeprefix(IMPLICIT_PREFIX)
         rows = (row for row in self._rows if fnmatch.fnmatchcase(name, row.pattern))
         return next((row.unit for row in rows), None)
 
@@ -273,145 +273,3 @@ def _whole(amount: str | int) -> int | None:
     except ValueError:
         return None
     return int(value) if 0 <= value < LARGEST and value == value.to_integral_value() else None
-
-
-# --- ResourceClaims
-
-CLAIMS = OwnerKind("resource.k8s.io", ("v1", "v1beta2", "v1beta1"), "ResourceClaim", "resourceclaims")
-_DRIVERS = frozenset({"gpu.nvidia.com"})
-
-
-class _Exactly(msgspec.Struct, rename="camel"):
-    device_class_name: str = ""
-    allocation_mode: str = ""
-    count: int = 0
-    admin_access: bool | None = None
-
-
-class _Request(_Exactly, rename="camel"):
-    """resourcev1.DeviceRequest; before v1 the fields of `exactly` are in the request itself."""
-
-    name: str = ""
-    exactly: _Exactly | None = None
-    first_available: list["_Alternative"] | None = None
-
-
-class _Alternative(_Exactly, rename="camel"):
-    name: str = ""
-
-
-class _Requests(msgspec.Struct):
-    requests: list[_Request] | None = None
-
-
-class _ClaimSpec(msgspec.Struct):
-    devices: _Requests = msgspec.field(default_factory=_Requests)
-
-
-class _Result(msgspec.Struct, rename={"share_id": "shareID", "admin_access": "adminAccess"}):
-    """resourcev1.DeviceRequestAllocationResult."""
-
-    request: str = ""
-    driver: str = ""
-    admin_access: bool | None = None
-    share_id: str | None = None
-
-
-class _Results(msgspec.Struct):
-    results: list[_Result] | None = None
-
-
-class _Allocation(msgspec.Struct):
-    devices: _Results = msgspec.field(default_factory=_Results)
-
-
-class _Consumer(msgspec.Struct):
-    """resourcev1.ResourceClaimConsumerReference."""
-
-    resource: str = ""
-    uid: str = ""
-
-
-class _ClaimStatus(msgspec.Struct, rename="camel"):
-    allocation: _Allocation | None = None
-    reserved_for: list[_Consumer] | None = None
-
-
-class ClaimObject(msgspec.Struct):
-    """resourcev1.ResourceClaim."""
-
-    metadata: ObjectMeta
-    spec: _ClaimSpec = msgspec.field(default_factory=_ClaimSpec)
-    status: _ClaimStatus = msgspec.field(default_factory=_ClaimStatus)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Claim:
-    """The GPUs of a ResourceClaim.
-
-    Attributes:
-        devices: By device class; empty if the claim is for something else.
-        is_shared: Whether several pods use the claim, or others use shares of its devices.
-        unreadable: Requests that cannot be counted, in words.
-    """
-
-    devices: Mapping[str, int]
-    is_shared: bool = False
-    unreadable: tuple[str, ...] = ()
-
-
-def claim_of(item: ClaimObject, resources: ResourceTable) -> Claim:
-    """The allocated devices of a claim; before the allocation those that it requests."""
-    requests = {name: one for request in item.spec.devices.requests or [] for name, one in _named(request)}
-    allocation = item.status.allocation
-    users = {one.uid for one in item.status.reserved_for or [] if one.resource == "pods"}
-    if allocation is None:
-        return _requested(item.metadata.name, requests, resources)
-    devices: dict[str, int] = {}
-    is_shared = len(users) > 1
-    for result in allocation.devices.results or []:
-        request = requests.get(result.request)
-        name = CLASS_PREFIX + (request.device_class_name if request else result.driver)
-        is_gpu = result.driver in _DRIVERS or resources.unit(name) is not None
-        if is_gpu and not result.admin_access:  # admin access holds nothing (KEP-5018)
-            devices[name] = devices.get(name, 0) + 1
-            is_shared = is_shared or result.share_id is not None
-    return Claim(devices, is_shared)
-
-
-def claim_names(pod: PodObject) -> tuple[str, ...]:
-    """Names of the claims that a pod uses; "?" and the pod's own name for a claim that does not exist yet."""
-    made = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses or []}
-    used = []
-    for one in pod.spec.resource_claims or []:
-        if one.name in made and made[one.name] is None:
-            continue  # no claim was needed
-        used.append(one.resource_claim_name or made.get(one.name) or f"?{one.name}")
-    return tuple(used)
-
-
-def _named(request: _Request) -> Iterator[tuple[str, _Exactly]]:
-    """A request, or each of its alternatives, with its name in the allocation results."""
-    if request.first_available:
-        for one in request.first_available:
-            yield f"{request.name}/{one.name}", one
-    else:
-        yield request.name, request.exactly or request
-
-
-def _requested(name: str, requests: Mapping[str, _Exactly], resources: ResourceTable) -> Claim:
-    """What an unallocated claim requests; of alternatives the first one."""
-    devices: dict[str, int] = {}
-    unreadable = []
-    tried: set[str] = set()
-    for label, one in requests.items():
-        base, slash, _ = label.partition("/")
-        key = CLASS_PREFIX + one.device_class_name
-        if resources.unit(key) is None or one.admin_access or (slash and base in tried):
-            continue
-        tried.add(base)
-        if one.allocation_mode == "All":
-            unreadable.append(f"claim {name}: all devices of {one.device_class_name}")
-            continue
-        devices[key] = devices.get(key, 0) + (one.count or 1)
-    return Claim(devices, unreadable=tuple(unreadable))

@@ -14,7 +14,7 @@ import msgspec
 
 from rightsizer.changes.record_codec import RECORDS
 from rightsizer.config import FIELD_MANAGER, PREFIX
-from rightsizer.kube.api_objects import ManagedFieldsEntry, ObjectMeta, SpecObject
+from rightsizer.kube.api_objects import Condition, ManagedFieldsEntry, ObjectMeta, SpecObject
 from rightsizer.kube.object_names import Output, is_possible, kubectl, shell_command
 from rightsizer.kube.owner_kinds import KEDA, KUEUE, ObjectSummary, OwnerChain, OwnerKind, owner_kind
 from rightsizer.model import Manager, ObjectRef
@@ -95,11 +95,22 @@ class _AutoscalerSpec(msgspec.Struct, rename="camel"):
     metrics: list[_Metric] | None = None
 
 
+class _AutoscalerStatus(msgspec.Struct):
+    conditions: list[Condition] | None = None
+
+
 class AutoscalerObject(msgspec.Struct):
     """A HorizontalPodAutoscaler, a ScaledObject of KEDA or a VerticalPodAutoscaler."""
 
     metadata: ObjectMeta
     spec: _AutoscalerSpec = msgspec.field(default_factory=_AutoscalerSpec)
+    status: _AutoscalerStatus = msgspec.field(default_factory=_AutoscalerStatus)
+
+    @property
+    def tells_own_zero(self) -> bool:
+        """Whether its controller tells its own zero replicas from others' (Kubernetes 1.37, KEP-2021)."""
+        told = {one.type: one.status for one in self.status.conditions or ()}
+        return told.get("ScaledToZero") == "False"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -172,18 +183,19 @@ https://github.com/kedacore/http-add-on/blob/main/operator/controllers/http/scal
 def _horizontal(item: AutoscalerObject) -> Manager:
     name, spec = item.metadata.name, item.spec
     least = 1 if spec.min_replicas is None else spec.min_replicas
+    is_back_from_zero = least == 0 and not item.tells_own_zero
     patch = '{"spec":{"minReplicas":FEWEST,"maxReplicas":MOST}}'
     ref = item.metadata.ref("autoscaling/v2", "HorizontalPodAutoscaler")
     command = kubectl(ref, "patch", "--type=merge", "-p", patch, resource="horizontalpodautoscaler")
     return Manager(
         "HorizontalPodAutoscaler",
         name,
-        # At zero replicas it is inactive, unless minReplicas is 0 (KEP-2021).
-        reverts=least == 0,
+        # At zero replicas it is inactive, but before Kubernetes 1.37 not if minReplicas is 0.
+        reverts=is_back_from_zero,
         exception=f"{command} (now {least} to {spec.max_replicas or least})" if command else "",
         scales=True,
         # Resource metrics come from pods, of which there are none.
-        wakes=least == 0 and any(one.type in _FROM_OUTSIDE for one in spec.metrics or ()),
+        wakes=is_back_from_zero and any(one.type in _FROM_OUTSIDE for one in spec.metrics or ()),
     )
 
 

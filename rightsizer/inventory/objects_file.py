@@ -15,11 +15,43 @@ import yaml
 
 from rightsizer.errors import INVALID_JSON, ConfigurationError
 from rightsizer.inventory.cluster_reader import resource_table
-from rightsizer.inventory.gpu_requests import CLAIMS, ClaimObject, ResourceTable, claim_of
+from rightsizer.inventory.demand import (
+    TEMPLATE_OWNERS,
+    DemandObjects,
+    DemandState,
+    Template,
+    demand_state,
+    templates_in,
+)
+from rightsizer.inventory.dra_state import DraState, dra_state, with_devices
+from rightsizer.inventory.gpu_requests import ResourceTable
+from rightsizer.inventory.kueue_queues import (
+    CLUSTER_QUEUES,
+    COHORTS,
+    FLAVORS,
+    LOCAL_QUEUES,
+    ClusterQueueObject,
+    CohortObject,
+    FlavorObject,
+    KueueTable,
+    LocalQueueObject,
+    WorkloadObject,
+    queues_of,
+)
 from rightsizer.inventory.managers import AUTOSCALERS, AutoscalerObject, autoscaler_of
 from rightsizer.inventory.nodes import NodeObject, NodeTable
 from rightsizer.inventory.owner_reader import OwnerTable
+from rightsizer.inventory.pod_groups import GROUP_KINDS, VOLCANO_QUEUES, GroupObject, VolcanoQueue
 from rightsizer.inventory.pods import GpuPod, PodTable
+from rightsizer.inventory.resource_claims import (
+    CLAIMS,
+    CLASSES,
+    TEMPLATES,
+    ClaimObject,
+    ClassObject,
+    TemplateObject,
+)
+from rightsizer.inventory.resource_slices import SLICES, TAINT_RULES, SliceObject, SliceTable, TaintRuleObject
 from rightsizer.inventory.workload_builder import ClusterState, priority_class_of, quotas_of
 from rightsizer.kube.api_objects import (
     DisruptionBudget,
@@ -29,6 +61,7 @@ from rightsizer.kube.api_objects import (
     PodObject,
     PriorityClassObject,
     QuotaObject,
+    SpecObject,
 )
 from rightsizer.kube.owner_kinds import KUEUE, OWNERS, ObjectSummary, OwnerKind, missing_owners, owner_key
 
@@ -76,6 +109,8 @@ def _yaml_documents(text: bytes) -> Iterator[bytes]:
             if problem := _problem(document, text):
                 raise ValueError(problem)
             yield msgspec.json.encode(document)
+    except (LookupError, AttributeError) as error:  # as PyYAML's constructors raise for `!!int ""`
+        raise ValueError("is neither JSON nor YAML: a value is not of the type that its tag names") from error
     except (yaml.YAMLError, TypeError, RecursionError) as error:
         message = f"is neither JSON nor YAML: {' '.join(str(error).split())}"
         raise ValueError(message) from error
@@ -198,7 +233,11 @@ class _File:
             pods.add([pod])
         if ("", "Pod") not in self._items:
             raise ConfigurationError(f"{self._path}: contains no pods; create it with: {COMMAND}")
-        nodes = NodeTable(resources, frozenset(one.pod.node for one in pods.gpu_pods if one.pod.node))
+        dra = self._dra(pods, resources)
+        kueue = KueueTable(KUEUE.versions[0])
+        kueue.add(list(self._all(KUEUE.group, KUEUE.kind, WorkloadObject)))
+        named = frozenset(one.pod.node for one in pods.gpu_pods if one.pod.node) | dra.devices.nodes.keys()
+        nodes = NodeTable(resources, named)
         for node in self._all("", "Node", NodeObject):
             nodes.add([node])
         owners = self._owners(pods.gpu_pods)
@@ -208,7 +247,7 @@ class _File:
             addresses=pods.addresses,
             unschedulable=tuple(pods.unschedulable),
             owners=owners,
-            nodes=nodes.nodes,
+            nodes={name: with_devices(node, dra.devices) for name, node in nodes.nodes.items()},
             capacities=nodes.capacities(pods.requested),
             namespaces={one.metadata.name: one.metadata for one in self._all("", "Namespace", Metadata)},
             disruption_budgets=tuple(self._all("policy", "PodDisruptionBudget", DisruptionBudget)),
@@ -216,10 +255,7 @@ class _File:
                 item.metadata.name: priority_class_of(item)
                 for item in self._all(*_CLASSES, PriorityClassObject)
             },
-            claims={
-                (item.metadata.namespace, item.metadata.name): claim_of(item, resources)
-                for item in self._all(CLAIMS.group, CLAIMS.kind, ClaimObject)
-            },
+            dra=dra,
             autoscalers=tuple(
                 found
                 for row in AUTOSCALERS
@@ -227,15 +263,60 @@ class _File:
                 if (found := autoscaler_of(row.kind, item)) is not None
             ),
             kueue_workloads=tuple(
-                ObjectSummary(item.metadata.ref(KUEUE.api_version, KUEUE.kind), item.metadata)
-                for item in self._all(KUEUE.group, KUEUE.kind, Metadata)
+                ObjectSummary(one.ref(KUEUE.api_version, KUEUE.kind), one) for one in kueue.metadata
             ),
+            demand=self._demand(pods, kueue, resources),
+            resources=resources,
             quotas=tuple(
                 quota
                 for item in self._all("", "ResourceQuota", QuotaObject)
                 for quota in quotas_of(item, resources)
             ),
-            problems=(*self._problems, *pods.problems),
+            problems=(*self._problems, *pods.problems, *dra.problems),
+        )
+
+    def _demand(self, pods: PodTable, kueue: KueueTable, resources: ResourceTable) -> DemandState:
+        """What waits in addition to unschedulable pods."""
+        queues = queues_of(
+            self._all(CLUSTER_QUEUES.group, CLUSTER_QUEUES.kind, ClusterQueueObject),
+            self._all(LOCAL_QUEUES.group, LOCAL_QUEUES.kind, LocalQueueObject),
+            self._all(FLAVORS.group, FLAVORS.kind, FlavorObject),
+            self._all(COHORTS.group, COHORTS.kind, CohortObject),
+        )
+        groups = [
+            (row, item) for row in GROUP_KINDS for item in self._all(row.of.group, row.of.kind, GroupObject)
+        ]
+        limits = list(self._all(VOLCANO_QUEUES.group, VOLCANO_QUEUES.kind, VolcanoQueue))
+        quotas = list(self._all("", "ResourceQuota", QuotaObject))
+        objects = DemandObjects(kueue, queues, groups, limits, quotas)
+        return demand_state(objects, pods, resources, self._templates_of)
+
+    def _templates_of(self, group: GroupObject) -> tuple[Template, ...] | None:
+        """The pod templates of a PodGroup's owner; None if they are unknown."""
+        owner = group.metadata.controller
+        key = (owner.group, owner.kind) if owner is not None else ("", "")
+        for item in self._all(*key, SpecObject) if key in TEMPLATE_OWNERS else ():
+            if owner is not None and item.metadata.uid == owner.uid:
+                try:
+                    return templates_in(key, bytes(item.spec))
+                except msgspec.DecodeError:
+                    return None
+        return None
+
+    def _dra(self, pods: PodTable, resources: ResourceTable) -> DraState:
+        """Published GPUs, and the claims for them."""
+        slices = SliceTable(keeps_published=True)
+        slices.add(list(self._all(SLICES.group, SLICES.kind, SliceObject)))
+        return dra_state(
+            list(self._all(CLAIMS.group, CLAIMS.kind, ClaimObject)),
+            slices,
+            list(self._all(TAINT_RULES.group, TAINT_RULES.kind, TaintRuleObject)),
+            list(self._all(CLASSES.group, CLASSES.kind, ClassObject)),
+            list(self._all(TEMPLATES.group, TEMPLATES.kind, TemplateObject)),
+            used={(one.pod.ref.namespace, name) for one in pods.gpu_pods for name in one.claims},
+            wanted={(one.ref.namespace, name) for one in pods.unschedulable for name in one.claim_names},
+            named={name for one in pods.unschedulable for name in one.gpus},
+            resources=resources,
         )
 
     def _owners(self, pods: Sequence[GpuPod]) -> dict[str, ObjectSummary]:

@@ -93,6 +93,19 @@ class OptionalLister:
                     break
         return self.optional(paths[-1], lambda: ask(paths[-1]), default) if paths else default
 
+    def if_served(self, row: OwnerKind, ask: Callable[[str], T], default: T) -> T:
+        """The response for a kind without namespaces; the default where no version of its group has it yet."""
+        for path in self.paths(row, scope=""):
+            try:
+                return ask(path)
+            except RequestRefused as refused:
+                if refused.code != http.HTTPStatus.NOT_FOUND:
+                    if refused.code not in _ABSENT:
+                        raise
+                    self.note(path, refused)
+                    break
+        return default
+
     def optional(self, path: str, ask: Callable[[], T], default: T) -> T:
         """The response; the default and a note if the resource is not served or forbidden."""
         try:
@@ -140,6 +153,7 @@ class OwnerTable:
                     one,
                     size=_size_of(item, self._row.size),
                     spec=bytes(item.spec) if is_top else b"",
+                    status=bytes(item.status) if is_top and self._row.has_progress else b"",
                     written_by=field_writers(fields, self._row.size) if is_top else (),
                 )
 

@@ -12,9 +12,10 @@ from rightsizer.inventory.gpu_requests import (
     GpuRequest,
     ResourceTable,
     amount_of,
-    claim_names,
     long_running_containers,
 )
+from rightsizer.inventory.pod_groups import GroupKey, group_key
+from rightsizer.inventory.resource_claims import claim_names, templates_of
 from rightsizer.inventory.stranded_gpus import UnschedulablePod, is_unschedulable, unschedulable_pod
 from rightsizer.kube.api_objects import (
     Container,
@@ -38,6 +39,14 @@ def needs_of(spec: PodSpec) -> dict[str, int]:
         need = _requested(spec, name) if amount is None else amount_of(name, amount)
         needs[name] = need + amount_of(name, (spec.overhead or {}).get(name))
     return needs
+
+
+def requests_of(spec: PodSpec) -> dict[str, int]:
+    """All that a pod requests of its node, as the scheduler counts it, in the units of `needs_of`."""
+    containers = (*spec.containers, *(spec.init_containers or ()))
+    names = {name for one in containers for name in one.resources.requests or ()}
+    asked = {name: _requested(spec, name) for name in names - {"cpu", "memory"}}
+    return {**needs_of(spec), **asked}
 
 
 def _requested(spec: PodSpec, name: str) -> int:
@@ -69,6 +78,9 @@ PLACEHOLDERS = frozenset({"kai-resource-reservation", "runai-reservation"})
 
 _MAX_SHAPES = 20_000
 
+KUEUE_GATES = frozenset({"kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology", "kueue.x-k8s.io/elastic-job"})
+"""Scheduling gates of pods whose Workload of Kueue says what they wait for."""
+
 _ENDED = frozenset({"Succeeded", "Failed"})
 
 
@@ -81,6 +93,7 @@ class GpuPod:
         metadata: Its own, if it has no owner.
         gangs: The gangs that it belongs to.
         claims: Names of its ResourceClaims.
+        templates: The ResourceClaimTemplates of these, each with the claim.
     """
 
     pod: Pod
@@ -88,6 +101,7 @@ class GpuPod:
     metadata: ObjectMeta | None
     gangs: tuple[ObjectRef, ...] = ()
     claims: tuple[str, ...] = ()
+    templates: tuple[tuple[str, str], ...] = ()
 
 
 class PodTable:
@@ -98,6 +112,9 @@ class PodTable:
         unschedulable: Those of them for which the scheduler found no node.
         addresses: Addresses of all pods that have not ended, and of their nodes.
         requested: The sum of what all pods on a node request, by node and resource.
+        classes: Namespaces, each with a PriorityClass of its pods, which the API server admitted.
+        members: By gang, how many of its pods have not ended, have a node, and have neither node nor GPUs.
+        gated: By a scheduling gate of no known queue, the first pod with GPUs that has it, and how many have.
         problems: What could not be read, in words.
     """
 
@@ -110,10 +127,15 @@ class PodTable:
         self.requested: dict[str, dict[str, int]] = {}
         self.problems: list[str] = []
         self.addresses = AddressTable()
+        self.classes: set[tuple[str, str]] = set()
+        self.members: dict[GroupKey, tuple[int, int, int]] = {}
+        self.gated: dict[str, tuple[str, int]] = {}
 
     def add(self, items: Sequence[PodObject]) -> None:
         """Add a page of pods."""
         for item in items:
+            if name := item.spec.priority_class_name:
+                self.classes.add((item.metadata.namespace, name))
             if item.status.phase in _ENDED:
                 continue
             request, needs = self._shape(item)
@@ -122,10 +144,27 @@ class PodTable:
                 addresses = [one.ip for one in item.status.pod_ips or ()]
                 self.addresses.add(item.metadata.namespace, node, item.status.host_ip, addresses)
             claims = claim_names(item)
+            made = item.status.extended_resource_claim_status
+            if made and made.resource_claim_name and not request:  # by a name that is no GPU's
+                claims = (*claims, made.resource_claim_name)
+            if _is_in_gang(item):
+                self._count_member(item, has_gpus=bool(request or claims))
             if (request or claims) and item.metadata.namespace not in PLACEHOLDERS:
                 self.gpu_pods.append(self._gpu_pod(item, request, needs, claims))
                 if is_unschedulable(item):
-                    self._add_unschedulable(item, request, needs)
+                    self._add_unschedulable(item, request, needs, claims)
+                elif gates := {one.name for one in item.spec.scheduling_gates or ()} - KUEUE_GATES:
+                    gate = min(gates)
+                    example, number = self.gated.get(gate, (str(item.metadata.ref("v1", "Pod")), 0))
+                    self.gated[gate] = (example, number + 1)
+
+    def _count_member(self, item: PodObject, *, has_gpus: bool) -> None:
+        is_bound = bool(item.spec.node_name)
+        for gang in gangs_of(item):
+            key = group_key(gang)
+            total, bound, others = self.members.get(key, (0, 0, 0))
+            waits = not is_bound and not has_gpus
+            self.members[key] = (total + 1, bound + is_bound, others + waits)
 
     def _shape(self, item: PodObject) -> tuple[GpuRequest, dict[str, int]]:
         """What a pod requests, cached: a hundred thousand pods have few different requests."""
@@ -151,11 +190,13 @@ class PodTable:
             for name, amount in amounts.items():
                 total[name] = total.get(name, 0) + amount
 
-    def _add_unschedulable(self, item: PodObject, request: GpuRequest, needs: Mapping[str, int]) -> None:
+    def _add_unschedulable(
+        self, item: PodObject, request: GpuRequest, needs: Mapping[str, int], claims: tuple[str, ...]
+    ) -> None:
         ref = item.metadata.ref("v1", "Pod")
         try:
             gang = next(iter(gangs_of(item)), None)
-            self.unschedulable.append(unschedulable_pod(item, ref, request.amounts, needs, gang))
+            self.unschedulable.append(unschedulable_pod(item, ref, request.amounts, needs, gang, claims))
         except msgspec.DecodeError as error:
             self.problems.append(f"{ref}: its tolerations or affinity cannot be read: {error}")
 
@@ -167,7 +208,10 @@ class PodTable:
             key = (owner.api_version, owner.kind, owner.name, owner.uid)
             owner = self._owners.setdefault(key, owner)
         metadata = item.metadata if owner is None else None
-        return GpuPod(pod_of(item, request, needs), owner, metadata, gangs_of(item), claims)
+        made = item.status.extended_resource_claim_status
+        named = (*claims, made.resource_claim_name) if made and made.resource_claim_name else claims
+        pod = dataclasses.replace(pod_of(item, request, needs), claims=tuple(dict.fromkeys(named)))
+        return GpuPod(pod, owner, metadata, gangs_of(item), claims, templates_of(item))
 
 
 def _flat(one: Container) -> Hashable:
@@ -179,6 +223,7 @@ def pod_of(item: PodObject, request: GpuRequest, needs: Mapping[str, int]) -> Po
     """A pod, without what its claims and its node add."""
     metadata, spec, status = item.metadata, item.spec, item.status
     ready = [one.status for one in status.conditions or () if one.type == "Ready"]
+    bound = [one.last_transition_time for one in status.conditions or () if one.type == "PodScheduled"]
     started, restarts, waiting = _running(item, request)
     ended, ended_at = _last_end(item, request)
     return Pod(
@@ -203,6 +248,7 @@ def pod_of(item: PodObject, request: GpuRequest, needs: Mapping[str, int]) -> Po
         waiting=waiting,
         ended=ended,
         ended_at=ended_at,
+        bound=bound[0] if len(bound) == 1 and spec.node_name else None,
     )
 
 
@@ -290,6 +336,16 @@ _TRAINING_KINDS = {
     f"{kind.lower()}-controller": kind
     for kind in ("PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob")
 }
+
+
+def _is_in_gang(item: PodObject) -> bool:
+    """Whether a pod may belong to a gang: quick, because every pod is asked."""
+    metadata, spec = item.metadata, item.spec
+    return bool(
+        (metadata.labels and not _GANG_LABELS.keys().isdisjoint(metadata.labels))
+        or (metadata.annotations and not _GANG_ANNOTATIONS.keys().isdisjoint(metadata.annotations))
+        or spec.scheduling_group is not None
+    )
 
 
 def gangs_of(pod: PodObject) -> tuple[ObjectRef, ...]:

@@ -5,20 +5,36 @@ The scheduler also considers volumes, topology, other pods and its plug-ins, whi
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from rightsizer.inventory.device_allocation import MAX_TRIES, Tries, allocate
 from rightsizer.inventory.gpu_requests import CLASS_PREFIX
 from rightsizer.inventory.nodes import DROPPED_LABELS, NodeCapacity
 from rightsizer.kube.api_objects import LabelSelectorRequirement, PodObject
-from rightsizer.model import Node, ObjectRef, Stranded, WaitingPod
+from rightsizer.model import (
+    DeviceInventory,
+    Gang,
+    Node,
+    ObjectRef,
+    Stranded,
+    WaitingClaim,
+    WaitingPod,
+    backed_on,
+    claims_on,
+)
 
 MAX_SHAPES = 20
 """Maximum number of distinct requests per resource that are compared with nodes, the most frequent first."""
+MAX_PLACED_SHAPES = 100
+"""Maximum number of distinct requests for which GPUs are freed, the most urgent first."""
 MAX_NAMED = 3
 """Maximum number of waiting pods that a record names."""
+
+TRIES_PER_NODE = 100
+"""Maximum number of tries to find devices for one request, on average of all nodes."""
 
 _WORDS = {"cpu": "CPU cores", "memory": "GiB of memory", "pods": "places for pods"}
 _UNITS = {"cpu": 1000, "memory": 1 << 30, "pods": 1}
@@ -65,6 +81,9 @@ class UnschedulablePod:
         terms: Required node affinity, of which one term must match; None if it has none.
         priority: Its resolved priority; None if the API server resolved none.
         gang: The first gang that it names; None if it names none.
+        claim_names: Names of its ResourceClaims.
+        claims: Those for GPUs, with the devices that they accept.
+        backed: As a WaitingPod's.
     """
 
     ref: ObjectRef
@@ -76,12 +95,25 @@ class UnschedulablePod:
     priority: int | None = None
     priority_class: str = ""
     gang: ObjectRef | None = None
+    claim_names: tuple[str, ...] = ()
+    claims: tuple[WaitingClaim, ...] = ()
+    backed: Mapping[str, WaitingClaim] = dataclasses.field(default_factory=dict)
 
     @property
-    def shape(self) -> str:
+    def has_claims(self) -> bool:
+        """Whether all of its ResourceClaims exist."""
+        return not any(name.startswith("?") for name in self.claim_names)
+
+    @property
+    def shape(self) -> tuple[str, tuple[WaitingClaim, ...]]:
         """Equal for pods that fit on the same nodes."""
         parts = (self.gpus, self.needs, self.selector, self.tolerations, self.terms)
-        return repr(tuple(sorted(part.items()) if isinstance(part, dict) else part for part in parts))
+        text = repr(tuple(sorted(part.items()) if isinstance(part, dict) else part for part in parts))
+        return text, self.claims
+
+
+_NO_PLACE = frozenset({"Unschedulable", "Undetermined", "Schedulable"})
+"""Reasons of PodScheduled=False; the last two are Volcano's, for members of a gang of which another fits nowhere."""
 
 
 def is_unschedulable(item: PodObject) -> bool:
@@ -95,7 +127,7 @@ def is_unschedulable(item: PodObject) -> bool:
     ):
         return False
     conditions = [one for one in status.conditions or [] if one.type == "PodScheduled"]
-    return any(one.status == "False" and one.reason == "Unschedulable" for one in conditions)
+    return any(one.status == "False" and one.reason in _NO_PLACE for one in conditions)
 
 
 def unschedulable_pod(
@@ -104,6 +136,7 @@ def unschedulable_pod(
     gpus: Mapping[str, int],
     needs: Mapping[str, int],
     gang: ObjectRef | None,
+    claims: tuple[str, ...],
 ) -> UnschedulablePod:
     """The unschedulable pod.
 
@@ -122,6 +155,7 @@ def unschedulable_pod(
         item.spec.priority,
         item.spec.priority_class_name,
         gang,
+        claims,
     )
 
 
@@ -154,15 +188,21 @@ UNKNOWN_CAPACITY = NodeCapacity({}, {})
 
 
 def find_stranded_gpus(
-    nodes: Mapping[str, Node], capacities: Mapping[str, NodeCapacity], pods: Sequence[UnschedulablePod]
+    nodes: Mapping[str, Node],
+    capacities: Mapping[str, NodeCapacity],
+    pods: Sequence[UnschedulablePod],
+    devices: DeviceInventory,
 ) -> tuple[Stranded, ...]:
-    """Free GPUs per node of each resource that some pod waits for."""
+    """Free GPUs per node of each resource, or device class, that some pod waits for."""
     found = []
-    for resource in sorted({name for one in pods for name in one.gpus if not name.startswith(CLASS_PREFIX)}):
+    for resource in sorted({name for one in pods for name in one.gpus}):
         shapes = _shapes(one for one in pods if resource in one.gpus)
         for name, node in sorted(nodes.items()):
             capacity = capacities.get(name, UNKNOWN_CAPACITY)
-            free = node.allocatable.get(resource, 0) - capacity.requested.get(resource, 0)
+            if resource.startswith(CLASS_PREFIX) or _is_backed(resource, shapes, node):
+                free = devices.free_gpus(name)
+            else:
+                free = node.allocatable.get(resource, 0) - capacity.requested.get(resource, 0)
             if free > 0:
                 reasons = _reasons(node, capacity, free=free, resource=resource, shapes=shapes)
                 named = tuple(one.ref for group in shapes for one in group)[:MAX_NAMED]
@@ -171,16 +211,28 @@ def find_stranded_gpus(
 
 
 def placeable_pods(
-    nodes: Mapping[str, Node], capacities: Mapping[str, NodeCapacity], pods: Sequence[UnschedulablePod]
+    nodes: Mapping[str, Node],
+    capacities: Mapping[str, NodeCapacity],
+    pods: Sequence[UnschedulablePod],
+    devices: DeviceInventory,
+    gangs: Mapping[ObjectRef, Gang] | None = None,
 ) -> tuple[WaitingPod, ...]:
-    """Unschedulable pods of known priority, with the nodes that could host them if those were empty."""
+    """Unschedulable pods of known priority, with the nodes that could host them if those were empty.
+
+    Those of the highest priority come first: nobody can make others wait by asking for many different things.
+    """
     waits = collections.Counter(one.gang for one in pods)
     found = []
-    for group in _shapes(pods)[:MAX_SHAPES]:
+    urgent = sorted(_shapes(pods), key=lambda group: -max(one.priority or 0 for one in group))
+    for group in urgent[:MAX_PLACED_SHAPES]:
+        tries = Tries(MAX_TRIES + TRIES_PER_NODE * len(nodes))
         fit = frozenset(
             name
             for name, node in nodes.items()
-            if node.is_open and could_host(node, capacities.get(name, UNKNOWN_CAPACITY), group[0])
+            if node.is_open
+            and could_host(node, capacities.get(name, UNKNOWN_CAPACITY), group[0])
+            and not _unbacked(node, group[0])
+            and allocate(claims_on(group[0], node), devices, name, (), tries) is not None
         )
         found += [
             WaitingPod(
@@ -190,8 +242,9 @@ def placeable_pods(
                 one.priority_class,
                 fit,
                 one.needs,
-                one.gang,
-                waits[one.gang] if one.gang else 1,
+                (gangs or {}).get(one.gang, Gang(one.gang, waits[one.gang])) if one.gang else None,
+                one.claims,
+                one.backed,
             )
             for one in group
             if one.priority is not None and fit
@@ -199,16 +252,28 @@ def placeable_pods(
     return tuple(sorted(found, key=lambda one: (-one.priority, one.ref)))
 
 
+def _is_backed(resource: str, shapes: Sequence[Sequence[UnschedulablePod]], node: Node) -> bool:
+    """Whether the scheduler would allocate DRA devices of a node for a resource."""
+    return any(resource in backed_on(group[0], node) for group in shapes)
+
+
+def _unbacked(node: Node, pod: UnschedulablePod) -> bool:
+    """Whether a node has DRA devices alone, and the scheduler may not allocate them for what a pod requests."""
+    is_only = any(name.startswith(CLASS_PREFIX) for name in node.allocatable)
+    named = {name for name in pod.gpus if not name.startswith(CLASS_PREFIX)}
+    return is_only and not named <= set(backed_on(pod, node))
+
+
 def could_host(node: Node, capacity: NodeCapacity, pod: UnschedulablePod) -> bool:
     """Whether an empty node could host a pod; unknown conditions count as unmet."""
-    is_tolerated = all(any(_tolerates(one, taint) for one in pod.tolerations) for taint in node.taints)
+    is_tolerated = all(any(tolerates(one, taint) for one in pod.tolerations) for taint in node.taints)
     is_large_enough = all(need <= capacity.allocatable.get(name, 0) for name, need in pod.needs.items())
     return is_tolerated and is_large_enough and not any(_unselected(node, pod))
 
 
 def _shapes(pods: Iterable[UnschedulablePod]) -> list[list[UnschedulablePod]]:
     """Pods grouped by their needs, largest group first."""
-    groups: dict[str, list[UnschedulablePod]] = {}
+    groups: dict[Hashable, list[UnschedulablePod]] = {}
     for one in sorted(pods, key=lambda one: one.ref):
         groups.setdefault(one.shape, []).append(one)
     return sorted(groups.values(), key=lambda group: (-len(group), group[0].ref))
@@ -245,7 +310,7 @@ def _obstacles(
         elif left < need:
             yield f"needs {_amount(name, need)} {_WORDS[name]}, {_amount(name, max(left, 0))} free"
     for taint in node.taints:
-        if not any(_tolerates(one, taint) for one in pod.tolerations):
+        if not any(tolerates(one, taint) for one in pod.tolerations):
             yield f"does not tolerate the taint {taint}"
     yield from _unselected(node, pod)
 
@@ -254,7 +319,7 @@ def _amount(name: str, value: int) -> str:
     return f"{value / _UNITS[name]:.1f}".removesuffix(".0")
 
 
-def _tolerates(one: Toleration, taint: str) -> bool:
+def tolerates(one: Toleration, taint: str) -> bool:
     """Whether it tolerates a taint, written as in Node.taints: key=value:effect."""
     key, _, rest = taint.partition("=")
     value, _, effect = rest.rpartition(":")

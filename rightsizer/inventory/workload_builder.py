@@ -10,7 +10,9 @@ from typing import TypeVar
 
 from rightsizer.changes.found_changes import changes_of
 from rightsizer.changes.record_codec import came_back_after, recorded_changes
-from rightsizer.inventory.gpu_requests import Claim, ResourceTable, count_of
+from rightsizer.inventory.demand import DemandState, Surroundings, demand_of
+from rightsizer.inventory.dra_state import DraState
+from rightsizer.inventory.gpu_requests import CLASS_PREFIX, ResourceTable, count_of
 from rightsizer.inventory.managers import (
     Autoscaler,
     ControlObjects,
@@ -21,7 +23,9 @@ from rightsizer.inventory.managers import (
 )
 from rightsizer.inventory.nodes import NodeCapacity
 from rightsizer.inventory.owner_reader import CHANGE_ANNOTATIONS
+from rightsizer.inventory.pod_groups import group_key, volcano_pool
 from rightsizer.inventory.pods import GpuPod
+from rightsizer.inventory.resource_claims import Claim, template_of
 from rightsizer.inventory.stranded_gpus import UnschedulablePod, find_stranded_gpus, placeable_pods
 from rightsizer.kube.api_objects import DisruptionBudget, ObjectMeta, PriorityClassObject, QuotaObject
 from rightsizer.kube.owner_kinds import (
@@ -35,12 +39,19 @@ from rightsizer.kube.owner_kinds import (
 from rightsizer.model import (
     AddressTable,
     ChangeRecord,
+    ClaimKey,
+    ClaimTemplate,
+    DeviceChoice,
+    DeviceRequest,
     Fleet,
     Node,
     ObjectRef,
     Pod,
     PriorityClass,
+    QueueQuotas,
     Quota,
+    QuotaKey,
+    WaitingClaim,
     Workload,
 )
 from rightsizer.prices import whole_gpus
@@ -56,11 +67,13 @@ class ClusterState:
         owners: Owners of the pods and objects that gpu-rightsizer changed, by `object_key`.
         capacities: Of nodes, by name.
         namespaces: Metadata by name.
-        claims: By namespace and name.
+        dra: Published GPUs and the claims for them.
         kueue_workloads: Kueue's Workloads, which represent jobs.
         evictions: Metadata of the Secrets that keep the manifests of evicted pods.
         problems: What could not be read, or is unexpectedly missing, in words.
         minor: Minor version of Kubernetes 1.x; None if unknown or not needed.
+        demand: What waits in addition to unschedulable pods.
+        resources: The resource names of GPUs.
     """
 
     pods: tuple[GpuPod, ...] = ()
@@ -72,29 +85,36 @@ class ClusterState:
     namespaces: Mapping[str, ObjectMeta] = dataclasses.field(default_factory=dict)
     disruption_budgets: tuple[DisruptionBudget, ...] = ()
     priority_classes: Mapping[str, PriorityClass] = dataclasses.field(default_factory=dict)
-    claims: Mapping[tuple[str, str], Claim] = dataclasses.field(default_factory=dict)
+    dra: DraState = dataclasses.field(default_factory=DraState)
     autoscalers: tuple[Autoscaler, ...] = ()
     kueue_workloads: tuple[ObjectSummary, ...] = ()
     quotas: tuple[Quota, ...] = ()
     evictions: tuple[ObjectMeta, ...] = ()
     problems: tuple[str, ...] = ()
     minor: int | None = None
+    demand: DemandState = dataclasses.field(default_factory=DemandState)
+    resources: ResourceTable = dataclasses.field(default_factory=ResourceTable)
 
 
 def priority_class_of(item: PriorityClassObject) -> PriorityClass:
     """The PriorityClass."""
-    return PriorityClass(item.metadata.name, item.value, item.metadata.annotations or {})
+    return PriorityClass(
+        item.metadata.name, item.value, item.metadata.annotations or {}, is_default=item.global_default
+    )
 
 
 def quotas_of(item: QuotaObject, resources: ResourceTable) -> list[Quota]:
     """The GPU resources of a ResourceQuota."""
     status, namespace, name = item.status, item.metadata.namespace, item.metadata.name
+    is_scoped = bool(item.spec.scopes or item.spec.scope_selector)
     found = []
     for key, amount in sorted((status.hard or {}).items()):
         resource = key.removeprefix("requests.")
         if resources.unit(resource) is not None:
             used = (status.used or {}).get(key, 0)
-            found.append(Quota(namespace, name, resource, count_of(amount), count_of(used)))
+            found.append(
+                Quota(namespace, name, resource, count_of(amount), count_of(used), is_scoped=is_scoped)
+            )
     return found
 
 
@@ -112,20 +132,72 @@ def build_fleet(state: ClusterState) -> Fleet:
     bare = [member.chain.top for member in members if member.chain.top.ref.kind == "Pod"]
     changed = [*state.owners.values(), *state.kueue_workloads, *scaling, *bare]
     changes, unreadable = changes_of(changed, state.evictions, pods)
+    waiting, devices = _with_claims(state), state.dra.devices
+    around = Surroundings(state.resources, state.nodes, state.priority_classes, state.quotas)
+    demand = demand_of(waiting, state.demand, around)
     return Fleet(
         workloads=tuple(sorted(workloads, key=lambda workload: workload.ref)),
         nodes=state.nodes,
         classes=state.priority_classes,
         changes=tuple(changes),
-        stranded=find_stranded_gpus(state.nodes, state.capacities, state.unschedulable),
-        waiting=placeable_pods(state.nodes, state.capacities, state.unschedulable),
+        stranded=find_stranded_gpus(state.nodes, state.capacities, waiting, devices),
+        waiting=placeable_pods(state.nodes, state.capacities, demand.pods, devices, demand.gangs),
         spare={name: capacity.spare for name, capacity in state.capacities.items()},
+        free=_free_gpus(state),
+        devices=devices,
+        queues=_quotas(state, members),
+        unserved=demand.unserved,
         quotas=state.quotas,
         problems=(*state.problems, *unreadable),
         minor=state.minor,
         addresses=state.addresses,
         namespaces=frozenset(state.namespaces),
     )
+
+
+def _free_gpus(state: ClusterState) -> dict[tuple[str, str], int]:
+    """Free units of each GPU resource, by node and resource."""
+    return {
+        (name, resource): amount - state.capacities[name].requested.get(resource, 0)
+        for name, node in state.nodes.items()
+        if name in state.capacities
+        for resource, amount in node.allocatable.items()
+    }
+
+
+def _quotas(state: ClusterState, members: Iterable["_Member"]) -> QueueQuotas:
+    """The quota of queues, with what the pods in Volcano's queues hold."""
+    held = dict(state.demand.quotas.held)
+    for one in members:
+        group = next(
+            (found for gang in one.source.gangs if (found := state.demand.groups.get(group_key(gang)))), None
+        )
+        if group is not None and group.queue and one.pod.holds:
+            pool = volcano_pool(group.queue)
+            mine: dict[QuotaKey, float] = {
+                (pool, name): float(count) for name, count in one.pod.resources.items()
+            }
+            held[f"{one.pod.ref.namespace}/{one.pod.ref.uid}"] = mine
+    return QueueQuotas(state.demand.quotas.free, held)
+
+
+def _with_claims(state: ClusterState) -> list[UnschedulablePod]:
+    """Pods that the scheduler cannot place, without those of whose claims it is unknown what they accept."""
+    found = []
+    for one in state.unschedulable:
+        keys = [(one.ref.namespace, name) for name in one.claim_names]
+        if all(key in state.dra.waiting for key in keys):
+            counts = collections.Counter(one.gpus)
+            for key in keys:
+                counts.update(state.dra.claims[key].devices)
+            claims = tuple(state.dra.waiting[key] for key in keys)
+            backed = {
+                name: WaitingClaim((DeviceRequest(name, (DeviceChoice(state.dra.backing[name], count),)),))
+                for name, count in one.gpus.items()
+                if name in state.dra.backing
+            }
+            found.append(dataclasses.replace(one, gpus=dict(counts), claims=claims, backed=backed))
+    return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -143,13 +215,26 @@ def _members(state: ClusterState) -> list[_Member]:
     for source in state.pods:
         pod = _completed(source, state)
         if pod is not None:
-            found.append(_Member(source, _shared(pod, state), _chain(source, chains, state.owners)))
+            found.append(
+                _Member(source, _shared(pod, source.claims, state), _chain(source, chains, state.owners))
+            )
     return found
 
 
-def _shared(pod: Pod, state: ClusterState) -> Pod:
-    """The pod with the share of a GPU that its node gives it."""
-    whole = whole_gpus(pod, state.nodes.get(pod.node))
+def _shared(pod: Pod, claims: Iterable[str], state: ClusterState) -> Pod:
+    """The pod with the share of a GPU that its node, or its claims, give it."""
+    node = state.nodes.get(pod.node)
+    by_claims = [
+        claim.gpus / max(1, len(claim.allocation.users))
+        for claim in (state.dra.claims.get((pod.ref.namespace, name)) for name in claims)
+        if claim and claim.gpus and claim.allocation
+    ]
+    if by_claims:
+        named = {name: count for name, count in pod.resources.items() if not name.startswith(CLASS_PREFIX)}
+        rest = whole_gpus(dataclasses.replace(pod, resources=named), node) if named else 0.0
+        whole = sum(by_claims) + rest
+    else:
+        whole = whole_gpus(pod, node)
     return pod if whole in {0.0, pod.devices} else dataclasses.replace(pod, share=whole / pod.devices)
 
 
@@ -172,7 +257,7 @@ def _completed(source: GpuPod, state: ClusterState) -> Pod | None:
     devices: collections.Counter[str] = collections.Counter()
     is_shared, unreadable = pod.is_shared, list(pod.unreadable)
     for name in source.claims:
-        claim = state.claims.get((pod.ref.namespace, name), _unknown(name))
+        claim = state.dra.claims.get((pod.ref.namespace, name), _unknown(name))
         devices.update(claim.devices)
         is_shared = is_shared or (bool(claim.devices) and claim.is_shared)
         unreadable += claim.unreadable
@@ -223,6 +308,7 @@ class _WorkloadBuilder:
 
     def __init__(self, state: ClusterState) -> None:
         self._namespaces = state.namespaces
+        self._dra = state.dra
         self._autoscalers: dict[TargetKey, list[Autoscaler]] = {}
         for one in state.autoscalers:
             self._autoscalers.setdefault(one.target, []).append(one)
@@ -259,6 +345,7 @@ class _WorkloadBuilder:
             namespace_annotations=namespace.annotations or {},
             namespace_labels=namespace.labels or {},
             budgets=self._budgets.covering(pods),
+            claim_templates=tuple(_claim_templates(members, self._dra, plain.ref.uid)),
             managers=tuple(dict.fromkeys(managers)),
         )
 
@@ -276,6 +363,21 @@ class _WorkloadBuilder:
         of_others = (one.metadata.annotations or {} for one in others if one.ref.uid not in uids)
         past = [*own, *(change for each in of_others for change in recorded_changes(each))]
         return tuple(sorted(past, key=lambda change: change.at))
+
+
+def _claim_templates(members: Sequence[_Member], dra: DraState, uid: str) -> Iterator[ClaimTemplate]:
+    """The templates of its pods' claims for GPUs, by name."""
+    requests: dict[ClaimKey, frozenset[str]] = {}
+    for member in members:
+        namespace = member.pod.ref.namespace
+        for template, name in member.source.templates:
+            claim = dra.claims.get((namespace, name))
+            if claim is not None and claim.requests:
+                key = (namespace, template)
+                requests[key] = requests.get(key, frozenset()) | claim.requests
+    for key in sorted(requests):
+        if key in dra.templates:
+            yield template_of(dra.templates[key], requests[key], workload=uid)
 
 
 def _starter(one: ObjectSummary) -> str:
@@ -303,6 +405,7 @@ def _of_top(chain: OwnerChain) -> Workload:
         starter=above.ref(top.ref.namespace) if above else None,
         scalable=top.scalable,
         spec=top.spec,
+        status=top.status,
     )
 
 

@@ -1,6 +1,7 @@
 """What a person does by hand: kubectl commands, and the fields that Argo CD or Flux must ignore. Pure."""
 
 import dataclasses
+import datetime
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +10,8 @@ from typing import Any
 from rightsizer.kinds import kind_of, pause_for, row_of, stopped_by
 from rightsizer.kinds.change_edits import as_read
 from rightsizer.kinds.edits import ANY, ITEM, Path, places
-from rightsizer.kinds.kind import NOW, Kind, Stop
+from rightsizer.kinds.kind import NOW, START_S, Kind, Stop
+from rightsizer.kinds.work_at_risk import HOUR_S, progress_words, work_at_risk
 from rightsizer.kube.object_names import Output, api_path, is_possible, kubectl, shell_command
 from rightsizer.model import (
     Action,
@@ -127,14 +129,20 @@ def _scale(ref: ObjectRef, replicas: int) -> str:
     return kubectl(ref, "scale", "--replicas", str(replicas))
 
 
-def stopping(decision: Decision, fleet: Fleet) -> Decision:
-    """A decision with its losses, if it stops or suspends the workload."""
+def stopping(
+    decision: Decision, fleet: Fleet, at: datetime.datetime, restart_time: datetime.timedelta | None = None
+) -> Decision:
+    """A decision with its losses, if it stops or suspends the workload.
+
+    Without a `restart_time`, its kind says how long a restart takes.
+    """
     workload = decision.workload
     if decision.finding.proposal is not None:
         of = row_of(workload) if pause_for(workload, decision.finding.proposal) else None
-        return (
-            dataclasses.replace(decision, lost=f"it is suspended and resumed: {of.lost}") if of else decision
-        )
+        if of is None:
+            return decision
+        suspended = dataclasses.replace(decision, lost=f"it is suspended and resumed: {of.lost}")
+        return _with_work(suspended, of, at, restart_time)
     along = along_with(workload, fleet)
     rows = [(ref, row) for ref in along if (row := kind_of(ref)) is not None]
     by, row = stopped_by(workload), row_of(workload)
@@ -145,11 +153,36 @@ def stopping(decision: Decision, fleet: Fleet) -> Decision:
     elif _is_server(decision) and not _says_who_wakes(workload, row):
         words.append(_NO_WAKING)
     words += [f"{ref.kind} {ref.name}: {row.lost}" for ref, row in rows]
-    return dataclasses.replace(
+    made = dataclasses.replace(
         decision,
         along=along,
         lost="; ".join(words),
         command=stop_commands(workload, rows) if rows else decision.command,
+    )
+    return _with_work(made, row, at, restart_time)
+
+
+def _with_work(
+    decision: Decision, row: Kind | None, at: datetime.datetime, restart_time: datetime.timedelta | None
+) -> Decision:
+    """With how much work is in no checkpoint, if that is what a stop destroys, and what the restart takes."""
+    workload = decision.workload
+    by_kind_s = row.restart_s if row is not None else START_S
+    restart = (
+        workload.gpus * (restart_time.total_seconds() if restart_time is not None else by_kind_s) / HOUR_S
+    )
+    if row is None or not row.has_checkpoints:
+        return dataclasses.replace(decision, gpu_hours_lost=round(restart, 3))
+    risk = work_at_risk(workload, at)
+    if risk is None:
+        return dataclasses.replace(decision, gpu_hours_lost=None)
+    progress = progress_words(workload.status)
+    words = f"{risk.message}; its status: {progress}" if progress else risk.message
+    return dataclasses.replace(
+        decision,
+        lost=f"{decision.lost} ({words})",
+        gpu_hours_at_risk=round(risk.gpu_hours, 3),
+        gpu_hours_lost=round(risk.gpu_hours + restart, 3),
     )
 
 

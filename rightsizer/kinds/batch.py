@@ -19,7 +19,9 @@ from rightsizer.kinds.core import CLASS, TEMPLATE_CLASS
 from rightsizer.kinds.edits import ANY, GROUP, ITEM, NAMED, Path
 from rightsizer.kinds.kind import (
     NOW,
+    PERSON_START_S,
     SET,
+    TRAINING_START_S,
     BlockingField,
     CommandObject,
     Field,
@@ -41,7 +43,15 @@ _LOST = "work since the last checkpoint of every member"
 def _training(kind: str, members: str) -> Kind:
     """A job that its operator suspends as a whole; a changed template does not affect running pods."""
     classes = (("spec", members, ANY, *TEMPLATE_CLASS[1:]),)
-    return Kind("kubeflow.org", kind, lost=_LOST, stop=_RUN_POLICY, classes=classes)
+    return Kind(
+        "kubeflow.org",
+        kind,
+        lost=_LOST,
+        has_checkpoints=True,
+        restart_s=TRAINING_START_S,
+        stop=_RUN_POLICY,
+        classes=classes,
+    )
 
 
 _WORKERS = WorkerGroups(
@@ -87,6 +97,8 @@ KINDS = (
         "jobset.x-k8s.io",
         "JobSet",
         lost="work since the last checkpoint of every pod; its Jobs restart",
+        has_checkpoints=True,
+        restart_s=TRAINING_START_S,
         stop=suspended(),
         classes=(("spec", "replicatedJobs", NAMED, "template", *TEMPLATE_CLASS),),
     ),
@@ -108,6 +120,8 @@ KINDS = (
         "trainer.kubeflow.org",
         "TrainJob",
         lost=_LOST,
+        has_checkpoints=True,
+        restart_s=TRAINING_START_S,
         stop=suspended(),
     ),
     # The notebook controller's own culler sets it, and its user interface removes it. Its template is not
@@ -116,6 +130,7 @@ KINDS = (
         "kubeflow.org",
         "Notebook",
         lost="memory of its kernels; volumes stay",
+        restart_s=PERSON_START_S,
         stop=Stop(Action.SUSPEND, "Suspended", annotation("kubeflow-resource-stopped"), NOW),
         classes=(TEMPLATE_CLASS,),
     ),
@@ -124,6 +139,7 @@ KINDS = (
         "kubeflow.org",
         "Workspace",
         lost="memory of its kernels; volumes stay",
+        restart_s=PERSON_START_S,
         stop=suspended(Field(("spec", "paused"), Value.SWITCH)),
     ),
     # The autoscaler controls the numbers of workers if it is on, and removes idle ones.
@@ -131,6 +147,7 @@ KINDS = (
         "ray.io",
         "RayCluster",
         lost="everything on its head and workers: actors, objects, tasks and, unless stored outside, its jobs",
+        restart_s=TRAINING_START_S,
         stop=suspended(),
         groups=_WORKERS,
         steering=Steering.NAMED,
@@ -141,6 +158,8 @@ KINDS = (
         "ray.io",
         "RayJob",
         lost="work beyond the job's own checkpoints; it starts from the beginning on a new cluster",
+        has_checkpoints=True,
+        restart_s=TRAINING_START_S,
         stop=suspended(unless=_NOT_SUSPENDED),
         classes=(
             *_ray_classes("spec", "rayClusterSpec"),
@@ -152,6 +171,7 @@ KINDS = (
         "ray.io",
         "RayService",
         lost="memory of its cluster; its applications are deployed again",
+        restart_s=TRAINING_START_S,
         stop=suspended(),
         classes=_ray_classes("spec", "rayClusterConfig"),
     ),
@@ -160,6 +180,7 @@ KINDS = (
         "argoproj.io",
         "Workflow",
         lost="running and later steps; it cannot be resumed, only retried",
+        restart_s=TRAINING_START_S,
         stop=Stop(Action.EVICT, "Stopped", Field(("spec", "shutdown"), Value.TEXT), "Stop", is_final=True),
         classes=(("spec", "templates", NAMED, CLASS),),
         class_of_all=("spec", "podPriorityClassName"),
@@ -177,6 +198,8 @@ KINDS = (
         "batch.volcano.sh",
         "Job",
         lost="work since the last checkpoint of every task; the job restarts",
+        has_checkpoints=True,
+        restart_s=TRAINING_START_S,
         stop=Stop(Action.SUSPEND, "Suspended", annotation(ORDER_ANNOTATION), "AbortJob", command=_COMMANDS),
         classes=(("spec", "tasks", NAMED, *TEMPLATE_CLASS[1:]),),
         class_of_all=("spec", CLASS),
@@ -186,6 +209,8 @@ KINDS = (
         "workload.codeflare.dev",
         "AppWrapper",
         lost="everything not stored outside of its objects, which are deleted and created again",
+        has_checkpoints=True,
+        restart_s=TRAINING_START_S,
         stop=suspended(),
         classes=tuple(
             ("spec", "components", ITEM, "template", *path) for path in (("spec", CLASS), TEMPLATE_CLASS)

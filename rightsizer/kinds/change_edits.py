@@ -11,10 +11,12 @@ from typing import Any
 
 import msgspec
 
+from rightsizer.inventory.gpu_requests import CLASS_PREFIX
 from rightsizer.kinds import row_of, stopped_by
+from rightsizer.kinds.claim_templates import claim_edit
 from rightsizer.kinds.edits import ANY, Path, edit_of, is_item, patch_of, places, same, shown, value_at
 from rightsizer.kinds.kind import NOW, BlockingField, Kind, WorkerGroups
-from rightsizer.model import Edit, Pod, Proposal, Workload
+from rightsizer.model import ClaimTemplate, Edit, Pod, Proposal, Workload
 
 
 def stop_edits(kind: Kind, obj: Mapping[str, Any], at: datetime.datetime) -> list[Edit]:
@@ -51,6 +53,7 @@ def proposal_edits(
     *,
     resources: Sequence[str],
     pods: Sequence[Pod] = (),
+    templates: Sequence[ClaimTemplate] = (),
 ) -> list[Edit]:
     """The edits of a scale-up, scale-down, resize or reslice of an object.
 
@@ -60,6 +63,7 @@ def proposal_edits(
         proposal: The wanted size.
         resources: Names of the GPU resources that its pods request.
         pods: Of the object.
+        templates: The ResourceClaimTemplates that the pods' claims for GPUs were made from.
 
     Raises:
         ValueError: It is impossible for this object; the message says why.
@@ -76,6 +80,8 @@ def proposal_edits(
             )
             raise ValueError(message)
         _require_preconditions(kind, obj, for_slices=False)
+        if resources[0].startswith(CLASS_PREFIX):
+            return [claim_edit(kind, obj, templates, proposal.gpus_per_pod)]
         return _amount_edits(kind, obj, resources, {resources[0]: proposal.gpus_per_pod})
     _require_preconditions(kind, obj, for_slices=True)
     return _amount_edits(kind, obj, resources, dict(proposal.asks))
@@ -217,7 +223,17 @@ def missing_field_reason(workload: Workload, proposal: Proposal | None, at: date
         if proposal is None:
             patch_of(obj, stop_edits(row, obj, at))
         else:
-            patch_of(obj, proposal_edits(row, obj, proposal, resources=resources, pods=workload.pods))
+            patch_of(
+                obj,
+                proposal_edits(
+                    row,
+                    obj,
+                    proposal,
+                    resources=resources,
+                    pods=workload.pods,
+                    templates=workload.claim_templates,
+                ),
+            )
     except ValueError as error:
         return str(error)
     return ""

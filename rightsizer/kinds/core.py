@@ -31,6 +31,7 @@ POD = Kind(
     "",
     "Pod",
     lost="memory and local disk of the pod; undo starts it from scratch",
+    has_checkpoints=True,
     stop=Stop(Action.EVICT, "Evicted"),
     classes=(("spec", CLASS),),
 )
@@ -87,6 +88,7 @@ KINDS = (
         "batch",
         "Job",
         lost="work since the last checkpoint of every unfinished pod; activeDeadlineSeconds starts again",
+        has_checkpoints=True,
         stop=suspended(),
         # KEP-5440. A Job that never ran is in no plan, because its use is unknown.
         pause=PauseSupport((TEMPLATE,), since=36),

@@ -9,7 +9,8 @@ from rightsizer.config import format_duration
 from rightsizer.inventory.pods import OOM_KILLED
 from rightsizer.kinds.edits import value_at
 from rightsizer.kinds.kind import Kind
-from rightsizer.model import ChangeRecord, Decision, Pod
+from rightsizer.model import ChangeRecord, Decision, Outcome, Pod
+from rightsizer.text import count
 
 _CRASHING = "CrashLoopBackOff"
 _COMPLETED = "Completed"
@@ -23,6 +24,12 @@ class Health(enum.StrEnum):
     FAILED = "failed"
     ENDED = "ended"
     """It ended by itself, as a Job does."""
+
+
+def is_verified(outcome: Outcome) -> bool:
+    """Whether its pods were seen to be gone, and the rest of its workload not to be unhealthy."""
+    effect = outcome.effect
+    return effect is not None and not effect.left and effect.health != Health.FAILED
 
 
 def pods_after(decision: Decision, row: Kind) -> int:
@@ -49,7 +56,7 @@ def health_of(
         return Health.FAILED, failures
     fresh = [pod for pod in living if not is_rollout or _began_since(pod, record.at)]
     ready = len([pod for pod in fresh if pod.is_ready])
-    words = f"{ready} of {expected_pods} pods are ready"
+    words = f"{ready} of {count(expected_pods, 'pod')} {'is' if expected_pods == 1 else 'are'} ready"
     if ready >= expected_pods and ready == len(living):
         return Health.HEALTHY, words
     if at - record.at >= datetime.timedelta(seconds=record.healthy_within_seconds):

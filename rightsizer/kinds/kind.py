@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rightsizer.kinds.edits import ANY, Path, is_digest, matches, places, shown, value_at
+from rightsizer.kinds.edits import ANY, NAMED, Path, is_digest, matches, places, shown, value_at
 from rightsizer.kube.object_names import api_path
 from rightsizer.kube.owner_kinds import OwnerKind, owner_kind
 from rightsizer.model import Action, Edit, ObjectRef
@@ -16,6 +16,8 @@ _LONGEST_TEXT = 256
 _MOST = 1_000_000
 _WHOLE = re.compile("0|[1-9][0-9]{0,8}[kMG]?")
 """Whole numbers as the API server stores them: 30000 as 30k."""
+_NAME = re.compile("[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+"""Names of objects: https://kubernetes.io/docs/concepts/overview/working-with-objects/names/"""
 PLAIN = re.compile(r'[^",\\\x00-\x1f]*')
 """Texts that JSON does not escape: admission guardrails compare them with the text of a record."""
 
@@ -28,6 +30,7 @@ class Value(enum.Enum):
     TEXT = "a short text"
     QUANTITY = "a whole number"
     NAMES = "a list of names"
+    TEMPLATE = "the name of a ResourceClaimTemplate"
 
     def allows(self, value: Any) -> bool:  # noqa: ANN401 - JSON
         """Whether a value is allowed; any field may be absent."""
@@ -38,9 +41,10 @@ class Value(enum.Enum):
                 return type(value) is int and 0 <= value <= _MOST
             case Value.SWITCH:
                 return type(value) is bool
-            case Value.TEXT:
+            case Value.TEXT | Value.TEMPLATE:
+                pattern = PLAIN if self is Value.TEXT else _NAME
                 is_short = isinstance(value, str) and len(value) <= _LONGEST_TEXT
-                return is_short and PLAIN.fullmatch(value) is not None
+                return is_short and pattern.fullmatch(value) is not None
             case Value.QUANTITY:
                 return (type(value) is int and 0 <= value <= _MOST) or (
                     isinstance(value, str) and _WHOLE.fullmatch(value) is not None
@@ -64,6 +68,8 @@ def annotation(key: str) -> Field:
 
 REPLICAS = Field(("spec", "replicas"), Value.COUNT)
 SUSPEND = Field(("spec", "suspend"), Value.SWITCH)
+CLAIM_TEMPLATE = "resourceClaimTemplateName"
+"""The field of a pod's spec that names it."""
 NOW = "now"
 """In place of a value: the time of the change, RFC 3339 in UTC."""
 
@@ -208,6 +214,15 @@ def suspended(
     return Stop(Action.SUSPEND, "Suspended", field, to, unless=unless)
 
 
+START_S = 120
+"""Seconds from the end of a stop to useful work, for an image and a process that start; `restartTime` replaces it."""
+SERVER_START_S = 300
+"""The same for inference servers, which load a model: 52 to 102 s for small ones, minutes for large ones."""
+TRAINING_START_S = 600
+"""The same where all members start, meet, and load data and a checkpoint."""
+PERSON_START_S = 1800
+"""The same where a person runs the cells again."""
+
 WOKEN_BY_KNATIVE = "memory of its pods; a request starts it again, and waits for a new pod"
 
 
@@ -260,6 +275,8 @@ class Kind:
     Attributes:
         group: Its API group; its versions and plural are in `kube.owner_kinds`.
         lost: What a stop destroys, for people.
+        has_checkpoints: Whether that is the work since its last checkpoint.
+        restart_s: Seconds until it works again once it is restored, unless the policy says otherwise.
         stop: How all GPUs are freed; None if unknown.
         on_knative: The same where Knative scales its pods, so that a request starts it again; None if it is no other.
         replicas: The field with the number of replicas, if any.
@@ -300,6 +317,8 @@ class Kind:
     classes: tuple[Path, ...] = ()
     class_of_all: Path = ()
     wakes: bool | None = None
+    has_checkpoints: bool = False
+    restart_s: int = START_S
     where: OwnerKind | None = None
 
     @property
@@ -319,7 +338,12 @@ class Kind:
         if self.on_knative is None:
             return self
         return dataclasses.replace(
-            self, lost=WOKEN_BY_KNATIVE, wakes=True, stop=self.on_knative, on_knative=self.stop
+            self,
+            lost=WOKEN_BY_KNATIVE,
+            restart_s=START_S,
+            wakes=True,
+            stop=self.on_knative,
+            on_knative=self.stop,
         )
 
     def is_final(self, edits: Sequence[Edit]) -> bool:
@@ -334,6 +358,12 @@ class Kind:
         assert self.stop is not None  # noqa: S101 - asked before
         field = self.stop.field
         return field is not None and any(matches(edit.path, field.path) for edit in edits)
+
+    @property
+    def claims(self) -> tuple[Path, ...]:
+        """Patterns of the names of the ResourceClaimTemplates that its pods get claims from."""
+        specs = dict.fromkeys(path[:-2] for path in self.containers if path[-2:] == ("containers", NAMED))
+        return tuple((*spec, "resourceClaims", NAMED, CLAIM_TEMPLATE) for spec in specs)
 
     @property
     def changeable(self) -> tuple[Path, ...]:
@@ -353,6 +383,8 @@ class Kind:
         for containers in self.changeable:
             for amounts in ("limits", "requests"):
                 yield Field((*containers, "resources", amounts, ANY), Value.QUANTITY)
+        for claims in self.claims:
+            yield Field(claims, Value.TEMPLATE)
 
     def objections(self, edits: Sequence[Edit]) -> Iterator[str]:
         """Why gpu-rightsizer cannot have made these edits: anybody who may annotate an object can write a record."""

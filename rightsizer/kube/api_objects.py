@@ -101,6 +101,13 @@ class PodClaim(msgspec.Struct, rename="camel"):
 
     name: str
     resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class ExtendedResourceClaim(msgspec.Struct, rename="camel"):
+    """corev1.PodExtendedResourceClaimStatus (KEP-5004)."""
+
+    resource_claim_name: str = ""
 
 
 class SchedulingGroup(msgspec.Struct, rename="camel"):
@@ -158,12 +165,13 @@ class ContainerStatus(msgspec.Struct, rename="camel"):
     restart_count: int = 0
 
 
-class Condition(msgspec.Struct):
+class Condition(msgspec.Struct, rename="camel"):
     """corev1.PodCondition and corev1.NodeCondition."""
 
     type: str
     status: str
     reason: str = ""
+    last_transition_time: Instant | None = None
 
 
 class PodAddress(msgspec.Struct):
@@ -183,6 +191,7 @@ class PodStatus(msgspec.Struct, rename="camel"):
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
     resource_claim_statuses: list[PodClaim] | None = None
+    extended_resource_claim_status: ExtendedResourceClaim | None = None
 
 
 class PodObject(msgspec.Struct):
@@ -247,6 +256,7 @@ class DisruptionBudgetStatus(msgspec.Struct, rename="camel"):
     """policyv1.PodDisruptionBudgetStatus."""
 
     disruptions_allowed: int = 0
+    disrupted_pods: dict[str, str] | None = None
 
 
 class DisruptionBudget(msgspec.Struct):
@@ -286,10 +296,11 @@ class OwnerMeta(ObjectMeta):
 
 
 class OwnerObject(msgspec.Struct):
-    """An object that may own pods, with managedFields and its undecoded spec."""
+    """An object that may own pods, with managedFields and its undecoded spec and status."""
 
     metadata: OwnerMeta
     spec: msgspec.Raw = ABSENT
+    status: msgspec.Raw = ABSENT
 
 
 class PriorityClassObject(msgspec.Struct):
@@ -297,6 +308,7 @@ class PriorityClassObject(msgspec.Struct):
 
     metadata: ObjectMeta
     value: int = 0
+    global_default: bool = msgspec.field(default=False, name="globalDefault")
 
 
 class QuotaStatus(msgspec.Struct):
@@ -306,8 +318,30 @@ class QuotaStatus(msgspec.Struct):
     used: dict[str, str | int] | None = None
 
 
+class ScopeSelector(msgspec.Struct, rename="camel"):
+    """corev1.ScopedResourceSelectorRequirement."""
+
+    scope_name: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class QuotaScopes(msgspec.Struct, rename="camel"):
+    """corev1.ScopeSelector."""
+
+    match_expressions: list[ScopeSelector] | None = None
+
+
+class QuotaSpec(msgspec.Struct, rename="camel"):
+    """corev1.ResourceQuotaSpec."""
+
+    scopes: list[str] | None = None
+    scope_selector: QuotaScopes | None = None
+
+
 class QuotaObject(msgspec.Struct):
     """corev1.ResourceQuota."""
 
     metadata: ObjectMeta
+    spec: QuotaSpec = msgspec.field(default_factory=QuotaSpec)
     status: QuotaStatus = msgspec.field(default_factory=QuotaStatus)

@@ -56,8 +56,9 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 
-class _ListMeta(msgspec.Struct, rename={"continue_": "continue"}):
+class _ListMeta(msgspec.Struct, rename={"continue_": "continue", "resource_version": "resourceVersion"}):
     continue_: str = ""
+    resource_version: str = ""
 
 
 class _Page(msgspec.Struct, Generic[T]):
@@ -191,45 +192,74 @@ class Cluster:
         """
         headers = {"Accept": _METADATA_ONLY if metadata_only else "application/json"}
         query = {"limit": str(PAGE_SIZE), **{key: text for key, text in selectors.items() if text}}
+        return self._reduced(path, kind, (start, add), headers=headers, query=query)[0]
+
+    def snapshot(
+        self, path: str, kind: type[T], start: Callable[[], A], *, add: Callable[[A, list[T]], None]
+    ) -> tuple[A, str]:
+        """Reduce a collection as `reduce` does; also the resourceVersion from which a watch continues.
+
+        Raises:
+            ClusterError: The list is incomplete.
+        """
+        headers, query = {"Accept": "application/json"}, {"limit": str(PAGE_SIZE)}
+        return self._reduced(path, kind, (start, add), headers=headers, query=query)
+
+    def _reduced(
+        self,
+        path: str,
+        kind: type[T],
+        how: tuple[Callable[[], A], Callable[[A, list[T]], None]],
+        *,
+        headers: Mapping[str, str],
+        query: Mapping[str, str],
+    ) -> tuple[A, str]:
+        start, add = how
         for _ in range(_RESTARTS):
-            found = start()
+            found, version = start(), ""
             try:
                 for page in self._pages(path, kind, headers=headers, query=query):
-                    add(found, page)
+                    add(found, page.items or [])
+                    version = page.metadata.resource_version
             except RequestRefused as refused:
                 if refused.reason != "Expired":
                     raise
             else:
-                return found
+                return found, version
         raise ClusterError(
             f"listing {path} at {self.host}: the pages expired {_RESTARTS} times while being read"
         )
 
     def _pages(
         self, path: str, kind: type[T], *, headers: Mapping[str, str], query: Mapping[str, str]
-    ) -> Iterator[list[T]]:
+    ) -> Iterator[_Page[T]]:
         position: dict[str, str] = {}
         while True:
             data = self._send("GET", path, {**query, **position}, headers=headers)
             page = self._decode(data, _Page[kind], path)  # type: ignore[valid-type]
-            yield page.items or []
+            yield page
             if not page.metadata.continue_:
                 return
             position = {"continue": page.metadata.continue_}
 
-    def watch(self, path: str, kind: type[T], *, selector: str, length_s: float) -> Iterator[tuple[str, T]]:
+    def watch(
+        self, path: str, kind: type[T], *, length_s: float, selector: str = "", since: str = ""
+    ) -> Iterator[tuple[str, T]]:
         """Each object of a collection as ADDED, then its changes as ADDED, MODIFIED or DELETED.
 
         Args:
             path: Of the collection.
             kind: What its objects are decoded as.
-            selector: A field selector.
             length_s: Then the server ends it.
+            selector: A field selector.
+            since: Only changes after this resourceVersion, instead of each object first.
 
         Raises:
             ClusterError: It was refused, or ended early.
         """
-        query = {"watch": "true", "fieldSelector": selector, "timeoutSeconds": str(round(length_s))}
+        limits = {"fieldSelector": selector, "resourceVersion": since}
+        query = {"watch": "true", "timeoutSeconds": str(round(length_s))}
+        query.update({key: text for key, text in limits.items() if text})
         attempted = f"watching {path} at {self.host}"
         headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
         with self._translated(attempted):
@@ -573,7 +603,7 @@ def _plugin_problem(user: str, plugin: Mapping[str, Any], words: str) -> str:
     return f"the exec plugin {command} of user {user} failed: {why}"
 
 
-_UNUSABLE = (ConfigException, yaml.YAMLError, OSError, AttributeError, KeyError, TypeError, ValueError)
+_UNUSABLE = (ConfigException, yaml.YAMLError, OSError, AttributeError, LookupError, TypeError, ValueError)
 """What the client raises for a kubeconfig that is missing, malformed or incomplete."""
 
 

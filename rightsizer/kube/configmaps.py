@@ -104,4 +104,4 @@ class ConfigMap:
 
 
 class _ConflictError(ClusterError):
-    """Another writer changed it between our read and write."""
+    """Another writer changed it between read and write."""

@@ -19,6 +19,7 @@ class OwnerKind:
         versions: API versions with the same fields, best first.
         size: Path of the field that stops it (replicas or a switch); empty if there is none.
         starts_others: Whether it only creates another object on schedule, which becomes the workload.
+        has_progress: Whether its status reports progress.
     """
 
     group: str
@@ -27,6 +28,7 @@ class OwnerKind:
     plural: str
     size: tuple[str, ...] = ()
     starts_others: bool = False
+    has_progress: bool = False
 
     @property
     def resource(self) -> str:
@@ -61,17 +63,17 @@ OWNERS = (
     OwnerKind("apps", ("v1",), "Deployment", "deployments", _REPLICAS),
     OwnerKind("apps", ("v1",), "StatefulSet", "statefulsets", _REPLICAS),
     OwnerKind("apps", ("v1",), "DaemonSet", "daemonsets"),
-    OwnerKind("batch", ("v1",), "Job", "jobs", _SUSPEND),
+    OwnerKind("batch", ("v1",), "Job", "jobs", _SUSPEND, has_progress=True),
     OwnerKind("batch", ("v1",), "CronJob", "cronjobs", _SUSPEND, starts_others=True),
-    OwnerKind("jobset.x-k8s.io", ("v1alpha2",), "JobSet", "jobsets", _SUSPEND),
+    OwnerKind("jobset.x-k8s.io", ("v1alpha2",), "JobSet", "jobsets", _SUSPEND, has_progress=True),
     OwnerKind("leaderworkerset.x-k8s.io", ("v1",), "LeaderWorkerSet", "leaderworkersets", _REPLICAS),
-    OwnerKind("kubeflow.org", ("v1",), "PyTorchJob", "pytorchjobs", _RUN_POLICY),
-    OwnerKind("kubeflow.org", ("v1",), "TFJob", "tfjobs", _RUN_POLICY),
-    OwnerKind("kubeflow.org", ("v2beta1", "v1"), "MPIJob", "mpijobs", _RUN_POLICY),
-    OwnerKind("kubeflow.org", ("v1",), "XGBoostJob", "xgboostjobs", _RUN_POLICY),
-    OwnerKind("kubeflow.org", ("v1",), "PaddleJob", "paddlejobs", _RUN_POLICY),
-    OwnerKind("kubeflow.org", ("v1",), "JAXJob", "jaxjobs", _RUN_POLICY),
-    OwnerKind("trainer.kubeflow.org", ("v1alpha1",), "TrainJob", "trainjobs", _SUSPEND),
+    OwnerKind("kubeflow.org", ("v1",), "PyTorchJob", "pytorchjobs", _RUN_POLICY, has_progress=True),
+    OwnerKind("kubeflow.org", ("v1",), "TFJob", "tfjobs", _RUN_POLICY, has_progress=True),
+    OwnerKind("kubeflow.org", ("v2beta1", "v1"), "MPIJob", "mpijobs", _RUN_POLICY, has_progress=True),
+    OwnerKind("kubeflow.org", ("v1",), "XGBoostJob", "xgboostjobs", _RUN_POLICY, has_progress=True),
+    OwnerKind("kubeflow.org", ("v1",), "PaddleJob", "paddlejobs", _RUN_POLICY, has_progress=True),
+    OwnerKind("kubeflow.org", ("v1",), "JAXJob", "jaxjobs", _RUN_POLICY, has_progress=True),
+    OwnerKind("trainer.kubeflow.org", ("v1alpha1",), "TrainJob", "trainjobs", _SUSPEND, has_progress=True),
     OwnerKind("kubeflow.org", ("v1", "v1beta1"), "Notebook", "notebooks"),
     OwnerKind("kubeflow.org", ("v1beta1",), "Workspace", "workspaces", ("spec", "paused")),
     OwnerKind("serving.kserve.io", ("v1beta1",), "InferenceService", "inferenceservices"),
@@ -119,6 +121,7 @@ class ObjectSummary:
         is_read: Whether the object was read; otherwise only its dependent's owner reference is known.
         scalable: The scale subresource of a kind without a row here.
         spec: As JSON; empty if not read.
+        status: The same of a kind whose status reports progress.
         controls: The workload that this control object stops; None if it is none, or does not name it.
         written_by: Field managers that would revert a change of `size`.
     """
@@ -129,6 +132,7 @@ class ObjectSummary:
     is_read: bool = True
     scalable: Scalable | None = None
     spec: bytes = b""
+    status: bytes = b""
     controls: ObjectRef | None = None
     written_by: tuple[str, ...] = ()
 

@@ -39,7 +39,7 @@ class Node:
         gpus: Whole GPUs in it; None where no label says so.
         memory_bytes: Of each GPU; None where no label says so.
         allocatable: GPU resources that it offers, by name.
-        sharing: How several pods come to share a GPU ("time-slicing", "mps", "hami", "gpushare"); empty where none do.
+        sharing: How several pods share a GPU ("time-slicing", "mps", "hami", "gpushare"); empty where none do.
         pool: Node pool or group, by the labels of OKE, EKS, AKS, GKE and Karpenter.
         instance_type: `node.kubernetes.io/instance-type`.
         cloud: By `spec.providerID`: aws, azure, gcp or oci; empty where it is none of these.
@@ -68,11 +68,16 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """scheduling.k8s.io/v1 PriorityClass, with gpu-rightsizer's annotations, if any."""
+    """scheduling.k8s.io/v1 PriorityClass, with gpu-rightsizer's annotations, if any.
+
+    Attributes:
+        is_default: Whether pods without a class get it.
+    """
 
     name: str
     value: int
     annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    is_default: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,9 +116,11 @@ class Pod:
         unreadable: What its containers request that is no whole number of devices, in words.
         resources: What it asks for, by resource name; of a DRA claim by `deviceclass:NAME`.
         needs: What it needs beyond GPUs: CPU in thousandths of a core, memory in bytes, one of "pods".
+        claims: Names of its ResourceClaims, also of the one that the scheduler made of its extended resources.
         created: `metadata.creationTimestamp`.
         restarts: Of its GPU containers together.
         waiting: Why a container of it does not run, such as CrashLoopBackOff; empty where none waits.
+        bound: When the scheduler gave it its node; None where that is not known.
         ended: Why one of its GPU containers last ended, such as OOMKilled; and `ended_at` when. Empty where none did.
     """
 
@@ -134,11 +141,18 @@ class Pod:
     unreadable: tuple[str, ...] = ()
     resources: Mapping[str, int] = dataclasses.field(default_factory=dict)
     needs: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    claims: tuple[str, ...] = ()
     created: datetime.datetime | None = None
     restarts: int = 0
     waiting: str = ""
     ended: str = ""
     ended_at: datetime.datetime | None = None
+    bound: datetime.datetime | None = None
+
+    @property
+    def held_since(self) -> datetime.datetime | None:
+        """Since when its GPUs are taken; None where that is not known."""
+        return self.bound or self.created or self.started
 
     @property
     def gpus(self) -> float:

@@ -136,9 +136,12 @@ class Decision:
         frees: GPUs that acting on the finding would free, even if the rule does not allow it.
         autoscalers: Advised autoscalers, with measured bounds; None if none is advised.
         lost: What a stop destroys or nothing restores, for people; empty if nothing is stopped.
+        gpu_hours_at_risk: GPU-hours since its last checkpoint, or since its pods started; 0 if a stop destroys none,
+            or that is unknown.
+        gpu_hours_lost: The same, and those until it works again after a stop; None if unknown, 0 if it is not stopped.
         along: Objects stopped with it, such as the CronJob that would start the next one.
         announced: For a NOTICE, the announced action; carried out at `due` if nothing changes.
-        wanted_by: The pending pods that need these GPUs, with `onlyForPendingPods`.
+        wanted_by: The pending pods, or objects of queues, that need these GPUs, with `onlyForPendingPods`.
         healthy_within: Time to become healthy again, if it keeps some GPUs.
     """
 
@@ -158,6 +161,8 @@ class Decision:
     due: datetime.datetime | None = None
     wanted_by: tuple[ObjectRef, ...] = ()
     lost: str = ""
+    gpu_hours_at_risk: float = 0.0
+    gpu_hours_lost: float | None = 0.0
     along: tuple[ObjectRef, ...] = ()
     healthy_within: datetime.timedelta = datetime.timedelta()
 
@@ -183,7 +188,7 @@ class Decision:
 
     @property
     def pods_going(self) -> int:
-        """How many pods that hold GPUs go by it: all of them also where a changed template makes them anew."""
+        """Number of pods with GPUs that it ends: all of them, if a changed template replaces them."""
         proposal, held = self.finding.proposal, len(self.workload.holding)
         is_of_number = proposal is not None and proposal.replicas is not None
         return held - self.pods_left if is_of_number else held
@@ -259,7 +264,9 @@ class Effect:
         free: GPUs of theirs that nobody has now.
         used_by: New pods with GPUs on the same nodes.
         nodes_gone: Nodes that are not there any more.
+        is_deallocating: Whether ResourceClaims of theirs are allocated, though no pod uses them.
         health: Of what goes on with less: healthy, waiting, or rolled-back; empty where nothing goes on.
+        freed_on: GPUs of the pods that are gone, by node, without nodes that are gone.
         words: For people.
     """
 
@@ -268,8 +275,10 @@ class Effect:
     free: float
     used_by: tuple[ObjectRef, ...] = ()
     nodes_gone: tuple[str, ...] = ()
+    is_deallocating: bool = False
     health: str = ""
     words: str = ""
+    freed_on: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

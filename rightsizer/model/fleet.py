@@ -7,10 +7,11 @@ import dataclasses
 import datetime
 import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 from rightsizer.model.change_record import ChangeRecord, FoundChange
 from rightsizer.model.cluster_objects import Manager, Node, ObjectRef, Pod, PriorityClass
+from rightsizer.model.dra_devices import ClaimTemplate, DeviceInventory, WaitingClaim
 from rightsizer.model.measurements import PodKey
 from rightsizer.model.offers import Offer, Pools, offers_of, pools_of
 
@@ -109,6 +110,8 @@ class Workload:
         scalable: The scale subresource of its kind by discovery, if the kind is unknown.
         past: Earlier changes of it, or of other Jobs of its CronJob, oldest first.
         spec: The object's, as JSON; empty where it was not read.
+        status: The same of a kind whose status reports progress.
+        claim_templates: The ResourceClaimTemplates that its pods' claims for GPUs were made from.
     """
 
     ref: ObjectRef
@@ -131,6 +134,8 @@ class Workload:
     starter: ObjectRef | None = None
     scalable: Scalable | None = None
     spec: bytes = b""
+    status: bytes = b""
+    claim_templates: tuple[ClaimTemplate, ...] = ()
 
     @property
     def holding(self) -> tuple[Pod, ...]:
@@ -181,17 +186,79 @@ class Stranded:
     waiting: tuple[ObjectRef, ...] = ()
 
 
+QuotaKey = tuple[str, str]
+"""A pool of a queue's quota, such as the cohort of a ClusterQueue, and a resource in it."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
-class WaitingPod:
-    """A pod that the scheduler cannot place, but could if GPUs were freed.
+class QueueOption:
+    """One way in which a queue would admit a gang.
 
     Attributes:
+        nodes: The nodes that its pods may then use; None for any.
+        amounts: The quota that it takes.
+    """
+
+    nodes: frozenset[str] | None
+    amounts: Mapping[QuotaKey, float]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gang:
+    """Pods that start together.
+
+    Attributes:
+        ref: The object that makes them one.
+        needs: How many of those that wait must have a place for any of them to start.
+        topology: The label of which the nodes of all of them must have the same value; empty for any nodes.
+        options: Ways in which its queue would admit it; empty if no quota is in the way.
+    """
+
+    ref: ObjectRef
+    needs: int = 1
+    topology: str = ""
+    options: tuple[QueueOption, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unserved:
+    """Demand for which freeing GPUs would do nothing, or it is unknown whether it would.
+
+    Attributes:
+        what: The object, or a number of pods, for people.
+        why: For people.
+    """
+
+    what: str
+    why: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueueQuotas:
+    """The quota of queues.
+
+    Attributes:
+        free: What is unused.
+        held: What the stop of a workload returns, by its namespace and the UID of it or of one of its pods.
+    """
+
+    free: Mapping[QuotaKey, float] = dataclasses.field(default_factory=dict)
+    held: Mapping[str, Mapping[QuotaKey, float]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WaitingPod:
+    """A pod that the scheduler cannot place, but could if GPUs were freed; or one that a queue does not create yet.
+
+    Attributes:
+        ref: The pod; of one that does not exist yet, the object that waits.
         resources: The GPUs that it asks for, by resource name.
         nodes: Those that would take it, by name, were they empty, as far as taints, selectors, node affinity and what
             they have tell.
         needs: What it needs beyond GPUs, as a Pod's.
         gang: Its gang; None if it can start alone.
-        gang_waits: How many pods of its gang the scheduler cannot place, including those that fit nowhere.
+        claims: Its ResourceClaims for GPUs.
+        backed: By resource, the claim that the scheduler makes of it on nodes without a device plugin.
     """
 
     ref: ObjectRef
@@ -200,19 +267,49 @@ class WaitingPod:
     priority_class: str
     nodes: frozenset[str]
     needs: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    gang: ObjectRef | None = None
-    gang_waits: int = 1
+    gang: Gang | None = None
+    claims: tuple[WaitingClaim, ...] = ()
+    backed: Mapping[str, WaitingClaim] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_created(self) -> bool:
+        """Whether there is such a pod, or a queue holds it back."""
+        return self.ref.kind == "Pod"
+
+
+class _Claimant(Protocol):
+    """A pod that waits for claims, and for resources that a claim may stand for."""
+
+    @property
+    def claims(self) -> tuple[WaitingClaim, ...]: ...
+    @property
+    def backed(self) -> Mapping[str, WaitingClaim]: ...
+
+
+def backed_on(pod: _Claimant, node: Node | None) -> list[str]:
+    """The resources that a pod would get by a claim on a node: those that no device plugin offers there."""
+    return [name for name in pod.backed if node is not None and not node.allocatable.get(name)]
+
+
+def claims_on(pod: _Claimant, node: Node | None) -> tuple[WaitingClaim, ...]:
+    """All claims that a pod would have on a node."""
+    return (*pod.claims, *(pod.backed[name] for name in backed_on(pod, node)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Quota:
-    """Limit and use of one GPU resource by a ResourceQuota."""
+    """Limit and use of one GPU resource by a ResourceQuota.
+
+    Attributes:
+        is_scoped: Whether it only counts some pods.
+    """
 
     namespace: str
     name: str
     resource: str
     hard: int
     used: int
+    is_scoped: bool = False
 
 
 _Found = TypeVar("_Found")
@@ -227,6 +324,10 @@ class Fleet:
         problems: What could not be read, or is not there where it should be, in words.
         waiting: Pods that wait for GPUs, those of the highest priority first.
         spare: What nodes have free beyond GPUs, by node and then as a Pod's needs.
+        free: GPUs that nobody requested, by node and resource.
+        devices: GPUs that DRA drivers publish.
+        queues: The quota of queues that pods wait for.
+        unserved: What waits, but not for GPUs that could be freed.
         minor: The API server is of Kubernetes 1.minor; None where that is not known.
         namespaces: Names of all that exist; empty where they are not known.
     """
@@ -238,6 +339,10 @@ class Fleet:
     stranded: tuple[Stranded, ...] = ()
     waiting: tuple[WaitingPod, ...] = ()
     spare: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict, repr=False)
+    free: Mapping[tuple[str, str], int] = dataclasses.field(default_factory=dict, repr=False)
+    devices: DeviceInventory = dataclasses.field(default_factory=DeviceInventory, repr=False)
+    queues: QueueQuotas = dataclasses.field(default_factory=QueueQuotas, repr=False)
+    unserved: tuple[Unserved, ...] = ()
     quotas: tuple[Quota, ...] = ()
     problems: tuple[str, ...] = ()
     minor: int | None = None
@@ -265,10 +370,11 @@ class Fleet:
 
     @functools.cached_property
     def awaited(self) -> Mapping[str, int]:
-        """What the pods that wait ask for together, by resource name."""
+        """What the pods that wait ask for together, by resource name; not those that a queue holds back."""
         found: collections.Counter[str] = collections.Counter()
         for one in self.waiting:
-            found.update(one.resources)
+            if one.is_created:
+                found.update(one.resources)
         return found
 
     @functools.cached_property

@@ -210,7 +210,7 @@ def within_budgets(decisions: Sequence[Decision], evaluator: PolicyEvaluator) ->
 
 
 def _shortened(decision: Decision, most: float) -> Decision:
-    """A scale-down that frees at most so many GPUs; others, and those that would free none, as they are."""
+    """A scale-down that frees at most `most` GPUs; others, and those that would free none, as they are."""
     proposal, size = decision.finding.proposal, decision.workload.size
     if decision.finding.name is not FindingName.TOO_MANY_REPLICAS or decision.frees <= most + _NEGLIGIBLE:
         return decision

@@ -95,7 +95,7 @@ def cost_summary_of(plan: Plan, prices: Prices) -> CostSummary:
         names = (
             decision.workload.priority_class or NO_CLASS,
             decision.workload.ref.namespace,
-            counter.model(decision),
+            model_of(decision, counter.nodes),
             decision.verdict.value,
         )
         for group, name in zip(groups, names, strict=True):
@@ -113,7 +113,7 @@ class _Counter:
         self._at = plan.at
         self._window = window
         self._usages = plan.measured.usages.get(window, {}) if plan.measured else {}
-        self._nodes: Mapping[str, Node] = plan.fleet.nodes if plan.fleet else {}
+        self.nodes: Mapping[str, Node] = plan.fleet.nodes if plan.fleet else {}
         self._prices = prices
         self._sources: dict[PriceSource, set[str]] = {}
         """Names of the nodes."""
@@ -121,11 +121,6 @@ class _Counter:
     def nodes_by_source(self) -> Mapping[PriceSource, int]:
         """How many nodes have their price from each source."""
         return {source: len(self._sources[source]) for source in sorted(self._sources, key=str)}
-
-    def model(self, decision: Decision) -> str:
-        """The model of a workload's GPUs; several in one name."""
-        nodes = (self._nodes.get(pod.node) for pod in decision.workload.pods if pod.holds)
-        return ", ".join(sorted({node.model for node in nodes if node and node.model})) or NO_MODEL
 
     def account(self, decision: Decision) -> CostTotals:
         """One workload's."""
@@ -142,10 +137,10 @@ class _Counter:
         return account
 
     def _add_pod(self, account: CostTotals, pod: Pod) -> None:
-        node = self._nodes.get(pod.node)
+        node = self.nodes.get(pod.node)
         whole = pod.gpus
         hours = whole * self._held_s(pod) / _HOUR_S
-        used = _mean_activity(self._usages.get((pod.ref.namespace, pod.ref.name), ()), pod)
+        used = mean_activity(self._usages.get((pod.ref.namespace, pod.ref.name), ()), pod)
         found = self._prices.find(node)
         price = found[0] if found else None
         if node and found:
@@ -161,12 +156,18 @@ class _Counter:
 
     def _held_s(self, pod: Pod) -> float:
         """How much of the window the pod has been there for."""
-        began = pod.created or pod.started
+        began = pod.held_since
         age_s = (self._at - began).total_seconds() if began else 0.0
         return max(0.0, min(age_s, self._window.total_seconds()))
 
 
-def _mean_activity(usages: Sequence[Usage], pod: Pod) -> float | None:
+def model_of(decision: Decision, nodes: Mapping[str, Node]) -> str:
+    """The model of a workload's GPUs; several in one name."""
+    found = (nodes.get(pod.node) for pod in decision.workload.pods if pod.holds)
+    return ", ".join(sorted({node.model for node in found if node and node.model})) or NO_MODEL
+
+
+def mean_activity(usages: Sequence[Usage], pod: Pod) -> float | None:
     """Over the pod's devices; None where one of them is not measured."""
     means = [usage.activity_mean for usage in usages if usage.activity_mean is not None and not usage.invalid]
     return sum(means) / len(means) if means and len(means) == len(usages) >= min(pod.devices, 1) else None

@@ -293,7 +293,7 @@ def _acted_upon(decision: Decision, effective: EffectivePolicy, evaluator: Polic
         frees=_frees(workload, finding),
         healthy_within=effective.healthy_within,
     )
-    made = stopping(made, evaluator.fleet)
+    made = stopping(made, evaluator.fleet, evaluator.at, effective.restart_time)
     if made.mode is not Mode.ENFORCE:
         return made
     blocks = tuple(_waits(made, effective, evaluator))

@@ -15,7 +15,7 @@ from rightsizer.planning.breaker import NOTHING, State, held, scope_of, trips
 from rightsizer.planning.budget import check_capacity, within_budgets
 from rightsizer.planning.decide import decide
 from rightsizer.planning.measure import Signal, measure
-from rightsizer.planning.pending_demand import limit_to_pending_demand
+from rightsizer.planning.pending_demand import limit_to_pending_demand, unserved_demand
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.policy_file import LoadedPolicy, class_problems, namespace_problems, require_classes
 from rightsizer.policy.protections import OWN_NAMESPACE
@@ -91,6 +91,7 @@ def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
             *fleet.problems,
             *measured.ignored.words,
             *servers_without_metrics(fleet, measured),
+            *unserved_demand(evaluator),
             *unreadable_notes(fleet.workloads),
             *cycle.problems,
             *class_problems(evaluator),

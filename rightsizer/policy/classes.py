@@ -1,7 +1,7 @@
 """A PriorityClass that says by its annotations how its pods are treated → a rule. Pure.
 
-Unlike users' annotations on workloads these are an administrator's, and can open as much as the file can. What cannot
-be read protects, and is told.
+Unlike users' annotations on workloads these are an administrator's, and can open as much as the file can. An
+unreadable annotation protects and is reported.
 """
 
 import dataclasses

@@ -133,6 +133,7 @@ class EffectivePolicy:
     max_cooldown: datetime.timedelta
     max_changes: int
     healthy_within: datetime.timedelta
+    restart_time: datetime.timedelta | None
     only_for_pending_pods: frozenset[Action] = frozenset()
 
     @property
@@ -268,6 +269,9 @@ class PolicyEvaluator:
             max_changes=min(rule.maxChanges for rule in rules),
             only_for_pending_pods=frozenset(action for rule in rules for action in rule.onlyForPendingPods),
             healthy_within=min(rule.healthyWithin for rule in rules),
+            restart_time=max(
+                (rule.restartTime for rule in rules if rule.restartTime is not None), default=None
+            ),
         )
 
     def candidates(self, workload: Workload, pod: Pod) -> tuple[OrderedRule, ...]:

@@ -109,7 +109,7 @@ class Budget(Part):
         return action in self.actions or action not in ACTIONS
 
     def gpus_of(self, held: float) -> float | None:
-        """The most GPUs that may be freed where so many are held in the scope; None where it does not limit GPUs.
+        """The most GPUs that may be freed of those held in the scope; None where it does not limit GPUs.
 
         A share is rounded up, and `atLeastGPUs` keeps it from closing a small cluster; the lower of two amounts wins.
         """
@@ -275,7 +275,7 @@ def closed_reason(calendar: Calendar, at: datetime.datetime) -> Blocker | None:
 def next_opening(calendar: Calendar, at: datetime.datetime) -> datetime.datetime | None:
     """The first instant, not before this one, at which changes may be made; None where there will be none."""
     instant = at.astimezone(datetime.UTC)
-    # Each turn leaves a freeze for good, or comes to the beginning of a window.
+    # Each turn leaves a freeze for good, or reaches the beginning of a window.
     for _ in range(2 * len(calendar.freezes) + 2):
         ends = [
             end
@@ -330,7 +330,7 @@ def _spans(window: MaintenanceWindow, at: datetime.datetime, days: range) -> Ite
 
 
 def instant_of(day: datetime.date, minutes: int, zone: datetime.tzinfo) -> datetime.datetime:
-    """The first instant (UTC) at which a zone's wall clock shows so many minutes after a day's midnight, or more."""
+    """The first instant (UTC) at which a zone's wall clock shows this many minutes after a day's midnight, or more."""
     wall = datetime.datetime.combine(day, datetime.time()) + datetime.timedelta(minutes=minutes)
     instant = wall.replace(tzinfo=zone).astimezone(datetime.UTC)
     if _wall(instant, zone) == wall:

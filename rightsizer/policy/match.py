@@ -68,7 +68,7 @@ Value = Annotated[
 """A glob for a label's value; * is any, so that the label is there."""
 
 
-_Labels = Annotated[
+Labels = Annotated[
     dict[Key, Value], pydantic.Field(min_length=1, json_schema_extra={"additionalProperties": False})
 ]
 
@@ -102,7 +102,7 @@ class Match(Part):
         description="Workload kinds, with wildcards; custom kinds with their API group, such as "
         "TrainingRun.example.com.",
     )
-    labels: _Labels | None = pydantic.Field(
+    labels: Labels | None = pydantic.Field(
         None,
         description='Labels of the workload or its pods; all must match. Values may have wildcards; "*" means that '
         "the label exists.",

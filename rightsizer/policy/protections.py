@@ -1,7 +1,7 @@
 """Protections that no rule can override, and opt-outs of owners; all reasons are kept. Pure.
 
-Annotations of users can only reduce what is done; one that cannot be read counts as opted out, and so does one with our
-prefix that does not exist: whoever slipped in its name meant something.
+Annotations of users can only reduce what is done; an unreadable one counts as opted out, and so does an
+unknown one with gpu-rightsizer's prefix: it may be a misspelt opt-out.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ SYSTEM_PRIORITY = 1_000_000_000
 """Kubernetes reserves priorities above this for system classes (scheduling.k8s.io/v1 PriorityClass)."""
 
 SYSTEM_NAMESPACES = (
-    # The control plane's, the GPU Operator's (on OpenShift by the other name), and ours unless it is called otherwise.
+    # The control plane's, the GPU Operator's (on OpenShift by the other name), and gpu-rightsizer's by default.
     *("kube-system", "kube-public", "kube-node-lease"),
     *("gpu-operator", "nvidia-gpu-operator", "gpu-rightsizer"),
 )

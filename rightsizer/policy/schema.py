@@ -21,7 +21,7 @@ from rightsizer.policy.limits import (
     MaintenanceWindow,
     with_defaults,
 )
-from rightsizer.policy.match import Match, Sharing
+from rightsizer.policy.match import Labels, Match, Sharing
 from rightsizer.policy.rule import ACTIONS, Rule, yaml_off
 from rightsizer.policy.thresholds import (
     InputBound,
@@ -36,8 +36,8 @@ from rightsizer.policy.thresholds import (
 )
 from rightsizer.policy.values import Duration, Kinds, Name, Namespaces, Part, one_of
 
-OCCASIONS: Final = ("notice", "change", "rollback", "failure", "backtest")
-Occasion = Literal["notice", "change", "rollback", "failure", "backtest"]
+OCCASIONS: Final = ("notice", "change", "rollback", "failure", "backtest", "digest")
+Occasion = Literal["notice", "change", "rollback", "failure", "backtest", "digest"]
 
 _METADATA_HOSTS = frozenset({"metadata.google.internal", "metadata", "instance-data"})
 
@@ -105,16 +105,19 @@ def _answer_template(template: str) -> str:
     return template
 
 
+_Mailbox = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9.-]{1,255}$")]
+
+
 class Target(Part):
     """One receiver of messages."""
 
     model_config = pydantic.ConfigDict(
-        json_schema_extra={"oneOf": [{"required": ["url"]}, {"required": ["urlFile"]}]}
+        json_schema_extra={"oneOf": [{"required": [one]} for one in ("url", "urlFile", "server")]}
     )
 
-    type: Literal["webhook", "slack", "teams"] = pydantic.Field(
+    type: Literal["webhook", "slack", "teams", "email"] = pydantic.Field(
         description="webhook: a JSON document of kind Notification; slack: a text for Slack and Mattermost; teams: a "
-        "card for a workflow of Microsoft Teams."
+        "card for a workflow of Microsoft Teams; email: a text by SMTP."
     )
     url: _Address | None = pydantic.Field(None, description="Address, if it is not secret.")
     urlFile: str | None = pydantic.Field(
@@ -123,9 +126,27 @@ class Target(Part):
     tokenFile: str | None = pydantic.Field(
         None, min_length=1, description="File with a bearer token, read for each message."
     )
+    server: str | None = pydantic.Field(
+        None,
+        pattern=r"^[A-Za-z0-9.-]+:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$",
+        description="email: SMTP server as HOST:PORT, with TLS from the start on port 465, else by STARTTLS.",
+    )
+    user: str | None = pydantic.Field(None, min_length=1, description="email: user of the server.")
+    passwordFile: str | None = pydantic.Field(
+        None, min_length=1, description="email: file with the user's password, read for each message."
+    )
+    sender: _Mailbox | None = pydantic.Field(None, description="email: address of the sender.")
+    recipients: tuple[_Mailbox, ...] = pydantic.Field(
+        (), strict=False, max_length=50, description="email: addresses of the recipients."
+    )
     namespaces: Namespaces | None = pydantic.Field(
         None,
         description="Only workloads in these namespaces, with wildcards, and no backtests; default: all.",
+    )
+    owners: Labels | None = pydantic.Field(
+        None,
+        description="Only workloads with these labels or annotations, of their own or else of their namespace, and no "
+        "backtests and digests. Values may have wildcards.",
     )
     occasions: tuple[Occasion, ...] = pydantic.Field(
         OCCASIONS,
@@ -133,7 +154,7 @@ class Target(Part):
         min_length=1,
         json_schema_extra={"uniqueItems": True},
         description="notice: a change is planned; change: it was made; rollback: it was rolled back; failure: an "
-        "error, or the breaker opened; backtest: `backtest --notify` ended.",
+        "error, or the breaker opened; backtest: `backtest --notify` ended; digest: `history --notify` ran.",
     )
     answerURL: Annotated[str, pydantic.AfterValidator(_answer_template)] | None = pydantic.Field(
         None,
@@ -143,8 +164,20 @@ class Target(Part):
 
     @pydantic.model_validator(mode="after")
     def _one_address(self) -> Self:
-        if (self.url is None) == (self.urlFile is None):
+        is_mail = self.type == "email"
+        if not is_mail and (self.url is None) == (self.urlFile is None):
             message = "write either url, or urlFile if the address is secret"
+            raise ValueError(message)
+        mail = (self.server, self.user, self.passwordFile, self.sender, self.recipients or None)
+        if is_mail and (self.server is None or self.sender is None or not self.recipients):
+            message = "an email needs server, sender and recipients"
+            raise ValueError(message)
+        if (self.url or self.urlFile or self.tokenFile) if is_mail else any(mail):
+            message = "url, urlFile and tokenFile are for webhooks and chats; server, user, passwordFile, sender and "
+            message += "recipients for email"
+            raise ValueError(message)
+        if (self.user is None) != (self.passwordFile is None):
+            message = "write user and passwordFile, or neither"
             raise ValueError(message)
         if self.answerURL is not None and self.type == "webhook":
             message = "answerURL is for chats; a webhook has namespace, kind and name of each item"

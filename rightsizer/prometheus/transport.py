@@ -346,8 +346,8 @@ def _botocore(module: str) -> types.ModuleType:
     except ModuleNotFoundError as error:
         library = str(error.name).partition(".")[0]
         raise ConfigurationError(
-            f"--prometheus-sigv4-region: the library {library} is missing; run in a checkout: pip install "
-            "'.[rightsizer,aws]'"
+            f"--prometheus-sigv4-region: the library {library} is missing; run: pip install "
+            "'gpu-rightsizer[aws]', or in a checkout: pip install '.[aws]'"
         ) from error
 
 

@@ -32,6 +32,17 @@ BACKTEST_FORMS: Mapping[str, tuple[str, str]] = {
     "html": ("backtest_page", "backtest_html"),
 }
 
+CSV = "csv"
+LEDGER_FORMS: Mapping[str, tuple[str, str]] = {
+    TABLE: ("ledger", "ledger_table"),
+    JSON: ("ledger", "ledger_json"),
+    "yaml": ("ledger", "ledger_yaml"),
+    CSV: ("ledger", "focus_csv"),
+    "markdown": ("ledger", "ledger_markdown"),
+    "html": ("ledger_page", "ledger_html"),
+}
+"""Of the ledger's account; CSV is made of its charges instead."""
+
 BACKTEST_ENDINGS: Mapping[str, str] = {
     ".txt": TABLE,
     ".json": JSON,

@@ -26,6 +26,7 @@ class Backtest:
         source: The metrics that it is from.
         gpus: The most whole GPUs that were held at once.
         policies: Which of the judges are policies.
+        rules: Which of them are plain rules, from the shortest time to the longest.
         unknown: What could not be known, in words.
     """
 
@@ -37,6 +38,7 @@ class Backtest:
     gpus: float
     summaries: Sequence[Summary]
     policies: frozenset[str]
+    rules: Sequence[str]
     unknown: Sequence[str]
     currency: str
 
@@ -59,7 +61,7 @@ def backtest_table(result: Backtest) -> str:
     lines = [
         *wrapped(headline(result), ""),
         "",
-        f"{'JUDGE':<18}{'FREED GPU-HOURS':>17}{'90 %':>17}{'STOPS':>7}{'RETURNED':>10}{'AT WORK':>9}",
+        f"{'POLICY OR RULE':<18}{'FREED GPU-HOURS':>17}{'90 %':>17}{'STOPS':>7}{'RETURNED':>10}{'AT WORK':>9}",
     ]
     for one in result.summaries:
         freed = f"{one.freed.value:,.0f} ({share_of(one)})"
@@ -68,6 +70,9 @@ def backtest_table(result: Backtest) -> str:
     for summary in result.judged:
         lines += ["", f"{safe(summary.judge)}:"]
         lines += [line for words in details(summary, result.currency) for line in wrapped(words, "  ")]
+        lines += [line for by, parts in summary.groups.items() for line in _part_lines(by, parts)]
+        lines += ["", "  NEEDED AGAIN"] if summary.hurt else []
+        lines += [line for words in hurt_list(summary) for line in wrapped(words, "  ")]
     lines += ["", "Not known:", *(line for words in result.unknown for line in wrapped(words, "  "))]
     return "\n".join(lines) + "\n"
 
@@ -83,7 +88,7 @@ def between(one: Interval) -> str:
 
 
 def details(summary: Summary, currency: str) -> Iterator[str]:
-    """What a policy would have done, in sentences; those that it hurt last."""
+    """What a policy would have done, in sentences."""
     if not summary.groups["kind"] and not summary.notices:
         yield "changes nothing"
         return
@@ -91,15 +96,19 @@ def details(summary: Summary, currency: str) -> Iterator[str]:
         yield f"{money(summary.saved)} {currency} for what it frees, less the returns"
     if summary.stops.value:
         yield _returns(summary)
-    for by, parts in summary.groups.items():
-        yield f"by {by}: {_parts(parts)}"
     if summary.replica_hours:
+        short = summary.short
         yield (
-            f"services ran {summary.replica_hours:,.0f} h with fewer replicas, {100 * summary.short.value:.2f}% of it "
-            f"short (90 %: {100 * summary.short.low:.2f} to {100 * summary.short.high:.2f}%)"
+            f"services ran {summary.replica_hours:,.0f} h with fewer replicas, of which "
+            f"{60 * short.value * summary.replica_hours:,.0f} minutes short: {100 * short.value:.2f}% (90 %: "
+            f"{100 * short.low:.2f} to {100 * short.high:.2f}%)"
         )
     if summary.resizes:
         yield f"{summary.resizes_needed} of {summary.resizes} resizes took GPUs that were used later"
+
+
+def hurt_list(summary: Summary) -> Iterator[str]:
+    """The first of those that worked again, soonest first."""
     yield from (hurt_words(one) for one in summary.hurt[:MOST_NAMED])
     if len(summary.hurt) > MOST_NAMED:
         yield f"and {len(summary.hurt) - MOST_NAMED} more; all are in the output csv and json"
@@ -123,16 +132,38 @@ def hurt_words(one: Change) -> str:
     return f"{one.at:%Y-%m-%d %H:%M} {one.ref} {one.finding}: needed again {after}"
 
 
-def _parts(parts: Mapping[str, GroupTotals]) -> str:
-    """Those of which most was freed."""
-    most = sorted(parts.items(), key=lambda item: -item[1].freed)[:_MOST_PARTS]
-    named = [f"{name} {_part(part)}" for name, part in most]
-    return "; ".join([*named, *([f"{len(parts) - len(most)} more"] if len(parts) > len(most) else [])])
+PART_HEADS = ("freed GPU-hours", "stops", "returned")
 
 
-def _part(part: GroupTotals) -> str:
-    stops = f", {part.returned} of {part.stops} stops returned" if part.stops else ""
-    return f"{part.freed:,.0f} GPU-hours{stops}"
+def part_rows(parts: Mapping[str, GroupTotals]) -> Sequence[tuple[str, ...]]:
+    """A name and its figures each: those of which most was freed, then the sum of the others."""
+    most = sorted(parts.items(), key=lambda item: -item[1].freed)
+    named, others = most[:_MOST_PARTS], [part for _, part in most[_MOST_PARTS:]]
+    if others:
+        rest = GroupTotals(
+            sum(one.freed for one in others),
+            sum(one.stops for one in others),
+            sum(one.returned for one in others),
+        )
+        named.append((f"{len(others)} more", rest))
+    return [(name, f"{one.freed:,.0f}", f"{one.stops}", f"{one.returned}") for name, one in named]
+
+
+_NAME_WIDTH = 44
+
+
+def _part_lines(by: str, parts: Mapping[str, GroupTotals]) -> Iterator[str]:
+    """A table of them; a long name has a line of its own."""
+    if not parts:
+        return
+    yield ""
+    heads = [head.upper() for head in PART_HEADS]
+    for name, freed, stops, returned in ((f"BY {by.upper()}", *heads), *part_rows(parts)):
+        shown = safe(name)
+        if len(shown) > _NAME_WIDTH:
+            yield f"  {shown[:76]}"
+            shown = ""
+        yield f"  {shown:<{_NAME_WIDTH}}{freed:>16}{stops:>7}{returned:>10}"
 
 
 def backtest_csv(result: Backtest) -> str:
@@ -173,18 +204,31 @@ def _cells(one: Change) -> Iterator[str]:
 
 def backtest_markdown(result: Backtest) -> str:
     """For merge requests and wikis."""
-    head = ("judge", "freed GPU-hours", "90 %", "stops", "returned", "at work")
     lines = [f"# Backtest of {result.days:g} days", "", escaped(headline(result)), ""]
-    lines += [f"| {' | '.join(head)} |", "| --- |" + " ---: |" * (len(head) - 1)]
-    lines += [f"| {' | '.join((escaped(one.judge), *_row(one)))} |" for one in result.summaries]
+    lines += _table(HEADS, [(one.judge, *row_of(one)) for one in result.summaries])
     for summary in result.judged:
         lines += ["", f"## {escaped(summary.judge)}", ""]
         lines += [f"- {escaped(words)}" for words in details(summary, result.currency)]
+        for by, parts in summary.groups.items():
+            lines += ["", *_table((by, *PART_HEADS), part_rows(parts))] if parts else []
+        lines += ["", "Needed again:", ""] if summary.hurt else []
+        lines += [f"- {escaped(words)}" for words in hurt_list(summary)]
     lines += ["", "## Not known", "", *(f"- {escaped(words)}" for words in result.unknown)]
     return "\n".join(lines) + "\n"
 
 
-def _row(one: Summary) -> Iterator[str]:
+HEADS = ("policy or rule", "freed GPU-hours", "90 %", "stops", "returned", "at work")
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(heads)} |"
+    yield "| --- |" + " ---: |" * (len(heads) - 1)
+    for row in rows:
+        yield f"| {' | '.join(map(escaped, row))} |"
+
+
+def row_of(one: Summary) -> Iterator[str]:
+    """The figures under HEADS, after the name."""
     yield f"{one.freed.value:,.0f} ({share_of(one)})"
     yield between(one.freed)
     yield from (f"{one.stops.value:,.0f}", f"{one.returned.value:,.0f}", f"{one.at_work}")

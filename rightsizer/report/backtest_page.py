@@ -1,19 +1,31 @@
 """A backtest as one self-contained HTML page: freed against harm, and whom each policy would have hurt. Pure."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from rightsizer.backtest.summary import Summary
-from rightsizer.report.backtest import Backtest, between, details, headline, share_of
+from rightsizer.report.backtest import (
+    HEADS,
+    PART_HEADS,
+    Backtest,
+    details,
+    headline,
+    hurt_list,
+    part_rows,
+    row_of,
+    share_of,
+)
 from rightsizer.report.charts import Markup, element, join
 from rightsizer.report.html import page, tile
 from rightsizer.text import money
 
-_WIDTH, _HEIGHT = 640, 300
-_LEFT, _BOTTOM, _TOP, _RIGHT = 64, 40, 24, 150
+_WIDTH, _HEIGHT = 760, 380
+_LEFT, _BOTTOM, _TOP, _RIGHT = 70, 56, 24, 110
 _LINE = 15
-
-
-_ORACLE = "The oracle knows when each works again, and returns it in time."
+_TICKS = 4
+"""Of each axis; its end may be one more."""
+_HIDDEN = 0.06
+"""A tick that is nearer to another, as a share of the axis, is left out."""
 
 
 def backtest_html(result: Backtest) -> str:
@@ -23,107 +35,155 @@ def backtest_html(result: Backtest) -> str:
         element(
             "header",
             element("h1", "GPU backtest"),
+            *(element("p", element("b", _verdict(one))) for one in result.judged),
             element("p", headline(result), class_="soft"),
-            element("div", *_tiles(result), class_="tiles"),
         ),
         element("main", *_sections(result)),
     )
 
 
-def _tiles(result: Backtest) -> Iterator[Markup]:
-    for one in result.judged:
-        yield tile(share_of(one), f"of GPU-hours freed by {one.judge}")
-        if one.saved is not None:
-            yield tile(money(one.saved), f"{result.currency}, less the returns")
-        yield tile(f"{one.returned.value:,.0f} of {one.stops.value:,.0f}", "stopped workloads worked again")
-        yield tile(f"{one.at_work}", "stopped at work")
+def _verdict(one: Summary) -> str:
+    freed = f"{one.judge} would have freed {share_of(one)} of the GPU-hours."
+    if not one.stops.value:
+        return freed
+    return f"{freed} {one.returned.value:,.0f} of {one.stops.value:,.0f} stops were of workloads that worked again."
 
 
 def _sections(result: Backtest) -> Iterator[Markup]:
     yield element("h2", "Freed against harm")
-    words = "Up is better: more GPU-hours freed. Left is better: fewer stopped workloads that worked again."
-    yield element(
-        "div",
-        element("p", f"{words} Lines are 90 % intervals. {_ORACLE}", class_="note"),
-        _plot(result),
-        class_="card",
-    )
-    yield element("h2", "Judges")
-    yield element("div", element("div", _table(result.summaries), class_="scroll"), class_="card")
+    yield element("div", element("p", *_reading(result), class_="note"), _plot(result), class_="card")
+    yield element("h2", "Policies and rules")
+    yield _scrolled(_table(HEADS, [(one.judge, *row_of(one)) for one in result.summaries]))
     for one in result.judged:
         yield element("h2", one.judge)
+        yield element("div", *_tiles(one, result), class_="tiles")
         yield element("ul", *(element("li", words) for words in details(one, result.currency)))
+        tables = [
+            _scrolled(_table((f"by {by}", *PART_HEADS), part_rows(parts)))
+            for by, parts in one.groups.items()
+            if parts
+        ]
+        if tables:
+            yield element("div", *tables, class_="cards")
+        if one.hurt:
+            yield element("h3", "Needed again")
+            yield element("ul", *(element("li", words) for words in hurt_list(one)))
     yield element("h2", "Not known")
     yield element("ul", *(element("li", words) for words in result.unknown))
 
 
-def _table(summaries: Sequence[Summary]) -> Markup:
-    heads = ("freed GPU-hours", "90 %", "stops", "returned", "at work")
+def _reading(result: Backtest) -> Iterator[str]:
+    """How to read the plot."""
+    yield "Up is better: more GPU-hours freed. Left is better: fewer stopped workloads that worked again. "
+    yield "The axis below is stretched near 0. Thin lines are 90 % intervals. "
+    if result.rules:
+        yield "The curve is of plain rules, which stop whatever was idle for a time. A policy above it frees more than "
+        yield "such a rule, with as many returns. "
+    yield "The oracle knows when each works again, and returns it in time."
+
+
+def _tiles(one: Summary, result: Backtest) -> Iterator[Markup]:
+    yield tile(f"{one.freed.value:,.0f}", f"GPU-hours freed, {share_of(one)} of those held")
+    if one.saved is not None:
+        yield tile(money(one.saved), f"{result.currency}, less the returns")
+    yield tile(f"{one.returned.value:,.0f} of {one.stops.value:,.0f}", "stopped workloads worked again")
+    yield tile(f"{one.at_work}", "stopped at work")
+
+
+def _scrolled(table: Markup) -> Markup:
+    return element("div", element("div", table, class_="scroll"), class_="card")
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
+    """The first column names, the others are figures."""
     head = element(
         "tr",
-        element("th", "judge", scope="col"),
-        *(element("th", name, class_="number", scope="col") for name in heads),
+        element("th", heads[0], scope="col"),
+        *(element("th", name, class_="number", scope="col") for name in heads[1:]),
     )
-    rows = (
+    body = (
         element(
             "tr",
-            element("th", one.judge, scope="row"),
-            *(element("td", cell, class_="number") for cell in _cells(one)),
+            element("th", name, scope="row"),
+            *(element("td", cell, class_="number") for cell in cells),
         )
-        for one in summaries
+        for name, *cells in rows
     )
-    return element("table", element("thead", head), element("tbody", *rows), class_="totals")
+    return element("table", element("thead", head), element("tbody", *body), class_="totals")
 
 
-def _cells(one: Summary) -> Iterator[str]:
-    yield f"{one.freed.value:,.0f} ({share_of(one)})"
-    yield between(one.freed)
-    yield from (f"{one.stops.value:,.0f}", f"{one.returned.value:,.0f}", f"{one.at_work}")
+class _Axes:
+    """Places of figures: returns to the right, by their square roots, GPU-hours freed upwards."""
+
+    def __init__(self, summaries: Sequence[Summary]) -> None:
+        self.hours = max((one.freed.high for one in summaries), default=0.0) or 1.0
+        self.returns = max((one.returned.high for one in summaries), default=0.0) or 1.0
+
+    def across(self, returned: float) -> float:
+        return _LEFT + math.sqrt(max(0.0, returned) / self.returns) * (_WIDTH - _LEFT - _RIGHT)
+
+    def up(self, hours: float) -> float:
+        return _HEIGHT - _BOTTOM - hours / self.hours * (_HEIGHT - _BOTTOM - _TOP)
+
+    def marks(self) -> Iterator[Markup]:
+        """The axes with their ticks."""
+        bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
+        for hours in round_steps(self.hours):
+            y = self.up(hours)
+            yield _line(_LEFT, y, right, y, "axis" if hours == 0 else "tick")
+            yield element("text", f"{hours:,.0f}", x=_LEFT - 8, y=f"{y + 4:.1f}", text_anchor="end")
+        last = -math.inf
+        for returns in square_steps(self.returns):
+            x = self.across(returns)
+            if x - last >= _HIDDEN * (right - _LEFT):
+                yield _line(x, bottom, x, bottom + 4, "axis")
+                yield element("text", f"{returns:,.0f}", x=f"{x:.1f}", y=bottom + 18, text_anchor="middle")
+                last = x
+        yield _line(_LEFT, _TOP, _LEFT, bottom, "axis")
+        yield element("text", "stops of workloads that worked again", x=_LEFT, y=_HEIGHT - 12)
+        yield element("text", "GPU-hours freed", x=4, y=12)
+
+
+def round_steps(most: float) -> Iterator[float]:
+    """From 0 on in steps of 1, 2 or 5 times a power of ten."""
+    size = 10.0 ** math.floor(math.log10(most / _TICKS))
+    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor * (_TICKS + 1) > most)
+    yield from (step * number for number in range(int(most / step) + 1))
+
+
+def square_steps(most: float) -> Iterator[float]:
+    """The same of numbers whose square roots are about evenly apart."""
+    for number in range(_TICKS + 2):
+        found = most * (number / (_TICKS + 1)) ** 2
+        size = 10.0 ** math.floor(math.log10(found)) if found >= 1 else 1.0
+        yield math.floor(found / size) * size
 
 
 def _plot(result: Backtest) -> Markup:
-    """A point for each judge: returns to the right, GPU-hours freed upwards."""
-    most_hours = max((one.freed.high for one in result.summaries), default=0.0) or 1.0
-    most_returns = max((one.returned.high for one in result.summaries), default=0.0) or 1.0
-
-    def across(returned: float) -> float:
-        return _LEFT + returned / most_returns * (_WIDTH - _LEFT - _RIGHT)
-
-    def up(hours: float) -> float:
-        return _HEIGHT - _BOTTOM - hours / most_hours * (_HEIGHT - _BOTTOM - _TOP)
-
-    marks: list[Markup] = []
+    """A point for each judge, and a curve through the plain rules."""
+    axes = _Axes(result.summaries)
+    rules = [one for one in result.summaries if one.judge in result.rules]
+    curve = sorted((one.returned.value, one.freed.value) for one in rules)
+    points = " ".join(f"{axes.across(x):.1f},{axes.up(y):.1f}" for x, y in [(0.0, 0.0), *curve])
+    marks = [*axes.marks(), element("polyline", points=points, class_="curve")]
     last = float(_HEIGHT)
     for one in sorted(result.summaries, key=lambda each: each.freed.value):
-        x, y = across(one.returned.value), up(one.freed.value)
+        x, y = axes.across(one.returned.value), axes.up(one.freed.value)
         name = "used" if one.judge in result.policies else "other"
-        marks += [
-            _line(x, up(one.freed.low), x, up(one.freed.high), f"whisker {name}"),
-            _line(across(one.returned.low), y, across(one.returned.high), y, f"whisker {name}"),
-            element("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=5, class_=name),
-        ]
+        low, high = axes.across(one.returned.low), axes.across(one.returned.high)
         last = min(y - 6, last - _LINE)
-        marks.append(element("text", one.judge, x=f"{x + 9:.1f}", y=f"{last:.1f}"))
-    axes = [
-        _line(_LEFT, _HEIGHT - _BOTTOM, _WIDTH - _RIGHT, _HEIGHT - _BOTTOM, "axis"),
-        _line(_LEFT, _TOP, _LEFT, _HEIGHT - _BOTTOM, "axis"),
-        element("text", "0", x=_LEFT - 14, y=_HEIGHT - _BOTTOM + 5),
-        element("text", f"{most_hours:,.0f}", x=4, y=_TOP + 5),
-        element("text", f"{most_returns:,.0f}", x=_WIDTH - _RIGHT - 8, y=_HEIGHT - _BOTTOM + 18),
-        element("text", "stops that returned", x=_LEFT, y=_HEIGHT - 6),
-        element("text", "GPU-hours freed", x=4, y=12),
-    ]
+        marks += [
+            _line(x, axes.up(one.freed.low), x, axes.up(one.freed.high), f"whisker {name}"),
+            _line(low, y, high, y, f"whisker {name}"),
+            element("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=5, class_=name),
+            element("text", one.judge, x=f"{x + 9:.1f}", y=f"{last:.1f}", class_=f"name {name}"),
+        ]
     told = "; ".join(
         f"{one.judge}: {one.freed.value:,.0f} GPU-hours freed, {one.returned.value:,.0f} stops returned"
         for one in result.summaries
     )
     return element(
-        "svg",
-        join(*axes, *marks),
-        class_="plot",
-        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
-        role="img",
-        aria_label=told,
+        "svg", join(*marks), class_="plot", viewBox=f"0 0 {_WIDTH} {_HEIGHT}", role="img", aria_label=told
     )
 
 

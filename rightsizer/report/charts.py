@@ -7,8 +7,6 @@ import html
 from collections.abc import Iterator, Mapping, Sequence
 
 from rightsizer.model import PodKey, Workload
-from rightsizer.planning.cost_summary import CostTotals
-from rightsizer.report.rows import used_share
 from rightsizer.text import number, percent, safe
 
 
@@ -54,6 +52,19 @@ def _value(value: str | float) -> str:
     return html.escape(safe(value)) if isinstance(value, str) else f"{value:.6g}"
 
 
+_LEGEND = {"used": "GPU-hours used", "held": "held, not used", "unknown": "not measured"}
+
+
+def legend() -> Markup:
+    """The colours of bars."""
+    return element("div", *map(_key, _LEGEND), class_="legend")
+
+
+def _key(name: str) -> Markup:
+    swatch = element("svg", element("rect", class_=name, width="100%", height="100%"), aria_hidden="true")
+    return element("span", swatch, _LEGEND[name])
+
+
 Profiles = Mapping[PodKey, Sequence[float | None]]
 """Activity of each pod in equal steps, oldest first, 0 to 1."""
 
@@ -65,9 +76,9 @@ _HEIGHT = 28
 _MARGIN = 2
 
 
-def bar(account: CostTotals, longest: float) -> Markup:
+def bar(held: float, used: float, unknown: float, longest: float) -> Markup:
     """GPU-hours of one part of the fleet, used, unused and not measured, as shares of the longest bar."""
-    held, unknown, used = account.gpu_hours_held, account.gpu_hours_unknown, account.gpu_hours_used
+    known = held - unknown
     parts = (("held", 0.0, held), ("unknown", used, unknown), ("used", 0.0, used))
     scale = 100 / longest if longest > 0 else 0.0
     rects = [
@@ -75,7 +86,9 @@ def bar(account: CostTotals, longest: float) -> Markup:
         for name, start, length in parts
         if length > 0
     ]
-    words = f"{number(used)} of {number(held)} GPU-hours used ({percent(used_share(account))})"
+    words = (
+        f"{number(used)} of {number(held)} GPU-hours used ({percent(used / known if known > 0 else None)})"
+    )
     if unknown > 0:
         words += f", {number(unknown)} not measured"
     return element("svg", *rects, class_="bar", role="img", aria_label=words)

@@ -5,12 +5,14 @@ https://docs.slack.dev/messaging/formatting-message-text/
 https://learn.microsoft.com/en-us/microsoftteams/platform/task-modules-and-cards/cards/cards-format
 """
 
+import collections
 import dataclasses
+import datetime
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rightsizer.model import ObjectRef, Outcome
+from rightsizer.model import FoundChange, ObjectRef, Outcome
 from rightsizer.report.backtest import Backtest, share_of
 from rightsizer.report.events import occasion_of
 from rightsizer.text import count, money, number, safe
@@ -33,8 +35,8 @@ class Chat:
     """How a chat writes.
 
     Attributes:
-        bold: Of a word that is ours.
-        link: Of an address and our word for it.
+        bold: Of a word of gpu-rightsizer.
+        link: Of an address and its text.
         special: Characters that it may take for markup.
         escapes: What it needs in place of characters.
         message: The document, of the lines.
@@ -71,7 +73,12 @@ def _teams(lines: Sequence[str]) -> _Message:
     return {"type": "message", "attachments": [{"contentType": kind, "content": card}]}
 
 
+def _email(lines: Sequence[str]) -> _Message:
+    return {"subject": lines[0], "text": "\n".join(lines) + "\n"}
+
+
 CHATS: Mapping[str, Chat] = {
+    "email": Chat("{}", "{text}: {url}", "", {}, _email),
     "slack": Chat("*{}*", "<{url}|{text}>", "*_~`@", {"&": "&amp;", "<": "&lt;", ">": "&gt;"}, _slack),
     "teams": Chat("**{}**", "[{text}]({url})", "*_~`@[]()<>#!|\\", {}, _teams),
 }
@@ -93,6 +100,24 @@ def changes_message(chat: Chat, run: str, outcomes: Sequence[Outcome], *, answer
         lines.append(f"… and {len(outcomes) - _MOST} more")
     if any(occasion_of(outcome) == "change" for outcome in outcomes):
         lines.append(f"Undo: `gpu-rightsizer undo --run {run}`")
+    return chat.message(lines)
+
+
+def digest_message(chat: Chat, changes: Sequence[FoundChange], since: datetime.datetime) -> _Message:
+    """What was changed since a time: the sums, and a line for each change with how it ended."""
+    freed = sum(max(one.record.gpus, 0) for one in changes)
+    ended = collections.Counter(one.record.end.value for one in changes if one.record.end)
+    ends = "".join(f", {number} {chat.plain(end)}" for end, number in sorted(ended.items()))
+    lines = [
+        f"{chat.bold.format('gpu-rightsizer')}, changes since {since:%Y-%m-%d %H:%M} UTC",
+        f"{count(len(changes), 'change')}, {count(freed)} freed{ends}",
+    ]
+    for one in changes[:_MOST]:
+        end = f", {one.record.end.value}" if one.record.end else ""
+        words = f"{one.record.action or '?'} ({count(abs(one.record.gpus))}){end}"
+        lines.append(f"• {chat.plain(str(one.ref))}: {chat.plain(words)}, run {chat.plain(one.record.run)}")
+    if len(changes) > _MOST:
+        lines.append(f"… and {len(changes) - _MOST} more")
     return chat.message(lines)
 
 

@@ -1,6 +1,6 @@
 """A plan as CSV (RFC 4180) for spreadsheets: one header line, one row for each workload. Pure.
 
-Spreadsheets run what looks like a formula, and names come from a cluster that we do not control.
+Spreadsheets run what looks like a formula, and names in a cluster are not trusted.
 https://owasp.org/www-community/attacks/CSV_Injection
 """
 

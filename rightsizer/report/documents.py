@@ -37,10 +37,10 @@ API_VERSION = "gpu-rightsizer.io/v1alpha1"
 
 def plan_document(plan: Plan, accounts: CostSummary, prices: Prices) -> dict[str, Any]:
     """A plan, with every GPU workload under `items`."""
-    return {**_frame(plan, accounts, prices), "items": list(map(_item, rows_of(plan, prices)))}
+    return {**plan_frame(plan, accounts, prices), "items": list(map(_item, rows_of(plan, prices)))}
 
 
-def _frame(plan: Plan, accounts: CostSummary, prices: Prices) -> dict[str, Any]:
+def plan_frame(plan: Plan, accounts: CostSummary, prices: Prices) -> dict[str, Any]:
     """Everything but the items, which come last."""
     return {
         "apiVersion": API_VERSION,
@@ -74,7 +74,7 @@ def plan_json(plan: Plan, accounts: CostSummary, prices: Prices) -> str:
 
 def plan_pieces(plan: Plan, accounts: CostSummary, prices: Prices) -> Iterator[str]:
     """The same item by item: all of a large fleet's at once are several times their text."""
-    yield render(_frame(plan, accounts, prices), "json").removesuffix("\n}\n") + ',\n  "items": ['
+    yield render(plan_frame(plan, accounts, prices), "json").removesuffix("\n}\n") + ',\n  "items": ['
     before = "\n    "
     for row in rows_of(plan, prices):
         yield before + render(_item(row), "json").rstrip("\n").replace("\n", "\n    ")
@@ -204,6 +204,8 @@ def _item(row: Row) -> dict[str, Any]:
         "proposal": _proposal(finding.proposal),
         "command": decision.command or None,
         "lost": decision.lost or None,
+        "gpuHoursAtRisk": _rounded(decision.gpu_hours_at_risk),
+        "gpuHoursLost": _rounded(decision.gpu_hours_lost),
         "along": [str(ref) for ref in decision.along],
         "blockers": [_blocker(blocker) for blocker in decision.blockers],
         "reasons": [blocker.message for blocker in decision.restrictions],

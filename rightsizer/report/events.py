@@ -14,9 +14,10 @@ from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.notices import answers
 from rightsizer.kube.object_names import api_path, shell_command
-from rightsizer.model import Action, Decision, ObjectRef, Outcome, Result
+from rightsizer.model import Action, Decision, FoundChange, ObjectRef, Outcome, Result
 from rightsizer.report.backtest import Backtest, backtest_document
 from rightsizer.report.documents import API_VERSION, outcome_document, stamp
+from rightsizer.report.outcomes import history_document
 from rightsizer.text import count
 
 MAX_MESSAGE = 1000
@@ -86,7 +87,8 @@ CANCELLED = ChangeEvent(
 NOT_FREED = ChangeEvent(
     "NotFreed", "The change of run {run} has not freed the GPUs yet: {what}", is_warning=True
 )
-_CHANGE_EVENTS = (RESTORED, REVERTED, CONFIRMED, COMPLETED, ROLLED_BACK, CANCELLED, NOT_FREED)
+NAMED = ChangeEvent("NamedForPreemption", "named to kube-scheduler as victim: {what}")
+_CHANGE_EVENTS = (RESTORED, REVERTED, CONFIRMED, COMPLETED, ROLLED_BACK, CANCELLED, NOT_FREED, NAMED)
 REASONS = frozenset(
     {
         _NOTICE,
@@ -147,6 +149,13 @@ def webhook_message(run: str, outcomes: Sequence[Outcome]) -> Mapping[str, Any]:
         for item, outcome in zip(document["items"], outcomes, strict=True)
     ]
     return {**document, "apiVersion": API_VERSION, "kind": "Notification", "items": items}
+
+
+def digest_webhook_message(changes: Sequence[FoundChange], since: datetime.datetime) -> Mapping[str, Any]:
+    """A document of kind Notification: the items of a History document since a time."""
+    document = history_document(changes, ())
+    items = [{**item, "occasion": "digest"} for item in document["items"]]
+    return {"apiVersion": API_VERSION, "kind": "Notification", "since": stamp(since), "items": items}
 
 
 def backtest_webhook_message(result: Backtest, place: str) -> Mapping[str, Any]:

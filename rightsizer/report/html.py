@@ -14,7 +14,7 @@ from rightsizer.config import format_duration
 from rightsizer.model import FindingName, Plan, Verdict
 from rightsizer.planning.cost_summary import CostSummary, CostTotals
 from rightsizer.prices import Prices
-from rightsizer.report.charts import Markup, Profiles, bar, element, join, line, profile_of, raw, text
+from rightsizer.report.charts import Markup, Profiles, bar, element, join, legend, line, profile_of, raw, text
 from rightsizer.report.documents import manifests
 from rightsizer.report.rows import (
     ROWS,
@@ -44,7 +44,7 @@ def plan_html(plan: Plan, accounts: CostSummary, prices: Prices) -> str:
 
 
 def page(title: str, *body: Markup) -> str:
-    """A whole page, in our style."""
+    """A whole page with its style."""
     style, script = _asset("page.css"), _asset("page.js")
     head = element(
         "head",
@@ -118,7 +118,7 @@ def _sections(plan: Plan, accounts: CostSummary, prices: Prices, rows: Sequence[
             class_="card",
         )
         yield element("h2", "Totals")
-        yield element("div", *map(_total_card, totals_of(accounts, prices)), class_="cards")
+        yield element("div", *map(total_card, totals_of(accounts, prices)), class_="cards")
         yield from (element("p", words, class_="note") for words in remarks(accounts, prices))
     yield from _free(plan)
     if plan.problems:
@@ -142,7 +142,7 @@ def _chart(title: str, parts: Mapping[str, CostTotals]) -> Markup:
         for name, account in largest[:ROWS]
         for cell in (
             element("span", name),
-            bar(account, longest),
+            bar(account.gpu_hours_held, account.gpu_hours_used, account.gpu_hours_unknown, longest),
             element(
                 "span", f"{number(account.gpu_hours_held)} h, {percent(used_share(account))}", class_="number"
             ),
@@ -150,18 +150,9 @@ def _chart(title: str, parts: Mapping[str, CostTotals]) -> Markup:
     ]
     left = len(largest) - ROWS
     more = [element("p", f"and {left} more", class_="note")] if left > 0 else []
-    legend = element("div", *map(_key, ("used", "held", "unknown")), class_="legend")
     return element(
-        "div", element("h3", title), element("div", *cells, class_="bars"), *more, legend, class_="card"
+        "div", element("h3", title), element("div", *cells, class_="bars"), *more, legend(), class_="card"
     )
-
-
-_LEGEND = {"used": "GPU-hours used", "held": "held, not used", "unknown": "not measured"}
-
-
-def _key(name: str) -> Markup:
-    swatch = element("svg", element("rect", class_=name, width="100%", height="100%"), aria_hidden="true")
-    return element("span", swatch, _LEGEND[name])
 
 
 def _controls(rows: Sequence[Row]) -> Markup:
@@ -185,7 +176,8 @@ def _select(name: str, default: str, values: Iterable[str]) -> Markup:
     return element("select", element("option", default, value=""), *options, id=name, aria_label=name)
 
 
-def _total_card(table: Totals) -> Markup:
+def total_card(table: Totals) -> Markup:
+    """A table of totals."""
     heads = (element("th", name, class_="number", scope="col") for name in table.head)
     lines = (
         element(

@@ -16,6 +16,7 @@ import msgspec
 
 from rightsizer.kinds import row_of, stopped_by
 from rightsizer.kinds.change_edits import as_read, missing_field_reason, proposal_edits, stop_edits
+from rightsizer.kinds.claim_templates import object_for
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.edits import NAMED, is_item, shown, value_at
 from rightsizer.kinds.kind import Kind
@@ -37,18 +38,21 @@ class _Change:
         of: The object as read.
         ref: The object whose manifest changes: itself, or the CronJob that made it.
         is_live: Whether the object in the cluster can be changed in the same way.
+        template: The ResourceClaimTemplate that it then names, if that is new.
     """
 
     of: Mapping[str, Any]
     ref: ObjectRef
     edits: tuple[Edit, ...]
     is_live: bool = True
+    template: Mapping[str, Any] | None = None
 
 
 def patch_files(plan: Plan) -> tuple[Mapping[str, str], tuple[str, ...]]:
     """Name and text of each file: a Kustomize component for each namespace; and why other changes have none."""
     files: dict[str, str] = {}
     targets: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
+    resources: dict[str, list[str]] = collections.defaultdict(list)
     problems = []
     for decision in plan.decisions:
         if decision.verdict is not Verdict.ACT:
@@ -64,9 +68,18 @@ def patch_files(plan: Plan) -> tuple[Mapping[str, str], tuple[str, ...]]:
             continue
         files[path] = _text(decision, change, path)
         targets[change.ref.namespace].append({"path": name, "target": _target(change.ref)})
+        if change.template is not None:
+            created = f"resourceclaimtemplate-{change.template['metadata']['name']}.yaml"
+            files[f"{change.ref.namespace}/{created}"] = render(change.template, "yaml")
+            resources[change.ref.namespace].append(created)  # no two workloads have the same
     for namespace, patches in targets.items():
         files[f"{namespace}/kustomization.yaml"] = render(
-            {"apiVersion": "kustomize.config.k8s.io/v1alpha1", "kind": "Component", "patches": patches},
+            {
+                "apiVersion": "kustomize.config.k8s.io/v1alpha1",
+                "kind": "Component",
+                **({"resources": resources[namespace]} if namespace in resources else {}),
+                "patches": patches,
+            },
             "yaml",
         )
     return files, tuple(problems)
@@ -96,16 +109,18 @@ def _change(decision: Decision, at: datetime.datetime) -> _Change:
     containers = row.changeable or tuple((*path[:-1], "containers", NAMED) for path in row.classes)
     row = dataclasses.replace(row, preconditions=(), containers=containers, pause=None)
     resources = sorted({name for pod in workload.pods for name in pod.resources})
-    edits = tuple(proposal_edits(row, obj, proposal, resources=resources))
+    templates = workload.claim_templates
+    edits = tuple(proposal_edits(row, obj, proposal, resources=resources, templates=templates))
+    template = object_for(edits, workload, proposal)
     starter = workload.starter
     if starter is None:
         is_live = bool((row_of(workload) or row).containers)
-        return _Change(obj, workload.ref, edits, is_live=is_live)
+        return _Change(obj, workload.ref, edits, is_live=is_live, template=template)
     if (starter.group, starter.kind) != ("batch", "CronJob") or not is_possible(starter):
         message = f"{starter.kind} {starter.name} made it"
         raise ValueError(message)
     edits = tuple(msgspec.structs.replace(edit, path=("spec", "jobTemplate", *edit.path)) for edit in edits)
-    return _Change({"spec": {"jobTemplate": obj}}, starter, edits)
+    return _Change({"spec": {"jobTemplate": obj}}, starter, edits, template=template)
 
 
 def _count_edits(

@@ -1,6 +1,6 @@
 """A plan as Markdown, for issues, merge requests and wikis. Pure.
 
-Names and reasons come from a cluster that we do not control: nothing in them becomes a table's edge, markup, HTML or a
+Names and reasons in a cluster are not trusted: nothing in them becomes a table's edge, markup, HTML or a
 link.
 """
 
@@ -48,7 +48,7 @@ def plan_markdown(plan: Plan, accounts: CostSummary, prices: Prices) -> str:
         ],
         [f"{escaped(cluster_words(plan))}. Policy: {escaped(plan.policy_source)}; run {escaped(plan.run)}."],
         *([list(map(escaped, remarks(accounts, prices)))] if rows else []),
-        *([_total_table(table)] for table in totals_of(accounts, prices) if rows),
+        *([total_table(table)] for table in totals_of(accounts, prices) if rows),
         ["## Workloads"] if rows else [],
         [_table(_HEAD, map(_cells, rows), numbers=_NUMBERS)] if rows else [],
         list(_commands(rows)),
@@ -78,7 +78,8 @@ def _cells(row: Row) -> Iterator[str]:
     yield "; ".join(map(escaped, (*finding.words, *proposal, *row.obstacles, *also)))
 
 
-def _total_table(table: Totals) -> str:
+def total_table(table: Totals) -> str:
+    """A table of totals."""
     rows = [[escaped(name), *map(escaped, cells)] for name, cells in table.rows]
     text = _table((table.title, *map(escaped, table.head)), rows, numbers=frozenset(map(escaped, table.head)))
     return f"{text}\n\nand {table.more} more" if table.more else text

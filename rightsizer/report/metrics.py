@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from rightsizer.backtest.last_backtest import LastBacktest
+from rightsizer.kinds.health import is_verified
 from rightsizer.model import (
     OPENS_BREAKER,
     Action,
@@ -27,7 +28,6 @@ from rightsizer.model import (
 )
 from rightsizer.planning.budget import Left
 from rightsizer.planning.cost_summary import NO_CLASS, UNKNOWN_CLASS, CostSummary
-from rightsizer.report.outcomes import is_verified
 
 PREFIX = "gpu_rightsizer_"
 _HOUR_S = 3600.0
@@ -49,6 +49,7 @@ class OwnMetric:
 
 
 _CLASS = ("priority_class",)
+_PRICED = (*_CLASS, "currency")
 _BY = ("verdict", "finding", *_CLASS)
 _RUN = ("success", "failure")
 _POLICY = ("policy",)
@@ -72,11 +73,11 @@ METRICS = (
     OwnMetric("workloads", "GPU workloads by verdict and finding", _BY),
     OwnMetric("gpus", "GPUs held by workloads, by verdict and finding", _BY),
     OwnMetric("held_whole_gpus", "GPUs held, with shares and MIG instances counted as fractions", _CLASS),
-    OwnMetric("held_cost_per_hour", "Hourly price of the held GPUs with a known price", _CLASS),
+    OwnMetric("held_cost_per_hour", "Hourly price of the held GPUs with a known price", _PRICED),
     OwnMetric("waiting_gpus", "GPUs requested by pods that the scheduler cannot place", _CLASS),
     OwnMetric("reclaimable_gpus", "GPUs that acting on the findings would free", _CLASS),
     OwnMetric("enforced_gpus", "Reclaimable GPUs that rules and budgets allow the next run to free", _CLASS),
-    OwnMetric("wasted_cost_per_hour", "Hourly price of held but unused GPUs with a known price", _CLASS),
+    OwnMetric("wasted_cost_per_hour", "Hourly price of held but unused GPUs with a known price", _PRICED),
     OwnMetric("blocked_workloads", "Workloads with a change that this blocker prevents", ("cause",)),
     OwnMetric("evidence_coverage_ratio", "Share of the held GPUs with enough data for a verdict, 0 to 1"),
     OwnMetric("ignored_series", "GPU series that are ignored because they do not come from an exporter"),
@@ -100,6 +101,18 @@ METRICS = (
         "reconciliations",
         "Reconciled earlier changes by outcome",
         ("action", "result"),
+        is_counter=True,
+    ),
+    OwnMetric(
+        "scheduler_questions",
+        "Questions of kube-scheduler about victims, by answer",
+        ("answer",),
+        is_counter=True,
+    ),
+    OwnMetric(
+        "scheduler_victims",
+        "Pods named to kube-scheduler in place of busy ones",
+        ("finding", *_CLASS),
         is_counter=True,
     ),
     OwnMetric("breaker_open", "1 if the breaker is open for this cause, else 0", ("cause",)),
@@ -146,8 +159,8 @@ class Metrics:
         """Set a gauge that has no labels."""
         self._gauges[name].set(value)
 
-    def observe(self, plan: Plan, accounts: CostSummary, left: Iterable[Left]) -> None:
-        """Publish a plan and the rest of the budgets."""
+    def observe(self, plan: Plan, accounts: CostSummary, left: Iterable[Left], *, currency: str) -> None:
+        """Publish a plan, its prices in this currency, and the rest of the budgets."""
         for row in METRICS:
             if row.labels and not row.is_counter and row.name not in _NOT_OF_A_PLAN:
                 self._gauges[row.name].clear()
@@ -160,10 +173,10 @@ class Metrics:
                 self._gauges["blocked_workloads"].labels(block.code.value).inc()
         for name, account in accounts.by_class.items():
             self._gauges["held_whole_gpus"].labels(name).set(account.gpus)
-            self._gauges["held_cost_per_hour"].labels(name).set(account.cost_per_hour)
+            self._gauges["held_cost_per_hour"].labels(name, currency).set(account.cost_per_hour)
             self._gauges["reclaimable_gpus"].labels(name).set(account.reclaimable)
             self._gauges["enforced_gpus"].labels(name).set(account.enforced)
-            self._gauges["wasted_cost_per_hour"].labels(name).set(account.wasted_per_hour)
+            self._gauges["wasted_cost_per_hour"].labels(name, currency).set(account.wasted_per_hour)
         self._count_waiting(plan)
         if plan.measured is not None:
             self._gauges["ignored_series"].set(plan.measured.ignored.series)
@@ -181,7 +194,7 @@ class Metrics:
         waiting = dict.fromkeys(names, 0)
         for pod in plan.fleet.waiting if plan.fleet else ():
             name = pod.priority_class or NO_CLASS
-            waiting[name] = waiting.get(name, 0) + sum(pod.resources.values())
+            waiting[name] = waiting.get(name, 0) + sum(pod.resources.values()) * pod.is_created
         for name, gpus in waiting.items():
             self._gauges["waiting_gpus"].labels(name).set(gpus)
 
@@ -236,6 +249,14 @@ class Metrics:
             self._counters["actions"].labels(outcome.action, outcome.result.value, name).inc()
         elif is_verified(outcome) and outcome.action != Action.SCALE_UP:
             self._counters["actions_freed_gpus"].labels(outcome.action, name).inc(outcome.gpus)
+
+    def asked(self, answer: str) -> None:
+        """Count a question of kube-scheduler about victims."""
+        self._counters["scheduler_questions"].labels(answer).inc()
+
+    def named(self, finding: str, priority_class: str, pods: int) -> None:
+        """Count pods that were named to it."""
+        self._counters["scheduler_victims"].labels(finding, priority_class or NO_CLASS).inc(pods)
 
     def skipped(self) -> None:
         """Count a cycle that was due while another was running."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from rightsizer.changes.record_codec import INTENT, OUTCOME, JournalEntry, RecordedEvent
-from rightsizer.kinds.health import Health
+from rightsizer.kinds.health import Health, is_verified
 from rightsizer.kinds.patches import UndoItem, describe
 from rightsizer.model import Action, FoundChange, ObjectRef, Outcome, Plan, Result
 from rightsizer.planning.breaker import State, is_over
@@ -35,12 +35,6 @@ def effect_text(outcome: Outcome, *, colour: bool) -> str:
     words = outcome.effect.words or "no pod had to terminate"
     lines = [f"{'verified':<11}{outcome.action}  {safe(str(outcome.ref))}"]
     return "\n".join([*lines, *map(paint.dim, wrapped(words))]) + "\n"
-
-
-def is_verified(outcome: Outcome) -> bool:
-    """Whether its pods were seen to be gone, and the rest of its workload not to be unhealthy."""
-    effect = outcome.effect
-    return effect is not None and not effect.left and effect.health != Health.FAILED
 
 
 def freed_per_hour(outcomes: Iterable[Outcome], rates: Mapping[ObjectRef, float]) -> float:

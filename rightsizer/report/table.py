@@ -163,7 +163,7 @@ def _group_of(decision: Decision) -> _PlanGroup:
 def _lines(
     decision: Decision, group: _PlanGroup, widths: _Widths, paint: Paint, *, with_losses: bool
 ) -> Iterator[str]:
-    """One line; a name that is too long stands on its own."""
+    """One line; a name that is too long has a line of its own."""
     name = safe(str(decision.workload.ref))
     if len(name) > widths.name:
         yield from textwrap.wrap(name, paint.width, break_on_hyphens=False)

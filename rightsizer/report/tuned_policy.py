@@ -68,7 +68,7 @@ def _comments(
         "",
     )
     yield ""
-    yield f"{'JUDGE':<18}{'FREED GPU-HOURS':>17}{'90 %':>17}{'STOPS':>7}{'RETURNED':>10}"
+    yield f"{'POLICY OR RULE':<18}{'FREED GPU-HOURS':>17}{'90 %':>17}{'STOPS':>7}{'RETURNED':>10}"
     for one in result.summaries:
         yield _row(one)
     yield ""
@@ -97,8 +97,17 @@ def _row(one: Summary) -> str:
     return f"{safe(one.judge)[:17]:<18}{freed:>17}{between(one.freed):>17}{counts}"
 
 
+def _kinds_of(row: KindDefaults | None) -> str:
+    if row is None:
+        return "all other kinds"
+    kinds = ", ".join(row.kinds)
+    if row.onlyNotebooks:
+        return f"{kinds} with notebooks"
+    return f"{kinds} that a request starts" if row.onlyWoken else kinds
+
+
 def _reasons(choice: Choice) -> str:
-    kinds = ", ".join(choice.row.kinds) if choice.row else "all other kinds"
+    kinds = _kinds_of(choice.row)
     times, cost, before = choice.times, choice.cost, choice.before
     factor = f", and {times.factor:g} times the longest earlier gap" if times.factor else ""
     words = (
@@ -109,9 +118,9 @@ def _reasons(choice: Choice) -> str:
     )
     if times.notice_h:
         words += (
-            f" Notice after {times.notice_after_h:g} h, {times.notice_h:g} h before the stop: work made "
-            f"{cost.void:.0f} void (before: {before.void:.0f}), each for {100 * VOID_NOTICE:g} % of a mistake. It is "
-            "never shorter than before: what owners would have answered is not recorded."
+            f" Notice after half of that time, at most {times.notice_after_h:g} h, and {times.notice_h:g} h before the "
+            f"stop: work made {cost.void:.0f} void (before: {before.void:.0f}), each for {100 * VOID_NOTICE:g} % of a "
+            "mistake. It is never shorter than before: what owners would have answered is not recorded."
         )
     return words
 

@@ -70,7 +70,7 @@ class Provenance:
         return promql.batches(instances, MAX_EXCLUDED)
 
     def is_foreign(self, cluster: str) -> bool:
-        """Whether a series with this label of the cluster is none of ours; queries may have dropped the label."""
+        """Whether a series with this label of the cluster is another cluster's; queries may have dropped the label."""
         return self.cluster is not None and cluster not in {"", self.cluster}
 
     def accepts(self, pod: PodKey | None, job: str, instance: str) -> bool:

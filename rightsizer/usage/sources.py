@@ -19,6 +19,7 @@ from rightsizer.errors import EvidenceIncomplete, Problem, SignalsError, UsageEr
 from rightsizer.model import PodKey, Whereabouts
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Prometheus
+from rightsizer.text import instant
 from rightsizer.usage.exporter_counters import DEVICE_BUSY, METRICS, POD_BUSY
 from rightsizer.usage.provenance import ScrapeTarget, find_provenance
 from rightsizer.usage.querier import SourceQuerier
@@ -205,13 +206,13 @@ def _nothing_found(querier: SourceQuerier, settings: SourceSettings) -> str:
                 "leave --signals out"
             )
     unlabelled = dataclasses.replace(querier, matchers=())
-    for instant in (querier.at - lookback for lookback in LOOKBACKS):
-        if metrics_present(unlabelled, instant):
-            found = "; ".join(_values(unlabelled, name, instant) for name in sorted(settings.labels))
+    for moment in (querier.at - lookback for lookback in LOOKBACKS):
+        if metrics_present(unlabelled, moment):
+            found = "; ".join(_values(unlabelled, name, moment) for name in sorted(settings.labels))
             matchers = ", ".join(settings.matchers)
             return f"Prometheus holds GPU series, but none with {matchers} (--prometheus-label): {found}"
     return (
-        f"Prometheus holds no GPU series (such as {source.metrics[0].name}) in the last 24h: "
+        f"Prometheus holds no GPU series (such as {source.metrics[0].name}) in the 24h to {instant(querier.at)}: "
         "is gpu-exporter or dcgm-exporter scraped, and is this the right Prometheus?"
     )
 

@@ -26,6 +26,7 @@ from simulator.controlplane.programs import (
     find,
     link_flags,
     missing,
+    require_known_release,
 )
 
 _TELL_EVERY_S = 15.0
@@ -39,6 +40,7 @@ class BuildError(Exception):
 
 def build_all() -> None:
     """Build what is missing, telling what is done and how far it is."""
+    require_known_release()
     absent = {program.module for program in missing()}
     if absent:
         go = _go()

@@ -6,9 +6,11 @@ etcd ◄── kube-apiserver ◄─┬─ kube-controller-manager
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+import yaml
 
 from simulator.controlplane.certificates import (
     ADMIN,
@@ -32,13 +34,28 @@ _IN_NO_HURRY = ("--kube-api-qps=500", "--kube-api-burst=1000")
 
 
 class ControlPlane:
-    """A control plane without nodes. The thread that starts it must stay alive (see Child)."""
+    """A control plane without nodes. The thread that starts it must stay alive (see Child).
 
-    def __init__(self, directory: Path, programs: Programs, *, api_flags: Sequence[str] = ()) -> None:
+    Args:
+        directory: For its data, keys and logs.
+        programs: Where its programs are.
+        api_flags: More flags of the API server.
+        scheduler: A KubeSchedulerConfiguration; None for the default one.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        programs: Programs,
+        *,
+        api_flags: Sequence[str] = (),
+        scheduler: Mapping[str, Any] | None = None,
+    ) -> None:
         self.directory = directory
         self.kubeconfig = directory / "kubeconfig"
         self._programs = programs
         self._api_flags = tuple(api_flags)
+        self._scheduler = scheduler
         self._certificates = Certificates(directory / "pki")
         self._stack = contextlib.ExitStack()
         self._clients: list[Child] = []
@@ -154,9 +171,7 @@ class ControlPlane:
             "--horizontal-pod-autoscaler-sync-period=1s",
             *_IN_NO_HURRY,
         )
-        self._start_client(
-            "kube-scheduler", SCHEDULER, server, "--leader-elect=false", "--secure-port=0", *_IN_NO_HURRY
-        )
+        self._start_client("kube-scheduler", SCHEDULER, server, "--secure-port=0", *self._scheduler_flags())
         self._start_client(
             "kwok",
             KUBELETS,
@@ -165,6 +180,20 @@ class ControlPlane:
             "--node-lease-duration-seconds=40",
             f"--config={_STAGES}",
         )
+
+    def _scheduler_flags(self) -> tuple[str, ...]:
+        """With a configuration file, it ignores most flags."""
+        if self._scheduler is None:
+            return ("--leader-elect=false", *_IN_NO_HURRY)
+        kubeconfig = str(self.directory / "kube-scheduler.kubeconfig")
+        whole = {
+            **self._scheduler,
+            "clientConnection": {"kubeconfig": kubeconfig, "qps": 500, "burst": 1000},
+            "leaderElection": {"leaderElect": False},
+        }
+        path = self.directory / "kube-scheduler.yaml"
+        path.write_text(yaml.safe_dump(whole))
+        return (f"--config={path}",)
 
     def _start_client(self, name: str, user: ClientIdentity, server: str, *flags: str) -> None:
         kubeconfig = self.directory / f"{name}.kubeconfig"

@@ -15,6 +15,10 @@ ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 
 setup-envtest's has etcd and kube-apiserver only: controllers, scheduler and kubelets are built all the same."""
 
+RELEASES = {"1.36": "kubernetes", "1.37": "kubernetes-1.37"}
+"""Releases of Kubernetes and the folders of MODULES that pin them; the first one is the default."""
+RELEASE_VARIABLE = "KUBERNETES"
+
 _RELEASE = re.compile(r"^\t(?P<path>\S+) v(?P<version>\d\S*)", re.MULTILINE)
 
 
@@ -27,13 +31,20 @@ class Program:
     package: str
 
 
+def _kubernetes() -> str:
+    """The folder that pins the release that the environment asks for; an unknown one is no folder, and says so."""
+    wanted = os.environ.get(RELEASE_VARIABLE) or next(iter(RELEASES))
+    return RELEASES.get(wanted, f"kubernetes-{wanted}")
+
+
+KUBERNETES = _kubernetes()
 HELM = Program("helm", "helm", "helm.sh/helm/v4/cmd/helm")
 KUSTOMIZE = Program("kustomize", "kustomize", "sigs.k8s.io/kustomize/kustomize/v5")
 PROGRAMS = (
     Program("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
-    Program("kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
-    Program("kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
-    Program("kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    Program("kube-apiserver", KUBERNETES, "k8s.io/kubernetes/cmd/kube-apiserver"),
+    Program("kube-controller-manager", KUBERNETES, "k8s.io/kubernetes/cmd/kube-controller-manager"),
+    Program("kube-scheduler", KUBERNETES, "k8s.io/kubernetes/cmd/kube-scheduler"),
     Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
     HELM,
     KUSTOMIZE,
@@ -56,12 +67,24 @@ class AssetsError(MissingProgramsError):
 
 def find(programs: Sequence[Program] = CONTROL_PLANE) -> Programs:
     """These programs, from KUBEBUILDER_ASSETS first, then from the cache."""
+    require_known_release()
     if absent := missing(programs):
         raise MissingProgramsError(
             f"no {', '.join(program.name for program in absent)}; `make controlplane` builds them once, "
             f"or set {ASSETS_VARIABLE} to a folder that has them"
         )
     return {program.name: _path(program, _assets()) for program in programs}
+
+
+def require_known_release() -> None:
+    """Check the release that the environment asks for.
+
+    Raises:
+        AssetsError: It is not pinned.
+    """
+    if KUBERNETES not in RELEASES.values():
+        wanted = os.environ[RELEASE_VARIABLE]
+        raise AssetsError(f"{RELEASE_VARIABLE}={wanted}: only {', '.join(RELEASES)} are pinned")
 
 
 def missing(programs: Sequence[Program] = PROGRAMS) -> list[Program]:
@@ -109,7 +132,7 @@ def link_flags(module: str) -> str:
     Sources: hack/lib/version.sh of Kubernetes, Makefile of Helm.
     """
     versions: dict[str, str] = {}
-    if module == "kubernetes":
+    if module in RELEASES.values():
         version = release(module, "k8s.io/kubernetes")
         major, minor, _ = version.split(".", 2)
         fields = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}

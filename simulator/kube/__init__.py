@@ -1,4 +1,4 @@
-"""A Kubernetes API server on loopback with the semantics and controllers that our programs depend on."""
+"""A Kubernetes API server on loopback with the semantics and controllers that both programs depend on."""
 
 from simulator.kube.api import ApiServer
 from simulator.kube.errors import ApiError

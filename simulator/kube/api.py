@@ -1,11 +1,15 @@
 """The simulated API server as one object: store, access, controllers and HTTP wired together."""
 
+import base64
 import contextlib
 import datetime
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
+
+import trustme
 
 from simulator.controlplane.thirdparty import third_party_kinds
 from simulator.kube.controllers import CONTROLLERS
@@ -27,6 +31,7 @@ from simulator.kube.validation import SYSTEM_CLASSES
 
 _NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 _POLL_S = 0.02  # how soon `stop` is noticed
+_HOST = "127.0.0.1"
 
 
 def utc_now() -> datetime.datetime:
@@ -44,6 +49,7 @@ class ApiServer:
         port: On loopback; 0 takes a free one.
         termination_delay_s: How long a pod takes to terminate.
         third_party: Whether third-party kinds are served; each costs gpu-rightsizer a request.
+        tls: Whether it serves HTTPS, with an authority of its own. kubectl sends a token to no other server.
     """
 
     def __init__(
@@ -53,17 +59,20 @@ class ApiServer:
         port: int = 0,
         termination_delay_s: float = 0.2,
         third_party: bool = True,
+        tls: bool = False,
     ) -> None:
         self._third_party = third_party
+        self._authority = trustme.CA(organization_name="gpu-rightsizer simulator") if tls else None
         self._store = Store()
         self._registry = Registry(self._store, lambda: rfc3339(clock()))
         self.access = Access()
         api = Api(self._registry, self.access, third_party=third_party)
         self.backends = api.backends
         self._api = api
-        self._http = HttpServer(port, api, self.access, clock)
+        serving = _serving(self._authority) if self._authority else None
+        self._http = HttpServer(port, api, self.access, clock, tls=serving)
         self.requests: RequestLog = self._http.log
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
+        self.url = f"{'https' if tls else 'http'}://{_HOST}:{self._http.server_address[1]}"
         self._loop = Loop(self._store)
         self._context = Context(self._registry, self._loop.after, self._loop.later, termination_delay_s)
         self._thread = threading.Thread(
@@ -196,11 +205,21 @@ class ApiServer:
 
     def kubeconfig(self, token: str = ADMIN_TOKEN) -> Object:
         """A kubeconfig document for this server."""
+        cluster = {"server": self.url}
+        if self._authority:
+            pem = self._authority.cert_pem.bytes()
+            cluster["certificate-authority-data"] = base64.b64encode(pem).decode()
         return {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "simulator",
-            "clusters": [{"name": "simulator", "cluster": {"server": self.url}}],
+            "clusters": [{"name": "simulator", "cluster": cluster}],
             "users": [{"name": ADMIN, "user": {"token": token}}],
             "contexts": [{"name": "simulator", "context": {"cluster": "simulator", "user": ADMIN}}],
         }
+
+
+def _serving(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(_HOST).configure_cert(context)
+    return context

@@ -6,6 +6,7 @@ import http.server
 import logging
 import select
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -21,18 +22,28 @@ from simulator.kube.requests import Request
 
 _BACKLOG = 256
 _PIECE = 65536  # bytes
+_HANDSHAKE_S = 10.0
 _LOG = logging.getLogger(__name__)
 
 
 class HttpServer(http.server.ThreadingHTTPServer):
-    """Serves an Api on loopback; `close` ends every connection and thread."""
+    """Serves an Api on loopback, with `tls` over HTTPS; `close` ends every connection and thread."""
 
     daemon_threads = False
     block_on_close = True
     request_queue_size = _BACKLOG
     allow_reuse_address = True
 
-    def __init__(self, port: int, api: Api, access: Access, clock: Callable[[], datetime.datetime]) -> None:
+    def __init__(
+        self,
+        port: int,
+        api: Api,
+        access: Access,
+        clock: Callable[[], datetime.datetime],
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._tls = tls
         self.api = api
         self.access = access
         self.clock = clock
@@ -45,6 +56,12 @@ class HttpServer(http.server.ThreadingHTTPServer):
 
     def process_request_thread(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
         """Serve one connection, known to `close` while it lasts."""
+        if self._tls:
+            try:
+                request = _secured(request, self._tls)
+            except OSError:  # the client speaks no TLS, or went away
+                self.shutdown_request(request)
+                return
         with self._guard:
             self._connections.add(request)
         try:
@@ -197,8 +214,29 @@ class _Connection(http.server.BaseHTTPRequestHandler):
         """Whether the server runs on and the client has not hung up."""
         if self.server.closing.is_set():
             return False
+        if isinstance(self.connection, ssl.SSLSocket):
+            return _is_open(self.connection)
         readable, _, _ = select.select([self.connection], [], [], 0)
         return not readable or bool(self.connection.recv(1, socket.MSG_PEEK))
+
+
+def _secured(connection: socket.socket, tls: ssl.SSLContext) -> ssl.SSLSocket:
+    """The connection after the handshake; raises OSError."""
+    connection.settimeout(_HANDSHAKE_S)
+    secured = tls.wrap_socket(connection, server_side=True)
+    secured.settimeout(None)
+    return secured
+
+
+def _is_open(connection: ssl.SSLSocket) -> bool:
+    """Whether a client that sends nothing while it is answered has not hung up."""
+    connection.settimeout(0.0)
+    try:
+        return bool(connection.recv(1))
+    except ssl.SSLWantReadError:
+        return True
+    finally:
+        connection.settimeout(None)
 
 
 def _replaces(fault: Fault) -> bool:

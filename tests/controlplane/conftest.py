@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rightsizer.guardrails.template_admission import PARAM_KIND, PARAM_REF
 from simulator.controlplane.plane import ControlPlane
 from simulator.controlplane.programs import find
 from simulator.controlplane.thirdparty import install, third_party_kinds
@@ -22,7 +23,26 @@ _shown: set[str] = set()
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A running control plane without nodes; for tests with the marker `controlplane`."""
     with ControlPlane(tmp_path_factory.mktemp("controlplane"), find()) as running:
+        _keep_informer(KubeClient(running.endpoint))
         yield running
+
+
+def _keep_informer(client: KubeClient) -> None:
+    """Bind a policy with the parameters of ours for good.
+
+    An API server stops to watch parameters with the last binding that names their kind, and never starts again:
+    https://github.com/kubernetes/kubernetes/issues/130887
+    """
+    group, name = "/apis/admissionregistration.k8s.io/v1", {"name": "keep-informer"}
+    rule = {"apiGroups": ["none"], "apiVersions": ["*"], "operations": ["CREATE"], "resources": ["nothing"]}
+    spec = {
+        "paramKind": PARAM_KIND,
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": "true"}],
+    }
+    client.create(f"{group}/validatingadmissionpolicies", {"metadata": name, "spec": spec})
+    binding = {"policyName": name["name"], "paramRef": PARAM_REF, "validationActions": ["Deny"]}
+    client.create(f"{group}/validatingadmissionpolicybindings", {"metadata": name, "spec": binding})
 
 
 @pytest.fixture(scope="session")

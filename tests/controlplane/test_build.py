@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from simulator.controlplane.programs import MODULES, PROGRAMS, AssetsError, MissingProgramsError, find
+from simulator.controlplane.programs import (
+    KUBERNETES,
+    MODULES,
+    PROGRAMS,
+    RELEASE_VARIABLE,
+    RELEASES,
+    AssetsError,
+    MissingProgramsError,
+    find,
+)
 
 ROOT = Path(__file__).parents[2]
 # Says what it was asked, then does as Go: lists packages, or writes the program it is told to.
@@ -93,7 +102,7 @@ def test_built_program_reports_its_version(builder: Builder) -> None:
     """The API server's version is what clients and charts read; it comes from go.mod."""
     builder.go()
     assert builder.run()[0] == 0
-    pinned = re.search(r"k8s.io/kubernetes (v\S+)", (MODULES / "kubernetes" / "go.mod").read_text())
+    pinned = re.search(r"k8s.io/kubernetes (v\S+)", (MODULES / KUBERNETES / "go.mod").read_text())
     assert pinned is not None
     assert f"-X k8s.io/component-base/version.gitVersion={pinned[1]}" in builder.log.read_text()
 
@@ -232,11 +241,28 @@ def test_pinned_modules_are_of_one_release() -> None:
         text = (MODULES / module / "go.mod").read_text()
         tools = {program.package for program in PROGRAMS if program.module == module}
         assert set(re.findall(r"^(?:tool |\t)([^\s=(]+)$", text, re.MULTILINE)) == tools
-    text = (MODULES / "kubernetes" / "go.mod").read_text()
-    (release,) = re.findall(r"^\tk8s.io/kubernetes v1\.(\S+)", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_pinned_release_of_kubernetes_is_of_one_piece(release: str) -> None:
+    """All of Kubernetes' staging repositories are of its own release, and the programs are the same."""
+    text = (MODULES / RELEASES[release] / "go.mod").read_text()
+    tools = {program.package for program in PROGRAMS if program.module == KUBERNETES}
+    assert set(re.findall(r"^\t([^\s=(]+)$", text, re.MULTILINE)) == tools
+    (patch,) = re.findall(rf"^\tk8s.io/kubernetes v{release}\.(\S+)", text, re.MULTILINE)
     staging = re.findall(r"^\t(k8s.io/\S+) => (k8s.io/\S+) v0\.(\S+)$", text, re.MULTILINE)
     assert len(staging) > 20
-    assert {(old == new, version) for old, new, version in staging} == {(True, release)}
+    assert {(old == new, version) for old, new, version in staging} == {(True, f"{release[2:]}.{patch}")}
+
+
+def test_unknown_release_of_kubernetes_is_named() -> None:
+    """A slip in the variable must not lead to the tests of another release."""
+    command = [sys.executable, "-m", "simulator.controlplane.build"]
+    run = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, RELEASE_VARIABLE: "1.3"}, check=False
+    )
+    assert run.returncode == 1
+    assert run.stderr == "[controlplane] KUBERNETES=1.3: only 1.36, 1.37 are pinned\n"
 
 
 def _eventually_read(path: Path) -> str:

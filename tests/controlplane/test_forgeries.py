@@ -5,6 +5,7 @@ The tables below are data: what a thief of the account's token would try. Each k
 
 import contextlib
 import copy
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,6 +41,7 @@ def guarded(third_parties: ControlPlane, tmp_path_factory: pytest.TempPathFactor
     api = Api(Real(third_parties.kubeconfig, tmp_path_factory.mktemp("credentials")))
     plurals = [row.of.plural for row in ROWS.values()]
     others = ["commands", "configmaps", "events", "leases", "pods", "pods/eviction", "secrets"]
+    others.append("resourceclaimtemplates")
     api.server.grant(
         _user(api), api.namespace, verbs=["patch", "create", "delete"], resources=[*plurals, *others]
     )
@@ -158,6 +160,7 @@ MUCH: dict[Value, tuple[Any, ...]] = {
     Value.COUNT: (9, 64, 5_000),
     Value.SWITCH: (),
     Value.TEXT: ("9", "5000", "forged"),
+    Value.TEMPLATE: ("forged", "whole-2", "forged-2-01234567"),
 }
 TEXTS = (
     '{{"edits":[{{"path":{path},"before":{value},"after":0}}]}}',
@@ -526,3 +529,95 @@ def test_forgery_that_the_page_lists_is_allowed(guarded: Api, listed: str) -> No
     guarded.patch(path, {"spec": {"replicas": 1}})
     assert _tried(guarded, path, ALLOWED[listed]) == 200
     assert listed in PAGE.read_text()
+
+
+BASE: Object = {
+    "deviceClassName": "gpu.nvidia.com",
+    "count": 4,
+    "selectors": [{"cel": {"expression": "true"}}],
+}
+OTHER_REQUESTS: Sequence[Object] = (
+    *({**BASE, "count": count} for count in (5, 8, 16)),
+    *({**BASE, "deviceClassName": name} for name in ("mig.nvidia.com", "nic.example.com")),
+    {key: value for key, value in BASE.items() if key != "selectors"},
+    {**BASE, "selectors": [{"cel": {"expression": "false"}}]},
+    {**BASE, "selectors": [*BASE["selectors"], {"cel": {"expression": "false"}}]},
+    {**BASE, "adminAccess": True},
+    {"deviceClassName": "gpu.nvidia.com", "allocationMode": "All"},
+    {**BASE, "tolerations": [{"operator": "Exists"}]},
+)
+NAMES = (
+    "base",
+    "base-2",
+    "base-2-0123456",
+    "base-2-012345678",
+    "base-x-01234567",
+    "other-2-01234567",
+    "B-2-01234567",
+)
+
+
+def _template(name: str, exactly: Object, *, base: str = "base", **notes: Object) -> Object:
+    metadata: Object = {"name": name, "annotations": {"gpu-rightsizer.io/smaller-than": base}, **notes}
+    requests = [{"name": "gpus", "exactly": exactly}]
+    return {"metadata": metadata, "spec": {"spec": {"devices": {"requests": requests}}}}
+
+
+def _forged_templates() -> Iterator[Object]:
+    good, name = {**BASE, "count": 2}, "base-2-01234567"
+    yield from (_template(name, {**good, **one}) for one in OTHER_REQUESTS if one.get("count") != 4)
+    yield from (
+        _template(name, {**one, "count": 2}) for one in OTHER_REQUESTS if "count" in one and one["count"] == 4
+    )
+    yield from (_template(other, good) for other in NAMES)
+    yield from (_template(name, good, base=base) for base in ("", "base-2", "none", "large"))
+    yield _template(name, good, annotations={})
+    for notes in NOTES[1:]:
+        yield _template(
+            name,
+            good,
+            **{
+                "labels": {},
+                **notes,
+                **(
+                    {"annotations": {**notes["annotations"], "gpu-rightsizer.io/smaller-than": "base"}}
+                    if "annotations" in notes
+                    else {}
+                ),
+            },
+        )
+    for part in (
+        {"constraints": [{"requests": ["gpus"], "matchAttribute": "gpu.nvidia.com/uuid"}]},
+        {"config": [{"opaque": {"driver": "gpu.nvidia.com", "parameters": {"kind": "Forged"}}}]},
+        {"requests": [{"name": name, "exactly": good} for name in ("gpus", "more")]},
+        {"requests": [{"name": "more", "exactly": good}]},
+        {"requests": [{"name": "gpus", "firstAvailable": [{"name": "a", **good}]}]},
+    ):
+        one = _template(name, good)
+        one["spec"]["spec"]["devices"].update(part)
+        yield one
+    for noted in ({"labels": {"a": "b"}}, {"annotations": {"a": "b"}}):
+        one = _template(name, good)
+        one["spec"]["metadata"] = noted
+        yield one
+
+
+def _is_refused(api: Api, path: str, body: Object) -> bool:
+    return _created(api, path, body) in REFUSED
+
+
+def test_forged_claim_template_is_refused(guarded: Api) -> None:
+    """Only what another template of the namespace requests may be requested, for no more devices."""
+    path = f"/apis/resource.k8s.io/v1/namespaces/{guarded.namespace}/resourceclaimtemplates"
+    attempts = list(_forged_templates())
+    for name, count in (("base", 4), ("large", 64)):
+        guarded.create(path, _template(name, {**BASE, "count": count}))
+    for one in attempts[0], _template("base", BASE):  # each of another of the two policies
+        guarded.eventually(functools.partial(_is_refused, guarded, path, one))
+    good = _template("base-2-01234567", {**BASE, "count": 2})
+    guarded.eventually(lambda: _created(guarded, path, good) == 201)
+    passed = [one for one in attempts if _created(guarded, path, one) not in REFUSED]
+    assert not passed
+    others = _template("large-2-01234567", {**BASE, "count": 2, "adminAccess": True}, base="large")
+    assert _created(guarded, path, others) in REFUSED
+    assert len(attempts) >= 30

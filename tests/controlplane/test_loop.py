@@ -1,13 +1,11 @@
 """The loop on a real control plane: real scheduler, controllers and admission, a real Prometheus, our commands."""
 
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
 from simulator.controlplane.certificates import ClientIdentity
-from tests.controlplane.world import POLICY, RealWorld, uids
+from tests.controlplane.world import RealWorld, uids
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.prometheus, pytest.mark.xdist_group("controlplane")]
 
@@ -135,30 +133,15 @@ def test_pending_job_of_higher_priority_gets_freed_gpus(world: RealWorld) -> Non
     assert world.pods("idle") == []
 
 
-def test_run_serves_a_pod_that_begins_to_wait_within_seconds(
-    world: RealWorld, tmp_path: pathlib.Path
-) -> None:
+def test_run_serves_a_pod_that_begins_to_wait_within_seconds(world: RealWorld) -> None:
     """An hour between cycles, but the watch begins one. The busy job stays, the idle one goes."""
     world.node(gpus=4)
     patient = world.priority_class("patient-high", 100_000, preemptionPolicy="Never")
     busy = world.add("Job", "busy", "busy", gpus=2, priorityClass="medium-priority")
     world.add("Job", "idle", gpus=2, priorityClass="medium-priority")
-    lenders = f"match: {{namespaces: [{world.team}]}}, mode: enforce, onlyForPendingPods: [suspend]"
-    budgets, _, _ = POLICY.partition("rules:")  # other tests have spent the default ones
-    policy, log = tmp_path / "lenders.yaml", tmp_path / "run.log"
-    policy.write_text(f"{budgets}rules:\n- {{name: lenders, {lenders}}}\n")
-    command = [sys.executable, "-m", "rightsizer", "run", "--every", "1h", "--yes", "--listen", "127.0.0.1:0"]
-    command += ["--kubeconfig", str(world.kubeconfig), "--policy", str(policy)]
-    command += ["--prometheus-url", world.prometheus_url, "--verify-for", "0"]
-    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
-        try:
-            world.api.eventually(log.read_text, lambda said: "0 to be changed" in said)
-            world.create("Job", "urgent", gpus=2, priorityClass=patient)
-            world.gone("idle")
-        except AssertionError as error:
-            raise AssertionError(log.read_text()) from error
-        finally:
-            process.terminate()
+    with world.loop(world.on_demand_policy("suspend")) as log:
+        world.create("Job", "urgent", gpus=2, priorityClass=patient)
+        world.gone("idle")
     world.running("urgent", 1)
     assert "a pod waits for GPUs: a cycle begins" in log.read_text()
     assert uids(world.running("busy", 1)) == uids(busy)

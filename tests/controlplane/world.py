@@ -1,9 +1,12 @@
 """The rightsizer's world on a real control plane: a team with a node of its own, and series in a real Prometheus."""
 
+import contextlib
 import json
+import subprocess
+import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,7 +43,10 @@ rules:
 """Speaks of the team's own namespace only: other tests' workloads are advised on, never touched."""
 
 _PLURALS = {"Deployment": "deployments", "StatefulSet": "statefulsets", "Job": "jobs", "Pod": "pods"}
+DRA = "/apis/resource.k8s.io/v1"
 _CONFLICT = 409
+_START_S = 180.0
+"""How long a program may take to start on a machine with much else to do."""
 
 
 class RealWorld:
@@ -77,7 +83,11 @@ class RealWorld:
 
     def __exit__(self, *_: object) -> None:
         self.api("DELETE", f"/api/v1/namespaces/{self.team}")
-        self.api("DELETE", "/api/v1/nodes", params={"labelSelector": f"team={self.team}"})
+        mine = {"labelSelector": f"team={self.team}"}
+        self.api("DELETE", "/api/v1/nodes", params=mine)
+        self.api("DELETE", f"{DRA}/resourceslices", params=mine)
+        for kind in ("gpu", "mig"):
+            self.api("DELETE", f"{DRA}/deviceclasses/{self._class(kind)}")
         self.api.session.close()
 
     # --- given
@@ -91,6 +101,41 @@ class RealWorld:
         }
         self.api.create("/api/v1/nodes", body)
 
+    def dra_node(self, *, gpus: int, profile: str = "") -> str:
+        """A node whose GPUs, or the MIG device of each of them, only a ResourceSlice tells; its name."""
+        name = f"node-{uuid.uuid4().hex[:8]}"
+        amounts = {"cpu": "512", "memory": "4Ti", "pods": "500"}
+        metadata = {"name": name, "labels": self.labels}
+        status = {"capacity": amounts, "allocatable": amounts}
+        self.api.create("/api/v1/nodes", {"metadata": metadata, "status": status})
+        expression = 'device.driver == "gpu.nvidia.com" && device.attributes[device.driver].type == "{}"'
+        for kind in ("gpu", "mig"):
+            selector = {"cel": {"expression": expression.format(kind)}}
+            body = {"metadata": {"name": self._class(kind)}, "spec": {"selectors": [selector]}}
+            self._ensure(f"{DRA}/deviceclasses", body)
+        spec = {
+            "driver": "gpu.nvidia.com",
+            "nodeName": name,
+            "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+            "devices": [_device(number, profile) for number in range(gpus)],
+        }
+        self.api.create(
+            f"{DRA}/resourceslices", {"metadata": {"name": name, "labels": self.labels}, "spec": spec}
+        )
+        return name
+
+    def _class(self, kind: str) -> str:
+        return f"{kind}-{self.team}"
+
+    def claim_template(self, name: str, *, count: int, kind: str = "gpu", selector: str = "") -> None:
+        """A ResourceClaimTemplate for so many devices of the team's nodes."""
+        exactly: Object = {"deviceClassName": self._class(kind), "count": count}
+        if selector:
+            exactly["selectors"] = [{"cel": {"expression": selector}}]
+        request = {"name": "gpus", "exactly": exactly}
+        body = {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": [request]}}}}
+        self.api.create(f"{DRA}/namespaces/{self.team}/resourceclaimtemplates", body)
+
     def priority_class(self, name: str, value: int, **fields: str) -> str:
         """A PriorityClass of this team's own; its full name."""
         whole = f"{name}-{self.team}"
@@ -102,7 +147,8 @@ class RealWorld:
     def create(self, kind: str, name: str, **given: Any) -> None:
         """A workload on the team's nodes."""
         given["nodeSelector"] = {**self.labels, **given.get("nodeSelector", {})}
-        self.api.create(self.collection(kind), manifest(kind, self.team, name, given))
+        body = manifest(kind, self.team, name, given)
+        self.api.create(self.collection(kind), body)
 
     def add(self, kind: str, name: str, usage: str | Sequence[str] = "idle", **given: Any) -> list[Object]:
         """A workload whose pods started more than a day ago and whose devices look like `usage`; its pods."""
@@ -123,6 +169,18 @@ class RealWorld:
         self._kubeconfig = self._directory / f"{user.name}.kubeconfig"
         self._plane.write_kubeconfig(self._kubeconfig, user)
 
+    def on_demand_policy(self, action: str) -> Path:
+        """A policy file that allows an action of the team's workloads only for pending pods."""
+        return self.policy_of(f"onlyForPendingPods: [{action}]")
+
+    def policy_of(self, fields: str) -> Path:
+        """A policy file with one rule that enforces on the team's workloads, with these fields."""
+        rule = f"match: {{namespaces: [{self.team}]}}, mode: enforce, {fields}"
+        budgets, _, _ = POLICY.partition("rules:")  # other tests have spent the default ones
+        path = self._directory / "own.yaml"
+        path.write_text(f"{budgets}rules:\n- {{name: own, {rule}}}\n")
+        return path
+
     # --- when
 
     def run(self, *arguments: str) -> Run:
@@ -130,8 +188,25 @@ class RealWorld:
         flags = ["--kubeconfig", str(self._kubeconfig)]
         if arguments[0] in {"plan", "apply"}:
             flags += ["--prometheus-url", self._prometheus.url]
-            flags += ["--policy", str(self._directory / "policy.yaml")]
+            if "--policy" not in arguments:
+                flags += ["--policy", str(self._directory / "policy.yaml")]
         return run_command(*arguments, *flags)
+
+    @contextlib.contextmanager
+    def loop(self, policy: Path, *, said: str = " to be changed") -> Iterator[Path]:
+        """The program, running with an hour between cycles, after its first one, or after other words; its log."""
+        log = self._directory / "run.log"
+        command = [sys.executable, "-m", "rightsizer", "run", "--every", "1h", "--yes"]
+        command += ["--listen", "127.0.0.1:0", "--kubeconfig", str(self._kubeconfig), "--policy", str(policy)]
+        command += ["--prometheus-url", self._prometheus.url, "--verify-for", "0"]
+        with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
+            try:
+                self.api.eventually(log.read_text, lambda text: said in text, timeout_s=_START_S)
+                yield log
+            except AssertionError as error:
+                raise AssertionError(log.read_text()) from error
+            finally:
+                process.terminate()
 
     def plan(self, *flags: str) -> dict[str, Any]:
         """The team's items of a plan, by name."""
@@ -193,6 +268,18 @@ class RealWorld:
         except KubeClientError as error:
             if error.status != _CONFLICT:
                 raise
+
+
+def _device(number: int, profile: str) -> Object:
+    """As NVIDIA's DRA driver publishes a GPU, or a MIG device."""
+    attributes = {
+        "type": {"string": "mig" if profile else "gpu"},
+        "productName": {"string": "NVIDIA H100 80GB HBM3"},
+        "uuid": {"string": f"GPU-{uuid.uuid4()}"},
+        "resource.kubernetes.io/pciBusID": {"string": f"0000:{number:02x}:00.0"},
+        **({"profile": {"string": profile}} if profile else {}),
+    }
+    return {"name": f"gpu-{number}", "attributes": attributes, "capacity": {"memory": {"value": "81559Mi"}}}
 
 
 def uids(pods: Sequence[Object]) -> set[str]:

@@ -87,6 +87,7 @@ EVERYTHING: Object = {
         },
         "notifications": {"existingSecret": "slack"},
         "journal": {"existingClaim": "journal"},
+        "ledger": {"existingClaim": "ledger", "clusterName": "prod-eu", "teamLabel": "example.com/team"},
         "extraArgs": ["--color", "never"],
         "extraEnv": [{"name": "A", "value": "b"}],
         "extraVolumes": [{"name": "more", "emptyDir": {}}],

@@ -12,7 +12,7 @@ EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples"
 INDEX = EXAMPLES / "README.md"
 POLICIES = {"policy.yaml", "policy-by-class.yaml", "gitops/policy.yaml"}
 """Files for gpu-rightsizer itself."""
-NO_OBJECTS = {*POLICIES, "sharing/scheduler-extender.yaml"}
+NO_OBJECTS = {*POLICIES, "scheduler-extender/kube-scheduler.yaml", "sharing/scheduler-extender.yaml"}
 """Files of programs, which no API server takes."""
 
 _LINK = re.compile(r"^\| \[(?P<path>[^]]+)\]\((?P=path)\) \|", re.MULTILINE)

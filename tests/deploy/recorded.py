@@ -6,22 +6,14 @@ the API server's pods. Prometheus evaluates the rules for each past minute, so n
 
 import functools
 import itertools
-import json
-import re
 import time
-import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
-import yaml
-
-from dashboards.__main__ import RULES
 from simulator import history
 from simulator.cluster import Cluster
 from simulator.history import parse
 from simulator.nodes.agent import NodeAgent
-from simulator.prometheus import Prometheus, Series
+from simulator.prometheus import Series
 
 STEP_S = 30
 TRUTH_STEP_S = 5
@@ -119,69 +111,6 @@ def _counters(
         )
         busy_s = list(itertools.accumulate(part / 100 * TRUTH_STEP_S for part in parts))
         yield Series(attach({"__name__": sample.name, **sample.labels}), seconds, busy_s[each - 1 :: each])
-
-
-_PHASES = ("Pending", "Running", "Succeeded", "Failed")
-
-
-def kube_state_metrics(pods: Iterable[Mapping[str, Any]], seconds: range) -> Iterator[Series]:
-    """The pod series of kube-state-metrics that the rules query."""
-    for pod in pods:
-        meta, spec = pod["metadata"], pod["spec"]
-        names = {"namespace": meta["namespace"], "pod": meta["name"]}
-        node, phase = spec.get("nodeName", ""), pod.get("status", {}).get("phase", "Pending")
-        told = [("kube_pod_info", {"node": node, "priority_class": spec.get("priorityClassName", "")}, 1.0)]
-        told += [
-            ("kube_pod_owner", {"owner_kind": owner["kind"], "owner_name": owner["name"]}, 1.0)
-            for owner in meta.get("ownerReferences", [{"kind": "", "name": ""}])
-        ]
-        told += [("kube_pod_status_phase", {"phase": each}, float(each == phase)) for each in _PHASES]
-        for container in spec["containers"]:
-            for resource, amount in container.get("resources", {}).get("requests", {}).items():
-                labels = {
-                    "container": container["name"],
-                    "resource": re.sub(r"\W", "_", resource),
-                    "node": node,
-                }
-                if resource.startswith("nvidia.com/"):
-                    told.append(("kube_pod_container_resource_requests", labels, float(amount)))
-        for name, labels, value in told:
-            own = {"__name__": name, "job": "kube-state-metrics", **names, **labels}
-            yield Series({k: v for k, v in own.items() if v}, seconds, [value] * len(seconds))
-
-
-def record(prometheus: Prometheus, seconds: range) -> set[str]:
-    """Evaluate the rules at each of `seconds` and store the results; the names of rules with any result."""
-    found = set()
-    for group in yaml.safe_load(RULES.read_text())["groups"]:
-        for rule in group["rules"]:
-            tracks = ask_range(prometheus, rule["expr"], seconds)
-            if tracks:
-                found.add(rule["record"])
-            prometheus.write(_recorded(rule, tracks, seconds))
-    return found
-
-
-def _recorded(
-    rule: Mapping[str, Any], tracks: Iterable[Mapping[str, Any]], seconds: range
-) -> Iterator[Series]:
-    """Writes each run of values by itself, because series may have gaps."""
-    for track in tracks:
-        labels = {**track["metric"], **rule.get("labels", {}), "__name__": rule["record"]}
-        values = {int(instant): float(value) for instant, value in track["values"]}
-        for is_there, run in itertools.groupby(seconds, key=values.__contains__):
-            if is_there:
-                instants = list(run)
-                stretch = range(instants[0], instants[-1] + 1, seconds.step)
-                yield Series(labels, stretch, [values[instant] for instant in instants])
-
-
-def ask_range(prometheus: Prometheus, expression: str, seconds: range) -> list[dict[str, Any]]:
-    """The result of a range query."""
-    asked = {"query": expression, "start": seconds[0], "end": seconds[-1], "step": seconds.step}
-    body = urllib.parse.urlencode(asked).encode()
-    with urllib.request.urlopen(f"{prometheus.url}/api/v1/query_range", body) as answer:
-        return json.load(answer)["data"]["result"]  # type: ignore[no-any-return]
 
 
 def last_hours(hours: float) -> range:

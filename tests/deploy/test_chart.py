@@ -262,6 +262,7 @@ EXCEPTIONS: Mapping[str, tuple[str, Object, set[str]]] = {
     "batch-system": ("", {"hpcJobMappingDir": "/var/jobs"}, {"hostPath /var/jobs"}),
     "labels-of-pods": ("", {"podLabels": ["team"]}, set()),
     "volume-mounts": ("eks", {"gpuAccess": "volume-mounts"}, {"hostPath /dev/null"}),
+    "claim": ("gpu-operator-dra", {}, set()),
     "gke": (
         "gke",
         {},
@@ -299,6 +300,29 @@ def test_exporter_pod_violates_pod_security_only_as_documented(name: str) -> Non
         "root, without capabilities",
     )
     assert all(words in readme for words in stated)
+
+
+def test_exporter_with_a_claim_observes_all_devices_without_the_runtime() -> None:
+    """No variable for the NVIDIA runtime, and the pods of its own and the operator's claims hold nothing."""
+    given = {"deviceClassName": "mig.nvidia.com"}
+    objects = render({"platform": "gpu-operator-dra", "exporter": given}, only=["exporter"], namespace="gpus")
+    (request,) = find_one(objects, "ResourceClaimTemplate", "gpu-rightsizer-exporter")["spec"]["spec"][
+        "devices"
+    ]["requests"]
+    assert request["exactly"] == {
+        "deviceClassName": "mig.nvidia.com",
+        "allocationMode": "All",
+        "adminAccess": True,
+        "tolerations": [{"operator": "Exists"}],
+    }
+    pod = pod_of(find_one(objects, "DaemonSet", "gpu-rightsizer-exporter"))
+    (container,) = pod["containers"]
+    assert container["resources"]["claims"] == [{"name": "gpus"}]
+    assert container["resources"]["limits"], "the others stay"
+    variables = {one["name"]: one.get("value") for one in container["env"]}
+    assert "NVIDIA_VISIBLE_DEVICES" not in variables
+    assert variables["GPU_EXPORTER_ADMIN_ACCESS_NAMESPACES"] == "gpu-operator,gpus"
+    assert [one["kind"] for one in render(only=["exporter"]) if "Claim" in one["kind"]] == []
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -351,6 +375,14 @@ WRONG: Mapping[str, tuple[Object, str]] = {
     "annotation": (
         {"priorityClasses": {"levels": {"low": {"policy": {"idlewindow": "3h"}}}}},
         r"at '/priorityClasses/levels/low/policy': additional properties 'idlewindow'",
+    ),
+    "ledger-of-nobody": (
+        {"rightsizer": {"ledger": {"bucket": "s3://gpus/ledger"}}},
+        "rightsizer.ledger.clusterName is required",
+    ),
+    "ledger-in-two-places": (
+        {"rightsizer": {"ledger": {"bucket": "s3://a/b", "existingClaim": "c", "clusterName": "d"}}},
+        "rightsizer.ledger has both bucket and existingClaim",
     ),
     "act-on-whose-word": ({"rightsizer": {"act": True}}, "rightsizer.prometheus.url is required"),
     "act-on-what": (

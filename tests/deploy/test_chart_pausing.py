@@ -31,6 +31,7 @@ GPU_NODE = {
     "cloud.google.com/gke-accelerator": "l4",
     "kubernetes.azure.com/accelerator": "nvidia",
     "k8s.amazonaws.com/accelerator": "nvidia",
+    "feature.node.kubernetes.io/pci-10de.present": "true",
     "pool": "a",
 }
 """For any platform, and for a pool."""

@@ -1,20 +1,24 @@
 """`make demo` itself: what it shows is true, and it leaves nothing running, however it ends."""
 
 import functools
+import html
 import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jsonschema
 import pytest
 
+from dashboards.rows import ROWS
 from simulator.specfile import preset
 from tests.simulator.test_specfile import DEMO_IDLE
 
@@ -228,3 +232,68 @@ def test_demo_beside_running_demo_refuses_and_keeps_its_files(tmp_path: pathlib.
     assert any("creating 5 nodes" in line for line in third.stdout)
     os.killpg(third.pid, signal.SIGINT)
     third.communicate(timeout=200)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[pathlib.Path, dict[str, str]]]:
+    """A demo that keeps running: its folder, and its addresses by what they are said to be."""
+    directory = tmp_path_factory.mktemp("kept") / "run"
+    run = _start(directory, "--keep")
+    addresses = {}
+    try:
+        assert run.stdout is not None
+        for line in run.stdout:
+            if address := re.match(r"  (http\S+) +\((.+)\)", line):
+                addresses[address[2]] = address[1]
+            if line.startswith("Ctrl-C stops"):
+                break
+        yield directory, addresses
+    finally:
+        os.killpg(run.pid, signal.SIGINT)
+        output, _ = run.communicate(timeout=200)
+    assert run.returncode == 0, output
+    assert _left_running(directory) == []
+
+
+def _json(url: str) -> Any:
+    with urllib.request.urlopen(url) as answer:
+        return json.load(answer)["data"]
+
+
+def test_kept_demo_has_rules_alerts_and_all_targets(kept: tuple[pathlib.Path, dict[str, str]]) -> None:
+    """Its Prometheus scrapes exporters, kube-state-metrics' series and `run`, and evaluates every rule."""
+    prometheus = kept[1]["Prometheus, with rules and alerts"].removesuffix("/alerts")
+    targets = _json(f"{prometheus}/api/v1/targets?state=active")["activeTargets"]
+    assert {target["scrapePool"] for target in targets} == {
+        "gpu-exporter",
+        "gpu-rightsizer",
+        "kube-state-metrics",
+    }
+    rules = [rule for group in _json(f"{prometheus}/api/v1/rules")["groups"] for rule in group["rules"]]
+    assert {rule["type"] for rule in rules} == {"recording", "alerting"}
+    assert [rule for rule in rules if rule["health"] == "err"] == []
+
+
+def test_kept_demo_shows_dashboard_with_data(kept: tuple[pathlib.Path, dict[str, str]]) -> None:
+    """All rows, the panels of the cluster with figures: 32 GPUs as the plan counts."""
+    with urllib.request.urlopen(kept[1]["dashboard"]) as answer:
+        page = answer.read().decode()
+    assert all(f"<h2>⌄ {html.escape(row.title)}</h2>" in page for row in ROWS)
+    assert re.search(r"GPUs \(by node\)</h3><div class=n[^>]*>32\.0<", page)
+    assert "moe-finetune" in page
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+def test_kept_demo_takes_every_command_of_the_plan_from_kubectl(
+    kept: tuple[pathlib.Path, dict[str, str]],
+) -> None:
+    """As they are printed, for each workload that `apply` left as it was."""
+    directory = kept[0]
+    done = {item["uid"] for item in json.loads((directory / "outcome.json").read_text())["items"]}
+    items = json.loads((directory / "plan.json").read_text())["items"]
+    commands = [item["command"] for item in items if item.get("command") and item["uid"] not in done]
+    assert all(any(f" {verb} " in command for command in commands) for verb in ("scale", "patch", "create"))
+    env = {**os.environ, "KUBECONFIG": str(directory / "cluster/kubeconfig")}
+    for command in ("kubectl get pods -A", "kubectl describe nodes", *commands):
+        run = subprocess.run(command, shell=True, env=env, capture_output=True, text=True, check=False)
+        assert run.returncode == 0, f"{command}\n{run.stderr}"

@@ -224,7 +224,9 @@ def test_help_dcgm_lists_flags_and_variables() -> None:
     done = ended([sys.executable, "-m", "exporter", "--help-dcgm"], without_driver())
     assert (done.code, done.err) == (0, "")
     assert max(map(len, done.out.splitlines())) <= 80
-    assert "  -c, --collect-interval\n      DCGM_EXPORTER_INTERVAL\n      as --interval TIME\n" in done.out
+    assert (
+        "  -c, --collect-interval\n      DCGM_EXPORTER_INTERVAL\n      as --interval DURATION\n" in done.out
+    )
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

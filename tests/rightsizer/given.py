@@ -17,6 +17,8 @@ AHEAD_S = 2 * STEP_S
 """Samples run so far ahead of the clock: a slow machine asks a while after they were written."""
 H100 = "NVIDIA H100 80GB HBM3"
 CLASSES = {"high-priority": 100_000, "medium-priority": 10_000, "low-priority": 1_000}
+CLAIMS = {"claim": "resourceClaimTemplateName", "claim_name": "resourceClaimName"}
+"""What a workload may have in place of a GPU resource, and the field of its pods."""
 _APIS = {
     "Deployment": "apps/v1",
     "StatefulSet": "apps/v1",
@@ -228,6 +230,10 @@ def manifest(kind: str, namespace: str, name: str, given: Mapping[str, Any]) -> 
     }
     if kind in {"Pod", "Job"}:
         spec["restartPolicy"] = "Never"
+    for key, field in CLAIMS.items():
+        if key in given:
+            spec["resourceClaims"] = [{"name": "gpus", field: given[key]}]
+            spec["containers"][0]["resources"] = {"claims": [{"name": "gpus"}]}
     metadata = {
         "name": name,
         "namespace": namespace,

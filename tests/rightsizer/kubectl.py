@@ -84,6 +84,51 @@ def claim(name: str, *, devices: int | None, driver: str = "gpu.nvidia.com", **c
     return obj("ResourceClaim", name, api_version="resource.k8s.io/v1", spec=spec, status=status)
 
 
+def dra_gpu(number: int, *, profile: str = "", start: int = 0, **changes: Any) -> Object:
+    """A GPU as NVIDIA's DRA driver publishes it, or a MIG device of it at a place. Keywords: attributes, and fields."""
+    name = f"gpu-{number}" + (f"-mig-{profile.replace('.', '')}-19-{start}" if profile else "")
+    attributes = {
+        "type": {"string": "mig" if profile else "gpu"},
+        "productName": {"string": "NVIDIA H100 80GB HBM3"},
+        "cudaComputeCapability": {"version": "9.0.0"},
+        "resource.kubernetes.io/pciBusID": {"string": f"0000:{number:02x}:00.0"},
+        "resource.kubernetes.io/pcieRoot": {"string": f"pci0000:{number // 2:02x}"},
+        **({"profile": {"string": profile}} if profile else {"uuid": {"string": f"GPU-{number}"}}),
+        **changes.pop("attributes", {}),
+    }
+    return {"name": name, "attributes": attributes, "capacity": {"memory": {"value": "81559Mi"}}, **changes}
+
+
+def resource_slice(name: str, *devices: Object, node: str = "n1", of: int = 1, **changes: Any) -> Object:
+    """A ResourceSlice of a node's pool that has `of` slices; keywords: generation, driver, version, counters."""
+    spec: Object = {
+        "driver": changes.pop("driver", "gpu.nvidia.com"),
+        "nodeName": node,
+        "pool": {"name": node, "generation": changes.pop("generation", 1), "resourceSliceCount": of},
+        "devices": list(devices),
+    }
+    if counters := changes.pop("counters", None):
+        spec["sharedCounters"] = counters
+    version = f"resource.k8s.io/{changes.pop('version', 'v1')}"
+    return {"apiVersion": version, "kind": "ResourceSlice", "metadata": {"name": name}, "spec": spec}
+
+
+WHOLE = 'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"'
+MIG = WHOLE.replace('"gpu"', '"mig"')
+
+
+def device_class(name: str = "gpu.nvidia.com", *expressions: str, resource: str = "") -> Object:
+    """A DeviceClass; without expressions of whole GPUs. `resource` is the extended resource that it stands for."""
+    selectors = [{"cel": {"expression": one}} for one in expressions or (WHOLE,)]
+    version = "resource.k8s.io/v1"
+    return {
+        "apiVersion": version,
+        "kind": "DeviceClass",
+        "metadata": {"name": name},
+        "spec": {"selectors": selectors, **({"extendedResourceName": resource} if resource else {})},
+    }
+
+
 def using(*names: str, made: Mapping[str, str | None] | None = None) -> Object:
     """Fields of a pod that has claims by name, or made from templates, instead of a GPU resource."""
     claims = [{"name": f"c-{name}", "resourceClaimName": name} for name in names]

@@ -33,7 +33,7 @@ KEYS: tuple[str, ...] = (
         "snooze-until",
         "release",
         "order",
-        "steered",
+        "deletion-cost-by",
     ),
     *("exclude-until", "min-replicas", "mode", "exclude"),
 )

@@ -98,8 +98,11 @@ def give(world: World, given: dict[str, Any], namespace: str) -> None:
         annotations = node.get("annotations")
         world.node(name, resources=node.get("resources"), annotations=annotations, **node.get("labels", {}))
     for obj in given.get("objects", []):
-        world.namespace(obj["metadata"].setdefault("namespace", namespace))
-        world.api.create(obj)
+        if of := obj["metadata"].setdefault("namespace", namespace):  # empty: of the cluster
+            world.namespace(of)
+        made = world.api.create(obj)
+        if "status" in obj:
+            world.api.update({**made, "status": obj["status"]}, subresource="status")
     world.labels = given.get("series", {})
     for name, looks in given.get("gone", {}).items():
         world.record({"metadata": {"namespace": namespace, "name": name}}, looks, 1)

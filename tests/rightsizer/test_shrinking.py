@@ -25,7 +25,7 @@ rules:
     + BUDGETS
 )
 COST = "controller.kubernetes.io/pod-deletion-cost"
-STEERED = "gpu-rightsizer.io/steered"
+VICTIM = "gpu-rightsizer.io/deletion-cost-by"
 ONE_OF_FOUR = {"replicas": 4, "usage": ["idle", "busy", "idle", "idle"]}
 
 
@@ -39,7 +39,7 @@ def _names(world: World, name: str = "web") -> list[str]:
 
 def _marks(world: World) -> set[str]:
     pods = world.pods_of(world.team, "web")
-    return {key for pod in pods for key in pod["metadata"].get("annotations", {}) if key in {COST, STEERED}}
+    return {key for pod in pods for key in pod["metadata"].get("annotations", {}) if key in {COST, VICTIM}}
 
 
 def test_shrink_deployment_removes_idle_replicas(world: World) -> None:
@@ -136,27 +136,27 @@ def test_shrink_not_made_removes_deletion_costs(world: World, fault: Fault, resu
 
 def test_shrink_killed_run_leftover_costs_are_removed(world: World, tmp_path: pathlib.Path) -> None:
     """A run that was killed between the two leaves marks; the next one takes them for nobody's wish, and says so."""
-    _steered(world, "gpu-rightsizer/run-0")
+    _with_deletion_cost(world, "gpu-rightsizer/run-0")
     path = tmp_path / "journal"
     assert _apply(world, POLICY, "--journal", str(path)).code == 0
     assert _marks(world) == set()
     steps = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(step["step"], step["action"], step.get("result", "")) for step in steps] == [
-        ("intent", "unsteer", ""),
-        ("outcome", "unsteer", "done"),
+        ("intent", "clear-deletion-cost", ""),
+        ("outcome", "clear-deletion-cost", "done"),
     ]
 
 
 def test_shrink_cleanup_keeps_newer_user_deletion_cost(world: World) -> None:
     """Only the mark goes, and the next shrink heeds what they said."""
-    _steered(world, "gpu-rightsizer/run-0", cost="-5")
+    _with_deletion_cost(world, "gpu-rightsizer/run-0", cost="-5")
     assert _apply(world).code == 0
     assert _marks(world) == {COST}
 
 
-def _steered(world: World, by: str, cost: str = "-2147483648") -> None:
+def _with_deletion_cost(world: World, by: str, cost: str = "-2147483648") -> None:
     world.add("Deployment", world.team, "web", {**ONE_OF_FOUR, "usage": "busy"})
-    marks = {COST: cost, STEERED: by}
+    marks = {COST: cost, VICTIM: by}
     world.api.patch("Pod", world.team, _names(world)[0], {"metadata": {"annotations": marks}})
 
 
@@ -173,13 +173,13 @@ def test_shrink_cleanup_without_write_permission_keeps_marks(
     world: World, by: str, mode: str, pauses: bool
 ) -> None:
     """Taking one back is a write like any other."""
-    _steered(world, by)
+    _with_deletion_cost(world, by)
     if pauses:
         assert world.run("pause", "--reason", "incident").code == 0
     before = len(world.api.requests.mutating())
     _apply(world, POLICY.replace("mode: enforce", f"mode: {mode}"))
     wrote = [entry.path for entry in world.api.requests.mutating()[before:] if "/pods/" in entry.path]
-    assert (_marks(world), wrote) == ({COST, STEERED}, [])
+    assert (_marks(world), wrote) == ({COST, VICTIM}, [])
 
 
 ONLY_FOR_PENDING_PODS = (

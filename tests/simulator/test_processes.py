@@ -144,13 +144,26 @@ def test_child_output_goes_to_log_with_given_environment(tmp_path: Path) -> None
 
 
 def test_free_ports_differ_also_between_processes() -> None:
-    """Of 50 ports that each of two processes is given, none is given twice or given to connections."""
-    script = "from simulator.processes import free_port; print(*(free_port() for _ in range(50)))"
+    """Of 50 ports that each of two processes is given, none is given twice or given to connections.
+
+    A process keeps its block until it ends, so both wait for their input to end.
+    """
+    script = (
+        "import sys; from simulator.processes import free_port; "
+        "print(*(free_port() for _ in range(50)), flush=True); sys.stdin.read()"
+    )
     command = [sys.executable, "-c", script]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as other:
-        mine = [free_port() for _ in range(50)]
-        output, _ = other.communicate(timeout=60)
-    ports = [*mine, *map(int, output.split())]
+    with contextlib.ExitStack() as stack:
+        both = [
+            stack.enter_context(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+            )
+            for _ in range(2)
+        ]
+        lines = [one.stdout.readline() for one in both if one.stdout is not None]
+        for one in both:
+            one.communicate(timeout=60)
+    ports = [int(port) for line in lines for port in line.split()]
     assert len(set(ports)) == 100
     assert max(ports) < int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     with socket.create_server(("127.0.0.1", free_port())):

@@ -130,7 +130,7 @@ class StatefulSets:
             self._context.delete(row)
 
     def _roll(self, owner: Record, members: _Members) -> None:
-        """Replace the highest pod of an older template, once all others are well."""
+        """Replace the highest pod of an older template, once all others are ready."""
         strategy = owner.obj["spec"]["updateStrategy"]
         if strategy["type"] != "RollingUpdate":
             return

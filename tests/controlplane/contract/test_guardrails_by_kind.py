@@ -192,6 +192,7 @@ def _everything(row: Kind, obj: Object) -> list[Edit]:
         Value.TEXT: "1",
         Value.QUANTITY: "2",
         Value.NAMES: ["worker-1"],
+        Value.TEMPLATE: "whole-1-01234567",
     }
     found: list[Edit] = []
     for field in row.fields():

@@ -441,7 +441,7 @@ def test_missing_library_for_passwords_is_named(module: str, library: str, web: 
     done = ended([sys.executable, "-c", code], web.node.environment())
     assert done.code == 2
     (line,) = done.err.splitlines()
-    assert line.endswith(f" needs the library {library}; run in a checkout: pip install '.[exporter]'")
+    assert line.endswith(f" needs the library {library}; run: pip install 'gpu-rightsizer[exporter]'")
 
 
 def test_changed_users_apply_at_once(web: Web) -> None:

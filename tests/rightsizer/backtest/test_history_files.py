@@ -97,7 +97,7 @@ def test_facts_come_back_as_they_were(tmp_path: pathlib.Path) -> None:
     files = _files(tmp_path)
     facts = {
         ("n", "p"): PodFacts(owner_ref("n", "Deployment", "w"), "node-1", "high", 8, {"team": "blue"}),
-        ("n", "q"): PodFacts(),
+        ("n", "q"): PodFacts(images=("a/notebook:1", "b")),
     }
     asked = AskedFacts(frozenset({"team"}), frozenset({"example.com/vgpu=shares"}))
     assert not files.days_with_facts([DAY], asked)
@@ -166,7 +166,7 @@ def test_history_without_its_library_names_the_extra(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.fs", None)
     with pytest.raises(
-        ConfigurationError, match=r"pyarrow is missing.*pip install '\.\[rightsizer,history\]'"
+        ConfigurationError, match=r"pyarrow is missing.*pip install 'gpu-rightsizer\[history\]'"
     ):
         _files(tmp_path).days()
 

@@ -5,12 +5,14 @@ import datetime
 
 import pytest
 
+from rightsizer.backtest.judges import workload_of
 from rightsizer.backtest.pod_facts import AskedFacts, PodFacts, pod_facts
 from rightsizer.backtest.recorded_signal import Present, RecordedSignal
 from rightsizer.backtest.recorder import Recorder, grid_of, owner_by_name
 from rightsizer.backtest.recording import Member, Recording
 from rightsizer.config import PrometheusSettings
 from rightsizer.model import PodKey, Slot, Usages
+from rightsizer.policy.recognition import is_notebook
 from rightsizer.prometheus.query_api import Prometheus as Client
 from rightsizer.usage.exporter_counters import DEVICE_BUSY, POD_BUSY, POD_TRAFFIC
 from rightsizer.usage.sources import SourceSettings, detect_source
@@ -127,6 +129,26 @@ def test_recording_sees_bursts_between_scrapes_by_counters(metrics: Metrics) -> 
     assert recording.has_counters
     assert {288 - step for step in active} <= {20, 21, 22}
     assert active
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize(
+    "nobody", [{}, dict.fromkeys(("owner_kind", "owner_name", "owner_is_controller"), "<none>")], ids=len
+)
+def test_recording_knows_bare_pods_and_images(metrics: Metrics, nobody: dict[str, str]) -> None:
+    """kube-state-metrics says that a pod has no owner, in words or by nothing: its name is no Job's then."""
+    pod = {"pod": "lab-x7k2p"}
+    metrics.write(idle(), pod, UUID="GPU-a")
+    for metric, labels in {
+        "kube_pod_container_resource_requests": {"resource": "nvidia_com_gpu", "container": "c"},
+        "kube_pod_owner": nobody,
+        "kube_pod_container_info": {"container": "c", "image_spec": "quay.io/jupyter/scipy-notebook:latest"},
+    }.items():
+        metrics.write({metric: 1}, {**pod, **labels, "UUID": "", "modelName": ""})
+    recording = _recorded(metrics)
+    (group,) = recording.groups
+    assert (group.ref.kind, group.ref.name, group.is_guessed) == ("Pod", "lab-x7k2p", False)
+    assert is_notebook(workload_of(group, recording))
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,13 @@ def test_replay_stopped_workload_returns_when_it_would_have_worked(judge: Judge)
     assert (second.needed_after_s, second.gpu_hours) == (None, 16)
 
 
+def test_replay_tells_how_far_it_is() -> None:
+    """After each cycle, up to the last."""
+    shares: list[float] = []
+    replay(recording(workload("train", [hours(BUSY * 4)])), Nothing(), TERMS, shares.append)
+    assert shares == [0.25, 0.5, 0.75, 1.0]
+
+
 def test_replay_nothing_changes_nothing() -> None:
     """And what was held and used is counted."""
     done = replay(recording(workload("train", [hours(BUSY * 3 + IDLE)] * 2)), Nothing(), TERMS)

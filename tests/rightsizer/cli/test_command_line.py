@@ -34,6 +34,9 @@ COMMANDS = (
         "plan",
         "apply",
         "run",
+        "backtest",
+        "tune",
+        "extend",
         "undo",
         "history",
         "pause",
@@ -41,6 +44,7 @@ COMMANDS = (
         "breaker",
         "doctor",
         "policy",
+        "mcp",
         "completion",
     ),
     *("policy check", "policy explain", "policy init", "policy rbac", "policy admission"),
@@ -51,15 +55,30 @@ COMMANDS = (
     "command",
     ["", *COMMANDS],
 )
-def test_help_of_each_command_fits_80_by_70(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """At most 80 columns and 70 lines; exit code 0."""
+def test_help_of_each_command_fits_80_by_60(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """At most 80 columns and 60 lines; exit code 0."""
     with pytest.raises(SystemExit) as caught:
         main([*command.split(), "--help"])
     out = capsys.readouterr().out
     assert caught.value.code == 0
     assert max(map(len, out.splitlines())) <= 80
     assert "usage: gpu-rightsizer" in out
-    assert 10 <= len(out.splitlines()) <= 70
+    assert 10 <= len(out.splitlines()) <= 60
+
+
+@pytest.mark.parametrize("command", ["plan", "apply", "run", "extend", "backtest", "tune", "doctor", "mcp"])
+def test_help_prometheus_shows_what_help_leaves_out(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Credentials, TLS and limits; `--help` names the flag."""
+    shown = {}
+    for flag in ("--help", "--help-prometheus"):
+        with pytest.raises(SystemExit) as caught:
+            main([command, flag])
+        assert caught.value.code == 0
+        shown[flag] = capsys.readouterr().out
+    rare = ("--prometheus-token-file", "--prometheus-ca-file", "--prometheus-header", "--prometheus-label")
+    assert "--help-prometheus" in shown["--help"]
+    assert not any(flag in shown["--help"] for flag in rare)
+    assert all(flag in shown["--help-prometheus"] for flag in (*rare, "--prometheus-url"))
 
 
 @pytest.mark.parametrize(
@@ -278,6 +297,10 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
         ["plan", "--prometheus-url", NOWHERE, "--kubeconfig", "junk"],
         '--kubeconfig "junk": cannot be used',
     ),
+    "kubeconfig-with-a-wrong-tag": (
+        ["plan", "--prometheus-url", NOWHERE, "--kubeconfig", "tagged"],
+        '--kubeconfig "tagged": cannot be used',
+    ),
     "kubeconfig-without-contexts": (
         ["plan", "--prometheus-url", NOWHERE, "--kubeconfig", "empty-kubeconfig", "--context", "prod"],
         '--kubeconfig "empty-kubeconfig": cannot be used: it has no contexts; create a kubeconfig with',
@@ -377,6 +400,7 @@ def test_cli_configuration_error_exits_2_without_requests(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdin", io.StringIO())
     (tmp_path / "junk").write_text("\x00{[")
+    (tmp_path / "tagged").write_text('clusters: !!int ""\n')
     (tmp_path / "empty-kubeconfig").write_text("apiVersion: v1\nkind: Config\n")
     (tmp_path / "kubeconfig").write_text(json.dumps(_kubeconfig(NOWHERE)))
     (tmp_path / "empty").write_text("\n")
@@ -604,7 +628,7 @@ def test_plan_without_gpu_series_reports_what_to_check(world: World, monkeypatch
         world.prometheus = empty
         run = world.run("plan")
     assert (run.code, run.out) == (1, "")
-    assert "Prometheus holds no GPU series (such as DCGM_FI_DEV_GPU_UTIL) in the last" in run.err
+    assert "Prometheus holds no GPU series (such as DCGM_FI_DEV_GPU_UTIL) in the 24h to 20" in run.err
 
 
 @pytest.mark.prometheus

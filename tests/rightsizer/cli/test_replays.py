@@ -44,6 +44,20 @@ def test_replays_side_by_side_find_the_same_as_one_by_one() -> None:
     assert list(replays(FLEET, judges, TERMS)) == [replay(FLEET, judge, TERMS) for judge in judges]
 
 
+@pytest.mark.parametrize("cores", [{0}, {0, 1}], ids=len)
+def test_replays_note_how_far_long_ones_are(
+    cores: set[int], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also from processes of their own; the end is noted once."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
+    monkeypatch.setattr("rightsizer.cli.replays.TELL_S", 0.0)
+    list(replays(FLEET, [Nothing()] * 2, TERMS))
+    said = capfd.readouterr().err
+    assert said.count("note: replayed 50%: do nothing") == 2
+    assert said.count("note: replayed: do nothing") == 2
+    assert "100%" not in said
+
+
 @pytest.mark.skipif(
     sys.platform != "linux" or len(os.sched_getaffinity(0)) == 1, reason="replays in its own process"
 )

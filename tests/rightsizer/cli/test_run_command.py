@@ -159,7 +159,11 @@ def test_run_without_enforcing_policy_only_reads(world: World) -> None:
             "gpu_rightsizer_actions_total",
             "gpu_rightsizer_actions_freed_gpus_total",
             "gpu_rightsizer_blocked_workloads",
-            *(row.full_name for row in METRICS if row.labels == ("policy",)),
+            *(
+                row.full_name
+                for row in METRICS
+                if row.labels == ("policy",) or "_scheduler_" in row.full_name
+            ),
         }
         assert {row.full_name for row in METRICS} - quiet <= names
         assert found["gpu_rightsizer_gpus{finding=idle,priority_class=low-priority,verdict=act}"] == 2

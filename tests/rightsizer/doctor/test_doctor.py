@@ -423,6 +423,17 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         Status.OK,
         "all devices",
     ),
+    "fewer-of-dra": (
+        {
+            "fleet": Fleet(
+                (), {"n1": dataclasses.replace(NODE, allocatable={"deviceclass:gpu.nvidia.com": 2})}, {}
+            ),
+            "node_coverage": {"n1": NodeCoverage(1, 1, 1.0)},
+        },
+        "devices",
+        Status.WARNING,
+        "n1 (1 of 2)",
+    ),
     "fewer": ({"node_coverage": {"n1": NodeCoverage(1, 1, 1.0)}}, "devices", Status.WARNING, "n1 (1 of 2)"),
     "owned": ({}, "owners", Status.OK, "every held device"),
     "unowned": ({"node_coverage": {"n1": NodeCoverage(2, 1, 1.0)}}, "owners", Status.ERROR, "n1 (1 of 2)"),

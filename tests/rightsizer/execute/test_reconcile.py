@@ -13,6 +13,7 @@ import pytest
 from rightsizer.planning.kept_sizes import MOST, NAME
 from simulator.kube import Fault
 from tests.rightsizer.commands import Run
+from tests.rightsizer.kubectl import claim
 from tests.rightsizer.test_scenarios import BUDGETS, DEFAULT_POLICY
 from tests.rightsizer.world import World, created
 
@@ -425,3 +426,16 @@ def test_undo_is_made_even_if_kept_sizes_cannot_be_changed(world: World) -> None
     world.api.inject(Fault("configmaps/gpu-rightsizer-sizes", "GET", 1, status=403))
     assert world.run("undo", f"{world.team}/Deployment/idle", "--yes").code == 0
     assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] == 3
+
+
+def test_verify_outcome_of_a_claim_that_others_use_frees_nothing(world: World) -> None:
+    """The pod is gone, but its GPU is not free."""
+    made = claim("both", devices=1, users=["other"])
+    made["metadata"] = {"name": "both", "namespace": world.team}
+    world.namespace(world.team)
+    world.api.create(made)
+    world.api.patch("ResourceClaim", world.team, "both", {"status": made["status"]}, subresource="status")
+    world.add("Deployment", world.team, "idle", {"claim_name": "both"})
+    effect = _apply(world).items["idle"]["effect"]
+    assert (effect["podsGone"], effect["gpusFree"]) == (1, 0)
+    assert "still allocated: both" in effect["message"]

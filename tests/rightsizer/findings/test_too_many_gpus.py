@@ -88,11 +88,11 @@ def _all_to_all(*indexes: int) -> dict[str, frozenset[str]]:
     return {uuid: frozenset(uuids - {uuid}) for uuid in uuids}
 
 
-PREFERS = "NVIDIA's device plugin prefers such GPUs, but does not guarantee them"
+PREFERS = "NVIDIA's device plugin prefers connected GPUs, but does not guarantee it"
 NVLINKS: dict[str, tuple[dict[str, frozenset[str]], str]] = {
     "unknown": ({}, ""),
-    "all-to-all": (_all_to_all(0, 1, 2, 3), f"; NVLink connects them: {PREFERS}"),
-    "pairs": ({**_all_to_all(0, 1), **_all_to_all(2, 3)}, f"; NVLink connects them: {PREFERS}"),
+    "all-to-all": (_all_to_all(0, 1, 2, 3), f"; NVLink connects them; {PREFERS}"),
+    "pairs": ({**_all_to_all(0, 1), **_all_to_all(2, 3)}, f"; NVLink connects them; {PREFERS}"),
     "other-pairs": ({**_all_to_all(0, 2), **_all_to_all(1, 3)}, "; NVLink does not connect them"),
     "none": (dict.fromkeys(_all_to_all(0, 1, 2, 3), frozenset[str]()), ""),
     "half-known": (_all_to_all(0, 2), ""),

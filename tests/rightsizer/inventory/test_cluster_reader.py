@@ -432,7 +432,8 @@ def test_reading_one_namespace_requests_nothing_else(server: Server) -> None:
     asked = server.asked()
     scope = f"/namespaces/{TEAM}"
     others = [path for path in asked if scope not in path]
-    assert sorted(others) == ["/api/v1/nodes/n1", "/apis/scheduling.k8s.io/v1/priorityclasses"]
+    slices = "/apis/resource.k8s.io/v1/resourceslices"
+    assert sorted(others) == ["/api/v1/nodes/n1", slices, "/apis/scheduling.k8s.io/v1/priorityclasses"]
     assert asked[-1].endswith("/poddisruptionbudgets")
 
 

@@ -426,8 +426,10 @@ def test_pending_pods_of_a_gang_know_how_many_wait(mark: Object) -> None:
     members = [_waiting("m-0"), _waiting("m-1"), _waiting("m-2", nodeSelector={"pool": "nowhere"})]
     members = [{**one, "metadata": {**one["metadata"], **mark}} for one in members]
     fleet = fleet_of(node(), *members, _waiting("solo"))
-    found = {one.ref.name: (one.gang and one.gang.name, one.gang_waits) for one in fleet.waiting}
-    assert found == {"m-0": ("train", 3), "m-1": ("train", 3), "solo": (None, 1)}
+    found = {
+        one.ref.name: (one.gang and one.gang.ref.name, one.gang and one.gang.needs) for one in fleet.waiting
+    }
+    assert found == {"m-0": ("train", 3), "m-1": ("train", 3), "solo": (None, None)}
 
 
 def _container(name: str, cpu: str, **more: Any) -> Object:

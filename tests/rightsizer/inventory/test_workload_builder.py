@@ -697,9 +697,12 @@ def _http(**spec: Any) -> Object:
     return _scaler("ScaledObject", "k", scaleTargetRef={"name": "w"}, owners=(above,), **spec)
 
 
-def _hpa(*types: str, least: int = 0) -> Object:
+def _hpa(*types: str, least: int = 0, own_zero: str = "") -> Object:
+    """With `own_zero` one of Kubernetes 1.37, whose controller tells its own zero replicas."""
     metrics = [{"type": one} for one in types]
-    return _scaler("HorizontalPodAutoscaler", "h", scaleTargetRef=TARGET, minReplicas=least, metrics=metrics)
+    made = _scaler("HorizontalPodAutoscaler", "h", scaleTargetRef=TARGET, minReplicas=least, metrics=metrics)
+    conditions = [{"type": "ScaledToZero", "status": own_zero}] if own_zero else []
+    return {**made, "status": {"conditions": conditions}}
 
 
 @pytest.mark.parametrize(
@@ -710,6 +713,8 @@ def _hpa(*types: str, least: int = 0) -> Object:
         pytest.param(_hpa("Resource", "Pods"), False, id="hpa-of-pods"),
         pytest.param(_hpa(), False, id="hpa-without-metrics"),
         pytest.param(_hpa("External", least=1), False, id="hpa-from-one"),
+        pytest.param(_hpa("External", own_zero="False"), False, id="hpa-that-tells-its-own-zero"),
+        pytest.param(_hpa("External", own_zero="True"), True, id="hpa-at-its-own-zero"),
         pytest.param(_http(), True, id="http"),
         pytest.param(_http(minReplicaCount=0), True, id="http-from-zero"),
         pytest.param(_http(minReplicaCount=1), False, id="http-from-one"),
@@ -728,6 +733,15 @@ def test_autoscaler_wakes_only_what_it_scales_from_zero_by_requests(scaler: Obje
     """What comes from pods says nothing without pods, and other triggers may not be requests."""
     (found,) = _managers(scaler)
     assert found.wakes is wakes
+
+
+@pytest.mark.parametrize(
+    ("own_zero", "reverts"), [("False", False), ("True", True), ("Unknown", True), ("", True)]
+)
+def test_hpa_that_tells_its_own_zero_leaves_ours(own_zero: str, *, reverts: bool) -> None:
+    """From Kubernetes 1.37 on; without the condition it would put the replicas back."""
+    (found,) = _managers(_hpa("External", own_zero=own_zero))
+    assert found.reverts is reverts
 
 
 def test_autoscaler_of_an_intermediate_owner_does_not_wake_the_top() -> None:

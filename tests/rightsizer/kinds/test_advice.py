@@ -45,7 +45,7 @@ def test_lost_says_who_wakes_stopped_inference_server(
     item = workload(pod(), ref=ObjectRef(version, called, "research", "w", "uid-w"), managers=managers)
     decision = judged(item, {}, policy())
     finding = dataclasses.replace(decision.finding, name=name, proposal=None)
-    lost = stopping(dataclasses.replace(decision, finding=finding), fleet(item)).lost
+    lost = stopping(dataclasses.replace(decision, finding=finding), fleet(item), AT).lost
     assert words in lost
     assert (NOBODY in lost) is (words == NOBODY)
 
@@ -86,7 +86,7 @@ def test_lost_says_who_wakes_idle_server_that_is_recognised() -> None:
         item = workload(
             pod(), spec=b'{"template": {"spec": {"containers": [{"image": "%s"}]}}}' % image.encode()
         )
-        lost = stopping(judged(item, all_idle(item), policy()), fleet(item)).lost
+        lost = stopping(judged(item, all_idle(item), policy()), fleet(item), AT).lost
         assert (NOBODY in lost) is is_said
 
 
@@ -104,7 +104,7 @@ def test_lost_of_serverless_inference_service_names_what_wakes(
     """KServe's stop annotation ends what Knative could wake."""
     group = "serving.kserve.io/v1beta1" if kind == "InferenceService" else "apps/v1"
     item = workload(pod(labels=labels), ref=ObjectRef(group, kind, "research", "w", "uid-w"))
-    decision = stopping(judged(item, all_idle(item), policy()), fleet(item))
+    decision = stopping(judged(item, all_idle(item), policy()), fleet(item), AT)
     assert ("a request starts it again" in decision.lost) is is_said
     assert ("no request" in decision.lost) is (kind == "InferenceService" and not is_said)
 
@@ -129,7 +129,7 @@ def test_serverless_inference_service_scales_to_zero_and_stays_undoable() -> Non
 def test_lost_names_the_autoscaler_that_a_request_makes_start_it_again() -> None:
     """So that the short window has its reason in the plan."""
     item = workload(pod(), managers=(Manager("KEDA", "w", reverts=True, scales=True, wakes=True),))
-    lost = stopping(judged(item, all_idle(item), policy()), fleet(item)).lost
+    lost = stopping(judged(item, all_idle(item), policy()), fleet(item), AT).lost
     assert lost.endswith("a request starts it again by KEDA w")
 
 
@@ -138,7 +138,7 @@ def test_lost_by_paused_scaled_object_says_that_no_trigger_wakes() -> None:
     keda = Manager("KEDA", "w", scales=True)
     by = ObjectRef("keda.sh/v1alpha1", "ScaledObject", "research", "w", "uid-s")
     item = workload(pod(), managers=(keda,), control_object=by)
-    lost = stopping(judged(item, all_idle(item), policy()), fleet(item)).lost
+    lost = stopping(judged(item, all_idle(item), policy()), fleet(item), AT).lost
     assert "by ScaledObject w: memory of its target's pods; no trigger starts them while it is paused" in lost
 
 

@@ -85,6 +85,7 @@ _VALUES = {
     Value.COUNT: st.integers(0, 10_000),
     Value.SWITCH: st.booleans(),
     Value.TEXT: st.from_regex(PLAIN, fullmatch=True).map(lambda text: text[:40]),
+    Value.TEMPLATE: st.text("abc-1", min_size=1, max_size=8).filter(lambda text: text.strip("-") == text),
     Value.NAMES: st.lists(st.text("ab-", min_size=1, max_size=8), max_size=3),
     Value.QUANTITY: st.integers(0, 64) | st.integers(0, 64).map(str),
 }

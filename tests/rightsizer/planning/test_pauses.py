@@ -103,7 +103,7 @@ def test_pause_during_a_run_stops_the_next_write(world: World) -> None:
         (["pause", "--reason", "x", "--for", "soon"], "--for"),
         (["pause", "--reason", "x", "--for", "0"], "would end at once"),
         (["pause", "--reason", "x", "-n", "no-such-namespace"], "not found"),
-        (["resume"], "is not paused as such"),
+        (["resume"], "the whole cluster is not paused; paused: nothing"),
         (["breaker", "reset"], "say why"),
         (["breaker", "accept-growth"], "needs --policy"),
         (["undo", "--until", "2h"], "give --since, too"),

@@ -3,22 +3,35 @@
 import collections
 import dataclasses
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
+import pytest
 
 from rightsizer.model import (
     Action,
+    Allocation,
     BlockerCode,
     Decision,
+    DeviceChoice,
+    DeviceId,
+    DeviceInventory,
+    DeviceRequest,
+    DraDevice,
     FindingName,
     Fleet,
+    Gang,
     Mode,
+    Node,
     ObjectRef,
     Proposal,
+    QueueOption,
+    QueueQuotas,
     Stranded,
     Verdict,
+    WaitingClaim,
     WaitingPod,
     Workload,
 )
@@ -27,6 +40,7 @@ from rightsizer.policy.effective import PolicyEvaluator
 from tests.rightsizer.build import AT, judged, pod, policy, rule, workload
 
 GPU = "nvidia.com/gpu"
+CLASS = "deviceclass:gpu.nvidia.com"
 NODES = ("a", "b", "c")
 RULES = policy(rule("r", onlyForPendingPods=[Action.SCALE_TO_ZERO]), rule("rest"))
 
@@ -61,7 +75,7 @@ def _waiting(name: str, gpus: int, priority: int = 5_000, nodes: tuple[str, ...]
 
 def _gang(*pods: WaitingPod, waits: int | None = None) -> tuple[WaitingPod, ...]:
     ref = ObjectRef("scheduling.x-k8s.io/v1alpha1", "PodGroup", "research", "train", "")
-    return tuple(dataclasses.replace(one, gang=ref, gang_waits=waits or len(pods)) for one in pods)
+    return tuple(dataclasses.replace(one, gang=Gang(ref, waits or len(pods))) for one in pods)
 
 
 def _after(
@@ -265,3 +279,337 @@ def test_pending_gang_leaves_nothing_behind_that_others_lack() -> None:
     free = (Stranded("b", GPU, 1, (), ()),)
     gang = _gang(_waiting("m-0", 1), _waiting("m-1", 1), _waiting("m-2", 1))
     assert _after(idle, *gang, _waiting("solo", 1, 2_000), free=free) == {"one": None}
+
+
+def _losing(
+    name: str,
+    *,
+    hours: float | None,
+    mean: float = 0.0,
+    finding: FindingName = FindingName.IDLE,
+    node: str = "a",
+    **held: int,
+) -> Decision:
+    made = _decision(_holder(name, node, **held), mean)
+    return dataclasses.replace(
+        made, gpu_hours_lost=hours, finding=dataclasses.replace(made.finding, name=finding)
+    )
+
+
+def test_among_equals_who_loses_least_work_goes_first() -> None:
+    """What has just saved a checkpoint, whatever it used before."""
+    saved, long = _losing("saved", hours=0.2, mean=0.01), _losing("long", hours=90.0)
+    assert _after([long, saved], _waiting("w", 1)) == {"saved": ("w",), "long": None}
+
+
+def test_idle_goes_before_underutilized_whatever_it_loses() -> None:
+    """Work that is under way goes last."""
+    used = _losing("used", hours=0.0, mean=0.1, finding=FindingName.UNDERUTILIZED)
+    idle = _losing("idle", hours=90.0)
+    assert _after([used, idle], _waiting("w", 1)) == {"used": None, "idle": ("w",)}
+
+
+def test_unknown_loss_goes_after_every_known_one() -> None:
+    """It may be anything."""
+    unknown, long = _losing("unknown", hours=None), _losing("long", hours=900.0, mean=0.01)
+    assert _after([unknown, long], _waiting("w", 1)) == {"unknown": None, "long": ("w",)}
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        pytest.param([{"hours": 9.0}], [{"hours": 0.2}], id="less-loss"),
+        pytest.param([{"hours": 9.0}], [{"hours": 0.2}, {"hours": 0.2}], id="two-that-lose-less-than-one"),
+        pytest.param(
+            [{"hours": 0.0, "finding": FindingName.UNDERUTILIZED}], [{"hours": 9.0}], id="idle-before-used"
+        ),
+        pytest.param([{"hours": 0.0, "priority": 2_000}], [{"hours": 9.0}], id="lower-priority"),
+        pytest.param([{"hours": 0.0}, {"hours": 0.0}], [{"hours": 0.0}], id="fewer-of-equal-loss"),
+        pytest.param([{"hours": None}], [{"hours": 900.0}], id="known-before-unknown"),
+    ],
+)
+def test_node_whose_victims_lose_least_is_chosen(
+    here: list[dict[str, Any]], there: list[dict[str, Any]]
+) -> None:
+    """By the same order as between victims of one node, whatever the names."""
+    both = {"a": here, "b": there}
+    found = _after(
+        [
+            _losing(f"{node}{number}", node=node, gpus=2 // len(each), **one)
+            for node, each in both.items()
+            for number, one in enumerate(each)
+        ],
+        _waiting("w", 2),
+    )
+    assert {name[0] for name, wanted in found.items() if wanted} == {"b"}
+
+
+def test_no_more_go_than_needed() -> None:
+    """The small one came first, and is spared once the large one goes; one large one before many small ones."""
+    small, large = _losing("small", hours=0.1), _losing("large", hours=0.2, gpus=4)
+    assert _after([small, large], _waiting("w", 4)) == {"small": None, "large": ("w",)}
+    many = [_losing(f"small-{number}", hours=0.1) for number in range(4)]
+    assert _after([*many, large], _waiting("w", 4)) == {
+        **{f"small-{number}": None for number in range(4)},
+        "large": ("w",),
+    }
+    dear = _losing("large", hours=0.5, gpus=4)
+    assert _after([*many, dear], _waiting("w", 4))["large"] is None
+
+
+@hypothesis.given(
+    st.lists(st.floats(0, 50), min_size=2, max_size=6, unique=True), st.floats(0, 50), st.integers(1, 6)
+)
+def test_forged_checkpoint_makes_nobody_else_go(hours: list[float], forged: float, wanted: int) -> None:
+    """It lowers its own loss, never under none and never over its run time: it goes earlier, others at most stay."""
+    honest = [_losing(f"h{number}", hours=each) for number, each in enumerate(hours)]
+    liar = dataclasses.replace(honest[0], gpu_hours_lost=min(forged, hours[0]))
+
+    def going(decisions: list[Decision]) -> set[str]:
+        pods = [_waiting(f"w{number}", 1, nodes=("a",)) for number in range(wanted)]
+        return {name for name, by in _after(decisions, *pods).items() if by}
+
+    before, after = going(honest), going([liar, *honest[1:]])
+    assert after - before <= {"h0"}
+    assert len(after) == len(before)
+
+
+# --- Gangs by their schedulers, and queues
+
+
+def test_gang_starts_with_as_many_pods_as_it_needs() -> None:
+    """Those beyond that may start later, and take what they fit in; fewer serve nobody."""
+    idle = [_decision(_holder(name, "a")) for name in ("one", "two")]
+    pods = [_waiting(f"m-{number}", 1, nodes=("a",)) for number in range(3)]
+    assert _after(idle, *_gang(*pods, waits=2)) == {"one": ("m-0",), "two": ("m-1",)}
+    assert _after(idle[:1], *_gang(*pods, waits=2)) == {"one": None}
+    assert _after(idle, *_gang(pods[0], waits=2)) == {"one": None, "two": None}
+
+
+def _queued(*pods: WaitingPod, topology: str = "", options: tuple[QueueOption, ...] = ()) -> list[WaitingPod]:
+    ref = ObjectRef("kueue.x-k8s.io/v1beta2", "Workload", "research", "train", "uid-train")
+    gang = Gang(ref, len(pods), topology, options)
+    return [dataclasses.replace(one, ref=ref, gang=gang) for one in pods]
+
+
+def _by_name(
+    decisions: Sequence[Decision],
+    waiting: Sequence[WaitingPod],
+    *,
+    nodes: Mapping[str, Node] | None = None,
+    free: Mapping[tuple[str, str], int] | None = None,
+    quotas: QueueQuotas | None = None,
+) -> set[str]:
+    """Names of the workloads that go."""
+    fleet = Fleet(
+        tuple(one.workload for one in decisions),
+        nodes or {},
+        {},
+        waiting=tuple(waiting),
+        free=free or {},
+        queues=quotas or QueueQuotas(),
+    )
+    found = limit_to_pending_demand(decisions, PolicyEvaluator(RULES, fleet, at=AT))
+    return {one.workload.ref.name for one in found if not one.blockers}
+
+
+def test_gang_with_a_topology_is_served_within_one_value_of_its_label() -> None:
+    """The rack that costs least; a node without the label is in none."""
+    racks = {"a": {"rack": "1"}, "b": {"rack": "2"}, "c": {"rack": "2"}, "d": dict[str, str]()}
+    nodes = {name: Node(name, labels=labels) for name, labels in racks.items()}
+    pods = [_waiting(f"m-{number}", 1, nodes=("a", "b", "c", "d")) for number in range(2)]
+    idle = [_decision(_holder(f"on-{name}", name)) for name in nodes]
+    assert _by_name(idle, _queued(*pods, topology="rack"), nodes=nodes) == {"on-b", "on-c"}
+    assert _by_name(idle[:2], _queued(*pods, topology="rack"), nodes=nodes) == set()
+    both = [*idle, _losing("second-on-a", hours=9.0)]
+    assert _by_name(both, _queued(*pods, topology="rack"), nodes=nodes) == {"on-b", "on-c"}
+
+
+POOL = ("Cohort all", "h100/nvidia.com/gpu")
+
+
+def _holding(*names: str, amount: float = 1.0) -> dict[str, dict[tuple[str, str], float]]:
+    return {f"research/uid-{name}": {POOL: amount} for name in names}
+
+
+@pytest.mark.parametrize(
+    ("unused", "holders", "free", "going"),
+    [
+        pytest.param(1, (), {}, {"x"}, id="quota-is-there-gpus-are-not"),
+        pytest.param(0, (), {}, set[str](), id="nobody-returns-quota"),
+        pytest.param(0, ("y",), {}, {"y"}, id="one-victim-for-both"),
+        pytest.param(0, ("y",), {("a", GPU): 1}, {"y"}, id="quota-only"),
+        pytest.param(0, ("far",), {}, {"x", "far"}, id="quota-from-elsewhere"),
+        pytest.param(1, ("y",), {("a", GPU): 1}, set[str](), id="nothing-is-missing"),
+        pytest.param(-1, ("x", "y"), {}, {"x", "y"}, id="others-are-over-their-quota"),
+        pytest.param(-9, ("x", "y"), {}, set[str](), id="too-far-over"),
+    ],
+)
+def test_queued_gang_is_served_only_if_its_quota_is_there_too(
+    unused: float, holders: tuple[str, ...], free: Mapping[tuple[str, str], int], going: set[str]
+) -> None:
+    """What is stopped must give back what lacks: GPUs, quota of the same cohort, or both. Never more than that."""
+    idle = [_decision(_holder(name, node)) for name, node in (("x", "a"), ("y", "a"), ("far", "b"))]
+    option = QueueOption(frozenset({"a"}), {POOL: 1.0})
+    waiting = _queued(_waiting("w", 1, nodes=("a", "b")), options=(option,))
+    quotas = QueueQuotas({POOL: unused}, _holding(*holders))
+    assert _by_name(idle, waiting, free=free, quotas=quotas) == going
+
+
+def test_queued_gang_takes_the_flavor_that_costs_least() -> None:
+    """Its nodes, and its quota."""
+    idle = [_losing("dear", hours=9.0), _losing("cheap", hours=0.1, node="b")]
+    other = ("Cohort all", "a100/nvidia.com/gpu")
+    options = (QueueOption(frozenset({"a"}), {POOL: 1.0}), QueueOption(frozenset({"b"}), {other: 1.0}))
+    waiting = _queued(_waiting("w", 1), options=options)
+    assert _by_name(idle, waiting, quotas=QueueQuotas({POOL: 1, other: 1})) == {"cheap"}
+    assert _by_name(idle, waiting, quotas=QueueQuotas({POOL: 1, other: 0})) == {"dear"}
+
+
+def test_quota_of_a_victim_of_higher_priority_or_that_only_shrinks_does_not_count() -> None:
+    """Fewer replicas return an unknown part of it."""
+    option = QueueOption(frozenset({"a"}), {POOL: 1.0})
+    waiting = _queued(_waiting("w", 1, nodes=("a",)), options=(option,))
+    quotas = QueueQuotas({POOL: 0}, _holding("x"))
+    assert _by_name([_decision(_holder("x", "a"))], waiting, quotas=quotas) == {"x"}
+    assert _by_name([_decision(_holder("x", "a", priority=9_000))], waiting, quotas=quotas) == set()
+    whole = _decision(_holder("x", "a", "a"))
+    shrunk = Proposal(Action.SCALE_DOWN, 1.0, "", replicas=1)
+    part = dataclasses.replace(whole, finding=dataclasses.replace(whole.finding, proposal=shrunk))
+    assert _by_name([part], waiting, quotas=quotas) == set()
+
+
+@hypothesis.given(
+    st.integers(-2, 3),
+    st.sets(st.sampled_from(["h0", "h1", "h2", "h3"])),
+    st.lists(st.sampled_from([500, 1_000, 6_000]), min_size=4, max_size=4),
+    st.integers(1, 3),
+)
+def test_queued_gang_never_makes_more_go_than_quota_and_policy_allow(
+    unused: int, holders: set[str], priorities: list[int], count: int
+) -> None:
+    """Whoever goes has a lower priority, and then both the quota and the places are enough; without one, nobody."""
+    idle = [
+        _losing(f"h{number}", hours=float(number), priority=each) for number, each in enumerate(priorities)
+    ]
+    option = QueueOption(frozenset({"a"}), {POOL: float(count)})
+    pods = [_waiting(f"m{number}", 1, nodes=("a",)) for number in range(count)]
+    going = _by_name(
+        idle, _queued(*pods, options=(option,)), quotas=QueueQuotas({POOL: unused}, _holding(*holders))
+    )
+    assert all(priorities[int(name[1])] < 5_000 for name in going)
+    if going:
+        assert len(going) >= count
+        assert unused + len(going & holders) >= count
+        assert len(going) <= max(count, count - unused) + count
+    possible = {name for name in ("h0", "h1", "h2", "h3") if priorities[int(name[1])] < 5_000}
+    if len(possible) >= count and unused + len(possible & holders) >= count:
+        assert going
+
+
+# --- ResourceClaims
+
+
+def _device(name: str, node: str = "a") -> DraDevice:
+    return DraDevice(DeviceId("gpu.nvidia.com", node, name), node, f"{node}-{name}", "H100")
+
+
+FOUR = tuple(_device(f"gpu-{number}") for number in range(4))
+
+
+def _claimant(name: str, *claims: str, priority: int = 1_000) -> Workload:
+    """A workload of one pod with these ResourceClaims."""
+    member = pod(name, node="a", devices=1, resources={CLASS: 1}, priority=priority, claims=claims)
+    return workload(member, ref=ObjectRef("apps/v1", "Deployment", "research", name, f"uid-{name}"))
+
+
+def _claiming(name: str, count: int, devices: Collection[DraDevice] = FOUR) -> WaitingPod:
+    choice = DeviceChoice(frozenset(one.id for one in devices), count)
+    claim = WaitingClaim((DeviceRequest("r", (choice,)),))
+    return dataclasses.replace(_waiting(name, 0, nodes=("a",)), resources={CLASS: count}, claims=(claim,))
+
+
+def _after_claims(
+    holders: Sequence[Workload],
+    allocated: Mapping[str, tuple[Sequence[DraDevice], Sequence[Workload]]],
+    *waiting: WaitingPod,
+) -> set[str]:
+    """Names of the workloads that go."""
+    allocations = {
+        ("research", name): Allocation(
+            tuple(one.id for one in devices), frozenset(each.pods[0].ref.uid for each in users)
+        )
+        for name, (devices, users) in allocated.items()
+    }
+    decisions = [_decision(one) for one in holders]
+    devices = DeviceInventory({"a": FOUR}, allocations=allocations)
+    fleet = Fleet(tuple(holders), {}, {}, waiting=waiting, devices=devices)
+    found = limit_to_pending_demand(decisions, PolicyEvaluator(RULES, fleet, at=AT))
+    return {one.workload.ref.name for one in found if not one.blockers}
+
+
+X, Y, Z = _claimant("x", "x"), _claimant("y", "y"), _claimant("z", "z")
+
+
+def test_waiting_claim_stops_who_holds_devices_that_it_accepts() -> None:
+    """Not the one whose device it would not accept, and nobody where a device is free."""
+    allocated = {"x": (FOUR[:1], [X]), "y": (FOUR[1:2], [Y]), "z": (FOUR[2:], [Z])}
+    assert _after_claims((X, Y, Z), allocated, _claiming("w", 1, FOUR[1:2])) == {"y"}
+    assert _after_claims((X, Y), {**allocated, "z": (FOUR[2:3], [])}, _claiming("w", 1)) == set()
+
+
+def test_only_as_many_claimants_go_as_the_claim_needs() -> None:
+    """The first in order holds one, the second the two that suffice: the first stays."""
+    allocated = {"x": (FOUR[:1], [X]), "y": (FOUR[1:3], [Y]), "z": (FOUR[3:], [])}
+    assert _after_claims((X, Y), allocated, _claiming("w", 2)) == {"y"}
+    assert _after_claims((X, Y), allocated, _claiming("w", 3)) == {"x", "y"}
+    assert _after_claims((X, Y), allocated, _claiming("w", 4)) == set()
+
+
+def test_shared_claim_is_free_only_after_all_of_its_pods() -> None:
+    """Both go, or none of them."""
+    x, y = _claimant("x", "both"), _claimant("y", "both")
+    foreign = _claimant("foreign", "both", priority=9_000)
+    assert _after_claims((x, y), {"both": (FOUR, [x, y])}, _claiming("w", 1)) == {"x", "y"}
+    assert _after_claims((x, y), {"both": (FOUR, [x, y, foreign])}, _claiming("w", 1)) == set()
+
+
+def test_gang_of_claimants_is_served_whole_or_not() -> None:
+    """What the first of them would have freed stays, if there is no place for the second."""
+    allocated = {"x": (FOUR[:2], [X]), "y": (FOUR[2:], [])}
+    pods = _gang(_claiming("w1", 2), _claiming("w2", 2))
+    assert _after_claims((X,), allocated, *pods) == set()
+    assert _after_claims((X, Y), {**allocated, "y": (FOUR[2:], [Y])}, *pods) == {"x", "y"}
+
+
+@pytest.mark.parametrize(
+    ("count", "cpu", "gone"),
+    [(1, 1, set()), (2, 1, {"x"}), (1, 9, set()), (2, 9, set())],
+    ids=["one-is-free", "one-is-missing", "free-but-no-cpu", "missing-and-no-cpu"],
+)
+def test_resource_that_a_claim_stands_for_counts_free_devices(count: int, cpu: int, gone: set[str]) -> None:
+    """The node offers it by no device plugin, so no free amount is known of it."""
+    choice = DeviceChoice(frozenset(one.id for one in FOUR), count)
+    waiting = dataclasses.replace(
+        _waiting("w", count, nodes=("a",)),
+        needs={"cpu": cpu},
+        backed={GPU: WaitingClaim((DeviceRequest(GPU, (choice,)),))},
+    )
+    member = pod("x", node="a", devices=1, resources={GPU: 1}, priority=1_000, claims=("x",))
+    holder = workload(member, ref=ObjectRef("apps/v1", "Deployment", "research", "x", "uid-x"))
+    allocations = {
+        ("research", "x"): Allocation((FOUR[0].id,), frozenset({member.ref.uid})),
+        ("research", "y"): Allocation(tuple(one.id for one in FOUR[1:3])),
+    }
+    node = Node("a", "H100", allocatable={CLASS: 4})
+    devices = DeviceInventory({"a": FOUR}, allocations=allocations)
+    fleet = Fleet((holder,), {"a": node}, {}, waiting=(waiting,), devices=devices, spare={"a": {"cpu": 1}})
+    found = limit_to_pending_demand([_decision(holder)], PolicyEvaluator(RULES, fleet, at=AT))
+    assert {one.workload.ref.name for one in found if not one.blockers} == gone
+
+
+def test_freed_devices_serve_one_pod_only() -> None:
+    """The second needs another victim."""
+    allocated = {"x": (FOUR[:2], [X]), "y": (FOUR[2:], [Y])}
+    assert _after_claims((X, Y), allocated, _claiming("w1", 2)) == {"x"}
+    assert _after_claims((X, Y), allocated, _claiming("w1", 2), _claiming("w2", 2)) == {"x", "y"}

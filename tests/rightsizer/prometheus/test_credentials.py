@@ -160,7 +160,7 @@ def test_sigv4_without_botocore_raises(fake: Fake, monkeypatch: pytest.MonkeyPat
     """The error says what to install; other credentials do not need it."""
     monkeypatch.delitem(sys.modules, "botocore.session", raising=False)
     monkeypatch.setitem(sys.modules, "botocore", None)
-    words = r"the library botocore is missing; run in a checkout: pip install '\.\[rightsizer,aws\]'"
+    words = r"the library botocore is missing; run: pip install 'gpu-rightsizer\[aws\]'"
     with pytest.raises(ConfigurationError, match=words):
         Prometheus(_settings(fake.url))
     Prometheus(PrometheusSettings(fake.url, timeout_s=30.0)).query("x", AT)

@@ -14,6 +14,7 @@ from rightsizer.backtest.replay import Terms, replay
 from rightsizer.backtest.summary import summarize
 from rightsizer.report import BACKTEST_FORMS, form
 from rightsizer.report.backtest import Backtest
+from rightsizer.report.backtest_page import round_steps, square_steps
 from tests.conftest import Golden
 from tests.rightsizer.backtest.recordings import BUSY, IDLE, hours, policy, recording, workload
 from tests.rightsizer.hostile import ATTRIBUTES, FORMULAS, XSS
@@ -46,6 +47,7 @@ def result(word: str = "notes", every: datetime.timedelta = HOUR) -> Backtest:
             summarize(replay(recorded, one, terms), random.Random(1), lambda _: 2.5) for one in judges
         ],
         policies=frozenset({"mine.yaml"}),
+        rules=["idle 1h"],
         unknown=["bursts between two scrapes: dcgm has no counters of busy time"],
         currency="USD",
     )
@@ -68,6 +70,24 @@ def test_backtest_json_and_yaml_say_the_same() -> None:
     assert [judge["name"] for judge in document["judges"]] == ["do nothing", "idle 1h", "mine.yaml", "oracle"]
     assert [one["workload"] for one in document["judges"][2]["hurt"]] == ["team/StatefulSet/notes"]
     assert form("yaml", BACKTEST_FORMS)(result()).count("name: ") == 4
+
+
+def test_backtest_long_owner_has_a_line_of_its_own() -> None:
+    """The figures stay in their columns."""
+    lines = form("table", BACKTEST_FORMS)(result("n" * 60)).splitlines()
+    (place,) = (number for number, line in enumerate(lines) if line == f"  team/StatefulSet/{'n' * 60}"[:78])
+    assert lines[place + 1].split() == ["4", "1", "1"]
+
+
+def test_backtest_page_ticks_are_round_and_apart() -> None:
+    """Of few returns as of many, and of none at all."""
+    for most in (1.0, 7.0, 64.0, 956.0, 12_345.0):
+        returns = [*square_steps(most)]
+        assert returns == sorted(returns)
+        assert all(0 <= one <= most for one in returns)
+        hours = [*round_steps(most)]
+        assert hours[0] == 0
+        assert 3 <= len(hours) <= 6
 
 
 @pytest.mark.parametrize("word", [*XSS[::9], *ATTRIBUTES], ids=repr)

@@ -20,6 +20,7 @@ from rightsizer.model import (
     Pod,
     Proposal,
     Verdict,
+    Workload,
 )
 from rightsizer.report.manifest_patches import patch_files
 from simulator.controlplane import programs
@@ -64,7 +65,11 @@ def _decision(kind: str, proposal: Proposal | None, **changes: Any) -> Decision:
     pods = [pod(f"w-{n}", devices=2, resources={GPU: 2}, labels={"ray.io/group": "gpu"}) for n in range(2)]
     ref = ObjectRef(version, name, "research", "w.1", "uid-w")
     given = {"ref": ref, "spec": json.dumps(SPECS.get(kind, {"x": 1})).encode(), **changes}
-    item = workload(*pods, **given)
+    return decision_of(workload(*pods, **given), proposal)
+
+
+def decision_of(item: Workload, proposal: Proposal | None) -> Decision:
+    """A decision to act on a workload by a proposal."""
     decision = judged(item, {}, policy())
     finding = dataclasses.replace(
         decision.finding, verdict=Verdict.ACT, proposal=proposal, words=("2 of 4 GPUs\n- worked",)
@@ -76,7 +81,8 @@ def _of(decision: Decision, pods: tuple[Pod, ...]) -> Decision:
     return dataclasses.replace(decision, workload=dataclasses.replace(decision.workload, pods=pods))
 
 
-def _plan(*decisions: Decision) -> Plan:
+def plan_of(*decisions: Decision) -> Plan:
+    """A plan of these decisions."""
     return Plan(AT, "run", "policy", "0" * 64, decisions)
 
 
@@ -118,7 +124,7 @@ def test_patch_kustomize_changes_only_gpu_amounts(
     tmp_path: Path, kind: str, proposal: Proposal, amounts: Object
 ) -> None:
     """Of the container that asks for them, in each kind of which a template is known; all else stays."""
-    files, problems = patch_files(_plan(_decision(kind, proposal)))
+    files, problems = patch_files(plan_of(_decision(kind, proposal)))
     assert problems == ()
     built = _built(tmp_path, kind, SPECS[kind], dict(files))
     assert _amounts(built) == [{"limits": amounts, "requests": amounts}]
@@ -153,7 +159,7 @@ def test_patch_kustomize_sets_replicas_or_stop(
     tmp_path: Path, kind: str, proposal: Proposal | None, changed: Object
 ) -> None:
     """Names of pods are nothing for a manifest."""
-    files, problems = patch_files(_plan(_decision(kind, proposal)))
+    files, problems = patch_files(plan_of(_decision(kind, proposal)))
     assert problems == ()
     assert _built(tmp_path, kind, SPECS[kind], dict(files))["spec"] == {**SPECS[kind], **changed}
 
@@ -162,7 +168,7 @@ def test_patch_of_cron_jobs_run_changes_cron_job_once() -> None:
     """The template of the next run is there; of a second run of it there is no second patch."""
     starter = ObjectRef("batch/v1", "CronJob", "research", "nightly", "uid-c")
     run = _decision("batch/v1/Job", RESIZE, starter=starter)
-    files, problems = patch_files(_plan(run, run))
+    files, problems = patch_files(plan_of(run, run))
     assert (sorted(files), problems) == (
         ["research/cronjob.batch-nightly.yaml", "research/kustomization.yaml"],
         (),
@@ -190,7 +196,7 @@ def test_patch_of_cron_jobs_run_changes_cron_job_once() -> None:
 )
 def test_patch_head_says_evidence_fields_and_command(kind: str, command: str) -> None:
     """As comments, in which line breaks of others end nothing."""
-    files, _ = patch_files(_plan(_decision(kind, RESIZE)))
+    files, _ = patch_files(plan_of(_decision(kind, RESIZE)))
     (text,) = (text for name, text in files.items() if not name.endswith("kustomization.yaml"))
     head = [line for line in text.splitlines() if line.startswith("#")]
     assert head[1].startswith("# 2 of 4 GPUs")
@@ -230,7 +236,7 @@ _GROVE = (pod(labels={"grove.io/podclique": "w-0-decode"}),)
 )
 def test_patch_without_field_of_manifest_is_named(decision: Decision, words: str) -> None:
     """No file is written for it, and the reason is reported."""
-    files, (problem,) = patch_files(_plan(decision))
+    files, (problem,) = patch_files(plan_of(decision))
     assert files == {}
     assert problem.startswith(f"no patch for {decision.workload.ref}: ")
     assert words in problem
@@ -239,7 +245,7 @@ def test_patch_without_field_of_manifest_is_named(decision: Decision, words: str
 def test_patch_of_workload_to_keep_is_not_written() -> None:
     """Only what the plan finds too large has one."""
     kept = dataclasses.replace(_decision("apps/v1/Deployment", RESIZE), verdict=Verdict.KEEP)
-    assert patch_files(_plan(kept)) == ({}, ())
+    assert patch_files(plan_of(kept)) == ({}, ())
 
 
 def test_plan_patches_into_folder_with_files_is_refused(tmp_path: Path) -> None:
@@ -259,9 +265,9 @@ def test_patch_of_announced_change_is_left_out() -> None:
     noticed = dataclasses.replace(decision, action=Action.NOTICE, announced=Action.SCALE_TO_ZERO, due=AT)
     block = Blocker(BlockerCode.NOTICE, "notice was given", until=AT)
     for waiting in (noticed, dataclasses.replace(decision, blockers=(block,))):
-        files, problems = patch_files(_plan(waiting))
+        files, problems = patch_files(plan_of(waiting))
         assert not files
         words = "its owner is asked first; the change follows from 2026-11-21 12:00 UTC"
         assert problems == (f"no patch for {decision.workload.ref}: {words}",)
     paused = dataclasses.replace(decision, blockers=(Blocker(BlockerCode.PAUSED, "later", until=AT),))
-    assert patch_files(_plan(paused))[0]
+    assert patch_files(plan_of(paused))[0]

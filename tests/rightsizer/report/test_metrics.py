@@ -29,7 +29,7 @@ def _plan(*changes: FoundChange, after_s: float = 0.0) -> Plan:
 
 
 def _observe(metrics: Metrics, plan: Plan, *left: Left) -> None:
-    metrics.observe(plan, cost_summary_of(plan, PRICES), left)
+    metrics.observe(plan, cost_summary_of(plan, PRICES), left, currency=PRICES.currency)
 
 
 def _by_class(metrics: Metrics, name: str) -> dict[str, float]:

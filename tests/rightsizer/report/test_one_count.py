@@ -106,7 +106,7 @@ def test_gpus_of_document_and_metrics_agree_and_add_up() -> None:
     )
     assert account["reclaimable"] == account["enforced"] == pytest.approx(FREED, abs=1e-3)
     metrics = Metrics(acts=False)
-    metrics.observe(plan, accounts, ())
+    metrics.observe(plan, accounts, (), currency="USD")
     published: dict[str, float] = {}
     for family in metrics.registry.collect():
         for sample in family.samples:

@@ -15,7 +15,16 @@ WISHES = {OURS + "mode", OURS + "exclude", OURS + "exclude-until", OURS + "min-r
 NOTES = {
     OURS + name
     for name in (
-        *("undo", "history", "notice", "resumed-at", "came-back-after", "snooze-until", "release", "steered"),
+        *(
+            "undo",
+            "history",
+            "notice",
+            "resumed-at",
+            "came-back-after",
+            "snooze-until",
+            "release",
+            "deletion-cost-by",
+        ),
         *("order", "manifest", "pod", "gpus"),
     )
 }

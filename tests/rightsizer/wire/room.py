@@ -18,12 +18,13 @@ def is_offered(
 ) -> bool:
     """Whether open nodes have room for so many pods more, each of which asks for these amounts."""
     for node in filter(_is_open, nodes):
-        here = [
+        on_node = [
             asked(pod["spec"]["containers"])
             for pod in pods
             if pod["spec"].get("nodeName") == node["metadata"]["name"]
             and pod["status"].get("phase") not in {"Succeeded", "Failed"}
         ]
+        here = [one for one in on_node if one]  # the exporter's pod asks for nothing
         wanted -= _places(node, here, amounts, wanted)
     return wanted <= 0
 

@@ -2,6 +2,9 @@
 
 {{- define "gpu-rightsizer.exporterEnv" -}}
 {{- $values := .Values.exporter -}}
+{{- $on := include "gpu-rightsizer.exporterOn" . | fromJson -}}
+{{- $observers := $on.adminAccessNamespaces -}}
+{{- if eq $on.gpuAccess "claim" }}{{ $observers = append $observers .Release.Namespace | uniq }}{{ end -}}
 {{- $given := dict
   "LISTEN" ":9400"
   "INTERVAL" $values.interval
@@ -13,7 +16,7 @@
   "DEVICES" $values.devices
   "SERIAL_NUMBERS" (ternary "true" "" $values.serialNumbers)
   "RESOURCE_NAMES" (join "," $values.resourceNames)
-  "ADMIN_ACCESS_NAMESPACES" (join "," $values.adminAccessNamespaces)
+  "ADMIN_ACCESS_NAMESPACES" (join "," $observers)
   "POD_LABELS" (join "," $values.podLabels)
   "POD_UID" (ternary "true" "" $values.podUid)
   "HPC_JOB_MAPPING_DIR" (ternary "/var/lib/hpc-jobs" "" (ne $values.hpcJobMappingDir ""))
@@ -37,7 +40,7 @@
 {{- if eq .gpuAccess "host" -}}
 - name: LD_LIBRARY_PATH
   value: /usr/local/nvidia/lib64
-{{- else -}}
+{{- else if ne .gpuAccess "claim" -}}
 - name: NVIDIA_VISIBLE_DEVICES
   value: {{ ternary "/var/run/nvidia-container-devices" "all" (eq .gpuAccess "volume-mounts") }}
 - name: NVIDIA_DRIVER_CAPABILITIES

@@ -31,6 +31,15 @@
 {{- ternary (include "gpu-rightsizer.backtest" .) .Values.serviceAccount.name .Values.serviceAccount.create -}}
 {{- end }}
 
+{{- define "gpu-rightsizer.extender" -}}
+{{- include "gpu-rightsizer.fullname" . }}-extender
+{{- end }}
+
+{{/* The extender's own account, unless the chart creates none. */}}
+{{- define "gpu-rightsizer.extenderAccount" -}}
+{{- ternary (include "gpu-rightsizer.extender" .) .Values.serviceAccount.name .Values.serviceAccount.create -}}
+{{- end }}
+
 {{/* Selector labels of a component: (list $ COMPONENT). */}}
 {{- define "gpu-rightsizer.selector" -}}
 {{- $ := index . 0 -}}

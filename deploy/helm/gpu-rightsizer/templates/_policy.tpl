@@ -40,7 +40,9 @@ rules:
 {{/* The class of a GPU model and level, with overrides of the model, as JSON: (list $ GPU LEVEL). */}}
 {{- define "gpu-rightsizer.class" -}}
 {{- $own := get ((index . 1).levels | default dict) (index . 2) | default dict -}}
-{{- mergeOverwrite (deepCopy (get (index . 0).Values.priorityClasses.levels (index . 2))) $own | toJson -}}
+{{- $class := mergeOverwrite (deepCopy (get (index . 0).Values.priorityClasses.levels (index . 2))) $own -}}
+{{- if (index . 0).Values.priorityClasses.waitForIdle }}{{ $_ := set $class "preemptionPolicy" "Never" }}{{ end -}}
+{{- $class | toJson -}}
 {{- end }}
 
 {{/* A glob as an anchored regular expression. */}}
@@ -150,6 +152,8 @@ rules:
 {{- $ := index . 0 -}}
 {{- $name := index . 1 -}}
 {{- $namespace := index . 3 -}}
+{{- $component := "rightsizer" -}}
+{{- if gt (len .) 4 }}{{ $component = index . 4 }}{{ end -}}
 {{- $kind := ternary "Role" "ClusterRole" (ne $namespace "") -}}
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {{ $kind }}
@@ -158,7 +162,7 @@ metadata:
   {{- with $namespace }}
   namespace: {{ . }}
   {{- end }}
-  labels: {{- include "gpu-rightsizer.labels" (list $ "rightsizer") | nindent 4 }}
+  labels: {{- include "gpu-rightsizer.labels" (list $ $component) | nindent 4 }}
 rules:
 {{- include "gpu-rightsizer.rules" (index . 2) }}
 ---
@@ -169,10 +173,10 @@ metadata:
   {{- with $namespace }}
   namespace: {{ . }}
   {{- end }}
-  labels: {{- include "gpu-rightsizer.labels" (list $ "rightsizer") | nindent 4 }}
+  labels: {{- include "gpu-rightsizer.labels" (list $ $component) | nindent 4 }}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: {{ $kind }}, name: {{ $name }}}
 subjects:
-- {kind: ServiceAccount, name: {{ include "gpu-rightsizer.account" $ }}, namespace: {{ $.Release.Namespace }}}
+- {kind: ServiceAccount, name: {{ include (printf "gpu-rightsizer.%s" (ternary "extenderAccount" "account" (eq $component "extender"))) $ }}, namespace: {{ $.Release.Namespace }}}
 {{- end }}
 
 {{/* The validations of an admission policy; those with patterns once for each pattern: (list $ VALIDATIONS

@@ -2,11 +2,14 @@
 
 {{/* Variables of a component: (list $ COMPONENT). */}}
 {{- define "gpu-rightsizer.rightsizerEnv" -}}
+{{- $component := index . 1 -}}
 {{- $isBacktest := eq (index . 1) "backtest" -}}
 {{- with index . 0 -}}
 {{- $values := .Values.rightsizer -}}
 {{- $prometheus := $values.prometheus -}}
-{{- $runs := and (eq $values.mode "deployment") (not $isBacktest) -}}
+{{- $isExtender := eq $component "extender" -}}
+{{- $runs := or $isExtender (and (eq $values.mode "deployment") (not $isBacktest)) -}}
+{{- $ledger := ternary (ternary $values.ledger.bucket "/var/lib/gpu-rightsizer-ledger" (empty $values.ledger.existingClaim)) "" (eq $component "rightsizer") -}}
 {{- $given := dict
   "POLICY" (ternary "/etc/gpu-rightsizer/policy.yaml" "" (and (not $isBacktest) (not (empty (include "gpu-rightsizer.policy" .)))))
   "PRICES" (ternary "/etc/gpu-rightsizer/prices.yaml" "" (not (empty $values.prices)))
@@ -28,11 +31,18 @@
   "GPU_RESOURCE" (join "," $values.gpuResources)
   "STATE_NAMESPACE" .Release.Namespace
   "INSTANCE" (ternary "" $values.instance $isBacktest)
-  "JOURNAL" (ternary "/var/lib/gpu-rightsizer/journal" "" (and (not $isBacktest) (ne $values.journal.existingClaim "")))
-  "SCHEDULE" (ternary $values.schedule "" $runs)
+  "JOURNAL" (ternary "/var/lib/gpu-rightsizer/journal" "" (and (eq $component "rightsizer") (ne $values.journal.existingClaim "")))
+  "LEDGER" $ledger
+  "CLUSTER_NAME" (ternary "" $values.ledger.clusterName (empty $ledger))
+  "TEAM_LABEL" (ternary "" $values.ledger.teamLabel (empty $ledger))
+  "SCHEDULE" (ternary (ternary .Values.extender.schedule $values.schedule $isExtender) "" $runs)
   "TIME_ZONE" (ternary $values.timeZone "" $runs)
   "JITTER" (ternary $values.jitter "" $runs)
   "LISTEN" (ternary ":9401" "" $runs)
+  "EXTENDER_LISTEN" (ternary ":9402" "" $isExtender)
+  "TLS_CERT_FILE" (ternary "/etc/gpu-rightsizer/tls/tls.crt" "" $isExtender)
+  "TLS_KEY_FILE" (ternary "/etc/gpu-rightsizer/tls/tls.key" "" $isExtender)
+  "CLIENT_CA_FILE" (ternary "/etc/gpu-rightsizer/tls/ca.crt" "" (and $isExtender .Values.extender.tls.verifyClient))
   "LOG_FORMAT" $values.logFormat
   "LOG_LEVEL" $values.logLevel
 -}}
@@ -83,6 +93,11 @@
 {{- concat $args (include "gpu-rightsizer.queryArgs" . | fromJsonArray) $values.extraArgs | toRawJson -}}
 {{- end }}
 
+{{/* The command of the extender, as a JSON list. */}}
+{{- define "gpu-rightsizer.extenderArgs" -}}
+{{- concat (list "extend") (include "gpu-rightsizer.queryArgs" . | fromJsonArray) .Values.extender.extraArgs | toRawJson -}}
+{{- end }}
+
 {{/* Policies that the backtest compares with the release's own, by file. */}}
 {{- define "gpu-rightsizer.backtestPolicies" -}}
 {{- range $name, $policy := .Values.backtest.policies }}
@@ -114,10 +129,11 @@ signals.yaml: |
 {{- $isBacktest := eq $component "backtest" -}}
 {{- with index . 0 -}}
 {{- $values := .Values.rightsizer -}}
-{{- $runs := and (eq $values.mode "deployment") (not $isBacktest) -}}
+{{- $isExtender := eq $component "extender" -}}
+{{- $runs := or $isExtender (and (eq $values.mode "deployment") (not $isBacktest)) -}}
 {{- $policies := ternary (include "gpu-rightsizer.backtestPolicies" .) "" $isBacktest -}}
-{{- $claim := ternary .Values.backtest.report.existingClaim $values.journal.existingClaim $isBacktest -}}
-{{- $resources := ternary .Values.backtest.resources $values.resources $isBacktest -}}
+{{- $claim := ternary .Values.backtest.report.existingClaim (ternary "" $values.journal.existingClaim $isExtender) $isBacktest -}}
+{{- $resources := ternary .Values.backtest.resources (ternary .Values.extender.resources $values.resources $isExtender) $isBacktest -}}
 {{- $preset := (include "gpu-rightsizer.platform" . | fromJson).rightsizer.runAsUser -}}
 {{- $user := ternary $preset $values.runAsUser (kindIs "invalid" $values.runAsUser) -}}
 {{- $files := include "gpu-rightsizer.files" . -}}
@@ -135,7 +151,7 @@ metadata:
     {{- end }}
     {{- with $values.podAnnotations }}{{ toYaml . | nindent 4 }}{{ end }}
 spec:
-  serviceAccountName: {{ include (ternary "gpu-rightsizer.backtestAccount" "gpu-rightsizer.account" $isBacktest) . }}
+  serviceAccountName: {{ include (get (dict "backtest" "gpu-rightsizer.backtestAccount" "extender" "gpu-rightsizer.extenderAccount") $component | default "gpu-rightsizer.account") . }}
   automountServiceAccountToken: true
   enableServiceLinks: false
   {{- with .Values.imagePullSecrets }}
@@ -178,6 +194,9 @@ spec:
     {{- if $runs }}
     ports:
     - {name: metrics, containerPort: 9401}
+    {{- if $isExtender }}
+    - {name: extender, containerPort: 9402}
+    {{- end }}
     livenessProbe:
       httpGet: {path: /healthz, port: metrics}
       periodSeconds: 15
@@ -203,6 +222,9 @@ spec:
     {{- if $policies }}
     - {name: policies, mountPath: /etc/gpu-rightsizer/backtest, readOnly: true}
     {{- end }}
+    {{- if $isExtender }}
+    - {name: tls, mountPath: /etc/gpu-rightsizer/tls, readOnly: true}
+    {{- end }}
     {{- if $values.prometheus.existingSecret }}
     - {name: prometheus, mountPath: /etc/gpu-rightsizer/prometheus, readOnly: true}
     {{- end }}
@@ -211,6 +233,9 @@ spec:
     {{- end }}
     {{- if $claim }}
     - {name: {{ ternary "report" "journal" $isBacktest }}, mountPath: /var/lib/gpu-rightsizer}
+    {{- end }}
+    {{- if and $values.ledger.existingClaim (not $isBacktest) }}
+    - {name: ledger, mountPath: /var/lib/gpu-rightsizer-ledger}
     {{- end }}
     {{- with $values.extraVolumeMounts }}{{ toYaml . | nindent 4 }}{{ end }}
   volumes:
@@ -223,6 +248,10 @@ spec:
   - name: policies
     configMap: {name: {{ include "gpu-rightsizer.backtest" . }}-policies}
   {{- end }}
+  {{- if $isExtender }}
+  - name: tls
+    secret: {secretName: {{ .Values.extender.tls.existingSecret }}, defaultMode: 0440}
+  {{- end }}
   {{- with $values.prometheus.existingSecret }}
   - name: prometheus
     secret: {secretName: {{ . }}, defaultMode: 0440}
@@ -234,6 +263,10 @@ spec:
   {{- with $claim }}
   - name: {{ ternary "report" "journal" $isBacktest }}
     persistentVolumeClaim: {claimName: {{ . }}}
+  {{- end }}
+  {{- if and $values.ledger.existingClaim (not $isBacktest) }}
+  - name: ledger
+    persistentVolumeClaim: {claimName: {{ $values.ledger.existingClaim }}}
   {{- end }}
   {{- with $values.extraVolumes }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- end }}

@@ -1,0 +1,228 @@
+"""`gpu-rightsizer extend`: answer kube-scheduler's questions about victims from the last plan, until SIGTERM.
+
+Each plan is made by a process of its own: it would keep questions waiting for Python's lock, and leave its memory.
+"""
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import datetime
+import gc
+import logging
+import multiprocessing
+import multiprocessing.connection
+import pathlib
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from rightsizer.cli import prepare
+from rightsizer.cli.connection import cluster_settings, gpu_resources
+from rightsizer.cli.extender_endpoint import STALE, Extender
+from rightsizer.cli.http_endpoint import TlsFiles, answering, serving
+from rightsizer.cli.messages import log_to_stderr, log_to_stdout
+from rightsizer.cli.plan_session import PlanSession, utc_now
+from rightsizer.cli.preemption_state import PreemptionState
+from rightsizer.cli.run_command import ENDING, signals_held, when
+from rightsizer.cli.scheduler import keep_running, longest_wait, trigger_of
+from rightsizer.errors import ClusterError, RightsizerError, UsageError
+from rightsizer.inventory.cluster_reader import resource_table
+from rightsizer.kinds.core import POD
+from rightsizer.kinds.patches import record_of
+from rightsizer.kube.cluster import Cluster
+from rightsizer.model import FoundChange
+from rightsizer.planning.preemption import Preemptible, Preemptor, VictimChoice, candidates_of
+from rightsizer.report.events import NAMED
+from rightsizer.report.metrics import Metrics
+from rightsizer.report.outcomes import cycle_words
+from rightsizer.text import count, gpus
+
+log = logging.getLogger(__name__)
+report = logging.getLogger("gpu-rightsizer")
+
+_CYCLES = 2
+"""Number of cycles after which a plan answers for nobody."""
+TURN_S = 0.0005
+"""Switch interval of threads: a question must not wait for a watch."""
+_CHARGED = datetime.timedelta(days=1)
+"""The longest that a budget counts."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check all settings once, then answer until SIGTERM."""
+    log_to_stdout(as_json=arguments.log_format == "json")
+    schedule, zone, jitter = when(arguments)
+    tls = _tls(arguments)
+    PlanSession(arguments).close()  # reports invalid settings at start, not at the first cycle
+    sys.setswitchinterval(TURN_S)
+    metrics = Metrics(acts=False)
+    interval_s = longest_wait(schedule, jitter=jitter).total_seconds()
+    metrics.set("schedule_longest_interval_seconds", interval_s)
+
+    def connect() -> Cluster:
+        return Cluster(cluster_settings(arguments))
+
+    state = PreemptionState(connect, resource_table(gpu_resources(arguments)), _CYCLES * interval_s)
+    plans = _Plans(arguments, metrics, state)
+    with signals_held(), contextlib.ExitStack() as stack:
+        extender = Extender(state, plans.told)
+        ready = state.stale_reason
+        port = stack.enter_context(serving(arguments.listen, metrics.registry, alive=str, ready=ready))
+        asked = stack.enter_context(answering(arguments.extender_listen, extender.routes, tls))
+        report.info("metrics on port %d; questions of kube-scheduler on port %d", port, asked)
+        stack.enter_context(state)
+        threading.Thread(target=plans.record, args=(connect,), name="events", daemon=True).start()
+        keep_running(plans.one, trigger_of(schedule, zone, jitter=jitter), until=plans.until_told_to_end)
+    report.info("ended")
+    return 0
+
+
+def _tls(arguments: argparse.Namespace) -> TlsFiles | None:
+    """The files of the flags.
+
+    Raises:
+        UsageError: One lacks another.
+    """
+    certificate, key, authority = arguments.tls_cert_file, arguments.tls_key_file, arguments.client_ca_file
+    if not certificate and not key and not authority:
+        return None
+    if not certificate or not key:
+        raise UsageError("--tls-cert-file and --tls-key-file need each other; --client-ca-file needs both")
+    return TlsFiles(
+        pathlib.Path(certificate), pathlib.Path(key), pathlib.Path(authority) if authority else None
+    )
+
+
+def settle() -> None:
+    """Let the garbage collector leave out what is there for long: looking through it would keep questions waiting."""
+    gc.collect()
+    gc.freeze()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Planned:
+    """What a plan of another process came to."""
+
+    run: str
+    candidates: tuple[Preemptible, ...]
+    words: str
+
+
+class _Plans:
+    """One plan after another, and the record of what was named."""
+
+    def __init__(self, arguments: argparse.Namespace, metrics: Metrics, state: PreemptionState) -> None:
+        self._arguments = arguments
+        self._metrics = metrics
+        self._state = state
+        self._named: collections.deque[FoundChange] = collections.deque()
+        self._run = ""
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._to_record: queue.SimpleQueue[tuple[Preemptor, VictimChoice]] = queue.SimpleQueue()
+
+    def one(self) -> None:
+        """Plan; an error never ends the schedule."""
+        began = time.monotonic()
+        now = utc_now()
+        while self._named and now - self._named[0].at >= _CHARGED:
+            self._named.popleft()
+        found = self._planned_elsewhere()
+        if isinstance(found, _Planned):
+            self._run = found.run
+            self._state.planned(found.candidates, began_at=began)
+            pods = sum(len(one.pods) for one in found.candidates)
+            report.info("%s; %s may be named to kube-scheduler", found.words, count(pods, "pod"))
+            settle()
+        else:
+            report.error("the plan before stays in use, until it is too old: %s", found)
+        is_good = isinstance(found, _Planned)
+        self._metrics.ended(is_good=is_good, took_s=time.monotonic() - began, at_s=time.time())
+
+    def _planned_elsewhere(self) -> _Planned | str:
+        """What a new process planned, or why it did not."""
+        context = multiprocessing.get_context("spawn")
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(
+            target=_plan, args=(sender, self._arguments, tuple(self._named)), daemon=True
+        )
+        with receiver:
+            self._process = process
+            process.start()
+            sender.close()
+            try:
+                found: _Planned | str = receiver.recv()
+            except EOFError:
+                found = "the process that plans ended"
+            process.join()
+        return found
+
+    def until_told_to_end(self) -> None:
+        """Wait for SIGTERM or Ctrl-C, then end a plan in progress."""
+        signal.sigwait(ENDING)
+        if self._process is not None and self._process.is_alive():
+            self._process.kill()
+
+    def told(self, verb: str, preemptor: Preemptor, choice: VictimChoice | None) -> None:
+        """Count an answer, charge what was named to the budgets, and leave it to be recorded."""
+        self._metrics.asked(choice.answer.value if choice else STALE)
+        if choice is not None and choice.named:
+            at = utc_now()
+            for one in choice.named:
+                workload = one.decision.workload
+                change = record_of(one.decision, (), run=self._run, at=at)
+                self._named.append(FoundChange(workload.ref, change, starter=workload.starter))
+            self._to_record.put((preemptor, choice))
+        log.debug("%s for %s: %s", verb, preemptor, choice.answer if choice else STALE)
+
+    def record(self, connect: Callable[[], Cluster]) -> None:
+        """Record what was named, for as long as the process runs."""
+        while True:
+            preemptor, choice = self._to_record.get()
+            for one in choice.named:
+                try:
+                    with contextlib.closing(connect()) as cluster:
+                        self._record(one, preemptor, cluster)
+                except RightsizerError as error:
+                    log.warning("no Event on %s: %s", one.decision.workload.ref, error)
+                except Exception:
+                    log.exception("no Event on %s: a bug in gpu-rightsizer", one.decision.workload.ref)
+
+    def _record(self, one: Preemptible, preemptor: Preemptor, cluster: Cluster) -> None:
+        decision = one.decision
+        workload, finding, at = decision.workload, decision.finding, utc_now()
+        names = ", ".join(pod.ref.name for pod in one.pods)
+        back = "undo recreates it" if workload.ref.kind == POD.kind else "its controller creates pods again"
+        held_gpus = sum(pod.gpus for pod in one.pods)
+        why = f"({finding.name}; rule {decision.rule}): {'; '.join(finding.words)}"
+        what = f"{names} ({gpus(held_gpus)}) for {preemptor}, instead of busy pods; {back} {why}"
+        self._metrics.named(finding.name.value, workload.priority_class, len(one.pods))
+        report.info("%s: named to kube-scheduler: %s", workload.ref, what)
+        try:
+            cluster.create(*NAMED.of(workload.ref, what, run=self._run, at=at))
+        except ClusterError as error:
+            log.warning("no Event on %s: %s", workload.ref, error)
+
+
+def _plan(
+    sender: multiprocessing.connection.Connection,
+    arguments: argparse.Namespace,
+    named: tuple[FoundChange, ...],
+) -> None:
+    """Plan in a process of its own, and send what came of it."""
+    prepare()
+    log_to_stderr(arguments.log_level, as_json=arguments.log_format == "json")
+    try:
+        with contextlib.closing(PlanSession(arguments)) as session:
+            plan = session.observe()
+            policy, own, instance = session.policy.policy, session.own, session.instance
+            found = candidates_of(plan, policy, own=own, instance=instance, named=named)
+            sender.send(_Planned(plan.run, found, cycle_words(plan)))
+    except RightsizerError as error:
+        sender.send(str(error))
+    except Exception as error:
+        log.debug("traceback", exc_info=True)
+        sender.send(f"internal error: {type(error).__name__}: {error}")

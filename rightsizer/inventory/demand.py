@@ -1,0 +1,481 @@
+"""What waits for GPUs in addition to pods that the scheduler cannot place: how each kind of demand is read. Pure.
+
+To add a kind of demand is to add a row to DEMAND_KINDS. A pod that exists was admitted by the API server, with its
+PriorityClass. A template was not: anybody who may write such an object may name any class. So a class only counts where
+the API server admitted a pod of it in the same namespace, or a ResourceQuota grants it; the priority in the object
+itself never counts, and a ResourceQuota for GPUs limits what counts.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rightsizer.inventory.gpu_requests import ResourceTable
+from rightsizer.inventory.kueue_queues import (
+    KueueTable,
+    PodSet,
+    PodTemplate,
+    Queues,
+    WorkloadObject,
+    options_of,
+    queue_problem,
+    quotas_of_queues,
+)
+from rightsizer.inventory.pod_groups import (
+    VOLCANO,
+    GroupKey,
+    GroupKind,
+    GroupObject,
+    PodGroup,
+    VolcanoQueue,
+    group_key,
+    read_group,
+    volcano_pool,
+    volcano_quotas,
+)
+from rightsizer.inventory.pods import PodTable, needs_of
+from rightsizer.inventory.stranded_gpus import (
+    UnschedulablePod,
+    is_unschedulable,
+    unschedulable_pod,
+)
+from rightsizer.kube.api_objects import ObjectMeta, PodObject, QuotaObject
+from rightsizer.kube.owner_kinds import KUEUE, OwnerKind
+from rightsizer.model import (
+    Gang,
+    Node,
+    ObjectRef,
+    PriorityClass,
+    QueueOption,
+    QueueQuotas,
+    Quota,
+    QuotaKey,
+    Unserved,
+)
+
+MAX_PODS = 1024
+"""Pods of one object that waits: no gang is larger, and a forged one takes no memory."""
+
+
+class Members(NamedTuple):
+    """Pods of a gang that have not ended.
+
+    Attributes:
+        bound: Those that have a node.
+        others: Those without, that ask for no GPUs.
+    """
+
+    total: int = 0
+    bound: int = 0
+    others: int = 0
+
+
+class Template(NamedTuple):
+    """Pods that do not exist yet."""
+
+    pod: PodTemplate
+    replicas: int
+    default_class: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Queued:
+    """An object that waits for its pods to be created or released.
+
+    Attributes:
+        topology: The label of which their nodes must have the same value.
+        kueue: Where it is Kueue's.
+        queue: Of Volcano, whose quota it takes.
+        why_not: Why freeing GPUs would not help, or cannot be said to.
+    """
+
+    ref: ObjectRef
+    templates: tuple[Template, ...] = ()
+    topology: str = ""
+    kueue: WorkloadObject | None = None
+    queue: str = ""
+    why_not: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DemandState:
+    """What is known of demand in addition to unschedulable pods.
+
+    Attributes:
+        groups: The gangs that pods name, as their objects describe them.
+        members: Pods of gangs.
+        queued: Objects that wait.
+        queues: Kueue's.
+        quotas: Of queues.
+        granted: Namespaces and PriorityClasses that the API server, or an administrator, has admitted there.
+        gated: Pods by a scheduling gate that no known queue removes: an example, and their number.
+    """
+
+    groups: Mapping[GroupKey, PodGroup] = dataclasses.field(default_factory=dict)
+    members: Mapping[GroupKey, Members] = dataclasses.field(default_factory=dict)
+    queued: tuple[Queued, ...] = ()
+    queues: Queues = dataclasses.field(default_factory=Queues)
+    quotas: QueueQuotas = dataclasses.field(default_factory=QueueQuotas)
+    granted: frozenset[tuple[str, str]] = frozenset()
+    gated: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
+
+
+# --- The kinds of demand
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DemandKind:
+    """One kind of object that waits for GPUs.
+
+    Attributes:
+        of: Where it is served.
+        shape: Its fields.
+        waits: Whether one waits.
+        words: What of it waits, and how its demand is read, for people.
+        selector: A field selector for those that may wait.
+    """
+
+    of: OwnerKind
+    shape: Any
+    waits: Callable[[Any], bool]
+    words: str
+    selector: str = ""
+
+
+class _Phase(msgspec.Struct):
+    phase: str = ""
+
+
+class PhaseObject(msgspec.Struct):
+    """A PodGroup of Volcano, only with its phase."""
+
+    metadata: ObjectMeta
+    status: _Phase = msgspec.field(default_factory=_Phase)
+
+
+POD_DEMAND = DemandKind(
+    OwnerKind("", ("v1",), "Pod", "pods"),
+    PodObject,
+    is_unschedulable,
+    "the scheduler found no node; gangs by the PodGroups of scheduler-plugins, Volcano, KAI and Kubernetes",
+    selector="status.phase=Pending",
+)
+DEMAND_KINDS = (
+    POD_DEMAND,
+    DemandKind(
+        KUEUE,
+        WorkloadObject,
+        WorkloadObject.waits,
+        "no quota is reserved; pods by spec.podSets, quota by its ClusterQueue, cohort and flavors",
+    ),
+    DemandKind(
+        VOLCANO,
+        PhaseObject,
+        lambda item: item.status.phase == "Pending",
+        "Volcano creates no pods yet; pods by the templates of its owner, quota by its Queue",
+    ),
+)
+
+
+def demand_kind(ref: ObjectRef) -> DemandKind | None:
+    """The row of an object that waits."""
+    return next((row for row in DEMAND_KINDS if (row.of.group, row.of.kind) == (ref.group, ref.kind)), None)
+
+
+# --- Templates
+
+
+_KUBEFLOW = {
+    "PyTorchJob": "pytorchReplicaSpecs",
+    "TFJob": "tfReplicaSpecs",
+    "MPIJob": "mpiReplicaSpecs",
+    "XGBoostJob": "xgbReplicaSpecs",
+    "PaddleJob": "paddleReplicaSpecs",
+    "JAXJob": "jaxReplicaSpecs",
+}
+TEMPLATE_OWNERS = {
+    ("batch.volcano.sh", "Job"): "tasks",
+    **{("kubeflow.org", kind): field for kind, field in _KUBEFLOW.items()},
+}
+"""Owners of Volcano's PodGroups, and the field of their spec that holds templates with `replicas`."""
+
+
+class _Replicas(msgspec.Struct):
+    template: PodTemplate
+    replicas: int = 1
+
+
+class _Job(msgspec.Struct, rename="camel"):
+    priority_class_name: str = ""
+
+
+def templates_in(kind: tuple[str, str], spec: bytes) -> tuple[Template, ...]:
+    """The pod templates of a PodGroup's owner.
+
+    Raises:
+        msgspec.DecodeError: They cannot be read.
+    """
+    field = TEMPLATE_OWNERS[kind]
+    parts = msgspec.json.decode(spec, type=dict[str, msgspec.Raw]).get(field, msgspec.Raw(b"[]"))
+    shape: Any = list[_Replicas] if field == "tasks" else dict[str, _Replicas]
+    found = msgspec.json.decode(parts, type=shape)
+    default = msgspec.json.decode(spec, type=_Job).priority_class_name
+    rows: Iterable[_Replicas] = found if isinstance(found, list) else found.values()
+    return tuple(Template(one.template, one.replicas, default) for one in rows)
+
+
+def queued_workload(item: WorkloadObject, version: str, queues: Queues) -> Queued:
+    """A Workload that waits for quota."""
+    ref = item.metadata.ref(f"{KUEUE.group}/{version}", KUEUE.kind)
+    try:
+        sets = msgspec.json.decode(item.spec.pod_sets, type=list[PodSet] | None) or []
+    except msgspec.DecodeError as error:
+        return Queued(ref, why_not=f"its podSets cannot be read: {error}")
+    asked = [one.topology_request for one in sets if one.topology_request is not None]
+    levels = {one.required for one in asked if one.required}
+    is_unknown = len(levels) > 1 or any(one.pod_set_slice_required_topology for one in asked)
+    why_not = item.why_not() or queue_problem(queues.of(item), queues)
+    return Queued(
+        ref,
+        tuple(Template(one.template, one.count) for one in sets),
+        topology=next(iter(levels), ""),
+        kueue=item,
+        why_not=why_not or ("it needs several topologies at once" if is_unknown else ""),
+    )
+
+
+def queued_group(item: GroupObject, group: PodGroup, templates: Sequence[Template] | None) -> Queued:
+    """A PodGroup of Volcano whose pods are not created yet."""
+    ref = item.metadata.ref(VOLCANO.api_version, VOLCANO.kind)
+    why_not = group.why_not or ("what pods its owner would create is unknown" if templates is None else "")
+    return Queued(ref, tuple(templates or ()), group.topology, queue=group.queue, why_not=why_not)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DemandObjects:
+    """The objects that demand is read from.
+
+    Attributes:
+        groups: PodGroups, each with its row.
+        limits: Volcano's queues.
+    """
+
+    kueue: KueueTable
+    queues: Queues
+    groups: Sequence[tuple[GroupKind, GroupObject]]
+    limits: Sequence[VolcanoQueue]
+    quotas: Sequence[QuotaObject]
+
+
+def demand_state(
+    objects: DemandObjects,
+    pods: PodTable,
+    resources: ResourceTable,
+    templates_of: Callable[[GroupObject], tuple[Template, ...] | None],
+) -> DemandState:
+    """What waits in addition to unschedulable pods; `templates_of` a PodGroup are None if they are unknown."""
+    groups: dict[GroupKey, PodGroup] = {}
+    queued = [queued_workload(one, objects.kueue.version, objects.queues) for one in objects.kueue.waiting]
+    for row, item in objects.groups:
+        key = (row.of.group, row.of.kind, item.metadata.namespace, item.metadata.name)
+        group = groups[key] = read_group(row, item)
+        if group.holds_back and key not in pods.members:
+            queued.append(queued_group(item, group, templates_of(item)))
+    quotas = quotas_of_queues(objects.queues, objects.kueue.admitted)
+    return DemandState(
+        groups,
+        {key: Members(*counts) for key, counts in pods.members.items()},
+        tuple(queued),
+        objects.queues,
+        dataclasses.replace(quotas, free={**quotas.free, **volcano_quotas(objects.limits, resources)}),
+        frozenset(pods.classes).union(granted_classes(objects.quotas)),
+        pods.gated,
+    )
+
+
+# --- What is granted
+
+
+def granted_classes(quotas: Iterable[QuotaObject]) -> Iterator[tuple[str, str]]:
+    """Namespaces and PriorityClasses that ResourceQuotas name: only administrators write these."""
+    for item in quotas:
+        for one in (item.spec.scope_selector.match_expressions if item.spec.scope_selector else None) or ():
+            if (one.scope_name, one.operator) == ("PriorityClass", "In"):
+                for name in one.values or ():
+                    yield item.metadata.namespace, name
+
+
+# --- Gangs and the pods in them
+
+
+class Demand(NamedTuple):
+    """All that waits.
+
+    Attributes:
+        pods: Pods that exist, and those that do not yet.
+        gangs: By the object that makes them one.
+    """
+
+    pods: tuple[UnschedulablePod, ...]
+    gangs: Mapping[ObjectRef, Gang]
+    unserved: tuple[Unserved, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What templates are compared with."""
+
+    resources: ResourceTable
+    nodes: Mapping[str, Node]
+    classes: Mapping[str, PriorityClass]
+    quotas: Sequence[Quota]
+
+
+class NotServedError(ValueError):
+    """Freeing GPUs would not help, or it is unknown whether it would; the message is for people."""
+
+
+def demand_of(pods: Sequence[UnschedulablePod], state: DemandState, around: Surroundings) -> Demand:
+    """Everything that could be served by freeing GPUs, and the reasons for the rest."""
+    gangs: dict[ObjectRef, Gang] = {}
+    unserved = [
+        Unserved(f"{example} and {number - 1} more pods" if number > 1 else example, _gate_words(gate))
+        for gate, (example, number) in sorted(state.gated.items())
+    ]
+    found: list[UnschedulablePod] = []
+    by_gang: dict[ObjectRef | None, list[UnschedulablePod]] = collections.defaultdict(list)
+    for one in pods:
+        by_gang[one.gang].append(one)
+    for ref, members in by_gang.items():
+        try:
+            if ref is not None:
+                gangs[ref] = _gang(ref, members, state)
+            found += members
+        except NotServedError as error:
+            unserved.append(Unserved(str(ref), str(error)))
+    for item in state.queued:
+        try:
+            made = _pods_of(item, state, around)
+            if made:
+                gangs[item.ref] = _gang_of(item, made, state, around)
+                found += _tolerant(made, state) if item.kueue else made
+        except NotServedError as error:
+            unserved.append(Unserved(str(item.ref), str(error)))
+    return Demand(tuple(found), gangs, tuple(unserved))
+
+
+def _gate_words(gate: str) -> str:
+    return f"what the scheduling gate {gate} waits for is unknown"
+
+
+def _gang(ref: ObjectRef, pods: Sequence[UnschedulablePod], state: DemandState) -> Gang:
+    """The gang of pods that exist."""
+    group, members = state.groups.get(group_key(ref)), state.members.get(group_key(ref), Members())
+    if group is None:
+        return Gang(ref, len(pods))
+    if group.why_not:
+        raise NotServedError(group.why_not)
+    if group.minimum is not None and members.total < group.minimum:
+        raise NotServedError(f"{members.total} of its {group.minimum} pods exist")
+    missing = len(pods) if group.minimum is None else group.minimum - members.bound - members.others
+    asked = _sum((one.gpus, 1) for one in pods)
+    return Gang(ref, max(1, missing), group.topology, _volcano_options(group.queue, asked, state))
+
+
+def _sum(amounts: Iterable[tuple[Mapping[str, int], int]]) -> dict[str, int]:
+    total: collections.Counter[str] = collections.Counter()
+    for each, times in amounts:
+        total.update({name: amount * times for name, amount in each.items()})
+    return dict(total)
+
+
+def _volcano_options(queue: str, asked: Mapping[str, int], state: DemandState) -> tuple[QueueOption, ...]:
+    """The limits of its queue, if it has any."""
+    amounts: dict[QuotaKey, float] = {}
+    for name, amount in asked.items():
+        key = (volcano_pool(queue), name)
+        if queue and key in state.quotas.free:
+            amounts[key] = amount
+    return (QueueOption(None, amounts),) if amounts else ()
+
+
+def _pods_of(item: Queued, state: DemandState, around: Surroundings) -> list[UnschedulablePod]:
+    """The pods with GPUs that an object would have."""
+    found: list[UnschedulablePod] = []
+    if sum(one.replicas for one in item.templates) > MAX_PODS:
+        raise NotServedError(f"it asks for more than {MAX_PODS} pods")
+    for one in item.templates:
+        pod = PodObject(_metadata(item.ref, one.pod), one.pod.spec)
+        request = around.resources.request_of(pod)
+        if pod.spec.resource_claims:
+            raise NotServedError("its ResourceClaims do not exist yet")
+        if request.amounts and one.replicas > 0:
+            name = one.pod.spec.priority_class_name or one.default_class
+            granted = _class_of(item.ref.namespace, name, state, around.classes)
+            try:
+                made = unschedulable_pod(pod, item.ref, request.amounts, needs_of(pod.spec), item.ref, ())
+            except msgspec.DecodeError as error:
+                raise NotServedError(f"its tolerations or affinity cannot be read: {error}") from error
+            found += [
+                dataclasses.replace(made, priority=granted.value, priority_class=granted.name)
+            ] * one.replicas
+    if item.why_not and (found or not item.templates):
+        raise NotServedError(item.why_not)
+    return found
+
+
+def _gang_of(
+    item: Queued, pods: Sequence[UnschedulablePod], state: DemandState, around: Surroundings
+) -> Gang:
+    """The gang of pods that do not exist yet."""
+    gpus = _sum((one.gpus, 1) for one in pods)
+    for quota in around.quotas:
+        left = quota.hard - quota.used
+        is_about_it = quota.namespace == item.ref.namespace and not quota.is_scoped
+        if is_about_it and gpus.get(quota.resource, 0) > left:
+            raise NotServedError(f"ResourceQuota {quota.name} leaves {max(0, left)} of {quota.resource}")
+    options = _volcano_options(item.queue, gpus, state)
+    queue = state.queues.of(item.kueue) if item.kueue is not None else None
+    if queue is not None:
+        needs = _sum((needs_of(one.pod.spec), one.replicas) for one in item.templates)
+        asked = {name: float(amount) for name, amount in {**needs, **gpus}.items()}
+        options = options_of(
+            queue, state.queues, asked, around.nodes, gpus=gpus, tolerations=pods[0].tolerations
+        )
+        if not options:
+            raise NotServedError(f"ClusterQueue {queue.metadata.name} has no flavor for its GPUs")
+    return Gang(item.ref, len(pods), item.topology, options)
+
+
+def _tolerant(pods: Iterable[UnschedulablePod], state: DemandState) -> list[UnschedulablePod]:
+    """The pods with all tolerations that flavors give: which they get, and so their nodes, is up to the option."""
+    given = tuple(one for flavor in state.queues.flavors.values() for one in flavor.spec.tolerations or ())
+    return [dataclasses.replace(one, tolerations=(*one.tolerations, *given)) for one in pods]
+
+
+def _metadata(ref: ObjectRef, template: PodTemplate) -> ObjectMeta:
+    return ObjectMeta(
+        ref.name,
+        ref.namespace,
+        labels=template.metadata.labels,
+        annotations=template.metadata.annotations,
+    )
+
+
+def _class_of(
+    namespace: str, name: str, state: DemandState, classes: Mapping[str, PriorityClass]
+) -> PriorityClass:
+    """The PriorityClass that a pod of this namespace would get."""
+    if not name:
+        return next((one for one in classes.values() if one.is_default), PriorityClass("", 0))
+    if name not in classes:
+        raise NotServedError(f"PriorityClass {name} does not exist")
+    if not classes[name].is_default and (namespace, name) not in state.granted:
+        raise NotServedError(
+            f"no pod of its namespace has had PriorityClass {name}, and no ResourceQuota there grants it: "
+            "whether it may have it is unknown"
+        )
+    return classes[name]

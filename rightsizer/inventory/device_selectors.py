@@ -1,0 +1,200 @@
+"""Evaluates the CEL selectors of ResourceClaims and DeviceClasses on devices. Impure only in what it imports.
+
+https://kubernetes.io/docs/reference/kubernetes-api/resource/resource-claim-v1/#CELDeviceSelector
+The API server has limited the cost of each expression before it stored it.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from rightsizer.inventory.gpu_requests import quantity_of
+from rightsizer.inventory.resource_slices import PublishedDevice
+from rightsizer.model import DeviceId
+
+MISSING_LIBRARY = "the library cel-expr-python is missing: install gpu-rightsizer[dra]"
+
+MAX_LENGTH = 2_000
+"""Longer selectors are not evaluated, nor those with loops: tenants write them, and they run for thousands of GPUs."""
+_LOOP = re.compile(r"\.\s*(all|exists|exists_one|existsOne|map|filter|transformList|transformMap)\s*\(")
+
+_QUANTITY, _VERSION = "quantity", "semver"
+"""Keys of the maps that stand for values of Kubernetes's own types."""
+
+
+class _Attribute(msgspec.Struct):
+    """resourcev1.DeviceAttribute: one of its fields is set."""
+
+    string: str | None = None
+    integer: int | None = msgspec.field(default=None, name="int")
+    boolean: bool | None = msgspec.field(default=None, name="bool")
+    version: str | None = None
+    strings: list[str] | None = None
+    integers: list[int] | None = msgspec.field(default=None, name="ints")
+    booleans: list[bool] | None = msgspec.field(default=None, name="bools")
+    versions: list[str] | None = None
+
+    @property
+    def value(self) -> object:
+        """As an expression sees it."""
+        if self.version is not None:
+            return semver(self.version)
+        if self.versions is not None:
+            return [semver(each) for each in self.versions]
+        values = (self.string, self.integer, self.boolean, self.strings, self.integers, self.booleans)
+        return next((value for value in values if value is not None), None)
+
+
+class _Capacity(msgspec.Struct):
+    value: str | int = 0
+
+
+class SelectorError(Exception):
+    """An expression cannot be evaluated here; the message says why."""
+
+
+Values = dict[str, dict[str, object]]
+"""Attributes or capacities by domain and name."""
+
+
+def device_variables(one: DeviceId, published: PublishedDevice) -> dict[str, Any]:
+    """What an expression sees as `device`.
+
+    Raises:
+        SelectorError: An attribute or a capacity cannot be read.
+    """
+    fields = published.fields
+    try:
+        attributes = msgspec.json.decode(fields.attributes, type=dict[str, _Attribute])
+        amounts = msgspec.json.decode(fields.capacity, type=dict[str, _Capacity])
+        capacity = {name: quantity(str(each.value)) for name, each in amounts.items()}
+    except (msgspec.DecodeError, ValueError) as error:
+        raise SelectorError(f"device {'/'.join(one)} cannot be read: {error}") from error
+    return {
+        "driver": one.driver,
+        "allowMultipleAllocations": fields.allow_multiple_allocations,
+        "attributes": _by_domain(one.driver, {name: each.value for name, each in attributes.items()}),
+        "capacity": _by_domain(one.driver, capacity),
+    }
+
+
+def attribute_of(variables: Mapping[str, Any], name: str) -> object:
+    """The value of a fully qualified attribute; None if the device has none."""
+    domain, _, short = name.rpartition("/")
+    value = variables["attributes"].get(domain, {}).get(short)
+    return value[_VERSION] if isinstance(value, dict) else value
+
+
+def _by_domain(driver: str, values: Mapping[str, object]) -> Values:
+    """A name without a domain belongs to the driver's."""
+    found: Values = {driver: {}}
+    for name, value in values.items():
+        domain, _, short = name.rpartition("/")
+        found.setdefault(domain or driver, {})[short] = value
+    return found
+
+
+def matches(expression: str, variables: Mapping[str, Any]) -> bool:
+    """Whether a device matches.
+
+    Raises:
+        SelectorError: The expression uses what is not known here, or fails, for example by a missing attribute: then
+            the scheduler does not place the pod at all.
+    """
+    compiled = _compiled(expression)
+    if isinstance(compiled, SelectorError):
+        raise compiled
+    try:
+        result = compiled.eval(data={"device": variables})
+    except RuntimeError as error:  # it took too long
+        raise _failure(expression, error) from error
+    value = result.value()
+    if not isinstance(value, bool):
+        raise _failure(expression, value)
+    return value
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(expression: str) -> Any:  # noqa: ANN401 - the library has no types
+    """What evaluates it, or the error: both are needed once for each device."""
+    if _LOOP.search(expression) or len(expression) > MAX_LENGTH:
+        return _failure(expression, f"it has a loop, or more than {MAX_LENGTH} characters")
+    try:
+        return _environment().compile(expression)
+    except RuntimeError as error:
+        return _failure(expression, str(error).removeprefix("INVALID_ARGUMENT: "))
+
+
+def _failure(expression: str, reason: object) -> SelectorError:
+    first = str(reason).partition("\n")[0]
+    return SelectorError(f"selector {expression[:200]!r} cannot be evaluated: {first[:200]}")
+
+
+@functools.cache
+def _environment() -> Any:  # noqa: ANN401 - the library has no types
+    try:
+        from cel_expr_python import cel  # noqa: PLC0415 - most clusters have no claims that wait
+        from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings  # noqa: PLC0415
+    except ImportError as error:
+        raise SelectorError(MISSING_LIBRARY) from error
+    one, text = cel.Type.Map(cel.Type.STRING, cel.Type.DYN), cel.Type.STRING
+    number, truth = cel.Type.INT, cel.Type.BOOL
+
+    def function(name: str, call: Callable[..., object], result: Any, *takes: Any, member: bool) -> Any:  # noqa: ANN401
+        overload = cel.Overload(
+            f"k8s_{name}", return_type=result, parameters=takes, is_member=member, impl=call
+        )
+        return cel.FunctionDecl(name, [overload])
+
+    functions = [
+        function("quantity", quantity, one, text, member=False),
+        function("semver", semver, one, text, member=False),
+        function("compareTo", _compared, number, one, one, member=True),
+        function("isGreaterThan", lambda a, b: _compared(a, b) > 0, truth, one, one, member=True),
+        function("isLessThan", lambda a, b: _compared(a, b) < 0, truth, one, one, member=True),
+        function("major", lambda each: _order(each)[0], number, one, member=True),
+        function("minor", lambda each: _order(each)[1], number, one, member=True),
+        function("patch", lambda each: _order(each)[2], number, one, member=True),
+        function("asInteger", lambda each: int(_order(each)[0]), number, one, member=True),
+        function(
+            "asApproximateFloat", lambda each: float(_order(each)[0]), cel.Type.DOUBLE, one, member=True
+        ),
+    ]
+    extensions = [ext_strings.ExtStrings(), ext_bindings.ExtBindings(), ext_optional.ExtOptional()]
+    return cel.NewEnv(variables={"device": cel.Type.DYN}, extensions=extensions, functions=functions)
+
+
+def quantity(text: str) -> dict[str, str]:
+    """A Kubernetes quantity as an expression's value.
+
+    Raises:
+        ValueError: It is none.
+    """
+    return {_QUANTITY: str(quantity_of(text))}
+
+
+def semver(text: str) -> dict[str, str]:
+    """A semantic version as an expression's value."""
+    return {_VERSION: text}
+
+
+def _compared(one: Mapping[str, str], other: Mapping[str, str]) -> int:
+    if one.keys() != other.keys():
+        raise ValueError("a quantity is no version")
+    first, second = _order(one), _order(other)
+    return (first > second) - (first < second)
+
+
+def _order(one: Mapping[str, str]) -> tuple[Any, ...]:
+    """A key that orders quantities, or versions without a pre-release.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if _QUANTITY in one:
+        return (quantity_of(one[_QUANTITY]),)
+    major, minor, patch = one[_VERSION].split(".")
+    return int(major), int(minor), int(patch)

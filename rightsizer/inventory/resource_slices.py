@@ -1,0 +1,282 @@
+"""The GPUs that NVIDIA's DRA driver publishes in ResourceSlices, with the taints of DeviceTaintRules. Pure.
+
+Attributes: https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu/blob/main/cmd/gpu-kubelet-plugin/deviceinfo.go
+Pools of several slices: https://kubernetes.io/docs/reference/kubernetes-api/resource/resource-slice-v1/
+"""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from rightsizer.inventory.gpu_requests import quantity_of
+from rightsizer.kube.api_objects import ObjectMeta
+from rightsizer.kube.owner_kinds import OwnerKind
+from rightsizer.model import Counters, CounterSet, DeviceId, DeviceInventory, DraDevice
+
+SLICES = OwnerKind("resource.k8s.io", ("v1", "v1beta2", "v1beta1"), "ResourceSlice", "resourceslices")
+TAINT_RULES = OwnerKind(
+    "resource.k8s.io", ("v1", "v1beta2", "v1alpha3"), "DeviceTaintRule", "devicetaintrules"
+)
+GPU_DRIVERS = frozenset({"gpu.nvidia.com"})
+
+_KEEPS_OFF = frozenset({"NoSchedule", "NoExecute"})
+_NOTHING = msgspec.Raw(b"{}")
+_NONE = msgspec.Raw(b"null")
+
+
+class DeviceTaintObject(msgspec.Struct):
+    """resourcev1.DeviceTaint."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+    @property
+    def text(self) -> str:
+        """As in Node.taints: key=value:effect."""
+        return f"{self.key}={self.value}:{self.effect}"
+
+
+class _Amount(msgspec.Struct):
+    value: str | int = 0
+
+
+class _SharedCounters(msgspec.Struct):
+    name: str = ""
+    counters: dict[str, _Amount] | None = None
+
+
+class _Consumption(msgspec.Struct, rename="camel"):
+    counter_set: str = ""
+    counters: dict[str, _Amount] | None = None
+
+
+class _Basic(msgspec.Struct, rename="camel"):
+    attributes: msgspec.Raw = _NOTHING
+    capacity: msgspec.Raw = _NOTHING
+    consumes_counters: msgspec.Raw = _NONE
+    node_name: str = ""
+    taints: list[DeviceTaintObject] | None = None
+    allow_multiple_allocations: bool = False
+
+
+class PublishedDevice(_Basic, rename="camel"):
+    """resourcev1.Device; before v1beta2 its fields are in `basic`."""
+
+    name: str = ""
+    basic: _Basic | None = None
+
+    @property
+    def fields(self) -> _Basic:
+        """Its fields, in either version."""
+        return self.basic or self
+
+
+class _Pool(msgspec.Struct, rename="camel"):
+    name: str = ""
+    generation: int = 0
+    resource_slice_count: int = 0
+
+
+class _SliceSpec(msgspec.Struct, rename="camel"):
+    driver: str = ""
+    pool: _Pool = msgspec.field(default_factory=_Pool)
+    node_name: str = ""
+    devices: list[PublishedDevice] | None = None
+    shared_counters: list[_SharedCounters] | None = None
+
+
+class SliceObject(msgspec.Struct):
+    """resourcev1.ResourceSlice."""
+
+    metadata: ObjectMeta
+    spec: _SliceSpec
+
+
+class _Selector(msgspec.Struct):
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+
+class _RuleSpec(msgspec.Struct, rename="camel"):
+    device_selector: _Selector | None = None
+    taint: DeviceTaintObject = msgspec.field(default_factory=DeviceTaintObject)
+
+
+class TaintRuleObject(msgspec.Struct):
+    """resourcev1.DeviceTaintRule."""
+
+    metadata: ObjectMeta
+    spec: _RuleSpec
+
+    def selects(self, device: DeviceId) -> bool:
+        """Whether it taints a device; without a selector it taints none."""
+        asked = self.spec.device_selector
+        if asked is None:
+            return False
+        pairs = ((asked.driver, device.driver), (asked.pool, device.pool), (asked.device, device.name))
+        return all(wanted is None or wanted == found for wanted, found in pairs)
+
+
+class _StringAttribute(msgspec.Struct):
+    string: str = ""
+
+
+class _GpuAttributes(msgspec.Struct, rename="camel"):
+    """What is needed of the attributes that NVIDIA's driver publishes."""
+
+    type: _StringAttribute = msgspec.field(default_factory=_StringAttribute)
+    uuid: _StringAttribute = msgspec.field(default_factory=_StringAttribute)
+    parent: _StringAttribute = msgspec.field(default_factory=_StringAttribute, name="parentUUID")
+    product_name: _StringAttribute = msgspec.field(default_factory=_StringAttribute)
+    profile: _StringAttribute = msgspec.field(default_factory=_StringAttribute)
+    bus: _StringAttribute = msgspec.field(
+        default_factory=_StringAttribute, name="resource.kubernetes.io/pciBusID"
+    )
+    old_bus: _StringAttribute = msgspec.field(default_factory=_StringAttribute, name="pcieBusID")
+
+
+class SliceTable:
+    """ResourceSlices of GPU drivers, collected page by page.
+
+    Args:
+        keeps_published: Whether claims wait, so that selectors are evaluated.
+
+    Attributes:
+        published: Each device as it was published, for selectors.
+        problems: What is incomplete or unreadable, in words.
+    """
+
+    def __init__(self, *, keeps_published: bool = False) -> None:
+        self._keeps_published = keeps_published
+        self._pools: dict[tuple[str, str], list[SliceObject]] = {}
+        self.published: dict[DeviceId, PublishedDevice] = {}
+        self.problems: list[str] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._pools)
+
+    def add(self, items: Sequence[SliceObject]) -> None:
+        """Add a page of slices: of each pool those of its newest generation."""
+        for item in items:
+            spec = item.spec
+            if spec.driver not in GPU_DRIVERS:
+                continue
+            known = self._pools.setdefault((spec.driver, spec.pool.name), [])
+            newest = max((one.spec.pool.generation for one in known), default=spec.pool.generation)
+            if spec.pool.generation > newest:
+                known.clear()
+            if spec.pool.generation >= newest:
+                known.append(item)
+
+    def inventory(self, rules: Iterable[TaintRuleObject] = ()) -> DeviceInventory:
+        """All devices of complete pools."""
+        tainting = [rule for rule in rules if rule.spec.taint.effect in _KEEPS_OFF]
+        nodes: dict[str, list[DraDevice]] = collections.defaultdict(list)
+        counters: dict[CounterSet, Counters] = {}
+        incomplete: set[str] = set()
+        for (driver, pool), slices in sorted(self._pools.items()):
+            problem, shared = _problem(slices), dict[CounterSet, Counters]()
+            try:
+                shared = {name: amounts for item in slices for name, amounts in _shared(item)}
+            except ValueError as error:
+                problem = f"its counters cannot be read: {error}"
+            if problem is not None:
+                self.problems.append(
+                    f"ResourceSlices of {driver}, pool {pool}: {problem}; its GPUs are not known"
+                )
+                incomplete.update(filter(None, map(_node, slices)))
+                continue
+            counters.update(shared)
+            for item in slices:
+                for device in self._devices(item, tainting):
+                    nodes[device.node].append(device)
+        devices = {node: tuple(sorted(found, key=lambda one: one.id)) for node, found in nodes.items()}
+        return DeviceInventory(devices, counters, incomplete=frozenset(incomplete))
+
+    def _devices(self, item: SliceObject, rules: Sequence[TaintRuleObject]) -> Iterator[DraDevice]:
+        spec = item.spec
+        for published in spec.devices or ():
+            one = DeviceId(spec.driver, spec.pool.name, published.name)
+            node = spec.node_name or published.fields.node_name
+            try:
+                device = _device(one, node, published.fields)
+            except (msgspec.DecodeError, ValueError) as error:
+                self.problems.append(f"device {'/'.join(one)}: {error}; it is not counted")
+                continue
+            if device is not None:
+                taints = [rule.spec.taint.text for rule in rules if rule.selects(one)]
+                if self._keeps_published:
+                    self.published[one] = published
+                yield dataclasses.replace(device, taints=(*device.taints, *taints)) if taints else device
+
+
+def _node(item: SliceObject) -> str:
+    return item.spec.node_name
+
+
+def _problem(slices: Sequence[SliceObject]) -> str | None:
+    """Why the allocator would not use a pool; None if it would."""
+    expected = max(one.spec.pool.resource_slice_count for one in slices)
+    if len(slices) != expected:
+        return f"{len(slices)} of {expected} are there"
+    names = [device.name for one in slices for device in one.spec.devices or ()]
+    if len(set(names)) != len(names):
+        return "two devices have one name"
+    return None
+
+
+def _shared(item: SliceObject) -> Iterator[tuple[CounterSet, Counters]]:
+    spec = item.spec
+    for each in spec.shared_counters or ():
+        yield CounterSet(spec.driver, spec.pool.name, each.name), _amounts(each.counters)
+
+
+def _amounts(counters: Mapping[str, _Amount] | None) -> Counters:
+    return {name: int(quantity_of(counter.value)) for name, counter in (counters or {}).items()}
+
+
+def _device(one: DeviceId, node: str, fields: _Basic) -> DraDevice | None:
+    """The GPU or MIG device; None if it has no single node.
+
+    Raises:
+        msgspec.DecodeError: An attribute has another type than NVIDIA's driver publishes.
+        ValueError: A quantity is invalid.
+    """
+    if not node:
+        return None
+    attributes = msgspec.json.decode(fields.attributes, type=_GpuAttributes)
+    capacity = _amounts(msgspec.json.decode(fields.capacity, type=dict[str, _Amount]))
+    physical = (
+        attributes.bus.string
+        or attributes.old_bus.string
+        or attributes.parent.string
+        or attributes.uuid.string
+    )
+    return DraDevice(
+        id=one,
+        node=node,
+        gpu=physical or one.name,
+        model=attributes.product_name.string.replace(" ", "-"),
+        profile=attributes.profile.string,
+        memory_bytes=capacity.get("memory"),
+        capacity=capacity if fields.allow_multiple_allocations else {},
+        consumes=_consumed(bytes(fields.consumes_counters)),
+        taints=tuple(taint.text for taint in fields.taints or () if taint.effect in _KEEPS_OFF),
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _consumed(raw: bytes) -> tuple[tuple[str, Counters], ...]:
+    """Cached: the partitions of all GPUs of one model consume alike, and there are hundreds on a node.
+
+    Raises:
+        msgspec.DecodeError: It is not a list of consumptions.
+        ValueError: A quantity is invalid.
+    """
+    found = msgspec.json.decode(raw, type=list[_Consumption] | None) or ()
+    return tuple((each.counter_set, _amounts(each.counters)) for each in found)

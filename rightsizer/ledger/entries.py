@@ -1,0 +1,387 @@
+"""From a plan and its outcomes to the rows of the ledger. Pure.
+
+A plan stands for the time since the one before. For this time each pod that exists now held its GPUs since it was
+created; its activity is the mean of the shortest window that covers the time. Pods that ended in between are missed.
+"""
+
+import collections
+import dataclasses
+import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from rightsizer.kinds.health import is_verified
+from rightsizer.model import (
+    Action,
+    ChangeOutcome,
+    Decision,
+    FoundChange,
+    Node,
+    ObjectRef,
+    Outcome,
+    Plan,
+    Pod,
+    Result,
+    Usage,
+    Verdict,
+    Workload,
+)
+from rightsizer.planning.cost_summary import mean_activity, model_of
+from rightsizer.prices import Prices, gpus_of_node
+
+HOUR_S = 3600.0
+LONGEST = datetime.timedelta(days=1)
+"""The most time that one plan stands for; the first plan, too, stands for as much."""
+WATCHED = datetime.timedelta(days=1)
+"""For so long after a change it is recorded which pods take its GPUs."""
+_OVERLAP = datetime.timedelta(hours=1)
+"""Returns are recorded again for so long, in case a cycle missed them; the same return counts once."""
+
+MADE, RETURNED, TAKEN = "made", "returned", "taken"
+_GIVEN_BACK = frozenset({ChangeOutcome.UNDONE, ChangeOutcome.REVERTED, ChangeOutcome.ROLLBACK})
+_REPLACES = frozenset({Action.RESIZE.value, Action.RESLICE.value})
+"""New pods of the same workload come in place of the old ones: what is free on each node is not known from these."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Holder:
+    """Whose GPUs they are.
+
+    Attributes:
+        owner: The workload, or what starts one after another, such as a CronJob, as NAMESPACE/KIND/NAME.
+        team: Value of the label that names teams; of the namespace, the workload or its pods. Empty if none has it.
+        priority_class: Empty if it has none.
+        model: Empty if it is unknown.
+    """
+
+    namespace: str = ""
+    kind: str = ""
+    name: str = ""
+    owner: str = ""
+    team: str = ""
+    priority_class: str = ""
+    model: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UsageEntry:
+    """GPU-hours of one workload in one UTC day; of the whole cluster, if the holder has no name.
+
+    Attributes:
+        held_h: In whole GPUs. `used_h` is by mean activity, `unknown_h` is that for which no activity is known.
+        reclaimable_h: Those that the findings would have freed.
+        cost: Of what is held, `unused_cost` of what is measured as unused, as far as a price is known.
+        unpriced_h: Held, without a known price.
+        recorded_h: Only of the cluster: the time that the plan stands for.
+        fleet_h: Only of the cluster: of all GPUs, held or free; None if no node is known.
+    """
+
+    day: datetime.date
+    holder: Holder
+    currency: str
+    held_h: float = 0.0
+    used_h: float = 0.0
+    unknown_h: float = 0.0
+    reclaimable_h: float = 0.0
+    cost: float = 0.0
+    unused_cost: float = 0.0
+    unpriced_h: float = 0.0
+    recorded_h: float = 0.0
+    fleet_h: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChangeEntry:
+    """Something that became of GPUs: a change was made, they were returned, or a pod took them.
+
+    Attributes:
+        event: MADE, RETURNED or TAKEN.
+        at: When; of TAKEN, when the pod was bound.
+        run: Of the change, as is `uid`, of the changed workload.
+        holder: The changed workload, who gave.
+        is_verified: Of MADE: whether verification saw its pods go.
+        price: Of one of its GPUs for an hour; None if unknown.
+        freed_on: Of MADE: GPUs by node, as far as pods were seen to go.
+        free_before: Of MADE: the GPUs that these nodes had free before.
+        node: Of TAKEN, as are `pod`, its UID, and `taker`.
+        is_certain: Of TAKEN: whether the node had no other free GPUs that the pod may have taken.
+    """
+
+    event: str
+    at: datetime.datetime
+    run: str
+    uid: str
+    holder: Holder
+    action: str
+    gpus: float
+    currency: str = ""
+    is_verified: bool = False
+    price: float | None = None
+    freed_on: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    free_before: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    node: str = ""
+    pod: str = ""
+    taker: Holder = dataclasses.field(default_factory=Holder)
+    is_certain: bool = False
+
+
+class LedgerPeriod(NamedTuple):
+    """The time that a plan stands for."""
+
+    begin: datetime.datetime
+    end: datetime.datetime
+
+    @classmethod
+    def until(cls, at: datetime.datetime, before: datetime.datetime | None) -> "LedgerPeriod":
+        """Since the plan before, if there was one lately."""
+        earliest = at - LONGEST
+        return cls(min(at, max(before, earliest)) if before else earliest, at)
+
+    @property
+    def hours(self) -> float:
+        """Its length."""
+        return max((self.end - self.begin).total_seconds(), 0.0) / HOUR_S
+
+    def days(self) -> Iterator[tuple[datetime.date, "LedgerPeriod"]]:
+        """The part of it in each UTC day."""
+        begin, end = self.begin.astimezone(datetime.UTC), self.end.astimezone(datetime.UTC)
+        while begin < end:
+            tomorrow = datetime.datetime.combine(
+                begin.date() + datetime.timedelta(days=1), datetime.time(), datetime.UTC
+            )
+            yield begin.date(), LedgerPeriod(begin, min(end, tomorrow))
+            begin = tomorrow
+
+
+class _Measured(NamedTuple):
+    """A pod with its mean activity and the price of its GPUs; None where they are not known."""
+
+    pod: Pod
+    activity: float | None
+    price: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Bookkeeper:
+    """What the rows of one plan are made with.
+
+    Attributes:
+        team_label: The label that names teams.
+    """
+
+    plan: Plan
+    prices: Prices
+    team_label: str
+
+    @property
+    def _nodes(self) -> Mapping[str, Node]:
+        return self.plan.fleet.nodes if self.plan.fleet else {}
+
+    def usage(self, period: LedgerPeriod) -> Iterator[UsageEntry]:
+        """The cluster's rows, and those of each workload that holds GPUs."""
+        currency = self.prices.currency
+        fleet = sum(map(gpus_of_node, self._nodes.values())) if self._nodes else None
+        days = list(period.days())
+        for day, part in days:
+            all_gpus = None if fleet is None else fleet * part.hours
+            yield UsageEntry(day, Holder(), currency, recorded_h=part.hours, fleet_h=all_gpus)
+        for decision in self.plan.decisions:
+            pods = [self._measured(pod, period) for pod in decision.workload.holding]
+            holder = self.holder(decision)
+            for day, part in days:
+                entry = self._entry(day, holder, decision, [(one, part) for one in pods])
+                if entry.held_h:
+                    yield entry
+
+    def _measured(self, pod: Pod, period: LedgerPeriod) -> "_Measured":
+        price = self.prices.of_node(self._nodes.get(pod.node))
+        return _Measured(pod, self._activity(pod, datetime.timedelta(hours=period.hours)), price)
+
+    def _activity(self, pod: Pod, length: datetime.timedelta) -> float | None:
+        key = (pod.ref.namespace, pod.ref.name)
+        usages = self.plan.measured.usages if self.plan.measured else {}
+        windows = sorted(usages)
+        covering = [window for window in windows if window >= length] or windows[-1:]
+        found: Iterable[Sequence[Usage]] = (usages[window].get(key, ()) for window in covering)
+        means = (mean_activity(one, pod) for one in found)
+        return next((mean for mean in means if mean is not None), None)
+
+    def _entry(
+        self,
+        day: datetime.date,
+        holder: Holder,
+        decision: Decision,
+        pods: Iterable[tuple["_Measured", LedgerPeriod]],
+    ) -> UsageEntry:
+        held = used = unknown = cost = unused_cost = unpriced = 0.0
+        for (pod, activity, price), part in pods:
+            hours = pod.gpus * _held_h(pod, part)
+            held += hours
+            used += hours * (activity or 0.0)
+            unknown += hours if activity is None else 0.0
+            cost += hours * (price or 0.0)
+            unused_cost += 0.0 if activity is None else hours * (price or 0.0) * (1.0 - activity)
+            unpriced += hours if price is None else 0.0
+        is_act = decision.verdict is Verdict.ACT and decision.workload.gpus
+        share = min(max(decision.frees / decision.workload.gpus, 0.0), 1.0) if is_act else 0.0
+        return UsageEntry(
+            day, holder, self.prices.currency, held, used, unknown, held * share, cost, unused_cost, unpriced
+        )
+
+    def holder(self, decision: Decision) -> Holder:
+        """Whose GPUs a decision is about."""
+        workload, ref = decision.workload, decision.workload.ref
+        model = model_of(decision, self._nodes)
+        return Holder(
+            ref.namespace,
+            ref.kind,
+            ref.name,
+            str(workload.starter or ref),
+            self._team(workload),
+            workload.priority_class,
+            model,
+        )
+
+    def _team(self, workload: Workload) -> str:
+        pods = (pod.labels for pod in workload.pods)
+        # The namespace's is an administrator's: whoever deploys a workload must not charge it to another team.
+        labels = (workload.namespace_labels, workload.labels, *pods)
+        return next((one[self.team_label] for one in labels if one.get(self.team_label)), "")
+
+    def changes(self, outcomes: Sequence[Outcome]) -> Iterator[ChangeEntry]:
+        """The changes that were made, and the GPUs that a scale-up returned."""
+        by_ref = {decision.workload.ref: decision for decision in self.plan.decisions}
+        for outcome in outcomes:
+            decision = by_ref.get(outcome.ref)
+            if outcome.is_reconciliation or outcome.result is not Result.DONE or decision is None:
+                continue
+            if outcome.action == Action.NOTICE:
+                continue
+            if outcome.action == Action.SCALE_UP:
+                yield self._change(RETURNED, outcome, decision)
+            else:
+                yield self._made(outcome, decision)
+
+    def _made(self, outcome: Outcome, decision: Decision) -> ChangeEntry:
+        entry = self._change(MADE, outcome, decision)
+        verified = is_verified(outcome)
+        if not verified or outcome.effect is None or outcome.action in _REPLACES:
+            return dataclasses.replace(entry, is_verified=verified)
+        freed = outcome.effect.freed_on
+        return dataclasses.replace(
+            entry, is_verified=True, freed_on=freed, free_before={node: self._free_on(node) for node in freed}
+        )
+
+    def _free_on(self, name: str) -> float:
+        """GPUs of a node that no pod of the plan holds."""
+        node = self._nodes.get(name)
+        held = self.plan.fleet.pods_on.get(name, ()) if self.plan.fleet else ()
+        return max(gpus_of_node(node) - sum(pod.gpus for pod in held), 0.0) if node else 0.0
+
+    def _change(self, event: str, outcome: Outcome, decision: Decision) -> ChangeEntry:
+        prices = [self.prices.of_node(self._nodes.get(pod.node)) for pod in decision.workload.holding]
+        known = [price for price in prices if price is not None]
+        return ChangeEntry(
+            event,
+            outcome.at,
+            self.plan.run,
+            outcome.ref.uid,
+            self.holder(decision),
+            outcome.action,
+            abs(outcome.gpus),
+            currency=self.prices.currency,
+            price=sum(known) / len(known) if known and len(known) == len(prices) else None,
+        )
+
+    def returns(self, period: LedgerPeriod) -> Iterator[ChangeEntry]:
+        """Earlier changes that ended in the period, as their records say."""
+        changes = self.plan.fleet.changes if self.plan.fleet else ()
+        holders = {one.workload.ref.uid: self.holder(one) for one in self.plan.decisions}
+        for change in changes:
+            record = change.record
+            if record.ended is None or not (period.begin - _OVERLAP < record.ended <= period.end):
+                continue
+            if change.is_remembered and record.end in _GIVEN_BACK and record.takes:
+                holder = holders.get(change.ref.uid) or _holder_of(change)
+                yield ChangeEntry(
+                    RETURNED,
+                    record.ended,
+                    record.run,
+                    change.ref.uid,
+                    holder,
+                    record.end.value,
+                    record.gpus,
+                    currency=self.prices.currency,
+                )
+
+    def taken(self, period: LedgerPeriod, known: Sequence[ChangeEntry]) -> Iterator[ChangeEntry]:
+        """Pods that were bound in the period to nodes on which earlier changes had freed GPUs.
+
+        `known` are the changes of the last day, and what pods took of them before.
+        """
+        left = _left_on(known, self.plan.at)
+        arrived = [
+            (pod.bound, pod, decision)
+            for decision in self.plan.decisions
+            for pod in decision.workload.holding
+            if pod.node in left and pod.bound and period.begin < pod.bound <= period.end
+        ]
+        for bound, pod, decision in sorted(arrived, key=lambda one: (one[0], one[1].ref)):
+            wanted = pod.gpus
+            for change in left[pod.node]:
+                took = min(wanted, change.gpus)
+                is_own = decision.workload.ref.uid == change.made.uid
+                if took <= 0 or bound <= change.made.at or is_own:
+                    continue
+                change.gpus -= took
+                wanted -= took
+                yield dataclasses.replace(
+                    change.made,
+                    event=TAKEN,
+                    at=bound,
+                    gpus=took,
+                    node=pod.node,
+                    pod=pod.ref.uid,
+                    freed_on={},
+                    free_before={},
+                    taker=self.holder(decision),
+                    is_certain=change.made.free_before.get(pod.node, 0.0) <= 0,
+                )
+
+
+@dataclasses.dataclass(slots=True)
+class _Left:
+    """What nobody took yet of the GPUs that a change freed on a node."""
+
+    made: ChangeEntry
+    gpus: float
+
+
+def _left_on(known: Sequence[ChangeEntry], at: datetime.datetime) -> Mapping[str, Sequence[_Left]]:
+    """By node, those freed first first."""
+    took = collections.defaultdict[tuple[str, str, str], float](float)
+    for one in known:
+        if one.event == TAKEN:
+            took[one.run, one.uid, one.node] += one.gpus
+    found: dict[str, list[_Left]] = {}
+    for one in sorted((one for one in known if one.event == MADE), key=lambda one: one.at):
+        if at - one.at > WATCHED:
+            continue
+        for node, gpus in one.freed_on.items():
+            found.setdefault(node, []).append(_Left(one, gpus - took[one.run, one.uid, node]))
+    return found
+
+
+def _held_h(pod: Pod, part: LedgerPeriod) -> float:
+    """Hours of the period in which the pod has been there."""
+    began = pod.held_since
+    if began is None:
+        return 0.0
+    return max((part.end - max(began, part.begin)).total_seconds(), 0.0) / HOUR_S
+
+
+def _holder_of(change: FoundChange) -> Holder:
+    """A workload that holds no GPUs any more."""
+    ref: ObjectRef = change.record.workload or change.ref
+    owner = str(change.starter or ref)
+    return Holder(ref.namespace, ref.kind, ref.name, owner, "", change.record.priority_class or "", "")

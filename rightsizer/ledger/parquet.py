@@ -1,0 +1,146 @@
+"""Parquet files in a directory or a bucket: a file is there as a whole, or not at all. The extra `history` has pyarrow.
+
+The environment holds a bucket's credentials (https://arrow.apache.org/docs/python/filesystems.html).
+"""
+
+import dataclasses
+import functools
+import importlib
+import json
+import types
+import urllib.parse
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from rightsizer.errors import ConfigurationError, UsageError
+
+_METADATA = "gpu-rightsizer"
+UNFINISHED = ".unfinished"
+"""Ends the name of a file while it is written; if the process is killed, the file stays and is not read."""
+
+
+class UnreadableFileError(ValueError):
+    """A file is not what this program wrote."""
+
+
+def require_no_credentials(flag: str, url: str) -> None:
+    """Refuse credentials in an address, which messages would repeat.
+
+    Raises:
+        UsageError: There are some.
+    """
+    parts = urllib.parse.urlsplit(url)
+    if parts.username is not None or parts.password is not None:
+        raise UsageError(
+            f"{flag} {parts.scheme}://…@{parts.hostname or ''}: contains credentials; "
+            "give them to the environment of the process"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ParquetFolder:
+    """A directory, or a bucket such as s3://bucket/directory, or a folder `below` it; `flag` names it in messages.
+
+    Every method raises ConfigurationError if the folder cannot be reached, or the library is missing.
+    """
+
+    flag: str
+    url: str
+    below: str = ""
+
+    def library(self, module: str = "") -> types.ModuleType:
+        """A module of pyarrow."""
+        return library(f"pyarrow.{module}" if module else "pyarrow", self.flag)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a directory of this machine."""
+        return "://" not in self.url
+
+    def names(self, *, with_folders: bool = False) -> Iterator[str]:
+        """Its files; with those of the folders in it, as FOLDER/NAME."""
+        selector = self.library("fs").FileSelector
+        try:
+            system, root = self.place
+            entries = system.get_file_info(selector(root, allow_not_found=True, recursive=with_folders))
+        except (OSError, ValueError) as error:
+            raise self._error(error) from error
+        return (entry.path.removeprefix(root).lstrip("/") for entry in entries if entry.is_file)
+
+    def write(self, name: str, table: Any, told: Mapping[str, object]) -> None:  # noqa: ANN401 - pyarrow has no types
+        """Write a table, with metadata."""
+        text = json.dumps(told, sort_keys=True)
+        parquet = self.library("parquet")
+        try:
+            system, root = self.place
+            path = f"{root}/{name}"
+            system.create_dir(path.rpartition("/")[0])
+            whole = table.replace_schema_metadata({_METADATA: text})
+            parquet.write_table(whole, path + UNFINISHED, filesystem=system, compression="zstd")
+            system.move(path + UNFINISHED, path)
+        except (OSError, ValueError) as error:
+            raise self._error(error) from error
+
+    def make(self) -> None:
+        """Create the folder, if it is not there."""
+        system, root = self.place
+        try:
+            system.create_dir(root)
+        except (OSError, ValueError) as error:
+            raise self._error(error) from error
+
+    def read(self, name: str, columns: Collection[str] | None) -> tuple[dict[str, Any], Any]:
+        """The metadata and these columns (None: all) of a file; no table without columns.
+
+        Raises:
+            UnreadableFileError: It is not one of ours.
+        """
+        parquet = self.library("parquet")
+        system, root = self.place
+        try:
+            with parquet.ParquetFile(f"{root}/{name}", filesystem=system) as file:
+                told = json.loads((file.schema_arrow.metadata or {})[_METADATA.encode()])
+                table = file.read(None if columns is None else [*columns]) if columns != () else None
+        except (OSError, ValueError, KeyError) as error:
+            raise UnreadableFileError(str(error)) from error
+        return told, table
+
+    def delete(self, name: str) -> None:
+        """Delete a file; it may be gone already."""
+        system, root = self.place
+        try:
+            system.delete_file(f"{root}/{name}")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self._error(error) from error
+
+    @functools.cached_property
+    def place(self) -> tuple[Any, str]:
+        """The file system, and the folder in it."""
+        arrow_fs = self.library("fs")
+        try:
+            if not self.is_local:
+                system, root = arrow_fs.FileSystem.from_uri(self.url)
+                return system, f"{root.rstrip('/')}/{self.below}".rstrip("/")
+        except (OSError, ValueError) as error:
+            raise self._error(error) from error
+        return arrow_fs.LocalFileSystem(), f"{self.url.rstrip('/')}/{self.below}".rstrip("/")
+
+    def _error(self, error: Exception) -> ConfigurationError:
+        return ConfigurationError(f"{self.flag} {self.url}: {error}")
+
+
+def library(name: str, flag: str) -> types.ModuleType:
+    """A module that only the extra history installs.
+
+    Raises:
+        ConfigurationError: It is missing.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{flag}: the library {name.partition('.')[0]} is missing; run: pip install "
+            "'gpu-rightsizer[history]', or in a checkout: pip install '.[history]'"
+        ) from error

@@ -1,0 +1,386 @@
+"""What the ledgers of one or many clusters say about a period, summed up by DuckDB.
+
+DuckDB reads local files itself; pyarrow reads those of buckets for it. Memory is bounded: what
+does not fit is summed in parts.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
+
+from rightsizer.errors import ConfigurationError, UsageError
+from rightsizer.ledger import BY
+from rightsizer.ledger.entries import HOUR_S, LONGEST, MADE, RETURNED, TAKEN, ChangeEntry
+from rightsizer.ledger.files import (
+    CHANGES,
+    FLAG,
+    USAGE,
+    Ledger,
+    LedgerFile,
+    Unreadable,
+    change_entries,
+    require_any,
+)
+from rightsizer.ledger.parquet import library
+from rightsizer.model import Action
+
+_MEMORY = "512MB"
+_THREADS = 4
+_ROWS_AT_ONCE = 4096
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hours:
+    """GPU-hours and money of a part of the fleet.
+
+    Attributes:
+        held: Of these, `used` by mean activity; for `unknown` no activity is known.
+        reclaimable: Those that the findings would have freed.
+        cost: Of what was held, `unused_cost` of what was measured as unused, where a price is known.
+        unpriced: Held, without a known price.
+    """
+
+    held: float = 0.0
+    used: float = 0.0
+    unknown: float = 0.0
+    reclaimable: float = 0.0
+    cost: float = 0.0
+    unused_cost: float = 0.0
+    unpriced: float = 0.0
+
+    @property
+    def unused(self) -> float:
+        """Held and measured as unused."""
+        return max(self.held - self.used - self.unknown, 0.0)
+
+    @property
+    def has_no_price(self) -> bool:
+        """Whether no price is known for any of it: its cost is unknown, not zero."""
+        return self.unpriced > 0 and not self.cost
+
+    def __add__(self, other: "Hours") -> "Hours":
+        """Both together."""
+        return Hours(*(getattr(self, name) + getattr(other, name) for name in _HOURS))
+
+
+_HOURS = tuple(field.name for field in dataclasses.fields(Hours))
+_SUMS = "sum(held_h), sum(used_h), sum(unknown_h), sum(reclaimable_h), sum(cost), sum(unused_cost), sum(unpriced_h)"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LedgerPart:
+    """One team, owner, namespace, class, model or cluster.
+
+    Attributes:
+        name: Empty for those without.
+        reclaimed: GPU-hours that it did not hold by changes of the period.
+        returned: GPUs that were returned to it.
+    """
+
+    name: str
+    hours: Hours
+    reclaimed: float = 0.0
+    returned: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClusterTime:
+    """How much of the period a cluster recorded, and the GPU-hours that its nodes had; None if unknown."""
+
+    name: str
+    recorded_h: float
+    fleet_h: float | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reclaim:
+    """What the changes of the period gave.
+
+    Attributes:
+        changes: That were made.
+        gpus: GPUs that verification saw free; of `unverified` it did not.
+        hours: GPU-hours until they were returned, or until the end of the period, and their price.
+        returned: GPUs that were returned, by an undo, a revert, a rollback or a scale-up.
+        taken: GPUs that pods took which were bound to the same nodes later, by who they are of.
+        taken_unknown: GPUs of nodes that had other free GPUs, too: which of them a pod took is not known.
+        not_watched: GPUs of which it is not known on which node they were.
+        not_taken: No pod was seen to take these, within a day.
+    """
+
+    changes: int = 0
+    gpus: float = 0.0
+    unverified: float = 0.0
+    hours: float = 0.0
+    cost: float = 0.0
+    unpriced: float = 0.0
+    returned: float = 0.0
+    taken: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    taken_unknown: float = 0.0
+    not_watched: float = 0.0
+    not_taken: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LedgerAccount:
+    """The account of a period.
+
+    Attributes:
+        begin: Midnight, UTC.
+        end: Until when.
+        by: A key of BY.
+        currency: Empty if clusters have several: then no amount is a sum.
+        parts: Largest unused first.
+        leaders: The owners that held most unused.
+        trend: By UTC day.
+        problems: In words, such as files that cannot be read.
+    """
+
+    begin: datetime.datetime
+    end: datetime.datetime
+    by: str
+    currency: str
+    clusters: Sequence[ClusterTime]
+    total: Hours
+    parts: Sequence[LedgerPart]
+    leaders: Sequence[LedgerPart]
+    trend: Mapping[datetime.date, Hours]
+    reclaim: Reclaim
+    problems: Sequence[str] = ()
+
+
+class LedgerReader:
+    """The files of some ledgers for a period; a context manager.
+
+    Attributes:
+        clusters: Only these; empty for all.
+
+    Raises:
+        ConfigurationError: A ledger cannot be read, nothing was recorded, or a library is missing.
+        UsageError: A cluster is not there.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        begin: datetime.datetime,
+        end: datetime.datetime,
+        clusters: Sequence[str] = (),
+    ) -> None:
+        self._duckdb = library("duckdb", "report")
+        self.begin, self.end = begin, end
+        found: list[tuple[Ledger, LedgerFile]] = []
+        self.unreadable: list[Unreadable] = []
+        seen: list[LedgerFile] = []
+        for url in urls:
+            ledger = Ledger(url)
+            files = [one for one in ledger.files() if not clusters or one.cluster in clusters]
+            seen += files
+            current, unreadable = ledger.current(
+                # A plan after midnight stands for time of the day before, too.
+                one
+                for one in files
+                if begin.date() <= one.at.date() and one.at <= end + LONGEST
+            )
+            found += [(ledger, one) for one in current]
+            self.unreadable += unreadable
+        for name in clusters:
+            if name not in {one.cluster for one in seen}:
+                raise UsageError(f'--cluster "{name}": is not in {FLAG} {", ".join(urls)}')
+        require_any(seen, urls)
+        config = {"memory_limit": _MEMORY, "threads": str(_THREADS), "preserve_insertion_order": "false"}
+        self._connection = self._duckdb.connect(config=config)
+        self._tables: set[str] = set()
+        for table in (USAGE, CHANGES):
+            self._add(table, [(ledger, one) for ledger, one in found if one.table == table])
+
+    def __enter__(self) -> Self:
+        """Nothing more is needed."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Close the database."""
+        self._connection.close()
+
+    def _add(self, table: str, files: Sequence[tuple[Ledger, LedgerFile]]) -> None:
+        """Make a view of all files of a table."""
+        local = [f"{ledger.folder.place[1]}/{one.path}" for ledger, one in files if ledger.folder.is_local]
+        sources = []
+        if local:
+            listed = ", ".join("'" + path.replace("'", "''") + "'" for path in local)
+            sources.append(f"SELECT * FROM read_parquet([{listed}])")  # noqa: S608 - quoted
+        for number, ledger in enumerate(dict.fromkeys(one for one, _ in files if not one.folder.is_local)):
+            system, root = ledger.folder.place
+            paths = [f"{root}/{one.path}" for of, one in files if of is ledger]
+            name = f"{table}_{number}"
+            dataset = ledger.folder.library("dataset").dataset(paths, format="parquet", filesystem=system)
+            self._connection.register(name, dataset)
+            sources.append(f"SELECT * FROM {name}")  # noqa: S608 - our own name
+        if sources:
+            self._tables.add(table)
+            union = " UNION ALL BY NAME ".join(sources)
+            self._connection.execute(f"CREATE VIEW {table} AS {union}")
+
+    def _ask(self, query: str) -> Iterator[Sequence[Any]]:
+        with self._translated():
+            cursor = self._connection.execute(query)
+            while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+                yield from rows
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except self._duckdb.Error as error:
+            words = str(error).split("\n", 1)[0]
+            raise ConfigurationError(
+                f"{FLAG}: summing up failed: {words}; if it names a file, move that file out of the ledger"
+            ) from error
+
+    def _usage(self, keys: str, what: str, *, where: str = "name <> ''") -> Iterator[Sequence[Any]]:
+        if USAGE not in self._tables:
+            return iter(())
+        last = (self.end - datetime.timedelta(microseconds=1)).date()
+        days = f"day >= DATE '{self.begin.date()}' AND day <= DATE '{last}'"
+        return self._ask(f"SELECT {keys}, {what} FROM {USAGE} WHERE {days} AND {where} GROUP BY {keys}")  # noqa: S608
+
+    def account(self, by: str) -> LedgerAccount:
+        """Sum up, by a key of BY."""
+        clusters = [
+            ClusterTime(*row)
+            for row in self._usage("cluster", "sum(recorded_h), sum(fleet_h)", where="name = ''")
+        ]
+        currencies, trend = set(), collections.defaultdict[datetime.date, Hours](Hours)
+        for day, currency, *sums in self._usage("day, currency", _SUMS):
+            currencies.add(currency)
+            trend[day] += Hours(*sums)
+        currency = min(currencies) if len(currencies) == 1 else ""
+        changes = self._changes()
+        levels = reclaimed_hours(changes, self.end)
+        parts = self._parts(by, changes, levels)
+        leaders = parts if by == "owner" else self._parts("owner", changes, levels)
+        problems = [one.words for one in self.unreadable]
+        if len(currencies) > 1:
+            problems.append(
+                f"clusters have different currencies ({', '.join(sorted(currencies))}): no money is summed"
+            )
+        return LedgerAccount(
+            begin=self.begin,
+            end=self.end,
+            by=by,
+            currency=currency,
+            clusters=sorted(clusters, key=lambda one: one.name),
+            total=sum(trend.values(), Hours()),
+            parts=parts,
+            leaders=leaders,
+            trend=dict(sorted(trend.items())),
+            reclaim=_reclaim(changes, levels),
+            problems=problems,
+        )
+
+    def _parts(
+        self, by: str, changes: Sequence[ChangeEntry], levels: Mapping[int, float]
+    ) -> Sequence[LedgerPart]:
+        column = BY[by]
+        reclaimed, returned = (
+            collections.defaultdict[str, float](float),
+            collections.defaultdict[str, float](float),
+        )
+        for place, one in enumerate(changes):
+            name = getattr(one.holder, column, "")
+            reclaimed[name] += levels.get(place, 0.0)
+            returned[name] += one.gpus if one.event == RETURNED else 0.0
+        found = {name: Hours(*sums) for name, *sums in self._usage(column, _SUMS)}
+        parts = [
+            LedgerPart(name, found.get(name, Hours()), reclaimed.get(name, 0.0), returned.get(name, 0.0))
+            for name in {*found, *(name for name in reclaimed if reclaimed[name] or returned[name])}
+        ]
+        return sorted(parts, key=lambda part: (-part.hours.unused, part.name))
+
+    def _changes(self) -> Sequence[ChangeEntry]:
+        if CHANGES not in self._tables:
+            return []
+        begin, end = self.begin.isoformat(), self.end.isoformat()
+        times = f"\"at\" >= TIMESTAMPTZ '{begin}' AND \"at\" <= TIMESTAMPTZ '{end}'"
+        query = f"SELECT DISTINCT * FROM {CHANGES} WHERE {times}"  # noqa: S608 - our own times
+        with self._translated():
+            rows = self._connection.sql(query).to_arrow_table().to_pylist()
+        once = {(one.event, one.at, one.run, one.uid, one.pod, one.node): one for one in change_entries(rows)}
+        return sorted(once.values(), key=lambda one: one.at)
+
+    def charges(self) -> Iterator[Mapping[str, Any]]:
+        """What each workload held on each day, one row each, without an order."""
+        keys = (
+            "day",
+            "cluster",
+            "namespace",
+            "kind",
+            "name",
+            "owner",
+            "team",
+            "priority_class",
+            "model",
+            "currency",
+        )
+        for row in self._usage(", ".join(keys), _SUMS):
+            yield {**dict(zip(keys, row, strict=False)), "hours": Hours(*row[len(keys) :])}
+
+
+def reclaimed_hours(changes: Sequence[ChangeEntry], end: datetime.datetime) -> Mapping[int, float]:
+    """GPU-hours that each change reclaimed, by its place in the list: until it was returned, or the end.
+
+    Only what verification saw go counts. A return ends the change that it names; a scale-up returns the latest first.
+    """
+    by_uid = collections.defaultdict[str, dict[int, tuple[ChangeEntry, float]]](dict)
+    found: dict[int, float] = collections.defaultdict(float)
+    for place, one in enumerate(changes):
+        left = by_uid[one.uid]
+        if one.event == MADE and one.is_verified:
+            left[place] = one, one.gpus
+        if one.event != RETURNED:
+            continue
+        given = one.gpus
+        for number, (made, gpus) in reversed(left.items()):
+            if one.action == Action.SCALE_UP or made.run == one.run:
+                back = min(given, gpus)
+                given -= back
+                found[number] += back * max((one.at - made.at).total_seconds(), 0.0) / HOUR_S
+                left[number] = made, gpus - back
+    for left in by_uid.values():
+        for number, (made, gpus) in left.items():
+            found[number] += gpus * max((end - made.at).total_seconds(), 0.0) / HOUR_S
+    return found
+
+
+def _reclaim(changes: Sequence[ChangeEntry], levels: Mapping[int, float]) -> Reclaim:
+    made = [one for one in changes if one.event == MADE]
+    taken = collections.defaultdict[str, float](float)
+    unsure = 0.0
+    for one in changes:
+        if one.event == TAKEN and one.is_certain:
+            taken[one.taker.owner] += one.gpus
+        elif one.event == TAKEN:
+            unsure += one.gpus
+    verified = sum(one.gpus for one in made if one.is_verified)
+    watched = sum(sum(one.freed_on.values()) for one in made if one.is_verified)
+    prices = {place: one.price for place, one in enumerate(changes)}
+    return Reclaim(
+        changes=len(made),
+        gpus=verified,
+        unverified=sum(one.gpus for one in made if not one.is_verified),
+        hours=sum(levels.values()),
+        cost=sum(hours * (prices[place] or 0.0) for place, hours in levels.items()),
+        unpriced=sum(hours for place, hours in levels.items() if prices[place] is None),
+        returned=sum(one.gpus for one in changes if one.event == RETURNED),
+        taken=dict(sorted(taken.items(), key=lambda item: (-item[1], item[0]))),
+        taken_unknown=unsure,
+        not_watched=max(verified - watched, 0.0),
+        not_taken=max(watched - sum(taken.values()) - unsure, 0.0),
+    )
+
+
+def since_midnight(since: datetime.datetime) -> datetime.datetime:
+    """The beginning of this UTC day: the ledger keeps days whole."""
+    return since.astimezone(datetime.UTC).replace(hour=0, minute=0, second=0, microsecond=0)

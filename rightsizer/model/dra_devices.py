@@ -1,0 +1,173 @@
+"""GPUs that DRA drivers publish in ResourceSlices, who holds them by ResourceClaims, and requests that wait. Pure.
+
+https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class DeviceId(NamedTuple):
+    """A device of a pool, as allocation results name it."""
+
+    driver: str
+    pool: str
+    name: str
+
+
+class CounterSet(NamedTuple):
+    """Named counters of a pool, which its devices consume."""
+
+    driver: str
+    pool: str
+    name: str
+
+
+Counters = Mapping[str, int]
+"""Amounts by the name of the counter."""
+
+
+ClaimKey = tuple[str, str]
+"""Namespace and name of a ResourceClaim."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DraDevice:
+    """A GPU, or a MIG device that exists or could be made of one.
+
+    Attributes:
+        node: Where it is.
+        gpu: The physical GPU: its PCI bus ID, or its UUID; equal for all devices of one GPU.
+        model: NVML's product name as GPU Feature Discovery writes it, with hyphens for spaces.
+        profile: Of a MIG device, such as 1g.10gb; empty for a whole GPU.
+        memory_bytes: None where the driver publishes none.
+        capacity: What claims may have parts of, by name (consumable capacity); empty where one claim has the whole.
+        consumes: What it takes of counters, by the name of their set; devices that together need more than there is
+            exclude each other.
+        taints: `key=value:effect` of those that keep claims off.
+    """
+
+    id: DeviceId
+    node: str
+    gpu: str
+    model: str
+    profile: str = ""
+    memory_bytes: int | None = None
+    capacity: Counters = dataclasses.field(default_factory=dict, hash=False)
+    consumes: tuple[tuple[str, Counters], ...] = dataclasses.field(default=(), hash=False)
+    taints: tuple[str, ...] = ()
+
+    @property
+    def is_shareable(self) -> bool:
+        """Whether several claims may have parts of it."""
+        return bool(self.capacity)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Allocation:
+    """The GPUs of an allocated ResourceClaim.
+
+    Attributes:
+        devices: Those that it holds; admin access holds none.
+        users: UIDs of the pods that it is reserved for.
+    """
+
+    devices: tuple[DeviceId, ...]
+    users: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClaimTemplate:
+    """A ResourceClaimTemplate that the claims of a workload's pods were made from.
+
+    Attributes:
+        spec: Its spec, as JSON.
+        workload: UID of that workload.
+        request: The name of its only request for GPUs; empty if it has several, alternatives, or asks for all.
+        count: How many devices that requests.
+    """
+
+    name: str
+    spec: bytes
+    workload: str = ""
+    request: str = ""
+    count: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceChoice:
+    """One way to satisfy a request.
+
+    Attributes:
+        eligible: Devices that match the selectors of the request and of its DeviceClass, and whose taints it tolerates.
+        count: How many of them; None for all that a node has.
+    """
+
+    eligible: frozenset[DeviceId]
+    count: int | None = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """A request of a ResourceClaim that waits; the first choice that fits is taken."""
+
+    name: str
+    choices: tuple[DeviceChoice, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EqualAttribute:
+    """A constraint of a ResourceClaim: the devices of these requests have one value of an attribute.
+
+    Attributes:
+        requests: Names of the requests.
+        values: The value of each eligible device that has one.
+    """
+
+    requests: frozenset[str]
+    values: Mapping[DeviceId, object] = dataclasses.field(hash=False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WaitingClaim:
+    """A ResourceClaim for GPUs that is not allocated."""
+
+    requests: tuple[DeviceRequest, ...]
+    constraints: tuple[EqualAttribute, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceInventory:
+    """All GPUs of complete pools, and the claims that hold them.
+
+    Attributes:
+        nodes: Devices by the name of their node.
+        counters: What there is of each.
+        allocations: By claim.
+        incomplete: Nodes with a pool of which slices are missing: how many GPUs they have is unknown.
+    """
+
+    nodes: Mapping[str, tuple[DraDevice, ...]] = dataclasses.field(default_factory=dict)
+    counters: Mapping[CounterSet, Counters] = dataclasses.field(default_factory=dict)
+    allocations: Mapping[ClaimKey, Allocation] = dataclasses.field(default_factory=dict)
+    incomplete: frozenset[str] = frozenset()
+
+    @functools.cached_property
+    def held(self) -> frozenset[DeviceId]:
+        """Devices that claims hold."""
+        return frozenset(one for each in self.allocations.values() for one in each.devices)
+
+    def free_gpus(self, node: str) -> int:
+        """Physical GPUs of a node of which no claim holds anything."""
+        devices = self.nodes.get(node, ())
+        return len({one.gpu for one in devices} - {one.gpu for one in devices if one.id in self.held})
+
+    def whole_gpus(self, node: str) -> dict[str, DraDevice]:
+        """A device of each physical GPU of a node: the whole GPU where it is published."""
+        found: dict[str, DraDevice] = {}
+        for device in self.nodes.get(node, ()):
+            if device.gpu not in found or (found[device.gpu].profile and not device.profile):
+                found[device.gpu] = device
+        return found

@@ -1,0 +1,625 @@
+"""Which pods kube-scheduler's preemption takes: those that hold GPUs without using them, before busy ones. Pure.
+
+kube-scheduler offers victims for each node that a pending pod would fit on. What an extender answers replaces them, so
+everything that the scheduler checks of victims is checked here again: a lower priority, PodDisruptionBudgets, and
+whether their end makes enough room. Where that cannot be known, the scheduler's choice stands.
+https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/scheduler/framework/preemption/preemption.go
+"""
+
+import collections
+import dataclasses
+import datetime
+import enum
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from rightsizer.changes.record_codec import STOPS
+from rightsizer.inventory.gpu_requests import ResourceTable
+from rightsizer.inventory.pods import gangs_of, needs_of, pod_of, requests_of
+from rightsizer.kinds import row_of
+from rightsizer.kinds.core import POD
+from rightsizer.kinds.kind import Steering
+from rightsizer.kube.api_objects import ABSENT, Container, DisruptionBudget, PodObject, PodSpec
+from rightsizer.model import BlockerCode, Decision, FindingName, FoundChange, Plan, Pod
+from rightsizer.planning.budget import within_budgets
+from rightsizer.policy.effective import PolicyEvaluator
+from rightsizer.policy.rule import UNUSED
+from rightsizer.policy.schema import Policy
+
+_ENDED = frozenset({"Succeeded", "Failed"})
+_BEGINNING = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+HIGHEST_SCORE = 10
+"""Of a node (MaxExtenderPriority)."""
+_MOST_SCORED = 32
+"""Combinations of GPU resources whose scores are kept."""
+
+Amounts = Mapping[str, int]
+Standing = tuple[bool, int, float, float, str]
+"""Sort key: idle before underutilized, then lowest priority, least work at risk, least utilization."""
+
+
+# --- Candidates: what a plan lets be preempted
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Preemptible:
+    """Pods of one workload on one node that may be preempted, together."""
+
+    decision: Decision
+    pods: tuple[Pod, ...]
+
+    @property
+    def standing(self) -> Standing:
+        """By which the first is taken first."""
+        finding = self.decision.finding
+        mean = 1.0 if finding.activity_mean is None else finding.activity_mean
+        is_used = finding.name is FindingName.UNDERUTILIZED
+        first = min(pod.ref.uid for pod in self.pods)
+        return is_used, self.decision.workload.priority, self.decision.gpu_hours_at_risk, mean, first
+
+
+def candidates_of(
+    plan: Plan, policy: Policy, *, own: str, instance: str, named: Iterable[FoundChange] = ()
+) -> tuple[Preemptible, ...]:
+    """What a plan lets be preempted: workloads that its rules would stop now, within the budgets.
+
+    `named` are earlier preemptions that the plan does not know of; they are charged to the budgets.
+    """
+    if plan.fleet is None:
+        return ()
+    fleet = dataclasses.replace(plan.fleet, changes=(*plan.fleet.changes, *named))
+    evaluator = PolicyEvaluator(policy, fleet, at=plan.at, own=own, instance=instance)
+    demanded = tuple(_for_pending_pods(decision) for decision in plan.decisions)
+    stored = {
+        change.ref.uid for change in fleet.changes if change.ref.kind == POD.kind and change.is_in_effect
+    }
+    return tuple(
+        candidate
+        for decision in within_budgets(demanded, evaluator)
+        if _frees_all(decision)
+        for candidate in _units(decision, stored)
+    )
+
+
+def _for_pending_pods(decision: Decision) -> Decision:
+    """Without the blocker that no pod is pending: the scheduler asks for one that is."""
+    left = tuple(one for one in decision.blockers if one.code is not BlockerCode.ONLY_FOR_PENDING_PODS)
+    return decision if left == decision.blockers else dataclasses.replace(decision, blockers=left)
+
+
+def _frees_all(decision: Decision) -> bool:
+    finding = decision.finding
+    is_unused = finding.name in UNUSED or finding.name is FindingName.UNDERUTILIZED
+    return decision.is_enforced and decision.action in STOPS and is_unused and finding.proposal is None
+
+
+def _units(decision: Decision, stored: Collection[str]) -> Iterator[Preemptible]:
+    """Replicas of a ReplicaSet or Deployment singly; any other workload only whole, on one node."""
+    workload = decision.workload
+    holding, row = workload.holding, row_of(workload)
+    if row is None or workload.gang or not holding:
+        return
+    if row is POD and workload.ref.uid not in stored:
+        return  # nothing would bring it back
+    if row.steering is Steering.DELETION_COST:
+        for pod in holding:
+            yield Preemptible(decision, (pod,))
+    elif len({pod.node for pod in holding}) == 1:
+        yield Preemptible(decision, holding)
+
+
+# --- The cluster as it is now
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BoundPod:
+    """A pod on a node.
+
+    Attributes:
+        requests: All resources, in the units of `requests_of`.
+        repels: Whether its anti-affinity may keep other pods off the node.
+        is_in_gang: Whether it belongs to a gang.
+        gpu_pod: Its details; None without GPUs.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    priority: int
+    requests: Amounts
+    labels: Mapping[str, str]
+    began: datetime.datetime
+    repels: bool = False
+    is_in_gang: bool = False
+    gpu_pod: Pod | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Preemptor:
+    """The pending pod.
+
+    Attributes:
+        is_plain: Whether free resources alone decide on which of the offered nodes it fits.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    priority: int
+    requests: Amounts
+    is_plain: bool
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def bound_pod(item: PodObject, resources: ResourceTable) -> BoundPod | None:
+    """A pod as it is watched; None if it takes nothing from a node."""
+    spec, metadata = item.spec, item.metadata
+    if not spec.node_name or item.status.phase in _ENDED:
+        return None
+    request = resources.request_of(item)
+    return BoundPod(
+        uid=metadata.uid,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        node=spec.node_name,
+        priority=spec.priority or 0,
+        requests=requests_of(spec),
+        labels=metadata.labels or {},
+        began=metadata.creation_timestamp or _BEGINNING,
+        repels=_affinity(spec).pod_anti_affinity.is_required,
+        is_in_gang=bool(request) and bool(gangs_of(item)),
+        gpu_pod=pod_of(item, request, needs_of(spec)) if request else None,
+    )
+
+
+class _PodTerms(msgspec.Struct):
+    """corev1.PodAffinity or corev1.PodAntiAffinity."""
+
+    required: list[msgspec.Raw] | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+
+    @property
+    def is_required(self) -> bool:
+        return bool(self.required)
+
+
+class _PodAffinity(msgspec.Struct, rename="camel"):
+    pod_affinity: _PodTerms = msgspec.field(default_factory=_PodTerms)
+    pod_anti_affinity: _PodTerms = msgspec.field(default_factory=_PodTerms)
+
+
+_UNREADABLE = _PodAffinity(_PodTerms([ABSENT]), _PodTerms([ABSENT]))
+
+
+def _affinity(spec: PodSpec) -> _PodAffinity:
+    try:
+        return msgspec.json.decode(spec.affinity, type=_PodAffinity | None) or _PodAffinity()
+    except msgspec.DecodeError:
+        return _UNREADABLE
+
+
+class _HostPort(msgspec.Struct, rename="camel"):
+    host_port: int = 0
+
+
+class _PortedContainer(Container, kw_only=True):
+    ports: list[_HostPort] | None = None
+
+
+class _Spread(msgspec.Struct, rename="camel"):
+    """corev1.TopologySpreadConstraint."""
+
+    when_unsatisfiable: str = ""
+
+
+class _PendingSpec(PodSpec, kw_only=True):
+    """Also what may keep a pod off a node in addition to resources."""
+
+    containers: list[_PortedContainer]  # type: ignore[assignment]
+    init_containers: list[_PortedContainer] | None = None  # type: ignore[assignment]
+    topology_spread_constraints: list[_Spread] | None = None
+    volumes: list[dict[str, msgspec.Raw]] | None = None
+
+
+class PendingPod(PodObject, kw_only=True):
+    """The pod of a question of kube-scheduler."""
+
+    spec: _PendingSpec
+
+
+_VOLUMES = frozenset(
+    {
+        "name",
+        *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "hostPath", "image", "nfs"),
+        *("persistentVolumeClaim", "projected", "secret"),
+    }
+)
+"""Volumes that other pods on a node do not keep away; of others one node may take only one."""
+
+
+def preemptor_of(item: PendingPod) -> Preemptor:
+    """The pending pod."""
+    spec, metadata, affinity = item.spec, item.metadata, _affinity(item.spec)
+    containers = (*spec.containers, *(spec.init_containers or ()))
+    is_plain = not (
+        spec.resource_claims
+        or affinity.pod_affinity.is_required
+        or affinity.pod_anti_affinity.is_required
+        or any(port.host_port for one in containers for port in one.ports or ())
+        or any(one.when_unsatisfiable != "ScheduleAnyway" for one in spec.topology_spread_constraints or ())
+        or any(volume.keys() - _VOLUMES for volume in spec.volumes or ())
+    )
+    requests = requests_of(spec)
+    return Preemptor(
+        metadata.uid, metadata.namespace, metadata.name, spec.priority or 0, requests, is_plain=is_plain
+    )
+
+
+@dataclasses.dataclass(slots=True)
+class _NodeState:
+    """A node: what it offers, and what its pods request of it.
+
+    Attributes:
+        nominated: Pending pods that the scheduler keeps room for, by UID: priority and requests.
+        candidates: In the order of their standing, of which `first` is the first.
+    """
+
+    allocatable: Amounts = dataclasses.field(default_factory=dict)
+    pods: dict[str, BoundPod] = dataclasses.field(default_factory=dict)
+    requested: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    nominated: dict[str, tuple[int, Amounts]] = dataclasses.field(default_factory=dict)
+    candidates: list[Preemptible] = dataclasses.field(default_factory=list)
+    first: Standing | None = None
+
+    def free(self, preemptor: Preemptor) -> dict[str, int]:
+        """What is free of each resource that a pod requests."""
+        kept = [
+            amounts
+            for uid, (priority, amounts) in self.nominated.items()
+            if priority >= preemptor.priority and uid != preemptor.uid
+        ]
+        return {
+            name: self.allocatable.get(name, 0)
+            - self.requested[name]
+            - sum(amounts.get(name, 0) for amounts in kept)
+            for name, amount in preemptor.requests.items()
+            if amount
+        }
+
+
+_UNKNOWN_NODE = _NodeState()
+
+
+class PreemptionTable:
+    """Nodes, their pods and the candidates of the last plan, kept up to date by watches."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, _NodeState] = {}
+        self._places: dict[str, str] = {}  # of bound and nominated pods, by UID
+        self._budgets: dict[str, dict[str, DisruptionBudget]] = {}
+        self._scores: dict[tuple[str, ...], dict[str, int]] = {}  # by the GPUs asked for, and node
+
+    def set_node(self, name: str, allocatable: Amounts) -> None:
+        """Add or change a node."""
+        self._changed(name).allocatable = allocatable
+
+    def drop_node(self, name: str) -> None:
+        """Remove a node."""
+        self._changed(name).allocatable = {}
+
+    def set_pod(self, pod: BoundPod) -> None:
+        """Add or change a pod on a node."""
+        self.drop_pod(pod.uid)
+        node = self._changed(pod.node)
+        node.pods[pod.uid] = pod
+        node.requested.update(pod.requests)
+        self._places[pod.uid] = pod.node
+
+    def nominate(self, uid: str, node: str, priority: int, requests: Amounts) -> None:
+        """Keep room on a node for a pending pod."""
+        self.drop_pod(uid)
+        self._nodes.setdefault(node, _NodeState()).nominated[uid] = (priority, requests)
+        self._places[uid] = node
+
+    def drop_pod(self, uid: str) -> None:
+        """Remove a pod."""
+        name = self._places.pop(uid, None)
+        if name is None:
+            return
+        node = self._changed(name)
+        node.nominated.pop(uid, None)
+        if (pod := node.pods.pop(uid, None)) is not None:
+            node.requested.subtract(pod.requests)
+
+    def set_budget(self, budget: DisruptionBudget) -> None:
+        """Add or change a PodDisruptionBudget."""
+        metadata = budget.metadata
+        self._budgets.setdefault(metadata.namespace, {})[metadata.name] = budget
+
+    def drop_budget(self, namespace: str, name: str) -> None:
+        """Remove a PodDisruptionBudget."""
+        self._budgets.get(namespace, {}).pop(name, None)
+
+    def set_candidates(self, candidates: Iterable[Preemptible]) -> None:
+        """Replace the candidates by those of a new plan."""
+        self._scores.clear()
+        for node in self._nodes.values():
+            node.candidates, node.first = [], None
+        for standing, one in sorted([(one.standing, one) for one in candidates], key=lambda pair: pair[0]):
+            node = self._nodes.setdefault(one.pods[0].node, _NodeState())
+            node.candidates.append(one)
+            node.first = node.first or standing
+
+    def node(self, name: str) -> _NodeState:
+        """A node; an empty one if it is unknown."""
+        return self._nodes.get(name) or _UNKNOWN_NODE
+
+    def violating(self, pods: Iterable[BoundPod]) -> set[str]:
+        """Pods that a PodDisruptionBudget does not allow to end, taken one after another, by UID."""
+        left: dict[tuple[str, str], int] = {}
+        found = set()
+        for pod in pods:
+            for name, budget in self._budgets.get(pod.namespace, {}).items():
+                selector, status = budget.spec.selector, budget.status
+                if selector is None or not selector.selects(pod.labels):
+                    continue
+                if pod.name in (status.disrupted_pods or ()):
+                    continue  # the API server has counted it
+                key = (pod.namespace, name)
+                left[key] = left.get(key, status.disruptions_allowed) - 1
+                if left[key] < 0:
+                    found.add(pod.uid)
+        return found
+
+    def scores(self, preemptor: Preemptor, nodes: Iterable[str], resources: ResourceTable) -> list[int]:
+        """How full each node is of the GPUs that a pod asks for, 0 to 10; GPUs held idle count by half.
+
+        So pods are packed on nodes that are in use, and nodes with idle GPUs become empty.
+        """
+        gpus = tuple(sorted(name for name in preemptor.requests if resources.unit(name) is not None))
+        if len(self._scores) >= _MOST_SCORED and gpus not in self._scores:
+            self._scores.clear()
+        known = self._scores.setdefault(gpus, {})
+        return [
+            score
+            if (score := known.get(name)) is not None
+            else known.setdefault(name, self._score(name, gpus))
+            for name in nodes
+        ]
+
+    def _score(self, name: str, gpus: Sequence[str]) -> int:
+        node = self.node(name)
+        total = sum(node.allocatable.get(gpu, 0) for gpu in gpus)
+        if not total:
+            return 0
+        held = sum(node.requested[gpu] for gpu in gpus)
+        idle = sum(
+            pod.requests.get(gpu, 0)
+            for one in node.candidates
+            for planned in one.pods
+            if (pod := node.pods.get(planned.ref.uid)) is not None
+            for gpu in gpus
+        )
+        return min(HIGHEST_SCORE, int(HIGHEST_SCORE * (held - idle / 2) / total))
+
+    def _changed(self, name: str) -> _NodeState:
+        """A node that is about to change."""
+        for known in self._scores.values():
+            known.pop(name, None)
+        return self._nodes.setdefault(name, _NodeState())
+
+
+# --- The answer
+
+
+class Answer(enum.StrEnum):
+    """How a question about victims is answered."""
+
+    REPLACED = "replaced"
+    """Idle pods are named."""
+    UNCHANGED = "unchanged"
+    """No idle pods would do."""
+    UNKNOWN = "unknown"
+    """Whether other victims would do cannot be known."""
+    REPEATED = "repeated"
+    """Pods were named for this one before, and it did not start."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Victims:
+    """Victims on one node, by UID, those of the highest priority first."""
+
+    uids: tuple[str, ...]
+    violations: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VictimChoice:
+    """The victims by node that kube-scheduler is to choose from.
+
+    Attributes:
+        named: The candidates among them, if they were chosen here.
+    """
+
+    answer: Answer
+    victims: Mapping[str, Victims]
+    named: tuple[Preemptible, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _NodeVictims:
+    """The least harmful victims on a node.
+
+    Attributes:
+        others: Those that are no candidates, of those that the scheduler chose.
+    """
+
+    node: str
+    taken: tuple[Preemptible, ...]
+    others: tuple[BoundPod, ...]
+    victims: Victims
+
+    @property
+    def harm(self) -> tuple[int, list[Standing], int, str]:
+        """Sort key: fewest busy pods, then the standing of the candidates, the worst first."""
+        worst = sorted((one.standing for one in self.taken), reverse=True)
+        return len(self.others), worst, len(self.victims.uids), self.node
+
+
+def choose(preemptor: Preemptor, offered: Mapping[str, Victims], table: PreemptionTable) -> VictimChoice:
+    """Name idle pods instead of the offered victims, on one node, if they make room; else return what was offered."""
+    if not preemptor.is_plain:
+        return VictimChoice(Answer.UNKNOWN, offered)
+    best = _least_harmful(preemptor, offered, table)
+    if best is None or not any(
+        _busy(name, victims, table) > len(best.others) for name, victims in offered.items()
+    ):
+        return VictimChoice(Answer.UNCHANGED, offered)
+    return VictimChoice(Answer.REPLACED, {best.node: best.victims}, best.taken)
+
+
+def _least_harmful(
+    preemptor: Preemptor, offered: Mapping[str, Victims], table: PreemptionTable
+) -> _NodeVictims | None:
+    """The best node; looks at those with the best candidates first, and only as long as a better one is possible."""
+    nodes = sorted((first, name) for name in offered if (first := table.node(name).first) is not None)
+    best: _NodeVictims | None = None
+    for first, name in nodes:
+        if best is not None and best.harm[:2] <= (0, [first]):
+            break
+        found = _on_node(preemptor, name, offered[name], table)
+        if found is not None and (best is None or found.harm < best.harm):
+            best = found
+    return best
+
+
+def _busy(name: str, victims: Victims, table: PreemptionTable) -> int:
+    """How many of the offered victims are no candidates."""
+    node = table.node(name)
+    candidates = {pod.ref.uid for one in node.candidates if _holds(one, node) for pod in one.pods}
+    return len(set(victims.uids) - candidates)
+
+
+def _holds(candidate: Preemptible, node: _NodeState) -> bool:
+    """Whether its pods are on the node as they were at the plan."""
+    return all(
+        (pod := node.pods.get(planned.ref.uid)) is not None
+        and not (pod.is_in_gang and len(candidate.decision.workload.holding) > len(candidate.pods))
+        and _is_as_planned(planned, pod.gpu_pod)
+        for planned in candidate.pods
+    )
+
+
+def _is_as_planned(planned: Pod, now: Pod | None) -> bool:
+    """Whether nobody opted it out, restarted or deleted it since."""
+    return (
+        now is not None
+        and not now.is_terminating
+        and now.priority == planned.priority
+        and now.labels == planned.labels
+        and now.annotations == planned.annotations
+        and (now.started, now.restarts) == (planned.started, planned.restarts)
+    )
+
+
+def _on_node(
+    preemptor: Preemptor, name: str, offered: Victims, table: PreemptionTable
+) -> _NodeVictims | None:
+    """Candidates on a node that make room, filled up with offered victims; None if none do, or that is unknown."""
+    node = table.node(name)
+    if not node.candidates or any(uid not in node.pods for uid in offered.uids):
+        return None
+    free = node.free(preemptor)
+    theirs = [node.pods[uid] for uid in offered.uids]
+    if _fits(preemptor, free, ()) or not _fits(preemptor, free, theirs):
+        return None  # something else than these resources keeps it off
+    taken, pods = _enough(preemptor, node, free, theirs, table)
+    if not taken:
+        return None
+    uids = {pod.uid for pod in pods}
+    if any(pod.repels for pod in theirs if pod.uid not in uids):
+        return None
+    named = {pod.ref.uid for one in taken for pod in one.pods}
+    others = tuple(pod for pod in pods if pod.uid not in named)
+    against = table.violating([*others, *(pod for pod in pods if pod.uid in named)])
+    if not named.isdisjoint(against):
+        return None
+    ordered = sorted(pods, key=lambda pod: (-pod.priority, pod.began, pod.uid))
+    return _NodeVictims(name, taken, others, Victims(tuple(pod.uid for pod in ordered), len(against)))
+
+
+def _enough(
+    preemptor: Preemptor,
+    node: _NodeState,
+    free: Amounts,
+    theirs: Sequence[BoundPod],
+    table: PreemptionTable,
+) -> tuple[tuple[Preemptible, ...], list[BoundPod]]:
+    """Candidates in their order, then the scheduler's own victims from the least important on, until the pod fits.
+
+    Then those without which it also fits are left out: first the scheduler's own.
+    """
+    taken, pods = _candidates_for(preemptor, node, free, table)
+    named = {pod.uid for pod in pods}
+    rest: list[BoundPod] = []
+    for pod in reversed([pod for pod in theirs if pod.uid not in named]):
+        if _fits(preemptor, free, [*pods, *rest]):
+            break
+        rest.append(pod)
+    for pod in reversed(rest):
+        fewer = [one for one in rest if one is not pod]
+        if _fits(preemptor, free, [*pods, *fewer]):
+            rest = fewer
+    for candidate in reversed(taken):
+        going = {pod.ref.uid for pod in candidate.pods}
+        kept = [pod for pod in pods if pod.uid not in going]
+        if _fits(preemptor, free, [*kept, *rest]):
+            pods = kept
+            taken.remove(candidate)
+    return tuple(taken), [*pods, *rest]
+
+
+def _candidates_for(
+    preemptor: Preemptor, node: _NodeState, free: Amounts, table: PreemptionTable
+) -> tuple[list[Preemptible], list[BoundPod]]:
+    """Candidates in their order, until the pod fits, and their pods."""
+    taken: list[Preemptible] = []
+    pods: list[BoundPod] = []
+    for one in node.candidates:
+        if _fits(preemptor, free, pods):
+            break
+        own = [node.pods[pod.ref.uid] for pod in one.pods if pod.ref.uid in node.pods]
+        is_useful = _may_take(one, own, preemptor, node) and _helps(preemptor, free, pods, own)
+        if is_useful and not table.violating([*pods, *own]):
+            taken.append(one)
+            pods += own
+    return taken, pods
+
+
+def _may_take(
+    candidate: Preemptible, pods: Sequence[BoundPod], preemptor: Preemptor, node: _NodeState
+) -> bool:
+    return all(pod.priority < preemptor.priority for pod in pods) and _holds(candidate, node)
+
+
+def _helps(
+    preemptor: Preemptor, free: Amounts, pods: Collection[BoundPod], more: Collection[BoundPod]
+) -> bool:
+    """Whether more pods hold something that is still lacking."""
+    return any(
+        amount + _sum(name, pods) < preemptor.requests[name] and _sum(name, more)
+        for name, amount in free.items()
+    )
+
+
+def _fits(preemptor: Preemptor, free: Amounts, gone: Collection[BoundPod]) -> bool:
+    return all(amount + _sum(name, gone) >= preemptor.requests[name] for name, amount in free.items())
+
+
+def _sum(name: str, pods: Iterable[BoundPod]) -> int:
+    return sum([pod.requests.get(name, 0) for pod in pods])

@@ -1,0 +1,334 @@
+"""The account of a ledger as text, Markdown, CSV and a document. Pure.
+
+CSV has the columns of FOCUS 1.2 (https://focus.finops.org/focus-specification/v1-2/), with a row for each workload and
+day. Prices are list prices, and nobody sends an invoice: so all four costs are the same amount, and empty if unknown.
+"""
+
+import csv
+import datetime
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rightsizer.config import PREFIX
+from rightsizer.ledger.sums import Hours, LedgerAccount, LedgerPart, Reclaim
+from rightsizer.report.csv import inert
+from rightsizer.report.documents import API_VERSION, render, stamp
+from rightsizer.report.markdown import escaped, total_table
+from rightsizer.report.rows import ROWS, Totals
+from rightsizer.report.terminal import WIDTH, wrapped
+from rightsizer.text import count, instant, money, number, percent, safe, short
+
+NOBODY = "(none)"
+_DIGITS = 4
+_CELL = 8
+_FEW = 5
+_UNKNOWN = "?"
+
+
+def headline(account: LedgerAccount) -> Iterator[str]:
+    """What happened in the period, a line each."""
+    hours, total = sum(one.recorded_h for one in account.clusters), account.total
+    length = (account.end - account.begin).total_seconds() / 3600 * len(account.clusters)
+    yield (
+        f"{instant(account.begin)} to {instant(account.end)}, {count(len(account.clusters), 'cluster')}: "
+        f"{number(hours)} of {number(length)} hours recorded."
+    )
+    known = total.held - total.unknown
+    words = f"GPU-hours: {number(total.held)} held, {number(total.used)} used"
+    words += f" ({percent(total.used / known)})" if known > 0 else ""
+    yield f"{words}, {number(total.unused)} unused, {number(total.unknown)} unknown."
+    if account.currency and total.cost:
+        cost, unused = money(total.cost), money(total.unused_cost)
+        words = f"Cost: {cost} {account.currency}, of which {unused} {account.currency} for unused GPUs"
+        yield f"{words}; unknown for {number(total.unpriced)} GPU-hours." if total.unpriced else f"{words}."
+    yield from _reclaim_words(account.reclaim, account.currency)
+
+
+def _reclaim_words(reclaim: Reclaim, currency: str) -> Iterator[str]:
+    if not reclaim.changes and not reclaim.returned:
+        yield "No change was made."
+        return
+    words = f"Reclaimed: {count(reclaim.gpus)} by {count(reclaim.changes, 'change')}, {number(reclaim.hours)} GPU-hours"
+    words += f", {money(reclaim.cost)} {currency}" if currency and reclaim.cost else ""
+    words += f"; {count(reclaim.unverified)} not verified as free" if reclaim.unverified else ""
+    yield f"{words}. Returned: {count(reclaim.returned)}."
+    if reclaim.gpus:
+        yield f"Who took them: {'; '.join(_takers(reclaim))}."
+
+
+def _takers(reclaim: Reclaim) -> Iterator[str]:
+    for name, gpus in [*reclaim.taken.items()][:_FEW]:
+        yield f"{name} {count(gpus)}"
+    if others := [*reclaim.taken.values()][_FEW:]:
+        yield f"{len(others)} more {count(sum(others))}"
+    if reclaim.not_taken:
+        yield f"nobody within a day {count(reclaim.not_taken)}"
+    if unknown := reclaim.taken_unknown + reclaim.not_watched:
+        yield f"unknown {count(unknown)}"
+
+
+def tables(account: LedgerAccount) -> Iterator[Totals]:
+    """Parts, leaders and trend."""
+    money_head = (account.currency, "WASTED") if account.currency and account.total.cost else ()
+    head = ("HELD", "USED", "UNUSED", "UNKNOWN", "FREED", *money_head)
+
+    def cells(hours: Hours, reclaimed: float | None) -> tuple[str, ...]:
+        found = [hours.held, hours.used, hours.unused, hours.unknown]
+        freed = "" if reclaimed is None else short(reclaimed)
+        amounts = (hours.cost, hours.unused_cost) if money_head else ()
+        costs = (_UNKNOWN if hours.has_no_price else short(amount) for amount in amounts)
+        return (*map(short, found), freed, *costs)
+
+    def part_rows(parts: Sequence[LedgerPart]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        return tuple((one.name or NOBODY, cells(one.hours, one.reclaimed)) for one in parts[:ROWS])
+
+    yield Totals(account.by, head, part_rows(account.parts), max(len(account.parts) - ROWS, 0))
+    if account.by != "owner":
+        leaders = [one for one in account.leaders if one.hours.unused > 0]
+        yield Totals("held most unused", head, part_rows(leaders), max(len(leaders) - ROWS, 0))
+    days = tuple((f"{day}", cells(hours, None)) for day, hours in account.trend.items())
+    yield Totals(
+        "day",
+        tuple(name for name in head if name != "FREED"),
+        tuple((day, (*row[:4], *row[5:])) for day, row in days),
+    )
+
+
+REMARKS = (
+    "GPU-hours, by the pods that each plan saw. USED: by mean utilization.",
+    "FREED: not held because of changes of this period, until they were returned.",
+)
+
+
+def ledger_table(account: LedgerAccount) -> str:
+    """80 columns."""
+    lines = [line for words in headline(account) for line in wrapped(words, "")]
+    for table in tables(account):
+        lines += ["", *_table_lines(table)]
+    lines += ["", *(line for words in REMARKS for line in wrapped(words, ""))]
+    if account.problems:
+        lines += ["", "PROBLEMS", *(line for words in account.problems for line in wrapped(words, "  "))]
+    return "\n".join(lines) + "\n"
+
+
+def _table_lines(table: Totals) -> Iterator[str]:
+    width = WIDTH - _CELL * len(table.head)
+
+    def line(name: str, cells: Iterable[str]) -> str:
+        return (f"{name:<{width}}" + "".join(f"{cell:>{_CELL}}" for cell in cells)).rstrip()
+
+    yield line(table.title.upper(), table.head)
+    for name, cells in table.rows:
+        shown = safe(name)
+        if len(shown) >= width:
+            yield from wrapped(shown, "")
+            shown = ""
+        yield line(shown, cells)
+    if table.more:
+        yield f"and {table.more} more"
+
+
+def ledger_markdown(account: LedgerAccount) -> str:
+    """For merge requests and wikis."""
+    blocks = ["# GPU ledger", "\n".join(f"{escaped(words)}  " for words in headline(account)).rstrip()]
+    blocks += [total_table(table) for table in tables(account)]
+    blocks += [escaped(words) for words in REMARKS]
+    if account.problems:
+        blocks += ["## Problems", "\n".join(f"- {escaped(words)}" for words in account.problems)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def ledger_json(account: LedgerAccount) -> str:
+    """The document."""
+    return render(ledger_document(account), "json")
+
+
+def ledger_yaml(account: LedgerAccount) -> str:
+    """The same document."""
+    return render(ledger_document(account), "yaml")
+
+
+def ledger_document(account: LedgerAccount) -> dict[str, Any]:
+    """For programs: GPU-hours and money; null where nothing is known."""
+    reclaim = account.reclaim
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Ledger",
+        "begin": stamp(account.begin),
+        "end": stamp(account.end),
+        "currency": account.currency or None,
+        "clusters": [
+            {
+                "name": one.name,
+                "recordedHours": _rounded(one.recorded_h),
+                "fleetGpuHours": _rounded(one.fleet_h),
+            }
+            for one in account.clusters
+        ],
+        "total": _hours(account, account.total),
+        "reclaimed": {
+            "changes": reclaim.changes,
+            "gpus": _rounded(reclaim.gpus),
+            "gpusNotVerified": _rounded(reclaim.unverified),
+            "gpuHours": _rounded(reclaim.hours),
+            "cost": _rounded(reclaim.cost) if account.currency else None,
+            "unpricedGpuHours": _rounded(reclaim.unpriced),
+            "gpusReturned": _rounded(reclaim.returned),
+            "takenBy": {name: _rounded(gpus) for name, gpus in reclaim.taken.items()},
+            "gpusTakenUnknown": _rounded(reclaim.taken_unknown + reclaim.not_watched),
+            "gpusNotTaken": _rounded(reclaim.not_taken),
+        },
+        "by": account.by,
+        "parts": [_part(account, one) for one in account.parts],
+        "heldMostUnused": [_part(account, one) for one in account.leaders[:ROWS]],
+        "trend": [{"day": str(day), **_hours(account, hours)} for day, hours in account.trend.items()],
+        "problems": list(account.problems),
+    }
+
+
+def _part(account: LedgerAccount, part: LedgerPart) -> dict[str, Any]:
+    return {
+        "name": part.name or None,
+        **_hours(account, part.hours),
+        "gpuHoursReclaimed": _rounded(part.reclaimed),
+        "gpusReturned": _rounded(part.returned),
+    }
+
+
+def _hours(account: LedgerAccount, hours: Hours) -> dict[str, Any]:
+    is_known = account.currency and not hours.has_no_price
+    return {
+        "gpuHoursHeld": _rounded(hours.held),
+        "gpuHoursUsed": _rounded(hours.used),
+        "gpuHoursUnused": _rounded(hours.unused),
+        "gpuHoursUnknown": _rounded(hours.unknown),
+        "gpuHoursReclaimable": _rounded(hours.reclaimable),
+        "cost": _rounded(hours.cost) if is_known else None,
+        "unusedCost": _rounded(hours.unused_cost) if is_known else None,
+        "unpricedGpuHours": _rounded(hours.unpriced),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, _DIGITS)
+
+
+FOCUS_COLUMNS = (
+    "BilledCost",
+    "BillingAccountId",
+    "BillingCurrency",
+    "BillingPeriodEnd",
+    "BillingPeriodStart",
+    "ChargeCategory",
+    "ChargeDescription",
+    "ChargeFrequency",
+    "ChargePeriodEnd",
+    "ChargePeriodStart",
+    "ConsumedQuantity",
+    "ConsumedUnit",
+    "ContractedCost",
+    "EffectiveCost",
+    "InvoiceIssuerName",
+    "ListCost",
+    "PricingQuantity",
+    "PricingUnit",
+    "ProviderName",
+    "PublisherName",
+    "ResourceId",
+    "ResourceName",
+    "ResourceType",
+    "ServiceCategory",
+    "ServiceName",
+    "SkuId",
+    "SubAccountId",
+    "SubAccountName",
+    "Tags",
+    "x_UnknownQuantity",
+    "x_UnusedCost",
+    "x_UnusedQuantity",
+    "x_UsedQuantity",
+)
+_PROGRAM = "gpu-rightsizer"
+_UNIT = "GPU-Hours"
+
+
+def focus_csv(charges: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Line by line; lines end in CR LF, as RFC 4180 has it."""
+    yield _line(FOCUS_COLUMNS)
+    for charge in charges:
+        row = _focus_row(charge)
+        yield _line([row[name] for name in FOCUS_COLUMNS])
+
+
+def _line(cells: Sequence[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\r\n").writerow(cells)
+    return text.getvalue()
+
+
+def _focus_row(charge: Mapping[str, Any]) -> Mapping[str, str]:
+    hours: Hours = charge["hours"]
+    day: datetime.date = charge["day"]
+    cluster, namespace = inert(charge["cluster"]), inert(charge["namespace"])
+    name = f"{charge['namespace']}/{charge['kind']}/{charge['name']}"
+    is_priced = hours.unpriced <= 0
+    cost = _amount(hours.cost) if is_priced else ""
+    held = _amount(hours.held)
+    return {
+        "BilledCost": cost,
+        "BillingAccountId": cluster,
+        "BillingCurrency": charge["currency"],
+        "BillingPeriodEnd": _midnight(_next_month(day)),
+        "BillingPeriodStart": _midnight(day.replace(day=1)),
+        "ChargeCategory": "Usage",
+        "ChargeDescription": "GPU-hours held",
+        "ChargeFrequency": "Usage-Based",
+        "ChargePeriodEnd": _midnight(day + datetime.timedelta(days=1)),
+        "ChargePeriodStart": _midnight(day),
+        "ConsumedQuantity": held,
+        "ConsumedUnit": _UNIT,
+        "ContractedCost": cost,
+        "EffectiveCost": cost,
+        "InvoiceIssuerName": _PROGRAM,
+        "ListCost": cost,
+        "PricingQuantity": held,
+        "PricingUnit": _UNIT,
+        "ProviderName": _PROGRAM,
+        "PublisherName": _PROGRAM,
+        "ResourceId": inert(f"{charge['cluster']}/{name}"),
+        "ResourceName": inert(charge["name"]),
+        "ResourceType": inert(charge["kind"]),
+        "ServiceCategory": "Compute",
+        "ServiceName": "Kubernetes GPUs",
+        "SkuId": inert(charge["model"]),
+        "SubAccountId": inert(f"{charge['cluster']}/{charge['namespace']}"),
+        "SubAccountName": namespace,
+        "Tags": _tags(charge),
+        "x_UnknownQuantity": _amount(hours.unknown),
+        "x_UnusedCost": _amount(hours.unused_cost) if is_priced else "",
+        "x_UnusedQuantity": _amount(hours.unused),
+        "x_UsedQuantity": _amount(hours.used),
+    }
+
+
+_TAGS = {"team": "team", "owner": "owner", "priority-class": "priority_class", "model": "model"}
+
+
+def _tags(charge: Mapping[str, Any]) -> str:
+    """JSON, as FOCUS has it; a provider's own tags have a prefix."""
+    found = {f"{PREFIX}{key}": charge[column] for key, column in _TAGS.items() if charge[column]}
+    return json.dumps(found, sort_keys=True)
+
+
+def _amount(value: float) -> str:
+    return f"{round(value, _DIGITS):.15g}"
+
+
+def _midnight(day: datetime.date) -> str:
+    return f"{day}T00:00:00Z"
+
+
+def _next_month(day: datetime.date) -> datetime.date:
+    return (day.replace(day=28) + datetime.timedelta(days=4)).replace(day=1)

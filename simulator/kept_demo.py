@@ -1,0 +1,130 @@
+"""What watches the demo's cluster while it is kept: kube-state-metrics' series, rules, alerts, `run`, the dashboard."""
+
+import contextlib
+import functools
+import http.server
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from dashboards.rows import ROWS
+from simulator.dashboard_page import page
+from simulator.kube_state import JOB, exposition, kube_state_past
+from simulator.kubeclient import KubeClient, KubeClientError, Object
+from simulator.processes import ProcessError, Server, free_port
+from simulator.prometheus import Prometheus
+from simulator.recorded_rules import RULES, record
+
+_RULES = tuple(RULES.parent / name for name in (RULES.name, "recording-rules.yaml", "alerts.yaml"))
+_PAST_S = 2 * 3600
+_GAP_S = 4 * 60
+"""Prometheus shows a result for 5 minutes, and evaluates its rules for the first time within one."""
+_REFRESH_S = 30
+_EVERY = "1m"
+
+
+class KeptDemo:
+    """A context manager; `run` only plans, so that the person at the terminal may apply.
+
+    Args:
+        directory: For the log of `run`.
+        client: Of the API server.
+        prometheus: Reads rules and scrapes everything here.
+        settings: Environment of gpu-rightsizer.
+        before: The pods before the demo's changes.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        client: KubeClient,
+        prometheus: Prometheus,
+        settings: Mapping[str, str],
+        *,
+        before: Sequence[Object],
+    ) -> None:
+        self._before = before
+        self._prometheus = prometheus
+        self._client = client
+        port = free_port()
+        self._address = f"127.0.0.1:{port}"
+        self._pages = http.server.ThreadingHTTPServer(
+            ("127.0.0.1", port), functools.partial(_Handler, {"/": self._dashboard, "/metrics": self._pods})
+        )
+        self.run = Server(
+            "gpu-rightsizer run",
+            lambda port: [
+                *(sys.executable, "-m", "rightsizer", "run", "--every", _EVERY),
+                *("--listen", f"127.0.0.1:{port}", "--log-level", "info"),
+            ],
+            ready_path="/healthz",
+            log=directory / "run.log",
+            env={**os.environ, **settings},
+        )
+        self._stack = contextlib.ExitStack()
+
+    @property
+    def dashboard_url(self) -> str:
+        """Where the dashboard is."""
+        return f"http://{self._address}/"
+
+    def __enter__(self) -> Self:
+        with self._stack:
+            threading.Thread(target=self._pages.serve_forever, name="dashboard", daemon=True).start()
+            self._stack.callback(self._pages.shutdown)
+            self._stack.callback(self.run.stop)
+            self.run.start()
+            self._prometheus.rule_files = _RULES
+            self._prometheus.more_jobs = {JOB: self._address, "gpu-rightsizer": self.run.address}
+            self._prometheus.reload()
+            self._record_past()
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _record_past(self) -> None:
+        """Results of before the demo's changes, until the rules have their own."""
+        until_s = int(time.time()) // 60 * 60 - _GAP_S
+        minutes = range(until_s - _PAST_S, until_s + 1, 60)
+        self._prometheus.write([*kube_state_past(self._before, minutes)])
+        record(self._prometheus, minutes)
+
+    def _dashboard(self) -> tuple[str, str]:
+        now_s = int(time.time()) // 60 * 60
+        minutes = range(now_s - _PAST_S, now_s + 1, 60)
+        return "text/html; charset=utf-8", page(ROWS, self._prometheus, minutes, refresh_s=_REFRESH_S)
+
+    def _pods(self) -> tuple[str, str]:
+        pods = self._client.get("/api/v1/pods")["items"]
+        return "text/plain; version=0.0.4; charset=utf-8", exposition(pods)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    def __init__(
+        self, pages: Mapping[str, Callable[[], tuple[str, str]]], *args: object, **more: object
+    ) -> None:
+        self._pages = pages
+        super().__init__(*args, **more)  # type: ignore[arg-type]
+
+    def do_GET(self) -> None:
+        """Answer with the page, or say that there is none."""
+        code, kind = 200, "text/plain; charset=utf-8"
+        try:
+            kind, text = self._pages[self.path]()
+        except KeyError:
+            code, text = 404, f"here are {' and '.join(self._pages)}\n"
+        except (OSError, KubeClientError, ProcessError) as error:
+            code, text = 503, f"{error}\n"
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - BaseHTTPRequestHandler's name
+        """Nothing on stderr."""

@@ -1,0 +1,530 @@
+"""Demand of each sort: what waits, of whom it is known what would start it, and what nobody can forge."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from rightsizer.model import Fleet, Gang, WaitingPod
+from tests.rightsizer.kubectl import GPU, TEAM, Object, fleet_of, node, obj, pod
+
+KUEUE = "kueue.x-k8s.io/v1beta2"
+VOLCANO = "scheduling.volcano.sh/v1beta1"
+UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+PENDING = {"type": "QuotaReserved", "status": "False", "reason": "Pending"}
+
+
+def _waiting(name: str, *, gpus: int = 1, reason: str = "Unschedulable", **metadata: Any) -> Object:
+    status = {"phase": "Pending", "conditions": [{**UNSCHEDULABLE, "reason": reason}]}
+    limits = {GPU: str(gpus)} if gpus else {}
+    return pod(name, limits=limits, spec={"nodeName": "", "priority": 100}, status=status, **metadata)
+
+
+def _template(gpus: int = 2, **spec: Any) -> Object:
+    limits = {GPU: str(gpus)} if gpus else {"cpu": "1"}
+    containers = [{"name": "main", "resources": {"limits": limits, "requests": limits}}]
+    return {"spec": {"containers": containers, "priorityClassName": "high", **spec}}
+
+
+def _cluster(
+    name: str, kind: str, *, spec: Object, version: str = KUEUE, status: Object | None = None
+) -> Object:
+    metadata = {"namespace": ""}
+    return obj(kind, name, api_version=version, metadata=metadata, spec=spec, status=status or {})
+
+
+def _queue(name: str = "gpus", *, nominal: int = 8, used: int = 0, **changes: Any) -> Object:
+    quota = {"name": GPU, "nominalQuota": nominal, **changes.pop("quota", {})}
+    group = {
+        "coveredResources": changes.pop("covered", [GPU]),
+        "flavors": [{"name": each, "resources": [quota]} for each in changes.pop("flavors", ["h100"])],
+    }
+    usage = [{"name": "h100", "resources": [{"name": GPU, "total": used}]}]
+    status = {"flavorsReservation": usage, **changes.pop("status", {})}
+    return _cluster(name, "ClusterQueue", spec={"resourceGroups": [group], **changes}, status=status)
+
+
+def _flavor(name: str = "h100", **spec: Any) -> Object:
+    return _cluster(name, "ResourceFlavor", spec={"nodeLabels": {"card": name}, **spec})
+
+
+LOCAL = obj("LocalQueue", "lq", api_version=KUEUE, spec={"clusterQueue": "gpus"})
+CLASS: Object = {
+    "apiVersion": "scheduling.k8s.io/v1",
+    "kind": "PriorityClass",
+    "metadata": {"name": "high"},
+    "value": 5000,
+}
+NODE = node(labels={"card": "h100"})
+ADMITTED = pod("earlier", spec={"priorityClassName": "high", "priority": 5000}, status={"phase": "Succeeded"})
+ALWAYS = (NODE, pod("p"), CLASS, LOCAL, _flavor())
+SETTING = (*ALWAYS, ADMITTED, _queue())
+
+
+def _workload(name: str = "train", *, conditions: Any = (PENDING,), count: int = 3, **changes: Any) -> Object:
+    one = {"name": "main", "count": count, "template": changes.pop("template", _template())}
+    one |= changes.pop("pod_set", {})
+    status = {"conditions": list(conditions), **changes.pop("status", {})}
+    metadata = changes.pop("metadata", {})
+    spec = {"queueName": "lq", "podSets": [one, *changes.pop("more", ())], **changes}
+    return obj("Workload", name, api_version=KUEUE, metadata=metadata, spec=spec, status=status)
+
+
+def _found(fleet: Fleet) -> dict[str, list[WaitingPod]]:
+    found: dict[str, list[WaitingPod]] = {}
+    for one in fleet.waiting:
+        found.setdefault(f"{one.ref.kind}/{one.ref.name}", []).append(one)
+    return found
+
+
+def _gang(fleet: Fleet) -> Gang | None:
+    gangs = {one.gang.ref: one.gang for one in fleet.waiting if one.gang}
+    return next(iter(gangs.values()), None)
+
+
+def test_kueue_workload_without_quota_waits_as_its_pods_do() -> None:
+    """As many as its podSets say, with the priority of their class, on nodes of a flavor of its queue, as one."""
+    others = (_queue(flavors=["a100", "h100"]), _flavor("a100"), node("n2", labels={"card": "a100"}))
+    fleet = fleet_of(*ALWAYS, ADMITTED, *others, _workload(priority=9_999_999))
+    (waiting,) = _found(fleet).values()
+    assert [(one.resources, one.priority, one.priority_class) for one in waiting] == [
+        ({GPU: 2}, 5000, "high")
+    ] * 3
+    gang = _gang(fleet)
+    assert gang is not None
+    assert (gang.ref.kind, gang.ref.name, gang.needs) == ("Workload", "train", 3)
+    assert [set(one.nodes or ()) for one in gang.options] == [{"n2"}, {"n1"}]
+    assert [one.amounts for one in gang.options] == [
+        {("ClusterQueue gpus", f"{flavor}/{GPU}"): 6} for flavor in ("a100", "h100")
+    ]
+    assert fleet.unserved == ()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"conditions": [{**PENDING, "status": "True"}]}, id="has-quota"),
+        pytest.param({"conditions": []}, id="not-looked-at-yet"),
+        pytest.param({"conditions": [PENDING, {"type": "Finished", "status": "True"}]}, id="finished"),
+        pytest.param({"active": False}, id="deactivated"),
+        pytest.param({"metadata": {"deletionTimestamp": "2026-11-01T00:00:00Z"}}, id="deleted"),
+        pytest.param(
+            {"conditions": [{**PENDING, "reason": "WaitingForPreemptedWorkloads"}]},
+            id="kueue-preempts-others",
+        ),
+        pytest.param({"template": _template(gpus=0)}, id="no-gpus"),
+    ],
+)
+def test_kueue_workload_that_waits_for_no_gpus_is_no_demand(changes: Mapping[str, Any]) -> None:
+    """Nor is anything said about it."""
+    fleet = fleet_of(*SETTING, _workload(**changes))
+    assert (fleet.waiting, fleet.unserved) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("items", "why"),
+    [
+        pytest.param(
+            [_queue(), _workload(conditions=[{**PENDING, "reason": "Inadmissible"}])],
+            "Kueue calls it inadmissible",
+            id="inadmissible",
+        ),
+        pytest.param(
+            [_queue(), _workload(status={"admissionChecks": [{"name": "prov", "state": "Retry"}]})],
+            "its admission checks fail: prov",
+            id="admission-check",
+        ),
+        pytest.param([_workload()], "does not exist, or could not be read", id="no-queue"),
+        pytest.param([_queue(stopPolicy="Hold"), _workload()], "is not active: Hold", id="stopped"),
+        pytest.param(
+            [
+                _queue(
+                    status={"conditions": [{"type": "Active", "status": "False", "reason": "FlavorNotFound"}]}
+                ),
+                _workload(),
+            ],
+            "is not active: FlavorNotFound",
+            id="inactive",
+        ),
+        pytest.param([_queue(covered=["cpu"]), _workload()], "has no flavor for its GPUs", id="not-covered"),
+        pytest.param(
+            [_queue(cohortName="all"), _queue("b", cohortName="all", quota={"lendingLimit": 1}), _workload()],
+            "lending limits",
+            id="lending-limit",
+        ),
+        pytest.param(
+            [_queue(cohortName="all"), _cluster("all", "Cohort", spec={"parentName": "root"}), _workload()],
+            "is nested",
+            id="nested-cohort",
+        ),
+        pytest.param(
+            [
+                _queue(),
+                _workload(metadata={"annotations": {"kueue.x-k8s.io/workload-slice-replacement-for": "x"}}),
+            ],
+            "adds pods to a job that runs",
+            id="elastic-slice",
+        ),
+        pytest.param(
+            [_queue(), _workload(pod_set={"topologyRequest": {"podSetSliceRequiredTopology": "rack"}})],
+            "several topologies",
+            id="slices-of-a-topology",
+        ),
+        pytest.param(
+            [_queue(), _workload(template=_template(resourceClaims=[{"name": "c"}]))],
+            "ResourceClaims do not exist yet",
+            id="claims",
+        ),
+        pytest.param([_queue(), _workload(count=1025)], "more than 1024 pods", id="too-many-pods"),
+        pytest.param(
+            [_queue(), _workload(template=_template(tolerations=1))], "cannot be read", id="unreadable"
+        ),
+    ],
+)
+def test_kueue_workload_that_freed_gpus_do_not_start_is_named_with_the_reason(
+    items: list[Object], why: str
+) -> None:
+    """Nobody is stopped for it."""
+    fleet = fleet_of(*ALWAYS, ADMITTED, *items)
+    assert fleet.waiting == ()
+    (one,) = fleet.unserved
+    assert "Workload" in one.what
+    assert why in one.why
+
+
+def _quota(namespace: str = TEAM, hard: int = 100, **spec: Any) -> Object:
+    metadata = {"namespace": namespace}
+    status = {"hard": {f"requests.{GPU}": hard}, "used": {f"requests.{GPU}": 0}}
+    return obj("ResourceQuota", "q", api_version="v1", metadata=metadata, spec=spec, status=status)
+
+
+GRANTS: dict[str, Any] = {
+    "scopeSelector": {
+        "matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("granted", "is_served"),
+    [
+        pytest.param(ADMITTED, True, id="a-pod-had-it"),
+        pytest.param(
+            {**ADMITTED, "metadata": {**ADMITTED["metadata"], "namespace": "other"}}, False, id="elsewhere"
+        ),
+        pytest.param(_quota(**GRANTS), True, id="a-quota-grants-it"),
+        pytest.param(_quota("other", **GRANTS), False, id="a-quota-elsewhere"),
+        pytest.param(_quota(), False, id="a-quota-of-no-class"),
+        pytest.param({**CLASS, "globalDefault": True}, True, id="everybodys"),
+        pytest.param(
+            obj("PodGroup", "g", api_version=VOLCANO, spec={"priorityClassName": "high"}), False, id="group"
+        ),
+    ],
+)
+def test_class_of_a_template_counts_only_where_it_was_granted(granted: Object, *, is_served: bool) -> None:
+    """The API server admits a pod's class; that of a Workload anybody may write who may write Workloads."""
+    items = [one for one in ALWAYS if one is not CLASS or granted["kind"] != "PriorityClass"]
+    fleet = fleet_of(*items, _queue(), granted, _workload(priority=2_000_000_000))
+    assert bool(fleet.waiting) is is_served
+    if not is_served:
+        assert any("PriorityClass high" in one.why for one in fleet.unserved)
+
+
+def test_template_without_class_has_the_default_priority_whatever_its_object_says() -> None:
+    """Kueue's own priority orders its queue; it is no PriorityClass."""
+    item = _workload(template=_template(priorityClassName=""), priority=2_000_000_000)
+    assert {one.priority for one in fleet_of(*SETTING, item).waiting} == {0}
+    unknown = fleet_of(*SETTING, _workload(template=_template(priorityClassName="no-such")))
+    assert unknown.waiting == ()
+    assert unknown.unserved[0].why == "PriorityClass no-such does not exist"
+
+
+def test_template_beyond_the_namespaces_quota_is_not_served() -> None:
+    """Its pods would be refused: a forged Workload asks for no more GPUs than its namespace may have."""
+    assert len(fleet_of(*SETTING, _quota(hard=6), _workload()).waiting) == 3
+    fleet = fleet_of(*SETTING, _quota(hard=5), _workload())
+    assert fleet.waiting == ()
+    assert fleet.unserved[0].why == f"ResourceQuota q leaves 5 of {GPU}"
+
+
+def test_quota_of_queues_is_counted_by_cohort_and_returned_by_owner() -> None:
+    """What a Workload holds counts for its owner in its own namespace: owner references reach no further."""
+    job = obj("Job", "idle")
+    admission = {
+        "clusterQueue": "b",
+        "podSetAssignments": [{"name": "main", "flavors": {GPU: "h100"}, "resourceUsage": {GPU: "4"}}],
+    }
+    holder = obj(
+        "Workload", "idle", job, api_version=KUEUE, spec={"queueName": "lq"}, status={"admission": admission}
+    )
+    forged = {**holder, "metadata": {**holder["metadata"], "namespace": "other", "name": "forged"}}
+    queues = (
+        _queue(nominal=2, cohortName="all", quota={"borrowingLimit": 4}),
+        _queue("b", nominal=6, used=4, cohortName="all"),
+    )
+    fleet = fleet_of(*ALWAYS, ADMITTED, *queues, job, holder, forged, _workload())
+    key = f"h100/{GPU}"
+    assert fleet.queues.free == {("Cohort all", key): 4, ("ClusterQueue gpus", key): 6}
+    assert fleet.queues.held == {
+        f"{TEAM}/uid-Job-idle": {("Cohort all", key): 4},
+        "other/uid-Job-idle": {("Cohort all", key): 4},
+    }
+    gang = _gang(fleet)
+    assert gang is not None
+    assert gang.options[0].amounts == {("Cohort all", key): 6, ("ClusterQueue gpus", key): 6}
+
+
+def test_required_topology_of_a_workload_is_kept() -> None:
+    """Its pods need nodes with one value of that label."""
+    gang = _gang(fleet_of(*SETTING, _workload(pod_set={"topologyRequest": {"required": "rack"}})))
+    assert gang is not None
+    assert gang.topology == "rack"
+
+
+# --- Gates
+
+
+def test_gate_of_an_unknown_controller_is_named_and_serves_nobody() -> None:
+    """What it waits for is unknown; that of Kueue is known by the Workload."""
+    gated = [
+        pod(
+            f"g{number}",
+            spec={"nodeName": "", "schedulingGates": [{"name": name}]},
+            status={"phase": "Pending"},
+        )
+        for number, name in enumerate(
+            ["x.io/a", "x.io/a", "kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology"]
+        )
+    ]
+    fleet = fleet_of(NODE, pod("p"), *gated)
+    assert fleet.waiting == ()
+    (one,) = fleet.unserved
+    assert one.what == f"{TEAM}/Pod/g0 and 1 more pods"
+    assert one.why == "what the scheduling gate x.io/a waits for is unknown"
+
+
+# --- Gangs
+
+
+LABEL = {"scheduling.x-k8s.io/pod-group": "g"}
+
+
+def _group(version: str, *, status: Object | None = None, **spec: Any) -> Object:
+    return obj("PodGroup", "g", api_version=version, spec=spec, status=status or {})
+
+
+def _core(name: str) -> Object:
+    made = _waiting(name)
+    made["spec"]["schedulingGroup"] = {"podGroupName": "g"}
+    return made
+
+
+PLUGINS = "scheduling.x-k8s.io/v1alpha1"
+KAI = "scheduling.run.ai/v2alpha2"
+IN_KAI: dict[str, Any] = {"annotations": {"pod-group-name": "g"}}
+IN_VOLCANO: dict[str, Any] = {"annotations": {"scheduling.k8s.io/group-name": "g"}}
+
+
+@pytest.mark.parametrize(
+    ("items", "needs", "topology"),
+    [
+        pytest.param([_waiting("a", labels=LABEL), _waiting("b", labels=LABEL)], 2, "", id="no-object"),
+        pytest.param(
+            [_group(PLUGINS, minMember=2), *(_waiting(name, labels=LABEL) for name in "abc")],
+            2,
+            "",
+            id="elastic",
+        ),
+        pytest.param(
+            [
+                _group(PLUGINS, minMember=3),
+                pod("bound", labels=LABEL),
+                *(_waiting(name, labels=LABEL) for name in "ab"),
+            ],
+            2,
+            "",
+            id="one-is-placed",
+        ),
+        pytest.param(
+            [
+                _group(PLUGINS, minMember=2),
+                _waiting("cpu", gpus=0, labels=LABEL),
+                _waiting("a", labels=LABEL),
+            ],
+            1,
+            "",
+            id="one-needs-no-gpu",
+        ),
+        pytest.param(
+            [
+                _group(VOLCANO, minMember=2, status={"phase": "Inqueue"}),
+                _waiting("a", **IN_VOLCANO),
+                _waiting("b", reason="Undetermined", **IN_VOLCANO),
+            ],
+            2,
+            "",
+            id="volcano-tries-one",
+        ),
+        pytest.param(
+            [
+                _group(KAI, minMember=1, topologyConstraint={"requiredTopologyLevel": "rack"}),
+                _waiting("a", **IN_KAI),
+            ],
+            1,
+            "rack",
+            id="kai",
+        ),
+        pytest.param(
+            [
+                _group(KAI, minMember=1, subGroups=[{"name": "s"}]),
+                *(_waiting(name, **IN_KAI) for name in "ab"),
+            ],
+            2,
+            "",
+            id="kai-subgroups",
+        ),
+        pytest.param(
+            [
+                _group(
+                    "scheduling.k8s.io/v1beta1",
+                    schedulingPolicy={"gang": {"minCount": 2}},
+                    schedulingConstraints={"topology": [{"key": "rack"}]},
+                ),
+                _core("a"),
+                _core("b"),
+            ],
+            2,
+            "rack",
+            id="core",
+        ),
+        pytest.param(
+            [_group("scheduling.k8s.io/v1alpha3", schedulingPolicy={"basic": {}}), _core("a"), _core("b")],
+            1,
+            "",
+            id="core-basic",
+        ),
+    ],
+)
+def test_gang_needs_as_many_pods_as_its_scheduler_starts_together(
+    items: list[Object], needs: int, topology: str
+) -> None:
+    """By its PodGroup; without one, all of them."""
+    fleet = fleet_of(NODE, *items)
+    gang = _gang(fleet)
+    assert gang is not None
+    assert (gang.needs, gang.topology) == (needs, topology)
+    assert fleet.unserved == ()
+
+
+@pytest.mark.parametrize(
+    ("items", "why"),
+    [
+        pytest.param(
+            [_group(PLUGINS, minMember=3), _waiting("a", labels=LABEL)],
+            "1 of its 3 pods exist",
+            id="lacks-pods",
+        ),
+        pytest.param(
+            [
+                _group(
+                    KAI,
+                    minMember=1,
+                    status={"schedulingConditions": [{"reasons": [{"reason": "NonPreemptibleOverQuota"}]}]},
+                ),
+                _waiting("a", **IN_KAI),
+            ],
+            "its queue has no quota for it",
+            id="kai-quota",
+        ),
+        pytest.param(
+            [
+                _group(VOLCANO, minMember=1, networkTopology={"mode": "hard"}, status={"phase": "Inqueue"}),
+                _waiting("a", **IN_VOLCANO),
+            ],
+            "network topology",
+            id="volcano-topology",
+        ),
+        pytest.param(
+            [
+                _group(
+                    "scheduling.k8s.io/v1beta1",
+                    schedulingPolicy={"gang": {"minCount": 1}},
+                    schedulingConstraints={"topology": [{"key": "rack"}, {"key": "row"}]},
+                ),
+                _core("a"),
+            ],
+            "several topologies",
+            id="core-topologies",
+        ),
+        pytest.param(
+            [_group(PLUGINS, minMember="all"), _waiting("a", labels=LABEL)], "cannot be read", id="unreadable"
+        ),
+        pytest.param(
+            [_group(VOLCANO, minMember=1)], "what pods its owner would create", id="volcano-no-owner"
+        ),
+    ],
+)
+def test_gang_that_free_gpus_do_not_start_is_named_with_the_reason(items: list[Object], why: str) -> None:
+    """None of its pods is served."""
+    fleet = fleet_of(NODE, pod("p"), *items)
+    assert fleet.waiting == ()
+    (one,) = fleet.unserved
+    assert why in one.why
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "spec"),
+    [
+        ("batch.volcano.sh/v1alpha1", "Job", lambda parts: {"tasks": parts, "priorityClassName": "high"}),
+        (
+            "kubeflow.org/v1",
+            "PyTorchJob",
+            lambda parts: {"pytorchReplicaSpecs": dict(zip(["Master", "Worker"], parts, strict=True))},
+        ),
+    ],
+)
+def test_podgroup_that_volcano_holds_back_waits_by_its_owners_templates(
+    version: str, kind: str, spec: Any
+) -> None:
+    """Volcano creates pods only once the group is in the queue; its Queue may limit it."""
+    parts = [{"replicas": 1, "template": _template(gpus=1)}, {"replicas": 2, "template": _template(gpus=4)}]
+    owner = obj(kind, "train", api_version=version, spec=spec(parts))
+    group = obj(
+        "PodGroup", "train", owner, api_version=VOLCANO, spec={"minMember": 3}, status={"phase": "Pending"}
+    )
+    fleet = fleet_of(NODE, pod("p"), CLASS, ADMITTED, owner, group)
+    (waiting,) = _found(fleet).values()
+    assert sorted(one.resources[GPU] for one in waiting) == [1, 4, 4]
+    assert {one.ref.kind for one in waiting} == {"PodGroup"}
+    queue = _cluster(
+        "default",
+        "Queue",
+        version=VOLCANO,
+        spec={"capability": {GPU: 10, "cpu": 5}},
+        status={"allocated": {GPU: 4}, "state": "Open"},
+    )
+    limited = _gang(fleet_of(NODE, pod("p"), CLASS, ADMITTED, owner, group, queue))
+    assert limited is not None
+    assert [one.amounts for one in limited.options] == [{("Queue default", GPU): 9}]
+
+
+def test_pods_in_a_limited_queue_of_volcano_give_its_quota_back() -> None:
+    """Those that hold GPUs, by their PodGroup."""
+    queue = _cluster(
+        "q", "Queue", version=VOLCANO, spec={"capability": {GPU: 1}}, status={"allocated": {GPU: 1}}
+    )
+    group = _group(VOLCANO, minMember=1, queue="q", status={"phase": "Running"})
+    fleet = fleet_of(NODE, pod("p", **IN_VOLCANO), group, queue)
+    assert fleet.queues.free == {("Queue q", GPU): 0}
+    assert fleet.queues.held == {f"{TEAM}/uid-Pod-p": {("Queue q", GPU): 1}}
+
+
+def test_urgent_pods_are_placed_however_many_different_ones_wait() -> None:
+    """A tenant with a hundred odd pods keeps nobody else from being served."""
+    many = [
+        {**one, "spec": {**one["spec"], "priority": 1, "nodeSelector": {"odd": str(number)}}}
+        for number in range(120)
+        for one in [_waiting(f"odd-{number}")]
+    ]
+    fleet = fleet_of(NODE, pod("p"), *many, _waiting("urgent"))
+    assert [one.ref.name for one in fleet.waiting] == ["urgent"]

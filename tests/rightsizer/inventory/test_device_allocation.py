@@ -1,0 +1,199 @@
+"""Devices of a node for ResourceClaims: as many as asked for, each once, within counters and constraints."""
+
+import dataclasses
+import itertools
+from collections.abc import Collection, Sequence
+
+import hypothesis
+import hypothesis.strategies as st
+
+from rightsizer.inventory.device_allocation import MAX_TRIES, Tries
+from rightsizer.inventory.device_allocation import allocate as allocate_within
+from rightsizer.model import (
+    CounterSet,
+    DeviceChoice,
+    DeviceId,
+    DeviceInventory,
+    DeviceRequest,
+    DraDevice,
+    EqualAttribute,
+    WaitingClaim,
+)
+
+SLICES = 4
+"""Memory slices of a GPU of these tests."""
+
+
+def allocate(
+    claims: Sequence[WaitingClaim], inventory: DeviceInventory, node: str, held: Collection[DeviceId]
+) -> tuple[DeviceId, ...] | None:
+    """With as many tries as are needed."""
+    return allocate_within(claims, inventory, node, held, Tries())
+
+
+def _id(name: str) -> DeviceId:
+    return DeviceId("gpu.nvidia.com", "n1", name)
+
+
+def _gpu(number: int) -> DraDevice:
+    whole = {"slices": SLICES}
+    return DraDevice(
+        _id(f"gpu-{number}"), "n1", f"bus-{number}", "H100", consumes=((f"set-{number}", whole),)
+    )
+
+
+def _mig(number: int, place: int, size: int = 1) -> DraDevice:
+    name = _id(f"gpu-{number}-mig-{size}-{place}")
+    consumes = ((f"set-{number}", {"slices": size}),)
+    return DraDevice(name, "n1", f"bus-{number}", "H100", profile=f"{size}g.10gb", consumes=consumes)
+
+
+def _inventory(*devices: DraDevice) -> DeviceInventory:
+    sets = {name for one in devices for name, _ in one.consumes}
+    counters = {CounterSet("gpu.nvidia.com", "n1", name): {"slices": SLICES} for name in sets}
+    return DeviceInventory({"n1": devices}, counters)
+
+
+def _claim(*devices: DraDevice, count: int | None = 1, **constraint: object) -> WaitingClaim:
+    choice = DeviceChoice(frozenset(one.id for one in devices), count)
+    values = {_id(name): value for name, value in constraint.items()}
+    equal = (EqualAttribute(frozenset({"r"}), values),) if constraint else ()
+    return WaitingClaim((DeviceRequest("r", (choice,)),), equal)
+
+
+A, B, C = _gpu(0), _gpu(1), _gpu(2)
+PARTS = tuple(_mig(0, place) for place in range(SLICES))
+
+
+def test_claim_gets_devices_that_nobody_holds() -> None:
+    """As many as it asks for, or none."""
+    inventory = _inventory(A, B, C)
+    assert allocate([_claim(A, B, C, count=2)], inventory, "n1", {A.id}) == (B.id, C.id)
+    assert allocate([_claim(A, B, C, count=2)], inventory, "n1", {A.id, B.id}) is None
+    assert allocate([_claim(A, B, C, count=2)], inventory, "elsewhere", ()) is None
+
+
+def test_claims_of_one_pod_share_no_device() -> None:
+    """Also where the first could take what only the second accepts."""
+    inventory = _inventory(A, B)
+    found = allocate([_claim(A, B), _claim(A)], inventory, "n1", ())
+    assert found == (B.id, A.id)
+
+
+def test_all_devices_of_a_node_must_be_free() -> None:
+    """Allocation mode All takes them all."""
+    inventory = _inventory(A, B)
+    assert allocate([_claim(A, B, count=None)], inventory, "n1", ()) == (A.id, B.id)
+    assert allocate([_claim(A, B, count=None)], inventory, "n1", {B.id}) is None
+    assert allocate([_claim(count=None)], inventory, "n1", ()) is None
+
+
+def test_gpu_and_its_mig_devices_exclude_each_other() -> None:
+    """By the counters; and also where a driver publishes none."""
+    inventory = _inventory(A, *PARTS)
+    assert allocate([_claim(A)], inventory, "n1", {PARTS[2].id}) is None
+    assert allocate([_claim(*PARTS)], inventory, "n1", {A.id}) is None
+    assert allocate([_claim(*PARTS, count=3)], inventory, "n1", {PARTS[0].id}) == tuple(
+        one.id for one in PARTS[1:]
+    )
+    plain = DeviceInventory({"n1": (A, *PARTS)})
+    assert allocate([_claim(A)], plain, "n1", {PARTS[2].id}) is None
+    uncounted = [dataclasses.replace(one, consumes=()) for one in PARTS[:2]]
+    plain = DeviceInventory({"n1": tuple(uncounted)})
+    assert allocate([_claim(*uncounted)], plain, "n1", {PARTS[0].id}) == (PARTS[1].id,)
+
+
+def test_mig_devices_fit_as_long_as_the_counters_suffice() -> None:
+    """Two of two slices each and then none."""
+    halves = tuple(_mig(0, place, size=2) for place in (0, 1, 2))
+    inventory = _inventory(*halves)
+    assert allocate([_claim(*halves, count=2)], inventory, "n1", ()) is not None
+    assert allocate([_claim(*halves, count=3)], inventory, "n1", ()) is None
+
+
+def test_devices_of_a_constraint_have_one_value() -> None:
+    """A device without the attribute is out."""
+    inventory = _inventory(A, B, C)
+    roots = {"gpu-0": "pci0", "gpu-1": "pci1", "gpu-2": "pci1"}
+    assert allocate([_claim(A, B, C, count=2, **roots)], inventory, "n1", ()) == (B.id, C.id)
+    assert allocate([_claim(A, B, C, count=2, **roots)], inventory, "n1", {C.id}) is None
+    del roots["gpu-2"]
+    assert allocate([_claim(A, B, C, count=2, **roots)], inventory, "n1", ()) is None
+
+
+def test_first_choice_that_fits_is_taken() -> None:
+    """Prioritized alternatives."""
+    first, second = DeviceChoice(frozenset({A.id})), DeviceChoice(frozenset({B.id, C.id}), 2)
+    claim = WaitingClaim((DeviceRequest("r", (first, second)),))
+    assert allocate([claim], _inventory(A, B, C), "n1", ()) == (A.id,)
+    assert allocate([claim], _inventory(A, B, C), "n1", {A.id}) == (B.id, C.id)
+
+
+def test_devices_of_a_constraint_are_not_searched_in_every_combination() -> None:
+    """Forty GPUs, of which no two have one value: each first device ends with the next ones."""
+    gpus = tuple(_gpu(number) for number in range(40))
+    values = {f"gpu-{number}": number for number in range(40)}
+    tries = Tries()
+    assert allocate_within([_claim(*gpus, count=8, **values)], _inventory(*gpus), "n1", (), tries) is None
+    assert Tries().left - tries.left < 40 * 40
+
+
+def test_search_without_end_finds_nothing_and_its_tries_are_counted() -> None:
+    """Requests before those of a constraint that nothing satisfies: a tenant writes them."""
+    gpus = tuple(_gpu(number) for number in range(40))
+    values = {_id(f"gpu-{number}"): number for number in range(40)}
+    choices = (DeviceChoice(frozenset(one.id for one in gpus), 1),)
+    requests = tuple(DeviceRequest(name, choices) for name in "abcdef")
+    claim = WaitingClaim(requests, (EqualAttribute(frozenset({"e", "f"}), values),))
+    tries = Tries(30_000)
+    assert allocate_within([claim], _inventory(*gpus), "n1", (), tries) is None
+    assert tries.left == 30_000 - MAX_TRIES - 1
+    assert allocate_within([claim], _inventory(*gpus), "n1", (), tries) is None
+    assert tries.left < 0
+    assert allocate_within([_claim(A)], _inventory(A), "n1", (), tries) is None
+
+
+def test_all_devices_of_a_node_with_an_incomplete_pool_are_refused() -> None:
+    """The scheduler cannot know them all; a number of them it takes from the other pools."""
+    inventory = dataclasses.replace(_inventory(A, B), incomplete=frozenset({"n1"}))
+    assert allocate([_claim(A, B, count=None)], inventory, "n1", ()) is None
+    assert allocate([_claim(A, B, count=2)], inventory, "n1", ()) == (A.id, B.id)
+
+
+DEVICES = (*(_gpu(number) for number in range(3)), *(_mig(0, place) for place in range(2)))
+
+
+@st.composite
+def _claims(draw: st.DrawFn) -> list[WaitingClaim]:
+    subsets = st.lists(st.sampled_from(DEVICES), min_size=1, unique=True)
+    return [_claim(*draw(subsets), count=draw(st.integers(1, 2))) for _ in range(draw(st.integers(1, 3)))]
+
+
+def _is_allowed(chosen: tuple[DraDevice, ...], held: tuple[DraDevice, ...]) -> bool:
+    used = (*chosen, *held)
+    slices = [sum(a["slices"] for one in used for n, a in one.consumes if n == f"set-{g}") for g in range(3)]
+    return len(set(used)) == len(used) and max(slices) <= SLICES
+
+
+@hypothesis.given(_claims(), st.lists(st.sampled_from(DEVICES), unique=True, max_size=3))
+def test_claims_fit_exactly_if_some_choice_of_devices_does(
+    claims: list[WaitingClaim], taken: list[DraDevice]
+) -> None:
+    """Compared with every choice; what is found is one of them."""
+    held = tuple(taken)
+    hypothesis.assume(_is_allowed((), held))
+    options = [
+        [
+            chosen
+            for chosen in itertools.combinations(DEVICES, claim.requests[0].choices[0].count or 1)
+            if {one.id for one in chosen} <= claim.requests[0].choices[0].eligible
+        ]
+        for claim in claims
+    ]
+    allowed = [
+        tuple(one.id for chosen in every for one in chosen)
+        for every in itertools.product(*options)
+        if _is_allowed(tuple(itertools.chain.from_iterable(every)), held)
+    ]
+    found = allocate(claims, _inventory(*DEVICES), "n1", {one.id for one in held})
+    assert found in allowed if allowed else found is None

@@ -1,0 +1,438 @@
+"""Nodes, GPUs and their parts from ResourceSlices, ResourceClaims and DeviceTaintRules in a file of objects."""
+
+from typing import Any
+
+import pytest
+
+from rightsizer.model import Node, claims_on
+from tests.rightsizer.kubectl import (
+    GPU,
+    MIG,
+    Object,
+    claim,
+    device_class,
+    dra_gpu,
+    fleet_of,
+    node,
+    pod,
+    resource_slice,
+    using,
+    workloads_of,
+)
+
+MEMORY = 81559 << 20
+H100 = "NVIDIA-H100-80GB-HBM3"
+
+
+def _bare(name: str = "n1", **changes: Any) -> Object:
+    """A node without a device plugin."""
+    made = node(name, **changes)
+    del made["status"]["allocatable"][GPU]
+    return made
+
+
+def _node(*items: Object, of: str = "n1") -> Node:
+    return fleet_of(*items, pod("p")).nodes[of]
+
+
+def _shown(found: Node) -> tuple[str, int | None, int | None, dict[str, int]]:
+    return found.model, found.gpus, found.memory_bytes, dict(found.allocatable)
+
+
+def test_node_without_labels_has_what_its_slices_publish() -> None:
+    """Also one without pods; devices of other drivers are none of it."""
+    nic = resource_slice("nic", {"name": "nic-0"}, driver="nic.example.com", node="n3")
+    items = (
+        _bare("n1"),
+        _bare("n2"),
+        _bare("n3"),
+        resource_slice("a", dra_gpu(0), dra_gpu(1), node="n2"),
+        nic,
+    )
+    fleet = fleet_of(*items, pod("p", spec={"nodeName": "n1"}))
+    assert _shown(fleet.nodes["n2"]) == (H100, 2, MEMORY, {"deviceclass:gpu.nvidia.com": 2})
+    assert "n3" not in fleet.nodes
+
+
+def test_labels_and_the_device_plugin_come_first() -> None:
+    """A node that has both counts each GPU once."""
+    labels = {
+        "nvidia.com/gpu.product": "NVIDIA-L4",
+        "nvidia.com/gpu.count": "8",
+        "nvidia.com/gpu.memory": "23034",
+    }
+    found = _node(node(labels=labels), resource_slice("a", dra_gpu(0)))
+    assert _shown(found) == ("NVIDIA-L4", 8, 23034 << 20, {GPU: 8})
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
+def test_slices_of_each_api_version_are_read(version: str) -> None:
+    """Before v1beta2 the fields of a device are in `basic`."""
+    device = dra_gpu(0)
+    if version == "v1beta1":
+        device = {"name": device.pop("name"), "basic": device}
+    assert _node(_bare(), resource_slice("a", device, version=version)).gpus == 1
+
+
+def test_slices_of_an_older_generation_are_left_out() -> None:
+    """The driver replaces a pool one slice after the other."""
+    old = resource_slice("old", dra_gpu(0), dra_gpu(7), generation=1)
+    new = [resource_slice(f"new-{at}", dra_gpu(at), generation=2, of=2) for at in range(2)]
+    for items in ((old, *new), (*new, old)):
+        assert _node(_bare(), *items).gpus == 2
+
+
+@pytest.mark.parametrize(
+    ("slices", "words"),
+    [
+        ([resource_slice("a", dra_gpu(0), of=2)], "1 of 2 are there"),
+        (
+            [resource_slice("a", dra_gpu(0), of=2), resource_slice("b", dra_gpu(0), of=2)],
+            "two devices have one name",
+        ),
+        (
+            [resource_slice("a", dra_gpu(0), counters=[{"name": "s", "counters": {"m": {"value": "x"}}}])],
+            "its counters cannot be read: 'x' is not a quantity",
+        ),
+    ],
+    ids=["a-slice-is-missing", "one-name-twice", "counters-that-are-no-numbers"],
+)
+def test_gpus_of_an_incomplete_pool_are_unknown(slices: list[Object], words: str) -> None:
+    """The allocator leaves such pools out; how many GPUs the node has is not guessed."""
+    fleet = fleet_of(_bare(), *slices, pod("p"))
+    assert _shown(fleet.nodes["n1"]) == ("", None, None, {})
+    assert [one for one in fleet.problems if "ResourceSlices" in one] == [
+        f"ResourceSlices of gpu.nvidia.com, pool n1: {words}; its GPUs are not known"
+    ]
+
+
+def test_gpu_with_its_possible_mig_devices_counts_once() -> None:
+    """Dynamic MIG publishes the GPU and each device that could be made of it."""
+    parts = [dra_gpu(0, profile="1g.10gb", start=at) for at in range(7)]
+    assert _shown(_node(_bare(), resource_slice("a", *parts, dra_gpu(0), dra_gpu(1)))) == (
+        H100,
+        2,
+        MEMORY,
+        {"deviceclass:gpu.nvidia.com": 2},
+    )
+
+
+def test_memory_of_a_gpu_is_unknown_where_only_mig_devices_are_published() -> None:
+    """Their memory is not the GPU's; their model is."""
+    parts = [dra_gpu(0, profile="3g.40gb", start=at) for at in (0, 4)]
+    found = _node(_bare(), resource_slice("a", *parts))
+    assert (found.model, found.gpus, found.memory_bytes) == (H100, 1, None)
+
+
+def test_node_with_different_models_has_none() -> None:
+    """A rule about models does not match it by chance."""
+    other = dra_gpu(1, attributes={"productName": {"string": "NVIDIA L4"}})
+    found = _node(_bare(), resource_slice("a", dra_gpu(0), other))
+    assert (found.model, found.gpus) == ("", 2)
+
+
+def test_device_of_another_form_is_reported_and_not_counted() -> None:
+    """The others of its pool are."""
+    odd = dra_gpu(1, attributes={"productName": {"string": 7}})
+    fleet = fleet_of(_bare(), resource_slice("a", dra_gpu(0), odd), pod("p"))
+    assert fleet.nodes["n1"].gpus == 1
+    (problem,) = [one for one in fleet.problems if one.startswith("device ")]
+    assert problem.startswith("device gpu.nvidia.com/n1/gpu-1: ")
+    assert problem.endswith("it is not counted")
+
+
+# --- Parts of GPUs that claims hold
+
+
+def _gpus(*items: Object) -> dict[str, float]:
+    return {name: float(one.gpus) for name, one in workloads_of(_bare(), *items).items()}
+
+
+def test_claim_for_a_mig_device_holds_its_part() -> None:
+    """By the profile that the driver publishes."""
+    part = claim("c", devices=1, result={"device": "gpu-0-mig-3g40gb-19-0"}, users=["p"])
+    part["status"]["allocation"]["devices"]["results"][0]["device"] = "gpu-0-mig-3g40gb-19-0"
+    parts = resource_slice("a", dra_gpu(0, profile="3g.40gb"))
+    assert _gpus(parts, part, pod("p", **using("c"))) == {"Pod/p": pytest.approx(3 / 7, abs=1e-6)}
+
+
+def test_claim_of_several_pods_counts_once() -> None:
+    """Each of them holds an equal part."""
+    items = (claim("c", devices=2, users=["p", "q"]), resource_slice("a", dra_gpu(0), dra_gpu(1)))
+    assert _gpus(*items, pod("p", **using("c")), pod("q", **using("c"))) == {"Pod/p": 1.0, "Pod/q": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("consumed", "part"),
+    [
+        ({"memory": "20389.75Mi"}, 0.25),
+        ({"memory": "0", "shares": "1"}, 0.5),
+        ({"memory": "0"}, 0.5),
+        ({}, 0.5),
+    ],
+    ids=["memory", "shares", "nothing", "not-told"],
+)
+def test_claim_for_a_share_holds_what_it_consumes(consumed: dict[str, str], part: float) -> None:
+    """Of the largest capacity; a device without limits is divided by those who have it."""
+    capacity = {
+        "memory": {"value": "81559Mi"},
+        **({"shares": {"value": "2"}} if "shares" in consumed else {}),
+    }
+    shared = resource_slice("a", dra_gpu(0, allowMultipleAllocations=True, capacity=capacity))
+    claims = [
+        claim(name, devices=1, result={"shareID": name, "consumedCapacity": consumed}, users=[name])
+        for name in ("p", "q")
+    ]
+    found = _gpus(shared, *claims, pod("p", **using("p")), pod("q", **using("q")))
+    assert found == {"Pod/p": pytest.approx(part, abs=1e-6), "Pod/q": pytest.approx(part, abs=1e-6)}
+
+
+def test_extended_resource_that_became_a_claim_counts_once() -> None:
+    """KEP-5004: the claim only tells which devices it is."""
+    status = {"extendedResourceClaimStatus": {"resourceClaimName": "made"}, "phase": "Running"}
+    made = claim("made", devices=1, users=["p"])
+    fleet = fleet_of(_bare(), resource_slice("a", dra_gpu(0), dra_gpu(1)), made, pod("p", status=status))
+    (one,) = fleet.workloads
+    assert (one.gpus, one.pods[0].claims) == (1, ("made",))
+    assert fleet.devices.free_gpus("n1") == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "gpus"),
+    [
+        ({"deviceclass.resource.kubernetes.io/gpu.nvidia.com": "2"}, 2),
+        ({"example.com/fast": "2"}, 2),
+        ({"example.com/nic": "1"}, 0),
+    ],
+    ids=["implicit-name", "name-of-a-class", "no-gpu"],
+)
+def test_resource_of_any_name_that_became_a_claim_for_gpus_counts(limits: dict[str, str], gpus: int) -> None:
+    """By the devices of the claim, where the name says nothing."""
+    status = {"extendedResourceClaimStatus": {"resourceClaimName": "made"}, "phase": "Running"}
+    driver = "gpu.nvidia.com" if gpus else "nic.example.com"
+    made = claim("made", devices=2, driver=driver, users=["p"])
+    items = (_bare(), resource_slice("a", dra_gpu(0), dra_gpu(1)), made)
+    found = fleet_of(*items, pod("p", limits=limits, status=status)).workloads
+    assert [(one.gpus, one.pods[0].claims) for one in found] == [(gpus, ("made",))][: bool(gpus)]
+
+
+# --- Claims that wait
+
+
+def _waiting(name: str = "w", **changes: Any) -> Object:
+    conditions = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
+    made = pod(name, **{**using("c"), **changes})
+    made["spec"].update(nodeName="", priority=100)
+    made["status"].update(phase="Pending", conditions=conditions)
+    return made
+
+
+def _request(*expressions: str, **fields: Any) -> Object:
+    selectors = [{"cel": {"expression": one}} for one in expressions]
+    return claim("c", devices=None, request={"selectors": selectors, **fields})
+
+
+def _accepted(request: Object, *items: Object) -> set[str] | None:
+    """Names of the devices that the waiting pod's claim accepts; None if no node would take the pod."""
+    fleet = fleet_of(_bare(), device_class(), *items, request, _waiting())
+    if not fleet.waiting:
+        return None
+    ((claimed,),) = [one.claims for one in fleet.waiting]
+    return {one.name for each in claimed.requests for choice in each.choices for one in choice.eligible}
+
+
+GPUS = resource_slice("a", dra_gpu(0), dra_gpu(1), dra_gpu(2, profile="1g.10gb"))
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ('device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0', {"gpu-0", "gpu-1"}),
+        ('device.capacity["gpu.nvidia.com"].memory.isGreaterThan(quantity("1Ti"))', None),
+        ('device.attributes["gpu.nvidia.com"].uuid == "GPU-1"', {"gpu-1"}),
+        ('device.attributes["gpu.nvidia.com"].productName.lowerAscii().matches("h100")', {"gpu-0", "gpu-1"}),
+        (
+            'device.attributes["gpu.nvidia.com"].cudaComputeCapability.isLessThan(semver("9.1.0"))',
+            {"gpu-0", "gpu-1"},
+        ),
+        ('device.attributes["gpu.nvidia.com"].cudaComputeCapability.major() > 9', None),
+        ('cel.bind(a, device.attributes["gpu.nvidia.com"], a.uuid != "GPU-1")', {"gpu-0"}),
+        ('device.attributes["gpu.nvidia.com"].?profile.orValue("") == ""', {"gpu-0", "gpu-1"}),
+        ('device.attributes["gpu.nvidia.com"].nothing == "x"', None),
+        ('device.attributes["resource.kubernetes.io"].pcieRoot == "pci0000:00"', {"gpu-0", "gpu-1"}),
+        ("device.allowMultipleAllocations", None),
+        ('device.attributes["gpu.nvidia.com"].uuid.nonsense()', None),
+        ("&&", None),
+        ('[1, 2].all(a, [1, 2].all(b, a + b > 0)) || device.driver != ""', None),
+        ("device.driver != '' || '" + "x" * 2000 + "' == ''", None),
+        (
+            'device.attributes["gpu.nvidia.com"].uuid == "GPU-1" || device.attributes["gpu.nvidia.com"].x > 1',
+            None,
+        ),
+        (
+            '"x" in device.attributes["gpu.nvidia.com"] || device.attributes["gpu.nvidia.com"].uuid == "GPU-1"',
+            {"gpu-1"},
+        ),
+        ("device.driver", None),
+    ],
+)
+def test_waiting_claim_accepts_what_its_selectors_match(expression: str, expected: set[str] | None) -> None:
+    """Beside those of its class; what cannot be evaluated accepts nothing."""
+    assert _accepted(_request(expression), GPUS) == expected
+
+
+def test_claim_that_cannot_be_evaluated_is_reported() -> None:
+    """With the claim, the expression and the reason; its pod is no demand."""
+    fleet = fleet_of(_bare(), device_class(), GPUS, _request("device.nonsense()"), _waiting())
+    (problem,) = [one for one in fleet.problems if one.startswith("claim ")]
+    assert problem.startswith("claim team/c: selector 'device.nonsense()' cannot be evaluated: ")
+    assert problem.endswith("no GPUs are freed for it")
+    assert fleet.waiting == ()
+
+
+@pytest.mark.parametrize(
+    ("limits", "backing", "accepted"),
+    [
+        ({GPU: "2"}, device_class(resource=GPU), {"gpu-0", "gpu-1"}),
+        ({GPU: "2"}, device_class(), None),
+        ({GPU: "3"}, device_class(resource=GPU), None),
+        (
+            {"deviceclass.resource.kubernetes.io/gpu.nvidia.com": "1"},
+            device_class(),
+            {"gpu-0", "gpu-1"},
+        ),
+        ({GPU: "1"}, device_class("gpu.nvidia.com", 'device.attributes["x"].y == 1', resource=GPU), None),
+    ],
+    ids=["class", "no-class", "more-than-there-are", "implicit", "cannot-be-evaluated"],
+)
+def test_resource_that_a_class_stands_for_is_demand_for_its_devices(
+    limits: dict[str, str], backing: Object, accepted: set[str] | None
+) -> None:
+    """On nodes of a DRA driver alone; nothing is freed there for a resource that no class stands for."""
+    fleet = fleet_of(_bare(), backing, GPUS, _waiting(limits=limits, spec={}))
+    found = {
+        name.name
+        for one in fleet.waiting
+        for each in claims_on(one, fleet.nodes["n1"])
+        for name in each.requests[0].choices[0].eligible
+    }
+    assert (found or None) == accepted
+
+
+def test_device_plugin_of_a_node_comes_before_the_class() -> None:
+    """As for the scheduler, node by node."""
+    items = (node("n2"), device_class(resource=GPU), GPUS)
+    fleet = fleet_of(_bare(), *items, _waiting(limits={GPU: "2"}, spec={}))
+    (waiting,) = fleet.waiting
+    assert waiting.nodes == {"n1", "n2"}
+    assert [len(claims_on(waiting, fleet.nodes[name])) for name in ("n1", "n2")] == [1, 0]
+
+
+def test_attribute_of_no_type_is_named_and_frees_nothing() -> None:
+    """A selector may be about it."""
+    odd = resource_slice("a", dra_gpu(0, attributes={"x": {"int": "y"}}))
+    fleet = fleet_of(_bare(), device_class(), odd, _request(), _waiting())
+    assert fleet.waiting == ()
+    (problem,) = [one for one in fleet.problems if one.startswith("claim ")]
+    assert problem.startswith(
+        "claim team/c: device gpu.nvidia.com/n1/gpu-0 cannot be read: Expected `int | null`"
+    )
+
+
+def test_only_some_requests_of_a_namespace_are_compared() -> None:
+    """Each is compared with all GPUs of the cluster, and tenants write as many as they like."""
+    namespaces = {"team": 22, "other": 1}
+    items: list[Object] = []
+    for namespace, count in namespaces.items():
+        for number in range(count):
+            expression = f'device.attributes["gpu.nvidia.com"].uuid != "{number}"'
+            request = {"selectors": [{"cel": {"expression": expression}}]}
+            made = claim(f"c{number}", devices=None, request=request)
+            waiting = _waiting(f"w{number}", **using(f"c{number}"))
+            for one in (made, waiting):
+                one["metadata"]["namespace"] = namespace
+            items += [made, waiting]
+    fleet = fleet_of(_bare(), device_class(), GPUS, *items)
+    (first, second) = [one for one in fleet.problems if one.startswith("claim ")]
+    assert first.startswith("claim team/c20: only 20 different requests of a namespace are compared")
+    assert second.startswith("claim team/c21: ")
+    assert any(one.ref.namespace == "other" for one in fleet.waiting)
+
+
+@pytest.mark.parametrize(
+    "request_fields",
+    [{"capacity": {"requests": {"memory": "1Gi"}}}, {"deviceClassName": "other"}],
+    ids=["part-of-a-device", "unknown-class"],
+)
+def test_claim_of_unknown_demand_is_no_demand(request_fields: Object) -> None:
+    """Nobody is stopped for what might not fit."""
+    assert _accepted(_request(**request_fields), GPUS) is None
+
+
+def test_pod_with_a_claim_that_is_not_made_yet_is_no_demand() -> None:
+    """The controller makes it in a moment."""
+    waiting = _waiting(**using(made={"gpus": None}))
+    del waiting["status"]["resourceClaimStatuses"]
+    fleet = fleet_of(_bare(), device_class(), GPUS, waiting)
+    assert fleet.waiting == ()
+
+
+def test_class_of_any_name_is_of_gpus_if_it_selects_some() -> None:
+    """Its pods are demand, and its allocated claims hold GPUs."""
+    fast = device_class("fast", MIG)
+    waiting = claim("c", devices=None, driver="fast")
+    fleet = fleet_of(_bare(), fast, GPUS, waiting, _waiting())
+    (one,) = fleet.waiting
+    assert one.resources == {"deviceclass:fast": 1}
+
+
+@pytest.mark.parametrize("is_rule", [True, False], ids=["DeviceTaintRule", "published"])
+@pytest.mark.parametrize(
+    ("effect", "tolerations", "expected"),
+    [
+        ("NoSchedule", [], {"gpu-1"}),
+        ("NoExecute", [], {"gpu-1"}),
+        ("None", [], {"gpu-0", "gpu-1"}),
+        ("NoSchedule", [{"key": "broken", "operator": "Exists"}], {"gpu-0", "gpu-1"}),
+        ("NoSchedule", [{"key": "other", "operator": "Exists"}], {"gpu-1"}),
+    ],
+)
+def test_tainted_device_is_for_claims_that_tolerate_it(
+    effect: str, tolerations: list[Object], expected: set[str], *, is_rule: bool
+) -> None:
+    """Whether the driver publishes the taint or an administrator adds it."""
+    taint = {"key": "broken", "value": "yes", "effect": effect}
+    rule = {"deviceSelector": {"driver": "gpu.nvidia.com", "pool": "n1", "device": "gpu-0"}, "taint": taint}
+    made = {
+        "apiVersion": "resource.k8s.io/v1beta2",
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": "r"},
+        "spec": rule,
+    }
+    first = dra_gpu(0) if is_rule else dra_gpu(0, taints=[taint])
+    items = [resource_slice("a", first, dra_gpu(1)), *([made] if is_rule else [])]
+    assert _accepted(_request(tolerations=tolerations), *items) == expected
+
+
+def test_free_gpus_that_a_claim_cannot_take_are_named() -> None:
+    """Two are free, the claim needs three."""
+    held = claim("h", devices=1, users=["p"])
+    items = (resource_slice("a", *(dra_gpu(at) for at in range(3))), held, pod("p", **using("h")))
+    fleet = fleet_of(_bare(), device_class(), *items, _request(count=3), _waiting())
+    (one,) = fleet.stranded
+    assert (one.node, one.resource, one.free) == ("n1", "deviceclass:gpu.nvidia.com", 2)
+    assert one.reasons == ("team/w: needs 3 of deviceclass:gpu.nvidia.com, 2 free",)
+
+
+def test_missing_library_is_named_and_frees_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra `dra` installs it; nothing else needs it."""
+    from rightsizer.inventory import device_selectors  # noqa: PLC0415
+
+    monkeypatch.setitem(__import__("sys").modules, "cel_expr_python", None)
+    device_selectors._environment.cache_clear()  # noqa: SLF001
+    device_selectors._compiled.cache_clear()  # noqa: SLF001
+    fleet = fleet_of(_bare(), device_class(), GPUS, _request(), _waiting())
+    device_selectors._environment.cache_clear()  # noqa: SLF001
+    assert fleet.waiting == ()
+    assert any("the library cel-expr-python is missing" in one for one in fleet.problems)
+    assert fleet.nodes["n1"].gpus == 3
