@@ -107,7 +107,7 @@ def command_group(command: CommandObject) -> str:
 
 def _condition(account: str, own: str) -> list[Object]:
     who = f"system:serviceaccount:{own}:{account}"
-    return [{"name": "ours", "expression": f"request.userInfo.username == {cel.text(who)}"}]
+    return [{"name": "acting-service-account", "expression": f"request.userInfo.username == {cel.text(who)}"}]
 
 
 def _rule(group: str, operations: list[str], resource: str) -> Object:

@@ -94,7 +94,7 @@ def advice_on(decision: Decision, where: str) -> str:
 
 
 def headline(plan: Plan, accounts: CostSummary, prices: Prices) -> tuple[str, ...]:
-    """The GPUs held, used and idle, what the idle ones cost, and what applying the plan returns; a line each."""
+    """The GPUs held, used and idle, what the idle ones cost, and what applying the plan frees; a line each."""
     if not plan.decisions:
         return ()
     total = accounts.total
@@ -111,14 +111,17 @@ def headline(plan: Plan, accounts: CostSummary, prices: Prices) -> tuple[str, ..
         idle.append(per_hour_and_month(total.reclaimable_per_hour, prices.currency))
     return (
         f"{', '.join((*parts, *free))}.",
-        f"Idle: {', '.join(idle)}. This plan returns {_returned(total, prices)} now.",
+        f"Idle: {', '.join(idle)}. This plan frees {_freed(total, prices)}.",
     )
 
 
-def _returned(total: CostTotals, prices: Prices) -> str:
-    if total.enforced_per_hour > 0:
-        return per_hour(total.enforced_per_hour, prices.currency)
-    return count(total.enforced) if total.enforced > 0 else "nothing"
+def _freed(total: CostTotals, prices: Prices) -> str:
+    if total.enforced <= 0:
+        return "none of them"
+    price = total.enforced_per_hour
+    return f"{gpus_number(total.enforced)} of them" + (
+        f" ({per_hour(price, prices.currency)})" if price else ""
+    )
 
 
 def rows_of(plan: Plan, prices: Prices) -> tuple[Row, ...]:

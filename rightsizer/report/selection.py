@@ -105,12 +105,18 @@ class Selection:
 
 
 def selected(plan: Plan, selection: Selection) -> Plan:
-    """The plan with only the workloads that are wanted."""
+    """The plan with only the workloads that are wanted, and without the problems of the others."""
     if not selection.text:
         return plan
     kept = tuple(decision for decision in plan.decisions if selection.matches(decision))
+    shown = {str(decision.workload.ref) for decision in kept}
+    others = {str(decision.workload.ref) for decision in plan.decisions} - shown
     return dataclasses.replace(
-        plan, decisions=kept, filter=selection.text, left_out=len(plan.decisions) - len(kept)
+        plan,
+        decisions=kept,
+        problems=tuple(words for words in plan.problems if words.partition(": ")[0] not in others),
+        filter=selection.text,
+        left_out=len(plan.decisions) - len(kept),
     )
 
 

@@ -208,9 +208,9 @@ def verdict_words(plan: Plan) -> str:
     for verdict in Verdict:
         chosen = [decision for decision in plan.decisions if decision.verdict is verdict]
         if chosen:
-            counted.append(f"{verdict.value} {len(chosen)} ({_gpus(chosen)})")
+            counted.append(f"{verdict.value} {len(chosen)} (holding {_gpus(chosen)})")
     shown = ", ".join(counted)
-    return f"{count(len(plan.decisions), 'workload')}, {_gpus(plan.decisions)}: {shown}."
+    return f"{count(len(plan.decisions), 'workload')}, {_gpus(plan.decisions)} held: {shown}."
 
 
 def hypothetical_words(plan: Plan) -> str:

@@ -23,6 +23,7 @@ _RESULT_COLOURS = {
     Result.UNKNOWN: "\x1b[31m",
 }
 _STATUS_COLOURS = {"ok": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[31m", "unknown": "\x1b[35m"}
+_BETWEEN_FIELDS = re.compile(r"(?=[.\[])(?![^\[\]]*\])")
 _DIM = "\x1b[2m"
 _BOLD = "\x1b[1m"
 _PLAIN = "\x1b[0m"
@@ -31,8 +32,21 @@ _PLAIN = "\x1b[0m"
 def wrapped(text: str, indent: str = INDENT, width: int = WIDTH) -> list[str]:
     """Indented lines; a number and its unit stay together (textwrap breaks at ASCII blanks only)."""
     joined = re.sub(r"(?<=\d) (?=[A-Za-z])", "\u00a0", safe(text))
-    lines = textwrap.wrap(joined, width, initial_indent=indent, subsequent_indent=indent + "  ")
-    return [line.replace("\u00a0", " ") for line in lines]
+    wrapper = _PathWrapper(width, initial_indent=indent, subsequent_indent=indent + "  ")
+    return [line.replace("\u00a0", " ") for line in wrapper.wrap(joined)]
+
+
+class _PathWrapper(textwrap.TextWrapper):
+    """Breaks a path of fields that is longer than a line between two of them, not within a name."""
+
+    def _split(self, text: str) -> list[str]:
+        room = self.width - len(self.subsequent_indent)
+        return [
+            part
+            for chunk in super()._split(text)
+            for part in (re.split(_BETWEEN_FIELDS, chunk) if len(chunk) > room else [chunk])
+            if part
+        ]
 
 
 class Paint:

@@ -76,8 +76,9 @@ def test_gpus_held_and_freed_agree_in_every_output() -> None:
             freed,
         ]
     for name in ("table", "explain", "markdown", "html"):
-        assert f"3 workloads, {held} GPUs: act 2 ({freed} GPUs), keep 1 (4 GPUs)." in " ".join(
-            texts[name].split()
+        assert (
+            f"3 workloads, {held} GPUs held: act 2 (holding {freed} GPUs), keep 1 (holding 4 GPUs)."
+            in " ".join(texts[name].split())
         )
     assert contents(texts["html"], "b")[1] == held
     rows = list(csv.DictReader(io.StringIO(texts["csv"], newline="")))

@@ -56,6 +56,18 @@ def test_selected_plan_has_only_workloads_that_match(selection: Selection, names
     assert plan.left_out == len(_plan().decisions) - len(names)
 
 
+def test_selected_plan_leaves_out_problems_of_other_workloads() -> None:
+    """Those of the cluster stay."""
+    one, other, *_ = (str(decision.workload.ref) for decision in _plan().decisions)
+    words = (
+        "metrics are old",
+        f"{one}: its annotation cannot be read",
+        f"{other}: its annotation cannot be read",
+    )
+    plan = dataclasses.replace(_plan(), problems=words)
+    assert selected(plan, Selection(workloads=(one,), text="x")).problems == words[:2]
+
+
 def test_selected_plan_without_filter_is_the_plan() -> None:
     """Nothing is left out."""
     plan = _plan()

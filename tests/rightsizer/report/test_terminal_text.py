@@ -16,7 +16,7 @@ from rightsizer.policy.match import Match
 from rightsizer.report.evidence_text import explained_text
 from rightsizer.report.outcomes import outcome_text, outcomes_summary, undoable_text
 from rightsizer.report.table import changes_text, plan_text
-from rightsizer.report.terminal import Paint
+from rightsizer.report.terminal import Paint, wrapped
 from rightsizer.text import safe
 from tests.conftest import Golden
 from tests.rightsizer.build import (
@@ -160,6 +160,17 @@ def test_report_revertible_changes_are_listed_latest_first(golden: Golden) -> No
 def test_report_control_characters_in_names_are_replaced(hostile: str) -> None:
     """Escape sequences, carriage returns and direction marks are replaced."""
     assert safe(hostile).isprintable()
+
+
+def test_report_long_field_path_breaks_between_fields() -> None:
+    """A path that no line holds is not broken inside a name."""
+    path = 'spec.template.spec.containers[trainer].resources.requests[nvidia.com/gpu]: "2" → "8"'
+    lines = wrapped(path)
+    assert max(map(len, lines)) <= 80
+    assert [line.strip() for line in lines] == [
+        "spec.template.spec.containers[trainer].resources.requests",
+        '[nvidia.com/gpu]: "2" → "8"',
+    ]
 
 
 @hypothesis.given(st.integers(0, 400 * 86_400))
