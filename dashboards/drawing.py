@@ -54,7 +54,7 @@ def draw_panel(panel: Panel, found: Answers) -> str:
 
 
 def _stat(panel: Panel, found: Answers) -> str:
-    value = float(found[0][0]["value"][1])
+    value = float(next(answer for answer in found if answer)[0]["value"][1])
     colour = [name for name, least in panel.steps if least is None or value >= least][-1]
     shade = {"green": "#73bf69", "orange": "#ff9830", "blue": "#5794f2"}.get(colour, "#f2495c")
     return f'<div class=n style="color:{shade}">{value:.{panel.decimals or 0}f}</div>'
@@ -83,7 +83,7 @@ def _lines(panel: Panel, found: Answers, width: float, height: float) -> str:
     )
 
     def across(at: int) -> float:
-        return 34 + (at - instants[0]) / (instants[-1] - instants[0]) * (width - 40)
+        return 34 + (at - instants[0]) / (instants[-1] - instants[0] or 1) * (width - 40)
 
     def up(value: float) -> float:
         return 4 + (height - 20) * (1 - value / most)

@@ -1,0 +1,33 @@
+"""Panels as HTML: whatever Prometheus answers, there is a picture."""
+
+from typing import Any
+
+import hypothesis
+from hypothesis import strategies as st
+
+from dashboards.drawing import draw_panel
+from dashboards.panels import Kind, Panel
+from dashboards.rows import ROWS
+
+PANELS = [panel for row in ROWS for panel in row.panels]
+VALUES = st.sampled_from(["0", "1.5", "32", "NaN", "+Inf"])
+LABELS = st.dictionaries(st.sampled_from(["node", "namespace", "<b>"]), st.just("<i>a</i>"))
+
+
+def _answer(panel: Panel) -> st.SearchStrategy[list[dict[str, Any]]]:
+    minutes = st.lists(st.integers(0, 3).map(lambda minute: 60 * minute), min_size=1, unique=True).map(sorted)
+    if panel.kind is Kind.LINES:
+        values = minutes.flatmap(lambda at: st.tuples(*(st.tuples(st.just(one), VALUES) for one in at)))
+        return st.lists(st.fixed_dictionaries({"metric": LABELS, "values": values}), max_size=3)
+    value = st.tuples(st.just(0), VALUES)
+    return st.lists(st.fixed_dictionaries({"metric": LABELS, "value": value}), max_size=3)
+
+
+@hypothesis.given(st.data())
+def test_draw_panel_any_answer_gives_html(data: st.DataObject) -> None:
+    """No sample, one sample, or values that are no numbers: the panel has its title, and names are escaped."""
+    panel = data.draw(st.sampled_from(PANELS))
+    found = [data.draw(_answer(panel)) for _ in panel.queries]
+    page = draw_panel(panel, found)
+    assert page.startswith("<div class=p")
+    assert "<i>a</i>" not in page
