@@ -63,6 +63,9 @@ class HttpServer(http.server.ThreadingHTTPServer):
                 self.shutdown_request(request)
                 return
         with self._guard:
+            if self.closing.is_set():  # too late for `close` to cut it
+                self.shutdown_request(request)
+                return
             self._connections.add(request)
         try:
             super().process_request_thread(request, client_address)
