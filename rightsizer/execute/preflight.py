@@ -16,7 +16,7 @@ from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.object_names import api_path
 from rightsizer.model import Decision, FindingName, Fleet, FoundChange, ObjectRef, Plan, Workload
 from rightsizer.planning.measure import Signal, activity_with_boards, measure
-from rightsizer.planning.revalidate import RECENT, Use
+from rightsizer.planning.revalidate import RECENT, Use, removes_replicas
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.schema import Policy
 
@@ -91,7 +91,7 @@ class UseSincePlan:
             since=self._since,
             activity=activity_with_boards(self._signal, lately, now, plan=plan),
             recent=activity_with_boards(self._signal, RECENT, now, plan=plan, with_coverage=True),
-            latest=self._signal.activity(self._idle_before, now),
+            latest=self._signal.activity(self._idle_before, now) if removes_replicas(decision) else {},
             traffic=self._signal.usages(lately, now, of=pods) if name is FindingName.STUCK else {},
             requests=self._signal.serving(pods, lately, now) if name is FindingName.NO_REQUESTS else {},
         )

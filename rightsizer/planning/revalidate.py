@@ -43,7 +43,7 @@ class Use:
         since: RECENT before the end of the plan's evidence: samples may arrive late.
         activity: Peak activity from `since` to `at`.
         recent: Peak activity in the last minutes, with coverage.
-        latest: Peak activity in the time for which a replica must have been idle before it is removed.
+        latest: Of a workload that loses replicas, peak activity in the time for which each must have been idle.
         traffic: Of a stuck workload, its memory traffic from `since` to `at`.
         requests: Of a workload without requests, those from `since` to `at`.
     """
@@ -83,7 +83,7 @@ def objections(
     for pod in fresh.pods:
         key = (pod.ref.namespace, pod.ref.name)
         # Of replicas that are removed `going` asks; the others stay.
-        if decision.action is not Action.SCALE_UP and not _sizes(decision):
+        if decision.action is not Action.SCALE_UP and not removes_replicas(decision):
             yield from _unseen(pod, use)
         # Both: the later answer may include work that began after the earlier one.
         seen = [(usage, use.at - use.since) for usage in use.activity.get(key, ())]
@@ -116,7 +116,7 @@ def _works(
     return "was active" if any(_ran(usage, idle, span) is not False for usage, span in seen) else ""
 
 
-def _sizes(decision: Decision) -> bool:
+def removes_replicas(decision: Decision) -> bool:
     """Whether it removes replicas that demand does not need."""
     return decision.finding.name is FindingName.TOO_MANY_REPLICAS and decision.action is Action.SCALE_DOWN
 
@@ -178,7 +178,7 @@ def going(decision: Decision, fresh: Workload, use: Use, evaluator: PolicyEvalua
         (each.too_many_replicas for each in evaluator.evaluate(fresh).judged_by),
         key=lambda one: one.busyPercent,
     )
-    lately = use.latest if _sizes(decision) else use.recent
+    lately = use.latest if removes_replicas(decision) else use.recent
     at_work = frozenset(
         pod.ref.name
         for pod in fresh.pods
