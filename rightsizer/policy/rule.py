@@ -181,7 +181,7 @@ class Rule(Part):
         description="Longest cooldown by doubling, unless cooldown is longer.",
     )
     maxChanges: int = pydantic.Field(
-        3,
+        2,
         ge=0,
         le=1_000_000,
         description="Maximum number of changes in 30 days; those of replicas that held do not count.",

@@ -276,8 +276,8 @@ class Checker:
             yield f"so soon after {earlier[-1]}"
         if each and part != "tooManyReplicas" and (take.at - each[-1].at).total_seconds() < evidence:
             yield f"by what it did before {each[-1]}"
-        if len([one for one in earlier if take.at - one.at < _MONTH]) >= 3:
-            yield "a fourth time in a month"
+        if len([one for one in earlier if take.at - one.at < _MONTH]) >= 2:
+            yield "a third time in a month"
         ends = [end for end in ends if take.at - end < _MONTH]
         if ends:
             held_s = min(cooldown * 2 ** (len(ends) - 1), max(_WEEK_S, cooldown))
