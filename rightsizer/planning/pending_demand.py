@@ -35,6 +35,9 @@ from rightsizer.policy.effective import PolicyEvaluator
 
 _MAX_TRIES = 1_000_000
 """Pods of a gang, times its options, times the domains of its topology: more take too long, whoever asks for them."""
+_TOO_MANY_WAYS = (
+    f"its pods have more than {_MAX_TRIES:,} ways to be placed: flavors, times domains, times pods"
+)
 
 
 def limit_to_pending_demand(
@@ -53,13 +56,14 @@ def limit_to_pending_demand(
 def unserved_demand(evaluator: PolicyEvaluator) -> Iterator[str]:
     """Why no GPUs are freed for some of what waits, each reason once; nothing if no rule frees any on demand."""
     fleet = evaluator.fleet
-    if not fleet.unserved or not any(
-        evaluator.evaluate(workload).only_for_pending_pods for workload in fleet.workloads
-    ):
+    if not any(evaluator.evaluate(workload).only_for_pending_pods for workload in fleet.workloads):
         return
     by_reason: dict[str, list[str]] = collections.defaultdict(list)
     for one in fleet.unserved:
         by_reason[one.why].append(one.what)
+    for pods in _together(fleet.waiting):
+        if pods[0].gang and _has_too_many_ways(pods, fleet.nodes):
+            by_reason[_TOO_MANY_WAYS].append(str(pods[0].gang.ref))
     for why, whats in by_reason.items():
         more = f" and {len(whats) - 1} more" if len(whats) > 1 else ""
         yield f"{whats[0]}{more}: no GPUs are freed for it: {why}"
@@ -180,27 +184,41 @@ def _serve(pods: Sequence[WaitingPod], places: "_Places") -> bool:
 
 
 def _attempts(pods: Sequence[WaitingPod], nodes: Mapping[str, Node]) -> Iterator[_Attempt]:
-    """Each option of its queue, in each domain of its topology."""
+    """Each option of its queue, in each domain of its topology; none where they are too many."""
     gang = pods[0].gang
     if gang is None:
         yield _Attempt(pods, {})
         return
-    usable = frozenset[str]().union(*(pod.nodes for pod in pods))
-    domains: list[frozenset[str]] = [usable]
-    if gang.topology:
-        by_value: dict[str, set[str]] = collections.defaultdict(set)
-        for name in usable:
-            if value := nodes[name].labels.get(gang.topology) if name in nodes else None:
-                by_value[value].add(name)
-        domains = [frozenset(by_value[value]) for value in sorted(by_value)]
-    options = gang.options or (QueueOption(None, {}),)
-    if len(options) * len(domains) * len(pods) > _MAX_TRIES:
+    domains = _domains(pods, gang.topology, nodes)
+    if _has_too_many_ways(pods, nodes):
         return
-    for option in options:
+    for option in gang.options or (QueueOption(None, {}),):
         for domain in domains:
             allowed = domain if option.nodes is None else domain & option.nodes
             limited = [dataclasses.replace(pod, nodes=pod.nodes & allowed) for pod in pods]
             yield _Attempt(limited, option.amounts)
+
+
+def _has_too_many_ways(pods: Sequence[WaitingPod], nodes: Mapping[str, Node]) -> bool:
+    gang = pods[0].gang
+    if gang is None:
+        return False
+    options, domains = max(1, len(gang.options)), _domains(pods, gang.topology, nodes)
+    return options * len(domains) * len(pods) > _MAX_TRIES
+
+
+def _domains(
+    pods: Sequence[WaitingPod], topology: str, nodes: Mapping[str, Node]
+) -> Sequence[frozenset[str]]:
+    """The nodes that the pods could use, by the value of a label; all together without a label."""
+    usable = frozenset[str]().union(*(pod.nodes for pod in pods))
+    if not topology:
+        return [usable]
+    by_value: dict[str, set[str]] = collections.defaultdict(set)
+    for name in usable:
+        if value := nodes[name].labels.get(topology) if name in nodes else None:
+            by_value[value].add(name)
+    return [frozenset(by_value[value]) for value in sorted(by_value)]
 
 
 def _try(attempt: _Attempt, places: "_Places") -> tuple[float, int, float, int] | None:

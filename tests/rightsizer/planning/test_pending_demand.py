@@ -35,7 +35,7 @@ from rightsizer.model import (
     WaitingPod,
     Workload,
 )
-from rightsizer.planning.pending_demand import limit_to_pending_demand
+from rightsizer.planning.pending_demand import limit_to_pending_demand, unserved_demand
 from rightsizer.policy.effective import PolicyEvaluator
 from tests.rightsizer.build import AT, judged, pod, policy, rule, workload
 
@@ -423,6 +423,26 @@ def test_gang_with_a_topology_is_served_within_one_value_of_its_label() -> None:
     assert _by_name(idle[:2], _queued(*pods, topology="rack"), nodes=nodes) == set()
     both = [*idle, _losing("second-on-a", hours=9.0)]
     assert _by_name(both, _queued(*pods, topology="rack"), nodes=nodes) == {"on-b", "on-c"}
+
+
+def test_gang_with_too_many_ways_to_place_it_is_named() -> None:
+    """Nothing is freed for it, and the plan says why; one way fewer, and it is served."""
+    racks = {f"n-{number}": Node(f"n-{number}", labels={"rack": f"{number}"}) for number in range(1001)}
+    idle = [_decision(_holder("idle", "n-0"))]
+
+    def named(flavors: int) -> tuple[set[str], list[str]]:
+        pods = [_waiting("m", 1, nodes=tuple(racks))]
+        waiting = _queued(*pods, topology="rack", options=(QueueOption(None, {}),) * flavors)
+        fleet = Fleet((idle[0].workload,), racks, {}, waiting=tuple(waiting))
+        return _by_name(idle, waiting, nodes=racks), [*unserved_demand(PolicyEvaluator(RULES, fleet, at=AT))]
+
+    served, problems = named(1000)
+    assert served == set()
+    (problem,) = problems
+    assert problem.startswith(
+        "research/Workload/train: no GPUs are freed for it: its pods have more than 1,000,000 ways"
+    )
+    assert named(1) == ({"idle"}, [])
 
 
 POOL = ("Cohort all", "h100/nvidia.com/gpu")
