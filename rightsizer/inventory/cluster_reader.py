@@ -112,6 +112,7 @@ def read_cluster(
         owners=OwnerReader(reader, pods.gpu_pods).read(() if namespace else kinds),
         nodes={name: with_devices(node, dra.devices) for name, node in nodes.nodes.items()},
         capacities=nodes.capacities(pods.requested),
+        other_pods=pods.other_pods,
         namespaces={one.name: one for one in reader.namespaces(namespace)},
         priority_classes={one.name: one for one in read_priority_classes(cluster)},
         dra=dra,

@@ -11,7 +11,7 @@ import msgspec
 
 from rightsizer.inventory.gpu_requests import ResourceTable, amount_of, count_of
 from rightsizer.kube.api_objects import Condition, ObjectMeta, interned
-from rightsizer.model import Node
+from rightsizer.model import Node, NodeAutoscaler
 
 HAMI_ANNOTATION = "hami.io/node-nvidia-register"
 
@@ -86,9 +86,12 @@ _COUNTS = (
     "karpenter.azure.com/sku-gpu-count",
     "cloud.google.com/gke-accelerator-count",
 )
-POOLS = (
+_KARPENTER_POOLS = (
     "karpenter.sh/nodepool",
     "karpenter.sh/provisioner-name",  # Karpenter before 0.32
+)
+POOLS = (
+    *_KARPENTER_POOLS,
     "oke.oraclecloud.com/pool.name",
     "eks.amazonaws.com/nodegroup",
     "alpha.eksctl.io/nodegroup-name",
@@ -98,6 +101,14 @@ POOLS = (
 )
 _POOL_ANNOTATIONS = ("oci.oraclecloud.com/node-pool-id",)
 ZONES = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
+_NEVER_REMOVED: Mapping[NodeAutoscaler, tuple[str, frozenset[str]]] = {
+    NodeAutoscaler.KARPENTER: ("karpenter.sh/do-not-disrupt", frozenset({"", "false"})),
+    NodeAutoscaler.CLUSTER_AUTOSCALER: (
+        "cluster-autoscaler.kubernetes.io/scale-down-disabled",
+        frozenset({"", "false"}),
+    ),
+}
+"""By autoscaler, its annotation on nodes that are to stay, and the values that say nothing."""
 INSTANCE_TYPES = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _CLOUDS = {"aws://": "aws", "azure://": "azure", "gce://": "gcp", "oci://": "oci", "ocid1.": "oci"}
 """By the first characters of spec.providerID; OKE writes the instance's OCID alone."""
@@ -177,6 +188,8 @@ def node_of(item: NodeObject, resources: ResourceTable) -> Node:
     gpus = None if is_sliced else _number(_first(labels, _COUNTS))
     memory_bytes = None if memory_mib is None else memory_mib << 20
     model = _MIG_SUFFIX.sub("", product.removesuffix("-SHARED"))
+    pool = _first(labels, POOLS) or _first(annotations, _POOL_ANNOTATIONS) or ""
+    autoscaler = _autoscaler(labels, pool)
     return Node(
         name=item.metadata.name,
         model=model or (by_hami.model if by_hami else ""),
@@ -184,7 +197,7 @@ def node_of(item: NodeObject, resources: ResourceTable) -> Node:
         memory_bytes=by_hami.memory_bytes if memory_bytes is None and by_hami else memory_bytes,
         allocatable=allocatable,
         sharing=_sharing(labels, annotations, allocatable),
-        pool=_first(labels, POOLS) or _first(annotations, _POOL_ANNOTATIONS) or "",
+        pool=pool,
         zone=_first(labels, ZONES) or "",
         instance_type=_first(labels, INSTANCE_TYPES) or "",
         cloud=next(
@@ -195,7 +208,24 @@ def node_of(item: NodeObject, resources: ResourceTable) -> Node:
         taints=tuple(sorted(f"{taint.key}={taint.value}:{taint.effect}" for taint in taints)),
         labels={key: value for key, value in labels.items() if not key.startswith(DROPPED_LABELS)},
         pooled=_pooled(item, by_hami),
+        autoscaler=autoscaler,
+        kept_by=_kept_by(annotations, autoscaler),
     )
+
+
+def _autoscaler(labels: Mapping[str, str], pool: str) -> NodeAutoscaler | None:
+    if _first(labels, _KARPENTER_POOLS):
+        return NodeAutoscaler.KARPENTER
+    return NodeAutoscaler.CLUSTER_AUTOSCALER if pool else None
+
+
+def _kept_by(annotations: Mapping[str, str], autoscaler: NodeAutoscaler | None) -> str:
+    """The annotation that keeps the autoscaler from removing the node; empty if there is none."""
+    if autoscaler is None:
+        return ""
+    key, harmless = _NEVER_REMOVED[autoscaler]
+    value = annotations.get(key, "")
+    return "" if value.strip().lower() in harmless else f"{key}: {value!r}"
 
 
 def _pooled(item: NodeObject, by_hami: HamiGpus | None) -> int:

@@ -27,7 +27,7 @@ from rightsizer.kube.api_objects import (
     interned,
 )
 from rightsizer.kube.object_names import invalid_name, is_possible
-from rightsizer.model import AddressTable, ObjectRef, Pod
+from rightsizer.model import AddressTable, NodeAutoscaler, ObjectRef, OtherPods, Pod
 
 
 def needs_of(spec: PodSpec) -> dict[str, int]:
@@ -76,6 +76,9 @@ MAX_ANNOTATION_LENGTH = 256
 PLACEHOLDERS = frozenset({"kai-resource-reservation", "runai-reservation"})
 """Namespaces of KAI's and Run:ai's pods that reserve a whole GPU for pods that request part of it."""
 
+_SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+_DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
+
 _MAX_SHAPES = 20_000
 
 KUEUE_GATES = frozenset({"kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology", "kueue.x-k8s.io/elastic-job"})
@@ -113,6 +116,7 @@ class PodTable:
         addresses: Addresses of all pods that have not ended, and of their nodes.
         requested: The sum of what all pods on a node request, by node and resource.
         classes: Namespaces, each with a PriorityClass of its pods, which the API server admitted.
+        other_pods: Those that request no GPUs and do not go with their node, by node.
         members: By gang, how many of its pods have not ended, have a node, and have neither node nor GPUs.
         gated: By a scheduling gate of no known queue, the first pod with GPUs that has it, and how many have.
         problems: What could not be read, in words.
@@ -128,6 +132,7 @@ class PodTable:
         self.problems: list[str] = []
         self.addresses = AddressTable()
         self.classes: set[tuple[str, str]] = set()
+        self.other_pods: dict[str, OtherPods] = {}
         self.members: dict[GroupKey, tuple[int, int, int]] = {}
         self.gated: dict[str, tuple[str, int]] = {}
 
@@ -139,14 +144,12 @@ class PodTable:
             if item.status.phase in _ENDED:
                 continue
             request, needs = self._shape(item)
-            if node := item.spec.node_name:
-                self._count(node, needs, request)
-                addresses = [one.ip for one in item.status.pod_ips or ()]
-                self.addresses.add(item.metadata.namespace, node, item.status.host_ip, addresses)
             claims = claim_names(item)
             made = item.status.extended_resource_claim_status
             if made and made.resource_claim_name and not request:  # by a name that is no GPU's
                 claims = (*claims, made.resource_claim_name)
+            if item.spec.node_name:
+                self._count(item, needs, request, has_gpus=bool(request or claims))
             if _is_in_gang(item):
                 self._count_member(item, has_gpus=bool(request or claims))
             if (request or claims) and item.metadata.namespace not in PLACEHOLDERS:
@@ -184,11 +187,19 @@ class PodTable:
             known = self._shapes[key] = (self._resources.request_of(item), needs_of(spec))
         return known
 
-    def _count(self, node: str, needs: Mapping[str, int], request: GpuRequest) -> None:
+    def _count(
+        self, item: PodObject, needs: Mapping[str, int], request: GpuRequest, *, has_gpus: bool
+    ) -> None:
+        node = item.spec.node_name
+        addresses = [one.ip for one in item.status.pod_ips or ()]
+        self.addresses.add(item.metadata.namespace, node, item.status.host_ip, addresses)
         total = self.requested.setdefault(node, {})
         for amounts in (needs, request.amounts):
             for name, amount in amounts.items():
                 total[name] = total.get(name, 0) + amount
+        if not (has_gpus or _goes_with_node(item)):
+            known = self.other_pods.get(node, OtherPods())
+            self.other_pods[node] = OtherPods(known.number + 1, {**_kept_by(item), **known.kept_by})
 
     def _add_unschedulable(
         self, item: PodObject, request: GpuRequest, needs: Mapping[str, int], claims: tuple[str, ...]
@@ -212,6 +223,27 @@ class PodTable:
         named = (*claims, made.resource_claim_name) if made and made.resource_claim_name else claims
         pod = dataclasses.replace(pod_of(item, request, needs), claims=tuple(dict.fromkeys(named)))
         return GpuPod(pod, owner, metadata, gangs_of(item), claims, templates_of(item))
+
+
+def _goes_with_node(item: PodObject) -> bool:
+    """Whether no autoscaler waits for a pod: a DaemonSet's, or a mirror pod."""
+    return MIRROR_ANNOTATION in (item.metadata.annotations or ()) or any(
+        owner.controller and owner.kind == "DaemonSet" for owner in item.metadata.owner_references or ()
+    )
+
+
+def _kept_by(item: PodObject) -> dict[NodeAutoscaler, str]:
+    """The autoscalers that would not evict a pod, each with the reason."""
+    metadata, found = item.metadata, dict[NodeAutoscaler, str]()
+    annotations, name = metadata.annotations or {}, f"pod {metadata.namespace}/{metadata.name}"
+    if (value := annotations.get(_DO_NOT_DISRUPT, "false")) != "false":
+        found[NodeAutoscaler.KARPENTER] = f"{name} has {_DO_NOT_DISRUPT}: {value!r}"
+    safe = annotations.get(_SAFE_TO_EVICT)
+    if safe == "false":
+        found[NodeAutoscaler.CLUSTER_AUTOSCALER] = f"{name} has {_SAFE_TO_EVICT}: 'false'"
+    elif safe != "true" and not any(owner.controller for owner in metadata.owner_references or ()):
+        found[NodeAutoscaler.CLUSTER_AUTOSCALER] = f"{name} has no controller"
+    return found
 
 
 def _flat(one: Container) -> Hashable:

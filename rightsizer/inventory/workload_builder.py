@@ -46,6 +46,7 @@ from rightsizer.model import (
     Fleet,
     Node,
     ObjectRef,
+    OtherPods,
     Pod,
     PriorityClass,
     QueueQuotas,
@@ -66,6 +67,7 @@ class ClusterState:
     Attributes:
         owners: Owners of the pods and objects that gpu-rightsizer changed, by `object_key`.
         capacities: Of nodes, by name.
+        other_pods: Those without GPUs, by node.
         namespaces: Metadata by name.
         dra: Published GPUs and the claims for them.
         kueue_workloads: Kueue's Workloads, which represent jobs.
@@ -82,6 +84,7 @@ class ClusterState:
     owners: Mapping[str, ObjectSummary] = dataclasses.field(default_factory=dict)
     nodes: Mapping[str, Node] = dataclasses.field(default_factory=dict)
     capacities: Mapping[str, NodeCapacity] = dataclasses.field(default_factory=dict)
+    other_pods: Mapping[str, OtherPods] = dataclasses.field(default_factory=dict)
     namespaces: Mapping[str, ObjectMeta] = dataclasses.field(default_factory=dict)
     disruption_budgets: tuple[DisruptionBudget, ...] = ()
     priority_classes: Mapping[str, PriorityClass] = dataclasses.field(default_factory=dict)
@@ -152,6 +155,7 @@ def build_fleet(state: ClusterState) -> Fleet:
         minor=state.minor,
         addresses=state.addresses,
         namespaces=frozenset(state.namespaces),
+        other_pods={name: found for name in state.nodes if (found := state.other_pods.get(name))},
     )
 
 

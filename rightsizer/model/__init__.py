@@ -7,7 +7,7 @@ the results, `change_record` is what is stored.
 """
 
 from rightsizer.model.change_record import UNREADABLE, ChangeRecord, Edit, FoundChange
-from rightsizer.model.cluster_objects import Manager, Node, ObjectRef, Pod, PriorityClass
+from rightsizer.model.cluster_objects import Manager, Node, ObjectRef, OtherPods, Pod, PriorityClass
 from rightsizer.model.conclusions import (
     Autoscalers,
     Blocker,
@@ -81,6 +81,7 @@ from rightsizer.model.names import (
     Confidence,
     FindingName,
     Mode,
+    NodeAutoscaler,
     ReconcileAction,
     Result,
     Verdict,
@@ -130,8 +131,10 @@ __all__ = [
     "Measured",
     "Mode",
     "Node",
+    "NodeAutoscaler",
     "NodeCoverage",
     "ObjectRef",
+    "OtherPods",
     "Outcome",
     "Plan",
     "Pod",

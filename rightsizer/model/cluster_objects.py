@@ -4,6 +4,8 @@ import dataclasses
 import datetime
 from collections.abc import Mapping
 
+from rightsizer.model.names import NodeAutoscaler
+
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class ObjectRef:
@@ -47,6 +49,9 @@ class Node:
         is_open: Whether new pods may come: ready, not cordoned, no taint of the end.
         taints: `key=value:effect` of those that keep pods off.
         pooled: How many of its GPUs are handed out by amounts of them (HAMi, gpushare).
+        autoscaler: Karpenter where a label names it; cluster-autoscaler where the node is of a cloud's node group,
+            which it may scale or not; None where nothing tells.
+        kept_by: The annotation of the node that keeps its autoscaler from removing it; empty where there is none.
     """
 
     name: str
@@ -64,6 +69,20 @@ class Node:
     taints: tuple[str, ...] = ()
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     pooled: int = 0
+    autoscaler: NodeAutoscaler | None = None
+    kept_by: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OtherPods:
+    """The pods of a node that hold no GPUs and do not go with it, as those of DaemonSets do.
+
+    Attributes:
+        kept_by: By autoscaler, the first of them that it does not evict, and why.
+    """
+
+    number: int = 0
+    kept_by: Mapping[NodeAutoscaler, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

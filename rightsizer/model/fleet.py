@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import NamedTuple, Protocol, TypeVar, cast
 
 from rightsizer.model.change_record import ChangeRecord, FoundChange
-from rightsizer.model.cluster_objects import Manager, Node, ObjectRef, Pod, PriorityClass
+from rightsizer.model.cluster_objects import Manager, Node, ObjectRef, OtherPods, Pod, PriorityClass
 from rightsizer.model.dra_devices import ClaimTemplate, DeviceInventory, WaitingClaim
 from rightsizer.model.measurements import PodKey
 from rightsizer.model.offers import Offer, Pools, offers_of, pools_of
@@ -330,6 +330,7 @@ class Fleet:
         unserved: What waits, but not for GPUs that could be freed.
         minor: The API server is of Kubernetes 1.minor; None where that is not known.
         namespaces: Names of all that exist; empty where they are not known.
+        other_pods: Those without GPUs, by node.
     """
 
     workloads: tuple[Workload, ...]
@@ -348,6 +349,7 @@ class Fleet:
     minor: int | None = None
     addresses: AddressTable = dataclasses.field(default_factory=AddressTable, repr=False, compare=False)
     namespaces: frozenset[str] = dataclasses.field(default=frozenset(), repr=False)
+    other_pods: Mapping[str, OtherPods] = dataclasses.field(default_factory=dict, repr=False)
 
     def once(self, key: Hashable, find: Callable[[], _Found]) -> _Found:
         """The result of `find`, computed once for each key."""

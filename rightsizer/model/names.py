@@ -73,6 +73,13 @@ class Confidence(enum.StrEnum):
     LOW = "low"
 
 
+class NodeAutoscaler(enum.StrEnum):
+    """What removes nodes."""
+
+    KARPENTER = "karpenter"
+    CLUSTER_AUTOSCALER = "cluster-autoscaler"
+
+
 class BlockerCode(enum.StrEnum):
     """Why a change may not be made, or not now."""
 

@@ -28,8 +28,9 @@ from rightsizer.model import (
     Verdict,
 )
 from rightsizer.planning.cost_summary import CostSummary, CostTotals
-from rightsizer.prices import Prices
-from rightsizer.report.rows import Row, rows_of
+from rightsizer.planning.emptied_nodes import EmptiedNode, emptied_nodes
+from rightsizer.prices import Prices, gpus_of_node
+from rightsizer.report.rows import Row, node_cost, rows_of
 from rightsizer.text import safe_lines
 
 API_VERSION = "gpu-rightsizer.io/v1alpha1"
@@ -56,7 +57,31 @@ def plan_frame(plan: Plan, accounts: CostSummary, prices: Prices) -> dict[str, A
         "hypothetical": plan.hypothetical or None,
         "problems": list(plan.problems),
         "totals": {**_totals(plan.decisions), **_costs(accounts), "prices": _prices(accounts, prices)},
+        "nodes": _nodes(plan, prices),
         "stranded": [_stranded(one) for one in plan.fleet.stranded] if plan.fleet else [],
+    }
+
+
+def _nodes(plan: Plan, prices: Prices) -> dict[str, Any]:
+    """What applying the plan does to whole nodes."""
+    found = emptied_nodes(plan)
+    return {
+        "emptied": [_emptied_node(one, prices) for one in found.emptied],
+        "oneMoreMove": [
+            {**_emptied_node(one, prices), "workload": str(one.last), "fitsOn": one.fits_on or None}
+            for one in found.one_more_move
+        ],
+    }
+
+
+def _emptied_node(one: EmptiedNode, prices: Prices) -> dict[str, Any]:
+    return {
+        "node": one.node.name,
+        "gpus": _rounded(gpus_of_node(one.node)),
+        "costPerHour": _rounded(node_cost(one.node, prices)),
+        "autoscaler": one.node.autoscaler.value if one.node.autoscaler else None,
+        "keptBy": one.kept_by or None,
+        "otherPods": one.other_pods,
     }
 
 

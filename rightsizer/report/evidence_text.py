@@ -10,7 +10,7 @@ from rightsizer.model import Confidence, Decision, Finding, Mode, Plan, Verdict
 from rightsizer.planning.cost_summary import CostSummary
 from rightsizer.prices import Prices
 from rightsizer.report.rows import Totals, advice_on, proposal_words, remarks, totals_of
-from rightsizer.report.table import free_and_problems, summary_lines, top_lines
+from rightsizer.report.table import nodes_and_problems, summary_lines, top_lines
 from rightsizer.report.terminal import INDENT, WIDTH, Paint, wrapped
 from rightsizer.text import block_words, count, gpus_number, safe, wanted_words
 
@@ -36,7 +36,7 @@ def explained_text(plan: Plan, accounts: CostSummary, prices: Prices, paint: Pai
         lines.extend(_decision_lines(decision, paint))
     if len(plan.decisions) > 1:
         lines.extend(_totals_lines(accounts, prices, paint))
-    lines.extend(free_and_problems(plan, paint))
+    lines.extend(nodes_and_problems(plan, prices, paint))
     lines.extend(["", *summary_lines(plan, paint)])
     return "\n".join(lines) + "\n"
 

@@ -23,6 +23,7 @@ from rightsizer.report.rows import (
     cluster_words,
     filter_words,
     headline,
+    node_lines,
     remarks,
     rows_of,
     stranded_lines,
@@ -120,10 +121,9 @@ def _sections(plan: Plan, accounts: CostSummary, prices: Prices, rows: Sequence[
         yield element("h2", "Totals")
         yield element("div", *map(total_card, totals_of(accounts, prices)), class_="cards")
         yield from (element("p", words, class_="note") for words in remarks(accounts, prices))
-    yield from _free(plan)
-    if plan.problems:
-        yield element("h2", "Problems")
-        yield element("ul", *(element("li", problem) for problem in plan.problems))
+    yield from _listed("Nodes", node_lines(plan, prices))
+    yield from _listed("Free GPUs", stranded_lines(plan))
+    yield from _listed("Problems", plan.problems)
 
 
 def _charts(accounts: CostSummary) -> Iterator[Markup]:
@@ -195,9 +195,9 @@ def total_card(table: Totals) -> Markup:
     return element("div", element("div", grid, class_="scroll"), more, class_="card")
 
 
-def _free(plan: Plan) -> Iterator[Markup]:
-    if lines := stranded_lines(plan):
-        yield join(element("h2", "Free GPUs"), element("ul", *(element("li", line) for line in lines)))
+def _listed(title: str, lines: Sequence[str]) -> Iterator[Markup]:
+    if lines:
+        yield join(element("h2", title), element("ul", *(element("li", line) for line in lines)))
 
 
 _CHIPS = {Verdict.ACT: "act", Verdict.KEEP: "keep", Verdict.PROTECTED: "protected", Verdict.UNKNOWN: "unsure"}

@@ -17,6 +17,7 @@ from rightsizer.report.rows import (
     cluster_words,
     filter_words,
     headline,
+    node_lines,
     remarks,
     rows_of,
     stranded_lines,
@@ -53,8 +54,9 @@ def plan_markdown(plan: Plan, accounts: CostSummary, prices: Prices) -> str:
         [_table(_HEAD, map(_cells, rows), numbers=_NUMBERS)] if rows else [],
         list(_commands(rows)),
         list(_autoscalers(rows)),
-        list(_free(plan)),
-        ["## Problems", _list(map(escaped, plan.problems))] if plan.problems else [],
+        _listed("## Nodes", node_lines(plan, prices)),
+        _listed("## Free GPUs", stranded_lines(plan)),
+        _listed("## Problems", plan.problems),
     ]
     return "\n\n".join(block for part in parts for block in part if block) + "\n"
 
@@ -109,14 +111,8 @@ def _autoscalers(rows: Sequence[Row]) -> Iterator[str]:
             yield "\n".join(f"    {line}" for line in lines)
 
 
-def _free(plan: Plan) -> Iterator[str]:
-    if lines := stranded_lines(plan):
-        yield "## Free GPUs"
-        yield _list(map(escaped, lines))
-
-
-def _list(lines: Iterable[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines)
+def _listed(title: str, lines: Sequence[str]) -> list[str]:
+    return [title, "\n".join(f"- {escaped(line)}" for line in lines)] if lines else []
 
 
 def escaped(text: str) -> str:

@@ -4,9 +4,21 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from rightsizer.config import format_duration
-from rightsizer.model import Confidence, Decision, Finding, Node, ObjectRef, Plan, Stranded, Verdict
+from rightsizer.model import (
+    Action,
+    Confidence,
+    Decision,
+    Finding,
+    Node,
+    NodeAutoscaler,
+    ObjectRef,
+    Plan,
+    Stranded,
+    Verdict,
+)
 from rightsizer.planning.cost_summary import CostSummary, CostTotals
-from rightsizer.prices import Prices
+from rightsizer.planning.emptied_nodes import EmptiedNode, emptied_nodes
+from rightsizer.prices import Prices, gpus_of_node
 from rightsizer.text import (
     block_words,
     count,
@@ -306,3 +318,67 @@ def stranded_lines(plan: Plan) -> tuple[str, ...]:
 def _stranded_words(one: Stranded) -> str:
     waiting = ", ".join(map(str, one.waiting))
     return "; ".join((*one.reasons, *([f"waiting: {waiting}"] if waiting else [])))
+
+
+def node_lines(plan: Plan, prices: Prices) -> tuple[str, ...]:
+    """Which nodes the plan empties, whether something removes them, and which ones one more move would empty."""
+    freed = sum(one.frees for one in plan.enforced if one.action is not Action.NOTICE)
+    if plan.fleet is None or freed <= 0:
+        return ()
+    found = emptied_nodes(plan)
+    paid = "A freed GPU costs money until its node is removed"
+    lines = [f"{paid}. {_emptied_words(found.emptied, prices)}"]
+    by_words: dict[str, list[str]] = {}
+    for one in found.emptied:
+        by_words.setdefault(_removal_words(one), []).append(one.node.name)
+    lines += [f"{_few(names)}: {words}" for words, names in by_words.items()]
+    lines += [f"{one.node.name}: {_move_words(one)}" for one in found.one_more_move[:ROWS]]
+    if len(found.one_more_move) > ROWS:
+        lines.append(
+            f"and {count(len(found.one_more_move) - ROWS, 'node')} more that one more move would empty"
+        )
+    return tuple(lines)
+
+
+def _emptied_words(emptied: Sequence[EmptiedNode], prices: Prices) -> str:
+    if not emptied:
+        return "This plan takes the last GPU pod of no node."
+    costs = [node_cost(one.node, prices) for one in emptied]
+    known = sum(cost for cost in costs if cost is not None)
+    money = f", {'at least ' if None in costs else ''}{per_hour(known, prices.currency)}" if known else ""
+    gpus = count(sum(gpus_of_node(one.node) for one in emptied))
+    return f"This plan takes the last GPU pod of {count(len(emptied), 'node')} ({gpus}{money})."
+
+
+def node_cost(node: Node, prices: Prices) -> float | None:
+    """The price of all GPUs of a node for an hour; None if it is unknown."""
+    price = prices.of_node(node)
+    return None if price is None else price * gpus_of_node(node)
+
+
+def _removal_words(one: EmptiedNode) -> str:
+    """Whether an autoscaler removes an emptied node, as far as its labels and pods tell."""
+    after = f"; {count(one.other_pods, 'pod')} without GPUs must move first" if one.other_pods else ""
+    match one.node.autoscaler:
+        case None:
+            return f"no node autoscaler is visible; without one, somebody must remove it{after}"
+        case NodeAutoscaler.KARPENTER:
+            name, terms = "Karpenter", f"NodePool {one.node.pool} allows it"
+        case NodeAutoscaler.CLUSTER_AUTOSCALER:
+            name, terms = "cluster-autoscaler", f"it runs and scales node group {one.node.pool}"
+    if one.kept_by:
+        return f"{name} does not remove it: {one.kept_by}"
+    return f"{name} can remove it if {terms}{after}"
+
+
+def _move_words(one: EmptiedNode) -> str:
+    how = f"moves to {one.fits_on}" if one.fits_on else "is stopped, as advised"
+    return f"one more move empties it: {one.last} {how}; {_removal_words(one)}"
+
+
+_NAMED = 3
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {count(more, 'node')} more" if more > 0 else "")

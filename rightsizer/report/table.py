@@ -11,7 +11,15 @@ from rightsizer.model import Action, Decision, Mode, Plan, Verdict
 from rightsizer.planning.cost_summary import CostSummary
 from rightsizer.prices import Prices
 from rightsizer.report.documents import HPA, KEDA, on_one_line
-from rightsizer.report.rows import Row, cluster_words, filter_words, headline, rows_of, stranded_lines
+from rightsizer.report.rows import (
+    Row,
+    cluster_words,
+    filter_words,
+    headline,
+    node_lines,
+    rows_of,
+    stranded_lines,
+)
 from rightsizer.report.terminal import Paint, wrapped
 from rightsizer.text import count, gpus_number, memory, percent, power, safe, span
 
@@ -34,7 +42,7 @@ def plan_text(plan: Plan, accounts: CostSummary, prices: Prices, paint: Paint) -
     if plan.decisions:
         lines.append("")
     lines.extend(_grouped(plan.decisions, paint))
-    lines.extend(free_and_problems(plan, paint))
+    lines.extend(nodes_and_problems(plan, prices, paint))
     lines.extend(["", *summary_lines(plan, paint)])
     if plan.decisions:
         words = "Evidence, commands and totals: gpu-rightsizer plan -o explain"
@@ -180,8 +188,9 @@ def _why(decision: Decision) -> str:
     return words[0] if words else ""
 
 
-def free_and_problems(plan: Plan, paint: Paint) -> Iterator[str]:
-    """Free GPUs that pods wait for, and what could not be read."""
+def nodes_and_problems(plan: Plan, prices: Prices, paint: Paint) -> Iterator[str]:
+    """Emptied nodes, free GPUs that pods wait for, and what could not be read."""
+    yield from _section("NODES", node_lines(plan, prices), paint)
     if not plan.filter:
         yield from _section("FREE GPUS", stranded_lines(plan), paint)
     yield from _section("PROBLEMS", plan.problems, paint)

@@ -19,7 +19,9 @@ from rightsizer.model import (
     Measured,
     Mode,
     Node,
+    NodeAutoscaler,
     ObjectRef,
+    OtherPods,
     Plan,
     Pod,
     Proposal,
@@ -45,6 +47,9 @@ NODES = {
         cloud="oci",
     ),
     "a100-b": Node("a100-b", "NVIDIA-A100-SXM4-80GB", gpus=8, pool="serving"),
+    "h100-d": Node(
+        "h100-d", "NVIDIA-H100-80GB-HBM3", gpus=8, pool="spot", autoscaler=NodeAutoscaler.KARPENTER
+    ),
     "t4-c": Node("t4-c", "Tesla-T4", gpus=1, pool="notebooks"),
 }
 
@@ -99,7 +104,7 @@ def decision(item: Workload, finding: Finding, **changes: Any) -> Decision:
 
 
 def _idle() -> Decision:
-    item = group("eval-server", pods=2)
+    item = group("eval-server", pods=2, node="h100-d")
     words = (
         "all 2 GPUs stayed at or below 1% utilization for the last 7d",
         "idle for 3d 4h; longest idle period before activity: 3h 40m in the last 12d",
@@ -256,7 +261,13 @@ def full_plan() -> Plan:
         "policy.yaml",
         "0" * 64,
         decisions,
-        fleet=Fleet(tuple(each.workload for each in decisions), NODES, {}, stranded=stranded),
+        fleet=Fleet(
+            tuple(each.workload for each in decisions),
+            NODES,
+            {},
+            stranded=stranded,
+            other_pods={"h100-d": OtherPods(2)},
+        ),
         measured=Measured(AT, {WEEK: usages}, profiles=profiles),
         problems=(
             "PodDisruptionBudgets may not be listed; none is honoured: grant list on poddisruptionbudgets",
