@@ -73,10 +73,11 @@ def _in_schema(part: object, *, with_fields: bool) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("schema", "with_fields"), [("policy.schema.json", True), ("plan.schema.json", False)]
+    ("schema", "with_fields"),
+    [("policy.schema.json", True), ("plan.schema.json", False), ("ledger.schema.json", False)],
 )
 def test_glossary_has_every_term_of_a_schema(schema: str, with_fields: bool) -> None:
-    """Fields and values of the policy; values in a plan, whose schema describes its fields."""
+    """Fields and values of the policy; values in a plan or ledger, whose schemas describe their fields."""
     found = _in_schema(json.loads((DOCS / schema).read_text()), with_fields=with_fields)
     assert sorted(set(found) - TERMS - FORMAT) == []
 

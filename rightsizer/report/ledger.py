@@ -151,7 +151,7 @@ def ledger_yaml(account: LedgerAccount) -> str:
 
 
 def ledger_document(account: LedgerAccount) -> dict[str, Any]:
-    """For programs: GPU-hours and money; null where nothing is known."""
+    """For programs: GPU-hours and money; null where nothing is known. A test holds it to docs/ledger.schema.json."""
     reclaim = account.reclaim
     return {
         "apiVersion": API_VERSION,

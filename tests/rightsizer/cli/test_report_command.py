@@ -13,6 +13,7 @@ from rightsizer.ledger import BY
 from tests.rightsizer.cli.test_run_command import running, wait_for
 from tests.rightsizer.commands import Run, run_command
 from tests.rightsizer.ledger.recorded import record
+from tests.rightsizer.report.test_ledger_forms import VALIDATOR
 from tests.rightsizer.reported import full_plan
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World
@@ -100,6 +101,7 @@ def test_report_csv_and_json_have_the_same_sums(tmp_path: pathlib.Path, by: str)
     record(tmp_path, full_plan())
     rows = list(csv.DictReader(io.StringIO(_report("--ledger", str(tmp_path), *UNTIL, "-o", "csv").out)))
     told = json.loads(_report("--ledger", str(tmp_path), *UNTIL, "-o", "json", "--by", by).out)
+    VALIDATOR.validate(told)
     total = told["total"]
     for column, key in (
         ("ConsumedQuantity", "gpuHoursHeld"),
@@ -136,6 +138,7 @@ def test_apply_records_its_plan_and_what_verification_saw(world: World, tmp_path
     run = run_command("apply", *flags, "--yes", "--verify-for", "30s")
     assert run.code == 0, run.err
     told = json.loads(_report("--ledger", str(ledger), "--by", "owner", "-o", "json").out)
+    VALIDATOR.validate(told)
     assert [one["name"] for one in told["clusters"]] == ["prod-eu"]
     assert told["total"]["gpuHoursHeld"] > 0
     assert (told["reclaimed"]["changes"], told["reclaimed"]["gpus"]) == (1, 2)

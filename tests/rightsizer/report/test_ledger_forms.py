@@ -4,9 +4,12 @@ import csv
 import dataclasses
 import datetime
 import json
+from pathlib import Path
 
+import jsonschema
 import pytest
 
+from rightsizer.ledger import BY
 from rightsizer.ledger.sums import ClusterTime, Hours, LedgerAccount, LedgerPart, Reclaim
 from rightsizer.report import CSV, LEDGER_FORMS, form
 from rightsizer.report.ledger import FOCUS_COLUMNS, focus_csv
@@ -18,6 +21,8 @@ from tests.rightsizer.markup import elements, skeleton, without_assets
 DAY = datetime.timedelta(days=1)
 FILES = {"table": "ledger.txt", "json": "ledger.json", "yaml": "ledger.yaml", "markdown": "ledger.md"}
 FILES |= {"html": "ledger.html"}
+SCHEMA = json.loads((Path(__file__).parents[3] / "docs/ledger.schema.json").read_text())
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
 def _hours(held: float) -> Hours:
@@ -56,6 +61,21 @@ def test_ledger_each_format_matches_golden_file(name: str, golden: Golden) -> No
 def test_ledger_forms_are_all_tested() -> None:
     """CSV is made of charges."""
     assert {*FILES, CSV} == set(LEDGER_FORMS)
+
+
+@pytest.mark.parametrize("currency", ["USD", ""])
+def test_ledger_json_matches_the_published_schema(currency: str) -> None:
+    """With and without money; the schema allows no other field, and every key of `--by`."""
+    account = dataclasses.replace(_account(), currency=currency)
+    document = json.loads(form("json", LEDGER_FORMS)(account))
+    VALIDATOR.validate(document)
+    for name in document:
+        assert not VALIDATOR.is_valid({key: value for key, value in document.items() if key != name})
+    for name, part in (("total", document["total"]), ("reclaimed", document["reclaimed"])):
+        assert not VALIDATOR.is_valid({**document, name: {**part, "new": 1}})
+    for name in ("parts", "heldMostUnused", "trend"):
+        assert not VALIDATOR.is_valid({**document, name: [{**document[name][0], "new": 1}]})
+    assert set(SCHEMA["properties"]["by"]["enum"]) == set(BY)
 
 
 def test_ledger_table_fits_80_columns() -> None:
