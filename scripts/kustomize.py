@@ -30,6 +30,10 @@ Values = Mapping[str, Any]
 
 _POLICY = yaml.safe_load((ROOT / "deploy" / "examples" / "policy.yaml").read_text())
 _ACTING = {"act": True, "policy": _POLICY, "prometheus": {"url": "http://prometheus.monitoring:9090"}}
+_SENDING = {
+    **_ACTING,
+    "policy": {**_POLICY, "notifications": [{"type": "webhook", "url": "https://hooks.example.com/gpu"}]},
+}
 _ASKING = {"rightsizer": {"prometheus": _ACTING["prometheus"]}}
 _RULES = {name: {"enabled": True} for name in ("recording", "dashboard", "alerts")}
 _MONITORING = {"serviceMonitor": {"enabled": True}, "rules": _RULES, "dashboard": {"enabled": True}}
@@ -41,16 +45,17 @@ COMPONENTS: Mapping[str, Values] = {
     "monitoring": {"monitoring": _MONITORING},
     "monitoring-deployment": {"monitoring": _MONITORING, "rightsizer": {"mode": "deployment"}},
     "backtest": {**_ASKING, "backtest": {"enabled": True, "policies": {"example": _POLICY}}},
+    "digest": {"rightsizer": _SENDING, "digest": {"enabled": True}},
 }
 """The chart's values of each component."""
 _UPON = {"acting-deployment": "acting", "monitoring-deployment": "monitoring"}
 """Components that include another one and patch it."""
-GIVEN: Mapping[str, Values] = {"backtest": _ASKING}
+GIVEN: Mapping[str, Values] = {"backtest": _ASKING, "digest": {"rightsizer": _SENDING}}
 """Values of components that only add objects, but whose chart needs these, which also change others."""
 BESIDE = {"monitoring-deployment": "deployment"}
 """Components that patch objects of another one; an overlay must list that one first."""
 
-_PATCHED = ("deployment", "backtest")
+_PATCHED = ("deployment", "backtest", "digest")
 """Components with pods, which a platform patches, too."""
 _ACCOUNT = "request.userInfo.username"
 _OURS = f'{_ACCOUNT} == "system:serviceaccount:{NAME}:{NAME}"'

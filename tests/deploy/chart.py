@@ -29,6 +29,8 @@ POLICY: Object = {
     ],
 }
 ACTING: Object = {"act": True, "prometheus": {"url": "http://prometheus:9090"}, "policy": POLICY}
+_WEBHOOK = {"type": "webhook", "url": "https://hooks.example.com/gpu"}
+SENDING: Object = {**ACTING, "policy": {**POLICY, "notifications": [_WEBHOOK]}}
 EVERYTHING: Object = {
     "image": {"registry": "registry.example.com/", "digest": "sha256:" + "0" * 64},
     "imagePullSecrets": [{"name": "pull"}],
@@ -62,7 +64,7 @@ EVERYTHING: Object = {
         "securityContextConstraints": {"create": True},
     },
     "rightsizer": {
-        **ACTING,
+        **SENDING,
         "mode": "deployment",
         "replicas": 2,
         "jitter": "1m",
@@ -112,6 +114,7 @@ EVERYTHING: Object = {
         "extraArgs": ["--step", "30m"],
         "activeDeadlineSeconds": 3600,
     },
+    "digest": {"enabled": True, "since": "7d", "schedule": "0 7 * * 1"},
     "serviceAccount": {"annotations": {"role": "arn"}},
     "monitoring": {
         "serviceMonitor": {

@@ -825,7 +825,7 @@ def test_rules_and_dashboard_equal_repository_files() -> None:
     objects = render(EVERYTHING, only=["monitoring"])
     files = {"recording": "recording-rules", "dashboard": "dashboard-rules", "alerts": "alerts"}
     named = {
-        ', cronjob!~".+-backtest"': "",
+        ', cronjob!~".+-(backtest|digest)"': "",
         '=~"(.*-)?gpu-rightsizer(-.+)?-backtest"': '="gpu-rightsizer-backtest"',
         '=~"(.*-)?gpu-rightsizer(-.+)?"': '="gpu-rightsizer"',
         'job=~"(.*[/-])?gpu-rightsizer"': 'job=~"(.*/)?gpu-rightsizer"',

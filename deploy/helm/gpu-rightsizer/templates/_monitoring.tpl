@@ -50,7 +50,7 @@ spec:
 {{- range list "cronjob" "deployment" -}}
 {{- $expr = $expr | replace (printf "%s=~\"(.*-)?gpu-rightsizer(-.+)?\"" .) (printf "%s=%q" . $name) -}}
 {{- end -}}
-{{- $expr = $expr | replace ", cronjob!~\".+-backtest\"" "" | replace "cronjob=~\"(.*-)?gpu-rightsizer(-.+)?-backtest\"" (printf "cronjob=%q" (include "gpu-rightsizer.backtest" (index . 0))) -}}
+{{- $expr = $expr | replace ", cronjob!~\".+-(backtest|digest)\"" "" | replace "cronjob=~\"(.*-)?gpu-rightsizer(-.+)?-backtest\"" (printf "cronjob=%q" (include "gpu-rightsizer.backtest" (index . 0))) -}}
 {{- $expr | replace "job=~\"(.*[/-])?gpu-rightsizer\"" (printf "job=~\"(.*/)?%s\"" $name) -}}
 {{- end }}
 

@@ -31,6 +31,11 @@
 {{- ternary (include "gpu-rightsizer.backtest" .) .Values.serviceAccount.name .Values.serviceAccount.create -}}
 {{- end }}
 
+{{/* 45 characters at most, for the same reason. */}}
+{{- define "gpu-rightsizer.digest" -}}
+{{- include "gpu-rightsizer.fullname" . | trunc 45 | trimSuffix "-" }}-digest
+{{- end }}
+
 {{- define "gpu-rightsizer.extender" -}}
 {{- include "gpu-rightsizer.fullname" . }}-extender
 {{- end }}

@@ -1,4 +1,4 @@
-{{/* The pods of rightsizer and backtest: settings as GPU_RIGHTSIZER_* variables, files mounted read-only. */}}
+{{/* The pods of rightsizer, backtest, extender and digest: settings as GPU_RIGHTSIZER_* variables, files mounted read-only. */}}
 
 {{/* Variables of a component: (list $ COMPONENT). */}}
 {{- define "gpu-rightsizer.rightsizerEnv" -}}
@@ -8,7 +8,7 @@
 {{- $values := .Values.rightsizer -}}
 {{- $prometheus := $values.prometheus -}}
 {{- $isExtender := eq $component "extender" -}}
-{{- $runs := or $isExtender (and (eq $values.mode "deployment") (not $isBacktest)) -}}
+{{- $runs := or $isExtender (and (eq $values.mode "deployment") (eq $component "rightsizer")) -}}
 {{- $ledger := ternary (ternary $values.ledger.bucket "/var/lib/gpu-rightsizer-ledger" (empty $values.ledger.existingClaim)) "" (eq $component "rightsizer") -}}
 {{- $given := dict
   "POLICY" (ternary "/etc/gpu-rightsizer/policy.yaml" "" (and (not $isBacktest) (not (empty (include "gpu-rightsizer.policy" .)))))
@@ -93,6 +93,11 @@
 {{- concat $args (include "gpu-rightsizer.queryArgs" . | fromJsonArray) $values.extraArgs | toRawJson -}}
 {{- end }}
 
+{{/* The command of the digest, as a JSON list. */}}
+{{- define "gpu-rightsizer.digestArgs" -}}
+{{- list "history" "--notify" "--since" .Values.digest.since "--policy" "/etc/gpu-rightsizer/policy.yaml" | toRawJson -}}
+{{- end }}
+
 {{/* The command of the extender, as a JSON list. */}}
 {{- define "gpu-rightsizer.extenderArgs" -}}
 {{- concat (list "extend") (include "gpu-rightsizer.queryArgs" . | fromJsonArray) .Values.extender.extraArgs | toRawJson -}}
@@ -130,9 +135,9 @@ signals.yaml: |
 {{- with index . 0 -}}
 {{- $values := .Values.rightsizer -}}
 {{- $isExtender := eq $component "extender" -}}
-{{- $runs := or $isExtender (and (eq $values.mode "deployment") (not $isBacktest)) -}}
+{{- $runs := or $isExtender (and (eq $values.mode "deployment") (eq $component "rightsizer")) -}}
 {{- $policies := ternary (include "gpu-rightsizer.backtestPolicies" .) "" $isBacktest -}}
-{{- $claim := ternary .Values.backtest.report.existingClaim (ternary "" $values.journal.existingClaim $isExtender) $isBacktest -}}
+{{- $claim := ternary .Values.backtest.report.existingClaim (ternary $values.journal.existingClaim "" (eq $component "rightsizer")) $isBacktest -}}
 {{- $resources := ternary .Values.backtest.resources (ternary .Values.extender.resources $values.resources $isExtender) $isBacktest -}}
 {{- $preset := (include "gpu-rightsizer.platform" . | fromJson).rightsizer.runAsUser -}}
 {{- $user := ternary $preset $values.runAsUser (kindIs "invalid" $values.runAsUser) -}}
@@ -234,7 +239,7 @@ spec:
     {{- if $claim }}
     - {name: {{ ternary "report" "journal" $isBacktest }}, mountPath: /var/lib/gpu-rightsizer}
     {{- end }}
-    {{- if and $values.ledger.existingClaim (not $isBacktest) }}
+    {{- if and $values.ledger.existingClaim (not (has $component (list "backtest" "digest"))) }}
     - {name: ledger, mountPath: /var/lib/gpu-rightsizer-ledger}
     {{- end }}
     {{- with $values.extraVolumeMounts }}{{ toYaml . | nindent 4 }}{{ end }}
@@ -264,7 +269,7 @@ spec:
   - name: {{ ternary "report" "journal" $isBacktest }}
     persistentVolumeClaim: {claimName: {{ . }}}
   {{- end }}
-  {{- if and $values.ledger.existingClaim (not $isBacktest) }}
+  {{- if and $values.ledger.existingClaim (not (has $component (list "backtest" "digest"))) }}
   - name: ledger
     persistentVolumeClaim: {claimName: {{ $values.ledger.existingClaim }}}
   {{- end }}
