@@ -264,6 +264,7 @@ POLICY = (
     .read_text()
     .replace("24h", "1h")
     .replace("history: 1d", "history: 1h")
+    .replace("gpus: 14", "gpus: 7")  # so that the second cycle, too, has changes that this budget blocks
 )
 
 
