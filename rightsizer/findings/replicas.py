@@ -119,14 +119,14 @@ def find_too_many_replicas(candidate: Candidate) -> Finding | None:
     if not roles_of(candidate.workload):
         return _too_many(candidate)
     found = [
-        _in_role(candidate, role, finding)
+        _in_role(candidate, role, part, finding)
         for role, part in candidate.roles.items()
         if (finding := _too_many(part)) is not None
     ]
     return max(found, key=lambda one: one.proposal.frees if one.proposal else 0.0, default=None)
 
 
-def _in_role(candidate: Candidate, role: str, finding: Finding) -> Finding:
+def _in_role(candidate: Candidate, role: str, part: Candidate, finding: Finding) -> Finding:
     """A finding about one role; only advice if replicas of the kind's roles are fields of other objects."""
     row, proposal = kind_of(candidate.workload.ref), finding.proposal
     words = (f"{role}: {finding.words[0]}", *finding.words[1:])
@@ -134,7 +134,9 @@ def _in_role(candidate: Candidate, role: str, finding: Finding) -> Finding:
         words += ("replicas of a role are a field of another object, which its owner scales",)
         return dataclasses.replace(finding, verdict=Verdict.KEEP, words=words, proposal=None)
     if proposal is not None:
-        proposal = dataclasses.replace(proposal, role=role, words=f"{role}: {proposal.words}")
+        others = len(candidate.workload.holding) - len(part.workload.holding)
+        words_of_role = f"{role}: {proposal.words}"
+        proposal = dataclasses.replace(proposal, role=role, of_other_roles=others, words=words_of_role)
     return dataclasses.replace(finding, words=words, proposal=proposal)
 
 

@@ -9,7 +9,7 @@ from rightsizer.config import format_duration
 from rightsizer.inventory.pods import OOM_KILLED
 from rightsizer.kinds.edits import value_at
 from rightsizer.kinds.kind import Kind
-from rightsizer.model import ChangeRecord, Decision, Outcome, Pod
+from rightsizer.model import Action, ChangeRecord, Decision, Outcome, Pod
 from rightsizer.text import count
 
 _CRASHING = "CrashLoopBackOff"
@@ -50,7 +50,7 @@ def health_of(
     """Its health since the change, and the reason; `pods` are all its current pods that request GPUs."""
     living = [pod for pod in pods if not pod.is_terminating]
     # A change of replicas leaves the other pods as they are; a change of the template replaces them.
-    is_rollout = any(edit.path[-1] != "replicas" for edit in record.edits)
+    is_rollout = record.action not in {Action.SCALE_DOWN, Action.SCALE_UP}
     failures = "; ".join(word for pod in living for word in _failures(pod, record.at, is_rollout=is_rollout))
     if failures:
         return Health.FAILED, failures

@@ -22,6 +22,7 @@ class Proposal:
         asks: Of a RESLICE: what each pod asks for instead, by name: a MIG profile, a share, or amounts of a GPU.
         pods: Which of the pods can go, or are concerned; names.
         role: Of a SCALE_DOWN: the only role that it is about, such as prefill; empty for workloads without roles.
+        of_other_roles: How many pods that hold GPUs have other roles; they stay.
         model: Of a RESLICE: of which GPUs, as the metrics name it.
         frees: GPUs that would be free; negative for a scale-up.
         words: For people: the change and its margin.
@@ -36,6 +37,7 @@ class Proposal:
     pods: tuple[str, ...] = ()
     model: str = ""
     role: str = ""
+    of_other_roles: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -184,7 +186,7 @@ class Decision:
         proposal, held = self.finding.proposal, len(self.workload.holding)
         if proposal is None or proposal.replicas is None:
             return held if proposal else 0
-        return min(proposal.replicas * self.pods_each, held)
+        return min(proposal.of_other_roles + proposal.replicas * self.pods_each, held)
 
     @property
     def pods_going(self) -> int:

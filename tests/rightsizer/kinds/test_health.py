@@ -101,7 +101,7 @@ def _health(path: tuple[str, ...], **changes: Any) -> tuple[Health, str]:
     record = ChangeRecord(
         run="r",
         at=SINCE,
-        action="scale-down",
+        action="resize" if path == RESOURCES else "scale-down",
         rule="x",
         finding="y",
         reason="",
