@@ -192,6 +192,8 @@ class LedgerReader:
         require_any(seen, urls)
         config = {"memory_limit": _MEMORY, "threads": str(_THREADS), "preserve_insertion_order": "false"}
         self._connection = self._duckdb.connect(config=config)
+        # In a Python without a file, such as `python -c`, DuckDB would draw its progress into the report.
+        self._connection.execute("SET enable_progress_bar = false")
         self._tables: set[str] = set()
         for table in (USAGE, CHANGES):
             self._add(table, [(ledger, one) for ledger, one in found if one.table == table])
