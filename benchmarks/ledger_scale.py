@@ -33,7 +33,8 @@ _REPORT = (
     "import resource, sys\n"
     "from rightsizer.cli import main\n"
     "code = main(sys.argv[1:])\n"
-    "sys.stderr.write(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024))\n"
+    "used = resource.getrusage(resource.RUSAGE_SELF)\n"
+    "sys.stderr.write(f'{used.ru_maxrss // 1024} {used.ru_utime + used.ru_stime}')\n"
     "sys.exit(code)\n"
 )
 
@@ -79,17 +80,19 @@ def fill(folder: Path, now: datetime.datetime, *, clusters: int, gpus: int, days
             place.write(f"usage-{at:%Y%m%d}{ending}.parquet", table, told)
 
 
-def measure(folder: Path, days: int, by: str) -> tuple[float, int, dict[str, float]]:
-    """Median seconds and peak MiB of a report, and its totals."""
+def measure(folder: Path, days: int, by: str) -> tuple[float, float, int, dict[str, float]]:
+    """Median seconds, elapsed and of CPU, and peak MiB of a report, and its totals."""
     command = [sys.executable, "-c", _REPORT, "report", "--ledger", str(folder), "--since", f"{days}d"]
-    took, peak, total = [], 0, {}
+    took, worked, peak, total = [], [], 0, {}
     for _ in range(_RUNS):
         began = time.perf_counter()
         run = subprocess.run([*command, "--by", by, "-o", "json"], capture_output=True, text=True, check=True)
         took.append(time.perf_counter() - began)
-        peak = max(peak, int(run.stderr.splitlines()[-1]))
+        mib, cpu_s = run.stderr.splitlines()[-1].split()
+        peak = max(peak, int(mib))
+        worked.append(float(cpu_s))
         total = json.loads(run.stdout)["total"]
-    return statistics.median(took), peak, total
+    return statistics.median(took), statistics.median(worked), peak, total
 
 
 def main() -> None:
@@ -110,8 +113,10 @@ def main() -> None:
         size_mb = sum(one.stat().st_size for one in files) / 1e6
         print(f"{sizes}: {len(files)} files, {size_mb:,.0f} MB")
         for by in ("team", "namespace", "owner"):
-            seconds, peak, total = measure(folder, arguments.days, by)
-            print(f"by {by}: {seconds:.1f} s, {peak} MiB, {total['gpuHoursHeld']:,.0f} GPU-hours held")
+            seconds, cpu_s, peak, total = measure(folder, arguments.days, by)
+            print(
+                f"by {by}: {seconds:.1f} s ({cpu_s:.1f} s of CPU), {peak} MiB, {total['gpuHoursHeld']:,.0f} GPU-hours"
+            )
 
 
 if __name__ == "__main__":

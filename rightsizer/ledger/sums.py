@@ -30,6 +30,9 @@ from rightsizer.model import Action
 _MEMORY = "512MB"
 _THREADS = 4
 _ROWS_AT_ONCE = 4096
+LEADERS = 10
+_DIGITS = 6
+"""To which equal amounts are equal, in whatever order they were summed up."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class Hours:
 
 _HOURS = tuple(field.name for field in dataclasses.fields(Hours))
 _SUMS = "sum(held_h), sum(used_h), sum(unknown_h), sum(reclaimable_h), sum(cost), sum(unused_cost), sum(unpriced_h)"
+_UNUSED = "greatest(sum(held_h) - sum(used_h) - sum(unknown_h), 0)"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,7 +137,7 @@ class LedgerAccount:
         by: A key of BY.
         currency: Empty if clusters have several: then no amount is a sum.
         parts: Largest unused first.
-        leaders: The owners that held most unused.
+        leaders: The owners that held most unused, at most LEADERS; `more_leaders` held some, too.
         trend: By UTC day.
         problems: In words, such as files that cannot be read.
     """
@@ -149,6 +153,7 @@ class LedgerAccount:
     trend: Mapping[datetime.date, Hours]
     reclaim: Reclaim
     problems: Sequence[str] = ()
+    more_leaders: int = 0
 
 
 class LedgerReader:
@@ -241,12 +246,15 @@ class LedgerReader:
                 f"{FLAG}: summing up failed: {words}; if it names a file, move that file out of the ledger"
             ) from error
 
-    def _usage(self, keys: str, what: str, *, where: str = "name <> ''") -> Iterator[Sequence[Any]]:
+    def _usage(
+        self, keys: str, what: str, *, where: str = "name <> ''", then: str = ""
+    ) -> Iterator[Sequence[Any]]:
         if USAGE not in self._tables:
             return iter(())
         last = (self.end - datetime.timedelta(microseconds=1)).date()
         days = f"day >= DATE '{self.begin.date()}' AND day <= DATE '{last}'"
-        return self._ask(f"SELECT {keys}, {what} FROM {USAGE} WHERE {days} AND {where} GROUP BY {keys}")  # noqa: S608
+        rows = f"FROM {USAGE} WHERE {days} AND {where} GROUP BY {keys}"
+        return self._ask(f"SELECT {keys}, {what} {rows} {then}")
 
     def account(self, by: str) -> LedgerAccount:
         """Sum up, by a key of BY."""
@@ -262,7 +270,7 @@ class LedgerReader:
         changes = self._changes()
         levels = reclaimed_hours(changes, self.end)
         parts = self._parts(by, changes, levels)
-        leaders = parts if by == "owner" else self._parts("owner", changes, levels)
+        leaders, more_leaders = self._leaders(changes, levels)
         problems = [one.words for one in self.unreadable]
         if len(currencies) > 1:
             problems.append(
@@ -280,26 +288,36 @@ class LedgerReader:
             trend=dict(sorted(trend.items())),
             reclaim=_reclaim(changes, levels),
             problems=problems,
+            more_leaders=more_leaders,
         )
 
     def _parts(
         self, by: str, changes: Sequence[ChangeEntry], levels: Mapping[int, float]
     ) -> Sequence[LedgerPart]:
         column = BY[by]
-        reclaimed, returned = (
-            collections.defaultdict[str, float](float),
-            collections.defaultdict[str, float](float),
-        )
-        for place, one in enumerate(changes):
-            name = getattr(one.holder, column, "")
-            reclaimed[name] += levels.get(place, 0.0)
-            returned[name] += one.gpus if one.event == RETURNED else 0.0
+        reclaimed, returned = _sums_of_changes(column, changes, levels)
         found = {name: Hours(*sums) for name, *sums in self._usage(column, _SUMS)}
         parts = [
             LedgerPart(name, found.get(name, Hours()), reclaimed.get(name, 0.0), returned.get(name, 0.0))
             for name in {*found, *(name for name in reclaimed if reclaimed[name] or returned[name])}
         ]
-        return sorted(parts, key=lambda part: (-part.hours.unused, part.name))
+        return sorted(parts, key=lambda part: (-round(part.hours.unused, _DIGITS), part.name))
+
+    def _leaders(
+        self, changes: Sequence[ChangeEntry], levels: Mapping[int, float]
+    ) -> tuple[Sequence[LedgerPart], int]:
+        """The first owners and the number of the others; a fleet may have a million, most of them of one Job."""
+        reclaimed, returned = _sums_of_changes("owner", changes, levels)
+        rows = self._usage(
+            "owner",
+            f"{_SUMS}, count(*) OVER ()",
+            then=f"HAVING {_UNUSED} > 0 ORDER BY round({_UNUSED}, {_DIGITS}) DESC, owner LIMIT {LEADERS}",
+        )
+        found, number = [], 0
+        for name, *sums, number in rows:  # noqa: B007 - it is the same in each row
+            part = LedgerPart(name, Hours(*sums), reclaimed.get(name, 0.0), returned.get(name, 0.0))
+            found.append(part)
+        return found, number - len(found)
 
     def _changes(self) -> Sequence[ChangeEntry]:
         if CHANGES not in self._tables:
@@ -328,6 +346,21 @@ class LedgerReader:
         )
         for row in self._usage(", ".join(keys), _SUMS):
             yield {**dict(zip(keys, row, strict=False)), "hours": Hours(*row[len(keys) :])}
+
+
+def _sums_of_changes(
+    column: str, changes: Sequence[ChangeEntry], levels: Mapping[int, float]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """GPU-hours reclaimed and GPUs returned, by a column."""
+    reclaimed, returned = (
+        collections.defaultdict[str, float](float),
+        collections.defaultdict[str, float](float),
+    )
+    for place, one in enumerate(changes):
+        name = getattr(one.holder, column, "")
+        reclaimed[name] += levels.get(place, 0.0)
+        returned[name] += one.gpus if one.event == RETURNED else 0.0
+    return reclaimed, returned
 
 
 def reclaimed_hours(changes: Sequence[ChangeEntry], end: datetime.datetime) -> Mapping[int, float]:

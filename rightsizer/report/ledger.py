@@ -86,8 +86,7 @@ def tables(account: LedgerAccount) -> Iterator[Totals]:
 
     yield Totals(account.by, head, part_rows(account.parts), max(len(account.parts) - ROWS, 0))
     if account.by != "owner":
-        leaders = [one for one in account.leaders if one.hours.unused > 0]
-        yield Totals("held most unused", head, part_rows(leaders), max(len(leaders) - ROWS, 0))
+        yield Totals("held most unused", head, part_rows(account.leaders), account.more_leaders)
     days = tuple((f"{day}", cells(hours, None)) for day, hours in account.trend.items())
     yield Totals(
         "day",
@@ -182,7 +181,7 @@ def ledger_document(account: LedgerAccount) -> dict[str, Any]:
         },
         "by": account.by,
         "parts": [_part(account, one) for one in account.parts],
-        "heldMostUnused": [_part(account, one) for one in account.leaders[:ROWS]],
+        "heldMostUnused": [_part(account, one) for one in account.leaders],
         "trend": [{"day": str(day), **_hours(account, hours)} for day, hours in account.trend.items()],
         "problems": list(account.problems),
     }

@@ -7,7 +7,6 @@ from rightsizer.ledger.sums import Hours, LedgerAccount
 from rightsizer.report.charts import Markup, bar, element, legend
 from rightsizer.report.html import page, tile, total_card
 from rightsizer.report.ledger import REMARKS, headline, tables
-from rightsizer.report.rows import ROWS
 from rightsizer.text import count, gpus_number, money, number, percent
 
 
@@ -43,7 +42,7 @@ def _tiles(account: LedgerAccount) -> Iterator[Markup]:
 def _sections(account: LedgerAccount) -> Iterator[Markup]:
     if account.total.held > 0:
         yield element("h2", "Held against used")
-        leaders = {part.name or "(none)": part.hours for part in account.leaders[:ROWS]}
+        leaders = {part.name or "(none)": part.hours for part in account.leaders}
         yield element(
             "div",
             _chart("By day", {_day(day): hours for day, hours in account.trend.items()}),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rightsizer.ledger import BY
 from rightsizer.ledger.files import ClusterLedger, Ledger, file_of
-from rightsizer.ledger.sums import Hours
+from rightsizer.ledger.sums import LEADERS, Hours
 from rightsizer.model import Plan
 from rightsizer.planning.cost_summary import cost_summary_of
 from tests.rightsizer.ledger.recorded import HOUR, MINUTE, account, cycles, record
@@ -65,7 +65,12 @@ def test_ledger_sums_equal_what_the_plans_said(
     found = account(folder, end=at + MINUTE, days=60, by=by)
     assert _close(found.total, wanted)
     assert _close(sum((part.hours for part in found.parts), Hours()), wanted)
-    assert _close(sum((part.hours for part in found.leaders), Hours()), wanted)
+    owners = [
+        one for one in account(folder, end=at + MINUTE, days=60, by="owner").parts if one.hours.unused > 0
+    ]
+    assert [one.name for one in found.leaders] == [one.name for one in owners[:LEADERS]]
+    assert all(_close(one.hours, other.hours) for one, other in zip(found.leaders, owners, strict=False))
+    assert len(found.leaders) + found.more_leaders == len(owners)
     assert sum(one.recorded_h for one in found.clusters) == pytest.approx(
         24 + sum(min(gap / 60, 24) for gap in gaps)
     )

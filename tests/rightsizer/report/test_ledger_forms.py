@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from rightsizer.ledger import BY
-from rightsizer.ledger.sums import ClusterTime, Hours, LedgerAccount, LedgerPart, Reclaim
+from rightsizer.ledger.sums import LEADERS, ClusterTime, Hours, LedgerAccount, LedgerPart, Reclaim
 from rightsizer.report import CSV, LEDGER_FORMS, form
 from rightsizer.report.ledger import FOCUS_COLUMNS, focus_csv
 from tests.conftest import Golden
@@ -44,7 +44,8 @@ def _account(name: str = "research") -> LedgerAccount:
         clusters=(ClusterTime("prod-eu", 48.0, 2000.0), ClusterTime("prod-us", 40.5, None)),
         total=_hours(303.0),
         parts=parts,
-        leaders=parts,
+        leaders=parts[:LEADERS],
+        more_leaders=2,
         trend=trend,
         reclaim=Reclaim(4, 26.0, 3.0, 310.0, 775.0, 0.0, 2.0, takers, 1.0, 0.5, 3.5),
         problems=(f"/ledger/{name}.parquet: left out, cannot be read: it is empty",),
