@@ -234,20 +234,25 @@ def test_demo_beside_running_demo_refuses_and_keeps_its_files(tmp_path: pathlib.
     third.communicate(timeout=200)
 
 
+Kept = tuple[pathlib.Path, dict[str, str], dict[str, str]]
+
+
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[pathlib.Path, dict[str, str]]]:
-    """A demo that keeps running: its folder, and its addresses by what they are said to be."""
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+    """A demo that keeps running: its folder, its addresses by what they are said to be, and what to export."""
     directory = tmp_path_factory.mktemp("kept") / "run"
     run = _start(directory, "--keep")
-    addresses = {}
+    addresses, exports = {}, {}
     try:
         assert run.stdout is not None
         for line in run.stdout:
             if address := re.match(r"  (http\S+) +\((.+)\)", line):
                 addresses[address[2]] = address[1]
+            if export := re.match(r"  export (\w+)=(.+)", line):
+                exports[export[1]] = export[2]
             if line.startswith("Ctrl-C stops"):
                 break
-        yield directory, addresses
+        yield directory, addresses, exports
     finally:
         os.killpg(run.pid, signal.SIGINT)
         output, _ = run.communicate(timeout=200)
@@ -260,7 +265,7 @@ def _json(url: str) -> Any:
         return json.load(answer)["data"]
 
 
-def test_kept_demo_has_rules_alerts_and_all_targets(kept: tuple[pathlib.Path, dict[str, str]]) -> None:
+def test_kept_demo_has_rules_alerts_and_all_targets(kept: Kept) -> None:
     """Its Prometheus scrapes exporters, kube-state-metrics' series and `run`, and evaluates every rule."""
     prometheus = kept[1]["Prometheus, with rules and alerts"].removesuffix("/alerts")
     targets = _json(f"{prometheus}/api/v1/targets?state=active")["activeTargets"]
@@ -274,7 +279,7 @@ def test_kept_demo_has_rules_alerts_and_all_targets(kept: tuple[pathlib.Path, di
     assert [rule for rule in rules if rule["health"] == "err"] == []
 
 
-def test_kept_demo_shows_dashboard_with_data(kept: tuple[pathlib.Path, dict[str, str]]) -> None:
+def test_kept_demo_shows_dashboard_with_data(kept: Kept) -> None:
     """All rows, the panels of the cluster with figures: 32 GPUs as the plan counts."""
     with urllib.request.urlopen(kept[1]["dashboard"]) as answer:
         page = answer.read().decode()
@@ -284,9 +289,7 @@ def test_kept_demo_shows_dashboard_with_data(kept: tuple[pathlib.Path, dict[str,
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
-def test_kept_demo_takes_every_command_of_the_plan_from_kubectl(
-    kept: tuple[pathlib.Path, dict[str, str]],
-) -> None:
+def test_kept_demo_takes_every_command_of_the_plan_from_kubectl(kept: Kept) -> None:
     """As they are printed, for each workload that `apply` left as it was."""
     directory = kept[0]
     done = {item["uid"] for item in json.loads((directory / "outcome.json").read_text())["items"]}
@@ -297,3 +300,46 @@ def test_kept_demo_takes_every_command_of_the_plan_from_kubectl(
     for command in ("kubectl get pods -A", "kubectl describe nodes", *commands):
         run = subprocess.run(command, shell=True, env=env, capture_output=True, text=True, check=False)
         assert run.returncode == 0, f"{command}\n{run.stderr}"
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+def test_kept_demo_first_hour_in_a_second_terminal(kept: Kept, tmp_path: pathlib.Path) -> None:
+    """With what the demo says to export, and an empty home: every kind of command in its first form.
+
+    Its mistakes are played where they need less than a demo: tests/rightsizer/cli/test_mistakes.py names the places.
+    """
+    directory, _, exports = kept
+    env = {
+        "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        **exports,
+    }
+    ledger = "--ledger ledger --cluster-name demo"
+
+    def typed(command: str) -> str:
+        run = subprocess.run(
+            command, shell=True, env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 0, f"{command}\n{run.stdout}{run.stderr}"
+        assert "Traceback" not in run.stderr
+        return run.stdout
+
+    assert typed("kubectl get nodes -o name").count("node/") == 5
+    assert typed(f"gpu-rightsizer plan {ledger}").startswith("32 GPUs, ")
+    chosen = json.loads(typed("gpu-rightsizer plan -n serving --verdict keep -o json"))
+    assert {(item["namespace"], item["verdict"]) for item in chosen["items"]} == {("serving", "keep")}
+    *_, undone = (
+        item
+        for item in json.loads((directory / "outcome.json").read_text())["items"]
+        if item["result"] == "done" and item["kind"] == "StatefulSet"
+    )
+    namespace, name = undone["namespace"], f"{undone['namespace']}/StatefulSet/{undone['name']}"
+    typed(f"gpu-rightsizer undo {name} --yes")
+    while f"pod/{undone['name']}-0\n" not in typed(f"kubectl -n {namespace} get pods -o name"):
+        time.sleep(0.2)
+    assert "changes nothing" in typed(f"gpu-rightsizer apply {name} --yes {ledger}"), (
+        "what somebody took back stays"
+    )
+    assert name in typed("gpu-rightsizer history --since 1h")
+    assert "1 cluster" in typed("gpu-rightsizer report --ledger ledger --since 1d --by namespace")
+    assert json.loads(typed("gpu-rightsizer backtest --from 1d -o json"))["kind"] == "Backtest"
