@@ -8,6 +8,7 @@ import collections
 import contextlib
 import dataclasses
 import datetime
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -195,7 +196,13 @@ class LedgerReader:
             if name not in {one.cluster for one in seen}:
                 raise UsageError(f'--cluster "{name}": is not in {FLAG} {", ".join(urls)}')
         require_any(seen, urls)
-        config = {"memory_limit": _MEMORY, "threads": str(_THREADS), "preserve_insertion_order": "false"}
+        self._spilled = _temporary_directory()
+        config = {
+            "memory_limit": _MEMORY,
+            "threads": str(_THREADS),
+            "preserve_insertion_order": "false",
+            "temp_directory": self._spilled.name if self._spilled else "",  # by default .tmp where one stands
+        }
         self._connection = self._duckdb.connect(config=config)
         # In a Python without a file, such as `python -c`, DuckDB would draw its progress into the report.
         self._connection.execute("SET enable_progress_bar = false")
@@ -210,6 +217,8 @@ class LedgerReader:
     def __exit__(self, *exception: object) -> None:
         """Close the database."""
         self._connection.close()
+        if self._spilled:
+            self._spilled.cleanup()
 
     def _add(self, table: str, files: Sequence[tuple[Ledger, LedgerFile]]) -> None:
         """Make a view of all files of a table."""
@@ -346,6 +355,14 @@ class LedgerReader:
         )
         for row in self._usage(", ".join(keys), _SUMS):
             yield {**dict(zip(keys, row, strict=False)), "hours": Hours(*row[len(keys) :])}
+
+
+def _temporary_directory() -> tempfile.TemporaryDirectory[str] | None:
+    """For what does not fit into memory; None where nothing can be written."""
+    try:
+        return tempfile.TemporaryDirectory(prefix="gpu-rightsizer-", ignore_cleanup_errors=True)
+    except OSError:
+        return None
 
 
 def _sums_of_changes(
