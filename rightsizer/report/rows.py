@@ -129,11 +129,9 @@ def headline(plan: Plan, accounts: CostSummary, prices: Prices) -> tuple[str, ..
 
 def _freed(total: CostTotals, prices: Prices) -> str:
     if total.enforced <= 0:
-        return "none of them"
+        return "none"
     price = total.enforced_per_hour
-    return f"{gpus_number(total.enforced)} of them" + (
-        f" ({per_hour(price, prices.currency)})" if price else ""
-    )
+    return gpus_number(total.enforced) + (f" ({per_hour(price, prices.currency)})" if price else "")
 
 
 def rows_of(plan: Plan, prices: Prices) -> tuple[Row, ...]:
