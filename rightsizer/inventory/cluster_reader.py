@@ -14,10 +14,11 @@ from rightsizer.inventory.demand import (
     DemandObjects,
     DemandState,
     Template,
+    asked_of_dra,
     demand_state,
     templates_in,
 )
-from rightsizer.inventory.dra_state import DraState, dra_state, with_devices
+from rightsizer.inventory.dra_state import Asked, DraState, dra_state, with_devices
 from rightsizer.inventory.gpu_requests import ResourceTable, parse_gpu_resource
 from rightsizer.inventory.kueue_queues import (
     CLUSTER_QUEUES,
@@ -53,6 +54,7 @@ from rightsizer.inventory.resource_claims import (
     TemplateObject,
 )
 from rightsizer.inventory.resource_slices import SLICES, TAINT_RULES, SliceObject, SliceTable, TaintRuleObject
+from rightsizer.inventory.stranded_gpus import UnschedulablePod
 from rightsizer.inventory.workload_builder import ClusterState, priority_class_of, quotas_of
 from rightsizer.kube.api_objects import (
     DisruptionBudget,
@@ -99,16 +101,18 @@ def read_cluster(
     pods = cluster.reduce(
         f"/api/v1{reader.scope}/pods", PodObject, lambda: PodTable(reader.resources), add=PodTable.add
     )
-    dra = reader.dra(pods, is_whole=namespace is None)
+    kueue = reader.kueue()
+    quotas = [] if namespace else reader.all(["/api/v1/resourcequotas"], QuotaObject)
+    demand = DemandState() if namespace else reader.demand(pods, kueue, quotas)
+    unschedulable = () if namespace else tuple(pods.unschedulable)
+    dra = reader.dra(pods, unschedulable, demand, is_whole=namespace is None)
     named = frozenset(one.pod.node for one in pods.gpu_pods if one.pod.node) | dra.devices.nodes.keys()
     owners = {(one.owner.group, one.owner.kind) for one in pods.gpu_pods if one.owner is not None}
     nodes = reader.nodes(named, is_whole=namespace is None)
-    kueue = reader.kueue()
-    quotas = [] if namespace else reader.all(["/api/v1/resourcequotas"], QuotaObject)
     found = ClusterState(
         pods=tuple(pods.gpu_pods),
         addresses=pods.addresses,
-        unschedulable=() if namespace else tuple(pods.unschedulable),
+        unschedulable=unschedulable,
         owners=OwnerReader(reader, pods.gpu_pods).read(() if namespace else kinds),
         nodes={name: with_devices(node, dra.devices) for name, node in nodes.nodes.items()},
         capacities=nodes.capacities(pods.requested),
@@ -118,7 +122,7 @@ def read_cluster(
         dra=dra,
         autoscalers=tuple(reader.autoscalers()),
         kueue_workloads=tuple(_summaries(kueue)),
-        demand=DemandState() if namespace else reader.demand(pods, kueue, quotas),
+        demand=demand,
         resources=reader.resources,
         quotas=tuple(one for item in quotas for one in quotas_of(item, reader.resources)),
         evictions=() if namespace else reader.evictions(state_namespace),
@@ -183,34 +187,37 @@ class _ClusterReader(OptionalLister):
             return [self.cluster.get(f"{path}/{namespace}", Metadata).metadata]
         return [item.metadata for item in self.cluster.list_all(path, Metadata, metadata_only=True)]
 
-    def dra(self, pods: PodTable, *, is_whole: bool) -> DraState:
+    def dra(
+        self,
+        pods: PodTable,
+        unschedulable: Sequence[UnschedulablePod],
+        demand: DemandState,
+        *,
+        is_whole: bool,
+    ) -> DraState:
         """Published GPUs, and the claims for them: of one namespace only those that its pods use."""
-        used = {(one.pod.ref.namespace, name) for one in pods.gpu_pods for name in one.claims}
-        unschedulable = pods.unschedulable if is_whole else ()
-        wanted = {(one.ref.namespace, name) for one in unschedulable for name in one.claim_names}
-        named = {name for one in unschedulable for name in one.gpus}
-        if not (is_whole or used):
+        asked = asked_of_dra(pods, unschedulable, demand, self.resources)
+        if not (is_whole or asked.used):
             return DraState()
         holding = frozenset(one.pod.node for one in pods.gpu_pods if one.claims and one.pod.node)
         is_few = not is_whole and len(holding) <= FEW_NODES
-        slices = self._slices(holding if is_few else None, keeps_published=bool(wanted or named))
-        if not (used or slices):
+        slices = self._slices(holding if is_few else None, keeps_published=asked.waits)
+        if not (asked.used or slices):
             return DraState()
         return dra_state(
             self.all(self.paths(CLAIMS), ClaimObject),
             slices,
             self._all_served(TAINT_RULES, TaintRuleObject) if slices and is_whole else (),
-            self._all_served(CLASSES, ClassObject) if slices and (wanted or named) else (),
-            self._templates(pods),
-            used=used,
-            wanted=wanted,
-            named=named,
+            self._all_served(CLASSES, ClassObject) if slices and asked.waits else (),
+            self._templates(pods, asked),
+            asked=asked,
             resources=self.resources,
         )
 
-    def _templates(self, pods: PodTable) -> list[TemplateObject]:
-        """The ResourceClaimTemplates that claims of GPU pods were made from."""
+    def _templates(self, pods: PodTable, asked: Asked) -> list[TemplateObject]:
+        """The ResourceClaimTemplates that claims of GPU pods were made from, or will be."""
         names = {(one.pod.ref.namespace, name) for one in pods.gpu_pods for name, _ in one.templates}
+        names |= asked.templates
         found = self._all_served(TEMPLATES, TemplateObject) if names else []
         return [one for one in found if (one.metadata.namespace, one.metadata.name) in names]
 

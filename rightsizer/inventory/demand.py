@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from rightsizer.inventory.dra_state import Asked, DraState, UnknownClaimError, with_claims
 from rightsizer.inventory.gpu_requests import ResourceTable
 from rightsizer.inventory.kueue_queues import (
     KueueTable,
@@ -22,6 +23,7 @@ from rightsizer.inventory.kueue_queues import (
     WorkloadObject,
     options_of,
     queue_problem,
+    quota_requests,
     quotas_of_queues,
 )
 from rightsizer.inventory.pod_groups import (
@@ -45,6 +47,7 @@ from rightsizer.inventory.stranded_gpus import (
 from rightsizer.kube.api_objects import ObjectMeta, PodObject, QuotaObject
 from rightsizer.kube.owner_kinds import KUEUE, OwnerKind
 from rightsizer.model import (
+    ClaimKey,
     Gang,
     Node,
     ObjectRef,
@@ -296,6 +299,50 @@ def demand_state(
     )
 
 
+def asked_of_dra(
+    pods: PodTable,
+    unschedulable: Iterable[UnschedulablePod],
+    state: DemandState,
+    resources: ResourceTable,
+) -> Asked:
+    """What pods ask of DRA: those that hold GPUs, those that the scheduler cannot place, and those that queues hold."""
+    used = {(one.pod.ref.namespace, name) for one in pods.gpu_pods for name in one.claims}
+    wanted, names = set[ClaimKey](), set[str]()
+    for one in unschedulable:
+        wanted |= {(one.ref.namespace, name) for name in one.claim_names}
+        names |= one.gpus.keys()
+    templates: set[ClaimKey] = set()
+    for item in state.queued:
+        for each in item.templates:
+            claims = _claim_names(each.pod)
+            wanted |= {(item.ref.namespace, name) for name in claims.existing}
+            templates |= {(item.ref.namespace, name) for name in claims.templates}
+            names |= resources.request_of(_pod_of(item, each)).amounts.keys()
+    return Asked(frozenset(used), frozenset(wanted), frozenset(templates), frozenset(names))
+
+
+class _ClaimNames(NamedTuple):
+    existing: tuple[str, ...]
+    templates: tuple[str, ...]
+
+
+def _claim_names(template: PodTemplate) -> _ClaimNames:
+    """The ResourceClaims that a pod of a template would share with others, and the templates of its own."""
+    claims = template.spec.resource_claims or ()
+    return _ClaimNames(
+        tuple(one.resource_claim_name for one in claims if one.resource_claim_name),
+        tuple(one.resource_claim_template_name for one in claims if one.resource_claim_template_name),
+    )
+
+
+def _pod_of(item: Queued, template: Template) -> PodObject:
+    metadata = template.pod.metadata
+    named = ObjectMeta(
+        item.ref.name, item.ref.namespace, labels=metadata.labels, annotations=metadata.annotations
+    )
+    return PodObject(named, template.pod.spec)
+
+
 # --- What is granted
 
 
@@ -332,6 +379,7 @@ class Surroundings:
     nodes: Mapping[str, Node]
     classes: Mapping[str, PriorityClass]
     quotas: Sequence[Quota]
+    dra: DraState
 
 
 class NotServedError(ValueError):
@@ -408,23 +456,37 @@ def _pods_of(item: Queued, state: DemandState, around: Surroundings) -> list[Uns
     if sum(one.replicas for one in item.templates) > MAX_PODS:
         raise NotServedError(f"it asks for more than {MAX_PODS} pods")
     for one in item.templates:
-        pod = PodObject(_metadata(item.ref, one.pod), one.pod.spec)
-        request = around.resources.request_of(pod)
-        if pod.spec.resource_claims:
-            raise NotServedError("its ResourceClaims do not exist yet")
-        if request.amounts and one.replicas > 0:
+        if one.replicas > 0 and _asks_for_gpus(item, one, around):
             name = one.pod.spec.priority_class_name or one.default_class
             granted = _class_of(item.ref.namespace, name, state, around.classes)
-            try:
-                made = unschedulable_pod(pod, item.ref, request.amounts, needs_of(pod.spec), item.ref, ())
-            except msgspec.DecodeError as error:
-                raise NotServedError(f"its tolerations or affinity cannot be read: {error}") from error
+            made = _pod_to_be(item, one, around)
             found += [
                 dataclasses.replace(made, priority=granted.value, priority_class=granted.name)
             ] * one.replicas
     if item.why_not and (found or not item.templates):
         raise NotServedError(item.why_not)
     return found
+
+
+def _asks_for_gpus(item: Queued, template: Template, around: Surroundings) -> bool:
+    """Whether its pods ask for GPUs, or may."""
+    claims = _claim_names(template.pod)
+    keys = {(item.ref.namespace, name) for name in claims.templates}
+    amounts = around.resources.request_of(_pod_of(item, template)).amounts
+    return bool(amounts or claims.existing or keys - around.dra.foreign)
+
+
+def _pod_to_be(item: Queued, template: Template, around: Surroundings) -> UnschedulablePod:
+    """A pod as it would wait for the scheduler, without its priority."""
+    pod, claims = _pod_of(item, template), _claim_names(template.pod)
+    amounts, needs = around.resources.request_of(pod).amounts, needs_of(pod.spec)
+    try:
+        made = unschedulable_pod(pod, item.ref, amounts, needs, item.ref, claims.existing)
+        return with_claims(dataclasses.replace(made, template_names=claims.templates), around.dra)
+    except msgspec.DecodeError as error:
+        raise NotServedError(f"its tolerations or affinity cannot be read: {error}") from error
+    except UnknownClaimError as error:
+        raise NotServedError(str(error)) from error
 
 
 def _gang_of(
@@ -441,9 +503,13 @@ def _gang_of(
     queue = state.queues.of(item.kueue) if item.kueue is not None else None
     if queue is not None:
         needs = _sum((needs_of(one.pod.spec), one.replicas) for one in item.templates)
-        asked = {name: float(amount) for name, amount in {**needs, **gpus}.items()}
+        asked = quota_requests(item.kueue) if item.kueue is not None else {}
+        if not asked and any(one.claims for one in pods):
+            raise NotServedError("Kueue has not told what quota its ResourceClaims take")
+        asked = asked or {name: float(amount) for name, amount in {**needs, **gpus}.items()}
+        covered = {name for name in asked if name not in needs}
         options = options_of(
-            queue, state.queues, asked, around.nodes, gpus=gpus, tolerations=pods[0].tolerations
+            queue, state.queues, asked, around.nodes, gpus=covered, tolerations=pods[0].tolerations
         )
         if not options:
             raise NotServedError(f"ClusterQueue {queue.metadata.name} has no flavor for its GPUs")
@@ -454,15 +520,6 @@ def _tolerant(pods: Iterable[UnschedulablePod], state: DemandState) -> list[Unsc
     """The pods with all tolerations that flavors give: which they get, and so their nodes, is up to the option."""
     given = tuple(one for flavor in state.queues.flavors.values() for one in flavor.spec.tolerations or ())
     return [dataclasses.replace(one, tolerations=(*one.tolerations, *given)) for one in pods]
-
-
-def _metadata(ref: ObjectRef, template: PodTemplate) -> ObjectMeta:
-    return ObjectMeta(
-        ref.name,
-        ref.namespace,
-        labels=template.metadata.labels,
-        annotations=template.metadata.annotations,
-    )
 
 
 def _class_of(

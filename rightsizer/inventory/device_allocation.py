@@ -3,23 +3,28 @@
 https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
 """
 
+import collections
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rightsizer.model import (
+    AttributeConstraint,
+    Counters,
     CounterSet,
     DeviceChoice,
     DeviceId,
     DeviceInventory,
     DraDevice,
-    EqualAttribute,
+    Holding,
     WaitingClaim,
 )
 
 MAX_TRIES = 20_000
 """After this many tries on a node nothing is found; the scheduler has a time limit instead."""
-_Equal = Mapping[tuple[int, int], object]
-"""The values that constraints hold to, by claim and the place of the constraint in it."""
+Held = Mapping[DeviceId, Collection[Holding]]
+"""What is held of each device that is not free."""
+_Taken = Mapping[tuple[int, int], frozenset[object]]
+"""The values of the devices that were taken, by claim and the place of the constraint in it."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -33,46 +38,56 @@ def allocate(
     claims: Sequence[WaitingClaim],
     inventory: DeviceInventory,
     node: str,
-    held: Collection[DeviceId],
+    held: Held,
     tries: Tries,
-) -> tuple[DeviceId, ...] | None:
+    *,
+    freed: Collection[Holding] = (),
+) -> tuple[Holding, ...] | None:
     """Devices of a node for all of these claims together; None if they do not fit, or too many tries were needed.
 
     Args:
         claims: What a pod waits for.
         inventory: All devices.
         node: The node's name.
-        held: Devices that others hold.
+        held: What others hold.
         tries: What is left of them; one for each search, and one for each device that it tries.
+        freed: What of that they would not hold any more.
     """
     if not claims:
         return ()
     limit = min(MAX_TRIES, tries.left)
-    search = _Search(inventory, node, held, limit)
+    search = _Search(inventory, node, limit)
+    search.hold(held, freed)
     wanted = [(claim, place) for claim in claims for place in range(len(claim.requests))]
     is_found = search.finds(wanted, {})
     tries.left -= limit - max(search.left, 0) + 1
-    return tuple(one.id for one in search.taken) if is_found else None
+    return tuple(search.taken) if is_found else None
 
 
 class _Search:
-    """Depth first; `taken` are the devices that were chosen so far, `left` is the number of tries."""
+    """Depth first; `taken` is what was chosen so far, `left` is the number of tries."""
 
-    def __init__(self, inventory: DeviceInventory, node: str, held: Collection[DeviceId], limit: int) -> None:
+    def __init__(self, inventory: DeviceInventory, node: str, limit: int) -> None:
         self._devices = inventory.nodes.get(node, ())
+        self._by_id = {one.id: one for one in self._devices}
         self._is_complete = node not in inventory.incomplete
-        self._free = {one.id for one in self._devices if one.id not in held}
         self._counters = {
             key: dict(amounts) for key, amounts in _of_pools(inventory.counters, self._devices).items()
         }
+        self._capacity = {one.id: dict(one.capacity) for one in self._devices if one.is_shareable}
+        self._holdings: dict[DeviceId, set[Holding]] = collections.defaultdict(set)
         self._used: dict[str, list[DraDevice]] = {}
         self.left = limit
-        self.taken: list[DraDevice] = []
-        for one in self._devices:
-            if one.id in held:
-                self._use(one)
+        self.taken: list[Holding] = []
 
-    def finds(self, wanted: Sequence[tuple[WaitingClaim, int]], equal: _Equal) -> bool:
+    def hold(self, held: Held, freed: Collection[Holding]) -> None:
+        """Note what others hold, without what they would not hold any more."""
+        for device in self._devices:
+            for one in held.get(device.id, ()):
+                if one not in freed:
+                    self._hold(one)
+
+    def finds(self, wanted: Sequence[tuple[WaitingClaim, int]], values: _Taken) -> bool:
         """Whether all that is wanted fits."""
         if not wanted:
             return True
@@ -86,52 +101,85 @@ class _Search:
         return any(
             self.finds(rest, kept)
             for choice in request.choices
-            for kept in self._choose(self._candidates(choice), choice.count, constraints, equal)
+            for kept in self._choose(self._candidates(choice), choice, choice.count, constraints, values)
         )
 
     def _candidates(self, choice: DeviceChoice) -> Sequence[DraDevice]:
         """Eligible devices: free ones, or all for a choice of all, which the allocator refuses in incomplete pools."""
-        if choice.count is None:
-            return [one for one in self._devices if self._is_complete and one.id in choice.eligible]
-        free = self._free & choice.eligible
-        return [one for one in self._devices if one.id in free]
+        is_all = choice.count is None
+        return [
+            one
+            for one in self._devices
+            if one.id in choice.eligible and (self._is_complete if is_all else self._is_free(one))
+        ]
+
+    def _is_free(self, one: DraDevice) -> bool:
+        """Whether nobody holds it, or all who do hold parts of it."""
+        return one.is_shareable or not self._holdings.get(one.id)
 
     def _choose(
         self,
         candidates: Sequence[DraDevice],
+        choice: DeviceChoice,
         count: int | None,
-        constraints: Sequence[tuple[tuple[int, int], EqualAttribute]],
-        equal: _Equal,
-    ) -> Iterator[_Equal]:
-        """Take this many candidates, in each way, or all; each time what constraints hold to. The last ones stay."""
+        constraints: Sequence[tuple[tuple[int, int], AttributeConstraint]],
+        values: _Taken,
+    ) -> Iterator[_Taken]:
+        """Take this many candidates, in each way, or all; each time the values taken. The last ones stay."""
         wanted = len(candidates) if count is None else count
         if not wanted:
             if count is not None:
-                yield equal
+                yield values
             return
-        for at, one in enumerate(candidates[: len(candidates) - wanted + 1]):
+        for at, one in enumerate(candidates):
+            # Of a device that has room for several parts, one claim may have them.
+            rest = candidates[at:] if one.is_shareable and count is not None else candidates[at + 1 :]
+            if len(rest) < wanted - 1 and not any(other.is_shareable for other in rest):
+                return
             self.left -= 1
             if self.left < 0:
                 return
-            kept = _kept(one, constraints, equal)
-            if kept is not None and self._take(one):
-                yield from self._choose(candidates[at + 1 :], wanted - 1, constraints, kept)
-                self._release(one)
+            kept = _kept(one, constraints, values)
+            taken = self._take(one, choice) if kept is not None else None
+            if kept is not None and taken is not None:
+                yield from self._choose(rest, choice, wanted - 1, constraints, kept)
+                self._release(taken)
 
-    def _take(self, one: DraDevice) -> bool:
-        """Take a device, if it is free and the counters suffice."""
-        if one.id not in self._free or not self._fits(one):
-            return False
-        self._free.remove(one.id)
-        self.taken.append(one)
-        self._use(one)
-        return True
+    def _take(self, one: DraDevice, choice: DeviceChoice) -> Holding | None:
+        """Take a device, or a part of it, if that is free and the counters suffice."""
+        if not self._is_free(one) or not (self._holdings.get(one.id) or self._fits(one)):
+            return None
+        consumed = choice.consumes.get(one.id, {}) if one.is_shareable else {}
+        if any(amount > self._capacity[one.id].get(name, 0) for name, amount in consumed.items()):
+            return None
+        share = self._new_share(one.id) if one.is_shareable else ""
+        taken = Holding(one.id, share, tuple(sorted(consumed.items())))
+        self.taken.append(taken)
+        self._hold(taken)
+        return taken
 
-    def _release(self, one: DraDevice) -> None:
-        self._free.add(one.id)
+    def _new_share(self, one: DeviceId) -> str:
+        """A name that no part of the device has."""
+        known = {each.share for each in self._holdings[one]}
+        return next(name for name in map(str, range(len(known) + 1)) if name not in known)
+
+    def _release(self, one: Holding) -> None:
         self.taken.remove(one)
-        self._used[one.gpu].remove(one)
-        self._consume(one, -1)
+        device, others = self._by_id[one.id], self._holdings[one.id]
+        others.remove(one)
+        self._consume(self._capacity.get(one.id), dict(one.consumed), -1)
+        if not others:
+            self._used[device.gpu].remove(device)
+            self._count(device, -1)
+
+    def _hold(self, one: Holding) -> None:
+        """Note what is held; the first part of a device takes its counters."""
+        device, others = self._by_id[one.id], self._holdings[one.id]
+        if not others:
+            self._used.setdefault(device.gpu, []).append(device)
+            self._count(device, 1)
+        others.add(one)
+        self._consume(self._capacity.get(one.id), dict(one.consumed), 1)
 
     def _fits(self, one: DraDevice) -> bool:
         """Whether the counters suffice; a whole GPU and a MIG device of it exclude each other also without them."""
@@ -143,15 +191,15 @@ class _Search:
             for counter, amount in amounts.items()
         )
 
-    def _use(self, one: DraDevice) -> None:
-        self._used.setdefault(one.gpu, []).append(one)
-        self._consume(one, 1)
-
-    def _consume(self, one: DraDevice, sign: int) -> None:
+    def _count(self, one: DraDevice, sign: int) -> None:
         for name, amounts in one.consumes:
-            left = self._counters.setdefault(_set_of(one, name), {})
-            for counter, amount in amounts.items():
-                left[counter] = left.get(counter, 0) - sign * amount
+            self._consume(self._counters.setdefault(_set_of(one, name), {}), amounts, sign)
+
+    @staticmethod
+    def _consume(left: dict[str, int] | None, amounts: Counters, sign: int) -> None:
+        if left is not None:
+            for name, amount in amounts.items():
+                left[name] = left.get(name, 0) - sign * amount
 
 
 def _set_of(one: DraDevice, name: str) -> CounterSet:
@@ -167,12 +215,14 @@ def _of_pools(
 
 
 def _kept(
-    one: DraDevice, constraints: Sequence[tuple[tuple[int, int], EqualAttribute]], equal: _Equal
-) -> _Equal | None:
-    """The values that constraints hold to with this device as well; None if it differs."""
-    kept = dict(equal)
+    one: DraDevice, constraints: Sequence[tuple[tuple[int, int], AttributeConstraint]], values: _Taken
+) -> _Taken | None:
+    """The values that were taken, with this device's; None if a constraint forbids it."""
+    kept = dict(values)
     for key, constraint in constraints:
-        value = constraint.values.get(one.id)
-        if value is None or kept.setdefault(key, value) != value:
+        value, before = constraint.values.get(one.id), kept.get(key, frozenset())
+        is_known = value in before
+        if value is None or (is_known if constraint.is_distinct else before and not is_known):
             return None
+        kept[key] = before | {value}
     return kept

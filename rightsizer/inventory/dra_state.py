@@ -1,7 +1,11 @@
 """What Dynamic Resource Allocation adds to a cluster's state: published GPUs, claims, and claims that wait. Pure."""
 
+import collections
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
 
 from rightsizer.inventory.device_selectors import SelectorError
 from rightsizer.inventory.gpu_requests import CLASS_PREFIX, ResourceTable
@@ -11,14 +15,53 @@ from rightsizer.inventory.resource_claims import (
     ClassObject,
     DeviceFinder,
     TemplateObject,
+    claim_made_from,
     claim_of,
     device_users,
 )
 from rightsizer.inventory.resource_slices import SliceTable, TaintRuleObject
-from rightsizer.model import ClaimKey, DeviceId, DeviceInventory, Node, WaitingClaim
+from rightsizer.inventory.stranded_gpus import UnschedulablePod
+from rightsizer.model import ClaimKey, DeviceChoice, DeviceInventory, DeviceRequest, Node, WaitingClaim
 
 WHOLE = f"{CLASS_PREFIX}gpu.nvidia.com"
 """The resource name that stands for a node's GPUs where only a DRA driver publishes them."""
+
+
+class Wanted(NamedTuple):
+    """What a claim that is not allocated asks for.
+
+    Attributes:
+        devices: Their number, by device class.
+        accepts: Those that it would accept.
+    """
+
+    devices: Mapping[str, int]
+    accepts: WaitingClaim
+
+
+class Asked(NamedTuple):
+    """What pods ask of DRA.
+
+    Attributes:
+        used: Claims that GPU pods use.
+        wanted: Claims of pods that the scheduler cannot place, or that do not exist yet.
+        templates: ResourceClaimTemplates of pods that do not exist yet.
+        resources: Extended resources that these pods request.
+    """
+
+    used: frozenset[ClaimKey] = frozenset()
+    wanted: frozenset[ClaimKey] = frozenset()
+    templates: frozenset[ClaimKey] = frozenset()
+    resources: frozenset[str] = frozenset()
+
+    @property
+    def waits(self) -> bool:
+        """Whether pods wait that might ask for devices."""
+        return bool(self.wanted or self.templates or self.resources)
+
+
+class UnknownClaimError(ValueError):
+    """It is unknown which devices a pod would accept; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,6 +71,9 @@ class DraState:
     Attributes:
         claims: Those that pods use.
         waiting: Those of them that are not allocated, where it is known which devices they accept.
+        promised: The same of claims that will be made from templates.
+        unknown: Why that is not known of templates.
+        foreign: Templates that ask for no GPUs.
         backing: The devices that the scheduler allocates for an extended resource, where that is known.
         templates: The ResourceClaimTemplates that claims were made from.
         problems: What is incomplete or cannot be evaluated, in words.
@@ -35,8 +81,11 @@ class DraState:
 
     devices: DeviceInventory = dataclasses.field(default_factory=DeviceInventory)
     claims: Mapping[ClaimKey, Claim] = dataclasses.field(default_factory=dict)
-    waiting: Mapping[ClaimKey, WaitingClaim] = dataclasses.field(default_factory=dict)
-    backing: Mapping[str, frozenset[DeviceId]] = dataclasses.field(default_factory=dict)
+    waiting: Mapping[ClaimKey, Wanted] = dataclasses.field(default_factory=dict)
+    promised: Mapping[ClaimKey, Wanted] = dataclasses.field(default_factory=dict)
+    unknown: Mapping[ClaimKey, str] = dataclasses.field(default_factory=dict)
+    foreign: frozenset[ClaimKey] = frozenset()
+    backing: Mapping[str, DeviceChoice] = dataclasses.field(default_factory=dict)
     templates: Mapping[ClaimKey, TemplateObject] = dataclasses.field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
@@ -48,9 +97,7 @@ def dra_state(  # noqa: PLR0913 - one list of each kind
     classes: Sequence[ClassObject],
     templates: Sequence[TemplateObject],
     *,
-    used: Collection[ClaimKey],
-    wanted: Collection[ClaimKey],
-    named: Collection[str],
+    asked: Asked,
     resources: ResourceTable,
 ) -> DraState:
     """The state that these objects tell.
@@ -60,10 +107,8 @@ def dra_state(  # noqa: PLR0913 - one list of each kind
         slices: The ResourceSlices.
         rules: The DeviceTaintRules.
         classes: The DeviceClasses; only needed where claims wait.
-        templates: The ResourceClaimTemplates that claims of GPU pods were made from.
-        used: Claims that GPU pods use.
-        wanted: Claims of pods that the scheduler cannot place.
-        named: Extended resources that these request.
+        templates: The ResourceClaimTemplates that claims of GPU pods were made from, or will be.
+        asked: What pods ask for.
         resources: Which device classes are of GPUs.
     """
     inventory = slices.inventory(rules)
@@ -77,23 +122,98 @@ def dra_state(  # noqa: PLR0913 - one list of each kind
     every = {_key(item): claim_of(item, is_of_gpus, known, users) for item in items}
     allocations = {key: claim.allocation for key, claim in every.items() if claim.allocation}
     inventory = dataclasses.replace(inventory, allocations=allocations)
-    waiting: dict[ClaimKey, WaitingClaim] = {}
+    waiting: dict[ClaimKey, Wanted] = {}
     problems = list(slices.problems)
     for item in items:
-        if _key(item) in wanted and not item.is_allocated and known:
+        if _key(item) in asked.wanted and not item.is_allocated and known:
             try:
-                waiting[_key(item)] = finder.waiting(item)
+                waiting[_key(item)] = Wanted(every[_key(item)].devices, finder.waiting(item))
             except SelectorError as error:
                 problems.append(f"claim {'/'.join(_key(item))}: {error}; no GPUs are freed for it")
-    backing: dict[str, frozenset[DeviceId]] = {}
-    for resource in sorted(named) if known and classes else ():
+    backing: dict[str, DeviceChoice] = {}
+    for resource in sorted(asked.resources) if known and classes else ():
         try:
             backing[resource] = finder.backing(resource)
         except SelectorError as error:
             problems.append(f"resource {resource}: {error}; no DRA devices are freed for it")
-    claims = {key: claim for key, claim in every.items() if key in used}
-    made_from = {_key(item): item for item in templates}
-    return DraState(inventory, claims, waiting, backing, made_from, tuple(problems))
+    claims = {key: claim for key, claim in every.items() if key in asked.used}
+    promised = _Promised()
+    for template in templates:
+        if _key(template) in asked.templates:
+            promised.add(template, finder, is_of_gpus)
+    return DraState(
+        inventory,
+        claims,
+        waiting,
+        promised.wanted,
+        {**dict.fromkeys(asked.templates - promised.known, _NO_TEMPLATE), **promised.unknown},
+        frozenset(promised.foreign),
+        backing,
+        {_key(template): template for template in templates},
+        tuple(problems),
+    )
+
+
+_NO_TEMPLATE = "it does not exist, or could not be read"
+
+
+class _Promised:
+    """What claims will ask for that are made from templates."""
+
+    def __init__(self) -> None:
+        self.wanted: dict[ClaimKey, Wanted] = {}
+        self.unknown: dict[ClaimKey, str] = {}
+        self.foreign: set[ClaimKey] = set()
+
+    @property
+    def known(self) -> set[ClaimKey]:
+        """The templates that were added."""
+        return {*self.wanted, *self.unknown}
+
+    def add(self, item: TemplateObject, finder: DeviceFinder, is_of_gpus: Callable[[str], bool]) -> None:
+        """Add a template."""
+        key = _key(item)
+        try:
+            made = claim_made_from(item)
+            claim = claim_of(made, is_of_gpus)
+            if not claim.devices and not claim.unreadable:
+                self.foreign.add(key)
+                self.unknown[key] = "it requests other devices than GPUs"
+            else:
+                self.wanted[key] = Wanted(claim.devices, finder.waiting(made))
+        except (msgspec.DecodeError, SelectorError) as error:
+            self.unknown[key] = str(error)
+
+
+def with_claims(pod: UnschedulablePod, state: DraState) -> UnschedulablePod:
+    """A pod that waits, with the devices that its claims accept.
+
+    Raises:
+        UnknownClaimError: Of one of its claims that is unknown.
+    """
+    wanted = list(_wanted(pod, state))
+    counts = collections.Counter(pod.gpus)
+    for one in wanted:
+        counts.update(one.devices)
+    backed = {
+        name: WaitingClaim((DeviceRequest(name, (dataclasses.replace(state.backing[name], count=count),)),))
+        for name, count in pod.gpus.items()
+        if name in state.backing
+    }
+    claims = tuple(one.accepts for one in wanted)
+    return dataclasses.replace(pod, gpus=dict(counts), claims=claims, backed=backed)
+
+
+def _wanted(pod: UnschedulablePod, state: DraState) -> Iterator[Wanted]:
+    for name in pod.claim_names:
+        if (key := (pod.ref.namespace, name)) not in state.waiting:
+            raise UnknownClaimError(f"which devices its ResourceClaim {name} accepts is unknown")
+        yield state.waiting[key]
+    for name in pod.template_names:
+        if (key := (pod.ref.namespace, name)) not in state.promised:
+            why = state.unknown.get(key, _NO_TEMPLATE)
+            raise UnknownClaimError(f"ResourceClaimTemplate {name}: {why}")
+        yield state.promised[key]
 
 
 def _key(item: ClaimObject | TemplateObject) -> ClaimKey:

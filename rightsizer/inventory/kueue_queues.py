@@ -82,10 +82,15 @@ class _WorkloadSpec(msgspec.Struct, rename="camel"):
     active: bool = True
 
 
+class _PodSetRequest(msgspec.Struct):
+    resources: _Amounts | None = None
+
+
 class _WorkloadStatus(msgspec.Struct, rename="camel"):
     conditions: list[_Condition] | None = None
     admission: _Admission | None = None
     admission_checks: list[_Check] | None = None
+    resource_requests: list[_PodSetRequest] | None = None
 
 
 class WorkloadObject(msgspec.Struct):
@@ -365,6 +370,17 @@ def _reserved(item: WorkloadObject, queues: Queues) -> Iterator[tuple[QuotaKey, 
         for name, flavor in (each.flavors or {}).items():
             for key in _keys(queue, flavor, name) if queue is not None else ():
                 yield key, amount_of(name, (each.resource_usage or {}).get(name))
+
+
+def quota_requests(item: WorkloadObject) -> dict[str, float]:
+    """The quota that all of its pods need as Kueue computed it, by resource name; empty if it has told nothing.
+
+    Claims count there by the resource that Kueue's `deviceClassMappings` name.
+    """
+    total: collections.Counter[str] = collections.Counter()
+    for one in item.status.resource_requests or ():
+        total.update({name: amount_of(name, amount) for name, amount in (one.resources or {}).items()})
+    return {name: float(amount) for name, amount in total.items()}
 
 
 def options_of(

@@ -20,6 +20,7 @@ from rightsizer.inventory.demand import (
     DemandObjects,
     DemandState,
     Template,
+    asked_of_dra,
     demand_state,
     templates_in,
 )
@@ -233,9 +234,10 @@ class _File:
             pods.add([pod])
         if ("", "Pod") not in self._items:
             raise ConfigurationError(f"{self._path}: contains no pods; create it with: {COMMAND}")
-        dra = self._dra(pods, resources)
         kueue = KueueTable(KUEUE.versions[0])
         kueue.add(list(self._all(KUEUE.group, KUEUE.kind, WorkloadObject)))
+        demand = self._demand(pods, kueue, resources)
+        dra = self._dra(pods, demand, resources)
         named = frozenset(one.pod.node for one in pods.gpu_pods if one.pod.node) | dra.devices.nodes.keys()
         nodes = NodeTable(resources, named)
         for node in self._all("", "Node", NodeObject):
@@ -266,7 +268,7 @@ class _File:
             kueue_workloads=tuple(
                 ObjectSummary(one.ref(KUEUE.api_version, KUEUE.kind), one) for one in kueue.metadata
             ),
-            demand=self._demand(pods, kueue, resources),
+            demand=demand,
             resources=resources,
             quotas=tuple(
                 quota
@@ -304,7 +306,7 @@ class _File:
                     return None
         return None
 
-    def _dra(self, pods: PodTable, resources: ResourceTable) -> DraState:
+    def _dra(self, pods: PodTable, demand: DemandState, resources: ResourceTable) -> DraState:
         """Published GPUs, and the claims for them."""
         slices = SliceTable(keeps_published=True)
         slices.add(list(self._all(SLICES.group, SLICES.kind, SliceObject)))
@@ -314,9 +316,7 @@ class _File:
             list(self._all(TAINT_RULES.group, TAINT_RULES.kind, TaintRuleObject)),
             list(self._all(CLASSES.group, CLASSES.kind, ClassObject)),
             list(self._all(TEMPLATES.group, TEMPLATES.kind, TemplateObject)),
-            used={(one.pod.ref.namespace, name) for one in pods.gpu_pods for name in one.claims},
-            wanted={(one.ref.namespace, name) for one in pods.unschedulable for name in one.claim_names},
-            named={name for one in pods.unschedulable for name in one.gpus},
+            asked=asked_of_dra(pods, pods.unschedulable, demand, resources),
             resources=resources,
         )
 

@@ -7,6 +7,7 @@ it. So its request counts once, by its resource names; the claim only tells whic
 
 import collections
 import dataclasses
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import msgspec
@@ -18,20 +19,22 @@ from rightsizer.inventory.device_selectors import (
     device_variables,
     matches,
 )
-from rightsizer.inventory.gpu_requests import CLASS_PREFIX, IMPLICIT_PREFIX, quantity_of
-from rightsizer.inventory.resource_slices import GPU_DRIVERS, PublishedDevice
+from rightsizer.inventory.gpu_requests import CLASS_PREFIX, IMPLICIT_PREFIX, count_of, quantity_of
+from rightsizer.inventory.resource_slices import GPU_DRIVERS, PublishedDevice, capacity_limits, short_name
 from rightsizer.inventory.stranded_gpus import Toleration, tolerates
 from rightsizer.kube.api_objects import ObjectMeta, PodObject
 from rightsizer.kube.owner_kinds import OwnerKind
 from rightsizer.model import (
     Allocation,
+    AttributeConstraint,
     ClaimTemplate,
+    Counters,
     DeviceChoice,
     DeviceId,
     DeviceInventory,
     DeviceRequest,
     DraDevice,
-    EqualAttribute,
+    Holding,
     WaitingClaim,
 )
 from rightsizer.prices import mig_part
@@ -54,6 +57,12 @@ class _DeviceSelector(msgspec.Struct):
     cel: _CelSelector | None = None
 
 
+class _AskedCapacity(msgspec.Struct):
+    """resourcev1.CapacityRequirements."""
+
+    requests: dict[str, str | int] | None = None
+
+
 class _Exactly(msgspec.Struct, rename="camel"):
     device_class_name: str = ""
     selectors: list[_DeviceSelector] | None = None
@@ -61,7 +70,7 @@ class _Exactly(msgspec.Struct, rename="camel"):
     count: int = 0
     admin_access: bool | None = None
     tolerations: list[Toleration] | None = None
-    capacity: dict[str, object] | None = None
+    capacity: _AskedCapacity | None = None
 
 
 class _Request(_Exactly, rename="camel"):
@@ -79,6 +88,7 @@ class _Alternative(_Exactly, rename="camel"):
 class _Constraint(msgspec.Struct, rename="camel"):
     requests: list[str] | None = None
     match_attribute: str | None = None
+    distinct_attribute: str | None = None
 
 
 class _Requests(msgspec.Struct):
@@ -217,10 +227,19 @@ def claim_of(
             is_shared = is_shared or result.share_id is not None
             names.add(result.request)
             one = _id(result)
-            held.append(one)
+            held.append(_holding(result))
             gpus += _part(result, (known or {}).get(one), (users or {}).get(one, 1))
     allocated = Allocation(tuple(held), pods)
     return Claim(dict(counts), gpus, is_shared, allocation=allocated, requests=frozenset(names))
+
+
+def claim_made_from(item: TemplateObject) -> ClaimObject:
+    """A claim as it will be made from a template.
+
+    Raises:
+        msgspec.DecodeError: The template cannot be read.
+    """
+    return ClaimObject(item.metadata, msgspec.json.decode(item.spec, type=_TemplateSpec).spec)
 
 
 def template_of(item: TemplateObject, requests: frozenset[str], *, workload: str) -> ClaimTemplate:
@@ -239,6 +258,13 @@ def template_of(item: TemplateObject, requests: frozenset[str], *, workload: str
 
 def _id(result: _Result) -> DeviceId:
     return DeviceId(result.driver, result.pool, result.device)
+
+
+def _holding(result: _Result) -> Holding:
+    """What a claim holds; an amount that cannot be read counts as nothing, as that of a driver that tells none."""
+    consumed = result.consumed_capacity or {} if result.share_id is not None else {}
+    amounts = {short_name(name, result.driver): count_of(amount) for name, amount in consumed.items()}
+    return Holding(_id(result), result.share_id or "", tuple(sorted(amounts.items())))
 
 
 def device_users(items: Sequence[ClaimObject]) -> dict[DeviceId, int]:
@@ -260,8 +286,8 @@ def _part(result: _Result, device: DraDevice | None, users: int) -> float:
     if result.share_id is None:
         return whole
     shares = [
-        float(quantity_of(amount)) / device.capacity[name]
-        for name, amount in (result.consumed_capacity or {}).items()
+        amount / device.capacity[name]
+        for name, amount in _holding(result).consumed
         if device.capacity.get(name)
     ]
     # A driver may hand out a device without limits: then those who have it have equal parts.
@@ -373,7 +399,7 @@ class DeviceFinder:
         constraints = [self._constraint(one, requests, eligible) for one in asked.constraints or ()]
         return WaitingClaim(tuple(requests), tuple(constraints))
 
-    def backing(self, resource: str) -> frozenset[DeviceId]:
+    def backing(self, resource: str) -> DeviceChoice:
         """The devices that the scheduler allocates for an extended resource where no device plugin offers it.
 
         https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/#extended-resource
@@ -385,22 +411,43 @@ class DeviceFinder:
         names = self._resources[resource] if implicit == resource else [implicit]
         if len(names) != 1:
             raise SelectorError(f"{len(names)} DeviceClasses stand for it, not one")
-        return self._choice(_Exactly(names[0]), "").eligible
+        return self._choice(_Exactly(names[0]), "")
 
     def _choice(self, one: _Exactly, namespace: str) -> DeviceChoice:
         name = one.device_class_name
         if name not in self._classes:
             raise SelectorError(f"DeviceClass {name} is not known")
-        if one.capacity:
-            raise SelectorError("a request for a part of a device is not compared with what is free")
         expressions = [*_expressions(self._classes[name]), *_expressions(one.selectors or [])]
         tolerations = tuple(one.tolerations or ())
         eligible = self._matching(namespace, expressions, tolerations)
-        if not eligible:
+        count = None if one.allocation_mode == "All" else one.count or 1
+        asked = (one.capacity.requests if one.capacity else None) or {}
+        parts = {each: self._part(each, asked) for each in eligible}
+        fit = frozenset(each for each, part in parts.items() if part is not None)
+        if not fit:
             raise SelectorError(f"no GPU matches its request for {name}")
-        if any(self._devices[each].is_shareable for each in eligible):
-            raise SelectorError("a request for a shareable device is not compared with what is free")
-        return DeviceChoice(eligible, None if one.allocation_mode == "All" else one.count or 1)
+        return DeviceChoice(fit, count, {each: parts[each] or {} for each in fit if parts[each]})
+
+    def _part(self, one: DeviceId, asked: Mapping[str, str | int]) -> Counters | None:
+        """What a request would take of a device's capacity; nothing of a whole one, None if it has too little."""
+        is_shareable = self._devices[one].is_shareable
+        if not (asked or is_shareable):
+            return {}
+        try:
+            amounts = {
+                short_name(name, one.driver): math.ceil(quantity_of(each)) for name, each in asked.items()
+            }
+            limits = capacity_limits(self._published[one], one.driver)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise SelectorError(f"capacity cannot be read: {error}") from error
+        if not is_shareable:
+            is_enough = all(
+                name in limits and amount <= limits[name].total for name, amount in amounts.items()
+            )
+            return {} if is_enough else None
+        found = {name: limit.taken(amounts.get(name)) for name, limit in limits.items()}
+        taken = {name: amount for name, amount in found.items() if amount is not None}
+        return taken if len(taken) == len(found) and amounts.keys() <= found.keys() else None
 
     def _matching(
         self, namespace: str, expressions: Sequence[str], tolerations: tuple[Toleration, ...]
@@ -433,12 +480,16 @@ class DeviceFinder:
 
     def _constraint(
         self, one: _Constraint, requests: Sequence[DeviceRequest], eligible: Collection[DeviceId]
-    ) -> EqualAttribute:
-        if one.match_attribute is None:
-            raise SelectorError("a constraint other than matchAttribute is not compared with what is free")
-        values = {name: attribute_of(self._of(name), one.match_attribute) for name in eligible}
+    ) -> AttributeConstraint:
+        attribute = one.match_attribute or one.distinct_attribute
+        if attribute is None:
+            raise SelectorError("a constraint other than matchAttribute and distinctAttribute is not known")
+        values = {name: attribute_of(self._of(name), attribute) for name in eligible}
+        if any(isinstance(value, list) for value in values.values()):
+            raise SelectorError(f"its constraint is about {attribute}, which has several values")
         names = frozenset(one.requests or (each.name for each in requests))
-        return EqualAttribute(names, {name: value for name, value in values.items() if value is not None})
+        known = {name: value for name, value in values.items() if value is not None}
+        return AttributeConstraint(names, known, is_distinct=one.match_attribute is None)
 
 
 def _expressions(selectors: Sequence[_DeviceSelector]) -> Iterator[str]:

@@ -44,6 +44,28 @@ class _Amount(msgspec.Struct):
     value: str | int = 0
 
 
+class _Range(msgspec.Struct):
+    """resourcev1.CapacityRequestPolicyRange."""
+
+    min: str | int = 0
+    max: str | int | None = None
+    step: str | int | None = None
+
+
+class _RequestPolicy(msgspec.Struct, rename="camel"):
+    """resourcev1.CapacityRequestPolicy."""
+
+    default: str | int | None = None
+    valid_values: list[str | int] | None = None
+    valid_range: _Range | None = None
+
+
+class _LimitedCapacity(_Amount, rename="camel"):
+    """resourcev1.DeviceCapacity."""
+
+    request_policy: _RequestPolicy | None = None
+
+
 class _SharedCounters(msgspec.Struct):
     name: str = ""
     counters: dict[str, _Amount] | None = None
@@ -73,6 +95,38 @@ class PublishedDevice(_Basic, rename="camel"):
     def fields(self) -> _Basic:
         """Its fields, in either version."""
         return self.basic or self
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CapacityLimit:
+    """What claims may take of one capacity of a device.
+
+    Attributes:
+        total: All of it.
+        default: What a claim takes that asks for nothing; None for all.
+        values: The amounts that a claim may take; empty if any in the range.
+        least: The smallest amount of the range.
+        most: The largest one; None if there is no limit.
+        step: Of the amounts between; None for any.
+    """
+
+    total: int
+    default: int | None = None
+    values: tuple[int, ...] = ()
+    least: int = 0
+    most: int | None = None
+    step: int | None = None
+
+    def taken(self, asked: int | None) -> int | None:
+        """What a claim takes that asks for an amount, or for none; None if it gets nothing."""
+        amount = asked if asked is not None else self.default
+        amount = self.total if amount is None else amount
+        if self.values:
+            amount = min((one for one in self.values if one >= amount), default=self.total + 1)
+        amount = max(amount, self.least)
+        if self.step:
+            amount = self.least - (self.least - amount) // self.step * self.step
+        return amount if amount <= min(self.total, self.total if self.most is None else self.most) else None
 
 
 class _Pool(msgspec.Struct, rename="camel"):
@@ -215,6 +269,39 @@ class SliceTable:
                 yield dataclasses.replace(device, taints=(*device.taints, *taints)) if taints else device
 
 
+def short_name(name: str, driver: str) -> str:
+    """The name of a capacity, without the driver's domain, which may stand before it or not."""
+    return name.removeprefix(f"{driver}/")
+
+
+def capacity_limits(published: PublishedDevice, driver: str) -> Mapping[str, CapacityLimit]:
+    """What claims may take of a device, by the short name of each capacity.
+
+    Raises:
+        msgspec.DecodeError: A capacity has no such form.
+        ValueError: A quantity is invalid.
+    """
+    found = msgspec.json.decode(published.fields.capacity, type=dict[str, _LimitedCapacity])
+    return {short_name(name, driver): _limit(each) for name, each in found.items()}
+
+
+def _limit(one: _LimitedCapacity) -> CapacityLimit:
+    policy = one.request_policy or _RequestPolicy()
+    span = policy.valid_range or _Range()
+    return CapacityLimit(
+        int(quantity_of(one.value)),
+        _whole(policy.default),
+        tuple(int(quantity_of(each)) for each in policy.valid_values or ()),
+        int(quantity_of(span.min)),
+        _whole(span.max),
+        _whole(span.step),
+    )
+
+
+def _whole(amount: str | int | None) -> int | None:
+    return None if amount is None else int(quantity_of(amount))
+
+
 def _node(item: SliceObject) -> str:
     return item.spec.node_name
 
@@ -250,7 +337,10 @@ def _device(one: DeviceId, node: str, fields: _Basic) -> DraDevice | None:
     if not node:
         return None
     attributes = msgspec.json.decode(fields.attributes, type=_GpuAttributes)
-    capacity = _amounts(msgspec.json.decode(fields.capacity, type=dict[str, _Amount]))
+    capacity = {
+        short_name(name, one.driver): amount
+        for name, amount in _amounts(msgspec.json.decode(fields.capacity, type=dict[str, _Amount])).items()
+    }
     physical = (
         attributes.bus.string
         or attributes.old_bus.string

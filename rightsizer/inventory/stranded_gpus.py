@@ -82,6 +82,7 @@ class UnschedulablePod:
         priority: Its resolved priority; None if the API server resolved none.
         gang: The first gang that it names; None if it names none.
         claim_names: Names of its ResourceClaims.
+        template_names: Names of ResourceClaimTemplates, where its claims are not made yet.
         claims: Those for GPUs, with the devices that they accept.
         backed: As a WaitingPod's.
     """
@@ -96,6 +97,7 @@ class UnschedulablePod:
     priority_class: str = ""
     gang: ObjectRef | None = None
     claim_names: tuple[str, ...] = ()
+    template_names: tuple[str, ...] = ()
     claims: tuple[WaitingClaim, ...] = ()
     backed: Mapping[str, WaitingClaim] = dataclasses.field(default_factory=dict)
 
@@ -232,7 +234,7 @@ def placeable_pods(
             if node.is_open
             and could_host(node, capacities.get(name, UNKNOWN_CAPACITY), group[0])
             and not _unbacked(node, group[0])
-            and allocate(claims_on(group[0], node), devices, name, (), tries) is not None
+            and allocate(claims_on(group[0], node), devices, name, {}, tries) is not None
         )
         found += [
             WaitingPod(

@@ -4,6 +4,7 @@ A pod belongs to the topmost owner of its owner chain. Pods of one gang are one 
 """
 
 import collections
+import contextlib
 import dataclasses
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
@@ -11,7 +12,7 @@ from typing import TypeVar
 from rightsizer.changes.found_changes import changes_of
 from rightsizer.changes.record_codec import came_back_after, recorded_changes
 from rightsizer.inventory.demand import DemandState, Surroundings, demand_of
-from rightsizer.inventory.dra_state import DraState
+from rightsizer.inventory.dra_state import DraState, UnknownClaimError, with_claims
 from rightsizer.inventory.gpu_requests import CLASS_PREFIX, ResourceTable, count_of
 from rightsizer.inventory.managers import (
     Autoscaler,
@@ -41,8 +42,6 @@ from rightsizer.model import (
     ChangeRecord,
     ClaimKey,
     ClaimTemplate,
-    DeviceChoice,
-    DeviceRequest,
     Fleet,
     Node,
     ObjectRef,
@@ -52,7 +51,6 @@ from rightsizer.model import (
     QueueQuotas,
     Quota,
     QuotaKey,
-    WaitingClaim,
     Workload,
 )
 from rightsizer.prices import whole_gpus
@@ -136,7 +134,7 @@ def build_fleet(state: ClusterState) -> Fleet:
     changed = [*state.owners.values(), *state.kueue_workloads, *scaling, *bare]
     changes, unreadable = changes_of(changed, state.evictions, pods)
     waiting, devices = _with_claims(state), state.dra.devices
-    around = Surroundings(state.resources, state.nodes, state.priority_classes, state.quotas)
+    around = Surroundings(state.resources, state.nodes, state.priority_classes, state.quotas, state.dra)
     demand = demand_of(waiting, state.demand, around)
     return Fleet(
         workloads=tuple(sorted(workloads, key=lambda workload: workload.ref)),
@@ -189,18 +187,8 @@ def _with_claims(state: ClusterState) -> list[UnschedulablePod]:
     """Pods that the scheduler cannot place, without those of whose claims it is unknown what they accept."""
     found = []
     for one in state.unschedulable:
-        keys = [(one.ref.namespace, name) for name in one.claim_names]
-        if all(key in state.dra.waiting for key in keys):
-            counts = collections.Counter(one.gpus)
-            for key in keys:
-                counts.update(state.dra.claims[key].devices)
-            claims = tuple(state.dra.waiting[key] for key in keys)
-            backed = {
-                name: WaitingClaim((DeviceRequest(name, (DeviceChoice(state.dra.backing[name], count),)),))
-                for name, count in one.gpus.items()
-                if name in state.dra.backing
-            }
-            found.append(dataclasses.replace(one, gpus=dict(counts), claims=claims, backed=backed))
+        with contextlib.suppress(UnknownClaimError):  # of which a problem tells
+            found.append(with_claims(one, state.dra))
     return found
 
 

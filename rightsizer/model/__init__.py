@@ -22,6 +22,7 @@ from rightsizer.model.conclusions import (
 )
 from rightsizer.model.dra_devices import (
     Allocation,
+    AttributeConstraint,
     ClaimKey,
     ClaimTemplate,
     Counters,
@@ -31,7 +32,7 @@ from rightsizer.model.dra_devices import (
     DeviceInventory,
     DeviceRequest,
     DraDevice,
-    EqualAttribute,
+    Holding,
     WaitingClaim,
 )
 from rightsizer.model.fleet import (
@@ -95,6 +96,7 @@ __all__ = [
     "Address",
     "AddressTable",
     "Allocation",
+    "AttributeConstraint",
     "Autoscalers",
     "Blocker",
     "BlockerCode",
@@ -119,13 +121,13 @@ __all__ = [
     "DraDevice",
     "Edit",
     "Effect",
-    "EqualAttribute",
     "Finding",
     "FindingName",
     "Fleet",
     "FoundChange",
     "Gang",
     "History",
+    "Holding",
     "Ignored",
     "Manager",
     "Measured",

@@ -29,8 +29,21 @@ Counters = Mapping[str, int]
 """Amounts by the name of the counter."""
 
 
+class Holding(NamedTuple):
+    """A device that a claim holds, or a part of one.
+
+    Attributes:
+        share: Distinguishes those who have parts of one device; empty for the whole device.
+        consumed: What a part takes of the device's capacity, by name.
+    """
+
+    id: DeviceId
+    share: str = ""
+    consumed: tuple[tuple[str, int], ...] = ()
+
+
 ClaimKey = tuple[str, str]
-"""Namespace and name of a ResourceClaim."""
+"""Namespace and name of a ResourceClaim, or of a ResourceClaimTemplate."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,11 +83,11 @@ class Allocation:
     """The GPUs of an allocated ResourceClaim.
 
     Attributes:
-        devices: Those that it holds; admin access holds none.
+        devices: What it holds of them; admin access holds none.
         users: UIDs of the pods that it is reserved for.
     """
 
-    devices: tuple[DeviceId, ...]
+    devices: tuple[Holding, ...]
     users: frozenset[str] = frozenset()
 
 
@@ -103,10 +116,12 @@ class DeviceChoice:
     Attributes:
         eligible: Devices that match the selectors of the request and of its DeviceClass, and whose taints it tolerates.
         count: How many of them; None for all that a node has.
+        consumes: What it would take of the capacity of those that claims may have parts of.
     """
 
     eligible: frozenset[DeviceId]
     count: int | None = 1
+    consumes: Mapping[DeviceId, Counters] = dataclasses.field(default_factory=dict, hash=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,16 +133,18 @@ class DeviceRequest:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class EqualAttribute:
-    """A constraint of a ResourceClaim: the devices of these requests have one value of an attribute.
+class AttributeConstraint:
+    """A constraint of a ResourceClaim: the devices of these requests have one value of an attribute, or all different.
 
     Attributes:
         requests: Names of the requests.
         values: The value of each eligible device that has one.
+        is_distinct: Whether no two may have the same value.
     """
 
     requests: frozenset[str]
     values: Mapping[DeviceId, object] = dataclasses.field(hash=False)
+    is_distinct: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -135,7 +152,7 @@ class WaitingClaim:
     """A ResourceClaim for GPUs that is not allocated."""
 
     requests: tuple[DeviceRequest, ...]
-    constraints: tuple[EqualAttribute, ...] = ()
+    constraints: tuple[AttributeConstraint, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,9 +172,13 @@ class DeviceInventory:
     incomplete: frozenset[str] = frozenset()
 
     @functools.cached_property
-    def held(self) -> frozenset[DeviceId]:
-        """Devices that claims hold."""
-        return frozenset(one for each in self.allocations.values() for one in each.devices)
+    def held(self) -> Mapping[DeviceId, frozenset[Holding]]:
+        """What claims hold of each device that is not free."""
+        found: dict[DeviceId, set[Holding]] = {}
+        for allocation in self.allocations.values():
+            for one in allocation.devices:
+                found.setdefault(one.id, set()).add(one)
+        return {name: frozenset(holdings) for name, holdings in found.items()}
 
     def free_gpus(self, node: str) -> int:
         """Physical GPUs of a node of which no claim holds anything."""

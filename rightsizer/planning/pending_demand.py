@@ -22,6 +22,7 @@ from rightsizer.model import (
     DeviceId,
     FindingName,
     Fleet,
+    Holding,
     Node,
     ObjectRef,
     QueueOption,
@@ -296,14 +297,14 @@ class _Placement:
 
     Attributes:
         node: Empty for the quota of a gang.
-        devices: DRA devices that it would get.
+        devices: What it would get of DRA devices.
         takes: The quota, in place of what the pod asks for.
     """
 
     pod: WaitingPod
     node: str
     victims: tuple[Decision, ...]
-    devices: tuple[DeviceId, ...] = ()
+    devices: tuple[Holding, ...] = ()
     takes: Mapping[QuotaKey, float] = dataclasses.field(default_factory=dict)
 
 
@@ -312,7 +313,7 @@ class _Places:
 
     Attributes:
         free: Amounts, by node and resource or by pool and what it is a quota of.
-        held: DRA devices that are not free.
+        held: What is held of DRA devices that are not free.
         victims: The pod that each serves.
         spared: Workloads that must not go.
         tries: To find devices.
@@ -331,7 +332,7 @@ class _Places:
         self.devices = fleet.devices
         self._quotas = fleet.queues.held
         self._candidates = candidates
-        self.held = set(fleet.devices.held)
+        self.held = {name: set(holdings) for name, holdings in fleet.devices.held.items()}
         self.victims: dict[ObjectRef, ObjectRef] = {}
         self.tries = Tries()
         self._gone: set[str] = set()
@@ -399,8 +400,7 @@ class _Places:
 
     def do(self, one: _Placement) -> None:
         """Take the place."""
-        self.held -= self.released(one.victims)
-        self.held |= set(one.devices)
+        self._hold(taken=one.devices, released=self.released(one.victims))
         self._gone |= _uids(one.victims)
         for decision in one.victims:
             self.victims[decision.workload.ref] = one.pod.ref
@@ -412,8 +412,13 @@ class _Places:
         for decision in one.victims:
             del self.victims[decision.workload.ref]
         self._gone -= _uids(one.victims)
-        self.held -= set(one.devices)
-        self.held |= self.released(one.victims)
+        self._hold(taken=self.released(one.victims), released=one.devices)
+
+    def _hold(self, *, taken: Iterable[Holding], released: Iterable[Holding]) -> None:
+        for one in released:
+            self.held[one.id].discard(one)
+        for one in taken:
+            self.held.setdefault(one.id, set()).add(one)
 
     def _add(self, one: _Placement, sign: int) -> None:
         for decision in one.victims:
@@ -424,20 +429,20 @@ class _Places:
         for key, amount in (*one.takes.items(), *(((one.node, name), count) for name, count in asked)):
             self.free[key] -= sign * amount
 
-    def released(self, victims: Sequence[Decision]) -> set[DeviceId]:
-        """DRA devices that become free with the victims: those of claims that no other pod uses."""
+    def released(self, victims: Sequence[Decision]) -> set[Holding]:
+        """What becomes free of DRA devices with the victims: what claims hold that no other pod uses."""
         gone = self._gone | _uids(victims)
         return {
-            name
+            holding
             for one in victims
             for allocation in self._allocations(one)
             if allocation.users <= gone
-            for name in allocation.devices
+            for holding in allocation.devices
         }
 
     def claimed(self, decision: Decision) -> set[DeviceId]:
-        """DRA devices that a victim holds, alone or with others."""
-        return {name for allocation in self._allocations(decision) for name in allocation.devices}
+        """DRA devices of which a victim holds something, alone or with others."""
+        return {holding.id for allocation in self._allocations(decision) for holding in allocation.devices}
 
     def _allocations(self, decision: Decision) -> Iterator[Allocation]:
         """Those of its claims. Which of them fewer pods would release is not known before, so then there are none."""
@@ -526,9 +531,9 @@ def _missing(pod: WaitingPod, node: str, victims: Iterable[Decision], places: _P
 
 def _devices(
     pod: WaitingPod, node: str, victims: Sequence[Decision], places: _Places
-) -> tuple[DeviceId, ...] | None:
-    held = places.held - places.released(victims)
-    return allocate(places.claims(pod, node), places.devices, node, held, places.tries)
+) -> tuple[Holding, ...] | None:
+    claims, freed = places.claims(pod, node), places.released(victims)
+    return allocate(claims, places.devices, node, places.held, places.tries, freed=freed)
 
 
 def _fitting(pod: WaitingPod, node: str, victims: Sequence[Decision], places: _Places) -> _Placement | None:

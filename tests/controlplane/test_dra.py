@@ -1,11 +1,17 @@
 """GPUs that only a DRA driver publishes, on the real scheduler and controllers: counted, and freed for who waits."""
 
+import contextlib
 import json
 import time
 from typing import Any
 
 import pytest
 
+from rightsizer.config import ClusterSettings
+from rightsizer.inventory.cluster_reader import read_cluster
+from rightsizer.inventory.device_allocation import Tries, allocate
+from rightsizer.inventory.workload_builder import build_fleet
+from rightsizer.kube.cluster import Cluster
 from tests.controlplane.contract.server import Object
 from tests.controlplane.world import DRA, RealWorld, uids
 from tests.deploy.chart import find_one, pod_of, render
@@ -97,6 +103,28 @@ def test_claim_that_no_freed_gpu_would_satisfy_stops_nothing(world: RealWorld) -
     world.running("idle", 1)
     said = json.loads(world.run("plan", "-o", "json").out)["problems"]
     assert any("no GPU matches its request" in one for one in said), said
+
+
+def test_parts_of_a_gpu_are_counted_as_the_scheduler_hands_them_out(world: RealWorld) -> None:
+    """Rounded up to its steps; who waits fits as soon as, and only if, enough of them come free."""
+    node = world.dra_node(gpus=1, step="10Gi")
+    for name, memory in (("a", "25Gi"), ("b", "25Gi"), ("c", "5Gi"), ("d", "11Gi")):
+        world.claim_template(name, count=1, memory=memory)
+        world.create("Job", name, claim=name)
+        world.unschedulable(name) if name == "d" else world.running(name, 1)
+    with contextlib.closing(Cluster(ClusterSettings(kubeconfig=world.kubeconfig))) as cluster:
+        fleet = build_fleet(read_cluster(cluster, ()))
+    (device,) = fleet.devices.nodes[node]
+    parts = fleet.devices.held[device.id]
+    assert sorted(dict(one.consumed)["memory"] / 2**30 for one in parts) == [10, 30, 30]
+    (waiting,) = [one for one in fleet.waiting if one.ref.namespace == world.team]
+    assert [each.choices[0].consumes[device.id] for each in waiting.claims[0].requests] == [
+        {"memory": 20 * 2**30}
+    ]
+    for gone, fits in ((0, False), (10, False), (30, True)):
+        freed = [one for one in parts if dict(one.consumed)["memory"] == gone * 2**30][:1]
+        found = allocate(waiting.claims, fleet.devices, node, fleet.devices.held, Tries(), freed=freed)
+        assert (found is not None) == fits
 
 
 def _exporter(world: RealWorld) -> tuple[Object, Object]:

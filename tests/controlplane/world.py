@@ -101,8 +101,11 @@ class RealWorld:
         }
         self.api.create("/api/v1/nodes", body)
 
-    def dra_node(self, *, gpus: int, profile: str = "") -> str:
-        """A node whose GPUs, or the MIG device of each of them, only a ResourceSlice tells; its name."""
+    def dra_node(self, *, gpus: int, profile: str = "", step: str = "") -> str:
+        """A node whose GPUs, or the MIG device of each of them, only a ResourceSlice tells; its name.
+
+        With `step` claims may have parts of a GPU, of so much memory or a multiple of it.
+        """
         name = f"node-{uuid.uuid4().hex[:8]}"
         amounts = {"cpu": "512", "memory": "4Ti", "pods": "500"}
         metadata = {"name": name, "labels": self.labels}
@@ -117,7 +120,7 @@ class RealWorld:
             "driver": "gpu.nvidia.com",
             "nodeName": name,
             "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
-            "devices": [_device(number, profile) for number in range(gpus)],
+            "devices": [_device(number, profile, step) for number in range(gpus)],
         }
         self.api.create(
             f"{DRA}/resourceslices", {"metadata": {"name": name, "labels": self.labels}, "spec": spec}
@@ -127,11 +130,15 @@ class RealWorld:
     def _class(self, kind: str) -> str:
         return f"{kind}-{self.team}"
 
-    def claim_template(self, name: str, *, count: int, kind: str = "gpu", selector: str = "") -> None:
-        """A ResourceClaimTemplate for so many devices of the team's nodes."""
+    def claim_template(
+        self, name: str, *, count: int, kind: str = "gpu", selector: str = "", memory: str = ""
+    ) -> None:
+        """A ResourceClaimTemplate for so many devices of the team's nodes, or for a part of each."""
         exactly: Object = {"deviceClassName": self._class(kind), "count": count}
         if selector:
             exactly["selectors"] = [{"cel": {"expression": selector}}]
+        if memory:
+            exactly["capacity"] = {"requests": {"memory": memory}}
         request = {"name": "gpus", "exactly": exactly}
         body = {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": [request]}}}}
         self.api.create(f"{DRA}/namespaces/{self.team}/resourceclaimtemplates", body)
@@ -270,7 +277,7 @@ class RealWorld:
                 raise
 
 
-def _device(number: int, profile: str) -> Object:
+def _device(number: int, profile: str, step: str) -> Object:
     """As NVIDIA's DRA driver publishes a GPU, or a MIG device."""
     attributes = {
         "type": {"string": "mig" if profile else "gpu"},
@@ -279,7 +286,11 @@ def _device(number: int, profile: str) -> Object:
         "resource.kubernetes.io/pciBusID": {"string": f"0000:{number:02x}:00.0"},
         **({"profile": {"string": profile}} if profile else {}),
     }
-    return {"name": f"gpu-{number}", "attributes": attributes, "capacity": {"memory": {"value": "81559Mi"}}}
+    memory: Object = {"value": "81559Mi"}
+    if step:
+        memory["requestPolicy"] = {"default": step, "validRange": {"min": step, "step": step}}
+    device: Object = {"name": f"gpu-{number}", "attributes": attributes, "capacity": {"memory": memory}}
+    return {**device, **({"allowMultipleAllocations": True} if step else {})}
 
 
 def uids(pods: Sequence[Object]) -> set[str]:

@@ -6,7 +6,18 @@ from typing import Any
 import pytest
 
 from rightsizer.model import Fleet, Gang, WaitingPod
-from tests.rightsizer.kubectl import GPU, TEAM, Object, fleet_of, node, obj, pod
+from tests.rightsizer.kubectl import (
+    GPU,
+    TEAM,
+    Object,
+    device_class,
+    dra_gpu,
+    fleet_of,
+    node,
+    obj,
+    pod,
+    resource_slice,
+)
 
 KUEUE = "kueue.x-k8s.io/v1beta2"
 VOLCANO = "scheduling.volcano.sh/v1beta1"
@@ -171,9 +182,12 @@ def test_kueue_workload_that_waits_for_no_gpus_is_no_demand(changes: Mapping[str
             id="slices-of-a-topology",
         ),
         pytest.param(
-            [_queue(), _workload(template=_template(resourceClaims=[{"name": "c"}]))],
-            "ResourceClaims do not exist yet",
-            id="claims",
+            [
+                _queue(),
+                _workload(template=_template(resourceClaims=[{"name": "c", "resourceClaimName": "c"}])),
+            ],
+            "which devices its ResourceClaim c accepts is unknown",
+            id="claim-of-several-pods",
         ),
         pytest.param([_queue(), _workload(count=1025)], "more than 1024 pods", id="too-many-pods"),
         pytest.param(
@@ -190,6 +204,83 @@ def test_kueue_workload_that_freed_gpus_do_not_start_is_named_with_the_reason(
     (one,) = fleet.unserved
     assert "Workload" in one.what
     assert why in one.why
+
+
+_CLAIMS = [{"name": "gpus", "resourceClaimTemplateName": "two"}]
+_TOLD = {"resourceRequests": [{"name": "main", "resources": {"whole-gpus": "6", "cpu": "3"}}]}
+
+
+def _claiming(*, device: str = "gpu.nvidia.com", told: Object | None = _TOLD, **exactly: Any) -> list[Object]:
+    """A Workload of three pods with two devices each, on a cluster of DRA alone; `told` is what Kueue says of it."""
+    request = {"name": "r", "exactly": {"deviceClassName": device, "count": 2, **exactly}}
+    made = obj("ResourceClaimTemplate", "two", api_version="resource.k8s.io/v1")
+    made["spec"] = {"spec": {"devices": {"requests": [request]}}}
+    whole = {"name": "whole-gpus", "nominalQuota": 8}
+    flavor = {"name": "h100", "resources": [whole, {"name": "cpu", "nominalQuota": 100}]}
+    group = {"coveredResources": ["cpu", "whole-gpus"], "flavors": [flavor]}
+    queue = _cluster("gpus", "ClusterQueue", spec={"resourceGroups": [group]})
+    template = _template(gpus=0, resourceClaims=_CLAIMS)
+    bare = node(labels={"card": "h100"}, allocatable={GPU: "0"})
+    slices = resource_slice("a", *(dra_gpu(number) for number in range(6)))
+    waiting = _workload(template=template, status=told or {})
+    return [
+        bare,
+        pod("p", limits={}),
+        CLASS,
+        LOCAL,
+        _flavor(),
+        ADMITTED,
+        queue,
+        slices,
+        device_class(),
+        made,
+        waiting,
+    ]
+
+
+def test_kueue_workload_of_claims_waits_for_the_devices_of_its_templates() -> None:
+    """On a cluster of DRA alone: each pod would make a claim of its own, and Kueue tells what quota they take."""
+    fleet = fleet_of(*_claiming())
+    assert fleet.unserved == ()
+    assert [(dict(one.resources), one.priority, set(one.nodes)) for one in fleet.waiting] == [
+        ({"deviceclass:gpu.nvidia.com": 2}, 5000, {"n1"})
+    ] * 3
+    ((choice,),) = {each.choices for one in fleet.waiting for claim in one.claims for each in claim.requests}
+    assert (choice.count, len(choice.eligible)) == (2, 6)
+    gang = _gang(fleet)
+    assert gang is not None
+    assert [one.amounts for one in gang.options] == [
+        {("ClusterQueue gpus", "h100/whole-gpus"): 6, ("ClusterQueue gpus", "h100/cpu"): 3000}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("items", "why"),
+    [
+        (_claiming(told=None), "Kueue has not told what quota its ResourceClaims take"),
+        (_claiming(selectors=[{"cel": {"expression": "nonsense("}}]), "ResourceClaimTemplate two: selector"),
+        (_claiming(allocationMode="All", count=1)[:-2] + _claiming()[-1:], "it does not exist"),
+    ],
+    ids=["quota-unknown", "selector", "no-template"],
+)
+def test_kueue_workload_of_claims_that_are_unknown_is_named_with_the_reason(
+    items: list[Object], why: str
+) -> None:
+    """Nobody is stopped for it."""
+    fleet = fleet_of(*items)
+    assert fleet.waiting == ()
+    (one,) = fleet.unserved
+    assert why in one.why
+
+
+def test_kueue_workload_of_claims_for_other_devices_is_no_demand() -> None:
+    """It waits for no GPU, so nothing is said of it; with GPUs too it is unknown whether it would start."""
+    nic = device_class("nic", 'device.driver == "nic.example.com"')
+    assert fleet_of(*_claiming(device="nic"), nic).unserved == ()
+    template = _template(gpus=1, resourceClaims=_CLAIMS)
+    both = [*_claiming(device="nic")[:-1], nic, _workload(template=template, status=_TOLD)]
+    (one,) = fleet_of(*both).unserved
+    assert one.why == "ResourceClaimTemplate two: it requests other devices than GPUs"
 
 
 def _quota(namespace: str = TEAM, hard: int = 100, **spec: Any) -> Object:

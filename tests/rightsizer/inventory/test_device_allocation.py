@@ -10,13 +10,14 @@ import hypothesis.strategies as st
 from rightsizer.inventory.device_allocation import MAX_TRIES, Tries
 from rightsizer.inventory.device_allocation import allocate as allocate_within
 from rightsizer.model import (
+    AttributeConstraint,
     CounterSet,
     DeviceChoice,
     DeviceId,
     DeviceInventory,
     DeviceRequest,
     DraDevice,
-    EqualAttribute,
+    Holding,
     WaitingClaim,
 )
 
@@ -27,8 +28,9 @@ SLICES = 4
 def allocate(
     claims: Sequence[WaitingClaim], inventory: DeviceInventory, node: str, held: Collection[DeviceId]
 ) -> tuple[DeviceId, ...] | None:
-    """With as many tries as are needed."""
-    return allocate_within(claims, inventory, node, held, Tries())
+    """Whole devices, with as many tries as are needed."""
+    found = allocate_within(claims, inventory, node, {one: [Holding(one)] for one in held}, Tries())
+    return None if found is None else tuple(one.id for one in found)
 
 
 def _id(name: str) -> DeviceId:
@@ -57,7 +59,7 @@ def _inventory(*devices: DraDevice) -> DeviceInventory:
 def _claim(*devices: DraDevice, count: int | None = 1, **constraint: object) -> WaitingClaim:
     choice = DeviceChoice(frozenset(one.id for one in devices), count)
     values = {_id(name): value for name, value in constraint.items()}
-    equal = (EqualAttribute(frozenset({"r"}), values),) if constraint else ()
+    equal = (AttributeConstraint(frozenset({"r"}), values),) if constraint else ()
     return WaitingClaim((DeviceRequest("r", (choice,)),), equal)
 
 
@@ -121,6 +123,76 @@ def test_devices_of_a_constraint_have_one_value() -> None:
     assert allocate([_claim(A, B, C, count=2, **roots)], inventory, "n1", ()) is None
 
 
+def test_devices_of_a_distinct_constraint_have_different_values() -> None:
+    """A device without the attribute is out, here as well."""
+    inventory = _inventory(A, B, C)
+    roots = {_id("gpu-0"): "pci0", _id("gpu-1"): "pci0", _id("gpu-2"): "pci1"}
+    claim = dataclasses.replace(
+        _claim(A, B, C, count=2),
+        constraints=(AttributeConstraint(frozenset({"r"}), roots, is_distinct=True),),
+    )
+    assert allocate([claim], inventory, "n1", ()) == (A.id, C.id)
+    assert allocate([claim], inventory, "n1", {C.id}) is None
+    del roots[_id("gpu-2")]
+    assert allocate([claim], inventory, "n1", ()) is None
+
+
+def _shared(number: int) -> DraDevice:
+    return dataclasses.replace(_gpu(number), capacity={"memory": 80, "cores": 100})
+
+
+def _parts(*devices: DraDevice, count: int = 1, **consumes: int) -> WaitingClaim:
+    ids = frozenset(one.id for one in devices)
+    return WaitingClaim((DeviceRequest("r", (DeviceChoice(ids, count, dict.fromkeys(ids, consumes)),)),))
+
+
+def _part(device: DraDevice, share: str, **consumed: int) -> Holding:
+    return Holding(device.id, share, tuple(sorted(consumed.items())))
+
+
+def test_parts_of_a_device_fit_as_long_as_its_capacity_suffices() -> None:
+    """Of each of its capacities; and of several parts each has its own name."""
+    one = _shared(0)
+    inventory = _inventory(one)
+    held = {one.id: [_part(one, "0", memory=30, cores=10)]}
+    wanted = [_parts(one, memory=25), _parts(one, memory=25)]
+    found = allocate_within(wanted, inventory, "n1", held, Tries())
+    assert found is not None
+    assert [(part.id, part.consumed) for part in found] == [(one.id, (("memory", 25),))] * 2
+    assert len({part.share for part in (*found, *held[one.id])}) == 3
+    assert allocate_within([*wanted, _parts(one, memory=1)], inventory, "n1", held, Tries()) is None
+    assert allocate_within([_parts(one, cores=91)], inventory, "n1", held, Tries()) is None
+    freed = allocate_within([_parts(one, cores=91)], inventory, "n1", held, Tries(), freed=held[one.id])
+    assert freed == (_part(one, "0", cores=91),)
+
+
+def test_request_for_several_parts_may_have_them_of_one_device() -> None:
+    """As the scheduler's allocator does, unless a constraint asks for different ones."""
+    one, two = _shared(0), _shared(1)
+    inventory = _inventory(one, two)
+    claim = _parts(one, two, count=3, memory=40)
+    found = allocate_within([claim], inventory, "n1", {}, Tries())
+    assert found is not None
+    assert [part.id for part in found] == [one.id, one.id, two.id]
+    distinct = AttributeConstraint(frozenset({"r"}), {one.id: "a", two.id: "b"}, is_distinct=True)
+    assert (
+        allocate_within([dataclasses.replace(claim, constraints=(distinct,))], inventory, "n1", {}, Tries())
+        is None
+    )
+
+
+def test_device_with_parts_and_another_of_its_gpu_exclude_each_other() -> None:
+    """Its counters are taken once, with the first part, and are free after the last one."""
+    one = _shared(0)
+    inventory = _inventory(one, *PARTS)
+    held = {one.id: [_part(one, "a", memory=1), _part(one, "b", memory=1)]}
+    assert allocate_within([_claim(*PARTS)], inventory, "n1", held, Tries()) is None
+    assert allocate_within([_claim(*PARTS)], inventory, "n1", held, Tries(), freed=held[one.id][:1]) is None
+    assert allocate_within([_claim(*PARTS)], inventory, "n1", held, Tries(), freed=held[one.id]) is not None
+    mig = {PARTS[0].id: [Holding(PARTS[0].id)]}
+    assert allocate_within([_parts(one, memory=1)], inventory, "n1", mig, Tries()) is None
+
+
 def test_first_choice_that_fits_is_taken() -> None:
     """Prioritized alternatives."""
     first, second = DeviceChoice(frozenset({A.id})), DeviceChoice(frozenset({B.id, C.id}), 2)
@@ -134,7 +206,7 @@ def test_devices_of_a_constraint_are_not_searched_in_every_combination() -> None
     gpus = tuple(_gpu(number) for number in range(40))
     values = {f"gpu-{number}": number for number in range(40)}
     tries = Tries()
-    assert allocate_within([_claim(*gpus, count=8, **values)], _inventory(*gpus), "n1", (), tries) is None
+    assert allocate_within([_claim(*gpus, count=8, **values)], _inventory(*gpus), "n1", {}, tries) is None
     assert Tries().left - tries.left < 40 * 40
 
 
@@ -144,13 +216,13 @@ def test_search_without_end_finds_nothing_and_its_tries_are_counted() -> None:
     values = {_id(f"gpu-{number}"): number for number in range(40)}
     choices = (DeviceChoice(frozenset(one.id for one in gpus), 1),)
     requests = tuple(DeviceRequest(name, choices) for name in "abcdef")
-    claim = WaitingClaim(requests, (EqualAttribute(frozenset({"e", "f"}), values),))
+    claim = WaitingClaim(requests, (AttributeConstraint(frozenset({"e", "f"}), values),))
     tries = Tries(30_000)
-    assert allocate_within([claim], _inventory(*gpus), "n1", (), tries) is None
+    assert allocate_within([claim], _inventory(*gpus), "n1", {}, tries) is None
     assert tries.left == 30_000 - MAX_TRIES - 1
-    assert allocate_within([claim], _inventory(*gpus), "n1", (), tries) is None
+    assert allocate_within([claim], _inventory(*gpus), "n1", {}, tries) is None
     assert tries.left < 0
-    assert allocate_within([_claim(A)], _inventory(A), "n1", (), tries) is None
+    assert allocate_within([_claim(A)], _inventory(A), "n1", {}, tries) is None
 
 
 def test_all_devices_of_a_node_with_an_incomplete_pool_are_refused() -> None:

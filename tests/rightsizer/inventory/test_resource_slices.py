@@ -361,12 +361,92 @@ def test_only_some_requests_of_a_namespace_are_compared() -> None:
 
 @pytest.mark.parametrize(
     "request_fields",
-    [{"capacity": {"requests": {"memory": "1Gi"}}}, {"deviceClassName": "other"}],
-    ids=["part-of-a-device", "unknown-class"],
+    [
+        {"deviceClassName": "other"},
+        {"capacity": {"requests": {"memory": "a lot"}}},
+        {"capacity": {"requests": {"memory": "100Gi"}}},
+        {"capacity": {"requests": {"bandwidth": "1"}}},
+    ],
+    ids=["unknown-class", "unreadable-amount", "more-than-there-is", "unknown-capacity"],
 )
 def test_claim_of_unknown_demand_is_no_demand(request_fields: Object) -> None:
     """Nobody is stopped for what might not fit."""
     assert _accepted(_request(**request_fields), GPUS) is None
+
+
+def test_claim_for_an_amount_accepts_whole_gpus_that_have_it() -> None:
+    """With or without the driver's domain before the name."""
+    for name in ("memory", "gpu.nvidia.com/memory"):
+        request = _request(capacity={"requests": {name: "70Gi"}})
+        assert _accepted(request, GPUS) == {"gpu-0", "gpu-1"}
+
+
+_SHAREABLE: Object = {"allowMultipleAllocations": True}
+_EIGHTS = {"default": "10Gi", "validRange": {"min": "10Gi", "max": "40Gi", "step": "10Gi"}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked", "taken"),
+    [
+        (None, "15Gi", 15),
+        (None, None, 80),
+        (_EIGHTS, None, 10),
+        (_EIGHTS, "1Gi", 10),
+        (_EIGHTS, "15Gi", 20),
+        (_EIGHTS, "41Gi", None),
+        ({"validValues": ["20Gi", "40Gi"], "default": "20Gi"}, "25Gi", 40),
+        ({"validValues": ["20Gi", "40Gi"], "default": "20Gi"}, "50Gi", None),
+        ({"validValues": ["20Gi", "90Gi"], "default": "20Gi"}, "50Gi", None),
+    ],
+)
+def test_part_that_a_claim_takes_follows_the_request_policy(
+    policy: Object | None, asked: str | None, taken: int | None
+) -> None:
+    """Of a device that allows several allocations, as the scheduler's allocator rounds it; here in GiB of 80."""
+    memory: Object = {"value": "80Gi", **({"requestPolicy": policy} if policy else {})}
+    slices = resource_slice("a", dra_gpu(0, capacity={"memory": memory}, **_SHAREABLE))
+    request = _request(**({"capacity": {"requests": {"memory": asked}}} if asked else {}))
+    fleet = fleet_of(_bare(), device_class(), slices, request, _waiting())
+    found = [
+        amounts["memory"] // 2**30
+        for one in fleet.waiting
+        for choice in one.claims[0].requests[0].choices
+        for amounts in choice.consumes.values()
+    ]
+    assert found == ([] if taken is None else [taken])
+
+
+def test_parts_that_claims_hold_are_known_with_what_they_consume() -> None:
+    """Two claims of one device are two parts of it."""
+    slices = resource_slice("a", dra_gpu(0, capacity={"memory": {"value": "80Gi"}}, **_SHAREABLE))
+    claims = [
+        claim(name, devices=1, result={"shareID": name, "consumedCapacity": {"memory": f"{amount}Gi"}})
+        for name, amount in (("x", 20), ("y", 40))
+    ]
+    fleet = fleet_of(_bare(), pod("p"), slices, *claims)
+    ((device, parts),) = fleet.devices.held.items()
+    assert device.name == "gpu-0"
+    assert {(one.share, one.consumed) for one in parts} == {
+        ("x", (("memory", 20 * 2**30),)),
+        ("y", (("memory", 40 * 2**30),)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("constraint", "is_served"),
+    [
+        ({"distinctAttribute": "resource.kubernetes.io/pcieRoot"}, True),
+        ({"distinctAttribute": "gpu.nvidia.com/productName"}, False),
+        ({"matchAttribute": "resource.kubernetes.io/pcieRoot"}, False),
+        ({}, False),
+    ],
+    ids=["different", "alike", "must-be-alike", "unknown"],
+)
+def test_constraint_of_a_claim_says_which_devices_go_together(constraint: Object, *, is_served: bool) -> None:
+    """GPU 0 is on another PCIe root than GPU 2."""
+    request = _request(count=2)
+    request["spec"]["devices"]["constraints"] = [{"requests": ["r"], **constraint}]
+    assert (_accepted(request, resource_slice("a", dra_gpu(0), dra_gpu(2))) is not None) == is_served
 
 
 def test_pod_with_a_claim_that_is_not_made_yet_is_no_demand() -> None:

@@ -23,6 +23,7 @@ from rightsizer.model import (
     FindingName,
     Fleet,
     Gang,
+    Holding,
     Mode,
     Node,
     ObjectRef,
@@ -557,7 +558,7 @@ def _after_claims(
     """Names of the workloads that go."""
     allocations = {
         ("research", name): Allocation(
-            tuple(one.id for one in devices), frozenset(each.pods[0].ref.uid for each in users)
+            tuple(Holding(one.id) for one in devices), frozenset(each.pods[0].ref.uid for each in users)
         )
         for name, (devices, users) in allocated.items()
     }
@@ -618,8 +619,8 @@ def test_resource_that_a_claim_stands_for_counts_free_devices(count: int, cpu: i
     member = pod("x", node="a", devices=1, resources={GPU: 1}, priority=1_000, claims=("x",))
     holder = workload(member, ref=ObjectRef("apps/v1", "Deployment", "research", "x", "uid-x"))
     allocations = {
-        ("research", "x"): Allocation((FOUR[0].id,), frozenset({member.ref.uid})),
-        ("research", "y"): Allocation(tuple(one.id for one in FOUR[1:3])),
+        ("research", "x"): Allocation((Holding(FOUR[0].id),), frozenset({member.ref.uid})),
+        ("research", "y"): Allocation(tuple(Holding(one.id) for one in FOUR[1:3])),
     }
     node = Node("a", "H100", allocatable={CLASS: 4})
     devices = DeviceInventory({"a": FOUR}, allocations=allocations)
