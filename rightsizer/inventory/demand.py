@@ -306,7 +306,11 @@ def asked_of_dra(
     resources: ResourceTable,
 ) -> Asked:
     """What pods ask of DRA: those that hold GPUs, those that the scheduler cannot place, and those that queues hold."""
-    used = {(one.pod.ref.namespace, name) for one in pods.gpu_pods for name in one.claims}
+    used: dict[ClaimKey, frozenset[str]] = {}
+    for pod in pods.gpu_pods:
+        for name in pod.claims:
+            key = (pod.pod.ref.namespace, name)
+            used[key] = used.get(key, frozenset()) | {pod.pod.ref.uid}
     wanted, names = set[ClaimKey](), set[str]()
     for one in unschedulable:
         wanted |= {(one.ref.namespace, name) for name in one.claim_names}
@@ -318,7 +322,7 @@ def asked_of_dra(
             wanted |= {(item.ref.namespace, name) for name in claims.existing}
             templates |= {(item.ref.namespace, name) for name in claims.templates}
             names |= resources.request_of(_pod_of(item, each)).amounts.keys()
-    return Asked(frozenset(used), frozenset(wanted), frozenset(templates), frozenset(names))
+    return Asked(used, frozenset(wanted), frozenset(templates), frozenset(names))
 
 
 class _ClaimNames(NamedTuple):

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -43,13 +44,13 @@ class Asked(NamedTuple):
     """What pods ask of DRA.
 
     Attributes:
-        used: Claims that GPU pods use.
+        used: Claims that GPU pods use, with the UIDs of these pods.
         wanted: Claims of pods that the scheduler cannot place, or that do not exist yet.
         templates: ResourceClaimTemplates of pods that do not exist yet.
         resources: Extended resources that these pods request.
     """
 
-    used: frozenset[ClaimKey] = frozenset()
+    used: Mapping[ClaimKey, frozenset[str]] = types.MappingProxyType({})
     wanted: frozenset[ClaimKey] = frozenset()
     templates: frozenset[ClaimKey] = frozenset()
     resources: frozenset[str] = frozenset()
@@ -119,7 +120,9 @@ def dra_state(  # noqa: PLR0913 - one list of each kind
     def is_of_gpus(name: str) -> bool:
         return resources.unit(CLASS_PREFIX + name) is not None or finder.is_of_gpus(name)
 
-    every = {_key(item): claim_of(item, is_of_gpus, known, users) for item in items}
+    every = {
+        _key(item): claim_of(item, is_of_gpus, known, users, asked.used.get(_key(item), ())) for item in items
+    }
     allocations = {key: claim.allocation for key, claim in every.items() if claim.allocation}
     inventory = dataclasses.replace(inventory, allocations=allocations)
     waiting: dict[ClaimKey, Wanted] = {}

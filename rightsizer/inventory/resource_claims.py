@@ -202,6 +202,7 @@ def claim_of(
     is_of_gpus: Callable[[str], bool],
     known: Mapping[DeviceId, DraDevice] | None = None,
     users: Mapping[DeviceId, int] | None = None,
+    pods: Collection[str] = (),
 ) -> Claim:
     """The allocated devices of a claim; before the allocation those that it requests.
 
@@ -210,14 +211,17 @@ def claim_of(
         is_of_gpus: Whether a DeviceClass, by name, is of GPUs.
         known: Published devices.
         users: How many claims each device is allocated to.
+        pods: UIDs of the pods that name it: a claim that is reserved for a PodGroup tells none.
     """
     allocation = item.status.allocation
     if allocation is None:
         return _requested(item, is_of_gpus)
     requests = {name: one for request in item.spec.devices.requests or [] for name, one in _named(request)}
-    pods = frozenset(one.uid for one in item.status.reserved_for or [] if one.resource == "pods")
+    consumers = item.status.reserved_for or []
+    groups = {one.uid for one in consumers if one.resource != "pods"}
+    using = {one.uid for one in consumers if one.resource == "pods"} | set((pods or groups) if groups else ())
     counts: collections.Counter[str] = collections.Counter()
-    is_shared, gpus, held, names = len(pods) > 1, 0.0, [], set()
+    is_shared, gpus, held, names = len(using) > 1, 0.0, [], set()
     for result in allocation.devices.results or []:
         request = requests.get(result.request)
         name = request.device_class_name if request else result.driver
@@ -229,7 +233,7 @@ def claim_of(
             one = _id(result)
             held.append(_holding(result))
             gpus += _part(result, (known or {}).get(one), (users or {}).get(one, 1))
-    allocated = Allocation(tuple(held), pods)
+    allocated = Allocation(tuple(held), frozenset(using))
     return Claim(dict(counts), gpus, is_shared, allocation=allocated, requests=frozenset(names))
 
 

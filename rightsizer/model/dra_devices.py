@@ -84,7 +84,7 @@ class Allocation:
 
     Attributes:
         devices: What it holds of them; admin access holds none.
-        users: UIDs of the pods that it is reserved for.
+        users: UIDs of the pods that it is reserved for, also as members of a PodGroup; of the PodGroup if it has none.
     """
 
     devices: tuple[Holding, ...]

@@ -432,6 +432,23 @@ def test_parts_that_claims_hold_are_known_with_what_they_consume() -> None:
     }
 
 
+def test_claim_that_is_reserved_for_a_podgroup_is_used_by_the_pods_that_name_it() -> None:
+    """Kubernetes 1.37: their parts are equal, and its devices are free only when all of them have gone."""
+    shared = claim("all", devices=2)
+    shared["status"]["reservedFor"] = [
+        {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "uid-g"}
+    ]
+    pods = [pod(name, **using("all")) for name in ("p", "q")]
+    fleet = fleet_of(_bare(), resource_slice("a", dra_gpu(0), dra_gpu(1)), shared, *pods)
+    assert [one.gpus for one in fleet.workloads] == [1, 1]
+    (allocation,) = fleet.devices.allocations.values()
+    assert allocation.users == {"uid-Pod-p", "uid-Pod-q"}
+    (alone,) = fleet_of(
+        _bare(), pod("p"), resource_slice("a", dra_gpu(0)), shared
+    ).devices.allocations.values()
+    assert alone.users == {"uid-g"}
+
+
 @pytest.mark.parametrize(
     ("constraint", "is_served"),
     [
