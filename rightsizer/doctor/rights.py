@@ -125,7 +125,7 @@ def _table() -> Iterator[Right]:
     yield Right("list", CLAIMS.group, CLAIMS.plural, _READ, cost=cost)
     cost = "GPUs that only a DRA driver publishes are not known"
     yield Right("list", SLICES.group, SLICES.plural, _READ, cost=cost)
-    cost = "no GPUs are freed for pods whose ResourceClaims wait"
+    cost = "no GPUs are freed for pods whose ResourceClaims wait, and none of these get a smaller MIG profile"
     yield Right("list", CLASSES.group, CLASSES.plural, _READ, cost=cost)
     cost = "pods with ResourceClaims do not get fewer GPUs"
     yield Right("list", TEMPLATES.group, TEMPLATES.plural, _READ, cost=cost)

@@ -13,6 +13,8 @@ from types import MappingProxyType
 import msgspec
 
 from rightsizer.findings.gpu_slices import SHARED, card_of, has_own, how_shared, shares_of
+from rightsizer.inventory.device_allocation import count_free
+from rightsizer.inventory.gpu_requests import CLASS_PREFIX, claimed_profile
 from rightsizer.inventory.stranded_gpus import (
     UNKNOWN_CAPACITY,
     UnschedulablePod,
@@ -34,6 +36,8 @@ from rightsizer.model.offers import (
 )
 from rightsizer.policy.match import Sharing
 
+_MOST_PARTS = 7
+"""MIG devices of one GPU; one that another change takes may be as large as all of these."""
 _AMOUNTS = (GPU_MEM, GPU_MEM_PERCENT, ALIYUN_MEM)
 
 
@@ -102,6 +106,13 @@ class FreeCapacity:
         if counting is None:
             ((resource, _),) = asks
             gone = self.fleet.awaited.get(resource, 0) + taken.get(resource, 0)
+            if claimed_profile(resource) is not None:
+                gone = _MOST_PARTS * sum(
+                    count
+                    for each in (self.fleet.awaited, taken)
+                    for name, count in each.items()
+                    if name.startswith(CLASS_PREFIX)
+                )
             return self._free(resource, incoming) - gone >= incoming.pods
         if any(self.fleet.awaited.get(name) for name in (*_AMOUNTS, GPU_CORES)):
             return False
@@ -160,7 +171,7 @@ class FreeCapacity:
         quotas = self.fleet.quotas_in.get(self.workload.ref.namespace, ())
         more = {
             name: own.pods * count - sum(pod.resources.get(name, 0) for pod in self.workload.holding)
-            for name, count in own.asks
+            for name, count in ((_counted_as(name), count) for name, count in own.asks)
         }
         return all(more.get(one.resource, 0) <= max(one.hard - one.used, 0) for one in quotas)
 
@@ -176,7 +187,7 @@ class FreeCapacity:
         if resource == SHARED:
             offers: Sequence[Offer] = shares_of(self.fleet, self.model)
         else:
-            every = self.fleet.offers.get(resource, ())
+            every = _claimable(self.fleet, resource) or self.fleet.offers.get(resource, ())
             offers = [one for one in every if card_of(one.node.model) is card]
         for one in offers:
             if self._takes(one.node):
@@ -230,6 +241,29 @@ def trust_domains(fleet: Fleet, sharing: Sharing) -> Mapping[str, set[str | None
         for place in places:
             found.setdefault(place, set()).add(domain)
     return found
+
+
+def _claimable(fleet: Fleet, resource: str) -> Sequence[Offer]:
+    """Nodes with free MIG devices that a name stands for; the profile tells them, as DeviceClasses of MIG do not."""
+    asked = claimed_profile(resource)
+    if asked is None:
+        return ()
+    return fleet.once(("claimable", asked.profile), lambda: list(_free_devices(fleet, asked.profile)))
+
+
+def _free_devices(fleet: Fleet, profile: str) -> Iterator[Offer]:
+    for name, devices in sorted(fleet.devices.nodes.items()):
+        fit = {one.id for one in devices if one.profile == profile and not (one.taints or one.is_shareable)}
+        node = fleet.nodes.get(name)
+        free = count_free(fit, fleet.devices, name) if fit and node is not None and node.is_open else 0
+        if free and node is not None:
+            yield Offer(node, free)
+
+
+def _counted_as(resource: str) -> str:
+    """What quotas call it."""
+    asked = claimed_profile(resource)
+    return resource if asked is None else f"{CLASS_PREFIX}{asked.device_class}"
 
 
 def _name_of(asks: Asks) -> str:

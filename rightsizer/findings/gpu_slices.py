@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from rightsizer.findings.evidence import Candidate
+from rightsizer.inventory.gpu_requests import CLASS_PREFIX, MIG_CLASS, claimed_profile, claimed_resource
 from rightsizer.model import Fleet, Node, Pod, Usage
 from rightsizer.model.offers import (
     ALIYUN_MEM,
@@ -174,7 +175,7 @@ class GpuSlice:
     @property
     def is_instance(self) -> bool:
         """Whether it is a MIG instance."""
-        return self.asks[0][0].startswith("nvidia.com/mig-")
+        return self.asks[0][0].startswith("nvidia.com/mig-") or claimed_profile(self.asks[0][0]) is not None
 
     def __str__(self) -> str:
         """The resource name, or several with their amounts."""
@@ -221,12 +222,31 @@ def slices_of(candidate: Candidate, model: str, held: HeldSlice, need: SliceNeed
         mine = {candidate.fleet.nodes[pod.node].sharing for pod in candidate.held}
         pools = tuple(alike for alike in pools if {alike[0].node.sharing} == mine)
     fleet = candidate.fleet
-    slices = (
-        []
-        if held.asks
-        else fleet.once(("slices", plain(model)), lambda: [*_cut(fleet, model), *_shares(fleet, model)])
-    )
+    names = {name for pod in candidate.held for name in pod.resources}
+    slices: list[GpuSlice] = []
+    if names and all(name.startswith(CLASS_PREFIX) for name in names):
+        return _claimable(fleet, model, names, held)
+    if not held.asks:
+        slices = fleet.once(("slices", plain(model)), lambda: [*_cut(fleet, model), *_shares(fleet, model)])
     return slices + [found for alike in pools if (found := _amounts(alike[0], held, need)) is not None]
+
+
+def _claimable(fleet: Fleet, model: str, names: Iterable[str], held: HeldSlice) -> list[GpuSlice]:
+    """MIG devices for pods with ResourceClaims: of the class that they have, or of NVIDIA's in place of a whole GPU."""
+    own = {name.removeprefix(CLASS_PREFIX) for name in names}
+    device_class = own.pop() if held.name and len(own) == 1 else MIG_CLASS
+    card = card_of(model) if device_class in fleet.devices.classes else None
+    return [
+        GpuSlice(
+            ((claimed_resource(device_class, one.name), 1),),
+            one.share,
+            one.memory_bytes,
+            one.compute,
+            one.bandwidth,
+            "mig",
+        )
+        for one in (card.profiles if card else ())
+    ]
 
 
 def _cut(fleet: Fleet, model: str) -> Iterator[GpuSlice]:

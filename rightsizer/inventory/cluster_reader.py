@@ -208,7 +208,7 @@ class _ClusterReader(OptionalLister):
             self.all(self.paths(CLAIMS), ClaimObject),
             slices,
             self._all_served(TAINT_RULES, TaintRuleObject) if slices and is_whole else (),
-            self._all_served(CLASSES, ClassObject) if slices and asked.waits else (),
+            self._all_served(CLASSES, ClassObject) if slices and is_whole else (),
             self._templates(pods, asked),
             asked=asked,
             resources=self.resources,

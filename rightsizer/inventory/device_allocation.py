@@ -64,6 +64,16 @@ def allocate(
     return tuple(search.taken) if is_found else None
 
 
+def count_free(devices: Collection[DeviceId], inventory: DeviceInventory, node: str) -> int:
+    """How many of these devices of a node can be allocated at least, each whole, beside what is held."""
+    search = _Search(inventory, node, MAX_TRIES)
+    search.hold(inventory.held, ())
+    choice = DeviceChoice(frozenset(devices))
+    return sum(
+        search.takes(one, choice) for one in inventory.nodes.get(node, ()) if one.id in choice.eligible
+    )
+
+
 class _Search:
     """Depth first; `taken` is what was chosen so far, `left` is the number of tries."""
 
@@ -144,6 +154,10 @@ class _Search:
             if kept is not None and taken is not None:
                 yield from self._choose(rest, choice, wanted - 1, constraints, kept)
                 self._release(taken)
+
+    def takes(self, one: DraDevice, choice: DeviceChoice) -> bool:
+        """Take a device, and keep it; whether it could be taken."""
+        return self._take(one, choice) is not None
 
     def _take(self, one: DraDevice, choice: DeviceChoice) -> Holding | None:
         """Take a device, or a part of it, if that is free and the counters suffice."""

@@ -107,7 +107,7 @@ def dra_state(  # noqa: PLR0913 - one list of each kind
         items: All ResourceClaims that were read.
         slices: The ResourceSlices.
         rules: The DeviceTaintRules.
-        classes: The DeviceClasses; only needed where claims wait.
+        classes: The DeviceClasses.
         templates: The ResourceClaimTemplates that claims of GPU pods were made from, or will be.
         asked: What pods ask for.
         resources: Which device classes are of GPUs.
@@ -124,7 +124,8 @@ def dra_state(  # noqa: PLR0913 - one list of each kind
         _key(item): claim_of(item, is_of_gpus, known, users, asked.used.get(_key(item), ())) for item in items
     }
     allocations = {key: claim.allocation for key, claim in every.items() if claim.allocation}
-    inventory = dataclasses.replace(inventory, allocations=allocations)
+    names = frozenset(one.metadata.name for one in classes)
+    inventory = dataclasses.replace(inventory, allocations=allocations, classes=names)
     waiting: dict[ClaimKey, Wanted] = {}
     problems = list(slices.problems)
     for item in items:

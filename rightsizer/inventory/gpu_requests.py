@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
+from typing import NamedTuple
 
 from kubernetes.utils.quantity import parse_quantity
 
@@ -60,6 +61,24 @@ def amount_of(name: str, amount: str | int | None) -> int:
         return 0
 
 
+class ClaimedProfile(NamedTuple):
+    """A MIG profile of a DeviceClass."""
+
+    device_class: str
+    profile: str
+
+
+def claimed_resource(device_class: str, profile: str) -> str:
+    """The name that stands for claims for MIG devices of a profile."""
+    return f"{CLASS_PREFIX}{device_class}/{profile}"
+
+
+def claimed_profile(resource: str) -> ClaimedProfile | None:
+    """The DeviceClass and the MIG profile that a name stands for; None if it is another resource."""
+    name, _, profile = resource.removeprefix(CLASS_PREFIX).partition("/")
+    return ClaimedProfile(name, profile) if resource.startswith(CLASS_PREFIX) and profile else None
+
+
 class ResourceUnit(enum.StrEnum):
     """What one unit of a resource is."""
 
@@ -82,6 +101,9 @@ class GpuResource:
 
 
 CLASS_PREFIX = "deviceclass:"
+DRIVER = WHOLE_CLASS = "gpu.nvidia.com"
+MIG_CLASS = "mig.nvidia.com"
+"""NVIDIA's DRA driver, and the DeviceClasses that it installs."""
 """Prefix that turns a device class (Dynamic Resource Allocation) into a resource name."""
 
 IMPLICIT_PREFIX = "deviceclass.resource.kubernetes.io/"
@@ -102,8 +124,8 @@ GPU_RESOURCES = (
     # https://github.com/Project-HAMi/volcano-vgpu-device-plugin: parts of as many GPUs
     GpuResource("volcano.sh/vgpu-number", ResourceUnit.SHARES),
     # Device classes of NVIDIA's DRA driver: the only sign of a GPU before a claim is allocated.
-    GpuResource(CLASS_PREFIX + "gpu.nvidia.com", ResourceUnit.DEVICES),
-    GpuResource(CLASS_PREFIX + "mig.nvidia.com", ResourceUnit.DEVICES),
+    GpuResource(CLASS_PREFIX + WHOLE_CLASS, ResourceUnit.DEVICES),
+    GpuResource(CLASS_PREFIX + MIG_CLASS, ResourceUnit.DEVICES),
     GpuResource(CLASS_PREFIX + "vfio.gpu.nvidia.com", ResourceUnit.DEVICES),
     # The name before Kubernetes 1.11, still used in some clusters.
     GpuResource("alpha.kubernetes.io/nvidia-gpu", ResourceUnit.DEVICES),

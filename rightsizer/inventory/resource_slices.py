@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from rightsizer.inventory.gpu_requests import quantity_of
+from rightsizer.inventory.gpu_requests import DRIVER, quantity_of
 from rightsizer.kube.api_objects import ObjectMeta
 from rightsizer.kube.owner_kinds import OwnerKind
 from rightsizer.model import Counters, CounterSet, DeviceId, DeviceInventory, DraDevice
@@ -20,7 +20,7 @@ SLICES = OwnerKind("resource.k8s.io", ("v1", "v1beta2", "v1beta1"), "ResourceSli
 TAINT_RULES = OwnerKind(
     "resource.k8s.io", ("v1", "v1beta2", "v1alpha3"), "DeviceTaintRule", "devicetaintrules"
 )
-GPU_DRIVERS = frozenset({"gpu.nvidia.com"})
+GPU_DRIVERS = frozenset({DRIVER})
 
 _KEEPS_OFF = frozenset({"NoSchedule", "NoExecute"})
 _NOTHING = msgspec.Raw(b"{}")

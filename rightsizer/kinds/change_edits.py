@@ -81,9 +81,11 @@ def proposal_edits(
             raise ValueError(message)
         _require_preconditions(kind, obj, for_slices=False)
         if resources[0].startswith(CLASS_PREFIX):
-            return [claim_edit(kind, obj, templates, proposal.gpus_per_pod)]
+            return [claim_edit(kind, obj, templates, proposal)]
         return _amount_edits(kind, obj, resources, {resources[0]: proposal.gpus_per_pod})
     _require_preconditions(kind, obj, for_slices=True)
+    if any(name.startswith(CLASS_PREFIX) for name in resources):
+        return [claim_edit(kind, obj, templates, proposal)]
     return _amount_edits(kind, obj, resources, dict(proposal.asks))
 
 

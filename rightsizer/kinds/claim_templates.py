@@ -1,12 +1,17 @@
-"""Fewer GPUs for pods with ResourceClaims: a new ResourceClaimTemplate, as neither these nor claims change. Pure."""
+"""Fewer or smaller GPUs for pods with ResourceClaims: a new ResourceClaimTemplate, as neither these nor claims change.
+
+Pure.
+"""
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from rightsizer.changes.record_codec import TEMPLATE_ANNOTATION
+from rightsizer.inventory.gpu_requests import DRIVER, MIG_CLASS, WHOLE_CLASS, claimed_profile
 from rightsizer.inventory.resource_claims import TEMPLATES
 from rightsizer.kinds.edits import edit_of, places, value_at
 from rightsizer.kinds.kind import CLAIM_TEMPLATE, Kind
@@ -18,8 +23,15 @@ _DIGITS = 8
 _LONGEST = 200
 
 
-def claim_edit(kind: Kind, obj: Mapping[str, Any], templates: Sequence[ClaimTemplate], count: int) -> Edit:
-    """The edit that gives pods claims for `count` devices.
+PROFILE = r"""^device\.attributes\[["']gpu\.nvidia\.com["']\]\.profile == ["'][1-9][0-9]*g\.[0-9]+gb["']$"""
+"""The selector of a MIG profile, as the examples of NVIDIA's DRA driver have it; an expression of RE2, too."""
+_PROFILE_NAME = re.compile(r"[1-9][0-9]*g\.[0-9]+gb")
+
+
+def claim_edit(
+    kind: Kind, obj: Mapping[str, Any], templates: Sequence[ClaimTemplate], proposal: Proposal
+) -> Edit:
+    """The edit that gives pods claims for fewer devices, or for smaller ones.
 
     Raises:
         ValueError: The object cannot be changed so; the message says why.
@@ -32,32 +44,35 @@ def claim_edit(kind: Kind, obj: Mapping[str, Any], templates: Sequence[ClaimTemp
         message = f"{words} of its resourceClaims names a ResourceClaimTemplate that its pods got GPUs by"
         raise ValueError(message)
     path, template = found[0]
-    return edit_of(obj, path, smaller(template, count).name)
+    return edit_of(obj, path, smaller(template, proposal).name)
 
 
-def smaller(template: ClaimTemplate, count: int) -> ClaimTemplate:
-    """The same template for fewer devices; its name is always the same, and no other workload's.
+def smaller(template: ClaimTemplate, proposal: Proposal) -> ClaimTemplate:
+    """The same template for fewer or smaller devices; its name is always the same, and no other workload's.
 
     Raises:
-        ValueError: It has no request with a number of devices, or with a smaller one.
+        ValueError: It has no request with a number of devices, or with a smaller one; or it is unknown how it requests
+            a MIG profile.
     """
+    named = f"its ResourceClaimTemplate {template.name}"
     if not template.request:
-        message = f"its ResourceClaimTemplate {template.name} has no single request for a number of GPUs"
-        raise ValueError(message)
-    if not 0 < count < template.count:
-        message = (
-            f"its ResourceClaimTemplate {template.name} requests {template.count} GPUs, not more than {count}"
-        )
+        message = f"{named} has no single request for a number of GPUs"
         raise ValueError(message)
     if len(template.name) > _LONGEST:
-        message = (
-            f"the name of its ResourceClaimTemplate {template.name} is longer than {_LONGEST} characters"
-        )
+        message = f"the name of {named} is longer than {_LONGEST} characters"
         raise ValueError(message)
     spec = msgspec.json.decode(template.spec)
-    for request in spec["spec"]["devices"]["requests"]:
-        if request["name"] == template.request:
-            request["exactly"]["count"] = count
+    (exactly,) = (
+        one["exactly"] for one in spec["spec"]["devices"]["requests"] if one["name"] == template.request
+    )
+    count = template.count if proposal.gpus_per_pod is None else proposal.gpus_per_pod
+    if proposal.gpus_per_pod is not None:
+        if not 0 < count < template.count:
+            message = f"{named} requests {template.count} GPUs, not more than {count}"
+            raise ValueError(message)
+        exactly["count"] = count
+    else:
+        _request_profile(exactly, proposal, named)
     text = msgspec.json.encode(spec, order="deterministic")
     digest = hashlib.sha256(template.workload.encode() + text).hexdigest()[:_DIGITS]
     return ClaimTemplate(
@@ -65,13 +80,40 @@ def smaller(template: ClaimTemplate, count: int) -> ClaimTemplate:
     )
 
 
+def _request_profile(exactly: dict[str, Any], proposal: Proposal, named: str) -> None:
+    """Request another MIG profile, or one in place of a whole GPU.
+
+    Raises:
+        ValueError: How the profile is requested is unknown.
+    """
+    wanted = [one for name, _ in proposal.asks if (one := claimed_profile(name)) is not None]
+    if len(wanted) != 1:
+        message = "its pods have ResourceClaims, which are only for whole GPUs or MIG devices"
+        raise ValueError(message)
+    ((device_class, profile),) = wanted
+    expressions = [(one.get("cel") or {}).get("expression", "") for one in exactly.get("selectors") or ()]
+    if exactly["deviceClassName"] == WHOLE_CLASS and device_class == MIG_CLASS and not expressions:
+        exactly["deviceClassName"] = MIG_CLASS
+        expression = f'device.attributes["{DRIVER}"].profile == "{profile}"'
+    elif (
+        exactly["deviceClassName"] == device_class
+        and len(expressions) == 1
+        and re.fullmatch(PROFILE, expressions[0])
+    ):
+        expression = _PROFILE_NAME.sub(profile, expressions[0])
+    else:
+        message = f"{named} does not request a whole GPU, or a MIG device by its profile alone"
+        raise ValueError(message)
+    exactly["selectors"] = [{"cel": {"expression": expression}}]
+
+
 def object_for(edits: Sequence[Edit], workload: Workload, proposal: Proposal | None) -> dict[str, Any] | None:
     """The ResourceClaimTemplate that must be there before these edits name it; None if they name none."""
     before = {edit.before for edit in edits if edit.path[-1] == CLAIM_TEMPLATE}
     base = next((one for one in workload.claim_templates if one.name in before), None)
-    if base is None or proposal is None or proposal.gpus_per_pod is None:
+    if base is None or proposal is None:
         return None
-    made = smaller(base, proposal.gpus_per_pod)
+    made = smaller(base, proposal)
     metadata = {
         "name": made.name,
         "namespace": workload.ref.namespace,

@@ -164,12 +164,14 @@ class DeviceInventory:
         counters: What there is of each.
         allocations: By claim.
         incomplete: Nodes with a pool of which slices are missing: how many GPUs they have is unknown.
+        classes: Names of the DeviceClasses.
     """
 
     nodes: Mapping[str, tuple[DraDevice, ...]] = dataclasses.field(default_factory=dict)
     counters: Mapping[CounterSet, Counters] = dataclasses.field(default_factory=dict)
     allocations: Mapping[ClaimKey, Allocation] = dataclasses.field(default_factory=dict)
     incomplete: frozenset[str] = frozenset()
+    classes: frozenset[str] = frozenset()
 
     @functools.cached_property
     def held(self) -> Mapping[DeviceId, frozenset[Holding]]:

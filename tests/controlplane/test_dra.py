@@ -193,6 +193,49 @@ def test_resize_makes_a_template_for_fewer_devices_and_undo_restores_its_own(wor
     world.running("serve", 1)
 
 
+@pytest.mark.parametrize("is_whole", [True, False], ids=["of-a-whole-gpu", "of-a-larger-profile"])
+def test_reslice_makes_a_template_for_a_smaller_mig_device_and_undo_restores_its_own(
+    world: RealWorld, *, is_whole: bool
+) -> None:
+    """The second GPU is partitioned for it, and the first one is free until undo."""
+    policy = world.policy_of("actions: [reslice], findings: {oversized-gpu: enforce}")
+    world.dra_node(gpus=2, dynamic_mig=True)
+    world.nvidia_classes()
+    profile = 'device.attributes["gpu.nvidia.com"].profile == "{}"'
+    if is_whole:
+        world.claim_template("one", count=1, device_class="gpu.nvidia.com")
+    else:
+        half = profile.format("3g.40gb")
+        world.claim_template("one", count=1, device_class="mig.nvidia.com", selector=half)
+    world.add("Deployment", "serve", "small" if is_whole else "small-on-half", claim="one")
+    done = world.apply("--policy", str(policy))
+    assert done["serve"]["result"] == "done", done
+    world.api.eventually(lambda: _profiles(world), lambda found: found == ["1g.10gb"])
+    world.running("serve", 1)
+    name = world.get("Deployment", "serve")["spec"]["template"]["spec"]["resourceClaims"][0][
+        "resourceClaimTemplateName"
+    ]
+    made = world.api.get(f"{DRA}/namespaces/{world.team}/resourceclaimtemplates/{name}")
+    (request,) = made["spec"]["spec"]["devices"]["requests"]
+    assert request["exactly"]["deviceClassName"] == "mig.nvidia.com"
+    assert request["exactly"]["selectors"] == [{"cel": {"expression": profile.format("1g.10gb")}}]
+    assert world.undo("Deployment", "serve")["result"] == "done"
+    world.api.eventually(lambda: _profiles(world), lambda found: found == ["" if is_whole else "3g.40gb"])
+    world.running("serve", 1)
+
+
+def _profiles(world: RealWorld) -> list[str]:
+    """The MIG profiles of the devices that the namespace's claims hold; empty for a whole GPU."""
+    published = {
+        device["name"]: device["attributes"].get("profile", {}).get("string", "")
+        for one in world.api.items(f"{DRA}/resourceslices", labelSelector=f"team={world.team}")
+        for device in one["spec"].get("devices", ())
+    }
+    claims = world.api.items(f"{DRA}/namespaces/{world.team}/resourceclaims")
+    held = [one["status"]["allocation"]["devices"] for one in claims if "allocation" in one.get("status", {})]
+    return [published[each["device"]] for one in held for each in one["results"]]
+
+
 def test_undo_without_the_former_template_changes_nothing(world: RealWorld) -> None:
     """No pod could start with it."""
     _sized(world)

@@ -602,12 +602,56 @@ def _forged_templates() -> Iterator[Object]:
         yield one
 
 
+def _profile(profile: str, name: str = "mig.nvidia.com", **changes: Any) -> Object:
+    expression = f'device.attributes["gpu.nvidia.com"].profile == "{profile}"'
+    return {"deviceClassName": name, "selectors": [{"cel": {"expression": expression}}], **changes}
+
+
+def _selected(*expressions: str) -> Object:
+    return {"selectors": [{"cel": {"expression": one}} for one in expressions]}
+
+
+SMALLER = {
+    "half": (_profile("2g.20gb"), _profile("1g.10gb"), _profile("1g.20gb"), _profile("3g.40gb")),
+    "whole": (_profile("1g.10gb"), _profile("7g.80gb", count=1)),
+}
+"""Requests that a template may have, by that which it is made from: for a 3g.40gb, or for a whole GPU."""
+OTHER_PROFILES = {
+    "half": (
+        *(_profile(name) for name in ("4g.40gb", "3g.80gb", "7g.80gb", "1g.80gb", "10g.10gb")),
+        _profile("1g.10gb", "gpu.nvidia.com"),
+        _profile("1g.10gb", count=2),
+        _profile("1g.10gb", adminAccess=True),
+        _profile("1g.10gb", tolerations=[{"operator": "Exists"}]),
+        {**_profile("1g.10gb"), **_selected()},
+        {**_profile("1g.10gb"), **_selected("true")},
+        {**_profile("1g.10gb"), **_selected('device.attributes["gpu.nvidia.com"].profile != "1g.10gb"')},
+        {
+            **_profile("1g.10gb"),
+            **_selected('device.attributes["gpu.nvidia.com"].profile == "1g.10gb" || true'),
+        },
+        {
+            **_profile("1g.10gb"),
+            **_selected(*(f'device.attributes["gpu.nvidia.com"].profile == "{n}g.10gb"' for n in (1, 2))),
+        },
+    ),
+    "whole": (
+        _profile("1g.10gb", "nic.example.com"),
+        _profile("1g.10gb", "gpu.nvidia.com"),
+        _profile("1g.10gb", count=2),
+        {"deviceClassName": "mig.nvidia.com"},
+        {"deviceClassName": "mig.nvidia.com", **_selected("true")},
+    ),
+    "selected": (_profile("1g.10gb"),),
+}
+
+
 def _is_refused(api: Api, path: str, body: Object) -> bool:
     return _created(api, path, body) in REFUSED
 
 
 def test_forged_claim_template_is_refused(guarded: Api) -> None:
-    """Only what another template of the namespace requests may be requested, for no more devices."""
+    """Only what another template of the namespace requests may be requested, for no more or larger devices."""
     path = f"/apis/resource.k8s.io/v1/namespaces/{guarded.namespace}/resourceclaimtemplates"
     attempts = list(_forged_templates())
     for name, count in (("base", 4), ("large", 64)):
@@ -618,6 +662,18 @@ def test_forged_claim_template_is_refused(guarded: Api) -> None:
     guarded.eventually(lambda: _created(guarded, path, good) == 201)
     passed = [one for one in attempts if _created(guarded, path, one) not in REFUSED]
     assert not passed
+    for base, request in {
+        "half": _profile("3g.40gb"),
+        "whole": {"deviceClassName": "gpu.nvidia.com"},
+        "selected": {"deviceClassName": "gpu.nvidia.com", **_selected("true")},
+    }.items():
+        guarded.create(path, _template(base, request))
+        allowed = [
+            _template(f"{base}-1-{n:08}", one, base=base) for n, one in enumerate(SMALLER.get(base, ()))
+        ]
+        assert [_created(guarded, path, one) for one in allowed] == [201] * len(allowed)
+        forged = [_template(f"{base}-1-aaaaaaaa", one, base=base) for one in OTHER_PROFILES[base]]
+        assert not [one for one in forged if _created(guarded, path, one) not in REFUSED]
     others = _template("large-2-01234567", {**BASE, "count": 2, "adminAccess": True}, base="large")
     assert _created(guarded, path, others) in REFUSED
     assert len(attempts) >= 30

@@ -101,10 +101,11 @@ class RealWorld:
         }
         self.api.create("/api/v1/nodes", body)
 
-    def dra_node(self, *, gpus: int, profile: str = "", step: str = "") -> str:
-        """A node whose GPUs, or the MIG device of each of them, only a ResourceSlice tells; its name.
+    def dra_node(self, *, gpus: int, profile: str = "", step: str = "", dynamic_mig: bool = False) -> str:
+        """A node whose GPUs, or the MIG device of each of them, only ResourceSlices tell; its name.
 
-        With `step` claims may have parts of a GPU, of so much memory or a multiple of it.
+        With `step` claims may have parts of a GPU, of so much memory or a multiple of it; with `dynamic_mig` each GPU
+        can become seven MIG devices, or two larger ones.
         """
         name = f"node-{uuid.uuid4().hex[:8]}"
         amounts = {"cpu": "512", "memory": "4Ti", "pods": "500"}
@@ -116,25 +117,44 @@ class RealWorld:
             selector = {"cel": {"expression": expression.format(kind)}}
             body = {"metadata": {"name": self._class(kind)}, "spec": {"selectors": [selector]}}
             self._ensure(f"{DRA}/deviceclasses", body)
-        spec = {
-            "driver": "gpu.nvidia.com",
-            "nodeName": name,
-            "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
-            "devices": [_device(number, profile, step) for number in range(gpus)],
-        }
-        self.api.create(
-            f"{DRA}/resourceslices", {"metadata": {"name": name, "labels": self.labels}, "spec": spec}
-        )
+        devices = [_device(number, profile, step) for number in range(gpus)]
+        slices: list[Object] = [{"devices": devices}]
+        if dynamic_mig:
+            counters = [{"name": f"gpu-{n}", "counters": {"slices": {"value": "7"}}} for n in range(gpus)]
+            parts = [part for device in devices for part in _parts_of(device)]
+            devices[:] = [*(_counted(device, device["name"], 7) for device in devices), *parts]
+            slices.append({"sharedCounters": counters})
+        pool = {"name": name, "generation": 1, "resourceSliceCount": len(slices)}
+        for number, each in enumerate(slices):
+            spec = {"driver": "gpu.nvidia.com", "nodeName": name, "pool": pool, **each}
+            metadata = {"name": f"{name}-{number}", "labels": self.labels}
+            self.api.create(f"{DRA}/resourceslices", {"metadata": metadata, "spec": spec})
         return name
+
+    def nvidia_classes(self) -> None:
+        """The DeviceClasses of NVIDIA's driver, which all teams share."""
+        for kind in ("gpu", "mig"):
+            selector = {"cel": {"expression": f'device.attributes["gpu.nvidia.com"].type == "{kind}"'}}
+            body = {"metadata": {"name": f"{kind}.nvidia.com"}, "spec": {"selectors": [selector]}}
+            self._ensure(f"{DRA}/deviceclasses", body)
 
     def _class(self, kind: str) -> str:
         return f"{kind}-{self.team}"
 
     def claim_template(
-        self, name: str, *, count: int, kind: str = "gpu", selector: str = "", memory: str = ""
+        self,
+        name: str,
+        *,
+        count: int,
+        kind: str = "gpu",
+        selector: str = "",
+        memory: str = "",
+        device_class: str = "",
     ) -> None:
         """A ResourceClaimTemplate for so many devices of the team's nodes, or for a part of each."""
         exactly: Object = {"deviceClassName": self._class(kind), "count": count}
+        if device_class:
+            exactly["deviceClassName"] = device_class
         if selector:
             exactly["selectors"] = [{"cel": {"expression": selector}}]
         if memory:
@@ -291,6 +311,24 @@ def _device(number: int, profile: str, step: str) -> Object:
         memory["requestPolicy"] = {"default": step, "validRange": {"min": step, "step": step}}
     device: Object = {"name": f"gpu-{number}", "attributes": attributes, "capacity": {"memory": memory}}
     return {**device, **({"allowMultipleAllocations": True} if step else {})}
+
+
+def _parts_of(device: Object) -> Iterator[Object]:
+    """The MIG devices of a GPU as NVIDIA's DRA driver publishes them where it makes them when they are claimed."""
+    for profile, slices, number in (("1g.10gb", 1, 7), ("3g.40gb", 3, 2)):
+        attributes = {**device["attributes"], "type": {"string": "mig"}, "profile": {"string": profile}}
+        del attributes["uuid"]
+        for place in range(number):
+            name = f"{device['name']}-mig-{profile.replace('.', '')}-{place}"
+            part = {"name": name, "attributes": attributes, "capacity": {}}
+            yield _counted(part, device["name"], slices)
+
+
+def _counted(device: Object, gpu: str, slices: int) -> Object:
+    return {
+        **device,
+        "consumesCounters": [{"counterSet": gpu, "counters": {"slices": {"value": str(slices)}}}],
+    }
 
 
 def uids(pods: Sequence[Object]) -> set[str]:

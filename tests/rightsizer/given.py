@@ -126,6 +126,7 @@ PROFILES: Mapping[str, Profile | None] = {
     "half": Profile(_flat(30, 10, 70_000, 300)),
     "health-checks": Profile(_flat(2, 3, 70_000, 180)),
     "small": Profile(_flat(10, 5, 6_000, 200)),
+    "small-on-half": Profile(_flat(10, 5, 6_000, 200), labels={"GPU_I_ID": "3", "GPU_I_PROFILE": "3g.40gb"}),
     "silent-for-two-hours": Profile(IDLE, parts=((0.0, 1 - 2.2 / 25, 1), (1 - 0.1 / 25, 1.0, 1))),
     "garbage": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", 808_334_905)),
     "nan": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", math.nan)),

@@ -1,24 +1,38 @@
 """The smallest sufficient GPU slice that some node offers."""
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
+from rightsizer.findings.finders import assess
 from rightsizer.findings.gpu_slices import CARDS, card_of
 from rightsizer.model import (
+    Allocation,
+    CounterSet,
+    DeviceId,
+    DeviceInventory,
+    DraDevice,
     FindingName,
+    Fleet,
+    Holding,
     Node,
+    ObjectRef,
     Pod,
     Usage,
     Verdict,
+    WaitingPod,
 )
 from tests.rightsizer.build import (
     ALWAYS,
     H100,
     busy_usage,
+    criteria,
     device,
     findings,
+    fleet,
+    measured,
     pod,
     usages,
     workload,
@@ -74,6 +88,57 @@ def test_oversized_gpu_proposes_the_smallest_offered_slice(
     found = findings(item, usages((item.pods[0], (usage,))), nodes=(node,), histories=ALWAYS)
     proposals = [dict(finding.proposal.asks) for finding in found if finding.proposal is not None]
     assert proposals == ([{resource: 1}] if resource else [])
+
+
+WAITING = WaitingPod(
+    ObjectRef("v1", "Pod", "x", "w"), {"deviceclass:gpu.nvidia.com": 1}, 10, "high", frozenset({"n9"}), {}
+)
+_MIG_DEVICE = "deviceclass:mig.nvidia.com/1g.10gb"
+
+
+def _claimable(held: int = 0, classes: Iterable[str] = ("gpu.nvidia.com", "mig.nvidia.com")) -> Fleet:
+    """A node with a GPU that can become seven MIG devices, of which some are held, and a pod with a whole GPU."""
+    parts = [
+        DraDevice(
+            DeviceId("gpu.nvidia.com", "n9", f"mig-{place}"),
+            "n9",
+            "bus-0",
+            "NVIDIA-H100-80GB-HBM3",
+            profile="1g.10gb",
+            consumes=(("gpu-0", {"slices": 1}),),
+        )
+        for place in range(8)
+    ]
+    counters = {CounterSet("gpu.nvidia.com", "n9", "gpu-0"): {"slices": 7}}
+    allocations = {("x", str(n)): Allocation((Holding(parts[n].id),), frozenset({"u"})) for n in range(held)}
+    devices = DeviceInventory({"n9": tuple(parts)}, counters, allocations, classes=frozenset(classes))
+    item = workload(pod(resources={"deviceclass:gpu.nvidia.com": 1}))
+    return dataclasses.replace(fleet(item, nodes=(_node({}),)), devices=devices)
+
+
+@pytest.mark.parametrize(
+    ("around", "is_offered"),
+    [
+        (_claimable(), True),
+        (_claimable(held=6), True),
+        (_claimable(held=7), False),
+        (_claimable(classes=()), None),
+        (dataclasses.replace(_claimable(), waiting=(WAITING,)), False),
+    ],
+    ids=["free", "one-is-free", "counters-are-used-up", "no-class-of-mig", "a-pod-waits-for-devices"],
+)
+def test_oversized_gpu_of_a_claim_proposes_a_mig_device_that_can_be_allocated(
+    around: Fleet, *, is_offered: bool | None
+) -> None:
+    """By its DeviceClass and profile; advice if none is free, and nothing without the class."""
+    (item,) = around.workloads
+    found = assess(
+        item, measured(item, usages((item.pods[0], (_light(),))), histories=ALWAYS), criteria(), around
+    )
+    oversized = [one for one in found if one.name is FindingName.OVERSIZED_GPU]
+    assert bool(oversized) == (is_offered is not None)
+    proposals = [dict(one.proposal.asks) for one in oversized if one.proposal is not None]
+    assert proposals == ([{_MIG_DEVICE: 1}] if is_offered else [])
 
 
 def test_oversized_gpu_evidence_states_peaks_and_margins() -> None:

@@ -1,6 +1,7 @@
 """Fewer GPUs for pods with ResourceClaims: which template they get, and when there is none."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -41,18 +42,78 @@ def test_resize_names_a_copy_of_the_template_for_fewer_devices() -> None:
     item = _workload(NIC, selected)
     assert missing_field_reason(item, TWO, AT) == ""
     (template,) = item.claim_templates
-    made = smaller(template, 2)
+    made = smaller(template, TWO)
     fewer = {**selected, "exactly": {**selected["exactly"], "count": 2}}
     assert json.loads(made.spec) == _spec(NIC, fewer)
     assert made.name.startswith("four-2-")
-    assert smaller(template, 2) == made
+    assert smaller(template, TWO) == made
+
+
+def _resliced(profile: str, device_class: str = "mig.nvidia.com") -> Proposal:
+    asks = ((f"deviceclass:{device_class}/{profile}", 1),)
+    return Proposal(Action.RESLICE, 0.9, "a smaller one", asks=asks)
+
+
+def _exactly(device_class: str, *expressions: str) -> Object:
+    selectors = [{"cel": {"expression": one}} for one in expressions]
+    return {"deviceClassName": device_class, **({"selectors": selectors} if selectors else {})}
+
+
+_HALF = 'device.attributes["gpu.nvidia.com"].profile == "3g.40gb"'
+_SEVENTH = 'device.attributes["gpu.nvidia.com"].profile == "1g.10gb"'
+
+
+@pytest.mark.parametrize(
+    ("before", "device_class", "after"),
+    [
+        (_exactly("gpu.nvidia.com"), "mig.nvidia.com", _exactly("mig.nvidia.com", _SEVENTH)),
+        (_exactly("mig.nvidia.com", _HALF), "mig.nvidia.com", _exactly("mig.nvidia.com", _SEVENTH)),
+        (_exactly("our-mig", _HALF), "our-mig", _exactly("our-mig", _SEVENTH)),
+        (
+            _exactly("mig.nvidia.com", _HALF.replace('"', "'")),
+            "mig.nvidia.com",
+            _exactly("mig.nvidia.com", _SEVENTH.replace('"', "'")),
+        ),
+    ],
+    ids=["whole", "profile", "class-of-their-own", "single-quotes"],
+)
+def test_reslice_names_a_copy_of_the_template_for_a_smaller_device(
+    before: Object, device_class: str, after: Object
+) -> None:
+    """Only the class, where it was a whole GPU, and the selector of the profile are others."""
+    item = _workload({"name": "r", "exactly": before}, NIC)
+    (template,) = item.claim_templates
+    made = smaller(template, _resliced("1g.10gb", device_class))
+    assert json.loads(made.spec) == _spec({"name": "r", "exactly": after}, NIC)
+    assert made.name.startswith("four-1-")
+
+
+@pytest.mark.parametrize(
+    ("exactly", "asks"),
+    [
+        (_exactly("mig.nvidia.com"), "deviceclass:mig.nvidia.com/1g.10gb"),
+        (_exactly("mig.nvidia.com", _HALF, "true"), "deviceclass:mig.nvidia.com/1g.10gb"),
+        (_exactly("mig.nvidia.com", f"{_HALF} || true"), "deviceclass:mig.nvidia.com/1g.10gb"),
+        (_exactly("gpu.nvidia.com", "true"), "deviceclass:mig.nvidia.com/1g.10gb"),
+        (_exactly("gpu.nvidia.com"), "deviceclass:our-mig/1g.10gb"),
+        (_exactly("gpu.nvidia.com"), "nvidia.com/mig-1g.10gb"),
+    ],
+)
+def test_template_whose_profile_is_requested_otherwise_stays(exactly: Object, asks: str) -> None:
+    """Nobody knows what a claim would get then."""
+    item = _workload({"name": "r", "exactly": exactly})
+    proposal = Proposal(Action.RESLICE, 0.9, "a smaller one", asks=((asks, 1),))
+    assert re.search(
+        "does not request a whole GPU, or a MIG device by its profile alone|only for whole GPUs or MIG devices",
+        missing_field_reason(item, proposal, AT),
+    )
 
 
 def test_smaller_template_belongs_to_one_workload() -> None:
     """It goes with its workload, so no other may need it."""
     one = ClaimTemplate("four", json.dumps(_spec(GPUS)).encode(), "uid-a", "r", 4)
     other = ClaimTemplate("four", json.dumps(_spec(GPUS)).encode(), "uid-b", "r", 4)
-    assert smaller(one, 2).name != smaller(other, 2).name
+    assert smaller(one, TWO).name != smaller(other, TWO).name
 
 
 @pytest.mark.parametrize(
@@ -114,7 +175,7 @@ def test_patches_have_the_template_that_they_name() -> None:
     item = _workload(GPUS)
     files, problems = patch_files(plan_of(decision_of(item, TWO)))
     assert problems == ()
-    name = smaller(item.claim_templates[0], 2).name
+    name = smaller(item.claim_templates[0], TWO).name
     assert f"resourceClaimTemplateName: {name}" in files[f"{TEAM}/deployment.apps-serve.yaml"]
     assert "count: 2" in files[f"{TEAM}/resourceclaimtemplate-{name}.yaml"]
     assert f"- resourceclaimtemplate-{name}.yaml" in files[f"{TEAM}/kustomization.yaml"]
