@@ -18,7 +18,7 @@ from rightsizer.model import Finding, FindingName, Fleet, Measured, Verdict, Wor
 from rightsizer.policy.effective import Criteria
 
 FINDERS: tuple[Callable[[Candidate], Finding | None], ...] = (
-    # Of several findings that propose a change, the one that frees most is applied; on a tie the first of these:
+    # Of several findings that propose a change, the one that frees most comes first; on a tie the first of these:
     # free all GPUs, free some (without restarts first), scale up, report only.
     find_stuck,
     find_not_starting,
@@ -35,7 +35,7 @@ FINDERS: tuple[Callable[[Candidate], Finding | None], ...] = (
 
 
 def assess(workload: Workload, measured: Measured, criteria: Criteria, fleet: Fleet) -> tuple[Finding, ...]:
-    """All findings about a workload, at least one; the first is applied.
+    """All findings about a workload, at least one; the first that is enforced is applied.
 
     Only a finding with verdict ACT calls for a change: its proposal, or freeing all GPUs if it has none.
     """

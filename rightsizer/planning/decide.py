@@ -101,6 +101,7 @@ def _decided(
     if autoscalers and (has_too_many or not autoscalers.replaces):
         first = dataclasses.replace(first, autoscalers=autoscalers)
     obstacles: list[Blocker] = []
+    advised: Decision | None = None
     for finding in findings:
         if finding.verdict is Verdict.ACT:
             against = (
@@ -109,10 +110,16 @@ def _decided(
             )
             if not against:
                 also = tuple(other for other in findings if other is not finding)
-                return _acted_upon(
+                made = _acted_upon(
                     dataclasses.replace(first, finding=finding, also=also), effective, evaluator
                 )
+                if made.mode is Mode.ENFORCE:
+                    return made
+                # What its rule enforces must not wait behind what it only advises.
+                advised = advised or made
             obstacles.extend(against)
+    if advised is not None:
+        return advised
     if obstacles:
         first = dataclasses.replace(first, restrictions=(*effective.restrictions, *obstacles))
     return _only_told(first)

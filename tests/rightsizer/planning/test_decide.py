@@ -475,6 +475,22 @@ def test_decide_finding_advise_is_not_enforced() -> None:
     assert (decision.mode, decision.action) == (Mode.ADVISE, Action.SCALE_TO_ZERO)
 
 
+def test_decide_enforced_finding_does_not_wait_behind_one_that_is_only_advised() -> None:
+    """Three of four replicas are idle, which the rule only advises on; each has four GPUs and uses one of them."""
+    item = workload(*(pod(f"w-{number}", devices=4) for number in range(4)))
+    used = usages(*((one, (busy_usage(), *[idle_usage() for _ in range(3)])) for one in item.pods))
+    both = {FindingName.TOO_MANY_REPLICAS: "enforce", FindingName.TOO_MANY_GPUS: "enforce"}
+    seen: dict[str, Any] = {"concurrency": {"uid-w": concurrency(0, 0)}, "histories": ALWAYS}
+    first = judged(item, used, policy(rule("r", findings=both)), **seen)
+    assert [first.finding.name, *(one.name for one in first.also)] == list(both)
+    second = judged(
+        item, used, policy(rule("r", findings={**both, FindingName.TOO_MANY_REPLICAS: "advise"})), **seen
+    )
+    assert (second.mode, second.finding.name) == (Mode.ENFORCE, FindingName.TOO_MANY_GPUS)
+    neither = policy(rule("r", findings=dict.fromkeys(both, "advise")))
+    assert judged(item, used, neither, **seen).finding.name is FindingName.TOO_MANY_REPLICAS
+
+
 def test_decide_too_many_replicas_scales_down() -> None:
     """Where the rule lets it be done; the command that does it by hand stands beside it."""
     item = workload(*(pod(f"w-{number}") for number in range(4)))
