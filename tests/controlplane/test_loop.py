@@ -5,6 +5,7 @@ import pathlib
 import pytest
 
 from simulator.controlplane.certificates import ClientIdentity
+from simulator.controlplane.programs import KUBERNETES
 from tests.controlplane.world import RealWorld, uids
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.prometheus, pytest.mark.xdist_group("controlplane")]
@@ -114,6 +115,36 @@ def test_autoscaler_does_not_restart_stopped_workload(world: RealWorld) -> None:
     assert world.undo("Deployment", "idle")["result"] == "done"
     world.running("idle", 3)
     world.api.eventually(state, lambda found: found[1] == "FailedGetResourceMetric")
+
+
+@pytest.mark.skipif(
+    KUBERNETES == "kubernetes", reason="since Kubernetes 1.37: make test-controlplane KUBERNETES=1.37"
+)
+def test_autoscaler_that_tells_its_own_zero_does_not_restart_stopped_workload(world: RealWorld) -> None:
+    """Also with `minReplicas: 0`, by the condition that it writes when it rescales (KEP-2021); before that, advice."""
+    world.node()
+    world.add("Deployment", "idle", replicas=2)
+    autoscalers = f"/apis/autoscaling/v2/namespaces/{world.team}/horizontalpodautoscalers"
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "idle"}
+    metric = {"metric": {"name": "queue"}, "target": {"type": "Value", "value": "1"}}
+    spec = {"scaleTargetRef": target, "minReplicas": 0, "maxReplicas": 5}
+    external = {**spec, "metrics": [{"type": "External", "external": metric}]}
+    world.api.create(autoscalers, {"metadata": {"name": "idle"}, "spec": external})
+    assert [one["reverts"] for one in world.plan()["idle"]["managers"]] == [True]
+    assert world.apply() == {}
+
+    def told() -> dict[str, str]:
+        conditions = world.api.get(f"{autoscalers}/idle").get("status", {}).get("conditions", [])
+        return {entry["type"]: entry["reason"] for entry in conditions}
+
+    # It rescales without any metric, and tells that this was no zero.
+    world.api.patch(f"{autoscalers}/idle", {"spec": {"maxReplicas": 1}})
+    world.api.eventually(told, lambda found: found.get("ScaledToZero") == "NotScaledToZero")
+    world.running("idle", 1)
+    assert world.apply()["idle"]["result"] == "done"
+    world.gone("idle")
+    world.api.eventually(told, lambda found: found["ScalingActive"] == "ScalingDisabled")
+    assert world.get("Deployment", "idle")["spec"]["replicas"] == 0
 
 
 def test_pending_job_of_higher_priority_gets_freed_gpus(world: RealWorld) -> None:
