@@ -131,6 +131,7 @@ class PodSpec(msgspec.Struct, rename="camel"):
     scheduling_gates: list[NameReference] | None = None
     scheduling_group: SchedulingGroup | None = None
     workload_ref: NameReference | None = None
+    eviction_responders: list[NameReference] | None = None
     priority_class_name: str = ""
     priority: int | None = None
 

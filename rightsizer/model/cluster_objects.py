@@ -140,6 +140,7 @@ class Pod:
         restarts: Of its GPU containers together.
         waiting: Why a container of it does not run, such as CrashLoopBackOff; empty where none waits.
         bound: When the scheduler gave it its node; None where that is not known.
+        awaits_request: Whether it names responders of EvictionRequests, so that nobody should evict it without one.
         ended: Why one of its GPU containers last ended, such as OOMKilled; and `ended_at` when. Empty where none did.
     """
 
@@ -167,6 +168,7 @@ class Pod:
     ended: str = ""
     ended_at: datetime.datetime | None = None
     bound: datetime.datetime | None = None
+    awaits_request: bool = False
 
     @property
     def held_since(self) -> datetime.datetime | None:

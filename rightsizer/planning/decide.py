@@ -239,6 +239,11 @@ def _blockers(workload: Workload, finding: Finding, effective: EffectivePolicy) 
                 f"acting on {name} needs {called}; rule {effective.rule} allows {allowed}",
                 source=effective.rule,
             )
+    if action is Action.EVICT and any(pod.awaits_request for pod in workload.pods):
+        yield Blocker(
+            BlockerCode.UNSUPPORTED,
+            "its evictionResponders expect an EvictionRequest, which gpu-rightsizer does not create",
+        )
     yield from _kept(workload, finding, effective)
 
 

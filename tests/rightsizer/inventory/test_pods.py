@@ -11,6 +11,7 @@ from rightsizer.inventory.gpu_requests import LARGEST, ResourceTable
 from rightsizer.inventory.pods import PodTable
 from rightsizer.inventory.workload_builder import ClusterState, build_fleet
 from rightsizer.kube.api_objects import LabelSelector, LabelSelectorRequirement, PodObject
+from tests.rightsizer.kubectl import Object, fleet_of, node, pod
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World, created, stamp
 
@@ -261,3 +262,11 @@ def test_cyclic_owner_references_end() -> None:
     assert [one.ref.kind for one in build_fleet(ClusterState(pods=tuple(table.gpu_pods))).workloads] == [
         "ReplicaSet"
     ]
+
+
+@pytest.mark.parametrize("responders", [None, [], [{"name": "backup.example.com/saver", "priority": 1000}]])
+def test_pod_with_eviction_responders_awaits_a_request(responders: list[Object] | None) -> None:
+    """Since Kubernetes 1.37, where the feature gate is on."""
+    fields = {} if responders is None else {"evictionResponders": responders}
+    (item,) = fleet_of(node(), pod("p", spec=fields)).workloads
+    assert item.pods[0].awaits_request == bool(responders)

@@ -460,6 +460,22 @@ def test_decide_order_of_actions_changes_nothing(actions: tuple[Action, ...]) ->
     assert (decision.finding.name, decision.action) == (FindingName.TOO_MANY_REPLICAS, Action.SCALE_DOWN)
 
 
+def test_decide_pod_with_eviction_responders_is_not_evicted() -> None:
+    """KEP-4563: they end it in their own way, after an EvictionRequest."""
+    actions = (Action.EVICT, Action.SCALE_TO_ZERO)
+    rules = policy(rule("r", actions=actions))
+    decisions = [
+        judged(item, all_idle(item), rules)
+        for kind in ("Pod", "Deployment")
+        for item in [workload(pod(awaits_request=True), kind=kind)]
+    ]
+    assert [(one.action, one.is_enforced) for one in decisions] == [
+        (None, False),
+        (Action.SCALE_TO_ZERO, True),
+    ]
+    assert "expect an EvictionRequest" in decisions[0].restrictions[0].message
+
+
 def test_decide_finding_off_does_nothing() -> None:
     """It is told, and with it who switched it off."""
     rules = policy(rule("r", findings={FindingName.IDLE: "off"}))
