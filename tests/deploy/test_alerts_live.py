@@ -63,7 +63,7 @@ EXPECTED = {
     *("GpuEccUncorrectable 4", "GpuRowRemapFailed 4", "GpuRowRemapPending 4", "GpuRowsRemapped 4"),
     *("GpuMemoryNearlyFull 5", "GpuHung 0", "GpuExporterStale"),
     *("GpuTemperatureHigh 20", "GpuXidFatal 20 48", "GpuMemoryNearlyFull 20", "GpuSeriesVanished"),
-    *("GpuExporterDown", "GpuNodeWithoutMetrics", "GpuRightsizerJobFailing", "GpuRightsizerBacktestMissed"),
+    *("GpuExporterDown", "GpuNodeWithoutMetrics", "GpuRightsizerJobFailing", "GpuRightsizerReportMissed"),
 }
 """All alerts that fire, by name and GPU."""
 

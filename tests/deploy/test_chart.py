@@ -826,7 +826,7 @@ def test_rules_and_dashboard_equal_repository_files() -> None:
     files = {"recording": "recording-rules", "dashboard": "dashboard-rules", "alerts": "alerts"}
     named = {
         ', cronjob!~".+-(backtest|digest)"': "",
-        '=~"(.*-)?gpu-rightsizer(-.+)?-backtest"': '="gpu-rightsizer-backtest"',
+        '=~"(.*-)?gpu-rightsizer(-.+)?-(backtest|digest)"': '=~"gpu-rightsizer-backtest|gpu-rightsizer-digest"',
         '=~"(.*-)?gpu-rightsizer(-.+)?"': '="gpu-rightsizer"',
         'job=~"(.*[/-])?gpu-rightsizer"': 'job=~"(.*/)?gpu-rightsizer"',
     }

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from rightsizer.report.metrics import METRICS
-from tests.deploy.chart import CHART, Object, find_one, notes, render
+from tests.deploy.chart import CHART, SENDING, Object, find_one, notes, render
 
 pytestmark = pytest.mark.helm
 
@@ -50,18 +50,19 @@ def test_alerts_query_objects_of_own_release(case: str) -> None:
     assert f'deployment="{name}"' in silent
     down = _alert("GpuRightsizerDown", values, release)["expr"]
     assert f'up{{job=~"(.*/)?{name}"}}' in down
-    missed = _alert("GpuRightsizerBacktestMissed", values, release)["expr"]
-    assert missed.count(f'cronjob="{name}-backtest"') == 2
+    missed = _alert("GpuRightsizerReportMissed", values, release)["expr"]
+    assert missed.count(f'cronjob=~"{name}-backtest|{name}-digest"') == 2
     for expression in (failing, silent, down, missed):
         assert "!~" not in expression
         assert ")?gpu-rightsizer" not in expression.replace(f")?{name}", "")
     asked = {
-        "rightsizer": {"prometheus": {"url": "http://prometheus:9090"}},
+        "rightsizer": SENDING,
         "backtest": {"enabled": True},
+        "digest": {"enabled": True},
     }
-    made = render({**values, **asked}, release=release, only=["rightsizer", "backtest"])
-    assert find_one(made, "CronJob", name)
-    assert find_one(made, "CronJob", f"{name}-backtest")
+    made = render({**values, **asked}, release=release, only=["rightsizer", "backtest", "digest"])
+    for made_name in (name, f"{name}-backtest", f"{name}-digest"):
+        assert find_one(made, "CronJob", made_name)
 
 
 @pytest.mark.parametrize(("seconds", "waits"), [(3600, "65m"), (60, "6m"), (14_401, "246m")])
@@ -69,7 +70,7 @@ def test_job_alert_waits_for_job_deadline(seconds: int, waits: str) -> None:
     """The deadline plus some minutes for kube-state-metrics and scrapes."""
     deadline = {"activeDeadlineSeconds": seconds}
     values = {"rightsizer": {"cronJob": deadline}, "backtest": deadline}
-    for alert in ("GpuRightsizerJobFailing", "GpuRightsizerBacktestMissed"):
+    for alert in ("GpuRightsizerJobFailing", "GpuRightsizerReportMissed"):
         assert _alert(alert, values)["for"] == waits
 
 

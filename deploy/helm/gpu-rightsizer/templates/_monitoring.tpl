@@ -50,7 +50,7 @@ spec:
 {{- range list "cronjob" "deployment" -}}
 {{- $expr = $expr | replace (printf "%s=~\"(.*-)?gpu-rightsizer(-.+)?\"" .) (printf "%s=%q" . $name) -}}
 {{- end -}}
-{{- $expr = $expr | replace ", cronjob!~\".+-(backtest|digest)\"" "" | replace "cronjob=~\"(.*-)?gpu-rightsizer(-.+)?-backtest\"" (printf "cronjob=%q" (include "gpu-rightsizer.backtest" (index . 0))) -}}
+{{- $expr = $expr | replace ", cronjob!~\".+-(backtest|digest)\"" "" | replace "cronjob=~\"(.*-)?gpu-rightsizer(-.+)?-(backtest|digest)\"" (printf "cronjob=~\"%s|%s\"" (include "gpu-rightsizer.backtest" (index . 0)) (include "gpu-rightsizer.digest" (index . 0))) -}}
 {{- $expr | replace "job=~\"(.*[/-])?gpu-rightsizer\"" (printf "job=~\"(.*/)?%s\"" $name) -}}
 {{- end }}
 
@@ -84,8 +84,8 @@ Jobs. */}}
 {{- if eq (.alert | default "") "GpuRightsizerJobFailing" -}}
 {{- $_ := set . "for" (printf "%dm" (add 5 (div (add 59 $.Values.rightsizer.cronJob.activeDeadlineSeconds) 60))) -}}
 {{- end -}}
-{{- if eq (.alert | default "") "GpuRightsizerBacktestMissed" -}}
-{{- $_ := set . "for" (printf "%dm" (add 5 (div (add 59 $.Values.backtest.activeDeadlineSeconds) 60))) -}}
+{{- if eq (.alert | default "") "GpuRightsizerReportMissed" -}}
+{{- $_ := set . "for" (printf "%dm" (add 5 (div (add 59 (max $.Values.backtest.activeDeadlineSeconds $.Values.rightsizer.cronJob.activeDeadlineSeconds)) 60))) -}}
 {{- end -}}
 {{- if and $base .annotations -}}
 {{- $_ := set .annotations "runbook_url" (printf "%s/%s" $base .annotations.runbook) -}}
