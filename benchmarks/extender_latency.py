@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 import trustme
 
+from rightsizer.cli import prepare
 from rightsizer.cli.extend_command import TURN_S, settle
 from rightsizer.cli.extender_endpoint import Extender
 from rightsizer.cli.http_endpoint import TlsFiles, answering
@@ -91,6 +92,7 @@ def _no_cluster() -> Cluster:
 
 def _serve(sender: multiprocessing.connection.Connection, nodes: int, files: Sequence[Path]) -> None:
     """The server's process: fill a state, answer, and change pods all the time."""
+    prepare()
     sys.setswitchinterval(TURN_S)
     state = _Known(_no_cluster, _RESOURCES, 3600.0)
     offers = {"cpu": "192", "memory": "2Ti", "pods": "110", _GPU: "8"}

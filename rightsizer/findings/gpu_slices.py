@@ -10,7 +10,13 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from rightsizer.findings.evidence import Candidate
-from rightsizer.inventory.gpu_requests import CLASS_PREFIX, MIG_CLASS, claimed_profile, claimed_resource
+from rightsizer.inventory.gpu_requests import (
+    CLASS_PREFIX,
+    MIG_CLASS,
+    WHOLE_CLASS,
+    claimed_profile,
+    claimed_resource,
+)
 from rightsizer.model import Fleet, Node, Pod, Usage
 from rightsizer.model.offers import (
     ALIYUN_MEM,
@@ -232,13 +238,13 @@ def slices_of(candidate: Candidate, model: str, held: HeldSlice, need: SliceNeed
 
 
 def _claimable(fleet: Fleet, model: str, names: Iterable[str], held: HeldSlice) -> list[GpuSlice]:
-    """MIG devices for pods with ResourceClaims: of the class that they have, or of NVIDIA's in place of a whole GPU."""
+    """MIG devices for pods with ResourceClaims, of NVIDIA's own DeviceClass: what others select is not known here."""
     own = {name.removeprefix(CLASS_PREFIX) for name in names}
-    device_class = own.pop() if held.name and len(own) == 1 else MIG_CLASS
-    card = card_of(model) if device_class in fleet.devices.classes else None
+    is_ours = own == {MIG_CLASS if held.name else WHOLE_CLASS} and MIG_CLASS in fleet.devices.classes
+    card = card_of(model) if is_ours else None
     return [
         GpuSlice(
-            ((claimed_resource(device_class, one.name), 1),),
+            ((claimed_resource(MIG_CLASS, one.name), 1),),
             one.share,
             one.memory_bytes,
             one.compute,

@@ -106,6 +106,9 @@ MIG_CLASS = "mig.nvidia.com"
 """NVIDIA's DRA driver, and the DeviceClasses that it installs."""
 """Prefix that turns a device class (Dynamic Resource Allocation) into a resource name."""
 
+CLASS_QUOTA = ".deviceclass.resource.k8s.io/devices"
+"""What follows the name of a device class where a ResourceQuota limits its devices."""
+
 IMPLICIT_PREFIX = "deviceclass.resource.kubernetes.io/"
 """Prefix of an extended resource that the scheduler turns into a claim for devices of a class (KEP-5004)."""
 

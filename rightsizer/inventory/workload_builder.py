@@ -13,7 +13,7 @@ from rightsizer.changes.found_changes import changes_of
 from rightsizer.changes.record_codec import came_back_after, recorded_changes
 from rightsizer.inventory.demand import DemandState, Surroundings, demand_of
 from rightsizer.inventory.dra_state import DraState, UnknownClaimError, with_claims
-from rightsizer.inventory.gpu_requests import CLASS_PREFIX, ResourceTable, count_of
+from rightsizer.inventory.gpu_requests import CLASS_PREFIX, CLASS_QUOTA, ResourceTable, count_of
 from rightsizer.inventory.managers import (
     Autoscaler,
     ControlObjects,
@@ -110,7 +110,8 @@ def quotas_of(item: QuotaObject, resources: ResourceTable) -> list[Quota]:
     is_scoped = bool(item.spec.scopes or item.spec.scope_selector)
     found = []
     for key, amount in sorted((status.hard or {}).items()):
-        resource = key.removeprefix("requests.")
+        name_of_class = key.removesuffix(CLASS_QUOTA)
+        resource = f"{CLASS_PREFIX}{name_of_class}" if name_of_class != key else key.removeprefix("requests.")
         if resources.unit(resource) is not None:
             used = (status.used or {}).get(key, 0)
             found.append(

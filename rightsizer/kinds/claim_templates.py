@@ -62,15 +62,17 @@ def smaller(template: ClaimTemplate, proposal: Proposal) -> ClaimTemplate:
         message = f"the name of {named} is longer than {_LONGEST} characters"
         raise ValueError(message)
     spec = msgspec.json.decode(template.spec)
-    (exactly,) = (
-        one["exactly"] for one in spec["spec"]["devices"]["requests"] if one["name"] == template.request
-    )
+    devices = spec["spec"]["devices"]
+    (exactly,) = (one["exactly"] for one in devices["requests"] if one["name"] == template.request)
     count = template.count if proposal.gpus_per_pod is None else proposal.gpus_per_pod
     if proposal.gpus_per_pod is not None:
         if not 0 < count < template.count:
             message = f"{named} requests {template.count} GPUs, not more than {count}"
             raise ValueError(message)
         exactly["count"] = count
+    elif devices.get("constraints") or devices.get("config"):
+        message = f"{named} has constraints or a config, which may be for its present device only"
+        raise ValueError(message)
     else:
         _request_profile(exactly, proposal, named)
     text = msgspec.json.encode(spec, order="deterministic")
@@ -92,6 +94,8 @@ def _request_profile(exactly: dict[str, Any], proposal: Proposal, named: str) ->
         raise ValueError(message)
     ((device_class, profile),) = wanted
     expressions = [(one.get("cel") or {}).get("expression", "") for one in exactly.get("selectors") or ()]
+    if exactly.get("capacity"):
+        expressions.append("an amount of its capacity")
     if exactly["deviceClassName"] == WHOLE_CLASS and device_class == MIG_CLASS and not expressions:
         exactly["deviceClassName"] = MIG_CLASS
         expression = f'device.attributes["{DRIVER}"].profile == "{profile}"'

@@ -20,6 +20,7 @@ from rightsizer.model import (
     Node,
     ObjectRef,
     Pod,
+    Quota,
     Usage,
     Verdict,
     WaitingPod,
@@ -96,7 +97,12 @@ WAITING = WaitingPod(
 _MIG_DEVICE = "deviceclass:mig.nvidia.com/1g.10gb"
 
 
-def _claimable(held: int = 0, classes: Iterable[str] = ("gpu.nvidia.com", "mig.nvidia.com")) -> Fleet:
+def _claimable(
+    held: int = 0,
+    classes: Iterable[str] = ("gpu.nvidia.com", "mig.nvidia.com"),
+    own: str = "gpu.nvidia.com",
+    quotas: tuple[Quota, ...] = (),
+) -> Fleet:
     """A node with a GPU that can become seven MIG devices, of which some are held, and a pod with a whole GPU."""
     parts = [
         DraDevice(
@@ -112,8 +118,8 @@ def _claimable(held: int = 0, classes: Iterable[str] = ("gpu.nvidia.com", "mig.n
     counters = {CounterSet("gpu.nvidia.com", "n9", "gpu-0"): {"slices": 7}}
     allocations = {("x", str(n)): Allocation((Holding(parts[n].id),), frozenset({"u"})) for n in range(held)}
     devices = DeviceInventory({"n9": tuple(parts)}, counters, allocations, classes=frozenset(classes))
-    item = workload(pod(resources={"deviceclass:gpu.nvidia.com": 1}))
-    return dataclasses.replace(fleet(item, nodes=(_node({}),)), devices=devices)
+    item = workload(pod(resources={f"deviceclass:{own}": 1}))
+    return dataclasses.replace(fleet(item, nodes=(_node({}),)), devices=devices, quotas=quotas)
 
 
 @pytest.mark.parametrize(
@@ -123,9 +129,26 @@ def _claimable(held: int = 0, classes: Iterable[str] = ("gpu.nvidia.com", "mig.n
         (_claimable(held=6), True),
         (_claimable(held=7), False),
         (_claimable(classes=()), None),
+        (_claimable(classes=("our-gpus", "mig.nvidia.com"), own="our-gpus"), None),
+        (
+            _claimable(
+                quotas=(
+                    Quota("research", "q", "deviceclass:mig.nvidia.com", hard=0, used=0, is_scoped=False),
+                )
+            ),
+            False,
+        ),
         (dataclasses.replace(_claimable(), waiting=(WAITING,)), False),
     ],
-    ids=["free", "one-is-free", "counters-are-used-up", "no-class-of-mig", "a-pod-waits-for-devices"],
+    ids=[
+        "free",
+        "one-is-free",
+        "counters-are-used-up",
+        "no-class-of-mig",
+        "class-of-their-own",
+        "quota",
+        "a-pod-waits-for-devices",
+    ],
 )
 def test_oversized_gpu_of_a_claim_proposes_a_mig_device_that_can_be_allocated(
     around: Fleet, *, is_offered: bool | None

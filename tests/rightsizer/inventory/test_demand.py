@@ -338,6 +338,16 @@ def test_template_beyond_the_namespaces_quota_is_not_served() -> None:
     assert fleet.unserved[0].why == f"ResourceQuota q leaves 5 of {GPU}"
 
 
+def test_claims_beyond_the_namespaces_quota_are_not_served() -> None:
+    """A ResourceQuota may limit the devices of a DeviceClass; three pods want two each."""
+    for hard, is_served in ((5, False), (6, True)):
+        limit = {"gpu.nvidia.com.deviceclass.resource.k8s.io/devices": str(hard)}
+        quota = obj("ResourceQuota", "q", api_version="v1", spec={}, status={"hard": limit, "used": {}})
+        fleet = fleet_of(*_claiming(), quota)
+        assert bool(fleet.waiting) == is_served
+        assert any("leaves 5 of deviceclass:gpu.nvidia.com" in one.why for one in fleet.unserved) != is_served
+
+
 def test_quota_of_queues_is_counted_by_cohort_and_returned_by_owner() -> None:
     """What a Workload holds counts for its owner in its own namespace: owner references reach no further."""
     job = obj("Job", "idle")

@@ -94,6 +94,10 @@ def test_reslice_names_a_copy_of_the_template_for_a_smaller_device(
         (_exactly("mig.nvidia.com"), "deviceclass:mig.nvidia.com/1g.10gb"),
         (_exactly("mig.nvidia.com", _HALF, "true"), "deviceclass:mig.nvidia.com/1g.10gb"),
         (_exactly("mig.nvidia.com", f"{_HALF} || true"), "deviceclass:mig.nvidia.com/1g.10gb"),
+        (
+            {**_exactly("gpu.nvidia.com"), "capacity": {"requests": {"memory": "70Gi"}}},
+            "deviceclass:mig.nvidia.com/1g.10gb",
+        ),
         (_exactly("gpu.nvidia.com", "true"), "deviceclass:mig.nvidia.com/1g.10gb"),
         (_exactly("gpu.nvidia.com"), "deviceclass:our-mig/1g.10gb"),
         (_exactly("gpu.nvidia.com"), "nvidia.com/mig-1g.10gb"),
@@ -107,6 +111,29 @@ def test_template_whose_profile_is_requested_otherwise_stays(exactly: Object, as
         "does not request a whole GPU, or a MIG device by its profile alone|only for whole GPUs or MIG devices",
         missing_field_reason(item, proposal, AT),
     )
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"constraints": [{"matchAttribute": "resource.kubernetes.io/pcieRoot"}]},
+        {"config": [{"opaque": {"driver": "gpu.nvidia.com", "parameters": {"kind": "GpuConfig"}}}]},
+    ],
+    ids=["constraints", "config"],
+)
+def test_template_with_more_than_its_request_is_not_for_a_smaller_device(others: Object) -> None:
+    """A MIG device may lack the attribute, and a driver refuses the config of another kind of device."""
+    made = ClaimTemplate(
+        "four",
+        json.dumps(_spec({"name": "r", "exactly": _exactly("gpu.nvidia.com")}, **others)).encode(),
+        "u",
+        "r",
+        1,
+    )
+    with pytest.raises(ValueError, match="has constraints or a config"):
+        smaller(made, _resliced("1g.10gb"))
+    four = ClaimTemplate("four", json.dumps(_spec(GPUS, **others)).encode(), "u", "r", 4)
+    assert smaller(four, TWO).count == 2
 
 
 def test_smaller_template_belongs_to_one_workload() -> None:
