@@ -21,6 +21,10 @@ from rightsizer.model import (
 
 MAX_TRIES = 20_000
 """After this many tries on a node nothing is found; the scheduler has a time limit instead."""
+MAX_OF_CLAIM = 32
+"""Devices that a claim may get (resourcev1.AllocationResultsMaxSize)."""
+MAX_OF_POD = 128
+"""Devices that are looked for together: tenants write any number."""
 Held = Mapping[DeviceId, Collection[Holding]]
 """What is held of each device that is not free."""
 _Taken = Mapping[tuple[int, int], frozenset[object]]
@@ -55,6 +59,9 @@ def allocate(
     """
     if not claims:
         return ()
+    least = [sum(min(each.count or 0 for each in one.choices) for one in claim.requests) for claim in claims]
+    if max(least) > MAX_OF_CLAIM or sum(least) > MAX_OF_POD:
+        return None
     limit = min(MAX_TRIES, tries.left)
     search = _Search(inventory, node, limit)
     search.hold(held, freed)
@@ -137,6 +144,8 @@ class _Search:
     ) -> Iterator[_Taken]:
         """Take this many candidates, in each way, or all; each time the values taken. The last ones stay."""
         wanted = len(candidates) if count is None else count
+        if wanted > MAX_OF_CLAIM or wanted > MAX_OF_POD - len(self.taken):
+            return
         if not wanted:
             if count is not None:
                 yield values

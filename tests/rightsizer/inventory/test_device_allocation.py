@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import hypothesis
 import hypothesis.strategies as st
 
-from rightsizer.inventory.device_allocation import MAX_TRIES, Tries
+from rightsizer.inventory.device_allocation import MAX_OF_CLAIM, MAX_OF_POD, MAX_TRIES, Tries
 from rightsizer.inventory.device_allocation import allocate as allocate_within
 from rightsizer.model import (
     AttributeConstraint,
@@ -179,6 +179,23 @@ def test_request_for_several_parts_may_have_them_of_one_device() -> None:
         allocate_within([dataclasses.replace(claim, constraints=(distinct,))], inventory, "n1", {}, Tries())
         is None
     )
+
+
+def test_pod_that_asks_for_more_than_the_scheduler_would_give_finds_nothing() -> None:
+    """However many parts would fit: a tenant writes any number, and the search must end."""
+    one = dataclasses.replace(_shared(0), capacity={"memory": 1_000_000})
+    inventory = _inventory(one)
+    for claims in ([_parts(one, count=MAX_OF_CLAIM, memory=1)], [_parts(one, memory=1)] * MAX_OF_POD):
+        assert allocate_within(claims, inventory, "n1", {}, Tries()) is not None
+    for claims in (
+        [_parts(one, count=MAX_OF_CLAIM + 1, memory=1)],
+        [_parts(one, count=100_000, memory=1)],
+        [_parts(one, memory=1)] * (MAX_OF_POD + 1),
+        [_parts(one, memory=1)] * 5_000,
+    ):
+        assert allocate_within(claims, inventory, "n1", {}, Tries()) is None
+    many = tuple(_gpu(number) for number in range(MAX_OF_CLAIM + 1))
+    assert allocate_within([_claim(*many, count=None)], _inventory(*many), "n1", {}, Tries()) is None
 
 
 def test_device_with_parts_and_another_of_its_gpu_exclude_each_other() -> None:
