@@ -108,6 +108,8 @@ def test_pending_demand_equal_priority_does_not_count() -> None:
     holder = [_decision(_holder("x", "a"))]
     assert _after(holder, _waiting("w", 1, priority=1_000)) == {"x": None}
     assert _after(holder, _waiting("w", 1, priority=1_001)) == {"x": ("w",)}
+    beside = [*holder, _decision(_holder("low", "b", priority=10))]
+    assert _after(beside, _waiting("w", 1, priority=1_000, nodes=("a",))) == {"x": None, "low": None}
 
 
 def test_pending_demand_victims_by_priority_then_utilization() -> None:

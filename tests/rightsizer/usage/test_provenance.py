@@ -1,5 +1,7 @@
 """Provenance: only series of the exporter on a pod's node say anything about the pod."""
 
+from typing import Any
+
 import pytest
 
 from rightsizer.errors import EvidenceIncomplete
@@ -267,7 +269,9 @@ def test_usages_series_of_a_tenants_pod_change_nothing(
 def test_queries_name_only_jobs_of_exporters(prometheus: Prometheus) -> None:
     """Also those that do not keep the target: a device that only another job has is no node's."""
     metrics, whereabouts = _fleet(prometheus)
-    metrics.write(idle(), job="tenant", instance=TENANT, UUID="GPU-invented", Hostname="n1", cluster="theirs")
+    invented: dict[str, Any] = {"job": "tenant", "instance": TENANT, "Hostname": "n1"}
+    metrics.write(idle(), **invented, UUID="GPU-invented")
+    metrics.write(idle(), **invented, UUID="GPU-elsewhere", cluster="theirs")
     signal = metrics.signal()
     signal.expect(whereabouts.pods.keys(), whereabouts.pods.keys(), whereabouts)
     assert signal.nodes(metrics.at)["n1"].devices == 1
