@@ -26,8 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
     with reader_of(arguments, utc_now()) as reader:
         if arguments.output == report.CSV:
             sys.stdout.writelines(focus_csv(reader.charges()))
-            for one in reader.unreadable:
-                sys.stderr.write(f"{one.words}\n")
+            for words in reader.problems:
+                sys.stderr.write(f"{words}\n")
         else:
             account = reader.account(arguments.by)
             sys.stdout.write(report.form(arguments.output, report.LEDGER_FORMS)(account))

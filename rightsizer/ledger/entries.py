@@ -105,6 +105,7 @@ class ChangeEntry:
         free_before: Of MADE: the GPUs that these nodes had free before.
         node: Of TAKEN, as are `pod`, its UID, and `taker`.
         is_certain: Of TAKEN: whether the node had no other free GPUs that the pod may have taken.
+        cluster: In whose folder it was found; empty before it is written.
     """
 
     event: str
@@ -123,6 +124,7 @@ class ChangeEntry:
     pod: str = ""
     taker: Holder = dataclasses.field(default_factory=Holder)
     is_certain: bool = False
+    cluster: str = ""
 
 
 class LedgerPeriod(NamedTuple):

@@ -113,20 +113,54 @@ class Ledger:
         found = filter(None, map(file_of, self.folder.names(with_folders=True)))
         return sorted(found, key=lambda one: (one.at, one.path))
 
-    def current(self, files: Iterable[LedgerFile]) -> tuple[Sequence[LedgerFile], Sequence[Unreadable]]:
-        """Those that count, without those that a merged one holds; and those that cannot be read."""
+    def contents(self, files: Iterable[LedgerFile]) -> tuple[Sequence["LedgerContent"], Sequence[Unreadable]]:
+        """The cycles that each holds; and those that cannot be read."""
         with ThreadPoolExecutor(_READERS) as pool:
-            read = list(pool.map(self._told, files))
+            read = list(pool.map(self._content, files))
         unreadable = [one for one in read if isinstance(one, Unreadable)]
-        told = [one for one in read if not isinstance(one, Unreadable)]
-        merged = {f"{file.cluster}/{name}" for file, known in told for name in known["merged"]}
-        return [file for file, _ in told if file.path not in merged], unreadable
+        return [one for one in read if not isinstance(one, Unreadable)], unreadable
 
-    def _told(self, file: LedgerFile) -> tuple[LedgerFile, Mapping[str, Any]] | Unreadable:
+    def _content(self, file: LedgerFile) -> "LedgerContent | Unreadable":
         try:
-            return file, _ours(self.folder.read(file.path, ())[0])
+            merged = _ours(self.folder.read(file.path, ())[0])["merged"]
         except UnreadableFileError as error:
             return Unreadable(f"{self.folder.url}/{file.path}", str(error))
+        held = filter(None, (file_of(f"{file.cluster}/{name}") for name in merged or (file.name,)))
+        return LedgerContent(self, file, frozenset(one.name for one in held if one.level == _CYCLE))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LedgerContent:
+    """A file of a ledger, and the names of the cycles in it."""
+
+    ledger: Ledger
+    file: LedgerFile
+    cycles: frozenset[str]
+
+    @property
+    def folder(self) -> str:
+        """Where it is."""
+        return f"{self.ledger.folder.url}/{self.file.cluster}"
+
+
+def counted_once(contents: Iterable[LedgerContent]) -> tuple[Sequence[LedgerContent], Sequence[str]]:
+    """Those that count, so that no cycle counts twice; and in words, which folders hold cycles of others.
+
+    A merged file counts instead of those that it holds. A cycle's name has its time and run: the same name in another
+    folder is a copy.
+    """
+    counted: list[LedgerContent] = []
+    where: dict[str, str] = {}
+    copies: dict[tuple[str, str], None] = {}
+    for one in sorted(contents, key=lambda one: -len(one.cycles)):
+        known = next((where[name] for name in sorted(one.cycles) if name in where), None)
+        if known is None:
+            counted.append(one)
+            where |= dict.fromkeys(one.cycles, one.folder)
+        elif known != one.folder:
+            copies[one.folder, known] = None
+    words = [f"{folder}: cycles that are in {known}, too, are left out" for folder, known in sorted(copies)]
+    return counted, words
 
 
 class ClusterLedger:
@@ -320,7 +354,9 @@ def _holder_row(holder: Holder, prefix: str = "") -> Mapping[str, str]:
 
 _NODES = ("freed_on", "free_before")
 _PLAIN = tuple(
-    field.name for field in dataclasses.fields(ChangeEntry) if field.name not in {*_NODES, "holder", "taker"}
+    field.name
+    for field in dataclasses.fields(ChangeEntry)
+    if field.name not in {*_NODES, "holder", "taker", "cluster"}
 )
 
 
@@ -336,6 +372,7 @@ def _change_of(row: Mapping[str, Any]) -> ChangeEntry:
         **{name: json.loads(row[name]) for name in _NODES},
         holder=Holder(*(row[name] for name in HOLDER)),
         taker=Holder(*(row[f"taker_{name}"] for name in HOLDER)),
+        cluster=row["cluster"],
     )
 
 

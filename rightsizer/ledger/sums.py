@@ -10,19 +10,20 @@ import dataclasses
 import datetime
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from rightsizer.errors import ConfigurationError, UsageError
 from rightsizer.ledger import BY
-from rightsizer.ledger.entries import HOUR_S, LONGEST, MADE, RETURNED, TAKEN, ChangeEntry
+from rightsizer.ledger.entries import HOUR_S, LONGEST, MADE, RETURNED, TAKEN, WATCHED, ChangeEntry
 from rightsizer.ledger.files import (
     CHANGES,
     FLAG,
     USAGE,
     Ledger,
+    LedgerContent,
     LedgerFile,
-    Unreadable,
     change_entries,
+    counted_once,
     require_any,
 )
 from rightsizer.ledger.parquet import library
@@ -32,6 +33,7 @@ _MEMORY = "512MB"
 _THREADS = 4
 _ROWS_AT_ONCE = 4096
 LEADERS = 10
+_SLACK_H = 0.1
 _DIGITS = 6
 """To which equal amounts are equal, in whatever order they were summed up."""
 
@@ -109,10 +111,11 @@ class Reclaim:
         gpus: GPUs that verification saw free; of `unverified` it did not.
         hours: GPU-hours until they were returned, or until the end of the period, and their price.
         returned: GPUs that were returned, by an undo, a revert, a rollback or a scale-up.
+        returned_earlier: Returned, too, but of changes that were made before the period or are not in the ledger.
         taken: GPUs that pods took which were bound to the same nodes later, by who they are of.
         taken_unknown: GPUs of nodes that had other free GPUs, too: which of them a pod took is not known.
         not_watched: GPUs of which it is not known on which node they were.
-        not_taken: No pod was seen to take these, within a day.
+        not_taken: No pod was seen to take these, within a day; of `not_yet_taken` the day is not over.
     """
 
     changes: int = 0
@@ -122,10 +125,19 @@ class Reclaim:
     cost: float = 0.0
     unpriced: float = 0.0
     returned: float = 0.0
+    returned_earlier: float = 0.0
     taken: Mapping[str, float] = dataclasses.field(default_factory=dict)
     taken_unknown: float = 0.0
     not_watched: float = 0.0
     not_taken: float = 0.0
+    not_yet_taken: float = 0.0
+
+
+class Freed(NamedTuple):
+    """GPU-hours that a change reclaimed, and its GPUs that were returned."""
+
+    hours: float = 0.0
+    returned: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -177,21 +189,23 @@ class LedgerReader:
     ) -> None:
         self._duckdb = library("duckdb", "report")
         self.begin, self.end = begin, end
-        found: list[tuple[Ledger, LedgerFile]] = []
-        self.unreadable: list[Unreadable] = []
+        contents: list[LedgerContent] = []
+        self.problems: list[str] = []
         seen: list[LedgerFile] = []
-        for url in urls:
+        for url in dict.fromkeys(urls):
             ledger = Ledger(url)
             files = [one for one in ledger.files() if not clusters or one.cluster in clusters]
             seen += files
-            current, unreadable = ledger.current(
+            read, unreadable = ledger.contents(
                 # A plan after midnight stands for time of the day before, too.
                 one
                 for one in files
                 if begin.date() <= one.at.date() and one.at <= end + LONGEST
             )
-            found += [(ledger, one) for one in current]
-            self.unreadable += unreadable
+            contents += read
+            self.problems += [one.words for one in unreadable]
+        found, copies = counted_once(contents)
+        self.problems += copies
         for name in clusters:
             if name not in {one.cluster for one in seen}:
                 raise UsageError(f'--cluster "{name}": is not in {FLAG} {", ".join(urls)}')
@@ -208,7 +222,7 @@ class LedgerReader:
         self._connection.execute("SET enable_progress_bar = false")
         self._tables: set[str] = set()
         for table in (USAGE, CHANGES):
-            self._add(table, [(ledger, one) for ledger, one in found if one.table == table])
+            self._add(table, [(one.ledger, one.file) for one in found if one.file.table == table])
 
     def __enter__(self) -> Self:
         """Nothing more is needed."""
@@ -277,10 +291,10 @@ class LedgerReader:
             trend[day] += Hours(*sums)
         currency = min(currencies) if len(currencies) == 1 else ""
         changes = self._changes()
-        levels = reclaimed_hours(changes, self.end)
+        levels = reclaimed(changes, self.end)
         parts = self._parts(by, changes, levels)
         leaders, more_leaders = self._leaders(changes, levels)
-        problems = [one.words for one in self.unreadable]
+        problems = [*self.problems, *self._recorded_twice()]
         if len(currencies) > 1:
             problems.append(
                 f"clusters have different currencies ({', '.join(sorted(currencies))}): no money is summed"
@@ -295,28 +309,42 @@ class LedgerReader:
             parts=parts,
             leaders=leaders,
             trend=dict(sorted(trend.items())),
-            reclaim=_reclaim(changes, levels),
+            reclaim=_reclaim(changes, levels, self.end),
             problems=problems,
             more_leaders=more_leaders,
         )
 
+    def _recorded_twice(self) -> Iterator[str]:
+        """Clusters for whose days more hours are recorded than the days have."""
+        more: dict[str, float] = {}
+        for cluster, day, hours in self._usage("cluster, day", "sum(recorded_h)", where="name = ''"):
+            midnight = datetime.datetime.combine(day, datetime.time(), datetime.UTC)
+            length = min(self.end - midnight, LONGEST).total_seconds() / HOUR_S
+            if hours > length + _SLACK_H:
+                more[cluster] = more.get(cluster, 0.0) + hours - length
+        for cluster, hours in sorted(more.items()):
+            yield (
+                f"{cluster}: {hours:.1f} hours are recorded twice: several processes write this ledger at once; "
+                "give --ledger to one of them"
+            )
+
     def _parts(
-        self, by: str, changes: Sequence[ChangeEntry], levels: Mapping[int, float]
+        self, by: str, changes: Sequence[ChangeEntry], levels: Mapping[int, Freed]
     ) -> Sequence[LedgerPart]:
         column = BY[by]
-        reclaimed, returned = _sums_of_changes(column, changes, levels)
+        freed, returned = _sums_of_changes(column, changes, levels)
         found = {name: Hours(*sums) for name, *sums in self._usage(column, _SUMS)}
         parts = [
-            LedgerPart(name, found.get(name, Hours()), reclaimed.get(name, 0.0), returned.get(name, 0.0))
-            for name in {*found, *(name for name in reclaimed if reclaimed[name] or returned[name])}
+            LedgerPart(name, found.get(name, Hours()), freed.get(name, 0.0), returned.get(name, 0.0))
+            for name in {*found, *(name for name in freed if freed[name] or returned[name])}
         ]
         return sorted(parts, key=lambda part: (-round(part.hours.unused, _DIGITS), part.name))
 
     def _leaders(
-        self, changes: Sequence[ChangeEntry], levels: Mapping[int, float]
+        self, changes: Sequence[ChangeEntry], levels: Mapping[int, Freed]
     ) -> tuple[Sequence[LedgerPart], int]:
         """The first owners and the number of the others; a fleet may have a million, most of them of one Job."""
-        reclaimed, returned = _sums_of_changes("owner", changes, levels)
+        freed, returned = _sums_of_changes("owner", changes, levels)
         rows = self._usage(
             "owner",
             f"{_SUMS}, count(*) OVER ()",
@@ -324,7 +352,7 @@ class LedgerReader:
         )
         found, number = [], 0
         for name, *sums, number in rows:  # noqa: B007 - it is the same in each row
-            part = LedgerPart(name, Hours(*sums), reclaimed.get(name, 0.0), returned.get(name, 0.0))
+            part = LedgerPart(name, Hours(*sums), freed.get(name, 0.0), returned.get(name, 0.0))
             found.append(part)
         return found, number - len(found)
 
@@ -336,7 +364,10 @@ class LedgerReader:
         query = f"SELECT DISTINCT * FROM {CHANGES} WHERE {times}"  # noqa: S608 - our own times
         with self._translated():
             rows = self._connection.sql(query).to_arrow_table().to_pylist()
-        once = {(one.event, one.at, one.run, one.uid, one.pod, one.node): one for one in change_entries(rows)}
+        once = {
+            (one.cluster, one.event, one.at, one.run, one.uid, one.pod, one.node): one
+            for one in change_entries(rows)
+        }
         return sorted(once.values(), key=lambda one: one.at)
 
     def charges(self) -> Iterator[Mapping[str, Any]]:
@@ -366,27 +397,32 @@ def _temporary_directory() -> tempfile.TemporaryDirectory[str] | None:
 
 
 def _sums_of_changes(
-    column: str, changes: Sequence[ChangeEntry], levels: Mapping[int, float]
+    column: str, changes: Sequence[ChangeEntry], levels: Mapping[int, Freed]
 ) -> tuple[dict[str, float], dict[str, float]]:
     """GPU-hours reclaimed and GPUs returned, by a column."""
-    reclaimed, returned = (
+    hours, returned = (
         collections.defaultdict[str, float](float),
         collections.defaultdict[str, float](float),
     )
     for place, one in enumerate(changes):
-        name = getattr(one.holder, column, "")
-        reclaimed[name] += levels.get(place, 0.0)
+        name = one.cluster if column == "cluster" else getattr(one.holder, column)
+        hours[name] += levels.get(place, Freed()).hours
         returned[name] += one.gpus if one.event == RETURNED else 0.0
-    return reclaimed, returned
+    return hours, returned
 
 
-def reclaimed_hours(changes: Sequence[ChangeEntry], end: datetime.datetime) -> Mapping[int, float]:
-    """GPU-hours that each change reclaimed, by its place in the list: until it was returned, or the end.
+def reclaimed(changes: Sequence[ChangeEntry], end: datetime.datetime) -> Mapping[int, Freed]:
+    """What each change reclaimed, by its place in the list: until it was returned, or the end.
 
     Only what verification saw go counts. A return ends the change that it names; a scale-up returns the latest first.
     """
     by_uid = collections.defaultdict[str, dict[int, tuple[ChangeEntry, float]]](dict)
-    found: dict[int, float] = collections.defaultdict(float)
+    found = collections.defaultdict[int, Freed](Freed)
+
+    def add(number: int, made: ChangeEntry, until: datetime.datetime, gpus: float, returned: float) -> None:
+        hours = gpus * max((until - made.at).total_seconds(), 0.0) / HOUR_S
+        found[number] = Freed(found[number].hours + hours, found[number].returned + returned)
+
     for place, one in enumerate(changes):
         left = by_uid[one.uid]
         if one.event == MADE and one.is_verified:
@@ -398,16 +434,19 @@ def reclaimed_hours(changes: Sequence[ChangeEntry], end: datetime.datetime) -> M
             if one.action == Action.SCALE_UP or made.run == one.run:
                 back = min(given, gpus)
                 given -= back
-                found[number] += back * max((one.at - made.at).total_seconds(), 0.0) / HOUR_S
+                add(number, made, one.at, back, back)
                 left[number] = made, gpus - back
     for left in by_uid.values():
         for number, (made, gpus) in left.items():
-            found[number] += gpus * max((end - made.at).total_seconds(), 0.0) / HOUR_S
+            add(number, made, end, gpus, 0.0)
     return found
 
 
-def _reclaim(changes: Sequence[ChangeEntry], levels: Mapping[int, float]) -> Reclaim:
+def _reclaim(changes: Sequence[ChangeEntry], levels: Mapping[int, Freed], end: datetime.datetime) -> Reclaim:
     made = [one for one in changes if one.event == MADE]
+    verified = sum(one.gpus for one in made if one.is_verified)
+    watched = sum(sum(one.freed_on.values()) for one in made if one.is_verified)
+    returned = sum(one.returned for one in levels.values())
     taken = collections.defaultdict[str, float](float)
     unsure = 0.0
     for one in changes:
@@ -415,22 +454,37 @@ def _reclaim(changes: Sequence[ChangeEntry], levels: Mapping[int, float]) -> Rec
             taken[one.taker.owner] += one.gpus
         elif one.event == TAKEN:
             unsure += one.gpus
-    verified = sum(one.gpus for one in made if one.is_verified)
-    watched = sum(sum(one.freed_on.values()) for one in made if one.is_verified)
-    prices = {place: one.price for place, one in enumerate(changes)}
+    left = _not_taken(changes, levels)
+    too_late = sum(gpus for place, gpus in left.items() if end - changes[place].at >= WATCHED)
     return Reclaim(
         changes=len(made),
         gpus=verified,
         unverified=sum(one.gpus for one in made if not one.is_verified),
-        hours=sum(levels.values()),
-        cost=sum(hours * (prices[place] or 0.0) for place, hours in levels.items()),
-        unpriced=sum(hours for place, hours in levels.items() if prices[place] is None),
-        returned=sum(one.gpus for one in changes if one.event == RETURNED),
+        hours=sum(one.hours for one in levels.values()),
+        cost=sum(one.hours * (changes[place].price or 0.0) for place, one in levels.items()),
+        unpriced=sum(one.hours for place, one in levels.items() if changes[place].price is None),
+        returned=returned,
+        returned_earlier=max(sum(one.gpus for one in changes if one.event == RETURNED) - returned, 0.0),
         taken=dict(sorted(taken.items(), key=lambda item: (-item[1], item[0]))),
         taken_unknown=unsure,
         not_watched=max(verified - watched, 0.0),
-        not_taken=max(watched - sum(taken.values()) - unsure, 0.0),
+        not_taken=too_late,
+        not_yet_taken=sum(left.values()) - too_late,
     )
+
+
+def _not_taken(changes: Sequence[ChangeEntry], levels: Mapping[int, Freed]) -> Mapping[int, float]:
+    """GPUs of each change that no pod was seen to take, and that were not returned, by its place in the list."""
+    took = collections.defaultdict[tuple[str, str, str], float](float)
+    for one in changes:
+        if one.event == TAKEN:
+            took[one.cluster, one.run, one.uid] += one.gpus
+    found: dict[int, float] = {}
+    for place, one in enumerate(changes):
+        if one.event == MADE and one.is_verified:
+            gone = took[one.cluster, one.run, one.uid] + levels.get(place, Freed()).returned
+            found[place] = max(sum(one.freed_on.values()) - gone, 0.0)
+    return found
 
 
 def since_midnight(since: datetime.datetime) -> datetime.datetime:

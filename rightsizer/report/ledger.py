@@ -31,8 +31,10 @@ def headline(account: LedgerAccount) -> Iterator[str]:
     """What happened in the period, a line each."""
     hours, total = sum(one.recorded_h for one in account.clusters), account.total
     length = (account.end - account.begin).total_seconds() / 3600 * len(account.clusters)
+    names = [one.name for one in account.clusters]
+    where = f"cluster {names[0]}" if len(names) == 1 else count(len(names), "cluster")
     yield (
-        f"{instant(account.begin)} to {instant(account.end)}, {count(len(account.clusters), 'cluster')}: "
+        f"{instant(account.begin)} to {instant(account.end)}, {where}: "
         f"{number(hours)} of {number(length)} hours recorded."
     )
     known = total.held - total.unknown
@@ -47,13 +49,16 @@ def headline(account: LedgerAccount) -> Iterator[str]:
 
 
 def _reclaim_words(reclaim: Reclaim, currency: str) -> Iterator[str]:
-    if not reclaim.changes and not reclaim.returned:
-        yield "No change was made."
+    earlier = f"Returned of earlier changes: {count(reclaim.returned_earlier)}."
+    if not reclaim.changes:
+        yield f"No change was made. {earlier}" if reclaim.returned_earlier else "No change was made."
         return
     words = f"Reclaimed: {count(reclaim.gpus)} by {count(reclaim.changes, 'change')}, {number(reclaim.hours)} GPU-hours"
     words += f", {money(reclaim.cost)} {currency}" if currency and reclaim.cost else ""
     words += f"; {count(reclaim.unverified)} not verified as free" if reclaim.unverified else ""
     yield f"{words}. Returned: {count(reclaim.returned)}."
+    if reclaim.returned_earlier:
+        yield earlier
     if reclaim.gpus:
         yield f"Who took them: {'; '.join(_takers(reclaim))}."
 
@@ -65,6 +70,10 @@ def _takers(reclaim: Reclaim) -> Iterator[str]:
         yield f"{len(others)} more {count(sum(others))}"
     if reclaim.not_taken:
         yield f"nobody within a day {count(reclaim.not_taken)}"
+    if reclaim.not_yet_taken:
+        yield f"nobody yet {count(reclaim.not_yet_taken)}"
+    if reclaim.returned:
+        yield f"returned {count(reclaim.returned)}"
     if unknown := reclaim.taken_unknown + reclaim.not_watched:
         yield f"unknown {count(unknown)}"
 
@@ -175,9 +184,11 @@ def ledger_document(account: LedgerAccount) -> dict[str, Any]:
             "cost": _rounded(reclaim.cost) if account.currency else None,
             "unpricedGpuHours": _rounded(reclaim.unpriced),
             "gpusReturned": _rounded(reclaim.returned),
+            "gpusReturnedOfEarlierChanges": _rounded(reclaim.returned_earlier),
             "takenBy": {name: _rounded(gpus) for name, gpus in reclaim.taken.items()},
             "gpusTakenUnknown": _rounded(reclaim.taken_unknown + reclaim.not_watched),
             "gpusNotTaken": _rounded(reclaim.not_taken),
+            "gpusNotYetTaken": _rounded(reclaim.not_yet_taken),
         },
         "by": account.by,
         "parts": [_part(account, one) for one in account.parts],

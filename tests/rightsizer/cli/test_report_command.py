@@ -1,6 +1,7 @@
 """`gpu-rightsizer report`: what it is asked, what it needs, and what plan, apply and run record for it."""
 
 import csv
+import dataclasses
 import io
 import json
 import pathlib
@@ -85,7 +86,7 @@ def test_report_takes_the_ledger_of_the_environment(
 ) -> None:
     """Flags replace it, and add to each other."""
     for name in "abc":
-        record(tmp_path / name, full_plan(), cluster=name)
+        record(tmp_path / name, dataclasses.replace(full_plan(), run=name), cluster=name)
     monkeypatch.setenv("GPU_RIGHTSIZER_LEDGER", str(tmp_path / "a"))
     for flags, wanted in (
         ((), ["a"]),
@@ -168,6 +169,8 @@ def test_run_records_each_cycle_and_serves_the_page(world: World, tmp_path: path
             assert (answer.status_code, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
             assert "GPU ledger" in answer.text
         assert requests.get(f"{run.url}/report?by=nothing", timeout=60).status_code == 400
+        other = requests.get(f"{run.url}/report?since=1d", timeout=60)
+        assert (other.status_code, other.text.split(":")[0]) == (400, "since is not known")
         assert run.end() == 0
     with running(world, "--every", "1h", name="without") as run:
         answer = requests.get(f"{run.url}/report", timeout=60)

@@ -23,6 +23,7 @@ from rightsizer.model import (
     Result,
     Verdict,
 )
+from rightsizer.report.ledger import headline
 from tests.rightsizer.build import AT, busy_usage, idle_usage
 from tests.rightsizer.ledger.recorded import HOUR, MINUTE, account, record, record_outcomes
 from tests.rightsizer.reported import PRICES, decision, found, group
@@ -113,7 +114,7 @@ def test_returned_gpus_end_the_hours_of_their_change_once(tmp_path: pathlib.Path
     one = _decision("w", pods=2)
     plan = _plan(one)
     record(tmp_path, plan)
-    record_outcomes(tmp_path, plan, [_done(one, AT, gone=2)])
+    record_outcomes(tmp_path, plan, [_done(one, AT, gone=2, freed_on={"h100-a": 2.0})])
     ended = ChangeRecord(
         AT, plan.run, "scale-to-zero", 2.0, end=ChangeOutcome.UNDONE, ended=AT + HOUR, priority_class="low"
     )
@@ -124,9 +125,21 @@ def test_returned_gpus_end_the_hours_of_their_change_once(tmp_path: pathlib.Path
     for at in (AT + HOUR + MINUTE, AT + HOUR + 15 * MINUTE):
         record(tmp_path, _plan(at=at, changes=changes))
     told = account(tmp_path, end=AT + 5 * HOUR, by="owner")
-    assert (told.reclaim.returned, told.reclaim.hours) == (2, 2.0)
+    assert (told.reclaim.returned, told.reclaim.hours, told.reclaim.not_yet_taken) == (2, 2.0, 0)
+    by_cluster = account(tmp_path, end=AT + 5 * HOUR, by="cluster")
+    assert [(part.name, part.reclaimed, part.returned) for part in by_cluster.parts] == [("prod", 2.0, 2.0)]
     (part,) = [part for part in told.parts if part.reclaimed]
     assert (part.name, part.reclaimed, part.returned) == ("research/Deployment/w", 2.0, 2.0)
+
+
+def test_return_of_a_change_that_is_not_in_the_ledger_is_told_apart(tmp_path: pathlib.Path) -> None:
+    """It was made before the period, or by a process without --ledger."""
+    one = _decision("w", pods=2)
+    ended = ChangeRecord(AT, "before", "scale-to-zero", 2.0, end=ChangeOutcome.UNDONE, ended=AT + MINUTE)
+    record(tmp_path, _plan(at=AT + HOUR, changes=(FoundChange(one.workload.ref, ended),)))
+    told = account(tmp_path, end=AT + 2 * HOUR)
+    assert (told.reclaim.returned, told.reclaim.returned_earlier) == (0, 2)
+    assert "No change was made. Returned of earlier changes: 2 GPUs." in [*headline(told)]
 
 
 def test_scale_up_returns_some_of_the_gpus(tmp_path: pathlib.Path) -> None:
@@ -172,13 +185,13 @@ def test_taken_is_by_pods_that_were_bound_to_the_node_later(tmp_path: pathlib.Pa
 def test_taken_is_unknown_where_the_node_had_other_free_gpus(tmp_path: pathlib.Path) -> None:
     """The pod may have these."""
     told = _taken(tmp_path, _decision("late", bound=AT + MINUTE), gpus=4)
-    assert (told.taken, told.taken_unknown, told.not_taken) == ({}, 1, 1)
+    assert (told.taken, told.taken_unknown, told.not_yet_taken) == ({}, 1, 1)
 
 
 def test_taken_is_not_by_the_workload_itself(tmp_path: pathlib.Path) -> None:
     """What comes back was not taken by somebody."""
     told = _taken(tmp_path, _decision("w", bound=AT + MINUTE))
-    assert (told.taken, told.not_taken) == ({}, 2)
+    assert (told.taken, told.not_taken, told.not_yet_taken) == ({}, 0, 2)
 
 
 def test_taken_later_than_a_day_is_not_told(tmp_path: pathlib.Path) -> None:

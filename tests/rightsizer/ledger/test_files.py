@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import pathlib
+import shutil
 import subprocess
 import sys
 import time
@@ -157,12 +158,42 @@ def test_two_clusters_in_one_directory_or_two_are_one_fleet(tmp_path: pathlib.Pa
     """Each by its name, with its own hours."""
     plan = full_plan()
     for place, cluster in ((tmp_path / "a", "prod"), (tmp_path / "a", "dev"), (tmp_path / "b", "edge")):
-        record(place, plan, cluster=cluster)
+        record(place, dataclasses.replace(plan, run=cluster), cluster=cluster)
     both = account(tmp_path / "a", end=plan.at + MINUTE, by="cluster")
     assert {part.name: round(part.hours.held) for part in both.parts} == {"prod": 720, "dev": 720}
     all_three = account(tmp_path / "a", tmp_path / "b", end=plan.at + MINUTE)
     assert _close(all_three.total, _expected(plan, 3 * 24.0))
     assert [one.name for one in all_three.clusters] == ["dev", "edge", "prod"]
+
+
+@pytest.mark.parametrize("copy", ["same", "elsewhere", "renamed", "merged"])
+def test_copy_of_a_ledger_counts_once(tmp_path: pathlib.Path, copy: str) -> None:
+    """The same directory named twice, a copy of it, under another cluster's name, or before its cycles were merged."""
+    first, second = cycles(full_plan(), 2, 2 * HOUR)
+    record(tmp_path / "a", first)
+    ledgers = [tmp_path / "a", tmp_path / "a"]
+    if copy != "same":
+        ledgers[1] = tmp_path / "b"
+        shutil.copytree(tmp_path / "a" / "prod", tmp_path / "b" / ("other" if copy == "renamed" else "prod"))
+    if copy == "merged":
+        record(tmp_path / "a", second)
+    found = account(*ledgers, end=second.at + MINUTE)
+    assert _close(found.total, _expected(full_plan(), 26.0 if copy == "merged" else 24.0))
+    assert [one.name for one in found.clusters] == ["prod"]
+    place = ledgers[1] / ("other" if copy == "renamed" else "prod")
+    told = f"{place}: cycles that are in {ledgers[0]}/prod, too, are left out"
+    assert list(found.problems) == ([] if copy == "same" else [told])
+
+
+def test_hours_that_two_processes_record_at_once_are_a_problem(tmp_path: pathlib.Path) -> None:
+    """Their rows cannot be told apart from true ones."""
+    plan = full_plan()
+    for run in ("one", "two"):
+        record(tmp_path, dataclasses.replace(plan, run=run), merges=False)
+    (words,) = account(tmp_path, end=plan.at + MINUTE).problems
+    assert words.startswith(
+        "prod: 12.0 hours are recorded twice: several processes write this ledger at once"
+    )
 
 
 def test_unfinished_file_of_an_earlier_day_is_deleted(tmp_path: pathlib.Path) -> None:

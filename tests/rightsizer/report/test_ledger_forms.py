@@ -47,7 +47,7 @@ def _account(name: str = "research") -> LedgerAccount:
         leaders=parts[:LEADERS],
         more_leaders=2,
         trend=trend,
-        reclaim=Reclaim(4, 26.0, 3.0, 310.0, 775.0, 0.0, 2.0, takers, 1.0, 0.5, 3.5),
+        reclaim=Reclaim(4, 26.0, 3.0, 310.0, 775.0, 0.0, 2.0, 1.5, takers, 1.0, 0.5, 2.5, 1.0),
         problems=(f"/ledger/{name}.parquet: left out, cannot be read: it is empty",),
     )
 
