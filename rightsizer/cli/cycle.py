@@ -217,5 +217,7 @@ def steps(
 
 def tell_people(session: PlanSession, outcomes: Sequence[Outcome]) -> None:
     """Send the notifications of the policy; log a warning for each that fails."""
-    for problem in notify(session.policy.policy.notifications, session.run, outcomes, session.fleet):
+    for problem in notify(
+        session.policy.policy.notifications, session.cluster_name, session.run, outcomes, session.fleet
+    ):
         log.warning("%s", problem)

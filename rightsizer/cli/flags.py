@@ -7,6 +7,7 @@ from typing import Any
 
 from rightsizer.cli.options import (
     CLUSTER,
+    CLUSTER_NAME,
     EXTENDER,
     GPU_RESOURCES,
     INSTANCE,
@@ -317,7 +318,7 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--patches", metavar="DIR", help="also write patches of manifests")
     parser.add_argument("--at", metavar="TIME", help="past time to plan for (RFC 3339 or 2h)")
     parser.add_argument("--cluster-objects", metavar="FILE", help="kubectl get -o json, instead of a cluster")
-    add_options(parser, "", (*POLICY, *PRICES, *LEDGER))
+    add_options(parser, "", (*POLICY, *PRICES, *CLUSTER_NAME, *LEDGER))
     _add_filters(parser, "shown", verdicts=True)
     _add_sources(parser)
     add_common(parser, FORMS, default=None)
@@ -353,7 +354,7 @@ def _apply(parser: argparse.ArgumentParser) -> None:
     _add_verify_for(parser)
     words = "accept how many the policy matches now"
     parser.add_argument("--accept-growth", action="store_true", help=words)
-    add_options(parser, "", (*POLICY, *PRICES, *JOURNAL, *LEDGER))
+    add_options(parser, "", (*POLICY, *PRICES, *JOURNAL, *CLUSTER_NAME, *LEDGER))
     _add_filters(parser, "changed")
     _add_sources(parser)
     add_common(parser)
@@ -371,7 +372,7 @@ def _add_verify_for(parser: argparse.ArgumentParser) -> None:
 def _run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", "-y", action="store_true", help="make changes of rules with mode: enforce")
     _add_verify_for(parser)
-    add_options(parser, "", (*POLICY, *PRICES, *JOURNAL, *LEDGER))
+    add_options(parser, "", (*POLICY, *PRICES, *JOURNAL, *CLUSTER_NAME, *LEDGER))
     add_options(parser, "schedule", SCHEDULE)
     _add_sources(parser)
     add_common(parser, forms=())
@@ -461,7 +462,7 @@ def _history(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", metavar="TIME", help="only since a time (RFC 3339 or 7d)")
     words = "also send the changes to notifications of the policy, as a digest"
     parser.add_argument("--notify", action="store_true", help=words)
-    add_options(parser, "", POLICY_FILE)
+    add_options(parser, "", (*POLICY_FILE, *CLUSTER_NAME))
     # Without an environment variable: where apply writes a journal, history still reads the cluster.
     words = "read this journal of apply, not the cluster"
     parser.add_argument("--journal", metavar="FILE", type=file_name, help=words)

@@ -64,7 +64,8 @@ def _send_digest(
     if memory is None:
         raise ClusterError("--notify: the ConfigMaps with earlier changes cannot be read; see doctor --roles")
     known = [item for item in items if change_key(item.record.run, item.ref) in memory.by_run]
-    for problem in notify_of_changes(policy.notifications, known, since):
+    name = arguments.cluster_name or cluster.name.words
+    for problem in notify_of_changes(policy.notifications, name, known, since):
         log.warning("%s", problem)
 
 

@@ -230,18 +230,20 @@ PRICES = (
         details="for nodes without an OpenCost price; before the shipped lists",
     ),
 )
+CLUSTER_NAME = (
+    Option(
+        "--cluster-name",
+        "NAME",
+        "name of the cluster in messages and the ledger",
+        details="default: the context of the kubeconfig",
+    ),
+)
 LEDGER = (
     Option(
         "--ledger",
         "DIR",
         "keep cycles in a directory or bucket",
         details="such as s3://NAME/DIR, for report",
-    ),
-    Option(
-        "--cluster-name",
-        "NAME",
-        "name of the cluster in the ledger",
-        details="default: the context of the kubeconfig",
     ),
     Option("--team-label", "LABEL", "label that names teams", default="team"),
 )
@@ -317,7 +319,20 @@ LOG = (
 )
 
 
-_ALL = (PROMETHEUS, CLUSTER, PRICES, LEDGER, POLICY, SCHEDULE, EXTENDER, STATE, INSTANCE, JOURNAL, LOG)
+_ALL = (
+    PROMETHEUS,
+    CLUSTER,
+    PRICES,
+    CLUSTER_NAME,
+    LEDGER,
+    POLICY,
+    SCHEDULE,
+    EXTENDER,
+    STATE,
+    INSTANCE,
+    JOURNAL,
+    LOG,
+)
 
 
 def check_variables(environment: Mapping[str, str]) -> None:

@@ -92,6 +92,7 @@ class PlanSession:
         self._labels = settings.labels
         self.own: str = getattr(arguments, "state_namespace", None) or OWN_NAMESPACE
         self.instance = instance_of(arguments) or self.own
+        self._cluster_name: str | None = getattr(arguments, "cluster_name", None)
         self._prices = prices.load(pathlib.Path(arguments.prices) if arguments.prices else None)
         terms = signal_terms(arguments, settings.labels)
         self._settings = cluster_settings(arguments)
@@ -108,6 +109,11 @@ class PlanSession:
     def evicts(self) -> bool:
         """Whether the policy lets pods be evicted."""
         return Enabled(self.policy.policy).evicts
+
+    @functools.cached_property
+    def cluster_name(self) -> str:
+        """What messages call the cluster."""
+        return self._cluster_name or self.cluster.name.words
 
     @functools.cached_property
     def store(self) -> ControlStateStore:

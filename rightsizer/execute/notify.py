@@ -35,9 +35,9 @@ _Message = Mapping[str, Any]
 
 
 def notify(
-    targets: Sequence[Target], run: str, outcomes: Sequence[Outcome], fleet: Fleet | None = None
+    targets: Sequence[Target], cluster: str, run: str, outcomes: Sequence[Outcome], fleet: Fleet | None = None
 ) -> list[str]:
-    """Send each target its outcomes in one message; return the failures.
+    """Send each target its outcomes on the cluster of this name in one message; return the failures.
 
     The labels and annotations of the fleet's workloads select among the targets; none of them is an address.
     """
@@ -48,14 +48,14 @@ def notify(
         if not concerned:
             return None
         if chat := CHATS.get(target.type):
-            return changes_message(chat, run, concerned, answer_url=target.answerURL or "")
-        return webhook_message(run, concerned)
+            return changes_message(chat, cluster, run, concerned, answer_url=target.answerURL or "")
+        return webhook_message(cluster, run, concerned)
 
     return _send_each(targets, message_for)
 
 
 def notify_of_changes(
-    targets: Sequence[Target], changes: Sequence[FoundChange], since: datetime.datetime
+    targets: Sequence[Target], cluster: str, changes: Sequence[FoundChange], since: datetime.datetime
 ) -> list[str]:
     """Send the digest of the changes since a time, each target those of its namespaces; return the failures."""
 
@@ -66,8 +66,8 @@ def notify_of_changes(
         if not of_target:
             return None
         if chat := CHATS.get(target.type):
-            return digest_message(chat, of_target, since)
-        return digest_webhook_message(of_target, since)
+            return digest_message(chat, cluster, of_target, since)
+        return digest_webhook_message(cluster, of_target, since)
 
     return _send_each(targets, message_for)
 

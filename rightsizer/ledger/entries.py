@@ -13,7 +13,6 @@ from typing import NamedTuple
 from rightsizer.kinds.health import is_verified
 from rightsizer.model import (
     Action,
-    ChangeOutcome,
     Decision,
     FoundChange,
     Node,
@@ -38,7 +37,6 @@ _OVERLAP = datetime.timedelta(hours=1)
 """Returns are recorded again for so long, in case a cycle missed them; the same return counts once."""
 
 MADE, RETURNED, TAKEN = "made", "returned", "taken"
-_GIVEN_BACK = frozenset({ChangeOutcome.UNDONE, ChangeOutcome.REVERTED, ChangeOutcome.ROLLBACK})
 _REPLACES = frozenset({Action.RESIZE.value, Action.RESLICE.value})
 """New pods of the same workload come in place of the old ones: what is free on each node is not known from these."""
 
@@ -301,9 +299,13 @@ class Bookkeeper:
         holders = {one.workload.ref.uid: self.holder(one) for one in self.plan.decisions}
         for change in changes:
             record = change.record
-            if record.ended is None or not (period.begin - _OVERLAP < record.ended <= period.end):
+            if (
+                record.end is None
+                or record.ended is None
+                or not (period.begin - _OVERLAP < record.ended <= period.end)
+            ):
                 continue
-            if change.is_remembered and record.end in _GIVEN_BACK and record.takes:
+            if change.is_remembered and record.end.returns and record.takes:
                 holder = holders.get(change.ref.uid) or _holder_of(change)
                 yield ChangeEntry(
                     RETURNED,

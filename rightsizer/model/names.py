@@ -128,6 +128,11 @@ class ChangeOutcome(enum.StrEnum):
     REJECTED = "rejected"
     """The object allows no such write, so nothing was changed; only the memory keeps this."""
 
+    @property
+    def returns(self) -> bool:
+        """Whether the workload got its GPUs back."""
+        return self in {ChangeOutcome.UNDONE, ChangeOutcome.REVERTED, ChangeOutcome.ROLLBACK}
+
 
 class ReconcileAction(enum.StrEnum):
     """How an earlier change is reconciled."""

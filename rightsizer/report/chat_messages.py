@@ -84,12 +84,18 @@ CHATS: Mapping[str, Chat] = {
 }
 
 
-def changes_message(chat: Chat, run: str, outcomes: Sequence[Outcome], *, answer_url: str = "") -> _Message:
-    """A line for each outcome, and the command that undoes the changes.
+def _head(chat: Chat, cluster: str, what: str) -> str:
+    return f"{chat.bold.format('gpu-rightsizer')} on {chat.plain(cluster)}, {what}"
+
+
+def changes_message(
+    chat: Chat, cluster: str, run: str, outcomes: Sequence[Outcome], *, answer_url: str = ""
+) -> _Message:
+    """The cluster, a line for each outcome, and the command that undoes the changes.
 
     A notice ends with a link by the template `answer_url`: a button would need an endpoint that the chat can reach.
     """
-    lines = [f"{chat.bold.format('gpu-rightsizer')}, run {run}"]
+    lines = [_head(chat, cluster, f"run {run}")]
     for outcome in outcomes[:_MOST]:
         occasion, name = occasion_of(outcome), chat.plain(str(outcome.ref))
         gpus = f" ({count(abs(outcome.gpus))})" if outcome.gpus else ""
@@ -103,14 +109,18 @@ def changes_message(chat: Chat, run: str, outcomes: Sequence[Outcome], *, answer
     return chat.message(lines)
 
 
-def digest_message(chat: Chat, changes: Sequence[FoundChange], since: datetime.datetime) -> _Message:
+def digest_message(
+    chat: Chat, cluster: str, changes: Sequence[FoundChange], since: datetime.datetime
+) -> _Message:
     """What was changed since a time: the sums, and a line for each change with how it ended."""
     freed = sum(max(one.record.gpus, 0) for one in changes)
+    returned = sum(max(one.record.gpus, 0) for one in changes if one.record.end and one.record.end.returns)
+    back = f", of which {count(returned)} returned" if returned else ""
     ended = collections.Counter(one.record.end.value for one in changes if one.record.end)
     ends = "".join(f", {number} {chat.plain(end)}" for end, number in sorted(ended.items()))
     lines = [
-        f"{chat.bold.format('gpu-rightsizer')}, changes since {since:%Y-%m-%d %H:%M} UTC",
-        f"{count(len(changes), 'change')}, {count(freed)} freed{ends}",
+        _head(chat, cluster, f"changes since {since:%Y-%m-%d %H:%M} UTC"),
+        f"{count(len(changes), 'change')}{ends}: {count(freed)} freed{back}",
     ]
     for one in changes[:_MOST]:
         end = f", {one.record.end.value}" if one.record.end else ""

@@ -141,21 +141,24 @@ def occasion_of(outcome: Outcome) -> str:
     return "rollback" if outcome.action in {"undo", "rollback"} else "change"
 
 
-def webhook_message(run: str, outcomes: Sequence[Outcome]) -> Mapping[str, Any]:
+def webhook_message(cluster: str, run: str, outcomes: Sequence[Outcome]) -> Mapping[str, Any]:
     """A document of kind Notification, with the items of an Outcome document and the occasion of each."""
     document = outcome_document(run, outcomes, at=outcomes[-1].at)
     items = [
         {**item, "occasion": occasion_of(outcome)}
         for item, outcome in zip(document["items"], outcomes, strict=True)
     ]
-    return {**document, "apiVersion": API_VERSION, "kind": "Notification", "items": items}
+    return {**document, "apiVersion": API_VERSION, "kind": "Notification", "cluster": cluster, "items": items}
 
 
-def digest_webhook_message(changes: Sequence[FoundChange], since: datetime.datetime) -> Mapping[str, Any]:
+def digest_webhook_message(
+    cluster: str, changes: Sequence[FoundChange], since: datetime.datetime
+) -> Mapping[str, Any]:
     """A document of kind Notification: the items of a History document since a time."""
     document = history_document(changes, ())
     items = [{**item, "occasion": "digest"} for item in document["items"]]
-    return {"apiVersion": API_VERSION, "kind": "Notification", "since": stamp(since), "items": items}
+    head = {"apiVersion": API_VERSION, "kind": "Notification", "cluster": cluster}
+    return {**head, "since": stamp(since), "items": items}
 
 
 def backtest_webhook_message(result: Backtest, place: str) -> Mapping[str, Any]:

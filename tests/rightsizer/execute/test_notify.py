@@ -37,8 +37,9 @@ EVERY = [
 
 def test_webhook_run_is_posted_as_one_json_document(receiver: Receiver) -> None:
     """One for each run, with the occasion of each item; what nobody need know is left out."""
-    assert notify([Target(type="webhook", url=receiver.url + "/hook")], "run-1", EVERY) == []
+    assert notify([Target(type="webhook", url=receiver.url + "/hook")], "prod-eu", "run-1", EVERY) == []
     ((path, headers, body),) = receiver.got
+    assert body["cluster"] == "prod-eu"
     assert (path, headers["User-Agent"], body["kind"], body["metadata"]["run"]) == (
         "/hook",
         "gpu-rightsizer",
@@ -56,7 +57,7 @@ def test_webhook_run_is_posted_as_one_json_document(receiver: Receiver) -> None:
 def test_slack_workload_names_are_escaped(receiver: Receiver) -> None:
     """No mention, link or emphasis comes of what a workload is called; the way back stands in it."""
     hostile = _outcome("<!channel> *x* `y` @here")
-    notify([Target(type="slack", url=receiver.url)], "run-1", [hostile, _outcome()])
+    notify([Target(type="slack", url=receiver.url)], "prod-eu", "run-1", [hostile, _outcome()])
     text = receiver.got[0][2]["text"]
     assert "<!channel>" not in text
     assert "&lt;!channel&gt;" in text
@@ -69,7 +70,7 @@ def test_slack_notice_links_to_where_its_owner_answers(receiver: Receiver) -> No
     """Names are quoted, so that nothing ends the link; other outcomes and webhooks have none."""
     template = "https://portal.example.com/?a=1&of={namespace}/{kind}/{name}"
     target = Target(type="slack", url=receiver.url, answerURL=template)
-    notify([target], "r", [_outcome("a|b> {kind}", action="notice"), _outcome()])
+    notify([target], "prod-eu", "r", [_outcome("a|b> {kind}", action="notice"), _outcome()])
     told, changed = receiver.got[0][2]["text"].splitlines()[1:3]
     link = "<https://portal.example.com/?a=1&amp;of=research/Job/a%7Cb%3E%20%7Bkind%7D|Answer>"
     assert told.endswith(f" {link}")
@@ -80,7 +81,7 @@ def test_teams_message_is_a_card_without_markup_of_others(receiver: Receiver) ->
     """A block for each line, so that none of them ends a line or a list; links are ours alone."""
     hostile = _outcome("[x](https://evil.example) <at>all</at>\n# y", action="notice")
     target = Target(type="teams", url=receiver.url, answerURL="https://portal.example.com/?a=1&of={name}")
-    assert notify([target], "run-1", [hostile, *EVERY]) == []
+    assert notify([target], "prod-eu", "run-1", [hostile, *EVERY]) == []
     message = receiver.got[0][2]
     (attachment,) = message["attachments"]
     assert (message["type"], attachment["contentType"]) == (
@@ -88,7 +89,7 @@ def test_teams_message_is_a_card_without_markup_of_others(receiver: Receiver) ->
         "application/vnd.microsoft.card.adaptive",
     )
     lines = [block["text"] for block in attachment["content"]["body"]]
-    assert lines[0] == "**gpu-rightsizer**, run run-1"
+    assert lines[0] == "**gpu-rightsizer** on prod-eu, run run-1"
     assert lines[1].count("](https://") == 1
     assert lines[1].endswith(
         " [Answer](https://portal.example.com/?a=1&of=%5Bx%5D%28https%3A%2F%2Fevil.example%29%20%3Cat%3Eall%3C%2Fat%3E%0A%23%20y)"
@@ -105,7 +106,9 @@ def test_message_goes_through_the_proxy_of_the_environment(
     monkeypatch.setenv("http_proxy", receiver.url)
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    assert notify([Target(type="slack", url="http://hooks.example.com/gpu")], "r", [_outcome()]) == []
+    assert (
+        notify([Target(type="slack", url="http://hooks.example.com/gpu")], "prod-eu", "r", [_outcome()]) == []
+    )
     ((path, headers, _),) = receiver.got
     assert path == "http://hooks.example.com/gpu"
     assert "Authorization" not in headers
@@ -130,7 +133,12 @@ def test_answer_url_that_is_no_link_is_refused(fields: dict[str, str], words: st
 
 def test_slack_long_run_is_cut_to_twenty_lines(receiver: Receiver) -> None:
     """Twenty lines, and how many more there are."""
-    notify([Target(type="slack", url=receiver.url)], "r", [_outcome(f"w-{number}") for number in range(500)])
+    notify(
+        [Target(type="slack", url=receiver.url)],
+        "prod-eu",
+        "r",
+        [_outcome(f"w-{number}") for number in range(500)],
+    )
     assert "… and 480 more" in receiver.got[0][2]["text"]
 
 
@@ -142,7 +150,7 @@ def test_notify_targets_are_filtered_by_namespace_and_occasion(receiver: Receive
         Target(type="webhook", url=f"{receiver.url}/failures", occasions=("failure",)),
     ]
     outcomes = [_outcome("a", "team-x"), _outcome("b", "other", action="notice")]
-    assert notify(targets, "r", outcomes) == []
+    assert notify(targets, "prod-eu", "r", outcomes) == []
     assert {path: [item["name"] for item in body["items"]] for path, _, body in receiver.got} == {
         "/team": ["a"],
         "/notices": ["b"],
@@ -158,17 +166,17 @@ def test_notify_secrets_are_read_from_files_and_not_leaked(
     address.write_text(f"{receiver.url}/s3cr3t-path\n")
     token.write_text("t0k3n\n")
     target = Target(type="webhook", urlFile=str(address), tokenFile=str(token))
-    assert notify([target], "r", [_outcome()]) == []
+    assert notify([target], "prod-eu", "r", [_outcome()]) == []
     assert receiver.got[0][0] == "/s3cr3t-path"
     assert receiver.got[0][1]["Authorization"] == "Bearer t0k3n"
     receiver.code = 500
-    problems = notify([target], "r", [_outcome()])
+    problems = notify([target], "prod-eu", "r", [_outcome()])
     address.write_text("http://127.0.0.1:9/s3cr3t-path\n")
-    problems += notify([target], "r", [_outcome()])
+    problems += notify([target], "prod-eu", "r", [_outcome()])
     address.write_text("http://169.254.169.254/s3cr3t-path\n")
-    problems += notify([target], "r", [_outcome()])
+    problems += notify([target], "prod-eu", "r", [_outcome()])
     address.unlink()
-    problems += notify([target], "r", [_outcome()])
+    problems += notify([target], "prod-eu", "r", [_outcome()])
     assert len(problems) == 4
     said = " ".join(problems) + "".join(
         record.getMessage() for record in caplog.records if record.name.startswith("rightsizer")
@@ -229,7 +237,7 @@ def test_backtest_goes_to_no_target_of_some_namespaces_or_other_occasions(receiv
 def test_notify_redirect_is_reported_and_not_followed(receiver: Receiver, code: int) -> None:
     """Redirects could lead anywhere."""
     receiver.code = code
-    problems = notify([Target(type="slack", url=receiver.url)], "r", [_outcome()])
+    problems = notify([Target(type="slack", url=receiver.url)], "prod-eu", "r", [_outcome()])
     assert problems == [f"notifications[0]: the receiver answered {code}"]
     assert len(receiver.got) == 1
 

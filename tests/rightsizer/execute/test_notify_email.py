@@ -50,10 +50,10 @@ def test_email_run_is_one_message_over_tls(mail: MailServer, tmp_path: pathlib.P
     (tmp_path / "password").write_text("s3cret\n")
     target = _target(mail, user="gpus", passwordFile=str(tmp_path / "password"))
     hostile = _outcome("x\r\nBcc: evil@example.com")
-    assert notify([target], "run-1", [_outcome("told", "notice"), hostile]) == []
+    assert notify([target], "prod-eu", "run-1", [_outcome("told", "notice"), hostile]) == []
     (got,) = mail.got
     assert (got["Subject"], got["From"], got["To"]) == (
-        "gpu-rightsizer, run run-1",
+        "gpu-rightsizer on prod-eu, run run-1",
         "gpus@example.com",
         "a@example.com, b@example.com",
     )
@@ -83,7 +83,7 @@ def test_email_without_tls_or_login_is_not_sent(
     for name, value in broken.items():
         setattr(mail, name, value)
     (problem,) = notify(
-        [_target(mail, user="gpus", passwordFile=str(tmp_path / "password"))], "r", [_outcome()]
+        [_target(mail, user="gpus", passwordFile=str(tmp_path / "password"))], "prod-eu", "r", [_outcome()]
     )
     assert problem.startswith(f"notifications[0]: {words}")
     assert (mail.got, "s3cret" in problem) == ([], False)
@@ -94,7 +94,7 @@ def test_email_to_server_without_trusted_certificate_is_not_sent(
 ) -> None:
     """Whoever stands in between gets nothing."""
     monkeypatch.delenv("SSL_CERT_FILE")
-    (problem,) = notify([_target(mail)], "r", [_outcome()])
+    (problem,) = notify([_target(mail)], "prod-eu", "r", [_outcome()])
     assert "certificate is not trusted" in problem
     assert mail.got == []
 
@@ -184,12 +184,14 @@ def test_history_notify_sends_a_digest(world: World, receiver: Receiver, tmp_pat
     world.api.patch(
         "Deployment", world.team, "forged", {"metadata": {"annotations": {HISTORY_ANNOTATION: forged}}}
     )
-    run = world.run("history", "--since", "1d", "--notify", policy=policy)
+    run = world.run("history", "--since", "1d", "--notify", "--cluster-name", "prod-eu", policy=policy)
     assert (run.code, run.err) == (0, "")
     bodies = {path: body for path, _, body in receiver.got}
     assert bodies.keys() == {"/slack", "/hook"}
     lines = bodies["/slack"]["text"].splitlines()
-    assert lines[1] == "2 changes, 4 GPUs freed, 1 undone"
+    assert lines[0].startswith("*gpu-rightsizer* on prod-eu, changes since ")
+    assert lines[1] == "2 changes, 1 undone: 4 GPUs freed, of which 2 GPUs returned"
+    assert bodies["/hook"]["cluster"] == "prod-eu"
     assert any(f"{world.team}/Deployment/a: scale-to-zero (2 GPUs), undone, run" in line for line in lines)
     assert {(item["name"], item["occasion"]) for item in bodies["/hook"]["items"]} == {
         ("a", "digest"),

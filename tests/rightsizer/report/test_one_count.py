@@ -132,7 +132,7 @@ def test_gpus_of_events_and_messages_are_those_of_the_plan() -> None:
             _, event = event_of(one, kind_of(one.workload.ref) or KINDS[0], run="run-1", at=AT)
             assert event["message"].startswith(f"frees {words} "), event
             outcome = Outcome(one.workload.ref, "scale-to-zero", Result.DONE, "", one.frees, AT)
-            assert f"({words})" in str(changes_message(CHATS["slack"], "run-1", [outcome]))
+            assert f"({words})" in str(changes_message(CHATS["slack"], "prod-eu", "run-1", [outcome]))
 
 
 def test_outcomes_of_parts_add_up_to_what_was_planned() -> None:
