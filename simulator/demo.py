@@ -20,8 +20,9 @@ from simulator.cluster import Cluster
 from simulator.controlplane.plane import ControlPlane
 from simulator.controlplane.programs import MissingProgramsError, Programs, find
 from simulator.gpus import DriverError
-from simulator.kept_demo import KeptDemo
-from simulator.kubeclient import Endpoint, KubeClient, KubeClientError, Object
+from simulator.kept_demo import KeptDemo, objects_of
+from simulator.kube_state import Objects
+from simulator.kubeclient import Endpoint, KubeClient, KubeClientError
 from simulator.processes import ProcessError
 from simulator.prometheus import Prometheus
 from simulator.specfile import preset
@@ -57,7 +58,7 @@ class Demo:
             self._cluster, self._prometheus = cluster, prometheus
             self._client = KubeClient(Endpoint.from_kubeconfig(cluster.kubeconfig))
             self._client.create("/api/v1/namespaces", _namespace(STATE_NAMESPACE))
-            before = self._client.get("/api/v1/pods")["items"]
+            before = objects_of(self._client)
             self._show_plan()
             acted = self._apply()
             self._show_freed(acted)
@@ -181,7 +182,7 @@ class Demo:
             f"  {os.path.relpath(self._directory / 'cluster')}/*.log, {os.path.relpath(self._directory)}/prometheus/"
         )
 
-    def _keep(self, before: Sequence[Object]) -> None:
+    def _keep(self, before: Objects) -> None:
         self._step("keep: rules, alerts, kube-state-metrics' series, the dashboard, and `run` each minute")
         with contextlib.ExitStack() as stack:
             with _waiting("for gpu-rightsizer run, and for Prometheus to read its rules"):
@@ -197,7 +198,8 @@ class Demo:
         print("\n\nThe cluster keeps running. In another terminal:\n")
         for name, value in self._settings().items():
             print(f"  export {name}={value}")
-        print(f"  {Path(sys.executable).parent / 'gpu-rightsizer'} plan\n  kubectl get pods -A\n")
+        program = Path(sys.executable).parent / "gpu-rightsizer"
+        print(f"  {program} plan\n  {program} report --ledger {kept.ledger}\n  kubectl get pods -A\n")
         print(f"  {kept.dashboard_url}   (dashboard)")
         print(f"  {self._prometheus.url}/alerts   (Prometheus, with rules and alerts)")
         print(f"  {kept.run.url}/metrics   (gpu-rightsizer run)")

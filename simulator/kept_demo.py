@@ -7,14 +7,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
 from dashboards.rows import ROWS
 from simulator.dashboard_page import page
-from simulator.kube_state import JOB, exposition, kube_state_past
-from simulator.kubeclient import KubeClient, KubeClientError, Object
+from simulator.kube_state import JOB, KINDS, Objects, exposition, kube_state_past
+from simulator.kubeclient import KubeClient, KubeClientError
 from simulator.processes import ProcessError, Server, free_port
 from simulator.prometheus import Prometheus
 from simulator.recorded_rules import RULES, record
@@ -27,6 +27,11 @@ _REFRESH_S = 30
 _EVERY = "1m"
 
 
+def objects_of(client: KubeClient) -> Objects:
+    """What kube-state-metrics reads."""
+    return {kind: client.get(path)["items"] for kind, path in KINDS.items()}
+
+
 class KeptDemo:
     """A context manager; `run` only plans, so that the person at the terminal may apply.
 
@@ -35,7 +40,10 @@ class KeptDemo:
         client: Of the API server.
         prometheus: Reads rules and scrapes everything here.
         settings: Environment of gpu-rightsizer.
-        before: The pods before the demo's changes.
+        before: The objects before the demo's changes.
+
+    Attributes:
+        ledger: Where `run` keeps its cycles.
     """
 
     def __init__(
@@ -45,9 +53,10 @@ class KeptDemo:
         prometheus: Prometheus,
         settings: Mapping[str, str],
         *,
-        before: Sequence[Object],
+        before: Objects,
     ) -> None:
         self._before = before
+        self.ledger = directory.resolve() / "ledger"
         self._prometheus = prometheus
         self._client = client
         port = free_port()
@@ -60,6 +69,7 @@ class KeptDemo:
             lambda port: [
                 *(sys.executable, "-m", "rightsizer", "run", "--every", _EVERY),
                 *("--listen", f"127.0.0.1:{port}", "--log-level", "info"),
+                *("--ledger", str(self.ledger)),
             ],
             ready_path="/healthz",
             log=directory / "run.log",
@@ -101,8 +111,7 @@ class KeptDemo:
         return "text/html; charset=utf-8", page(ROWS, self._prometheus, minutes, refresh_s=_REFRESH_S)
 
     def _pods(self) -> tuple[str, str]:
-        pods = self._client.get("/api/v1/pods")["items"]
-        return "text/plain; version=0.0.4; charset=utf-8", exposition(pods)
+        return "text/plain; version=0.0.4; charset=utf-8", exposition(objects_of(self._client))
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

@@ -22,8 +22,8 @@ from rightsizer.cli.options import (
     STATE,
     add_choice,
     add_common,
-    add_ledgers,
     add_options,
+    add_repeatable,
     file_name,
 )
 from rightsizer.ledger import BY
@@ -387,14 +387,7 @@ def _extend(parser: argparse.ArgumentParser) -> None:
 
 
 def _backtest(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--policy",
-        metavar="FILE",
-        action="append",
-        default=[],
-        dest="policies",
-        help="policy file; repeatable",
-    )
+    add_repeatable(parser, POLICY_FILE[0], "policies", "policy file")
     parser.add_argument("--enforce", action="store_true", help="as if rules with mode: advise enforced")
     words = "also write the report, in the form of its ending"
     parser.add_argument("--save", metavar="FILE", type=file_name, help=words)
@@ -475,7 +468,7 @@ def _add_cluster_and_output(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(parser: argparse.ArgumentParser) -> None:
-    add_ledgers(parser)
+    add_repeatable(parser, LEDGER[0], "ledgers", "directory or bucket of recorded cycles")
     parser.add_argument("--since", metavar="TIME", default="30d", help="begin (RFC 3339 or 7d) [30d]")
     parser.add_argument("--until", metavar="TIME", help="end (RFC 3339 or 1d) [now]")
     words = f"{', '.join(BY)} [namespace]"

@@ -409,21 +409,20 @@ class _HelpPrometheus(argparse.Action):
         parser.exit()
 
 
-def add_ledgers(parser: argparse._ActionsContainer) -> None:
-    """Add the flag for the ledgers to read; without it the environment's."""
-    option = LEDGER[0]
+def add_repeatable(parser: argparse._ActionsContainer, option: Option, dest: str, words: str) -> None:
+    """Add a flag that may be given several times; without it the environment's value is the only one."""
     given = os.environ.get(option.variable)
     parser.add_argument(
         option.flag,
         metavar=option.metavar,
-        action=_Ledgers,
+        action=_Several,
         default=[given] if given else [],
-        dest="ledgers",
-        help="directory or bucket of recorded cycles; repeatable",
+        dest=dest,
+        help=f"{words}; repeatable",
     )
 
 
-class _Ledgers(argparse.Action):
+class _Several(argparse.Action):
     """Flags replace the environment's value, and add to each other."""
 
     def __call__(
@@ -433,11 +432,11 @@ class _Ledgers(argparse.Action):
         values: Any,  # noqa: ANN401 - argparse's signature
         option_string: str | None = None,  # noqa: ARG002 - argparse's signature
     ) -> None:
-        """Add a ledger."""
+        """Add a value."""
         if not values:
-            parser.error(f"{self.option_strings[0]}: the name of the directory is empty")
-        is_first = namespace.ledgers is self.default
-        namespace.ledgers = [*([] if is_first else namespace.ledgers), values]
+            parser.error(f"{self.option_strings[0]}: the value is empty")
+        known = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, [*([] if known is self.default else known), values])
 
 
 def add_common(

@@ -23,7 +23,7 @@ from exporter.sampling import catalogue
 from rightsizer.report.metrics import METRICS
 from simulator.cluster import Cluster
 from simulator.history import parse
-from simulator.kube_state import kube_state_past
+from simulator.kube_state import KINDS, kube_state_past
 from simulator.prometheus import Prometheus, Series
 from simulator.recorded_rules import record
 from simulator.specfile import preset
@@ -228,7 +228,7 @@ def past(cluster: Cluster) -> Past:
         seconds,
         list(exporters_past(cluster, seconds, honor_labels=False)),
         list(exporters_past(cluster, seconds, honor_labels=True, labelled=as_dcgm_exporter)),
-        list(kube_state_past(cluster.api.list("Pod"), seconds)),
+        list(kube_state_past({kind: cluster.api.list(kind) for kind in KINDS}, seconds)),
     )
 
 

@@ -341,5 +341,8 @@ def test_kept_demo_first_hour_in_a_second_terminal(kept: Kept, tmp_path: pathlib
         "what somebody took back stays"
     )
     assert name in typed("gpu-rightsizer history --since 1h")
-    assert "1 cluster" in typed("gpu-rightsizer report --ledger ledger --since 1d --by namespace")
-    assert json.loads(typed("gpu-rightsizer backtest --from 1d -o json"))["kind"] == "Backtest"
+    assert "cluster demo:" in typed("gpu-rightsizer report --ledger ledger --since 1d --by namespace")
+    assert "cluster simulator:" in typed(f"gpu-rightsizer report --ledger {directory / 'ledger'} --since 1d")
+    backtest = json.loads(typed("gpu-rightsizer backtest --from 1d -o json"))
+    (judged,) = (one for one in backtest["judges"] if one["name"] == "demo-policy.yaml")
+    assert {"Deployment", "Job"} <= judged["by"]["kind"].keys(), (backtest["gpus"], judged["by"]["kind"])

@@ -51,7 +51,7 @@ def test_report_of_an_empty_or_missing_directory_says_what_to_start(tmp_path: pa
         (("--since", "yesterday"), 'error: --since "yesterday": write a time with its zone'),
         (("--since", "1h", "--until", "3d"), 'error: --since "1h": is after the end, '),
         (("--cluster", "dev"), 'error: --cluster "dev": is not in --ledger '),
-        (("--ledger", ""), "error: --ledger: the name of the directory is empty"),
+        (("--ledger", ""), "error: --ledger: the value is empty"),
         (("--ledger", "s3://key:hunter2@bucket/x"), "error: --ledger s3://…@bucket: contains credentials; "),
         (("-o", "wide"), 'error: -o "wide": must be one of table, json, yaml, csv, markdown, html'),
         (("-n", "research"), "error: unknown flag -n"),
