@@ -266,11 +266,7 @@ def unused_hours(account: CostTotals) -> float:
 
 def remarks(accounts: CostSummary, prices: Prices) -> tuple[str, ...]:
     """Notes about the totals."""
-    parts = (
-        f", with {count(accounts.total.parts, 'MIG instance or share')} as parts"
-        if accounts.total.parts
-        else ""
-    )
+    parts = f", with {accounts.total.parts} MIG instances and shares as parts" if accounts.total.parts else ""
     words = [
         f"HELD: GPUs that pods hold{parts}. USED: mean utilization.",
         "RECLAIM: GPUs that the findings would free. APPLY: those that policy and budgets let this plan free.",

@@ -6,9 +6,11 @@ A selection is applied to a finished plan, so that budgets and breaker always co
 import dataclasses
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from rightsizer.model import Decision, ObjectRef, Plan, Workload
+
+_SHOWN = 10
 
 
 class InvalidSelectorError(ValueError):
@@ -104,6 +106,20 @@ class Selection:
         )
 
 
+def _unmatched(plan: Plan, selection: Selection) -> Iterator[str]:
+    """For each part of a filter that no workload matches, what there is."""
+    workloads = [decision.workload for decision in plan.decisions]
+    for name, wanted, each in (
+        ("namespace", selection.namespaces, [[one.ref.namespace] for one in workloads]),
+        ("PriorityClass", selection.classes, [[one.priority_class] for one in workloads]),
+        ("owner", selection.owners, [[*_owners_of(one)] for one in workloads]),
+    ):
+        there = sorted({one for known in each for one in known if one})
+        if wanted and there and not any(_is_one(wanted, known) for known in each):
+            shown = ", ".join(there[:_SHOWN]) + (f" and {len(there) - _SHOWN} more" if there[_SHOWN:] else "")
+            yield f"no GPU workload has the {name} {' or '.join(wanted)}; there are: {shown}"
+
+
 def selected(plan: Plan, selection: Selection) -> Plan:
     """The plan with only the workloads that are wanted, and without the problems of the others."""
     if not selection.text:
@@ -111,10 +127,11 @@ def selected(plan: Plan, selection: Selection) -> Plan:
     kept = tuple(decision for decision in plan.decisions if selection.matches(decision))
     shown = {str(decision.workload.ref) for decision in kept}
     others = {str(decision.workload.ref) for decision in plan.decisions} - shown
+    problems = (words for words in plan.problems if words.partition(": ")[0] not in others)
     return dataclasses.replace(
         plan,
         decisions=kept,
-        problems=tuple(words for words in plan.problems if words.partition(": ")[0] not in others),
+        problems=(*(() if kept else _unmatched(plan, selection)), *problems),
         filter=selection.text,
         left_out=len(plan.decisions) - len(kept),
     )

@@ -25,7 +25,7 @@ from rightsizer.text import count, gpus_number, memory, percent, power, safe, sp
 
 NOBODY = "No workload holds GPUs."
 _INDENT = "    "
-_GPUS = 4
+_GPUS = 5
 _GAP = "  "
 _LEAST_WHY = 24
 """Columns that a reason needs to say something; without them there is none."""
@@ -74,12 +74,17 @@ def top_lines(plan: Plan, accounts: CostSummary, prices: Prices, paint: Paint) -
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _PlanGroup:
-    """Workloads to which the same happens, and what the last column says about them."""
+    """Workloads to which the same happens, and what the last column says about them.
+
+    Attributes:
+        frees: Whether the column of GPUs has those that a change frees; else those that are held.
+    """
 
     title: str
     holds: Callable[[Decision], bool]
     head: str
     tell: Callable[[Decision], str]
+    frees: bool = False
 
 
 def _action(decision: Decision) -> str:
@@ -100,14 +105,15 @@ def _used(decision: Decision) -> str:
 
 
 _GROUPS = (
-    _PlanGroup("APPLY CHANGES", lambda one: one.is_enforced, "ACTION", _action),
+    _PlanGroup("APPLY CHANGES", lambda one: one.is_enforced, "ACTION", _action, frees=True),
     _PlanGroup(
         "BLOCKED FOR NOW",
         lambda one: one.verdict is Verdict.ACT and one.mode is Mode.ENFORCE and bool(one.blockers),
         "BLOCKED BY",
         _blocked_by,
+        frees=True,
     ),
-    _PlanGroup("ADVICE ONLY", lambda one: one.verdict is Verdict.ACT, "ADVICE", _action),
+    _PlanGroup("ADVICE ONLY", lambda one: one.verdict is Verdict.ACT, "ADVICE", _action, frees=True),
     _PlanGroup("UNKNOWN", lambda one: one.verdict is Verdict.UNKNOWN, "USED", _used),
     _PlanGroup("KEEP", lambda one: one.verdict is Verdict.KEEP, "USED", _used),
     _PlanGroup("PROTECTED", lambda one: one.verdict is Verdict.PROTECTED, "USED", _used),
@@ -126,7 +132,8 @@ def _grouped(decisions: Sequence[Decision], paint: Paint, *, with_losses: bool =
         if found:
             yield from before
             title = f"{group.title} ({len(found)})"
-            yield paint.bold(widths.line(title, "GPUS", "FINDING", group.head, "WHY"))
+            gpus = "FREES" if group.frees else "GPUS"
+            yield paint.bold(widths.line(title, gpus, "FINDING", group.head, "WHY"))
             for decision in found:
                 yield from _lines(decision, group, widths, paint, with_losses=with_losses)
             before = [""]
@@ -176,7 +183,8 @@ def _lines(
     if len(name) > widths.name:
         yield from textwrap.wrap(name, paint.width, break_on_hyphens=False)
         name = ""
-    gpus, finding = gpus_number(decision.workload.gpus), decision.finding.name.value
+    gpus = gpus_number(decision.frees if group.frees else decision.workload.gpus)
+    finding = decision.finding.name.value
     yield widths.line(name, gpus, finding, group.tell(decision), safe(_why(decision)))
     if with_losses and decision.lost and decision.announced is None:
         words = f"will be lost: {decision.lost}"

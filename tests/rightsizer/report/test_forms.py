@@ -350,7 +350,7 @@ def _in_csv(text: str, plan: Plan) -> bool:
 
 def _in_table(text: str, plan: Plan) -> bool:
     heads = re.findall(
-        r"(?m)^(?:APPLY|BLOCKED|ADVICE|UNKNOWN|KEEP|PROTECTED)[A-Z ]*\((\d+)\) +GPUS  FINDING", text
+        r"(?m)^(?:APPLY|BLOCKED|ADVICE|UNKNOWN|KEEP|PROTECTED)[A-Z ]*\((\d+)\) +(?:FREES|GPUS)  FINDING", text
     )
     return sum(map(int, heads)) == len(plan.decisions)
 

@@ -68,6 +68,21 @@ def test_selected_plan_leaves_out_problems_of_other_workloads() -> None:
     assert selected(plan, Selection(workloads=(one,), text="x")).problems == words[:2]
 
 
+@pytest.mark.parametrize(
+    ("selection", "words"),
+    [
+        (Selection(namespaces=("train",)), "the namespace train; there are: notebooks, research, "),
+        (Selection(classes=("low",)), "the PriorityClass low; there are: "),
+        (Selection(owners=("alice", "bob")), "the owner alice or bob; there are: Argo CD/platform, "),
+    ],
+)
+def test_selected_plan_that_nothing_matches_says_what_there_is(selection: Selection, words: str) -> None:
+    """Among the problems, so that a typo does not read as an empty cluster."""
+    problems = selected(_plan(), dataclasses.replace(selection, text="x")).problems
+    assert problems[0].startswith(f"no GPU workload has {words}")
+    assert len(problems) == len(_plan().problems) + 1
+
+
 def test_selected_plan_without_filter_is_the_plan() -> None:
     """Nothing is left out."""
     plan = _plan()
