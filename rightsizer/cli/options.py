@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
             return f'unexpected argument "{text}"'
         if text in {"-n", "--namespace"}:
             return f"unknown flag {text}; plan, apply, pause and resume have it"
-        return f"unknown flag {text}{_did_you_mean(text, self._option_string_actions)}"
+        return f"unknown flag {text}{_did_you_mean(text, self._option_string_actions, cutoff=0.7)}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401 - argparse's
         if action.choices is not None and value not in action.choices:
@@ -76,6 +76,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Report a problem of the command line and exit."""
+        commands = next((one.choices for one in self._actions if one.metavar == "COMMAND"), None)
+        if commands and message.endswith("required: COMMAND"):
+            message = f"a command is missing: {', '.join(commands)}"
         complain(message.removeprefix("argument "))
         see_help(self.prog)
         self.exit(UsageError.exit_code)

@@ -152,9 +152,16 @@ def _choose(items: Sequence[UndoItem], arguments: argparse.Namespace) -> list[Un
         chosen |= {item.ref: item for item in named}
         missing += [] if named else [name]
     if missing:
+        meant = [
+            str(item.ref) for item in items if item.ref.name in {one.rpartition("/")[2] for one in missing}
+        ]
         raise UsageError(
             f"{', '.join(missing)}: carries no record of a change, or does not exist; "
-            "write NAMESPACE/KIND/NAME as gpu-rightsizer undo lists them"
+            + (
+                f"did you mean {' or '.join(meant)}?"
+                if meant
+                else "write NAMESPACE/KIND/NAME as gpu-rightsizer undo lists them"
+            )
         )
     return list(chosen.values())
 

@@ -1,7 +1,7 @@
 """A plan as every form shows it: one row for each workload, and small tables of totals. Pure."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rightsizer.config import format_duration
 from rightsizer.model import (
@@ -279,12 +279,15 @@ def remarks(accounts: CostSummary, prices: Prices) -> tuple[str, ...]:
             words.append(f"Utilization is unknown for {unknown} GPU-hours.")
     if _has_prices(accounts):
         words.append(f"WASTED: {prices.currency} per hour for GPU time that is not used.")
-        words.append(f"Prices in {prices.currency} per GPU-hour: {_price_sources(accounts)}.")
+    return (*words, *price_words(accounts, prices))
+
+
+def price_words(accounts: CostSummary, prices: Prices) -> Iterator[str]:
+    """Where prices come from, and for how many pods there is none."""
+    if _has_prices(accounts):
+        yield f"Prices in {prices.currency} per GPU-hour: {_price_sources(accounts)}."
     if accounts.total.unpriced:
-        words.append(
-            f"No price is known for the GPUs of {count(accounts.total.unpriced, 'pod')}; --prices FILE sets prices."
-        )
-    return tuple(words)
+        yield f"No price is known for the GPUs of {count(accounts.total.unpriced, 'pod')}; --prices FILE sets prices."
 
 
 def _price_sources(accounts: CostSummary) -> str:

@@ -17,6 +17,7 @@ from rightsizer.report.rows import (
     filter_words,
     headline,
     node_lines,
+    price_words,
     rows_of,
     stranded_lines,
 )
@@ -45,8 +46,9 @@ def plan_text(plan: Plan, accounts: CostSummary, prices: Prices, paint: Paint) -
     lines.extend(nodes_and_problems(plan, prices, paint))
     lines.extend(["", *summary_lines(plan, paint)])
     if plan.decisions:
-        words = "Evidence, commands and totals: gpu-rightsizer plan -o explain"
-        lines.extend(textwrap.wrap(words, paint.width))
+        more = "Evidence, commands and totals: gpu-rightsizer plan -o explain"
+        for words in (*price_words(accounts, prices), more):
+            lines.extend(textwrap.wrap(safe(words), paint.width))
     return "\n".join(lines) + "\n"
 
 

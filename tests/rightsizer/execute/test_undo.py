@@ -224,6 +224,19 @@ def test_undo_writes_journal_and_holds_lease(world: World) -> None:
     assert lease["spec"]["holderIdentity"] == ""
 
 
+def test_undo_name_alone_is_answered_with_the_whole_name(world: World) -> None:
+    """And what has no record, with where the names are listed."""
+    world.add("Deployment", world.team, "idle", {})
+    world.run("apply", "--yes", policy=DEFAULT_POLICY)
+    named, other = world.run("undo", "idle", "--yes"), world.run("undo", "nothing", "--yes")
+    assert (named.code, other.code) == (2, 2)
+    assert (
+        f"idle: carries no record of a change, or does not exist; did you mean {world.team}/Deployment/idle?"
+        in named.err
+    )
+    assert "write NAMESPACE/KIND/NAME as gpu-rightsizer undo lists them" in other.err
+
+
 def test_undo_lease_held_by_other_is_reported_and_continues(world: World) -> None:
     """It says who holds the Lease, and restores all the same."""
     world.add("Deployment", world.team, "idle", {})
