@@ -1,4 +1,4 @@
-"""Makes the pictures of README: the demo in a terminal, the HTML report, the dashboard; `make pictures` runs it.
+"""Makes the pictures of README and docs: the demo in a terminal, the reports, the dashboard; `make pictures` runs it.
 
 Everything shown is real output of the demo's cluster. The report is a screenshot. The dashboard's panels are drawn here
 from the answers to their queries, because Grafana is not among this project's tools.
@@ -19,7 +19,7 @@ from dashboards.drawing import PALETTE
 from dashboards.rows import ROWS
 from simulator.cluster import Cluster
 from simulator.dashboard_page import page
-from simulator.kube_state import kube_state_past
+from simulator.kube_state import KINDS, kube_state_past
 from simulator.prometheus import Prometheus
 from simulator.recorded_rules import record
 from simulator.specfile import preset
@@ -74,23 +74,20 @@ def demo(folder: Path) -> str:
     return text.replace("\r\n", "\n").replace(os.path.relpath(folder, ROOT), "build/demo")
 
 
-def report(cluster: Cluster, folder: Path) -> str:
-    """The HTML report of a plan of the demo's cluster, with a day of history."""
+def reports(cluster: Cluster, folder: Path) -> tuple[str, str]:
+    """The HTML report of a plan of the demo's cluster, with a day of history, and that of its ledger."""
+    ledger = ["--ledger", str(folder / "ledger")]
     with Prometheus(folder) as prometheus:
         cluster.write_history(prometheus, hours=24.5, step_s=15)
-        command = [
-            sys.executable,
-            "-m",
-            "rightsizer",
-            "plan",
-            "-o",
-            "html",
-            "--policy",
-            "simulator/demo-policy.yaml",
-        ]
         where = ["--kubeconfig", str(cluster.kubeconfig), "--prometheus-url", prometheus.url]
-        run = subprocess.run([*command, *where], cwd=ROOT, capture_output=True, text=True, check=True)
-    return run.stdout
+        policy = ["--policy", "simulator/demo-policy.yaml", "--cluster-name", "demo"]
+        plan = _printed("plan", "-o", "html", *policy, *where, *ledger)
+    return plan, _printed("report", "-o", "html", "--since", "1d", *ledger)
+
+
+def _printed(*arguments: str) -> str:
+    command = [sys.executable, "-m", "rightsizer", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 def excerpt(text: str) -> Iterator[str]:
@@ -136,7 +133,8 @@ def dashboard(cluster: Cluster, folder: Path) -> str:
     with Prometheus(folder) as prometheus:
         seconds = last_hours(3.25)
         prometheus.write([*exporters_past(cluster, seconds, honor_labels=False)])
-        prometheus.write([*kube_state_past(cluster.api.list("Pod") if cluster.api else [], seconds)])
+        objects = {kind: cluster.api.list(kind) for kind in KINDS} if cluster.api else {}
+        prometheus.write([*kube_state_past(objects, seconds)])
         minutes = range(seconds[0], seconds[-1] + 1, 60)
         record(prometheus, minutes)
         return page(ROWS[:2], prometheus, minutes[-121:], skip_empty=True)
@@ -161,7 +159,9 @@ def main() -> int:
         folder = Path(name)
         (PICTURES / "demo.svg").write_text(terminal(list(excerpt(demo(folder / "demo"))), "make demo"))
         with Cluster(preset("demo"), folder / "cluster") as cluster:
-            screenshot(report(cluster, folder / "day"), PICTURES / "report.png", "1200,900")
+            plan, ledger = reports(cluster, folder / "day")
+            screenshot(plan, PICTURES / "report.png", "1200,900")
+            screenshot(ledger, PICTURES / "ledger.png", "1200,900")
             screenshot(dashboard(cluster, folder / "hours"), PICTURES / "dashboard.png", "1400,1230")
     large = [path.name for path in PICTURES.iterdir() if path.stat().st_size > LARGEST]
     return int(bool(large) and sys.stderr.write(f"larger than {LARGEST} bytes: {', '.join(large)}\n"))
