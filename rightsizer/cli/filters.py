@@ -10,6 +10,7 @@ from rightsizer.report.selection import (
     InvalidSelectorError,
     Requirement,
     Selection,
+    freed_words,
     parse_selector,
     selected,
 )
@@ -61,6 +62,8 @@ def chosen_of(plan: Plan, selection: Selection) -> Plan:
     for name in selection.workloads:
         only = Selection(workloads=(name,))
         if "*" not in name and not any(only.admits(one.workload.ref) for one in plan.decisions):
+            if words := freed_words(plan, name):
+                raise UsageError(words)
             namespace = name.partition("/")[0]
             refs = [one.workload.ref for one in plan.decisions if one.workload.ref.namespace == namespace]
             hint = f"; there are {', '.join(map(str, refs[:_SHOWN]))}" if refs else ""

@@ -30,7 +30,7 @@ from rightsizer.report.answers import (
     workload_answer,
     workloads_answer,
 )
-from rightsizer.report.selection import Selection
+from rightsizer.report.selection import Selection, freed_words
 
 try:
     from mcp.server.mcpserver import MCPServer
@@ -122,9 +122,12 @@ class _Tools:
 
     def explain(self, workload: _Name) -> dict[str, Any]:
         """Why a workload has its verdict: measurements, coverage, policy rule, blockers, nodes and planned change."""
-        answer = self._about_plan(lambda priced: workload_answer(priced, workload))
-        if answer is None:
-            raise ToolError(f"{harmless(workload)}: no such workload holds or waits for GPUs")
+        answer = self._about_plan(
+            lambda priced: workload_answer(priced, workload) or freed_words(priced.plan, workload)
+        )
+        if isinstance(answer, str):
+            missing = f"{harmless(workload)}: no such workload holds or waits for GPUs"
+            raise ToolError(harmless(answer) if answer else missing)
         return answer
 
     def history(

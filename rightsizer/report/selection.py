@@ -8,7 +8,9 @@ import fnmatch
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
+from rightsizer.kube.object_names import shell_command
 from rightsizer.model import Decision, ObjectRef, Plan, Workload
+from rightsizer.text import instant, safe
 
 _SHOWN = 10
 
@@ -104,6 +106,19 @@ class Selection:
             and _is_one(self.owners, _owners_of(workload))
             and _has_labels(self.labels, workload)
         )
+
+
+def freed_words(plan: Plan, name: str) -> str:
+    """Which change freed the GPUs of a workload that the plan does not have; empty if none did."""
+    only = Selection(workloads=(name,))
+    changes = plan.fleet.changes if plan.fleet else ()
+    made = [one for one in changes if one.is_in_effect and one.record.takes and only.admits(one.ref)]
+    if not made:
+        return ""
+    last = max(made, key=lambda one: one.at)
+    done = f"{safe(last.record.action)} by run {safe(last.record.run)}"
+    undo = shell_command("gpu-rightsizer", "undo", str(last.ref))
+    return f"{safe(name)}: holds no GPUs since {instant(last.at)}: {done}; to undo it: {undo}"
 
 
 def _unmatched(plan: Plan, selection: Selection) -> Iterator[str]:

@@ -42,6 +42,18 @@ def test_plan_filter_unknown_workload_names_others(world: World) -> None:
 
 
 @pytest.mark.prometheus
+def test_plan_of_a_workload_that_was_changed_says_by_which_run(world: World) -> None:
+    """And how to undo it; not that there is no such workload."""
+    world.add("Deployment", world.team, "idle", {})
+    name = f"{world.team}/Deployment/idle"
+    assert world.run("apply", "--yes", policy=DEFAULT_POLICY).code == 0
+    run = world.run("plan", name, policy=DEFAULT_POLICY)
+    assert (run.code, f"error: {name}: holds no GPUs since 2" in run.err) == (2, True), run.err
+    assert ": scale-to-zero by run 2" in run.err
+    assert f"; to undo it: gpu-rightsizer undo {name}\n" in run.err
+
+
+@pytest.mark.prometheus
 def test_apply_filter_changes_a_part_of_what_it_would_without(world: World) -> None:
     """The budget counts all workloads: what comes after two others stays blocked, although they are left out."""
     for name in ("a", "b", "c"):
