@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     }
     state = commands[arguments.breaker_command]()
     at = utc_now()
-    show(arguments, state_text(state, at), state_document(state, at))
+    show(arguments, state_text(state, at), state_document(state, at), cluster=cluster.name)
     return 0
 
 

@@ -15,15 +15,24 @@ from rightsizer.errors import ConfigurationError, RightsizerError
 from rightsizer.model import ClusterName, ObjectRef, Outcome, Result
 from rightsizer.report.documents import outcome_document, render
 from rightsizer.report.outcomes import effect_text, freed_per_hour, outcome_text, outcomes_summary
-from rightsizer.text import per_hour_and_month
+from rightsizer.text import per_hour_and_month, safe
 
 IN_THE_DARK = "the run was ended in the middle of it: it is unknown whether it took effect, check the object"
 
 
-def show(arguments: argparse.Namespace, text: str, document: Mapping[str, Any]) -> None:
-    """Print a result in the form of --output."""
-    is_text = arguments.output == "table"
-    sys.stdout.write(text if is_text else render(document, arguments.output))
+def show(
+    arguments: argparse.Namespace,
+    text: str,
+    document: Mapping[str, Any],
+    *,
+    cluster: ClusterName | None = None,
+) -> None:
+    """Print a result in the form of --output; for people below the cluster that it is of."""
+    if arguments.output != "table":
+        sys.stdout.write(render(document, arguments.output))
+        return
+    head = f"Cluster: {safe(cluster.words)}\n" if cluster else ""
+    sys.stdout.write(f"{head}{text}")
 
 
 class OutcomeReporter:

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         unverified=arguments.allow_unverified,
     )
     if not (chosen or arguments.all):
-        show(arguments, undoable_text(items), undoable_document(items))
+        show(arguments, undoable_text(items), undoable_document(items), cluster=cluster.name)
         return 0
     items = _choose(_within(items, span), arguments)
     require_answer(arguments)
