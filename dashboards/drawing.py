@@ -1,6 +1,7 @@
 """Draws panels as HTML and SVG from the answers to their queries, where no Grafana is at hand. Pure."""
 
 import html
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,20 @@ STYLE = (
     "td,th{text-align:left;border-bottom:1px solid #2c2e33;padding:3px 8px;font-size:12px}th{color:#6e9fff}"
     ".l{font-size:11px;white-space:nowrap}.l b{margin:0 4px 0 10px}p{clear:both;color:#888;padding:6px}"
 )
+_UNITS: Mapping[str, tuple[float, str, int]] = {
+    "percentunit": (100, "%", 0),
+    "bytes": (2**-30, " GiB", 1),
+    "hertz": (1e-9, " GHz", 2),
+    "celsius": (1, " °C", 0),
+    "watt": (1, " W", 0),
+    "h": (1, " h", 1),
+}
+"""Factor, ending and decimals by Grafana's names of units."""
+_DURATIONS = ((86400, "d"), (3600, "h"), (60, "min"))
+_SHADES = {"green": "#73bf69", "orange": "#ff9830", "blue": "#5794f2"}
+_RED = "#f2495c"
+_LEFT = 54
+"""Space for the figures of the axis."""
 Answers = Sequence[Sequence[Mapping[str, Any]]]
 """Of each query of a panel, the result of Prometheus's API: of a range for lines, of an instant for the rest."""
 
@@ -56,8 +71,8 @@ def draw_panel(panel: Panel, found: Answers) -> str:
 def _stat(panel: Panel, found: Answers) -> str:
     value = float(next(answer for answer in found if answer)[0]["value"][1])
     colour = [name for name, least in panel.steps if least is None or value >= least][-1]
-    shade = {"green": "#73bf69", "orange": "#ff9830", "blue": "#5794f2"}.get(colour, "#f2495c")
-    return f'<div class=n style="color:{shade}">{value:.{panel.decimals or 0}f}</div>'
+    words, colour = panel.values.get(f"{value:g}", (_figure(value, panel.unit, panel.decimals or 0), colour))
+    return f'<div class=n style="color:{_SHADES.get(colour, _RED)}">{html.escape(words)}</div>'
 
 
 def _name(name: str, labels: Mapping[str, str]) -> str:
@@ -83,7 +98,7 @@ def _lines(panel: Panel, found: Answers, width: float, height: float) -> str:
     )
 
     def across(at: int) -> float:
-        return 34 + (at - instants[0]) / (instants[-1] - instants[0] or 1) * (width - 40)
+        return _LEFT + (at - instants[0]) / (instants[-1] - instants[0] or 1) * (width - _LEFT - 6)
 
     def up(value: float) -> float:
         return 4 + (height - 20) * (1 - value / most)
@@ -96,13 +111,10 @@ def _lines(panel: Panel, found: Answers, width: float, height: float) -> str:
         paths.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
     for part in range(5):
         y = up(most * part / 4)
-        label = (
-            f"{most * part / 4:.0%}"
-            if panel.unit == "percentunit"
-            else f"{most * part / 4:.{int(most < FEW)}f}"
-        )
+        label = _figure(most * part / 4, panel.unit, int(most < FEW))
         paths.append(
-            f'<path d="M34 {y:.1f}H{width:.0f}" stroke="#2c2e33"/><text x="28" y="{y + 4:.1f}">{label}</text>'
+            f'<path d="M{_LEFT} {y:.1f}H{width:.0f}" stroke="#2c2e33"/>'
+            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}">{label}</text>'
         )
     for at in instants[:: max(1, len(instants) // 4)][1:]:
         clock = time.strftime("%H:%M", time.gmtime(at))
@@ -125,7 +137,7 @@ def _table(panel: Panel, found: Answers) -> str:
     heads = [*panel.columns.values(), *(query.name for query, _ in queries)]
     ordered = sorted(rows.items(), key=lambda row: -max(row[1].values()))
     cells = [
-        [*key, *(_figure(values.get(query.name), query.unit or panel.unit) for query, _ in queries)]
+        [*key, *(_figure(values.get(query.name), query.unit or panel.unit, 1) for query, _ in queries)]
         for key, values in ordered
     ]
     lines = [_row("th", heads), *(_row("td", row) for row in cells)]
@@ -136,13 +148,14 @@ def _row(tag: str, texts: Sequence[str]) -> str:
     return "<tr>" + "".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in texts) + "</tr>"
 
 
-def _figure(value: float | None, unit: str) -> str:
-    match unit:
-        case _ if value is None:
-            return ""
-        case "percentunit":
-            return f"{value:.0%}"
-        case "bytes":
-            return f"{value / 2**30:.1f} GiB"
-        case _:
-            return f"{value:.1f}" + (" h" if unit == "h" else "")
+def _figure(value: float | None, unit: str, decimals: int) -> str:
+    """A value with its unit; `decimals` are those of numbers without one."""
+    if value is None:
+        return ""
+    if unit in _UNITS:
+        factor, ending, decimals = _UNITS[unit]
+        return f"{value * factor:.{decimals}f}{ending}"
+    if unit == "s" and math.isfinite(value):
+        size, ending = next((one for one in _DURATIONS if value >= one[0]), (1, "s"))
+        return f"{value / size:.{int(size > 1)}f} {ending}"
+    return f"{value:.{decimals}f}"

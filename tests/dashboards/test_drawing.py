@@ -3,6 +3,7 @@
 from typing import Any
 
 import hypothesis
+import pytest
 from hypothesis import strategies as st
 
 from dashboards.drawing import draw_panel
@@ -21,6 +22,33 @@ def _answer(panel: Panel) -> st.SearchStrategy[list[dict[str, Any]]]:
         return st.lists(st.fixed_dictionaries({"metric": LABELS, "values": values}), max_size=3)
     value = st.tuples(st.just(0), VALUES)
     return st.lists(st.fixed_dictionaries({"metric": LABELS, "value": value}), max_size=3)
+
+
+def _shown(title: str, value: float) -> str:
+    panel = next(one for one in PANELS if one.title == title)
+    labels = dict.fromkeys(panel.columns, "x")
+    return draw_panel(panel, [[{"metric": labels, "value": (0, str(value))}] for _ in panel.queries])
+
+
+@pytest.mark.parametrize(
+    ("title", "value", "words"),
+    [
+        ("Mode", 0, ">advises<"),
+        ("Breaker", 1, ">open<"),
+        ("Since the last successful cycle", 65, ">1.1 min<"),
+        ("Evidence", 0.984, ">98%<"),
+    ],
+)
+def test_draw_panel_shows_words_and_units_as_grafana_does(title: str, value: float, words: str) -> None:
+    """Not the bare number."""
+    assert words in _shown(title, value)
+
+
+def test_draw_panel_axis_has_its_unit() -> None:
+    """Clocks in GHz."""
+    panel = next(one for one in PANELS if one.unit == "hertz")
+    track = {"metric": {}, "values": [(0, "1410000000"), (60, "1410000000")]}
+    assert ">1.55 GHz<" in draw_panel(panel, [[track] for _ in panel.queries])
 
 
 @hypothesis.given(st.data())
