@@ -128,7 +128,10 @@ class ParquetFolder:
         return arrow_fs.LocalFileSystem(), f"{self.url.rstrip('/')}/{self.below}".rstrip("/")
 
     def _error(self, error: Exception) -> ConfigurationError:
-        return ConfigurationError(f"{self.flag} {self.url}: {error}")
+        # pyarrow's texts about local paths end with `[errno N] REASON`; those about buckets are the service's.
+        is_local = isinstance(error, OSError) and error.errno is not None
+        reason = str(error).rpartition("] ")[2] if is_local else str(error)
+        return ConfigurationError(f"{self.flag} {self.url}: {reason}")
 
 
 def library(name: str, flag: str) -> types.ModuleType:

@@ -12,6 +12,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from rightsizer.errors import ConfigurationError
 from rightsizer.ledger import BY
 from rightsizer.ledger.files import ClusterLedger, Ledger, file_of
 from rightsizer.ledger.sums import LEADERS, Hours
@@ -194,6 +195,15 @@ def test_hours_that_two_processes_record_at_once_are_a_problem(tmp_path: pathlib
     assert words.startswith(
         "prod: 12.0 hours are recorded twice: several processes write this ledger at once"
     )
+
+
+def test_ledger_in_a_file_says_that_it_is_no_directory(tmp_path: pathlib.Path) -> None:
+    """In one sentence."""
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(ConfigurationError) as caught:
+        ClusterLedger(str(file), "prod").check()
+    assert str(caught.value) == f"--ledger {file}: Not a directory"
 
 
 def test_unfinished_file_of_an_earlier_day_is_deleted(tmp_path: pathlib.Path) -> None:
