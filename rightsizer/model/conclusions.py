@@ -175,6 +175,11 @@ class Decision:
         return wanted and not self.blockers
 
     @property
+    def is_blocked(self) -> bool:
+        """Whether a rule enforces it, and something else keeps it from being written now."""
+        return self.verdict is Verdict.ACT and self.mode is Mode.ENFORCE and bool(self.blockers)
+
+    @property
     def pods_each(self) -> int:
         """How many pods that hold GPUs a replica is made of: several of a group."""
         size, held = self.workload.size, len(self.workload.holding)

@@ -7,7 +7,7 @@ import dataclasses
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from rightsizer.model import Action, Decision, Mode, Plan, Verdict
+from rightsizer.model import Action, Decision, Plan, Verdict
 from rightsizer.planning.cost_summary import CostSummary
 from rightsizer.prices import Prices
 from rightsizer.report.documents import HPA, KEDA, on_one_line
@@ -110,7 +110,7 @@ _GROUPS = (
     _PlanGroup("APPLY CHANGES", lambda one: one.is_enforced, "ACTION", _action, frees=True),
     _PlanGroup(
         "BLOCKED FOR NOW",
-        lambda one: one.verdict is Verdict.ACT and one.mode is Mode.ENFORCE and bool(one.blockers),
+        lambda one: one.is_blocked,
         "BLOCKED BY",
         _blocked_by,
         frees=True,
