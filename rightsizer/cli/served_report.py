@@ -53,4 +53,4 @@ class ServedReport:
     def _page(self, ledger: str, by: str) -> str:
         now = utc_now()
         with LedgerReader([ledger], since_midnight(now - SPAN), now) as reader:
-            return ledger_html(reader.account(by))
+            return ledger_html(reader.account(by), is_served=True)

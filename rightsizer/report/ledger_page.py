@@ -3,6 +3,7 @@
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
 
+from rightsizer.ledger import BY
 from rightsizer.ledger.sums import Hours, LedgerAccount
 from rightsizer.report.charts import Markup, bar, element, legend
 from rightsizer.report.html import page, tile, total_card
@@ -10,8 +11,8 @@ from rightsizer.report.ledger import REMARKS, headline, tables
 from rightsizer.text import count, gpus_number, money, number, percent
 
 
-def ledger_html(account: LedgerAccount) -> str:
-    """The page; it needs no network, no server and no file beside it."""
+def ledger_html(account: LedgerAccount, *, is_served: bool = False) -> str:
+    """The page; it needs no network and no file beside it. Served, it links to the sums by something else."""
     first, *others = headline(account)
     return page(
         f"GPU ledger to {account.end:%Y-%m-%d %H:%M} UTC",
@@ -20,10 +21,17 @@ def ledger_html(account: LedgerAccount) -> str:
             element("h1", "GPU ledger"),
             element("p", first, class_="soft"),
             *(element("p", words) for words in others),
+            *([element("nav", "Totals by: ", *_links(account.by))] if is_served else []),
             element("div", *_tiles(account), class_="tiles"),
         ),
         element("main", *_sections(account)),
     )
+
+
+def _links(shown: str) -> Iterator[Markup]:
+    for by in BY:
+        yield element("b", by) if by == shown else element("a", by, href=f"?by={by}")
+        yield Markup(" ")
 
 
 def _tiles(account: LedgerAccount) -> Iterator[Markup]:

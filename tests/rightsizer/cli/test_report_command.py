@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import pathlib
+import re
 import sys
 
 import pytest
@@ -168,6 +169,8 @@ def test_run_records_each_cycle_and_serves_the_page(world: World, tmp_path: path
             answer = requests.get(f"{run.url}/report", params={"by": by}, timeout=60)
             assert (answer.status_code, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
             assert "GPU ledger" in answer.text
+            linked = set(re.findall(r'href="\?by=(\w+)"', answer.text))
+            assert linked == set(BY) - {by}
         assert requests.get(f"{run.url}/report?by=nothing", timeout=60).status_code == 400
         other = requests.get(f"{run.url}/report?since=1d", timeout=60)
         assert (other.status_code, other.text.split(":")[0]) == (400, "since is not known")
