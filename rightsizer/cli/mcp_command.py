@@ -55,6 +55,9 @@ _READS = ToolAnnotations(
 T = TypeVar("T")
 
 _Patterns = Annotated[str, pydantic.Field(description="Name, also with *; empty: all.", max_length=300)]
+_Names = Annotated[
+    str, pydantic.Field(description="NAMESPACE/KIND/NAME, also with *; empty: all.", max_length=600)
+]
 _Name = Annotated[
     str, pydantic.Field(description="NAMESPACE/KIND/NAME, such as research/Deployment/eval", max_length=600)
 ]
@@ -97,8 +100,9 @@ class _Tools:
         """GPUs of the cluster: held, used, reclaimable and free, and what they cost, by class, namespace and model."""
         return self._about_plan(fleet_answer)
 
-    def workloads(
+    def workloads(  # noqa: PLR0913, PLR0917 - what the assistant may ask by
         self,
+        workload: _Names = "",
         namespace: _Patterns = "",
         priority_class: _Patterns = "",
         owner: _Patterns = "",
@@ -111,6 +115,7 @@ class _Tools:
         Idle ones: finding idle. What should change: verdict act; only then is `frees` the GPUs that it gives back.
         """
         selection = Selection(
+            workloads=(workload,) if workload else (),
             namespaces=(namespace,) if namespace else (),
             classes=(priority_class,) if priority_class else (),
             owners=(owner,) if owner else (),
@@ -132,9 +137,7 @@ class _Tools:
 
     def history(
         self,
-        workload: Annotated[
-            str, pydantic.Field(description="NAMESPACE/KIND/NAME, also with *; empty: all.")
-        ] = "",
+        workload: _Names = "",
         since: Annotated[str, pydantic.Field(description="RFC 3339, or a duration such as 7d.")] = "30d",
     ) -> dict[str, Any]:
         """What gpu-rightsizer changed, latest first: action, GPUs, run, and how it ended, such as undone or reverted.

@@ -83,6 +83,8 @@ def test_mcp_tools_answer_who_holds_what_and_why(world: World) -> None:
         ]
         idle = await _data(client, "workloads", finding="idle", namespace=f"{world.team[:6]}*", limit=1)
         assert (idle["workloads"], idle["items"][0]["name"], idle["items"][0]["frees"]) == (1, "idle", 2)
+        named = await _data(client, "workloads", workload=f"{world.team}/*/busy")
+        assert [one["name"] for one in named["items"]] == ["busy"]
         told = await _data(client, "explain", workload=f"{world.team}/Deployment/idle")
         assert (told["verdict"], told["action"]) == ("act", "scale-to-zero")
         assert any("activity" in reason for reason in told["evidence"]["reasons"])
@@ -115,8 +117,11 @@ def test_mcp_history_tells_forged_changes_from_remembered_ones(world: World) -> 
         one = await _data(client, "history", workload=f"{world.team}/deployment/idle")
         assert [change["name"] for change in one["items"]] == ["idle"]
         assert (await _data(client, "history", workload="no/such/*"))["changes"] == 0
+        gone = await _call(client, "explain", workload=f"{world.team}/Deployment/idle")
+        assert gone.is_error
+        assert "holds no GPUs since" in str(gone.content)
 
-    _ask(world, talk)
+    _ask(world, talk, "--prometheus-url", world.prometheus.url)
 
 
 @pytest.mark.prometheus
