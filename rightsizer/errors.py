@@ -73,9 +73,9 @@ class FileError(ConfigurationError):
     def __init__(self, source: str, problems: Sequence[Problem]) -> None:
         self.source = source
         self.problems = tuple(sorted(problems))
-        counted = "a problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        counted = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
         lines = "".join(f"\n  {problem}" for problem in self.problems)
-        super().__init__(f"{self.noun} {source} cannot be used, {counted}:{lines}")
+        super().__init__(f"{self.noun} {source} cannot be used ({counted}):{lines}")
 
 
 class PolicyError(FileError):

@@ -142,8 +142,8 @@ class Demo:
         with _waiting(f"for Prometheus to scrape (interval {STEP_S} s)"):
             _until(lambda: self._count_allocated() <= expected, f"Prometheus to see {freed} of them free")
         _say(
-            f"GPUs, MIG instances and shares that pods hold, by Prometheus: {self._allocated} before apply, "
-            f"{self._count_allocated()} now"
+            f"Prometheus saw pods on {self._allocated} devices (GPUs, MIG instances, shares) before apply, "
+            f"and sees them on {self._count_allocated()} now. In whole GPUs:"
         )
         self._show_bars(acted)
 

@@ -339,7 +339,7 @@ def node_lines(plan: Plan, prices: Prices) -> tuple[str, ...]:
 
 def _emptied_words(emptied: Sequence[EmptiedNode], prices: Prices) -> str:
     if not emptied:
-        return "This plan takes the last GPU pod of no node."
+        return "No node loses its last GPU pod by this plan."
     costs = [node_cost(one.node, prices) for one in emptied]
     known = sum(cost for cost in costs if cost is not None)
     money = f", {'at least ' if None in costs else ''}{per_hour(known, prices.currency)}" if known else ""

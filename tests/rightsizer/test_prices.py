@@ -233,7 +233,7 @@ def test_prices_invalid_table_is_refused_with_line(text: str, words: str) -> Non
     """Each mistake is told where it stands."""
     with pytest.raises(PricesError) as caught:
         prices.parse(text.encode(), source="prices.yaml")
-    assert str(caught.value).startswith("price table prices.yaml cannot be used, ")
+    assert str(caught.value).startswith("price table prices.yaml cannot be used (")
     assert words in str(caught.value)
 
 

@@ -491,7 +491,7 @@ def test_policy_unknown_class_is_refused_with_line_and_hint(world: World) -> Non
         run = world.run(*arguments, policy=policy)
         assert run.code == 2
         assert "the cluster has no PriorityClass hi-priority; did you mean high-priority?" in run.err
-        assert f"policy {world.directory / 'policy.yaml'} cannot be used, a problem:\n  line " in run.err
+        assert f"policy {world.directory / 'policy.yaml'} cannot be used (1 problem):\n  line " in run.err
     check = world.run("policy", "check", str(world.directory / "policy.yaml"))
     assert (check.code, "did you mean high-priority?" in check.err) == (2, True)
     assert world.run("policy", "check", "--offline", str(world.directory / "policy.yaml")).code == 0

@@ -74,7 +74,7 @@ def test_emptied_nodes_resized_pod_empties_nothing() -> None:
     plan = _plan(node(), _on("big", gpus=8), idle=(), big=change)
     assert _nodes(plan) == {"emptied": [], "oneMoreMove": []}
     assert _lines(plan) == (
-        "A freed GPU costs money until its node is removed. This plan takes the last GPU pod of no node."
+        "A freed GPU costs money until its node is removed. No node loses its last GPU pod by this plan."
     )
 
 

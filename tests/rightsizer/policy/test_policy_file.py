@@ -190,7 +190,7 @@ def test_policy_file_invalid_names_its_line(text: str, message: str) -> None:
     with pytest.raises(PolicyError) as caught:
         parse(text.encode(), source="policy.yaml")
     assert message in str(caught.value)
-    assert str(caught.value).startswith("policy policy.yaml cannot be used, ")
+    assert str(caught.value).startswith("policy policy.yaml cannot be used (")
     assert caught.value.exit_code == 2
 
 
