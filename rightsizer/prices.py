@@ -132,6 +132,14 @@ def whole_gpus(pod: Pod, node: Node | None) -> float:
     return min(float(pod.devices), counted)
 
 
+def part_of_devices(pod: Pod, node: Node | None) -> float:
+    """The part of its GPUs or MIG instances that a pod holds: below 1 where others may hold the rest."""
+    model = node.model if node else ""
+    sizes = [count * (mig_part(name, model) or 1.0) for name, count in pod.resources.items()]
+    whole = min(float(pod.devices), sum(sizes))
+    return min(1.0, pod.gpus / whole) if whole > 0 and pod.gpus > 0 else 1.0
+
+
 def gpus_of_node(node: Node) -> float:
     """Whole GPUs in a node; without a label that says so, those that it offers."""
     if node.gpus is not None:

@@ -25,7 +25,7 @@ from rightsizer.model import (
     Verdict,
     Workload,
 )
-from rightsizer.planning.cost_summary import mean_activity, model_of
+from rightsizer.planning.cost_summary import model_of, used_part
 from rightsizer.prices import Prices, gpus_of_node
 
 HOUR_S = 3600.0
@@ -203,7 +203,7 @@ class Bookkeeper:
         windows = sorted(usages)
         covering = [window for window in windows if window >= length] or windows[-1:]
         found: Iterable[Sequence[Usage]] = (usages[window].get(key, ()) for window in covering)
-        means = (mean_activity(one, pod) for one in found)
+        means = (used_part(one, pod, self._nodes.get(pod.node)) for one in found)
         return next((mean for mean in means if mean is not None), None)
 
     def _entry(

@@ -5,7 +5,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 
 from rightsizer.model import Decision, Node, Plan, Pod, Usage, Verdict
-from rightsizer.prices import Prices, PriceSource, gpus_of_node
+from rightsizer.prices import Prices, PriceSource, gpus_of_node, part_of_devices
 
 _HOUR_S = 3600.0
 NO_CLASS = "(none)"
@@ -140,7 +140,7 @@ class _Counter:
         node = self.nodes.get(pod.node)
         whole = pod.gpus
         hours = whole * self._held_s(pod) / _HOUR_S
-        used = mean_activity(self._usages.get((pod.ref.namespace, pod.ref.name), ()), pod)
+        used = used_part(self._usages.get((pod.ref.namespace, pod.ref.name), ()), pod, node)
         found = self._prices.find(node)
         price = found[0] if found else None
         if node and found:
@@ -167,7 +167,15 @@ def model_of(decision: Decision, nodes: Mapping[str, Node]) -> str:
     return ", ".join(sorted({node.model for node in found if node and node.model})) or NO_MODEL
 
 
-def mean_activity(usages: Sequence[Usage], pod: Pod) -> float | None:
-    """Over the pod's devices; None where one of them is not measured."""
-    means = [usage.activity_mean for usage in usages if usage.activity_mean is not None and not usage.invalid]
+def used_part(usages: Sequence[Usage], pod: Pod, node: Node | None) -> float | None:
+    """The part of what a pod holds that it used on average, 0 to 1; None where one of its devices is not measured.
+
+    Its own activity on a shared device is compared with its share, a device's activity counts for each share alike.
+    """
+    part = part_of_devices(pod, node)
+    means = [
+        min(usage.activity_mean / part, 1.0) if usage.is_own else usage.activity_mean
+        for usage in usages
+        if usage.activity_mean is not None and not usage.invalid
+    ]
     return sum(means) / len(means) if means and len(means) == len(usages) >= min(pod.devices, 1) else None

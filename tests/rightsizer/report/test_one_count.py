@@ -144,3 +144,31 @@ def test_outcomes_of_parts_add_up_to_what_was_planned() -> None:
     ]
     words = outcomes_summary(outcomes, undo="undo")
     assert re.search(rf"\b{re.escape(gpus_number(FREED))} GPUs not verified as free", words)
+
+
+@pytest.mark.parametrize(
+    ("is_own", "activity", "node", "share", "resource", "used"),
+    [
+        # Four pods take turns on a GPU that is never idle: each has used all of its quarter.
+        (True, 0.25, "sliced", 1 / 4, "nvidia.com/gpu.shared", 1.0),
+        (True, 0.9, "sliced", 1 / 4, "nvidia.com/gpu.shared", 1.0),
+        (True, 0.1, "sliced", 1 / 4, "nvidia.com/gpu.shared", 0.4),
+        # Who of them worked is unknown: each has its share of what the device did.
+        (False, 0.25, "sliced", 1 / 4, "nvidia.com/gpu.shared", 0.25),
+        # A MIG instance is the pod's alone.
+        (True, 0.5, "mig", 2 / 7, "nvidia.com/mig-2g.20gb", 4 * 2 / 7 * 0.5),
+    ],
+)
+def test_gpus_used_on_shared_devices_are_part_of_those_held(
+    is_own: bool, activity: float, node: str, share: float, resource: str, used: float
+) -> None:
+    """Never more than what is held, and not a share of a share."""
+    kept = decision(
+        group("w", pods=4, node=node, share=share, resources={resource: 1}),
+        found(FindingName.BUSY, Verdict.KEEP, "it worked", activity_mean=activity),
+    )
+    usage = idle_usage(0, activity_mean=activity, is_own=is_own)
+    usages = {(pod.ref.namespace, pod.ref.name): (usage,) for pod in kept.workload.pods}
+    fleet = Fleet((kept.workload,), NODES, {})
+    plan = Plan(AT, "run-1", "policy.yaml", "", (kept,), fleet, Measured(AT, {WEEK: usages}))
+    assert cost_summary_of(plan, PRICES).total.used == pytest.approx(used)
