@@ -133,7 +133,12 @@ def whole_gpus(pod: Pod, node: Node | None) -> float:
 
 
 def part_of_devices(pod: Pod, node: Node | None) -> float:
-    """The part of its GPUs or MIG instances that a pod holds: below 1 where others may hold the rest."""
+    """The part of its GPUs or MIG instances that a pod holds: below 1 where others may hold the rest.
+
+    A device of a shared ResourceClaim counts as a whole GPU.
+    """
+    if not pod.is_shared:
+        return 1.0
     model = node.model if node else ""
     sizes = [count * (mig_part(name, model) or 1.0) for name, count in pod.resources.items()]
     whole = min(float(pod.devices), sum(sizes))

@@ -184,17 +184,13 @@ def _rightsizer_metrics() -> str:
 
 
 def _rightsizer_options() -> str:
-    groups = (
-        *(options.POLICY, options.PRICES, options.LEDGER, options.PROMETHEUS, options.CLUSTER, options.STATE),
-        *(options.INSTANCE, options.JOURNAL, options.SCHEDULE, options.EXTENDER, options.LOG),
-    )
     rows = (
         (
             f"`{option.flag}`",
             f"`{option.default}`" if option.default else "",
             f"{option.help}; {option.details}" if option.details else option.help,
         )
-        for group in groups
+        for group in options.ALL
         for option in group
     )
     return table(("flag", "default", "meaning"), rows)

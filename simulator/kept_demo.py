@@ -62,7 +62,8 @@ class KeptDemo:
         port = free_port()
         self._address = f"127.0.0.1:{port}"
         self._pages = http.server.ThreadingHTTPServer(
-            ("127.0.0.1", port), functools.partial(_Handler, {"/": self._dashboard, "/metrics": self._pods})
+            ("127.0.0.1", port),
+            functools.partial(_Handler, {"/": self._dashboard, "/metrics": self._kube_state}),
         )
         self.run = Server(
             "gpu-rightsizer run",
@@ -110,7 +111,7 @@ class KeptDemo:
         minutes = range(now_s - _PAST_S, now_s + 1, 60)
         return "text/html; charset=utf-8", page(ROWS, self._prometheus, minutes, refresh_s=_REFRESH_S)
 
-    def _pods(self) -> tuple[str, str]:
+    def _kube_state(self) -> tuple[str, str]:
         return "text/plain; version=0.0.4; charset=utf-8", exposition(objects_of(self._client))
 
 

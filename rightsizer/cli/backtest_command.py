@@ -90,7 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     if saved_form:
         problems += _problem(lambda: save(arguments.save, [form(saved_form, BACKTEST_FORMS)(result)]))
     if arguments.notify:
-        problems += _notify(loaded[0].policy, result, None if problems else arguments.save)
+        saved = None if problems else arguments.save
+        problems += _notify(loaded[0].policy, arguments.cluster_name or "", result, saved)
     if store:
         last = _last(result, recording, terms)
         problems += [f"--publish: {problem}" for problem in _problem(lambda: store.write(last))]
@@ -139,13 +140,13 @@ def _last(result: Backtest, recording: Recording, terms: Terms) -> LastBacktest:
     return LastBacktest(grid.end, (grid.steps - terms.first) * grid.step_s / 3600, tuple(figures))
 
 
-def _notify(policy: Policy, result: Backtest, path: str | None) -> list[str]:
+def _notify(policy: Policy, cluster: str, result: Backtest, path: str | None) -> list[str]:
     """Send the figures; the report is a file of this machine, or what this machine printed."""
     host = socket.gethostname()
     place = f"{path} of {host}" if path else f"output of {host}"
     if not policy.notifications:
         note("the policy has no notifications, so --notify sends nothing")
-    return notify_of_backtest(policy.notifications, result, place)
+    return notify_of_backtest(policy.notifications, cluster, result, place)
 
 
 def question_of(arguments: argparse.Namespace) -> Question:

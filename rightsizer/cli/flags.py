@@ -20,6 +20,7 @@ from rightsizer.cli.options import (
     PROMETHEUS,
     SCHEDULE,
     STATE,
+    Option,
     add_choice,
     add_common,
     add_options,
@@ -393,6 +394,7 @@ def _backtest(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--save", metavar="FILE", type=file_name, help=words)
     words = "send the sums to notifications of the first policy"
     parser.add_argument("--notify", action="store_true", help=words)
+    add_options(parser, "", CLUSTER_NAME)
     words = "keep the sums for the metrics of run"
     parser.add_argument("--publish", action="store_true", help=words)
     _add_history(parser)
@@ -401,7 +403,7 @@ def _backtest(parser: argparse.ArgumentParser) -> None:
 
 
 def _tune(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--policy", metavar="FILE", help="policy file to tune; default: the built-in one")
+    add_options(parser, "", (Option("--policy", "FILE", "policy file to tune; default: the built-in one"),))
     words = "what stopping a workload that works again costs"
     parser.add_argument("--price-of-a-mistake", metavar="GPU-HOURS", required=True, help=words)
     _add_history(parser)

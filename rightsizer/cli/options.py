@@ -322,20 +322,11 @@ LOG = (
 )
 
 
-_ALL = (
-    PROMETHEUS,
-    CLUSTER,
-    PRICES,
-    CLUSTER_NAME,
-    LEDGER,
-    POLICY,
-    SCHEDULE,
-    EXTENDER,
-    STATE,
-    INSTANCE,
-    JOURNAL,
-    LOG,
+ALL = (
+    *(POLICY, PRICES, LEDGER, CLUSTER_NAME, PROMETHEUS, CLUSTER, STATE),
+    *(INSTANCE, JOURNAL, SCHEDULE, EXTENDER, LOG),
 )
+"""Every flag with a variable, in the order of the docs."""
 
 
 def check_variables(environment: Mapping[str, str]) -> None:
@@ -344,7 +335,7 @@ def check_variables(environment: Mapping[str, str]) -> None:
     Raises:
         UsageError: There is one.
     """
-    known = {option.variable for options in _ALL for option in options}
+    known = {option.variable for options in ALL for option in options}
     for name in sorted(environment):
         is_link = _SERVICE_LINK.fullmatch(name.removeprefix(ENVIRONMENT_PREFIX))
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known and not is_link:

@@ -27,7 +27,7 @@ def show(
     *,
     cluster: ClusterName | None = None,
 ) -> None:
-    """Print a result in the form of --output; for people below the cluster that it is of."""
+    """Print a result in the form of --output; as text, the first line names the cluster."""
     if arguments.output != "table":
         sys.stdout.write(render(document, arguments.output))
         return

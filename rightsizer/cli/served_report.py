@@ -29,8 +29,10 @@ class ServedReport:
     def answer(self, query: Mapping[str, list[str]]) -> tuple[int, str]:
         """The HTTP status, and the page, or in words why there is none."""
         if unknown := sorted(query.keys() - {"by"}):
-            words = f"{unknown[0][:40]} is not known: this page takes only by, and is of the last {SPAN.days} days"
-            return 400, f"{words}; gpu-rightsizer report takes other periods and clusters\n"
+            words = (
+                f"unknown parameter {unknown[0][:40]}: this page has only by, and the last {SPAN.days} days"
+            )
+            return 400, f"{words}; for other periods and clusters, use gpu-rightsizer report\n"
         by = query.get("by", ["namespace"])[0]
         if by not in BY:
             return 400, f"by must be one of {', '.join(BY)}\n"

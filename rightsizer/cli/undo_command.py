@@ -34,6 +34,8 @@ from rightsizer.text import count
 
 log = logging.getLogger(__name__)
 
+_SUGGESTED = 5
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Find, choose, ask, revert, report."""
@@ -152,17 +154,12 @@ def _choose(items: Sequence[UndoItem], arguments: argparse.Namespace) -> list[Un
         chosen |= {item.ref: item for item in named}
         missing += [] if named else [name]
     if missing:
-        meant = [
-            str(item.ref) for item in items if item.ref.name in {one.rpartition("/")[2] for one in missing}
-        ]
-        raise UsageError(
-            f"{', '.join(missing)}: carries no record of a change, or does not exist; "
-            + (
-                f"did you mean {' or '.join(meant)}?"
-                if meant
-                else "write NAMESPACE/KIND/NAME as gpu-rightsizer undo lists them"
-            )
-        )
+        names = {name.rpartition("/")[2] for name in missing}
+        meant = [str(item.ref) for item in items if item.ref.name in names][:_SUGGESTED]
+        hint = "write NAMESPACE/KIND/NAME as gpu-rightsizer undo lists them"
+        if meant:
+            hint = f"did you mean {' or '.join(meant)}?"
+        raise UsageError(f"{', '.join(missing)}: carries no record of a change, or does not exist; {hint}")
     return list(chosen.values())
 
 

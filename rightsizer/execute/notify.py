@@ -72,10 +72,11 @@ def notify_of_changes(
     return _send_each(targets, message_for)
 
 
-def notify_of_backtest(targets: Sequence[Target], result: Backtest, place: str) -> list[str]:
+def notify_of_backtest(targets: Sequence[Target], cluster: str, result: Backtest, place: str) -> list[str]:
     """Send the figures of a backtest, whose report is at `place`; return the failures.
 
-    They are of all namespaces, so targets of some namespaces or owners get none.
+    `cluster` is empty if its name is not known. The figures are of all namespaces, so targets of some namespaces or
+    owners get none.
     """
 
     def message_for(target: Target) -> _Message | None:
@@ -83,8 +84,8 @@ def notify_of_backtest(targets: Sequence[Target], result: Backtest, place: str) 
         if not is_of_all or "backtest" not in target.occasions:
             return None
         if chat := CHATS.get(target.type):
-            return backtest_message(chat, result, place)
-        return backtest_webhook_message(result, place)
+            return backtest_message(chat, cluster, result, place)
+        return backtest_webhook_message(cluster, result, place)
 
     return _send_each(targets, message_for)
 

@@ -299,13 +299,10 @@ class Bookkeeper:
         holders = {one.workload.ref.uid: self.holder(one) for one in self.plan.decisions}
         for change in changes:
             record = change.record
-            if (
-                record.end is None
-                or record.ended is None
-                or not (period.begin - _OVERLAP < record.ended <= period.end)
-            ):
+            if record.ended is None or record.end is None or not record.end.returns:
                 continue
-            if change.is_remembered and record.end.returns and record.takes:
+            is_new = period.begin - _OVERLAP < record.ended <= period.end
+            if is_new and change.is_remembered and record.takes:
                 holder = holders.get(change.ref.uid) or _holder_of(change)
                 yield ChangeEntry(
                     RETURNED,

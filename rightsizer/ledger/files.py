@@ -3,6 +3,7 @@
 A merged file names those that it holds. So a file that is merged, but not deleted yet, counts once.
 """
 
+import collections
 import dataclasses
 import datetime
 import itertools
@@ -147,19 +148,22 @@ def counted_once(contents: Iterable[LedgerContent]) -> tuple[Sequence[LedgerCont
     """Those that count, so that no cycle counts twice; and in words, which folders hold cycles of others.
 
     A merged file counts instead of those that it holds. A cycle's name has its time and run: the same name in another
-    folder is a copy.
+    folder is a copy. A file with a copied cycle is left out whole.
     """
     counted: list[LedgerContent] = []
     where: dict[str, str] = {}
-    copies: dict[tuple[str, str], None] = {}
+    copies = collections.defaultdict[tuple[str, str], int](int)
     for one in sorted(contents, key=lambda one: -len(one.cycles)):
         known = next((where[name] for name in sorted(one.cycles) if name in where), None)
         if known is None:
             counted.append(one)
             where |= dict.fromkeys(one.cycles, one.folder)
         elif known != one.folder:
-            copies[one.folder, known] = None
-    words = [f"{folder}: cycles that are in {known}, too, are left out" for folder, known in sorted(copies)]
+            copies[one.folder, known] += len(one.cycles - where.keys())
+    words = []
+    for (folder, known), lost in sorted(copies.items()):
+        more = f", and {lost} more in the same files" if lost else ""
+        words.append(f"{folder}: left out: cycles that are in {known}, too{more}")
     return counted, words
 
 

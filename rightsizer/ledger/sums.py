@@ -34,6 +34,7 @@ _THREADS = 4
 _ROWS_AT_ONCE = 4096
 LEADERS = 10
 _SLACK_H = 0.1
+"""By so much the hours recorded for a day may exceed its length."""
 _DIGITS = 6
 """To which equal amounts are equal, in whatever order they were summed up."""
 
@@ -174,6 +175,7 @@ class LedgerReader:
 
     Attributes:
         clusters: Only these; empty for all.
+        problems: What is left out or counts twice, in words.
 
     Raises:
         ConfigurationError: A ledger cannot be read, nothing was recorded, or a library is missing.
@@ -223,6 +225,7 @@ class LedgerReader:
         self._tables: set[str] = set()
         for table in (USAGE, CHANGES):
             self._add(table, [(one.ledger, one.file) for one in found if one.file.table == table])
+        self.problems += self._recorded_twice()
 
     def __enter__(self) -> Self:
         """Nothing more is needed."""
@@ -294,7 +297,7 @@ class LedgerReader:
         levels = reclaimed(changes, self.end)
         parts = self._parts(by, changes, levels)
         leaders, more_leaders = self._leaders(changes, levels)
-        problems = [*self.problems, *self._recorded_twice()]
+        problems = list(self.problems)
         if len(currencies) > 1:
             problems.append(
                 f"clusters have different currencies ({', '.join(sorted(currencies))}): no money is summed"
@@ -444,8 +447,6 @@ def reclaimed(changes: Sequence[ChangeEntry], end: datetime.datetime) -> Mapping
 
 def _reclaim(changes: Sequence[ChangeEntry], levels: Mapping[int, Freed], end: datetime.datetime) -> Reclaim:
     made = [one for one in changes if one.event == MADE]
-    verified = sum(one.gpus for one in made if one.is_verified)
-    watched = sum(sum(one.freed_on.values()) for one in made if one.is_verified)
     returned = sum(one.returned for one in levels.values())
     taken = collections.defaultdict[str, float](float)
     unsure = 0.0
@@ -454,11 +455,10 @@ def _reclaim(changes: Sequence[ChangeEntry], levels: Mapping[int, Freed], end: d
             taken[one.taker.owner] += one.gpus
         elif one.event == TAKEN:
             unsure += one.gpus
-    left = _not_taken(changes, levels)
-    too_late = sum(gpus for place, gpus in left.items() if end - changes[place].at >= WATCHED)
+    unwatched, late, early = _not_taken(changes, levels, end)
     return Reclaim(
         changes=len(made),
-        gpus=verified,
+        gpus=sum(one.gpus for one in made if one.is_verified),
         unverified=sum(one.gpus for one in made if not one.is_verified),
         hours=sum(one.hours for one in levels.values()),
         cost=sum(one.hours * (changes[place].price or 0.0) for place, one in levels.items()),
@@ -467,24 +467,32 @@ def _reclaim(changes: Sequence[ChangeEntry], levels: Mapping[int, Freed], end: d
         returned_earlier=max(sum(one.gpus for one in changes if one.event == RETURNED) - returned, 0.0),
         taken=dict(sorted(taken.items(), key=lambda item: (-item[1], item[0]))),
         taken_unknown=unsure,
-        not_watched=max(verified - watched, 0.0),
-        not_taken=too_late,
-        not_yet_taken=sum(left.values()) - too_late,
+        not_watched=unwatched,
+        not_taken=late,
+        not_yet_taken=early,
     )
 
 
-def _not_taken(changes: Sequence[ChangeEntry], levels: Mapping[int, Freed]) -> Mapping[int, float]:
-    """GPUs of each change that no pod was seen to take, and that were not returned, by its place in the list."""
+def _not_taken(
+    changes: Sequence[ChangeEntry], levels: Mapping[int, Freed], end: datetime.datetime
+) -> tuple[float, float, float]:
+    """GPUs that were neither taken nor returned: on unknown nodes, for a day or more, and for less than a day."""
     took = collections.defaultdict[tuple[str, str, str], float](float)
     for one in changes:
         if one.event == TAKEN:
             took[one.cluster, one.run, one.uid] += one.gpus
-    found: dict[int, float] = {}
+    unwatched = late = early = 0.0
     for place, one in enumerate(changes):
-        if one.event == MADE and one.is_verified:
-            gone = took[one.cluster, one.run, one.uid] + levels.get(place, Freed()).returned
-            found[place] = max(sum(one.freed_on.values()) - gone, 0.0)
-    return found
+        if one.event != MADE or not one.is_verified:
+            continue
+        left = max(one.gpus - took[one.cluster, one.run, one.uid] - levels.get(place, Freed()).returned, 0.0)
+        elsewhere = min(left, max(one.gpus - sum(one.freed_on.values()), 0.0))
+        unwatched += elsewhere
+        if end - one.at >= WATCHED:
+            late += left - elsewhere
+        else:
+            early += left - elsewhere
+    return unwatched, late, early
 
 
 def since_midnight(since: datetime.datetime) -> datetime.datetime:

@@ -170,7 +170,8 @@ def model_of(decision: Decision, nodes: Mapping[str, Node]) -> str:
 def used_part(usages: Sequence[Usage], pod: Pod, node: Node | None) -> float | None:
     """The part of what a pod holds that it used on average, 0 to 1; None where one of its devices is not measured.
 
-    Its own activity on a shared device is compared with its share, a device's activity counts for each share alike.
+    The pod's own activity on a shared device is divided by its share. The activity of the device itself is that of each
+    share.
     """
     part = part_of_devices(pod, node)
     means = [

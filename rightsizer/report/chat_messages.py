@@ -85,7 +85,8 @@ CHATS: Mapping[str, Chat] = {
 
 
 def _head(chat: Chat, cluster: str, what: str) -> str:
-    return f"{chat.bold.format('gpu-rightsizer')} on {chat.plain(cluster)}, {what}"
+    where = f" on {chat.plain(cluster)}" if cluster else ""
+    return f"{chat.bold.format('gpu-rightsizer')}{where}, {what}"
 
 
 def changes_message(
@@ -131,9 +132,9 @@ def digest_message(
     return chat.message(lines)
 
 
-def backtest_message(chat: Chat, result: Backtest, place: str) -> _Message:
+def backtest_message(chat: Chat, cluster: str, result: Backtest, place: str) -> _Message:
     """A line for each policy, and where the report is."""
-    lines = [f"{chat.bold.format('gpu-rightsizer')}, backtest of {result.days:g} days to {result.end}"]
+    lines = [_head(chat, cluster, f"backtest of {result.days:g} days to {result.end}")]
     for one in result.judged[:_MOST]:
         worth = (
             "of unknown price" if one.saved is None else f"{money(one.saved)} {chat.plain(result.currency)}"

@@ -161,7 +161,7 @@ def digest_webhook_message(
     return {**head, "since": stamp(since), "items": items}
 
 
-def backtest_webhook_message(result: Backtest, place: str) -> Mapping[str, Any]:
+def backtest_webhook_message(cluster: str, result: Backtest, place: str) -> Mapping[str, Any]:
     """A document of kind Notification: the sums of each policy, and where the report is."""
     document = backtest_document(result)
     head = ("apiVersion", "begin", "end", "source", "workloads", "gpus", "currency", "unknown")
@@ -174,6 +174,7 @@ def backtest_webhook_message(result: Backtest, place: str) -> Mapping[str, Any]:
     return {
         **{key: document[key] for key in head},
         "kind": "Notification",
+        "cluster": cluster or None,
         "days": result.days,
         "report": place,
         "items": items,

@@ -263,9 +263,9 @@ def _cells(row: Row, drawn: Markup, shown: Mapping[str, str]) -> Mapping[str, Ma
     place = ", ".join(part for part in (ref.kind, decision.workload.priority_class, row.model) if part)
     chip = element("span", decision.verdict.value, class_=f"chip {_CHIPS[decision.verdict]}")
     words = finding.name.value + (f", {row.confidence} confidence" if row.confidence else "")
-    freed = [f"frees {gpus_number(row.frees)}"] if row.action and row.frees else []
+    notes = [f"frees {gpus_number(row.frees)}"] if row.action and row.frees else []
     if decision.verdict is Verdict.ACT and not decision.is_enforced:
-        freed.append("blocked for now" if decision.is_blocked else "advice only")
+        notes.append("blocked for now" if decision.is_blocked else "advice only")
     cost = "" if row.cost_per_hour is None else money(row.cost_per_hour)
     return {
         "name": element(
@@ -276,7 +276,7 @@ def _cells(row: Row, drawn: Markup, shown: Mapping[str, str]) -> Mapping[str, Ma
         "line": element("td", drawn or _why_no_line(row)),
         "mean": element("td", percent(finding.activity_mean), class_="number", data_head="mean"),
         "frees": element(
-            "td", row.action, element("small", ", ".join(freed)) if freed else "", class_="action"
+            "td", row.action, element("small", ", ".join(notes)) if notes else "", class_="action"
         ),
         "cost": element("td", cost, class_="number", data_head=shown.get("cost") if cost else None),
     }

@@ -72,8 +72,6 @@ def _takers(reclaim: Reclaim) -> Iterator[str]:
         yield f"nobody within a day {count(reclaim.not_taken)}"
     if reclaim.not_yet_taken:
         yield f"nobody yet {count(reclaim.not_yet_taken)}"
-    if reclaim.returned:
-        yield f"returned {count(reclaim.returned)}"
     if unknown := reclaim.taken_unknown + reclaim.not_watched:
         yield f"unknown {count(unknown)}"
 

@@ -12,7 +12,7 @@ from rightsizer.text import count, gpus_number, money, number, percent
 
 
 def ledger_html(account: LedgerAccount, *, is_served: bool = False) -> str:
-    """The page; it needs no network and no file beside it. Served, it links to the sums by something else."""
+    """The page; it needs no network and no file beside it. A served one links to the other totals."""
     first, *others = headline(account)
     return page(
         f"GPU ledger to {account.end:%Y-%m-%d %H:%M} UTC",

@@ -132,7 +132,7 @@ def _unmatched(plan: Plan, selection: Selection) -> Iterator[str]:
         there = sorted({one for known in each for one in known if one})
         if wanted and there and not any(_is_one(wanted, known) for known in each):
             shown = ", ".join(there[:_SHOWN]) + (f" and {len(there) - _SHOWN} more" if there[_SHOWN:] else "")
-            yield f"no GPU workload has the {name} {' or '.join(wanted)}; there are: {shown}"
+            yield f"{name} {' or '.join(wanted)}: no GPU workload has it; there are: {shown}"
 
 
 def selected(plan: Plan, selection: Selection) -> Plan:

@@ -108,13 +108,7 @@ def _used(decision: Decision) -> str:
 
 _GROUPS = (
     _PlanGroup("APPLY CHANGES", lambda one: one.is_enforced, "ACTION", _action, frees=True),
-    _PlanGroup(
-        "BLOCKED FOR NOW",
-        lambda one: one.is_blocked,
-        "BLOCKED BY",
-        _blocked_by,
-        frees=True,
-    ),
+    _PlanGroup("BLOCKED FOR NOW", lambda one: one.is_blocked, "BLOCKED BY", _blocked_by, frees=True),
     _PlanGroup("ADVICE ONLY", lambda one: one.verdict is Verdict.ACT, "ADVICE", _action, frees=True),
     _PlanGroup("UNKNOWN", lambda one: one.verdict is Verdict.UNKNOWN, "USED", _used),
     _PlanGroup("KEEP", lambda one: one.verdict is Verdict.KEEP, "USED", _used),

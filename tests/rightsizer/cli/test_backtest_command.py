@@ -274,6 +274,14 @@ def test_backtest_policies_of_one_file_name_are_told_apart(
     ).keys()
 
 
+def test_backtest_takes_the_policy_of_the_environment(
+    week: Metrics, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the other commands do."""
+    monkeypatch.setenv("GPU_RIGHTSIZER_POLICY", policy)
+    assert "mine.yaml" in _judges(week, "--every", "6h")
+
+
 @pytest.fixture
 def told(world: World, receiver: Receiver) -> tuple[str, ...]:
     """Arguments of a backtest of a day in which a service was idle, whose policy has a receiver with a secret."""

@@ -173,7 +173,7 @@ def test_run_records_each_cycle_and_serves_the_page(world: World, tmp_path: path
             assert linked == set(BY) - {by}
         assert requests.get(f"{run.url}/report?by=nothing", timeout=60).status_code == 400
         other = requests.get(f"{run.url}/report?since=1d", timeout=60)
-        assert (other.status_code, other.text.split(":")[0]) == (400, "since is not known")
+        assert (other.status_code, other.text.split(":")[0]) == (400, "unknown parameter since")
         assert run.end() == 0
     with running(world, "--every", "1h", name="without") as run:
         answer = requests.get(f"{run.url}/report", timeout=60)

@@ -188,9 +188,12 @@ def test_notify_secrets_are_read_from_files_and_not_leaked(
 def test_backtest_slack_message_says_what_each_policy_frees(receiver: Receiver) -> None:
     """GPU-hours, price, stops and returns, over which time, and where the report is; names are no markup."""
     found = dataclasses.replace(result(), currency="<USD>")
-    assert notify_of_backtest([Target(type="slack", url=receiver.url)], found, "report.html of h_1") == []
+    assert (
+        notify_of_backtest([Target(type="slack", url=receiver.url)], "prod-eu", found, "report.html of h_1")
+        == []
+    )
     assert receiver.got[0][2]["text"].splitlines() == [
-        "*gpu-rightsizer*, backtest of 2 days to 2026-11-04 00:00 UTC",
+        "*gpu-rightsizer* on prod-eu, backtest of 2 days to 2026-11-04 00:00 UTC",
         (
             "• mine.yaml would have freed 68 GPU-hours (34 a day, 20% of those held, 169 &lt;USD&gt;): "
             "2 stops, 1 returned"
@@ -199,23 +202,25 @@ def test_backtest_slack_message_says_what_each_policy_frees(receiver: Receiver) 
     ]
     unpriced = [dataclasses.replace(one, saved=None) for one in found.summaries]
     notify_of_backtest(
-        [Target(type="slack", url=receiver.url)], dataclasses.replace(found, summaries=unpriced), "x"
+        [Target(type="slack", url=receiver.url)], "", dataclasses.replace(found, summaries=unpriced), "x"
     )
     assert "of those held, of unknown price)" in receiver.got[1][2]["text"]
+    assert receiver.got[1][2]["text"].startswith("*gpu-rightsizer*, backtest of "), "the cluster has no name"
 
 
 def test_backtest_slack_message_of_less_than_an_hour_has_no_rate(receiver: Receiver) -> None:
     """Nothing is divided by zero days."""
     short = dataclasses.replace(result(), days=0.0)
-    assert notify_of_backtest([Target(type="slack", url=receiver.url)], short, "x") == []
+    assert notify_of_backtest([Target(type="slack", url=receiver.url)], "prod-eu", short, "x") == []
     assert "freed 68 GPU-hours (20% of those held" in receiver.got[0][2]["text"]
 
 
 def test_backtest_webhook_message_has_the_sums_of_each_policy(receiver: Receiver) -> None:
     """As `backtest -o json` has them, but no workload: the report names those."""
-    notify_of_backtest([Target(type="webhook", url=receiver.url)], result(), "report.html of host")
+    notify_of_backtest([Target(type="webhook", url=receiver.url)], "prod-eu", result(), "report.html of host")
     body = receiver.got[0][2]
     assert (body["kind"], body["days"], body["report"]) == ("Notification", 2.0, "report.html of host")
+    assert body["cluster"] == "prod-eu"
     ((item),) = body["items"]
     assert (item["name"], item["occasion"], item["returned"]["value"]) == ("mine.yaml", "backtest", 1)
     assert item["freedGpuHours"].keys() == {"value", "low", "high"}
@@ -229,7 +234,7 @@ def test_backtest_goes_to_no_target_of_some_namespaces_or_other_occasions(receiv
         Target(type="webhook", url=f"{receiver.url}/failures", occasions=("failure",)),
         Target(type="webhook", url=f"{receiver.url}/backtests", occasions=("backtest",)),
     ]
-    assert notify_of_backtest(targets, result(), "x") == []
+    assert notify_of_backtest(targets, "prod-eu", result(), "x") == []
     assert [path for path, _, _ in receiver.got] == ["/backtests"]
 
 

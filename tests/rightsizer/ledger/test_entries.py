@@ -153,7 +153,7 @@ def test_scale_up_returns_some_of_the_gpus(tmp_path: pathlib.Path) -> None:
     grown = Outcome(one.workload.ref, Action.SCALE_UP.value, Result.DONE, "", -1, AT + HOUR)
     record_outcomes(tmp_path, later, [grown])
     told = account(tmp_path, end=AT + 3 * HOUR).reclaim
-    assert (told.returned, told.hours) == (1, 1 + 2 * 3)
+    assert (told.returned, told.hours, told.not_watched) == (1, 1 + 2 * 3, 2)
 
 
 def _taken(

@@ -182,8 +182,25 @@ def test_copy_of_a_ledger_counts_once(tmp_path: pathlib.Path, copy: str) -> None
     assert _close(found.total, _expected(full_plan(), 26.0 if copy == "merged" else 24.0))
     assert [one.name for one in found.clusters] == ["prod"]
     place = ledgers[1] / ("other" if copy == "renamed" else "prod")
-    told = f"{place}: cycles that are in {ledgers[0]}/prod, too, are left out"
+    told = f"{place}: left out: cycles that are in {ledgers[0]}/prod, too"
     assert list(found.problems) == ([] if copy == "same" else [told])
+
+
+def test_cycles_that_only_a_copy_has_are_told_when_they_are_left_out(tmp_path: pathlib.Path) -> None:
+    """A copy that went on by itself, and merged what it copied with what it recorded."""
+    first, second, third, fourth = cycles(full_plan(), 4, 10 * MINUTE)
+    record(tmp_path / "a", first, merges=False)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for plan in (second, third, fourth):
+        record(tmp_path / "a", plan, merges=False)
+    for plan in (second, third):
+        record(tmp_path / "b", dataclasses.replace(plan, run="own"), merges=False)
+    later = fourth.at + 2 * HOUR
+    for place in ("a", "b"):
+        ClusterLedger(str(tmp_path / place), "prod").merge(later)
+    words = account(tmp_path / "a", tmp_path / "b", end=later).problems[0]
+    told = f"{tmp_path}/b/prod: left out: cycles that are in {tmp_path}/a/prod, too"
+    assert words == f"{told}, and 1 more in the same files"
 
 
 def test_hours_that_two_processes_record_at_once_are_a_problem(tmp_path: pathlib.Path) -> None:

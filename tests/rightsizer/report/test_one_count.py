@@ -157,6 +157,7 @@ def test_outcomes_of_parts_add_up_to_what_was_planned() -> None:
         (False, 0.25, "sliced", 1 / 4, "nvidia.com/gpu.shared", 0.25),
         # A MIG instance is the pod's alone.
         (True, 0.5, "mig", 2 / 7, "nvidia.com/mig-2g.20gb", 4 * 2 / 7 * 0.5),
+        (True, 0.5, "mig", 2 / 7, "deviceclass:mig.nvidia.com", 4 * 2 / 7 * 0.5),
     ],
 )
 def test_gpus_used_on_shared_devices_are_part_of_those_held(
@@ -164,7 +165,7 @@ def test_gpus_used_on_shared_devices_are_part_of_those_held(
 ) -> None:
     """Never more than what is held, and not a share of a share."""
     kept = decision(
-        group("w", pods=4, node=node, share=share, resources={resource: 1}),
+        group("w", pods=4, node=node, share=share, resources={resource: 1}, is_shared=node == "sliced"),
         found(FindingName.BUSY, Verdict.KEEP, "it worked", activity_mean=activity),
     )
     usage = idle_usage(0, activity_mean=activity, is_own=is_own)

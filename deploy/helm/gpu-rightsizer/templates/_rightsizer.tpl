@@ -33,7 +33,7 @@
   "INSTANCE" (ternary "" $values.instance $isBacktest)
   "JOURNAL" (ternary "/var/lib/gpu-rightsizer/journal" "" (and (eq $component "rightsizer") (ne $values.journal.existingClaim "")))
   "LEDGER" $ledger
-  "CLUSTER_NAME" (ternary $values.ledger.clusterName "" (has $component (list "rightsizer" "digest")))
+  "CLUSTER_NAME" (ternary $values.ledger.clusterName "" (has $component (list "rightsizer" "digest" "backtest")))
   "TEAM_LABEL" (ternary "" $values.ledger.teamLabel (empty $ledger))
   "SCHEDULE" (ternary (ternary .Values.extender.schedule $values.schedule $isExtender) "" $runs)
   "TIME_ZONE" (ternary $values.timeZone "" $runs)
