@@ -270,6 +270,8 @@ class DeviceSample:
     texts: tuple[LabelValue, ...] = ()  # label values
     jobs: tuple[str, ...] = ()  # ids of its batch jobs
     allocated: bool | None = None  # whether a pod holds it; None if unknown
+    # replicas under which the kubelet offers it, 1 if it is not shared; None if unknown
+    replicas: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

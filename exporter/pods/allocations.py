@@ -1,5 +1,6 @@
 """Matches the kubelet's allocations with NVML's devices. Pure."""
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -68,7 +69,8 @@ class AllocationMap:
 
     owners: Owners = dataclasses.field(default_factory=dict)  # pods that hold each device
     disputed: frozenset[DeviceKey] = frozenset()  # keys whose holder is unknown
-    offered: frozenset[DeviceKey] = frozenset()  # allocatable keys; empty if the kubelet does not list them
+    # allocatable devices and the number of device ids of each; empty if the kubelet does not list them
+    offered: Mapping[DeviceKey, int] = dataclasses.field(default_factory=dict)
     # claimed devices, each of which must match a known device
     claimed: Mapping[str, DeviceKey | None] = dataclasses.field(default_factory=dict)
     unrecognized: frozenset[str] = frozenset()  # allocated device ids in an unknown form
@@ -79,13 +81,17 @@ class AllocationMap:
         keys = set(keys_for(device))
         if not keys.isdisjoint(self.owners):
             return True
-        if not keys.isdisjoint(self.disputed) or keys.isdisjoint(self.offered):
+        if not keys.isdisjoint(self.disputed) or keys.isdisjoint(self.offered.keys()):
             return None
         if self.unrecognized or self.unplaced:
             return None  # it may be theirs
         if device.instance is None and any(key.uuid == device.uuid for key in self.owners):
             return None  # a pod holds an instance of it
         return False
+
+    def replicas(self, device: Device) -> int | None:
+        """The number of replicas under which the kubelet offers `device`, 1 if it is not shared; None if unknown."""
+        return max((self.offered[key] for key in keys_for(device) if key in self.offered), default=None)
 
     def unattributed(self, devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
         """Number of allocated devices that match none of `devices`, by reason."""
@@ -109,8 +115,8 @@ def map_allocations(
 
     `names`: the resources that are GPUs. `annotated`: the GPUs in the pods' annotations, if the API server is queried.
     """
-    offered = [offer.device_id for offer in offers if is_named(offer.resource, names)]
-    gpus = {key for device_id in offered if (key := key_if_only_gpu(device_id))}
+    offered = [offer for offer in offers if is_named(offer.resource, names)]
+    gpus = {key for offer in offered if (key := key_if_only_gpu(offer.device_id))}
     only = tuple(gpus) if len(gpus) == 1 else ()
     holders = {
         _pod(one): only if (chosen := annotated.get(_pod(one))) is None else chosen
@@ -121,9 +127,7 @@ def map_allocations(
     return AllocationMap(
         owners=index(settled.allocations, names, holders),
         disputed=frozenset(key for key in (*disputed, *map(key_of_claimed, settled.contested)) if key),
-        offered=frozenset(
-            key for device_id in offered if (key := key_of(device_id) or key_if_only_gpu(device_id))
-        ),
+        offered=_counted(offered),
         unplaced=frozenset(pod for pod, keys in holders.items() if not keys),
         claimed={
             allocation.device_id: key_of_claimed(allocation.device_id)
@@ -142,6 +146,17 @@ def map_allocations(
             and not is_network_card(allocation.device_id)
         ),
     )
+
+
+def _counted(offers: Iterable[Offer]) -> dict[DeviceKey, int]:
+    """The number of ids of each device; the largest if several resources offer it, and 1 for what annotations place."""
+    ids = collections.Counter(
+        (key, offer.resource) for offer in offers if (key := key_of(offer.device_id)) is not None
+    )
+    counts = {key: 1 for offer in offers if (key := key_if_only_gpu(offer.device_id)) is not None}
+    for (key, _), number in ids.items():
+        counts[key] = max(number, counts.get(key, 0))
+    return counts
 
 
 def _keys(allocation: Allocation, scheduled: Mapping[Pod, tuple[DeviceKey, ...]]) -> tuple[DeviceKey, ...]:

@@ -50,6 +50,10 @@ class PodAssignments:
         """Whether a pod holds `device`; None if unknown."""
         return self.allocations.allocated(device)
 
+    def replicas(self, device: Device) -> int | None:
+        """The number of replicas under which the kubelet offers `device`; None if unknown."""
+        return self.allocations.replicas(device)
+
     def unattributed(self, devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
         """Number of devices that pods hold but that match no known device, by reason; empty without a kubelet."""
         return () if self.up is None else self.allocations.unattributed(devices)

@@ -5,7 +5,7 @@ Must not know how anything was read; the caller passes the time.
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import Metric as Family
 
@@ -90,16 +90,31 @@ def _devices(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
             for metric_name in reading.metric.names_in(scrape.naming):
                 _add(found[metric_name.name], metric_name, reading, labels)
     yield from found.values()
-    yield _allocated(snapshot, scrape)
+    for name, help_, of in _OF_KUBELET:
+        yield _of_kubelet(Family(name, help_, "gauge"), of, snapshot, scrape)
 
 
-def _allocated(snapshot: Snapshot, scrape: Scrape) -> Family:
+_OF_KUBELET: tuple[tuple[str, str, Callable[[DeviceSample], int | None]], ...] = (
+    (
+        "gpu_allocated",
+        "Whether a pod holds the device (1/0); absent if unknown.",
+        lambda sample: sample.allocated,
+    ),
+    (
+        "gpu_replicas",
+        "Replicas under which the kubelet offers the device, 1 if it is not shared; absent if unknown.",
+        lambda sample: sample.replicas,
+    ),
+)
+
+
+def _of_kubelet(
+    family: Family, of: Callable[[DeviceSample], int | None], snapshot: Snapshot, scrape: Scrape
+) -> Family:
     """One series per device: the other families name the pods."""
-    family = Family("gpu_allocated", "Whether a pod holds the device (1/0); absent if unknown.", "gauge")
     for sample in snapshot.samples:
-        if sample.allocated is not None:
-            labels = _own_labels(sample.device, _hostnames(scrape))
-            family.add_sample(family.name, labels, float(sample.allocated))
+        if (value := of(sample)) is not None:
+            family.add_sample(family.name, _own_labels(sample.device, _hostnames(scrape)), float(value))
     return family
 
 

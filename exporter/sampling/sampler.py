@@ -158,6 +158,7 @@ class Sampler:
                     sample,
                     owners=pods.owners(sample.device),
                     allocated=pods.allocated(sample.device),
+                    replicas=pods.replicas(sample.device),
                     jobs=jobs_of(sample.device, jobs),
                 )
                 for sample in found

@@ -1,4 +1,4 @@
-"""Allocatable and allocated devices and ended pods: gpu_allocated and resource names."""
+"""Allocatable and allocated devices and ended pods: gpu_allocated, gpu_replicas and resource names."""
 
 import time
 
@@ -14,6 +14,7 @@ pytestmark = pytest.mark.driver
 
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
 ALLOCATED = "gpu_allocated"
+REPLICAS = "gpu_replicas"
 UNATTRIBUTED = "gpu_exporter_unattributed_devices"
 UP = "gpu_exporter_podresources_up"
 
@@ -73,6 +74,23 @@ def test_gpu_allocated_supports_other_id_forms(sharing: Sharing, make_node: Make
         assert exporter.series(ALLOCATED, "GPU_I_PROFILE", "mig_uuid") == expected
         node.pods.clear()
         eventually(lambda: set(exporter.series(ALLOCATED, "GPU_I_PROFILE").values()) == {0})
+
+
+def test_gpu_replicas_counts_offered_ids_of_a_device(make_node: MakeNode) -> None:
+    """Whoever holds them; and absent where the kubelet does not list what it offers."""
+    gpus = (GpuSpec("A100-SXM4-40GB"), GpuSpec("A100-SXM4-40GB"))
+    node = make_node(NodeSpec("a100", gpus, sharing=Sharing.TIME_SLICING, replicas=4))
+    node.pods.append(pod("p", f"{node.spec.gpu_uuid(0)}::3", resource="nvidia.com/gpu.shared"))
+    with node.kubelet, node.exporting() as exporter:
+        assert exporter.series(REPLICAS, "gpu") == {("0",): 4, ("1",): 4}
+        whole, shared = node.spec.gpu_uuid(0), [f"{node.spec.gpu_uuid(1)}::{n}" for n in range(3)]
+        node.kubelet.capacity = (
+            Allocation("nvidia.com/gpu", (whole, "mlx5_core.sf.4")),
+            Allocation("nvidia.com/gpu.shared", tuple(shared)),
+        )
+        eventually(lambda: exporter.series(REPLICAS, "gpu") == {("0",): 1, ("1",): 3})
+        node.kubelet.misbehave(Failure.UNIMPLEMENTED, method="GetAllocatableResources")
+        eventually(lambda: exporter.series(REPLICAS, "gpu") == {})
 
 
 def test_gpu_allocated_without_a_kubelet_is_absent(node: Node) -> None:
