@@ -250,9 +250,10 @@ def _text(objects: Sequence[Object], what: str) -> str:
 
 def main() -> int:
     """Delete the generated files, and write them again."""
+    written = files()
     for name in ("base", "components"):
         shutil.rmtree(KUSTOMIZE / name, ignore_errors=True)
-    for file, text in files().items():
+    for file, text in written.items():
         path = KUSTOMIZE / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

@@ -76,8 +76,17 @@ _CLASSES = _first_of_each_pod(
 )
 
 
-_HELD = f"gpu:device:gpus * on ({', '.join(DEVICE)}) group_left () " + either(
-    f"({by('count', DEVICE, 'gpu:pod:device')} > bool 0)",
+_ON_DEVICE = f"on ({', '.join(DEVICE)})"
+_SHARES = described(
+    either(
+        f"({largest('gpu:device:pods')} > {largest('gpu_replicas')})",
+        largest("gpu_replicas"),
+        largest("gpu:device:pods"),
+    )
+)
+"""A plan divides a shared GPU by the replicas that the device plugin offers; without them, by the pods that hold it."""
+_HELD = f"gpu:device:gpus * {_ON_DEVICE} group_left () " + either(
+    f"({largest('gpu:device:pods')} / {largest('gpu:device:shares')})",
     largest("gpu_allocated"),
     largest("gpu:device:gpus", " * 0"),
 )
@@ -100,13 +109,15 @@ PODS = Group(
     (
         Rule("gpu:pod:device", by("group", USE, used_by_pods(f'{SEEN}, UUID!=""'))),
         Rule("gpu:device:pods", described(by("count", DEVICE, "gpu:pod:device"))),
+        Rule("gpu:device:shares", _SHARES),
         Rule("gpu:device:held", _HELD),
         Rule("gpu:pod:workload", f"{_OWNED} or on ({', '.join(POD)}) {_NAMED}"),
         Rule("gpu:pod:info", joined("gpu:pod:workload", "priority_class", _CLASSES)),
         Rule(
             "gpu:pod:held",
-            f"gpu:pod:device * on ({', '.join(DEVICE)}) group_left ({', '.join(DESCRIPTION)}) "
-            f"(gpu:device:gpus / gpu:device:pods) * on ({', '.join(POD)}) group_left ({', '.join(OWNER)}) gpu:pod:info",
+            f"gpu:pod:device * {_ON_DEVICE} group_left ({', '.join(DESCRIPTION)}) "
+            f"(gpu:device:gpus / gpu:device:shares) * on ({', '.join(POD)}) "
+            f"group_left ({', '.join(OWNER)}) gpu:pod:info",
         ),
         Rule(
             "gpu:pod:utilization:ratio",
@@ -117,7 +128,7 @@ PODS = Group(
         ),
         Rule(
             "gpu:pod:used",
-            f"gpu:pod:utilization:ratio * on ({', '.join(DEVICE)}) group_left () gpu:device:gpus",
+            f"gpu:pod:held * clamp_max(gpu:pod:utilization:ratio * {_ON_DEVICE} group_left () gpu:device:shares, 1)",
         ),
         Rule(
             "gpu:pod:memory_used:bytes",

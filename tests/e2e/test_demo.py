@@ -288,6 +288,23 @@ def test_kept_demo_shows_dashboard_with_data(kept: Kept) -> None:
     assert "moe-finetune" in page
 
 
+def test_kept_demo_counts_held_gpus_on_the_dashboard_as_a_plan_does(kept: Kept) -> None:
+    """To the hundredth, with MIG instances and shared GPUs among them."""
+    prometheus = kept[1]["Prometheus, with rules and alerts"].removesuffix("/alerts")
+    command = [sys.executable, "-m", "rightsizer", "plan", "-o", "json"]
+    env = {**os.environ, **kept[2]}
+    run = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    planned = json.loads(run.stdout)["totals"]["fleet"]["held"]
+    recorded = []
+    for _ in range(40):  # rules are evaluated once a minute
+        found = _json(f"{prometheus}/api/v1/query?query=sum(gpu:node:held)")["result"]
+        recorded = [float(one["value"][1]) for one in found]
+        if recorded == pytest.approx([planned], abs=0.01):
+            break
+        time.sleep(5)
+    assert recorded == pytest.approx([planned], abs=0.01)
+
+
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
 def test_kept_demo_takes_every_command_of_the_plan_from_kubectl(kept: Kept) -> None:
     """As they are printed, for each workload that `apply` left as it was."""
