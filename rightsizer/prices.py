@@ -1,4 +1,4 @@
-"""Price of a GPU-hour: by node from Prometheus, else by cloud and instance type, else by model. Pure.
+"""Price of a GPU-hour: by node from Prometheus, else by the node's labels, cloud, instance type or model. Pure.
 
 A MIG instance costs its share of the card's compute slices, a time slice its share of the replicas. A request for
 memory or cores (HAMi, gpushare) costs the larger share of the two; HAMi grants all memory without a request for it.
@@ -51,7 +51,14 @@ class PriceSource:
         """In one line."""
         return ", ".join(filter(None, (self.name, self.region, self.date)))
 
+    def fits(self, node: Node) -> bool:
+        """Whether the node is in the region of this list, and not spot: a list of a region is of on-demand prices."""
+        is_elsewhere = node.region not in {"", self.region} and self.region != ALL_REGIONS
+        return not self.region or not (node.is_spot or is_elsewhere)
 
+
+ALL_REGIONS = "all regions"
+"""The region of a list whose prices are the same in all of them."""
 OPENCOST = PriceSource("OpenCost")
 
 
@@ -61,6 +68,23 @@ class CloudPrices:
 
     source: PriceSource
     instance_types: Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SelectedPrices:
+    """Prices of the nodes that have all of these labels, such as those of a region, a contract or spot."""
+
+    node_selector: Mapping[str, str]
+    source: PriceSource
+    models: Mapping[str, float]
+    instance_types: Mapping[str, float]
+
+    def of_node(self, node: Node) -> float | None:
+        """The price of a whole GPU of this node for an hour; None if it is none of these nodes."""
+        if any(node.labels.get(key) != value for key, value in self.node_selector.items()):
+            return None
+        price = self.instance_types.get(node.instance_type)
+        return _of_model(self.models, node.model) if price is None else price
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,6 +99,7 @@ class Prices:
         instance_types: By `node.kubernetes.io/instance-type`.
         nodes: By name of the node, as Prometheus's `node_gpu_hourly_cost` (OpenCost) says.
         clouds: By cloud of the node.
+        selected: By labels of the node; the first that has a price holds, before all but `nodes`.
         rest: For nodes of which this table says nothing.
     """
 
@@ -85,6 +110,7 @@ class Prices:
     instance_types: Mapping[str, float] = dataclasses.field(default_factory=dict)
     nodes: Mapping[str, float] = dataclasses.field(default_factory=dict)
     clouds: Mapping[str, CloudPrices] = dataclasses.field(default_factory=dict)
+    selected: tuple[SelectedPrices, ...] = ()
     rest: "Prices | None" = None
 
     def of_node(self, node: Node | None) -> float | None:
@@ -98,24 +124,28 @@ class Prices:
             return None
         if node.name in self.nodes:
             return self.nodes[node.name], OPENCOST
+        for some in self.selected:
+            if (price := some.of_node(node)) is not None:
+                return price, some.source
         cloud, source = self.clouds.get(node.cloud), PriceSource(self.source, self.date)
         price = self.instance_types.get(node.instance_type)
         if price is None and cloud:
             price, source = cloud.instance_types.get(node.instance_type), cloud.source
         elif price is None:
-            price = self._of_model(node.model)
+            price = _of_model(self.models, node.model)
         if price is not None:
             return price, source
         return self.rest.find(node) if self.rest else None
-
-    def _of_model(self, model: str) -> float | None:
-        matching = (price for pattern, price in self.models.items() if fnmatch.fnmatchcase(model, pattern))
-        return next(matching, None)
 
     def of_pod(self, pod: Pod, node: Node | None) -> float | None:
         """Price per hour of a pod's GPUs; None if unknown."""
         price = self.of_node(node)
         return None if price is None else price * whole_gpus(pod, node)
+
+
+def _of_model(models: Mapping[str, float], model: str) -> float | None:
+    matching = (price for pattern, price in models.items() if fnmatch.fnmatchcase(model, pattern))
+    return next(matching, None)
 
 
 def whole_gpus(pod: Pod, node: Node | None) -> float:
@@ -220,6 +250,25 @@ class CloudTables(pydantic.BaseModel):
     oci: CloudTable | None = None
 
 
+class SelectedTable(pydantic.BaseModel):
+    """The prices of some nodes in a file."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    nodeSelector: Annotated[dict[_Name, str], pydantic.Field(min_length=1)]
+    source: _Name | None = None
+    date: _Date | None = None
+    models: dict[_Name, _Price] = {}
+    instanceTypes: dict[_Name, _Price] = {}
+
+    @pydantic.model_validator(mode="after")
+    def _has_prices(self) -> "SelectedTable":
+        if not self.models and not self.instanceTypes:
+            message = "has no price; give models, instanceTypes or both"
+            raise ValueError(message)
+        return self
+
+
 class PriceTable(pydantic.BaseModel):
     """The price table of a file; each price is for one GPU and one hour."""
 
@@ -233,11 +282,12 @@ class PriceTable(pydantic.BaseModel):
     models: dict[_Name, _Price] = {}
     instanceTypes: dict[_Name, _Price] = {}
     clouds: CloudTables = CloudTables()
+    selected: tuple[SelectedTable, ...] = ()
 
     @pydantic.model_validator(mode="after")
     def _has_prices(self) -> "PriceTable":
-        if not self.models and not self.instanceTypes and self.clouds == CloudTables():
-            message = "has no price; give models, instanceTypes or both"
+        if not (self.models or self.instanceTypes or self.selected) and self.clouds == CloudTables():
+            message = "has no price; give models, instanceTypes or selected"
             raise ValueError(message)
         return self
 
@@ -289,4 +339,13 @@ def parse(raw: bytes, *, source: str) -> Prices:
             for name, cloud in table.clouds
             if cloud is not None
         },
+        selected=tuple(
+            SelectedPrices(
+                one.nodeSelector,
+                PriceSource(one.source or table.source, one.date or table.date),
+                one.models,
+                one.instanceTypes,
+            )
+            for one in table.selected
+        ),
     )

@@ -100,6 +100,16 @@ POOLS = (
     "cloud.google.com/gke-nodepool",
 )
 _POOL_ANNOTATIONS = ("oci.oraclecloud.com/node-pool-id",)
+REGIONS = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region")
+_SPOT = {
+    "karpenter.sh/capacity-type": "spot",
+    "eks.amazonaws.com/capacityType": "SPOT",
+    "cloud.google.com/gke-spot": "true",
+    "cloud.google.com/gke-preemptible": "true",
+    "kubernetes.azure.com/scalesetpriority": "spot",
+    "oci.oraclecloud.com/oke-is-preemptible": "true",
+}
+"""Labels of Karpenter, EKS, GKE, AKS and OKE."""
 ZONES = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
 _NEVER_REMOVED: Mapping[NodeAutoscaler, tuple[str, frozenset[str]]] = {
     NodeAutoscaler.KARPENTER: ("karpenter.sh/do-not-disrupt", frozenset({"", "false"})),
@@ -199,6 +209,8 @@ def node_of(item: NodeObject, resources: ResourceTable) -> Node:
         sharing=_sharing(labels, annotations, allocatable),
         pool=pool,
         zone=_first(labels, ZONES) or "",
+        region=_first(labels, REGIONS) or "",
+        is_spot=any(labels.get(key) == value for key, value in _SPOT.items()),
         instance_type=_first(labels, INSTANCE_TYPES) or "",
         cloud=next(
             (cloud for start, cloud in _CLOUDS.items() if item.spec.provider_id.startswith(start)), ""

@@ -44,6 +44,8 @@ class Node:
         sharing: How several pods share a GPU ("time-slicing", "mps", "hami", "gpushare"); empty where none do.
         pool: Node pool or group, by the labels of OKE, EKS, AKS, GKE and Karpenter.
         instance_type: `node.kubernetes.io/instance-type`.
+        region: `topology.kubernetes.io/region`.
+        is_spot: Whether a label of its cloud or of Karpenter says that the cloud may take it back at any time.
         cloud: By `spec.providerID`: aws, azure, gcp or oci; empty where it is none of these.
         is_ready: Whether its kubelet says so.
         is_open: Whether new pods may come: ready, not cordoned, no taint of the end.
@@ -62,6 +64,8 @@ class Node:
     sharing: str = ""
     pool: str = ""
     zone: str = ""
+    region: str = ""
+    is_spot: bool = False
     instance_type: str = ""
     cloud: str = ""
     is_ready: bool = True

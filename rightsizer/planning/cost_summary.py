@@ -64,6 +64,7 @@ class CostSummary:
         fleet: Whole GPUs of all nodes; None where no node is known.
         held: Of these, those that pods of any workload hold, also of one that a filter leaves out.
         nodes_by_source: How many nodes with these pods have their price from each source.
+        nodes_that_differ: Of these, by source, those that are in another region than its prices, or spot.
     """
 
     window: datetime.timedelta
@@ -75,6 +76,7 @@ class CostSummary:
     by_model: Mapping[str, CostTotals]
     by_verdict: Mapping[str, CostTotals]
     nodes_by_source: Mapping[PriceSource, int]
+    nodes_that_differ: Mapping[PriceSource, Sequence[Node]]
 
     @property
     def free(self) -> float | None:
@@ -104,8 +106,18 @@ def cost_summary_of(plan: Plan, prices: Prices) -> CostSummary:
     nodes = plan.fleet.nodes.values() if plan.fleet else ()
     fleet = sum(map(gpus_of_node, nodes)) if nodes else None
     held = sum(workload.gpus for workload in plan.fleet.workloads) if plan.fleet else total.gpus
-    sources = counter.nodes_by_source()
-    return CostSummary(window, fleet, held, total, by_class, by_namespace, by_model, by_verdict, sources)
+    return CostSummary(
+        window,
+        fleet,
+        held,
+        total,
+        by_class,
+        by_namespace,
+        by_model,
+        by_verdict,
+        counter.nodes_by_source(),
+        counter.nodes_that_differ(),
+    )
 
 
 class _Counter:
@@ -121,6 +133,14 @@ class _Counter:
     def nodes_by_source(self) -> Mapping[PriceSource, int]:
         """How many nodes have their price from each source."""
         return {source: len(self._sources[source]) for source in sorted(self._sources, key=str)}
+
+    def nodes_that_differ(self) -> Mapping[PriceSource, Sequence[Node]]:
+        """By source, the nodes that its prices are not meant for."""
+        found = {
+            source: [self.nodes[name] for name in sorted(names) if not source.fits(self.nodes[name])]
+            for source, names in sorted(self._sources.items(), key=lambda item: str(item[0]))
+        }
+        return {source: nodes for source, nodes in found.items() if nodes}
 
     def account(self, decision: Decision) -> CostTotals:
         """One workload's."""

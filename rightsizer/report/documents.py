@@ -191,7 +191,13 @@ def _prices(accounts: CostSummary, prices: Prices) -> dict[str, Any]:
         "date": prices.date,
         "nodesByOpenCost": len(prices.nodes),
         "sources": [
-            {"source": one.name, "region": one.region or None, "date": one.date or None, "nodes": nodes}
+            {
+                "source": one.name,
+                "region": one.region or None,
+                "date": one.date or None,
+                "nodes": nodes,
+                "nodesInOtherRegionsOrSpot": len(accounts.nodes_that_differ.get(one, ())),
+            }
             for one, nodes in accounts.nodes_by_source.items()
         ],
     }

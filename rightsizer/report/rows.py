@@ -1,5 +1,6 @@
 """A plan as every form shows it: one row for each workload, and small tables of totals. Pure."""
 
+import collections
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -18,7 +19,7 @@ from rightsizer.model import (
 )
 from rightsizer.planning.cost_summary import CostSummary, CostTotals
 from rightsizer.planning.emptied_nodes import EmptiedNode, emptied_nodes
-from rightsizer.prices import Prices, gpus_of_node
+from rightsizer.prices import ALL_REGIONS, Prices, PriceSource, gpus_of_node
 from rightsizer.text import (
     block_words,
     count,
@@ -286,8 +287,25 @@ def price_words(accounts: CostSummary, prices: Prices) -> Iterator[str]:
     """Where prices come from, and for how many pods there is none."""
     if _has_prices(accounts):
         yield f"Prices in {prices.currency} per GPU-hour: {_price_sources(accounts)}."
+    for source, nodes in accounts.nodes_that_differ.items():
+        held = ", ".join(_differing(source, nodes))
+        yield f"{source.name} is of {source.region}, but of these nodes {held}; --prices FILE sets their prices."
     if accounts.total.unpriced:
         yield f"No price is known for the GPUs of {count(accounts.total.unpriced, 'pod')}; --prices FILE sets prices."
+
+
+def _differing(source: PriceSource, nodes: Sequence[Node]) -> Iterator[str]:
+    """How many nodes are in each other region, and how many are spot."""
+    regions = collections.Counter(node.region for node in nodes)
+    for region, number_of in sorted(regions.items()):
+        if region not in {"", source.region} and source.region != ALL_REGIONS:
+            yield f"{_are(number_of)} in {region}"
+    if spot := sum(node.is_spot for node in nodes):
+        yield f"{_are(spot)} spot"
+
+
+def _are(number_of: int) -> str:
+    return f"{number_of} {'is' if number_of == 1 else 'are'}"
 
 
 def _price_sources(accounts: CostSummary) -> str:

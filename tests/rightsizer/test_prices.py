@@ -1,5 +1,6 @@
 """What a GPU costs: the shipped list, a file of one's own with all its mistakes at once, OpenCost's metric."""
 
+import dataclasses
 import datetime
 import importlib.resources
 import json
@@ -14,13 +15,16 @@ from hatchling.builders.wheel import WheelBuilder
 from rightsizer import prices
 from rightsizer.config import PrometheusSettings
 from rightsizer.errors import ConfigurationError, PricesError
-from rightsizer.model import Node
+from rightsizer.model import FindingName, Fleet, Measured, Node, Plan, Verdict
+from rightsizer.planning.cost_summary import cost_summary_of
 from rightsizer.prometheus.query_api import Prometheus as Client
+from rightsizer.report.rows import price_words
 from rightsizer.usage.optional_metrics import node_prices
 from simulator.manifests import labels
 from simulator.prometheus import Prometheus, Series
 from simulator.specfile import preset
-from tests.rightsizer.build import pod
+from tests.rightsizer.build import AT, pod
+from tests.rightsizer.reported import decision, found, group
 from tests.rightsizer.world import World
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -175,9 +179,77 @@ def test_prices_node_beats_instance_type_beats_model() -> None:
     assert priced.of_node(_node("NVIDIA-H100", instance_type="big")) == 2
 
 
+def test_prices_selected_nodes_have_their_own_prices() -> None:
+    """The first whose labels a node has and that has its price, before types and models of all nodes."""
+    text = HEAD + (
+        "models: {'*H100*': 3}\ninstanceTypes: {big: 2}\nselected:\n"
+        "- nodeSelector: {capacity: spot, region: eu}\n  source: auction\n  instanceTypes: {big: 0.5}\n"
+        "- nodeSelector: {capacity: spot}\n  models: {'*H100*': 0.75}\n"
+    )
+    priced = prices.parse(text.encode(), source="p")
+
+    def found(instance_type: str = "big", **labels: str) -> tuple[float, prices.PriceSource] | None:
+        node = dataclasses.replace(_node("NVIDIA-H100", instance_type=instance_type), labels=labels)
+        return priced.find(node)
+
+    own = prices.PriceSource("our own", "2026-11-01")
+    assert found(capacity="spot", region="eu") == (0.5, prices.PriceSource("auction", "2026-11-01"))
+    assert found(instance_type="small", capacity="spot", region="eu") == (0.75, own)
+    assert found(capacity="spot", region="us") == (0.75, own)
+    assert found(capacity="reserved", region="eu") == (2, own)
+
+
+NODES_THAT_DIFFER = {
+    "same": ([("us-east-1", False)], ""),
+    "unlabelled": ([("", False)], ""),
+    "spot": (
+        [("us-east-1", True)],
+        "Amazon EC2's on-demand list is of us-east-1, but of these nodes 1 is spot; ",
+    ),
+    "both": (
+        [("eu-west-1", False), ("eu-west-1", True), ("us-west-2", False), ("us-east-1", False)],
+        "Amazon EC2's on-demand list is of us-east-1, but of these nodes 2 are in eu-west-1, 1 is in us-west-2, 1 is spot; ",
+    ),
+}
+
+
+@pytest.mark.parametrize(("places", "words"), NODES_THAT_DIFFER.values(), ids=NODES_THAT_DIFFER)
+def test_plan_tells_which_nodes_have_other_prices(places: list[tuple[str, bool]], words: str) -> None:
+    """Those in another region than the list's, and spot; in the short form and in the document."""
+    nodes = {
+        f"n{number}": Node(
+            f"n{number}",
+            H100,
+            8,
+            cloud="aws",
+            instance_type="p5.48xlarge",
+            region=region,
+            is_spot=is_spot,
+        )
+        for number, (region, is_spot) in enumerate(places)
+    }
+    decisions = [
+        decision(group(name, node=name), found(FindingName.BUSY, Verdict.KEEP, "it worked")) for name in nodes
+    ]
+    fleet = Fleet(tuple(one.workload for one in decisions), nodes, {})
+    plan = Plan(AT, "run-1", "policy.yaml", "", tuple(decisions), fleet, Measured(AT, {}))
+    shipped = prices.load()
+    accounts = cost_summary_of(plan, shipped)
+    told = [line for line in price_words(accounts, shipped) if "--prices FILE" in line]
+    assert told == ([f"{words}--prices FILE sets their prices."] if words else [])
+
+
 BAD = {
     "empty": ("", "is empty; see docs/rightsizer.md for an example"),
-    "no-prices": (HEAD, "line 1: has no price; give models, instanceTypes or both"),
+    "no-prices": (HEAD, "line 1: has no price; give models, instanceTypes or selected"),
+    "selected-without-prices": (
+        HEAD + "selected:\n- nodeSelector: {a: b}\n",
+        "line 6: selected[0]: has no price; give models, instanceTypes or both",
+    ),
+    "selects-all": (
+        HEAD + "selected:\n- nodeSelector: {}\n  models: {a: 1}\n",
+        "line 6: selected[0].nodeSelector: ",
+    ),
     "unknown-field": (HEAD + "modells: {a: 1}\n", "line 5: modells: unknown field; did you mean models?"),
     "negative": (HEAD + "models:\n  a: 1\n  b: -1\n", "line 7: models.b: input should be greater than 0"),
     "nothing": (
@@ -297,7 +369,15 @@ def test_plan_with_prices_names_price_source(world: World) -> None:
     table = world.directory / "prices.yaml"
     table.write_text(HEAD + "models: {'*': 3}\n")
     prices = json.loads(world.run("plan", "-o", "json", "--prices", str(table)).out)["totals"]["prices"]
-    assert prices["sources"] == [{"source": "our own", "region": None, "date": "2026-11-01", "nodes": 1}]
+    assert prices["sources"] == [
+        {
+            "source": "our own",
+            "region": None,
+            "date": "2026-11-01",
+            "nodes": 1,
+            "nodesInOtherRegionsOrSpot": 0,
+        }
+    ]
     assert (prices["currency"], prices["source"], prices["date"]) == ("USD", "our own", "2026-11-01")
     assert prices["nodesByOpenCost"] == 0
     table.write_text(HEAD)

@@ -174,6 +174,27 @@ def test_node_cloud_comes_from_provider_id(provider_id: str, cloud: str) -> None
     assert _node(spec={"providerID": provider_id}).cloud == cloud
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "other"),
+    [
+        ("karpenter.sh/capacity-type", "spot", "on-demand"),
+        ("eks.amazonaws.com/capacityType", "SPOT", "ON_DEMAND"),
+        ("cloud.google.com/gke-spot", "true", "false"),
+        ("cloud.google.com/gke-preemptible", "true", "false"),
+        ("kubernetes.azure.com/scalesetpriority", "spot", "regular"),
+        ("oci.oraclecloud.com/oke-is-preemptible", "true", "false"),
+    ],
+)
+def test_region_and_spot_come_from_labels(key: str, value: str, other: str) -> None:
+    """Of Karpenter and of each cloud."""
+    region = {"topology.kubernetes.io/region": "eu-west-1"}
+    assert (_node(labels={**region, key: value}).region, _node(labels={key: value}).region) == (
+        "eu-west-1",
+        "",
+    )
+    assert [_node(labels={key: text}).is_spot for text in (value, other)] == [True, False]
+
+
 def test_zone_and_instance_type_come_from_labels() -> None:
     """Current or deprecated ones; OKE pools also from an annotation."""
     old = {"failure-domain.beta.kubernetes.io/zone": "a", "beta.kubernetes.io/instance-type": "big"}

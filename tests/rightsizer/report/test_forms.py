@@ -181,8 +181,14 @@ def test_report_document_has_each_price_source_with_its_nodes() -> None:
     document = json.loads(form("json")(*accounted(full_plan(), SEVERAL_SOURCES)))
     VALIDATOR.validate(document)
     assert document["totals"]["prices"]["sources"] == [
-        {"source": "OpenCost", "region": None, "date": None, "nodes": 1},
-        {"source": "a cloud's list", "region": "us-east-1", "date": "2026-07-20", "nodes": 1},
+        {"source": "OpenCost", "region": None, "date": None, "nodes": 1, "nodesInOtherRegionsOrSpot": 0},
+        {
+            "source": "a cloud's list",
+            "region": "us-east-1",
+            "date": "2026-07-20",
+            "nodes": 1,
+            "nodesInOtherRegionsOrSpot": 0,
+        },
     ]
 
 
