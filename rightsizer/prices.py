@@ -52,7 +52,7 @@ class PriceSource:
         return ", ".join(filter(None, (self.name, self.region, self.date)))
 
     def fits(self, node: Node) -> bool:
-        """Whether the node is in the region of this list, and not spot: a list of a region is of on-demand prices."""
+        """Whether the node is in the list's region, and not spot: a list of a region has prices without discounts."""
         is_elsewhere = node.region not in {"", self.region} and self.region != ALL_REGIONS
         return not self.region or not (node.is_spot or is_elsewhere)
 

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 
@@ -251,6 +252,19 @@ class Recording:
         """Nodes with a GPU that lacks power or memory traffic beside samples of activity."""
         members = (member for group in self.groups for member in group.members)
         return frozenset(member.place for member in members if any(map(_lacks_signal, member.tracks)))
+
+    @functools.cached_property
+    def most_gpus(self) -> float:
+        """The most whole GPUs that were held at once.
+
+        A pod's last step may also be the first of the pod that follows it: there only the latter counts.
+        """
+        changes = [0.0] * (self.grid.steps + 1)
+        for member in (member for group in self.groups for member in group.members):
+            is_left = member.end < self.grid.steps and member.end - member.first > 1
+            changes[member.first] += member.gpus
+            changes[member.end - is_left] -= member.gpus
+        return round(max(itertools.accumulate(changes)), 2)
 
     @property
     def has_counters(self) -> bool:

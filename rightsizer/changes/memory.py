@@ -142,6 +142,8 @@ def remembered_record(record: ChangeRecord, workload: Workload) -> FoundChange:
         idle_seconds=record.idle_seconds,
         priority_class=record.priority_class,
         manifest_digest=record.manifest_digest,
+        cost_per_hour=record.cost_per_hour,
+        currency=record.currency,
     )
     return FoundChange(workload.ref, kept, is_on_object=False)
 
@@ -191,7 +193,11 @@ def _joined(first: FoundChange, second: FoundChange) -> FoundChange:
     if first.ref != second.ref or {first.record.action, second.record.action} != {Action.SCALE_DOWN}:
         return second
     gpus = min(first.record.gpus + second.record.gpus, MOST_GPUS)
-    return dataclasses.replace(second, record=msgspec.structs.replace(second.record, gpus=gpus))
+    is_same = first.record.currency == second.record.currency
+    cost = second.record.cost_per_hour + first.record.cost_per_hour * is_same
+    return dataclasses.replace(
+        second, record=msgspec.structs.replace(second.record, gpus=gpus, cost_per_hour=cost)
+    )
 
 
 def _is_same(one: FoundChange, other: FoundChange) -> bool:

@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
                 return 0
             follow_scope(session, plan)
             keep_sizes(session, plan)
-            acting = acting_on(session, plan, context, gate)
+            acting = acting_on(session, plan, context, gate, costs[1])
             try:
                 _act(acting, decisions, reporter, fleet=plan.fleet, span_s=span_s)
             finally:

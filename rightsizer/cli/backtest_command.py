@@ -6,7 +6,6 @@ It only reads, except that --publish replaces one ConfigMap.
 import argparse
 import dataclasses
 import datetime
-import itertools
 import logging
 import pathlib
 import random
@@ -243,19 +242,10 @@ def result_of(
         days=round((grid.steps - terms.first) * grid.step_s / 86400, 1),
         source=recording.source,
         workloads=len(recording.groups),
-        gpus=_most_gpus(recording),
+        gpus=recording.most_gpus,
         summaries=[summarize(one, random.Random(SEED), price_of) for one in results],  # noqa: S311 - samples
         policies=policies,
         rules=[one.judge for one in results if one.judge in PLAIN],
         unknown=list(_unknown(recording)),
         currency=table.currency,
     )
-
-
-def _most_gpus(recording: Recording) -> float:
-    """The most whole GPUs that were held at once."""
-    changes = [0.0] * (recording.grid.steps + 1)
-    for member in (member for group in recording.groups for member in group.members):
-        changes[member.first] += member.gpus
-        changes[member.end] -= member.gpus
-    return round(max(itertools.accumulate(changes)), 2)

@@ -33,6 +33,8 @@ from rightsizer.planning.breaker import Scope, State, accepted, accepted_scope, 
 from rightsizer.planning.kept_sizes import NAME as SIZES
 from rightsizer.planning.kept_sizes import kept_sizes
 from rightsizer.policy.effective import PolicyEvaluator
+from rightsizer.prices import Prices
+from rightsizer.report.rows import rates_of
 
 log = logging.getLogger(__name__)
 
@@ -182,14 +184,24 @@ def _scope(plan: Plan) -> Scope:
     return Scope(plan.eligible, plan.scope_digest)
 
 
-def acting_on(session: PlanSession, plan: Plan, context: RunContext, gate: ActionGate) -> ApplySession:
+def acting_on(
+    session: PlanSession, plan: Plan, context: RunContext, gate: ActionGate, prices: Prices
+) -> ApplySession:
     """The session that carries out a plan."""
     policy = session.policy.policy
     watch = UseSincePlan(
         session.signal, session.prometheus.now, plan, policy=policy, own=context.state_namespace
     )
     shared = {field.name: getattr(context, field.name) for field in dataclasses.fields(context)}
-    return ApplySession(**shared, watch=watch, policy=policy, gate=gate, memory=session.memory)
+    return ApplySession(
+        **shared,
+        watch=watch,
+        policy=policy,
+        gate=gate,
+        memory=session.memory,
+        rates=rates_of(plan, prices),
+        currency=prices.currency,
+    )
 
 
 def steps(

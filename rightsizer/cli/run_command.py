@@ -337,7 +337,7 @@ class _Cycles:
             stack.callback(self._record, found)
             follow_scope(session, plan)
             self._sizes_ended = keep_sizes(session, plan, are_ended=self._sizes_ended)
-            acting = acting_on(session, plan, context, gate)
+            acting = acting_on(session, plan, context, gate, found[1])
             deadline = Deadline(self._verify_s, time.monotonic, self._end.wait, self._end.is_set)
             classes = {one.workload.ref: one.workload.priority_class for one in plan.enforced}
             self._follow(steps(acting, plan.enforced, plan.fleet, deadline), outcomes, classes)

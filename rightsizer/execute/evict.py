@@ -51,7 +51,7 @@ def evict(decision: Decision, row: Kind, fresh: Workload, session: ApplySession)
     session.cluster.create(f"{path}/eviction", dry_eviction, dry_run=True)
     record = record_of(decision, (), run=session.run, at=session.clock(), by=session.instance)
     files = {MANIFEST: json.dumps(recreatable(pod)), RECORD: encode_record(record)}
-    kept = msgspec.structs.replace(record, manifest_digest=digest_of(files))
+    kept = msgspec.structs.replace(session.priced(record, decision), manifest_digest=digest_of(files))
     with session.memory.kept(fresh, kept, session.clock()):
         place = _save(_manifest_secret(decision, files, session), session)
         try:

@@ -1,5 +1,6 @@
 """Lists what the cluster knows of earlier changes: records on objects, saved manifests, the memory, and Events."""
 
+import dataclasses
 import http
 import logging
 from collections.abc import Iterator
@@ -119,9 +120,19 @@ def list_changes(cluster: Cluster, state_namespace: str) -> list[FoundChange]:
     memory = read_memory(cluster, state_namespace) or ChangeMemory()
     for key in sorted(memory.unreadable):
         log.warning("ConfigMaps %s-*: the key %.40r cannot be read", NAME, key)
+    found = [_priced(item, memory.by_run.get(change_key(item.record.run, item.ref))) for item in found]
     found += [item for key, item in memory.by_run.items() if key not in known]
     found.sort(key=lambda item: item.ref)
     return sorted(found, key=lambda item: item.at, reverse=True)
+
+
+def _priced(item: FoundChange, remembered: FoundChange | None) -> FoundChange:
+    """With the memory's price: whoever may change an object may write another one into it."""
+    cost, currency = (
+        (remembered.record.cost_per_hour, remembered.record.currency) if remembered else (0.0, "")
+    )
+    record = msgspec.structs.replace(item.record, cost_per_hour=cost, currency=currency)
+    return dataclasses.replace(item, record=record)
 
 
 def read_memory(cluster: Cluster, state_namespace: str) -> ChangeMemory | None:

@@ -76,7 +76,8 @@ def change(decision: Decision, row: Kind, fresh: Workload, session: ApplySession
     session.cluster.patch(there.path, patch, dry_run=True)
     if template is not None:
         create_template(session.cluster, template, fresh.ref)
-    with session.memory.kept(fresh, record, session.clock()), mutating_request():
+    kept = session.priced(record, decision)
+    with session.memory.kept(fresh, kept, session.clock()), mutating_request():
         session.cluster.patch(there.path, patch)
     if command is not None:
         send_stop_command(there.ref, there.row, session)

@@ -5,7 +5,9 @@ import dataclasses
 import datetime
 import http
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
 
 from rightsizer.changes.memory import MemoryStore
 from rightsizer.errors import ClusterError, ClusterUnreachable, RequestRefused
@@ -13,7 +15,7 @@ from rightsizer.execute.control_state import ActionGate
 from rightsizer.execute.journal import Journal
 from rightsizer.execute.preflight import UseSincePlan
 from rightsizer.kube.cluster import Cluster
-from rightsizer.model import Decision, Fleet, ObjectRef, Outcome, Result
+from rightsizer.model import ChangeRecord, Decision, Fleet, ObjectRef, Outcome, Result
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.schema import Policy
 from rightsizer.report.events import ChangeEvent
@@ -80,12 +82,23 @@ class ApplySession(RunContext):
         watch: The fleet's use since the plan, by Prometheus's clock.
         gate: Breaker and pauses, which may block any write.
         memory: Recent changes, also of objects that were deleted or lost their annotations.
+        rates: The price of a GPU of each workload for an hour in `currency`, where it is known.
     """
 
     watch: UseSincePlan
     policy: Policy
     gate: ActionGate
     memory: MemoryStore
+    rates: Mapping[ObjectRef, float]
+    currency: str
+
+    def priced(self, record: ChangeRecord, decision: Decision) -> ChangeRecord:
+        """The record of a decision with the price of its GPUs, if that is known."""
+        rate = self.rates.get(decision.workload.ref)
+        if rate is None:
+            return record
+        cost = round(record.gpus * rate, 4)
+        return msgspec.structs.replace(record, cost_per_hour=cost, currency=self.currency)
 
     def outcome(self, decision: Decision, result: Result, detail: str) -> Outcome:
         """The outcome of a decision."""

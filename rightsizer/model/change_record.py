@@ -19,6 +19,8 @@ LONGEST_PATH: Final = 24
 Instant = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
 Word = Annotated[str, msgspec.Meta(max_length=LONGEST_WORD, pattern=r"^[ -~]*\Z")]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
+Price = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
+Currency = Annotated[str, msgspec.Meta(pattern=r"^([A-Z]{3})?\Z")]
 Gpus = Annotated[float, msgspec.Meta(ge=-MOST_GPUS, le=MOST_GPUS)]
 Pods = Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS)]
 Seconds = Annotated[int, msgspec.Meta(ge=0, le=36525 * 86400)]
@@ -70,6 +72,7 @@ class ChangeRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="came
         confirmed: Whether it was seen healthy.
         pods: Pods that the workload should then have, per replica if its kind has replicas; 0 if unknown.
         manifest_digest: SHA-256 of the saved manifest of an evicted pod; only the memory has it.
+        cost_per_hour: Of these GPUs in `currency` when it was made; 0 without a known price. Only the memory has it.
     """
 
     at: Instant
@@ -93,6 +96,8 @@ class ChangeRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="came
     confirmed: bool = False
     pods: Pods = 0
     manifest_digest: Digest = ""
+    cost_per_hour: Price = 0
+    currency: Currency = ""
     version: int = 1
 
     @property

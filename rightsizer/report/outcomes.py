@@ -11,11 +11,11 @@ import msgspec
 from rightsizer.changes.record_codec import INTENT, OUTCOME, JournalEntry, RecordedEvent
 from rightsizer.kinds.health import Health, is_verified
 from rightsizer.kinds.patches import UndoItem, describe
-from rightsizer.model import Action, FoundChange, ObjectRef, Outcome, Plan, Result
+from rightsizer.model import Action, ChangeRecord, FoundChange, ObjectRef, Outcome, Plan, Result
 from rightsizer.planning.breaker import State, is_over
 from rightsizer.report.documents import API_VERSION, stamp
 from rightsizer.report.terminal import WIDTH, Paint, wrapped
-from rightsizer.text import count, instant, safe
+from rightsizer.text import count, instant, per_hour_and_month, safe
 
 
 def outcome_text(outcome: Outcome, *, colour: bool) -> str:
@@ -125,12 +125,21 @@ def history_text(items: Sequence[FoundChange], events: Sequence[RecordedEvent]) 
     return "\n".join(lines) + "\n"
 
 
+def _price(change: ChangeRecord) -> str:
+    """What the GPUs of a change in effect cost."""
+    is_known = change.cost_per_hour and change.end is None
+    return f" ({per_hour_and_month(abs(change.cost_per_hour), change.currency)})" if is_known else ""
+
+
 def _description(item: FoundChange) -> str:
     change = item.record
     if not change.is_readable:
         return "its annotations cannot be read; this counts as a change made right now"
     given = f"{count(abs(change.gpus))} {'freed' if change.gpus >= 0 else 'added'}"
-    parts = [f"{given}, run {change.run or '?'}" + (f" of instance {change.by}" if change.by else "")]
+    parts = [
+        f"{given}{_price(change)}, run {change.run or '?'}"
+        + (f" of instance {change.by}" if change.by else "")
+    ]
     if change.end:
         ended = f" at {_clock(change.ended)}" if change.ended else ""
         parts.append(f"{change.end.value}{ended}")
@@ -145,7 +154,8 @@ def _description(item: FoundChange) -> str:
 def history_document(items: Iterable[FoundChange], events: Iterable[RecordedEvent]) -> dict[str, Any]:
     """The same as plain values; `at` is null if a record cannot be read, `end` while a change is in effect.
 
-    `isOnObject` is false if only the state namespace has the record.
+    `isOnObject` is false if only the state namespace has the record. `costPerHour` is null without a
+    known price.
     """
     return {
         "apiVersion": API_VERSION,
@@ -171,6 +181,8 @@ def _item(item: FoundChange) -> dict[str, Any]:
         "run": change.run,
         "action": change.action,
         "gpus": change.gpus,
+        "costPerHour": change.cost_per_hour if change.currency else None,
+        "currency": change.currency or None,
         "by": change.by or None,
         "end": change.end.value if change.end else None,
         "ended": stamp(change.ended) if change.ended else None,

@@ -208,7 +208,10 @@ NODES_THAT_DIFFER = {
     ),
     "both": (
         [("eu-west-1", False), ("eu-west-1", True), ("us-west-2", False), ("us-east-1", False)],
-        "Amazon EC2's on-demand list is of us-east-1, but of these nodes 2 are in eu-west-1, 1 is in us-west-2, 1 is spot; ",
+        (
+            "Amazon EC2's on-demand list is of us-east-1, "
+            "but of these nodes 2 are in eu-west-1, 1 is in us-west-2, 1 is spot; "
+        ),
     ),
 }
 

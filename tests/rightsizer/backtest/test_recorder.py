@@ -17,6 +17,7 @@ from rightsizer.prometheus.query_api import Prometheus as Client
 from rightsizer.usage.exporter_counters import DEVICE_BUSY, POD_BUSY, POD_TRAFFIC
 from rightsizer.usage.sources import SourceSettings, detect_source
 from rightsizer.usage.step_usage import chunks, device_steps
+from tests.rightsizer.backtest.recordings import recording, workload
 from tests.rightsizer.metrics import DAY, HOUR, UTIL, Metrics, idle, near, once, rising, steadily, within
 from tests.rightsizer.usage.test_exporter_counters import Shared
 
@@ -164,3 +165,11 @@ def test_owner_by_name_guesses_by_the_suffix(pod: str, kind: str, name: str) -> 
     """As controllers make names."""
     owner = owner_by_name(("team", pod))
     assert (owner.kind, owner.name, owner.namespace) == (kind, name, "team")
+
+
+def test_recording_counts_a_replaced_pod_once() -> None:
+    """In the step in which one pod ends and the next one starts; pods that run at once count each."""
+    first, second = workload("first", ["##"]), workload("second", ["##"], first=1)
+    assert recording(first, second).most_gpus == 1
+    assert recording(first, second, workload("other", ["###"])).most_gpus == 2
+    assert recording(workload("short", ["#"]), first).most_gpus == 2

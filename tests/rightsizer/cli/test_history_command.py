@@ -63,6 +63,29 @@ def test_history_replaced_object_is_read_from_own_record(world: World) -> None:
     assert [item["name"] for item in _history(world)["items"]] == ["kept"]
 
 
+def test_history_tells_what_freed_gpus_cost(world: World) -> None:
+    """By the prices of the run that freed them, in hours and months, while the change is in effect."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    world.add("Pod", world.team, "shell", {})
+    prices = world.directory / "prices.yaml"
+    head = "apiVersion: gpu-rightsizer.io/v1alpha1\nkind: Prices\nsource: ours\ndate: 2026-11-01\n"
+    prices.write_text(head + "currency: EUR\nmodels: {'*': 2.5}\n")
+    _apply(world, "--prices", str(prices))
+    found = {item["name"]: (item["costPerHour"], item["currency"]) for item in _history(world)["items"]}
+    assert found == {"idle": (5, "EUR"), "shell": (2.5, "EUR")}
+    text = world.run("history").out
+    assert "2 GPUs freed (5.00 EUR/h, 3,600 EUR/month), run" in " ".join(text.split())
+    annotations = created(world.api, "Deployment", world.team, "idle")["metadata"]["annotations"]
+    forged = json.loads(annotations[UNDO]) | {"costPerHour": 5e6, "currency": "USD"}
+    text = json.dumps(forged, separators=(",", ":"), ensure_ascii=False)
+    world.api.patch("Deployment", world.team, "idle", {"metadata": {"annotations": {UNDO: text}}})
+    forged_text = " ".join(world.run("history").out.split())
+    assert "2 GPUs freed (5.00 EUR/h, 3,600 EUR/month), run" in forged_text
+    assert "USD" not in forged_text
+    world.run("undo", "--all", "--yes")
+    assert "EUR" not in world.run("history").out
+
+
 @pytest.mark.slow
 def test_history_workload_run_and_time_filters_narrow(world: World) -> None:
     """Each narrows it down."""

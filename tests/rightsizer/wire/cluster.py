@@ -128,7 +128,7 @@ class Replica:
             )
             plan = planned(session, gate, accept_growth=False)
             follow_scope(session, plan)
-            acting = acting_on(session, plan, context, gate)
+            acting = acting_on(session, plan, context, gate, session.account(plan)[1])
             outcomes += steps(acting, plan.enforced, plan.fleet, self._patience())
         self._world.ended.update(f"{one.action} {one.result.value}" for one in outcomes)
 
