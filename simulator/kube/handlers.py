@@ -14,7 +14,7 @@ from simulator.kube.deletion import Deleted, delete
 from simulator.kube.discovery import discover
 from simulator.kube.errors import FieldError
 from simulator.kube.listing import Selection, WatchOptions, list_page, watch
-from simulator.kube.objects import Object, name_of
+from simulator.kube.objects import Object, name_of, parse_time
 from simulator.kube.patch import apply_patch
 from simulator.kube.policies import Attempt, enforce
 from simulator.kube.proxying import Backends, ProxyPath, parse_proxy_path
@@ -28,12 +28,13 @@ from simulator.kube.requests import (
     parse_path,
     require_json,
     verb_of,
-    wants_metadata,
+    wants,
     write_options,
 )
 from simulator.kube.resources import by_kind
 from simulator.kube.store import Record
 from simulator.kube.subresources import change_scale, evict, scale_of
+from simulator.kube.tables import has_table, table
 
 _PRESERVED = (
     '299 - "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove '
@@ -184,8 +185,11 @@ class Api:
             case "watch":
                 return Response(200, stream=self._watch(request, selection))
             case "list":
-                only = wants_metadata(request)
-                found = list_page(self._registry.store, selection, page_of(request), metadata_only=only)
+                only = wants(request, "PartialObjectMetadataList")
+                at = parse_time(self._registry.now()) if wants(request, "Table") else None
+                found = list_page(
+                    self._registry.store, selection, page_of(request), metadata_only=only, table_at=at
+                )
                 return Response(200, found)
             case "deletecollection":
                 return self._delete_collection(request, selection)
@@ -231,8 +235,11 @@ class Api:
         return serve(request, target)
 
     def _get(self, request: Request, target: Target) -> Response:
-        del request
-        return Response(200, self._find(target).document)
+        found = self._find(target)
+        if wants(request, "Table") and has_table(target.resource.kind):
+            at = parse_time(self._registry.now())
+            return Response(200, table(target.resource.kind, {}, [found.obj], at))
+        return Response(200, found.document)
 
     def _get_scale(self, request: Request, target: Target) -> Response:
         del request

@@ -4,6 +4,7 @@ import base64
 import binascii
 import bisect
 import dataclasses
+import datetime
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -13,8 +14,7 @@ from simulator.kube.objects import Object, labels_of
 from simulator.kube.resources import Resource
 from simulator.kube.selectors import FieldSelector, Selector, parse_fields, parse_labels
 from simulator.kube.store import Event, Record, Store
-
-META_V1 = "meta.k8s.io/v1"
+from simulator.kube.tables import META_V1, has_table, table
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,8 +49,23 @@ class Page:
     match: str = ""
 
 
-def list_page(store: Store, selection: Selection, page: Page, *, metadata_only: bool = False) -> bytes:
-    """The JSON of a list, or of one page of it; as a PartialObjectMetadataList where only metadata is wanted."""
+def list_page(
+    store: Store,
+    selection: Selection,
+    page: Page,
+    *,
+    metadata_only: bool = False,
+    table_at: datetime.datetime | None = None,
+) -> bytes:
+    """The JSON of a list, or of one page of it.
+
+    Args:
+        store: What is listed.
+        selection: Which objects of it.
+        page: How many of them.
+        metadata_only: As a PartialObjectMetadataList.
+        table_at: As a Table with the ages of this time; None for no table.
+    """
     revision, after = _start(store, page)
     revision, rows = store.snapshot(selection.resource, revision)
     first = bisect.bisect_right(rows, after, key=lambda row: row.order) if after else 0
@@ -64,6 +79,8 @@ def list_page(store: Store, selection: Selection, page: Page, *, metadata_only: 
         metadata["continue"] = _token(revision, chosen[-1])
         if not selection.labels and not selection.fields:
             metadata["remainingItemCount"] = remaining
+    if table_at is not None and has_table(selection.resource.kind):
+        return table(selection.resource.kind, metadata, (row.obj for row in chosen), table_at)
     if metadata_only:
         return _partial(metadata, chosen)
     return _document(selection.resource, metadata, chosen)

@@ -58,11 +58,11 @@ def require_json(request: Request) -> None:
         raise errors.not_acceptable()
 
 
-def wants_metadata(request: Request) -> bool:
-    """Whether a list is wanted as PartialObjectMetadataList, which the first media type that fits decides."""
+def wants(request: Request, kind: str) -> bool:
+    """Whether an answer is wanted as this kind of meta.k8s.io, which the first media type decides."""
     first = request.headers.get("accept", "").partition(",")[0]
     parameters = {part.strip() for part in first.split(";")[1:]}
-    return {"as=PartialObjectMetadataList", "g=meta.k8s.io", "v=v1"} <= parameters
+    return {f"as={kind}", "g=meta.k8s.io", "v=v1"} <= parameters
 
 
 def body_of(request: Request) -> Object:

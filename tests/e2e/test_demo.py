@@ -314,9 +314,13 @@ def test_kept_demo_takes_every_command_of_the_plan_from_kubectl(kept: Kept) -> N
     commands = [item["command"] for item in items if item.get("command") and item["uid"] not in done]
     assert all(any(f" {verb} " in command for command in commands) for verb in ("scale", "patch", "create"))
     env = {**os.environ, "KUBECONFIG": str(directory / "cluster/kubeconfig")}
-    for command in ("kubectl get pods -A", "kubectl describe nodes", *commands):
+    printed = {}
+    for command in ("kubectl get pods -A", "kubectl get nodes", "kubectl describe nodes", *commands):
         run = subprocess.run(command, shell=True, env=env, capture_output=True, text=True, check=False)
         assert run.returncode == 0, f"{command}\n{run.stderr}"
+        printed[command] = run.stdout
+    assert re.search(r"^NAMESPACE +NAME +READY +STATUS +RESTARTS +AGE", printed["kubectl get pods -A"])
+    assert re.search(r"^NAME +STATUS +ROLES +AGE +VERSION", printed["kubectl get nodes"])
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
