@@ -35,6 +35,7 @@ from rightsizer.report.selection import Selection, freed_words
 try:
     from mcp.server.mcpserver import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.server.mcpserver.tools import Tool
     from mcp_types import ToolAnnotations
 except ModuleNotFoundError as error:
     raise ConfigurationError(
@@ -69,18 +70,26 @@ def run(arguments: argparse.Namespace) -> int:
     prometheus_settings(arguments)
     cluster_settings(arguments)
     policy_of(arguments)
-    server = MCPServer(
+    tools = _Tools(arguments)
+    MCPServer(
         "gpu-rightsizer",
         title="GPUs of a Kubernetes cluster",
         instructions=_INSTRUCTIONS,
         version=program_version(),
+        tools=[_strict(one) for one in (tools.fleet, tools.workloads, tools.explain, tools.history)],
         log_level="WARNING",
-    )
-    tools = _Tools(arguments)
-    for tool in (tools.fleet, tools.workloads, tools.explain, tools.history):
-        server.add_tool(tool, annotations=_READS)
-    server.run()
+    ).run()
     return 0
+
+
+def _strict(function: Callable[..., dict[str, Any]]) -> Tool:
+    """A tool that refuses an argument it does not have: the SDK leaves a misspelled filter out."""
+    tool = Tool.from_function(function, annotations=_READS)
+    model = tool.fn_metadata.arg_model
+    model.model_config["extra"] = "forbid"
+    model.model_rebuild(force=True)
+    tool.parameters = model.model_json_schema(by_alias=True)
+    return tool
 
 
 def _refuse_to_write() -> NoReturn:

@@ -3,10 +3,12 @@
 Health checks and warm-ups keep GPUs from being idle; the server's own counters tell that nobody asked it.
 """
 
+from collections.abc import Iterable
+
 from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues
 from rightsizer.findings.evidence import GROUPED, Candidate, is_batch, pod_key
 from rightsizer.findings.idle_history import observed_since
-from rightsizer.model import Finding, FindingName, Fleet, Measured, ServingLoad, Verdict
+from rightsizer.model import Finding, FindingName, Measured, ServingLoad, Verdict, Workload
 from rightsizer.policy.recognition import server_of
 from rightsizer.text import count, percent, span
 
@@ -45,11 +47,11 @@ def _is_unused(load: ServingLoad) -> bool:
     return load.requests == 0 and not load.running and not load.queued
 
 
-def servers_without_metrics(fleet: Fleet, measured: Measured) -> tuple[str, ...]:
+def servers_without_metrics(workloads: Iterable[Workload], measured: Measured) -> tuple[str, ...]:
     """A remark about the inference servers of which no requests are known, although they are recognised; or none."""
     known = {pod for loads in measured.serving.values() for pod in loads}
     found = []
-    for workload in fleet.workloads:
+    for workload in workloads:
         if is_batch(workload) or not workload.holding or known & set(map(pod_key, workload.holding)):
             continue
         name, by = server_of(workload)

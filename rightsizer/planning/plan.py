@@ -90,7 +90,7 @@ def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
         problems=(
             *fleet.problems,
             *measured.ignored.words,
-            *servers_without_metrics(fleet, measured),
+            *servers_without_metrics(fleet.workloads, measured),
             *unserved_demand(evaluator),
             *unreadable_notes(fleet.workloads),
             *cycle.problems,

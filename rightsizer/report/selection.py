@@ -6,8 +6,9 @@ A selection is applied to a finished plan, so that budgets and breaker always co
 import dataclasses
 import fnmatch
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from rightsizer.findings.no_requests import servers_without_metrics
 from rightsizer.kube.object_names import shell_command
 from rightsizer.model import Decision, ObjectRef, Plan, Workload
 from rightsizer.text import instant, safe
@@ -142,7 +143,7 @@ def selected(plan: Plan, selection: Selection) -> Plan:
     kept = tuple(decision for decision in plan.decisions if selection.matches(decision))
     shown = {str(decision.workload.ref) for decision in kept}
     others = {str(decision.workload.ref) for decision in plan.decisions} - shown
-    problems = (words for words in plan.problems if words.partition(": ")[0] not in others)
+    problems = [words for words in _of_all(plan, kept) if words.partition(": ")[0] not in others]
     return dataclasses.replace(
         plan,
         decisions=kept,
@@ -150,6 +151,19 @@ def selected(plan: Plan, selection: Selection) -> Plan:
         filter=selection.text,
         left_out=len(plan.decisions) - len(kept),
     )
+
+
+def _of_all(plan: Plan, kept: Sequence[Decision]) -> Iterator[str]:
+    """The problems of the plan; a remark that names several workloads names only those that are kept."""
+    if plan.measured is None:
+        yield from plan.problems
+        return
+    remark, narrowed = (
+        servers_without_metrics((one.workload for one in decisions), plan.measured)
+        for decisions in (plan.decisions, kept)
+    )
+    for words in plan.problems:
+        yield from narrowed if (words,) == remark else (words,)
 
 
 def _is_one(patterns: tuple[str, ...], names: Iterable[str]) -> bool:

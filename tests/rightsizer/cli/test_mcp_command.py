@@ -157,7 +157,7 @@ def test_mcp_texts_of_tenants_stay_short_data(world: World) -> None:
 
 @pytest.mark.prometheus
 def test_mcp_problem_is_the_answer_and_the_next_question_works(world: World) -> None:
-    """Of an API server that fails once, and of an argument that is none of the words; the server stays."""
+    """Of an API server that fails once, and of an argument that is none of the words or names; the server stays."""
     world.add("Deployment", world.team, "idle", {})
     world.api.inject(Fault(r"/api/v1/pods$", "GET", status=500))
 
@@ -168,6 +168,9 @@ def test_mcp_problem_is_the_answer_and_the_next_question_works(world: World) -> 
         wrong = await _call(client, "workloads", verdict="maybe")
         assert wrong.is_error
         assert "'act'" in str(wrong.content)
+        misspelled = await _call(client, "workloads", namespaces="nowhere")
+        assert misspelled.is_error
+        assert "namespaces\\n  Extra inputs are not permitted" in str(misspelled.content)
         assert (await _data(client, "workloads"))["workloads"] == 1
 
     _ask(world, talk, "--prometheus-url", world.prometheus.url)

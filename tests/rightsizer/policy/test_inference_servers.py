@@ -11,7 +11,7 @@ from rightsizer.findings.no_requests import servers_without_metrics
 from rightsizer.model import Measured, ServingLoad, Workload
 from rightsizer.policy.recognition import SERVERS, server_of
 from rightsizer.usage.serving_metrics import ENGINES
-from tests.rightsizer.build import AT, fleet, pod, workload
+from tests.rightsizer.build import AT, pod, workload
 
 
 def _serving(name: str = "w", kind: str = "Deployment", **container: Any) -> Workload:
@@ -85,7 +85,7 @@ def test_server_of_any_spec_is_found_or_not(spec: object) -> None:
 
 def _remarks(*items: Workload, known: tuple[Workload, ...] = ()) -> tuple[str, ...]:
     loads = {(one.ref.namespace, one.ref.name): ServingLoad("vLLM") for item in known for one in item.pods}
-    return servers_without_metrics(fleet(*items), Measured(AT, {}, serving={AT - AT: loads}))
+    return servers_without_metrics(items, Measured(AT, {}, serving={AT - AT: loads}))
 
 
 def test_servers_without_metrics_are_named() -> None:

@@ -7,6 +7,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from rightsizer.findings.no_requests import servers_without_metrics
 from rightsizer.model import Manager, ObjectRef, Plan
 from rightsizer.report.selection import InvalidSelectorError, Selection, parse_selector, selected
 from tests.rightsizer.reported import full_plan
@@ -66,6 +67,30 @@ def test_selected_plan_leaves_out_problems_of_other_workloads() -> None:
     )
     plan = dataclasses.replace(_plan(), problems=words)
     assert selected(plan, Selection(workloads=(one,), text="x")).problems == words[:2]
+
+
+def test_selected_plan_names_only_its_own_servers_without_metrics() -> None:
+    """The remark names several; it goes where none of them is kept."""
+    plan = _plan()
+    serving = [
+        dataclasses.replace(
+            one,
+            workload=dataclasses.replace(
+                one.workload, spec=b'{"containers": [{"image": "vllm/vllm-openai"}]}'
+            ),
+        )
+        for one in plan.decisions[:2]
+    ]
+    assert plan.measured is not None
+    (remark,) = servers_without_metrics((one.workload for one in serving), plan.measured)
+    plan = dataclasses.replace(plan, decisions=(*serving, *plan.decisions[2:]), problems=("old", remark))
+    one, other, third = (str(decision.workload.ref) for decision in plan.decisions[:3])
+    assert (one in remark, other in remark) == (True, True)
+    last, words = selected(plan, Selection(workloads=(one,), text="x")).problems
+    assert last == "old"
+    assert (one in words, other in words) == (True, False)
+    assert "of 1 inference server," in words
+    assert selected(plan, Selection(workloads=(third,), text="x")).problems == ("old",)
 
 
 @pytest.mark.parametrize(
