@@ -1,14 +1,18 @@
-"""An API server that knows one made-up fleet and only lists, in pages, as kubectl's and our own readers ask for them.
+"""An API server that knows one made-up fleet and lists it in pages, as kubectl's and our own readers ask for them.
+
+A watch gets bookmarks only: nothing changes.
 
 Started as a program it prints its port and serves until its input ends. Objects are as large as real ones are, with
 their managedFields. Pages are written before the first is asked for, since a real API server is another machine's
 work. It speaks plain HTTP, without TLS.
 """
 
+import contextlib
 import http.server
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -451,10 +455,23 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._send(200, json.dumps({"groups": groups}).encode())
         elif split.path == "/version":
             self._send(200, json.dumps({"major": "1", "minor": "34"}).encode())
+        elif "watch=true" in split.query:
+            self._bookmark(float(parse_qs(split.query)["timeoutSeconds"][0]))
         elif pages is None:
             self._send(404, json.dumps({"kind": "Status", "code": 404, "reason": "NotFound"}).encode())
         else:
             self._send(200, pages[int(parse_qs(split.query).get("continue", ["0"])[0])])
+
+    def _bookmark(self, length_s: float) -> None:
+        self.send_response(200)
+        self.end_headers()
+        end = time.monotonic() + length_s
+        with contextlib.suppress(OSError):  # the watcher has gone
+            while time.monotonic() < end:
+                self.wfile.write(b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1"}}}\n')
+                self.wfile.flush()
+                time.sleep(10)
+        self.close_connection = True
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""

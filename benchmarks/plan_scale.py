@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks._bigfleet import fleet_of
+from benchmarks._bigfleet import Fleet, fleet_of
 from benchmarks._fleetmetrics import TILE_S, fill
 from simulator.prometheus import Prometheus
 
@@ -57,14 +57,7 @@ class Figures:
 def measure(gpus: int, folder: Path, more: Sequence[str] = (), *, is_dra: bool = False) -> Figures:
     """Make a fleet, let it be planned for, and forget it."""
     fleet = fleet_of(gpus)
-    began = time.process_time()
-    now_s = int(time.time()) // TILE_S * TILE_S
-    series, samples = fill(fleet, folder / "prometheus" / "data", now_s)
-    filling_s = time.process_time() - began
-    with Prometheus(folder / "prometheus") as prometheus, _api(gpus, is_dra=is_dra) as port:
-        prometheus.wait_for("count(gpu_rightsizer:activity:max5m)", timeout_s=120)
-        kubeconfig = folder / "kubeconfig"
-        kubeconfig.write_text(json.dumps(_kubeconfig(port)))
+    with serving(fleet, gpus, folder, is_dra=is_dra) as (prometheus, kubeconfig, filled):
         figures, plan = folder / "figures.json", folder / "plan.json"
         command = [sys.executable, "-m", "benchmarks._measured", str(figures), str(prometheus.pid), "plan"]
         command += ["--prometheus-url", prometheus.url, "--kubeconfig", str(kubeconfig), "-o", "json", *more]
@@ -79,14 +72,39 @@ def measure(gpus: int, folder: Path, more: Sequence[str] = (), *, is_dra: bool =
         gpus=document["totals"]["gpus"],
         pods=fleet.pods,
         workloads=len(document["items"]),
-        series=series,
-        samples=samples,
-        filling_s=round(filling_s, 1),
+        series=filled.series,
+        samples=filled.samples,
+        filling_s=round(filled.seconds, 1),
         seconds=round(seconds, 1),
         document_bytes=plan.stat().st_size,
         verdicts={name: one["gpus"] for name, one in document["totals"]["verdicts"].items()},
         stages=json.loads(figures.read_text()),
     )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Filled:
+    """What was put into Prometheus, in so many seconds of the processor."""
+
+    series: int
+    samples: int
+    seconds: float
+
+
+@contextlib.contextmanager
+def serving(
+    fleet: Fleet, gpus: int, folder: Path, *, is_dra: bool = False
+) -> Iterator[tuple[Prometheus, Path, Filled]]:
+    """Prometheus and the API server of a fleet, whose kubeconfig lies in the folder."""
+    began = time.process_time()
+    now_s = int(time.time()) // TILE_S * TILE_S
+    series, samples = fill(fleet, folder / "prometheus" / "data", now_s)
+    filled = Filled(series, samples, time.process_time() - began)
+    with Prometheus(folder / "prometheus") as prometheus, _api(gpus, is_dra=is_dra) as port:
+        prometheus.wait_for("count(gpu_rightsizer:activity:max5m)", timeout_s=120)
+        kubeconfig = folder / "kubeconfig"
+        kubeconfig.write_text(json.dumps(_kubeconfig(port)))
+        yield prometheus, kubeconfig, filled
 
 
 @contextlib.contextmanager

@@ -373,6 +373,12 @@ def _add_verify_for(parser: argparse.ArgumentParser) -> None:
 def _run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", "-y", action="store_true", help="make changes of rules with mode: enforce")
     _add_verify_for(parser)
+    words = (
+        "list pods and nodes in each cycle instead of watching them: less memory, more load on the API server"
+    )
+    parser.add_argument("--no-watch", action="store_true", help=words)
+    words = "compare watched pods and nodes with a list in each cycle (default: in one of 96)"
+    parser.add_argument("--verify-state", action="store_true", help=words)
     add_options(parser, "", (*POLICY, *PRICES, *JOURNAL, *CLUSTER_NAME, *LEDGER))
     add_options(parser, "schedule", SCHEDULE)
     _add_sources(parser)

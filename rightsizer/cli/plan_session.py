@@ -27,6 +27,7 @@ from rightsizer.inventory.objects_file import read_file
 from rightsizer.inventory.workload_builder import ClusterState
 from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.kept_objects import KeptObjects
 from rightsizer.model import ClusterName, Fleet, Plan
 from rightsizer.planning.breaker import NOTHING, State
 from rightsizer.planning.cost_summary import CostSummary, cost_summary_of
@@ -83,7 +84,9 @@ class PlanSession:
         look: Look = NOW,
         *,
         machine: Callable[[], datetime.datetime] | None = None,
+        kept: KeptObjects | None = None,
     ) -> None:
+        self._kept = kept
         self._machine = machine or utc_now
         self._ahead: datetime.timedelta | None = None
         self.fleet: Fleet | None = None
@@ -188,8 +191,9 @@ class PlanSession:
     def _objects(self) -> ClusterState:
         if self._look.objects is None:
             # Without evictions there are no saved manifests, so no right to list Secrets is needed.
+            state_namespace = self.own if self.evicts else ""
             return read_cluster(
-                self.cluster, RECORDABLE_KINDS, state_namespace=self.own if self.evicts else ""
+                self.cluster, RECORDABLE_KINDS, state_namespace=state_namespace, kept=self._kept
             )
         return read_file(self._look.objects, self._settings.gpu_resources)
 

@@ -2,20 +2,17 @@
 
 import contextlib
 import dataclasses
-import http
-import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Generic, Self, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
 
 import msgspec
 
-from rightsizer.errors import RequestRefused, RightsizerError
 from rightsizer.inventory.gpu_requests import ResourceTable, amount_of
 from rightsizer.inventory.pods import requests_of
 from rightsizer.kube.api_objects import DisruptionBudget, ObjectMeta, PodObject
-from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.watched import Collection, Connect, Watched
 from rightsizer.planning.preemption import (
     Answer,
     Preemptible,
@@ -27,14 +24,8 @@ from rightsizer.planning.preemption import (
     choose,
 )
 
-LENGTH_S = 300.0
-_PAUSE_S = 1.0
-_SILENT_S = 60.0
-"""Without a connection for so long, what is watched may be out of date."""
 _REMEMBERED_S = 600.0
 """A pod that did not start with the victims named for it gets the scheduler's own for so long."""
-
-log = logging.getLogger(__name__)
 
 
 class _WatchedNodeStatus(msgspec.Struct):
@@ -46,26 +37,6 @@ class WatchedNode(msgspec.Struct):
 
     metadata: ObjectMeta
     status: _WatchedNodeStatus = msgspec.field(default_factory=_WatchedNodeStatus)
-
-
-_T = TypeVar("_T", PodObject, WatchedNode, DisruptionBudget)
-
-
-@dataclasses.dataclass(slots=True)
-class _Collection(Generic[_T]):
-    """A watched collection: where it is, and what becomes of an object that is there, or no more.
-
-    Attributes:
-        seen_at: When the API server last served it, by the monotonic clock; None before it was whole.
-    """
-
-    path: str
-    kind: type[_T]
-    put: Callable[[_T], None]
-    drop: Callable[[ObjectMeta], None]
-    known: dict[str, ObjectMeta] = dataclasses.field(default_factory=dict)
-    is_open: bool = False
-    seen_at: float | None = None
 
 
 class PreemptionState:
@@ -80,38 +51,38 @@ class PreemptionState:
         lock: Held while the state is read or changed.
     """
 
-    def __init__(self, connect: Callable[[], Cluster], resources: ResourceTable, oldest_s: float) -> None:
-        self._connect = connect
+    def __init__(self, connect: Connect, resources: ResourceTable, oldest_s: float) -> None:
         self._resources = resources
         self._oldest_s = oldest_s
         self._table = PreemptionTable()
         self.lock = threading.Lock()
-        self._end = threading.Event()
         self._planned_at: float | None = None
         self._asked: dict[str, tuple[float, VictimChoice]] = {}
-        self._collections = (
-            _Collection(
-                "/api/v1/nodes", WatchedNode, self.put_node, lambda gone: self._table.drop_node(gone.name)
-            ),
-            _Collection("/api/v1/pods", PodObject, self.put_pod, lambda gone: self._table.drop_pod(gone.uid)),
-            _Collection(
-                "/apis/policy/v1/poddisruptionbudgets",
-                DisruptionBudget,
-                self._table.set_budget,
-                lambda gone: self._table.drop_budget(gone.namespace, gone.name),
-            ),
+        table, lost = self._table, "questions of kube-scheduler may not be answered"
+        nodes = Collection(
+            "/api/v1/nodes", WatchedNode, self.put_node, table.drop_node, lost, key_of=lambda one: one.name
         )
+        pods = Collection("/api/v1/pods", PodObject, self.put_pod, table.drop_pod, lost)
+        budgets = Collection(
+            "/apis/policy/v1/poddisruptionbudgets",
+            DisruptionBudget,
+            table.set_budget,
+            lambda key: table.drop_budget(*key),
+            lost,
+            key_of=lambda one: (one.namespace, one.name),
+        )
+        self._watched = tuple(Watched(one, connect, self.lock) for one in (nodes, pods, budgets))
+        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         """Start the watches."""
-        for one in self._collections:
-            name = one.path.rpartition("/")[2]
-            threading.Thread(target=self._follow, args=(one,), name=f"watch-{name}", daemon=True).start()
+        for one in self._watched:
+            self._stack.enter_context(one)
         return self
 
     def __exit__(self, *exception: object) -> None:
         """Let them end; watches in progress end with the process."""
-        self._end.set()
+        self._stack.close()
 
     # --- questions
 
@@ -122,9 +93,9 @@ class PreemptionState:
             return "no plan has been made yet"
         if now - self._planned_at > self._oldest_s:
             return f"the last plan began {now - self._planned_at:.0f} s ago, more than two cycles"
-        for one in self._collections:
-            if one.seen_at is None or not (one.is_open or now - one.seen_at < _SILENT_S):
-                return f"{one.path} is not watched"
+        for one in self._watched:
+            if not one.is_current:
+                return f"{one.of.path} is not watched"
         return ""
 
     def victims(self, preemptor: Preemptor, offered: Mapping[str, Victims]) -> VictimChoice | None:
@@ -184,67 +155,3 @@ class PreemptionState:
             self._table.nominate(uid, nominated, pod.spec.priority or 0, requests_of(pod.spec))
         else:
             self._table.drop_pod(uid)
-
-    def _follow(self, one: _Collection[_T]) -> None:
-        told, since = "", ""
-        while not self._end.is_set():
-            try:
-                with contextlib.closing(self._connect()) as cluster:
-                    while not self._end.is_set():
-                        since = since or self._list(one, cluster)
-                        told = ""
-                        since = self._watch(one, cluster, since)
-            except RightsizerError as error:
-                is_expired = isinstance(error, RequestRefused) and error.code == http.HTTPStatus.GONE
-                if not (is_expired or self._end.is_set() or str(error) == told):
-                    told = str(error)
-                    log.warning("questions of kube-scheduler may not be answered: %s", error)
-                since = ""
-            except Exception:
-                log.exception("watching %s failed: a bug in gpu-rightsizer; it begins again", one.path)
-                since = ""
-            finally:
-                one.is_open = False  # or questions would be answered from what is no longer followed
-            self._end.wait(_PAUSE_S)
-
-    def _list(self, one: _Collection[_T], cluster: Cluster) -> str:
-        """Read the whole collection, and drop what is gone; the resourceVersion to watch from."""
-
-        def add(found: dict[str, ObjectMeta], page: list[_T]) -> None:
-            with self.lock:
-                for item in page:
-                    one.put(item)
-                    found[item.metadata.uid] = item.metadata
-
-        start: Callable[[], dict[str, ObjectMeta]] = dict
-        found, since = cluster.snapshot(one.path, one.kind, start, add=add)
-        with self.lock:
-            for uid, gone in one.known.items():
-                if uid not in found:
-                    one.drop(gone)
-        one.known = {uid: _short(metadata) for uid, metadata in found.items()}
-        one.seen_at = time.monotonic()
-        return since
-
-    def _watch(self, one: _Collection[_T], cluster: Cluster, since: str) -> str:
-        """Follow changes until the server ends the watch; the resourceVersion of the last one."""
-        one.is_open = True
-        for change, item in cluster.watch(one.path, one.kind, length_s=LENGTH_S, since=since):
-            if self._end.is_set():
-                break
-            metadata = item.metadata
-            with self.lock:
-                if change == "DELETED":
-                    one.drop(metadata)
-                    one.known.pop(metadata.uid, None)
-                else:
-                    one.put(item)
-                    one.known[metadata.uid] = _short(metadata)
-            since, one.seen_at = metadata.resource_version, time.monotonic()
-        one.seen_at = time.monotonic()
-        return since
-
-
-def _short(metadata: ObjectMeta) -> ObjectMeta:
-    """What is needed to drop an object."""
-    return ObjectMeta(name=metadata.name, namespace=metadata.namespace, uid=metadata.uid)

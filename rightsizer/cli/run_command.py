@@ -39,8 +39,10 @@ from rightsizer.errors import ClusterError, ConfigurationError, RightsizerError,
 from rightsizer.execute.control_state import ActionGate
 from rightsizer.execute.reconcile import ReconcilePolicy, find_reconciliations, make_reconciliations
 from rightsizer.execute.run_context import Deadline, RunContext
+from rightsizer.inventory.cluster_reader import KEPT
 from rightsizer.inventory.demand import DEMAND_KINDS
 from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.kept_objects import VERIFIED_EVERY, KeptObjects
 from rightsizer.kube.lease import LeaderElector, Lease
 from rightsizer.model import BlockerCode, ObjectRef, Outcome, Plan
 from rightsizer.planning.breaker import NOTHING
@@ -76,7 +78,14 @@ def run(arguments: argparse.Namespace) -> int:
     metrics.set("schedule_longest_interval_seconds", longest_wait(schedule, jitter=jitter).total_seconds())
     lease = lease_of(arguments, secrets.token_hex(4)) if arguments.yes else None
     ticks = MissedTicks(lease, time.monotonic, jitter.total_seconds() if jitter else 0.0) if lease else None
-    cycles = _Cycles(arguments, metrics, lease, ticks, recorder)
+
+    def connect() -> Cluster:
+        return Cluster(cluster_settings(arguments))
+
+    every = 1 if arguments.verify_state else VERIFIED_EVERY
+    is_kept = arguments.yes and not arguments.no_watch
+    kept = KeptObjects(KEPT, connect, metrics.differed, verified_every=every) if is_kept else None
+    cycles = _Cycles(arguments, metrics, lease, ticks, recorder, kept)
     with signals_held(), contextlib.ExitStack() as stack:
         served = serving(
             arguments.listen,
@@ -91,8 +100,9 @@ def run(arguments: argparse.Namespace) -> int:
         if lease is not None:
             stack.enter_context(LeaderElector(lease, is_optional=True, on_held=cycles.make_up))
             for row in DEMAND_KINDS:
-                watch = PendingWatch(lambda: Cluster(cluster_settings(arguments)), cycles.wake, row)
-                stack.enter_context(watch)
+                stack.enter_context(PendingWatch(connect, cycles.wake, row))
+            if kept is not None:
+                stack.enter_context(kept)
         trigger = trigger_of(schedule, zone, jitter=jitter)
         until, begun, skipped = cycles.until_told_to_end, cycles.may_begin, cycles.skip
         keep_running(cycles.one, trigger, until=until, begun=begun, skipped=skipped)
@@ -159,12 +169,14 @@ class _Cycles:
         lease: Lease | None,
         ticks: MissedTicks | None,
         recorder: LedgerRecorder | None,
+        kept: KeptObjects | None,
     ) -> None:
         self._arguments = arguments
         self._metrics = metrics
         self._lease = lease
         self._ticks = ticks
         self._recorder = recorder
+        self._kept = kept
         self._soon: Soon | None = None
         self._one_at_a_time = threading.Lock()
         self._is_asked = False
@@ -261,7 +273,7 @@ class _Cycles:
 
     def _cycle(self, *, acts: bool) -> None:
         try:
-            session = PlanSession(self._arguments)
+            session = PlanSession(self._arguments, kept=self._kept)
         except (ConfigurationError, UsageError):
             self._metrics.set("config_last_reload_successful", 0)
             raise

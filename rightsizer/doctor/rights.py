@@ -188,12 +188,13 @@ def _writes() -> Iterator[Right]:
 def _watches() -> Iterator[Right]:
     for demand in DEMAND_KINDS:
         late = (
-            "pending pods wait for the next scheduled cycle of run"
+            "pending pods wait for the next scheduled cycle of run, which lists all pods"
             if demand is POD_DEMAND
             else "they wait longer"
         )
         cost = _VOLCANO if demand.of is VOLCANO else late
         yield Right("watch", demand.of.group, demand.of.plural, APPLY, cost=cost)
+    yield Right("watch", "", "nodes", APPLY, cost="run lists them in each cycle")
     yield Right("get", VOLCANO.group, VOLCANO.plural, APPLY, cost=_VOLCANO)
     for group, resource in (("", "pods"), ("", "nodes"), ("policy", "poddisruptionbudgets")):
         yield Right("watch", group, resource, EXTEND)

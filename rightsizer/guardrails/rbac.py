@@ -111,7 +111,7 @@ def _matches(called: tuple[str, ...], patterns: tuple[str, ...]) -> bool:
 
 
 Object = dict[str, Any]
-_READING = frozenset({"get", "list"})
+_READING = frozenset({"get", "list", "watch"})
 _NAME = "gpu-rightsizer"
 
 

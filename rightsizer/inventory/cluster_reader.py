@@ -2,8 +2,8 @@
 
 import functools
 import logging
-from collections.abc import Collection, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -66,6 +66,7 @@ from rightsizer.kube.api_objects import (
     SpecObject,
 )
 from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.kept_objects import KeptObjects
 from rightsizer.kube.object_names import api_path
 from rightsizer.kube.owner_kinds import KUEUE, ObjectSummary, OwnerKind, owner_kind
 from rightsizer.model import PriorityClass
@@ -73,6 +74,9 @@ from rightsizer.model import PriorityClass
 log = logging.getLogger(__name__)
 
 _Kind = TypeVar("_Kind")
+
+KEPT: Final[Mapping[str, type[Any]]] = {"/api/v1/pods": PodObject, "/api/v1/nodes": NodeObject}
+"""The collections that are worth to be watched: nearly all that a cycle reads."""
 
 FEW_NODES = 32
 """Up to this many nodes are read one by one; for more the collection is listed."""
@@ -84,6 +88,7 @@ def read_cluster(
     *,
     namespace: str | None = None,
     state_namespace: str = "",
+    kept: KeptObjects | None = None,
 ) -> ClusterState:
     """Read the whole cluster, or what concerns the workloads of one namespace.
 
@@ -92,13 +97,14 @@ def read_cluster(
         kinds: API groups and kinds that gpu-rightsizer changes; changed objects are read even without pods.
         namespace: The only namespace to read.
         state_namespace: Where manifests of evicted pods are kept; unused with one namespace.
+        kept: Collections that need not be listed.
 
     Raises:
         ClusterError: Something could not be read completely.
         ConfigurationError: The name of a GPU resource is invalid.
     """
-    reader = _ClusterReader(cluster, f"/namespaces/{namespace}" if namespace else "")
-    pods = cluster.reduce(
+    reader = _ClusterReader(cluster, f"/namespaces/{namespace}" if namespace else "", kept)
+    pods = reader.reduce(
         f"/api/v1{reader.scope}/pods", PodObject, lambda: PodTable(reader.resources), add=PodTable.add
     )
     kueue = reader.kueue()
@@ -165,15 +171,16 @@ def resource_table(texts: Sequence[str]) -> ResourceTable:
 
 
 class _ClusterReader(OptionalLister):
-    def __init__(self, cluster: Cluster, scope: str) -> None:
+    def __init__(self, cluster: Cluster, scope: str, kept: KeptObjects | None) -> None:
         super().__init__(cluster, scope)
         self.resources = resource_table(cluster.gpu_resources)
+        self.reduce = functools.partial(kept.reduce, cluster) if kept else cluster.reduce
 
     def nodes(self, named: frozenset[str], *, is_whole: bool) -> NodeTable:
         """All nodes with GPUs, or the named ones."""
         start = functools.partial(NodeTable, self.resources, named)
         if is_whole or len(named) > FEW_NODES:
-            return self.cluster.reduce("/api/v1/nodes", NodeObject, start, add=NodeTable.add)
+            return self.reduce("/api/v1/nodes", NodeObject, start, add=NodeTable.add)
         table = start()
         for name in sorted(named):
             item = self.cluster.find(api_path("v1", "", "nodes", name), NodeObject)

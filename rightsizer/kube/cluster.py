@@ -61,6 +61,10 @@ class _ListMeta(msgspec.Struct, rename={"continue_": "continue", "resource_versi
     resource_version: str = ""
 
 
+class _Bookmark(msgspec.Struct):
+    metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
+
+
 class _Page(msgspec.Struct, Generic[T]):
     items: list[T] | None = None
     metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
@@ -195,7 +199,13 @@ class Cluster:
         return self._reduced(path, kind, (start, add), headers=headers, query=query)[0]
 
     def snapshot(
-        self, path: str, kind: type[T], start: Callable[[], A], *, add: Callable[[A, list[T]], None]
+        self,
+        path: str,
+        kind: type[T],
+        start: Callable[[], A],
+        *,
+        add: Callable[[A, list[T]], None],
+        selector: str = "",
     ) -> tuple[A, str]:
         """Reduce a collection as `reduce` does; also the resourceVersion from which a watch continues.
 
@@ -203,6 +213,7 @@ class Cluster:
             ClusterError: The list is incomplete.
         """
         headers, query = {"Accept": "application/json"}, {"limit": str(PAGE_SIZE)}
+        query |= {"fieldSelector": selector} if selector else {}
         return self._reduced(path, kind, (start, add), headers=headers, query=query)
 
     def _reduced(
@@ -243,22 +254,24 @@ class Cluster:
             position = {"continue": page.metadata.continue_}
 
     def watch(
-        self, path: str, kind: type[T], *, length_s: float, selector: str = "", since: str = ""
-    ) -> Iterator[tuple[str, T]]:
-        """Each object of a collection as ADDED, then its changes as ADDED, MODIFIED or DELETED.
+        self, path: str, kind: type[T], *, length_s: float, since: str, selector: str = ""
+    ) -> Iterator[tuple[str, T | None, str]]:
+        """Each change of a collection: ADDED, MODIFIED or DELETED, the object, and its resourceVersion.
+
+        A BOOKMARK has no object: all changes up to its resourceVersion have been sent.
 
         Args:
             path: Of the collection.
             kind: What its objects are decoded as.
             length_s: Then the server ends it.
+            since: The resourceVersion from which on.
             selector: A field selector.
-            since: Only changes after this resourceVersion, instead of each object first.
 
         Raises:
             ClusterError: It was refused, or ended early.
         """
         limits = {"fieldSelector": selector, "resourceVersion": since}
-        query = {"watch": "true", "timeoutSeconds": str(round(length_s))}
+        query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(round(length_s))}
         query.update({key: text for key, text in limits.items() if text})
         attempted = f"watching {path} at {self.host}"
         headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
@@ -272,7 +285,9 @@ class Cluster:
             if event.type == "ERROR":
                 code = http.HTTPStatus.INTERNAL_SERVER_ERROR
                 _raise_for_status(code, bytes(event.object), attempted, source=self._source)
-            yield event.type, self._decode(bytes(event.object), kind, path)
+            shape: Any = _Bookmark if event.type == "BOOKMARK" else kind
+            item = self._decode(bytes(event.object), shape, path)
+            yield event.type, None if shape is _Bookmark else item, item.metadata.resource_version
 
     def served(self) -> Mapping[str, tuple[str, ...]]:
         """Versions of each API group except core, the server's preferred version first; cached."""

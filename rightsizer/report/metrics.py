@@ -118,6 +118,11 @@ METRICS = (
     OwnMetric("breaker_open", "1 if the breaker is open for this cause, else 0", ("cause",)),
     OwnMetric("runs", "Cycles by result: success or failure", ("result",), is_counter=True),
     OwnMetric("skipped_cycles", "Cycles skipped because the one before was still running", is_counter=True),
+    OwnMetric(
+        "watched_object_differences",
+        "Watched pods and nodes that were not as the API server lists them",
+        is_counter=True,
+    ),
     OwnMetric("last_run_duration_seconds", "Duration of the last cycle"),
     OwnMetric("last_run_timestamp_seconds", "End of the last cycle, as a Unix time"),
     OwnMetric(
@@ -261,6 +266,10 @@ class Metrics:
     def skipped(self) -> None:
         """Count a cycle that was due while another was running."""
         self._counters["skipped_cycles"].inc()
+
+    def differed(self, number: int) -> None:
+        """Count watched objects that were not as the API server lists them."""
+        self._counters["watched_object_differences"].inc(number)
 
     def ended(self, *, is_good: bool, took_s: float, at_s: float) -> None:
         """Count a cycle that took `took_s` and ended at `at_s`, Unix time."""

@@ -14,13 +14,13 @@ import msgspec
 import pytest
 import trustme
 
-from rightsizer.cli import preemption_state
 from rightsizer.cli.extender_endpoint import Extender
 from rightsizer.cli.http_endpoint import MAX_BODY_BYTES, TlsFiles, answering
 from rightsizer.cli.preemption_state import PreemptionState
 from rightsizer.config import ClusterSettings
 from rightsizer.errors import ConfigurationError
 from rightsizer.inventory.gpu_requests import ResourceTable
+from rightsizer.kube import watched
 from rightsizer.kube.api_objects import PodObject
 from rightsizer.kube.cluster import Cluster
 from rightsizer.planning.preemption import Answer, Preemptible, Preemptor, VictimChoice, Victims, bound_pod
@@ -259,8 +259,8 @@ def test_state_follows_the_cluster_and_answers_until_the_plan_is_too_old(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Watched pods, nodes and budgets; the plan's candidates; and no answer from an old plan."""
-    monkeypatch.setattr(preemption_state, "_PAUSE_S", 0.05)
-    monkeypatch.setattr(preemption_state, "LENGTH_S", 1.0)
+    monkeypatch.setattr(watched, "SHORTEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(watched, "LENGTH_S", 1.0)
     uids = _small_world(world)
     offered = {"small": Victims((uids["busy"],))}
     with _state(world, oldest_s=600.0) as state:
@@ -305,8 +305,7 @@ def test_state_whose_watch_fails_answers_nothing_until_it_follows_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even for an unforeseen reason may it answer from pods that it no longer follows."""
-    monkeypatch.setattr(preemption_state, "_PAUSE_S", 0.05)
-    monkeypatch.setattr(preemption_state, "_SILENT_S", 0.2)
+    monkeypatch.setattr(watched, "SHORTEST_PAUSE_S", 0.05)
     _small_world(world)
     settings = ClusterSettings(world.write_kubeconfig())
     with _Breaks(lambda: Cluster(settings), ResourceTable(), 600.0) as state:

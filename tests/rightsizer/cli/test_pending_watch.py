@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from rightsizer.cli import pending_watch
 from rightsizer.cli.pending_watch import PendingWatch
 from rightsizer.config import ClusterSettings
 from rightsizer.errors import ClusterUnreachable
 from rightsizer.inventory.demand import DEMAND_KINDS
+from rightsizer.kube import watched
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.owner_kinds import OwnerKind
 from tests.rightsizer.world import World
@@ -34,7 +34,7 @@ def _watches(world: World) -> int:
 @pytest.mark.prometheus
 def test_pending_watch_finds_each_pod_with_gpus_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that were there before, and after the server ended the watch; others and placed ones are not."""
-    monkeypatch.setattr(pending_watch, "LENGTH_S", 1.0)
+    monkeypatch.setattr(watched, "LENGTH_S", 1.0)
     world.add("Pod", world.team, "before", URGENT)
     world.add("Pod", world.team, "cpu", {**URGENT, "gpus": 0})
     world.add("Pod", world.team, "placed", {"usage": "idle"})
@@ -57,7 +57,7 @@ def test_pending_watch_goes_on_after_errors_and_says_each_once(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Until the API server is there, and the right to watch."""
-    monkeypatch.setattr(pending_watch, "_LONGEST_PAUSE_S", 0.1)
+    monkeypatch.setattr(watched, "SHORTEST_PAUSE_S", 0.05)
     world.add("Pod", world.team, "urgent", URGENT)
     settings, found, tries = ClusterSettings(world.write_kubeconfig()), list[bool](), list[bool]()
 
@@ -69,7 +69,7 @@ def test_pending_watch_goes_on_after_errors_and_says_each_once(
 
     with PendingWatch(connect, lambda: found.append(True)):
         _wait(lambda: found)
-    told = [one.getMessage() for one in caplog.records if one.name == pending_watch.__name__]
+    told = [one.getMessage() for one in caplog.records if one.name == watched.__name__]
     assert told == ["pending pods wait for the next scheduled cycle: no answer"]
 
 
@@ -97,7 +97,7 @@ def test_pending_watch_of_a_queue_finds_each_object_that_begins_to_wait(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kueue's Workloads without quota, and PodGroups that Volcano holds back; not those that run."""
-    monkeypatch.setattr(pending_watch, "LENGTH_S", 1.0)
+    monkeypatch.setattr(watched, "LENGTH_S", 1.0)
     found: list[str] = []
     settings = ClusterSettings(world.write_kubeconfig())
 
@@ -127,7 +127,7 @@ def test_pending_watch_of_a_kind_that_is_not_served_says_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Most clusters have no queue; its definition may come later."""
-    monkeypatch.setattr(pending_watch, "LENGTH_S", 0.1)
+    monkeypatch.setattr(watched, "LENGTH_S", 0.1)
     nowhere = dataclasses.replace(
         DEMAND_KINDS[1], of=OwnerKind("queues.example.com", ("v1",), "Workload", "workloads")
     )
@@ -139,4 +139,4 @@ def test_pending_watch_of_a_kind_that_is_not_served_says_nothing(
 
     with PendingWatch(connect, lambda: None, nowhere):
         _wait(lambda: len(tries) >= 2)
-    assert not [one for one in caplog.records if one.name == pending_watch.__name__]
+    assert not [one for one in caplog.records if one.name == watched.__name__]

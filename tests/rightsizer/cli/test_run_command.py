@@ -401,3 +401,24 @@ def test_run_json_log_format_writes_only_json_lines(world: World) -> None:
     messages = [entry["message"] for entry in entries]
     assert messages[-1] == "ended"
     assert sum(message.startswith("done ") for message in messages) == 1
+
+
+@pytest.mark.parametrize("flags", [(), ("--verify-state",), ("--no-watch",)], ids=" ".join)
+def test_run_with_yes_lists_pods_once_and_watches_them(world: World, flags: tuple[str, ...]) -> None:
+    """A cycle acts on what the watch told since; --verify-state and --no-watch list in each."""
+    world.add("Deployment", world.team, "works", {"usage": "busy"})
+
+    def lists() -> int:
+        asked = world.api.requests.all()
+        pages = (one for one in asked if one.path in {"/api/v1/pods", "/api/v1/nodes"})
+        return sum("watch=" not in one.query and "fieldSelector=" not in one.query for one in pages)
+
+    with running(world, "--every", "1s", "--yes", *flags) as run:
+        wait_for(lambda: run.cycles() >= 1, run)
+        seen = lists()
+        world.add("Deployment", world.team, "idle", {"replicas": 2})
+        wait_for(lambda: run.metrics().get(STOPPED), run)
+        done = run.cycles()
+        wait_for(lambda: run.cycles() >= done + 2, run)
+        assert (lists() == seen) is (not flags), run.said
+        assert run.metrics()["gpu_rightsizer_watched_object_differences_total"] == 0

@@ -1,0 +1,120 @@
+"""What a cycle of `run` costs while pods and nodes are watched, beside the same cycle that lists them.
+
+The fleet, Prometheus and the API server are those of `plan_scale`. Nothing changes between two cycles, so a watch has
+only bookmarks to tell. Each way has a process of its own; the first cycle of one that watches has to list.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks._bigfleet import fleet_of
+from benchmarks.plan_scale import serving
+from rightsizer import cli
+from rightsizer.cli.connection import cluster_settings
+from rightsizer.cli.plan_session import PlanSession
+from rightsizer.inventory.cluster_reader import KEPT
+from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.kept_objects import KeptObjects
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Figures:
+    """One cycle: seconds of the processor of our process and of Prometheus's, seconds that passed, and MiB."""
+
+    own_s: float
+    server_s: float
+    wall_s: float
+    resident_mib: float
+    calls: int
+    api_mb: float
+
+
+class _Counted(Cluster):
+    """Counts what is asked, and the bytes of the answers."""
+
+    calls = 0
+    read = 0
+
+    def _send(self, method: str, path: str, *given: object, **named: object) -> bytes:
+        data = super()._send(method, path, *given, **named)  # type: ignore[arg-type]
+        _Counted.calls += 1
+        _Counted.read += len(data)
+        return data
+
+
+def _server_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _resident_mib() -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
+def cycles(url: str, kubeconfig: Path, server: int, number: int, *, watches: bool) -> Iterator[Figures]:
+    """Consecutive cycles."""
+    cli.prepare()
+    given = ["run", "--prometheus-url", url, "--kubeconfig", str(kubeconfig), "--recording-rules", "trusted"]
+    arguments = cli.parser().parse_args(given)
+
+    def connect() -> Cluster:
+        return _Counted(cluster_settings(arguments))
+
+    with contextlib.ExitStack() as stack:
+        kept = stack.enter_context(KeptObjects(KEPT, connect, print)) if watches else None
+        for _ in range(number):
+            _Counted.calls = _Counted.read = 0
+            began, own_s, server_s = time.monotonic(), time.process_time(), _server_s(server)
+            session = PlanSession(arguments, kept=kept)
+            session.cluster = connect()
+            with contextlib.closing(session):
+                session.account(session.observe())
+            yield Figures(
+                time.process_time() - own_s,
+                _server_s(server) - server_s,
+                time.monotonic() - began,
+                _resident_mib(),
+                _Counted.calls,
+                _Counted.read / 1e6,
+            )
+
+
+def _show(url: str, kubeconfig: Path, server: int, number: int, watches: bool) -> None:  # noqa: FBT001 - a process's
+    for place, one in enumerate(cycles(url, kubeconfig, server, number, watches=watches), 1):
+        name = "watched" if watches else "listed"
+        print(
+            f"{name:8} {place:5} {one.own_s:10.1f} {one.server_s:10.1f} {one.wall_s:9.1f} {one.resident_mib:9.0f} "
+            f"{one.calls:9} {one.api_mb:9.1f}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--gpus", type=int, default=10_000, help="size of the fleet (default %(default)s)")
+    parser.add_argument("--cycles", type=int, default=3, help="of each way (default %(default)s)")
+    options = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="cycle-scale-") as folder,
+        serving(fleet_of(options.gpus), options.gpus, Path(folder)) as (prometheus, kubeconfig, _),
+    ):
+        print("pods,    cycle  own CPU s Prom. CPU s passed s  peak MiB API calls API MB read", flush=True)
+        context = multiprocessing.get_context("spawn")
+        for watches in (False, True):
+            given = (prometheus.url, kubeconfig, prometheus.pid, options.cycles, watches)
+            process = context.Process(target=_show, args=given)
+            process.start()
+            process.join()
+
+
+if __name__ == "__main__":
+    main()

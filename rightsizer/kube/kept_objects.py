@@ -1,0 +1,186 @@
+"""Large collections in memory, so that a cycle lists none of them: watched, and now and then compared with a list.
+
+What is kept is the JSON of those fields that are read, compressed: a tenth of what decoded objects take.
+"""
+
+import contextlib
+import logging
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from rightsizer.kube.api_objects import ObjectMeta
+from rightsizer.kube.cluster import PAGE_SIZE, Cluster
+from rightsizer.kube.watched import Collection, Connect, Watched
+
+VERIFIED_EVERY = 96
+"""Each 96th read is compared with a list: once a day, if a cycle begins every 15 minutes."""
+SETTLES_S = 2.0
+"""A difference that lasts longer is not just a late event."""
+_FIRST_S = 300.0
+"""The first read waits for the first list, instead of listing at the same time."""
+_SHOWN = 3
+
+log = logging.getLogger(__name__)
+
+A = TypeVar("A")
+_encoder = msgspec.json.Encoder()
+
+
+_Rows = dict[str, bytes]
+"""What is kept of each object, by its place in a list."""
+
+
+def _place_of(metadata: ObjectMeta) -> str:
+    """Its place in a list; one string, however often it is asked for."""
+    return sys.intern(f"{metadata.namespace}/{metadata.name}")
+
+
+class _Kept:
+    """One collection."""
+
+    def __init__(self, path: str, kind: type[Any], connect: Connect) -> None:
+        self.path = path
+        self._decoder = msgspec.json.Decoder(kind)
+        self._lock = threading.Lock()
+        self._rows: _Rows = {}
+        self._example = b""
+        self.reads = 0
+        lost = f"{path} is listed in each cycle"
+        collection = Collection(
+            path, kind, self._put, lambda place: self._rows.pop(place, None), lost, key_of=_place_of
+        )
+        self.watched = Watched(collection, connect, self._lock)
+
+    def _put(self, item: Any) -> None:  # noqa: ANN401 - of the kind
+        self._example = self._example or _encoder.encode(item)
+        self._rows[_place_of(item.metadata)] = self.packed(item)
+
+    def packed(self, item: Any) -> bytes:  # noqa: ANN401 - likewise
+        """What is kept of an object: most differ little from the first one."""
+        packer = zlib.compressobj(level=1, zdict=self._example)
+        return packer.compress(_encoder.encode(item)) + packer.flush()
+
+    def rows(self) -> _Rows:
+        """All objects as they are now."""
+        with self._lock:
+            return dict(self._rows)
+
+    def reduce(self, start: Callable[[], A], add: Callable[[A, list[Any]], None]) -> A:
+        """The objects in pages, in the order of a list."""
+        found, page = start(), list[Any]()
+        for _, packed in sorted(self.rows().items()):
+            text = zlib.decompressobj(zdict=self._example).decompress(packed)
+            page.append(self._decoder.decode(text))
+            if len(page) == PAGE_SIZE:
+                add(found, page)
+                page = []
+        if page:
+            add(found, page)
+        return found
+
+
+class KeptObjects:
+    """Watched collections, instead of lists. While entered, threads watch.
+
+    Args:
+        kinds: The types of the objects to keep, by the path of their collection.
+        connect: A connection of a thread's own; may raise RightsizerError.
+        differed: Called with the number of differences from a list.
+        verified_every: Which reads are compared with a list: each (1), each second one (2), …
+    """
+
+    def __init__(
+        self,
+        kinds: Mapping[str, type[Any]],
+        connect: Connect,
+        differed: Callable[[int], None],
+        *,
+        verified_every: int = VERIFIED_EVERY,
+    ) -> None:
+        self._kept = {path: _Kept(path, kind, connect) for path, kind in kinds.items()}
+        self._differed = differed
+        self._verified_every = verified_every
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        """Start the watches."""
+        for one in self._kept.values():
+            self._stack.enter_context(one.watched)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Let them end."""
+        self._stack.close()
+
+    def reduce(
+        self,
+        cluster: Cluster,
+        path: str,
+        kind: type[Any],
+        start: Callable[[], A],
+        *,
+        add: Callable[[A, list[Any]], None],
+    ) -> A:
+        """The result of `cluster.reduce`, which lists only if the collection is not kept, or not up to date.
+
+        Raises:
+            ClusterError: The list is incomplete.
+        """
+        kept = self._kept.get(path)
+        if kept is None:
+            return cluster.reduce(path, kind, start, add=add)
+        kept.watched.tried.wait(_FIRST_S)
+        if not kept.watched.is_current or kept.watched.host != cluster.host:
+            return cluster.reduce(path, kind, start, add=add)
+        kept.reads += 1
+        if kept.reads % self._verified_every:
+            return kept.reduce(start, add)
+        found, listed = _listed(kept, cluster, kind, start, add)
+        self._compare(kept, cluster, kind, listed)
+        return found
+
+    def _compare(self, kept: _Kept, cluster: Cluster, kind: type[Any], listed: _Rows) -> None:
+        """Discard what is kept if it differs from two lists."""
+        if not list(_differing(kept.rows(), listed)):
+            return
+        time.sleep(SETTLES_S)
+        before = kept.rows()
+        _, again = _listed(kept, cluster, kind, list[Any], lambda *_: None)
+        still = [place for place in _differing(before, again) if listed.get(place) == again.get(place)]
+        if still:
+            names = ", ".join(sorted(still)[:_SHOWN])
+            log.error(
+                "%s: %d kept objects differ from the API server's, such as %s", kept.path, len(still), names
+            )
+            self._differed(len(still))
+            kept.watched.start_over()
+
+
+def _listed(
+    kept: _Kept,
+    cluster: Cluster,
+    kind: type[Any],
+    start: Callable[[], A],
+    add: Callable[[A, list[Any]], None],
+) -> tuple[A, _Rows]:
+    """A list, and its rows."""
+
+    def begin() -> tuple[A, _Rows]:
+        return start(), {}
+
+    def both(found: tuple[A, _Rows], page: list[Any]) -> None:
+        found[1].update((_place_of(item.metadata), kept.packed(item)) for item in page)
+        add(found[0], page)
+
+    return cluster.reduce(kept.path, kind, begin, add=both)
+
+
+def _differing(kept: _Rows, listed: _Rows) -> Iterator[str]:
+    """Places of objects that only one of them has, or that are not the same."""
+    return (place for place in kept.keys() | listed.keys() if kept.get(place) != listed.get(place))

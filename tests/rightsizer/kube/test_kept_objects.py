@@ -1,0 +1,229 @@
+"""Watched pods and nodes are as the API server lists them, whatever happens to them or to the watch."""
+
+import contextlib
+import logging
+import pathlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import hypothesis
+import pytest
+import yaml
+from hypothesis import strategies as st
+
+from rightsizer.config import ClusterSettings
+from rightsizer.inventory.cluster_reader import KEPT
+from rightsizer.kube import kept_objects, watched
+from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.kept_objects import KeptObjects
+from simulator.kube import ApiServer, Fault, Rule
+from tests.simulator.kube.manifests import node, pod
+
+PODS = "/api/v1/pods"
+VERBS = ("create", "label", "delete", "other", "expire", "drop", "fail")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched, "LENGTH_S", 1.0)
+    monkeypatch.setattr(watched, "SHORTEST_PAUSE_S", 0.02)
+    monkeypatch.setattr(kept_objects, "SETTLES_S", 0.5)
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    """A server with two nodes."""
+    with ApiServer(termination_delay_s=0.02) as server:
+        for name in ("node-0", "node-1"):
+            server.create(node(name))
+        yield server
+
+
+def _settings(api: ApiServer, directory: pathlib.Path) -> ClusterSettings:
+    path = directory / f"kubeconfig-{api.url.rpartition(':')[2]}"
+    path.write_text(yaml.safe_dump(api.kubeconfig()))
+    return ClusterSettings(path)
+
+
+@contextlib.contextmanager
+def _keeping(
+    settings: ClusterSettings, differed: Callable[[int], None] = lambda _: None, **more: int
+) -> Iterator[tuple[KeptObjects, Cluster]]:
+    with (
+        contextlib.closing(Cluster(settings)) as cluster,
+        KeptObjects(KEPT, lambda: Cluster(settings), differed, **more) as kept,
+    ):
+        yield kept, cluster
+
+
+def _read(reduce: Callable[..., list[Any]], path: str = PODS) -> list[Any]:
+    return reduce(path, KEPT[path], list[Any], add=list[Any].extend)
+
+
+def _kept(kept: KeptObjects, cluster: Any, path: str = PODS) -> list[Any]:
+    return kept.reduce(cluster, path, KEPT[path], list[Any], add=list[Any].extend)
+
+
+def _lists(api: ApiServer, path: str = PODS) -> int:
+    """How often it was listed."""
+    return sum(
+        one.method == "GET" and one.path == path and "watch=true" not in one.query
+        for one in api.requests.all()
+    )
+
+
+def _wait(holds: Callable[[], object]) -> None:
+    end = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def _do(api: ApiServer, verb: str, name: str) -> None:
+    there = api.get("Pod", "default", name) is not None
+    if verb == "create" and not there:
+        api.create(pod(name))
+    elif verb == "label" and there:
+        api.patch("Pod", "default", name, {"metadata": {"labels": {"at": str(time.monotonic())}}})
+    elif verb == "delete" and there:
+        api.delete("Pod", "default", name)
+    elif verb == "other":
+        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "n-"}})
+    elif verb == "expire":
+        api.expire_history()
+    elif verb == "drop":
+        api.inject(Fault("/pods$", "GET", drop=True))
+    elif verb == "fail":
+        api.inject(Fault("/pods$", "GET", status=503))
+
+
+@hypothesis.given(
+    st.lists(st.tuples(st.sampled_from(VERBS), st.sampled_from("abcd"), st.booleans()), max_size=12)
+)
+@hypothesis.settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+)
+def test_kept_objects_are_as_listed_after_any_changes(
+    tmp_path: pathlib.Path, changes: list[tuple[str, str, bool]]
+) -> None:
+    """Pods that come, change and go, expired versions, lost connections and errors; in the order of a list."""
+    with ApiServer(termination_delay_s=0.02) as api:
+        api.create(node("node-0"))
+        with _keeping(_settings(api, tmp_path)) as (kept, cluster):
+            for verb, name, waits in changes:
+                _do(api, verb, name)
+                if waits:
+                    time.sleep(0.03)
+            api.settle()
+            api.clear_faults()
+            listed = _read(cluster.reduce)
+            _wait(lambda: _kept(kept, _Silent(cluster.host)) == listed)
+
+
+class _Silent:
+    """A server that lists nothing: what is kept must be enough."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+
+    def reduce(self, *_: object, **__: object) -> None:
+        """Nothing, which is not even an empty list."""
+
+
+def test_kept_objects_are_listed_once(api: ApiServer, tmp_path: pathlib.Path) -> None:
+    """The first read waits for that; later ones ask nothing, also after watches have ended and begun again."""
+    apart: dict[str, Any] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    api.create(pod("a", tolerations=[{"key": "gpu", "operator": "Exists"}], affinity=apart))
+    api.settle()
+    with _keeping(_settings(api, tmp_path)) as (kept, cluster):
+        assert _kept(kept, _Silent(cluster.host)) == _read(cluster.reduce)
+        api.requests.clear()
+        assert [one.metadata.name for one in _kept(kept, cluster)] == ["a"]
+        assert [one.metadata.name for one in _kept(kept, cluster, "/api/v1/nodes")] == ["node-0", "node-1"]
+        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}})
+        time.sleep(1.2)
+        api.expire_history()  # a watch goes on from its last bookmark
+        time.sleep(1.2)
+        api.create(pod("b"))
+        _wait(lambda: [one.metadata.name for one in _kept(kept, cluster)] == ["a", "b"])
+        assert (_lists(api), _lists(api, "/api/v1/nodes")) == (0, 0)
+
+
+def test_kept_objects_that_went_while_nobody_watched_are_dropped(
+    api: ApiServer, tmp_path: pathlib.Path
+) -> None:
+    """The versions since have expired, so everything is listed again."""
+    for name in ("a", "b"):
+        api.create(pod(name))
+    api.settle()
+    with _keeping(_settings(api, tmp_path)) as (kept, cluster):
+        assert len(_kept(kept, _Silent(cluster.host))) == 2
+        api.inject(Fault("/pods$", "GET", times=None, drop=True))
+        refused = len(api.requests.all()) + 2
+        _wait(lambda: len(api.requests.all()) > refused)
+        api.delete("Pod", "default", "a")
+        _wait(lambda: api.get("Pod", "default", "a") is None)
+        api.expire_history()
+        api.clear_faults()
+        _wait(lambda: len(_kept(kept, _Silent(cluster.host)) or "  ") == 1)
+
+
+def test_kept_objects_of_a_watch_that_is_refused_are_listed(
+    api: ApiServer, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As before there were any; it is said once."""
+    api.deny(Rule("*", ("watch",), ("pods",)))
+    api.create(pod("a"))
+    with _keeping(_settings(api, tmp_path)) as (kept, cluster):
+        for _ in range(3):
+            _wait(lambda: [one.metadata.name for one in _kept(kept, cluster)] == ["a"])
+            time.sleep(0.2)
+    told = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert len(told) == 1
+    assert told[0].startswith("/api/v1/pods is listed in each cycle: ")
+
+
+def test_kept_objects_of_another_server_are_not_believed(api: ApiServer, tmp_path: pathlib.Path) -> None:
+    """A kubeconfig that changes names another cluster: its pods are read there."""
+    api.create(pod("ours"))
+    with (
+        ApiServer() as other,
+        _keeping(_settings(api, tmp_path)) as (kept, cluster),
+        contextlib.closing(Cluster(_settings(other, tmp_path))) as elsewhere,
+    ):
+        other.create(pod("theirs"))
+        assert [one.metadata.name for one in _kept(kept, cluster)] == ["ours"]
+        assert [one.metadata.name for one in _kept(kept, elsewhere)] == ["theirs"]
+
+
+class _Deaf(Cluster):
+    """A connection that loses each word of a deletion."""
+
+    def watch(self, *args: Any, **more: Any) -> Iterator[Any]:
+        """All others."""
+        return (one for one in super().watch(*args, **more) if one[0] != "DELETED")
+
+
+def test_kept_objects_that_differ_from_a_list_are_forgotten(
+    api: ApiServer, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said and counted, the list is what counts, and everything is listed again."""
+    for name in ("a", "b"):
+        api.create(pod(name))
+    api.settle()
+    settings, found = _settings(api, tmp_path), list[int]()
+    with (
+        contextlib.closing(Cluster(settings)) as cluster,
+        KeptObjects(KEPT, lambda: _Deaf(settings), found.append, verified_every=2) as kept,
+    ):
+        assert (len(_kept(kept, cluster)), len(_kept(kept, cluster)), found) == (2, 2, [])
+        api.delete("Pod", "default", "a")
+        _wait(lambda: api.get("Pod", "default", "a") is None)
+        assert (len(_kept(kept, cluster)), found) == (2, [])
+        assert (len(_kept(kept, cluster)), found) == (1, [1])
+        told = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
+        assert told == ["/api/v1/pods: 1 kept objects differ from the API server's, such as default/a"]
+        _wait(lambda: len(_kept(kept, _Silent(cluster.host)) or "  ") == 1)
