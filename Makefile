@@ -107,6 +107,7 @@ check-deep: controlplane ## what takes longer than CI may: the slowest tests, ma
 	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "deep or hypothesis" --hypothesis-profile=deep --timeout=1800 $(PYTEST_ARGS)
 	@$(BIN)/python -m tests.rightsizer.poisoning 200
 	@$(BIN)/python -m benchmarks.exporter_soak
+	@$(BIN)/python -m benchmarks.cycle_soak
 	@$(MAKE) --no-print-directory fuzz RUNS=2000000 SECONDS=60
 	@$(MAKE) --no-print-directory mutation SAMPLE=100
 

@@ -148,6 +148,7 @@ class KeptObjects:
     def _compare(self, kept: _Kept, cluster: Cluster, kind: type[Any], listed: _Rows) -> None:
         """Discard what is kept if it differs from two lists."""
         if not list(_differing(kept.rows(), listed)):
+            log.info("%s: %d kept objects are as the API server lists them", kept.path, len(listed))
             return
         time.sleep(SETTLES_S)
         before = kept.rows()
