@@ -1,5 +1,6 @@
 """Creates, updates and patches objects as the real server does; every write to the store passes here."""
 
+import collections
 import functools
 import random
 import uuid
@@ -37,7 +38,8 @@ class Registry:
         self.store = store
         self.now = now
         self.minor = 36
-        self._random = random.Random(seed)
+        self._seed = seed
+        self._drawn: collections.Counter[tuple[str, ...]] = collections.Counter()
 
     # --- reading
 
@@ -96,7 +98,7 @@ class Registry:
             metadata.pop(field, None)
         if not metadata.get("name") and metadata.get("generateName"):
             prefix = str(metadata["generateName"])[:_MAX_GENERATED_PREFIX]
-            metadata["name"] = prefix + self.suffix()
+            metadata["name"] = prefix + self._suffix(obj["kind"], namespace, prefix)
         if not metadata.get("name"):
             problem = FieldError.required("metadata.name", "name or generateName is required")
             group = obj["apiVersion"].rpartition("/")[0]
@@ -105,13 +107,19 @@ class Registry:
             metadata["namespace"] = namespace
         else:
             metadata.pop("namespace", None)
-        metadata["uid"] = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+        drawn = self._dice("uid", obj["kind"], namespace, metadata["name"]).getrandbits(128)
+        metadata["uid"] = str(uuid.UUID(int=drawn, version=4))
         metadata["creationTimestamp"] = self.now()
         _drop_empty(metadata)
 
-    def suffix(self) -> str:
+    def _suffix(self, *of: str) -> str:
         """Five random characters, as the server appends to generateName."""
-        return "".join(self._random.choices(_SUFFIX_ALPHABET, k=_SUFFIX_LENGTH))
+        return "".join(self._dice("name", *of).choices(_SUFFIX_ALPHABET, k=_SUFFIX_LENGTH))
+
+    def _dice(self, *of: str) -> random.Random:
+        """Dice of one object: whatever is created at the same time, the same cluster comes about."""
+        self._drawn[of] += 1
+        return random.Random("/".join((str(self._seed), *of, str(self._drawn[of]))))
 
     def _validate(self, resource: Resource, obj: Object, problems: Iterable[FieldError]) -> None:
         if problems := [*names.metadata_problems(resource, obj), *problems]:

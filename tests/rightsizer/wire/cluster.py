@@ -166,7 +166,10 @@ class World:
 
     def __enter__(self) -> Self:
         self.api.start()
-        self.people.settle_in(self.dice.randint(5, 20))
+        # At once, or it depends on the machine's load which pod is placed first.
+        with self.api.batch():
+            self.people.settle_in(self.dice.randint(5, 20))
+        self.api.settle()
         if self.scraped is not None:
             self.scraped.settle_in()
         self.api.settle()

@@ -184,7 +184,8 @@ def besieged(directory: pathlib.Path, seed: int, steps: int, *, forges: bool) ->
         assert world.scraped is not None
         dice = random.Random(f"forger of {seed}")
         forger = Forger(world.api, world.clock, world.truth, world.scraped, dice)
-        forger.settle_in()
+        with world.api.batch():
+            forger.settle_in()
         # Nobody can know what these do, unless somebody is believed who says so.
         unseen = random.Random(f"unseen of {seed}").sample(world.people.workloads, 3)
         world.truth.lies = {one.key: "without activity" for one in unseen}
@@ -193,7 +194,8 @@ def besieged(directory: pathlib.Path, seed: int, steps: int, *, forges: bool) ->
             forger.expose()
         for step in range(steps):
             if forges:
-                forger.step()
+                with world.api.batch():
+                    forger.step()
             world.api.settle()
             world.clock.go(_SPAN)
             world.replicas[0].cycle()

@@ -14,8 +14,8 @@ import yaml
 from simulator.gpus import Process, ProcessSample, Reading
 from simulator.kube import ApiServer, Fault
 from simulator.kubeclient import Endpoint, KubeClient, KubeClientError
-from simulator.manifests import namespace, workload
 from simulator.manifests import node as node_object
+from simulator.manifests import workload
 from simulator.nodes.agent import NodeAgent
 from simulator.nodes.hostfiles import HostFiles
 from simulator.nodes.kubelet import SERVICE, messages
@@ -267,8 +267,10 @@ def test_recreated_pod_has_its_own_uid_on_its_process(short: Path) -> None:
         second = ApiServer(port=port, termination_delay_s=0.05)
         second.inject(Fault("/pods", "GET", times=None, status=503))
         with second:
-            second.create(namespace("other"))  # so that the next UIDs that are drawn are not those of before
             second.create(node_object(WHOLE))
+            second.create(workload(_pod("one", 1)))  # the first of this name has the same UID on every server
+            second.delete("Pod", "default", "one")
+            second.settle()
             after = second.create(workload(_pod("one", 1)))["metadata"]["uid"]
             second.settle()
             second.clear_faults()
