@@ -22,6 +22,8 @@ VERIFIED_EVERY = 96
 """Each 96th read is compared with a list: once a day, if a cycle begins every 15 minutes."""
 SETTLES_S = 2.0
 """A difference that lasts longer is not just a late event."""
+MOST_BYTES = 256 * 1024 * 1024
+"""Of one collection: a million pods take as much, or a tenant's annotations that cannot be compressed."""
 _FIRST_S = 300.0
 """The first read waits for the first list, instead of listing at the same time."""
 _SHOWN = 3
@@ -50,16 +52,28 @@ class _Kept:
         self._lock = threading.Lock()
         self._rows: _Rows = {}
         self._example = b""
+        self._bytes = 0
+        self.is_full = False
         self.reads = 0
-        lost = f"{path} is listed in each cycle"
-        collection = Collection(
-            path, kind, self._put, lambda place: self._rows.pop(place, None), lost, key_of=_place_of
-        )
+        self._lost = f"{path} is listed in each cycle"
+        collection = Collection(path, kind, self._put, self._drop, self._lost, key_of=_place_of)
         self.watched = Watched(collection, connect, self._lock)
 
     def _put(self, item: Any) -> None:  # noqa: ANN401 - of the kind
+        if self.is_full:
+            return
         self._example = self._example or _encoder.encode(item)
-        self._rows[_place_of(item.metadata)] = self.packed(item)
+        place, packed = _place_of(item.metadata), self.packed(item)
+        self._drop(place)
+        self._rows[place] = packed
+        self._bytes += len(packed)
+        if self._bytes > MOST_BYTES:
+            self.is_full = True
+            self._rows = {}
+            log.warning("%s: its objects take more than %d MiB of memory", self._lost, MOST_BYTES >> 20)
+
+    def _drop(self, place: str) -> None:
+        self._bytes -= len(self._rows.pop(place, b""))
 
     def packed(self, item: Any) -> bytes:  # noqa: ANN401 - likewise
         """What is kept of an object: most differ little from the first one."""
@@ -136,7 +150,7 @@ class KeptObjects:
         if kept is None:
             return cluster.reduce(path, kind, start, add=add)
         kept.watched.tried.wait(_FIRST_S)
-        if not kept.watched.is_current or kept.watched.host != cluster.host:
+        if kept.is_full or not kept.watched.is_current or kept.watched.host != cluster.host:
             return cluster.reduce(path, kind, start, add=add)
         kept.reads += 1
         if kept.reads % self._verified_every:

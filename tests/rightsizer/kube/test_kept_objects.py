@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import pathlib
+import random
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -139,7 +140,8 @@ def test_kept_objects_are_listed_once(api: ApiServer, tmp_path: pathlib.Path) ->
     api.create(pod("a", tolerations=[{"key": "gpu", "operator": "Exists"}], affinity=apart))
     api.settle()
     with _keeping(_settings(api, tmp_path)) as (kept, cluster):
-        assert _kept(kept, _Silent(cluster.host)) == _read(cluster.reduce)
+        for path in KEPT:
+            assert _kept(kept, _Silent(cluster.host), path) == _read(cluster.reduce, path)
         api.requests.clear()
         assert [one.metadata.name for one in _kept(kept, cluster)] == ["a"]
         assert [one.metadata.name for one in _kept(kept, cluster, "/api/v1/nodes")] == ["node-0", "node-1"]
@@ -197,6 +199,24 @@ def test_kept_objects_of_another_server_are_not_believed(api: ApiServer, tmp_pat
         other.create(pod("theirs"))
         assert [one.metadata.name for one in _kept(kept, cluster)] == ["ours"]
         assert [one.metadata.name for one in _kept(kept, elsewhere)] == ["theirs"]
+
+
+def test_kept_objects_that_take_too_much_memory_are_listed(
+    api: ApiServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever may annotate a pod chooses how much that is."""
+    monkeypatch.setattr(kept_objects, "MOST_BYTES", 10_000)
+    with _keeping(_settings(api, tmp_path)) as (kept, cluster):
+        for name in ("a", "b"):
+            api.create(pod(name))
+            api.settle()
+        _wait(lambda: [one.metadata.name for one in _kept(kept, _Silent(cluster.host))] == ["a", "b"])
+        noise = random.Random(1).randbytes(50_000).hex()
+        api.patch("Pod", "default", "a", {"metadata": {"annotations": {"x": noise}}})
+        _wait(lambda: _kept(kept, _Silent(cluster.host)) is None)
+        assert [one.metadata.annotations for one in _kept(kept, cluster)] == [{"x": noise}, None]
+    told = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert told == ["/api/v1/pods is listed in each cycle: its objects take more than 0 MiB of memory"]
 
 
 class _Deaf(Cluster):
