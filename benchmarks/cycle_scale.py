@@ -18,10 +18,11 @@ from benchmarks._bigfleet import fleet_of
 from benchmarks.plan_scale import serving
 from rightsizer import cli
 from rightsizer.cli.connection import cluster_settings
-from rightsizer.cli.plan_session import PlanSession
+from rightsizer.cli.plan_session import NO_STATE, KeptState, PlanSession
 from rightsizer.inventory.cluster_reader import KEPT
 from rightsizer.kube.cluster import Cluster
-from rightsizer.kube.kept_objects import KeptObjects
+from rightsizer.kube.kept_objects import VERIFIED_EVERY, KeptObjects
+from rightsizer.usage.kept_slots import KeptSlots
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,7 +70,10 @@ def cycles(url: str, kubeconfig: Path, server: int, number: int, *, watches: boo
         return _Counted(cluster_settings(arguments))
 
     with contextlib.ExitStack() as stack:
-        kept = stack.enter_context(KeptObjects(KEPT, connect, print)) if watches else None
+        kept = NO_STATE
+        if watches:
+            objects = stack.enter_context(KeptObjects(KEPT, connect, print))
+            kept = KeptState(objects, KeptSlots(print, verified_every=VERIFIED_EVERY))
         for _ in range(number):
             _Counted.calls = _Counted.read = 0
             began, own_s, server_s = time.monotonic(), time.process_time(), _server_s(server)

@@ -125,7 +125,7 @@ def main() -> int:
                     time.sleep(0.5)
                 failed = _metric(process, 'gpu_rightsizer_runs_total{result="failure"}')
                 compared = (folder / "run.log").read_text().count(" are as the API server lists them")
-                untrue = _metric(process, "gpu_rightsizer_watched_object_differences_total")
+                untrue = _metric(process, "gpu_rightsizer_kept_state_differences_total")
                 held = (process.resident_mib, process.threads, process.descriptors)
                 figures = (done, failed, compared, untrue, *held, time.monotonic() - began)
                 print(

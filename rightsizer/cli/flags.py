@@ -377,7 +377,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
         "list pods and nodes in each cycle instead of watching them: less memory, more load on the API server"
     )
     parser.add_argument("--no-watch", action="store_true", help=words)
-    words = "compare watched pods and nodes with a list in each cycle (default: in one of 96)"
+    words = "compare what is watched or kept with a list or query in each cycle (default: in one of 96)"
     parser.add_argument("--verify-state", action="store_true", help=words)
     add_options(parser, "", (*POLICY, *PRICES, *JOURNAL, *CLUSTER_NAME, *LEDGER))
     add_options(parser, "schedule", SCHEDULE)

@@ -38,6 +38,7 @@ from rightsizer.prices import Prices
 from rightsizer.prometheus.discovery import connect
 from rightsizer.prometheus.query_api import Prometheus
 from rightsizer.text import safe_lines
+from rightsizer.usage.kept_slots import KeptSlots
 from rightsizer.usage.optional_metrics import node_prices
 from rightsizer.usage.usage_source import PrometheusUsage
 
@@ -70,6 +71,17 @@ def _second(at: datetime.datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeptState:
+    """What a process keeps from one plan for the next; None where it asks for everything."""
+
+    objects: KeptObjects | None = None
+    slots: KeptSlots | None = None
+
+
+NO_STATE = KeptState()
+
+
 class PlanSession:
     """The connections and the policy of one command; `machine` is the local clock, aware.
 
@@ -84,7 +96,7 @@ class PlanSession:
         look: Look = NOW,
         *,
         machine: Callable[[], datetime.datetime] | None = None,
-        kept: KeptObjects | None = None,
+        kept: KeptState = NO_STATE,
     ) -> None:
         self._kept = kept
         self._machine = machine or utc_now
@@ -105,7 +117,7 @@ class PlanSession:
         self.prometheus = Prometheus(settings) if settings.url else connect(settings, self.cluster)
         if settings.url is None:
             note(f"no --prometheus-url; found {self.prometheus.where}")
-        self.signal = PrometheusUsage(self.prometheus, terms)
+        self.signal = PrometheusUsage(self.prometheus, terms, kept.slots)
         self.run = new_run(self._machine())
 
     @functools.cached_property
@@ -193,7 +205,7 @@ class PlanSession:
             # Without evictions there are no saved manifests, so no right to list Secrets is needed.
             state_namespace = self.own if self.evicts else ""
             return read_cluster(
-                self.cluster, RECORDABLE_KINDS, state_namespace=state_namespace, kept=self._kept
+                self.cluster, RECORDABLE_KINDS, state_namespace=state_namespace, kept=self._kept.objects
             )
         return read_file(self._look.objects, self._settings.gpu_resources)
 

@@ -31,7 +31,7 @@ from rightsizer.cli.http_endpoint import serving
 from rightsizer.cli.ledger_recorder import LedgerRecorder, recorder_of
 from rightsizer.cli.messages import log_to_stdout
 from rightsizer.cli.pending_watch import PendingWatch
-from rightsizer.cli.plan_session import PlanSession
+from rightsizer.cli.plan_session import KeptState, PlanSession
 from rightsizer.cli.scheduler import MissedTicks, Soon, keep_running, longest_wait, trigger_of, zone_of
 from rightsizer.cli.served_report import ServedReport
 from rightsizer.config import InvalidDurationError, parse_duration
@@ -51,6 +51,7 @@ from rightsizer.prices import Prices
 from rightsizer.report.metrics import Metrics
 from rightsizer.report.outcomes import cycle_words, outcome_text
 from rightsizer.text import count, span
+from rightsizer.usage.kept_slots import KeptSlots
 
 log = logging.getLogger(__name__)
 report = logging.getLogger("gpu-rightsizer")
@@ -83,8 +84,14 @@ def run(arguments: argparse.Namespace) -> int:
         return Cluster(cluster_settings(arguments))
 
     every = 1 if arguments.verify_state else VERIFIED_EVERY
-    is_kept = arguments.yes and not arguments.no_watch
-    kept = KeptObjects(KEPT, connect, metrics.differed, verified_every=every) if is_kept else None
+    watches = arguments.yes and not arguments.no_watch
+    objects = KeptObjects(KEPT, connect, metrics.differed, verified_every=every) if watches else None
+
+    def corrected(number: int) -> None:
+        log.error("%s of kept histories differed from a query of the whole span", count(number, "row"))
+        metrics.differed(number)
+
+    kept = KeptState(objects, KeptSlots(corrected, verified_every=every))
     cycles = _Cycles(arguments, metrics, lease, ticks, recorder, kept)
     with signals_held(), contextlib.ExitStack() as stack:
         served = serving(
@@ -101,8 +108,8 @@ def run(arguments: argparse.Namespace) -> int:
             stack.enter_context(LeaderElector(lease, is_optional=True, on_held=cycles.make_up))
             for row in DEMAND_KINDS:
                 stack.enter_context(PendingWatch(connect, cycles.wake, row))
-            if kept is not None:
-                stack.enter_context(kept)
+            if objects is not None:
+                stack.enter_context(objects)
         trigger = trigger_of(schedule, zone, jitter=jitter)
         until, begun, skipped = cycles.until_told_to_end, cycles.may_begin, cycles.skip
         keep_running(cycles.one, trigger, until=until, begun=begun, skipped=skipped)
@@ -169,7 +176,7 @@ class _Cycles:
         lease: Lease | None,
         ticks: MissedTicks | None,
         recorder: LedgerRecorder | None,
-        kept: KeptObjects | None,
+        kept: KeptState,
     ) -> None:
         self._arguments = arguments
         self._metrics = metrics

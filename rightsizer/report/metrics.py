@@ -119,8 +119,8 @@ METRICS = (
     OwnMetric("runs", "Cycles by result: success or failure", ("result",), is_counter=True),
     OwnMetric("skipped_cycles", "Cycles skipped because the one before was still running", is_counter=True),
     OwnMetric(
-        "watched_object_differences",
-        "Watched pods and nodes that were not as the API server lists them",
+        "kept_state_differences",
+        "Watched objects and kept histories that differed from a list or query",
         is_counter=True,
     ),
     OwnMetric("last_run_duration_seconds", "Duration of the last cycle"),
@@ -268,8 +268,8 @@ class Metrics:
         self._counters["skipped_cycles"].inc()
 
     def differed(self, number: int) -> None:
-        """Count watched objects that were not as the API server lists them."""
-        self._counters["watched_object_differences"].inc(number)
+        """Count what was kept and differed from a list or a query."""
+        self._counters["kept_state_differences"].inc(number)
 
     def ended(self, *, is_good: bool, took_s: float, at_s: float) -> None:
         """Count a cycle that took `took_s` and ended at `at_s`, Unix time."""

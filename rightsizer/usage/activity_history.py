@@ -22,9 +22,11 @@ from rightsizer.usage.exporter_counters import (
     SLACK_S,
     UNATTRIBUTED,
 )
+from rightsizer.usage.kept_slots import SlotRows
 from rightsizer.usage.querier import Build, QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import COUNT, QueryForm, recorded_selector
-from rightsizer.usage.sample_coverage import HALF, Counts, CountsByUse, SlotGrid, add_highest, highest_counts
+from rightsizer.usage.sample_coverage import HALF, CountsByUse, add_highest, highest_counts
+from rightsizer.usage.slot_grid import Counts, SlotGrid
 from rightsizer.usage.source_metrics import CLUSTER, DeviceKey, Metric, MetricKind, Statistic, UseKey
 
 MAX_SLOTS = 400
@@ -53,7 +55,7 @@ def activity_histories(
     if not pods:
         return {}
     query = _history_query(querier, pods, span)
-    by_use = _slots_by_gauges(query, threshold, querier.source.presence)
+    by_use = _slots_by_gauges(query, pods, threshold, querier.source.presence)
     if querier.source.has_counters and by_use:
         _correct_by_counters(query, by_use)
     return {pod: _history(query.grid, pods[pod], rows) for pod, rows in _by_pod(pods, by_use).items()}
@@ -74,7 +76,7 @@ def work_levels(
     if not pods:
         return {}
     query = _history_query(querier, pods, span)
-    by_use = _slots_by_gauges(query, threshold, MetricKind.TRAFFIC)
+    by_use = _slots_by_gauges(query, pods, threshold, MetricKind.TRAFFIC)
     lowest, highest = _powers_by_slot(query)
     at_work = {key: _highest(row, Slot.BUSY, lowest.get(key, {})) for key, row in by_use.items()}
     quiet = {
@@ -127,7 +129,9 @@ def _history_query(
     span_s = span.total_seconds()
     slot_s = next((length for length in _SLOT_LENGTHS_S if span_s / length <= MAX_SLOTS), _SLOT_LENGTHS_S[-1])
     slots = max(1, min(MAX_SLOTS, int(span_s // slot_s)))
-    grid = SlotGrid(querier.at, datetime.timedelta(seconds=slot_s), slots)
+    # Slots of a later cycle are the same only if they end with a minute, too.
+    end = querier.at if querier.kept is None else querier.at.replace(second=0, microsecond=0)
+    grid = SlotGrid(end, datetime.timedelta(seconds=slot_s), slots)
     form = querier.query_form(span)
     max_series = min(querier.max_series(form, span), MAX_POINTS / slots)
     return _HistoryQuery(querier, grid, form, sorted(pods), max_series)
@@ -210,8 +214,25 @@ class _HistoryQuery:
         return bytes(row)
 
 
-def _slots_by_gauges(query: _HistoryQuery, threshold: float, kind: MetricKind) -> SlotsByUse:
+def _slots_by_gauges(
+    query: _HistoryQuery, starts: Mapping[PodKey, datetime.datetime], threshold: float, kind: MetricKind
+) -> SlotsByUse:
     """BUSY is activity or power by any source, but memory traffic by every one: what says most against a change."""
+    querier = query.querier
+
+    def read(pods: Collection[PodKey], grid: SlotGrid) -> SlotRows:
+        return _rows_by_gauges(dataclasses.replace(query, pods=sorted(pods), grid=grid), threshold, kind)
+
+    if querier.kept is None or kind is MetricKind.TRAFFIC:  # of which every series counts
+        found = read(starts, query.grid)
+    else:
+        metrics = querier.source.of(kind)
+        question = (querier.prometheus.where, querier.matchers, metrics, query.form.is_recorded, threshold)
+        found = querier.kept.extended(question, query.grid, starts, read)
+    return _with_gaps(found.rows, found.counts)
+
+
+def _rows_by_gauges(query: _HistoryQuery, threshold: float, kind: MetricKind) -> SlotRows:
     rows: dict[UseKey, bytes] = {}
     counts: CountsByUse = {}
     merged = _weakest if kind is MetricKind.TRAFFIC else strongest
@@ -221,7 +242,7 @@ def _slots_by_gauges(query: _HistoryQuery, threshold: float, kind: MetricKind) -
             rows[key] = merged((rows[key], row)) if key in rows else row
         for key, count in query.rows(functools.partial(query.count, metric), query.grid.counts, shards):
             add_highest(counts, key, count)
-    return _with_gaps(rows, counts)
+    return SlotRows(rows, counts)
 
 
 def _weakest(rows: Sequence[bytes]) -> bytes:

@@ -17,6 +17,7 @@ from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, Prometheus, QueryRange, Sample
 from rightsizer.prometheus.sharding import Shard, ShardPlan
+from rightsizer.usage.kept_slots import KeptSlots
 from rightsizer.usage.provenance import EVERYTHING, Provenance
 from rightsizer.usage.recording_rules import (
     COUNT,
@@ -97,6 +98,7 @@ class SourceQuerier:
     recording: RecordingRules = RecordingRules.AUTO
     of_any: tuple[str, ...] = ()  # those of the matchers that series of other exporters have, too
     provenance: Provenance = EVERYTHING
+    kept: KeptSlots | None = None  # slots of earlier cycles; None to ask for all
     # Results that are needed again for other windows
     memo: dict[Hashable, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 

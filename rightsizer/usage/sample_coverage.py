@@ -5,13 +5,9 @@ import dataclasses
 import datetime
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
-
-import msgspec
 
 from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import QueryRange, decode_points
 from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.full_coverage import (
     STEADY,
@@ -24,6 +20,7 @@ from rightsizer.usage.full_coverage import (
 )
 from rightsizer.usage.querier import QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import RULE_INTERVAL, QueryForm
+from rightsizer.usage.slot_grid import Counts, SlotGrid
 from rightsizer.usage.source_metrics import JOB, Metric, UseKey
 
 SAMPLES_PER_SLOT = 20
@@ -40,8 +37,6 @@ HALF = 0.5
 MAX_SUSPECT_SHARE = 0.05
 """If more of the uses may have gaps, all are queried slot by slot."""
 
-Counts: TypeAlias = "array.array[int]"
-"""Samples in each slot, oldest first."""
 CountsByUse = dict[UseKey, Counts]
 
 
@@ -63,36 +58,6 @@ class Coverage:
 
 
 NO_COVERAGE = Coverage((), None, 0.0, 0, is_fresh=False)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SlotGrid:
-    """A window in slots, the last of which ends with it."""
-
-    end: datetime.datetime
-    slot: datetime.timedelta
-    slots: int
-
-    @property
-    def steps(self) -> QueryRange:
-        """One step at the end of each slot."""
-        return QueryRange(self.end - (self.slots - 1) * self.slot, self.end, self.slot.total_seconds())
-
-    def slot_of(self, instant: float) -> int:
-        """The number of the slot that ends at a Unix time; outside the window it is out of range."""
-        return self.slots - 1 - round((self.end.timestamp() - instant) / self.slot.total_seconds())
-
-    def counts(self, text: msgspec.Raw) -> Counts:
-        """The counts of a series, from the JSON of its points; 0 without a point."""
-        points = decode_points(text)
-        if len(points) == self.slots and all(math.isfinite(value) for _, value in points):
-            return array.array("I", [int(value) for _, value in points])
-        counts = array.array("I", bytes(4 * self.slots))
-        for instant, value in points:
-            slot = self.slot_of(instant)
-            if 0 <= slot < self.slots and math.isfinite(value):
-                counts[slot] = int(value)
-        return counts
 
 
 def coverage_by_use(

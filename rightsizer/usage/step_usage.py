@@ -16,7 +16,7 @@ from rightsizer.usage.activity_history import unknown_seconds
 from rightsizer.usage.exporter_counters import CONTAINER, POD_BUSY, POD_TRAFFIC
 from rightsizer.usage.querier import Build, QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import QueryForm
-from rightsizer.usage.sample_coverage import SlotGrid
+from rightsizer.usage.slot_grid import SlotGrid
 from rightsizer.usage.source_metrics import Metric, MetricKind, Statistic, UseKey
 
 CHUNK = datetime.timedelta(days=1)

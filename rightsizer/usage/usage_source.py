@@ -26,6 +26,7 @@ from rightsizer.prometheus.query_api import Prometheus
 from rightsizer.usage.active_replicas import ReplicaQuery, busy_replicas
 from rightsizer.usage.activity_history import activity_histories, activity_profiles, work_levels
 from rightsizer.usage.device_usage import peak_activity, recent_peaks, sampled_peaks, window_usages
+from rightsizer.usage.kept_slots import KeptSlots
 from rightsizer.usage.node_coverage import first_sample, node_coverage, nvlink_neighbours
 from rightsizer.usage.optional_metrics import waits
 from rightsizer.usage.querier import SourceQuerier
@@ -43,7 +44,10 @@ class PrometheusUsage:
     Every window ends at `at`. Every method raises PrometheusError if there is no complete response.
     """
 
-    def __init__(self, prometheus: Prometheus, settings: SourceSettings) -> None:
+    def __init__(
+        self, prometheus: Prometheus, settings: SourceSettings, kept: KeptSlots | None = None
+    ) -> None:
+        self._kept = kept
         self._prometheus = prometheus
         self._settings = settings
         self._gpu_pods: frozenset[PodKey] = frozenset()
@@ -205,9 +209,10 @@ class PrometheusUsage:
 
     def _query(self, at: datetime.datetime) -> SourceQuerier:
         if self._querier is None:
-            self._querier = detect_source(
+            found = detect_source(
                 self._prometheus, self._settings, at=at, pods=self._gpu_pods, whereabouts=self._whereabouts
             )
+            self._querier = dataclasses.replace(found, kept=self._kept)
         if self._querier.at != at:
             self._querier = dataclasses.replace(self._querier, at=at, memo={})
         return self._querier

@@ -15,6 +15,7 @@ import pytest
 from rightsizer.config import PrometheusSettings
 from rightsizer.model import Usage, Usages
 from rightsizer.prometheus.query_api import Prometheus as Client
+from rightsizer.usage.kept_slots import KeptSlots
 from rightsizer.usage.sources import SourceSettings, source_named
 from rightsizer.usage.usage_source import PrometheusUsage
 from simulator.prometheus import Prometheus, Series
@@ -91,9 +92,12 @@ class Metrics:
         """Our client of it."""
         return Client(PrometheusSettings(url=url or self.prometheus.url))
 
-    def signal(self, signals: str = "auto", *, url: str = "", **more: Any) -> PrometheusUsage:
+    def signal(
+        self, signals: str = "auto", *, url: str = "", kept: KeptSlots | None = None, **more: Any
+    ) -> PrometheusUsage:
         """What judges by them."""
-        return PrometheusUsage(self.client(url), SourceSettings(self.labels, source_named(signals), **more))
+        settings = SourceSettings(self.labels, source_named(signals), **more)
+        return PrometheusUsage(self.client(url), settings, kept)
 
     def usages(self, window: datetime.timedelta = DAY, **more: Any) -> Usages:
         """What was used in the window."""

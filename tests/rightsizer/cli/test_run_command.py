@@ -421,4 +421,4 @@ def test_run_with_yes_lists_pods_once_and_watches_them(world: World, flags: tupl
         done = run.cycles()
         wait_for(lambda: run.cycles() >= done + 2, run)
         assert (lists() == seen) is (not flags), run.said
-        assert run.metrics()["gpu_rightsizer_watched_object_differences_total"] == 0
+        assert run.metrics()["gpu_rightsizer_kept_state_differences_total"] == 0

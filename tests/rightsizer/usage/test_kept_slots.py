@@ -1,0 +1,146 @@
+"""Slots of earlier cycles, with those that are new, are what a question from scratch answers."""
+
+import array
+import dataclasses
+import datetime
+from collections.abc import Collection, Mapping
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from rightsizer.model import PodKey, Slot
+from rightsizer.usage.kept_slots import KeptSlots, SlotRows
+from rightsizer.usage.slot_grid import SlotGrid
+from tests.rightsizer.metrics import DAY, HOUR, UTIL, Metrics, idle, within
+
+AT = datetime.datetime(2026, 3, 2, 12, 0, tzinfo=datetime.UTC)
+QUARTER = datetime.timedelta(minutes=15)
+SLOTS = 12
+
+
+@dataclasses.dataclass
+class Truth:
+    """Samples in each quarter of an hour, by device: a count, and whether it was busy; and what was asked."""
+
+    devices: dict[tuple[str, str, str, str], dict[int, tuple[int, bool]]]
+    asked: list[tuple[frozenset[PodKey], int]] = dataclasses.field(default_factory=list)
+
+    def read(self, pods: Collection[PodKey], grid: SlotGrid) -> SlotRows:
+        """As Prometheus answers: no row of a device without samples."""
+        self.asked.append((frozenset(pods), grid.slots))
+        found = SlotRows({}, {})
+        end, width = round((grid.end - AT) / QUARTER), round(grid.slot / QUARTER)
+        for key, samples in self.devices.items():
+            if key[:2] not in pods:
+                continue
+            parts = [
+                [
+                    samples.get(end - (grid.slots - 1 - slot) * width - part, (0, False))
+                    for part in range(width)
+                ]
+                for slot in range(grid.slots)
+            ]
+            counts = [sum(count for count, _ in part) for part in parts]
+            if any(counts):
+                busy = (any(is_busy for _, is_busy in part) for part in parts)
+                found.rows[key] = bytes(Slot.BUSY if one else Slot.IDLE for one in busy)
+                found.counts[key] = array.array("I", counts)
+        return found
+
+
+def _kept() -> KeptSlots:
+    """Not compared with anything but by the tests."""
+    return KeptSlots(lambda _: None, verified_every=1_000_000)
+
+
+@hypothesis.given(st.data())
+@hypothesis.settings(max_examples=200)
+def test_kept_slots_are_those_of_a_question_from_scratch(data: st.DataObject) -> None:
+    """Pods come, go and begin anew, samples come late, and cycles begin at any quarter of an hour."""
+    truth, kept, starts = Truth({}), _kept(), dict[PodKey, datetime.datetime]()
+    now = 0
+    for _ in range(data.draw(st.integers(2, 8))):
+        passed = data.draw(st.sampled_from([0, 1, 2, 4, 4, 8, 60]))
+        for quarter in range(now, now + passed + 1):  # the last one again: what comes late
+            for key, samples in truth.devices.items():
+                if data.draw(st.booleans()):
+                    samples[quarter] = (
+                        data.draw(st.integers(1, 3)),
+                        key[2] == "g" and data.draw(st.booleans()),
+                    )
+        now += passed
+        for name in data.draw(st.sets(st.sampled_from("abc"))):
+            pod = ("team", name)
+            if pod in starts and data.draw(st.booleans()):
+                del starts[pod]
+                continue
+            starts[pod] = AT + now * QUARTER
+            for key in [key for key in truth.devices if key[:2] == pod]:
+                del truth.devices[key]
+            for device in data.draw(st.sets(st.sampled_from("gh"))):
+                truth.devices[*pod, device, ""] = {now: (1, False)}
+        grid = SlotGrid(AT + now * QUARTER, datetime.timedelta(hours=1), SLOTS)
+        found = kept.extended("activity", grid, dict(starts), truth.read)
+        assert found == truth.read(starts, grid)
+
+
+def _grid(hours: float) -> SlotGrid:
+    return SlotGrid(AT + hours * HOUR, HOUR, SLOTS)
+
+
+def _asked(truth: Truth) -> list[tuple[list[str], int]]:
+    found = [(sorted(name for _, name in pods), slots) for pods, slots in truth.asked]
+    truth.asked.clear()
+    return found
+
+
+def test_kept_slots_are_asked_for_once() -> None:
+    """Of known pods the new slots and the one before, of a new pod all of them; a question by itself, too."""
+    truth, kept = Truth({}), _kept()
+    starts = {("team", "a"): AT - 20 * HOUR}
+    kept.extended("x", _grid(0), starts, truth.read)
+    assert _asked(truth) == [(["a"], SLOTS)]
+    kept.extended("x", _grid(1), {**starts, ("team", "b"): AT}, truth.read)
+    assert _asked(truth) == [(["b"], SLOTS), (["a"], 2)]
+    kept.extended("x", _grid(2), {**starts, ("team", "b"): AT + HOUR}, truth.read)
+    assert _asked(truth) == [(["b"], SLOTS), (["a"], 2)]
+    for other in (_grid(2.25), _grid(1)):  # slots that begin at another minute, and a clock that went back
+        kept.extended("x", other, starts, truth.read)
+        assert _asked(truth) == [(["a"], SLOTS)]
+    kept.extended("y", _grid(2), starts, truth.read)
+    assert _asked(truth) == [(["a"], SLOTS)]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_kept_slots_that_differ_from_scratch_do_not_count(*, is_lost: bool) -> None:
+    """Each answer is compared, where that is asked for."""
+    key = ("team", "a", "g", "")
+    truth, found = Truth({key: dict.fromkeys(range(-60, 9), (1, True))}), list[int]()
+    kept = KeptSlots(found.append, verified_every=1)
+    starts = {("team", "a"): AT - 20 * HOUR}
+    kept.extended("x", _grid(0), starts, truth.read)
+    if is_lost:  # as from a store that was filled later
+        truth.devices[key][-20] = (7, True)
+    rows = kept.extended("x", _grid(1), starts, truth.read)
+    assert found == ([1] if is_lost else [])
+    assert rows == truth.read(starts, _grid(1))
+
+
+@pytest.mark.prometheus
+def test_histories_by_kept_slots_are_those_from_scratch(metrics: Metrics) -> None:
+    """On Prometheus, at three moments, with a pod that worked in between and one that came."""
+    metrics.write(idle(**{UTIL: within(130, 100, 90)}), pod="works")
+    metrics.write(idle(), pod="idle")
+    metrics.write(idle(), pod="new", since=HOUR)
+    pods: Mapping[PodKey, datetime.datetime] = {
+        (metrics.space, name): metrics.at - DAY for name in ("works", "idle")
+    }
+    kept = _kept()
+    for left in (3 * HOUR, HOUR, 0 * HOUR):
+        at = metrics.at - left
+        given = pods if left else {**pods, (metrics.space, "new"): metrics.at - HOUR}
+        signals = (metrics.signal(kept=kept), metrics.signal())
+        found, scratch = (one.histories(given, 12 * HOUR, at, threshold=0.01) for one in signals)
+        assert found == scratch
+    assert Slot.BUSY in found[metrics.space, "works"].slots
