@@ -24,7 +24,7 @@ from rightsizer.usage.exporter_counters import (
 )
 from rightsizer.usage.kept_slots import SlotRows
 from rightsizer.usage.querier import Build, QueryShards, SourceQuerier
-from rightsizer.usage.recording_rules import COUNT, QueryForm, recorded_selector
+from rightsizer.usage.recording_rules import COUNT, RULE_INTERVAL, QueryForm, recorded_selector
 from rightsizer.usage.sample_coverage import HALF, CountsByUse, add_highest, highest_counts
 from rightsizer.usage.slot_grid import Counts, SlotGrid
 from rightsizer.usage.source_metrics import CLUSTER, DeviceKey, Metric, MetricKind, Statistic, UseKey
@@ -129,8 +129,9 @@ def _history_query(
     span_s = span.total_seconds()
     slot_s = next((length for length in _SLOT_LENGTHS_S if span_s / length <= MAX_SLOTS), _SLOT_LENGTHS_S[-1])
     slots = max(1, min(MAX_SLOTS, int(span_s // slot_s)))
-    # Slots of a later cycle are the same only if they end with a minute, too.
-    end = querier.at if querier.kept is None else querier.at.replace(second=0, microsecond=0)
+    end = querier.at
+    if querier.kept is not None:  # a later cycle has the same slots only if they end at one of a few minutes
+        end -= datetime.timedelta(seconds=end.timestamp() % RULE_INTERVAL.total_seconds())
     grid = SlotGrid(end, datetime.timedelta(seconds=slot_s), slots)
     form = querier.query_form(span)
     max_series = min(querier.max_series(form, span), MAX_POINTS / slots)

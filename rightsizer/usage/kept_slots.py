@@ -16,8 +16,8 @@ from rightsizer.usage.source_metrics import UseKey
 
 LATE = datetime.timedelta(minutes=20)
 """Samples and recorded values may arrive this late."""
-MOST_TABLES = 8
-"""Cycles begin at a few minutes of each hour; slots of an hour begin at as many."""
+MOST_TABLES = 24
+"""Slots of an hour end at one of twelve minutes; most policies ask one or two questions."""
 
 Rows = dict[UseKey, bytes]
 """The slots of each pod's use of a device."""
