@@ -281,10 +281,15 @@ def test_kept_demo_has_rules_alerts_and_all_targets(kept: Kept) -> None:
 
 def test_kept_demo_shows_dashboard_with_data(kept: Kept) -> None:
     """All rows, the panels of the cluster with figures: 32 GPUs as the plan counts."""
-    with urllib.request.urlopen(kept[1]["dashboard"]) as answer:
-        page = answer.read().decode()
+    page, total = "", re.compile(r"GPUs \(by node\)</h3><div class=n[^>]*>32\.0<")
+    for _ in range(40):  # rules are evaluated once a minute
+        with urllib.request.urlopen(kept[1]["dashboard"]) as answer:
+            page = answer.read().decode()
+        if total.search(page) and "moe-finetune" in page:
+            break
+        time.sleep(5)
     assert all(f"<h2>⌄ {html.escape(row.title)}</h2>" in page for row in ROWS)
-    assert re.search(r"GPUs \(by node\)</h3><div class=n[^>]*>32\.0<", page)
+    assert total.search(page)
     assert "moe-finetune" in page
 
 
