@@ -1,4 +1,4 @@
-"""What a cycle of `run` costs while pods and nodes are watched, beside the same cycle that lists them.
+"""What a cycle of `run` costs while pods and nodes are watched and histories kept, beside one that asks for all.
 
 The fleet, Prometheus and the API server are those of `plan_scale`. Nothing changes between two cycles, so a watch has
 only bookmarks to tell. Each way has a process of its own; the first cycle of one that watches has to list.
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks._bigfleet import fleet_of
+from benchmarks._node import Process
 from benchmarks.plan_scale import serving
 from rightsizer import cli
 from rightsizer.cli.connection import cluster_settings
@@ -32,7 +33,7 @@ class Figures:
     own_s: float
     server_s: float
     wall_s: float
-    resident_mib: float
+    peak_mib: float
     calls: int
     api_mb: float
 
@@ -50,19 +51,10 @@ class _Counted(Cluster):
         return data
 
 
-def _server_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _resident_mib() -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
-
-
 def cycles(url: str, kubeconfig: Path, server: int, number: int, *, watches: bool) -> Iterator[Figures]:
     """Consecutive cycles."""
     cli.prepare()
+    own, prometheus = Process(os.getpid(), ""), Process(server, url)
     given = ["run", "--prometheus-url", url, "--kubeconfig", str(kubeconfig), "--recording-rules", "trusted"]
     arguments = cli.parser().parse_args(given)
 
@@ -76,16 +68,16 @@ def cycles(url: str, kubeconfig: Path, server: int, number: int, *, watches: boo
             kept = KeptState(objects, KeptSlots(print, verified_every=VERIFIED_EVERY))
         for _ in range(number):
             _Counted.calls = _Counted.read = 0
-            began, own_s, server_s = time.monotonic(), time.process_time(), _server_s(server)
+            began, own_s, server_s = time.monotonic(), own.cpu_s, prometheus.cpu_s
             session = PlanSession(arguments, kept=kept)
             session.cluster = connect()
             with contextlib.closing(session):
                 session.account(session.observe())
             yield Figures(
-                time.process_time() - own_s,
-                _server_s(server) - server_s,
+                own.cpu_s - own_s,
+                prometheus.cpu_s - server_s,
                 time.monotonic() - began,
-                _resident_mib(),
+                own.peak_mib,
                 _Counted.calls,
                 _Counted.read / 1e6,
             )
@@ -95,7 +87,7 @@ def _show(url: str, kubeconfig: Path, server: int, number: int, watches: bool) -
     for place, one in enumerate(cycles(url, kubeconfig, server, number, watches=watches), 1):
         name = "watched" if watches else "listed"
         print(
-            f"{name:8} {place:5} {one.own_s:10.1f} {one.server_s:10.1f} {one.wall_s:9.1f} {one.resident_mib:9.0f} "
+            f"{name:8} {place:5} {one.own_s:10.1f} {one.server_s:10.1f} {one.wall_s:9.1f} {one.peak_mib:9.0f} "
             f"{one.calls:9} {one.api_mb:9.1f}",
             flush=True,
         )

@@ -84,7 +84,7 @@ def measure(gpus: int, folder: Path, more: Sequence[str] = (), *, is_dra: bool =
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Filled:
-    """What was put into Prometheus, in so many seconds of the processor."""
+    """What was written into Prometheus's storage, and the CPU seconds that this took."""
 
     series: int
     samples: int

@@ -373,9 +373,7 @@ def _add_verify_for(parser: argparse.ArgumentParser) -> None:
 def _run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", "-y", action="store_true", help="make changes of rules with mode: enforce")
     _add_verify_for(parser)
-    words = (
-        "list pods and nodes in each cycle instead of watching them: less memory, more load on the API server"
-    )
+    words = "with --yes: list pods and nodes in each cycle, instead of watching them"
     parser.add_argument("--no-watch", action="store_true", help=words)
     words = "compare what is watched or kept with a list or query in each cycle (default: in one of 96)"
     parser.add_argument("--verify-state", action="store_true", help=words)

@@ -83,7 +83,7 @@ NO_STATE = KeptState()
 
 
 class PlanSession:
-    """The connections and the policy of one command; `machine` is the local clock, aware.
+    """The connections and the policy of one command; `machine` is the local clock, aware, `kept` of earlier plans.
 
     Raises:
         UsageError, ConfigurationError: Invalid flags or files, before any request. Without --prometheus-url it lists

@@ -17,12 +17,12 @@ from rightsizer.errors import ClusterUnreachable, RequestRefused, RightsizerErro
 from rightsizer.kube.api_objects import ObjectMeta
 from rightsizer.kube.cluster import Cluster
 
-LENGTH_S = 300.0
+LENGTH_S = 120.0
 """Of one watch; the next one has the present credentials."""
 SILENT_S = 60.0
 """After this time without a connection, what is known may be out of date."""
-BOOKMARKED_S = 150.0
-"""An API server sends a bookmark about once a minute: an open watch without a line for longer is broken."""
+BROKEN_S = 150.0
+"""A watch that is open for longer without a line is broken: the server would have ended it."""
 _PASSING = frozenset({429, 500, 502, 503})
 """HTTP statuses after which a watch goes on where it was; a 504 may mean a resourceVersion that is yet to come."""
 SHORTEST_PAUSE_S = 1.0
@@ -102,7 +102,7 @@ class Watched(Generic[T]):
     @property
     def is_current(self) -> bool:
         """Whether the known objects are those of the server, apart from the last moments."""
-        allowed_s = BOOKMARKED_S if self._is_open else SILENT_S
+        allowed_s = BROKEN_S if self._is_open else SILENT_S
         return self._is_whole and time.monotonic() - self._seen_at < allowed_s
 
     def start_over(self) -> None:
@@ -133,8 +133,8 @@ class Watched(Generic[T]):
             finally:
                 self._is_open = False
                 self.tried.set()
-            self._end.wait(pause_s)
             has_lasted = time.monotonic() - began > LONGEST_PAUSE_S
+            self._end.wait(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S) if told and not has_lasted else SHORTEST_PAUSE_S
 
     def _go_on(self, cluster: Cluster) -> None:

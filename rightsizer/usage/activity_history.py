@@ -133,9 +133,7 @@ def _history_query(
     if querier.kept is not None:  # a later cycle has the same slots only if they end at one of a few minutes
         end -= datetime.timedelta(seconds=end.timestamp() % RULE_INTERVAL.total_seconds())
     grid = SlotGrid(end, datetime.timedelta(seconds=slot_s), slots)
-    form = querier.query_form(span)
-    max_series = min(querier.max_series(form, span), MAX_POINTS / slots)
-    return _HistoryQuery(querier, grid, form, sorted(pods), max_series)
+    return _HistoryQuery(querier, grid, querier.query_form(span), sorted(pods))
 
 
 def _history(grid: SlotGrid, start: datetime.datetime, devices: Sequence[bytearray]) -> History:
@@ -153,7 +151,6 @@ class _HistoryQuery:
     grid: SlotGrid
     form: QueryForm
     pods: Sequence[PodKey]
-    max_series: float
 
     def rows(
         self, build: Build, parse: Callable[[msgspec.Raw], T], shards: QueryShards
@@ -167,7 +164,9 @@ class _HistoryQuery:
     def shards(self, metric: Metric | None = None) -> QueryShards:
         """The pods, by each label that may name them in a metric's series."""
         pod_labels = None if metric is None else self._pod_labels(metric)
-        return self.querier.pod_shards(self.pods, self.max_series, pod_labels=pod_labels)
+        length = self.grid.slots * self.grid.slot
+        max_series = min(self.querier.max_series(self.form, length), MAX_POINTS / self.grid.slots)
+        return self.querier.pod_shards(self.pods, max_series, pod_labels=pod_labels)
 
     def _pod_labels(self, metric: Metric) -> Collection[str] | None:
         """The labels that name pods in a recorded metric; None if it is not recorded."""
@@ -227,8 +226,13 @@ def _slots_by_gauges(
     if querier.kept is None or kind is MetricKind.TRAFFIC:  # of which every series counts
         found = read(starts, query.grid)
     else:
-        metrics = querier.source.of(kind)
-        question = (querier.prometheus.where, querier.matchers, metrics, query.form.is_recorded, threshold)
+        which = (
+            querier.prometheus.where,
+            querier.matchers,
+            querier.provenance.verdicts,
+            querier.source.of(kind),
+        )
+        question = (*which, query.form.is_recorded, threshold)
         found = querier.kept.extended(question, query.grid, starts, read)
     return _with_gaps(found.rows, found.counts)
 

@@ -9,7 +9,7 @@ in a namespace of exporters: those that are given, else the one whose targets ar
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.model import Address, PodKey, Whereabouts
@@ -59,6 +59,12 @@ class Provenance:
             return ()
         excluded = next(self._excluded(), None)
         return (promql.one_of(JOB, self.jobs), *([promql.none_of(TARGET, excluded)] if excluded else ()))
+
+    @property
+    def verdicts(self) -> Hashable:
+        """What decides which targets count: while it is the same, a series that counted still does."""
+        ignored = frozenset((one.job, one.instance) for one in self.ignored)
+        return self.namespaces, self.jobs, ignored, self.cluster, self.needs_port
 
     @property
     def unmerged(self) -> tuple[str, ...]:

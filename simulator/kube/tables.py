@@ -28,7 +28,7 @@ _UNITS: Final = (
     (2 * _YEAR, _DAY, "d", 0, ""),
     (8 * _YEAR, _YEAR, "y", _DAY, "d"),
 )
-"""Below so many seconds: the unit, and the next smaller one where it is written too."""
+"""Upper limit in seconds, length and letter of the unit, and those of the smaller unit that is also written."""
 _Read = Mapping[str, Any]
 _Cell = Callable[[_Read, datetime.datetime], object]
 

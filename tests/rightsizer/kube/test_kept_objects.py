@@ -1,6 +1,7 @@
 """Watched pods and nodes are as the API server lists them, whatever happens to them or to the watch."""
 
 import contextlib
+import itertools
 import logging
 import pathlib
 import random
@@ -14,6 +15,7 @@ import yaml
 from hypothesis import strategies as st
 
 from rightsizer.config import ClusterSettings
+from rightsizer.errors import ClusterUnreachable
 from rightsizer.inventory.cluster_reader import KEPT
 from rightsizer.kube import kept_objects, watched
 from rightsizer.kube.cluster import Cluster
@@ -122,6 +124,21 @@ def test_kept_objects_are_as_listed_after_any_changes(
             api.clear_faults()
             listed = _read(cluster.reduce)
             _wait(lambda: _kept(kept, _Silent(cluster.host)) == listed)
+
+
+def test_watch_that_cannot_connect_tries_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the longest pause, and no more often after that."""
+    monkeypatch.setattr(watched, "LONGEST_PAUSE_S", 0.3)
+    tries: list[float] = []
+
+    def connect() -> Cluster:
+        tries.append(time.monotonic())
+        raise ClusterUnreachable("no answer")
+
+    with KeptObjects({PODS: KEPT[PODS]}, connect, lambda _: None):
+        _wait(lambda: len(tries) >= 9)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(tries)]
+    assert min(pauses[5:]) >= 0.3
 
 
 class _Silent:

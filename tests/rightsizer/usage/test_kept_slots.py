@@ -57,7 +57,7 @@ def _kept() -> KeptSlots:
 @hypothesis.given(st.data())
 @hypothesis.settings(max_examples=200)
 def test_kept_slots_are_those_of_a_question_from_scratch(data: st.DataObject) -> None:
-    """Pods come, go and begin anew, samples come late, and cycles begin at any quarter of an hour."""
+    """Pods come, go and restart, samples arrive late, and cycles begin at any quarter of an hour."""
     truth, kept, starts = Truth({}), _kept(), dict[PodKey, datetime.datetime]()
     now = 0
     for _ in range(data.draw(st.integers(2, 8))):
