@@ -130,9 +130,10 @@ def pauses_by_kind(
 ) -> dict[str, tuple[float, ...]]:
     """The pauses of all workloads with a known history without gaps, by kind, longest first."""
     found: dict[str, list[float]] = {}
-    longest_s = max((history.span_s for history in histories.values()), default=0.0)
     for workload in workloads if histories else ():
         held = [pod for pod in workload.pods if pod.holds]
+        known = (histories.get((pod.ref.namespace, pod.ref.name)) for pod in held)
+        longest_s = max((history.span_s for history in known if history is not None), default=0.0)
         since = at - datetime.timedelta(seconds=longest_s)
         history = history_of_pods(held, histories, since=since, at=at)
         if history is not None and not history.unknown_s:

@@ -319,6 +319,17 @@ def test_pauses_by_kind_leave_out_gaps() -> None:
     assert found == {items[0].ref.full_kind: (3 * HOUR_S, 2 * HOUR_S, HOUR_S), items[2].ref.full_kind: ()}
 
 
+def test_pauses_by_kind_of_a_shorter_history_count() -> None:
+    """Each kind's criteria say how far back its histories go: what is before is no gap."""
+    items = [workload(pod(f"w-{kind}", **OLD), kind=kind) for kind in ("Job", "Deployment")]
+    known = {
+        ("research", "w-Job"): history("#..#.#", hours=6),
+        ("research", "w-Deployment"): history("#", hours=12),
+    }
+    found = pauses_by_kind(items, known, AT)
+    assert found[items[0].ref.full_kind] == (2 * HOUR_S, HOUR_S)
+
+
 @hypothesis.given(_SLOTS)
 def test_idle_periods_equal_a_slot_by_slot_count(slots: bytes) -> None:
     """An idle period ends where the next slot is, or may be, active."""
