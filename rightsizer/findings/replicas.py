@@ -7,7 +7,7 @@ scale-down, and as idle for a scale-up: what is not known never leads to a chang
 import dataclasses
 import datetime
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rightsizer.findings.data_quality import (
     COMPLETENESS_CHECKS,
@@ -109,9 +109,19 @@ def replica_need(part: TooManyReplicas, busy: Sequence[int], before: Sequence[in
 
 def jumps(busy: Sequence[int], before: Sequence[int], window: int, lead: int) -> list[int]:
     """By how much each value exceeds the highest of the window that ended `lead` before, or a later one."""
-    peaks = [max(before[end - window : end]) for end in range(window, len(before))]
-    lowest = [min(peaks[first : first + lead]) for first in range(len(peaks) - lead + 1)]
+    peaks = _sliding(max, before[:-1], window)
+    lowest = _sliding(min, peaks, lead)
     return [most - low for most, low in zip(busy[window + lead - 1 :], lowest, strict=True)]
+
+
+def _sliding(choose: Callable[[int, int], int], values: Sequence[int], width: int) -> Sequence[int]:
+    """The chosen one (`max` or `min`) of each `width` values in a row: of ranges that overlap and double in length."""
+    covered = 1
+    while covered < width:
+        step = min(covered, width - covered)
+        values = list(map(choose, values, values[step:]))
+        covered += step
+    return values
 
 
 def find_too_many_replicas(candidate: Candidate) -> Finding | None:

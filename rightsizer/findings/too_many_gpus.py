@@ -16,12 +16,13 @@ from rightsizer.text import gpus, span
 
 def find_too_many_gpus(candidate: Candidate) -> Finding | None:
     """The GPUs that each pod does not need; only advice if that is not proven."""
-    part = candidate.criteria.too_many_gpus
+    part, held = candidate.criteria.too_many_gpus, max((pod.devices for pod in candidate.held), default=0)
+    if held <= 1 or any(pod.is_shared or pod.devices != held for pod in candidate.held):
+        return None
     evidence = candidate.over(part, part.maxUtilizationPercent)
-    held = max((pod.devices for pod, _ in evidence.held), default=0)
     each = _used(candidate, evidence)
     used = max(map(len, each.values()), default=0)
-    if evidence.is_shared or not 0 < used < held or any(pod.devices != held for pod, _ in evidence.held):
+    if not 0 < used < held:
         return None
     needed = gpus_to_keep(used, held, nvlink_group(evidence))
     if needed == held:
