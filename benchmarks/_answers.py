@@ -10,7 +10,7 @@ from benchmarks._fleet import Fleet, Member
 from benchmarks._records import MINUTES, SAMPLES, SCRAPE_S, STEP_S, WATTS, Record, Spans
 from rightsizer.findings.idle_history import pauses_by_kind
 from rightsizer.findings.replicas import counted_window
-from rightsizer.findings.stuck import idle_power
+from rightsizer.findings.stuck import IdlePower
 from rightsizer.model import (
     ChangeRecord,
     Concurrency,
@@ -113,7 +113,7 @@ class Sight:
             histories=histories,
             pauses_s=pauses_by_kind(evaluator.fleet.workloads, histories, instant(self.at_s)),
             work=work,
-            idle_power=idle_power(found[windows[-1]]),
+            idle_power=IdlePower.of(found[windows[-1]]).lowest,
             concurrency={
                 uid(one.member): self._concurrency(one, counted)
                 for one in self.standings

@@ -1,12 +1,15 @@
 """Who is asked in each cycle of a replay which workloads give their GPUs back: policies, and plain rules beside them.
 
-A policy is judged by the stages of `plan`, with a recording in place of Prometheus and of the API server.
+A policy is judged by the stages of `plan`, with a recording in place of Prometheus and of the API server. Several
+processes can replay it together: each judges its part of the workloads, and hears what the others decide.
 """
 
 import dataclasses
 import datetime
+import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -20,14 +23,15 @@ from rightsizer.model import (
     Decision,
     Fleet,
     FoundChange,
+    Mode,
     ObjectRef,
     Pod,
     Slot,
     Workload,
 )
 from rightsizer.planning.budget import FREE, check_capacity, within_budgets
-from rightsizer.planning.decide import decide
-from rightsizer.planning.measure import measure
+from rightsizer.planning.decide import decide, sort_key
+from rightsizer.planning.measure import Alike, measure
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.schema import Policy
 
@@ -36,6 +40,28 @@ MINOR = 36
 STOPS = frozenset({Action.SCALE_TO_ZERO, Action.SUSPEND, Action.EVICT})
 _SIZED = frozenset({"Deployment", "StatefulSet", "ReplicaSet"})
 DAY = datetime.timedelta(days=1)
+T = TypeVar("T")
+
+
+class Exchange(Protocol):
+    """How the processes that replay a policy together tell each other something."""
+
+    def __call__(self, own: T, /) -> Sequence[T]:
+        """What each of them hands over, in their order."""
+        ...
+
+
+def _alone(own: T, /) -> Sequence[T]:
+    return [own]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReplayShard:
+    """The part of a recording's workloads that one process judges, of several that replay the same."""
+
+    number: int = 0
+    of: int = 1
+    exchange: Exchange = _alone
 
 
 @dataclasses.dataclass(slots=True)
@@ -147,25 +173,53 @@ class Oracle:
 class PolicyJudge:
     """A policy, by the stages of a plan."""
 
-    def __init__(self, name: str, policy: Policy) -> None:
+    def __init__(self, name: str, policy: Policy, shard: ReplayShard | None = None) -> None:
         self.name = name
         self._policy = policy
+        self._shard = shard or ReplayShard()
         self._view: _PolicyView | None = None
+
+    def for_shard(self, shard: ReplayShard) -> "PolicyJudge":
+        """The same judge in a process that judges a part of the workloads."""
+        return PolicyJudge(self.name, self._policy, shard)
 
     def judge(self, recording: Recording, standings: Sequence[Standing], step: int) -> Iterator[Order]:
         """What a cycle would do."""
+        if not any(rule.mode is Mode.ENFORCE for rule in self._policy.rules):
+            return
         if self._view is None or self._view.recording is not recording:
-            self._view = _PolicyView(self._policy, recording)
+            self._view = _PolicyView(self._policy, recording, self._shard)
         view, at = self._view, recording.grid.time(step)
-        present = [(one, view.of(one)) for one in running(standings)]
-        chosen = view.chosen(present, step)
-        fleet = Fleet(
-            tuple(known.workload for _, known in chosen),
-            recording.nodes,
-            {},
-            changes=tuple(_spent(standings, at)),
-            minor=MINOR,
+        present = {one.group.ref: (one, view.of(one)) for one in running(standings)}
+        changes = tuple(_spent(standings, at))
+        own = self._enforced(view, list(present.values()), changes, step)
+        # Without pods, which every process knows.
+        bare = [dataclasses.replace(one, workload=dataclasses.replace(one.workload, pods=())) for one in own]
+        whole = (
+            dataclasses.replace(one, workload=present[one.workload.ref][1].workload)
+            for one in itertools.chain(*self._shard.exchange(bare))
         )
+        decisions: Sequence[Decision] = sorted(whole, key=sort_key)
+        if any(decision.action not in FREE for decision in decisions):
+            # Budgets count what all hold.
+            workloads = tuple(known.workload for _, known in present.values())
+            evaluator = PolicyEvaluator(self._policy, view.fleet(workloads, changes), at=at)
+            decisions = within_budgets(check_capacity(decisions, evaluator), evaluator)
+        for decision in decisions:
+            if decision.is_enforced:
+                yield _order(present[decision.workload.ref][0], decision, at)
+
+    def _enforced(
+        self,
+        view: "_PolicyView",
+        present: Sequence[tuple[Standing, "_Known"]],
+        changes: tuple[FoundChange, ...],
+        step: int,
+    ) -> list[Decision]:
+        """Decisions about its part of the workloads, before budgets."""
+        chosen, grid = view.chosen(present, step), view.recording.grid
+        at = grid.time(step)
+        fleet = view.fleet(tuple(known.workload for _, known in chosen), changes)
         evaluator = PolicyEvaluator(self._policy, fleet, at=at)
         pods = {
             member.key: Present(member, max(member.first, one.since))
@@ -173,18 +227,13 @@ class PolicyJudge:
             for member in one.pods
         }
         windows = frozenset().union(*(known.windows for _, known in present))
-        measured = measure(fleet, RecordedSignal(recording.grid, pods), evaluator, at, windows)
+        measured = measure(fleet, RecordedSignal(grid, pods), evaluator, at, windows, self._joined)
+        decisions = decide(measured, evaluator)
         # What one role keeps says nothing of the pods of the others, so it is not replayed.
-        decisions = tuple(one for one in decide(measured, evaluator) if not _is_of_role(one))
-        if any(decision.is_enforced and decision.action not in FREE for decision in decisions):
-            # Budgets count what all hold.
-            whole = dataclasses.replace(fleet, workloads=tuple(known.workload for _, known in present))
-            evaluator = PolicyEvaluator(self._policy, whole, at=at)
-            decisions = within_budgets(check_capacity(decisions, evaluator), evaluator)
-        by_ref = {one.group.ref: one for one, _ in chosen}
-        for decision in decisions:
-            if decision.is_enforced:
-                yield _order(by_ref[decision.workload.ref], decision, at)
+        return [one for one in decisions if one.is_enforced and not _is_of_role(one)]
+
+    def _joined(self, own: Alike) -> Alike:
+        return functools.reduce(Alike.joined, self._shard.exchange(own))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -205,11 +254,21 @@ class _Known:
 class _PolicyView:
     """A recording's workloads as a policy sees them; most are the same in one cycle as in the one before."""
 
-    def __init__(self, policy: Policy, recording: Recording) -> None:
+    def __init__(self, policy: Policy, recording: Recording, shard: ReplayShard) -> None:
         self.recording = recording
+        self._own = frozenset(
+            group.ref
+            for place, group in enumerate(recording.groups)
+            # One process judges all that tell something of one another.
+            if (0 if recording.is_mixed(group) else place % shard.of) == shard.number
+        )
         self._evaluator = PolicyEvaluator(policy, Fleet((), recording.nodes, {}), at=recording.grid.begin)
         self._known: dict[ObjectRef, _Known] = {}
         self._screens: dict[tuple[int, ...], Screen] = {}
+
+    def fleet(self, workloads: tuple[Workload, ...], changes: tuple[FoundChange, ...]) -> Fleet:
+        """These workloads, and changes of all."""
+        return Fleet(workloads, self.recording.nodes, {}, changes=changes, minor=MINOR)
 
     def of(self, one: Standing) -> _Known:
         """A workload in its present state."""
@@ -226,20 +285,19 @@ class _PolicyView:
         return known
 
     def chosen(self, present: Sequence[tuple[Standing, _Known]], step: int) -> list[tuple[Standing, _Known]]:
-        """Those that could be changed, and their neighbours on nodes where one tells what another lacks."""
-        left_out = {
-            one.group.ref for one, known in present if known.screen.leaves_out(one.pods, one.since, step)
-        }
+        """Of its part those that could be changed, and neighbours on nodes where one tells what another lacks."""
+        own = [pair for pair in present if pair[0].group.ref in self._own]
+        left_out = {one.group.ref for one, known in own if known.screen.leaves_out(one.pods, one.since, step)}
         mixed = {
             member.place
-            for one, _ in present
+            for one, _ in own
             if one.group.ref not in left_out
             for member in one.pods
             if member.place in self.recording.mixed_nodes
         }
         return [
             (one, known)
-            for one, known in present
+            for one, known in own
             if one.group.ref not in left_out or any(member.place in mixed for member in one.pods)
         ]
 

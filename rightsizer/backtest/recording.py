@@ -249,9 +249,18 @@ class Recording:
 
     @functools.cached_property
     def mixed_nodes(self) -> frozenset[str]:
-        """Nodes with a GPU that lacks power or memory traffic beside samples of activity."""
-        members = (member for group in self.groups for member in group.members)
-        return frozenset(member.place for member in members if any(map(_lacks_signal, member.tracks)))
+        """Nodes with a GPU that lacks power or memory traffic beside samples of activity, and one that has it."""
+        lacking: set[tuple[str, str]] = set()
+        having: set[tuple[str, str]] = set()
+        for member in (member for group in self.groups for member in group.members):
+            for track in member.tracks:
+                lacking.update((member.place, name) for name in _SIGNALS if _lacks(track, name))
+                having.update((member.place, name) for name in _SIGNALS if _has(track, name))
+        return frozenset(place for place, _ in lacking & having)
+
+    def is_mixed(self, group: Group) -> bool:
+        """Whether one of its pods was on a mixed node."""
+        return any(member.place in self.mixed_nodes for member in group.members)
 
     @functools.cached_property
     def most_gpus(self) -> float:
@@ -272,14 +281,19 @@ class Recording:
         return any(busy != MISSING for track in tracks(self.groups) for busy in track.busy)
 
 
-def _lacks_signal(track: Track) -> bool:
-    return any(
-        MISSING in column
-        and any(
-            value == MISSING and count not in {0, MISSING}
-            for value, count in zip(column, track.samples, strict=True)
-        )
-        for column in (track.power_peak, track.traffic)
+_SIGNALS = ("power_peak", "traffic")
+
+
+def _has(track: Track, name: str) -> bool:
+    column: Column = getattr(track, name)
+    return column.count(MISSING) < len(column)
+
+
+def _lacks(track: Track, name: str) -> bool:
+    column: Column = getattr(track, name)
+    return MISSING in column and any(
+        value == MISSING and count not in {0, MISSING}
+        for value, count in zip(column, track.samples, strict=True)
     )
 
 

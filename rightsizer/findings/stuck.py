@@ -7,7 +7,7 @@ hung collective. Not starting: pods that are pending, fail, or have ended beside
 import dataclasses
 import datetime
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues
 from rightsizer.findings.evidence import Candidate, DeviceEvidence, Evidence, has_replicas, is_batch, pod_key
@@ -96,28 +96,53 @@ def needs_work_level(candidate: Candidate) -> bool:
     return candidate.criteria.stuck.maxWorkPowerPercent > 0
 
 
-def idle_power(usages: Usages) -> dict[str, float]:
-    """Of each model, the lowest mean power of a whole GPU that held memory while nothing ran.
+@dataclasses.dataclass(frozen=True, slots=True)
+class IdlePower:
+    """Power of GPUs that held memory while nothing ran for these pods.
 
-    The lowest of all: invented series can only lower it, so that less is stuck.
+    Attributes:
+        watts: Mean power, by UUID and model.
+        active: UUIDs of GPUs on which something may have run, perhaps for a neighbour of one of these pods.
     """
-    found: dict[str, float] = {}
-    for usage in _idle_gpus(usages):
-        model, power_w = usage.device.model, usage.power_mean_w or 0.0
-        found[model] = min(power_w, found.get(model, power_w))
-    return found
 
+    watts: Mapping[tuple[str, str], float] = dataclasses.field(default_factory=dict)
+    active: frozenset[str] = frozenset()
 
-def _idle_gpus(usages: Usages) -> Iterator[Usage]:
-    """Those on which nothing ran, also not for a neighbour."""
-    every = list(itertools.chain.from_iterable(usages.values()))
-    active = {usage.device.uuid for usage in every if usage.activity_peak != 0}
-    for usage in every:
-        is_idle = usage.activity_peak == 0 and usage.traffic_peak == 0 and usage.coverage >= MIN_COVERAGE
-        is_loaded = (usage.memory_peak_bytes or 0) >= CONTEXT_BYTES
-        is_whole = not (usage.invalid or usage.device.instance or usage.device.uuid in active)
-        if usage.power_mean_w and is_idle and is_loaded and is_whole:
-            yield usage
+    @classmethod
+    def of(cls, usages: Usages) -> "IdlePower":
+        """By the usage of these pods."""
+        every = list(itertools.chain.from_iterable(usages.values()))
+        watts: dict[tuple[str, str], float] = {}
+        for usage in every:
+            is_idle = usage.activity_peak == 0 and usage.traffic_peak == 0 and usage.coverage >= MIN_COVERAGE
+            is_loaded = (usage.memory_peak_bytes or 0) >= CONTEXT_BYTES
+            is_whole = not (usage.invalid or usage.device.instance)
+            if usage.power_mean_w and is_idle and is_loaded and is_whole:
+                key = (usage.device.uuid, usage.device.model)
+                watts[key] = min(usage.power_mean_w, watts.get(key, usage.power_mean_w))
+        return cls(watts, frozenset(usage.device.uuid for usage in every if usage.activity_peak != 0))
+
+    def joined(self, other: "IdlePower") -> "IdlePower":
+        """Of the pods of both."""
+        watts = {
+            key: min(one.watts[key] for one in (self, other) if key in one.watts)
+            for key in self.watts.keys() | other.watts.keys()
+        }
+        return IdlePower(watts, self.active | other.active)
+
+    @property
+    def idle(self) -> frozenset[str]:
+        """UUIDs of GPUs on which nothing ran, also not for a neighbour."""
+        return frozenset(uuid for uuid, _ in self.watts) - self.active
+
+    @property
+    def lowest(self) -> dict[str, float]:
+        """Of each model, the lowest of all: invented series can only lower it, so that less is stuck."""
+        found: dict[str, float] = {}
+        for (uuid, model), power_w in self.watts.items():
+            if uuid not in self.active:
+                found[model] = min(power_w, found.get(model, power_w))
+        return found
 
 
 def board_levels(
@@ -125,9 +150,9 @@ def board_levels(
 ) -> dict[str, BoardLevel]:
     """Up to where a board of each model counts as idle: `percent` of the lowest mean power of those that did nothing.
 
-    These hold memory while nothing runs, as in `idle_power`; if there are none, no process has memory on them.
+    These hold memory while nothing runs, as in `IdlePower`; if there are none, no process has memory on them.
     """
-    loaded = {usage.device.uuid for usage in _idle_gpus(usages)}
+    loaded = IdlePower.of(usages).idle
     levels: dict[tuple[str, bool], BoardLevel] = {}
     for uuid, board in boards.items():
         is_loaded, memory, power_w = uuid in loaded, board.memory_peak_bytes, board.power_mean_w

@@ -51,7 +51,7 @@ def decide(measured: Measured, evaluator: PolicyEvaluator) -> tuple[Decision, ..
     if len({decision.workload.ref for decision in decisions}) != len(decisions):
         message = "a workload appears twice in the inventory"
         raise ValueError(message)
-    return tuple(sorted(decisions, key=_place))
+    return tuple(sorted(decisions, key=sort_key))
 
 
 def decide_one(workload: Workload, measured: Measured, evaluator: PolicyEvaluator) -> Decision:
@@ -404,8 +404,8 @@ def _after_notice(decision: Decision, wait: datetime.timedelta, evaluator: Polic
     return decision
 
 
-def _place(decision: Decision) -> tuple[int, int, float, float, str, str, str]:
-    """Sort key: changes first, then blocked ones, then advice; in each, most GPUs per stopped pod, then most GPUs."""
+def sort_key(decision: Decision) -> tuple[int, int, float, float, str, str, str]:
+    """Changes first, then blocked ones, then advice; in each, most GPUs per stopped pod, then most GPUs."""
     ref = decision.workload.ref
     standing = 2 if decision.mode is not Mode.ENFORCE else 1 if decision.blockers else 0
     held = decision.frees if decision.verdict is Verdict.ACT else float(decision.workload.gpus)

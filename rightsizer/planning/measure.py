@@ -22,7 +22,7 @@ from rightsizer.findings.followup_queries import (
 )
 from rightsizer.findings.idle_history import pauses_by_kind
 from rightsizer.findings.replicas import counted_window
-from rightsizer.findings.stuck import board_levels, by_boards, idle_power, is_dark
+from rightsizer.findings.stuck import IdlePower, board_levels, by_boards, is_dark
 from rightsizer.model import (
     ActivitySeries,
     BoardLevel,
@@ -165,14 +165,37 @@ class Signal(Protocol):
         ...
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Alike:
+    """What the workloads of a fleet tell of others that are like them.
+
+    Attributes:
+        pauses_s: Lengths of the pauses in their histories, by full kind, longest first.
+    """
+
+    pauses_s: Mapping[str, Sequence[float]]
+    idle_power: IdlePower
+
+    def joined(self, other: "Alike") -> "Alike":
+        """With what those of another part of the fleet tell."""
+        pauses_s = {
+            kind: sorted((*self.pauses_s.get(kind, ()), *other.pauses_s.get(kind, ())), reverse=True)
+            for kind in self.pauses_s.keys() | other.pauses_s.keys()
+        }
+        return Alike(pauses_s, self.idle_power.joined(other.idle_power))
+
+
 def measure(
     fleet: Fleet,
     signal: Signal,
     evaluator: PolicyEvaluator,
     at: datetime.datetime,
     windows: Collection[datetime.timedelta] = (),
+    joined: Callable[[Alike], Alike] = lambda own: own,
 ) -> Measured:
     """Send all rounds of queries, over these windows for the whole fleet; by default over those that it is judged by.
+
+    `joined` adds what the other parts tell, where `fleet` is only a part of one; it is called once.
 
     Raises:
         PrometheusError: An answer was incomplete.
@@ -202,15 +225,19 @@ def measure(
         serving=_serving(signal, evaluator, at, pods=pods.keys(), candidates=candidates),
         waits=signal.waits(pods.keys(), _starving(evaluator), at) if more.waits else {},
         histories=histories,
-        pauses_s=pauses_by_kind(fleet.workloads, histories, at),
         concurrency=_concurrency(signal, more.concurrency, fleet, at),
         begins=_begins(signal, more.histories, at),
         series=signal.series(at) if more.concurrency else None,
     )
     last = _short_windows(signal, fleet, second, at, evaluator)
     closer = {window: _usages(signal, window, at, of=last[window]) for window in sorted(last, reverse=True)}
+    pauses_s = pauses_by_kind(fleet.workloads, histories, at)
+    alike = joined(Alike(pauses_s, IdlePower.of(usages[max(usages)] if usages else {})))
     third = dataclasses.replace(
-        second, usages={**usages, **closer}, idle_power=idle_power(usages[max(usages)] if usages else {})
+        second,
+        usages={**usages, **closer},
+        idle_power=alike.idle_power.lowest,
+        pauses_s=alike.pauses_s,
     )
     work = _work(signal, work_queries(fleet, third, _criteria_of(evaluator)), at)
     resized = resizable_pods(fleet, third, _criteria_of(evaluator))

@@ -4,6 +4,8 @@ import array
 import datetime
 from collections.abc import Iterable, Sequence
 
+from hypothesis import strategies as st
+
 from rightsizer.backtest.recording import Grid, Group, Member, Recording, Track
 from rightsizer.backtest.replay import Terms
 from rightsizer.model import Device, ObjectRef
@@ -94,3 +96,27 @@ def track(line: str, uuid: str, first: int = 0) -> Track:
         moving=column(MISSING, MISSING),
         unknown=column(MISSING, MISSING),
     )
+
+
+EAGER = policy(
+    window="2h", findings={"too-many-gpus": "enforce", "stuck": "enforce", "too-many-replicas": "enforce"}
+)
+CAREFUL = policy(budgets=[{"per": "run", "share": "50%"}], findings={"stuck": "enforce"})
+
+stretches = st.tuples(st.sampled_from(BUSY * 3 + IDLE * 3 + UNKNOWN + SPINS * 2 + DARK), st.integers(1, 8))
+lines = st.lists(stretches, min_size=1, max_size=4).map(
+    lambda parts: hours("".join(state * length for state, length in parts))
+)
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> Recording:
+    """Up to five workloads of up to three pods with up to two GPUs, which work, pause, spin and are not seen."""
+    groups: list[Group] = []
+    for number in range(draw(st.integers(1, 5))):
+        kind = draw(st.sampled_from(["Deployment", "StatefulSet", "Job", "Pod"]))
+        pods = draw(
+            st.lists(st.lists(lines, min_size=1, max_size=2), min_size=1, max_size=1 if kind == "Pod" else 3)
+        )
+        groups.append(workload(f"w{number}", *pods, kind=kind, first=draw(st.integers(0, 8))))
+    return recording(*groups)

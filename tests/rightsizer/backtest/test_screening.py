@@ -16,21 +16,18 @@ from rightsizer.policy.match import Match
 from rightsizer.policy.schema import Policy
 from tests.rightsizer.backtest.recordings import (
     BUSY,
+    CAREFUL,
     DARK,
+    EAGER,
     IDLE,
     SPINS,
     TERMS,
-    UNKNOWN,
+    fleets,
     hours,
     policy,
     recording,
     workload,
 )
-
-EAGER = policy(
-    window="2h", findings={"too-many-gpus": "enforce", "stuck": "enforce", "too-many-replicas": "enforce"}
-)
-CAREFUL = policy(budgets=[{"per": "run", "share": "50%"}], findings={"stuck": "enforce"})
 
 _LONG = policy(window="36h").rules[0].model_copy(update={"name": "jobs", "match": Match(kinds=("Job",))})
 _KEPT = EAGER.rules[0].model_copy(
@@ -55,25 +52,6 @@ def _neighbours() -> Group:
         one.is_own = True
         one.busy = one.moving = one.unknown = array.array("H", [0]) * len(one.samples)
     return group
-
-
-stretches = st.tuples(st.sampled_from(BUSY * 3 + IDLE * 3 + UNKNOWN + SPINS * 2 + DARK), st.integers(1, 8))
-lines = st.lists(stretches, min_size=1, max_size=4).map(
-    lambda parts: hours("".join(state * length for state, length in parts))
-)
-
-
-@st.composite
-def fleets(draw: st.DrawFn) -> Recording:
-    """Up to five workloads of up to three pods with up to two GPUs, which work, pause, spin and are not seen."""
-    groups: list[Group] = []
-    for number in range(draw(st.integers(1, 5))):
-        kind = draw(st.sampled_from(["Deployment", "StatefulSet", "Job", "Pod"]))
-        pods = draw(
-            st.lists(st.lists(lines, min_size=1, max_size=2), min_size=1, max_size=1 if kind == "Pod" else 3)
-        )
-        groups.append(workload(f"w{number}", *pods, kind=kind, first=draw(st.integers(0, 8))))
-    return recording(*groups)
 
 
 def _changes(fleet: Recording, asked: Policy) -> list[tuple[list[Change], float, int]]:

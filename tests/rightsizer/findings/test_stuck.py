@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from rightsizer.findings.stuck import idle_power
+from rightsizer.findings.stuck import IdlePower
 from rightsizer.model import FindingName, Usage, Verdict, WorkLevel, Workload
 from rightsizer.policy.thresholds import Stuck
 from tests.rightsizer.build import (
@@ -176,7 +176,10 @@ def test_idle_power_is_the_lowest_of_idle_gpus_that_hold_memory() -> None:
         idle_usage(9, power_mean_w=90.0),
     )
     neighbour = (idle_usage(9, activity_peak=1.0),)
-    assert idle_power({KEY: used, ("research", "beside"): neighbour}) == {device().model: 126.0}
+    found = IdlePower.of({KEY: used, ("research", "beside"): neighbour})
+    assert found.lowest == {device().model: 126.0}
+    parts = IdlePower.of({KEY: used}), IdlePower.of({("research", "beside"): neighbour})
+    assert parts[0].joined(parts[1]) == parts[1].joined(parts[0]) == found
 
 
 @MANY
