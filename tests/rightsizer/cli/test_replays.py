@@ -1,10 +1,13 @@
 """Replays side by side: the same results as one after the other, and a sentence where a process dies."""
 
 import dataclasses
+import multiprocessing
 import os
+import pathlib
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -65,3 +68,35 @@ def test_replays_killed_process_ends_with_a_sentence() -> None:
     """Nothing hangs, and no process is left."""
     with pytest.raises(RightsizerError, match="was killed, perhaps because memory ran out: shorten --from"):
         list(replays(FLEET, [Nothing(), Killed(), PolicyJudge("mine", policy())], TERMS))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="replays in its own process")
+def test_replays_leave_no_process_where_the_first_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others wait for what it hands on."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    line = hours((BUSY * 4 + IDLE * 20) * 60)
+    fleet = recording(*(workload(f"w{number}", [line]) for number in range(40)))
+    first = multiprocessing.get_context("fork").Process(
+        target=replays, args=(fleet, [PolicyJudge("mine", policy())], TERMS)
+    )
+    first.start()
+    children = pathlib.Path(f"/proc/{first.pid}/task/{first.pid}/children")
+    _wait(lambda: len(children.read_text().split()) == 2)
+    left = children.read_text().split()
+    first.kill()
+    first.join()
+    _wait(lambda: not any(map(_runs, left)))
+
+
+def _wait(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def _runs(pid: str) -> bool:
+    try:
+        return bool(pathlib.Path("/proc", pid, "cmdline").read_bytes())  # of one that has ended it is empty
+    except FileNotFoundError:
+        return False
