@@ -165,8 +165,7 @@ class Oracle:
         """Its stops."""
         steps = max(1, recording.grid.steps_in(self.least))
         for one in running(standings):
-            resumes = one.group.works_next(step)
-            if resumes is None or resumes - step > steps:
+            if one.group.idle_steps(step, one.group.works_next(step)) > steps:
                 yield Order(one, Action.SCALE_TO_ZERO, self.name)
 
 

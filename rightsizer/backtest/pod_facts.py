@@ -1,6 +1,7 @@
 """What kube-state-metrics recorded of GPU pods: owners, nodes, classes and requests, also of pods that are gone."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 
@@ -16,6 +17,7 @@ from rightsizer.usage.step_usage import CHUNK
 _LABELS = LabelNames()
 _API_VERSIONS = {row.kind: row.api_version for row in reversed(OWNERS)}
 """By kind, which is all that the metrics name; of two groups with one kind, the first."""
+_CONTAINER = ("exported_container", "container")
 _COUNTED = frozenset({ResourceUnit.DEVICES, ResourceUnit.SHARES})
 
 
@@ -81,15 +83,7 @@ class _Facts:
     asked: AskedFacts
 
     def of_all(self) -> dict[PodKey, PodFacts]:
-        units = self.asked.units()
-        asked = "|".join(pattern for pattern, _ in units)
-        gpus: dict[PodKey, int] = {}
-        for sample in self._query(
-            "kube_pod_container_resource_requests", f"resource=~{promql.quoted(asked)}"
-        ):
-            if pod := _LABELS.pod_of(sample.labels):
-                is_counted = _unit(units, sample.labels.get("resource", "")) in _COUNTED
-                gpus[pod] = gpus.get(pod, 0) + (sample.count if is_counted else 0)
+        gpus = self._requested()
         if not gpus:
             return {}
         owners = self._owners(gpus)
@@ -113,6 +107,21 @@ class _Facts:
             )
             for pod, count in gpus.items()
         }
+
+    def _requested(self) -> dict[PodKey, int]:
+        """GPUs that each pod asked for: of several series of one request, as after a restart, the largest."""
+        units = self.asked.units()
+        asked = promql.quoted("|".join(pattern for pattern, _ in units))
+        found: dict[PodKey, dict[tuple[str, str], int]] = {}
+        for sample in self._query("kube_pod_container_resource_requests", f"resource=~{asked}"):
+            if (pod := _LABELS.pod_of(sample.labels)) is None:
+                continue
+            resource = sample.labels.get("resource", "")
+            is_counted = _unit(units, resource) in _COUNTED and math.isfinite(sample.value)
+            request = first(sample.labels, _CONTAINER), resource
+            requests = found.setdefault(pod, {})
+            requests[request] = max(requests.get(request, 0), sample.count if is_counted else 0)
+        return {pod: sum(requests.values()) for pod, requests in found.items()}
 
     def _owners(self, pods: Collection[PodKey]) -> dict[PodKey, tuple[str, str]]:
         """Kind and name of each pod's controller: the pod itself where it is recorded that it has none."""

@@ -161,6 +161,18 @@ class Member:
         """Whole GPUs that it held; devices without series count as whole."""
         return sum(track.gpus for track in self.tracks) + max(0, self.devices - len(self.tracks))
 
+    def held_steps(self, first: int, stop: int) -> float:
+        """Steps of whole GPUs that it held in these steps."""
+        return self.gpus * max(0, min(self.end, stop) - max(self.first, first))
+
+    def seen_steps(self, first: int, stop: int) -> float:
+        """The same without steps of which there is no sample."""
+        found = 0.0
+        for track, row in zip(self.tracks, self.rows, strict=True):
+            places = max(0, first - track.first), max(0, min(stop - track.first, len(row)))
+            found += track.gpus * (max(0, places[1] - places[0]) - row.count(Slot.UNKNOWN, *places))
+        return found
+
     @property
     def place(self) -> str:
         """Its node; where that is unknown, a name that all pods on such devices share."""
@@ -222,6 +234,19 @@ class Group:
                 part = slice(track.first - self.first, track.end - self.first)
                 row[part] = strongest((row[part], known))
         return bytes(row)
+
+    def idle_steps(self, first: int, stop: int | None) -> int:
+        """In how many of these steps it was seen without work; to its end without `stop`."""
+        return self.works.count(
+            Slot.IDLE,
+            max(0, first - self.first),
+            len(self.works) if stop is None else max(0, stop - self.first),
+        )
+
+    def seen_part(self, first: int, stop: int) -> float:
+        """The share of its devices' steps with samples, 0 to 1; a device without any series has none."""
+        held = sum(member.held_steps(first, stop) for member in self.members)
+        return sum(member.seen_steps(first, stop) for member in self.members) / held if held else 0.0
 
     def works_next(self, step: int) -> int | None:
         """The first step from `step` on in which it was active; None where it never was again."""

@@ -21,9 +21,10 @@ class Change:
 
     Attributes:
         gpus: Whole GPUs that it freed.
-        gpu_hours: What it freed until it was needed again, would have ended anyway, or the recording ends.
+        gpu_hours: What it freed until it was needed again, would have ended anyway, or the recording ends. Time
+            without samples is not counted.
         needed_after_s: After how long it would have worked again; None if never within the recording.
-        watched_s: How long the recording goes on after it.
+        watched_s: How long the recording goes on after it, less the time without samples.
     """
 
     ref: ObjectRef
@@ -49,6 +50,7 @@ class Account:
     Attributes:
         priority_class, model: Of its pods and their GPUs; empty if unknown.
         held, used: GPU-hours that it held, and in which its GPUs were active.
+        unseen: GPU-hours that it held without samples.
         scaled: GPU-hours in which fewer replicas ran.
         restarts: GPU-hours that its returns cost.
         shrunk: By day, seconds in which fewer replicas ran than before, and those with fewer than were active.
@@ -61,6 +63,7 @@ class Account:
     model: str = ""
     held: float = 0.0
     used: float = 0.0
+    unseen: float = 0.0
     scaled: float = 0.0
     restarts: float = 0.0
     shrunk: dict[int, tuple[float, float]] = dataclasses.field(default_factory=dict)
@@ -163,7 +166,8 @@ class _Course:
     def _stop(self, order: Order, step: int) -> None:
         one, group = order.standing, order.standing.group
         needed = group.works_next(step)
-        freed = _device_steps(group, step, needed) * self._step_h
+        stop = self._recording.grid.steps if needed is None else needed
+        freed = sum(member.seen_steps(step, stop) for member in group.members) * self._step_h
         gpus = sum(member.gpus for member in group.present(step))
         self._note(order, step, gpus, freed, needed)
         account = self._accounts[group.ref]
@@ -181,7 +185,8 @@ class _Course:
         gpus = sum(member.gpus * max(0, member.devices - kept) / member.devices for member in members)
         ends = max(member.end for member in members)
         needed = next((at for at in range(step, ends) if active_devices(group, at) > kept), None)
-        freed = gpus * ((needed or ends) - step) * self._step_h
+        stop = needed or ends
+        freed = gpus * (stop - step) * group.seen_part(step, stop) * self._step_h
         self._note(order, step, gpus, freed, needed)
         one.gpus, one.since = (kept, step) if needed is None else (None, needed)
 
@@ -197,13 +202,14 @@ class _Course:
         day = step * step_s // DAY_S
         replica_s, short_s = account.shrunk.get(day, (0.0, 0.0))
         account.shrunk[day] = replica_s + (until - step) * step_s, short_s + short * step_s
-        account.scaled += gpus * (until - step) * self._step_h
+        account.scaled += gpus * (until - step) * group.seen_part(step, until) * self._step_h
 
     def _note(self, order: Order, step: int, gpus: float, freed: float, needed: int | None) -> None:
         group, grid = order.standing.group, self._recording.grid
         account = self._accounts[group.ref]
         at = grid.time(step)
         after_s = None if needed is None else float((needed - step) * grid.step_s)
+        unseen = group.works.count(Slot.UNKNOWN, max(0, step - group.first))
         account.changes.append(
             Change(
                 ref=group.ref,
@@ -214,7 +220,7 @@ class _Course:
                 gpus=gpus,
                 gpu_hours=freed,
                 needed_after_s=after_s,
-                watched_s=float((grid.steps - step) * grid.step_s),
+                watched_s=float((grid.steps - step - unseen) * grid.step_s),
             )
         )
         change = ChangeRecord(at, f"backtest-{step}", order.action, math.ceil(gpus))
@@ -223,19 +229,12 @@ class _Course:
 
 def _account(group: Group, recording: Recording, terms: Terms) -> Account:
     """What it held and used in the replayed time."""
-    hours = recording.grid.step_s / HOUR_S
-    held = _device_steps(group, terms.first, None)
+    hours, steps = recording.grid.step_s / HOUR_S, (terms.first, recording.grid.steps)
+    held = sum(member.held_steps(*steps) for member in group.members) * hours
+    seen = sum(member.seen_steps(*steps) for member in group.members) * hours
     used = sum(
         track.gpus * row.count(Slot.BUSY, max(0, terms.first - track.first))
         for member in group.members
         for track, row in zip(member.tracks, member.rows, strict=True)
     )
-    return Account(group.ref, group.priority_class, group.model, held * hours, used * hours)
-
-
-def _device_steps(group: Group, first: int, stop: int | None) -> float:
-    """Steps of whole GPUs that its pods hold from `first` until `stop`, or to their end."""
-    return sum(
-        member.gpus * max(0, min(member.end, member.end if stop is None else stop) - max(member.first, first))
-        for member in group.members
-    )
+    return Account(group.ref, group.priority_class, group.model, held, used * hours, held - seen)

@@ -49,6 +49,7 @@ class Summary:
 
     Attributes:
         held, used: GPU-hours that the workloads held, and in which their GPUs were active.
+        unseen: GPU-hours that they held without samples.
         freed: GPU-hours that would have been free.
         saved: Their price; None if no price is known.
         restarts: GPU-hours that returns would have cost.
@@ -68,6 +69,7 @@ class Summary:
     judge: str
     held: float
     used: float
+    unseen: float
     freed: Interval
     saved: float | None
     restarts: Interval
@@ -106,6 +108,7 @@ def summarize(replayed: Replayed, draw: random.Random, price_of: PriceOf) -> Sum
         judge=replayed.judge,
         held=sum(account.held for account in accounts),
         used=sum(account.used for account in accounts),
+        unseen=sum(account.unseen for account in accounts),
         freed=interval(lambda one: one.freed),
         saved=_saved(accounts, price_of),
         restarts=interval(lambda one: one.restarts),

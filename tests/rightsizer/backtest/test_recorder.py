@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import math
 
 import pytest
 
@@ -150,6 +151,23 @@ def test_recording_knows_bare_pods_and_images(metrics: Metrics, nobody: dict[str
     (group,) = recording.groups
     assert (group.ref.kind, group.ref.name, group.is_guessed) == ("Pod", "lab-x7k2p", False)
     assert is_notebook(workload_of(group, recording))
+
+
+@pytest.mark.prometheus
+def test_recording_counts_requests_of_restarted_kube_state_metrics_once(metrics: Metrics) -> None:
+    """Its series of before and after the restart are of the same request; those of two containers add up."""
+    pod = {"pod": "web-0"}
+    metrics.write(idle(), pod, UUID="GPU-a")
+    request = {**pod, "resource": "nvidia_com_gpu", "UUID": "", "modelName": ""}
+    for labels, asked in (
+        ({"container": "c", "instance": "10.0.0.7:8080"}, 1),
+        ({"container": "c", "instance": "10.0.0.8:8080"}, 1),
+        ({"container": "d", "instance": "10.0.0.8:8080"}, 2),
+        ({"container": "d", "instance": "10.0.0.9:8080"}, math.nan),
+    ):
+        metrics.write({"kube_pod_container_resource_requests": asked}, {**request, **labels})
+    ((member,),) = (group.members for group in _recorded(metrics).groups)
+    assert member.devices == 3
 
 
 @pytest.mark.parametrize(

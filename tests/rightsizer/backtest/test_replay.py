@@ -11,6 +11,7 @@ from rightsizer.backtest.recording import Recording
 from rightsizer.backtest.replay import Account, Change, Replayed, Terms, replay
 from rightsizer.model import Action
 from tests.rightsizer.backtest.recordings import (
+    BEGIN,
     BUSY,
     HOUR,
     IDLE,
@@ -83,6 +84,24 @@ def test_replay_unknown_steps_are_never_idle() -> None:
     line = hours((BUSY * 2 + UNKNOWN * 10) * 6)
     assert not changes(recording(workload("dark", [line])), RULE)
     assert not changes(recording(workload("dark", [line])), POLICY)
+
+
+@pytest.mark.parametrize("judge", [RULE, POLICY, Oracle(HOUR / 4)], ids=lambda judge: judge.name)
+def test_replay_time_without_samples_is_not_freed(judge: Judge) -> None:
+    """What was stopped before it may have worked then, so it is watched for the rest only."""
+    line = hours(BUSY * 10 + IDLE * 20 + UNKNOWN * 30 + IDLE * 10)
+    (stop,) = changes(recording(workload("left", [line])), judge)
+    begin_h = (stop.at - BEGIN) / HOUR
+    assert stop.gpu_hours == 30 - begin_h + 10
+    assert stop.watched_s == stop.gpu_hours * 3600
+
+
+def test_replay_oracle_does_not_stop_what_works_on_both_sides_of_a_gap() -> None:
+    """Nor does anything say that it idled in between."""
+    recorded = recording(workload("train", [hours(BUSY * 10 + UNKNOWN * 30 + BUSY * 10)]))
+    done = replay(recorded, Oracle(HOUR / 4), TERMS)
+    assert not done.accounts[0].changes
+    assert done.accounts[0].unseen == 30
 
 
 def test_replay_unused_gpus_of_a_pod_are_resized() -> None:
