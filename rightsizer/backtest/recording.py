@@ -266,6 +266,11 @@ class Recording:
     groups: tuple[Group, ...]
     source: str = ""
 
+    @property
+    def first(self) -> int:
+        """The first step with samples; 0 without any."""
+        return min((group.first for group in self.groups), default=0)
+
     @functools.cached_property
     def nodes(self) -> Mapping[str, Node]:
         """Nodes with the models of their GPUs, by name."""

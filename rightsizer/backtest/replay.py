@@ -36,6 +36,7 @@ class Change:
     gpu_hours: float
     needed_after_s: float | None
     watched_s: float
+    priority_class: str = ""
 
     @property
     def was_at_work(self) -> bool:
@@ -221,6 +222,7 @@ class _Course:
                 gpu_hours=freed,
                 needed_after_s=after_s,
                 watched_s=float((grid.steps - step - unseen) * grid.step_s),
+                priority_class=account.priority_class,
             )
         )
         change = ChangeRecord(at, f"backtest-{step}", order.action, math.ceil(gpus))

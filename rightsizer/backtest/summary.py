@@ -51,7 +51,7 @@ class Summary:
         held, used: GPU-hours that the workloads held, and in which their GPUs were active.
         unseen: GPU-hours that they held without samples.
         freed: GPU-hours that would have been free.
-        saved: Their price; None if no price is known.
+        saved: Their price, less that of `restarts`; None if no price is known.
         restarts: GPU-hours that returns would have cost.
         stops, returned: Stops, and those whose workload would have worked again within the recording.
         open_stops: Stops without a return that the recording follows for less than a week.
@@ -71,7 +71,7 @@ class Summary:
     used: float
     unseen: float
     freed: Interval
-    saved: float | None
+    saved: Interval | None
     restarts: Interval
     stops: Interval
     returned: Interval
@@ -104,16 +104,17 @@ def summarize(replayed: Replayed, draw: random.Random, price_of: PriceOf) -> Sum
         values = [of(account) for account in accounts]
         return _interval(sum(values), (sum(values[place] for place in sample) for sample in samples))
 
+    priced = [one for one in accounts if price_of(one.model) is not None]
     return Summary(
         judge=replayed.judge,
         held=sum(account.held for account in accounts),
         used=sum(account.used for account in accounts),
         unseen=sum(account.unseen for account in accounts),
         freed=interval(lambda one: one.freed),
-        saved=_saved(accounts, price_of),
+        saved=interval(lambda one: _saved(one, price_of)) if priced else None,
         restarts=interval(lambda one: one.restarts),
         stops=interval(lambda one: len(list(_stops(one.changes)))),
-        returned=interval(lambda one: 0 if replayed.is_in_time else _returned(one)),
+        returned=(Interval(0, 0, 0) if replayed.is_in_time else _of_trials(interval(_returned), len(stops))),
         open_stops=sum(one.needed_after_s is None and one.watched_s < WATCHED_S for one in stops),
         at_work=sum(one.was_at_work for one in changes),
         delayed_h=len(returns) * replayed.restart_s / 3600,
@@ -144,11 +145,24 @@ def _hurt(changes: Sequence[Change]) -> Sequence[Change]:
     return [one for *_, one in sorted(needed, key=lambda each: each[:3])]
 
 
-def _saved(accounts: Sequence[Account], price_of: PriceOf) -> float | None:
-    """Of those whose price is known; net of restarts."""
-    priced = [(price_of(one.model), one.freed - one.restarts) for one in accounts]
-    known = [price * hours for price, hours in priced if price is not None]
-    return sum(known) if known else None
+def _saved(account: Account, price_of: PriceOf) -> float:
+    """Net of restarts; 0 where the price is unknown."""
+    return (price_of(account.model) or 0.0) * (account.freed - account.restarts)
+
+
+def _of_trials(one: Interval, trials: int) -> Interval:
+    """The interval of a number out of `trials`: samples of none, or of all, do not show that it could be otherwise.
+
+    The bound is that of Clopper and Pearson, https://en.wikipedia.org/wiki/Binomial_proportion_confidence_interval
+    """
+    if not trials:
+        return one
+    doubt = trials * (1 - (DOUBT / 2) ** (1 / trials))
+    if one.value <= 0:
+        return Interval(one.value, one.low, max(one.high, doubt))
+    if one.value >= trials:
+        return Interval(one.value, min(one.low, trials - doubt), one.high)
+    return one
 
 
 def _short(accounts: Sequence[Account], draw: random.Random) -> Interval:
@@ -161,9 +175,12 @@ def _short(accounts: Sequence[Account], draw: random.Random) -> Interval:
         services = draw.choices(units, k=len(units))
         return _share(_total(_total(draw.choices(days, k=len(days))) for days in services))
 
-    value = _share(_total(map(_total, units)))
-    count = RESAMPLES if units else 0
-    return _interval(value, (max(0.0, value + drawn() - drawn()) for _ in range(count)))
+    value, days = _share(_total(map(_total, units))), sum(map(len, units))
+    if not days:
+        return Interval(value, value, value)
+    found = _interval(value, (max(0.0, value + drawn() - drawn()) for _ in range(RESAMPLES)))
+    # Where no day had a short minute, their share may be no larger than that of days that could have had one.
+    return Interval(value, found.low, _of_trials(found, days).high / days) if value == 0 else found
 
 
 def _total(days: Iterable[tuple[float, float]]) -> tuple[float, float]:

@@ -27,6 +27,10 @@ VOID_NOTICE = 0.02
 """What a notice costs that work makes void, in mistakes: somebody reads it for nothing."""
 LEAST_GAPS = 10
 """With fewer gaps of its own, a row keeps its times."""
+LEAST_LASTED = 5
+"""A share of returns is of at least so many gaps that have lasted for a time."""
+LEAST_LEARNED = datetime.timedelta(days=7)
+"""A record without a weekend makes nothing wait shorter."""
 FLEET_GAPS = 20
 """Each row also counts the fleet's mean gap so often: a row with few gaps of its own waits as the fleet."""
 MONTH_H = 30 * 24.0
@@ -141,7 +145,8 @@ class Choice:
         cost, before: Of the chosen and of the present times, on the same gaps.
         break_even_h: Waiting that costs as much as a mistake: it never costs twice as much as the best that
             hindsight could do, whatever comes (ski rental).
-        returns: Of gaps that have lasted for some hours, the share that work ends within the break-even time, 0 to 1.
+        returns: Hours; of gaps that have lasted so long, the share that work ends within the break-even time, 0 to 1;
+            and how many have.
     """
 
     row: KindDefaults | None
@@ -151,7 +156,7 @@ class Choice:
     cost: Cost
     before: Cost
     break_even_h: float
-    returns: tuple[tuple[float, float], ...] = ()
+    returns: tuple[tuple[float, float, int], ...] = ()
 
     def thresholds(self, old: Thresholds) -> Thresholds:
         """The old ones with the chosen times; a notice needs evidence of no more than the time before it."""
@@ -170,8 +175,8 @@ class Choice:
             "history": max(old.history, required),
             "returnsWithin": datetime.timedelta(minutes=max(1, round(self.break_even_h * 60))),
             "returns": tuple(
-                ReturnRate(after=datetime.timedelta(hours=hours), percent=round(100 * share, 1))
-                for hours, share in self.returns
+                ReturnRate(after=datetime.timedelta(hours=hours), percent=round(100 * share, 1), gaps=gaps)
+                for hours, share, gaps in self.returns
             ),
         }
         return old.model_copy(update=changes)
@@ -185,11 +190,12 @@ class Choice:
 
 
 def tuned(
-    recording: Recording, policy: Policy, price: float, *, stop: int
+    recording: Recording, policy: Policy, price: float, *, stop: int, shortens: bool = True
 ) -> tuple[Policy, tuple[Choice, ...]]:
     """The policy with the times that cost least in the steps before `stop`, and how they were found.
 
-    `price` is what a stop of a workload costs that works again, in GPU-hours. Rows with few gaps keep their times.
+    `price` is what a stop of a workload costs that works again, in GPU-hours. Rows with few gaps keep their times, and
+    unless it `shortens` none gets shorter ones.
     """
     lives: dict[int, list[Life]] = {}
     rows: dict[int, KindDefaults | None] = {}
@@ -202,11 +208,16 @@ def tuned(
         lives.setdefault(id(row), []).append(life)
     fleet = _Fleet(tuple(itertools.chain.from_iterable(lives.values())))
     choices = tuple(
-        _choice(rows[key], found, fleet, policy, price)
+        _choice(rows[key], found, fleet, policy, price, shortens=shortens)
         for key, found in sorted(lives.items(), key=_size)
         if -_size((key, found)) >= LEAST_GAPS
     )
     return _applied(policy, choices), choices
+
+
+def is_short(recording: Recording, stop: int) -> bool:
+    """Whether what was recorded before `stop` is too short to make anything wait shorter."""
+    return recording.grid.time(stop) - recording.grid.time(recording.first) < LEAST_LEARNED
 
 
 class _Fleet:
@@ -289,7 +300,13 @@ def cost_of(lives: Sequence[Life], times: Times) -> Cost:
 
 
 def _choice(
-    row: KindDefaults | None, lives: Sequence[Life], fleet: _Fleet, policy: Policy, price: float
+    row: KindDefaults | None,
+    lives: Sequence[Life],
+    fleet: _Fleet,
+    policy: Policy,
+    price: float,
+    *,
+    shortens: bool,
 ) -> Choice:
     found = _gaps(lives)
     survival = fleet.survival(found)
@@ -302,7 +319,14 @@ def _choice(
 
     before = _present(row, policy)
     # Of equal ones the longest: what frees no more shall not hurt more.
-    times = min((dataclasses.replace(before, window_h=w, factor=f) for w, f in _WAITS), key=total)
+    times = min(
+        (
+            dataclasses.replace(before, window_h=w, factor=f)
+            for w, f in (*_WAITS, (before.window_h, before.factor))
+            if shortens or (w >= before.window_h and f >= before.factor)
+        ),
+        key=total,
+    )
     if times.notice_h:
         times = min(_notices(times), key=total)
     return Choice(
@@ -314,9 +338,9 @@ def _choice(
         before=cost_of(expected, before),
         break_even_h=break_even_h,
         returns=tuple(
-            (hours, survival.ends_after(hours, break_even_h))
+            (hours, survival.ends_after(hours, break_even_h), lasted)
             for hours in WINDOWS_H
-            if hours <= max(gap.hours for gap in gaps)
+            if (lasted := sum(gap.hours >= hours for gap in gaps)) >= LEAST_LASTED
         ),
     )
 

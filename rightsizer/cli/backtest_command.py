@@ -11,14 +11,14 @@ import pathlib
 import random
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rightsizer import prices
-from rightsizer.backtest.judges import Judge, Nothing, Oracle, PlainRule, PolicyJudge
+from rightsizer.backtest.judges import Judge, Nothing, Oracle, PlainRule, PolicyJudge, workload_of
 from rightsizer.backtest.last_backtest import LastBacktest, LastBacktestStore, PolicyFigures
 from rightsizer.backtest.recording import Recording
 from rightsizer.backtest.replay import Replayed, Terms
-from rightsizer.backtest.summary import summarize
+from rightsizer.backtest.summary import Summary, summarize
 from rightsizer.cli.connection import (
     cluster_settings,
     span_of,
@@ -31,19 +31,22 @@ from rightsizer.cli.reporter import require_writable, save
 from rightsizer.errors import RightsizerError, UsageError
 from rightsizer.execute.notify import notify_of_backtest
 from rightsizer.kube.cluster import Cluster
-from rightsizer.model import Mode, Node
+from rightsizer.model import Fleet, Mode, Node
+from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy, load
 from rightsizer.policy.schema import Policy
 from rightsizer.report import BACKTEST_ENDINGS, BACKTEST_FORMS, form
 from rightsizer.report.backtest import Backtest
-from rightsizer.text import instant, span
+from rightsizer.text import count, instant, safe, span
 
 log = logging.getLogger(__name__)
 
 SEED = 1
 """Of the samples that intervals are from: the same history gives the same bytes."""
 WARM_UP = 3
-"""The first third of the history only teaches: no window fits into less."""
+"""The first third of the record only teaches: no window fits into less."""
+LEAST_UNSEEN = 0.001
+"""A smaller share of GPU-hours without samples is not shown."""
 SHORT = datetime.timedelta(days=14)
 """A record with one weekend does not tell a weekend from the end."""
 PLAIN = {
@@ -81,9 +84,9 @@ def run(arguments: argparse.Namespace) -> int:
         recording = record(arguments, asked.span, asked.step, [policy for _, policy in policies])
     if recording is None:
         return 0
-    terms = Terms(asked.every, recording.grid.steps // WARM_UP, asked.restart)
+    terms = Terms(asked.every, learned_steps(recording, WARM_UP), asked.restart)
     results = list(replays(recording, list(judges_of(policies, asked)), terms))
-    result = result_of(recording, terms, results, frozenset(name for name, _ in policies), table)
+    result = result_of(recording, terms, results, dict(policies), table, is_enforced=arguments.enforce)
     sys.stdout.write(form(arguments.output, BACKTEST_FORMS)(result))
     problems = []
     if saved_form:
@@ -133,7 +136,13 @@ def _last(result: Backtest, recording: Recording, terms: Terms) -> LastBacktest:
     """The figures that --publish keeps."""
     grid = recording.grid
     figures = (
-        PolicyFigures(one.judge, one.freed.value, one.saved, one.stops.value, one.returned.value)
+        PolicyFigures(
+            one.judge,
+            one.freed.value,
+            one.saved.value if one.saved else None,
+            one.stops.value,
+            one.returned.value,
+        )
         for one in result.judged
     )
     return LastBacktest(grid.end, (grid.steps - terms.first) * grid.step_s / 3600, tuple(figures))
@@ -174,9 +183,13 @@ def question_of(arguments: argparse.Namespace) -> Question:
 
 def _policies(loaded: Sequence[LoadedPolicy], *, enforce: bool) -> Iterator[tuple[str, Policy]]:
     names = [name_of(one) for one in loaded]
+    taken = {*PLAIN, Nothing().name, Oracle(LEAST_STEP).name}
+    sources = [one.source for one in loaded]
     for name, one in zip(names, loaded, strict=True):
+        if sources.count(one.source) > 1:
+            raise UsageError(f"--policy {one.source}: is given twice")
         policy = enforced(one.policy) if enforce else one.policy
-        yield one.source if names.count(name) > 1 else name, policy
+        yield one.source if names.count(name) > 1 or name in taken else name, policy
 
 
 def judges_of(policies: Sequence[tuple[str, Policy]], asked: Question) -> Iterator[Judge]:
@@ -202,13 +215,30 @@ def enforced(policy: Policy) -> Policy:
     return policy.model_copy(update={"rules": rules})
 
 
-def _unknown(recording: Recording) -> Iterator[str]:
-    first = min(group.first for group in recording.groups)
+def learned_steps(recording: Recording, parts: int) -> int:
+    """The step after the first of so many equal parts of what was recorded."""
+    return recording.first + (recording.grid.steps - recording.first) // parts
+
+
+def _unknown(recording: Recording, terms: Terms, policies: Iterable[Policy], held: Summary) -> Iterator[str]:
+    grid, first = recording.grid, recording.first
     if first > 1:
-        yield f"anything before {instant(recording.grid.time(first))}, when the record begins"
-    recorded = recording.grid.end - recording.grid.time(first)
+        yield f"anything before {instant(grid.time(first))}, when the record begins"
+    recorded = grid.end - grid.time(first)
     if recorded < SHORT:
         yield f"weekends, and pauses of more than {span(recorded)}: the record is no longer, so few returns show"
+    learned = grid.time(terms.first) - grid.time(first)
+    remembered = max(map(_longest_history, policies), default=datetime.timedelta())
+    if learned < remembered:
+        yield (
+            f"pauses of more than {span(learned)} before the first cycle: a plan asks for {span(remembered)}, "
+            "so it stops less, and waits longer"
+        )
+    if held.held and held.unseen / held.held >= LEAST_UNSEEN:
+        yield (
+            f"what {100 * held.unseen / held.held:.1f} % of the held GPU-hours were used for, which have no samples: "
+            "they count neither as used nor as freed"
+        )
     guessed = sum(group.is_guessed for group in recording.groups)
     if guessed:
         yield (
@@ -217,18 +247,43 @@ def _unknown(recording: Recording) -> Iterator[str]:
         )
     if not recording.has_counters:
         yield f"bursts between two scrapes: {recording.source} has no counters of busy time"
+    yield "work since the last checkpoint of what is stopped: a return costs its restart only"
     yield (
         "annotations, PodDisruptionBudgets, other controllers, pending pods and requests to inference servers of then; "
         "answers to notices; how people would have worked otherwise"
     )
 
 
+def _longest_history(policy: Policy) -> datetime.timedelta:
+    by_kind, by_rule = (row.idle for row in policy.defaults.kinds), (rule.idle for rule in policy.rules)
+    return max(idle.history for idle in (policy.defaults.idle, *by_kind, *by_rule) if idle)
+
+
+def _remarks(recording: Recording, policy: Policy, *, is_enforced: bool) -> Iterator[str]:
+    """What a reader of its figures should know."""
+    advising = sum(rule.mode is Mode.ADVISE for rule in policy.rules)
+    if advising and not is_enforced:
+        yield f"{count(advising, 'rule')} with mode: advise changed nothing: --enforce asks what they would do"
+    evaluator = PolicyEvaluator(policy, Fleet((), recording.nodes, {}), at=recording.grid.begin)
+    matched = {
+        rule.name
+        for group in recording.groups
+        for rule in evaluator.evaluate(workload_of(group, recording)).rules
+    }
+    if unused := [safe(rule.name) for rule in policy.rules if rule.name not in matched]:
+        words = f"no recorded workload is under {'rule' if len(unused) == 1 else 'rules'} {', '.join(unused)}"
+        has_classes = any(group.priority_class for group in recording.groups)
+        yield words if has_classes else f"{words}: the record has no PriorityClasses"
+
+
 def result_of(
     recording: Recording,
     terms: Terms,
     results: Sequence[Replayed],
-    policies: frozenset[str],
+    policies: Mapping[str, Policy],
     table: prices.Prices,
+    *,
+    is_enforced: bool,
 ) -> Backtest:
     """The sums of all judges."""
     grid = recording.grid
@@ -236,16 +291,31 @@ def result_of(
     def price_of(model: str) -> float | None:
         return table.of_node(Node("", model))
 
+    summaries = [summarize(one, random.Random(SEED), price_of) for one in results]  # noqa: S311 - samples
+    sources = {
+        str(found[1])
+        for group in recording.groups
+        if (found := table.find(Node("", group.model))) is not None
+    }
     return Backtest(
-        begin=instant(grid.time(terms.first)),
-        end=instant(grid.end),
-        days=round((grid.steps - terms.first) * grid.step_s / 86400, 1),
+        begin=grid.time(terms.first),
+        end=grid.end,
+        learned=grid.time(terms.first) - grid.time(recording.first),
+        step=datetime.timedelta(seconds=grid.step_s),
+        every=terms.every,
+        restart=terms.restart,
+        is_enforced=is_enforced,
         source=recording.source,
         workloads=len(recording.groups),
         gpus=recording.most_gpus,
-        summaries=[summarize(one, random.Random(SEED), price_of) for one in results],  # noqa: S311 - samples
-        policies=policies,
+        summaries=summaries,
+        policies=frozenset(policies),
         rules=[one.judge for one in results if one.judge in PLAIN],
-        unknown=list(_unknown(recording)),
+        unknown=list(_unknown(recording, terms, policies.values(), summaries[0])),
+        remarks={
+            name: list(_remarks(recording, policy, is_enforced=is_enforced))
+            for name, policy in policies.items()
+        },
         currency=table.currency,
+        prices=sorted(sources),
     )

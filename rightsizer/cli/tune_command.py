@@ -9,10 +9,10 @@ from typing import Any
 import yaml
 
 from rightsizer import prices
-from rightsizer.backtest.headroom import tuned_headroom
+from rightsizer.backtest.headroom import HeadroomChoice, tuned_headroom
 from rightsizer.backtest.replay import Terms
-from rightsizer.backtest.tuning import tuned
-from rightsizer.cli.backtest_command import enforced, judges_of, question_of, result_of
+from rightsizer.backtest.tuning import is_short, tuned
+from rightsizer.cli.backtest_command import enforced, judges_of, learned_steps, question_of, result_of
 from rightsizer.cli.messages import note, progress
 from rightsizer.cli.options import path_of
 from rightsizer.cli.recorded_history import record
@@ -40,16 +40,29 @@ def run(arguments: argparse.Namespace) -> int:
         recording = record(arguments, asked.span, asked.step, [loaded.policy])
     if recording is None:
         return 0
-    half = recording.grid.steps // 2
-    policy, choices = tuned(recording, loaded.policy, price, stop=half)
+    half = learned_steps(recording, 2)
+    if short := is_short(recording, half):
+        note(
+            "it learns from less than a week, so nothing waits shorter than before; a longer --from has more"
+        )
+    policy, choices = tuned(recording, loaded.policy, price, stop=half, shortens=not short)
     if not choices:
         note("no kind has enough gaps to learn from: the policy is as it was; a longer --from has more")
-    policy, headroom = tuned_headroom(recording, policy, price, stop=half, every=asked.every)
+    if short := is_short(recording, half):
+        note(
+            "it learns from less than a week, so nothing waits shorter than before; a longer --from has more"
+        )
+    headroom: tuple[HeadroomChoice, ...] = ()
+    if not short:
+        policy, headroom = tuned_headroom(recording, policy, price, stop=half, every=asked.every)
     judged = [("before", enforced(loaded.policy)), ("tuned", enforced(policy))]
     terms = Terms(asked.every, half, asked.restart)
     results = list(replays(recording, list(judges_of(judged, asked)), terms))
-    result = result_of(recording, terms, results, frozenset({"before", "tuned"}), table)
-    grid = recording.grid
+    result = result_of(recording, terms, results, dict(judged), table, is_enforced=True)
+    grid, reserve = (
+        recording.grid,
+        ", less than a week, so nothing waits shorter than before" if short else "",
+    )
     sys.stdout.write(
         tuned_policy_text(
             yaml.safe_load(pathlib.Path(arguments.policy).read_text("utf-8"))
@@ -58,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
             policy,
             [*choices, *headroom],
             result,
-            learned=f"{instant(grid.begin)} to {instant(grid.time(half))}",
+            learned=f"{instant(grid.time(recording.first))} to {instant(grid.time(half))}{reserve}",
             price=price,
         )
     )

@@ -136,7 +136,8 @@ def _returned(idle: Thresholds, idle_s: float) -> str:
     if row is None:
         return ""
     within = span(idle.returnsWithin.total_seconds())
-    return f"{row.percent:g}% of its kind that were idle for {span(row.after)} came back within {within}"
+    gaps = "the idle periods" if row.gaps is None else f"{row.gaps} idle periods"
+    return f"{row.percent:g}% of {gaps} of its kind of {span(row.after)} ended with work within {within}"
 
 
 def _recorded_s(candidate: Candidate, length_s: float) -> float:

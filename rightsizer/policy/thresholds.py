@@ -124,6 +124,9 @@ class ReturnRate(Part):
     percent: Percent = pydantic.Field(
         description="Share of them that work ends within returnsWithin, 0 to 100."
     )
+    gaps: int | None = pydantic.Field(
+        None, ge=0, description="How many have lasted so long; null if unknown."
+    )
 
     @pydantic.field_validator("after")
     @classmethod

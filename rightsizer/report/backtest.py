@@ -2,17 +2,18 @@
 
 import csv
 import dataclasses
+import datetime
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rightsizer.backtest.replay import Change
-from rightsizer.backtest.summary import GroupTotals, Interval, Summary
+from rightsizer.backtest.summary import WATCHED_S, GroupTotals, Interval, Summary
 from rightsizer.report.csv import inert
-from rightsizer.report.documents import render
+from rightsizer.report.documents import render, stamp
 from rightsizer.report.markdown import escaped
 from rightsizer.report.terminal import wrapped
-from rightsizer.text import count, money, safe, span
+from rightsizer.text import count, instant, money, safe, span
 
 MOST_NAMED = 20
 _MOST_PARTS = 10
@@ -23,16 +24,26 @@ class Backtest:
     """The result of a backtest.
 
     Attributes:
+        begin, end: Of the replayed time.
+        learned: The recorded time before it, which only teaches.
+        step, every, restart: Steps of the record, time between cycles, and what a return costs each GPU.
+        is_enforced: Whether rules that advise were replayed as if they enforced.
         source: The metrics that it is from.
         gpus: The most whole GPUs that were held at once.
         policies: Which of the judges are policies.
         rules: Which of them are plain rules, from the shortest time to the longest.
         unknown: What could not be known, in words.
+        remarks: More about a policy, in words, by its name.
+        prices: Where they come from.
     """
 
-    begin: str
-    end: str
-    days: float
+    begin: datetime.datetime
+    end: datetime.datetime
+    learned: datetime.timedelta
+    step: datetime.timedelta
+    every: datetime.timedelta
+    restart: datetime.timedelta
+    is_enforced: bool
     source: str
     workloads: int
     gpus: float
@@ -40,7 +51,14 @@ class Backtest:
     policies: frozenset[str]
     rules: Sequence[str]
     unknown: Sequence[str]
+    remarks: Mapping[str, Sequence[str]]
     currency: str
+    prices: Sequence[str]
+
+    @property
+    def days(self) -> float:
+        """The replayed time."""
+        return round((self.end - self.begin) / datetime.timedelta(days=1), 1)
 
     @property
     def judged(self) -> Sequence[Summary]:
@@ -51,25 +69,29 @@ class Backtest:
 def headline(result: Backtest) -> str:
     """What it is about."""
     return (
-        f"{result.days:g} days to {result.end}: {result.workloads} workloads, at most {result.gpus:,.1f} GPUs held, "
-        f"{result.source}"
+        f"{count(result.days, 'day')} to {instant(result.end)}: {count(result.workloads, 'workload')}, at most "
+        f"{result.gpus:,.1f} GPUs held, {result.source}"
     )
+
+
+def terms_words(result: Backtest) -> str:
+    """How it was replayed, so that it can be again."""
+    learned = f"after {span(result.learned)} that only teach, " if result.learned else ""
+    enforced = ", rules that advise as if they enforced" if result.is_enforced else ""
+    words = (
+        f"Replayed {learned}a cycle every {span(result.every)}, in steps of {span(result.step)}{enforced}. "
+        f"A return costs each of its GPUs {span(result.restart)}."
+    )
+    return f"{words} Prices: {'; '.join(result.prices)}." if result.prices else words
 
 
 def backtest_table(result: Backtest) -> str:
     """80 columns: the judges, then whom each policy would have hurt, then what is not known."""
-    lines = [
-        *wrapped(headline(result), ""),
-        "",
-        f"{'POLICY OR RULE':<18}{'FREED GPU-HOURS':>17}{'90 %':>17}{'STOPS':>7}{'RETURNED':>10}{'AT WORK':>9}",
-    ]
-    for one in result.summaries:
-        freed = f"{one.freed.value:,.0f} ({share_of(one)})"
-        counts = f"{one.stops.value:>7,.0f}{one.returned.value:>10,.0f}{one.at_work:>9}"
-        lines.append(f"{safe(one.judge)[:17]:<18}{freed:>17}{between(one.freed):>17}{counts}")
+    lines = [*wrapped(headline(result), ""), *wrapped(terms_words(result), ""), ""]
+    lines += judge_lines(heads(result), [(one.judge, *row_of(one)) for one in result.summaries])
     for summary in result.judged:
         lines += ["", f"{safe(summary.judge)}:"]
-        lines += [line for words in details(summary, result.currency) for line in wrapped(words, "  ")]
+        lines += [line for words in details(summary, result) for line in wrapped(words, "  ")]
         lines += [line for by, parts in summary.groups.items() for line in _part_lines(by, parts)]
         lines += ["", "  NEEDED AGAIN"] if summary.hurt else []
         lines += [line for words in hurt_list(summary) for line in wrapped(words, "  ")]
@@ -82,20 +104,45 @@ def share_of(summary: Summary) -> str:
     return f"{100 * summary.freed.value / summary.held:.0f}%" if summary.held else "-"
 
 
+_JUDGE_WIDTH = 16
+
+
+def judge_lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The table of judges in 80 columns; a long name has a line of its own."""
+    for name, freed, interval, net, stops, returned in ([head.upper() for head in heads], *rows):
+        shown = safe(name)
+        if len(shown) > _JUDGE_WIDTH:
+            yield shown[:80]
+            shown = ""
+        yield f"{shown:<{_JUDGE_WIDTH}} {freed:>15} {interval:>16} {net:>12} {stops:>6} {returned:>9}"
+
+
 def between(one: Interval) -> str:
-    """An interval."""
-    return f"{one.low:,.0f} to {one.high:,.0f}"
+    """An interval; large figures in thousands."""
+    if one.high < _THOUSANDS_FROM:
+        return f"{one.low:,.0f} to {one.high:,.0f}"
+    return f"{one.low / 1000:,.0f}k to {one.high / 1000:,.0f}k"
 
 
-def details(summary: Summary, currency: str) -> Iterator[str]:
+_THOUSANDS_FROM = 99_999.5
+
+
+def details(summary: Summary, result: Backtest) -> Iterator[str]:
     """What a policy would have done, in sentences."""
+    yield from result.remarks.get(summary.judge, ())
     if not summary.groups["kind"] and not summary.notices:
         yield "changes nothing"
         return
     if summary.saved is not None:
-        yield f"{money(summary.saved)} {currency} for what it frees, less the returns"
+        saved = summary.saved
+        yield (
+            f"{money(saved.value)} {result.currency} (90 %: {money(saved.low)} to {money(saved.high)}) for what it "
+            "frees, less the returns"
+        )
     if summary.stops.value:
-        yield _returns(summary)
+        yield returns_words(summary)
+    if summary.at_work:
+        yield f"{summary.at_work} of its changes hit what was at work in that very step"
     if summary.replica_hours:
         short = summary.short
         yield (
@@ -114,16 +161,23 @@ def hurt_list(summary: Summary) -> Iterator[str]:
         yield f"and {len(summary.hurt) - MOST_NAMED} more; all are in the output csv and json"
 
 
-def _returns(summary: Summary) -> str:
-    words = f"{summary.returned.value:,.0f} of {summary.stops.value:,.0f} stops returned"
+def returns_words(summary: Summary) -> str:
+    """How many of the stops returned, with what is still open."""
+    stops, returned = round(summary.stops.value), round(summary.returned.value)
+    words = f"{returned:,} of {count(stops, 'stop')} returned (90 %: {between(summary.returned)})"
     if summary.median_return_h is not None:
         words += (
-            f", half of them within {summary.median_return_h:,.1f} h; returns delay work by {summary.delayed_h:,.1f} h "
-            f"and cost {summary.restarts.value:,.1f} GPU-hours"
+            f", half of them within {summary.median_return_h:,.1f} h; their restarts delay work by "
+            f"{summary.delayed_h:,.1f} h and take {summary.restarts.value:,.1f} GPU-hours"
         )
-    if summary.open_stops:
-        words += f"; {count(summary.open_stops, 'other')} of the last week may yet return"
-    return words
+    return f"{words}; {open_words(summary)}" if summary.open_stops else words
+
+
+def open_words(summary: Summary) -> str:
+    """The stops that may yet return."""
+    stops = "all" if summary.open_stops == summary.stops.value else f"{summary.open_stops}"
+    are = "was" if stops == "1" else "were"
+    return f"{stops} {are} followed for less than {span(WATCHED_S)}, and may yet return"
 
 
 def hurt_words(one: Change) -> str:
@@ -179,6 +233,7 @@ def backtest_csv(result: Backtest) -> str:
 _COLUMNS = (
     *(
         "at",
+        "class",
         "namespace",
         "kind",
         "name",
@@ -194,9 +249,9 @@ _COLUMNS = (
 
 def _cells(one: Change) -> Iterator[str]:
     yield f"{one.at:%Y-%m-%dT%H:%M:%SZ}"
-    yield from map(
-        inert, (one.ref.namespace, one.ref.kind, one.ref.name, one.action.value, one.finding, one.rule)
-    )
+    ref = one.ref
+    texts = (one.priority_class, ref.namespace, ref.kind, ref.name, one.action.value, one.finding, one.rule)
+    yield from map(inert, texts)
     yield f"{one.gpus:.15g}"
     yield f"{round(one.gpu_hours, 4):.15g}"
     yield "" if one.needed_after_s is None else f"{one.needed_after_s:.15g}"
@@ -204,11 +259,12 @@ def _cells(one: Change) -> Iterator[str]:
 
 def backtest_markdown(result: Backtest) -> str:
     """For merge requests and wikis."""
-    lines = [f"# Backtest of {result.days:g} days", "", escaped(headline(result)), ""]
-    lines += _table(HEADS, [(one.judge, *row_of(one)) for one in result.summaries])
+    lines = [f"# Backtest of {count(result.days, 'day')}", "", escaped(headline(result)), ""]
+    lines += [escaped(terms_words(result)), ""]
+    lines += _table(heads(result), [(one.judge, *row_of(one)) for one in result.summaries])
     for summary in result.judged:
         lines += ["", f"## {escaped(summary.judge)}", ""]
-        lines += [f"- {escaped(words)}" for words in details(summary, result.currency)]
+        lines += [f"- {escaped(words)}" for words in details(summary, result)]
         for by, parts in summary.groups.items():
             lines += ["", *_table((by, *PART_HEADS), part_rows(parts))] if parts else []
         lines += ["", "Needed again:", ""] if summary.hurt else []
@@ -217,7 +273,9 @@ def backtest_markdown(result: Backtest) -> str:
     return "\n".join(lines) + "\n"
 
 
-HEADS = ("policy or rule", "freed GPU-hours", "90 %", "stops", "returned", "at work")
+def heads(result: Backtest) -> Sequence[str]:
+    """Of the table of judges."""
+    return "policy or rule", "freed GPU-hours", "90 %", result.currency, "stops", "returned"
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -228,10 +286,11 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]
 
 
 def row_of(one: Summary) -> Iterator[str]:
-    """The figures under HEADS, after the name."""
+    """The figures under `heads`, after the name."""
     yield f"{one.freed.value:,.0f} ({share_of(one)})"
     yield between(one.freed)
-    yield from (f"{one.stops.value:,.0f}", f"{one.returned.value:,.0f}", f"{one.at_work}")
+    yield "-" if one.saved is None else money(one.saved.value)
+    yield from (f"{one.stops.value:,.0f}", f"{one.returned.value:,.0f}")
 
 
 def backtest_document(result: Backtest) -> dict[str, Any]:
@@ -239,13 +298,22 @@ def backtest_document(result: Backtest) -> dict[str, Any]:
     return {
         "apiVersion": "gpu-rightsizer.io/v1alpha1",
         "kind": "Backtest",
-        "begin": result.begin,
-        "end": result.end,
+        "begin": stamp(result.begin),
+        "end": stamp(result.end),
+        "learnedSeconds": result.learned.total_seconds(),
+        "stepSeconds": result.step.total_seconds(),
+        "everySeconds": result.every.total_seconds(),
+        "restartSeconds": result.restart.total_seconds(),
+        "enforced": result.is_enforced,
         "source": result.source,
         "workloads": result.workloads,
         "gpus": result.gpus,
         "currency": result.currency,
-        "judges": [_judge(summary) for summary in result.summaries],
+        "prices": list(result.prices),
+        "judges": [
+            {**_judge(summary), "remarks": list(result.remarks.get(summary.judge, ()))}
+            for summary in result.summaries
+        ],
         "unknown": list(result.unknown),
     }
 
@@ -265,8 +333,9 @@ def _judge(summary: Summary) -> dict[str, Any]:
         "name": summary.judge,
         "heldGpuHours": summary.held,
         "usedGpuHours": summary.used,
+        "unseenGpuHours": summary.unseen,
         "freedGpuHours": _interval(summary.freed),
-        "saved": summary.saved,
+        "saved": None if summary.saved is None else _interval(summary.saved),
         "restartGpuHours": _interval(summary.restarts),
         "stops": _interval(summary.stops),
         "returned": _interval(summary.returned),

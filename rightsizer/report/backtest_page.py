@@ -5,19 +5,21 @@ from collections.abc import Iterator, Sequence
 
 from rightsizer.backtest.summary import Summary
 from rightsizer.report.backtest import (
-    HEADS,
     PART_HEADS,
     Backtest,
     details,
     headline,
+    heads,
     hurt_list,
+    open_words,
     part_rows,
     row_of,
     share_of,
+    terms_words,
 )
 from rightsizer.report.charts import Markup, element, join
 from rightsizer.report.html import page, tile
-from rightsizer.text import money
+from rightsizer.text import instant, money
 
 _WIDTH, _HEIGHT = 760, 380
 _LEFT, _BOTTOM, _TOP, _RIGHT = 70, 56, 24, 110
@@ -31,12 +33,13 @@ _HIDDEN = 0.06
 def backtest_html(result: Backtest) -> str:
     """The page; it needs no network, no server and no file beside it."""
     return page(
-        f"GPU backtest to {result.end}",
+        f"GPU backtest to {instant(result.end)}",
         element(
             "header",
             element("h1", "GPU backtest"),
             *(element("p", element("b", _verdict(one))) for one in result.judged),
             element("p", headline(result), class_="soft"),
+            element("p", terms_words(result), class_="soft"),
         ),
         element("main", *_sections(result)),
     )
@@ -46,18 +49,19 @@ def _verdict(one: Summary) -> str:
     freed = f"{one.judge} would have freed {share_of(one)} of the GPU-hours."
     if not one.stops.value:
         return freed
-    return f"{freed} {one.returned.value:,.0f} of {one.stops.value:,.0f} stops were of workloads that worked again."
+    words = f"{freed} {one.returned.value:,.0f} of {one.stops.value:,.0f} stops were of workloads that worked again"
+    return f"{words}; {open_words(one)}." if one.open_stops else f"{words}."
 
 
 def _sections(result: Backtest) -> Iterator[Markup]:
     yield element("h2", "Freed against harm")
     yield element("div", element("p", *_reading(result), class_="note"), _plot(result), class_="card")
     yield element("h2", "Policies and rules")
-    yield _scrolled(_table(HEADS, [(one.judge, *row_of(one)) for one in result.summaries]))
+    yield _scrolled(_table(heads(result), [(one.judge, *row_of(one)) for one in result.summaries]))
     for one in result.judged:
         yield element("h2", one.judge)
         yield element("div", *_tiles(one, result), class_="tiles")
-        yield element("ul", *(element("li", words) for words in details(one, result.currency)))
+        yield element("ul", *(element("li", words) for words in details(one, result)))
         tables = [
             _scrolled(_table((f"by {by}", *PART_HEADS), part_rows(parts)))
             for by, parts in one.groups.items()
@@ -85,8 +89,11 @@ def _reading(result: Backtest) -> Iterator[str]:
 def _tiles(one: Summary, result: Backtest) -> Iterator[Markup]:
     yield tile(f"{one.freed.value:,.0f}", f"GPU-hours freed, {share_of(one)} of those held")
     if one.saved is not None:
-        yield tile(money(one.saved), f"{result.currency}, less the returns")
-    yield tile(f"{one.returned.value:,.0f} of {one.stops.value:,.0f}", "stopped workloads worked again")
+        yield tile(money(one.saved.value), f"{result.currency}, less the returns")
+    open_stops = f", {one.open_stops:,} may yet" if one.open_stops else ""
+    yield tile(
+        f"{one.returned.value:,.0f} of {one.stops.value:,.0f}", f"stopped workloads worked again{open_stops}"
+    )
     yield tile(f"{one.at_work}", "stopped at work")
 
 

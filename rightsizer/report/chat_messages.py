@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rightsizer.model import FoundChange, ObjectRef, Outcome
-from rightsizer.report.backtest import Backtest, share_of
+from rightsizer.report.backtest import Backtest, returns_words, share_of
 from rightsizer.report.events import occasion_of
-from rightsizer.text import count, money, number, safe
+from rightsizer.text import count, instant, money, number, safe
 
 _MOST = 20
 """Maximum number of items per message; chats cut longer ones."""
@@ -134,16 +134,18 @@ def digest_message(
 
 def backtest_message(chat: Chat, cluster: str, result: Backtest, place: str) -> _Message:
     """A line for each policy, and where the report is."""
-    lines = [_head(chat, cluster, f"backtest of {result.days:g} days to {result.end}")]
+    days = count(result.days, "day")
+    lines = [_head(chat, cluster, f"backtest of {days} to {instant(result.end)}")]
     for one in result.judged[:_MOST]:
         worth = (
-            "of unknown price" if one.saved is None else f"{money(one.saved)} {chat.plain(result.currency)}"
+            "of unknown price"
+            if one.saved is None
+            else f"{money(one.saved.value)} {chat.plain(result.currency)}"
         )
         by_day = f"{number(one.freed.value / result.days)} a day, " if result.days else ""
         freed = f"{number(one.freed.value)} GPU-hours ({by_day}{share_of(one)} of those held, {worth})"
-        stops = count(round(one.stops.value), "stop")
-        name = chat.plain(one.judge)
-        lines.append(f"• {name} would have freed {freed}: {stops}, {one.returned.value:.0f} returned")
+        stops = returns_words(one) if one.stops.value else "no stops"
+        lines.append(f"• {chat.plain(one.judge)} would have freed {freed}: {chat.plain(stops)}")
     if len(result.judged) > _MOST:
         lines.append(f"… and {len(result.judged) - _MOST} more")
     lines.append(f"Report: {chat.plain(place)}")

@@ -12,7 +12,7 @@ from rightsizer.backtest.tuning import VOID_NOTICE, Choice
 from rightsizer.config import write_duration
 from rightsizer.policy.schema import KindDefaults, Policy
 from rightsizer.policy.thresholds import Judging, Thresholds
-from rightsizer.report.backtest import Backtest, between, share_of
+from rightsizer.report.backtest import Backtest, judge_lines, row_of
 from rightsizer.report.terminal import wrapped
 from rightsizer.text import count, safe, span
 
@@ -68,9 +68,13 @@ def _comments(
         "",
     )
     yield ""
-    yield f"{'POLICY OR RULE':<18}{'FREED GPU-HOURS':>17}{'90 %':>17}{'STOPS':>7}{'RETURNED':>10}"
-    for one in result.summaries:
-        yield _row(one)
+    heads = ("policy or rule", "freed GPU-hours", "90 %", "net", "stops", "returned")
+    yield from judge_lines(heads, [_row(one, price) for one in result.summaries])
+    yield from wrapped(
+        f"NET is what is freed, less {price:g} GPU-hours for each return. Plain rules have no notice, cooldown or "
+        "budget, and stop what policies protect.",
+        "",
+    )
     yield ""
     for choice in choices:
         yield from wrapped(_reasons(choice) if isinstance(choice, Choice) else _headroom(choice), "")
@@ -81,6 +85,9 @@ def _comments(
         yield from wrapped("Too few services have replicas, so their headroom stays.", "")
     if own := list(_own(policy, choices)):
         yield from wrapped(f"Rules with times of their own keep them: {', '.join(own)}.", "")
+    yield "Not known:"
+    for words in result.unknown:
+        yield from wrapped(words, "  ")
 
 
 def _own(policy: Policy, choices: Sequence[Choice | HeadroomChoice]) -> Iterator[str]:
@@ -91,10 +98,9 @@ def _own(policy: Policy, choices: Sequence[Choice | HeadroomChoice]) -> Iterator
             yield rule.name
 
 
-def _row(one: Summary) -> str:
-    freed = f"{one.freed.value:,.0f} ({share_of(one)})"
-    counts = f"{one.stops.value:>7,.0f}{one.returned.value:>10,.0f}"
-    return f"{safe(one.judge)[:17]:<18}{freed:>17}{between(one.freed):>17}{counts}"
+def _row(one: Summary, price: float) -> Sequence[str]:
+    name, freed, interval, _, *counts = (one.judge, *row_of(one))
+    return name, freed, interval, f"{one.freed.value - price * one.returned.value:,.0f}", *counts
 
 
 def _kinds_of(row: KindDefaults | None) -> str:
@@ -180,5 +186,5 @@ def _written(value: Any) -> Any:  # noqa: ANN401 - of any field
     if isinstance(value, datetime.timedelta):
         return _duration(value)
     if isinstance(value, tuple):
-        return [{"after": _duration(row.after), "percent": row.percent} for row in value]
+        return [{"after": _duration(row.after), "percent": row.percent, "gaps": row.gaps} for row in value]
     return value

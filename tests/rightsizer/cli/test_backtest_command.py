@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rightsizer.policy.policy_file import load
+from rightsizer.policy.policy_file import BUILT_IN, load
 from simulator.kube import Fault
 from simulator.prometheus import Prometheus
 from tests.rightsizer.cli.test_run_command import running, wait_for
@@ -400,42 +400,102 @@ def test_backtest_without_history_is_told(prometheus: Prometheus) -> None:
     assert "no GPU series" in done.err
 
 
-def test_tune_prints_a_policy_that_can_be_used(tmp_path: pathlib.Path, prometheus: Prometheus) -> None:
-    """With the reasons, and a backtest of the time that it was not learned from."""
-    metrics = Metrics(prometheus)
+def _tuned(metrics: Metrics, tmp_path: pathlib.Path, days: int) -> Run:
+    """Of six services that work for 7 of 12 hours, and have a second replica that never works."""
     for number in range(6):
         shift = number * 60
         metrics.write(
             _used(lambda left, shift=shift: 60 if (left + shift) % 720 > 300 else 0),  # type: ignore[misc]
             pod=f"web{number}-6d4cf56db6-bvx8k",
-            since=7 * DAY,
+            since=days * DAY,
             step_s=300,
         )
         spare = {"pod": f"web{number}-6d4cf56db6-c2d9x", "UUID": f"GPU-spare-{number}"}
-        metrics.write(_used(0), spare, since=7 * DAY, step_s=300)
+        metrics.write(_used(0), spare, since=days * DAY, step_s=300)
     path = tmp_path / "base.yaml"
     path.write_text("\n".join(line for line in POLICY.splitlines() if "idle:" not in line))
-    arguments = ("--policy", str(path), "--price-of-a-mistake", "1000", "--every", "2h")
+    arguments = ("--policy", str(path), "--price-of-a-mistake", "1000", "--every", "2h", "--from", f"{days}d")
     given = ("--prometheus-url", metrics.prometheus.url, "--prometheus-label", f"test={metrics.space}")
-    done = run_command("tune", *given, "--at", metrics.at.isoformat(), "--from", "7d", *arguments)
+    return run_command("tune", *given, "--at", metrics.at.isoformat(), *arguments)
+
+
+def _comments(text: str) -> str:
+    return " ".join(word for line in text.splitlines() if line[:1] == "#" for word in line[1:].split())
+
+
+def test_tune_prints_a_policy_that_can_be_used(tmp_path: pathlib.Path, prometheus: Prometheus) -> None:
+    """With the reasons, and a backtest of the time that it was not learned from."""
+    done = _tuned(Metrics(prometheus), tmp_path, 14)
     assert done.code == 0, done.err
-    comments = " ".join(
-        word for line in done.out.splitlines() if line[:1] == "#" for word in line[1:].split()
-    )
+    comments = _comments(done.out)
     assert "costs 1000 GPU-hours" in comments
     assert "window: 168h\n" in done.out
     assert all(one in comments for one in ("before", "tuned", "oracle", "all other kinds", "6 services"))
+    assert "Not known:" in comments
+    assert "bursts between two scrapes" in comments
+    assert "less than a week" not in comments
     written = tmp_path / "tuned.yaml"
     written.write_text(done.out)
     again = run_command("policy", "check", "--offline", str(written))
     assert again.code == 0, again.err
     assert "name: all" in done.out
+    policy = load(written).policy.defaults
     # One replica of two suffices whenever both are idle: a longer memory of jumps would only cost.
-    assert load(written).policy.defaults.tooManyReplicas.jumpHistory == HOUR
+    assert policy.tooManyReplicas.jumpHistory == HOUR
     # Work ended all that had lasted for 4 h; a mistake that costs less asks for less certainty of what lasted longer.
-    assert {
-        row.percent > 90 for row in load(written).policy.defaults.idle.returns if row.after <= 4 * HOUR
-    } == {True}
+    assert {row.percent > 90 for row in policy.idle.returns if row.after <= 4 * HOUR} == {True}
+    assert all(row.gaps is not None and row.gaps >= 5 for row in policy.idle.returns)
+
+
+def test_tune_of_less_than_a_fortnight_makes_nothing_wait_shorter(
+    tmp_path: pathlib.Path, prometheus: Prometheus
+) -> None:
+    """Half of it holds no weekend; it says so on stderr and in the file."""
+    done = _tuned(Metrics(prometheus), tmp_path, 4)
+    assert done.code == 0, done.err
+    assert "learns from less than a week" in done.err
+    assert "less than a week, so nothing waits shorter than before; the table is" in _comments(done.out)
+    written = tmp_path / "tuned.yaml"
+    written.write_text(done.out)
+    tuned, before = load(written).policy.defaults, BUILT_IN.policy.defaults
+    assert tuned.idle.shortest_s >= before.idle.shortest_s
+    assert tuned.idle.idleFactor >= before.idle.idleFactor
+    assert tuned.tooManyReplicas == before.tooManyReplicas
+
+
+def test_backtest_names_rules_that_match_nothing(week: Metrics, tmp_path: pathlib.Path) -> None:
+    """A misspelled class frees nothing, which a figure alone does not tell."""
+    path = tmp_path / "typo.yaml"
+    rule = "  - name: typo\n    match: {priorityClasses: [lwo]}\n    mode: advise\n"
+    path.write_text(POLICY.replace("rules:\n", f"rules:\n{rule}"))
+    told = _judges(week, "--policy", str(path))["typo.yaml"]["remarks"]
+    assert told == [
+        "1 rule with mode: advise changed nothing: --enforce asks what they would do",
+        "no recorded workload is under rule typo",
+    ]
+    assert _judges(week, "--policy", str(path), "--enforce")["typo.yaml"]["remarks"] == told[1:]
+
+
+def test_backtest_tells_what_it_was_asked(week: Metrics, policy: str) -> None:
+    """So that its figures can be had again."""
+    done = _backtest(week, "--policy", policy, "--every", "2h", "--restart-cost", "20m", "-o", "json")
+    document = json.loads(done.out)
+    keys = ("begin", "stepSeconds", "everySeconds", "restartSeconds", "enforced")
+    begin = week.at - 7 * DAY * 2 / 3
+    assert abs(datetime.datetime.fromisoformat(document["begin"]) - begin) < HOUR
+    assert [document[key] for key in keys[1:]] == [600.0, 7200.0, 1200.0, False]
+    assert "pauses of more than 2d 8h before the first cycle: a plan asks for 14d" in " ".join(
+        document["unknown"]
+    )
+
+
+def test_backtest_policy_named_as_a_rule_is_told_apart(week: Metrics, tmp_path: pathlib.Path) -> None:
+    """And the same file twice is a mistake."""
+    path = tmp_path / "oracle"
+    path.write_text(POLICY)
+    assert str(path) in _judges(week, "--policy", str(path))
+    done = _backtest(week, "--policy", str(path), "--policy", str(path))
+    assert (done.code, done.err.splitlines()[0]) == (2, f"error: --policy {path}: is given twice")
 
 
 def test_policy_learned_window_is_where_few_returned(tmp_path: pathlib.Path) -> None:

@@ -16,7 +16,7 @@ from rightsizer.report import BACKTEST_FORMS, form
 from rightsizer.report.backtest import Backtest
 from rightsizer.report.backtest_page import round_steps, square_steps
 from tests.conftest import Golden
-from tests.rightsizer.backtest.recordings import BUSY, IDLE, hours, policy, recording, workload
+from tests.rightsizer.backtest.recordings import BEGIN, BUSY, IDLE, hours, policy, recording, workload
 from tests.rightsizer.hostile import ATTRIBUTES, FORMULAS, XSS
 from tests.rightsizer.markup import skeleton, without_assets
 
@@ -37,9 +37,13 @@ def result(word: str = "notes", every: datetime.timedelta = HOUR) -> Backtest:
     terms = Terms(every=every, first=0, restart=HOUR / 4)
     judges = (Nothing(), PlainRule("idle 1h", HOUR), PolicyJudge("mine.yaml", policy()), Oracle(HOUR / 4))
     return Backtest(
-        begin="2026-11-02 00:00 UTC",
-        end="2026-11-04 00:00 UTC",
-        days=2.0,
+        begin=BEGIN,
+        end=BEGIN + 48 * HOUR,
+        learned=24 * HOUR,
+        step=HOUR / 2,
+        every=every,
+        restart=terms.restart,
+        is_enforced=False,
         source="dcgm",
         workloads=3,
         gpus=7.0,
@@ -49,7 +53,9 @@ def result(word: str = "notes", every: datetime.timedelta = HOUR) -> Backtest:
         policies=frozenset({"mine.yaml"}),
         rules=["idle 1h"],
         unknown=["bursts between two scrapes: dcgm has no counters of busy time"],
+        remarks={"mine.yaml": ["no recorded workload is under rule old"]},
         currency="USD",
+        prices=["a list, 2026-11-01"],
     )
 
 
