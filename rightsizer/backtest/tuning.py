@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from rightsizer.backtest.judges import workload_of
 from rightsizer.backtest.recording import Group, Recording
 from rightsizer.backtest.replay import HOUR_S
+from rightsizer.backtest.rhythm import WEEK_H, Rhythm, Tally, tally_of
 from rightsizer.backtest.survival import Survival
 from rightsizer.model import Fleet, Slot
 from rightsizer.policy.effective import EffectivePolicy, PolicyEvaluator, kind_defaults
@@ -28,7 +29,7 @@ VOID_NOTICE = 0.02
 LEAST_GAPS = 10
 """With fewer gaps of its own, a row keeps its times."""
 LEAST_LASTED = 5
-"""A share of returns is of at least so many gaps that have lasted for a time."""
+"""The least number of gaps that have lasted for a time, for a share of returns."""
 LEAST_LEARNED = datetime.timedelta(days=7)
 """A record without a weekend makes nothing wait shorter."""
 FLEET_GAPS = 20
@@ -46,7 +47,7 @@ class Gap:
         gpus: Whole GPUs that were held.
         chance: The probability that work follows: 1 if it did, 0 if the pods ended, None where the record ends.
         before_h: The longest earlier gap of the same workload.
-        at_h: When it began, in hours since the record did.
+        at_h: When it began, in hours since a Monday 00:00 UTC.
     """
 
     hours: float
@@ -220,37 +221,64 @@ def is_short(recording: Recording, stop: int) -> bool:
     return recording.grid.time(stop) - recording.grid.time(recording.first) < LEAST_LEARNED
 
 
+class _Hazard:
+    """How gaps end, by how long they have lasted and in which hours of the week.
+
+    Args:
+        weighted: Gaps, and how much each of them counts.
+    """
+
+    def __init__(self, weighted: Sequence[tuple[Sequence[Gap], float]]) -> None:
+        tally = Tally()
+        for gaps, weight in weighted:
+            tally.add_part(tally_of((gap.at_h, gap.hours, gap.chance == 1) for gap in gaps), weight)
+        self._rhythm = Rhythm(tally)
+        self._survival = Survival(
+            (self._lasts_h(gap), gap.chance == 1, weight) for gaps, weight in weighted for gap in gaps
+        )
+
+    def _lasts_h(self, gap: Gap) -> float:
+        """As far as it is known: one whose pods ended lasts for ever."""
+        return math.inf if gap.chance == 0 else self._rhythm.counted_h(gap.at_h, gap.hours)
+
+    def expected(self, life: Life) -> Life:
+        """The gaps with the chance of work after those that the record cuts off."""
+        gaps = [
+            gap
+            if gap.chance is not None
+            else dataclasses.replace(gap, chance=self._survival.ends_after(self._lasts_h(gap)))
+            for gap in life.gaps
+        ]
+        return Life(gaps, life.limits)
+
+    def returns(self, gaps: Sequence[Gap], within_h: float) -> Iterator[tuple[float, float, int]]:
+        """Of gaps that have lasted for some hours, the share that work ends in the next hours, and how many have."""
+        for hours in WINDOWS_H:
+            lasted = [gap for gap in gaps if gap.hours >= hours]
+            if len(lasted) >= LEAST_LASTED:
+                yield hours, statistics.fmean(self._ends(gap, hours, within_h) for gap in lasted), len(lasted)
+
+    def _ends(self, gap: Gap, hours: float, within_h: float) -> float:
+        begin_h, end_h = (self._rhythm.counted_h(gap.at_h, each) for each in (hours, hours + within_h))
+        return self._survival.ends_after(begin_h, end_h - begin_h)
+
+
 class _Fleet:
     """All lives, towards which the rows lean."""
 
     def __init__(self, lives: Sequence[Life]) -> None:
-        self.gaps = _gaps(lives)
-        self.weight = FLEET_GAPS / max(1, len(self.gaps))
-        survival = Survival(map(_seen, self.gaps))
-        expected = tuple(_expected(life, survival) for life in lives)
+        self._gaps = _gaps(lives)
+        self.weight = FLEET_GAPS / max(1, len(self._gaps))
+        expected = tuple(map(_Hazard([(self._gaps, 1.0)]).expected, lives))
         self.cost: Callable[[Times], Cost] = functools.cache(functools.partial(cost_of, expected))
 
-    def survival(self, gaps: Sequence[Gap]) -> Survival:
+    def hazard(self, gaps: Sequence[Gap]) -> _Hazard:
         """Of gaps, leaning towards the fleet's."""
-        return Survival([*map(_seen, gaps), *((*_seen(gap)[:2], self.weight) for gap in self.gaps)])
+        return _Hazard([(gaps, 1.0), (self._gaps, self.weight)])
 
 
 def _gaps(lives: Sequence[Life]) -> list[Gap]:
     return [gap for life in lives for gap in life.gaps]
-
-
-def _expected(life: Life, survival: Survival) -> Life:
-    """The gaps with the chance of work after those that the record cuts off."""
-    gaps = [
-        gap if gap.chance is not None else dataclasses.replace(gap, chance=survival.ends_after(gap.hours))
-        for gap in life.gaps
-    ]
-    return Life(gaps, life.limits)
-
-
-def _seen(gap: Gap) -> tuple[float, bool, float]:
-    """What is known of how long it lasts: one whose pods ended lasts for ever."""
-    return math.inf if gap.chance == 0 else gap.hours, gap.chance == 1, 1.0
 
 
 def _size(item: tuple[int, Sequence[Life]]) -> int:
@@ -260,7 +288,7 @@ def _size(item: tuple[int, Sequence[Life]]) -> int:
 def gaps_of(group: Group, recording: Recording, stop: int) -> Iterator[Gap]:
     """Its times without work before `stop`; where a step is unknown, a gap is left out."""
     works, step_h = group.works[: max(0, stop - group.first)], recording.grid.step_s / HOUR_S
-    before_h, begin = 0.0, None
+    before_h, begin, from_h = 0.0, None, _since_monday_h(recording.grid.begin) + group.first * step_h
     for place, state in enumerate((*works, None)):
         if state == Slot.IDLE:
             begin = place if begin is None else begin
@@ -270,9 +298,16 @@ def gaps_of(group: Group, recording: Recording, stop: int) -> Iterator[Gap]:
             gpus = sum(member.gpus for member in group.present(group.first + begin + 1))
             if gpus:
                 chance = 1.0 if state is not None else (None if group.end >= stop else 0.0)
-                yield Gap(hours, gpus, chance, before_h, (group.first + begin) * step_h)
+                yield Gap(hours, gpus, chance, before_h, from_h + begin * step_h)
             before_h = max(before_h, hours)
         begin = None
+
+
+def _since_monday_h(at: datetime.datetime) -> float:
+    return (at.timestamp() - _MONDAY_S) / HOUR_S % WEEK_H
+
+
+_MONDAY_S = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC).timestamp()
 
 
 def cost_of(lives: Sequence[Life], times: Times) -> Cost:
@@ -309,8 +344,8 @@ def _choice(
     shortens: bool,
 ) -> Choice:
     found = _gaps(lives)
-    survival = fleet.survival(found)
-    expected = [_expected(life, survival) for life in lives]
+    hazard = fleet.hazard(found)
+    expected = [hazard.expected(life) for life in lives]
     gaps = _gaps(expected)
     break_even_h = price / statistics.fmean(gap.gpus for gap in gaps)
 
@@ -337,11 +372,7 @@ def _choice(
         cost=cost_of(expected, times),
         before=cost_of(expected, before),
         break_even_h=break_even_h,
-        returns=tuple(
-            (hours, survival.ends_after(hours, break_even_h), lasted)
-            for hours in WINDOWS_H
-            if (lasted := sum(gap.hours >= hours for gap in gaps)) >= LEAST_LASTED
-        ),
+        returns=tuple(hazard.returns(gaps, break_even_h)),
     )
 
 

@@ -216,7 +216,7 @@ def enforced(policy: Policy) -> Policy:
 
 
 def learned_steps(recording: Recording, parts: int) -> int:
-    """The step after the first of so many equal parts of what was recorded."""
+    """The step after the first of a number of equal parts of what was recorded."""
     return recording.first + (recording.grid.steps - recording.first) // parts
 
 

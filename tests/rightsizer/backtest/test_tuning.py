@@ -54,6 +54,15 @@ def test_tuned_expects_work_after_gaps_that_the_record_cuts_off() -> None:
     assert choice.cost.returned == choice.cost.stops == 48
 
 
+def test_tuned_expects_work_after_a_weekend_that_the_record_cuts_off() -> None:
+    """It lasts longer than each night before it, but work begins in the morning, and no Saturday has brought any."""
+    week = (IDLE * 9 + BUSY * 8 + IDLE * 7) * 5 + IDLE * 12
+    fleet = recording(*(workload(f"lab-{number}", [hours(week)]) for number in range(8)))
+    (choice,) = tuned(fleet, policy(window="4h", **FREE), 0.01, stop=fleet.grid.steps)[1]
+    assert choice.gaps == 8 * 6
+    assert choice.cost.returned > 8 * 5 + 7
+
+
 @pytest.mark.parametrize(
     ("window_h", "factor", "idle", "stops", "returned"),
     [(1, 0, 6, 3, 2), (4, 0, 23, 2, 1), (4, 2, 33, 1, 1), (100, 0, 34, 0, 0)],
