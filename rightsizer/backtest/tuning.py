@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rightsizer.backtest.judges import workload_of
 from rightsizer.backtest.recording import Group, Recording
@@ -28,6 +28,8 @@ VOID_NOTICE = 0.02
 """What a notice costs that work makes void, in mistakes: somebody reads it for nothing."""
 LEAST_GAPS = 10
 """With fewer gaps of its own, a row keeps its times."""
+LEAST_CLASS_GAPS = 30
+"""With fewer gaps of its own, a PriorityClass has the times of all."""
 LEAST_LASTED = 5
 """The least number of gaps that have lasted for a time, for a share of returns."""
 LEAST_LEARNED = datetime.timedelta(days=7)
@@ -86,10 +88,12 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Life:
-    """A workload's gaps, in order, and what its rules allow."""
+    """A workload's gaps, in order, what its rules allow, its kind, and its PriorityClass if known."""
 
     gaps: Sequence[Gap]
     limits: Limits = dataclasses.field(default_factory=Limits)
+    kind: str = ""
+    priority_class: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -143,6 +147,7 @@ class Choice:
 
     Attributes:
         row: The row; None for all other kinds.
+        part: The row of one PriorityClass of it that the choice is for; None if it is for all others.
         cost, before: Of the chosen and of the present times, on the same gaps.
         break_even_h: Waiting that costs as much as a mistake: it never costs twice as much as the best that
             hindsight could do, whatever comes (ski rental).
@@ -158,6 +163,7 @@ class Choice:
     before: Cost
     break_even_h: float
     returns: tuple[tuple[float, float, int], ...] = ()
+    part: KindDefaults | None = None
 
     def thresholds(self, old: Thresholds) -> Thresholds:
         """The old ones with the chosen times; a notice needs evidence of no more than the time before it."""
@@ -205,15 +211,42 @@ def tuned(
         workload = workload_of(group, recording)
         row = kind_defaults(workload, policy)
         rows[id(row)] = row
-        life = Life(tuple(gaps_of(group, recording, stop)), Limits.of(evaluator.evaluate(workload)))
+        limits = Limits.of(evaluator.evaluate(workload))
+        life = Life(tuple(gaps_of(group, recording, stop)), limits, group.ref.full_kind, group.priority_class)
         lives.setdefault(id(row), []).append(life)
     fleet = _Fleet(tuple(itertools.chain.from_iterable(lives.values())))
     choices = tuple(
-        _choice(rows[key], found, fleet, policy, price, shortens=shortens)
+        choice
         for key, found in sorted(lives.items(), key=_size)
         if -_size((key, found)) >= LEAST_GAPS
+        for choice in _choices(rows[key], found, fleet, policy, price, shortens=shortens)
     )
     return _applied(policy, choices), choices
+
+
+def _choices(
+    row: KindDefaults | None,
+    lives: Sequence[Life],
+    fleet: "_Fleet",
+    policy: Policy,
+    price: float,
+    *,
+    shortens: bool,
+) -> Iterator[Choice]:
+    """Of a row, and of those of its PriorityClasses for which other times cost less."""
+    everyone = _choice(row, lives, fleet, policy, price, shortens=shortens)
+    yield everyone
+    by_class: dict[str, list[Life]] = {}
+    for life in lives if row is None or row.onlyPriorityClasses is None else ():
+        by_class.setdefault(life.priority_class, []).append(life)
+    for name, own in sorted(by_class.items()):
+        if len(by_class) > 1 and len(_gaps(own)) >= LEAST_CLASS_GAPS:
+            kinds = tuple(sorted({life.kind for life in own}))
+            base = KindDefaults(kinds=kinds) if row is None else row
+            part = base.model_copy(update={"onlyPriorityClasses": (name,)})
+            choice = _choice(row, own, _Fleet(lives), policy, price, shortens=shortens)
+            if choice.times != everyone.times:
+                yield dataclasses.replace(choice, part=part)
 
 
 def is_short(recording: Recording, stop: int) -> bool:
@@ -249,7 +282,7 @@ class _Hazard:
             else dataclasses.replace(gap, chance=self._survival.ends_after(self._lasts_h(gap)))
             for gap in life.gaps
         ]
-        return Life(gaps, life.limits)
+        return dataclasses.replace(life, gaps=gaps)
 
     def returns(self, gaps: Sequence[Gap], within_h: float) -> Iterator[tuple[float, float, int]]:
         """Of gaps that have lasted for some hours, the share that work ends in the next hours, and how many have."""
@@ -406,11 +439,15 @@ def _thresholds(row: KindDefaults | None, policy: Policy) -> Thresholds:
 
 
 def _applied(policy: Policy, choices: Sequence[Choice]) -> Policy:
-    by_row: Mapping[int, Choice] = {id(one.row): one for one in choices}
-    kinds = tuple(
-        by_row[id(row)].tuned_row(row, policy) if id(row) in by_row else row for row in policy.defaults.kinds
-    )
-    changes: dict[str, object] = {"kinds": kinds}
-    if id(None) in by_row:
-        changes["idle"] = by_row[id(None)].thresholds(policy.defaults.idle)
+    whole = {id(one.row): one for one in choices if one.part is None}
+    kinds: list[KindDefaults] = []
+    for row in (*policy.defaults.kinds, None):
+        # A row of one class comes before that of all.
+        parts = [(one, one.part) for one in choices if one.part is not None and one.row is row]
+        kinds += [one.tuned_row(part, policy) for one, part in parts]
+        if row is not None:
+            kinds.append(whole[id(row)].tuned_row(row, policy) if id(row) in whole else row)
+    changes: dict[str, object] = {"kinds": tuple(kinds)}
+    if id(None) in whole:
+        changes["idle"] = whole[id(None)].thresholds(policy.defaults.idle)
     return policy.model_copy(update={"defaults": policy.defaults.model_copy(update=changes)})

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rightsizer.model import Action, Blocker, BlockerCode, FindingName, Fleet, Mode, Pod, Workload
 from rightsizer.policy.classes import class_rules, protecting
 from rightsizer.policy.do_not_disrupt import marks_on
-from rightsizer.policy.match import MatchInput, Sharing, holds, is_kind, subject_of
+from rightsizer.policy.match import MatchInput, Sharing, holds, is_any, is_kind, subject_of
 from rightsizer.policy.protections import OWN_NAMESPACE, opt_outs, protections
 from rightsizer.policy.recognition import is_notebook, is_woken
 from rightsizer.policy.rule import Rule
@@ -80,7 +80,17 @@ def kind_defaults(workload: Workload, policy: Policy) -> KindDefaults | None:
 
 
 def _is_for(row: KindDefaults, workload: Workload) -> bool:
-    return (not row.onlyNotebooks or is_notebook(workload)) and (not row.onlyWoken or is_woken(workload))
+    classes = row.onlyPriorityClasses
+    return (
+        (not row.onlyNotebooks or is_notebook(workload))
+        and (not row.onlyWoken or is_woken(workload))
+        and (classes is None or _has_only(workload, classes))
+    )
+
+
+def _has_only(workload: Workload, classes: tuple[str, ...]) -> bool:
+    """Whether all pods are of these PriorityClasses; of no pods that is not known."""
+    return bool(workload.pods) and all(is_any(pod.priority_class, classes) for pod in workload.pods)
 
 
 def _criteria(rule: Rule, policy: Policy, idle: Thresholds) -> Criteria:
@@ -219,8 +229,9 @@ class PolicyEvaluator:
         self._criteria: dict[tuple[object, ...], Criteria] = {}
         # By identity: of the same workload it is asked several times. Kept, so that no id comes round again.
         self._results: dict[int, tuple[Workload, EffectivePolicy]] = {}
-        self._rows: dict[tuple[str, bool, bool], KindDefaults | None] = {}
+        self._rows: dict[tuple[str, bool, bool, frozenset[str]], KindDefaults | None] = {}
         self._asks_notebooks = any(row.onlyNotebooks for row in policy.defaults.kinds)
+        self._asks_classes = any(row.onlyPriorityClasses for row in policy.defaults.kinds)
 
     def evaluate(self, workload: Workload) -> EffectivePolicy:
         """The policy's word on a workload.
@@ -358,7 +369,10 @@ class PolicyEvaluator:
 
     def _kind_defaults(self, workload: Workload) -> KindDefaults | None:
         notebook = self._asks_notebooks and is_notebook(workload)
-        key = workload.ref.full_kind, notebook, is_woken(workload)
+        classes = (
+            frozenset(pod.priority_class for pod in workload.pods) if self._asks_classes else frozenset()
+        )
+        key = workload.ref.full_kind, notebook, is_woken(workload), classes
         if key not in self._rows:
             self._rows[key] = kind_defaults(workload, self.policy)
         return self._rows[key]

@@ -212,10 +212,13 @@ def require_classes(loaded: LoadedPolicy, existing: Collection[str]) -> None:
 
 def named_classes(policy: Policy) -> Iterator[tuple[Place, str]]:
     """Each pattern of PriorityClasses, with its place in the file."""
-    for place, match in _matches(policy):
-        for position, pattern in enumerate(match.priorityClasses or ()):
-            if pattern:
-                yield (*place, "priorityClasses", position), pattern
+    found: list[tuple[Place, Sequence[str]]] = [
+        ((*place, "priorityClasses"), match.priorityClasses or ()) for place, match in _matches(policy)
+    ]
+    for number, row in enumerate(policy.defaults.kinds):
+        found.append((("defaults", "kinds", number, "onlyPriorityClasses"), row.onlyPriorityClasses or ()))
+    for place, patterns in found:
+        yield from (((*place, position), pattern) for position, pattern in enumerate(patterns) if pattern)
 
 
 def _matches(policy: Policy) -> Iterator[tuple[Place, Match]]:

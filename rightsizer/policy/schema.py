@@ -34,7 +34,7 @@ from rightsizer.policy.thresholds import (
     TooManyReplicas,
     Underutilized,
 )
-from rightsizer.policy.values import Duration, Kinds, Name, Namespaces, Part, one_of
+from rightsizer.policy.values import Classes, Duration, Kinds, Name, Namespaces, Part, one_of
 
 OCCASIONS: Final = ("notice", "change", "rollback", "failure", "backtest", "digest")
 Occasion = Literal["notice", "change", "rollback", "failure", "backtest", "digest"]
@@ -199,6 +199,10 @@ class KindDefaults(Part):
     onlyWoken: bool = pydantic.Field(
         False,  # noqa: FBT003 - pydantic's default
         description="Only those that a request starts again after a stop.",
+    )
+    onlyPriorityClasses: Classes | None = pydantic.Field(
+        None,
+        description='Only those whose pods all have these PriorityClasses, with wildcards; "" means pods without one.',
     )
     idle: Thresholds | None = pydantic.Field(
         None, description="Replaces defaults.idle completely for these kinds."

@@ -78,10 +78,12 @@ def _comments(
     yield ""
     for choice in choices:
         yield from wrapped(_reasons(choice) if isinstance(choice, Choice) else _headroom(choice), "")
-    rows, chosen = len(policy.defaults.kinds) + 1, sum(isinstance(one, Choice) for one in choices)
+    waits = [one for one in choices if isinstance(one, Choice)]
+    chosen = sum(one.part is None for one in waits)
+    rows = len(policy.defaults.kinds) + 1 - (len(waits) - chosen)
     if chosen < rows:
         yield from wrapped(f"{rows - chosen} of {rows} rows have too few gaps, and keep their times.", "")
-    if len(choices) == chosen:
+    if len(choices) == len(waits):
         yield from wrapped("Too few services have replicas, so their headroom stays.", "")
     if own := list(_own(policy, choices)):
         yield from wrapped(f"Rules with times of their own keep them: {', '.join(own)}.", "")
@@ -106,14 +108,16 @@ def _row(one: Summary, price: float) -> Sequence[str]:
 def _kinds_of(row: KindDefaults | None) -> str:
     if row is None:
         return "all other kinds"
-    kinds = ", ".join(row.kinds)
-    if row.onlyNotebooks:
-        return f"{kinds} with notebooks"
-    return f"{kinds} that a request starts" if row.onlyWoken else kinds
+    words = ", ".join(row.kinds)
+    words += " with notebooks" * row.onlyNotebooks + " that a request starts" * row.onlyWoken
+    if row.onlyPriorityClasses is None:
+        return words
+    classes = ", ".join(name or "none" for name in row.onlyPriorityClasses)
+    return f"{words} of PriorityClass {classes}"
 
 
 def _reasons(choice: Choice) -> str:
-    kinds = _kinds_of(choice.row)
+    kinds = _kinds_of(choice.part or choice.row)
     times, cost, before = choice.times, choice.cost, choice.before
     factor = f", and {times.factor:g} times the longest earlier gap" if times.factor else ""
     words = (
@@ -155,6 +159,8 @@ def _kind(row: KindDefaults) -> dict[str, Any]:
         found["onlyNotebooks"] = True
     if row.onlyWoken:
         found["onlyWoken"] = True
+    if row.onlyPriorityClasses is not None:
+        found["onlyPriorityClasses"] = list(row.onlyPriorityClasses)
     if row.idle is not None:
         found["idle"] = _thresholds(row.idle)
     if row.notifyBefore is not None:

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rightsizer.backtest.judges import workload_of
 from rightsizer.backtest.recording import Recording
 from rightsizer.backtest.tuning import FACTORS, WINDOWS_H, Gap, Life, Limits, Times, cost_of, gaps_of, tuned
+from rightsizer.policy.effective import kind_defaults
 from rightsizer.policy.schema import Policy
-from tests.rightsizer.backtest.recordings import BUSY, IDLE, UNKNOWN, hours, policy, recording, workload
+from tests.rightsizer.backtest.recordings import BUSY, HOUR, IDLE, UNKNOWN, hours, policy, recording, workload
 
 DEPLOYMENTS = 8
 FREE: dict[str, Any] = {"cooldown": "1m", "maxCooldown": "1m", "maxChanges": 1000}
@@ -170,6 +172,28 @@ def test_tuned_waits_longer_than_the_usual_pauses() -> None:
     assert 6 <= dear.times.window_h <= 12 or dear.times.factor
     assert (cheap.times.window_h, cheap.times.factor) == (min(WINDOWS_H), 0.0)
     assert dear.cost.total(1000) <= dear.before.total(1000)
+
+
+def test_tuned_priority_class_with_other_pauses_has_a_row_of_its_own() -> None:
+    """Before the row of all, and only where its own times cost less; its kinds are those that were recorded."""
+    short, long = (hours((BUSY * 3 + IDLE * pause) * (200 // (3 + pause)) + IDLE * 60) for pause in (2, 30))
+    fleet = recording(
+        *(workload(f"quick-{n}", [short], priority_class="batch") for n in range(DEPLOYMENTS)),
+        *(workload(f"slow-{n}", [long], priority_class="lab") for n in range(DEPLOYMENTS)),
+    )
+    found, _ = tuned(fleet, policy(**FREE), 50.0, stop=fleet.grid.steps)
+    (row,) = (one for one in found.defaults.kinds if one.onlyPriorityClasses == ("lab",))
+    assert row.kinds == ("Deployment.apps",)
+    assert row.idle is not None
+    assert row.idle.window > 30 * HOUR > found.defaults.idle.window
+    by_class = {
+        group.priority_class: kind_defaults(workload_of(group, fleet), found) for group in fleet.groups
+    }
+    assert by_class == {"batch": None, "lab": row}
+    alike = recording(
+        *(workload(f"w{n}", [short], priority_class=name) for n in range(4) for name in ("batch", "lab"))
+    )
+    assert all(one.part is None for one in tuned(alike, policy(**FREE), 50.0, stop=alike.grid.steps)[1])
 
 
 def test_tuned_policy_has_the_chosen_times() -> None:

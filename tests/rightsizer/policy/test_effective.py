@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from rightsizer.policy.classes import ANNOTATIONS
 from rightsizer.policy.effective import NO_FLEET, EffectivePolicy, PolicyEvaluator
 from rightsizer.policy.match import Match, PriorityRange
 from rightsizer.policy.policy_file import Concerned
-from rightsizer.policy.schema import DEFAULT_KINDS, Defaults, Policy
+from rightsizer.policy.schema import DEFAULT_KINDS, Defaults, KindDefaults, Policy
 from rightsizer.policy.thresholds import Thresholds
 from tests.rightsizer.build import AT, DAY, fleet, pod, policy, rule, rule_on, workload
 
@@ -574,3 +575,22 @@ def test_workload_of_a_general_kind_is_a_notebook_only_if_it_says_so(
     effective = _on(workload(kind=kind, **changes), found)
     assert effective.notify_before == (hours * HOUR if hours else None)
     assert (effective.thresholds.minIdleTime is None) is (hours is None)
+
+
+@pytest.mark.parametrize(
+    ("classes", "hours"),
+    [(("low",), 2), (("low", "low"), 2), (("low", "high"), 24), ((), 24), (("",), 4), (("lower",), 24)],
+    ids=str,
+)
+def test_row_of_priority_classes_is_for_workloads_of_these_alone(classes: Sequence[str], hours: int) -> None:
+    """Not for one with a pod of another class, nor for one without pods, whose class is unknown."""
+    rows = [
+        KindDefaults(
+            kinds=("StatefulSet",), onlyPriorityClasses=(name,), idle=Thresholds(window=window_h * HOUR)
+        )
+        for name, window_h in (("low", 2), ("", 4))
+    ]
+    found = policy(defaults=Defaults(idle=Thresholds(), kinds=(*rows,)))
+    pods = (pod(f"p{place}", priority_class=name) for place, name in enumerate(classes))
+    item = dataclasses.replace(workload(kind="StatefulSet"), pods=(*pods,))
+    assert _on(item, found).thresholds.window == hours * HOUR

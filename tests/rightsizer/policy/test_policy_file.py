@@ -255,6 +255,17 @@ def test_policy_file_unknown_untrusted_class_is_refused() -> None:
     assert problem.message == "the cluster has no PriorityClass gest; did you mean guest?"
 
 
+def test_policy_file_unknown_class_of_a_row_is_refused() -> None:
+    """Its workloads would have the times of all others."""
+    row = '{kinds: [Job], onlyPriorityClasses: ["", gest], idle: {window: 2h}}'
+    text = _with("[high-priority]", '["high-*"]').replace("defaults:\n", f"defaults:\n  kinds: [{row}]\n")
+    with pytest.raises(PolicyError) as caught:
+        require_classes(parse(text.encode(), source="p"), {"high-a", "guest"})
+    (problem,) = caught.value.problems
+    assert problem.field == "defaults.kinds[0].onlyPriorityClasses[1]"
+    assert problem.message == "the cluster has no PriorityClass gest; did you mean guest?"
+
+
 @pytest.mark.parametrize(
     "kind", ["Deployment", "CronJob", "*Job", "RayCluster", "TrainingRun.example.com", "*.example.com"]
 )
