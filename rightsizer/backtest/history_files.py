@@ -85,6 +85,17 @@ class HistoryFiles:
             if self._parts(day, names) or (part is not None and self._usage_name(day, part) in names)
         )
 
+    def lacking(self, day: datetime.date, count: int) -> list[int]:
+        """Which of a number of parts of a day are not there.
+
+        Raises:
+            ConfigurationError: The files cannot be listed.
+        """
+        names = self._names()
+        return [
+            index for index in range(count) if self._usage_name(day, HistoryPart(index, count)) not in names
+        ]
+
     def write_usage(self, day: datetime.date, part: HistoryPart, found: StepsByUse, source: str) -> None:
         """Write what one part of the GPUs did in a day.
 

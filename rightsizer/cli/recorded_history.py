@@ -143,7 +143,7 @@ class _History:
                 files.write_facts(day, pod_facts(self._until(chunk), self.asked), self.asked)
             note(f"read {number * 100 // len(days)}% of {self.arguments.since}")
         if kept := len(days.keys() & usage & facts):
-            note(f"{kept} of {len(days)} days were in {files.url}")
+            note(f"{kept} of {len(days)} days were in {files.url}, and are not asked for again")
 
     def await_parts(self) -> None:
         """Wait until the other parts have been read, by whoever reads them."""
@@ -153,7 +153,11 @@ class _History:
         days = {self._day(chunk) for chunk in self._chunks()}
         while missing := days - set(files.days()):
             if time.monotonic() - told >= TELL_S:
-                note(f"waiting for the other parts of {len(missing)} days in {files.url}")
+                lacking = files.lacking(min(missing), self.part.count)
+                parts = ", ".join(f"{index}/{self.part.count}" for index in lacking)
+                note(
+                    f"waiting for {parts} of {min(missing)}, and of {len(missing)} days in all, in {files.url}"
+                )
                 told = time.monotonic()
             time.sleep(POLL_S)
 

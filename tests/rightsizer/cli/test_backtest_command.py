@@ -210,6 +210,18 @@ def test_backtest_parts_of_four_processes_say_the_same(
     assert said[0][0] == run_command(*arguments, *_asked(week)).out
 
 
+def test_backtest_that_waits_for_parts_names_them(week: Metrics, policy: str, tmp_path: pathlib.Path) -> None:
+    """Their processes may have failed."""
+    kept = ["--history", str(tmp_path / "kept"), "--part", "0/2"]
+    command = [sys.executable, "-m", "rightsizer", *_whole_days(week, policy), *_asked(week), *kept]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stderr is not None
+        told = next(line for line in waiting.stderr if "waiting" in line)
+        waiting.kill()
+    assert "waiting for 1/2 of 20" in told
+    assert "5 days in all" in told
+
+
 def test_backtest_history_of_another_cluster_is_refused(
     week: Metrics, policy: str, tmp_path: pathlib.Path
 ) -> None:
