@@ -32,7 +32,7 @@ LARGEST = 300_000
 SHOWN = (
     r"  \$ gpu-rightsizer plan",
     r"\d+ GPUs, .* held",
-    r"Idle: ",
+    r"Unused: ",
     r"Cluster: ",
     r"APPLY CHANGES",
     r"training/Job/moe-finetune ",

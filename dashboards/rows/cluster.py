@@ -34,7 +34,7 @@ CLUSTER = Row(
             decimals=1,
         ),
         Panel(
-            "Used (by class, namespace)",
+            "Used, mean of 5 min (by class, namespace)",
             Kind.STAT,
             (Query(total("gpu:namespace:used", IN_NAMESPACE), "used"),),
             "Sum of the pods' utilization over the last five minutes, in GPUs. Unknown utilization is not counted.",
@@ -44,7 +44,7 @@ CLUSTER = Row(
             decimals=1,
         ),
         Panel(
-            "Idle (by class, namespace)",
+            "Idle for 1 h (by class, namespace)",
             Kind.STAT,
             (Query(total("gpu:namespace:idle", IN_NAMESPACE), "idle"),),
             "GPUs that pods held for the whole last hour and used less than 1 % throughout. GPUs with unknown use "

@@ -47,6 +47,11 @@ class CostTotals:
     enforced_per_hour: float = 0.0
     unpriced: int = 0
 
+    @property
+    def unused(self) -> float:
+        """Of the GPUs, those that are known to be unused, by mean activity."""
+        return max(0.0, self.gpus - self.used - self.unknown)
+
     def add(self, other: "CostTotals") -> None:
         """Add another's numbers to these."""
         for field in _FIELDS:

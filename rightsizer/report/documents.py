@@ -170,6 +170,7 @@ def _cost_totals(account: CostTotals) -> dict[str, Any]:
         "gpus": _rounded(account.gpus),
         "migInstancesAndShares": account.parts,
         "gpusUsed": _rounded(account.used),
+        "gpusUnused": _rounded(account.unused),
         "gpusUnknown": _rounded(account.unknown),
         "gpuHoursHeld": _rounded(account.gpu_hours_held),
         "gpuHoursUsed": _rounded(account.gpu_hours_used),

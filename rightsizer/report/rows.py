@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rightsizer.config import format_duration
 from rightsizer.model import (
@@ -107,32 +107,43 @@ def advice_on(decision: Decision, where: str) -> str:
 
 
 def headline(plan: Plan, accounts: CostSummary, prices: Prices) -> tuple[str, ...]:
-    """The GPUs held, used and idle, what the idle ones cost, and what applying the plan frees; a line each."""
+    """The GPUs held, used and unused, what the unused ones cost, and what applying the plan frees; a line each."""
     if not plan.decisions:
         return ()
     total = accounts.total
     if plan.filter or accounts.fleet is None or accounts.free is None:
-        parts, free = [f"{count(total.gpus)} held"], []
+        fleet = f"{count(total.gpus)} held"
     else:
-        parts = [count(accounts.fleet), f"{gpus_number(total.gpus)} held"]
-        free = [f"{gpus_number(accounts.free)} free"]
+        fleet = f"{count(accounts.fleet)}, {gpus_number(total.gpus)} held, {gpus_number(accounts.free)} free"
     if accounts.window:
-        parts.append(f"{gpus_number(total.used)} used")
-        parts += [f"{gpus_number(total.unknown)} unknown"] if total.unknown else []
-    idle = [count(total.reclaimable)]
-    if total.reclaimable_per_hour > 0:
-        idle.append(per_hour_and_month(total.reclaimable_per_hour, prices.currency))
+        unknown = f", {gpus_number(total.unknown)} of unknown use" if total.unknown else ""
+        fleet += f". Held: {gpus_number(total.used)} used, {gpus_number(total.unused)} unused{unknown}"
+    acted_on = accounts.by_verdict.get(Verdict.ACT.value, CostTotals())
+    unused = _price(total.wasted_per_hour, total, accounts, prices, per_hour_and_month)
+    could = _price(total.reclaimable_per_hour, acted_on, accounts, prices)
+    freeable = ", ".join(filter(None, (count(total.reclaimable), could)))
+    freed = gpus_number(total.enforced) if total.enforced > 0 else "none"
+    price = _price(total.enforced_per_hour, acted_on, accounts, prices)
+    costs = f"Unused: {unused}. " if unused and accounts.window else ""
     return (
-        f"{', '.join((*parts, *free))}.",
-        f"Idle: {', '.join(idle)}. This plan frees {_freed(total, prices)}.",
+        f"{fleet}.",
+        f"{costs}Could be freed: {freeable}. This plan frees {freed}{f' ({price})' if price else ''}.",
     )
 
 
-def _freed(total: CostTotals, prices: Prices) -> str:
-    if total.enforced <= 0:
-        return "none"
-    price = total.enforced_per_hour
-    return gpus_number(total.enforced) + (f" ({per_hour(price, prices.currency)})" if price else "")
+def _price(
+    hourly: float,
+    part: CostTotals,
+    accounts: CostSummary,
+    prices: Prices,
+    words: Callable[[float, str], str] = per_hour,
+) -> str:
+    """A price of an hour, and what it lacks: that of some pods of this part of the fleet, or of nodes like theirs."""
+    if hourly <= 0:
+        return ""
+    reserve = "about " if accounts.nodes_that_differ else ""
+    reserve = "at least " if part.unpriced else reserve
+    return reserve + words(hourly, prices.currency)
 
 
 def rows_of(plan: Plan, prices: Prices) -> tuple[Row, ...]:
