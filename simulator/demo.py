@@ -50,6 +50,7 @@ class Demo:
         self.plan = directory / "plan.json"
         self.outcome = directory / "outcome.json"
         self.page = directory / "plan.html"
+        self._ledger = ["--ledger", str(directory / "ledger")]
 
     def run(self, *, keep: bool) -> None:
         """Walk through all steps; with `keep` leave everything running until Ctrl-C."""
@@ -102,7 +103,7 @@ class Demo:
 
     def _show_plan(self) -> None:
         self._step("plan: what each workload holds and uses, and what should change; changes nothing")
-        self._rightsizer("plan", "--save", str(self.plan))
+        self._rightsizer("plan", "--save", str(self.plan), *self._ledger)
         self._rightsizer("plan", "serving/Deployment/old-demo")
         self._rightsizer("plan", "-o", "html", to=self.page)
 
@@ -114,7 +115,7 @@ class Demo:
             self._prometheus.wait_for(scraped, timeout_s=60.0)
         print()
         self._allocated = self._count_allocated()
-        flags = ["--plan", str(self.plan), "--yes", "--save", str(self.outcome)]
+        flags = ["--plan", str(self.plan), "--yes", "--save", str(self.outcome), *self._ledger]
         self._rightsizer("apply", *flags, since="APPLY CHANGES")
         items: list[dict[str, Any]] = json.loads(self.outcome.read_text())["items"]
         acted = [item for item in items if item["result"] == "done" and item["action"] != "complete"]
@@ -160,6 +161,12 @@ class Demo:
         ):
             bar = "█" * round(number / gpus * _BAR)
             _say(f"{name:11}  {bar:·<{_BAR}}  {number:4.1f} of {gpus:g} GPUs")
+        planned = {item["uid"]: item for item in json.loads(self.plan.read_text())["items"]}
+        rates = [(planned[item["uid"]], item["gpus"]) for item in acted]
+        hourly = sum((one["costPerHour"] or 0.0) / one["gpus"] * number for one, number in rates)
+        _say(
+            f"{'freed':11}  {held - left:.1f} GPUs, worth {hourly:.0f} {totals['prices']['currency']} an hour"
+        )
 
     def _undo(self, item: dict[str, str]) -> None:
         name = f"{item['namespace']}/{item['kind']}/{item['name']}"

@@ -34,7 +34,7 @@ from rightsizer.execute.reconcile import ReconcilePolicy, find_reconciliations, 
 from rightsizer.execute.run_context import ApplySession, Deadline, RunContext
 from rightsizer.kube.lease import LeaderElector
 from rightsizer.model import Action, Decision, Fleet, Outcome, Plan, ReconcileAction, Result
-from rightsizer.report.approvals import Approval, read_approvals
+from rightsizer.report.approvals import Approval, SavedPlan, read_saved_plan
 from rightsizer.report.rows import rates_of
 from rightsizer.report.table import changes_text
 from rightsizer.report.terminal import Paint
@@ -47,12 +47,17 @@ FAILED = frozenset({Result.REFUSED, Result.UNKNOWN, Result.SKIPPED})
 
 def run(arguments: argparse.Namespace) -> int:
     """Reconcile, plan, ask, act, verify, tell."""
-    approvals = _approvals(arguments.plan)
+    saved = _saved_plan(arguments.plan)
+    approvals = saved.approvals if saved else None
     selection = selection_of(arguments)
     span_s = span_of("--verify-for", arguments.verify_for).total_seconds()
     require_answer(arguments)
     require_writable(arguments.save)
     session = PlanSession(arguments)
+    if saved and saved.cluster and saved.cluster.server != (here := session.cluster.name).server:
+        note(
+            f"{arguments.plan} is of {saved.cluster.words}; its workloads are looked for, by UID, in {here.words}"
+        )
     recorder = recorder_of(arguments, session.cluster.name)
     undo = f"gpu-rightsizer undo --run {session.run}"
     reporter = OutcomeReporter(arguments, session.run, undo=undo, cluster=session.cluster.name)
@@ -122,7 +127,7 @@ def _reconcile(
                 raise KeyboardInterrupt
 
 
-def _approvals(path: str | None) -> Sequence[Approval] | None:
+def _saved_plan(path: str | None) -> SavedPlan | None:
     if path is None:
         return None
     try:
@@ -130,7 +135,7 @@ def _approvals(path: str | None) -> Sequence[Approval] | None:
     except (OSError, UnicodeDecodeError) as error:
         problem = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigurationError(f'--plan "{path}": cannot be read: {problem}') from error
-    return read_approvals(text, source=path)
+    return read_saved_plan(text, source=path)
 
 
 def _approved(

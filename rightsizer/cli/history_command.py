@@ -50,7 +50,9 @@ def _show_cluster(arguments: argparse.Namespace, since: datetime.datetime | None
         and (not arguments.run or arguments.run in event.message)
         and (since is None or event.at >= since)
     ]
-    show(arguments, history_text(items, told), history_document(items, told), cluster=cluster.name)
+    is_chosen = bool(arguments.workload or arguments.run or since)
+    text = history_text(items, told, is_chosen=is_chosen)
+    show(arguments, text, history_document(items, told), cluster=cluster.name)
     if arguments.notify and since is not None:
         _send_digest(arguments, cluster, items, since)
 

@@ -29,6 +29,10 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=38, width=WIDTH)
 
 
+_ELSEWHERE = {"explain": "; plan -o explain shows the evidence, policy explain the rules"}
+"""What people look for among the commands."""
+
+
 def _did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {near[0]}?" if near else ""
@@ -72,7 +76,8 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401 - argparse's
         if action.choices is not None and value not in action.choices:
-            raise UsageError(f"unknown command {value}{_did_you_mean(value, action.choices)}")
+            hint = _ELSEWHERE.get(value) or _did_you_mean(value, action.choices)
+            raise UsageError(f"unknown command {value}{hint}")
 
     def error(self, message: str) -> NoReturn:
         """Report a problem of the command line and exit."""

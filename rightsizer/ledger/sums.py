@@ -300,7 +300,8 @@ class LedgerReader:
         problems = list(self.problems)
         if len(currencies) > 1:
             problems.append(
-                f"clusters have different currencies ({', '.join(sorted(currencies))}): no money is summed"
+                f"plans have prices in different currencies ({', '.join(sorted(currencies))}): no money is summed; "
+                "name one with --prices"
             )
         return LedgerAccount(
             begin=self.begin,

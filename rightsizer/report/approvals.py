@@ -8,7 +8,7 @@ import msgspec
 import yaml
 
 from rightsizer.errors import ConfigurationError
-from rightsizer.model import Decision, ObjectRef
+from rightsizer.model import ClusterName, Decision, ObjectRef
 from rightsizer.model.offers import Asks
 from rightsizer.report.documents import API_VERSION
 from rightsizer.yamlfile import AliasFreeLoader
@@ -47,7 +47,15 @@ _NO_PLAN = (
 )
 
 
-def read_approvals(text: str, *, source: str) -> tuple[Approval, ...]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class SavedPlan:
+    """The enforced changes of a plan document, and the cluster that it says it is of; None if it does not say."""
+
+    approvals: tuple[Approval, ...]
+    cluster: ClusterName | None = None
+
+
+def read_saved_plan(text: str, *, source: str) -> SavedPlan:
     """The enforced changes of a plan document, JSON or YAML.
 
     Raises:
@@ -72,10 +80,19 @@ def read_approvals(text: str, *, source: str) -> tuple[Approval, ...]:
             and item["action"]
             and not item["blockers"]
         }
+        cluster = _cluster(document["metadata"].get("cluster"))
     except _NO_PLAN as error:
         words = "it is not a plan; make one with: gpu-rightsizer plan -o json"
         raise ConfigurationError(f"plan file {source}: cannot be read: {words}") from error
-    return tuple(approvals.values())
+    return SavedPlan(tuple(approvals.values()), cluster)
+
+
+def _cluster(written: object) -> ClusterName | None:
+    if written is None:
+        return None
+    found = msgspec.convert(written, dict[str, Any])
+    context, server, is_inside = (found.get(name) for name in ("context", "server", "inCluster"))
+    return ClusterName(str(context or ""), str(server), is_inside is True)
 
 
 def _approval(item: Mapping[str, Any]) -> Approval:

@@ -15,7 +15,7 @@ from typing import Any
 from rightsizer.model import FoundChange, ObjectRef, Outcome
 from rightsizer.report.backtest import Backtest, returns_words, share_of
 from rightsizer.report.events import occasion_of
-from rightsizer.text import count, instant, money, number, safe
+from rightsizer.text import count, instant, money, number, per_hour_and_month, safe
 
 _MOST = 20
 """Maximum number of items per message; chats cut longer ones."""
@@ -121,7 +121,7 @@ def digest_message(
     ends = "".join(f", {number} {chat.plain(end)}" for end, number in sorted(ended.items()))
     lines = [
         _head(chat, cluster, f"changes since {since:%Y-%m-%d %H:%M} UTC"),
-        f"{count(len(changes), 'change')}{ends}: {count(freed)} freed{back}",
+        f"{count(len(changes), 'change')}{ends}: {count(freed)}{_worth(chat, changes)} freed{back}",
     ]
     for one in changes[:_MOST]:
         end = f", {one.record.end.value}" if one.record.end else ""
@@ -130,6 +130,16 @@ def digest_message(
     if len(changes) > _MOST:
         lines.append(f"… and {len(changes) - _MOST} more")
     return chat.message(lines)
+
+
+def _worth(chat: Chat, changes: Sequence[FoundChange]) -> str:
+    """The price of what changes freed; empty where none is known, or in several currencies."""
+    priced = [one.record for one in changes if one.record.cost_per_hour and one.record.gpus > 0]
+    currencies = {record.currency for record in priced}
+    if len(currencies) != 1:
+        return ""
+    words = per_hour_and_month(sum(record.cost_per_hour for record in priced), chat.plain(min(currencies)))
+    return f" ({words})"
 
 
 def backtest_message(chat: Chat, cluster: str, result: Backtest, place: str) -> _Message:

@@ -111,11 +111,11 @@ REMARKS = (
 def ledger_table(account: LedgerAccount) -> str:
     """80 columns."""
     lines = [line for words in headline(account) for line in wrapped(words, "")]
+    if account.problems:
+        lines += ["", "PROBLEMS", *(line for words in account.problems for line in wrapped(words, "  "))]
     for table in tables(account):
         lines += ["", *_table_lines(table)]
     lines += ["", *(line for words in REMARKS for line in wrapped(words, ""))]
-    if account.problems:
-        lines += ["", "PROBLEMS", *(line for words in account.problems for line in wrapped(words, "  "))]
     return "\n".join(lines) + "\n"
 
 

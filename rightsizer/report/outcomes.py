@@ -108,10 +108,13 @@ def undoable_text(items: Sequence[UndoItem]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def history_text(items: Sequence[FoundChange], events: Sequence[RecordedEvent]) -> str:
-    """Each change with its outcome, latest first; then the Events that still exist."""
+def history_text(
+    items: Sequence[FoundChange], events: Sequence[RecordedEvent], *, is_chosen: bool = False
+) -> str:
+    """Each change with its outcome, latest first; then the Events that still exist. They may be chosen of more."""
     if not items and not events:
-        return "The cluster has no record of a change by gpu-rightsizer.\n"
+        chosen = " that the flags choose" if is_chosen else ""
+        return f"The cluster has no record of a change by gpu-rightsizer{chosen}.\n"
     lines = []
     for item in items:
         by = f" by {item.carrier.kind} {item.carrier.name}" if item.carrier else ""

@@ -368,7 +368,9 @@ def test_kept_demo_first_hour_in_a_second_terminal(kept: Kept, tmp_path: pathlib
     )
     assert name in typed("gpu-rightsizer history --since 1h")
     assert "cluster demo:" in typed("gpu-rightsizer report --ledger ledger --since 1d --by namespace")
-    assert "cluster simulator:" in typed(f"gpu-rightsizer report --ledger {directory / 'ledger'} --since 1d")
+    told = typed(f"gpu-rightsizer report --ledger {directory / 'ledger'} --since 1d")
+    assert "cluster simulator:" in told
+    assert "Reclaimed: 11 GPUs by 5 changes" in told
     backtest = json.loads(typed("gpu-rightsizer backtest --from 1d -o json"))
     (judged,) = (one for one in backtest["judges"] if one["name"] == "demo-policy.yaml")
     assert {"Deployment", "Job"} <= judged["by"]["kind"].keys(), (backtest["gpus"], judged["by"]["kind"])

@@ -41,7 +41,7 @@ from rightsizer.policy.classes import read_class
 from rightsizer.prices import load as load_prices
 from rightsizer.prometheus.discovery import connect
 from rightsizer.prometheus.query_api import ParseCache, Prometheus, QueryRange, decode_points
-from rightsizer.report.approvals import read_approvals
+from rightsizer.report.approvals import read_saved_plan
 from rightsizer.text import read_instant
 from rightsizer.usage.source_metrics import LabelNames
 from rightsizer.usage.sources import SourceSettings, read_signals
@@ -296,7 +296,7 @@ def _prices(data: bytes) -> None:
 
 
 def _approvals(data: bytes) -> None:
-    read_approvals(data.decode(errors="replace"), source="plan.json")
+    read_saved_plan(data.decode(errors="replace"), source="plan.json")
 
 
 # --- short texts

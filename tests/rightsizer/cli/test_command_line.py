@@ -89,6 +89,11 @@ def test_help_prometheus_shows_what_help_leaves_out(command: str, capsys: pytest
         ("policy", "a command is missing: check, explain, init, rbac, admission", " policy"),
         ("plan --foo", "unknown flag --foo", " plan"),
         ("aply", "unknown command aply; did you mean apply?", ""),
+        (
+            "explain",
+            "unknown command explain; plan -o explain shows the evidence, policy explain the rules",
+            "",
+        ),
         ("policy chek", "unknown command chek; did you mean check?", " policy"),
         ("breaker clear", "unknown command clear: must be one of show, reset, accept-growth", " breaker"),
         ("plan --polcy x", "unknown flag --polcy; did you mean --policy?", " plan"),

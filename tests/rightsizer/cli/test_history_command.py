@@ -118,6 +118,10 @@ def test_history_without_changes_exits_0_with_message(world: World) -> None:
         ["The cluster has no record of a change by gpu-rightsizer."],
     )
     assert run.out.startswith("Cluster: context simulator (")
+    chosen = world.run("history", "--since", "1h")
+    assert chosen.out.splitlines()[1:] == [
+        "The cluster has no record of a change by gpu-rightsizer that the flags choose."
+    ]
 
 
 def test_journal_steps_are_written_in_order(world: World) -> None:

@@ -140,11 +140,13 @@ def test_apply_saved_plan_changes_only_approved_items(world: World) -> None:
         if item["name"] in {"b", "c"}:
             item["mode"] = "advise"
     elsewhere = {**plan["items"][0], "name": "elsewhere", "uid": "of-another-cluster"}
+    plan["metadata"]["cluster"] |= {"context": "prod", "server": "https://prod.example.com"}
     path.write_text(json.dumps({**plan, "items": [*plan["items"], elsewhere]}))
     world.api.delete("Deployment", world.team, "gone")
     world.api.settle()
     run = world.run("apply", "--yes", "--plan", str(path), policy=DEFAULT_POLICY)
     said = " ".join(run.out.split())
+    assert "plan.json is of context prod (https://prod.example.com); its workloads are looked for" in run.err
     assert "Applying the saved plan stops 1 workload and frees 1 GPU." in said
     assert "Left out, as the saved plan does not change them: 2 workloads." in said
     for name in ("gone", "elsewhere"):

@@ -37,7 +37,7 @@ from rightsizer.model import (
 )
 from rightsizer.prices import CloudPrices, Prices, PriceSource
 from rightsizer.report import FORMS, form
-from rightsizer.report.approvals import read_approvals
+from rightsizer.report.approvals import read_saved_plan
 from rightsizer.text import NOT_NOW, count, number, percent, safe, short
 from tests.conftest import Golden
 from tests.rightsizer.build import AT, idle_usage
@@ -148,8 +148,8 @@ def test_apply_hypothetical_plan_is_refused() -> None:
     with pytest.raises(
         ConfigurationError, match="hypothetical and cannot be applied: it is as of 2026-11-01"
     ):
-        read_approvals(text, source="plan.json")
-    assert len(read_approvals(form("json")(*accounted(full_plan())), source="plan.json")) == 1
+        read_saved_plan(text, source="plan.json")
+    assert len(read_saved_plan(form("json")(*accounted(full_plan())), source="plan.json").approvals) == 1
 
 
 def test_report_totals_without_data_omit_hours_and_cost() -> None:
