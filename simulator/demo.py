@@ -115,6 +115,7 @@ class Demo:
             self._prometheus.wait_for(scraped, timeout_s=60.0)
         print()
         self._allocated = self._count_allocated()
+        self._changed_s = time.time()
         flags = ["--plan", str(self.plan), "--yes", "--save", str(self.outcome), *self._ledger]
         self._rightsizer("apply", *flags, since="APPLY CHANGES")
         items: list[dict[str, Any]] = json.loads(self.outcome.read_text())["items"]
@@ -146,6 +147,7 @@ class Demo:
             f"Prometheus saw pods on {self._allocated} devices (GPUs, MIG instances, shares) before apply, "
             f"and sees them on {self._count_allocated()} now. In whole GPUs:"
         )
+        self._left = self._count_allocated()
         self._show_bars(acted)
 
     def _show_bars(self, acted: Sequence[dict[str, Any]]) -> None:
@@ -192,9 +194,16 @@ class Demo:
     def _keep(self, before: Objects) -> None:
         self._step("keep: rules, alerts, kube-state-metrics' series, the dashboard, and `run` each minute")
         with contextlib.ExitStack() as stack:
+            with _waiting(f"for Prometheus to scrape what is back (interval {STEP_S} s)"):
+                _until(lambda: self._count_allocated() > self._left, "Prometheus to see what was undone")
             with _waiting("for gpu-rightsizer run, and for Prometheus to read its rules"):
                 kept = KeptDemo(
-                    self._directory, self._client, self._prometheus, self._settings(), before=before
+                    self._directory,
+                    self._client,
+                    self._prometheus,
+                    self._settings(),
+                    before=before,
+                    changed_s=self._changed_s,
                 )
                 stack.enter_context(kept)
             self._print_addresses(kept)

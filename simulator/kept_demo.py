@@ -13,7 +13,7 @@ from typing import Self
 
 from dashboards.rows import ROWS
 from simulator.dashboard_page import page
-from simulator.kube_state import JOB, KINDS, Objects, exposition, kube_state_past
+from simulator.kube_state import JOB, KINDS, Objects, exposition, kube_state_end, kube_state_past
 from simulator.kubeclient import KubeClient, KubeClientError
 from simulator.processes import ProcessError, Server, free_port
 from simulator.prometheus import Prometheus
@@ -21,8 +21,6 @@ from simulator.recorded_rules import RULES, record
 
 _RULES = tuple(RULES.parent / name for name in (RULES.name, "recording-rules.yaml", "alerts.yaml"))
 _PAST_S = 2 * 3600
-_GAP_S = 4 * 60
-"""Prometheus shows a result for 5 minutes, and evaluates its rules for the first time within one."""
 _REFRESH_S = 30
 _EVERY = "1m"
 
@@ -41,6 +39,7 @@ class KeptDemo:
         prometheus: Reads rules and scrapes everything here.
         settings: Environment of gpu-rightsizer.
         before: The objects before the demo's changes.
+        changed_s: When those were made, in Unix time.
 
     Attributes:
         ledger: Where `run` keeps its cycles.
@@ -54,8 +53,10 @@ class KeptDemo:
         settings: Mapping[str, str],
         *,
         before: Objects,
+        changed_s: float,
     ) -> None:
         self._before = before
+        self._changed_s = changed_s
         self.ledger = directory.resolve() / "ledger"
         self._prometheus = prometheus
         self._client = client
@@ -89,10 +90,10 @@ class KeptDemo:
             self._stack.callback(self._pages.shutdown)
             self._stack.callback(self.run.stop)
             self.run.start()
+            self._record_past()
             self._prometheus.rule_files = _RULES
             self._prometheus.more_jobs = {JOB: self._address, "gpu-rightsizer": self.run.address}
             self._prometheus.reload()
-            self._record_past()
             self._stack = self._stack.pop_all()
         return self
 
@@ -100,10 +101,18 @@ class KeptDemo:
         self._stack.close()
 
     def _record_past(self) -> None:
-        """Results of before the demo's changes, until the rules have their own."""
-        until_s = int(time.time()) // 60 * 60 - _GAP_S
-        minutes = range(until_s - _PAST_S, until_s + 1, 60)
-        self._prometheus.write([*kube_state_past(self._before, minutes)])
+        """Results of before and after the demo's changes, until the rules have their own."""
+        now_s, after = int(time.time()), objects_of(self._client)
+        # The last of them is now: what the changes ended is not there any more.
+        minutes = range(now_s - _PAST_S, now_s + 1, 60)
+        unchanged = range(minutes.start, int(self._changed_s), 60)
+        self._prometheus.write(
+            [
+                *kube_state_past(self._before, unchanged),
+                *kube_state_end(self._before, after, unchanged[-1] + 1),
+                *kube_state_past(after, range(unchanged[-1] + 60, minutes.stop, 60)),
+            ]
+        )
         record(self._prometheus, minutes)
 
     def _dashboard(self) -> tuple[str, str]:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from simulator.history import STALE
 from simulator.prometheus import Series
 
 JOB = "kube-state-metrics"
@@ -61,6 +62,14 @@ def kube_state_past(objects: Objects, seconds: range) -> Iterator[Series]:
     """The same at each of `seconds`, as Prometheus stores them."""
     for labels, value in kube_state_metrics(objects):
         yield Series({"job": JOB, **labels}, seconds, [value] * len(seconds))
+
+
+def kube_state_end(objects: Objects, after: Objects, second: int) -> Iterator[Series]:
+    """Markers that series of these objects ended, as those of the later ones do not have them."""
+    left = {tuple(labels.items()) for labels, _ in kube_state_metrics(after)}
+    for labels, _ in kube_state_metrics(objects):
+        if tuple(labels.items()) not in left:
+            yield Series({"job": JOB, **labels}, range(second, second + 1), [STALE])
 
 
 def exposition(objects: Objects) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from simulator.history import STALE
 from simulator.prometheus import Prometheus, Series
 
 RULES = Path(__file__).parents[1] / "deploy" / "prometheus" / "dashboard-rules.yaml"
@@ -27,7 +28,7 @@ def record(prometheus: Prometheus, seconds: range) -> set[str]:
 def _recorded(
     rule: Mapping[str, Any], tracks: Iterable[Mapping[str, Any]], seconds: range
 ) -> Iterator[Series]:
-    """Writes each run of values by itself, because series may have gaps."""
+    """Writes each run of values by itself, because series may have gaps, which a marker of staleness begins."""
     for track in tracks:
         labels = {**track["metric"], **rule.get("labels", {}), "__name__": rule["record"]}
         values = {int(instant): float(value) for instant, value in track["values"]}
@@ -36,3 +37,5 @@ def _recorded(
                 instants = list(run)
                 stretch = range(instants[0], instants[-1] + 1, seconds.step)
                 yield Series(labels, stretch, [values[instant] for instant in instants])
+                if (after := stretch.stop - 1 + seconds.step) < seconds.stop:
+                    yield Series(labels, range(after, after + 1), [STALE])
