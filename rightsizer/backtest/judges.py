@@ -16,6 +16,7 @@ import msgspec
 from rightsizer.backtest.recorded_signal import Present, RecordedSignal
 from rightsizer.backtest.recording import Group, Member, Recording
 from rightsizer.backtest.screening import Screen
+from rightsizer.kinds import kind_of
 from rightsizer.kinds.notices import notice_patch
 from rightsizer.model import (
     Action,
@@ -137,6 +138,13 @@ class Nothing:
         return iter(())
 
 
+def _stop_of(group: Group) -> Action:
+    """What stops a workload of its kind; an eviction where that is unknown."""
+    row = kind_of(group.ref)
+    action = row.action if row else None
+    return action if action in STOPS else Action.EVICT
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlainRule:
     """Stops what was idle on all GPUs for a time, whatever it is."""
@@ -151,7 +159,7 @@ class PlainRule:
             first = max(one.since, one.group.first)
             seen = one.group.works[step - steps - one.group.first : step - one.group.first]
             if step - steps >= first and len(seen) == steps and not any(seen):
-                yield Order(one, Action.SCALE_TO_ZERO, self.name, idle_s=steps * recording.grid.step_s)
+                yield Order(one, _stop_of(one.group), self.name, idle_s=steps * recording.grid.step_s)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -166,7 +174,7 @@ class Oracle:
         steps = max(1, recording.grid.steps_in(self.least))
         for one in running(standings):
             if one.group.idle_steps(step, one.group.works_next(step)) > steps:
-                yield Order(one, Action.SCALE_TO_ZERO, self.name)
+                yield Order(one, _stop_of(one.group), self.name)
 
 
 class PolicyJudge:

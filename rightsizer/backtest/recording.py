@@ -5,7 +5,7 @@ import datetime
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from rightsizer.model import Device, Node, ObjectRef, PodKey, Slot, strongest
 from rightsizer.usage.step_usage import MISSING, PER_SHARE, Column, missing
@@ -189,6 +189,12 @@ class Member:
         return tuple(track.states() for track in self.tracks)
 
 
+def seen_part(members: Sequence[Member], first: int, stop: int) -> float:
+    """The share of these pods' steps with samples, 0 to 1; a device without any series has none."""
+    held = sum(member.held_steps(first, stop) for member in members)
+    return sum(member.seen_steps(first, stop) for member in members) / held if held else 0.0
+
+
 @dataclasses.dataclass(frozen=True)
 class Group:
     """A workload: the pods that one controller had over time.
@@ -242,11 +248,6 @@ class Group:
             max(0, first - self.first),
             len(self.works) if stop is None else max(0, stop - self.first),
         )
-
-    def seen_part(self, first: int, stop: int) -> float:
-        """The share of its devices' steps with samples, 0 to 1; a device without any series has none."""
-        held = sum(member.held_steps(first, stop) for member in self.members)
-        return sum(member.seen_steps(first, stop) for member in self.members) / held if held else 0.0
 
     def works_next(self, step: int) -> int | None:
         """The first step from `step` on in which it was active; None where it never was again."""

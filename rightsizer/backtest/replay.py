@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from rightsizer.backtest.judges import STOPS, Judge, Oracle, Order, Standing, active_devices, active_replicas
-from rightsizer.backtest.recording import Group, Recording
+from rightsizer.backtest.recording import Group, Recording, seen_part
 from rightsizer.model import Action, ChangeOutcome, ChangeRecord, ObjectRef, Slot
 
 HOUR_S = 3600.0
@@ -187,7 +187,7 @@ class _Course:
         ends = max(member.end for member in members)
         needed = next((at for at in range(step, ends) if active_devices(group, at) > kept), None)
         stop = needed or ends
-        freed = gpus * (stop - step) * group.seen_part(step, stop) * self._step_h
+        freed = gpus * (stop - step) * seen_part(members, step, stop) * self._step_h
         self._note(order, step, gpus, freed, needed)
         one.gpus, one.since = (kept, step) if needed is None else (None, needed)
 
@@ -203,7 +203,7 @@ class _Course:
         day = step * step_s // DAY_S
         replica_s, short_s = account.shrunk.get(day, (0.0, 0.0))
         account.shrunk[day] = replica_s + (until - step) * step_s, short_s + short * step_s
-        account.scaled += gpus * (until - step) * group.seen_part(step, until) * self._step_h
+        account.scaled += gpus * (until - step) * seen_part(members, step, until) * self._step_h
 
     def _note(self, order: Order, step: int, gpus: float, freed: float, needed: int | None) -> None:
         group, grid = order.standing.group, self._recording.grid

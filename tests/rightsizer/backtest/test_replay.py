@@ -96,6 +96,16 @@ def test_replay_time_without_samples_is_not_freed(judge: Judge) -> None:
     assert stop.watched_s == stop.gpu_hours * 3600
 
 
+@pytest.mark.parametrize(
+    ("kind", "action"), [("Job", Action.SUSPEND), ("Deployment", Action.SCALE_TO_ZERO), ("Pod", Action.EVICT)]
+)
+def test_replay_plain_rule_stops_as_the_kind_is_stopped(kind: str, action: Action) -> None:
+    """A Job has no replicas."""
+    recorded = recording(workload("left", [hours(BUSY + IDLE * 20)], kind=kind))
+    for judge in (RULE, Oracle(HOUR / 4)):
+        assert {one.action for one in changes(recorded, judge)} == {action}
+
+
 def test_replay_oracle_does_not_stop_what_works_on_both_sides_of_a_gap() -> None:
     """Nor does anything say that it idled in between."""
     recorded = recording(workload("train", [hours(BUSY * 10 + UNKNOWN * 30 + BUSY * 10)]))
