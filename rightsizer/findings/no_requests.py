@@ -59,6 +59,7 @@ def servers_without_metrics(workloads: Iterable[Workload], measured: Measured) -
             found.append(f"{workload.ref} ({name}, by {by})")
     if not found:
         return ()
+    found.sort()  # whatever order the workloads are in, it is the same remark
     more = [f"and {len(found) - _SHOWN} more"] if found[_SHOWN:] else []
     words = (
         f"Prometheus has no metrics of {count(len(found), 'inference server')}, so their requests are unknown"

@@ -70,7 +70,7 @@ def test_selected_plan_leaves_out_problems_of_other_workloads() -> None:
 
 
 def test_selected_plan_names_only_its_own_servers_without_metrics() -> None:
-    """The remark names several; it goes where none of them is kept."""
+    """The remark names several, in the order of the fleet; it goes where none of them is kept."""
     plan = _plan()
     serving = [
         dataclasses.replace(
@@ -82,7 +82,7 @@ def test_selected_plan_names_only_its_own_servers_without_metrics() -> None:
         for one in plan.decisions[:2]
     ]
     assert plan.measured is not None
-    (remark,) = servers_without_metrics((one.workload for one in serving), plan.measured)
+    (remark,) = servers_without_metrics((one.workload for one in serving[::-1]), plan.measured)
     plan = dataclasses.replace(plan, decisions=(*serving, *plan.decisions[2:]), problems=("old", remark))
     one, other, third = (str(decision.workload.ref) for decision in plan.decisions[:3])
     assert (one in remark, other in remark) == (True, True)
