@@ -76,7 +76,7 @@ def headline(result: Backtest) -> str:
 
 def terms_words(result: Backtest) -> str:
     """How it was replayed, so that it can be again."""
-    learned = f"after {span(result.learned)} that only teach, " if result.learned else ""
+    learned = f"after the first {span(result.learned)}, which only teaches, " if result.learned else ""
     enforced = ", rules that advise as if they enforced" if result.is_enforced else ""
     words = (
         f"Replayed {learned}a cycle every {span(result.every)}, in steps of {span(result.step)}{enforced}. "
