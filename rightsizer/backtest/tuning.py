@@ -237,16 +237,19 @@ def _choices(
     everyone = _choice(row, lives, fleet, policy, price, shortens=shortens)
     yield everyone
     by_class: dict[str, list[Life]] = {}
-    for life in lives if row is None or row.onlyPriorityClasses is None else ():
+    for life in lives:
         by_class.setdefault(life.priority_class, []).append(life)
+    if len(by_class) == 1 or (row is not None and row.onlyPriorityClasses is not None):
+        return
+    whole = _Fleet(lives)
     for name, own in sorted(by_class.items()):
-        if len(by_class) > 1 and len(_gaps(own)) >= LEAST_CLASS_GAPS:
-            kinds = tuple(sorted({life.kind for life in own}))
-            base = KindDefaults(kinds=kinds) if row is None else row
+        if len(_gaps(own)) < LEAST_CLASS_GAPS:
+            continue
+        choice = _choice(row, own, whole, policy, price, shortens=shortens)
+        if choice.times != everyone.times:
+            base = KindDefaults(kinds=tuple(sorted({life.kind for life in own}))) if row is None else row
             part = base.model_copy(update={"onlyPriorityClasses": (name,)})
-            choice = _choice(row, own, _Fleet(lives), policy, price, shortens=shortens)
-            if choice.times != everyone.times:
-                yield dataclasses.replace(choice, part=part)
+            yield dataclasses.replace(choice, part=part)
 
 
 def is_short(recording: Recording, stop: int) -> bool:
@@ -254,20 +257,29 @@ def is_short(recording: Recording, stop: int) -> bool:
     return recording.grid.time(stop) - recording.grid.time(recording.first) < LEAST_LEARNED
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Weighted:
+    """Gaps, in which hours of the week they were idle and ended, and how much each of them counts."""
+
+    gaps: Sequence[Gap]
+    tally: Tally
+    weight: float
+
+    @classmethod
+    def of(cls, gaps: Sequence[Gap]) -> "_Weighted":
+        return cls(gaps, tally_of((gap.at_h, gap.hours, gap.chance == 1) for gap in gaps), 1.0)
+
+
 class _Hazard:
-    """How gaps end, by how long they have lasted and in which hours of the week.
+    """How gaps end, by how long they have lasted and in which hours of the week."""
 
-    Args:
-        weighted: Gaps, and how much each of them counts.
-    """
-
-    def __init__(self, weighted: Sequence[tuple[Sequence[Gap], float]]) -> None:
+    def __init__(self, *parts: _Weighted) -> None:
         tally = Tally()
-        for gaps, weight in weighted:
-            tally.add_part(tally_of((gap.at_h, gap.hours, gap.chance == 1) for gap in gaps), weight)
+        for part in parts:
+            tally.add_part(part.tally, part.weight)
         self._rhythm = Rhythm(tally)
         self._survival = Survival(
-            (self._lasts_h(gap), gap.chance == 1, weight) for gaps, weight in weighted for gap in gaps
+            (self._lasts_h(gap), gap.chance == 1, part.weight) for part in parts for gap in part.gaps
         )
 
     def _lasts_h(self, gap: Gap) -> float:
@@ -300,14 +312,15 @@ class _Fleet:
     """All lives, towards which the rows lean."""
 
     def __init__(self, lives: Sequence[Life]) -> None:
-        self._gaps = _gaps(lives)
-        self.weight = FLEET_GAPS / max(1, len(self._gaps))
-        expected = tuple(map(_Hazard([(self._gaps, 1.0)]).expected, lives))
+        whole = _Weighted.of(_gaps(lives))
+        self.weight = FLEET_GAPS / max(1, len(whole.gaps))
+        self._leaning = dataclasses.replace(whole, weight=self.weight)
+        expected = tuple(map(_Hazard(whole).expected, lives))
         self.cost: Callable[[Times], Cost] = functools.cache(functools.partial(cost_of, expected))
 
     def hazard(self, gaps: Sequence[Gap]) -> _Hazard:
         """Of gaps, leaning towards the fleet's."""
-        return _Hazard([(gaps, 1.0), (self._gaps, self.weight)])
+        return _Hazard(_Weighted.of(gaps), self._leaning)
 
 
 def _gaps(lives: Sequence[Life]) -> list[Gap]:
@@ -396,7 +409,8 @@ def _choice(
         key=total,
     )
     if times.notice_h:
-        times = min(_notices(times), key=total)
+        earliest_h = 0.0 if shortens else before.notice_after_h
+        times = min(_notices(times, earliest_h), key=total)
     return Choice(
         row=row,
         times=times,
@@ -412,11 +426,12 @@ def _choice(
 _WAITS = tuple(itertools.product(reversed(WINDOWS_H), reversed(FACTORS)))
 
 
-def _notices(times: Times) -> Iterator[Times]:
-    """The same with other notices, the longest first."""
+def _notices(times: Times, earliest_h: float) -> Iterator[Times]:
+    """The same with other notices, the longest first, and none given before `earliest_h`."""
     for longer in reversed(LONGER_NOTICES):
-        for after_h in reversed(NOTICES_AFTER_H):
-            yield dataclasses.replace(times, notice_after_h=after_h, notice_h=longer * times.notice_h)
+        for after_h in (*reversed(NOTICES_AFTER_H), times.notice_after_h):
+            if after_h >= earliest_h:
+                yield dataclasses.replace(times, notice_after_h=after_h, notice_h=longer * times.notice_h)
 
 
 def _present(row: KindDefaults | None, policy: Policy) -> Times:

@@ -33,7 +33,7 @@ from rightsizer.execute.executor import skipped
 from rightsizer.execute.reconcile import ReconcilePolicy, find_reconciliations, make_reconciliations
 from rightsizer.execute.run_context import ApplySession, Deadline, RunContext
 from rightsizer.kube.lease import LeaderElector
-from rightsizer.model import Action, Decision, Fleet, Outcome, Plan, ReconcileAction, Result
+from rightsizer.model import Action, ClusterName, Decision, Fleet, Outcome, Plan, ReconcileAction, Result
 from rightsizer.report.approvals import Approval, SavedPlan, read_saved_plan
 from rightsizer.report.rows import rates_of
 from rightsizer.report.table import changes_text
@@ -54,10 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     require_answer(arguments)
     require_writable(arguments.save)
     session = PlanSession(arguments)
-    if saved and saved.cluster and saved.cluster.server != (here := session.cluster.name).server:
-        note(
-            f"{arguments.plan} is of {saved.cluster.words}; its workloads are looked for, by UID, in {here.words}"
-        )
+    _name_other_cluster(arguments.plan, saved, session.cluster.name)
     recorder = recorder_of(arguments, session.cluster.name)
     undo = f"gpu-rightsizer undo --run {session.run}"
     reporter = OutcomeReporter(arguments, session.run, undo=undo, cluster=session.cluster.name)
@@ -136,6 +133,12 @@ def _saved_plan(path: str | None) -> SavedPlan | None:
         problem = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigurationError(f'--plan "{path}": cannot be read: {problem}') from error
     return read_saved_plan(text, source=path)
+
+
+def _name_other_cluster(path: str | None, saved: SavedPlan | None, here: ClusterName) -> None:
+    """Say where the saved plan was made, if not here: one cluster may have several addresses, so it is no error."""
+    if saved and saved.cluster and saved.cluster.server != here.server:
+        note(f"{path} is of {saved.cluster.words}; its workloads are looked for, by UID, in {here.words}")
 
 
 def _approved(

@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         recording = record(arguments, asked.span, asked.step, [policy for _, policy in policies])
     if recording is None:
         return 0
-    terms = Terms(asked.every, learned_steps(recording, WARM_UP), asked.restart)
+    terms = Terms(asked.every, first_cycle(recording, WARM_UP), asked.restart)
     results = list(replays(recording, list(judges_of(policies, asked)), terms))
     result = result_of(recording, terms, results, dict(policies), table, is_enforced=arguments.enforce)
     sys.stdout.write(form(arguments.output, BACKTEST_FORMS)(result))
@@ -215,8 +215,8 @@ def enforced(policy: Policy) -> Policy:
     return policy.model_copy(update={"rules": rules})
 
 
-def learned_steps(recording: Recording, parts: int) -> int:
-    """The step after the first of a number of equal parts of what was recorded."""
+def first_cycle(recording: Recording, parts: int) -> int:
+    """The step of the first cycle: one of `parts` equal parts of the record only teaches."""
     return recording.first + (recording.grid.steps - recording.first) // parts
 
 
@@ -231,8 +231,8 @@ def _unknown(recording: Recording, terms: Terms, policies: Iterable[Policy], hel
     remembered = max(map(_longest_history, policies), default=datetime.timedelta())
     if learned < remembered:
         yield (
-            f"pauses of more than {span(learned)} before the first cycle: a plan asks for {span(remembered)}, "
-            "so it stops less, and waits longer"
+            f"pauses of more than {span(learned)} before the first cycle: a plan looks back {span(remembered)}, so it "
+            "would stop less"
         )
     if held.held and held.unseen / held.held >= LEAST_UNSEEN:
         yield (
@@ -292,11 +292,8 @@ def result_of(
         return table.of_node(Node("", model))
 
     summaries = [summarize(one, random.Random(SEED), price_of) for one in results]  # noqa: S311 - samples
-    sources = {
-        str(found[1])
-        for group in recording.groups
-        if (found := table.find(Node("", group.model))) is not None
-    }
+    models = {group.model for group in recording.groups}
+    sources = {str(found[1]) for model in models if (found := table.find(Node("", model))) is not None}
     return Backtest(
         begin=grid.time(terms.first),
         end=grid.end,

@@ -12,7 +12,7 @@ from rightsizer import prices
 from rightsizer.backtest.headroom import HeadroomChoice, tuned_headroom
 from rightsizer.backtest.replay import Terms
 from rightsizer.backtest.tuning import is_short, tuned
-from rightsizer.cli.backtest_command import enforced, judges_of, learned_steps, question_of, result_of
+from rightsizer.cli.backtest_command import enforced, first_cycle, judges_of, question_of, result_of
 from rightsizer.cli.messages import note, progress
 from rightsizer.cli.options import path_of
 from rightsizer.cli.recorded_history import record
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         recording = record(arguments, asked.span, asked.step, [loaded.policy])
     if recording is None:
         return 0
-    half = learned_steps(recording, 2)
+    half = first_cycle(recording, 2)
     if short := is_short(recording, half):
         note(
             "it learns from less than a week, so nothing waits shorter than before; a longer --from has more"

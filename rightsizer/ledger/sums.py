@@ -301,7 +301,7 @@ class LedgerReader:
         if len(currencies) > 1:
             problems.append(
                 f"plans have prices in different currencies ({', '.join(sorted(currencies))}): no money is summed; "
-                "name one with --prices"
+                "give every plan one price list (--prices)"
             )
         return LedgerAccount(
             begin=self.begin,

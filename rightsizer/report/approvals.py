@@ -88,11 +88,9 @@ def read_saved_plan(text: str, *, source: str) -> SavedPlan:
 
 
 def _cluster(written: object) -> ClusterName | None:
-    if written is None:
-        return None
-    found = msgspec.convert(written, dict[str, Any])
+    found = msgspec.convert(written, dict[str, Any] | None) or {}
     context, server, is_inside = (found.get(name) for name in ("context", "server", "inCluster"))
-    return ClusterName(str(context or ""), str(server), is_inside is True)
+    return ClusterName(str(context or ""), str(server), is_inside is True) if server else None
 
 
 def _approval(item: Mapping[str, Any]) -> Approval:

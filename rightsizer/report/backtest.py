@@ -141,6 +141,10 @@ def details(summary: Summary, result: Backtest) -> Iterator[str]:
         )
     if summary.stops.value:
         yield returns_words(summary)
+    if summary.delayed_h:
+        yield (
+            f"restarts delay work by {summary.delayed_h:,.1f} h and take {summary.restarts.value:,.1f} GPU-hours"
+        )
     if summary.at_work:
         yield f"{summary.at_work} of its changes hit what was at work in that very step"
     if summary.replica_hours:
@@ -166,10 +170,7 @@ def returns_words(summary: Summary) -> str:
     stops, returned = round(summary.stops.value), round(summary.returned.value)
     words = f"{returned:,} of {count(stops, 'stop')} returned (90 %: {between(summary.returned)})"
     if summary.median_return_h is not None:
-        words += (
-            f", half of them within {summary.median_return_h:,.1f} h; their restarts delay work by "
-            f"{summary.delayed_h:,.1f} h and take {summary.restarts.value:,.1f} GPU-hours"
-        )
+        words += f", half of them within {summary.median_return_h:,.1f} h"
     return f"{words}; {open_words(summary)}" if summary.open_stops else words
 
 

@@ -84,7 +84,9 @@ def _comments(
     if chosen < rows:
         yield from wrapped(f"{rows - chosen} of {rows} rows have too few gaps, and keep their times.", "")
     if len(choices) == len(waits):
-        yield from wrapped("Too few services have replicas, so their headroom stays.", "")
+        yield from wrapped(
+            "Headroom of replicas stays: too few services have some, or too little time was recorded.", ""
+        )
     if own := list(_own(policy, choices)):
         yield from wrapped(f"Rules with times of their own keep them: {', '.join(own)}.", "")
     yield "Not known:"

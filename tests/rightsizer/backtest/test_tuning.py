@@ -163,6 +163,23 @@ def test_tuned_notice_is_never_shorter_and_ends_with_the_window() -> None:
     assert choice.cost.void == 0 == choice.cost.returned
 
 
+def test_tuned_that_shortens_nothing_waits_and_warns_no_sooner() -> None:
+    """Although mistakes cost next to nothing: an earlier notice could end the wait earlier, too."""
+    fleet = _notebooks(3)
+    idle = {"window": "24h", "idleFactor": 1.5, "noticeAfter": "24h"}
+    kinds = [{"kinds": ["Notebook"], "idle": idle, "notifyBefore": "20h"}]
+    base = Policy.model_validate({**policy(idle=None).model_dump(mode="json"), "defaults": {"kinds": kinds}})
+    gap = Gap(500, 1, chance=1, before_h=3)
+    due = []
+    for shortens in (True, False):
+        _, (choice,) = tuned(fleet, base, 0.01, stop=fleet.grid.steps, shortens=shortens)
+        due.append((choice.times.notice_after_h, choice.times.of(gap, Limits())[1]))
+    before = Times(24, 1.5, 24, 20).of(gap, Limits())[1]
+    assert due[0][1] < before
+    assert due[1][0] >= 24
+    assert due[1][1] >= before
+
+
 def test_tuned_waits_longer_than_the_usual_pauses() -> None:
     """Where mistakes are dear, the pauses are waited out; where they cost nothing, nobody waits."""
     fleet = _fleet(6)

@@ -496,7 +496,7 @@ def test_backtest_tells_what_it_was_asked(week: Metrics, policy: str) -> None:
     begin = week.at - 7 * DAY * 2 / 3
     assert abs(datetime.datetime.fromisoformat(document["begin"]) - begin) < HOUR
     assert [document[key] for key in keys[1:]] == [600.0, 7200.0, 1200.0, False]
-    assert "pauses of more than 2d 8h before the first cycle: a plan asks for 14d" in " ".join(
+    assert "pauses of more than 2d 8h before the first cycle: a plan looks back 14d" in " ".join(
         document["unknown"]
     )
 

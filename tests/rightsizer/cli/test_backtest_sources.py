@@ -78,7 +78,7 @@ def test_tune_of_36_hours_keeps_the_policy_and_says_why(prometheus: Prometheus) 
     _one_day_off(metrics)
     text = _told(metrics, "--price-of-a-mistake", "24", command="tune")["text"]
     assert "6 of 6 rows have too few gaps" in text
-    assert "Too few services have replicas" in text
+    assert "Headroom of replicas stays" in text
 
 
 def test_backtest_knows_work_between_scrapes_by_counters_alone(prometheus: Prometheus) -> None:

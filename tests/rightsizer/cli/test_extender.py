@@ -6,7 +6,7 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from rightsizer.planning.preemption import Answer, Preemptible, Preemptor, Victi
 from tests.rightsizer.build import workload
 from tests.rightsizer.planning.test_preemption import GPU, decision_of
 from tests.rightsizer.world import World
+from tests.waiting import wait_until
 
 URGENT = {
     "metadata": {"name": "urgent", "namespace": "research", "uid": "uid-urgent"},
@@ -221,13 +222,6 @@ def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 # --- With a cluster
 
 
-def _wait(holds: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 SMALL = {"nodeSelector": {"pool": "small"}, "gpus": 2}
 
 
@@ -266,7 +260,7 @@ def test_state_follows_the_cluster_and_answers_until_the_plan_is_too_old(
     with _state(world, oldest_s=600.0) as state:
         assert state.victims(_urgent("first"), offered) is None
         state.planned(_candidates(world, "idle"), began_at=time.monotonic())
-        _wait(lambda: not state.stale_reason())
+        wait_until(lambda: not state.stale_reason())
         choice = state.victims(_urgent("first"), offered)
         assert choice is not None
         assert (choice.answer, choice.victims) == (Answer.REPLACED, {"small": Victims((uids["idle"],))})
@@ -279,12 +273,12 @@ def test_state_follows_the_cluster_and_answers_until_the_plan_is_too_old(
         assert second.answer is Answer.UNCHANGED
         assert state.scores(_urgent("first"), ["small"]) == [7]
         world.api.delete("Pod", world.team, "idle")
-        _wait(lambda: state.scores(_urgent("first"), ["small"]) == [5])
+        wait_until(lambda: state.scores(_urgent("first"), ["small"]) == [5])
         after = state.victims(_urgent("first"), offered)
         assert after is not None
         assert (after.answer, after.victims) == (Answer.REPEATED, offered)
         world.add("Pod", world.team, "late", SMALL)  # seen also after watches have ended and begun again
-        _wait(lambda: state.scores(_urgent("first"), ["small"]) == [10])
+        wait_until(lambda: state.scores(_urgent("first"), ["small"]) == [10])
         state.planned((), began_at=time.monotonic() - 601)
         assert state.victims(_urgent("third"), offered) is None
         assert "more than two cycles" in state.stale_reason()
@@ -310,11 +304,11 @@ def test_state_whose_watch_fails_answers_nothing_until_it_follows_again(
     settings = ClusterSettings(world.write_kubeconfig())
     with _Breaks(lambda: Cluster(settings), ResourceTable(), 600.0) as state:
         state.planned((), began_at=time.monotonic())
-        _wait(lambda: not state.stale_reason())
+        wait_until(lambda: not state.stale_reason())
         world.add("Pod", world.team, "breaks", SMALL)
-        _wait(lambda: state.stale_reason() == "/api/v1/pods is not watched")
+        wait_until(lambda: state.stale_reason() == "/api/v1/pods is not watched")
         world.api.delete("Pod", world.team, "breaks")
-        _wait(lambda: not state.stale_reason())
+        wait_until(lambda: not state.stale_reason())
 
 
 def _urgent(name: str) -> Preemptor:

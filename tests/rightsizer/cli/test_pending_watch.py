@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -16,15 +15,9 @@ from rightsizer.kube import watched
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.owner_kinds import OwnerKind
 from tests.rightsizer.world import World
+from tests.waiting import wait_until
 
 URGENT = {"usage": "absent", "nodeSelector": {"pool": "nowhere"}, "age_h": 0}
-
-
-def _wait(holds: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def _watches(world: World) -> int:
@@ -41,14 +34,14 @@ def test_pending_watch_finds_each_pod_with_gpus_once(world: World, monkeypatch: 
     found: list[float] = []
     settings = ClusterSettings(world.write_kubeconfig())
     with PendingWatch(lambda: Cluster(settings), lambda: found.append(time.monotonic())):
-        _wait(lambda: found)
+        wait_until(lambda: found)
         seen = _watches(world)
-        _wait(lambda: _watches(world) >= seen + 3)
+        wait_until(lambda: _watches(world) >= seen + 3)
         assert len(found) == 1
         world.add("Pod", world.team, "after", URGENT)
-        _wait(lambda: len(found) == 2)
+        wait_until(lambda: len(found) == 2)
         seen = _watches(world)
-        _wait(lambda: _watches(world) >= seen + 2)
+        wait_until(lambda: _watches(world) >= seen + 2)
         assert len(found) == 2
 
 
@@ -68,7 +61,7 @@ def test_pending_watch_goes_on_after_errors_and_says_each_once(
         return Cluster(settings)
 
     with PendingWatch(connect, lambda: found.append(True)):
-        _wait(lambda: found)
+        wait_until(lambda: found)
     told = [one.getMessage() for one in caplog.records if one.name == watched.__name__]
     assert told == ["pending pods wait for the next scheduled cycle: no answer"]
 
@@ -80,20 +73,20 @@ def test_pending_watch_finds_a_pod_of_claims_as_soon_as_they_exist(world: World)
     found: list[bool] = []
     settings = ClusterSettings(world.write_kubeconfig())
     with PendingWatch(lambda: Cluster(settings), lambda: found.append(True)):
-        _wait(lambda: _watches(world))
+        wait_until(lambda: _watches(world))
         world.add("Pod", world.team, "after", URGENT)
-        _wait(lambda: found)
+        wait_until(lambda: found)
         assert len(found) == 1
         made = {"resourceClaimStatuses": [{"name": "gpus", "resourceClaimName": "urgent-gpus"}]}
         world.api.patch("Pod", world.team, "urgent", {"status": made}, subresource="status")
-        _wait(lambda: len(found) == 2)
+        wait_until(lambda: len(found) == 2)
 
 
 QUEUED = {"type": "QuotaReserved", "status": "False", "reason": "Pending"}
 
 
 @pytest.mark.prometheus
-def test_pending_watch_of_a_queue_finds_each_object_that_begins_to_wait(
+def test_pending_watch_of_a_queue_finds_each_object_that_begins_towait_until(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kueue's Workloads without quota, and PodGroups that Volcano holds back; not those that run."""
@@ -113,12 +106,14 @@ def test_pending_watch_of_a_queue_finds_each_object_that_begins_to_wait(
             stack.enter_context(PendingWatch(lambda: Cluster(settings), told, row))
         add("kueue.x-k8s.io/v1beta2", "Workload", "runs", {"conditions": [{**QUEUED, "status": "True"}]})
         add("kueue.x-k8s.io/v1beta2", "Workload", "waits", {"conditions": [QUEUED]})
-        _wait(lambda: found == ["Workload"])
+        wait_until(lambda: found == ["Workload"])
         add("scheduling.volcano.sh/v1beta1", "PodGroup", "runs", {"phase": "Running"})
         add("scheduling.volcano.sh/v1beta1", "PodGroup", "waits", {"phase": "Pending"})
-        _wait(lambda: found == ["Workload", "PodGroup"])
+        wait_until(lambda: found == ["Workload", "PodGroup"])
         seen = sum(request.path.endswith("/workloads") for request in world.api.requests.all())
-        _wait(lambda: sum(one.path.endswith("/workloads") for one in world.api.requests.all()) >= seen + 2)
+        wait_until(
+            lambda: sum(one.path.endswith("/workloads") for one in world.api.requests.all()) >= seen + 2
+        )
         assert found == ["Workload", "PodGroup"]
 
 
@@ -138,5 +133,5 @@ def test_pending_watch_of_a_kind_that_is_not_served_says_nothing(
         return Cluster(settings)
 
     with PendingWatch(connect, lambda: None, nowhere):
-        _wait(lambda: len(tries) >= 2)
+        wait_until(lambda: len(tries) >= 2)
     assert not [one for one in caplog.records if one.name == watched.__name__]

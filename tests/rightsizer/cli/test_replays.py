@@ -6,8 +6,7 @@ import os
 import pathlib
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -17,6 +16,7 @@ from rightsizer.backtest.replay import replay
 from rightsizer.cli.replays import replays
 from rightsizer.errors import RightsizerError
 from tests.rightsizer.backtest.recordings import BUSY, HOUR, IDLE, TERMS, hours, policy, recording, workload
+from tests.waiting import wait_until
 
 FLEET = recording(
     workload("left", [hours(BUSY * 12 + IDLE * 36)]),
@@ -81,18 +81,11 @@ def test_replays_leave_no_process_where_the_first_is_killed(monkeypatch: pytest.
     )
     first.start()
     children = pathlib.Path(f"/proc/{first.pid}/task/{first.pid}/children")
-    _wait(lambda: len(children.read_text().split()) == 2)
+    wait_until(lambda: len(children.read_text().split()) == 2)
     left = children.read_text().split()
     first.kill()
     first.join()
-    _wait(lambda: not any(map(_runs, left)))
-
-
-def _wait(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    wait_until(lambda: not any(map(_runs, left)))
 
 
 def _runs(pid: str) -> bool:

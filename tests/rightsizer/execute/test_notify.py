@@ -196,8 +196,8 @@ def test_backtest_slack_message_says_what_each_policy_frees(receiver: Receiver) 
         "*gpu-rightsizer* on prod-eu, backtest of 2 days to 2026-11-04 00:00 UTC",
         (
             "• mine.yaml would have freed 68 GPU-hours (34 a day, 20% of those held, 169 &lt;USD&gt;): "
-            "1 of 2 stops returned (90 %: 0 to 2), half of them within 4.0 h; their restarts delay work by 0.2 h and "
-            "take 0.2 GPU-hours; 1 was followed for less than 7d, and may yet return"
+            "1 of 2 stops returned (90 %: 0 to 2), half of them within 4.0 h; 1 was followed for less "
+            "than 7d, and may yet return"
         ),
         "Report: report.html of h\u200b_1",
     ]

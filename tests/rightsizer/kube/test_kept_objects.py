@@ -22,6 +22,7 @@ from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.kept_objects import KeptObjects
 from simulator.kube import ApiServer, Fault, Rule
 from tests.simulator.kube.manifests import node, pod
+from tests.waiting import wait_until
 
 PODS = "/api/v1/pods"
 VERBS = ("create", "label", "delete", "other", "expire", "drop", "fail")
@@ -76,13 +77,6 @@ def _lists(api: ApiServer, path: str = PODS) -> int:
     )
 
 
-def _wait(holds: Callable[[], object]) -> None:
-    end = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def _do(api: ApiServer, verb: str, name: str) -> None:
     there = api.get("Pod", "default", name) is not None
     if verb == "create" and not there:
@@ -123,7 +117,7 @@ def test_kept_objects_are_as_listed_after_any_changes(
             api.settle()
             api.clear_faults()
             listed = _read(cluster.reduce)
-            _wait(lambda: _kept(kept, _Silent(cluster.host)) == listed)
+            wait_until(lambda: _kept(kept, _Silent(cluster.host)) == listed)
 
 
 def test_watch_that_cannot_connect_tries_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +130,7 @@ def test_watch_that_cannot_connect_tries_less_and_less_often(monkeypatch: pytest
         raise ClusterUnreachable("no answer")
 
     with KeptObjects({PODS: KEPT[PODS]}, connect, lambda _: None):
-        _wait(lambda: len(tries) >= 9)
+        wait_until(lambda: len(tries) >= 9)
     pauses = [later - earlier for earlier, later in itertools.pairwise(tries)]
     assert min(pauses[5:]) >= 0.3
 
@@ -167,7 +161,7 @@ def test_kept_objects_are_listed_once(api: ApiServer, tmp_path: pathlib.Path) ->
         api.expire_history()  # a watch goes on from its last bookmark
         time.sleep(1.2)
         api.create(pod("b"))
-        _wait(lambda: [one.metadata.name for one in _kept(kept, cluster)] == ["a", "b"])
+        wait_until(lambda: [one.metadata.name for one in _kept(kept, cluster)] == ["a", "b"])
         assert (_lists(api), _lists(api, "/api/v1/nodes")) == (0, 0)
 
 
@@ -182,12 +176,12 @@ def test_kept_objects_that_went_while_nobody_watched_are_dropped(
         assert len(_kept(kept, _Silent(cluster.host))) == 2
         api.inject(Fault("/pods$", "GET", times=None, drop=True))
         refused = len(api.requests.all()) + 2
-        _wait(lambda: len(api.requests.all()) > refused)
+        wait_until(lambda: len(api.requests.all()) > refused)
         api.delete("Pod", "default", "a")
-        _wait(lambda: api.get("Pod", "default", "a") is None)
+        wait_until(lambda: api.get("Pod", "default", "a") is None)
         api.expire_history()
         api.clear_faults()
-        _wait(lambda: len(_kept(kept, _Silent(cluster.host)) or "  ") == 1)
+        wait_until(lambda: len(_kept(kept, _Silent(cluster.host)) or "  ") == 1)
 
 
 def test_kept_objects_of_a_watch_that_is_refused_are_listed(
@@ -198,7 +192,7 @@ def test_kept_objects_of_a_watch_that_is_refused_are_listed(
     api.create(pod("a"))
     with _keeping(_settings(api, tmp_path)) as (kept, cluster):
         for _ in range(3):
-            _wait(lambda: [one.metadata.name for one in _kept(kept, cluster)] == ["a"])
+            wait_until(lambda: [one.metadata.name for one in _kept(kept, cluster)] == ["a"])
             time.sleep(0.2)
     told = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
     assert len(told) == 1
@@ -227,10 +221,10 @@ def test_kept_objects_that_take_too_much_memory_are_listed(
         for name in ("a", "b"):
             api.create(pod(name))
             api.settle()
-        _wait(lambda: [one.metadata.name for one in _kept(kept, _Silent(cluster.host))] == ["a", "b"])
+        wait_until(lambda: [one.metadata.name for one in _kept(kept, _Silent(cluster.host))] == ["a", "b"])
         noise = random.Random(1).randbytes(50_000).hex()
         api.patch("Pod", "default", "a", {"metadata": {"annotations": {"x": noise}}})
-        _wait(lambda: _kept(kept, _Silent(cluster.host)) is None)
+        wait_until(lambda: _kept(kept, _Silent(cluster.host)) is None)
         assert [one.metadata.annotations for one in _kept(kept, cluster)] == [{"x": noise}, None]
     told = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
     assert told == ["/api/v1/pods is listed in each cycle: its objects take more than 0 MiB of memory"]
@@ -258,9 +252,9 @@ def test_kept_objects_that_differ_from_a_list_are_forgotten(
     ):
         assert (len(_kept(kept, cluster)), len(_kept(kept, cluster)), found) == (2, 2, [])
         api.delete("Pod", "default", "a")
-        _wait(lambda: api.get("Pod", "default", "a") is None)
+        wait_until(lambda: api.get("Pod", "default", "a") is None)
         assert (len(_kept(kept, cluster)), found) == (2, [])
         assert (len(_kept(kept, cluster)), found) == (1, [1])
         told = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
         assert told == ["/api/v1/pods: 1 kept objects differ from the API server's, such as default/a"]
-        _wait(lambda: len(_kept(kept, _Silent(cluster.host)) or "  ") == 1)
+        wait_until(lambda: len(_kept(kept, _Silent(cluster.host)) or "  ") == 1)
