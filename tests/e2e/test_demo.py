@@ -301,7 +301,8 @@ def test_kept_demo_counts_held_gpus_on_the_dashboard_as_a_plan_does(kept: Kept) 
     run = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     planned = json.loads(run.stdout)["totals"]["fleet"]["held"]
     recorded = []
-    for _ in range(40):  # rules are evaluated once a minute
+    # Rules are evaluated once a minute; what ended before the first time counts as there for five.
+    for _ in range(90):
         found = _json(f"{prometheus}/api/v1/query?query=sum(gpu:node:held)")["result"]
         recorded = [float(one["value"][1]) for one in found]
         if recorded == pytest.approx([planned], abs=0.01):
