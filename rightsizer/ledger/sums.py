@@ -18,6 +18,7 @@ from rightsizer.ledger.entries import HOUR_S, LONGEST, MADE, RETURNED, TAKEN, WA
 from rightsizer.ledger.files import (
     CHANGES,
     FLAG,
+    MEASURES,
     USAGE,
     Ledger,
     LedgerContent,
@@ -225,7 +226,7 @@ class LedgerReader:
         self._tables: set[str] = set()
         for table in (USAGE, CHANGES):
             self._add(table, [(one.ledger, one.file) for one in found if one.file.table == table])
-        self.problems += self._recorded_twice()
+        self.problems += self._count_days_once()
 
     def __enter__(self) -> Self:
         """Nothing more is needed."""
@@ -318,19 +319,30 @@ class LedgerReader:
             more_leaders=more_leaders,
         )
 
-    def _recorded_twice(self) -> Iterator[str]:
-        """Clusters for whose days more hours are recorded than the days have."""
-        more: dict[str, float] = {}
+    def _count_days_once(self) -> Sequence[str]:
+        """Count the mean where a day has more recorded hours than it is long; says of which clusters."""
+        more = collections.defaultdict[str, float](float)
+        factors = []
         for cluster, day, hours in self._usage("cluster, day", "sum(recorded_h)", where="name = ''"):
             midnight = datetime.datetime.combine(day, datetime.time(), datetime.UTC)
             length = min(self.end - midnight, LONGEST).total_seconds() / HOUR_S
             if hours > length + _SLACK_H:
-                more[cluster] = more.get(cluster, 0.0) + hours - length
-        for cluster, hours in sorted(more.items()):
-            yield (
-                f"{cluster}: {hours:.1f} hours are recorded twice: several processes write this ledger at once; "
-                "give --ledger to one of them"
+                more[cluster] += hours - length
+                factors.append((cluster, day, length / hours))
+        if factors:
+            measures = ", ".join(f"{name} * coalesce(factor, 1) AS {name}" for name in MEASURES)
+            self._connection.execute("CREATE TABLE factors (cluster VARCHAR, day DATE, factor DOUBLE)")
+            self._connection.executemany("INSERT INTO factors VALUES (?, ?, ?)", factors)
+            self._connection.execute(f"ALTER VIEW {USAGE} RENAME TO recorded")
+            self._connection.execute(
+                f"CREATE VIEW {USAGE} AS SELECT recorded.* REPLACE ({measures}) "  # noqa: S608 - our own names
+                "FROM recorded LEFT JOIN factors USING (cluster, day)"
             )
+        return [
+            f"{cluster}: {hours:.1f} hours are recorded twice, by several processes at once; their mean counts; "
+            "give --ledger to one process"
+            for cluster, hours in sorted(more.items())
+        ]
 
     def _parts(
         self, by: str, changes: Sequence[ChangeEntry], levels: Mapping[int, Freed]

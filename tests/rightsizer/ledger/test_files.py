@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -203,15 +204,22 @@ def test_cycles_that_only_a_copy_has_are_told_when_they_are_left_out(tmp_path: p
     assert words == f"{told}, and 1 more in the same files"
 
 
-def test_hours_that_two_processes_record_at_once_are_a_problem(tmp_path: pathlib.Path) -> None:
-    """Their rows cannot be told apart from true ones."""
-    plan = full_plan()
-    for run in ("one", "two"):
-        record(tmp_path, dataclasses.replace(plan, run=run), merges=False)
-    (words,) = account(tmp_path, end=plan.at + MINUTE).problems
-    assert words.startswith(
-        "prod: 12.0 hours are recorded twice: several processes write this ledger at once"
+@pytest.mark.parametrize("second", ["same", "another"])
+def test_hours_that_two_processes_record_at_once_count_once(tmp_path: pathlib.Path, second: str) -> None:
+    """In one ledger or in two; a day that only one of them recorded is whole."""
+    before, plan = cycles(full_plan(), 2, DAY)
+    ledgers = [tmp_path / "one", tmp_path / ("one" if second == "same" else "two")]
+    record(ledgers[0], before)
+    for ledger, run in zip(ledgers, ("one", "two"), strict=True):
+        record(ledger, dataclasses.replace(plan, run=run), merges=False)
+    found = account(*dict.fromkeys(ledgers), end=plan.at + MINUTE)
+    (words,) = found.problems
+    assert re.match(
+        r"prod: [\d.]+ hours are recorded twice, by several processes at once; their mean counts", words
     )
+    (cluster,) = found.clusters
+    assert cluster.recorded_h == pytest.approx(48.0, abs=0.1)
+    assert _close(found.total, _expected(full_plan(), cluster.recorded_h))
 
 
 def test_ledger_in_a_file_says_that_it_is_no_directory(tmp_path: pathlib.Path) -> None:
