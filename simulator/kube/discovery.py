@@ -1,4 +1,4 @@
-"""What is served: /version, /api, /apis and the lists of resources, all made from the table. Pure."""
+"""What is served: /version, /api, /apis, /openapi/v3 and the lists of resources, all made from the table. Pure."""
 
 import functools
 
@@ -42,7 +42,31 @@ def _documents(*, third_party: bool) -> dict[str, Object]:
         documents[f"/apis/{name}"] = {"kind": "APIGroup", "apiVersion": "v1", **groups[name]}
         for version in versions:
             documents[f"/apis/{name}/{version}"] = _resource_list(name, version)
-    return documents
+    lists = [path for path, document in documents.items() if document["kind"] == "APIResourceList"]
+    documents["/openapi/v3"] = {
+        "paths": {path.lstrip("/"): {"serverRelativeURL": f"/openapi/v3{path}"} for path in lists}
+    }
+    return documents | {f"/openapi/v3{path}": _openapi(path) for path in lists}
+
+
+def _openapi(path: str) -> Object:
+    """Without schemas: kubectl only looks whether the server itself validates fields of a kind."""
+    group, version = path.split("/")[-2:] if path.startswith("/apis/") else ("", "v1")
+    parameters = [{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}]
+    paths = {}
+    for row in RESOURCES:
+        if (row.group, row.version) != (group, version):
+            continue
+        kind = {"group": group, "version": version, "kind": row.kind}
+        namespace = "namespaces/{namespace}/" if row.namespaced else ""
+        paths[f"{path}/{namespace}{row.plural}/{{name}}"] = {
+            "patch": {
+                "parameters": parameters,
+                "responses": {"200": {"description": "OK"}},
+                "x-kubernetes-group-version-kind": kind,
+            }
+        }
+    return {"openapi": "3.0.0", "info": {"title": "simulated", "version": version}, "paths": paths}
 
 
 def _group(name: str, versions: list[str]) -> Object:

@@ -1,7 +1,7 @@
 """JSON merge patch (RFC 7386) and JSON patch (RFC 6902). Pure; strategic merge patch has its own file."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from simulator.kube.errors import ApiError, bad_request, unprocessable, unsupported_media
@@ -181,12 +181,14 @@ MERGE_KEYS: Mapping[str, str] = {
 }
 _PRIMITIVE_MERGE = {"finalizers"}
 _DIRECTIVE = "$patch"
+_RETAIN, _REMOVE, _ORDER = "$retainKeys", "$deleteFromPrimitiveList/", "$setElementOrder/"
+"""What `kubectl apply` adds to its patches."""
 
 
 def strategic_merge(current: Object, patch: Object) -> Object:
     """The object after the patch."""
     directive = patch.get(_DIRECTIVE)
-    body = {key: value for key, value in patch.items() if key != _DIRECTIVE}
+    body = {key: value for key, value in patch.items() if not key.startswith("$")}
     match directive:
         case "replace":
             return cast("Object", _stripped(body))
@@ -196,10 +198,33 @@ def strategic_merge(current: Object, patch: Object) -> Object:
             pass
         case _:
             raise bad_request(f"Unknown patch type: {directive}")
-    result = dict(current)
+    kept = patch.get(_RETAIN, current)
+    result = {key: value for key, value in current.items() if key in kept}
+    for key, values in _directed(patch, _REMOVE):
+        result[key] = [value for value in result.get(key) or [] if value not in values]
     for key, value in body.items():
         _merge_field(result, key, value)
+    for key, values in _directed(patch, _ORDER):
+        result[key] = _ordered(result.get(key) or [], values, MERGE_KEYS.get(key))
     return result
+
+
+def _directed(patch: Object, directive: str) -> Iterator[tuple[str, list[Any]]]:
+    """The fields to which a directive of the patch applies, and its values."""
+    for key, values in patch.items():
+        if key.startswith(directive):
+            yield key.removeprefix(directive), values
+
+
+def _ordered(entries: list[Any], order: list[Any], merge_key: str | None) -> list[Any]:
+    """In the order of a directive; what it does not name comes last."""
+    names = [entry.get(merge_key) if isinstance(entry, dict) else entry for entry in order]
+
+    def place(entry: Any) -> int:  # noqa: ANN401 - any JSON value
+        name = entry.get(merge_key) if isinstance(entry, dict) else entry
+        return names.index(name) if name in names else len(names)
+
+    return sorted(entries, key=place)
 
 
 def _merge_field(result: Object, key: str, value: object) -> None:

@@ -69,7 +69,8 @@ def body_of(request: Request) -> Object:
     """The JSON object that a POST or PUT carries."""
     if request.content_type not in {"", "application/json"}:
         raise errors.unsupported_media(
-            "the body of the request was in an unknown format - accepted media types include: application/json"
+            f"the simulated API server reads JSON only, not {request.content_type}; kubectl sends JSON for: "
+            "kubectl create … --dry-run=client -o json | kubectl create -f -"
         )
     try:
         body = json.loads(request.body)

@@ -40,3 +40,18 @@ def test_strategic_patch_replace_drops_other_fields(http: Http) -> None:
     """`$patch: replace` in an object drops what the patch does not name."""
     http.patch(MAP, {"metadata": {"annotations": {"$patch": "replace", "z": "9"}}}, STRATEGIC)
     assert http("GET", MAP).json()["metadata"]["annotations"] == {"z": "9"}
+
+
+def test_strategic_patch_directives_of_kubectl_apply_order_retain_and_remove(http: Http) -> None:
+    """As `kubectl apply` sends them beside what it changes."""
+    containers = [{"name": "side", "image": "s:1"}]
+    order = {"$setElementOrder/containers": [{"name": "side"}, {"name": "main"}], "containers": containers}
+    strategy = {"$retainKeys": ["type"], "type": "Recreate"}
+    spec = http.patch(PATH, {"spec": {"strategy": strategy, "template": {"spec": order}}}, STRATEGIC).json()[
+        "spec"
+    ]
+    assert [entry["name"] for entry in spec["template"]["spec"]["containers"]] == ["side", "main"]
+    assert spec["strategy"] == {"type": "Recreate"}
+    http.patch(MAP, {"metadata": {"finalizers": ["a.example/x", "b.example/x"]}}, STRATEGIC)
+    gone = {"$deleteFromPrimitiveList/finalizers": ["a.example/x"]}
+    assert http.patch(MAP, {"metadata": gone}, STRATEGIC).json()["metadata"]["finalizers"] == ["b.example/x"]

@@ -1,6 +1,10 @@
 """The simulated API server over HTTPS: kubectl sends a token to no other server."""
 
+import json
+import pathlib
+import shutil
 import socket
+import subprocess
 import threading
 import time
 
@@ -9,7 +13,7 @@ import urllib3
 from kubernetes import client, config, watch
 
 from simulator.kube import ApiServer
-from tests.simulator.kube.manifests import node
+from tests.simulator.kube.manifests import node, workload
 
 
 def test_tls_server_answers_clients_that_trust_its_authority() -> None:
@@ -19,6 +23,32 @@ def test_tls_server_answers_clients_that_trust_its_authority() -> None:
         assert [item.metadata.name for item in client.CoreV1Api(api).list_node().items] == ["a"]  # type: ignore[union-attr]
         with urllib3.PoolManager(retries=False) as strangers, pytest.raises(urllib3.exceptions.SSLError):
             strangers.request("GET", f"{server.url}/version")
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+def test_kubectl_applies_and_the_server_validates_fields(tmp_path: pathlib.Path) -> None:
+    """Without a schema on kubectl's side; a second time nothing changes."""
+    web, kubeconfig = tmp_path / "web.yaml", tmp_path / "kubeconfig"
+
+    def applied(*flags: str) -> subprocess.CompletedProcess[str]:
+        command = ["kubectl", "--kubeconfig", str(kubeconfig), *(flags or ("apply", "-f", str(web)))]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    with ApiServer(tls=True) as server:
+        kubeconfig.write_text(json.dumps(server.kubeconfig()))
+        body = workload("Deployment", name="web", replicas=0)
+        web.write_text(json.dumps(body))
+        assert applied().stdout == "deployment.apps/web created\n"
+        assert applied().stdout == "deployment.apps/web unchanged\n"
+        body["spec"]["template"]["spec"]["containers"][0]["image"] = "other:1"
+        web.write_text(json.dumps(body))
+        assert applied().stdout == "deployment.apps/web configured\n"
+        body["spec"]["template"]["spec"]["containers"][0]["nonsense"] = 1
+        web.write_text(json.dumps(body))
+        refused = applied().stderr
+        assert 'unknown field "spec.template.spec.containers[0].nonsense"' in refused
+        assert "$setElementOrder" not in refused.rpartition("strict decoding error")[2]
+        assert "kubectl sends JSON for" in applied("create", "namespace", "new").stderr
 
 
 def test_tls_server_survives_clients_that_speak_no_tls() -> None:
