@@ -21,6 +21,7 @@ from rightsizer.findings.idle_history import (
 from rightsizer.kinds import kind_of
 from rightsizer.kinds.patches import original_replicas
 from rightsizer.model import (
+    Action,
     Finding,
     FindingName,
     Fleet,
@@ -37,7 +38,7 @@ from rightsizer.model import (
 )
 from rightsizer.policy.effective import Criteria
 from rightsizer.policy.thresholds import Judging, Thresholds
-from rightsizer.text import GIB, percent
+from rightsizer.text import GIB, percent, span
 
 _HOUR = datetime.timedelta(hours=1)
 _ROUNDING_S = 1.0  # of a counter over a window: a pod that worked no longer did not work
@@ -270,17 +271,29 @@ class Candidate:
     def unused_reason(self) -> str:
         """Why a stop loses nothing, in words: it never worked, or no process holds memory; else empty.
 
-        Pods that replaced others do not show what these did, so the present ones must be the first, or old enough.
+        Pods that replaced others do not show what these did, so the present ones must be the first, or old enough. Nor
+        do they where replicas were removed, or somebody resumed it.
         """
-        history, created = self.history, self.workload.created
-        limit = self.criteria.idle.maxEmptyMemoryMiB * GIB / 1024
+        history, created, idle = self.history, self.workload.created, self.criteria.idle
+        limit = idle.maxEmptyMemoryMiB * GIB / 1024
         peaks = [each.usage.memory_peak_bytes for each in self.over_short().devices]
         is_empty = bool(peaks) and all(peak is not None and peak <= limit for peak in peaks)
         starts = [pod.created for pod in self.held]
         are_first = created is not None and all(start and start <= created + _FIRST_PODS for start in starts)
-        if are_first and history and not (history.worked or history.unknown_s or self.record_s):
-            return "it never worked since it was created"
-        since = self.at - self.criteria.idle.window - self.criteria.idle.grace
+        is_unchanged = self.original_replicas is None and not self.workload.past
+        if (
+            are_first
+            and is_unchanged
+            and history
+            and not (history.worked or history.unknown_s or self.record_s)
+        ):
+            is_whole = created is not None and created >= self.at - idle.history
+            return (
+                "it never worked since it was created"
+                if is_whole
+                else f"it has not worked for {span(idle.history)}"
+            )
+        since = self.at - idle.window - idle.grace
         if is_empty and (are_first or all(pod.started and pod.started <= since for pod in self.held)):
             return "no process holds memory on its GPUs"
         return ""
@@ -320,7 +333,11 @@ class Candidate:
     def history(self) -> ActivityHistory | None:
         """Its idle periods; None if the history of one of its pods is unknown."""
         found = self.history_by(self.measured.histories)
-        return found.with_revert(self.workload.came_back_after) if found else None
+        if found is None:
+            return None
+        scaled = [one.at for one in self.workload.past if one.action == Action.SCALE_DOWN]
+        since_s = (self.at - max(scaled)).total_seconds() if scaled else math.inf
+        return found.with_revert(self.workload.came_back_after).idle_for_at_most(max(since_s, 0.0))
 
     def history_by(self, histories: Mapping[PodKey, History]) -> ActivityHistory | None:
         """The idle periods by these histories of its pods; None if one of them is unknown."""

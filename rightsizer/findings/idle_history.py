@@ -45,6 +45,10 @@ class ActivityHistory:
             noted_s=noted_s,
         )
 
+    def idle_for_at_most(self, most_s: float) -> "ActivityHistory":
+        """The same, where replicas were removed so long ago: earlier, these may have worked."""
+        return dataclasses.replace(self, idle_s=min(self.idle_s, most_s), unseen_s=min(self.unseen_s, most_s))
+
 
 def history_of_slots(slots: bytes, slot_s: float) -> ActivityHistory:
     """The idle periods in a row of slots, oldest first."""

@@ -32,6 +32,7 @@ from rightsizer.model import (
     FindingName,
     Pod,
     Proposal,
+    Slot,
     Verdict,
     Workload,
 )
@@ -272,12 +273,10 @@ def _by_load(evidence: Evidence, replicas: int) -> Finding | None:
 
 
 def _scale_down(evidence: Evidence, replicas: int, needed: int, need: ReplicaNeed) -> Proposal:
-    quiet = sorted(
-        (max((each.usage.activity_mean or 0.0 for each in devices), default=0.0), pod.ref.name)
-        for pod, devices in evidence.held
-        if not any(each.is_used for each in devices)
-    )
-    pods, is_whole = _leaving(evidence.candidate.workload, [name for _, name in quiet], replicas - needed)
+    quiet = {pod.ref.name for pod, devices in evidence.held if not any(each.is_used for each in devices)}
+    # What worked least goes first: the history of those that stay must show when the workload works.
+    names = [name for name in _by_activity(evidence.candidate) if name in quiet]
+    pods, is_whole = _leaving(evidence.candidate.workload, names, replicas - needed)
     needed = needed if is_whole else replicas - len(pods)
     frees = (replicas - needed) * _gpus_each(evidence.candidate, replicas)
     words = (
@@ -285,6 +284,19 @@ def _scale_down(evidence: Evidence, replicas: int, needed: int, need: ReplicaNee
     )
     words += f"{need.jump}); frees {gpus(frees)}"
     return Proposal(Action.SCALE_DOWN, frees, words, replicas=needed, pods=pods)
+
+
+def _by_activity(candidate: Candidate) -> Sequence[str]:
+    """Its pods by their activity in their history, if it was read, and in the longest measured window, least first."""
+
+    def activity(pod: Pod) -> tuple[int, float]:
+        history = candidate.measured.histories.get(pod_key(pod))
+        usages = (each.get(pod_key(pod), ()) for _, each in sorted(candidate.measured.usages.items()))
+        *_, longest = ((), *filter(None, usages))
+        mean = max((usage.activity_mean or 0.0 for usage in longest), default=0.0)
+        return history.slots.count(Slot.BUSY) if history else 0, mean
+
+    return [pod.ref.name for pod in sorted(candidate.held, key=lambda pod: (activity(pod), pod.ref.name))]
 
 
 def _leaving(workload: Workload, quiet: Sequence[str], most: int) -> tuple[tuple[str, ...], bool]:

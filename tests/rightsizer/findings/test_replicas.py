@@ -9,6 +9,7 @@ import pytest
 from rightsizer.findings.replicas import counted_window
 from rightsizer.model import (
     Action,
+    ChangeRecord,
     Concurrency,
     Finding,
     FindingName,
@@ -27,10 +28,12 @@ from tests.rightsizer.build import (
     AT,
     DAY,
     SHRUNK,
+    all_idle,
     busy_usage,
     concurrency,
     criteria,
     findings,
+    history,
     idle_usage,
     judged,
     pod,
@@ -478,3 +481,54 @@ def test_busy_replicas_with_empty_caches_are_advised_on(
         if found is not None:
             assert (found.verdict, found.proposal) == (Verdict.KEEP, None)
             assert "2 of 6 replicas suffice" in found.words[0]
+
+
+WEEK = "#" * 106 + "." * 62
+AT_THE_WEEKEND = ("." * 128 + WEEK + WEEK + "." * 40)[-14 * 24 :]
+
+
+def test_scale_down_keeps_the_replica_whose_history_shows_when_it_works() -> None:
+    """All are idle for the weekend: the one that never worked goes first, so the last one shows the weekends."""
+    pods = [pod(f"w-{number}", created=AT - 60 * DAY, started=AT - 60 * DAY) for number in range(3)]
+    item = workload(*pods, created=AT - 60 * DAY)
+    rows = (AT_THE_WEEKEND, AT_THE_WEEKEND, "." * 14 * 24)
+    histories = {("research", one.ref.name): history(row) for one, row in zip(pods, rows, strict=True)}
+    found = findings(item, all_idle(item), histories=histories, concurrency={"uid-w": concurrency(0)})
+    finding = _named(found, FindingName.TOO_MANY_REPLICAS)
+    assert finding is not None
+    assert finding.proposal is not None
+    assert finding.proposal.pods == ("w-2", "w-0")
+
+
+def test_replica_with_less_activity_in_the_day_goes_first() -> None:
+    """Also if none of the last minutes shows any."""
+    pods = [pod(f"w-{number}") for number in range(3)]
+    item = workload(*pods, created=AT - 30 * DAY)
+    means = dict.fromkeys(criteria().windows, (0.0, 0.0, 0.0)) | {max(criteria().windows): (0.5, 0.4, 0.0)}
+    used = {
+        window: usages(
+            *((one, (idle_usage(activity_mean=mean),)) for one, mean in zip(pods, each, strict=True))
+        )
+        for window, each in means.items()
+    }
+    found = findings(item, {}, usages=used, histories={}, concurrency={"uid-w": concurrency(1)})
+    finding = _named(found, FindingName.TOO_MANY_REPLICAS)
+    assert finding is not None
+    assert finding.proposal is not None
+    assert finding.proposal.pods == ("w-2",)
+
+
+def test_what_is_left_of_a_scaled_down_service_has_been_idle_since_then_at_most() -> None:
+    """It "never worked" only beside the replicas that did."""
+    scaled = ChangeRecord(AT - datetime.timedelta(hours=3), "r", "scale-down", 2, "gpu-rightsizer")
+    first = pod("w-2", created=AT - 5 * DAY, started=AT - 5 * DAY)
+    rows = {("research", "w-2"): history("." * 5 * 24)}
+    for past in ((), (scaled,)):
+        item = workload(first, created=AT - 5 * DAY, past=past)
+        finding, *_ = findings(item, all_idle(item), histories=rows)
+        assert finding.name is (FindingName.IDLE_TOO_BRIEFLY if past else FindingName.IDLE)
+        assert any("it never worked since it was created" in words for words in finding.words) is not bool(
+            past
+        )
+        assert finding.idle_s is not None
+        assert (finding.idle_s > 24 * 3600) is not bool(past)
