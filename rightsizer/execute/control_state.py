@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rightsizer.errors import ClusterError
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.configmaps import Changes, ConfigMap, Texts
-from rightsizer.model import Blocker, BlockerCode, Outcome, Result
+from rightsizer.model import Action, Blocker, BlockerCode, Outcome, Result
 from rightsizer.planning.breaker import (
     NOTHING,
     BreakerTrip,
@@ -73,13 +73,13 @@ class ActionGate:
         self._run = run
         self._clock = clock
 
-    def blocked_reason(self, namespace: str) -> str:
-        """Why nothing must be changed in a namespace now; empty if it may be.
+    def blocked_reason(self, namespace: str, action: Action | None = None) -> str:
+        """Why nothing must be changed in a namespace now, or not by this action; empty if it may be.
 
         Raises:
             ClusterError: It could not be read.
         """
-        block = stop_reason(self._store.read(), namespace, self._clock())
+        block = stop_reason(self._store.read(), namespace, self._clock(), action)
         return block.message if block else ""
 
     def trip(self) -> str:

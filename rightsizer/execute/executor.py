@@ -81,7 +81,7 @@ def skipped(decision: Decision, session: ApplySession, reason: str) -> Outcome:
 def _step(decision: Decision, session: ApplySession) -> tuple[Outcome, str]:
     """Carry out and journal one decision; its outcome, and the reason if the run must stop."""
     try:
-        blocked = session.gate.blocked_reason(decision.workload.ref.namespace)
+        blocked = session.gate.blocked_reason(decision.workload.ref.namespace, decision.action)
         if blocked:
             return session.outcome(decision, Result.BLOCKED, blocked), ""
         if session.journal:

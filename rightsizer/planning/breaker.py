@@ -12,13 +12,16 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from rightsizer.model import Blocker, BlockerCode, Decision, Fleet, Mode, Result, Verdict
+from rightsizer.model import Action, Blocker, BlockerCode, Decision, Fleet, Mode, Result, Verdict
 from rightsizer.model.change_record import Instant
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Breaker
 from rightsizer.text import decoded, instant, require_ours
 
 T = TypeVar("T")
+
+_OF_THE_FLEET = frozenset({BlockerCode.NODES, BlockerCode.GROWTH})
+"""Causes of an open breaker that are no reason to keep what was taken."""
 
 FEWEST_NODES = 3
 """Minimum number of unready nodes that opens the breaker, whatever the share."""
@@ -148,11 +151,18 @@ def paused(state: State, namespace: str, at: datetime.datetime) -> list[Pause]:
     return sorted(in_effect, key=lambda pause: pause.namespace)
 
 
-def stop_reason(state: State, namespace: str, at: datetime.datetime) -> Blocker | None:
-    """Why nothing may be changed in a namespace; None if changes are allowed."""
-    if pauses := paused(state, namespace, at):
+def stop_reason(
+    state: State, namespace: str, at: datetime.datetime, action: Action | None = None
+) -> Blocker | None:
+    """Why nothing may be changed in a namespace; None if changes, or this action, are allowed.
+
+    A scale-up gives back replicas that were taken: only doubts about writes themselves stop it.
+    """
+    is_return = action is Action.SCALE_UP
+    if not is_return and (pauses := paused(state, namespace, at)):
         return Blocker(BlockerCode.PAUSED, "; ".join(pause.words for pause in pauses))
-    if (trip := state.latch.trip) is not None:
+    trip = state.latch.trip
+    if trip is not None and not (is_return and trip.cause in _OF_THE_FLEET):
         since = f" since {instant(trip.at)}" if trip.cause is not BlockerCode.UNKNOWN else ""
         words = f"the breaker is open{since}: {trip.reason}; to resume, run gpu-rightsizer breaker reset"
         return Blocker(BlockerCode.PAUSED, words)
@@ -170,7 +180,8 @@ def held(
 
     def blocked(decision: Decision) -> Decision:
         is_wanted = decision.verdict is Verdict.ACT and decision.mode is Mode.ENFORCE and decision.action
-        block = stop_reason(state, decision.workload.ref.namespace, at) or would_open
+        block = stop_reason(state, decision.workload.ref.namespace, at, decision.action)
+        block = block or (None if decision.action is Action.SCALE_UP else would_open)
         if not is_wanted or block is None:
             return decision
         return dataclasses.replace(decision, blockers=(block, *decision.blockers))

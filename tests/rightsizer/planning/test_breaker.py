@@ -9,7 +9,17 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from rightsizer.model import Blocker, BlockerCode, Fleet, Mode, Node, PriorityClass, Result
+from rightsizer.model import (
+    Action,
+    Blocker,
+    BlockerCode,
+    FindingName,
+    Fleet,
+    Mode,
+    Node,
+    PriorityClass,
+    Result,
+)
 from rightsizer.planning.breaker import (
     NOTHING,
     AcceptedScope,
@@ -35,7 +45,22 @@ from rightsizer.planning.breaker import (
     without_pause,
 )
 from rightsizer.policy.limits import Breaker
-from tests.rightsizer.build import AT, all_idle, evaluator, judged, policy, rule, workload
+from tests.rightsizer.build import (
+    ALWAYS,
+    AT,
+    DAY,
+    SHRUNK,
+    all_idle,
+    busy_usage,
+    concurrency,
+    evaluator,
+    judged,
+    pod,
+    policy,
+    rule,
+    usages,
+    workload,
+)
 
 HOUR = datetime.timedelta(hours=1)
 ERROR = BreakerTrip(AT, BlockerCode.REFUSED, "too many")
@@ -283,3 +308,28 @@ def test_held_decision_while_paused_is_blocked(
     assert [block.code for block in after.blockers] == ([cause] if is_stopped else [])
     assert after.is_enforced is (decision.is_enforced and not is_stopped)
     assert dataclasses.replace(after, blockers=()) == decision
+
+
+@pytest.mark.parametrize(
+    ("state", "opening", "is_blocked"),
+    [
+        (with_pause(NOTHING, _pause()), (), False),
+        (State(Latch(BreakerTrip(AT, BlockerCode.NODES, "nodes"))), (), False),
+        (State(Latch(BreakerTrip(AT, BlockerCode.GROWTH, "growth"))), (), False),
+        (NOTHING, (Blocker(BlockerCode.NODES, "nodes"),), False),
+        (State(Latch(ERROR)), (), True),
+        (parse_state({"breaker.json": "["}), (), True),
+    ],
+    ids=["paused", "nodes", "growth", "opening", "errors", "unreadable"],
+)
+def test_scale_up_is_held_only_by_doubts_about_writes(state: State, opening: Any, is_blocked: bool) -> None:
+    """A pause for days must not keep a service as small as it was made."""
+    pods = [pod(f"w-{number}") for number in range(2)]
+    item = workload(*pods, annotations=SHRUNK, created=AT - 30 * DAY)
+    every = policy(rule("all", findings={FindingName.TOO_MANY_REPLICAS: Mode.ENFORCE}))
+    used = usages(*((one, (busy_usage(place),)) for place, one in enumerate(pods)))
+    decision = judged(item, used, every, histories=ALWAYS, concurrency={"uid-w": concurrency(2)})
+    assert decision.action is Action.SCALE_UP
+    (after,) = held([decision], state, opening, AT)
+    assert after.is_enforced is not is_blocked
+    assert (stop_reason(state, "research", AT, Action.SCALE_UP) is not None) is is_blocked
