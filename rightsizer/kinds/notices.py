@@ -25,6 +25,8 @@ from rightsizer.text import decoded, read_instant, require_ours
 
 _MAX_REASON = 600
 _AT_REST = frozenset({FindingName.IDLE, FindingName.FINISHED})
+_LAPSES = datetime.timedelta(days=7)
+"""After this time past its due date a notice is about an earlier episode; a weekly maintenance window can follow it."""
 
 
 class Notice(msgspec.Struct, frozen=True, rename="camel"):
@@ -62,12 +64,12 @@ def parse_notice(annotations: Mapping[str, str]) -> Notice | None:
 def is_notice_valid(notice: Notice, finding: Finding, action: Action, at: datetime.datetime) -> bool:
     """Whether a notice announced this action, and the workload was not active since.
 
-    For findings other than idleness, the notice must be about the same finding.
+    For findings other than idleness, the notice must be about the same finding, and due for no more than a week.
     """
     if notice.action != action.value or notice.at > at:
         return False
     if finding.idle_s is None or finding.name not in _AT_REST:
-        return notice.finding == finding.name.value
+        return notice.finding == finding.name.value and at < notice.due + _LAPSES
     return notice.at >= at - datetime.timedelta(seconds=finding.idle_s)
 
 

@@ -22,7 +22,6 @@ from rightsizer.model import (
     Pod,
     Result,
     Usage,
-    Verdict,
     Workload,
 )
 from rightsizer.planning.cost_summary import model_of, used_part
@@ -222,8 +221,7 @@ class Bookkeeper:
             cost += hours * (price or 0.0)
             unused_cost += 0.0 if activity is None else hours * (price or 0.0) * (1.0 - activity)
             unpriced += hours if price is None else 0.0
-        is_act = decision.verdict is Verdict.ACT and decision.workload.gpus
-        share = min(max(decision.frees / decision.workload.gpus, 0.0), 1.0) if is_act else 0.0
+        share = min(max(decision.reclaimable / (decision.workload.gpus or 1), 0.0), 1.0)
         return UsageEntry(
             day, holder, self.prices.currency, held, used, unknown, held * share, cost, unused_cost, unpriced
         )

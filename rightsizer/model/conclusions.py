@@ -175,6 +175,16 @@ class Decision:
         return wanted and not self.blockers
 
     @property
+    def reclaimable(self) -> float:
+        """GPUs that acting on the finding would free, also if a notice comes first; 0 if it calls for nothing yet."""
+        if {self.verdict, self.finding.verdict} != {Verdict.ACT}:
+            return 0.0
+        if self.action is not Action.NOTICE:
+            return self.frees
+        proposal = self.finding.proposal
+        return proposal.frees if proposal else float(self.workload.gpus)
+
+    @property
     def is_blocked(self) -> bool:
         """Whether a rule enforces it, and something else keeps it from being written now."""
         return self.verdict is Verdict.ACT and self.mode is Mode.ENFORCE and bool(self.blockers)

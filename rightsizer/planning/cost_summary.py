@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
 
-from rightsizer.model import Decision, Node, Plan, Pod, Usage, Verdict
+from rightsizer.model import Decision, Node, Plan, Pod, Usage
 from rightsizer.prices import Prices, PriceSource, gpus_of_node, part_of_devices
 
 _HOUR_S = 3600.0
@@ -153,12 +153,11 @@ class _Counter:
         for pod in decision.workload.pods:
             if pod.holds:
                 self._add_pod(account, pod)
-        is_act = decision.verdict is Verdict.ACT
-        account.reclaimable = decision.frees if is_act else 0.0
+        account.reclaimable = decision.reclaimable
         account.enforced = decision.frees if decision.is_enforced else 0.0
-        if is_act and account.gpus:
-            account.reclaimable_per_hour = account.cost_per_hour * decision.frees / account.gpus
-            account.enforced_per_hour = account.reclaimable_per_hour if decision.is_enforced else 0.0
+        if account.gpus:
+            account.reclaimable_per_hour = account.cost_per_hour * account.reclaimable / account.gpus
+            account.enforced_per_hour = account.cost_per_hour * account.enforced / account.gpus
         return account
 
     def _add_pod(self, account: CostTotals, pod: Pod) -> None:

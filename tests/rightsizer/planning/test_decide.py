@@ -83,6 +83,16 @@ def test_decide_first_time_gives_notice() -> None:
         AT + 4 * HOUR,
     )
     assert (decision.is_enforced, decision.frees, decision.blockers) == (True, 0.0, ())
+    assert decision.reclaimable == decision.workload.gpus
+
+
+def test_decide_notice_before_the_required_time_makes_nothing_reclaimable() -> None:
+    """It is not idle for long enough yet."""
+    paused = history("#" * 8 * 24 + "." * 30)
+    early = Thresholds(idleFactor=0.0, minIdleTime=4 * DAY, noticeAfter=24 * HOUR)
+    rules = policy(rule("r", notifyBefore=4 * HOUR, idle=early))
+    decision = judged(workload(), all_idle(workload()), rules, histories={("research", "w-0"): paused})
+    assert (decision.action, decision.reclaimable) == (Action.NOTICE, 0.0)
 
 
 NOTICES = {
@@ -117,10 +127,20 @@ def test_decide_work_since_notice_voids_it() -> None:
         assert decision.action is action
 
 
-@pytest.mark.parametrize(("finding", "action"), [("idle", Action.NOTICE), ("stuck", Action.SUSPEND)])
-def test_decide_notice_of_idleness_does_not_cover_stuck(finding: str, action: Action) -> None:
-    """What spins does not say since when nothing was done, so the notice must have said that it spins."""
-    noticed = _noticed(5 * HOUR, "suspend", finding=finding)
+@pytest.mark.parametrize(
+    ("finding", "given", "action"),
+    [
+        ("idle", 5 * HOUR, Action.NOTICE),
+        ("stuck", 5 * HOUR, Action.SUSPEND),
+        ("stuck", 6 * DAY, Action.SUSPEND),
+        ("stuck", 8 * DAY, Action.NOTICE),
+    ],
+)
+def test_decide_notice_of_idleness_does_not_cover_stuck(
+    finding: str, given: datetime.timedelta, action: Action
+) -> None:
+    """What spins does not say since when nothing was done: the notice must have said that it spins, and lately."""
+    noticed = _noticed(given, "suspend", finding=finding)
     item = workload(kind="Job", annotations=noticed.annotations)
     spinning = usages((item.pods[0], (idle_usage(activity_mean=0.99, activity_peak=1.0),)))
     rules = policy(rule("r", notifyBefore=4 * HOUR, findings={FindingName.STUCK: "enforce"}))
