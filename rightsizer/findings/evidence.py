@@ -38,7 +38,7 @@ from rightsizer.model import (
 )
 from rightsizer.policy.effective import Criteria
 from rightsizer.policy.thresholds import Judging, Thresholds
-from rightsizer.text import GIB, percent, span
+from rightsizer.text import GIB, percent
 
 _HOUR = datetime.timedelta(hours=1)
 _ROUNDING_S = 1.0  # of a counter over a window: a pod that worked no longer did not work
@@ -288,11 +288,7 @@ class Candidate:
             and not (history.worked or history.unknown_s or self.record_s)
         ):
             is_whole = created is not None and created >= self.at - idle.history
-            return (
-                "it never worked since it was created"
-                if is_whole
-                else f"it has not worked for {span(idle.history)}"
-            )
+            return "it never worked since it was created" if is_whole else "it never worked in its history"
         since = self.at - idle.window - idle.grace
         if is_empty and (are_first or all(pod.started and pod.started <= since for pod in self.held)):
             return "no process holds memory on its GPUs"
