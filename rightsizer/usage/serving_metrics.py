@@ -193,11 +193,16 @@ class _LoadQuery:
         def build(matchers: Sequence[str]) -> str:
             return promql.by("sum", _POD, promql.selector(name, (*self.querier.of_any, *matchers)))
 
+        def resets(matchers: Sequence[str]) -> str:
+            selected = promql.selector(name, (*self.querier.of_any, *matchers))
+            return promql.by("sum", _POD, promql.over("resets", selected, self.window))
+
         now = self._values(build, self.querier.at)
         before = self._values(build, self.querier.at - self.window)
+        reset = self._values(resets, self.querier.at)
         found: dict[PodKey, float | None] = {}
         for key, value in now.items():
-            grown = value - before[key] if key in before else None
+            grown = value - before[key] if key in before and not reset.get(key) else None
             if grown is not None and grown < 0:
                 grown = None
             known = found.get(key[0], 0.0)

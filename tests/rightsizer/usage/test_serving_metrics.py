@@ -61,6 +61,9 @@ def test_server_without_requests_served_none(metrics: Metrics) -> None:
         pytest.param({"vllm:num_requests_waiting": within(40, 39, 9)}, (0, 0, 9, 0), id="queued"),
         pytest.param({"vllm:kv_cache_usage_perc": within(40, 30, 0.25)}, (0, 0, 0, 0.25), id="cache"),
         pytest.param({"vllm:request_success_total": within(60, 0, 1, 7)}, (None, 0, 0, 0), id="reset"),
+        pytest.param(
+            {"vllm:request_success_total": within(40, 30, 40)}, (None, 0, 0, 0), id="reset-to-where-it-began"
+        ),
     ],
 )
 def test_load_of_server_is_what_grew_and_the_highest(
