@@ -25,6 +25,8 @@ from rightsizer.findings.evidence import (
     roles_of,
 )
 from rightsizer.kinds import kind_of
+from rightsizer.kinds.change_edits import group_name
+from rightsizer.kinds.patches import lowered_replicas
 from rightsizer.model import (
     Action,
     Confidence,
@@ -193,15 +195,38 @@ def _may_be_active(evidence: Evidence, pod: Pod, devices: tuple[DeviceEvidence, 
 
 
 def find_too_few_replicas(candidate: Candidate) -> Finding | None:
-    """Fewer replicas than required after a scale-down."""
-    original, size, known = candidate.original_replicas, candidate.workload.size, demand(candidate)
-    if original is None or known is None or isinstance(size, bool) or not size:
+    """Fewer replicas than required after a scale-down, of the workload or of one of its roles."""
+    row, size = kind_of(candidate.workload.ref), candidate.workload.size
+    if row is None or row.groups is None:
+        original = candidate.original_replicas
+        return None if isinstance(size, bool) or not size else _too_few(candidate, original, size)
+    lowered = {group_name(edit.path[:-1]): edit for edit in lowered_replicas(candidate.workload.annotations)}
+    if not row.roles:
+        taken = sum(edit.before - edit.after for edit in lowered.values())
+        now = len(candidate.held)
+        return _too_few(candidate, now + taken, now, gives_all=True) if taken else None
+    found = [
+        _in_role(candidate, role, part, finding)
+        for role, part in candidate.roles.items()
+        if role in lowered
+        and (finding := _too_few(part, lowered[role].before, lowered[role].after)) is not None
+    ]
+    return min(found, key=lambda one: one.proposal.frees if one.proposal else 0.0, default=None)
+
+
+def _too_few(
+    candidate: Candidate, original: int | None, size: int, *, gives_all: bool = False
+) -> Finding | None:
+    """Fewer of so many replicas than required, of originally more; the proposal may give back all."""
+    known = demand(candidate)
+    if original is None or known is None:
         return None
-    target = min(original, known.certain.replicas())
-    if target <= size:
+    needed = min(original, known.certain.replicas())
+    if needed <= size:
         return None
+    target = original if gives_all else needed
     adds = (target - size) * _gpus_each(candidate, size)
-    words = f"{target} of its original {original} replicas needed, with headroom; adds {gpus(adds)}"
+    words = f"{needed} of its original {original} replicas needed, with headroom; adds {gpus(adds)}"
     proposal = Proposal(Action.SCALE_UP, -adds, words, replicas=target)
     words = f"{known.certain.busy} of {size} replicas were active in the same minute of the last "
     words += span(known.certain.part.window)

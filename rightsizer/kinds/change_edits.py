@@ -14,9 +14,21 @@ import msgspec
 from rightsizer.inventory.gpu_requests import CLASS_PREFIX
 from rightsizer.kinds import row_of, stopped_by
 from rightsizer.kinds.claim_templates import claim_edit
-from rightsizer.kinds.edits import ANY, Path, edit_of, is_item, patch_of, places, same, shown, value_at
+from rightsizer.kinds.edits import (
+    ANY,
+    Path,
+    edit_of,
+    is_item,
+    matches,
+    patch_of,
+    places,
+    same,
+    shown,
+    value_at,
+)
 from rightsizer.kinds.kind import NOW, BlockingField, Kind, WorkerGroups
-from rightsizer.model import ClaimTemplate, Edit, Pod, Proposal, Workload
+from rightsizer.kinds.patches import lowered_replicas, recorded_edits
+from rightsizer.model import Action, ClaimTemplate, Edit, Pod, Proposal, Workload
 
 
 def stop_edits(kind: Kind, obj: Mapping[str, Any], at: datetime.datetime) -> list[Edit]:
@@ -71,7 +83,12 @@ def proposal_edits(
     if proposal.replicas is not None:
         _require_none(obj, kind.unless)
         if kind.groups is not None:
-            return group_edits(kind.groups, obj, proposal, pods)
+            grows = proposal.action is Action.SCALE_UP
+            return (
+                group_growth(kind.groups, obj, proposal)
+                if grows
+                else group_edits(kind.groups, obj, proposal, pods)
+            )
         return [_replicas_edit(kind, obj, proposal.replicas)]
     if proposal.gpus_per_pod is not None:
         if len(resources) != 1:
@@ -158,7 +175,7 @@ def group_edits(
     """Scale down each group with idle workers, and name these if that is possible, so that only they are deleted."""
     found: list[Edit] = []
     for place in places(obj, groups.each):
-        name = place[-1].partition("=")[2] if is_item(place[-1]) else place[-1]
+        name = group_name(place)
         own = [pod for pod in pods if pod.labels.get(groups.label) == name]
         going = sorted(pod.ref.name for pod in own if pod.ref.name in proposal.pods)
         if not going:
@@ -180,6 +197,34 @@ def group_edits(
         message = "none of its groups has the idle pods"
         raise ValueError(message)
     return found
+
+
+def group_growth(groups: WorkerGroups, obj: Mapping[str, Any], proposal: Proposal) -> list[Edit]:
+    """Give back replicas of the group of a role; without roles, all that was taken from each group.
+
+    Raises:
+        ValueError: Nothing was taken.
+    """
+    annotations = obj["metadata"].get("annotations") or {}
+    found: list[Edit] = []
+    for lowered in lowered_replicas(annotations):
+        place = lowered.path[:-1]
+        if not matches(place, groups.each):
+            continue
+        if proposal.role == group_name(place):
+            found.append(edit_of(obj, lowered.path, proposal.replicas))
+        elif not proposal.role:
+            taken = (edit for edit in recorded_edits(annotations) if edit.path[: len(place)] == place)
+            found += [edit_of(obj, edit.path, edit.before) for edit in taken]
+    if not found:
+        message = "gpu-rightsizer took no replicas from its groups"
+        raise ValueError(message)
+    return found
+
+
+def group_name(place: Path) -> str:
+    """The name of the group at a path."""
+    return place[-1].partition("=")[2] if is_item(place[-1]) else place[-1]
 
 
 def _replicas_of(

@@ -4,6 +4,7 @@ The record is an annotation in the same patch that makes the change. So an objec
 and undoable. After several changes, the record has the values before the first one.
 """
 
+import contextlib
 import dataclasses
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
@@ -148,15 +149,24 @@ def _impossible(record: ChangeRecord, row: Kind) -> Iterator[str]:
 
 def original_replicas(annotations: Mapping[str, str]) -> int | None:
     """The number of replicas before gpu-rightsizer scaled a workload down; None without a readable record of it."""
-    try:
-        record = read_undo_record(annotations)
-    except ValueError:
-        return None
-    for edit in record.edits if record is not None and record.version == 1 else ():
+    return next((edit.before for edit in lowered_replicas(annotations)), None)
+
+
+def lowered_replicas(annotations: Mapping[str, str]) -> Iterator[Edit]:
+    """The edits that lowered numbers of replicas, of the workload or its groups; none without a readable record."""
+    for edit in recorded_edits(annotations):
         before, after = edit.before, edit.after
         if edit.path[-1] == "replicas" and type(before) is int and type(after) is int and 1 <= after < before:
-            return before
-    return None
+            yield edit
+
+
+def recorded_edits(annotations: Mapping[str, str]) -> Sequence[Edit]:
+    """The edits of the undo record; none without a readable one."""
+    with contextlib.suppress(ValueError):
+        record = read_undo_record(annotations)
+        if record is not None and record.version == 1:
+            return record.edits
+    return ()
 
 
 def resumed_at(annotations: Mapping[str, str]) -> datetime.datetime | None:

@@ -21,7 +21,7 @@ class Proposal:
         gpus_per_pod: Of a RESIZE: how many GPUs each pod needs; None where it is not about that.
         asks: Of a RESLICE: what each pod asks for instead, by name: a MIG profile, a share, or amounts of a GPU.
         pods: Which of the pods can go, or are concerned; names.
-        role: Of a SCALE_DOWN: the only role that it is about, such as prefill; empty for workloads without roles.
+        role: Of a SCALE_DOWN or SCALE_UP: the only role that it is about, such as prefill; empty without roles.
         of_other_roles: How many pods that hold GPUs have other roles; they stay.
         model: Of a RESLICE: of which GPUs, as the metrics name it.
         frees: GPUs that would be free; negative for a scale-up.

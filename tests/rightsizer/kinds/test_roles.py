@@ -10,6 +10,7 @@ from rightsizer.findings.followup_queries import followup_queries
 from rightsizer.kinds import KINDS
 from rightsizer.kinds.advice import stop_command
 from rightsizer.kinds.change_edits import missing_field_reason, proposal_edits, stop_edits
+from rightsizer.kinds.edits import Path
 from rightsizer.model import (
     Action,
     Edit,
@@ -39,6 +40,7 @@ from tests.rightsizer.build import (
     workload,
 )
 
+RAY = next(row for row in KINDS if row.kind == "RayCluster")
 DYNAMO = next(row for row in KINDS if row.kind == "DynamoGraphDeployment")
 GROVE = next(row for row in KINDS if row.kind == "PodCliqueSet")
 COMPONENT, CLIQUE = "nvidia.com/dynamo-component", "grove.io/podclique"
@@ -257,3 +259,62 @@ def test_stop_command_names_every_role() -> None:
     command = stop_command(_of({"decode": 1})[0])
     assert '"decode": {"replicas": 0}' in command
     assert '"frontend": {"replicas": 0}' in command
+
+
+def _record(*edits: tuple[Path, Any, Any]) -> dict[str, str]:
+    """The annotations after a scale-down that made these edits."""
+    made = [{"path": path, "before": before, "after": after} for path, before, after in edits]
+    record = {"run": "r1", "at": "2026-11-20T00:00:00Z", "action": "scale-down", "rule": "all"}
+    text = json.dumps({**record, "finding": "too-many-replicas", "reason": "", "edits": made})
+    return {"gpu-rightsizer.io/undo": text}
+
+
+PREFILL = ("spec", "services", "prefill", "replicas")
+
+
+@pytest.mark.parametrize(("busy", "replicas"), [(2, 3), (1, None)])
+def test_role_that_was_scaled_down_grows_with_its_demand(busy: int, replicas: int | None) -> None:
+    """By itself, with its own headroom; not another role whose replicas are all busy."""
+    services = {**SERVICES, "prefill": {"replicas": 2}, "decode": {"replicas": 2}}
+    item, pairs = _of({"decode": 2, "prefill": busy}, count=2, services=services)
+    item = dataclasses.replace(item, annotations=_record((PREFILL, 10, 2)))
+    counts = {"uid-w/decode": concurrency(2), "uid-w/prefill": concurrency(busy)}
+    found = findings(item, usages(*pairs), histories=ALWAYS, concurrency=counts)
+    growth = next((one for one in found if one.name is FindingName.TOO_FEW_REPLICAS), None)
+    proposal = growth.proposal if growth else None
+    assert (proposal and (proposal.role, proposal.replicas)) == (replicas and ("prefill", replicas))
+    if proposal is not None:
+        assert missing_field_reason(item, proposal, AT) == ""
+        obj = {"metadata": {"annotations": item.annotations}, "spec": {"services": services}}
+        edits = proposal_edits(DYNAMO, obj, proposal, resources=["nvidia.com/gpu"], pods=item.pods)
+        assert edits == [Edit(PREFILL, 2, 3)]
+
+
+def test_worker_groups_get_back_all_that_was_taken() -> None:
+    """Which group has the demand is not known; the lower bound and the names of deleted workers go back, too."""
+    place = ("spec", "workerGroupSpecs", "groupName=gpu")
+    going = (*place, "scaleStrategy", "workersToDelete")
+    taken = (((*place, "replicas"), 6, 2), ((*place, "minReplicas"), 4, 2), (going, None, ["w-5"]))
+    pods = [pod(f"w-{number}", labels={"ray.io/group": "gpu"}) for number in range(2)]
+    ref = ObjectRef("ray.io/v1", "RayCluster", "research", "w", "uid-w")
+    item = workload(*pods, ref=ref, size=None, annotations=_record(*taken), created=AT - 30 * DAY)
+    used = usages(*((one, (busy_usage(place),)) for place, one in enumerate(pods)))
+    found = findings(item, used, histories=ALWAYS, concurrency={"uid-w": concurrency(2)})
+    (proposal,) = (one.proposal for one in found if one.name is FindingName.TOO_FEW_REPLICAS)
+    assert proposal is not None
+    assert (proposal.action, proposal.replicas, proposal.frees) == (Action.SCALE_UP, 6, -4)
+    group = {
+        "groupName": "gpu",
+        "replicas": 2,
+        "minReplicas": 2,
+        "scaleStrategy": {"workersToDelete": ["w-5"]},
+    }
+    obj = {"metadata": {"annotations": item.annotations}, "spec": {"workerGroupSpecs": [group]}}
+    edits = proposal_edits(RAY, obj, proposal, resources=["nvidia.com/gpu"], pods=pods)
+    assert {edit.path: edit.after for edit in edits} == {path: before for path, before, _ in taken}
+
+
+def test_group_from_which_nothing_was_taken_does_not_grow() -> None:
+    """Such as one whose record somebody removed since the plan."""
+    with pytest.raises(ValueError, match="took no replicas from its groups"):
+        _edits(Proposal(Action.SCALE_UP, -2.0, "", replicas=6, role="prefill"), [])
