@@ -22,7 +22,6 @@ _MOST = 20
 _LONGEST = 1000
 """Of a line in Teams, which refuses messages over 28 KB."""
 _WORDS = {
-    "notice": "will be changed",
     "change": "changed",
     "rollback": "rolled back",
     "failure": "went wrong",
@@ -101,8 +100,9 @@ def changes_message(
         occasion, name = occasion_of(outcome), chat.plain(str(outcome.ref))
         gpus = f" ({count(abs(outcome.gpus))})" if outcome.gpus else ""
         link = chat.answer(answer_url, outcome.ref) if answer_url and occasion == "notice" else ""
-        words = f"{chat.plain(outcome.action)}{gpus}: {chat.plain(outcome.detail)}"
-        lines.append(f"• {name} {_WORDS[occasion]}: {words}{link}")
+        # The detail of a notice says what will be done.
+        what = "" if occasion == "notice" else f" {_WORDS[occasion]}: {chat.plain(outcome.action)}"
+        lines.append(f"• {name}{what}{gpus}: {chat.plain(outcome.detail)}{link}")
     if len(outcomes) > _MOST:
         lines.append(f"… and {len(outcomes) - _MOST} more")
     if any(occasion_of(outcome) == "change" for outcome in outcomes):

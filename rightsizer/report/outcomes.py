@@ -72,8 +72,9 @@ def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str, saved: str = "")
         words += f", {len(left)} not attempted"
     if len(done) < len(outcomes) and not doubtful:
         words += "; nothing else was changed"
+    has_changed = any(one.action != Action.NOTICE for one in (*done, *doubtful))
     # On a line of its own, to be copied.
-    take_back = f"Undo: {undo}\n" if undo and (done or doubtful) else ""
+    take_back = f"Undo: {undo}\n" if undo and has_changed else ""
     return "\n".join(textwrap.wrap(f"{words}.", WIDTH)) + "\n" + take_back
 
 

@@ -59,7 +59,7 @@ def test_email_run_is_one_message_over_tls(mail: MailServer, tmp_path: pathlib.P
     )
     assert got["Bcc"] is None
     text = got.get_content()
-    assert "research/Job/told will be changed: notice (8 GPUs)" in text
+    assert "research/Job/told (8 GPUs): " in text
     assert "Undo: `gpu-rightsizer undo --run run-1`" in text
     assert {word for word, is_tls in ((said.split()[0], tls) for said, tls in mail.said) if not is_tls} == {
         "ehlo",

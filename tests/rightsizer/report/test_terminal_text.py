@@ -132,6 +132,14 @@ def test_outcomes_summary_of_scale_up_frees_nothing(gpus: int) -> None:
     )
 
 
+def test_outcomes_summary_of_notices_offers_no_undo() -> None:
+    """Nothing was changed yet, so nothing carries a record."""
+    ref = ObjectRef("apps/v1", "Deployment", "research", "chat")
+    told = Outcome(ref, "notice", Result.DONE, "", 2, AT)
+    assert outcomes_summary([told], undo="gpu-rightsizer undo --run run-1").startswith("1 of 1 done")
+    assert "Undo" not in outcomes_summary([told], undo="gpu-rightsizer undo --run run-1")
+
+
 def test_report_outcomes_list_each_result_and_total(golden: Golden) -> None:
     """One of each result, and what the run came to."""
     ref = ObjectRef("apps/v1", "Deployment", "research", "eval-server")
