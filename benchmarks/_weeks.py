@@ -343,6 +343,8 @@ class _Replay:
     def _weigh_ended(self, member: Member, ended_s: float, begin_s: float, end_s: float) -> None:
         tally, freed = self._tally, self._freed[member.name]
         from_s, until_s = max(ended_s, begin_s), min(end_s, max(ended_s, begin_s) + MOST_ENDED_S)
+        if until_s <= from_s:  # it ends before its last work would
+            return
         held = (until_s - from_s) * member.gpus * member.replicas / HOUR_S
         tally.ended += held
         tally.ended_freed += sum(one.within(from_s, until_s) for one in freed) / HOUR_S

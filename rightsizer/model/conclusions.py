@@ -177,7 +177,7 @@ class Decision:
     @property
     def reclaimable(self) -> float:
         """GPUs that acting on the finding would free, also if a notice comes first; 0 if it calls for nothing yet."""
-        if {self.verdict, self.finding.verdict} != {Verdict.ACT}:
+        if self.verdict is not Verdict.ACT or self.finding.counts_from:
             return 0.0
         if self.action is not Action.NOTICE:
             return self.frees

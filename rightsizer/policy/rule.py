@@ -169,7 +169,7 @@ class Rule(Part):
     )
     notifyBefore: Duration | None = pydantic.Field(
         None,
-        description="Shortest time from the notice to the change. Default: that of the kind.",
+        description="Shortest time from the notice to the change; none for a scale-down. Default: that of the kind.",
     )
     cooldown: Duration = pydantic.Field(
         COOLDOWN,

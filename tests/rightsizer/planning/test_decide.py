@@ -86,6 +86,16 @@ def test_decide_first_time_gives_notice() -> None:
     assert decision.reclaimable == decision.workload.gpus
 
 
+def test_decide_scale_down_needs_no_notice() -> None:
+    """It comes back with the demand; a service that is sized all day would get a notice for each change."""
+    pods = [pod(f"w-{number}") for number in range(6)]
+    item = workload(*pods, created=AT - 30 * DAY)
+    used = usages(*((one, (busy_usage(0) if one is pods[0] else idle_usage(),)) for one in pods))
+    rules = policy(rule("r", notifyBefore=24 * HOUR, findings={FindingName.TOO_MANY_REPLICAS: "enforce"}))
+    decision = judged(item, used, rules, histories=ALWAYS, concurrency={"uid-w": concurrency(1)})
+    assert (decision.action, decision.is_enforced) == (Action.SCALE_DOWN, True)
+
+
 def test_decide_notice_before_the_required_time_makes_nothing_reclaimable() -> None:
     """It is not idle for long enough yet."""
     paused = history("#" * 8 * 24 + "." * 30)
