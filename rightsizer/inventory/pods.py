@@ -282,6 +282,7 @@ def pod_of(item: PodObject, request: GpuRequest, needs: Mapping[str, int]) -> Po
         ended_at=ended_at,
         bound=bound[0] if len(bound) == 1 and spec.node_name else None,
         awaits_request=bool(spec.eviction_responders),
+        terminates_by=metadata.deletion_timestamp,
     )
 
 

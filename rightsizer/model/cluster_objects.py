@@ -145,6 +145,7 @@ class Pod:
         waiting: Why a container of it does not run, such as CrashLoopBackOff; empty where none waits.
         bound: When the scheduler gave it its node; None where that is not known.
         awaits_request: Whether it names responders of EvictionRequests, so that nobody should evict it without one.
+        terminates_by: When its grace period ends, once it is deleted.
         ended: Why one of its GPU containers last ended, such as OOMKilled; and `ended_at` when. Empty where none did.
     """
 
@@ -173,6 +174,7 @@ class Pod:
     ended_at: datetime.datetime | None = None
     bound: datetime.datetime | None = None
     awaits_request: bool = False
+    terminates_by: datetime.datetime | None = None
 
     @property
     def held_since(self) -> datetime.datetime | None:

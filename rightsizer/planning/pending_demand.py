@@ -7,6 +7,7 @@ still not fit. The pods of a gang are served all or none.
 
 import collections
 import dataclasses
+import datetime
 import math
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
@@ -34,6 +35,8 @@ from rightsizer.model import (
 )
 from rightsizer.policy.effective import PolicyEvaluator
 
+_LATEST = datetime.timedelta(minutes=2)
+"""So long after its grace period a pod that terminates may still be there; then it may stay for ever."""
 _MAX_TRIES = 1_000_000
 """Pods of a gang, times its options, times the domains of its topology: more take too long, whoever asks for them."""
 _TOO_MANY_WAYS = (
@@ -46,7 +49,7 @@ def limit_to_pending_demand(
 ) -> tuple[Decision, ...]:
     """Block changes of onlyForPendingPods that no pending pod needs; name the pending pods for the others."""
     candidates = sorted((one for one in decisions if _is_on_demand(one, evaluator)), key=_standing)
-    wanted = _matched(candidates, evaluator.fleet) if candidates else {}
+    wanted = _matched(candidates, evaluator.fleet, evaluator.at) if candidates else {}
     on_demand = {one.workload.ref for one in candidates}
     return tuple(
         _with(one, wanted.get(one.workload.ref, ())) if one.workload.ref in on_demand else one
@@ -117,9 +120,12 @@ def _with(decision: Decision, wanted_by: tuple[ObjectRef, ...]) -> Decision:
     )
 
 
-def _matched(candidates: Sequence[Decision], fleet: Fleet) -> dict[ObjectRef, tuple[ObjectRef, ...]]:
+def _matched(
+    candidates: Sequence[Decision], fleet: Fleet, at: datetime.datetime
+) -> dict[ObjectRef, tuple[ObjectRef, ...]]:
     """The pending pods that each chosen victim serves."""
     places = _Places(fleet, candidates)
+    places.free_what_terminates(at)
     lowest = min(one.workload.priority for one in candidates)
     # Thousands of pods may ask alike: what found no place finds none either while nothing is placed.
     in_vain: set[Hashable] = set()
@@ -329,6 +335,7 @@ class _Places:
         self.free.update(fleet.queues.free)
         self.spared: frozenset[ObjectRef] = frozenset()
         self.nodes = fleet.nodes
+        self._fleet = fleet
         self.devices = fleet.devices
         self._quotas = fleet.queues.held
         self._candidates = candidates
@@ -341,6 +348,23 @@ class _Places:
         for one in candidates:
             for node in {pod.node for pod in one.workload.pods if pod.holds}:
                 self._at.setdefault(node, []).append(one)
+
+    def free_what_terminates(self, at: datetime.datetime) -> None:
+        """Count what pods hold that terminate now: perhaps they were stopped for the same demand."""
+        going = [
+            pod
+            for workload in self._fleet.workloads
+            for pod in workload.pods
+            if pod.holds and pod.terminates_by is not None and at < pod.terminates_by + _LATEST
+        ]
+        self._gone |= {pod.ref.uid for pod in going}
+        for pod in going:
+            for resource, amount in {**pod.needs, **pod.resources}.items():
+                self.free[pod.node, resource] += amount
+            for name in pod.claims:
+                allocation = self.devices.allocations.get((pod.ref.namespace, name))
+                if allocation is not None and allocation.users <= self._gone:
+                    self._hold(taken=(), released=allocation.devices)
 
     def lower(self, pod: WaitingPod, node: str) -> Iterator[Decision]:
         """Candidates of a lower priority on a node, in order: no victims yet, and they hold what the pod asks for."""

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import datetime
 import random
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -101,6 +102,20 @@ def _after(
 def test_pending_demand_without_pending_pods_blocks_all() -> None:
     """Whatever it does, or does not."""
     assert _after([_decision(_holder("x", "a"))]) == {"x": None}
+
+
+@pytest.mark.parametrize(("ends_in_s", "gone"), [(30, None), (-60, None), (-200, ("w",)), (None, ("w",))])
+def test_pending_demand_what_terminates_already_is_enough(
+    ends_in_s: int | None, gone: tuple[str, ...] | None
+) -> None:
+    """Nobody else goes for the same pod, unless it stays long after its grace period."""
+    ends = None if ends_in_s is None else AT + datetime.timedelta(seconds=ends_in_s)
+    (before,) = _holder("before", "a", gpus=2).pods
+    going = dataclasses.replace(before, is_terminating=ends is not None, terminates_by=ends)
+    stopped = dataclasses.replace(_decision(_holder("before", "a", gpus=2)), mode=Mode.ADVISE)
+    stopped = dataclasses.replace(stopped, workload=dataclasses.replace(stopped.workload, pods=(going,)))
+    found = _after([stopped, _decision(_holder("next", "a", gpus=2))], _waiting("w", 2))
+    assert found["next"] == gone
 
 
 def test_pending_demand_equal_priority_does_not_count() -> None:
@@ -629,6 +644,20 @@ def test_resource_that_a_claim_stands_for_counts_free_devices(count: int, cpu: i
     fleet = Fleet((holder,), {"a": node}, {}, waiting=(waiting,), devices=devices, spare={"a": {"cpu": 1}})
     found = limit_to_pending_demand([_decision(holder)], PolicyEvaluator(RULES, fleet, at=AT))
     assert {one.workload.ref.name for one in found if not one.blockers} == gone
+
+
+def test_devices_of_what_terminates_are_enough() -> None:
+    """Those of a shared claim only once all of its pods terminate."""
+    soon = AT + datetime.timedelta(seconds=30)
+    one, two = _claimant("one", "shared"), _claimant("two", "shared")
+    allocated = {"shared": (FOUR[:2], [one, two]), "x": (FOUR[2:], [X])}
+
+    def going(item: Workload) -> Workload:
+        (member,) = item.pods
+        return dataclasses.replace(item, pods=(dataclasses.replace(member, terminates_by=soon),))
+
+    assert _after_claims((going(one), going(two), X), allocated, _claiming("w", 2)) == set()
+    assert _after_claims((going(one), two, X), allocated, _claiming("w", 2)) != set()
 
 
 def test_freed_devices_serve_one_pod_only() -> None:
