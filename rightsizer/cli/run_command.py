@@ -66,6 +66,8 @@ _SETTLE_S = 1.0
 """Pods of one workload become unschedulable one after another."""
 _DEMAND_PAUSE_S = 5.0
 """Between the starts of two cycles that pending pods begin."""
+_LONGEST_RETRY_S = 60.0
+"""Until such a cycle is tried again after a failure; at first _DEMAND_PAUSE_S, then twice as long each time."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -195,6 +197,7 @@ class _Cycles:
         self._lends = False
         self._is_woken = False
         self._woken_at = -_DEMAND_PAUSE_S
+        self._retry_s = 0.0
         self.wrong = "no cycle has ended yet"
 
     @property
@@ -245,12 +248,15 @@ class _Cycles:
 
     def _on_demand(self) -> None:
         since_s = time.monotonic() - self._woken_at
-        self._end.wait(max(_SETTLE_S, _DEMAND_PAUSE_S - since_s))
+        self._end.wait(max(_SETTLE_S, _DEMAND_PAUSE_S - since_s, self._retry_s))
         with self._one_at_a_time:
             self._is_woken, self._woken_at = False, time.monotonic()
             if self._lease is not None and self._lease.is_held and not self._end.is_set():
                 report.info("a pod waits for GPUs: a cycle begins")
                 self._run(acts=True)
+        self._retry_s = min(max(2 * self._retry_s, _DEMAND_PAUSE_S), _LONGEST_RETRY_S) if self.wrong else 0.0
+        if self.wrong and not self._end.is_set():
+            self.wake()
 
     def skip(self) -> None:
         """Count a cycle that is due while another is running."""
@@ -357,7 +363,9 @@ class _Cycles:
             follow_scope(session, plan)
             self._sizes_ended = keep_sizes(session, plan, are_ended=self._sizes_ended)
             acting = acting_on(session, plan, context, gate, found[1])
-            deadline = Deadline(self._verify_s, time.monotonic, self._end.wait, self._end.is_set)
+            deadline = Deadline(
+                self._verify_s, time.monotonic, self._end.wait, self._end.is_set, lambda: self._is_woken
+            )
             classes = {one.workload.ref: one.workload.priority_class for one in plan.enforced}
             self._follow(steps(acting, plan.enforced, plan.fleet, deadline), outcomes, classes)
 

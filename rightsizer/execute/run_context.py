@@ -30,12 +30,13 @@ After that, the change is left to the next run."""
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Deadline:
-    """How long a run waits for the effect of its changes: `span_s`, or until `is_stopped`."""
+    """How long a run waits for the effect of its changes: `span_s`, or until it is stopped or has something to do."""
 
     span_s: float
     monotonic: Callable[[], float]
     sleep: Callable[[float], object]
     is_stopped: Callable[[], bool]
+    is_wanted: Callable[[], bool] = lambda: False
 
     def rounds(self) -> Iterator[float]:
         """The seconds waited so far, before each check; the caller ends the loop."""

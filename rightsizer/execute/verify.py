@@ -71,7 +71,7 @@ class _Followed:
         """Outcomes since the last check."""
         yield from self._resume(context)
         span_s = max(deadline.span_s, PAUSE_S) if self.is_paused else deadline.span_s
-        is_last = spent_s >= span_s or deadline.is_stopped()
+        is_last = spent_s >= span_s or deadline.is_stopped() or deadline.is_wanted()
         if not self.is_reported:
             effect, rollbacks = _effect(self.decision, fleet, context)
             is_open = effect.left or effect.is_deallocating or effect.health == Health.WAITING

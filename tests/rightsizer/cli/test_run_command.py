@@ -128,6 +128,10 @@ def _is_suspended(world: World, name: str) -> bool:
     return bool(created(world.api, "Job", world.team, name)["spec"].get("suspend"))
 
 
+def _suspended(world: World) -> int:
+    return sum(_is_suspended(world, name) for name in ("one", "two"))
+
+
 def test_run_pending_pod_begins_a_cycle_within_seconds(world: World) -> None:
     """Only as many go as it needs; a pod that waits for CPU begins none."""
     world.node("small", resources={"nvidia.com/gpu": 4}, pool="small")
@@ -143,6 +147,38 @@ def test_run_pending_pod_begins_a_cycle_within_seconds(world: World) -> None:
         wait_for(lambda: run.cycles() == 2, run)
         assert not (_is_suspended(world, "one") and _is_suspended(world, "two"))
         assert run.said.count("a pod waits for GPUs: a cycle begins") == 1
+        assert run.end() == 0
+
+
+def test_run_cycle_for_a_pending_pod_is_tried_again_after_a_failure(world: World) -> None:
+    """The pod waits on, and no schedule is due for an hour."""
+    world.node("small", resources={"nvidia.com/gpu": 2}, pool="small")
+    world.add("Job", world.team, "one", {**SMALL, "usage": "idle"})
+    with running(world, "--every", "1h", "--yes", "--verify-for", "0", policy=LENDERS) as run:
+        wait_for(lambda: run.cycles() == 1, run)
+        world.api.inject(Fault("/namespaces$", "GET", 1, status=500))
+        urgent = {**SMALL, "usage": "absent", "priorityClass": "high-priority", "age_h": 0}
+        world.add("Pod", world.team, "urgent", urgent)
+        wait_for(lambda: _is_suspended(world, "one"), run)
+        assert run.metrics()["gpu_rightsizer_runs_total{result=failure}"] == 1
+        assert run.end() == 0
+
+
+def test_run_stops_verifying_for_a_pod_that_begins_to_wait(world: World) -> None:
+    """The pods of the first victim end slowly; the next pod does not wait for that."""
+    world.node("small", resources={"nvidia.com/gpu": 4}, pool="small")
+    for name in ("one", "two"):
+        world.add("Job", world.team, name, {**SMALL, "usage": "idle"})
+    for pod in world.api.list("Pod", world.team):
+        slow = {"metadata": {"finalizers": ["example.com/slow"]}}
+        world.api.patch("Pod", world.team, pod["metadata"]["name"], slow)
+    with running(world, "--every", "1h", "--yes", "--verify-for", "5m", policy=LENDERS) as run:
+        wait_for(lambda: run.cycles() == 1, run)
+        urgent = {**SMALL, "usage": "absent", "priorityClass": "high-priority", "age_h": 0}
+        world.add("Pod", world.team, "first", urgent)
+        wait_for(lambda: _suspended(world) == 1, run)
+        world.add("Pod", world.team, "second", urgent)
+        wait_for(lambda: _suspended(world) == 2, run)
         assert run.end() == 0
 
 
