@@ -281,12 +281,8 @@ class Candidate:
         starts = [pod.created for pod in self.held]
         are_first = created is not None and all(start and start <= created + _FIRST_PODS for start in starts)
         is_unchanged = self.original_replicas is None and not self.workload.past
-        if (
-            are_first
-            and is_unchanged
-            and history
-            and not (history.worked or history.unknown_s or self.record_s)
-        ):
+        never_worked = history and not (history.worked or history.unknown_s or self.record_s)
+        if are_first and is_unchanged and never_worked:
             is_whole = created is not None and created >= self.at - idle.history
             return "it never worked since it was created" if is_whole else "it never worked in its history"
         since = self.at - idle.window - idle.grace

@@ -217,7 +217,7 @@ def find_too_few_replicas(candidate: Candidate) -> Finding | None:
 def _too_few(
     candidate: Candidate, original: int | None, size: int, *, gives_all: bool = False
 ) -> Finding | None:
-    """Fewer of so many replicas than required, of originally more; the proposal may give back all."""
+    """Fewer replicas than required, of originally more; the proposal may give back all."""
     known = demand(candidate)
     if original is None or known is None:
         return None

@@ -21,7 +21,6 @@ from rightsizer.model import (
     BlockerCode,
     Decision,
     DeviceId,
-    FindingName,
     Fleet,
     Holding,
     Node,
@@ -82,26 +81,21 @@ def _is_on_demand(decision: Decision, evaluator: PolicyEvaluator) -> bool:
     return not actions.isdisjoint(evaluator.evaluate(decision.workload).only_for_pending_pods)
 
 
-def _standing(decision: Decision) -> tuple[int, bool, float, float, ObjectRef]:
-    """Sort key: lowest priority, then idle before underutilized, then least loss, then least utilization."""
+def _standing(decision: Decision) -> tuple[int, float, float, ObjectRef]:
+    """Sort key: lowest priority, then least loss, then least utilization."""
     finding, workload = decision.finding, decision.workload
     mean = 1.0 if finding.activity_mean is None else finding.activity_mean
-    return workload.priority, _is_used(decision), _loss(decision), mean, workload.ref
-
-
-def _is_used(decision: Decision) -> bool:
-    return decision.finding.name is FindingName.UNDERUTILIZED
+    return workload.priority, _loss(decision), mean, workload.ref
 
 
 def _loss(decision: Decision) -> float:
     return math.inf if decision.gpu_hours_lost is None else decision.gpu_hours_lost
 
 
-def _cost(victims: Collection[Decision]) -> tuple[float, int, float, int]:
+def _cost(victims: Collection[Decision]) -> tuple[float, float, int]:
     """What a set of victims costs, most important first, by the same criteria as one of them."""
     return (
         max((one.workload.priority for one in victims), default=-math.inf),
-        sum(map(_is_used, victims)),
         sum(map(_loss, victims)),
         len(victims),
     )
@@ -172,7 +166,7 @@ def _serve(pods: Sequence[WaitingPod], places: "_Places") -> bool:
     attempts = list(_attempts(pods, places.nodes))
     if len(attempts) == 1 and not attempts[0].takes:
         return _place_all(attempts[0], places) is not None
-    best: tuple[tuple[float, int, float, int], _Attempt] | None = None
+    best: tuple[tuple[float, float, int], _Attempt] | None = None
     for one in attempts:
         cost = _try(one, places)
         if cost is not None and (best is None or cost < best[0]):
@@ -228,7 +222,7 @@ def _domains(
     return [frozenset(by_value[value]) for value in sorted(by_value)]
 
 
-def _try(attempt: _Attempt, places: "_Places") -> tuple[float, int, float, int] | None:
+def _try(attempt: _Attempt, places: "_Places") -> tuple[float, float, int] | None:
     """What an attempt would cost; None if it fails."""
     placed = _place_all(attempt, places)
     if placed is None:
@@ -518,7 +512,7 @@ def _placement(pod: WaitingPod, node: str, places: _Places) -> _Placement | None
     if found is None or len(found.victims) == 1:
         return found
     # Many small victims together may lose more than one large one.
-    largest = sorted(lower, key=lambda one: (one.workload.priority, _is_used(one), -one.frees))
+    largest = sorted(lower, key=lambda one: (one.workload.priority, -one.frees))
     other = _first_fit(pod, node, largest, places)
     return found if other is None or _cost(found.victims) <= _cost(other.victims) else other
 

@@ -21,7 +21,7 @@ from rightsizer.kinds import row_of
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.kind import Steering
 from rightsizer.kube.api_objects import ABSENT, Container, DisruptionBudget, PodObject, PodSpec
-from rightsizer.model import BlockerCode, Decision, FindingName, FoundChange, Plan, Pod
+from rightsizer.model import BlockerCode, Decision, FoundChange, Plan, Pod
 from rightsizer.planning.budget import within_budgets
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.rule import UNUSED
@@ -35,8 +35,8 @@ _MOST_SCORED = 32
 """Combinations of GPU resources whose scores are kept."""
 
 Amounts = Mapping[str, int]
-Standing = tuple[bool, int, float, float, str]
-"""Sort key: idle before underutilized, then lowest priority, least work at risk, least utilization."""
+Standing = tuple[int, float, float, str]
+"""Sort key: lowest priority, least work at risk, least utilization, UID."""
 
 
 # --- Candidates: what a plan lets be preempted
@@ -54,9 +54,8 @@ class Preemptible:
         """By which the first is taken first."""
         finding = self.decision.finding
         mean = 1.0 if finding.activity_mean is None else finding.activity_mean
-        is_used = finding.name is FindingName.UNDERUTILIZED
         first = min(pod.ref.uid for pod in self.pods)
-        return is_used, self.decision.workload.priority, self.decision.gpu_hours_at_risk, mean, first
+        return self.decision.workload.priority, self.decision.gpu_hours_at_risk, mean, first
 
 
 def candidates_of(
@@ -90,8 +89,8 @@ def _for_pending_pods(decision: Decision) -> Decision:
 
 def _frees_all(decision: Decision) -> bool:
     finding = decision.finding
-    is_unused = finding.name in UNUSED or finding.name is FindingName.UNDERUTILIZED
-    return decision.is_enforced and decision.action in STOPS and is_unused and finding.proposal is None
+    is_stopped = decision.is_enforced and decision.action in STOPS
+    return is_stopped and finding.name in UNUSED and finding.proposal is None
 
 
 def _units(decision: Decision, stored: Collection[str]) -> Iterator[Preemptible]:

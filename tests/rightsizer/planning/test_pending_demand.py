@@ -320,13 +320,6 @@ def test_among_equals_who_loses_least_work_goes_first() -> None:
     assert _after([long, saved], _waiting("w", 1)) == {"saved": ("w",), "long": None}
 
 
-def test_idle_goes_before_underutilized_whatever_it_loses() -> None:
-    """Work that is under way goes last."""
-    used = _losing("used", hours=0.0, mean=0.1, finding=FindingName.UNDERUTILIZED)
-    idle = _losing("idle", hours=90.0)
-    assert _after([used, idle], _waiting("w", 1)) == {"used": None, "idle": ("w",)}
-
-
 def test_unknown_loss_goes_after_every_known_one() -> None:
     """It may be anything."""
     unknown, long = _losing("unknown", hours=None), _losing("long", hours=900.0, mean=0.01)
@@ -338,9 +331,6 @@ def test_unknown_loss_goes_after_every_known_one() -> None:
     [
         pytest.param([{"hours": 9.0}], [{"hours": 0.2}], id="less-loss"),
         pytest.param([{"hours": 9.0}], [{"hours": 0.2}, {"hours": 0.2}], id="two-that-lose-less-than-one"),
-        pytest.param(
-            [{"hours": 0.0, "finding": FindingName.UNDERUTILIZED}], [{"hours": 9.0}], id="idle-before-used"
-        ),
         pytest.param([{"hours": 0.0, "priority": 2_000}], [{"hours": 9.0}], id="lower-priority"),
         pytest.param([{"hours": 0.0}, {"hours": 0.0}], [{"hours": 0.0}], id="fewer-of-equal-loss"),
         pytest.param([{"hours": None}], [{"hours": 900.0}], id="known-before-unknown"),

@@ -255,24 +255,23 @@ def test_choose_budget_shared_with_a_busy_victim_holds() -> None:
     )
 
 
-def test_choose_idle_before_underutilized_before_lower_priority() -> None:
-    """Idle first, whatever its priority; among idle ones the lowest priority, then the least work at risk."""
-    used, senior = _bound("used", 1, priority=1), _bound("senior", 1, priority=2_000)
+def test_choose_lowest_priority_then_least_work_at_risk() -> None:
+    """One after the other."""
+    senior = _bound("senior", 1, priority=2_000)
     worked, idle, busy = _bound("worked", 1), _bound("idle", 1), _bound("busy", 1)
     left = [
-        _candidate(used, finding=FindingName.UNDERUTILIZED),
         _candidate(senior),
         _candidate(worked, at_risk=9.0),
         _candidate(idle),
     ]
-    nodes = {"n1": {**NODE, GPU: 5}}
+    nodes = {"n1": {**NODE, GPU: 4}}
     order = []
     while left:
-        table = _table([used, senior, worked, idle, busy], left, nodes=nodes)
+        table = _table([senior, worked, idle, busy], left, nodes=nodes)
         (named,) = choose(_urgent(1), {"n1": Victims((busy.uid,))}, table).named
         order.append(named.pods[0].ref.name)
         left.remove(named)
-    assert order == ["idle", "worked", "senior", "used"]
+    assert order == ["idle", "worked", "senior"]
 
 
 def test_choose_several_nodes_returns_only_the_least_harmful() -> None:
@@ -358,10 +357,7 @@ def _worlds(
         for name in names
     ]
     idle = [one for one in pods if draw(st.booleans())]
-    candidates = [
-        _candidate(one, finding=draw(st.sampled_from((FindingName.IDLE, FindingName.UNDERUTILIZED))))
-        for one in idle
-    ]
+    candidates = [_candidate(one) for one in idle]
     for node in ("n1", "n2"):
         group = [one for one in idle if one.node == node][:2]
         if len(group) == 2 and draw(st.booleans()):
@@ -520,9 +516,9 @@ def test_candidates_are_what_the_rules_would_stop_now(changes: dict[str, Any], i
 
 @pytest.mark.parametrize(
     ("finding", "is_candidate"),
-    [(name, name in {"idle", "finished", "no-requests", "underutilized"}) for name in FindingName],
+    [(name, name in {"idle", "finished", "no-requests"}) for name in FindingName],
 )
-def test_candidates_are_unused_or_underutilized(finding: FindingName, is_candidate: bool) -> None:
+def test_candidates_are_unused(finding: FindingName, is_candidate: bool) -> None:
     """A workload that is too large, or stuck, works."""
     assert bool(_named(_plan(decision_of(_workload("Job", "a"), finding)))) is is_candidate
 
