@@ -435,7 +435,7 @@ class Stuck(Judging):
         "idlePowerWatts.",
     )
     maxWorkPowerPercent: float = pydantic.Field(
-        60.0,
+        75.0,
         ge=0.0,
         le=95.0,
         description="More than idle power: highest mean power, as a percentage of that of its best hour with memory "

@@ -92,7 +92,7 @@ def test_stuck_spinning_above_idle_power_is_judged_by_its_own_work(
 
 @pytest.mark.parametrize(
     ("quiet_w", "expected"),
-    [(None, STUCK), (120.0, STUCK), (178.0, STUCK), (182.0, BUSY), (310.0, BUSY)],
+    [(None, STUCK), (120.0, STUCK), (224.0, STUCK), (226.0, BUSY), (310.0, BUSY)],
     ids=["never", "idle", "far-less", "nearly", "just-so"],
 )
 def test_stuck_spinning_as_in_earlier_hours_without_traffic_is_work(
