@@ -121,6 +121,8 @@ class _Plans:
         self._state = state
         self._named: collections.deque[FoundChange] = collections.deque()
         self._run = ""
+        self._uids: set[str] = set()
+        """Of pods that were named since the last plan: each costs once."""
         self._process: multiprocessing.process.BaseProcess | None = None
         self._to_record: queue.SimpleQueue[tuple[Preemptor, VictimChoice]] = queue.SimpleQueue()
 
@@ -133,6 +135,7 @@ class _Plans:
         found = self._planned_elsewhere()
         if isinstance(found, _Planned):
             self._run = found.run
+            self._uids.clear()
             self._state.planned(found.candidates, began_at=began)
             pods = sum(len(one.pods) for one in found.candidates)
             report.info("%s; %s may be named to kube-scheduler", found.words, count(pods, "pod"))
@@ -171,7 +174,13 @@ class _Plans:
         self._metrics.asked(choice.answer.value if choice else STALE)
         if choice is not None and choice.named:
             at = utc_now()
-            for one in choice.named:
+            # One victim may make room for several pods.
+            first = [
+                one for one in choice.named if not self._uids.issuperset(pod.ref.uid for pod in one.pods)
+            ]
+            self._uids |= {pod.ref.uid for one in first for pod in one.pods}
+            choice = dataclasses.replace(choice, named=tuple(first))
+            for one in first:
                 workload = one.decision.workload
                 change = record_of(one.decision, (), run=self._run, at=at)
                 self._named.append(FoundChange(workload.ref, change, starter=workload.starter))

@@ -28,6 +28,10 @@ _REMEMBERED_S = 600.0
 """A pod that did not start with the victims named for it gets the scheduler's own for so long."""
 
 
+_NOMINATED_S = 30.0
+"""So long room is kept for a pending pod that the scheduler has not noted, as if it were gone."""
+
+
 class _WatchedNodeStatus(msgspec.Struct):
     allocatable: dict[str, str | int] | None = None
 
@@ -58,6 +62,8 @@ class PreemptionState:
         self.lock = threading.Lock()
         self._planned_at: float | None = None
         self._asked: dict[str, tuple[float, VictimChoice]] = {}
+        self._nominated: dict[str, float] = {}
+        """By UID of a pending pod: since when we keep room for it that no watch has confirmed."""
         table, lost = self._table, "questions of kube-scheduler may not be answered"
         nodes = Collection(
             "/api/v1/nodes", WatchedNode, self.put_node, table.drop_node, lost, key_of=lambda one: one.name
@@ -104,6 +110,7 @@ class PreemptionState:
             return None
         with self.lock:
             now = time.monotonic()
+            self._drop_unconfirmed(now)
             at, before = self._asked.get(preemptor.uid, (0.0, None))
             if before is not None and now - at < _REMEMBERED_S:
                 return self._again(before, offered)
@@ -114,7 +121,14 @@ class PreemptionState:
                 (node,) = choice.victims
                 # Until the scheduler's own note of it is watched.
                 self._table.nominate(preemptor.uid, node, preemptor.priority, preemptor.requests)
+                self._nominated[preemptor.uid] = now
             return choice
+
+    def _drop_unconfirmed(self, now: float) -> None:
+        """Keep no more room for pods that were asked about and never seen, such as deleted or made-up ones."""
+        for uid in [uid for uid, at in self._nominated.items() if now - at >= _NOMINATED_S]:
+            del self._nominated[uid]
+            self._table.drop_pod(uid)
 
     def _again(self, before: VictimChoice, offered: Mapping[str, Victims]) -> VictimChoice:
         """The same victims while they are all there and the node is offered; otherwise they were no help."""
@@ -148,6 +162,7 @@ class PreemptionState:
     def put_pod(self, pod: PodObject) -> None:
         """Add or change a pod; the caller holds the lock, if threads are running."""
         uid, nominated = pod.metadata.uid, pod.status.nominated_node_name
+        self._nominated.pop(uid, None)
         bound = bound_pod(pod, self._resources)
         if bound is not None:
             self._table.set_pod(bound)

@@ -14,14 +14,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from rightsizer.changes.record_codec import STOPS
+from rightsizer.changes.record_codec import RECORDS, SNOOZE_ANNOTATION, STOPS
+from rightsizer.config import PREFIX
+from rightsizer.findings.evidence import is_batch
 from rightsizer.inventory.gpu_requests import ResourceTable
 from rightsizer.inventory.pods import gangs_of, needs_of, pod_of, requests_of
 from rightsizer.kinds import row_of
+from rightsizer.kinds.change_edits import as_read
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.kind import Steering
 from rightsizer.kube.api_objects import ABSENT, Container, DisruptionBudget, PodObject, PodSpec
-from rightsizer.model import BlockerCode, Decision, FoundChange, Plan, Pod
+from rightsizer.model import BlockerCode, Decision, FoundChange, Plan, Pod, Workload
 from rightsizer.planning.budget import within_budgets
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.rule import UNUSED
@@ -31,6 +34,8 @@ _ENDED = frozenset({"Succeeded", "Failed"})
 _BEGINNING = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 HIGHEST_SCORE = 10
 """Of a node (MaxExtenderPriority)."""
+_BACKOFF_LIMIT = 6
+"""Of a Job that names none (batch/v1)."""
 _MOST_SCORED = 32
 """Combinations of GPU resources whose scores are kept."""
 
@@ -44,10 +49,17 @@ Standing = tuple[int, float, float, str]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Preemptible:
-    """Pods of one workload on one node that may be preempted, together."""
+    """Pods of one workload on one node that may be preempted, together.
+
+    Attributes:
+        labels: The labels by which rules of the policy match.
+        may_opt_out: Whether the policy respects opt-outs.
+    """
 
     decision: Decision
     pods: tuple[Pod, ...]
+    labels: frozenset[str] = frozenset()
+    may_opt_out: bool = True
 
     @property
     def standing(self) -> Standing:
@@ -73,8 +85,9 @@ def candidates_of(
     stored = {
         change.ref.uid for change in fleet.changes if change.ref.kind == POD.kind and change.is_in_effect
     }
+    labels = frozenset(key for rule in policy.rules for key in rule.match.labels or ())
     return tuple(
-        candidate
+        dataclasses.replace(candidate, labels=labels, may_opt_out=policy.respectOptOut)
         for decision in within_budgets(demanded, evaluator)
         if _frees_all(decision)
         for candidate in _units(decision, stored)
@@ -101,11 +114,24 @@ def _units(decision: Decision, stored: Collection[str]) -> Iterator[Preemptible]
         return
     if row is POD and workload.ref.uid not in stored:
         return  # nothing would bring it back
+    if is_batch(workload) and row is not POD and not _may_lose_pods(workload):
+        return
     if row.steering is Steering.DELETION_COST:
         for pod in holding:
             yield Preemptible(decision, (pod,))
     elif len({pod.node for pod in holding}) == 1:
         yield Preemptible(decision, holding)
+
+
+def _may_lose_pods(workload: Workload) -> bool:
+    """Whether a Job makes pods again in place of preempted ones: these count as failed, and may fail it for good."""
+    obj = as_read(workload)
+    if obj is None or (workload.ref.api_version, workload.ref.kind) != ("batch/v1", "Job"):
+        return False
+    spec = obj["spec"]
+    limit = spec.get("backoffLimit", _BACKOFF_LIMIT)
+    is_plain = not (spec.get("podFailurePolicy") or "backoffLimitPerIndex" in spec)
+    return is_plain and type(limit) is int and limit > len(workload.holding)
 
 
 # --- The cluster as it is now
@@ -509,21 +535,33 @@ def _holds(candidate: Preemptible, node: _NodeState) -> bool:
     return all(
         (pod := node.pods.get(planned.ref.uid)) is not None
         and not (pod.is_in_gang and len(candidate.decision.workload.holding) > len(candidate.pods))
-        and _is_as_planned(planned, pod.gpu_pod)
+        and _is_as_planned(planned, pod.gpu_pod, candidate)
         for planned in candidate.pods
     )
 
 
-def _is_as_planned(planned: Pod, now: Pod | None) -> bool:
-    """Whether nobody opted it out, restarted or deleted it since."""
+def _is_as_planned(planned: Pod, now: Pod | None, candidate: Preemptible) -> bool:
+    """Whether nobody opted it out, restarted or deleted it since.
+
+    Other labels and annotations count for nothing: a tenant could make a busy pod of another go by writing one.
+    """
     return (
         now is not None
         and not now.is_terminating
         and now.priority == planned.priority
-        and now.labels == planned.labels
-        and now.annotations == planned.annotations
+        and all(now.labels.get(key) == planned.labels.get(key) for key in candidate.labels)
+        and (not candidate.may_opt_out or _wishes(now) == _wishes(planned))
         and (now.started, now.restarts) == (planned.started, planned.restarts)
     )
+
+
+def _wishes(pod: Pod) -> Mapping[str, str]:
+    """The annotations of a pod by which it may be opted out."""
+    return {
+        key: text
+        for key, text in pod.annotations.items()
+        if key[: len(PREFIX)].lower() == PREFIX and (key not in RECORDS or key == SNOOZE_ANNOTATION)
+    }
 
 
 def _on_node(

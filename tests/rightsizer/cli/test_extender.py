@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import trustme
 
+from rightsizer.cli import preemption_state
 from rightsizer.cli.extender_endpoint import Extender
 from rightsizer.cli.http_endpoint import MAX_BODY_BYTES, TlsFiles, answering
 from rightsizer.cli.preemption_state import PreemptionState
@@ -282,6 +283,26 @@ def test_state_follows_the_cluster_and_answers_until_the_plan_is_too_old(
         state.planned((), began_at=time.monotonic() - 601)
         assert state.victims(_urgent("third"), offered) is None
         assert "more than two cycles" in state.stale_reason()
+
+
+@pytest.mark.prometheus
+def test_state_keeps_no_room_for_pods_that_are_never_seen(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one that was deleted before the answer: another gets the victim."""
+    uids = _small_world(world)
+    offered = {"small": Victims((uids["busy"],))}
+    with _state(world, oldest_s=600.0) as state:
+        state.planned(_candidates(world, "idle"), began_at=time.monotonic())
+        wait_until(lambda: not state.stale_reason())
+        answers = []
+        for name in ("made-up", "second", "third"):
+            choice = state.victims(_urgent(name), offered)
+            assert choice is not None
+            answers.append(choice.answer)
+            if name == "second":
+                monkeypatch.setattr(preemption_state, "_NOMINATED_S", 0.0)
+        assert answers == [Answer.REPLACED, Answer.UNCHANGED, Answer.REPLACED]
 
 
 class _Breaks(PreemptionState):

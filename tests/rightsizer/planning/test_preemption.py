@@ -199,7 +199,8 @@ def test_choose_idle_pod_that_cannot_be_taken_returns_what_was_offered(
     "change",
     [
         pytest.param({"annotations": {"gpu-rightsizer.io/mode": "off"}}, id="opted-out"),
-        pytest.param({"labels": {"app": "idle", "keep": "yes"}}, id="labelled"),
+        pytest.param({"annotations": {"gpu-rightsizer.io/snooze-until": "2099-01-01"}}, id="put-off"),
+        pytest.param({"labels": {"app": "idle", "keep": "yes"}}, id="labelled-as-a-rule-matches"),
         pytest.param({"restarts": 1}, id="restarted"),
         pytest.param({"started": AT}, id="started-again"),
         pytest.param({"priority": 500}, id="other-priority"),
@@ -209,7 +210,27 @@ def test_choose_pod_changed_since_the_plan_is_not_named(change: dict[str, Any]) 
     """The plan's judgement is about the pod as it was."""
     assert IDLE.gpu_pod is not None
     now = dataclasses.replace(IDLE, gpu_pod=dataclasses.replace(IDLE.gpu_pod, **change))
-    assert _asked([now, BUSY], [_candidate(IDLE)], ["busy"]).answer is Answer.UNCHANGED
+    planned = dataclasses.replace(_candidate(IDLE), labels=frozenset({"keep"}))
+    assert _asked([now, BUSY], [planned], ["busy"]).answer is Answer.UNCHANGED
+
+
+@pytest.mark.parametrize(
+    ("change", "may_opt_out"),
+    [
+        pytest.param({"annotations": {"x": "1"}}, True, id="annotated"),
+        pytest.param({"annotations": {"gpu-rightsizer.io/last-checkpoint": "now"}}, True, id="checkpointed"),
+        pytest.param({"labels": {"app": "idle", "x": "1"}}, True, id="labelled"),
+        pytest.param({"annotations": {"gpu-rightsizer.io/mode": "off"}}, False, id="no-opt-outs"),
+    ],
+)
+def test_choose_pod_changed_in_what_no_rule_reads_is_named(
+    change: dict[str, Any], *, may_opt_out: bool
+) -> None:
+    """Its owner would make a busy pod of another go by writing an annotation."""
+    assert IDLE.gpu_pod is not None
+    now = dataclasses.replace(IDLE, gpu_pod=dataclasses.replace(IDLE.gpu_pod, **change))
+    planned = dataclasses.replace(_candidate(IDLE), labels=frozenset({"keep"}), may_opt_out=may_opt_out)
+    assert _asked([now, BUSY], [planned], ["busy"]).answer is Answer.REPLACED
 
 
 @pytest.mark.parametrize(
@@ -461,7 +482,31 @@ def _named(plan: Plan, *named: FoundChange, **given: Any) -> list[list[str]]:
 
 def _workload(kind: str, *nodes: str, **changes: Any) -> Workload:
     pods = [pod(f"w-{number}", node=node) for number, node in enumerate(nodes)]
-    return workload(*pods, kind=kind, **changes)
+    return workload(*pods, kind=kind, **{"spec": b"{}", **changes})
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_candidate"),
+    [
+        pytest.param("{}", True, id="six-by-default"),
+        pytest.param('{"backoffLimit": 3}', True, id="one-more-than-its-pods"),
+        pytest.param('{"backoffLimit": 2}', False, id="as-many-as-its-pods"),
+        pytest.param('{"backoffLimit": 0}', False, id="none"),
+        pytest.param('{"backoffLimitPerIndex": 9}', False, id="by-index"),
+        pytest.param('{"podFailurePolicy": {"rules": []}}', False, id="by-a-policy"),
+        pytest.param("", False, id="not-read"),
+    ],
+)
+def test_candidates_are_jobs_only_that_preempted_pods_do_not_fail(spec: str, *, is_candidate: bool) -> None:
+    """They count as failed pods: a Job at its limit would end for good, and nothing could undo that."""
+    job = _workload("Job", "a", "a", spec=spec.encode())
+    assert bool(_named(_plan(decision_of(job)))) is is_candidate
+
+
+def test_candidates_are_no_other_batch_workloads() -> None:
+    """Their controllers have limits of their own."""
+    ref = ObjectRef("kubeflow.org/v1", "PyTorchJob", "research", "w", "uid-w")
+    assert _named(_plan(decision_of(_workload("PyTorchJob", "a", ref=ref)))) == []
 
 
 @pytest.mark.parametrize(
