@@ -72,4 +72,4 @@ class PendingWatch:
         table = PodTable(self._resources)
         table.add([item])
         # Until its claims exist, which is a moment later, it is unknown what the pod waits for.
-        return any(one.has_claims for one in table.unschedulable)
+        return any(one.has_claims and not one.why_not for one in table.unschedulable)

@@ -163,7 +163,8 @@ POD_DEMAND = DemandKind(
     OwnerKind("", ("v1",), "Pod", "pods"),
     PodObject,
     is_unschedulable,
-    "the scheduler found no node; gangs by the PodGroups of scheduler-plugins, Volcano, KAI and Kubernetes",
+    "the scheduler found no node for lack of resources (not with required affinity to pods, or spread); "
+    "gangs by the PodGroups of scheduler-plugins, Volcano, KAI and Kubernetes",
     selector="status.phase=Pending",
 )
 DEMAND_KINDS = (
@@ -405,7 +406,8 @@ def demand_of(pods: Sequence[UnschedulablePod], state: DemandState, around: Surr
         try:
             if ref is not None:
                 gangs[ref] = _gang(ref, members, state)
-            found += members
+            found += [one for one in members if not one.why_not]
+            unserved += [Unserved(str(one.ref), one.why_not) for one in members if one.why_not]
         except NotServedError as error:
             unserved.append(Unserved(str(ref), str(error)))
     for item in state.queued:
@@ -425,6 +427,8 @@ def _gate_words(gate: str) -> str:
 
 def _gang(ref: ObjectRef, pods: Sequence[UnschedulablePod], state: DemandState) -> Gang:
     """The gang of pods that exist."""
+    if why_not := next(filter(None, (one.why_not for one in pods)), ""):
+        raise NotServedError(why_not)
     group, members = state.groups.get(group_key(ref)), state.members.get(group_key(ref), Members())
     if group is None:
         return Gang(ref, len(pods))

@@ -1,6 +1,7 @@
 """Free GPUs on nodes that cannot host the pods that wait for GPUs, with the reasons. Pure.
 
-The scheduler also considers volumes, topology, other pods and its plug-ins, which are not checked here.
+The scheduler also considers volumes, topology, other pods and its plug-ins, which are not checked here: a pod for which
+other pods count, or of which it names no lacking resource, is not served.
 """
 
 import collections
@@ -62,8 +63,41 @@ class _NodeAffinity(msgspec.Struct, rename="camel"):
     required_during_scheduling_ignored_during_execution: _NodeSelector | None = None
 
 
-class _Affinity(msgspec.Struct, rename="camel"):
+class PodTerms(msgspec.Struct):
+    """corev1.PodAffinity or corev1.PodAntiAffinity."""
+
+    required: list[msgspec.Raw] | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+
+    @property
+    def is_required(self) -> bool:
+        """Whether other pods decide where its pod may run."""
+        return bool(self.required)
+
+
+class Affinity(msgspec.Struct, rename="camel"):
+    """corev1.Affinity."""
+
     node_affinity: _NodeAffinity | None = None
+    pod_affinity: PodTerms | None = None
+    pod_anti_affinity: PodTerms | None = None
+
+    @property
+    def is_to_pods(self) -> bool:
+        """Whether other pods decide where its pod may run."""
+        return any(one is not None and one.is_required for one in (self.pod_affinity, self.pod_anti_affinity))
+
+    @property
+    def repels(self) -> bool:
+        """Whether its pod keeps others off."""
+        return self.pod_anti_affinity is not None and self.pod_anti_affinity.is_required
+
+
+class Spread(msgspec.Struct, rename="camel"):
+    """corev1.TopologySpreadConstraint."""
+
+    when_unsatisfiable: str = ""
 
 
 _Terms = tuple[tuple[tuple[LabelSelectorRequirement, ...], tuple[LabelSelectorRequirement, ...]], ...]
@@ -85,6 +119,7 @@ class UnschedulablePod:
         template_names: Names of ResourceClaimTemplates, where its claims are not made yet.
         claims: Those for GPUs, with the devices that they accept.
         backed: As a WaitingPod's.
+        why_not: Why GPUs alone may not let it start, in words; empty if they do.
     """
 
     ref: ObjectRef
@@ -100,6 +135,7 @@ class UnschedulablePod:
     template_names: tuple[str, ...] = ()
     claims: tuple[WaitingClaim, ...] = ()
     backed: Mapping[str, WaitingClaim] = dataclasses.field(default_factory=dict)
+    why_not: str = ""
 
     @property
     def has_claims(self) -> bool:
@@ -146,7 +182,7 @@ def unschedulable_pod(
         msgspec.DecodeError: Its tolerations or affinity cannot be read.
     """
     tolerations = msgspec.json.decode(item.spec.tolerations, type=list[Toleration] | None)
-    affinity = msgspec.json.decode(item.spec.affinity, type=_Affinity | None)
+    affinity = msgspec.json.decode(item.spec.affinity, type=Affinity | None)
     return UnschedulablePod(
         ref,
         gpus,
@@ -158,7 +194,27 @@ def unschedulable_pod(
         item.spec.priority_class_name,
         gang,
         claims,
+        why_not=_why_not(item, affinity),
     )
+
+
+def _why_not(item: PodObject, affinity: Affinity | None) -> str:
+    """Why free GPUs may not be enough for a pod: other pods count for it, or kube-scheduler names no resource."""
+    spread = msgspec.json.decode(item.spec.topology_spread_constraints, type=list[Spread] | None)
+    if affinity is not None and affinity.is_to_pods:
+        return "its affinity to other pods is not checked"
+    if any(one.when_unsatisfiable != "ScheduleAnyway" for one in spread or ()):
+        return "its topology spread constraints are not checked"
+    told = [one.message for one in item.status.conditions or () if one.type == "PodScheduled"]
+    is_of_nodes = any(_OF_NODES in one for one in told)
+    lacks = any(word in one for one in told for word in _LACKING)
+    return "kube-scheduler names no resource that is missing" if is_of_nodes and not lacks else ""
+
+
+_OF_NODES = "nodes are available:"
+"""In every message of kube-scheduler about a pod that no node fits (framework.FitError)."""
+_LACKING = ("Insufficient ", "Too many pods", "cannot allocate all claims")
+"""In those about what other pods hold: plugins noderesources and dynamicresources."""
 
 
 def template_placement(ref: ObjectRef, spec: Mapping[str, Any]) -> UnschedulablePod:
@@ -169,11 +225,11 @@ def template_placement(ref: ObjectRef, spec: Mapping[str, Any]) -> Unschedulable
     """
     selector = msgspec.convert(spec.get("nodeSelector"), dict[str, str] | None)
     tolerations = msgspec.convert(spec.get("tolerations"), list[Toleration] | None)
-    affinity = msgspec.convert(spec.get("affinity"), _Affinity | None)
+    affinity = msgspec.convert(spec.get("affinity"), Affinity | None)
     return UnschedulablePod(ref, {}, {}, selector or {}, tuple(tolerations or ()), _terms(affinity))
 
 
-def _terms(affinity: _Affinity | None) -> _Terms | None:
+def _terms(affinity: Affinity | None) -> _Terms | None:
     """The terms that an affinity requires; None if it requires none."""
     if affinity is None or affinity.node_affinity is None:
         return None

@@ -128,6 +128,7 @@ class PodSpec(msgspec.Struct, rename="camel"):
     node_selector: dict[str, str] | None = None
     tolerations: msgspec.Raw = ABSENT
     affinity: msgspec.Raw = ABSENT
+    topology_spread_constraints: msgspec.Raw = ABSENT
     scheduling_gates: list[NameReference] | None = None
     scheduling_group: SchedulingGroup | None = None
     workload_ref: NameReference | None = None
@@ -172,6 +173,7 @@ class Condition(msgspec.Struct, rename="camel"):
     type: str
     status: str
     reason: str = ""
+    message: str = ""
     last_transition_time: Instant | None = None
 
 

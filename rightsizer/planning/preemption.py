@@ -19,6 +19,7 @@ from rightsizer.config import PREFIX
 from rightsizer.findings.evidence import is_batch
 from rightsizer.inventory.gpu_requests import ResourceTable
 from rightsizer.inventory.pods import gangs_of, needs_of, pod_of, requests_of
+from rightsizer.inventory.stranded_gpus import Affinity, PodTerms, Spread
 from rightsizer.kinds import row_of
 from rightsizer.kinds.change_edits import as_read
 from rightsizer.kinds.core import POD
@@ -195,35 +196,18 @@ def bound_pod(item: PodObject, resources: ResourceTable) -> BoundPod | None:
         requests=requests_of(spec),
         labels=metadata.labels or {},
         began=metadata.creation_timestamp or _BEGINNING,
-        repels=_affinity(spec).pod_anti_affinity.is_required,
+        repels=_affinity(spec).repels,
         is_in_gang=bool(request) and bool(gangs_of(item)),
         gpu_pod=pod_of(item, request, needs_of(spec)) if request else None,
     )
 
 
-class _PodTerms(msgspec.Struct):
-    """corev1.PodAffinity or corev1.PodAntiAffinity."""
-
-    required: list[msgspec.Raw] | None = msgspec.field(
-        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
-    )
-
-    @property
-    def is_required(self) -> bool:
-        return bool(self.required)
+_UNREADABLE = Affinity(pod_affinity=PodTerms([ABSENT]), pod_anti_affinity=PodTerms([ABSENT]))
 
 
-class _PodAffinity(msgspec.Struct, rename="camel"):
-    pod_affinity: _PodTerms = msgspec.field(default_factory=_PodTerms)
-    pod_anti_affinity: _PodTerms = msgspec.field(default_factory=_PodTerms)
-
-
-_UNREADABLE = _PodAffinity(_PodTerms([ABSENT]), _PodTerms([ABSENT]))
-
-
-def _affinity(spec: PodSpec) -> _PodAffinity:
+def _affinity(spec: PodSpec) -> Affinity:
     try:
-        return msgspec.json.decode(spec.affinity, type=_PodAffinity | None) or _PodAffinity()
+        return msgspec.json.decode(spec.affinity, type=Affinity | None) or Affinity()
     except msgspec.DecodeError:
         return _UNREADABLE
 
@@ -236,18 +220,12 @@ class _PortedContainer(Container, kw_only=True):
     ports: list[_HostPort] | None = None
 
 
-class _Spread(msgspec.Struct, rename="camel"):
-    """corev1.TopologySpreadConstraint."""
-
-    when_unsatisfiable: str = ""
-
-
 class _PendingSpec(PodSpec, kw_only=True):
     """Also what may keep a pod off a node in addition to resources."""
 
     containers: list[_PortedContainer]  # type: ignore[assignment]
     init_containers: list[_PortedContainer] | None = None  # type: ignore[assignment]
-    topology_spread_constraints: list[_Spread] | None = None
+    topology_spread_constraints: list[Spread] | None = None  # type: ignore[assignment]
     volumes: list[dict[str, msgspec.Raw]] | None = None
 
 
@@ -273,8 +251,7 @@ def preemptor_of(item: PendingPod) -> Preemptor:
     containers = (*spec.containers, *(spec.init_containers or ()))
     is_plain = not (
         spec.resource_claims
-        or affinity.pod_affinity.is_required
-        or affinity.pod_anti_affinity.is_required
+        or affinity.is_to_pods
         or any(port.host_port for one in containers for port in one.ports or ())
         or any(one.when_unsatisfiable != "ScheduleAnyway" for one in spec.topology_spread_constraints or ())
         or any(volume.keys() - _VOLUMES for volume in spec.volumes or ())

@@ -629,3 +629,69 @@ def test_urgent_pods_are_placed_however_many_different_ones_wait() -> None:
     ]
     fleet = fleet_of(NODE, pod("p"), *many, _waiting("urgent"))
     assert [one.ref.name for one in fleet.waiting] == ["urgent"]
+
+
+_TO_PODS = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "kubernetes.io/hostname"}]}
+_LACKS = f"0/2 nodes are available: 1 node(s) had untolerated taint, 1 Insufficient {GPU}."
+
+
+@pytest.mark.parametrize(
+    ("spec", "message", "why"),
+    [
+        pytest.param({}, _LACKS, "", id="gpus"),
+        pytest.param({}, "", "", id="another-scheduler"),
+        pytest.param({}, "0/2 nodes are available: 2 cannot allocate all claims.", "", id="devices"),
+        pytest.param(
+            {},
+            '0/2 nodes are available: persistentvolumeclaim "data" not found.',
+            "kube-scheduler names no resource that is missing",
+            id="volume",
+        ),
+        pytest.param(
+            {"affinity": {"podAffinity": _TO_PODS}},
+            _LACKS,
+            "its affinity to other pods is not checked",
+            id="affinity",
+        ),
+        pytest.param(
+            {"affinity": {"podAntiAffinity": _TO_PODS}},
+            _LACKS,
+            "its affinity to other pods is not checked",
+            id="anti-affinity",
+        ),
+        pytest.param(
+            {"topologySpreadConstraints": [{"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]},
+            _LACKS,
+            "its topology spread constraints are not checked",
+            id="spread",
+        ),
+        pytest.param(
+            {"topologySpreadConstraints": [{"maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"}]},
+            _LACKS,
+            "",
+            id="spread-if-possible",
+        ),
+    ],
+)
+def test_pod_that_waits_for_more_than_gpus_is_named_and_not_served(
+    spec: Object, message: str, why: str
+) -> None:
+    """Nobody is stopped for a pod that may not start all the same; nor for the others of its gang."""
+    status = {"phase": "Pending", "conditions": [{**UNSCHEDULABLE, "message": message}]}
+    placed = {"nodeName": "", "priority": 100, **spec}
+    for labels in ({}, {"scheduling.x-k8s.io/pod-group": "train"}):
+        group = obj("PodGroup", "train", api_version="scheduling.x-k8s.io/v1alpha1", spec={"minMember": 2})
+        fleet = fleet_of(
+            NODE,
+            group,
+            pod("odd", limits={GPU: "1"}, spec=placed, status=status, labels=labels),
+            _waiting("plain", labels=labels),
+        )
+        served = {one.ref.name for one in fleet.waiting}
+        if not why:
+            assert served == {"odd", "plain"}
+        elif labels:
+            assert (served, [one.why for one in fleet.unserved]) == (set(), [why])
+        else:
+            assert (served, [one.why for one in fleet.unserved]) == ({"plain"}, [why])
+            assert fleet.unserved[0].what.endswith("/odd")

@@ -602,6 +602,7 @@ def _object(kind: type[PodObject], **fields: Any) -> Any:
 
 
 _TERM = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "kubernetes.io/hostname"}]}
+_NODE_TERM: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}
 _SOFT = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}
 
 
@@ -609,7 +610,7 @@ _SOFT = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}
     ("fields", "is_plain"),
     [
         ({}, True),
-        ({"affinity": {"nodeAffinity": _TERM}}, True),
+        ({"affinity": {"nodeAffinity": _NODE_TERM}}, True),
         ({"affinity": {"podAntiAffinity": _SOFT}}, True),
         ({"affinity": {"podAntiAffinity": _TERM}}, False),
         ({"affinity": {"podAffinity": _TERM}}, False),
