@@ -173,7 +173,8 @@ def _with_work(
     )
     if row is None or not row.has_checkpoints:
         return dataclasses.replace(decision, gpu_hours_lost=round(restart, 3))
-    risk = work_at_risk(workload, at)
+    is_at_rest = decision.finding.name in {FindingName.IDLE, FindingName.FINISHED}
+    risk = work_at_risk(workload, at, idle_s=(decision.finding.idle_s or 0.0) if is_at_rest else 0.0)
     if risk is None:
         return dataclasses.replace(decision, gpu_hours_lost=None)
     progress = progress_words(workload.status)

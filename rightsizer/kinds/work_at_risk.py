@@ -39,14 +39,23 @@ class WorkAtRisk:
     @property
     def message(self) -> str:
         """For people."""
+        if not self.gpu_hours:
+            return (
+                "no work since its last checkpoint"
+                if self.is_checkpointed
+                else "no work of its pods is known"
+            )
         work = f"{span(self.age)} of work on {count(self.gpus)} ({gpus_number(self.gpu_hours)} GPU-hours)"
         if self.is_checkpointed:
             return f"{work} since its last checkpoint"
         return f"at most {work}; no checkpoint is known"
 
 
-def work_at_risk(workload: Workload, at: datetime.datetime) -> WorkAtRisk | None:
-    """What a stop at this time would destroy; None if it is unknown since when its pods have run."""
+def work_at_risk(workload: Workload, at: datetime.datetime, *, idle_s: float = 0.0) -> WorkAtRisk | None:
+    """What a stop at this time would destroy; None if it is unknown since when its pods have run.
+
+    The seconds for which it has been idle are no work; what its pods did before counts as such.
+    """
     own = _checkpoint(workload.annotations, at)
     began: list[tuple[Pod, datetime.datetime]] = []
     saved = []
@@ -59,8 +68,9 @@ def work_at_risk(workload: Workload, at: datetime.datetime) -> WorkAtRisk | None
         began.append((pod, max(start, checkpoint or start)))
     if not began:
         return None
-    hours = sum(pod.gpus * (at - since).total_seconds() / HOUR_S for pod, since in began)
-    return WorkAtRisk(hours, workload.gpus, at - min(since for _, since in began), all(saved))
+    until, none = at - datetime.timedelta(seconds=idle_s), datetime.timedelta()
+    hours = sum(pod.gpus * max(until - since, none).total_seconds() / HOUR_S for pod, since in began)
+    return WorkAtRisk(hours, workload.gpus, max(until - min(since for _, since in began), none), all(saved))
 
 
 def _checkpoint(annotations: Mapping[str, str], at: datetime.datetime) -> datetime.datetime | None:

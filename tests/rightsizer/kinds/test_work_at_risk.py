@@ -55,6 +55,23 @@ def test_work_since_the_last_checkpoint_is_at_risk(
     assert found.is_checkpointed is is_checkpointed
 
 
+@pytest.mark.parametrize(
+    ("item", "idle_h", "hours", "words"),
+    [
+        pytest.param(_job(), 4, 12, "at most 6h of work on 2 GPUs (12 GPU-hours)", id="since-it-started"),
+        pytest.param(_job({OURS: _ago(6)}), 4, 4, "2h of work on 2 GPUs (4 GPU-hours) since", id="saved"),
+        pytest.param(_job({OURS: _ago(2)}), 4, 0, "no work since its last checkpoint", id="saved-later"),
+        pytest.param(_job(), 12, 0, "no work of its pods is known", id="never-worked"),
+    ],
+)
+def test_idle_time_is_no_work_at_risk(item: Workload, idle_h: float, hours: float, words: str) -> None:
+    """Otherwise what idles for longest would lose most, and go last."""
+    found = work_at_risk(item, AT, idle_s=idle_h * 3600)
+    assert found is not None
+    assert found.gpu_hours == pytest.approx(hours)
+    assert found.message.startswith(words)
+
+
 def test_work_of_pods_that_hold_no_gpus_is_unknown() -> None:
     """Nothing is claimed about it."""
     assert work_at_risk(workload(pod(node=""), kind="Job"), AT) is None
