@@ -30,6 +30,7 @@ from rightsizer.cli.preemption_state import PreemptionState
 from rightsizer.cli.run_command import ENDING, signals_held, when
 from rightsizer.cli.scheduler import keep_running, longest_wait, trigger_of
 from rightsizer.errors import ClusterError, RightsizerError, UsageError
+from rightsizer.execute.control_state import ControlStateStore
 from rightsizer.inventory.cluster_reader import resource_table
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.patches import record_of
@@ -48,6 +49,8 @@ _CYCLES = 2
 """Number of cycles after which a plan answers for nobody."""
 TURN_S = 0.0005
 """Switch interval of threads: a question must not wait for a watch."""
+_FOLLOWED_S = 5.0
+"""Between two readings of breaker and pauses."""
 _CHARGED = datetime.timedelta(days=1)
 """The longest that a budget counts."""
 
@@ -57,7 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     log_to_stdout(as_json=arguments.log_format == "json")
     schedule, zone, jitter = when(arguments)
     tls = _tls(arguments)
-    PlanSession(arguments).close()  # reports invalid settings at start, not at the first cycle
+    session = PlanSession(arguments)  # reports invalid settings at start, not at the first cycle
+    session.close()
     sys.setswitchinterval(TURN_S)
     metrics = Metrics(acts=False)
     interval_s = longest_wait(schedule, jitter=jitter).total_seconds()
@@ -76,9 +80,29 @@ def run(arguments: argparse.Namespace) -> int:
         report.info("metrics on port %d; questions of kube-scheduler on port %d", port, asked)
         stack.enter_context(state)
         threading.Thread(target=plans.record, args=(connect,), name="events", daemon=True).start()
+        followed = (state, connect, session.own)
+        threading.Thread(target=_follow, args=followed, name="pauses", daemon=True).start()
         keep_running(plans.one, trigger_of(schedule, zone, jitter=jitter), until=plans.until_told_to_end)
     report.info("ended")
     return 0
+
+
+def _follow(state: PreemptionState, connect: Callable[[], Cluster], own: str) -> None:
+    """Read breaker and pauses every few seconds, for as long as the process runs."""
+    while True:
+        try:
+            with contextlib.closing(connect()) as cluster:
+                store = ControlStateStore(cluster, own)
+                while True:
+                    state.controlled(store.read())
+                    time.sleep(_FOLLOWED_S)
+        except RightsizerError as error:
+            state.controlled(None)
+            log.warning("breaker and pauses cannot be read, so nobody is named: %s", error)
+        except Exception:
+            state.controlled(None)
+            log.exception("breaker and pauses cannot be read: a bug in gpu-rightsizer")
+        time.sleep(_FOLLOWED_S)
 
 
 def _tls(arguments: argparse.Namespace) -> TlsFiles | None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import datetime
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from rightsizer.inventory.gpu_requests import ResourceTable, amount_of
 from rightsizer.inventory.pods import requests_of
 from rightsizer.kube.api_objects import DisruptionBudget, ObjectMeta, PodObject
 from rightsizer.kube.watched import Collection, Connect, Watched
+from rightsizer.planning.breaker import NOTHING, State, stop_reason
 from rightsizer.planning.preemption import (
     Answer,
     Preemptible,
@@ -61,6 +63,8 @@ class PreemptionState:
         self._table = PreemptionTable()
         self.lock = threading.Lock()
         self._planned_at: float | None = None
+        self._candidates: Sequence[Preemptible] = ()
+        self._control: State | None = NOTHING
         self._asked: dict[str, tuple[float, VictimChoice]] = {}
         self._nominated: dict[str, float] = {}
         """By UID of a pending pod: since when we keep room for it that no watch has confirmed."""
@@ -102,7 +106,7 @@ class PreemptionState:
         for one in self._watched:
             if not one.is_current:
                 return f"{one.of.path} is not watched"
-        return ""
+        return "" if self._control else "breaker and pauses cannot be read"
 
     def victims(self, preemptor: Preemptor, offered: Mapping[str, Victims]) -> VictimChoice | None:
         """The victims for a pending pod; None if the state is stale."""
@@ -150,8 +154,23 @@ class PreemptionState:
     def planned(self, candidates: Iterable[Preemptible], *, began_at: float) -> None:
         """Replace the candidates by those of a plan that began at a time of the monotonic clock."""
         with self.lock:
-            self._table.set_candidates(candidates)
+            self._candidates = tuple(candidates)
             self._planned_at = began_at
+            self._set_allowed(datetime.datetime.now(datetime.UTC))
+
+    def controlled(self, control: State | None) -> None:
+        """Name nobody where breaker or pauses stop changes; nobody at all if these cannot be read (None)."""
+        with self.lock:
+            self._control = control
+            self._set_allowed(datetime.datetime.now(datetime.UTC))
+
+    def _set_allowed(self, at: datetime.datetime) -> None:
+        control = self._control or NOTHING
+        self._table.set_candidates(
+            one
+            for one in self._candidates
+            if stop_reason(control, one.decision.workload.ref.namespace, at) is None
+        )
 
     def put_node(self, node: WatchedNode) -> None:
         """Add or change a node; the caller holds the lock, if threads are running."""

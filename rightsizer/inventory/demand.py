@@ -163,8 +163,8 @@ POD_DEMAND = DemandKind(
     OwnerKind("", ("v1",), "Pod", "pods"),
     PodObject,
     is_unschedulable,
-    "the scheduler found no node for lack of resources (not with required affinity to pods, or spread); "
-    "gangs by the PodGroups of scheduler-plugins, Volcano, KAI and Kubernetes",
+    "no node has the resources (none with required affinity to pods, or spread); gangs by the PodGroups of "
+    "scheduler-plugins, Volcano, KAI and Kubernetes",
     selector="status.phase=Pending",
 )
 DEMAND_KINDS = (

@@ -1,6 +1,7 @@
 """The HTTP edge of the scheduler extender: what kube-scheduler sends, what others might, and TLS."""
 
 import contextlib
+import datetime
 import http.client
 import json
 import socket
@@ -24,6 +25,7 @@ from rightsizer.inventory.gpu_requests import ResourceTable
 from rightsizer.kube import watched
 from rightsizer.kube.api_objects import PodObject
 from rightsizer.kube.cluster import Cluster
+from rightsizer.planning.breaker import NOTHING, Pause, with_pause
 from rightsizer.planning.preemption import Answer, Preemptible, Preemptor, VictimChoice, Victims, bound_pod
 from tests.rightsizer.build import workload
 from tests.rightsizer.planning.test_preemption import GPU, decision_of
@@ -303,6 +305,29 @@ def test_state_keeps_no_room_for_pods_that_are_never_seen(
             if name == "second":
                 monkeypatch.setattr(preemption_state, "_NOMINATED_S", 0.0)
         assert answers == [Answer.REPLACED, Answer.UNCHANGED, Answer.REPLACED]
+
+
+@pytest.mark.prometheus
+def test_state_names_nobody_where_changes_are_paused_since_the_plan(world: World) -> None:
+    """And answers nothing while that cannot be read."""
+    uids = _small_world(world)
+    offered = {"small": Victims((uids["busy"],))}
+    now = datetime.datetime.now(datetime.UTC)
+    with _state(world, oldest_s=600.0) as state:
+        state.planned(_candidates(world, "idle"), began_at=time.monotonic())
+        wait_until(lambda: not state.stale_reason())
+        found = []
+        for number, namespace in enumerate(("research", "", "another")):
+            state.controlled(with_pause(NOTHING, Pause(now, "incident", namespace)))
+            choice = state.victims(_urgent(f"u{number}"), offered)
+            assert choice is not None
+            found.append(choice.answer)
+        assert found == [Answer.UNCHANGED, Answer.UNCHANGED, Answer.REPLACED]
+        state.controlled(None)
+        assert state.stale_reason() == "breaker and pauses cannot be read"
+        assert state.victims(_urgent("last"), offered) is None
+        state.controlled(NOTHING)
+        assert not state.stale_reason()
 
 
 class _Breaks(PreemptionState):
