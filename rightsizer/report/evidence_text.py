@@ -6,13 +6,13 @@ Names and reasons come from the cluster: control characters are removed.
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from rightsizer.model import Confidence, Decision, Finding, Mode, Plan, Verdict
+from rightsizer.model import Action, Confidence, Decision, Finding, Mode, Plan, Verdict
 from rightsizer.planning.cost_summary import CostSummary
 from rightsizer.prices import Prices
 from rightsizer.report.rows import Totals, advice_on, proposal_words, remarks, totals_of
 from rightsizer.report.table import nodes_and_problems, summary_lines, top_lines
 from rightsizer.report.terminal import INDENT, WIDTH, Paint, wrapped
-from rightsizer.text import block_words, count, gpus_number, safe, wanted_words
+from rightsizer.text import block_words, count, gpus_number, instant, safe, wanted_words
 
 _NAME_COLUMN = 17
 _NAME_WIDTH = 43
@@ -100,6 +100,8 @@ def _standing(decision: Decision) -> str:
 def _intent(decision: Decision) -> str:
     if decision.action is None:
         return "advice only"
+    if decision.action is Action.NOTICE and decision.due is not None:
+        return f"will give notice of {decision.announced}, from {instant(decision.due)}"
     would = "would" if decision.blockers else "will"
     verb = "advises" if decision.mode is Mode.ADVISE else would
     freed = decision.frees if decision.frees not in {0.0, decision.workload.gpus} else None

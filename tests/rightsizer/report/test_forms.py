@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import datetime
 import html
 import io
 import itertools
@@ -38,7 +39,7 @@ from rightsizer.model import (
 from rightsizer.prices import CloudPrices, Prices, PriceSource
 from rightsizer.report import FORMS, form
 from rightsizer.report.approvals import read_saved_plan
-from rightsizer.text import NOT_NOW, count, number, percent, safe, short
+from rightsizer.text import NOT_NOW, count, instant, number, percent, safe, short
 from tests.conftest import Golden
 from tests.rightsizer.build import AT, idle_usage
 from tests.rightsizer.hostile import EVERYTHING
@@ -97,6 +98,23 @@ def test_table_command_is_on_its_own_line() -> None:
     command = f"kubectl -n research scale {'x' * 100} --replicas 0"
     plan = dataclasses.replace(plan, decisions=(dataclasses.replace(plan.decisions[0], command=command),))
     assert command in [line.strip() for line in form("explain")(*accounted(plan)).splitlines()]
+
+
+def test_explained_notice_says_what_follows_and_from_when() -> None:
+    """Not only that somebody is noticed."""
+    plan = full_plan()
+    due = plan.at + datetime.timedelta(hours=4)
+    noticed = dataclasses.replace(
+        plan.decisions[0],
+        mode=Mode.ENFORCE,
+        action=Action.NOTICE,
+        announced=Action.SCALE_TO_ZERO,
+        due=due,
+        blockers=(),
+    )
+    text = form("explain")(*accounted(dataclasses.replace(plan, decisions=(noticed,))))
+    words = f"will give notice of scale-to-zero, from {instant(due)}"
+    assert "".join(words.split()) in "".join(text.split())
 
 
 def test_html_report_shared_gpu_explains_missing_chart_line() -> None:
