@@ -194,12 +194,15 @@ def unschedulable_pod(
         item.spec.priority_class_name,
         gang,
         claims,
-        why_not=_why_not(item, affinity),
+        why_not=_why_not(item, affinity, has_claims=bool(claims)),
     )
 
 
-def _why_not(item: PodObject, affinity: Affinity | None) -> str:
-    """Why free GPUs may not be enough for a pod: other pods count for it, or kube-scheduler names no resource."""
+def _why_not(item: PodObject, affinity: Affinity | None, *, has_claims: bool) -> str:
+    """Why free GPUs may not be enough for a pod: other pods count for it, or kube-scheduler names no resource.
+
+    A pod of claims may still wait for these to be made.
+    """
     spread = msgspec.json.decode(item.spec.topology_spread_constraints, type=list[Spread] | None)
     if affinity is not None and affinity.is_to_pods:
         return "its affinity to other pods is not checked"
@@ -207,14 +210,14 @@ def _why_not(item: PodObject, affinity: Affinity | None) -> str:
         return "its topology spread constraints are not checked"
     told = [one.message for one in item.status.conditions or () if one.type == "PodScheduled"]
     is_of_nodes = any(_OF_NODES in one for one in told)
-    lacks = any(word in one for one in told for word in _LACKING)
+    lacks = has_claims or any(word in one for one in told for word in _LACKING)
     return "kube-scheduler names no resource that is missing" if is_of_nodes and not lacks else ""
 
 
 _OF_NODES = "nodes are available:"
 """In every message of kube-scheduler about a pod that no node fits (framework.FitError)."""
-_LACKING = ("Insufficient ", "Too many pods", "cannot allocate all claims")
-"""In those about what other pods hold: plugins noderesources and dynamicresources."""
+_LACKING = ("Insufficient ", "Too many pods")
+"""In those about what other pods hold (plugin noderesources)."""
 
 
 def template_placement(ref: ObjectRef, spec: Mapping[str, Any]) -> UnschedulablePod:

@@ -17,7 +17,7 @@ from rightsizer.kube.owner_kinds import OwnerKind
 from tests.rightsizer.world import World
 from tests.waiting import wait_until
 
-URGENT = {"usage": "absent", "nodeSelector": {"pool": "nowhere"}, "age_h": 0}
+URGENT = {"usage": "absent", "gpus": 1000, "age_h": 0}
 
 
 def _watches(world: World) -> int:
@@ -29,7 +29,8 @@ def test_pending_watch_finds_each_pod_with_gpus_once(world: World, monkeypatch: 
     """Also those that were there before, and after the server ended the watch; others and placed ones are not."""
     monkeypatch.setattr(watched, "LENGTH_S", 1.0)
     world.add("Pod", world.team, "before", URGENT)
-    world.add("Pod", world.team, "cpu", {**URGENT, "gpus": 0})
+    world.add("Pod", world.team, "cpu", {**URGENT, "gpus": 0, "cpu": "9000"})
+    world.add("Pod", world.team, "nowhere", {**URGENT, "gpus": 1, "nodeSelector": {"pool": "nowhere"}})
     world.add("Pod", world.team, "placed", {"usage": "idle"})
     found: list[float] = []
     settings = ClusterSettings(world.write_kubeconfig())
@@ -69,7 +70,7 @@ def test_pending_watch_goes_on_after_errors_and_says_each_once(
 @pytest.mark.prometheus
 def test_pending_watch_finds_a_pod_of_claims_as_soon_as_they_exist(world: World) -> None:
     """The scheduler gives up on it before the controller has made them: a cycle then would not know the demand."""
-    world.add("Pod", world.team, "urgent", {**URGENT, "claim": "two"})
+    world.add("Pod", world.team, "urgent", {**URGENT, "claim": "two", "nodeSelector": {"pool": "nowhere"}})
     found: list[bool] = []
     settings = ClusterSettings(world.write_kubeconfig())
     with PendingWatch(lambda: Cluster(settings), lambda: found.append(True)):

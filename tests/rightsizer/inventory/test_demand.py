@@ -640,7 +640,6 @@ _LACKS = f"0/2 nodes are available: 1 node(s) had untolerated taint, 1 Insuffici
     [
         pytest.param({}, _LACKS, "", id="gpus"),
         pytest.param({}, "", "", id="another-scheduler"),
-        pytest.param({}, "0/2 nodes are available: 2 cannot allocate all claims.", "", id="devices"),
         pytest.param(
             {},
             '0/2 nodes are available: persistentvolumeclaim "data" not found.',
