@@ -37,7 +37,7 @@ from rightsizer.policy.rule import UNUSED
 from rightsizer.text import gpus, instant, read_instant
 
 _ORDER = {Verdict.ACT: 0, Verdict.UNKNOWN: 1, Verdict.KEEP: 2, Verdict.PROTECTED: 3}
-_BY_DEMAND = frozenset({Action.SCALE_DOWN, Action.SCALE_UP})
+_BY_DEMAND = frozenset({FindingName.TOO_MANY_REPLICAS, FindingName.TOO_FEW_REPLICAS})
 """Without a notice: what is taken comes back with the demand, long before anybody answers."""
 _RESTRAINT = {Verdict.PROTECTED: 0, Verdict.KEEP: 1, Verdict.UNKNOWN: 2, Verdict.ACT: 3}
 """Which of two findings about the same workload holds."""
@@ -311,7 +311,7 @@ def _acted_upon(decision: Decision, effective: EffectivePolicy, evaluator: Polic
     if made.mode is not Mode.ENFORCE:
         return made
     blocks = tuple(_waits(made, effective, evaluator))
-    if blocks or action in _BY_DEMAND or not effective.notify_before:
+    if blocks or finding.name in _BY_DEMAND or not effective.notify_before:
         return dataclasses.replace(made, blockers=blocks)
     return _after_notice(made, effective.notify_before, evaluator)
 

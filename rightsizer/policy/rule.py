@@ -169,7 +169,8 @@ class Rule(Part):
     )
     notifyBefore: Duration | None = pydantic.Field(
         None,
-        description="Shortest time from the notice to the change; none for a scale-down. Default: that of the kind.",
+        description="Shortest time from the notice to the change; none for replicas by demand. Default: that of the "
+        "kind.",
     )
     cooldown: Duration = pydantic.Field(
         COOLDOWN,

@@ -96,6 +96,14 @@ def test_decide_scale_down_needs_no_notice() -> None:
     assert (decision.action, decision.is_enforced) == (Action.SCALE_DOWN, True)
 
 
+def test_decide_idle_replicas_beyond_those_that_are_kept_get_a_notice() -> None:
+    """They do not come back with the demand."""
+    pods = [pod(f"w-{number}") for number in range(3)]
+    item = workload(*pods, created=AT - 30 * DAY)
+    decision = judged(item, all_idle(item), policy(rule("r", notifyBefore=4 * HOUR, minReplicas=2)))
+    assert (decision.action, decision.announced) == (Action.NOTICE, Action.SCALE_DOWN)
+
+
 def test_decide_notice_before_the_required_time_makes_nothing_reclaimable() -> None:
     """It is not idle for long enough yet."""
     paused = history("#" * 8 * 24 + "." * 30)

@@ -507,6 +507,7 @@ WORSE: Mapping[str, Callable[[World, Chance], World]] = {
     random.Random(1319)
 )  # idle for half of the required time; a disruption budget allows one pod
 @hypothesis.example(random.Random(16279))  # its rule acts on too many GPUs, and never on what is idle
+@hypothesis.example(random.Random(1338))  # idle, of which the replicas that are kept stay
 @hypothesis.given(st.randoms(use_true_random=True))
 def test_decisions_with_less_evidence_never_do_more(how: str, chance: Chance) -> None:
     """No keep, unknown or protected turns into act, no advice into a change, no waiting into a stop.
