@@ -104,6 +104,9 @@ _OVER: Mapping[str, Callable[[Samples], float | None]] = {
     "min_over_time": _extreme(min),
     "sum_over_time": _sum,
     "avg_over_time": lambda samples: _sum(samples) / sum(count for count, _ in samples),
+    "resets": lambda samples: float(
+        sum(after < before for (_, before), (_, after) in itertools.pairwise(samples))
+    ),
     "increase": _increase,
     "rate": _increase,
 }
