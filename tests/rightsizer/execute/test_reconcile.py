@@ -349,7 +349,7 @@ def test_apply_recent_change_by_other_instance_is_skipped(world: World) -> None:
     for kept in world.api.list("ConfigMap", "gpu-rightsizer"):
         world.api.delete("ConfigMap", "gpu-rightsizer", kept["metadata"]["name"])
     world.api.settle()
-    notes = json.dumps([{"at": _minutes_ago(30), "run": "r", "action": "scale-down", "by": "one"}])
+    notes = json.dumps([{"at": _minutes_ago(30), "run": "r", "action": "resize", "by": "one"}])
     world.add("Deployment", world.team, "idle", {"annotations": {HISTORY: notes}})
     plan = world.run("plan", "-o", "json", "--instance", "two", policy=AT_ONCE).items["idle"]
     assert (plan["verdict"], plan["action"]) == ("act", None), plan
