@@ -258,7 +258,8 @@ class Checker:
     ) -> Iterator[str]:
         """Once in a cooldown, longer after each time that someone took one back; never by what it did before the last.
 
-        Three times a month at most. Replicas follow demand: what nobody took back does not count.
+        Three times a month at most. Replicas follow demand: what nobody took back does not count, and
+        nobody is told before.
         """
         each = [one for one in self.takes if one.uid == take.uid]
         ends = self._ends[take.uid]
@@ -285,7 +286,11 @@ class Checker:
                 yield f"it was taken back {len(ends)} times, the last at {ends[-1]}, and is held off for {held_s} s"
         waits = max((seconds(rule.get("notifyBefore", "0m")) for rule in rules), default=0.0)
         notice = self._notices.get(take.uid)
-        if waits and (notice is None or (take.at - notice).total_seconds() < waits):
+        if (
+            part != "tooManyReplicas"
+            and waits
+            and (notice is None or (take.at - notice).total_seconds() < waits)
+        ):
             yield f"its people were told {notice}, {waits} s before are wanted"
 
     def _over_budget(self, take: Take) -> Iterator[str]:
