@@ -88,17 +88,21 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _follow(state: PreemptionState, connect: Callable[[], Cluster], own: str) -> None:
-    """Read breaker and pauses every few seconds, for as long as the process runs."""
+    """Read breaker and pauses every few seconds, for as long as the process runs; log each failure once."""
+    known = ""
     while True:
         try:
             with contextlib.closing(connect()) as cluster:
                 store = ControlStateStore(cluster, own)
                 while True:
                     state.controlled(store.read())
+                    known = ""
                     time.sleep(_FOLLOWED_S)
         except RightsizerError as error:
             state.controlled(None)
-            log.warning("breaker and pauses cannot be read, so nobody is named: %s", error)
+            if str(error) != known:
+                log.warning("breaker and pauses cannot be read, so nobody is named: %s", error)
+            known = str(error)
         except Exception:
             state.controlled(None)
             log.exception("breaker and pauses cannot be read: a bug in gpu-rightsizer")

@@ -617,7 +617,7 @@ _COMMANDS: tuple[_Command, ...] = (
     ("undo", "list earlier changes, or revert them", _UNDO, _UNDO_EPILOG, _undo),
     ("history", "show changes and their outcomes", _HISTORY, _HISTORY_EPILOG, _history),
     ("report", "sum up GPU-hours and money over time", _REPORT, _REPORT_EPILOG, _report),
-    ("pause", "make no more changes until resume", _PAUSE, _PAUSE_EPILOG, _pause),
+    ("pause", "make no more changes until resume, except scale-ups", _PAUSE, _PAUSE_EPILOG, _pause),
     ("resume", "end a pause of all changes", _RESUME, _RESUME_EPILOG, _resume),
     ("breaker", "show or reset the stop after errors", _BREAKER, _BREAKER_EPILOG, _breaker),
     ("doctor", "check connectivity, permissions and metrics", _DOCTOR, _DOCTOR_EPILOG, _doctor),

@@ -28,8 +28,6 @@ from rightsizer.planning.preemption import (
 
 _REMEMBERED_S = 600.0
 """A pod that did not start with the victims named for it gets the scheduler's own for so long."""
-
-
 _NOMINATED_S = 30.0
 """So long room is kept for a pending pod that the scheduler has not noted, as if it were gone."""
 
@@ -65,6 +63,7 @@ class PreemptionState:
         self._planned_at: float | None = None
         self._candidates: Sequence[Preemptible] = ()
         self._control: State | None = NOTHING
+        self._stopped: frozenset[str] = frozenset()
         self._asked: dict[str, tuple[float, VictimChoice]] = {}
         self._nominated: dict[str, float] = {}
         """By UID of a pending pod: since when we keep room for it that no watch has confirmed."""
@@ -156,20 +155,26 @@ class PreemptionState:
         with self.lock:
             self._candidates = tuple(candidates)
             self._planned_at = began_at
-            self._set_allowed(datetime.datetime.now(datetime.UTC))
+            self._set_allowed(self._stopped_namespaces())
 
     def controlled(self, control: State | None) -> None:
         """Name nobody where breaker or pauses stop changes; nobody at all if these cannot be read (None)."""
         with self.lock:
             self._control = control
-            self._set_allowed(datetime.datetime.now(datetime.UTC))
+            stopped = self._stopped_namespaces()
+            if stopped != self._stopped:  # questions wait meanwhile
+                self._set_allowed(stopped)
 
-    def _set_allowed(self, at: datetime.datetime) -> None:
-        control = self._control or NOTHING
+    def _stopped_namespaces(self) -> frozenset[str]:
+        """Those of candidates in which nothing may be changed now."""
+        control, now = self._control or NOTHING, datetime.datetime.now(datetime.UTC)
+        namespaces = {one.decision.workload.ref.namespace for one in self._candidates}
+        return frozenset(one for one in namespaces if stop_reason(control, one, now) is not None)
+
+    def _set_allowed(self, stopped: frozenset[str]) -> None:
+        self._stopped = stopped
         self._table.set_candidates(
-            one
-            for one in self._candidates
-            if stop_reason(control, one.decision.workload.ref.namespace, at) is None
+            one for one in self._candidates if one.decision.workload.ref.namespace not in stopped
         )
 
     def put_node(self, node: WatchedNode) -> None:

@@ -65,9 +65,8 @@ _HUNG_S = 3600.0
 _SETTLE_S = 1.0
 """Pods of one workload become unschedulable one after another."""
 _DEMAND_PAUSE_S = 5.0
-"""Between the starts of two cycles that pending pods begin; twice as long after each that served nobody."""
-_LONGEST_RETRY_S = 60.0
-"""The longest such pause, and the longest until a cycle is tried again after a failure."""
+"""Between the starts of two cycles that pending pods begin; twice as long after each that failed or served nobody."""
+_LONGEST_PAUSE_S = 60.0
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -197,7 +196,7 @@ class _Cycles:
         self._lends = False
         self._is_woken = False
         self._woken_at = -_DEMAND_PAUSE_S
-        self._pause_s, self._retry_s = _DEMAND_PAUSE_S, 0.0
+        self._pause_s = _DEMAND_PAUSE_S
         self._serves = False
         self.wrong = "no cycle has ended yet"
 
@@ -249,16 +248,16 @@ class _Cycles:
 
     def _on_demand(self) -> None:
         since_s = time.monotonic() - self._woken_at
-        self._end.wait(max(_SETTLE_S, self._pause_s - since_s, self._retry_s))
+        self._end.wait(max(_SETTLE_S, self._pause_s - since_s))
         with self._one_at_a_time:
             self._is_woken, self._woken_at = False, time.monotonic()
             if self._lease is not None and self._lease.is_held and not self._end.is_set():
                 report.info("a pod waits for GPUs: a cycle begins")
+                self._serves = False
                 self._run(acts=True)
-        self._pause_s = _DEMAND_PAUSE_S if self._serves else min(2 * self._pause_s, _LONGEST_RETRY_S)
-        self._retry_s = min(max(2 * self._retry_s, _DEMAND_PAUSE_S), _LONGEST_RETRY_S) if self.wrong else 0.0
-        if self.wrong and not self._end.is_set():
-            self.wake()
+                self._pause_s = _DEMAND_PAUSE_S if self._serves else min(2 * self._pause_s, _LONGEST_PAUSE_S)
+                if self.wrong:
+                    self.wake()
 
     def skip(self) -> None:
         """Count a cycle that is due while another is running."""

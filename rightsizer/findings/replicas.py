@@ -313,12 +313,12 @@ def _scale_down(evidence: Evidence, replicas: int, needed: int, need: ReplicaNee
 
 def _by_activity(candidate: Candidate) -> Sequence[str]:
     """Its pods by their activity in their history, if it was read, and in the longest measured window, least first."""
+    by_window = [each for _, each in sorted(candidate.measured.usages.items(), reverse=True)]
 
     def activity(pod: Pod) -> tuple[int, float]:
         history = candidate.measured.histories.get(pod_key(pod))
-        usages = (each.get(pod_key(pod), ()) for _, each in sorted(candidate.measured.usages.items()))
-        *_, longest = ((), *filter(None, usages))
-        mean = max((usage.activity_mean or 0.0 for usage in longest), default=0.0)
+        known = next((each[pod_key(pod)] for each in by_window if pod_key(pod) in each), ())
+        mean = max((usage.activity_mean or 0.0 for usage in known), default=0.0)
         return history.slots.count(Slot.BUSY) if history else 0, mean
 
     return [pod.ref.name for pod in sorted(candidate.held, key=lambda pod: (activity(pod), pod.ref.name))]

@@ -34,8 +34,11 @@ from rightsizer.model import (
 )
 from rightsizer.policy.effective import PolicyEvaluator
 
-_LATEST = datetime.timedelta(minutes=2)
-"""So long after its grace period a pod that terminates may still be there; then it may stay for ever."""
+_SOON, _LATEST = datetime.timedelta(minutes=5), datetime.timedelta(minutes=2)
+"""A pod that terminates is room on its way from so long before the end of its grace period until so long after it.
+
+Tenants choose grace periods and may ignore signals: others would wait for their pods as long as they like.
+"""
 _MAX_TRIES = 1_000_000
 """Pods of a gang, times its options, times the domains of its topology: more take too long, whoever asks for them."""
 _TOO_MANY_WAYS = (
@@ -349,7 +352,8 @@ class _Places:
             pod
             for workload in self._fleet.workloads
             for pod in workload.pods
-            if pod.holds and pod.terminates_by is not None and at < pod.terminates_by + _LATEST
+            if pod.holds and pod.terminates_by is not None
+            if -_SOON <= at - pod.terminates_by < _LATEST
         ]
         self._gone |= {pod.ref.uid for pod in going}
         for pod in going:

@@ -169,7 +169,7 @@ class Rule(Part):
     )
     notifyBefore: Duration | None = pydantic.Field(
         None,
-        description="Shortest time from the notice to the change; none for replicas by demand. Default: that of the "
+        description="Shortest time from the notice to the change; too-many-replicas needs none. Default: that of the "
         "kind.",
     )
     cooldown: Duration = pydantic.Field(

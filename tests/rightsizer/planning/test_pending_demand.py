@@ -104,11 +104,13 @@ def test_pending_demand_without_pending_pods_blocks_all() -> None:
     assert _after([_decision(_holder("x", "a"))]) == {"x": None}
 
 
-@pytest.mark.parametrize(("ends_in_s", "gone"), [(30, None), (-60, None), (-200, ("w",)), (None, ("w",))])
+@pytest.mark.parametrize(
+    ("ends_in_s", "gone"), [(30, None), (-60, None), (-200, ("w",)), (3600, ("w",)), (None, ("w",))]
+)
 def test_pending_demand_what_terminates_already_is_enough(
     ends_in_s: int | None, gone: tuple[str, ...] | None
 ) -> None:
-    """Nobody else goes for the same pod, unless it stays long after its grace period."""
+    """Nobody else goes for the same pod, unless it may stay for long: tenants choose grace periods."""
     ends = None if ends_in_s is None else AT + datetime.timedelta(seconds=ends_in_s)
     (before,) = _holder("before", "a", gpus=2).pods
     going = dataclasses.replace(before, is_terminating=ends is not None, terminates_by=ends)

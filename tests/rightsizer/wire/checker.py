@@ -259,7 +259,7 @@ class Checker:
         """Once in a cooldown, longer after each time that someone took one back; never by what it did before the last.
 
         Three times a month at most. Replicas follow demand: what nobody took back does not count, and
-        nobody is told before.
+        needs no notice.
         """
         each = [one for one in self.takes if one.uid == take.uid]
         ends = self._ends[take.uid]
