@@ -170,6 +170,10 @@ class RecordedSignal:
         """When the recording begins; None if that is earlier than the span."""
         return self._grid.begin if self._grid.begin > at - span else None
 
+    def retention(self) -> datetime.timedelta | None:
+        """Unknown: more may be recorded."""
+        return None
+
     def concurrency(
         self, workloads: Sequence[ReplicaQuery], at: datetime.datetime
     ) -> Mapping[str, Concurrency]:

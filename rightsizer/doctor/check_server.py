@@ -4,12 +4,13 @@ import datetime
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rightsizer.config import format_duration, parse_duration
+from rightsizer.config import format_duration
 from rightsizer.doctor.diagnosis import Check, Diagnosis, Facts, Failure, Family, Message, Status, known, some
 from rightsizer.findings.data_quality import MIN_SAMPLES
 from rightsizer.model import Fleet
 from rightsizer.policy.effective import NO_FLEET, PolicyEvaluator
 from rightsizer.policy.schema import ADVISE_ONLY
+from rightsizer.prometheus.query_api import retention
 from rightsizer.text import count
 
 TOLERATED_S = 10.0
@@ -18,8 +19,6 @@ TOO_FAR_S = 300.0
 SPARSE_S = 60.0
 USUAL_S = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 """Common scrape intervals."""
-DEFAULT_RETENTION = datetime.timedelta(days=15)
-"""Prometheus's default if neither time nor size is set."""
 
 ANSWERS = Message(Status.OK, "{where} answers in {took_ms:.0f} ms ({product})")
 SILENT = Message(
@@ -177,22 +176,12 @@ def _limit(facts: Facts) -> Iterator[Diagnosis]:
         yield FITS(limit=int(text), ours=ours)
 
 
-def _retention(facts: Facts) -> datetime.timedelta | None:
-    """The retention, if Prometheus's flags show it."""
-    flags = known(facts.server).flags
-    if isinstance(flags, Failure) or "storage.tsdb.retention.time" not in flags:
-        return None
-    try:
-        kept = parse_duration(str(flags["storage.tsdb.retention.time"]))
-    except ValueError:  # 0s, or in years
-        is_by_size = str(flags.get("storage.tsdb.retention.size", "0B")) != "0B"
-        return None if is_by_size or flags["storage.tsdb.retention.time"] != "0s" else DEFAULT_RETENTION
-    return kept
-
-
 def _record(facts: Facts) -> Iterator[Diagnosis]:
     windows, history = spans(facts)
     window, wanted = windows[-1], max(windows[-1], history)
+    flags = known(facts.server).flags
+    kept = None if isinstance(flags, Failure) else retention(flags)
+    is_forgotten = kept is not None and kept < wanted
     begins = known(facts.begins)
     now = known(facts.server).now
     if begins is None or now - begins >= wanted:
@@ -206,14 +195,13 @@ def _record(facts: Facts) -> Iterator[Diagnosis]:
         }
         if now - begins < window:
             yield TOO_SHORT(**found, until=f"{begins + window:%Y-%m-%d %H:%M} UTC")
-        else:
+        elif not is_forgotten:
             yield SHORT(
                 **found, until=f"{begins + history:%Y-%m-%d}", times=f"{history / (now - begins):.1f}"
             )
-    kept = _retention(facts)
-    if kept is not None and kept < wanted:
-        days, times = -(-wanted // datetime.timedelta(days=1)), f"{wanted / kept:.1f}"
-        yield FORGETS(kept=_length(kept), wanted=_length(wanted), days=days, times=times)
+    if kept is not None and is_forgotten:
+        days, times = -(-wanted // datetime.timedelta(days=1)), min(wanted / kept, max(kept / window, 1.0))
+        yield FORGETS(kept=_length(kept), wanted=_length(wanted), days=days, times=f"{times:.1f}")
 
 
 def _interval(facts: Facts) -> Iterator[Diagnosis]:

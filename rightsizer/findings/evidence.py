@@ -363,8 +363,16 @@ class Candidate:
 
     @property
     def stretch(self) -> float:
-        """How many times as long it must be idle because the record is short: 1 with a whole one."""
-        return self.criteria.idle.history.total_seconds() / self.record_s if self.record_s else 1.0
+        """How many times as long it must be idle because the record is short: 1 with a whole one.
+
+        A record that will not grow asks for no more than it can show.
+        """
+        if not self.record_s:
+            return 1.0
+        stretch = self.criteria.idle.history.total_seconds() / self.record_s
+        return (
+            min(stretch, max(self.record_s / self.shortest_idle_s, 1.0)) if self.measured.is_full else stretch
+        )
 
 
 @dataclasses.dataclass(slots=True)

@@ -85,12 +85,12 @@ def _counts_from(
 ) -> datetime.datetime | None:
     """When it counts as idle if it stays idle; its pods must be old enough then.
 
-    With a short record that is the earliest time: less is required if the record grows.
+    With a short record that grows it is the earliest time: less is required later.
     """
     if history is None or required_s is None:
         return None
     left_s, record_s = required_s - history.idle_s, candidate.record_s
-    if record_s:
+    if record_s and not candidate.measured.is_full:
         sides = (record_s - history.idle_s, 2 * math.sqrt(required_s * record_s))
         grown_s = (math.hypot(*sides) - record_s - history.idle_s) / 2
         left_s = max(grown_s, required_s / candidate.stretch - history.idle_s)
@@ -170,13 +170,13 @@ def _pauses(
             f"no data for {span(history.unknown_s)}, so an idle period may have lasted "
             f"{span(history.longest_return_s)}"
         )
+    is_full = candidate.measured.is_full
     if candidate.record_s:
         parts.append(
-            f"Prometheus has only {span(candidate.record_s)} of data, so the required idle time is "
-            f"{candidate.stretch:.1f} times as long"
+            f"Prometheus {'keeps' if is_full else 'has'} only {span(candidate.record_s)} of data, so the required "
+            f"idle time is {candidate.stretch:.1f} times as long"
         )
     if counts_from:
-        parts.append(
-            f"counts as idle from {instant(counts_from)}{' at the earliest' if candidate.record_s else ''}"
-        )
+        grows = candidate.record_s and not is_full
+        parts.append(f"counts as idle from {instant(counts_from)}{' at the earliest' if grows else ''}")
     return "; ".join(parts)

@@ -265,6 +265,7 @@ class Measured:
         concurrency: Only of the workloads for which it was asked, by UID.
         nodes: By the node's name, as far as the series' hostname is one.
         begins: Where Prometheus's own record begins, of anything; None where it goes back as far as was asked.
+        is_full: Whether that record is as long as Prometheus's retention, so that it will not grow.
         series: Where autoscalers find activity; None where it is not in per cent by pod.
         serving: Load of inference servers, for each window that a rule looks back for requests.
         profiles: Mean activity of each pod's devices over the longest window in equal steps, oldest first, 0 to 1; only
@@ -284,6 +285,7 @@ class Measured:
     serving: Mapping[datetime.timedelta, ServingLoads] = dataclasses.field(default_factory=dict)
     nodes: Mapping[str, NodeCoverage] = dataclasses.field(default_factory=dict)
     begins: datetime.datetime | None = None
+    is_full: bool = False
     series: ActivitySeries | None = None
     profiles: Mapping[PodKey, Sequence[float | None]] = dataclasses.field(default_factory=dict)
     ignored: Ignored = NONE_IGNORED

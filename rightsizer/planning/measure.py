@@ -54,6 +54,9 @@ log = logging.getLogger(__name__)
 _UNSEEN = bytes.maketrans(bytes([Slot.BUSY]), bytes([Slot.UNKNOWN]))
 """A board that works may work for any pod on it."""
 
+_FULL = 0.95
+"""Share of the retention from which on a record is full: where it begins is known to about a hundredth."""
+
 
 class Signal(Protocol):
     """A source of usage; every method raises PrometheusError if an answer is incomplete."""
@@ -132,6 +135,10 @@ class Signal(Protocol):
 
     def begins(self, span: datetime.timedelta, at: datetime.datetime) -> datetime.datetime | None:
         """Time of the first sample; None if the record covers the whole span."""
+        ...
+
+    def retention(self) -> datetime.timedelta | None:
+        """How long samples are kept; None if unknown."""
         ...
 
     def concurrency(
@@ -219,6 +226,7 @@ def measure(
     if first.board_levels:
         nodes = _nodes_of_boards(first, pods)
         histories = _with_board_histories(signal, more.histories, histories, first, nodes)
+    begins = _begins(signal, more.histories, at)
     second = dataclasses.replace(
         first,
         usages=usages,
@@ -226,7 +234,8 @@ def measure(
         waits=signal.waits(pods.keys(), _starving(evaluator), at) if more.waits else {},
         histories=histories,
         concurrency=_concurrency(signal, more.concurrency, fleet, at),
-        begins=_begins(signal, more.histories, at),
+        begins=begins,
+        is_full=begins is not None and _is_full(at - begins, signal.retention()),
         series=signal.series(at) if more.concurrency else None,
     )
     last = _short_windows(signal, fleet, second, at, evaluator)
@@ -452,6 +461,10 @@ def _begins(
 ) -> datetime.datetime | None:
     spans = [request.span for request in requests]
     return signal.begins(max(spans), at) if spans else None
+
+
+def _is_full(record: datetime.timedelta, kept: datetime.timedelta | None) -> bool:
+    return kept is not None and record >= _FULL * kept
 
 
 def _concurrency(

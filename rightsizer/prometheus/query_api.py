@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from rightsizer.config import PrometheusSettings
+from rightsizer.config import PrometheusSettings, parse_duration
 from rightsizer.errors import PrometheusUnreachable, QueryRefused
 from rightsizer.prometheus.responses import ResponseData, ResponseReader, TransientRefusal
 from rightsizer.prometheus.transport import HttpTransport, Transport
@@ -47,9 +47,22 @@ COMPLETE_RESPONSE: Mapping[str, str] = {
 }
 """Sent to every server: each one ignores the parameters of the others."""
 
+DEFAULT_RETENTION = datetime.timedelta(days=15)
+"""Prometheus's default if neither time nor size is set."""
+
 _DIGEST_BYTES = 16
 """Among a million texts, two have the same digest with a probability of 10^-26."""
 _MAX_CACHED = 1_000_000
+
+
+def retention(flags: Mapping[str, Any]) -> datetime.timedelta | None:
+    """How long samples are kept by these flags of Prometheus; None if they do not tell."""
+    kept = str(flags.get("storage.tsdb.retention.time", ""))
+    try:
+        return parse_duration(kept)
+    except ValueError:  # missing, 0s, or in years
+        is_by_size = str(flags.get("storage.tsdb.retention.size", "0B")) != "0B"
+        return None if is_by_size or kept != "0s" else DEFAULT_RETENTION
 
 
 def run_parallel(tasks: Sequence[Callable[[threading.Event], T]], width: int) -> Iterator[T]:

@@ -1,10 +1,11 @@
 """Usage of GPUs from one Prometheus: the one object that all other packages query."""
 
+import contextlib
 import dataclasses
 import datetime
 from collections.abc import Collection, Mapping, Sequence
 
-from rightsizer.errors import EvidenceIncomplete
+from rightsizer.errors import EvidenceIncomplete, PrometheusError
 from rightsizer.model import (
     ActivitySeries,
     BoardLevel,
@@ -22,7 +23,7 @@ from rightsizer.model import (
     strongest,
 )
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import Prometheus
+from rightsizer.prometheus.query_api import Prometheus, retention
 from rightsizer.usage.active_replicas import ReplicaQuery, busy_replicas
 from rightsizer.usage.activity_history import activity_histories, activity_profiles, work_levels
 from rightsizer.usage.device_usage import peak_activity, recent_peaks, sampled_peaks, window_usages
@@ -185,6 +186,12 @@ class PrometheusUsage:
     def begins(self, span: datetime.timedelta, at: datetime.datetime) -> datetime.datetime | None:
         """When the GPU series begin; None if they are older than the span."""
         return first_sample(self._query(at), span)
+
+    def retention(self) -> datetime.timedelta | None:
+        """How long Prometheus keeps samples; None if it does not tell, as most other servers."""
+        with contextlib.suppress(PrometheusError):
+            return retention(self._prometheus.status("flags"))
+        return None
 
     def series(self, at: datetime.datetime) -> ActivitySeries | None:
         """The activity series for autoscalers; None if none is in percent or none names a pod."""

@@ -265,6 +265,12 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         Status.WARNING,
         "keeps 10d, but the policy looks back 14d: required idle times are 1.4 times as long",
     ),
+    "forgets-soon": (
+        {"server": flags(storage_tsdb_retention_time="2d"), "begins": AT - 2 * DAY},
+        "retention",
+        Status.WARNING,
+        "keeps 2d, but the policy looks back 14d: required idle times are 2.0 times as long",
+    ),
     "dense": ({}, "scrape-interval", Status.OK, "every 15s"),
     "sparse": ({"interval_s": 120.0}, "scrape-interval", Status.WARNING, "every 2m"),
     "too-sparse": (

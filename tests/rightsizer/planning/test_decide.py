@@ -581,6 +581,41 @@ def test_decide_short_record_waits_longer(known: str, days: int, action: Action 
     assert f"Prometheus has only {days}d of data" in " ".join(decision.finding.words)
 
 
+@pytest.mark.parametrize(
+    ("known", "hours", "action"),
+    [
+        ("." * 48, 48, Action.SCALE_TO_ZERO),
+        ("#" + "." * 46, 48, None),
+        ("." * 20, 20, None),
+    ],
+)
+def test_decide_record_that_does_not_grow_asks_for_no_more_than_it_can_show(
+    known: str, hours: int, action: Action | None
+) -> None:
+    """A Prometheus that keeps two days never shows the seven times 24 hours that a growing one would need."""
+    item = workload(pod(started=AT - 40 * DAY, created=AT - 40 * DAY))
+    given = {("research", "w-0"): history(known)}
+    full = judged(item, all_idle(item), policy(), histories=given, begins=AT - hours * HOUR, is_full=True)
+    assert full.action is action
+    growing = judged(item, all_idle(item), policy(), histories=given, begins=AT - hours * HOUR)
+    assert growing.action is None
+
+
+def test_decide_notice_of_full_record_announces_a_time_that_stays() -> None:
+    """The required idle time does not change from plan to plan, so neither does the time of the notice."""
+    item = workload(pod(started=AT - 40 * DAY, created=AT - 40 * DAY))
+    rules = policy(rule("r", notifyBefore=12 * HOUR))
+    told = []
+    for hours in (40, 44):
+        given = {("research", "w-0"): history("#" + "." * hours)}
+        decision = judged(item, all_idle(item), rules, histories=given, begins=AT - 3 * DAY, is_full=True)
+        assert decision.action is Action.NOTICE
+        assert decision.due is not None
+        told.append(decision.due + (44 - hours) * -HOUR)
+        assert "at the earliest" not in " ".join(decision.finding.words)
+    assert told == [told[0]] * 2
+
+
 def test_decide_notice_of_short_record_announces_the_earliest_time() -> None:
     """While the record grows, less idle time is required: the notice never promises more than is kept."""
     item = workload(pod(started=AT - 40 * DAY, created=AT - 40 * DAY))

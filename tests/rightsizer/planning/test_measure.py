@@ -130,6 +130,10 @@ class _Recorded(Signal):
         del span, at
         return None
 
+    def retention(self) -> datetime.timedelta | None:
+        """Unknown."""
+        return None
+
     def activity(
         self, window: datetime.timedelta, at: datetime.datetime, *, with_coverage: bool = False
     ) -> Usages:

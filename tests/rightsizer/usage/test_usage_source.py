@@ -109,3 +109,8 @@ def test_usages_mig_instances_have_the_profiling_metrics_of_dcgm_exporter(metric
     used = metrics.usage("p")
     assert (used.activity_peak, used.traffic_peak, used.coverage) == (0.2, 0.1, 1.0)
     assert not is_dark(used)
+
+
+def test_retention_is_what_the_flags_of_prometheus_say(metrics: Metrics) -> None:
+    """The tests' own Prometheus keeps 40 days."""
+    assert metrics.signal().retention() == 40 * DAY
