@@ -34,7 +34,12 @@ budgets:
   - {scope: owner, per: day, workloads: 100}
 """
 """The default ones would stop most of a world of a dozen GPUs."""
-EXAMPLE = (pathlib.Path(__file__).parents[2] / "deploy/examples/policy.yaml").read_text()
+EXAMPLE = re.sub(
+    r"(?m)^# (defaults:|  idle:|    \w+: .*)$",
+    r"\1",
+    (pathlib.Path(__file__).parents[2] / "deploy/examples/policy.yaml").read_text(),
+)
+"""With the same window for all kinds, as its comment shows it."""
 DEFAULT_POLICY = (
     re.sub(r"^budgets:\n(?:  - .*\n)+", "", EXAMPLE, flags=re.MULTILINE).replace(
         "defaults:\n", "defaults:\n  kinds: []\n"
