@@ -10,6 +10,7 @@ from benchmarks._judges import ENFORCING
 from benchmarks._serving import DAY, Replica, Running, Sizer
 from rightsizer.changes.memory import MOST
 from rightsizer.changes.record_codec import UNDO_ANNOTATION, encode_record
+from rightsizer.findings.autoscaling import STEP_PERCENT
 from rightsizer.findings.replicas import counted_window, replica_need
 from rightsizer.model import (
     Action,
@@ -191,18 +192,21 @@ def autoscaler(running: Running) -> int:
     """The ScaledObject that a plan prints, asked each minute: those busy in it plus headroom, down after the window."""
     part = SIZED.defaults.tooManyReplicas
     window = part.window // datetime.timedelta(minutes=1)
+    most = running.of.traits.replicas
+    step = math.ceil(most * STEP_PERCENT / 100)
     if not running.memo:  # printed once, with the jump of then
         minutes = counted_window(part) // datetime.timedelta(minutes=1)
         busy = running.busy[-minutes:]
         running.memo.append(replica_need(part, busy, busy).jump)
 
     def needed(busy: int) -> int:
-        return busy + max(math.ceil(busy * part.headroomPercent / 100), part.minHeadroom, running.memo[0])
+        headroom = max(math.ceil(busy * part.headroomPercent / 100), part.minHeadroom, running.memo[0])
+        return math.ceil((busy + headroom) / step) * step
 
     wanted: Sequence[int] = [needed(busy) for busy in running.busy[-window:]]
     highest = max(wanted)
     now = wanted[-1] if wanted[-1] > running.size else min(running.size, highest)
-    return min(running.of.traits.replicas, max(1, now))
+    return min(most, max(1, now))
 
 
 SIZERS: dict[str, tuple[Callable[[], Sizer], int]] = {

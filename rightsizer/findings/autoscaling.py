@@ -3,6 +3,7 @@
 An autoscaler follows such demand within seconds, within the measured bounds. People apply the manifests.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ _WHOLE_NAME = 40
 """Of longer names, controllers cut off a part (generateName, 58 characters)."""
 _TARGET_PERCENT = 60
 """Mean utilization at which the HPA adds pods: leaves headroom while a new pod loads its model."""
+STEP_PERCENT = 5
+"""Share of the most replicas in whose multiples KEDA scales: about half as many changes as one by one."""
 
 
 def autoscalers_for(candidate: Candidate, source: ActivitySeries) -> Autoscalers | None:
@@ -82,7 +85,7 @@ def _keda_spec(
     """
     query = {
         "serverAddress": source.server,
-        "query": busy_replicas(candidate, source, need),
+        "query": busy_replicas(candidate, source, need, most=bounds[1]),
         "threshold": "1",
         "ignoreNullValues": "false",
     }
@@ -105,18 +108,23 @@ def _hpa_spec(candidate: Candidate, source: ActivitySeries, bounds: tuple[int, i
     }
 
 
-def busy_replicas(candidate: Candidate, source: ActivitySeries, need: ReplicaNeed) -> str:
-    """PromQL for the number of replicas active in the same minute, plus headroom and the largest jump."""
+def busy_replicas(candidate: Candidate, source: ActivitySeries, need: ReplicaNeed, *, most: int) -> str:
+    """PromQL for the number of replicas active in the same minute, plus headroom and the largest jump.
+
+    A sample is in each minute, or in each two intervals between samples if those are longer.
+    """
     part, ref = candidate.criteria.too_many_replicas, candidate.workload.ref
     suffix = _SUFFIXES.get(ref.kind, ".+") if len(ref.name) <= _WHOLE_NAME else ".+"
     pods = promql.quoted(f"{promql.escaped(ref.name)}-{suffix}")
     selected = promql.selector(
         source.metric, (promql.equals(source.namespace, ref.namespace), f"{source.pod}=~{pods}")
     )
-    by_pod = promql.by("max", [source.pod], f"max_over_time({selected}[1m])")
+    minutes = math.ceil(2 * source.interval_s / 60)
+    by_pod = promql.by("max", [source.pod], f"max_over_time({selected}[{minutes}m])")
     busy = f"sum({by_pod} > bool {part.busyPercent:g})"
     extra = f"clamp_min(ceil({busy} * {part.headroomPercent / 100:g}), {need.replicas(0)})"
-    return f"{busy} + {extra}"
+    step = math.ceil(most * STEP_PERCENT / 100)
+    return f"ceil(({busy} + {extra}) / {step}) * {step}" if step > 1 else f"{busy} + {extra}"
 
 
 def _behavior(candidate: Candidate) -> dict[str, Any]:

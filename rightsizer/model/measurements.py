@@ -234,12 +234,14 @@ class ActivitySeries:
         server: Prometheus's URL, as connected.
         metric: Name of the metric, in per cent.
         pod: Label that names the pod, and `namespace` the one that names its namespace.
+        interval_s: Seconds between two samples.
     """
 
     server: str
     metric: str = "DCGM_FI_DEV_GPU_UTIL"
     pod: str = "exported_pod"
     namespace: str = "exported_namespace"
+    interval_s: float = 15.0
 
 
 Boards = Mapping[str, Usage]

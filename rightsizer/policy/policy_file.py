@@ -317,12 +317,10 @@ _HEAD = f"""\
 apiVersion: {API_VERSION}
 kind: Policy
 
-# Limits of changes. These are the defaults; raise them once you trust the plan.
-budgets:
-  - {{scope: cluster, per: run, workloads: 5}}
-  - {{scope: namespace, per: run, workloads: 2}}
-  - {{scope: cluster, per: hour, workloads: 20, share: 10%}}
-  - {{scope: owner, per: day, workloads: 1}}
+# Limits of changes. Without entries the defaults apply; raise them once you trust the plan.
+# budgets:
+#   - {{scope: cluster, per: run, workloads: 10}}    # default: 5
+#   - {{scope: namespace, per: run, workloads: 4}}   # default: 2
 
 # When changes may be made; without windows always. Freezes are days without changes.
 # maintenanceWindows:

@@ -200,7 +200,8 @@ class PrometheusUsage:
             for pod, namespace, _ in querier.source.labels.pod_labels() if metric.scale == PERCENT else ():
                 selected = promql.selector(metric.name, [f"{pod}!=''", *querier.matchers])
                 if querier.count(selected, at):
-                    return ActivitySeries(self._prometheus.where, metric.name, pod, namespace)
+                    where, interval_s = self._prometheus.where, querier.interval_s()
+                    return ActivitySeries(where, metric.name, pod, namespace, interval_s)
         return None
 
     def profiles(

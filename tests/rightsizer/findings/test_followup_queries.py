@@ -200,9 +200,24 @@ def test_autoscaler_query_counts_active_replicas_plus_headroom() -> None:
         'sum(max by (exported_pod) (max_over_time(DCGM_FI_DEV_GPU_UTIL{exported_namespace="research", '
         'exported_pod=~"w-[a-z0-9]+-[a-z0-9]{5}"}[1m])) > bool 1)'
     )
-    assert busy_replicas(_case(None), SOURCE, need) == f"{count} + clamp_min(ceil({count} * 0.1), 2)"
+    wanted = f"{count} + clamp_min(ceil({count} * 0.1), 2)"
+    assert busy_replicas(_case(None), SOURCE, need, most=20) == wanted
     odd = _case(None, ref=dataclasses.replace(_case(None).workload.ref, name='a.b"c'))
-    assert 'exported_pod=~"a\\\\.b\\"c-[a-z0-9]' in busy_replicas(odd, SOURCE, need)
+    assert 'exported_pod=~"a\\\\.b\\"c-[a-z0-9]' in busy_replicas(odd, SOURCE, need, most=6)
+
+
+def test_autoscaler_query_of_many_replicas_rounds_up_to_a_twentieth() -> None:
+    """Else KEDA changes a large service nearly every minute."""
+    need = ReplicaNeed(TooManyReplicas(), 3, 2)
+    one_by_one = busy_replicas(_case(None), SOURCE, need, most=20)
+    assert busy_replicas(_case(None), SOURCE, need, most=101) == f"ceil(({one_by_one}) / 6) * 6"
+
+
+@pytest.mark.parametrize(("interval_s", "span"), [(5.0, "1m"), (30.0, "1m"), (60.0, "2m"), (120.0, "4m")])
+def test_autoscaler_query_looks_back_over_two_samples(interval_s: float, span: str) -> None:
+    """A minute without a sample would be one without a busy replica."""
+    source = dataclasses.replace(SOURCE, interval_s=interval_s)
+    assert f"[{span}]" in busy_replicas(_case(None), source, ReplicaNeed(TooManyReplicas(), 3, 2), most=6)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +239,8 @@ def test_autoscaler_query_counts_no_pods_of_workloads_with_a_longer_name(
     case = _case(None, ref=dataclasses.replace(item.ref, kind=kind, name=name))
     (pattern,) = set(
         re.findall(
-            'exported_pod=~"([^"]*)"', busy_replicas(case, SOURCE, ReplicaNeed(TooManyReplicas(), 3, 2))
+            'exported_pod=~"([^"]*)"',
+            busy_replicas(case, SOURCE, ReplicaNeed(TooManyReplicas(), 3, 2), most=3),
         )
     )
     assert re.fullmatch(pattern, pods)
