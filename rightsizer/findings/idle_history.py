@@ -106,22 +106,30 @@ def possible_pause_s(history: ActivityHistory, idle: Thresholds, alike_s: Sequen
     """
     if history.unknown_s:
         return idle.idleFactor * history.longest_return_s
-    own_s = exceeded_rarely_s(history.pauses_s, idle, idle.idleFactor)
+    shortest_s, history_s = idle.shortest_s, idle.history.total_seconds()
+    own_s = exceeded_rarely_s(history.pauses_s, idle, idle.idleFactor, most=history_s / shortest_s)
     own_s = max(own_s, idle.idleFactor * history.noted_s)
-    is_new = history.worked and history.span_s + history.slot_s < idle.history.total_seconds()
-    return max(own_s, exceeded_rarely_s(alike_s, idle, min(idle.idleFactor, 1.0))) if is_new else own_s
+    if not (history.worked and history.span_s + history.slot_s < history_s):
+        return own_s
+    long_s = [pause_s for pause_s in alike_s if pause_s >= shortest_s]
+    return max(own_s, exceeded_rarely_s(long_s, idle, min(idle.idleFactor, 1.0)))
 
 
-def exceeded_rarely_s(pauses_s: Sequence[float], idle: Thresholds, factor: float) -> float:
+def exceeded_rarely_s(
+    pauses_s: Sequence[float], idle: Thresholds, factor: float, *, most: float = math.inf
+) -> float:
     """A length that few pauses exceed, by pauses in falling order: each counts with the factor, a rare one with less.
 
     How often pauses are as long as one of them is estimated from above: after few pauses all are frequent. A longer
     pause, or one more that is no shorter than the one that decides, never shortens it.
+
+    At most `most` of them count as frequent: as many as there is room for that are long enough to matter, so that a
+    hundred lunch breaks do not make weekends rare.
     """
     rare = idle.rarePausePercent / 100
     found = 0.0
     for number, pause_s in enumerate(pauses_s, start=1):
-        share = min(1.0, (1.0 + math.sqrt(number)) ** 2 / len(pauses_s))
+        share = min(1.0, (1.0 + math.sqrt(number)) ** 2 / min(len(pauses_s), most))
         counts = min(factor, share / rare) if rare else factor
         found = max(found, pause_s * counts)
         if counts == factor:  # the others are shorter, and count no more

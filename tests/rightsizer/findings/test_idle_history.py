@@ -288,6 +288,21 @@ def test_rare_long_pause_among_many_counts_less(pauses: list[float], required: f
     assert exceeded_rarely_s(pauses, Thresholds(), 2.0) == pytest.approx(required, abs=0.01)
 
 
+def _slots(known: str) -> bytes:
+    return bytes(Slot.BUSY if one == "#" else Slot.IDLE for one in known)
+
+
+def test_short_breaks_do_not_make_weekends_rare() -> None:
+    """A notebook with a break in every other hour, and two weekends in its two weeks."""
+    week = "".join("#." * 8 + "." * 8 for _ in range(5)) + "." * 48
+    history = history_of_slots(_slots(week * 2 + "#"), HOUR_S)
+    required_s = possible_pause_s(history, Thresholds())
+    assert required_s == 2 * max(history.pauses_s)
+    others_s = sorted([60 * 3600.0] * 40 + [3600.0] * 4000, reverse=True)
+    young = history_of_slots(_slots("#" * 5 + "." * 30), HOUR_S)
+    assert possible_pause_s(young, Thresholds(), others_s) == 60 * 3600.0
+
+
 @pytest.mark.parametrize(
     ("known", "alike", "hours"),
     [
