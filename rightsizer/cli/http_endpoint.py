@@ -4,17 +4,19 @@
 https://kubernetes.io/docs/concepts/configuration/liveness-readiness-startup-probes/
 """
 
-import concurrent.futures
+import collections
 import contextlib
 import http.server
 import logging
 import pathlib
 import socket
 import ssl
+import sys
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -148,7 +150,8 @@ class _MetricsHandler(_Plain):
 
 MAX_BODY_BYTES = 8 << 20
 """A question about 5,000 nodes has 0.3 MB."""
-_WORKERS = 16
+MOST_CONNECTIONS = 128
+"""At the same time, each with a thread; for one more, the one that was silent for longest is closed."""
 
 
 class InvalidBody(ValueError):  # noqa: N818 - what it is
@@ -183,12 +186,12 @@ class TlsFiles:
             self._context.verify_mode = ssl.CERT_REQUIRED
 
     def wrap(self, connection: socket.socket) -> ssl.SSLSocket:
-        """A connection after its handshake."""
+        """A connection before its handshake."""
         try:
             self._load()
         except ConfigurationError as error:
             log.warning("the certificate that was read before stays in use: %s", error)
-        return self._context.wrap_socket(connection, server_side=True)
+        return self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
 
     def _load(self) -> None:
         certificate, key = self._files
@@ -215,7 +218,7 @@ def answering(
 ) -> Iterator[int]:
     """While entered, an HTTP server that answers POST requests with JSON; yields its port.
 
-    A few threads serve all connections. A route raises InvalidBody for a body that it cannot answer.
+    A route raises InvalidBody for a body that it cannot answer.
 
     Raises:
         ConfigurationError: The address cannot be listened on.
@@ -224,27 +227,80 @@ def answering(
     class BoundQuestions(_Questions):
         answers = routes
 
-    with concurrent.futures.ThreadPoolExecutor(_WORKERS, thread_name_prefix="extender") as pool:
+    def server(place: tuple[str, int]) -> http.server.HTTPServer:
+        return _QuestionServer(place, BoundQuestions, tls)
 
-        class PooledServer(http.server.HTTPServer):
-            def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
-                pool.submit(self._serve, request, client_address)
+    with _served("--extender-listen", address, server) as port:
+        yield port
 
-            def _serve(self, request: socket.socket, client_address: object) -> None:
-                request.settimeout(_TIMEOUT_S)
-                try:
-                    served = tls.wrap(request) if tls is not None else request
-                    BoundQuestions(served, client_address, self)
-                    self.shutdown_request(served)
-                except OSError as error:  # it went away, or its handshake failed
-                    log.debug("%s: %s", client_address, error)
-                    request.close()
-                except Exception:
-                    log.exception("a question could not be answered: a bug in gpu-rightsizer")
-                    request.close()
 
-        with _served("--extender-listen", address, lambda place: PooledServer(place, BoundQuestions)) as port:
-            yield port
+class _QuestionServer(http.server.ThreadingHTTPServer):
+    """A thread for each connection. Who opens many and is silent keeps nobody else out."""
+
+    daemon_threads = False  # a reply in progress is sent before the process ends
+    request_queue_size = (
+        MOST_CONNECTIONS  # of those that are not accepted yet; more are tried again after a second
+    )
+
+    def __init__(self, place: tuple[str, int], handler: type["_Questions"], tls: TlsFiles | None) -> None:
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._open: collections.OrderedDict[socket.socket, None] = collections.OrderedDict()
+        """The one that was silent for longest comes first."""
+        super().__init__(place, handler)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """The next connection, before its handshake."""
+        connection, address = super().get_request()
+        connection.settimeout(_TIMEOUT_S)
+        if self._tls is not None:
+            connection = self._tls.wrap(connection)
+        with self._lock:
+            if len(self._open) == MOST_CONNECTIONS:
+                _end(next(iter(self._open)), socket.SHUT_RDWR)
+                self._open.popitem(last=False)
+            self._open[connection] = None
+        return connection, address
+
+    def finish_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as the library has it
+        """Answer all questions of a connection."""
+        if isinstance(request, ssl.SSLSocket):
+            request.do_handshake()
+        super().finish_request(request, client_address)
+
+    def answered(self, connection: socket.socket) -> None:
+        """A connection was not silent."""
+        with self._lock:
+            if connection in self._open:
+                self._open.move_to_end(connection)
+
+    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - as the library has it
+        """Close a connection."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as the library has it
+        """Log what ended a connection."""
+        del request
+        error = sys.exception()
+        if isinstance(error, OSError):  # it went away, or its handshake failed
+            log.debug("%s: %s", client_address, error)
+        else:
+            log.error("a question could not be answered: a bug in gpu-rightsizer", exc_info=error)
+
+    def server_close(self) -> None:
+        """Let connections end after a reply in progress, and wait for that."""
+        with self._lock:
+            for connection in self._open:
+                _end(connection, socket.SHUT_RD)
+        super().server_close()
+
+
+def _end(connection: socket.socket, how: int) -> None:
+    """End reading or both, below TLS: its thread sees it, and closes the connection."""
+    with contextlib.suppress(OSError):  # it has ended
+        socket.socket.shutdown(connection, how)
 
 
 class _Questions(_Plain):
@@ -267,6 +323,8 @@ class _Questions(_Plain):
                 self._answer(200, "application/json", answer(body))
             except InvalidBody as error:
                 self._answer(400, "text/plain; charset=utf-8", f"{error}\n".encode())
+            if isinstance(self.server, _QuestionServer):
+                self.server.answered(self.connection)
 
     def _refuse(self, code: int, words: str) -> None:
         """Answer, and close the connection: the body stays unread."""

@@ -17,7 +17,7 @@ import trustme
 
 from rightsizer.cli import preemption_state
 from rightsizer.cli.extender_endpoint import Extender
-from rightsizer.cli.http_endpoint import MAX_BODY_BYTES, TlsFiles, answering
+from rightsizer.cli.http_endpoint import MAX_BODY_BYTES, MOST_CONNECTIONS, TlsFiles, answering
 from rightsizer.cli.preemption_state import PreemptionState
 from rightsizer.config import ClusterSettings
 from rightsizer.errors import ConfigurationError
@@ -138,8 +138,33 @@ def test_question_too_large_is_refused_unread(port: int) -> None:
         assert connection.recv(100).startswith(b"HTTP/1.1 411 ")
 
 
-def test_more_connections_than_threads_wait_for_their_turn(port: int) -> None:
-    """Forty at once are all answered."""
+def test_silent_connections_keep_nobody_out(tmp_path: Path) -> None:
+    """Who opens more than are served at once, says nothing or a byte, and opens them anew; with and without TLS."""
+    authority = _Authority(tmp_path)
+    files = TlsFiles(*authority.issue("server"), authority.file)
+    for tls, context in ((None, None), (files, authority.client("scheduler"))):
+        with answering("127.0.0.1:0", _Asked(_state()).extender.routes, tls) as port:
+            kept = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            if context is not None:
+                kept = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)
+            silent = []
+            for number in range(2 * MOST_CONNECTIONS):
+                silent.append(socket.create_connection(("127.0.0.1", port), timeout=30))
+                silent[-1].sendall(
+                    b"POST /preempt HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"[: number % 60]
+                )
+                if number % 50 == 0:
+                    kept.request("POST", "/preempt", _question())
+                    assert kept.getresponse().read()
+                    assert _post(port, "/preempt", _question(), context=context)[0] == 200
+            assert kept.sock is not None, "it was closed, and opened again"
+            kept.close()
+            for connection in silent:
+                connection.close()
+
+
+def test_many_questions_at_once_are_all_answered(port: int) -> None:
+    """Forty connections, one question each."""
     connections = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(40)]
     body = _question()
     head = f"POST /preempt HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
