@@ -7,13 +7,7 @@ import json
 import msgspec
 import pytest
 
-from rightsizer.changes.found_changes import (
-    AHEAD,
-    changes_of,
-    drop_implausible_changes,
-    evictions_of,
-    speaks_for,
-)
+from rightsizer.changes.found_changes import changes_of, drop_implausible_changes, evictions_of, speaks_for
 from rightsizer.changes.memory import MONTH
 from rightsizer.changes.record_codec import (
     CLASS_ANNOTATION,
@@ -33,11 +27,11 @@ from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World
 
 REF = ObjectRef("apps/v1", "Deployment", "team", "evil")
-SECOND = datetime.timedelta(seconds=1)
+DAY, SECOND = datetime.timedelta(days=1), datetime.timedelta(seconds=1)
 CASES = {
     "just-now": (AT, 8, True),
-    "by-a-clock-that-is-ahead": (AT + AHEAD, 8, True),
-    "yet-to-come": (AT + AHEAD + SECOND, 8, False),
+    "by-a-clock-that-is-ahead": (AT + 2 * DAY, 8, True),
+    "yet-to-come": (AT + 2 * DAY + SECOND, 8, False),
     "more-than-there-is": (AT, 9, False),
 }
 
@@ -179,12 +173,12 @@ def test_found_changes_unknown_to_the_memory_are_counted_and_named() -> None:
 def test_found_changes_more_gpus_than_the_only_one_is_implausible() -> None:
     """The time of a problem is in UTC, wherever it was written."""
     one = {"n1": Node("n1", allocatable={"nvidia.com/gpu": 1})}
-    late = (AT + 9 * AHEAD).astimezone(datetime.timezone(datetime.timedelta(hours=2)))
+    late = (AT + 18 * DAY).astimezone(datetime.timezone(datetime.timedelta(hours=2)))
     changes = tuple(FoundChange(REF, ChangeRecord(at, "r", "", 2)) for at in (AT, late))
     many, future = drop_implausible_changes(Fleet((), one, {}, changes), AT).problems
     charged = "; it is charged to no budget"
     assert many == f"{REF}: records a change that freed 2 GPUs, but all nodes together have 1{charged}"
-    at = f"{AT + 9 * AHEAD:%Y-%m-%d %H:%M} UTC"
+    at = f"{AT + 18 * DAY:%Y-%m-%d %H:%M} UTC"
     assert future == f"{REF}: records a change at {at}, which is in the future{charged}"
 
 
