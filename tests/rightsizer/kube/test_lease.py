@@ -80,6 +80,21 @@ def test_lease_without_renewal_counts_as_lost(world: World) -> None:
     lease.require_held()
 
 
+def test_lease_is_held_from_before_its_request(world: World) -> None:
+    """However late the answer is: others count from the renewal."""
+    clock = Clock()
+    world.namespace(world.team)
+    lease = lease_of(world, "a", clock, namespace=world.team)
+
+    def answer_late() -> None:
+        clock.now += RENEW_DEADLINE_S - 1
+
+    world.after("leases", answer_late, method="POST")
+    assert (lease.try_acquire(), lease.is_held) == (True, True)
+    clock.now += 1
+    assert not lease.is_held
+
+
 def test_lease_taken_by_two_at_once_goes_to_one(world: World) -> None:
     """The resourceVersion refuses the slower one."""
     clock = Clock()
@@ -101,6 +116,15 @@ def test_released_lease_is_free_at_once(world: World) -> None:
     first.release()
     assert (first.is_held, second.try_acquire()) == (False, True)
     first.release()  # it is another's by now
+    assert _holder(world) == "b"
+
+
+def test_lease_taken_by_another_is_not_released(world: World) -> None:
+    """Not even if this process has not noticed yet."""
+    lease = lease_of(world, "a", Clock())
+    lease.try_acquire()
+    world.api.patch("Lease", OWN, LEASE_NAME, {"spec": {"holderIdentity": "b"}})
+    lease.release()
     assert _holder(world) == "b"
 
 
