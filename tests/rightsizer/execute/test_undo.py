@@ -4,6 +4,7 @@ import base64
 import datetime
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -160,11 +161,34 @@ def test_undo_forged_record_is_refused(world: World, changes: dict[str, Any], fo
     assert created(world.api, "Deployment", world.team, "forged")["spec"]["replicas"] == 1
 
 
+def _recreate(world: World, _: str) -> None:
+    world.api.delete("Deployment", world.team, "idle")
+    world.api.settle()
+    world.add("Deployment", world.team, "idle", {"replicas": 0})
+
+
+def _recreate_with_record(world: World, record: str) -> None:
+    _recreate(world, record)
+    _annotate(world, record)
+
+
+def _replace_record(world: World, record: str) -> None:
+    _annotate(world, record.replace('"before":3', '"before":2'))
+
+
+def _annotate(world: World, record: str) -> None:
+    world.api.patch("Deployment", world.team, "idle", {"metadata": {"annotations": {UNDO: record}}})
+
+
+@pytest.mark.parametrize("change", [_recreate, _recreate_with_record, _replace_record])
 @pytest.mark.parametrize("force", [[], ["--force"]], ids=["", "force"])
-def test_undo_deployment_recreated_since_listing_is_skipped(world: World, force: list[str]) -> None:
-    """A Deployment of the same name, at zero by its owner's will, is not the one that was stopped."""
+def test_undo_deployment_replaced_since_listing_is_skipped(
+    world: World, force: list[str], change: Callable[[World, str], None]
+) -> None:
+    """A Deployment of the same name, at zero by its owner's will, or with another record, is not what was listed."""
     world.add("Deployment", world.team, "idle", {"replicas": 3})
     world.run("apply", "--yes", policy=DEFAULT_POLICY)
+    record = created(world.api, "Deployment", world.team, "idle")["metadata"]["annotations"][UNDO]
     listed = world.api.requests.add
     waiting = [True]
 
@@ -172,9 +196,7 @@ def test_undo_deployment_recreated_since_listing_is_skipped(world: World, force:
         listed(entry)
         if waiting and entry.path == "/apis/apps/v1/deployments":
             waiting.pop()
-            world.api.delete("Deployment", world.team, "idle")
-            world.api.settle()
-            world.add("Deployment", world.team, "idle", {"replicas": 0})
+            change(world, record)
 
     world.api.requests.add = noted  # type: ignore[method-assign]
     run = world.run("undo", "--all", "--yes", *force, "-o", "json")
@@ -346,6 +368,17 @@ def test_undo_forged_memory_creates_no_pod_in_state_namespace(world: World) -> N
     run = world.run("undo", "--all", "--yes", "--state-namespace", "ops", "-o", "json")
     assert (run.code, run.items["shell"]["result"]) == (0, "untrusted"), run.err
     assert world.api.get("Pod", "ops", "shell") is None
+
+
+def test_undo_broken_record_while_memory_is_unreadable_is_a_failure(world: World) -> None:
+    """Nothing shows that gpu-rightsizer did not write it, so it must not pass as somebody's forgery."""
+    world.add("Deployment", world.team, "idle", {})
+    assert world.run("apply", "--yes", policy=DEFAULT_POLICY).code == 0
+    key = key_of(ObjectRef("apps/v1", "Deployment", world.team, "idle"))
+    world.api.patch("ConfigMap", "gpu-rightsizer", NAMES[part_of(key)], {"data": {key: "{broken"}})
+    _annotate(world, "{broken")
+    run = world.run("undo", "--all", "--yes", "-o", "json")
+    assert (run.code, run.items["idle"]["result"]) == (1, "refused"), run.err
 
 
 def test_undo_without_right_to_read_memory_creates_no_pod(world: World) -> None:
