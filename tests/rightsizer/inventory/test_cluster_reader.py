@@ -171,6 +171,19 @@ def test_owner_with_a_name_of_another_uid_is_unread(server: Server) -> None:
     assert (found["forger"], bool(found["web-0"])) == ("", True)
 
 
+def test_pod_group_waits_by_the_templates_of_its_owner_only(server: Server) -> None:
+    """What a newer object of its owner's name would create says nothing."""
+    spec = {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": _template()}}}
+    owner = obj("PyTorchJob", "train", api_version="kubeflow.org/v1", spec=spec)
+    api_version = "scheduling.volcano.sh/v1beta1"
+    server.add(owner, obj("PodGroup", "g", owner, api_version=api_version, spec={"minMember": 1}))
+    assert [one.ref.kind for one in server.fleet().waiting] == ["PodGroup"]
+    server.api.inject(Fault("/pytorchjobs/train$", "GET", 1, status=200, body=owner))
+    fleet = server.fleet()
+    assert [one.why for one in fleet.unserved] == ["what pods its owner would create is unknown"]
+    assert fleet.waiting == ()
+
+
 def test_reader_requests_only_needed_kinds(server: Server) -> None:
     """No kinds without pods, and no claims without use."""
     server.add(*_jobset())

@@ -597,6 +597,8 @@ def test_podgroup_that_volcano_holds_back_waits_by_its_owners_templates(
     (waiting,) = _found(fleet).values()
     assert sorted(one.resources[GPU] for one in waiting) == [1, 4, 4]
     assert {one.ref.kind for one in waiting} == {"PodGroup"}
+    newer = {**owner, "metadata": {**owner["metadata"], "uid": "of-a-newer-one"}}
+    assert _found(fleet_of(NODE, pod("p"), CLASS, ADMITTED, newer, group)) == {}
     queue = _cluster(
         "default",
         "Queue",
