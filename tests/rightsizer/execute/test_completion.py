@@ -297,6 +297,17 @@ def test_job_resize_half_done_opted_out_is_finished(world: World) -> None:
 
 
 @pytest.mark.slow
+def test_job_resize_half_done_protected_is_not_completed(world: World) -> None:
+    """Whoever may annotate a suspended Job of a protected namespace cannot have it changed and resumed."""
+    _add(world)
+    with _killed(world, "apply"):
+        pass
+    run = _apply(world, POLICY + "protectedNamespaces: ['team-*']\n")
+    assert (_reconciliations(run), _job(world)["spec"]["suspend"]) == ([("complete", "blocked")], True)
+    assert len(_writes(world)) == 1
+
+
+@pytest.mark.slow
 def test_undo_half_done_job_resize_resumes_job_in_one_patch(world: World) -> None:
     """At once, by one patch: its template was never touched."""
     _add(world)
