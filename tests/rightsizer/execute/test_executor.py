@@ -60,7 +60,7 @@ def test_patch_carries_change_record_and_precondition(world: World) -> None:
     assert record["edits"] == [{"path": ["spec", "replicas"], "before": 3, "after": 0}]
     assert (record["rule"], record["finding"], record["action"]) == ("scavengers", "idle", "scale-to-zero")
     assert record["run"] == json.loads(run.out)["metadata"]["run"]
-    assert "fieldManager=gpu-rightsizer" in str(real.query)
+    assert {"fieldManager=gpu-rightsizer", "fieldValidation=Strict"} <= set(real.query.split("&"))
 
 
 def test_change_that_no_record_can_hold_is_blocked(world: World) -> None:

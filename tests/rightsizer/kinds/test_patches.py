@@ -252,6 +252,15 @@ def test_patch_undo_forged_record_is_refused(edit: Edit) -> None:
 TEMPLATE = ("spec", "template", "spec", "containers")
 
 
+def test_record_of_a_newer_version_is_refused() -> None:
+    """Its fields may mean something else."""
+    row = next(row for row in KINDS if row.kind == "Deployment")
+    record = record_of(_decision(Action.SCALE_DOWN), [Edit(("spec", "replicas"), 9, 1)], run="r1", at=AT)
+    text = encode_record(msgspec.structs.replace(record, version=2))
+    with pytest.raises(ValueError, match="is of version 2, written by a newer gpu-rightsizer"):
+        read_record({UNDO_ANNOTATION: text}, row)
+
+
 def _deployment(*containers: Object) -> Object:
     return {"spec": {"template": {"spec": {"containers": list(containers)}}}}
 
