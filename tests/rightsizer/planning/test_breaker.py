@@ -256,7 +256,17 @@ def test_pause_repeated_is_kept_once() -> None:
     assert with_pause(with_pause(NOTHING, over), _others(1)).pauses == (_others(1),)
 
 
-BROKEN = ["", "{", "null", "[1]", '{"trip": 7}', '"text"', '{"at": "now"}', "[" * 3000]
+BROKEN = [
+    "",
+    "{",
+    "null",
+    "[1]",
+    '{"trip": 7}',
+    '"text"',
+    '{"at": "now"}',
+    "[" * 3000,
+    pytest.param("{}" + " " * (256 << 10), id="longer-than-256-KiB"),
+]
 
 
 @pytest.mark.parametrize("text", BROKEN)
