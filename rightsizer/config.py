@@ -161,9 +161,11 @@ class ClusterSettings:
     Attributes:
         kubeconfig: File to use instead of $KUBECONFIG, ~/.kube/config and the in-cluster account.
         gpu_resources: Names of resources that are GPUs beyond the known ones, as `--gpu-resource` takes them.
+        is_read_only: Whether requests that may change something are refused before they are sent.
     """
 
     kubeconfig: pathlib.Path | None = None
     context: str | None = None
     timeout_s: float = 30.0
     gpu_resources: tuple[str, ...] = ()
+    is_read_only: bool = False

@@ -284,8 +284,12 @@ def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:
     Raises:
         UsageError: A resource name is invalid.
     """
-    names = gpu_resources(arguments)
-    return ClusterSettings(path_of(arguments.kubeconfig), arguments.context or None, gpu_resources=names)
+    return ClusterSettings(
+        path_of(arguments.kubeconfig),
+        arguments.context or None,
+        gpu_resources=gpu_resources(arguments),
+        is_read_only=arguments.command == "mcp",
+    )
 
 
 def gpu_resources(arguments: argparse.Namespace) -> tuple[str, ...]:

@@ -9,13 +9,13 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import pydantic
 
 from rightsizer.cli.connection import cluster_settings, instant_of, prometheus_settings
 from rightsizer.cli.plan_session import PlanSession, policy_of, program_version, utc_now
-from rightsizer.errors import ClusterError, ConfigurationError, RightsizerError
+from rightsizer.errors import ConfigurationError, RightsizerError
 from rightsizer.execute.listing import list_changes, list_events, read_memory
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import FindingName, Verdict
@@ -92,10 +92,6 @@ def _strict(function: Callable[..., dict[str, Any]]) -> Tool:
     return tool
 
 
-def _refuse_to_write() -> NoReturn:
-    raise ClusterError("gpu-rightsizer mcp only reads")
-
-
 @dataclasses.dataclass(slots=True)
 class _Tools:
     """One method for each tool: its docstring and the types of its arguments are what the assistant reads."""
@@ -156,7 +152,6 @@ class _Tools:
         with self._told():
             begin = instant_of("since", since, utc_now())
             cluster = Cluster(cluster_settings(self._arguments))
-            cluster.before_writing = _refuse_to_write
             with contextlib.closing(cluster):
                 own = self._arguments.state_namespace
                 found = [
@@ -179,7 +174,6 @@ class _Tools:
 
     def _observed(self) -> PricedPlan:
         session = PlanSession(self._arguments)
-        session.cluster.before_writing = _refuse_to_write
         with contextlib.closing(session):
             plan = session.observe()
             return PricedPlan(plan, *session.account(plan))

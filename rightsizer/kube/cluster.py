@@ -137,6 +137,7 @@ class Cluster:
 
     def __init__(self, settings: ClusterSettings) -> None:
         self._timeout_s = settings.timeout_s
+        self._is_read_only = settings.is_read_only
         configuration, self._source = _configuration(settings)
         # A write that is silently sent twice could act twice, and a redirect could leave the cluster.
         configuration.retries = urllib3.Retry(0, redirect=False)
@@ -351,8 +352,10 @@ class Cluster:
 
         Raises:
             Throttled: The API server throttled an earlier request; this connection writes nothing more.
-            ClusterError: `before_writing` raised it.
+            ClusterError: This connection only reads, or `before_writing` raised it.
         """
+        if self._is_read_only:
+            raise ClusterError(f"this connection to {self.host} only reads")
         if self._throttled:
             raise Throttled(f"the API server throttled an earlier request: {self._throttled}")
         self.before_writing()

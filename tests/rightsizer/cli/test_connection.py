@@ -5,9 +5,11 @@ import pathlib
 import pytest
 
 from rightsizer.cli import parser
-from rightsizer.cli.connection import prometheus_settings
+from rightsizer.cli.connection import cluster_settings, prometheus_settings
 from rightsizer.config import PrometheusSettings
-from rightsizer.errors import UsageError
+from rightsizer.errors import ClusterError, UsageError
+from rightsizer.kube.cluster import Cluster
+from tests.rightsizer.world import World
 
 HTTP, HTTPS = ["--prometheus-url", "http://h"], ["--prometheus-url", "https://h"]
 USER = ["--prometheus-user", "u", "--prometheus-password-file", "f"]
@@ -109,3 +111,14 @@ def test_settings_sigv4_region_is_read() -> None:
     """It is in the settings."""
     settings = prometheus_settings(parser().parse_args(["plan", *HTTPS, *REGION]))
     assert settings.sigv4_region == "eu-central-1"
+
+
+@pytest.mark.prometheus
+def test_connection_of_mcp_refuses_to_write(world: World) -> None:
+    """Whatever an assistant brings a tool to do; not even a dry run is sent."""
+    flags = ["--kubeconfig", str(world.directory / "kubeconfig")]
+    cluster = Cluster(cluster_settings(parser().parse_args(["mcp", *flags])))
+    for is_dry in (True, False):
+        with pytest.raises(ClusterError, match="only reads"):
+            cluster.patch("/api/v1/namespaces/gpu-rightsizer", {}, dry_run=is_dry)
+    assert world.api.requests.mutating(include_dry_run=True) == []
