@@ -15,6 +15,7 @@ MANIFEST, RECORD = "manifest", "record"
 
 _SERVICE_ACCOUNT_MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
+_ACCOUNT = ("serviceAccountName", "serviceAccount")  # the API server reads the second if the first is empty
 _NO_POD = "it is no pod"
 _LONGEST = 200  # characters of one text that people see
 _Steps = tuple[str, ...]
@@ -71,7 +72,11 @@ def _saved_pod(manifest: Mapping[str, Any], digest: str) -> SavedPod:
     images = (
         str(image)[:_LONGEST] for group in _CONTAINERS for image in _values(spec, (group, "[]", "image"))
     )
-    account = str(spec.get("serviceAccountName") or "default")[:_LONGEST]
+    accounts = {spec[key] for key in _ACCOUNT if spec.get(key)} or {"default"}
+    if len(accounts) > 1:
+        message = "it names two service accounts"
+        raise ValueError(message)
+    account = str(accounts.pop())[:_LONGEST]
     return SavedPod(digest, tuple(dict.fromkeys(images)), account, tuple(beyond_baseline(manifest)))
 
 

@@ -197,8 +197,8 @@ def _pod(obj: Object) -> None:
         if limits:
             container["resources"]["requests"] = {**limits, **container["resources"].get("requests", {})}
     spec.setdefault("enableServiceLinks", True)
-    spec.setdefault("serviceAccountName", "default")
-    spec.setdefault("serviceAccount", spec["serviceAccountName"])
+    account = spec.get("serviceAccountName") or spec.get("serviceAccount") or "default"
+    spec |= {"serviceAccountName": account, "serviceAccount": account}
 
 
 def _pod_spec(spec: Object) -> None:

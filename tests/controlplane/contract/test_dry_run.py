@@ -102,3 +102,11 @@ def test_delete_body_without_dry_run_overrides_query(api: Api) -> None:
     """A trap: `?dryRun=All` beside a body without it deletes for good."""
     assert api("DELETE", f"{api.core}/pods/p", {}, params=ALL).status_code == 200
     api.eventually(lambda: api("GET", f"{api.core}/pods/p").status_code == 404)
+
+
+def test_dry_run_of_a_pod_reads_the_deprecated_name_of_its_account(api: Api) -> None:
+    """It counts where serviceAccountName is missing; the answer has both."""
+    api.create(f"{api.core}/serviceaccounts", {"metadata": {"name": "admin"}})
+    reply = api("POST", f"{api.core}/pods", pod(serviceAccount="admin"), params=ALL)
+    spec = reply.json()["spec"]
+    assert (spec["serviceAccountName"], spec["serviceAccount"]) == ("admin", "admin")

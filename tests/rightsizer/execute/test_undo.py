@@ -329,11 +329,12 @@ def test_undo_forged_manifest_creates_no_pod(world: World) -> None:
     world.add("Deployment", world.team, "idle", {})
     assert world.run("apply", "--yes", policy=DEFAULT_POLICY).code == 0
     _forge(world, "kube-system", "system", PRIVILEGED)
-    _forge(world, world.team, "shell", PRIVILEGED)
+    _forge(world, world.team, "shell", PRIVILEGED | {"serviceAccount": "admin"})
     listed = " ".join(world.run("undo").out.split())
     for words in (
         "image evil:1",
         "service account default",
+        "service account admin",
         "hostPID true",
         "securityContext.privileged true",
     ):

@@ -96,9 +96,12 @@ def test_saved_pod_apparmor_annotation_counts(profile: str, is_told: bool) -> No
     assert bool(saved_pod(pod_of({}, annotations=notes), "").privileges) is is_told
 
 
-def test_saved_pod_lists_images_and_account() -> None:
-    """Of every container, each image once."""
-    spec = _container("initContainers") | {"serviceAccountName": "admin"}
+@pytest.mark.parametrize(
+    "fields", [("serviceAccountName",), ("serviceAccount",), ("serviceAccountName", "serviceAccount")]
+)
+def test_saved_pod_lists_images_and_account(fields: tuple[str, ...]) -> None:
+    """Of every container, each image once; the account also under its deprecated name."""
+    spec = _container("initContainers") | dict.fromkeys(fields, "admin")
     assert saved_pod(pod_of(spec), "").words == "images app:1, app:2; service account admin"
 
 
@@ -112,6 +115,8 @@ FORGED: dict[str, Object] = {
     "no-volumes": pod_of({"volumes": 1}),
     "no-volume": pod_of({"volumes": [1]}),
     "no-list": pod_of({"containers": {}}),
+    "two-accounts": pod_of({"serviceAccountName": "default", "serviceAccount": "admin"}),
+    "no-account": pod_of({"serviceAccount": ["admin"]}),
     "no-spec": {**pod_of({}), "spec": [{}]},
     "null-spec": {**pod_of({}), "spec": None},
     "no-metadata": {"spec": {}},
