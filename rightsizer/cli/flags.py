@@ -73,9 +73,9 @@ change, so undo works from any machine. Without a workload, --run, --since or
 """
 
 _UNDO_EPILOG = """\
-Objects that someone changed since are listed and not reverted, except with
---force. Of several evicted pods with one name, the last is recreated; --run
-selects another.
+Objects that someone changed since are reverted only with --force, changes that
+the memory of 30 days lacks only by name. Of several evicted pods with one name,
+the last is recreated; --run selects another.
 
 examples:
   gpu-rightsizer undo

@@ -22,7 +22,7 @@ from rightsizer.cli.plan_session import (
 from rightsizer.cli.reporter import OutcomeReporter, require_writable, show
 from rightsizer.errors import ClusterError, UsageError
 from rightsizer.execute.run_context import Deadline
-from rightsizer.execute.undo import find_undoable, skipped, undo_changes
+from rightsizer.execute.undo import find_undoable, known_only, skipped, undo_changes
 from rightsizer.kinds.patches import UndoItem
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.lease import LeaderElector
@@ -54,6 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
         privileged=arguments.allow_privileged,
         unverified=arguments.allow_unverified,
     )
+    if not arguments.workloads:
+        items = known_only(items)
     if not (chosen or arguments.all):
         show(arguments, undoable_text(items), undoable_document(items), cluster=cluster.name)
         return 0
@@ -70,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         _take_lease(arguments, stack)
         deadline = Deadline(0.0, time.monotonic, time.sleep, lambda: interrupts.happened)
         # First: the pods of a restored template are created at once.
-        restored = [item.workload for item in items]
+        restored = [item.workload for item in items if not item.problem]
         change_sizes(cluster, arguments.state_namespace, lambda texts: without_sizes(texts, restored))
         steps = undo_changes(
             items,

@@ -2,7 +2,8 @@
 
 Everything that undo needs is in the cluster: it works from any machine, for anybody with the right to patch the object.
 Fields that somebody changed since are kept, except with --force. A pod is created only from the manifest that the
-memory has a digest of. An unusable record that the memory lacks is untrusted: anybody could have written it.
+memory has a digest of. A record of a change that the memory lacks is untrusted: anybody could have written it. If it
+is usable, as after 30 days, it is undone only for people who name its workload.
 """
 
 import base64
@@ -34,7 +35,7 @@ from rightsizer.execute.run_context import PAUSE_S, Deadline
 from rightsizer.kinds import path_of
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.kind import Kind
-from rightsizer.kinds.patches import UndoItem, parse_record, read_record, recreated_manifest
+from rightsizer.kinds.patches import UNKNOWN_CHANGE, UndoItem, parse_record, read_record, recreated_manifest
 from rightsizer.kinds.saved_pods import MANIFEST, RECORD, SavedPod, digest_of, saved_pod
 from rightsizer.kube.api_objects import Metadata, ObjectMeta
 from rightsizer.kube.cluster import Cluster
@@ -48,8 +49,6 @@ from rightsizer.text import decoded
 
 log = logging.getLogger(__name__)
 _LARGEST_SECRET = 1 << 20  # v1.MaxSecretSize
-_INVALID = frozenset({http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.UNPROCESSABLE_ENTITY})
-_UNKNOWN_CHANGE = "the memory of gpu-rightsizer has no such change"
 
 
 class _Secret(msgspec.Struct):
@@ -63,7 +62,7 @@ class _Verifier:
     """Checks records and manifests against the memory.
 
     Attributes:
-        changes: Those that the memory has; None without the right to read it.
+        changes: Those that the memory has and that were made; None without the right to read it.
         is_whole: Whether all of the memory could be read.
         closed: Patterns of the namespaces in which no pod is created.
         privileged: The pods, as namespace/name, that may exceed the Pod Security Standard baseline.
@@ -78,10 +77,13 @@ class _Verifier:
     at: datetime.datetime
 
     def is_known(self, ref: ObjectRef, row: Kind, record: ChangeRecord | None) -> bool:
-        """Whether the memory has the change; for an unreadable record, any change that it could be about."""
+        """Whether the memory has the change.
+
+        For an unreadable record, any that it could be about; for a scale-up, one of its workload: it follows that one.
+        """
         if self.changes is None or not self.is_whole:
             return True  # the memory cannot disprove it
-        if record is not None:
+        if record is not None and record.takes:
             return change_key(record.run, UndoItem(ref, row, record).workload) in self.changes
         if row.of.starts_others or (ref.group, ref.kind) in CONTROL_OBJECTS:
             return any(key[2] == ref.namespace for key in self.changes)
@@ -141,7 +143,7 @@ def find_undoable(
     """
     memory = read_memory(cluster, state_namespace)
     verifier = _Verifier(
-        None if memory is None else memory.by_run,
+        None if memory is None else {key: one for key, one in memory.by_run.items() if one.record.takes},
         is_whole=memory is not None and not memory.unreadable,
         closed=(*SYSTEM_NAMESPACES, state_namespace, *protected),
         privileged=privileged,
@@ -153,6 +155,15 @@ def find_undoable(
     found.extend(_evicted(cluster, state_namespace, verifier))
     found.sort(key=lambda item: item.ref)
     return sorted(found, key=lambda item: _time(item.record), reverse=True)
+
+
+def known_only(items: Sequence[UndoItem]) -> list[UndoItem]:
+    """For a list without names: a change that the memory lacks is not undone."""
+    problem = f"{UNKNOWN_CHANGE}; to undo it all the same, name the workload"
+    return [
+        item if item.is_known or item.problem else dataclasses.replace(item, problem=problem)
+        for item in items
+    ]
 
 
 def _time(record: ChangeRecord | None) -> datetime.datetime:
@@ -315,19 +326,15 @@ def _failure(item: UndoItem, error: ChangedByOthers | ClusterError) -> tuple[Res
     match error:
         case ChangedByOthers():
             return _rejected(item, Result.CHANGED, str(error))
-        case RequestRefused() if error.code in _INVALID:
-            return _rejected(item, Result.REFUSED, str(error))
         case RequestRefused():
-            return Result.REFUSED, str(error)
+            return _rejected(item, Result.REFUSED, str(error))
         case _:
             return Result.UNKNOWN, f"{error}; run undo again to see what is left"
 
 
 def _rejected(item: UndoItem, result: Result, words: str) -> tuple[Result, str]:
-    """The result for an unusable record: a failure if the memory has the change, else UNTRUSTED."""
-    if item.is_known:
-        return result, words
-    return Result.UNTRUSTED, f"{words}; {_UNKNOWN_CHANGE}, so gpu-rightsizer did not make it"
+    """The result for what cannot be undone: a failure if the memory has the change, else UNTRUSTED."""
+    return (result if item.is_known else Result.UNTRUSTED), words
 
 
 def _recreate(

@@ -38,6 +38,7 @@ from rightsizer.model import Action, ChangeOutcome, ChangeRecord, Decision, Edit
 from rightsizer.text import read_instant, tidy
 
 NOTHING = datetime.timedelta()
+UNKNOWN_CHANGE = "the memory of gpu-rightsizer has no such change"
 
 MOST_BYTES = 2048
 """Maximum size of a record: all annotations of an object share 256 KiB (API conventions)."""

@@ -10,7 +10,7 @@ import msgspec
 
 from rightsizer.changes.record_codec import INTENT, OUTCOME, JournalEntry, RecordedEvent
 from rightsizer.kinds.health import Health, is_verified
-from rightsizer.kinds.patches import UndoItem, describe
+from rightsizer.kinds.patches import UNKNOWN_CHANGE, UndoItem, describe
 from rightsizer.model import Action, ChangeRecord, FoundChange, ObjectRef, Outcome, Plan, Result
 from rightsizer.planning.breaker import State, is_over
 from rightsizer.report.documents import API_VERSION, stamp
@@ -95,8 +95,10 @@ def undoable_text(items: Sequence[UndoItem]) -> str:
     for item in items:
         about = f", for {item.workload}" if item.workload != item.ref else ""
         lines.append(safe(f"{item.ref}{about}"))
-        if item.problem:
-            lines.extend(wrapped(item.problem if item.is_known else f"untrusted: {item.problem}"))
+        if not item.is_known:
+            lines.extend(wrapped(f"untrusted: {item.problem or UNKNOWN_CHANGE}"))
+        elif item.problem:
+            lines.extend(wrapped(item.problem))
         if item.pod is not None:
             lines.extend(wrapped(item.pod.words))
         if item.record is None:

@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from rightsizer.changes.memory import NAMES, key_of, part_of
+from rightsizer.changes.memory import NAMES, key_of, part_of, with_change
 from rightsizer.changes.record_codec import MANIFEST_LABEL, MANIFEST_TYPE
 from rightsizer.kinds.saved_pods import digest_of
-from rightsizer.model import ObjectRef
-from simulator.kube import Rule
+from rightsizer.model import ChangeOutcome, ChangeRecord, FoundChange, ObjectRef
+from simulator.kube import Fault, Rule
+from tests.rightsizer.build import workload
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World, created, stamp
 
@@ -140,7 +141,19 @@ FORGED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("force", [[], ["--force"]], ids=["", "force"])
 def test_undo_forged_record_is_refused(world: World, changes: dict[str, Any], force: list[str]) -> None:
     """Whoever may annotate a workload does not scale it through whoever runs undo."""
-    world.add("Deployment", world.team, "forged", {})
+    _carry(world, "forged", changes)
+    run = world.run("undo", "--all", "--yes", *force, "-o", "json")
+    assert (run.code, run.items["forged"]["result"]) == (0, "untrusted"), run.items
+    assert "1 untrusted" in run.err
+    named = world.run("undo", f"{world.team}/Deployment/forged", "--yes", *force)
+    assert named.code == 1, named.out
+    assert "was not written by gpu-rightsizer" in run.items["forged"]["detail"]
+    assert created(world.api, "Deployment", world.team, "forged")["spec"]["replicas"] == 1
+
+
+def _carry(world: World, name: str, changes: dict[str, Any]) -> None:
+    """A Deployment of one replica that carries a record."""
+    world.add("Deployment", world.team, name, {})
     record = {
         "run": "r",
         "at": "2026-01-01T00:00:00Z",
@@ -150,15 +163,72 @@ def test_undo_forged_record_is_refused(world: World, changes: dict[str, Any], fo
         "reason": "",
         "version": 1,
     }
-    annotations = {UNDO: json.dumps({**record, **changes})}
-    world.api.patch("Deployment", world.team, "forged", {"metadata": {"annotations": annotations}})
-    run = world.run("undo", "--all", "--yes", *force, "-o", "json")
+    annotations = {UNDO: msgspec.json.encode({**record, **changes}).decode()}
+    world.api.patch("Deployment", world.team, name, {"metadata": {"annotations": annotations}})
+
+
+LOWERED = {"action": "scale-down", **_edit(before=3, after=1)}
+
+
+def _is_restored(world: World, name: str) -> bool:
+    events = [one for one in world.api.list("Event", world.team) if one["reason"] == "Restored"]
+    replicas = created(world.api, "Deployment", world.team, name)["spec"]["replicas"]
+    assert (name in {one["involvedObject"]["name"] for one in events}) is (replicas == 3)
+    return bool(replicas == 3)
+
+
+@pytest.mark.parametrize("which", [["--all"], ["--since", "9999d"], ["--run", "r"]], ids=" ".join)
+def test_undo_change_that_memory_lacks_is_untrusted_until_named(world: World, which: list[str]) -> None:
+    """Anybody may have written its record; if it is only older than the memory, a person who names it knows that."""
+    _carry(world, "forged", LOWERED)
+    sizes = {"namespace": "gpu-rightsizer", "name": "gpu-rightsizer-sizes"}
+    size = {f"{world.team}.Deployment.forged": "1"}
+    world.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": sizes, "data": size})
+    listed = " ".join(world.run("undo").out.split())
+    assert "untrusted: the memory of gpu-rightsizer has no such change" in listed
+    run = world.run("undo", *which, "--yes", "-o", "json")
     assert (run.code, run.items["forged"]["result"]) == (0, "untrusted"), run.items
-    assert "1 untrusted" in run.err
-    named = world.run("undo", f"{world.team}/Deployment/forged", "--yes", *force)
-    assert named.code == 1, named.out
-    assert "was not written by gpu-rightsizer" in run.items["forged"]["detail"]
-    assert created(world.api, "Deployment", world.team, "forged")["spec"]["replicas"] == 1
+    assert "name the workload" in run.items["forged"]["detail"]
+    assert not _is_restored(world, "forged")
+    assert created(world.api, "ConfigMap", **sizes)["data"] == size
+    named = world.run("undo", f"{world.team}/Deployment/forged", "--yes")
+    assert (named.code, "untrusted: the memory" in named.out) == (0, True), named.out
+    assert _is_restored(world, "forged")
+    assert created(world.api, "ConfigMap", **sizes)["data"] == {}
+
+
+def test_undo_refused_write_of_forged_record_is_no_failure(world: World) -> None:
+    """Else whoever may annotate one object lets every undo of all fail; who names it gets the failure."""
+    _carry(world, "forged", LOWERED)
+    world.api.inject(Fault("deployments/forged", "PATCH", None, status=403))
+    for which, code in (["--all"], 0), ([f"{world.team}/Deployment/forged"], 1):
+        run = world.run("undo", *which, "--yes", "-o", "json")
+        assert (run.code, run.items["forged"]["result"]) == (code, "untrusted"), run.items
+
+
+@pytest.mark.parametrize(
+    ("kept", "action", "result"),
+    [
+        pytest.param("scale-down", "scale-down", "untrusted", id="run-without-change"),
+        pytest.param("scale-down", "scale-up", "done", id="given-back-in-part"),
+        pytest.param("rejected", "scale-down", "untrusted", id="never-made"),
+    ],
+)
+def test_undo_record_needs_a_change_of_its_workload(
+    world: World, kept: str, action: str, result: str
+) -> None:
+    """The memory keeps what took GPUs: a later scale-up has a record of another run."""
+    run = "r" if kept == "rejected" else "earlier"
+    _carry(world, "idle", LOWERED | {"action": action})
+    ref = ObjectRef("apps/v1", "Deployment", world.team, "idle")
+    at = datetime.datetime.now(datetime.UTC)
+    end = ChangeOutcome.REJECTED if kept == "rejected" else None
+    change = FoundChange(ref, ChangeRecord(at, run, "scale-down", 2, end=end))
+    texts = with_change({}, change, workload(ref=ref), at)
+    metadata = {"namespace": "gpu-rightsizer", "name": NAMES[part_of(key_of(ref))]}
+    world.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": texts})
+    undone = world.run("undo", "--all", "--yes", "-o", "json")
+    assert (undone.code, undone.items["idle"]["result"]) == (0, result), undone.items
 
 
 def _recreate(world: World, _: str) -> None:
