@@ -42,6 +42,8 @@ MOST = 16
 """Entries of one owner; of more, the oldest scale-downs count together, at the time of the latest of them."""
 MOST_BYTES = 768 << 10
 """Of one part: some 1,000 owners."""
+MOST_REJECTED_BYTES = MOST_BYTES // 2
+"""Of one part, for owners with rejections only: no budget limits those."""
 
 _Texts = Mapping[str, str]
 
@@ -166,16 +168,37 @@ def with_change(
     ]
     while len(kept) >= MOST:
         kept = [_joined(kept[0], kept[1]), *kept[2:]]
-    known = parse_memory(texts).by_key.items()
+    known = {**parse_memory(texts).by_key, key: (*kept, change)}
     changes: dict[str, str | None] = dict.fromkeys(
-        key for key, found in known if all(at - one.at >= MONTH for one in found)
+        key for key, found in known.items() if all(at - one.at >= MONTH for one in found)
     )
-    changes[key] = _text(owner, [*kept, change])
+    changes[key] = _text(owner, known[key])
+    changes |= dict.fromkeys(_excess_rejections(known, {**texts, **changes}))
     after = {**texts, **changes}
     if sum(len(name) + len(text or "") for name, text in after.items()) > MOST_BYTES:
         message = f"the memory is full: {len(texts)} owners were changed in the last {MONTH.days} days"
         raise ValueError(message)
     return changes
+
+
+def _excess_rejections(
+    known: Mapping[str, Sequence[FoundChange]], texts: Mapping[str, str | None]
+) -> Iterator[str]:
+    """Keys of rejections without room: each time the oldest of the namespace that has most."""
+    sizes = {
+        key: len(key) + len(texts[key] or "")
+        for key, found in known.items()
+        if texts[key] and all(one.record.end is ChangeOutcome.REJECTED for one in found)
+    }
+    latest_first: dict[str, list[str]] = {}
+    for key in sorted(sizes, key=lambda key: known[key][-1].at, reverse=True):
+        latest_first.setdefault(known[key][0].ref.namespace, []).append(key)
+    totals = {namespace: sum(map(sizes.__getitem__, keys)) for namespace, keys in latest_first.items()}
+    while sum(totals.values()) > MOST_REJECTED_BYTES:
+        largest = max(totals, key=totals.__getitem__)
+        key = latest_first[largest].pop()
+        totals[largest] -= sizes[key]
+        yield key
 
 
 def without_change(texts: _Texts, change: FoundChange, workload: Workload) -> dict[str, str | None]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import itertools
 import json
 import re
 import time
@@ -224,6 +225,43 @@ def test_memory_unwritable_or_full_blocks_changes(world: World) -> None:
     assert _apply(world).items["idle"]["result"] == "done"
 
 
+def _rejections(part: int, number: int, *namespaces: str, days: float) -> dict[str, str]:
+    """Texts of one part, oldest first: the owners have the longest names, and their objects allow no write."""
+    at = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=days)
+    texts: dict[str, str] = {}
+    for n in itertools.count():
+        ref = ObjectRef(
+            "apps/v1", "Deployment", namespaces[n % len(namespaces)], f"{n}-{'x' * 240}", "u" * 36
+        )
+        if len(texts) == number:
+            return texts
+        if part_of(key_of(ref)) == part:
+            item = workload(ref=ref)
+            texts |= _texts(_rejected(item, at + n * datetime.timedelta(seconds=1)), item)
+    raise AssertionError
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize(
+    "namespaces", [("flood",), tuple(f"flood-{n}" for n in range(50))], ids=["one", "many"]
+)
+def test_memory_full_of_rejections_forgets_those_of_largest_namespace(
+    world: World, namespaces: tuple[str, ...]
+) -> None:
+    """Whoever has objects that allow no write delays no change of others, and ends no cooldown of others."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    part = part_of(key_of(ObjectRef("apps/v1", "Deployment", world.team, "idle")))
+    other = _rejections(part, 1, "other", days=6)
+    flood = _rejections(part, 1500, *namespaces, days=3)
+    name = {"name": f"{NAME}-{part}", "namespace": OWN}
+    world.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": name, "data": {**flood, **other}})
+    assert _apply(world).items["idle"]["result"] == "done"
+    left = created(world.api, "ConfigMap", **name)["data"]
+    assert other.items() <= left.items()
+    assert (next(iter(flood)) in left, next(reversed(flood)) in left) == (False, True)
+    assert MOST_BYTES // 3 < sum(map(len, left.values())) < MOST_BYTES * 2 // 3
+
+
 @pytest.mark.slow
 @pytest.mark.prometheus
 def test_memory_entry_added_after_plan_is_reread_before_write(world: World) -> None:
@@ -384,8 +422,8 @@ def test_memory_rejection_spends_no_budget() -> None:
     assert (len(again.past), fleet.changes) == (1, ())
 
 
-def _rejected(item: Workload) -> FoundChange:
-    record = ChangeRecord(_AT, "rejected", "evict", by="me", end=ChangeOutcome.REJECTED, ended=_AT)
+def _rejected(item: Workload, at: datetime.datetime = _AT) -> FoundChange:
+    record = ChangeRecord(at, "rejected", "evict", by="me", end=ChangeOutcome.REJECTED, ended=at)
     return FoundChange(item.ref, record, is_on_object=False)
 
 
