@@ -11,10 +11,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rightsizer.changes.record_codec import (
+    CAME_BACK_ANNOTATION,
+    HISTORY_ANNOTATION,
     MANIFEST_LABEL,
     MANIFEST_NAME,
     MANIFEST_TYPE,
+    NOTICE_ANNOTATION,
+    RELEASE_ANNOTATION,
+    RESUMED_ANNOTATION,
     UNDO_ANNOTATION,
+    VICTIM_ANNOTATION,
 )
 from rightsizer.config import FIELD_MANAGER, PREFIX
 from rightsizer.doctor.rights import STATE_MAPS
@@ -40,6 +46,16 @@ from rightsizer.policy.schema import Policy
 from rightsizer.report.events import REASONS
 
 _KEPT = ("labels", "finalizers", "ownerReferences")
+_WRITTEN = (
+    UNDO_ANNOTATION,
+    HISTORY_ANNOTATION,
+    CAME_BACK_ANNOTATION,
+    RESUMED_ANNOTATION,
+    NOTICE_ANNOTATION,
+)
+"""Annotations of any workload that changes and notices write; the answer to a notice is only removed."""
+_LONGEST = 16_384
+"""Characters of each: an object's owner must have room for annotations of its own (256 KiB for all)."""
 _METADATA: Path = ("metadata",)
 _ANNOTATIONS: Path = ("metadata", "annotations")
 Object = dict[str, Any]
@@ -73,7 +89,8 @@ def admission_policies(
         secrets = _rule("", ["CREATE", "UPDATE", "DELETE"], MANIFESTS)
         specs[MANIFESTS] = _spec(secrets, [*_of_manifests(own), *_of_notes()])
     if enabled.acts:
-        specs[EVENTS] = _spec(_rule("", ["CREATE", "UPDATE"], EVENTS), [*_where(policy, own), *_of_events()])
+        validations = [*_where(policy, own), *_of_events(), *_of_notes()]
+        specs[EVENTS] = _spec(_rule("", ["CREATE", "UPDATE"], EVENTS), validations)
         for (group, plural), names in OWN_OBJECTS.items():
             validations = [*_of_names(own, names), *_of_notes()]
             specs[name_of(group, plural)] = _spec(_rule(group, ["CREATE", "UPDATE"], plural), validations)
@@ -188,11 +205,25 @@ def _of_fields(row: Kind, known: Variables) -> Iterator[Object]:
     yield _validation(cel.same_but(known, ("spec",), in_spec), only)
     yield _validation(cel.same(known, _METADATA, _KEPT), "labels, finalizers and owners may not change")
     free = [path[-1] for path in changed if path[:2] == _ANNOTATIONS]
-    free += [COST_ANNOTATION] if row is POD else []
-    own = f"k.startsWith({cel.text(PREFIX)})" + (f" || k in {cel.listed(free)}" if free else "")
+    free += [COST_ANNOTATION, VICTIM_ANNOTATION] if row is POD else []
+    written = f"k in {cel.listed([*_WRITTEN, *free])}"
     yield _validation(
-        cel.others_same(known.at(_ANNOTATIONS), own),
-        "other annotations than those of gpu-rightsizer may not change",
+        cel.others_same(
+            known.at(_ANNOTATIONS),
+            f"{written} || k == {cel.text(RELEASE_ANNOTATION)}",
+            f"({written} && size(l[0][k]) <= {_LONGEST})",
+        ),
+        "other annotations than those of gpu-rightsizer may not change, and its own not be long",
+    )
+    yield _validation(
+        f'"fieldManager" in request.options && request.options["fieldManager"] == {cel.text(FIELD_MANAGER)}',
+        f"the field manager must be {FIELD_MANAGER}",
+    )
+    managers = [
+        cel.child(cel.child(one, "metadata"), "managedFields", "[]") for one in ("object", "oldObject")
+    ]
+    yield _validation(
+        f"size({managers[0]}) > 0 || size({managers[1]}) == 0", "managedFields may not be removed"
     )
     changes = [f"!({cel.same(known, _ANNOTATIONS, free)})"] if free else []
     changes += [f"{known.at(('spec',))}[0] != {known.at(('spec',))}[1]"] if in_spec else []
@@ -269,11 +300,15 @@ def _of_commands(row: Kind, stop: Stop, command: CommandObject) -> Iterator[Obje
         f"{cel.child('object', 'action', cel.text(''))} in {cel.listed(given)}",
         f"only the commands {' and '.join(given)} are allowed",
     )
+    for field in ("labels", "annotations"):
+        yield _validation(cel.nothing_added(field, "false"), f"{field} may not be added")
+    yield _validation(cel.unlisted("finalizers"), "finalizers may not be added")
     owners = cel.child(cel.child("object", "metadata"), "ownerReferences", "[]")
     is_target = 't["uid"] == r["uid"] && t["name"] == r["name"] && t["kind"] == r["kind"]'
     its_kind = f't["kind"] == {cel.text(row.kind)} && t["apiVersion"].startsWith({cel.text(row.group + "/")})'
     yield _validation(
-        f"[{cel.child('object', 'target')}].all(t, {its_kind} && {owners}.exists(r, {is_target}))",
+        f"size({owners}) == 1 && [{cel.child('object', 'target')}].all(t, {its_kind} && "
+        f"{owners}.exists(r, {is_target}))",
         f"the command is for a {row.kind} that owns it",
     )
 
@@ -314,6 +349,14 @@ def _of_notes() -> Iterator[Object]:
     free = f"k.startsWith({cel.text(PREFIX)})"
     for field in ("labels", "annotations"):
         yield _validation(cel.nothing_added(field, free), f"other {field} than {PREFIX}* may not be added")
+    yield from _of_lifetime()
+    yield _validation('object == null || !("immutable" in object)', "the object may not be immutable")
+
+
+def _of_lifetime() -> Iterator[Object]:
+    """Nothing that keeps an object, or has it deleted."""
+    for field, words in (("finalizers", "finalizers"), ("ownerReferences", "owners")):
+        yield _validation(cel.unlisted(field), f"{words} may not be added")
 
 
 def _of_events() -> Iterator[Object]:
@@ -327,8 +370,12 @@ def _of_events() -> Iterator[Object]:
         f"[{component}, {reporting}].all(c, c == {cel.text(FIELD_MANAGER)})",
         "the Event names another program",
     )
-    about = cel.child(cel.child("object", "involvedObject"), "namespace", cel.text(""))
-    yield _validation(f"{about} == request.namespace", "the Event is about another namespace")
+    about = cel.child("object", "involvedObject")
+    yield _validation(
+        f"{cel.child(about, 'namespace', cel.text(''))} == request.namespace && "
+        f'{cel.child(about, "kind", cel.text(""))} != "Node" && !("related" in object)',
+        "the Event is about another namespace, or a Node",
+    )
 
 
 def admission_gaps(policy: Policy, classes: Sequence[str] = ()) -> Iterator[str]:

@@ -10,9 +10,21 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from rightsizer.inventory.gpu_requests import WHOLE_GPU_RESOURCES
 from rightsizer.kinds.claim_templates import MADE
 from rightsizer.kinds.edits import ANY, ITEM, Path
 from rightsizer.kinds.kind import NOW, Field, Value
+
+
+def text(value: str) -> str:
+    """A string literal."""
+    return json.dumps(value)
+
+
+def listed(values: Sequence[str]) -> str:
+    """A list of string literals."""
+    return f"[{', '.join(map(text, values))}]"
+
 
 _BOTH = "[object, oldObject]"
 _LEVEL = (
@@ -27,12 +39,21 @@ _SLASHED = 'k.contains("/")'
 _QUANTITY = "quantity(string({}))"
 _AT_MOST = f"{_QUANTITY.format('l[0][k]')}.compareTo({_QUANTITY}) < 1"
 """Amounts may have a suffix: the API server stores 30000 as 30k."""
+_PROFILE = text("/mig-[0-9]+g[.][0-9]+gb")
+_NUMBER = 'int({0}.find("[0-9]+{1}").replace("{2}", ""))'
+_NO_SMALLER = " && ".join(
+    f"{_NUMBER.format('k', *unit)} <= {_NUMBER.format('j', *unit)}" for unit in (("g[.]", "g."), ("gb", "gb"))
+)
+_LARGER = (
+    f"j in {listed(sorted(WHOLE_GPU_RESOURCES))} || "
+    f"(j.matches({_PROFILE}) && (!k.matches({_PROFILE}) || {_NO_SMALLER}))"
+)
+"""A whole GPU, or a MIG profile that is no smaller than another one."""
 _SLICE = (
     f'k.matches(variables.{SLICES}) && l[0].all(i, i == k || i in l[1] || !i.contains("/")) && l[1].exists(j, '
-    'j.contains("/") && !(j in l[0]) && (k.endsWith("mem") || '
-    f"{_AT_MOST.format('l[1][j]')}))"
+    f'!(j in l[0]) && ({_LARGER}) && (k.endsWith("mem") || {_AT_MOST.format("l[1][j]")}))'
 )
-"""One new slice in place of a device that is gone; of a slice that is an amount of memory any number."""
+"""One new slice in place of a whole GPU or a larger profile that is gone; of an amount of memory any number."""
 _PART = f'k.matches(variables.{PARTS}) && l[1].exists(j, j.contains("/") && j in l[0])'
 _NO_MORE = (
     f'{_SLASHED} && ({_OLD}.contains(l[2] + k + "],before:" + string(l[0][k]) + ",") || '
@@ -40,11 +61,16 @@ _NO_MORE = (
 )
 """For new amounts, old amounts and their path in a record: each decreases, or equals the value in the old record."""
 _AMOUNTS_TRUE = (
-    f'{_NEW}.split(l[2]).all(t, !t.matches("^[^,]*],before:[0-9]") || '
+    f'{_NEW}.split(l[2]).all(t, !t.matches("^[^,]*],before:") || t.matches("^[^,]*],before:null,") || '
     f'{_OLD}.contains(l[2] + t.find("^[^,]*,[^,]*,")) || '
     'l[1].exists(k, t.startsWith(k + "],before:" + string(l[1][k]) + ",")))'
 )
-"""Each amount in the new record is the old amount, or is also in the old record."""
+"""Each amount in the new record, however it is written, is the old amount, or is also in the old record."""
+_NAMED = (
+    f'{_NEW}.split({{prefix}}).all(t, t == "" || t.startsWith("{{{{") || {{exists}} || '
+    f'{_OLD}.contains({{prefix}} + t.find("^[^]]*],[^,]*,")))'
+)
+"""What the new record names below a path exists, or is also in the old record: no lie about what comes later."""
 _SAME = f"c[0] == c[1] && {_NEW} == {_OLD}"
 _COUNT = "#"
 """In place of the value of a stopped workload: any lower number."""
@@ -55,16 +81,6 @@ _FIELD_TRUE = (
 )
 """For a field (path in a record; new, old and stopped value): it is stopped, decreases, or equals the value in the old
 record; and the value in the new record is the old value, or is also in the old record."""
-
-
-def text(value: str) -> str:
-    """A string literal."""
-    return json.dumps(value)
-
-
-def listed(values: Sequence[str]) -> str:
-    """A list of string literals."""
-    return f"[{', '.join(map(text, values))}]"
 
 
 def child(above: str, step: str, otherwise: str = "{}") -> str:
@@ -120,9 +136,9 @@ def same_but(known: Variables, root: Path, paths: Sequence[Path]) -> str:
     )
 
 
-def others_same(pair: str, free: str) -> str:
-    """Test of two maps: each entry `k` is unchanged, unless `free` holds for it."""
-    return _unless(f"[{pair}]", free)
+def others_same(pair: str, free: str, changed: str) -> str:
+    """Test of two maps: each entry `k` is the same, or `changed` holds for the new one, or it is gone and free."""
+    return _unless(f"[{pair}]", free, changed)
 
 
 def read_records(known: Variables, annotation: str) -> None:
@@ -172,6 +188,8 @@ def fields_true(known: Variables, fields: Mapping[Field, str]) -> Iterator[str]:
     for root, each in entries.items():
         pair, true = known.at(root), f"[{', '.join(each)}].all(f, {_FIELD_TRUE})"
         yield f"{pair}[0].all(k, k in {pair}[1] && [{pair}.map(p, p[k])].all(m, {true}))"
+        exists = f'{pair}[1].exists(k, t.startsWith(k + ","))'
+        yield _NAMED.format(prefix=text(_opened(root)), exists=exists)
 
 
 def _one(field: Field, to: str, place: str, above: tuple[str, str]) -> str:
@@ -196,6 +214,12 @@ def _as_text(here: str, step: str, value: Value) -> str:
 def _opened(path: Path) -> str:
     """How a record's path begins."""
     return f"[{','.join(path)},"
+
+
+def unlisted(field: str) -> str:
+    """That an object lists no finalizer or owner that it did not have."""
+    new, old = (child(child(one, "metadata"), field, "[]") for one in ("object", "oldObject"))
+    return f"object == null || {new}.all(n, oldObject != null && n in {old})"
 
 
 def nothing_added(field: str, free: str) -> str:
@@ -257,7 +281,9 @@ class _Found:
         if self.amounts:
             parts.append(_unless(f"[{', '.join(self.amounts)}]", _SLASHED, _NO_MORE, f" && {_AMOUNTS_TRUE}"))
         for (key, rests), pairs in self.lists.items():
-            parts.append(f"[{', '.join(pairs)}].all(c, ({_SAME}) || ({_items(key, rests)}))")
+            exists = f'c[1].exists(o, {text(key)} in o && t.startsWith(o[{text(key)}] + ","))'
+            named = _NAMED.format(prefix="c[2]", exists=exists)
+            parts.append(f"[{', '.join(pairs)}].all(c, ({_SAME}) || ({named} && {_items(key, rests)}))")
         for rests, pairs in self.entries.items():
             inner = _Found.below("[c[0][k], c[1][k]]", rests, "").expression()
             parts.append(

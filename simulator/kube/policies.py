@@ -149,6 +149,7 @@ def _context(store: Store, attempt: Attempt) -> Object:
         "name": name_of(attempt.subject),
         "namespace": namespace_of(attempt.subject),
         "dryRun": attempt.write.dry_run,
+        "options": {"fieldManager": attempt.write.manager},
         "subResource": attempt.subresource,
         "kind": {
             "group": attempt.resource.group,

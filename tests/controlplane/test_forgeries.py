@@ -16,7 +16,7 @@ import pytest
 from rightsizer.changes.record_codec import UNDO_ANNOTATION
 from rightsizer.doctor.rights import STATE_MAPS
 from rightsizer.guardrails.admission import admission_policies
-from rightsizer.kinds.edits import edit_of, patch_of
+from rightsizer.kinds.edits import ANY, ITEM, edit_of, patch_of, places
 from rightsizer.kinds.kind import Field, Kind, Value
 from rightsizer.model import Edit
 from rightsizer.policy.policy_file import parse
@@ -29,6 +29,7 @@ from tests.controlplane.contract.test_guardrails_by_kind import POLICY, ROWS, fi
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("controlplane")]
 
 LEAST = 50
+GPU = "nvidia.com/gpu"
 REFUSED = {403, 422}
 """The API server itself refuses some before any policy is asked."""
 DRY: Mapping[str, str] = {"dryRun": "All"}
@@ -107,6 +108,18 @@ ANNOTATIONS = (
     ),
     *("notebooks.kubeflow.org/last-activity", "controller.kubernetes.io/pod-deletion-cost-of-others"),
 )
+OPT_OUTS = {
+    f"gpu-rightsizer.io/{name}": text
+    for name, text in {
+        "mode": "off",
+        "exclude": "true",
+        "exclude-until": "2998-01-01",
+        "min-replicas": "1",
+        "snooze-until": "2998-01-01",
+        "last-checkpoint": "2998-01-01T00:00:00Z",
+    }.items()
+}
+"""What the owner of a workload writes."""
 OWNER: Object = {
     "apiVersion": "v1",
     "kind": "ConfigMap",
@@ -118,6 +131,10 @@ METADATA: dict[str, Object] = {
     **{f"annotation {name}": {"annotations": {name: "forged"}} for name in ANNOTATIONS},
     "label removed": {"labels": {"kept": None}},
     "annotation removed": {"annotations": {"kept": None}},
+    **{f"opt-out {name} removed": {"annotations": {name: None}} for name in OPT_OUTS},
+    **{f"opt-out {name} changed": {"annotations": {name: "2999-01-01"}} for name in OPT_OUTS},
+    "release": {"annotations": {"gpu-rightsizer.io/release": "true"}},
+    "no room for others": {"annotations": {"gpu-rightsizer.io/history": "x" * 20_000}},
     "finalizer": {"finalizers": ["example.com/forged"]},
     "owner": {"ownerReferences": [OWNER]},
     "controlling owner": {"ownerReferences": [{**OWNER, "controller": True}]},
@@ -246,6 +263,25 @@ def _governed(row: Kind) -> list[Field]:
     return [field for field in fields_of(row) if field.value in MUCH]
 
 
+def _amounts(row: Kind) -> list[Field]:
+    return [field for field in fields_of(row) if field.value is Value.QUANTITY]
+
+
+def _ghosts(row: Kind) -> Iterator[tuple[str, ...]]:
+    """Paths of its fields in containers, groups or roles that do not exist."""
+    for field in fields_of(row):
+        if any(step.endswith(ITEM) or step == ANY for step in field.path[:-1]):
+            *above, last = (
+                f"{step.removesuffix(ITEM)}=ghost" if step.endswith(ITEM) else step for step in field.path
+            )
+            yield (*("ghost" if step == ANY else step for step in above), GPU if last == ANY else last)
+
+
+def _listed(path: Sequence[str]) -> str:
+    """As JSON without spaces."""
+    return str(list(path)).replace("'", '"').replace(", ", ",")
+
+
 def _noted(patch: Object, annotations: Object) -> Object:
     metadata = patch.get("metadata", {})
     return {
@@ -257,7 +293,8 @@ def _noted(patch: Object, annotations: Object) -> Object:
 @pytest.mark.parametrize("kind", ROWS)
 def test_forged_patch_of_kind_is_refused(guarded: Api, kind: str) -> None:
     """Metadata, specs, numbers: by the API server itself, one field at a time."""
-    path, _ = made(guarded, kind, "attacked", {"annotations": {"kept": "1"}, "labels": {"kept": "1"}})
+    kept = {"annotations": {"kept": "1", **OPT_OUTS}, "labels": {"kept": "1"}}
+    path, _ = made(guarded, kind, "attacked", kept)
     body = {"metadata": {"labels": {"forged": "x"}}}
     guarded.eventually(lambda: _tried(guarded, path, body) in REFUSED)
     obj = guarded.get(path)
@@ -265,6 +302,17 @@ def test_forged_patch_of_kind_is_refused(guarded: Api, kind: str) -> None:
     attempts += [*_forged_specs(obj), *_forged_numbers(ROWS[kind], obj)]
     assert not _passed(guarded, path, obj, attempts)
     assert len(attempts) >= LEAST
+    assert _tried(guarded, path, {"metadata": {"managedFields": [{}]}}) in REFUSED
+    as_another = {**DRY, "fieldManager": "kubectl"}
+    assert (
+        guarded.patch(path, {"metadata": {}}, user=_user(guarded), params=as_another).status_code in REFUSED
+    )
+    whole = {key: obj[key] for key in ("apiVersion", "kind")} | {
+        "metadata": {"name": obj["metadata"]["name"]}
+    }
+    as_another["force"] = "true"
+    reply = guarded.patch(path, whole, kind="apply-patch", user=_user(guarded), params=as_another)
+    assert reply.status_code in REFUSED | {415}
 
 
 def _tried(api: Api, path: str, patch: Object) -> int:
@@ -303,11 +351,65 @@ def test_forged_record_of_kind_raises_nothing(guarded: Api, kind: str) -> None:
                 continue
             for place in parents(obj, field.path[:-1]):
                 target = (*place, field.path[-1])
-                lie = text.format(path=str(list(target)).replace("'", '"').replace(", ", ","), value=value)
+                lie = text.format(path=_listed(target), value=value)
                 lowered = patch_of(obj, [edit_of(obj, target, 0)])
                 guarded.patch(path, _noted(lowered, {UNDO_ANNOTATION: lie}), user=_user(guarded))
                 now = guarded.get(path)
                 assert _tried(guarded, path, patch_of(now, [edit_of(now, target, value)])) in REFUSED, lie
+
+
+AMOUNTS = ("64", "+64", "064", "6.4e1", "6400e-2", ".64e2", "64k", "\\u0036\\u0034")
+"""How a thief may write an amount in a record, so that it is overlooked and can be restored."""
+
+
+@pytest.mark.parametrize("kind", [kind for kind, row in ROWS.items() if _amounts(row)])
+def test_forged_record_of_kind_raises_no_amount(guarded: Api, kind: str) -> None:
+    """As with numbers: first the lie, with a change that is allowed; then the amount that it names."""
+    path, obj = _with_gpus(guarded, kind, "probe-amount")
+    guarded.eventually(lambda: _tried(guarded, path, {"metadata": {"labels": {"forged": "x"}}}) in REFUSED)
+    place = _limits(ROWS[kind], obj)
+    for number, (text, value) in enumerate(itertools.product(TEXTS, AMOUNTS)):
+        path, obj = _with_gpus(guarded, kind, f"amount-{number}")
+        lie = text.format(path=_listed((*place, GPU)), value=f'"{value}"')
+        lowered = patch_of(obj, [edit_of(obj, (*place, GPU), "1")])
+        guarded.patch(path, _noted(lowered, {UNDO_ANNOTATION: lie}), user=_user(guarded))
+        now = guarded.get(path)
+        raised = patch_of(now, [edit_of(now, (*place, GPU), value)])
+        assert _tried(guarded, path, raised) in REFUSED, lie
+
+
+def _with_gpus(api: Api, kind: str, name: str) -> tuple[str, Object]:
+    """An object whose first container of each pod has two GPUs; skips the test where that cannot change."""
+    path, obj = made(api, kind, name)
+    spec = copy.deepcopy(obj["spec"])
+    for one in _pods(spec):
+        one["containers"][0].setdefault("resources", {})["limits"] = {GPU: "2"}
+    if api.patch(path, {"spec": spec}).status_code != 200 or not list(_pods(spec)):
+        pytest.skip("its template cannot change")
+    return path, api.get(path)
+
+
+def _limits(row: Kind, obj: Object) -> tuple[str, ...]:
+    found = (place for field in _amounts(row) for place in places(obj, field.path[:-1]))
+    return next(place for place in found if place[-1] == "limits")
+
+
+@pytest.mark.parametrize("kind", [kind for kind, row in ROWS.items() if any(_ghosts(row))])
+def test_record_about_what_does_not_exist_is_refused(guarded: Api, kind: str) -> None:
+    """A container or group that its owner adds later could be raised by it."""
+    path, obj = made(guarded, kind, "haunted")
+    guarded.eventually(lambda: _tried(guarded, path, {"metadata": {"labels": {"forged": "x"}}}) in REFUSED)
+    field = next((one for one in _governed(ROWS[kind]) if one.value is Value.COUNT), None)
+    if field is None:
+        path, obj = _with_gpus(guarded, kind, "haunted-by-gpus")
+        true = edit_of(obj, (*_limits(ROWS[kind], obj), GPU), "1")
+    else:
+        true = edit_of(obj, (*parents(obj, field.path[:-1])[0], field.path[-1]), 0)
+    for ghost in _ghosts(ROWS[kind]):
+        record = undo_record(true, Edit(ghost, 5_000, 1))["annotations"]
+        assert _tried(guarded, path, _noted(patch_of(obj, [true]), record)) in REFUSED, ghost
+    record = undo_record(true)["annotations"]
+    assert _tried(guarded, path, _noted(patch_of(obj, [true]), record)) == 200
 
 
 STATE_NAMES = (
@@ -317,6 +419,8 @@ STATE_NAMES = (
 )
 NOTES: tuple[Object, ...] = (
     {},
+    {"finalizers": ["example.com/forged"]},
+    {"ownerReferences": [OWNER]},
     {"labels": {"grafana_dashboard": "1"}},
     {"labels": {"owner": "helm"}},
     {"annotations": {"reflector.v1.k8s.emberstack.com/reflection-allowed": "true"}},
@@ -388,6 +492,13 @@ COMPONENTS = ("kubelet", "default-scheduler", "gpu-rightsizer2", "")
 
 def _forged_objects(plural: str, good: Object) -> Iterator[Object]:
     meta = good["metadata"]
+    for notes in NOTES[1:]:
+        yield {
+            **good,
+            "metadata": {**meta, **notes, "labels": {**meta.get("labels", {}), **notes.get("labels", {})}},
+        }
+    if plural in {"configmaps", "secrets"}:
+        yield {**good, "immutable": True}
     if plural in {"configmaps", "leases"}:
         for name, notes in itertools.product((meta["name"], *STATE_NAMES), NOTES):
             if name != meta["name"] or notes:
@@ -403,7 +514,10 @@ def _forged_objects(plural: str, good: Object) -> Iterator[Object]:
     else:
         for reason, component in itertools.product(EVENT_REASONS, COMPONENTS):
             yield {**good, "reason": reason, "source": {"component": component}}
-        yield {**good, "involvedObject": {**good["involvedObject"], "namespace": "kube-system"}}
+        about = good["involvedObject"]
+        yield {**good, "involvedObject": {**about, "namespace": "kube-system"}}
+        yield {**good, "involvedObject": {**about, "kind": "Node"}}
+        yield {**good, "related": {**about, "namespace": "kube-system"}}
 
 
 @pytest.mark.parametrize("plural", GOOD)
@@ -473,10 +587,11 @@ def test_forged_command_is_refused(guarded: Api) -> None:
         "controller": True,
     }
     path = f"/apis/bus.volcano.sh/v1alpha1/namespaces/{guarded.namespace}/commands"
+    metadata: Object = {"name": "x", "ownerReferences": [target]}
     good = {
         "apiVersion": "bus.volcano.sh/v1alpha1",
         "kind": "Command",
-        "metadata": {"name": "x", "ownerReferences": [target]},
+        "metadata": metadata,
         "action": "AbortJob",
         "target": target,
     }
@@ -497,6 +612,10 @@ def test_forged_command_is_refused(guarded: Api) -> None:
         {"target": {**target, "apiVersion": "batch/v1"}},
         {"target": {**target, "uid": OWNER["uid"]}},
         {"metadata": {"name": "x"}},
+        {"metadata": {**metadata, "labels": {"a": "b"}}},
+        {"metadata": {**metadata, "annotations": {"a": "b"}}},
+        {"metadata": {**metadata, "finalizers": ["example.com/forged"]}},
+        {"metadata": {**metadata, "ownerReferences": [target, {**OWNER, "controller": False}]}},
     )
     attempts = [
         {**good, **lie, "action": action}
@@ -513,9 +632,7 @@ def test_forged_command_is_refused(guarded: Api) -> None:
 ALLOWED: dict[str, Object] = {
     "fewer replicas, GPUs or slices, with or without a record": {"spec": {"replicas": 0}},
     "removing or replacing an undo record": {"metadata": {"annotations": {UNDO_ANNOTATION: None}}},
-    "any history, notice, snooze or release": {
-        "metadata": {"annotations": {"gpu-rightsizer.io/history": "forged"}}
-    },
+    "any history or notice": {"metadata": {"annotations": {"gpu-rightsizer.io/history": "forged"}}},
     "restoring up to what the record says": {"spec": {"replicas": 2}},
 }
 """As docs/security.md lists them."""

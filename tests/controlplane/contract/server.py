@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 import requests
 import yaml
 
+from rightsizer.config import FIELD_MANAGER
 from simulator.kube import ADMIN_TOKEN, ApiServer, Rule
 
 Object = dict[str, Any]
@@ -170,6 +171,7 @@ class Api:
     ) -> requests.Response:
         """Send a patch of a kind such as "json-patch"."""
         options["headers"] = {**options.get("headers", {}), "Content-Type": f"application/{kind}+json"}
+        options["params"] = {"fieldManager": FIELD_MANAGER, **options.get("params", {})}
         return self("PATCH", path, body, **options)
 
     def create(self, path: str, body: object) -> Object:

@@ -74,6 +74,7 @@ def undo_record(*edits: Edit) -> Object:
     return {"annotations": {UNDO_ANNOTATION: encode_record(record)}}
 
 
+OPT_OUT = "gpu-rightsizer.io/mode"
 REPLICAS = ("spec", "replicas")
 LIMITS = ("spec", "template", "spec", "containers", "name=main", "resources", "limits")
 
@@ -82,7 +83,7 @@ def _made(api: Api, name: str, *edits: Edit, **pod: object) -> str:
     """A Deployment without pods, with a record of edits if there are any."""
     body = replicated(name, 0, pod=pod_spec(4, **pod))
     annotations = undo_record(*edits)["annotations"] if edits else {}
-    body["metadata"]["annotations"] = {"theirs": "1", **annotations}
+    body["metadata"]["annotations"] = {"theirs": "1", OPT_OUT: "off", **annotations}
     body["metadata"]["labels"] = {"theirs": "1"}
     api.create(f"{api.apps}/deployments", body)
     return f"{api.apps}/deployments/{name}"
@@ -140,6 +141,9 @@ FORGED: dict[str, Object] = {
     "annotation": {"metadata": {"annotations": {"x": "y"}}},
     "annotation-changed": {"metadata": {"annotations": {"theirs": "2"}}},
     "annotation-taken": {"metadata": {"annotations": {"theirs": None}}},
+    "opt-out-taken": {"metadata": {"annotations": {OPT_OUT: None}}},
+    "release": {"metadata": {"annotations": {"gpu-rightsizer.io/release": "true"}}},
+    "long-annotation": {"metadata": {"annotations": {"gpu-rightsizer.io/history": "x" * 20_000}}},
     "finalizer": {"metadata": {"finalizers": ["example.com/x"]}},
     "owner": {
         "metadata": {
@@ -222,6 +226,36 @@ def test_guardrail_denies_more_gpus_without_record(locked: Api) -> None:
         assert locked.patch(path, body, params={"dryRun": "All"}).status_code == 200, name
 
 
+GPU = "nvidia.com/gpu"
+SIZES: dict[str, tuple[dict[str, str], dict[str, str], int]] = {
+    "larger-profile": ({"nvidia.com/mig-1g.10gb": "4"}, {"nvidia.com/mig-7g.80gb": "4"}, 403),
+    "profile-with-more-memory": ({"nvidia.com/mig-1g.10gb": "1"}, {"nvidia.com/mig-1g.20gb": "1"}, 403),
+    "profile-for-shares": ({"nvidia.com/gpu.shared": "8"}, {"nvidia.com/mig-7g.80gb": "7"}, 403),
+    "profile-for-a-network-card": (
+        {GPU: "1", "rdma/hca": "2"},
+        {GPU: "1", "nvidia.com/mig-7g.80gb": "2"},
+        403,
+    ),
+    "profile-for-another-device": ({"example.com/fuse": "20"}, {"nvidia.com/mig-1g.10gb": "20"}, 403),
+    "profile-for-a-gpu": ({GPU: "1"}, {"nvidia.com/mig-7g.80gb": "1"}, 200),
+    "smaller-profile": ({"nvidia.com/mig-3g.40gb": "2"}, {"nvidia.com/mig-2g.20gb": "2"}, 200),
+    "share-for-a-profile": ({"nvidia.com/mig-3g.40gb": "1"}, {"nvidia.com/gpu.shared": "1"}, 200),
+    "memory-for-a-gpu": ({GPU: "1"}, {"aliyun.com/gpu-mem": "20"}, 200),
+}
+
+
+def test_guardrail_allows_slices_only_for_what_is_no_smaller(locked: Api) -> None:
+    """For whole GPUs and larger profiles; not for shares, nor for other devices."""
+    path = _made(locked, "w")
+    has = {GPU: "4"}
+    for name, (before, after, code) in SIZES.items():
+        given = _containers(resources={"limits": {**dict.fromkeys(has), **before}})
+        assert locked.patch(path, given).status_code == 200, name
+        reply = _try(locked, path, _containers(resources={"limits": {**dict.fromkeys(before), **after}}))
+        assert reply.status_code == code, (name, reply.text)
+        has = before
+
+
 def test_guardrail_denies_another_order_of_containers(locked: Api) -> None:
     """The first one is the default of kubectl; the server itself would take them in any order."""
     path = _made(locked, "w")
@@ -256,6 +290,10 @@ RECORDS: dict[str, tuple[Edit, ...]] = {
     "more-replicas": (Edit(REPLICAS, 5000, 1),),
     "fewer-replicas": (Edit(REPLICAS, 1, 1),),
     "more-gpus": (Edit((*LIMITS, "nvidia.com/gpu"), "64", "4"),),
+    "more-gpus-written-oddly": (Edit((*LIMITS, "nvidia.com/gpu"), "+64", "4"),),
+    "a-container-that-comes-later": (
+        Edit((*LIMITS[:4], "name=later", *LIMITS[5:], "nvidia.com/gpu"), "64", "1"),
+    ),
     "gpus-that-are-numbers": (Edit((*LIMITS, "nvidia.com/gpu"), 64, "4"),),
     "another-resource": (Edit((*LIMITS, "example.com/device"), "1", None),),
     "gpus-of-requests": (Edit((*LIMITS[:-1], "requests", "nvidia.com/gpu"), "8", "4"),),

@@ -403,3 +403,33 @@ def test_preflight_activity_of_mig_instances_is_their_boards(peak_w: float, acti
     ]
     assert found.activity_peak == activity
     assert found.is_fresh is (activity is not None)
+
+
+class _Young(_Recorded):
+    """A record of two days, and how long the server keeps samples."""
+
+    def __init__(self, item: Workload, kept: datetime.timedelta | None) -> None:
+        super().__init__(item, {})
+        self.kept = kept
+
+    def begins(self, span: datetime.timedelta, at: datetime.datetime) -> datetime.datetime | None:
+        """Two days ago."""
+        del span
+        return at - datetime.timedelta(days=2)
+
+    def retention(self) -> datetime.timedelta | None:
+        """As given."""
+        return self.kept
+
+
+@pytest.mark.parametrize(("days", "is_full"), [(2, True), (2.05, True), (15, False), (None, False)])
+def test_measure_record_is_full_once_it_is_as_long_as_the_retention(
+    days: float | None, is_full: bool
+) -> None:
+    """A younger one will grow; where the server does not tell, nobody knows."""
+    item = build.workload(build.pod())
+    book = PolicyEvaluator(build.policy(), build.fleet(item), at=build.AT)
+    kept = None if days is None else datetime.timedelta(days=days)
+    measured = measure(build.fleet(item), _Young(item, kept), book, build.AT)
+    assert measured.begins is not None
+    assert measured.is_full is is_full

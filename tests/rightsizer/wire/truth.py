@@ -269,6 +269,10 @@ class Truth(Signal):
         """The record is older than anything."""
         return None
 
+    def retention(self) -> datetime.timedelta | None:
+        """Unknown."""
+        return None
+
     def concurrency(
         self, workloads: Sequence[ReplicaQuery], at: datetime.datetime
     ) -> Mapping[str, Concurrency]:
