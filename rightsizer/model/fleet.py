@@ -17,10 +17,15 @@ from rightsizer.model.offers import Offer, Pools, offers_of, pools_of
 
 
 class Address(NamedTuple):
-    """The owner of an address; the namespace is empty for a node, or for a pod with the node's address."""
+    """The owner of an address; the namespace is empty for a node, or for a pod with the node's address.
+
+    Attributes:
+        is_of_host: Whether it is a node's address, not its name.
+    """
 
     namespace: str
     node: str
+    is_of_host: bool = False
 
 
 class AddressTable:
@@ -30,6 +35,7 @@ class AddressTable:
         self._names: list[str] = []  # of namespaces and nodes
         self._numbers: dict[str, int] = {}
         self._nodes: dict[str, str] = {}
+        self._on_hosts: set[int] = set()  # namespaces of pods with the address of their node, and the node
         # Hashes differ from process to process, so nobody can choose an address with the hash of another.
         self._keys = array.array("q")
         self._namespaces, self._places = array.array("I"), array.array("I")
@@ -42,7 +48,9 @@ class AddressTable:
         if host and self._nodes.setdefault(host, node) != node:
             self._nodes[host] = ""
         for address in addresses:
-            if address and address != host:
+            if address and address == host:
+                self._on_hosts.add(self._number(namespace) << 32 | self._number(node))
+            elif address:
                 self._keys.append(hash(address))
                 self._namespaces.append(self._number(namespace))
                 self._places.append(self._number(node))
@@ -51,7 +59,8 @@ class AddressTable:
     def find(self, address: str) -> Address | None:
         """The owner of an address; None if unknown. The first call sorts, so it is not thread-safe."""
         if address in self._nodes:
-            return Address("", self._nodes[address]) if self._nodes[address] else None
+            node = self._nodes[address]
+            return Address("", node, is_of_host=node != address) if node else None
         if not self._is_sorted:
             order = sorted(range(len(self._keys)), key=self._keys.__getitem__)
             for name in ("_keys", "_namespaces", "_places"):
@@ -62,6 +71,11 @@ class AddressTable:
         if place == len(self._keys) or self._keys[place] != hash(address):
             return None
         return Address(self._names[self._namespaces[place]], self._names[self._places[place]])
+
+    def has_pod_on_host(self, namespaces: Iterable[str], node: str) -> bool:
+        """Whether a pod of these namespaces has the address of this node."""
+        number = self._numbers.get(node, -1)
+        return any(self._numbers.get(name, -1) << 32 | number in self._on_hosts for name in namespaces)
 
     def _number(self, name: str) -> int:
         number = self._numbers.setdefault(name, len(self._names))

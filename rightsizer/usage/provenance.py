@@ -1,7 +1,8 @@
 """Provenance of series: a series counts if it comes from the exporter on its pod's node. Pure.
 
-A scraped target is known by its `job` and `instance`. It is an exporter if its address is that of a node, or of a pod
-in a namespace of exporters: those that are given, else the one whose targets are on most GPU nodes. A series counts
+A scraped target is known by its `job` and `instance`. It is an exporter if its address is that of a pod in a namespace
+of exporters: those that are given, else the one whose targets are on most GPU nodes. A node's address is an exporter's
+if such a pod uses its network, or if most targets have addresses of nodes. A series counts
 - if its job has an exporter, or, without given namespaces, a target with an unknown address,
 - and if its instance is an exporter, or now unknown, since exporters restart,
 - and if any pod that it names runs on its target's node,
@@ -49,6 +50,7 @@ class Provenance:
     doubt: str = ""  # why they are uncertain
     cluster: str | None = None  # of all present targets that count; None if they are of several
     needs_port: bool = False  # whether an instance without a port is no exporter's
+    trusts_hosts: bool = True  # whether any address of a node is an exporter's
     strangers: set[PodKey] = dataclasses.field(default_factory=set, compare=False)
     """Pods that targets on other nodes named."""
 
@@ -64,7 +66,7 @@ class Provenance:
     def verdicts(self) -> Hashable:
         """What decides which targets count: while it is the same, a series that counted still does."""
         ignored = frozenset((one.job, one.instance) for one in self.ignored)
-        return self.namespaces, self.jobs, ignored, self.cluster, self.needs_port
+        return self.namespaces, self.jobs, ignored, self.cluster, self.needs_port, self.trusts_hosts
 
     @property
     def unmerged(self) -> tuple[str, ...]:
@@ -89,13 +91,22 @@ class Provenance:
         is_label = self.needs_port and bool(instance) and not _has_port(instance)
         if place is None or is_label:
             return not is_label
-        if place.namespace and place.namespace not in self.namespaces:
+        if not self.is_exporter(instance, place):
             return False
         node = None if pod is None else self.whereabouts.pods.get(pod)
         if pod is None or node is None or node == place.node:
             return True
         self.strangers.add(pod)
         return False
+
+    def is_exporter(self, instance: str, place: Address | None) -> bool:
+        """Whether a target is an exporter by its address."""
+        if place is None or self.whereabouts is None:
+            return False
+        # A name, or an address without a port, is a label that somebody chose: `needs_port` decides.
+        if place.is_of_host and _has_port(instance) and not self.trusts_hosts:
+            return self.whereabouts.addresses.has_pod_on_host(self.namespaces, place.node)
+        return not place.namespace or place.namespace in self.namespaces
 
     @property
     def series(self) -> int:
@@ -141,9 +152,10 @@ def find_provenance(
     namespaces, doubt = (frozenset(given), "") if given else _found(covered, nodes)
     if not namespaces or not covered:
         return Provenance(problem=UNKNOWN if nodes else "")
-    trusted = [one for one in targets if _is_exporter(places[one.instance], namespaces)]
+    own = Provenance(whereabouts, namespaces, trusts_hosts="" in namespaces)
+    trusted = [one for one in targets if own.is_exporter(one.instance, places[one.instance])]
     if not trusted:
-        elsewhere = ", ".join(sorted(covered))
+        elsewhere = ", ".join(sorted(name or "nodes" for name in covered))
         raise EvidenceIncomplete(
             f"no GPU series comes from a pod in {', '.join(sorted(namespaces))} (--exporter-namespace); "
             f"targets are in: {elsewhere}"
@@ -162,11 +174,10 @@ def find_provenance(
         or (places[one.instance] is not None and one not in exporters)
     ]
     clusters = {one.cluster for one in (exporters if given else set(targets) - set(ignored))}
-    return Provenance(
-        whereabouts,
-        namespaces | {""},
-        tuple(sorted(jobs)),
-        tuple(ignored),
+    return dataclasses.replace(
+        own,
+        jobs=tuple(sorted(jobs)),
+        ignored=tuple(ignored),
         doubt=doubt,
         cluster=clusters.pop() if len(clusters) == 1 else None,
         needs_port=needs_port,
@@ -186,10 +197,6 @@ def _found(covered: Mapping[str, Collection[str]], nodes: Collection[str]) -> tu
         f"GPU series come from targets of {names} on most GPU nodes, and all count: name the exporters' "
         "namespace (--exporter-namespace)"
     )
-
-
-def _is_exporter(place: Address | None, namespaces: Collection[str]) -> bool:
-    return place is not None and (not place.namespace or place.namespace in namespaces)
 
 
 def _has_port(instance: str) -> bool:

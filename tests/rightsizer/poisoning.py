@@ -55,8 +55,9 @@ WORKLOADS: Mapping[str, Mapping[str, Any]] = {
     "light": {"usage": "light"},
     "half": {"usage": [["busy", "idle"], ["busy", "idle"]], "gpus": 2, "replicas": 2},
 }
-JOBS = ("gpu", "tenant")
-"""The exporters' own scrape job, which the tenant's pod joined, or one of its own."""
+ON_HOST = "tenant on its node's network"
+JOBS = ("gpu", "tenant", ON_HOST)
+"""The exporters' own scrape job, which the tenant's pod joined, or one of its own; there also with a node's address."""
 
 
 def series(values: Mapping[str, float], labels: Labels, *, step_s: int = 60) -> Iterator[Series]:
@@ -120,9 +121,10 @@ class Victims:
         """Let the tenant's pod expose the series of a forgery."""
         pod = self.world.api.get("Pod", "tenant", "forger")
         assert pod is not None
+        address = pod["status"]["hostIP" if job == ON_HOST else "podIP"]
         target = {
-            "job": job,
-            "instance": f"{pod['status']['podIP']}:8080",
+            "job": "tenant" if job == ON_HOST else job,
+            "instance": f"{address}:8080",
             "namespace": "tenant",
             "pod": "forger",
         }

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rightsizer.errors import EvidenceIncomplete
-from rightsizer.model import AddressTable, BoardLevel, PodKey, Slot, Usages, Whereabouts
+from rightsizer.model import Address, AddressTable, BoardLevel, PodKey, Slot, Usages, Whereabouts
 from rightsizer.usage.exporter_counters import DEVICE_BUSY, GAPS, POD_BUSY
 from rightsizer.usage.kept_slots import KeptSlots
 from rightsizer.usage.provenance import Provenance, ScrapeTarget, find_provenance
@@ -59,17 +59,20 @@ def _found(*more: ScrapeTarget, given: tuple[str, ...] = ()) -> Provenance:
     [
         pytest.param("10.0.2.66", ("tenant", "n2"), id="pod"),
         pytest.param("fd00::66", ("tenant", "n2"), id="pod-ipv6"),
-        pytest.param("192.168.0.3", ("", "n3"), id="node-address"),
+        pytest.param("192.168.0.3", ("", "n3", True), id="node-address"),
         pytest.param("n3", ("", "n3"), id="node-name"),
         pytest.param("10.9.9.9", None, id="nobody"),
         pytest.param("", None, id="empty"),
     ],
 )
-def test_addresses_are_found_by_pod_and_node(address: str, found: tuple[str, str] | None) -> None:
+def test_addresses_are_found_by_pod_and_node(address: str, found: tuple[Any, ...] | None) -> None:
     """Also of pods that share their node's address."""
     table = _addresses()
     table.add("kube-system", "n3", "192.168.0.3", ["192.168.0.3"])
-    assert table.find(address) == found
+    assert table.find(address) == (None if found is None else Address(*found))
+    assert table.has_pod_on_host(["monitoring", "kube-system"], "n3")
+    assert not table.has_pod_on_host(["monitoring", "absent"], "n3")
+    assert not table.has_pod_on_host(["kube-system"], "n2")
 
 
 def test_addresses_of_several_nodes_are_nobodys() -> None:
@@ -78,7 +81,7 @@ def test_addresses_of_several_nodes_are_nobodys() -> None:
     for node in NODES:
         table.add("team", node, "127.0.0.1", [])
     assert table.find("127.0.0.1") is None
-    assert table.find("n2") == ("", "n2")
+    assert table.find("n2") == Address("", "n2")
 
 
 @pytest.mark.parametrize(
@@ -167,6 +170,34 @@ def test_provenance_given_namespaces_are_the_only_ones() -> None:
         find_provenance(targets, _whereabouts(), ("gpu-operator",))
 
 
+@pytest.mark.parametrize("given", [(), ("monitoring",)])
+def test_provenance_pod_on_its_nodes_network_is_no_exporter(given: tuple[str, ...]) -> None:
+    """Unless exporters use it, too: those of the node, or all."""
+    job, forged = "tenant", "192.168.0.2:8080"
+    fake = ScrapeTarget(job, forged, 3)
+    found = _found(fake, given=given)
+    assert found.ignored == (fake,)
+    assert not found.accepts(("team", "p-n2"), job, forged)
+    assert not found.accepts(("team", "p-n2"), "gpu-exporter", forged)
+    table = _addresses()
+    table.add("monitoring", "n2", "192.168.0.2", ["192.168.0.2"])
+    own = ScrapeTarget("gpu-exporter", "192.168.0.2:9400", 8)
+    found = find_provenance(_targets(own), Whereabouts(_whereabouts().pods, table), given)
+    assert found.accepts(("team", "p-n2"), "gpu-exporter", own.instance)
+    assert not found.accepts(("team", "p-n3"), "gpu-exporter", "192.168.0.3:9400")
+
+
+def test_provenance_exporters_on_their_nodes_network_count_without_a_name() -> None:
+    """As a service of each node; a namespace that is given has to have them."""
+    targets = [ScrapeTarget("gpu-exporter", f"192.168.0.{number}:9400", 8) for number in (1, 2, 3)]
+    found = find_provenance(targets, _whereabouts(), ())
+    assert found.namespaces == {""}
+    assert not found.ignored
+    assert found.accepts(("team", "p-n2"), "gpu-exporter", "192.168.0.2:9400")
+    with pytest.raises(EvidenceIncomplete, match="targets are in: nodes"):
+        find_provenance(targets, _whereabouts(), ("monitoring",))
+
+
 def test_provenance_unknown_if_instances_are_no_addresses() -> None:
     """As behind a federating server that renames them: every target counts, and doctor warns."""
     found = find_provenance([ScrapeTarget("federate", "prometheus:9090", 9)], _whereabouts(), ())
@@ -190,7 +221,7 @@ def test_provenance_targets_on_nodes_without_gpu_pods_outnumber_no_exporter() ->
     for number in range(9):
         table.add("tenant", f"cpu-{number}", "", [f"10.8.0.{number}"])
     found = find_provenance(_targets(*others), Whereabouts(_whereabouts().pods, table), ())
-    assert found.namespaces == {"monitoring", ""}
+    assert found.namespaces == {"monitoring"}
     assert found.ignored == tuple(others)
 
 
