@@ -18,13 +18,16 @@ from rightsizer.changes.record_codec import (
     recorded_changes,
 )
 from rightsizer.cli.crontab import parse_schedule
+from rightsizer.cli.extender_endpoint import Extender
+from rightsizer.cli.http_endpoint import InvalidBody
+from rightsizer.cli.preemption_state import PreemptionState
 from rightsizer.config import PREFIX, PrometheusSettings, parse_duration
 from rightsizer.errors import ClusterError, ConfigurationError, PrometheusError, UsageError
 from rightsizer.execute.journal import read_journal
 from rightsizer.execute.listing import list_changes, list_events
 from rightsizer.execute.undo import find_undoable
 from rightsizer.inventory.cluster_reader import read_cluster
-from rightsizer.inventory.gpu_requests import count_of, parse_gpu_resource
+from rightsizer.inventory.gpu_requests import ResourceTable, count_of, parse_gpu_resource
 from rightsizer.inventory.nodes import parse_hami_register
 from rightsizer.inventory.objects_file import read_file
 from rightsizer.inventory.workload_builder import build_fleet
@@ -43,6 +46,7 @@ from rightsizer.prometheus.discovery import connect
 from rightsizer.prometheus.query_api import ParseCache, Prometheus, QueryRange, decode_points
 from rightsizer.report.approvals import read_saved_plan
 from rightsizer.text import read_instant
+from rightsizer.usage.recording_rules import rules_problem
 from rightsizer.usage.source_metrics import LabelNames
 from rightsizer.usage.sources import SourceSettings, read_signals
 from rightsizer.usage.usage_source import PrometheusUsage
@@ -95,6 +99,10 @@ def _range(data: bytes) -> None:
     )
 
 
+def _rules(data: bytes) -> None:
+    rules_problem(_prometheus(data).rules())
+
+
 _POD = ("default", "web-0")
 
 
@@ -114,6 +122,22 @@ def _usage(data: bytes) -> None:
         lambda: usage.profiles(DAY, AT, usages=usage.usages(DAY, AT), shared={_POD}),
     )
     asks[sum(data) % len(asks)]()
+
+
+# --- kube-scheduler
+
+
+def _nowhere() -> Cluster:
+    """Nothing is watched."""
+    raise NotImplementedError
+
+
+def _extender(data: bytes) -> None:
+    """A question about victims, or about scores; without a plan."""
+    extender = Extender(PreemptionState(_nowhere, ResourceTable(), 60.0), lambda *_: None)
+    for answer in extender.routes.values():
+        with contextlib.suppress(InvalidBody):
+            answer(data)
 
 
 # --- the API server
@@ -316,6 +340,8 @@ def _texts(data: bytes) -> None:
 TARGETS = (
     FuzzTarget("prometheus-vector", _vector),
     FuzzTarget("prometheus-range", _range, (PrometheusError,)),
+    FuzzTarget("prometheus-rules", _rules, (PrometheusError,)),
+    FuzzTarget("extender", _extender),
     FuzzTarget("prometheus-usage", _usage, (PrometheusError,)),
     FuzzTarget("prometheus-discovery", _discovery, (ConfigurationError, ClusterError)),
     FuzzTarget("cluster", _cluster, (ClusterError,)),
