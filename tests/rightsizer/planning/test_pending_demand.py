@@ -486,6 +486,15 @@ def test_queued_gang_is_served_only_if_its_quota_is_there_too(
     assert _by_name(idle, waiting, free=free, quotas=quotas) == going
 
 
+def test_queued_gang_spares_the_quota_victim_that_its_place_makes_superfluous() -> None:
+    """The first returns enough quota but too few GPUs; the next alone returns enough of both."""
+    idle = [_decision(_holder("first", "a")), _losing("next", hours=1.0, gpus=2)]
+    option = QueueOption(frozenset({"a"}), {POOL: 2.0})
+    waiting = _queued(_waiting("w", 2, nodes=("a",)), options=(option,))
+    quotas = QueueQuotas({POOL: 1}, {**_holding("first"), **_holding("next", amount=2.0)})
+    assert _by_name(idle, waiting, quotas=quotas) == {"next"}
+
+
 def test_queued_gang_takes_the_flavor_that_costs_least() -> None:
     """Its nodes, and its quota."""
     idle = [_losing("dear", hours=9.0), _losing("cheap", hours=0.1, node="b")]

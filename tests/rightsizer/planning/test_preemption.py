@@ -295,6 +295,25 @@ def test_choose_lowest_priority_then_least_work_at_risk() -> None:
     assert order == ["idle", "worked", "senior"]
 
 
+def test_choose_candidate_that_the_next_makes_superfluous_is_not_named() -> None:
+    """The first holds too little; the next holds all that is needed."""
+    small, large, busy = _bound("small", 1), _bound("large", 2), _bound("busy", 1)
+    candidates = [_candidate(small), _candidate(large, at_risk=9.0)]
+    choice = _asked([small, large, busy], candidates, ["small", "busy"])
+    assert choice.victims == {"n1": Victims(("uid-large",))}
+    assert [one.pods[0].ref.name for one in choice.named] == ["large"]
+
+
+def test_choose_candidate_protected_by_a_budget_names_the_next() -> None:
+    """One protected pod does not keep the other idle pod from being named."""
+    held, other = _bound("held", 1), _bound("other", 1)
+    candidates = [_candidate(held), _candidate(other, at_risk=9.0)]
+    given = {"preemptor": _urgent(1), "budgets": [_budget("held", 0)]}
+    assert _asked([held, other, BUSY], candidates, ["busy"], **given).victims == {
+        "n1": Victims(("uid-other",))
+    }
+
+
 def test_choose_several_nodes_returns_only_the_least_harmful() -> None:
     """So that the scheduler, which prefers victims of a low priority, cannot choose the busy one elsewhere."""
     idle, mate = _bound("idle", priority=50_000), _bound("mate")
