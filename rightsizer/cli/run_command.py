@@ -292,6 +292,7 @@ class _Cycles:
             self._metrics.set("config_last_reload_successful", 0)
             raise
         self._metrics.set("config_last_reload_successful", 1)
+        session.prometheus.ending = self._end
         with contextlib.closing(session), contextlib.ExitStack() as stack:
             stack.callback(self._publish_breaker, session)
             stack.callback(self._publish_backtest, session)

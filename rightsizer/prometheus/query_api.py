@@ -5,6 +5,7 @@ https://prometheus.io/docs/prometheus/latest/querying/api/
 """
 
 import collections
+import concurrent.futures
 import contextlib
 import dataclasses
 import datetime
@@ -21,7 +22,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from rightsizer.config import PrometheusSettings, parse_duration
-from rightsizer.errors import PrometheusUnreachable, QueryRefused
+from rightsizer.errors import PrometheusError, PrometheusUnreachable, QueryRefused
 from rightsizer.prometheus.responses import ResponseData, ResponseReader, TransientRefusal
 from rightsizer.prometheus.transport import HttpTransport, Transport
 
@@ -32,6 +33,8 @@ V = TypeVar("V")
 
 ATTEMPTS = 3
 RETRY_PAUSE_S = 0.5
+_LAST_WAIT_S = 1.0
+"""For the response to a query in progress once the process has to end."""
 SERVER_TIMEOUT_SHARE = 0.95
 """The server's timeout as a share of the client's deadline, so that the server says why it stopped."""
 
@@ -190,6 +193,9 @@ class Prometheus:
 
     Every query raises PrometheusError if there is no complete response.
 
+    Attributes:
+        ending: Once it is set, queries are abandoned that get no response within a second; None: they never are.
+
     Raises:
         ConfigurationError: A file that the settings name cannot be used.
     """
@@ -197,6 +203,7 @@ class Prometheus:
     def __init__(self, settings: PrometheusSettings, transport: Transport | None = None) -> None:
         self._timeout_s = settings.timeout_s
         self.parallel = settings.parallel
+        self.ending: threading.Event | None = None
         self._local = threading.local()
         self._slots = threading.BoundedSemaphore(settings.parallel)
         self._transport = transport or HttpTransport(settings)
@@ -229,7 +236,7 @@ class Prometheus:
 
     def _page(self, path: str) -> Mapping[str, Any]:
         with self._slots:
-            return self._reader.page(*self._transport.send(path, {}, self._timeout_s))
+            return self._reader.page(*self._response(path, {}, self._timeout_s))
 
     def query(self, promql: str, at: datetime.datetime) -> list[Sample]:
         """An instant query."""
@@ -304,7 +311,29 @@ class Prometheus:
         began = time.monotonic()
         server_timeout = f"{max(round(timeout_s * SERVER_TIMEOUT_SHARE * 1000), 1)}ms"
         form = {**form, **COMPLETE_RESPONSE, "timeout": server_timeout}
-        status, body = self._transport.send(endpoint, form, timeout_s)
+        status, body = self._response(endpoint, form, timeout_s)
         took_ms = (time.monotonic() - began) * 1000
         log.info("%s at %s: %d, %d bytes, %.0f ms", endpoint, self.where, status, len(body), took_ms)
         return self._reader.read(status, body)
+
+    def _response(self, endpoint: str, form: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
+        """Status and body of a response.
+
+        Raises:
+            PrometheusError: There is none yet, and the process ends.
+        """
+        if self.ending is None:
+            return self._transport.send(endpoint, form, timeout_s)
+        found: concurrent.futures.Future[tuple[int, bytes]] = concurrent.futures.Future()
+
+        def send() -> None:
+            try:
+                found.set_result(self._transport.send(endpoint, form, timeout_s))
+            except BaseException as error:  # noqa: BLE001 - raised again by the one who waits
+                found.set_exception(error)
+
+        threading.Thread(target=send, name="prometheus-request", daemon=True).start()
+        while not concurrent.futures.wait([found], _LAST_WAIT_S).done:
+            if self.ending.is_set():
+                raise PrometheusError(f"{self._attempted}: no response yet, and the process is ending")
+        return found.result()

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -18,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rightsizer.report.metrics import METRICS
 from simulator.kube import Fault
 from tests.rightsizer.commands import run_command
+from tests.rightsizer.relay import Relay
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World, created
 
@@ -84,18 +86,20 @@ def wait_for(holds: Callable[[], object], running: Running) -> None:
 
 
 @contextlib.contextmanager
-def running(world: World, *flags: str, policy: str = DEFAULT_POLICY, name: str = "run") -> Iterator[Running]:
+def running(
+    world: World, *flags: str, policy: str = DEFAULT_POLICY, name: str = "run", command: str = "run"
+) -> Iterator[Running]:
     """A process of it; killed at the end where it has not ended."""
     path = world.directory / "policy.yaml"
     path.write_text(policy)
     log = world.directory / f"{name}.log"
-    command = [sys.executable, "-m", "rightsizer", "run", "--listen", "127.0.0.1:0"]
-    command += ["--prometheus-url", world.prometheus.url, "--policy", str(path)]
-    command += ["--kubeconfig", str(world.directory / "kubeconfig"), *flags]
+    words = [sys.executable, "-m", "rightsizer", command, "--listen", "127.0.0.1:0"]
+    words += ["--prometheus-url", world.prometheus.url, "--policy", str(path)]
+    words += ["--kubeconfig", str(world.directory / "kubeconfig"), *flags]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with (
         log.open("w") as out,
-        subprocess.Popen(command, stdout=out, stderr=out, text=True, env=environment) as process,
+        subprocess.Popen(words, stdout=out, stderr=out, text=True, env=environment) as process,
     ):
         try:
             yield Running(process, log)
@@ -458,3 +462,24 @@ def test_run_with_yes_lists_pods_once_and_watches_them(world: World, flags: tupl
         wait_for(lambda: run.cycles() >= done + 2, run)
         assert (lists() == seen) is (not flags), run.said
         assert run.metrics()["gpu_rightsizer_kept_state_differences_total"] == 0
+
+
+@pytest.mark.parametrize("command", ["run", "extend"])
+def test_sigterm_while_prometheus_hangs_ends_the_process(world: World, command: str) -> None:
+    """A query may take 100 seconds; the end comes before, with the exit code and the last line of any other."""
+    world.add("Deployment", world.team, "idle", {})
+    asked, hangs = threading.Event(), threading.Event()
+
+    def hang(_: str) -> None:
+        asked.set()
+        hangs.wait()
+
+    with Relay(world.prometheus.url) as relay:
+        relay.hook = hang
+        flags = ["--yes"] if command == "run" else ["--extender-listen", "127.0.0.1:0"]
+        with running(world, *flags, "--prometheus-url", relay.url, command=command) as run:
+            wait_for(asked.is_set, run)
+            run.process.send_signal(signal.SIGTERM)
+            assert run.process.wait(timeout=60) == 0, run.said
+            assert run.said.splitlines()[-1].endswith("ended")
+        hangs.set()
