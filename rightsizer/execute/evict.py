@@ -49,6 +49,8 @@ def evict(decision: Decision, row: Kind, fresh: Workload, session: ApplySession)
     }
     dry_eviction = {**eviction, "deleteOptions": {**conditions, "dryRun": ["All"]}}
     session.cluster.create(f"{path}/eviction", dry_eviction, dry_run=True)
+    if session.is_dry_run:
+        return ""
     record = record_of(decision, (), run=session.run, at=session.clock(), by=session.instance)
     files = {MANIFEST: json.dumps(recreatable(pod)), RECORD: encode_record(record)}
     kept = msgspec.structs.replace(session.priced(record, decision), manifest_digest=digest_of(files))

@@ -2,14 +2,15 @@
 
 One PATCH makes a change together with its undo record. Patches and evictions carry the UID and the resourceVersion of
 the object that preflight read, so no other change can come in between. No write is ever sent twice: if its answer is
-lost, the object is read back.
+lost, the object is read back. Several victims for one pending pod are all tried before the first of them is written.
 """
 
 import contextlib
 import dataclasses
+import functools
 import http
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rightsizer.changes.memory import change_key, with_remembered_changes
@@ -61,15 +62,17 @@ def carry_out(
 ) -> Iterator[Outcome]:
     """Carry out the enforced decisions in order, and yield each outcome; once `is_stopped`, the rest is skipped."""
     reason = ""
-    for decision in decisions:
-        if not decision.is_enforced:
-            continue
+    enforced = [one for one in decisions if one.is_enforced]
+    failures: _Failures = {}
+    for decision in enforced:
         if not reason and is_stopped():
             reason = "not attempted: the run was interrupted"
         if reason:
             yield skipped(decision, session, reason)
             continue
-        outcome, reason = _step(decision, session)
+        outcome, reason = _step(
+            decision, session, functools.partial(_failure, decision, enforced, session, failures)
+        )
         yield outcome
 
 
@@ -78,7 +81,49 @@ def skipped(decision: Decision, session: ApplySession, reason: str) -> Outcome:
     return session.outcome(decision, Result.SKIPPED, reason)
 
 
-def _step(decision: Decision, session: ApplySession) -> tuple[Outcome, str]:
+_Failures = dict[tuple[ObjectRef, ...], Outcome | None]
+"""By pending pod: the outcome of the first victim that cannot be changed; None if all can."""
+
+
+def _failure(
+    decision: Decision, enforced: Sequence[Decision], session: ApplySession, failures: _Failures
+) -> Outcome | None:
+    """The outcome of a decision if one of the victims for the same pending pod cannot be changed."""
+    if not decision.wanted_by or decision.action is Action.NOTICE:
+        return None
+    if decision.wanted_by not in failures:
+        alike = (one for one in enforced if one.wanted_by == decision.wanted_by)
+        victims = [one for one in alike if one.action is not Action.NOTICE]
+        outcomes = (_dry_run(one, session) for one in victims if len(victims) > 1)
+        failures[decision.wanted_by] = next(filter(None, outcomes), None)
+    failed = failures[decision.wanted_by]
+    if failed is None or failed.ref == decision.workload.ref:
+        return failed
+    words = f"not attempted: {decision.wanted_by[0]} also needs {failed.ref}: {failed.detail}"
+    return session.outcome(decision, Result.BLOCKED, words)
+
+
+def _dry_run(decision: Decision, session: ApplySession) -> Outcome | None:
+    """The outcome if the API server refuses a change; what changed since the plan is left to preflight."""
+    row = row_of(decision.workload)
+    dry = dataclasses.replace(session, is_dry_run=True)
+    try:
+        if row is not None:
+            _writer(decision, row)(decision, row, decision.workload, dry)
+    except RequestRefused as refused:
+        with contextlib.suppress(AbortRun):  # the write will meet it, too
+            outcome = _refused(decision, session, refused)
+            return None if outcome.result is Result.CHANGED else outcome
+    except ValueError as error:
+        return session.outcome(decision, Result.BLOCKED, str(error))
+    except RightsizerError as error:
+        log.debug("dry run for %s: %s", decision.workload.ref, error)
+    return None
+
+
+def _step(
+    decision: Decision, session: ApplySession, failure: Callable[[], Outcome | None]
+) -> tuple[Outcome, str]:
     """Carry out and journal one decision; its outcome, and the reason if the run must stop."""
     try:
         blocked = session.gate.blocked_reason(decision.workload.ref.namespace, decision.action)
@@ -90,7 +135,7 @@ def _step(decision: Decision, session: ApplySession) -> tuple[Outcome, str]:
         reason = f"not attempted: {error}"
         return skipped(decision, session, reason), reason
     try:
-        outcome, reason = _act(decision, session), ""
+        outcome, reason = failure() or _act(decision, session), ""
     except AbortRun as stop:
         outcome, reason = stop.outcome, stop.reason
     try:

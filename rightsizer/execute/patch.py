@@ -74,6 +74,8 @@ def change(decision: Decision, row: Kind, fresh: Workload, session: ApplySession
     if template is not None:
         create_template(session.cluster, template, fresh.ref, dry_run=True)
     session.cluster.patch(there.path, patch, dry_run=True)
+    if session.is_dry_run:
+        return ""
     if template is not None:
         create_template(session.cluster, template, fresh.ref)
     kept = session.priced(record, decision)

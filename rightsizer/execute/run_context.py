@@ -84,6 +84,7 @@ class ApplySession(RunContext):
         gate: Breaker and pauses, which may block any write.
         memory: Recent changes, also of objects that were deleted or lost their annotations.
         rates: The price of a GPU of each workload for an hour in `currency`, where it is known.
+        is_dry_run: Whether the server only tries changes; no write follows.
     """
 
     watch: UseSincePlan
@@ -92,6 +93,7 @@ class ApplySession(RunContext):
     memory: MemoryStore
     rates: Mapping[ObjectRef, float]
     currency: str
+    is_dry_run: bool = False
 
     def priced(self, record: ChangeRecord, decision: Decision) -> ChangeRecord:
         """The record of a decision with the price of its GPUs, if that is known."""

@@ -418,3 +418,59 @@ def test_apply_repeated_changes_nothing(world: World) -> None:
     world.api.requests.clear()
     assert _apply(world).items == {}
     assert _writes(world) == []
+
+
+LENDERS = """\
+apiVersion: gpu-rightsizer.io/v1alpha1
+kind: Policy
+defaults: {kinds: []}
+rules:
+  - name: lenders
+    match: {everything: true}
+    mode: enforce
+    actions: [suspend, evict]
+    onlyForPendingPods: [suspend, evict]
+"""
+
+
+def _lend(world: World, kind: str, *, wanted: int) -> Any:
+    """Two idle workloads of two GPUs each on one node, for a pod that needs `wanted` GPUs there."""
+    there = {"nodeSelector": {"pool": "small"}}
+    world.node("small", resources={"nvidia.com/gpu": 4}, pool="small")
+    for name in ("one", "two"):
+        world.add(kind, world.team, name, {**there, "gpus": 2, "usage": "idle"})
+    urgent = {**there, "gpus": wanted, "usage": "absent", "priorityClass": "high-priority", "age_h": 0}
+    world.add("Pod", world.team, "urgent", urgent)
+    return world.run("apply", "--yes", "-o", "json", policy=LENDERS)
+
+
+@pytest.mark.parametrize(
+    ("fault", "result"),
+    [
+        pytest.param(Fault("jobs/two", "PATCH", None, status=403), "refused", id="suspend-forbidden"),
+        pytest.param(Fault("jobs/two", "PATCH", None, status=422), "blocked", id="suspend-denied"),
+        pytest.param(Fault("pods/two/eviction", "POST", None, status=403), "refused", id="evict-forbidden"),
+    ],
+)
+def test_apply_victim_refused_spares_the_others_of_its_pending_pod(
+    world: World, fault: Fault, result: str
+) -> None:
+    """One victim alone would not make room."""
+    world.api.inject(fault)
+    run = _lend(world, "Job" if "jobs" in fault.path else "Pod", wanted=4)
+    assert (run.items["one"]["result"], run.items["two"]["result"]) == ("blocked", result), run.err
+    assert "Pod/urgent also needs" in run.items["one"]["detail"]
+    assert not [one.path for one in _writes(world) if re.search("/(one|two)(/|$)", one.path)]
+
+
+@pytest.mark.parametrize(("wanted", "tries"), [(4, [2, 2]), (2, [1, 0])])
+def test_apply_several_victims_of_a_pod_are_all_tried_first(
+    world: World, wanted: int, tries: list[int]
+) -> None:
+    """One dry run more for each; none more for a victim that suffices alone."""
+    run = _lend(world, "Job", wanted=wanted)
+    assert run.code == 0, run.err
+    sent = [one for one in world.api.requests.mutating(include_dry_run=True) if one.method == "PATCH"]
+    found = [[one.dry_run for one in sent if one.path.endswith(f"jobs/{name}")] for name in ("one", "two")]
+    assert sorted((dry.count(True) for dry in found), reverse=True) == tries
+    assert sum(dry.count(False) for dry in found) == wanted / 2
