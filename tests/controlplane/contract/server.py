@@ -171,7 +171,8 @@ class Api:
     ) -> requests.Response:
         """Send a patch of a kind such as "json-patch"."""
         options["headers"] = {**options.get("headers", {}), "Content-Type": f"application/{kind}+json"}
-        options["params"] = {"fieldManager": FIELD_MANAGER, **options.get("params", {})}
+        if "user" in options:  # who the guardrails are about
+            options["params"] = {"fieldManager": FIELD_MANAGER, **options.get("params", {})}
         return self("PATCH", path, body, **options)
 
     def create(self, path: str, body: object) -> Object:

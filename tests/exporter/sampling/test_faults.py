@@ -182,7 +182,7 @@ def test_driver_missing_at_start_is_reported(code: int, node: Node) -> None:
     with node.exporting(pods=False, ready=False) as exporter:
         eventually(lambda: exporter.get("/readyz") == (503, "the NVIDIA driver does not answer\n"))
         assert exporter.series("gpu_exporter_nvml_up") == {(): 0}
-        assert len(exporter.messages("cannot use the NVIDIA driver: ")) == 1
+        eventually(lambda: len(exporter.messages("cannot use the NVIDIA driver: ")) == 1)
 
         node.board.clear_faults()
         eventually(lambda: _gpus(exporter, UTIL) == ["0", "1", "2"])
