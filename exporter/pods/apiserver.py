@@ -160,7 +160,7 @@ class PodWatch:
     def _apply(self, event: Mapping[str, Any]) -> None:
         """Apply one change."""
         kind, document = event.get("type"), event.get("object")
-        if kind in {"ADDED", "MODIFIED", "DELETED"}:
+        if kind in ("ADDED", "MODIFIED", "DELETED"):  # no set: what is no text need not be hashable
             key, fact = pod_fact(document, self._wanted)
             with self._lock:
                 before = self._facts.get(key)

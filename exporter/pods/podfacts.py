@@ -15,7 +15,7 @@ from exporter.pods.deviceids import DeviceKey, keys_of_annotations
 Pod = tuple[str, str]
 """Namespace and name."""
 PREFIX = "pod_label_"
-_ENDED = {"Succeeded", "Failed"}
+_ENDED = ("Succeeded", "Failed")  # no set: what is no text need not be hashable
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")
 _CONFIG_HASH = "kubernetes.io/config.hash"
 _HASH = re.compile("[0-9a-f]{32}")  # MD5; the UID of a pod that is not static has another form
