@@ -238,9 +238,7 @@ class _QuestionServer(http.server.ThreadingHTTPServer):
     """A thread for each connection. Who opens many and is silent keeps nobody else out."""
 
     daemon_threads = False  # a reply in progress is sent before the process ends
-    request_queue_size = (
-        MOST_CONNECTIONS  # of those that are not accepted yet; more are tried again after a second
-    )
+    request_queue_size = MOST_CONNECTIONS  # with fewer, clients beyond them try again only after a second
 
     def __init__(self, place: tuple[str, int], handler: type["_Questions"], tls: TlsFiles | None) -> None:
         self._tls = tls
@@ -257,8 +255,8 @@ class _QuestionServer(http.server.ThreadingHTTPServer):
             connection = self._tls.wrap(connection)
         with self._lock:
             if len(self._open) == MOST_CONNECTIONS:
-                _end(next(iter(self._open)), socket.SHUT_RDWR)
-                self._open.popitem(last=False)
+                oldest, _ = self._open.popitem(last=False)
+                _end(oldest, socket.SHUT_RDWR)
             self._open[connection] = None
         return connection, address
 
@@ -306,6 +304,7 @@ def _end(connection: socket.socket, how: int) -> None:
 class _Questions(_Plain):
     """POST of JSON."""
 
+    server: _QuestionServer
     answers: Mapping[str, Callable[[bytes], bytes]]
 
     def do_POST(self) -> None:
@@ -323,8 +322,7 @@ class _Questions(_Plain):
                 self._answer(200, "application/json", answer(body))
             except InvalidBody as error:
                 self._answer(400, "text/plain; charset=utf-8", f"{error}\n".encode())
-            if isinstance(self.server, _QuestionServer):
-                self.server.answered(self.connection)
+            self.server.answered(self.connection)
 
     def _refuse(self, code: int, words: str) -> None:
         """Answer, and close the connection: the body stays unread."""

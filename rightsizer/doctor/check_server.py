@@ -181,7 +181,7 @@ def _record(facts: Facts) -> Iterator[Diagnosis]:
     window, wanted = windows[-1], max(windows[-1], history)
     flags = known(facts.server).flags
     kept = None if isinstance(flags, Failure) else retention(flags)
-    is_forgotten = kept is not None and kept < wanted
+    reach = min(history, kept) if kept else history
     begins = known(facts.begins)
     now = known(facts.server).now
     if begins is None or now - begins >= wanted:
@@ -195,11 +195,9 @@ def _record(facts: Facts) -> Iterator[Diagnosis]:
         }
         if now - begins < window:
             yield TOO_SHORT(**found, until=f"{begins + window:%Y-%m-%d %H:%M} UTC")
-        elif not is_forgotten:
-            yield SHORT(
-                **found, until=f"{begins + history:%Y-%m-%d}", times=f"{history / (now - begins):.1f}"
-            )
-    if kept is not None and is_forgotten:
+        elif now - begins < reach:
+            yield SHORT(**found, until=f"{begins + reach:%Y-%m-%d}", times=f"{history / (now - begins):.1f}")
+    if kept is not None and kept < wanted:
         days, times = -(-wanted // datetime.timedelta(days=1)), min(wanted / kept, max(kept / window, 1.0))
         yield FORGETS(kept=_length(kept), wanted=_length(wanted), days=days, times=f"{times:.1f}")
 

@@ -111,7 +111,7 @@ def _hpa_spec(candidate: Candidate, source: ActivitySeries, bounds: tuple[int, i
 def busy_replicas(candidate: Candidate, source: ActivitySeries, need: ReplicaNeed, *, most: int) -> str:
     """PromQL for the number of replicas active in the same minute, plus headroom and the largest jump.
 
-    A sample is in each minute, or in each two intervals between samples if those are longer.
+    It looks back over a minute, or over two intervals between samples if that is longer.
     """
     part, ref = candidate.criteria.too_many_replicas, candidate.workload.ref
     suffix = _SUFFIXES.get(ref.kind, ".+") if len(ref.name) <= _WHOLE_NAME else ".+"

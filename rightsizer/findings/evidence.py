@@ -370,9 +370,9 @@ class Candidate:
         if not self.record_s:
             return 1.0
         stretch = self.criteria.idle.history.total_seconds() / self.record_s
-        return (
-            min(stretch, max(self.record_s / self.shortest_idle_s, 1.0)) if self.measured.is_full else stretch
-        )
+        if not self.measured.is_full:
+            return stretch
+        return min(stretch, max(self.record_s / self.shortest_idle_s, 1.0))
 
 
 @dataclasses.dataclass(slots=True)

@@ -3,9 +3,11 @@
 Unknown slots count in the workload's favour: they shorten the present idle period and lengthen earlier ones.
 """
 
+import bisect
 import dataclasses
 import datetime
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 
 from rightsizer.model import History, Pod, PodKey, Slot, Workload, strongest
@@ -111,8 +113,9 @@ def possible_pause_s(history: ActivityHistory, idle: Thresholds, alike_s: Sequen
     own_s = max(own_s, idle.idleFactor * history.noted_s)
     if not (history.worked and history.span_s + history.slot_s < history_s):
         return own_s
-    long_s = [pause_s for pause_s in alike_s if pause_s >= shortest_s]
-    return max(own_s, exceeded_rarely_s(long_s, idle, min(idle.idleFactor, 1.0)))
+    long_enough = bisect.bisect_right(alike_s, -shortest_s, key=operator.neg)
+    alike = exceeded_rarely_s(alike_s, idle, min(idle.idleFactor, 1.0), most=max(long_enough, 1))
+    return max(own_s, alike)
 
 
 def exceeded_rarely_s(
@@ -123,8 +126,8 @@ def exceeded_rarely_s(
     How often pauses are as long as one of them is estimated from above: after few pauses all are frequent. A longer
     pause, or one more that is no shorter than the one that decides, never shortens it.
 
-    At most `most` of them count as frequent: as many as there is room for that are long enough to matter, so that a
-    hundred lunch breaks do not make weekends rare.
+    A pause is rare among at most `most`: as many as are, or could be, long enough to matter. Else a hundred lunch
+    breaks would make weekends rare.
     """
     rare = idle.rarePausePercent / 100
     found = 0.0

@@ -345,18 +345,13 @@ def _of_names(own: str, names: Sequence[str]) -> Iterator[Object]:
 
 
 def _of_notes() -> Iterator[Object]:
-    """Only own labels and annotations: others could make controllers load, copy or expose an object."""
+    """Only own labels and annotations; nothing that makes controllers load, copy, expose, keep or delete an object."""
     free = f"k.startsWith({cel.text(PREFIX)})"
     for field in ("labels", "annotations"):
         yield _validation(cel.nothing_added(field, free), f"other {field} than {PREFIX}* may not be added")
-    yield from _of_lifetime()
+    for field in ("finalizers", "ownerReferences"):
+        yield _validation(cel.unlisted(field), f"{field} may not be added")
     yield _validation('object == null || !("immutable" in object)', "the object may not be immutable")
-
-
-def _of_lifetime() -> Iterator[Object]:
-    """Nothing that keeps an object, or has it deleted."""
-    for field, words in (("finalizers", "finalizers"), ("ownerReferences", "owners")):
-        yield _validation(cel.unlisted(field), f"{words} may not be added")
 
 
 def _of_events() -> Iterator[Object]:

@@ -70,7 +70,7 @@ _NAMED = (
     f'{_NEW}.split({{prefix}}).all(t, t == "" || t.startsWith("{{{{") || {{exists}} || '
     f'{_OLD}.contains({{prefix}} + t.find("^[^]]*],[^,]*,")))'
 )
-"""What the new record names below a path exists, or is also in the old record: no lie about what comes later."""
+"""What the new record names below a path exists, or is in the old record: else it could raise what is added later."""
 _SAME = f"c[0] == c[1] && {_NEW} == {_OLD}"
 _COUNT = "#"
 """In place of the value of a stopped workload: any lower number."""

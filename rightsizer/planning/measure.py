@@ -54,8 +54,9 @@ log = logging.getLogger(__name__)
 _UNSEEN = bytes.maketrans(bytes([Slot.BUSY]), bytes([Slot.UNKNOWN]))
 """A board that works may work for any pod on it."""
 
-_FULL = 0.95
-"""Share of the retention from which on a record is full: where it begins is known to about a hundredth."""
+_FULL = (0.95, 2.0)
+"""Times the retention that a full record is long: its begin is known to about a hundredth, and blocks are kept for some
+time more. A longer one is in another store (remote read), whose retention is unknown."""
 
 
 class Signal(Protocol):
@@ -464,7 +465,7 @@ def _begins(
 
 
 def _is_full(record: datetime.timedelta, kept: datetime.timedelta | None) -> bool:
-    return kept is not None and record >= _FULL * kept
+    return kept is not None and _FULL[0] * kept <= record <= _FULL[1] * kept
 
 
 def _concurrency(

@@ -128,8 +128,7 @@ def _usage(data: bytes) -> None:
 
 
 def _nowhere() -> Cluster:
-    """Nothing is watched."""
-    raise NotImplementedError
+    raise ClusterError("nothing is watched")
 
 
 def _extender(data: bytes) -> None:

@@ -139,7 +139,7 @@ def test_question_too_large_is_refused_unread(port: int) -> None:
 
 
 def test_silent_connections_keep_nobody_out(tmp_path: Path) -> None:
-    """Who opens more than are served at once, says nothing or a byte, and opens them anew; with and without TLS."""
+    """Clients open more connections than are served, and send nothing or part of a request; with and without TLS."""
     authority = _Authority(tmp_path)
     files = TlsFiles(*authority.issue("server"), authority.file)
     for tls, context in ((None, None), (files, authority.client("scheduler"))):

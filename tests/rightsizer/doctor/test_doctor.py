@@ -265,6 +265,12 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         Status.WARNING,
         "keeps 10d, but the policy looks back 14d: required idle times are 1.4 times as long",
     ),
+    "forgets-later": (
+        {"server": flags(storage_tsdb_retention_time="10d"), "begins": AT - 2 * DAY},
+        "retention",
+        Status.WARNING,
+        "7.0 times as long, less each day until 2026-11-29",
+    ),
     "forgets-soon": (
         {"server": flags(storage_tsdb_retention_time="2d"), "begins": AT - 2 * DAY},
         "retention",

@@ -422,11 +422,13 @@ class _Young(_Recorded):
         return self.kept
 
 
-@pytest.mark.parametrize(("days", "is_full"), [(2, True), (2.05, True), (15, False), (None, False)])
+@pytest.mark.parametrize(
+    ("days", "is_full"), [(2, True), (2.05, True), (15, False), (0.5, False), (None, False)]
+)
 def test_measure_record_is_full_once_it_is_as_long_as_the_retention(
     days: float | None, is_full: bool
 ) -> None:
-    """A younger one will grow; where the server does not tell, nobody knows."""
+    """A younger one will grow, a longer one is in another store; where the server does not tell, nobody knows."""
     item = build.workload(build.pod())
     book = PolicyEvaluator(build.policy(), build.fleet(item), at=build.AT)
     kept = None if days is None else datetime.timedelta(days=days)
