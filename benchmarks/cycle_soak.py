@@ -1,7 +1,8 @@
-"""Whether `run` stays flat and its watched objects stay true over many cycles, while everything around it fails.
+"""Whether `run` stays flat and what it keeps stays true over many cycles, while everything around it fails.
 
-All along, pods come, change and go; resourceVersions expire, and the API server and Prometheus fail or are gone for a
-while. Each cycle compares what is watched with a list (`--verify-state`).
+All along, pods come, change and go, and replicas work in turn; resourceVersions expire, and the API server and
+Prometheus fail or are gone for a while. Each cycle compares what is watched with a list, and histories and counts of
+active replicas with a query of all of it (`--verify-state`).
 """
 
 import argparse
@@ -14,13 +15,14 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks._node import Process
 from simulator.kube import Fault
 from simulator.kube.errors import ApiError
-from simulator.prometheus import Prometheus
+from simulator.prometheus import Prometheus, Series
+from tests.rightsizer.metrics import ENGINE, UTIL
 from tests.rightsizer.relay import Relay
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World
@@ -30,12 +32,29 @@ _ROOT = Path(__file__).parents[1]
 _CHURN_S = 0.1
 _BLOCKS = 10
 _PODS = 40
+_SAMPLED = 0.02
+"""Share of the changes with which new samples come."""
 _COLUMNS = ("cycles", " failed", "compared", "untrue", "   MiB", "threads", "files", "seconds")
 
 
-def _churn(world: World, relay: Relay, stop: threading.Event, draw: random.Random) -> None:
+def _add_workloads(world: World) -> list[dict[str, str]]:
+    """A few that are asked about in detail; returns the labels of a metric that tells when they work later."""
+    world.add("Deployment", world.team, "works", {"usage": "busy"})
+    world.add("Deployment", world.team, "quiet", {"usage": "idle"})
+    world.add("StatefulSet", world.team, "web", {"usage": ["busy", "idle", "idle", "idle"], "replicas": 4})
+    return [found["metric"] | {"__name__": ENGINE} for found in world.prometheus.query(UTIL)]
+
+
+def _churn(
+    world: World, relay: Relay, stop: threading.Event, draw: random.Random, devices: Sequence[dict[str, str]]
+) -> None:
     """One change after the other, until told to stop."""
+    sampled_s = 0
     while not stop.wait(_CHURN_S):
+        now_s = int(time.time())
+        if now_s > sampled_s and draw.random() < _SAMPLED:
+            sampled_s, at = now_s, range(now_s, now_s + 1)
+            world.prometheus.write(Series(each, at, [draw.choice([0, 0, 0.9])]) for each in devices)
         name = f"churn-{draw.randrange(_PODS)}"
         with contextlib.suppress(ApiError):
             match draw.choices(("change", "expire", "fail", "gone", "prometheus"), (300, 6, 6, 1, 1))[0]:
@@ -63,7 +82,7 @@ def _churn(world: World, relay: Relay, stop: threading.Event, draw: random.Rando
 @contextlib.contextmanager
 def _running(world: World, relay: Relay) -> Iterator[Process]:
     policy, log = world.directory / "policy.yaml", world.directory / "run.log"
-    policy.write_text(DEFAULT_POLICY)
+    policy.write_text(DEFAULT_POLICY.replace("mode: enforce", "mode: advise"))
     command = [
         sys.executable,
         "-m",
@@ -110,9 +129,9 @@ def main() -> int:
         prometheus = stack.enter_context(Prometheus(folder / "prometheus"))
         world = stack.enter_context(World(folder, prometheus))
         relay = stack.enter_context(Relay(prometheus.url))
-        world.add("Deployment", world.team, "works", {"usage": "busy"})
+        devices = _add_workloads(world)
         process = stack.enter_context(_running(world, relay))
-        given = (world, relay, stop, random.Random(options.seed))
+        given = (world, relay, stop, random.Random(options.seed), devices)
         changing = threading.Thread(target=_churn, args=given)
         changing.start()
         print(" ".join(_COLUMNS))
@@ -124,7 +143,7 @@ def main() -> int:
                 ) < block * options.cycles / _BLOCKS:
                     time.sleep(0.5)
                 failed = _metric(process, 'gpu_rightsizer_runs_total{result="failure"}')
-                compared = (folder / "run.log").read_text().count(" are as the API server lists them")
+                compared = (folder / "run.log").read_text().count(" are as ")
                 untrue = _metric(process, "gpu_rightsizer_kept_state_differences_total")
                 held = (process.resident_mib, process.threads, process.descriptors)
                 figures = (done, failed, compared, untrue, *held, time.monotonic() - began)

@@ -20,12 +20,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from rightsizer.cli import prepare
+from rightsizer.cli import prepare, state_file
 from rightsizer.cli.connection import cluster_settings, gpu_resources
 from rightsizer.cli.extender_endpoint import STALE, Extender
 from rightsizer.cli.http_endpoint import TlsFiles, answering, serving
 from rightsizer.cli.messages import log_to_stderr, log_to_stdout
-from rightsizer.cli.plan_session import PlanSession, utc_now
+from rightsizer.cli.plan_session import KeptState, PlanSession, program_version, utc_now
 from rightsizer.cli.preemption_state import PreemptionState
 from rightsizer.cli.run_command import ENDING, signals_held, when
 from rightsizer.cli.scheduler import keep_running, longest_wait, trigger_of
@@ -35,12 +35,14 @@ from rightsizer.inventory.cluster_reader import resource_table
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.patches import record_of
 from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.kept_objects import VERIFIED_EVERY
 from rightsizer.model import FoundChange
 from rightsizer.planning.preemption import Preemptible, Preemptor, VictimChoice, candidates_of
 from rightsizer.report.events import NAMED
 from rightsizer.report.metrics import Metrics
 from rightsizer.report.outcomes import cycle_words
 from rightsizer.text import count, gpus
+from rightsizer.usage.kept_slots import KeptSlots
 
 log = logging.getLogger(__name__)
 report = logging.getLogger("gpu-rightsizer")
@@ -133,11 +135,18 @@ def settle() -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Planned:
-    """What a plan of another process came to."""
+    """What a plan of another process came to.
+
+    Attributes:
+        slots: What it has read of histories, for the next one.
+        differences: Rows of these that differed from a query of the whole span, which then counted.
+    """
 
     run: str
     candidates: tuple[Preemptible, ...]
     words: str
+    slots: bytes
+    differences: int
 
 
 class _Plans:
@@ -147,6 +156,7 @@ class _Plans:
         self._arguments = arguments
         self._metrics = metrics
         self._state = state
+        self._slots = b""
         self._named: collections.deque[FoundChange] = collections.deque()
         self._run = ""
         self._uids: set[str] = set()
@@ -162,7 +172,10 @@ class _Plans:
             self._named.popleft()
         found = self._planned_elsewhere()
         if isinstance(found, _Planned):
-            self._run = found.run
+            self._run, self._slots = found.run, found.slots
+            self._metrics.differed(found.differences)
+            if self._arguments.state_file:
+                state_file.save(found.slots, pathlib.Path(self._arguments.state_file))
             self._uids.clear()
             self._state.planned(found.candidates, began_at=began)
             pods = sum(len(one.pods) for one in found.candidates)
@@ -177,9 +190,8 @@ class _Plans:
         """What a new process planned, or why it did not."""
         context = multiprocessing.get_context("spawn")
         receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(
-            target=_plan, args=(sender, self._arguments, tuple(self._named)), daemon=True
-        )
+        given = (sender, self._arguments, tuple(self._named), self._slots)
+        process = context.Process(target=_plan, args=given, daemon=True)
         with receiver:
             self._process = process
             process.start()
@@ -248,16 +260,24 @@ def _plan(
     sender: multiprocessing.connection.Connection,
     arguments: argparse.Namespace,
     named: tuple[FoundChange, ...],
+    saved: bytes,
 ) -> None:
-    """Plan in a process of its own, and send what came of it."""
+    """Plan in a process of its own, by what earlier ones have read of histories, and send what came of it."""
     prepare()
     log_to_stderr(arguments.log_level, as_json=arguments.log_format == "json")
+    differences: list[int] = []
+    slots = KeptSlots(lambda _, number: differences.append(number), verified_every=VERIFIED_EVERY)
+    if saved:
+        slots.restore(saved, program_version())
+    elif arguments.state_file:
+        state_file.restore(slots, pathlib.Path(arguments.state_file))
     try:
-        with contextlib.closing(PlanSession(arguments)) as session:
+        with contextlib.closing(PlanSession(arguments, kept=KeptState(slots=slots))) as session:
             plan = session.observe()
             policy, own, instance = session.policy.policy, session.own, session.instance
             found = candidates_of(plan, policy, own=own, instance=instance, named=named)
-            sender.send(_Planned(plan.run, found, cycle_words(plan)))
+            kept = slots.saved(program_version())
+            sender.send(_Planned(plan.run, found, cycle_words(plan), kept, sum(differences)))
     except RightsizerError as error:
         sender.send(str(error))
     except Exception as error:

@@ -20,6 +20,7 @@ from rightsizer.cli.options import (
     PROMETHEUS,
     SCHEDULE,
     STATE,
+    STATE_FILE,
     Option,
     add_choice,
     add_common,
@@ -377,7 +378,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-watch", action="store_true", help=words)
     words = "compare what is watched or kept with a list or query in each cycle (default: in one of 96)"
     parser.add_argument("--verify-state", action="store_true", help=words)
-    add_options(parser, "", (*POLICY, *PRICES, *JOURNAL, *CLUSTER_NAME, *LEDGER))
+    add_options(parser, "", (*POLICY, *PRICES, *JOURNAL, *STATE_FILE, *CLUSTER_NAME, *LEDGER))
     add_options(parser, "schedule", SCHEDULE)
     _add_sources(parser)
     add_common(parser, forms=())
@@ -385,7 +386,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
 
 def _extend(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "questions", EXTENDER)
-    add_options(parser, "", (*POLICY, *PRICES))
+    add_options(parser, "", (*POLICY, *PRICES, *STATE_FILE))
     add_options(parser, "schedule", SCHEDULE)
     _add_sources(parser)
     add_common(parser, forms=())

@@ -257,6 +257,14 @@ LEDGER = (
 )
 POLICY = (Option("--policy", "FILE", "policy file", details="without one, gpu-rightsizer only advises"),)
 POLICY_FILE = (Option("--policy", "FILE", "policy file"),)
+STATE_FILE = (
+    Option(
+        "--state-file",
+        "FILE",
+        "keep queried histories here for the next process",
+        read=file_name,
+    ),
+)
 SCHEDULE = (
     Option("--every", "DURATION", "time between cycles", details="default: 15m"),
     Option(
@@ -329,7 +337,7 @@ LOG = (
 
 ALL = (
     *(POLICY, PRICES, LEDGER, CLUSTER_NAME, PROMETHEUS, CLUSTER, STATE),
-    *(INSTANCE, JOURNAL, SCHEDULE, EXTENDER, LOG),
+    *(INSTANCE, JOURNAL, STATE_FILE, SCHEDULE, EXTENDER, LOG),
 )
 """Every flag with a variable, in the order of the docs."""
 

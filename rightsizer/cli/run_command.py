@@ -5,6 +5,7 @@ import contextlib
 import datetime
 import gc
 import logging
+import pathlib
 import secrets
 import signal
 import threading
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from rightsizer.backtest.last_backtest import LastBacktestStore
+from rightsizer.cli import state_file
 from rightsizer.cli.connection import cluster_settings, span_of
 from rightsizer.cli.crontab import Crontab, parse_schedule
 from rightsizer.cli.cycle import (
@@ -31,7 +33,7 @@ from rightsizer.cli.http_endpoint import serving
 from rightsizer.cli.ledger_recorder import LedgerRecorder, recorder_of
 from rightsizer.cli.messages import log_to_stdout
 from rightsizer.cli.pending_watch import PendingWatch
-from rightsizer.cli.plan_session import KeptState, PlanSession
+from rightsizer.cli.plan_session import KeptState, PlanSession, program_version
 from rightsizer.cli.scheduler import MissedTicks, Soon, keep_running, longest_wait, trigger_of, zone_of
 from rightsizer.cli.served_report import ServedReport
 from rightsizer.config import InvalidDurationError, parse_duration
@@ -88,11 +90,19 @@ def run(arguments: argparse.Namespace) -> int:
     watches = arguments.yes and not arguments.no_watch
     objects = KeptObjects(KEPT, connect, metrics.differed, verified_every=every) if watches else None
 
-    def corrected(number: int) -> None:
-        log.error("%s of kept histories differed from a query of the whole span", count(number, "row"))
-        metrics.differed(number)
+    def compared(pods: int, differing: int) -> None:
+        metrics.differed(differing)
+        if differing:
+            log.error("%s of kept histories differed from a query of the whole span", count(differing, "row"))
+        else:
+            log.info(
+                "kept histories of %s are as a query of the whole span returns them", count(pods, "name")
+            )
 
-    kept = KeptState(objects, KeptSlots(corrected, verified_every=every))
+    slots = KeptSlots(compared, verified_every=every)
+    if arguments.state_file:
+        state_file.restore(slots, pathlib.Path(arguments.state_file))
+    kept = KeptState(objects, slots)
     cycles = _Cycles(arguments, metrics, lease, ticks, recorder, kept)
     with signals_held(), contextlib.ExitStack() as stack:
         served = serving(
@@ -294,6 +304,7 @@ class _Cycles:
         self._metrics.set("config_last_reload_successful", 1)
         session.prometheus.ending = self._end
         with contextlib.closing(session), contextlib.ExitStack() as stack:
+            stack.callback(self._save)
             stack.callback(self._publish_breaker, session)
             stack.callback(self._publish_backtest, session)
             if self._lease is None:
@@ -306,6 +317,13 @@ class _Cycles:
                 self._metrics.set("leader", 0)
                 self._publish(session, session.observe())
                 report.info("nothing is changed: %s holds the Lease", self._lease.holder or "nobody")
+
+    def _save(self) -> None:
+        """Save what was read of histories, also by a cycle that failed later."""
+        if self._arguments.state_file and self._kept.slots is not None:
+            state_file.save(
+                self._kept.slots.saved(program_version()), pathlib.Path(self._arguments.state_file)
+            )
 
     def _publish(self, session: PlanSession, plan: Plan) -> tuple[Plan, Prices]:
         """Publish a plan; returns it with its prices."""

@@ -3,19 +3,22 @@
 Samples are counted minute by minute only for workloads that may miss some (`pod_presence.py`).
 """
 
+import array
 import bisect
 import collections
 import dataclasses
 import datetime
 import functools
+import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from rightsizer.model import Concurrency
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, QueryRange, decode_labels, decode_points
+from rightsizer.usage.kept_slots import SlotRows
 from rightsizer.usage.pod_presence import (
     MINUTE,
     OTHER_SUFFIXES,
@@ -31,7 +34,8 @@ from rightsizer.usage.pod_presence import (
 )
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import RAW, raw_selector
-from rightsizer.usage.source_metrics import CLUSTER, Statistic
+from rightsizer.usage.slot_grid import Counts, SlotGrid
+from rightsizer.usage.source_metrics import CLUSTER, MetricKind, Statistic
 
 HOUR = datetime.timedelta(hours=1)
 JITTER = 1.1
@@ -43,8 +47,7 @@ minutes unchecked; there, current pods must have samples anyway."""
 _TIMES_NAMED = 3
 """How often a query for gaps lists the pods."""
 
-Column = Mapping[int, int]
-"""A number by minute, from the first of the period."""
+_COLUMNS = ("busy", "seen", "gaps")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,13 +80,20 @@ class ReplicaQuery:
         return [(self.namespace, prefix) for prefix, _ in self.replicas()]
 
 
+def _none() -> Counts:
+    return array.array("I")
+
+
 @dataclasses.dataclass(slots=True)
 class ReplicaMinutes:
-    """Replicas by minute: busy ones, those with samples, and those of which some device lacks samples."""
+    """Replicas by minute: busy ones, those with samples, and those of which some device lacks samples.
 
-    busy: Column = dataclasses.field(default_factory=dict)
-    seen: Column = dataclasses.field(default_factory=dict)
-    gaps: Column = dataclasses.field(default_factory=dict)
+    A column without a replica in any minute is empty.
+    """
+
+    busy: Counts = dataclasses.field(default_factory=_none)
+    seen: Counts = dataclasses.field(default_factory=_none)
+    gaps: Counts = dataclasses.field(default_factory=_none)
 
 
 def busy_replicas(querier: SourceQuerier, workloads: Sequence[ReplicaQuery]) -> dict[str, Concurrency]:
@@ -91,7 +101,8 @@ def busy_replicas(querier: SourceQuerier, workloads: Sequence[ReplicaQuery]) -> 
 
     Workloads whose pods' names fit no pattern are left out.
     """
-    at = querier.at
+    # Whole minutes: a later cycle has the same ones.
+    end = querier.at - datetime.timedelta(seconds=querier.at.timestamp() % MINUTE.total_seconds())
     alike = collections.defaultdict(list)
     for workload in sorted(workloads, key=lambda one: one.uid):
         if workload.replicas():
@@ -100,49 +111,75 @@ def busy_replicas(querier: SourceQuerier, workloads: Sequence[ReplicaQuery]) -> 
     # With one sample a minute, a range of a little more than a minute holds one.
     reach = max(MINUTE, datetime.timedelta(seconds=round(JITTER * querier.interval_s())))
     for (window, threshold), group in sorted(alike.items()):
-        period = Period(at, max(1, int(window / MINUTE)), NEAR)
-        counted = _count(group, DailyPeriods((period,), at, reach), _MinuteQuery(querier, threshold, reach))
+        grid = SlotGrid(end, MINUTE, max(1, int(window / MINUTE)))
+        counted = _counted(group, grid, _MinuteQuery(querier, threshold, reach))
         for workload in group:
-            found[workload.uid] = _concurrency(workload, counted, period, reach)
+            found[workload.uid] = _concurrency(workload, counted, grid, reach)
     return found
 
 
+def _counted(workloads: Sequence[ReplicaQuery], grid: SlotGrid, query: "_MinuteQuery") -> SlotRows:
+    """The counts of each prefix, also by earlier cycles if these are kept."""
+    suffixes: dict[NamePrefix, set[str]] = {}
+    owners: dict[NamePrefix, set[tuple[str, str]]] = {}
+    for workload in workloads:
+        for prefix, suffix in workload.replicas():
+            suffixes.setdefault((workload.namespace, prefix), set()).add(suffix)
+            owners.setdefault((workload.namespace, prefix), set()).add((workload.uid, suffix))
+
+    def read(prefixes: Collection[NamePrefix], grid: SlotGrid) -> SlotRows:
+        some = {prefix: suffixes[prefix] for prefix in prefixes}
+        return _rows(_count(some, Period(grid.end, grid.slots, NEAR), query))
+
+    kept = query.querier.kept
+    if kept is None:
+        return read(suffixes, grid)
+    question = ("replicas", *query.querier.question(MetricKind.ACTIVITY), query.threshold, query.reach)
+    return kept.extended(question, grid, {each: sorted(of) for each, of in owners.items()}, read)
+
+
 def _count(
-    workloads: Sequence[ReplicaQuery], periods: DailyPeriods, query: "_MinuteQuery"
+    suffixes: Mapping[NamePrefix, Collection[str]], period: Period, query: "_MinuteQuery"
 ) -> dict[NamePrefix, ReplicaMinutes]:
     """The counts of each prefix."""
     prefixes: dict[str, set[NamePrefix]] = {}
-    for workload in workloads:
-        for prefix, suffix in workload.replicas():
-            prefixes.setdefault(suffix, set()).add((workload.namespace, prefix))
+    for prefix, names in suffixes.items():
+        for suffix in names:
+            prefixes.setdefault(suffix, set()).add(prefix)
+    periods = DailyPeriods((period,), query.querier.at, query.reach)
     selections = pods_with_samples(query.querier, prefixes, [periods])
     (presence,) = presence_by_period(query.querier, selections, periods)
-    return query.count(selections, periods.periods[0], presence)
+    return query.count(selections, period, presence)
+
+
+def _rows(counted: Mapping[NamePrefix, ReplicaMinutes]) -> SlotRows:
+    columns = {
+        (*prefix, name, ""): getattr(minutes, name)
+        for prefix, minutes in counted.items()
+        for name in _COLUMNS
+    }
+    return SlotRows({}, {key: column for key, column in columns.items() if any(column)})
 
 
 def _concurrency(
-    workload: ReplicaQuery,
-    counted: Mapping[NamePrefix, ReplicaMinutes],
-    period: Period,
-    reach: datetime.timedelta,
+    workload: ReplicaQuery, counted: SlotRows, grid: SlotGrid, reach: datetime.timedelta
 ) -> Concurrency:
     """Busy and unseen replicas in each minute."""
-    minutes = [counted[prefix] for prefix in workload.prefixes() if prefix in counted]
     busy, seen, gaps = (
-        [sum(column.get(minute, 0) for column in columns) for minute in range(period.minutes)]
-        for columns in (
-            [one.busy for one in minutes],
-            [one.seen for one in minutes],
-            [one.gaps for one in minutes],
-        )
+        _sums([counted.counts.get((*prefix, name, "")) for prefix in workload.prefixes()], grid.slots)
+        for name in _COLUMNS
     )
     starts = sorted(start + reach + MINUTE for start in _starts(workload))
-    expected = (
-        bisect.bisect_right(starts, period.steps.start + number * MINUTE) for number in range(period.minutes)
-    )
+    first = grid.steps.start
+    expected = (bisect.bisect_right(starts, first + number * MINUTE) for number in range(grid.slots))
     # A replica with a gap may also be one that has samples of another device.
     unseen = (max(most - there - gap, 0) + gap for most, there, gap in zip(expected, seen, gaps, strict=True))
     return Concurrency(tuple(busy), tuple(unseen))
+
+
+def _sums(columns: "Iterable[Counts | None]", minutes: int) -> list[int]:
+    found = [column for column in columns if column]
+    return list(map(sum, zip(*found, strict=True))) if found else [0] * minutes
 
 
 def _starts(workload: ReplicaQuery) -> list[datetime.datetime]:
@@ -171,17 +208,17 @@ class _MinuteQuery:
         present = [selection.only(presence.present) for selection in selections]
         incomplete = presence.present - presence.complete.keys()
         partial = [part for one in selections for part in one.only(incomplete).split(_TIMES_NAMED)]
-        for prefix, column in self._columns(self._busy, present, period.steps):
-            found[prefix].busy = _merged(found[prefix].busy, column, int.__add__)
-        for prefix, column in self._columns(self._seen, partial, period.steps):
+        for prefix, column in self._columns(self._busy, present, period.steps, period.minutes):
+            found[prefix].busy = _merged(found[prefix].busy, column, operator.add)
+        for prefix, column in self._columns(self._seen, partial, period.steps, period.minutes):
             # Both labels may name the same replica.
             found[prefix].seen = _merged(found[prefix].seen, column, max)
         gaps = functools.partial(self._gaps, around=period.around)
         later = period.later_steps(self.querier.at)
-        for prefix, column in self._columns(gaps, partial, later) if later else ():
+        for prefix, column in self._columns(gaps, partial, later, period.minutes) if later else ():
             found[prefix].gaps = _merged(found[prefix].gaps, column, max)
         for prefix, replicas in presence.complete.items():
-            found[prefix].seen = dict.fromkeys(range(period.minutes), replicas)
+            found[prefix].seen = array.array("I", [replicas]) * period.minutes
         return found
 
     def _columns(
@@ -189,11 +226,12 @@ class _MinuteQuery:
         build: Callable[[PodSelection, Sequence[str]], str],
         selections: Iterable[PodSelection],
         steps: QueryRange,
-    ) -> Iterator[tuple[NamePrefix, Column]]:
+        minutes: int,
+    ) -> Iterator[tuple[NamePrefix, Counts]]:
         """The replicas of each prefix for which a query has a value, by minute."""
-        columns = ParseCache(functools.partial(_parse_column, steps.start.timestamp()))
+        columns = ParseCache(functools.partial(_parse_column, steps.start.timestamp(), minutes))
 
-        def run(selection: PodSelection) -> list[tuple[NamePrefix, Column]]:
+        def run(selection: PodSelection) -> list[tuple[NamePrefix, Counts]]:
             namespace_label = selection.namespace_label
             parse = functools.partial(_parse_prefix, namespace_label)
             labels = self.querier.once(("prefixes", namespace_label), lambda: ParseCache(parse))
@@ -254,13 +292,16 @@ def _parse_prefix(namespace_label: str, text: msgspec.Raw) -> tuple[str, NamePre
     return labels.get(CLUSTER, ""), (labels.get(namespace_label, ""), labels.get(PREFIX_LABEL, ""))
 
 
-def _parse_column(start: float, text: msgspec.Raw) -> Column:
-    return {round((instant - start) / 60): round(value) for instant, value in decode_points(text)}
+def _parse_column(start: float, minutes: int, text: msgspec.Raw) -> Counts:
+    """A number for each minute, 0 where there is none."""
+    column = array.array("I", bytes(4 * minutes))
+    for instant, value in decode_points(text):
+        minute = round((instant - start) / 60)
+        if 0 <= minute < minutes:
+            column[minute] = round(value)
+    return column
 
 
-def _merged(one: Column, other: Column, how: Callable[[int, int], int]) -> Column:
-    """Merge minute by minute; a minute of one column only stays as it is."""
-    if not one:
-        return other
-    both = {minute: how(one[minute], value) for minute, value in other.items() if minute in one}
-    return {**one, **other, **both}
+def _merged(one: Counts, other: Counts, how: Callable[[int, int], int]) -> Counts:
+    """Merge minute by minute."""
+    return array.array("I", map(how, one, other)) if one else other

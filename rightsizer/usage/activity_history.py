@@ -226,13 +226,7 @@ def _slots_by_gauges(
     if querier.kept is None or kind is MetricKind.TRAFFIC:  # of which every series counts
         found = read(starts, query.grid)
     else:
-        which = (
-            querier.prometheus.where,
-            querier.matchers,
-            querier.provenance.verdicts,
-            querier.source.of(kind),
-        )
-        question = (*which, query.form.is_recorded, threshold)
+        question = (*querier.question(kind), query.form.is_recorded, threshold)
         found = querier.kept.extended(question, query.grid, starts, read)
     return _with_gaps(found.rows, found.counts)
 

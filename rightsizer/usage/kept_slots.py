@@ -7,8 +7,13 @@ import array
 import collections
 import dataclasses
 import datetime
+import hashlib
 import math
-from collections.abc import Callable, Collection, Hashable, Mapping
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TypeVar
+
+import msgspec
 
 from rightsizer.model import PodKey, Slot
 from rightsizer.usage.slot_grid import Counts, SlotGrid
@@ -16,8 +21,8 @@ from rightsizer.usage.source_metrics import UseKey
 
 LATE = datetime.timedelta(minutes=20)
 """Samples and recorded values may arrive this late."""
-MOST_TABLES = 24
-"""Slots of an hour end at one of twelve minutes; most policies ask one or two questions."""
+MOST_TABLES = 32
+"""Slots of an hour end at one of twelve minutes, minutes at one; most policies ask one or two questions of each."""
 
 Rows = dict[UseKey, bytes]
 """The slots of each pod's use of a device."""
@@ -25,62 +30,147 @@ Rows = dict[UseKey, bytes]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SlotRows:
-    """The slots of pods' devices, and the samples in each slot; without the latter where none are known."""
+    """The slots of pods' devices, and the samples in each slot; or only one of both.
+
+    The first two parts of a key are those of what was asked for.
+    """
 
     rows: Rows
     counts: dict[UseKey, Counts]
 
 
 Read = Callable[[Collection[PodKey], SlotGrid], SlotRows]
-"""Asks for these pods' slots."""
+"""Asks for the slots of these pods, or of pods with these prefixes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Table:
     end: datetime.datetime
-    starts: Mapping[PodKey, datetime.datetime]
+    starts: Mapping[PodKey, str]
     found: SlotRows
+    answers: int = 0
 
 
 class KeptSlots:
     """What earlier cycles read, by question.
 
     Args:
-        differed: Called with the number of differences from an answer from scratch, which then counts.
-        verified_every: Which answers are compared with one from scratch: each (1), each second one (2), …
+        compared: Called with the number of pods, and of the rows that differ from an answer from scratch, which counts.
+        verified_every: Which answers to a question are compared with one from scratch: each (1), each second one (2), …
     """
 
-    def __init__(self, differed: Callable[[int], None], *, verified_every: int) -> None:
-        self._differed = differed
+    def __init__(self, compared: Callable[[int, int], None], *, verified_every: int) -> None:
+        self._compared = compared
         self._verified_every = verified_every
-        self._answers = 0
-        self._tables: collections.OrderedDict[Hashable, _Table] = collections.OrderedDict()
+        self._tables: collections.OrderedDict[str, _Table] = collections.OrderedDict()
 
     def extended(
-        self, question: Hashable, grid: SlotGrid, starts: Mapping[PodKey, datetime.datetime], read: Read
+        self, question: object, grid: SlotGrid, given: Mapping[PodKey, object], read: Read
     ) -> SlotRows:
-        """The same as `read(starts, grid)`, by the slots that are known and those that are new.
+        """The same as `read(given, grid)`, by the slots that are known and those that are new.
 
-        `starts` are the pods and their starts: another start is another pod.
+        `given` are the pods with what tells them from others of the same name, such as their start. What is written of
+        the question, by repr(), must not depend on the process.
         """
-        question = (question, grid.slot, grid.slots, grid.end.timestamp() % grid.slot.total_seconds())
-        table = self._tables.pop(question, None)
+        starts = {pod: str(start) for pod, start in given.items()}
+        asked = hashlib.sha256(repr((question, grid.slot, grid.slots)).encode()).hexdigest()
+        name = f"{asked} {grid.end.timestamp() % grid.slot.total_seconds():g}"
+        answers = max((one.answers for key, one in self._tables.items() if key.startswith(asked)), default=0)
+        table = self._tables.pop(name, None)
         found = read(starts.keys(), grid) if table is None else _extended(table, grid, starts, read)
-        self._answers += table is not None
-        if table is not None and self._answers % self._verified_every == 0:
+        answers += table is not None
+        if table is not None and answers % self._verified_every == 0:
             whole = read(starts.keys(), grid)
-            if number := _differences(found, whole):
-                self._differed(number)
+            self._compared(len(starts), _differences(found, whole))
             found = whole
-        self._tables[question] = _Table(grid.end, dict(starts), _shared(found))
+        self._tables[name] = _Table(grid.end, starts, _shared(found), answers)
         while len(self._tables) > MOST_TABLES:
             self._tables.popitem(last=False)
         return found
 
+    def saved(self, owner: str) -> bytes:
+        """All of it, for a later process of the same owner: same version, same cluster."""
+        tables = {name: _packed(table) for name, table in self._tables.items()}
+        content = zlib.compress(_ENCODER.encode(_Saved(owner, tables)), level=1)
+        return hashlib.sha256(content).digest() + content
 
-def _extended(
-    table: _Table, grid: SlotGrid, starts: Mapping[PodKey, datetime.datetime], read: Read
-) -> SlotRows:
+    def restore(self, data: bytes, owner: str) -> None:
+        """Continue with what another process saved.
+
+        Raises:
+            ValueError: It is damaged, another owner's, or too large; nothing was taken over.
+        """
+        digest, content = data[:_DIGEST], data[_DIGEST:]
+        if hashlib.sha256(content).digest() != digest:
+            raise ValueError("it is damaged")
+        expander = zlib.decompressobj()
+        try:
+            saved = msgspec.msgpack.decode(expander.decompress(content, MOST_BYTES), type=_Saved)
+            tables = {name: _unpacked(table) for name, table in saved.tables.items()}
+        except (zlib.error, msgspec.DecodeError, IndexError) as error:
+            raise ValueError(f"it cannot be read, or is larger than {MOST_BYTES >> 20} MiB") from error
+        if saved.owner != owner:
+            raise ValueError("it is of another version or another cluster")
+        self._tables = collections.OrderedDict(tables)
+
+
+# --- Saved
+
+
+MOST_BYTES = 1 << 30
+"""Of saved slots, not compressed: those of 100,000 GPUs take less than a tenth of it."""
+_DIGEST = hashlib.sha256().digest_size
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class _SavedTable(msgspec.Struct, array_like=True):
+    """A table; equal rows are saved once."""
+
+    end: datetime.datetime
+    answers: int
+    starts: list[tuple[str, str, str]]
+    rows: list[bytes]
+    row_of: list[tuple[UseKey, int]]
+    counts: list[bytes]
+    counts_of: list[tuple[UseKey, int]]
+
+
+class _Saved(msgspec.Struct, array_like=True):
+    owner: str
+    tables: dict[str, _SavedTable]
+
+
+def _packed(table: _Table) -> _SavedTable:
+    rows, row_of = _numbered(table.found.rows.items())
+    counts, counts_of = _numbered((key, row.tobytes()) for key, row in table.found.counts.items())
+    starts = [(*pod, start) for pod, start in table.starts.items()]
+    return _SavedTable(table.end, table.answers, starts, rows, row_of, counts, counts_of)
+
+
+def _numbered(rows: Iterable[tuple[UseKey, bytes]]) -> tuple[list[bytes], list[tuple[UseKey, int]]]:
+    """The different rows, and the number of each key's."""
+    numbers: dict[bytes, int] = {}
+    of = [(key, numbers.setdefault(row, len(numbers))) for key, row in rows]
+    return list(numbers), of
+
+
+def _unpacked(saved: _SavedTable) -> _Table:
+    counts = [array.array("I", row) for row in saved.counts]
+    return _Table(
+        saved.end,
+        {(namespace, name): start for namespace, name, start in saved.starts},
+        SlotRows(
+            {key: saved.rows[number] for key, number in saved.row_of},
+            {key: counts[number] for key, number in saved.counts_of},
+        ),
+        saved.answers,
+    )
+
+
+# --- Extended
+
+
+def _extended(table: _Table, grid: SlotGrid, starts: Mapping[PodKey, str], read: Read) -> SlotRows:
     passed = round((grid.end - table.end) / grid.slot)
     tail = dataclasses.replace(grid, slots=passed + max(1, math.ceil(LATE / grid.slot)))
     known = {pod for pod, start in starts.items() if table.starts.get(pod) == start}
@@ -89,30 +179,32 @@ def _extended(
     new = starts.keys() - known
     found = read(new, grid) if new else SlotRows({}, {})
     last = read(known, tail)
-    kept = grid.slots - tail.slots
-    idle = bytes([Slot.IDLE])
-    for key in table.found.rows.keys() | last.rows.keys():
-        if key[:2] not in known:
-            continue
-        before = table.found.rows.get(key, idle * grid.slots)
-        found.rows[key] = before[passed : passed + kept] + last.rows.get(key, idle * tail.slots)
-        if counts := _joined(
-            table.found.counts.get(key), last.counts.get(key), passed, grid.slots, tail.slots
-        ):
-            found.counts[key] = counts
-            if not any(counts):  # its samples are older than the window
-                del found.rows[key], found.counts[key]
+    middle = slice(passed, passed + grid.slots - tail.slots)
+    idle, none = bytes([Slot.IDLE]), array.array("I", [0])
+    counts = _joined(table.found.counts, last.counts, known, middle, (none * grid.slots, none * tail.slots))
+    rows = _joined(table.found.rows, last.rows, known, middle, (idle * grid.slots, idle * tail.slots))
+    # Without any samples, those that there were are older than the window.
+    found.counts.update((key, row) for key, row in counts.items() if any(row))
+    found.rows.update((key, row) for key, row in rows.items() if key in found.counts or key not in counts)
     return found
 
 
+_Row = TypeVar("_Row", bytes, Counts)
+
+
 def _joined(
-    before: "Counts | None", last: "Counts | None", passed: int, slots: int, tail: int
-) -> "Counts | None":
-    if before is None and last is None:
-        return None
-    before = array.array("I", bytes(4 * slots)) if before is None else before
-    last = array.array("I", bytes(4 * tail)) if last is None else last
-    return before[passed : passed + slots - tail] + last
+    before: Mapping[UseKey, _Row],
+    last: Mapping[UseKey, _Row],
+    known: Collection[PodKey],
+    middle: slice,
+    blank: tuple[_Row, _Row],
+) -> dict[UseKey, _Row]:
+    """The middle of what was known, and the last slots, for what is known."""
+    return {
+        key: before.get(key, blank[0])[middle] + last.get(key, blank[1])
+        for key in before.keys() | last.keys()
+        if key[:2] in known
+    }
 
 
 def _shared(found: SlotRows) -> SlotRows:

@@ -10,7 +10,7 @@ if such a pod uses its network, or if most targets have addresses of nodes. A se
 """
 
 import dataclasses
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.model import Address, PodKey, Whereabouts
@@ -63,10 +63,10 @@ class Provenance:
         return (promql.one_of(JOB, self.jobs), *([promql.none_of(TARGET, excluded)] if excluded else ()))
 
     @property
-    def verdicts(self) -> Hashable:
+    def verdicts(self) -> object:
         """What decides which targets count: while it is the same, a series that counted still does."""
-        ignored = frozenset((one.job, one.instance) for one in self.ignored)
-        return self.namespaces, self.jobs, ignored, self.cluster, self.needs_port, self.trusts_hosts
+        ignored = tuple(sorted({(one.job, one.instance) for one in self.ignored}))
+        return sorted(self.namespaces), self.jobs, ignored, self.cluster, self.needs_port, self.trusts_hosts
 
     @property
     def unmerged(self) -> tuple[str, ...]:

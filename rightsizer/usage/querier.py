@@ -134,6 +134,11 @@ class SourceQuerier:
         """The series of several metrics; of series with the same labels only one."""
         return " or ".join(raw_selector(metric, matchers) for metric in metrics)
 
+    def question(self, kind: MetricKind) -> tuple[object, ...]:
+        """What decides which series of a kind count: while it is the same, what was read of them holds."""
+        source, where = self.source, self.prometheus.where
+        return where, self.matchers, self.provenance.verdicts, source.labels, source.of(kind)
+
     # --- recorded or raw
 
     def query_form(self, window: datetime.timedelta) -> QueryForm:

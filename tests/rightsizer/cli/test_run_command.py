@@ -483,3 +483,39 @@ def test_sigterm_while_prometheus_hangs_ends_the_process(world: World, command: 
             assert run.process.wait(timeout=60) == 0, run.said
             assert run.said.splitlines()[-1].endswith("ended")
         hangs.set()
+
+
+@pytest.mark.parametrize("command", ["run", "extend"])
+def test_state_file_lets_next_process_ask_only_for_new_minutes(world: World, command: str) -> None:
+    """What cannot be used is replaced with a warning: damaged, or as an unset volume, a folder."""
+    rule = "{name: all, match: {everything: true}, mode: enforce, findings: {too-many-replicas: enforce}}"
+    head = "apiVersion: gpu-rightsizer.io/v1alpha1\nkind: Policy\nrules:\n"
+    usage = ["busy", "idle", "idle", "idle"]
+    world.add("Deployment", world.team, "web", {"usage": usage, "replicas": 4})
+    file = world.directory / "state" / "histories"
+    file.parent.mkdir()
+    flags = [] if command == "run" else ["--extender-listen", "127.0.0.1:0"]
+
+    def seconds() -> int:
+        """Of samples that one process asked for to count replicas."""
+        relay.asked.clear()
+        given = ("--prometheus-url", relay.url, "--state-file", str(file))
+        with running(world, *flags, *given, policy=f"{head}  - {rule}\n", command=command) as run:
+            wait_for(lambda: run.cycles() >= 1, run)
+            assert run.end() == 0
+        said.append(run.said)
+        found = re.findall(r"\(present_over_time\(\w+\{pod.*?\[(\d+)s\]", "\n".join(relay.asked))
+        return max(map(int, found))
+
+    said: list[str] = []
+    with Relay(world.prometheus.url) as relay:
+        least = 0.9 * seconds()
+        assert seconds() < least / 2
+        file.write_bytes(file.read_bytes()[:-1])
+        assert seconds() > least
+        assert "is damaged; histories are queried whole" in said[-1]
+        file.unlink()
+        file.mkdir()
+        assert seconds() > least
+        assert "is not written" in said[-1]
+    assert [one.name for one in file.parent.iterdir()] == [file.name]

@@ -3,6 +3,9 @@
 import array
 import dataclasses
 import datetime
+import hashlib
+import random
+import zlib
 from collections.abc import Collection, Mapping
 
 import hypothesis
@@ -10,6 +13,8 @@ import pytest
 from hypothesis import strategies as st
 
 from rightsizer.model import PodKey, Slot
+from rightsizer.usage import kept_slots
+from rightsizer.usage.active_replicas import ReplicaQuery
 from rightsizer.usage.kept_slots import KeptSlots, SlotRows
 from rightsizer.usage.slot_grid import SlotGrid
 from tests.rightsizer.metrics import DAY, HOUR, UTIL, Metrics, idle, within
@@ -51,7 +56,7 @@ class Truth:
 
 def _kept() -> KeptSlots:
     """Not compared with anything but by the tests."""
-    return KeptSlots(lambda _: None, verified_every=1_000_000)
+    return KeptSlots(lambda *_: None, verified_every=1_000_000)
 
 
 @hypothesis.given(st.data())
@@ -80,9 +85,44 @@ def test_kept_slots_are_those_of_a_question_from_scratch(data: st.DataObject) ->
                 del truth.devices[key]
             for device in data.draw(st.sets(st.sampled_from("gh"))):
                 truth.devices[*pod, device, ""] = {now: (1, False)}
+        if data.draw(st.booleans()):
+            kept = _restored(kept.saved("us"))
         grid = SlotGrid(AT + now * QUARTER, datetime.timedelta(hours=1), SLOTS)
         found = kept.extended("activity", grid, dict(starts), truth.read)
         assert found == truth.read(starts, grid)
+
+
+def _restored(data: bytes, owner: str = "us") -> KeptSlots:
+    kept = _kept()
+    kept.restore(data, owner)
+    return kept
+
+
+def test_kept_slots_that_are_not_ours_are_discarded() -> None:
+    """Damaged, cut off, of another cluster or version, or larger than it may be: an error, and everything is asked."""
+    truth, kept = Truth({("team", "a", "g", ""): {-8: (1, True)}}), _kept()
+    starts = {("team", "a"): AT - 20 * HOUR}
+    kept.extended("x", _grid(0), starts, truth.read)
+    data = kept.saved("us")
+    changed = bytes([*data[:-1], data[-1] ^ 1])
+    content = zlib.compress(bytes(kept_slots.MOST_BYTES + 1), level=1)
+    too_large = hashlib.sha256(content).digest() + content
+    truth.asked.clear()
+    for each, owner, words in (
+        (b"", "us", "damaged"),
+        (data[:-3], "us", "damaged"),
+        (changed, "us", "damaged"),
+        (data, "them", "another cluster"),
+        (too_large, "us", "larger than"),
+        (hashlib.sha256(b"").digest(), "us", "cannot be read"),
+    ):
+        other = _kept()
+        with pytest.raises(ValueError, match=words):
+            other.restore(each, owner)
+        other.extended("x", _grid(1), starts, truth.read)
+        assert _asked(truth) == [(["a"], SLOTS)]
+    _restored(data).extended("x", _grid(1), starts, truth.read)
+    assert _asked(truth) == [(["a"], 2)]
 
 
 def _grid(hours: float) -> SlotGrid:
@@ -117,13 +157,13 @@ def test_kept_slots_that_differ_from_scratch_do_not_count(*, is_lost: bool) -> N
     """Each answer is compared, where that is asked for."""
     key = ("team", "a", "g", "")
     truth, found = Truth({key: dict.fromkeys(range(-60, 9), (1, True))}), list[int]()
-    kept = KeptSlots(found.append, verified_every=1)
+    kept = KeptSlots(lambda _, number: found.append(number), verified_every=1)
     starts = {("team", "a"): AT - 20 * HOUR}
     kept.extended("x", _grid(0), starts, truth.read)
     if is_lost:  # as from a store that was filled later
         truth.devices[key][-20] = (7, True)
     rows = kept.extended("x", _grid(1), starts, truth.read)
-    assert found == ([1] if is_lost else [])
+    assert found == [int(is_lost)]
     assert rows == truth.read(starts, _grid(1))
 
 
@@ -144,3 +184,40 @@ def test_histories_by_kept_slots_are_those_from_scratch(metrics: Metrics) -> Non
         found, scratch = (one.histories(given, 12 * HOUR, at, threshold=0.01) for one in signals)
         assert found == scratch
     assert Slot.BUSY in found[metrics.space, "works"].slots
+
+
+MINUTE = datetime.timedelta(minutes=1)
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("seed", range(6))
+def test_replicas_by_kept_minutes_are_those_from_scratch(metrics: Metrics, seed: int) -> None:
+    """On Prometheus, in five cycles: replicas come and go, some lose samples, all of a minute or of one device."""
+    draw = random.Random(seed)
+    since: dict[str, dict[str, datetime.datetime]] = {"web": {}, "db": {}}
+    for number in range(9):
+        name = draw.choice(["web", "db"])
+        pod = f"web-7d9fc8b5b4-bcdf{number}" if name == "web" else f"db-{number}"
+        begin, end = draw.choice([(180, 0), (180, 0), (180, 60), (70, 0), (25, 0), (90, 40)])
+        since[name][pod] = metrics.at - begin * MINUTE
+        for device in range(draw.choice([1, 1, 2])):
+            gap = draw.choice([end, end, draw.randint(end, begin)])
+            period, share = draw.choice([7, 11, 30]), draw.random()
+            values = {UTIL: lambda left, period=period, share=share: 90.0 * (left % period < share * period)}
+            given = {"pod": pod, "UUID": f"GPU-{number}-{device}"}
+            metrics.write(values, given, since=begin * MINUTE, until=gap * MINUTE, step_s=15)
+            if gap > end + 3:
+                metrics.write(values, given, since=(gap - 2) * MINUTE, until=end * MINUTE, step_s=15)
+    kept, asked = _kept(), [100, 83, 65.5, 20, 0]
+    for left in asked:
+        at = metrics.at - left * MINUTE
+        queries = [
+            ReplicaQuery(name, metrics.space, kind, pods, window=HOUR)
+            for name, kind in (("web", "Deployment"), ("db", "StatefulSet"))
+            if (pods := {pod: start for pod, start in since[name].items() if start < at})
+        ]
+        found, scratch = (
+            one.concurrency(queries, at) for one in (metrics.signal(kept=kept), metrics.signal())
+        )
+        assert found == scratch
+        kept = _restored(kept.saved("us"))

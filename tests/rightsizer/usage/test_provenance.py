@@ -359,7 +359,7 @@ def test_histories_that_were_kept_are_asked_for_again_once_a_target_is_known_to_
 ) -> None:
     """A series may count while its address is unknown; its slots must not count for a day after that."""
     metrics, known = _fleet(prometheus)
-    victim, kept = (metrics.space, "p-n2"), KeptSlots(lambda _: None, verified_every=1_000)
+    victim, kept = (metrics.space, "p-n2"), KeptSlots(lambda *_: None, verified_every=1_000)
 
     def history(whereabouts: Whereabouts, kept: KeptSlots | None) -> bytes:
         signal = metrics.signal(kept=kept)

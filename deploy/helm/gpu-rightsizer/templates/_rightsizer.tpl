@@ -32,6 +32,7 @@
   "STATE_NAMESPACE" .Release.Namespace
   "INSTANCE" (ternary "" $values.instance $isBacktest)
   "JOURNAL" (ternary "/var/lib/gpu-rightsizer/journal" "" (and (eq $component "rightsizer") (ne $values.journal.existingClaim "")))
+  "STATE_FILE" (ternary (ternary "/tmp/histories" "/var/lib/gpu-rightsizer/histories" (or $isExtender (empty $values.journal.existingClaim))) "" $runs)
   "LEDGER" $ledger
   "CLUSTER_NAME" (ternary $values.ledger.clusterName "" (has $component (list "rightsizer" "digest" "backtest")))
   "TEAM_LABEL" (ternary "" $values.ledger.teamLabel (empty $ledger))
