@@ -217,6 +217,12 @@ class Candidate:
         """The time at which it is judged."""
         return self.measured.at
 
+    @property
+    def wide_windows(self) -> frozenset[datetime.timedelta]:
+        """The windows in which its usage is known: those it is judged by first, and the longest of the fleet."""
+        measured = self.measured.usages.keys()
+        return frozenset(measured & {*self.criteria.wide_windows, *sorted(measured)[-1:]})
+
     @functools.cached_property
     def original_replicas(self) -> int | None:
         """The number of replicas before gpu-rightsizer scaled it down; None if it did not."""

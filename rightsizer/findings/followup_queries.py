@@ -43,7 +43,7 @@ def short_window_queries(
 
 
 def _windows(candidate: Candidate, recent: Callable[[], Usages]) -> Iterator[datetime.timedelta]:
-    missing = candidate.criteria.windows - candidate.measured.usages.keys()
+    missing = candidate.criteria.windows - candidate.wide_windows
     if not missing:
         return
     if candidate.criteria.stuck.window in missing and could_be_stuck(candidate, recent):

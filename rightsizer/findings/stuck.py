@@ -68,7 +68,7 @@ def could_be_stuck(candidate: Candidate, recent: Callable[[], Usages]) -> bool:
     the highest values of these.
     """
     part = candidate.criteria.stuck
-    longer = min((span for span in candidate.measured.usages if span >= part.window), default=None)
+    longer = min((span for span in candidate.wide_windows if span >= part.window), default=None)
     if longer is None:
         return True
     known = candidate.measured.usages[longer]

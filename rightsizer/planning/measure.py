@@ -54,6 +54,9 @@ log = logging.getLogger(__name__)
 _UNSEEN = bytes.maketrans(bytes([Slot.BUSY]), bytes([Slot.UNKNOWN]))
 """A board that works may work for any pod on it."""
 
+_FEW = 0.5
+"""Share of the pods below which it is cheaper to name them in queries than to read all series."""
+
 _FULL = (0.95, 2.0)
 """Times the retention that a full record is long: its begin is known to about a hundredth, and blocks are kept for some
 time more. A longer one is in another store (remote read), whose retention is unknown."""
@@ -213,8 +216,13 @@ def measure(
     settled = {(pod.ref.namespace, pod.ref.name) for pod in held if is_settled(pod, at)}
     signal.expect(pods.keys(), settled, Whereabouts(pods, fleet.addresses))
     # The longest window first: what is cached for it serves the others.
-    windows = sorted(windows or _wide_windows(fleet, evaluator), reverse=True)
-    usages = {window: _usages(signal, window, at) for window in windows}
+    judged = dict.fromkeys(windows, pods.keys()) if windows else _wide_windows(fleet, evaluator)
+    windows = sorted(judged, reverse=True)
+    few = {window for window in windows[1:] if len(judged[window]) <= _FEW * len(pods)}
+    usages = {
+        window: _usages(signal, window, at, of=judged[window] if window in few else None)
+        for window in windows
+    }
     first = _with_boards(signal, Measured(at, usages, nodes=signal.nodes(at)), pods, evaluator)
     usages = dict(first.usages)
     more = followup_queries(fleet, first, _criteria_of(evaluator))
@@ -245,7 +253,7 @@ def measure(
     alike = joined(Alike(pauses_s, IdlePower.of(usages[max(usages)] if usages else {})))
     third = dataclasses.replace(
         second,
-        usages={**usages, **closer},
+        usages={**usages, **{window: {**usages.get(window, {}), **closer[window]} for window in closer}},
         idle_power=alike.idle_power.lowest,
         pauses_s=alike.pauses_s,
     )
@@ -411,12 +419,16 @@ def _criteria_of(evaluator: PolicyEvaluator) -> Callable[[Workload], Sequence[Cr
     return lambda workload: evaluator.evaluate(workload).judged_by
 
 
-def _wide_windows(fleet: Fleet, evaluator: PolicyEvaluator) -> set[datetime.timedelta]:
-    """Every window that is queried for the whole fleet; each costs a set of queries."""
-    judged = {
-        id(each): each for workload in fleet.workloads for each in evaluator.evaluate(workload).judged_by
-    }
-    return {window for each in judged.values() for window in each.wide_windows} or set(evaluator.windows())
+def _wide_windows(
+    fleet: Fleet, evaluator: PolicyEvaluator
+) -> Mapping[datetime.timedelta, Collection[PodKey]]:
+    """The windows that are queried first, each with the pods that are judged by it; each costs a set of queries."""
+    found: dict[datetime.timedelta, set[PodKey]] = {}
+    for workload in fleet.workloads:
+        held = [(pod.ref.namespace, pod.ref.name) for pod in workload.pods if pod.holds]
+        for window in {each for one in evaluator.evaluate(workload).judged_by for each in one.wide_windows}:
+            found.setdefault(window, set()).update(held)
+    return found or dict.fromkeys(evaluator.windows(), ())
 
 
 def _usages(

@@ -246,6 +246,47 @@ def test_measure_reads_the_last_minutes_once_however_many_workloads_spin() -> No
     assert signal.read == 1
 
 
+class _ByWindow(_Spinning):
+    """Answers only for the pods that it is asked for, where these are named."""
+
+    def __init__(self, *items: Workload) -> None:
+        super().__init__(*items)
+        self.asked: dict[datetime.timedelta, list[set[str] | None]] = {}
+
+    def usages(
+        self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey] | None = None
+    ) -> Usages:
+        """As if none of the other pods were cheaper to leave in."""
+        del at
+        self.asked.setdefault(window, []).append(None if of is None else {name for _, name in of})
+        return {pod: found for pod, found in self.records.items() if of is None or pod in of}
+
+
+@pytest.mark.parametrize("stuck", [2, 16])
+def test_measure_asks_for_a_window_only_of_the_pods_that_it_judges(stuck: int) -> None:
+    """Of all for the longest, and where most are judged; a later round adds pods to a window of the first."""
+    first = build.workload(build.pod("w-0"))
+    items = [
+        dataclasses.replace(
+            first,
+            ref=dataclasses.replace(first.ref, name=name, uid=name, namespace=name),
+            pods=(build.pod(f"{name}-0", ref=ObjectRef("v1", "Pod", name, f"{name}-0", name)),),
+        )
+        for name in "abcd"
+    ]
+    idle = Thresholds(window=datetime.timedelta(hours=16))
+    rules = (build.rule("short", match=Match(namespaces=("a",)), idle=idle), build.rule("all"))
+    defaults = {"stuck": {"window": f"{stuck}h"}}
+    signal, fleet = _ByWindow(*items), build.fleet(*items)
+    book = PolicyEvaluator(build.policy(*rules, defaults=defaults), fleet, at=build.AT)
+    found = measure(fleet, signal, book, build.AT).usages
+    short, all_pods = datetime.timedelta(hours=16), {"a-0", "b-0", "c-0", "d-0"}
+    assert [of for window, of in signal.asked.items() if window > short] == [[None]]
+    assert signal.asked[short][0] == {"a-0"}
+    assert signal.asked[datetime.timedelta(hours=stuck)][-1] == all_pods - ({"a-0"} if stuck == 16 else set())
+    assert {name for _, name in found[datetime.timedelta(hours=stuck)]} == all_pods
+
+
 def test_measure_asks_for_nvlink_only_of_gpus_that_may_be_resized() -> None:
     """One of two GPUs is never used: the other pods keep theirs, and their neighbours do not matter."""
     item = build.workload(build.pod(devices=2))
