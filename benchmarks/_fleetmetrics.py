@@ -1,14 +1,14 @@
 """What a fleet's Prometheus would hold by now, as blocks of its storage: samples of late, and what was recorded.
 
-Of every device: fourteen days of recorded activity, a day of the other recorded values, two hours of samples. Of
-serving pods also the samples of the coming hour on each of the seven days before, and an hour around it; of the first
-node's devices all of memory, so that the record begins fourteen days ago. All samples that a Prometheus holds besides
-(of other hours, other metrics, other jobs) nobody asks for, and are left out.
+Of every device: fourteen days of recorded activity, a day of the other recorded values and of samples of activity, and
+two hours of the other samples; of the first node's devices fourteen days of memory, so that the record begins then.
+Other samples that a Prometheus holds (of other metrics, other jobs) nobody asks for, and are left out.
 """
 
 import dataclasses
 import functools
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,8 +22,7 @@ DAY_S = 24 * HOUR_S
 VARIANTS = 16
 AHEAD_S = HOUR_S
 """So much longer than it takes to fill and to ask, there is something to be asked for."""
-_HISTORY_DAYS = 14
-_EARLIER_DAYS = 7
+_HISTORY_S = 14 * DAY_S + HOUR_S
 _MIB = 1 << 20
 
 _ACTIVITY, _TRAFFIC = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_MEM_COPY_UTIL"
@@ -36,6 +35,29 @@ _LEVELS = {
     Habit.IDLE: (0, 118, 30_000),
 }
 _IDLE_W = 118
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Store:
+    """How Prometheus's storage holds it.
+
+    Attributes:
+        shares_chunks: Whether series with the same values share the chunks that hold them.
+        cut_s: The age at which the older of two blocks ends.
+        lag_s: The age of the last recorded values when the plan begins; None if there are newer ones.
+    """
+
+    shares_chunks: bool
+    cut_s: int
+    lag_s: int | None = None
+
+
+STORES = {
+    "shared": Store(shares_chunks=True, cut_s=DAY_S + HOUR_S),
+    "separate": Store(shares_chunks=False, cut_s=DAY_S // 2),
+    "late": Store(shares_chunks=False, cut_s=DAY_S // 2, lag_s=8 * 60),
+}
+"""The best moment of a storage; as a real one is, with a day in two blocks; and that while rules are late."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,37 +93,35 @@ class Courses:
     """The columns of every habit and variant, each made once.
 
     Args:
-        now_s: Unix time, a multiple of five minutes.
+        now_s: Unix time at which the plan is to begin, a multiple of five minutes where nothing is late.
+        store: Where the older block ends, and the recorded values.
     """
 
-    def __init__(self, now_s: int) -> None:
-        self._end_s = now_s + AHEAD_S
-        self._day_s = now_s - DAY_S - HOUR_S
-        self._first_s = now_s - _HISTORY_DAYS * DAY_S - HOUR_S
+    def __init__(self, now_s: int, store: Store) -> None:
         self._now_s = now_s
+        self._cut_s = now_s - store.cut_s
+        self._recorded_s = now_s + AHEAD_S if store.lag_s is None else now_s - store.lag_s + 1
         # Each is made once, for as long as these courses last.
         self.late = functools.cache(self._late)
         self.before = functools.cache(self._before)
 
     def _late(self, column: str, habit: Habit, variant: int) -> Column:
-        """Of the last day, or two hours where they are samples; of what serves also the coming hour of yesterday."""
-        if column in _RAW:
-            spans = [range(self._now_s - 2 * HOUR_S, self._end_s, INTERVAL_S)]
-            if column == "activity" and habit is Habit.SERVING:
-                spans.insert(0, range(self._day_s, self._day_s + 4 * HOUR_S, INTERVAL_S))
-        else:
-            spans = [range(self._day_s, self._end_s, TILE_S)]
-        return Column(tuple((span, self._values(column, habit, variant, span)) for span in spans))
+        """In the newer block."""
+        first_s = max(self._cut_s, self._now_s - _KEPT_S[column])
+        return self._between(column, habit, variant, first_s, sys.maxsize)
 
     def _before(self, column: str, habit: Habit, variant: int) -> Column:
-        """Of the days before."""
-        if column == "activity":
-            earlier = [self._now_s - day * DAY_S for day in range(_EARLIER_DAYS, 0, -1)]
-            spans = [range(at - HOUR_S, min(at + 3 * HOUR_S, self._day_s), INTERVAL_S) for at in earlier]
-        else:
-            step = INTERVAL_S if column == "memory" else TILE_S
-            spans = [range(self._first_s, self._day_s, step)]
-        return Column(tuple((span, self._values(column, habit, variant, span)) for span in spans if span))
+        """In the older block; of memory, which only the first node has there, all samples."""
+        first_s = self._now_s - (_HISTORY_S if column == "memory" else _KEPT_S[column])
+        return self._between(column, habit, variant, first_s, self._cut_s)
+
+    def _between(self, column: str, habit: Habit, variant: int, first_s: int, end_s: int) -> Column:
+        step_s = INTERVAL_S if column in _RAW else TILE_S
+        last_s = self._now_s + AHEAD_S if column in _RAW else self._recorded_s
+        # In step with the last one, whichever block it is in.
+        begin_s = last_s - 1 - (last_s - 1 - first_s) // step_s * step_s
+        span = range(begin_s, min(last_s, end_s), step_s)
+        return Column(span, self._values(column, habit, variant, span) if span else ())
 
     def _values(self, column: str, habit: Habit, variant: int, seconds: range) -> list[float]:
         chance = random.Random(f"{column} {habit} {variant} {seconds[0]}")
@@ -124,6 +144,14 @@ class Courses:
 
 
 _RAW = {"activity", "traffic", "memory", "power"}
+_KEPT_S = {
+    "activity_max": _HISTORY_S,
+    "count": _HISTORY_S,
+    **dict.fromkeys((one.column for one in _RECORDED_OF_LATE), DAY_S + HOUR_S),
+    "activity": DAY_S + HOUR_S,
+    **dict.fromkeys(("traffic", "memory", "power"), 2 * HOUR_S),
+}
+"""How far back a column goes."""
 
 
 def _share(column: str, percent: float, spread: float) -> float:
@@ -146,10 +174,10 @@ def _is_busy(habit: Habit, variant: int, second: int) -> bool:
             return False
 
 
-def fill(fleet: Fleet, data: Path, now_s: int) -> tuple[int, int]:
+def fill(fleet: Fleet, data: Path, now_s: int, store: Store) -> tuple[int, int]:
     """Write it all into the folder of a Prometheus that is yet to start; how many series and samples that were."""
-    courses = Courses(now_s)
-    early, late = Block(data, 1), Block(data, 2)
+    courses = Courses(now_s, store)
+    early, late = (Block(data, number, shares_chunks=store.shares_chunks) for number in (1, 2))
     early.write(_before(fleet, courses))
     late.write(_late(fleet, courses))
     return late.series, early.samples + late.samples
@@ -163,13 +191,11 @@ def _late(fleet: Fleet, courses: Courses) -> Iterator[tuple[Labels, Column]]:
 
 def _before(fleet: Fleet, courses: Courses) -> Iterator[tuple[Labels, Column]]:
     for place, (workload, variant, owner) in enumerate(_devices(fleet)):
-        habit = workload.row.habit
-        for one in _RECORDED:
-            yield _labels(one, owner), courses.before(one.column, habit, variant)
-        if habit is Habit.SERVING:
-            yield _labels(_SAMPLED[0], owner), courses.before("activity", habit, variant)
-        if place < NODE_GPUS:
-            yield _labels(_SAMPLED[2], owner), courses.before("memory", habit, 0)
+        memory = _SAMPLED[2:3] if place < NODE_GPUS else ()
+        for one in (*_RECORDED_OF_LATE, *_RECORDED, *_SAMPLED[:1], *memory):
+            column = courses.before(one.column, workload.row.habit, variant)
+            if column.seconds:
+                yield _labels(one, owner), column
 
 
 def _devices(fleet: Fleet) -> Iterator[tuple[Workload, int, dict[str, str]]]:

@@ -1,7 +1,7 @@
 """Blocks of Prometheus's own storage, written as files: millions of samples a second, where it would take in thousands.
 
-Series that have the same values share the chunks that hold them, which Prometheus does not do itself: what it reads is
-smaller on disk, and as much to decode. Knows nothing of what the series mean.
+Series that have the same values can share the chunks that hold them, which Prometheus does not do itself: what it reads
+is smaller on disk, and as much to decode. Knows nothing of what the series mean.
 Formats: https://github.com/prometheus/prometheus/tree/v2.42.0/tsdb/docs/format
 """
 
@@ -9,10 +9,12 @@ import array
 import dataclasses
 import itertools
 import json
+import operator
 import struct
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from benchmarks._crc32c import crc32c
 
@@ -21,6 +23,8 @@ Labels = tuple[tuple[str, str], ...]
 
 CHUNK = 120
 """Samples that Prometheus puts into one."""
+_SEGMENT = 512 << 20
+"""Bytes that Prometheus puts into one file."""
 _ALIGNED = 16
 _LOW_BITS = 0x7F
 _ULID_DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -28,14 +32,18 @@ _ULID_DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Column:
-    """Values at regular instants, in Unix seconds; several runs of them where there are gaps between."""
+    """Values at regular instants, in Unix seconds."""
 
-    runs: tuple[tuple[range, Sequence[float]], ...]
+    seconds: range
+    values: Sequence[float]
 
-    @property
-    def samples(self) -> int:
-        """How many there are."""
-        return sum(len(seconds) for seconds, _ in self.runs)
+
+class _Chunk(NamedTuple):
+    """A stored chunk: its first and last instants in milliseconds, and its bytes."""
+
+    first_ms: int
+    last_ms: int
+    data: bytes
 
 
 class Block:
@@ -44,22 +52,23 @@ class Block:
     Args:
         data: Prometheus's folder.
         number: What makes its name differ from other blocks'.
+        shares_chunks: Whether series of one column share its chunks.
     """
 
-    def __init__(self, data: Path, number: int) -> None:
+    def __init__(self, data: Path, number: int, *, shares_chunks: bool) -> None:
         self._ulid = "".join(_ULID_DIGITS[number >> 5 * place & 31] for place in reversed(range(26)))
         self._folder = data / self._ulid
-        (self._folder / "chunks").mkdir(parents=True)
-        self._chunks = bytearray(b"\x85\xbd\x40\xdd\x01\0\0\0")
-        self._columns: dict[int, tuple[bytes, int]] = {}
-        self._kept: list[Column] = []
+        self._shares_chunks = shares_chunks
+        self._columns: dict[int, tuple[Column, list[_Chunk]]] = {}
+        self._references: dict[int, bytes] = {}
         self._first_ms, self._last_ms = sys.maxsize, 0
         self.samples = self.series = 0
 
     def write(self, series: Iterable[tuple[Labels, Column]]) -> None:
         """Write all series, which may come in any order."""
-        rows = sorted((labels, self._column(column)) for labels, column in series)
-        (self._folder / "chunks" / "000001").write_bytes(self._chunks)
+        with _Segments(self._folder / "chunks") as segments:
+            ordered = sorted(series, key=operator.itemgetter(0))
+            rows = [(labels, self._stored(column, segments)) for labels, column in ordered]
         with (self._folder / "index").open("wb") as out:
             index = _Index(out.write)
             index.write(rows)
@@ -74,36 +83,65 @@ class Block:
         }
         (self._folder / "meta.json").write_text(json.dumps(meta))
 
-    def _column(self, column: Column) -> bytes:
+    def _stored(self, column: Column, segments: "_Segments") -> bytes:
         """Where a column's chunks are, as a series has it."""
-        known = self._columns.get(id(column))
-        if known is None:
-            self._kept.append(column)  # or another may come to have its id
-            known = self._columns[id(column)] = (self._stored(column), column.samples)
-        self.samples += known[1]
-        return known[0]
+        self.samples += len(column.seconds)
+        if id(column) not in self._columns:  # which keeps the column, or another may come to have its id
+            self._columns[id(column)] = column, list(_chunks(column))
+        chunks = self._columns[id(column)][1]
+        if self._shares_chunks and id(column) in self._references:
+            return self._references[id(column)]
+        self._first_ms = min(self._first_ms, chunks[0].first_ms)
+        self._last_ms = max(self._last_ms, chunks[-1].last_ms)
+        out = bytearray(_uvarint(len(chunks)))
+        last_ms = last_ref = 0
+        for place, (first_ms, chunk_end_ms, data) in enumerate(chunks):
+            ref = segments.put(data)
+            if place:
+                out += _uvarint(first_ms - last_ms) + _uvarint(chunk_end_ms - first_ms)
+                out += _varint(ref - last_ref)
+            else:
+                out += _varint(first_ms) + _uvarint(chunk_end_ms - first_ms) + _uvarint(ref)
+            last_ms, last_ref = chunk_end_ms, ref
+        known = self._references[id(column)] = bytes(out)
+        return known
 
-    def _stored(self, column: Column) -> bytes:
-        out = bytearray()
-        count = last_ms = last_ref = 0
-        for seconds, values in column.runs:
-            for begin in range(0, len(seconds), CHUNK):
-                part = seconds[begin : begin + CHUNK]
-                ref = self._chunk(part, values[begin : begin + CHUNK])
-                mint, maxt = part[0] * 1000, part[-1] * 1000
-                if count:
-                    out += _uvarint(mint - last_ms) + _uvarint(maxt - mint) + _varint(ref - last_ref)
-                else:
-                    out += _varint(mint) + _uvarint(maxt - mint) + _uvarint(ref)
-                count, last_ms, last_ref = count + 1, maxt, ref
-                self._first_ms, self._last_ms = min(self._first_ms, mint), max(self._last_ms, maxt)
-        return bytes(_uvarint(count) + out)
 
-    def _chunk(self, seconds: range, values: Sequence[float]) -> int:
-        ref = len(self._chunks)
+class _Segments:
+    """The files that hold chunks."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self._folder = folder
+        self._number = -1
+        self._next()
+
+    def _next(self) -> None:
+        self._number += 1
+        self._file = (self._folder / f"{self._number + 1:06}").open("wb")
+        self._place = self._file.write(b"\x85\xbd\x40\xdd\x01\0\0\0")
+
+    def put(self, data: bytes) -> int:
+        """Write a chunk; its reference."""
+        if self._place + len(data) > _SEGMENT:
+            self._file.close()
+            self._next()
+        place = self._place
+        self._place += self._file.write(data)
+        return self._number << 32 | place
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def _chunks(column: Column) -> Iterator[_Chunk]:
+    for begin in range(0, len(column.seconds), CHUNK):
+        seconds, values = column.seconds[begin : begin + CHUNK], column.values[begin : begin + CHUNK]
         body = b"\x01" + _gorilla(seconds, values)
-        self._chunks += _uvarint(len(body) - 1) + body + crc32c(body)
-        return ref
+        yield _Chunk(seconds[0] * 1000, seconds[-1] * 1000, _uvarint(len(body) - 1) + body + crc32c(body))
 
 
 def _gorilla(seconds: range, values: Sequence[float]) -> bytes:

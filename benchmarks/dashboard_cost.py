@@ -66,11 +66,13 @@ def measure(gpus: int, folder: Path, tries: int) -> None:
     now_s = int(time.time()) // 60 * 60
     fleet = fleet_of(gpus)
     scraped = range(now_s - 600, now_s + 1, _SCRAPE_S)
-    Block(folder / "raw" / "data", 1).write(itertools.chain(_served(fleet, scraped), _rightsizers(scraped)))
+    Block(folder / "raw" / "data", 1, shares_chunks=True).write(
+        itertools.chain(_served(fleet, scraped), _rightsizers(scraped))
+    )
     with Prometheus(folder / "raw") as prometheus:
         recorded = _evaluate(prometheus, now_s)
     minutes = range(now_s - _HOURS * 3600, now_s + 1, 60)
-    block = Block(folder / "recorded" / "data", 1)
+    block = Block(folder / "recorded" / "data", 1, shares_chunks=True)
     block.write(itertools.chain(_kept(recorded, minutes), _rightsizers(minutes)))
     print(f"\n{gpus:,} GPUs: {block.series:,} recorded series, {_HOURS} hours of them")
     with Prometheus(folder / "recorded") as prometheus:
@@ -80,12 +82,8 @@ def measure(gpus: int, folder: Path, tries: int) -> None:
 def _served(fleet: Fleet, scraped: range) -> Iterator[tuple[Labels, Column]]:
     columns = {
         name: Column(
-            (
-                (
-                    scraped,
-                    [base + (second - scraped[0]) / 2 * name.endswith("seconds_total") for second in scraped],
-                ),
-            )
+            scraped,
+            [base + (second - scraped[0]) / 2 * name.endswith("seconds_total") for second in scraped],
         )
         for name, base in {**_RAW, "one": 1.0}.items()
     }
@@ -162,12 +160,12 @@ def _kept(recorded: list[tuple[dict[str, str], float]], minutes: range) -> Itera
     for number, (labels, value) in enumerate(recorded):
         key = (labels["__name__"], value, number % _VARIANTS)
         if key not in columns:
-            columns[key] = Column(((minutes, [value * chance.uniform(0.5, 1.0) for _ in minutes]),))
+            columns[key] = Column(minutes, [value * chance.uniform(0.5, 1.0) for _ in minutes])
         yield _sorted(labels), columns[key]
 
 
 def _rightsizers(minutes: range) -> Iterator[tuple[Labels, Column]]:
-    column = Column(((minutes, [float(place) for place in range(len(minutes))]),))
+    column = Column(minutes, [float(place) for place in range(len(minutes))])
     for row in METRICS:
         for values in itertools.product(*(_LABEL_VALUES.get(label, ("x",)) for label in row.labels)):
             labels = dict(zip(row.labels, values, strict=True))

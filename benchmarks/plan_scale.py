@@ -1,11 +1,13 @@
 """What a plan costs for 1,000, 10,000 and 100,000 GPUs: processor time, waiting, memory and questions, stage by stage.
 
-Real are: `gpu-rightsizer plan -o json` in a process of its own, and Prometheus with its answers. Made up are:
+Real are: `gpu-rightsizer plan -o json` in a process of its own, and Prometheus or VictoriaMetrics with its answers.
+Made up are:
 
 - the fleet (`_bigfleet.py`): Jobs, Deployments, StatefulSets, Notebooks and bare pods on nodes of eight GPUs; beside
   them pods without GPUs, so that there are one and a half pods for each GPU;
 - what Prometheus holds (`_fleetmetrics.py`): what the recording rules would have recorded, and the samples that are
   asked for besides, put into its storage as blocks (`_tsdb.py`); it scrapes nothing and evaluates no rules meanwhile;
+  VictoriaMetrics imports the blocks (`_victoria.py`);
 - the API server (`_fleetapi.py`), which lists in pages; its objects have the size of real ones. It speaks without TLS.
 
 All processes share one machine. The own processor time of a stage does not depend on what else runs there; the seconds
@@ -15,6 +17,7 @@ that pass do.
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 import subprocess
 import sys
@@ -25,18 +28,35 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._bigfleet import Fleet, fleet_of
-from benchmarks._fleetmetrics import TILE_S, fill
+from benchmarks._fleetmetrics import STORES, TILE_S, fill
+from benchmarks._victoria import VictoriaMetrics
 from simulator.prometheus import Prometheus
 
 SIZES = (1_000, 10_000)
 """What is measured unless others are asked for: a hundred thousand take a quarter of an hour."""
+_FILLING_S_PER_GPU = 0.01
+"""Enough for the records of a late store to have their age when the plan begins."""
 _ROOT = Path(__file__).parent.parent
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setup:
+    """What answers: the name or path of the server's program, and how its storage holds the samples (`STORES`)."""
+
+    server: str = "prometheus"
+    store: str = "shared"
+    is_dra: bool = False
+
+
+DEFAULT_SETUP = Setup()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Figures:
     """What was measured for one size; the stages as `_measured.Stage` has them."""
 
+    server: str
+    store: str
     gpus: int
     pods: int
     workloads: int
@@ -54,13 +74,13 @@ class Figures:
         return float(max(values) if field == "peak_mib" else sum(values))
 
 
-def measure(gpus: int, folder: Path, more: Sequence[str] = (), *, is_dra: bool = False) -> Figures:
+def measure(gpus: int, folder: Path, setup: Setup, more: Sequence[str] = ()) -> Figures:
     """Make a fleet, let it be planned for, and forget it."""
     fleet = fleet_of(gpus)
-    with serving(fleet, gpus, folder, is_dra=is_dra) as (prometheus, kubeconfig, filled):
+    with serving(fleet, gpus, folder, setup) as (server, kubeconfig, filled):
         figures, plan = folder / "figures.json", folder / "plan.json"
-        command = [sys.executable, "-m", "benchmarks._measured", str(figures), str(prometheus.pid), "plan"]
-        command += ["--prometheus-url", prometheus.url, "--kubeconfig", str(kubeconfig), "-o", "json", *more]
+        command = [sys.executable, "-m", "benchmarks._measured", str(figures), str(server.pid), "plan"]
+        command += ["--prometheus-url", server.url, "--kubeconfig", str(kubeconfig), "-o", "json", *more]
         # What the rules would have recorded is written; the server evaluates none.
         command += ["--recording-rules", "trusted"]
         began = time.monotonic()
@@ -69,6 +89,8 @@ def measure(gpus: int, folder: Path, more: Sequence[str] = (), *, is_dra: bool =
         seconds = time.monotonic() - began
     document = json.loads(plan.read_bytes())
     return Figures(
+        server=Path(setup.server).name,
+        store=setup.store,
         gpus=document["totals"]["gpus"],
         pods=fleet.pods,
         workloads=len(document["items"]),
@@ -93,18 +115,27 @@ class Filled:
 
 @contextlib.contextmanager
 def serving(
-    fleet: Fleet, gpus: int, folder: Path, *, is_dra: bool = False
-) -> Iterator[tuple[Prometheus, Path, Filled]]:
-    """Prometheus and the API server of a fleet, whose kubeconfig lies in the folder."""
-    began = time.process_time()
-    now_s = int(time.time()) // TILE_S * TILE_S
-    series, samples = fill(fleet, folder / "prometheus" / "data", now_s)
+    fleet: Fleet, gpus: int, folder: Path, setup: Setup = DEFAULT_SETUP
+) -> Iterator[tuple[Prometheus | VictoriaMetrics, Path, Filled]]:
+    """The server and the API server of a fleet, whose kubeconfig lies in the folder."""
+    began, store, now_s = time.process_time(), STORES[setup.store], int(time.time()) // TILE_S * TILE_S
+    if store.lag_s is not None:
+        now_s = int(time.time() + gpus * _FILLING_S_PER_GPU)
+    data = folder / "prometheus" / "data"
+    series, samples = fill(fleet, data, now_s, store)
     filled = Filled(series, samples, time.process_time() - began)
-    with Prometheus(folder / "prometheus") as prometheus, _api(gpus, is_dra=is_dra) as port:
-        prometheus.wait_for("count(gpu_rightsizer:activity:max5m)", timeout_s=120)
+    server: Prometheus | VictoriaMetrics = Prometheus(folder / "prometheus", binary=setup.server)
+    if Path(setup.server).name.startswith("victoria"):
+        server = VictoriaMetrics(folder / "victoria", setup.server, data)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(server)
+        port = stack.enter_context(_api(gpus, is_dra=setup.is_dra))
+        server.wait_for("count(DCGM_FI_DEV_GPU_UTIL)", timeout_s=120)
         kubeconfig = folder / "kubeconfig"
         kubeconfig.write_text(json.dumps(_kubeconfig(port)))
-        yield prometheus, kubeconfig, filled
+        if store.lag_s is not None:
+            time.sleep(max(0.0, now_s - time.time()))
+        yield server, kubeconfig, filled
 
 
 @contextlib.contextmanager
@@ -148,8 +179,9 @@ _COLUMNS = (
 def show(one: Figures) -> None:
     """Print a table."""
     print(
-        f"{one.gpus:,} GPUs, {one.pods:,} pods, {one.workloads:,} workloads with GPUs; "
-        f"{one.series:,} series, {one.samples:,} samples (filled in {one.filling_s:.0f} s of CPU)"
+        f"{one.server}, store {one.store}: {one.gpus:,} GPUs, {one.pods:,} pods, "
+        f"{one.workloads:,} workloads with GPUs; {one.series:,} series, {one.samples:,} samples "
+        f"(filled in {one.filling_s:.0f} s of CPU)"
     )
     print(f"{'':20}" + "".join(f"{head:>12}" for _, head, _ in _COLUMNS))
     rows = [*one.stages, {"name": "all", **{field: one.total(field) for field, _, _ in _COLUMNS}}]
@@ -179,11 +211,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE as well")
     words = "GPUs in ResourceSlices only, held by ResourceClaims"
     parser.add_argument("--dra", action="store_true", help=words)
+    words = "programs that answer: Prometheus or victoria-metrics (default %(default)s)"
+    parser.add_argument("--server", default="prometheus", metavar="NAMES", help=words)
+    words = f"how their storage holds the samples: {', '.join(STORES)} (default %(default)s)"
+    parser.add_argument("--store", default="shared", metavar="NAMES", help=words)
     options, more = parser.parse_known_args()
     found = []
-    for gpus in map(int, options.gpus.split(",")):
+    sizes = map(int, options.gpus.split(","))
+    for gpus, server, store in itertools.product(sizes, options.server.split(","), options.store.split(",")):
         with tempfile.TemporaryDirectory(prefix="plan-scale-", dir=options.folder) as folder:
-            found.append(measure(gpus, Path(folder), more, is_dra=options.dra))
+            found.append(measure(gpus, Path(folder), Setup(server, store, options.dra), more))
         show(found[-1])
     if options.json:
         options.json.write_text(json.dumps([dataclasses.asdict(one) for one in found], indent=2) + "\n")
