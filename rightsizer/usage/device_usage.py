@@ -74,8 +74,10 @@ def window_usages(
     """Usage in the window: of all pods, or at least of these; others are left out if that is cheaper."""
     usage: UsageByDevice = {}
     form = querier.query_form(window)
-    before = querier.answered(window) if of is not None and can_query_some(querier, form) else None
-    if of is not None and before is not None:
+    before = querier.answered(window)
+    if before is not None and before.form != form:
+        before = None
+    if of is not None and before is not None and can_query_some(querier, form):
         max_series = querier.max_series(form, window)
         shards = querier.pod_shards(sorted(of), max_series, pod_labels=before.pod_labels)
     else:
@@ -86,7 +88,7 @@ def window_usages(
         for statistic in STATISTICS[metric.kind]
         if before is None or (metric, statistic) in before.metrics
     ]
-    answered = AnsweredMetrics()
+    answered = AnsweredMetrics(form)
     for query, values in _run(queries):
         query.add_to(usage, values)
         answered.add(query.metric, query.statistic, (labels for labels, _ in values if labels.key))

@@ -69,6 +69,7 @@ V = TypeVar("V")
 class AnsweredMetrics:
     """The metrics that a query over all pods returned; there are no others over a shorter window."""
 
+    form: QueryForm
     metrics: set[tuple[Metric, Statistic]] = dataclasses.field(default_factory=set)
     pod_labels: set[str] = dataclasses.field(default_factory=set)  # labels by which series name pods
 

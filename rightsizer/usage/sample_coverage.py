@@ -109,7 +109,9 @@ class _CoverageQuery:
 
     def of_suspects(self) -> dict[UseKey, Coverage]:
         """Slot by slot only for the uses that may have gaps; for the others a lower bound of the coverage."""
-        jobs = coverage_by_job(self.querier, self.shards, self.window)
+        # In slots of several intervals one that everything lacks is no gap, and the last one may be recorded late.
+        may_lack = int(self.window > MAX_SLOTS * RULE_INTERVAL)
+        jobs = coverage_by_job(self.querier, self.shards, self.window, may_lack=may_lack)
         densest = {job: coverage.total for job, coverage in jobs.items()}
         gapless = {key for coverage in jobs.values() for key in coverage.gapless}
         suspects = {key for coverage in jobs.values() for key in coverage.suspects} - gapless

@@ -45,12 +45,14 @@ def test_rules_record_the_expected_values_in_promtool() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def _record(metrics: Metrics, since: datetime.timedelta) -> None:
+def _record(
+    metrics: Metrics, since: datetime.timedelta, until: datetime.timedelta = datetime.timedelta()
+) -> None:
     """Evaluate every rule as Prometheus would have, every five minutes, and keep what comes of it."""
-    end = metrics.at.timestamp()
+    start, end = ((metrics.at - before).timestamp() for before in (since, until))
     for group in yaml.safe_load(FILE.read_text())["groups"]:
         for rule in group["rules"]:
-            tracks = _range(metrics.prometheus, rule["expr"], end - since.total_seconds(), end)
+            tracks = _range(metrics.prometheus, rule["expr"], start, end)
             metrics.prometheus.write(_recorded(rule, tracks))
 
 
@@ -80,6 +82,7 @@ def metrics(tmp_path: pathlib.Path) -> Iterator[Metrics]:
         found.write(idle(**{UTIL: once(math.nan)}), pod="nan")
         found.write(idle(**{UTIL: once(2_147_483_632.0)}), pod="blank")
         found.write({"DCGM_FI_DEV_GPU_UTIL_RATIO": 0.25, "DCGM_FI_DEV_BOARD_POWER_WATTS": 200}, pod="new")
+        found.write(idle(), pod="whole")
         found.write(idle(), pod="gap", until=12 * HOUR)
         found.write(idle(), pod="gap", since=8 * HOUR)
         found.write(idle(), pod="gone", until=2 * HOUR)
@@ -160,6 +163,48 @@ def test_usages_of_some_pods_equal_those_of_all(metrics: Metrics) -> None:
         everybody = signal.usages(2 * HOUR, metrics.at)
     assert some == {pod: usages for pod, usages in everybody.items() if pod in pods}
     assert {name for _, name in some} >= {"a", "awake", "gap", "negative", "moved"}
+
+
+@pytest.mark.prometheus
+def test_usages_shorter_window_asks_only_for_what_the_longer_one_returned(metrics: Metrics) -> None:
+    """No impossible means, nor negative values, where there were none; and only the pods that may have had gaps."""
+    _record(metrics, DAY)
+    with Relay(metrics.prometheus.url) as relay:
+        signal = metrics.signal(url=relay.url, recording=TRUSTED)
+        signal.usages(18 * HOUR, metrics.at)
+        relay.asked.clear()
+        found = signal.usages(6 * HOUR, metrics.at)
+        assert not any("clamp_max" in query for query in relay.asked)
+        gaps = [query for query in relay.asked if "count5m" in query and "min by" in query]
+        assert gaps
+        assert all('pod=~"' in query and "whole" not in query for query in gaps)
+    assert found == metrics.usages(6 * HOUR, recording=TRUSTED)
+
+
+@pytest.mark.prometheus
+def test_coverage_records_that_are_late_is_that_of_slots(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A day without its last record has no gap; pods that have one are found."""
+    late = datetime.timedelta(minutes=2)
+    with Prometheus(tmp_path / "own") as own:
+        metrics = Metrics(own, mark=False)
+        for number in range(21):
+            metrics.write(idle(), pod=f"p-{number}", since=DAY + HOUR)
+        metrics.write(idle(), pod="gap", since=DAY + HOUR, until=10 * HOUR)
+        metrics.write(idle(), pod="gap", since=9 * HOUR)
+        _record(metrics, DAY + HOUR, 5 * late)
+        found = {}
+        for few in (1.0, -1.0):
+            monkeypatch.setattr(sample_coverage, "MAX_SUSPECT_SHARE", few)
+            with Relay(own.url) as relay:
+                signal = metrics.signal(url=relay.url, recording=TRUSTED)
+                found[few] = signal.usages(DAY, metrics.at - late)
+                named = [query for query in relay.asked if "count5m" in query and 'pod=~"' in query]
+            assert any("gap" in query for query in named) is (few > 0)
+    assert found[1.0][metrics.space, "gap"][0].holes == near(2.5, abs=1)
+    assert found[1.0][metrics.space, "p-1"][0].coverage >= 0.99
+    _compare(found[1.0], found[-1.0])
 
 
 def _forge(metrics: Metrics) -> None:
@@ -288,6 +333,41 @@ def _gaps(chance: random.Random) -> list[tuple[datetime.timedelta, datetime.time
     )
 
 
+def _write_random(metrics: Metrics, chance: random.Random) -> None:
+    """Pods of several jobs and scrape intervals, of which some have gaps and impossible values."""
+    outage = chance.randint(20, 200) * _MINUTE
+    for number in range(36):
+        stretches = [(_BEFORE, 0 * _MINUTE)]
+        if number % 3 == 1:
+            stretches = _gaps(chance)
+        elif number % 9 == 2:  # all at once, and no others
+            stretches = [(_BEFORE, outage), (outage - 11 * _MINUTE, 0 * _MINUTE)]
+        step = chance.choice((60, 60, 60, 120)) if number % 9 == 5 else 60
+        for since, until in stretches:
+            job = "dense" if number % 4 == 0 else "usual"
+            values = idle() if number % 5 else idle(**{ENGINE: 0})
+            if number % 8 == 3:
+                odd = chance.choice((math.nan, -1.0, 250.0, 40.0))
+                values[chance.choice((UTIL, COPY))] = within(*_span(chance), odd)
+            if since > until:
+                metrics.write(
+                    values,
+                    pod=f"p-{number}",
+                    job=job,
+                    since=since,
+                    until=until,
+                    step_s=30 if job == "dense" else step,
+                )
+                if number % 7 == 0:
+                    metrics.write(idle(), pod=f"p-{number}", job="copy", since=since / 2, until=until)
+    _record(metrics, _BEFORE)
+
+
+def _span(chance: random.Random) -> tuple[float, float]:
+    begin, end = sorted((chance.randint(0, 240) for _ in range(2)), reverse=True)
+    return begin + 1, end
+
+
 @pytest.mark.slow
 @pytest.mark.prometheus
 @pytest.mark.parametrize("seed", range(3))
@@ -295,32 +375,9 @@ def test_coverage_without_gaps_equals_coverage_slot_by_slot(
     tmp_path: pathlib.Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each gap is found in both ways, and the coverage is never too high."""
-    chance = random.Random(seed)
-    outage = chance.randint(20, 200) * _MINUTE
     with Prometheus(tmp_path / "own") as own:
         metrics = Metrics(own, mark=False)
-        for number in range(36):
-            stretches = [(_BEFORE, 0 * _MINUTE)]
-            if number % 3 == 1:
-                stretches = _gaps(chance)
-            elif number % 9 == 2:  # all at once, and no others
-                stretches = [(_BEFORE, outage), (outage - 11 * _MINUTE, 0 * _MINUTE)]
-            step = chance.choice((60, 60, 60, 120)) if number % 9 == 5 else 60
-            for since, until in stretches:
-                job = "dense" if number % 4 == 0 else "usual"
-                values = idle() if number % 5 else idle(**{ENGINE: 0})
-                if since > until:
-                    metrics.write(
-                        values,
-                        pod=f"p-{number}",
-                        job=job,
-                        since=since,
-                        until=until,
-                        step_s=30 if job == "dense" else step,
-                    )
-                    if number % 7 == 0:
-                        metrics.write(idle(), pod=f"p-{number}", job="copy", since=since / 2, until=until)
-        _record(metrics, _BEFORE)
+        _write_random(metrics, random.Random(seed))
         found = {}
         for few in (1.0, -1.0):
             monkeypatch.setattr(sample_coverage, "MAX_SUSPECT_SHARE", few)
@@ -329,6 +386,23 @@ def test_coverage_without_gaps_equals_coverage_slot_by_slot(
                 named = [query for query in relay.asked if "count5m" in query and 'pod=~"' in query]
             assert bool(named) is (few > 0)
     _compare(found[1.0], found[-1.0])
+
+
+@pytest.mark.slow
+@pytest.mark.prometheus
+@pytest.mark.parametrize("seed", range(6))
+def test_usages_after_a_longer_window_equal_those_from_scratch(
+    tmp_path: pathlib.Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a longer window ruled out is not asked again, and changes nothing."""
+    monkeypatch.setattr(sample_coverage, "MAX_SUSPECT_SHARE", 1.0)
+    with Prometheus(tmp_path / "own") as own:
+        metrics = Metrics(own, mark=False)
+        _write_random(metrics, random.Random(seed))
+        signal = metrics.signal(recording=TRUSTED)
+        for window in (_WINDOW, 3 * HOUR, 2 * HOUR, HOUR):
+            scratch = metrics.signal(recording=TRUSTED).usages(window, metrics.at)
+            assert signal.usages(window, metrics.at) == scratch, window
 
 
 def _compare(quick: Usages, exact: Usages) -> None:
