@@ -207,6 +207,19 @@ def test_coverage_records_that_are_late_is_that_of_slots(
     _compare(found[1.0], found[-1.0])
 
 
+@pytest.mark.prometheus
+def test_coverage_slot_of_a_late_record_is_a_gap(tmp_path: pathlib.Path) -> None:
+    """In slots of one record there is nothing else that would show a burst."""
+    with Prometheus(tmp_path / "own") as own:
+        metrics = Metrics(own, mark=False)
+        for number in range(3):
+            metrics.write(idle(), pod=f"p-{number}", since=5 * HOUR, step_s=15)
+        _record(metrics, 5 * HOUR, datetime.timedelta(minutes=10))
+        late = metrics.at - datetime.timedelta(minutes=2)
+        found = metrics.signal(recording=TRUSTED).usages(4 * HOUR, late)
+    assert [(one.holes, one.is_fresh) for usages in found.values() for one in usages] == [(1, False)] * 3
+
+
 def _forge(metrics: Metrics) -> None:
     """Idle records of a day, as any scraped target can expose them: of pods that exist, and junk to be enough."""
     for kind, values in {
@@ -360,6 +373,8 @@ def _write_random(metrics: Metrics, chance: random.Random) -> None:
                 )
                 if number % 7 == 0:
                     metrics.write(idle(), pod=f"p-{number}", job="copy", since=since / 2, until=until)
+    # Denser than the others, but with fewer samples in a longer window than they have.
+    metrics.write(idle(), pod="denser", job="usual", since=HOUR + 5 * _MINUTE, step_s=17)
     _record(metrics, _BEFORE)
 
 
