@@ -34,7 +34,7 @@ from simulator.prometheus import Prometheus
 
 SIZES = (1_000, 10_000)
 """What is measured unless others are asked for: a hundred thousand take a quarter of an hour."""
-_FILLING_S_PER_GPU = 0.01
+_FILLING_S_PER_GPU, _IMPORT_S_PER_GPU = 0.01, 0.03
 """Enough for the records of a late store to have their age when the plan begins."""
 _ROOT = Path(__file__).parent.parent
 
@@ -119,13 +119,14 @@ def serving(
 ) -> Iterator[tuple[Prometheus | VictoriaMetrics, Path, Filled]]:
     """The server and the API server of a fleet, whose kubeconfig lies in the folder."""
     began, store, now_s = time.process_time(), STORES[setup.store], int(time.time()) // TILE_S * TILE_S
+    is_victoria = Path(setup.server).name.startswith("victoria")
     if store.lag_s is not None:
-        now_s = int(time.time() + gpus * _FILLING_S_PER_GPU)
+        now_s = int(time.time() + gpus * (_FILLING_S_PER_GPU + _IMPORT_S_PER_GPU * is_victoria))
     data = folder / "prometheus" / "data"
     series, samples = fill(fleet, data, now_s, store)
     filled = Filled(series, samples, time.process_time() - began)
     server: Prometheus | VictoriaMetrics = Prometheus(folder / "prometheus", binary=setup.server)
-    if Path(setup.server).name.startswith("victoria"):
+    if is_victoria:
         server = VictoriaMetrics(folder / "victoria", setup.server, data)
     with contextlib.ExitStack() as stack:
         stack.enter_context(server)

@@ -373,9 +373,6 @@ def _write_random(metrics: Metrics, chance: random.Random) -> None:
                 )
                 if number % 7 == 0:
                     metrics.write(idle(), pod=f"p-{number}", job="copy", since=since / 2, until=until)
-    # Denser than the others, but with fewer samples in a longer window than they have.
-    metrics.write(idle(), pod="denser", job="usual", since=HOUR + 5 * _MINUTE, step_s=17)
-    _record(metrics, _BEFORE)
 
 
 def _span(chance: random.Random) -> tuple[float, float]:
@@ -393,6 +390,7 @@ def test_coverage_without_gaps_equals_coverage_slot_by_slot(
     with Prometheus(tmp_path / "own") as own:
         metrics = Metrics(own, mark=False)
         _write_random(metrics, random.Random(seed))
+        _record(metrics, _BEFORE)
         found = {}
         for few in (1.0, -1.0):
             monkeypatch.setattr(sample_coverage, "MAX_SUSPECT_SHARE", few)
@@ -414,6 +412,9 @@ def test_usages_after_a_longer_window_equal_those_from_scratch(
     with Prometheus(tmp_path / "own") as own:
         metrics = Metrics(own, mark=False)
         _write_random(metrics, random.Random(seed))
+        # Denser than the others, but with fewer samples in a longer window than they have.
+        metrics.write(idle(), pod="denser", job="usual", since=HOUR + 5 * _MINUTE, step_s=17)
+        _record(metrics, _BEFORE)
         signal = metrics.signal(recording=TRUSTED)
         for window in (_WINDOW, 3 * HOUR, 2 * HOUR, HOUR):
             scratch = metrics.signal(recording=TRUSTED).usages(window, metrics.at)

@@ -44,6 +44,7 @@ def test_usages_young_pods_need_no_series(metrics: Metrics) -> None:
     signal.expect([("team", "new-0")], [])
     assert signal.usages(DAY, metrics.at) == {}
     metrics.write(idle(), pod="ends-now")
+    signal.expect([("team", "new-0")], [])
     assert set(signal.usages(DAY, metrics.at)) == {(metrics.space, "ends-now")}
     signal.expect([("team", "new-0"), ("team", "old-0")], [("team", "old-0")])
     with pytest.raises(EvidenceIncomplete, match="none of the 1 pods"):
