@@ -2,7 +2,8 @@
 
 One PATCH makes a change together with its undo record. Patches and evictions carry the UID and the resourceVersion of
 the object that preflight read, so no other change can come in between. No write is ever sent twice: if its answer is
-lost, the object is read back. Several victims for one pending pod are all tried before the first of them is written.
+lost, the object is read back. Several victims for one pending pod or one gang are all tried before the first of them is
+written.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ from rightsizer.errors import (
 from rightsizer.execute.deletion_cost import set_deletion_cost
 from rightsizer.execute.evict import evict
 from rightsizer.execute.patch import change, recorded_on, send_stop_command
-from rightsizer.execute.preflight import any_pending, read_workload
+from rightsizer.execute.preflight import is_pending, read_workload
 from rightsizer.execute.run_context import (
     AbortRun,
     ApplySession,
@@ -49,6 +50,7 @@ from rightsizer.model import (
     Result,
     Workload,
 )
+from rightsizer.planning.pending_demand import served_together
 from rightsizer.planning.revalidate import going, objections
 from rightsizer.report.events import event_of
 
@@ -63,6 +65,7 @@ def carry_out(
     """Carry out the enforced decisions in order, and yield each outcome; once `is_stopped`, the rest is skipped."""
     reason = ""
     enforced = [one for one in decisions if one.is_enforced]
+    together = served_together([one for one in enforced if one.action is not Action.NOTICE])
     failures: _Failures = {}
     for decision in enforced:
         if not reason and is_stopped():
@@ -71,7 +74,9 @@ def carry_out(
             yield skipped(decision, session, reason)
             continue
         outcome, reason = _step(
-            decision, session, functools.partial(_failure, decision, enforced, session, failures)
+            decision,
+            session,
+            functools.partial(_failure, decision, together.get(decision.workload.ref, ()), session, failures),
         )
         yield outcome
 
@@ -81,25 +86,24 @@ def skipped(decision: Decision, session: ApplySession, reason: str) -> Outcome:
     return session.outcome(decision, Result.SKIPPED, reason)
 
 
-_Failures = dict[tuple[ObjectRef, ...], Outcome | None]
-"""By pending pod: the outcome of the first victim that cannot be changed; None if all can."""
+_Failures = dict[ObjectRef, Outcome | None]
+"""By the first of the victims that go together: the outcome of one that cannot be changed; None if all can."""
 
 
 def _failure(
-    decision: Decision, enforced: Sequence[Decision], session: ApplySession, failures: _Failures
+    decision: Decision, together: Sequence[Decision], session: ApplySession, failures: _Failures
 ) -> Outcome | None:
-    """The outcome of a decision if one of the victims for the same pending pod cannot be changed."""
-    if not decision.wanted_by or decision.action is Action.NOTICE:
+    """The outcome of a decision if one of the victims for the same demand cannot be changed."""
+    if len(together) < 2:  # noqa: PLR2004 - preflight and its own dry run are enough
         return None
-    if decision.wanted_by not in failures:
-        alike = (one for one in enforced if one.wanted_by == decision.wanted_by)
-        victims = [one for one in alike if one.action is not Action.NOTICE]
-        outcomes = (_dry_run(one, session) for one in victims if len(victims) > 1)
-        failures[decision.wanted_by] = next(filter(None, outcomes), None)
-    failed = failures[decision.wanted_by]
+    first = together[0].workload.ref
+    if first not in failures:
+        failures[first] = next(filter(None, (_dry_run(one, session) for one in together)), None)
+    failed = failures[first]
     if failed is None or failed.ref == decision.workload.ref:
         return failed
-    words = f"not attempted: {decision.wanted_by[0]} also needs {failed.ref}: {failed.detail}"
+    served = (decision.gangs or decision.wanted_by)[0]
+    words = f"not attempted: {served} also needs {failed.ref}: {failed.detail}"
     return session.outcome(decision, Result.BLOCKED, words)
 
 
@@ -200,10 +204,14 @@ def _revalidate_and_write(decision: Decision, row: Kind, session: ApplySession) 
     evaluator = session.evaluator(fleet, use.at)
     if blockers := list(objections(decision, fresh, use, evaluator)):
         return session.outcome(decision, Result.CHANGED, "; ".join(one.message for one in blockers))
-    if decision.wanted_by and not any_pending(decision.wanted_by, session.cluster):
+    waiting = [one for one in decision.wanted_by if is_pending(one, session.cluster)]
+    if decision.wanted_by and not waiting:
         return session.outcome(
             decision, Result.CHANGED, "none of the pending pods that needed it is pending anymore"
         )
+    if decision.whole is not None and len(waiting) < len(decision.wanted_by):
+        words = "a pending pod that needed some of these replicas is not pending anymore"
+        return session.outcome(decision, Result.CHANGED, words)
     try:
         with set_deletion_cost(going(decision, fresh, use, evaluator), session):
             detail = _writer(decision, row)(decision, row, fresh, session)

@@ -5,7 +5,7 @@ It uses Prometheus's clock, as the plan does, so this machine's clock does not d
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.findings.evidence import pod_key
@@ -97,20 +97,17 @@ class UseSincePlan:
         )
 
 
-def any_pending(demand: Sequence[ObjectRef], cluster: Cluster) -> bool:
-    """Whether one of these pods, or of the objects of queues, still waits.
+def is_pending(ref: ObjectRef, cluster: Cluster) -> bool:
+    """Whether a pod, or an object of a queue, still waits.
 
     Raises:
         ClusterError: It could not be found out.
     """
-    for ref in demand:
-        row = demand_kind(ref)
-        if row is None:
-            continue
-        item = cluster.find(api_path(ref.api_version, ref.namespace, row.of.plural, ref.name), row.shape)
-        if item is not None and item.metadata.uid == ref.uid and row.waits(item):
-            return True
-    return False
+    row = demand_kind(ref)
+    if row is None:
+        return False
+    item = cluster.find(api_path(ref.api_version, ref.namespace, row.of.plural, ref.name), row.shape)
+    return item is not None and item.metadata.uid == ref.uid and row.waits(item)
 
 
 def read_workload(

@@ -286,7 +286,9 @@ class Candidate:
         is_empty = bool(peaks) and all(peak is not None and peak <= limit for peak in peaks)
         starts = [pod.created for pod in self.held]
         are_first = created is not None and all(start and start <= created + _FIRST_PODS for start in starts)
-        is_unchanged = self.original_replicas is None and not self.workload.past
+        is_unchanged = all(one.removed_unused and one.end is None for one in self.workload.past) and (
+            self.original_replicas is None or bool(self.workload.past)
+        )
         never_worked = history and not (history.worked or history.unknown_s or self.record_s)
         if are_first and is_unchanged and never_worked:
             is_whole = created is not None and created >= self.at - idle.history
@@ -333,7 +335,9 @@ class Candidate:
         found = self.history_by(self.measured.histories)
         if found is None:
             return None
-        scaled = [one.at for one in self.workload.past if one.action == Action.SCALE_DOWN]
+        scaled = [
+            one.at for one in self.workload.past if one.action == Action.SCALE_DOWN and not one.removed_unused
+        ]
         since_s = (self.at - max(scaled)).total_seconds() if scaled else math.inf
         return found.with_revert(self.workload.came_back_after).idle_for_at_most(max(since_s, 0.0))
 

@@ -10,7 +10,8 @@ https://github.com/kubernetes/enhancements/tree/master/keps/sig-scheduling/4671-
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -18,6 +19,8 @@ from rightsizer.inventory.gpu_requests import ResourceTable, amount_of
 from rightsizer.kube.api_objects import ABSENT, ObjectMeta
 from rightsizer.kube.owner_kinds import OwnerKind
 from rightsizer.model import ObjectRef, QuotaKey
+
+T = TypeVar("T", bound=Hashable)
 
 GroupKey = tuple[str, str, str, str]
 """API group, kind, namespace and name: the version that names a gang need not be the one that it is read in."""
@@ -210,3 +213,24 @@ def volcano_quotas(queues: Iterable[VolcanoQueue], resources: ResourceTable) -> 
                 is_open = item.status.state in {"", "Open"}
                 found[volcano_pool(item.metadata.name), name] = left if is_open else -float("inf")
     return found
+
+
+def connected(members: Iterable[tuple[T, Iterable[Hashable]]]) -> list[list[T]]:
+    """Connected groups of members with common marks, in the order given; members may repeat."""
+    parents: dict[Hashable, Hashable] = {}
+    order: dict[T, None] = {}
+    for member, marks in members:
+        order[member] = None
+        here = _root(parents, ("member", member))
+        for mark in marks:
+            parents[_root(parents, ("mark", mark))] = here
+    groups: dict[Hashable, list[T]] = {}
+    for member in order:
+        groups.setdefault(_root(parents, ("member", member)), []).append(member)
+    return list(groups.values())
+
+
+def _root(parents: dict[Hashable, Hashable], item: Hashable) -> Hashable:
+    while (above := parents.setdefault(item, item)) != item:
+        parents[item] = item = parents[above]
+    return item

@@ -6,8 +6,7 @@ A pod belongs to the topmost owner of its owner chain. Pods of one gang are one 
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rightsizer.changes.found_changes import changes_of
 from rightsizer.changes.record_codec import came_back_after, recorded_changes
@@ -24,7 +23,7 @@ from rightsizer.inventory.managers import (
 )
 from rightsizer.inventory.nodes import NodeCapacity
 from rightsizer.inventory.owner_reader import CHANGE_ANNOTATIONS
-from rightsizer.inventory.pod_groups import group_key, volcano_pool
+from rightsizer.inventory.pod_groups import connected, group_key, volcano_pool
 from rightsizer.inventory.pods import GpuPod
 from rightsizer.inventory.resource_claims import Claim, template_of
 from rightsizer.inventory.stranded_gpus import UnschedulablePod, find_stranded_gpus, placeable_pods
@@ -54,8 +53,6 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.prices import whole_gpus
-
-T = TypeVar("T", bound=Hashable)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -124,7 +121,7 @@ def build_fleet(state: ClusterState) -> Fleet:
     """The fleet, in a stable order: every GPU pod belongs to exactly one workload."""
     members = _members(state)
     builder = _WorkloadBuilder(state)
-    groups = _connected((object_key(member.chain.top), member.source.gangs) for member in members)
+    groups = connected((object_key(member.chain.top), member.source.gangs) for member in members)
     by_top: dict[str, list[_Member]] = collections.defaultdict(list)
     for member in members:
         by_top[object_key(member.chain.top)].append(member)
@@ -273,27 +270,6 @@ def _unknown(name: str) -> Claim:
     if name.startswith("?"):
         return Claim({}, unreadable=(f"claim {name[1:]}: not made yet",))
     return Claim({}, unreadable=(f"claim {name}: could not be read",))
-
-
-def _connected(members: Iterable[tuple[T, Iterable[Hashable]]]) -> list[list[T]]:
-    """Connected groups of members with common marks, in the order given; members may repeat."""
-    parents: dict[Hashable, Hashable] = {}
-    order: dict[T, None] = {}
-    for member, marks in members:
-        order[member] = None
-        here = _root(parents, ("member", member))
-        for mark in marks:
-            parents[_root(parents, ("mark", mark))] = here
-    groups: dict[Hashable, list[T]] = {}
-    for member in order:
-        groups.setdefault(_root(parents, ("member", member)), []).append(member)
-    return list(groups.values())
-
-
-def _root(parents: dict[Hashable, Hashable], item: Hashable) -> Hashable:
-    while (above := parents.setdefault(item, item)) != item:
-        parents[item] = item = parents[above]
-    return item
 
 
 class _WorkloadBuilder:

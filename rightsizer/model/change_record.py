@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from rightsizer.model.cluster_objects import ObjectRef
-from rightsizer.model.names import Action, ChangeOutcome
+from rightsizer.model.names import Action, ChangeOutcome, FindingName
 
 LONGEST_WORD: Final = 63
 """The length of a label value, which `run` and `instance` are."""
@@ -121,9 +121,18 @@ class ChangeRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="came
         return self.action in {Action.SCALE_DOWN, Action.RESIZE, Action.RESLICE}
 
     @property
+    def removed_unused(self) -> bool:
+        """Whether it removed replicas of a workload that used none of them, so those that stay were unused before."""
+        of_some = {"", FindingName.TOO_MANY_REPLICAS.value}
+        return self.action == Action.SCALE_DOWN and self.finding not in of_some
+
+    @property
     def summary(self) -> "ChangeRecord":
         """What the history keeps: no fields that only an undo needs."""
-        return ChangeRecord(self.at, self.run, self.action, self.gpus, self.by, self.end, self.ended)
+        finding = self.finding if self.removed_unused else ""
+        return ChangeRecord(
+            self.at, self.run, self.action, self.gpus, self.by, self.end, self.ended, finding=finding
+        )
 
 
 UNREADABLE: Final = ChangeRecord(UNKNOWN_TIME, "", "")

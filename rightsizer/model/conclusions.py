@@ -144,6 +144,8 @@ class Decision:
         along: Objects stopped with it, such as the CronJob that would start the next one.
         announced: For a NOTICE, the announced action; carried out at `due` if nothing changes.
         wanted_by: The pending pods, or objects of queues, that need these GPUs, with `onlyForPendingPods`.
+        gangs: The gangs of these pods, whose victims go all or none.
+        whole: What the finding calls for, if the pending pods need only the proposed replicas; None if it is all.
         healthy_within: Time to become healthy again, if it keeps some GPUs.
     """
 
@@ -162,6 +164,8 @@ class Decision:
     announced: Action | None = None
     due: datetime.datetime | None = None
     wanted_by: tuple[ObjectRef, ...] = ()
+    gangs: tuple[ObjectRef, ...] = ()
+    whole: "Decision | None" = None
     lost: str = ""
     gpu_hours_at_risk: float = 0.0
     gpu_hours_lost: float | None = 0.0

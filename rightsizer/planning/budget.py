@@ -212,7 +212,8 @@ def within_budgets(decisions: Sequence[Decision], evaluator: PolicyEvaluator) ->
 def _shortened(decision: Decision, most: float) -> Decision:
     """A scale-down that frees at most `most` GPUs; others, and those that would free none, as they are."""
     proposal, size = decision.finding.proposal, decision.workload.size
-    if decision.finding.name is not FindingName.TOO_MANY_REPLICAS or decision.frees <= most + _NEGLIGIBLE:
+    is_by_demand = decision.finding.name is FindingName.TOO_MANY_REPLICAS and not decision.wanted_by
+    if not is_by_demand or decision.frees <= most + _NEGLIGIBLE:
         return decision
     if proposal is None or proposal.replicas is None or isinstance(size, bool) or not size:
         return decision

@@ -145,7 +145,8 @@ def cooling(
         else:
             cools = datetime.timedelta() if has_held(change) else cooldown
             yield from _waits(f"was changed at {instant(change.at)}", change.at, cools, memory)
-            if change.takes and cools <= memory.since(change.at) < evidence:
+            is_other = change.takes and not change.removed_unused
+            if is_other and cools <= memory.since(change.at) < evidence:
                 length, since = (
                     format_duration(one.total_seconds()) for one in (evidence, memory.since(change.at))
                 )

@@ -82,7 +82,7 @@ def candidates_of(
         return ()
     fleet = dataclasses.replace(plan.fleet, changes=(*plan.fleet.changes, *named))
     evaluator = PolicyEvaluator(policy, fleet, at=plan.at, own=own, instance=instance)
-    demanded = tuple(_for_pending_pods(decision) for decision in plan.decisions)
+    demanded = tuple(_for_pending_pods(decision.whole or decision) for decision in plan.decisions)
     stored = {
         change.ref.uid for change in fleet.changes if change.ref.kind == POD.kind and change.is_in_effect
     }

@@ -25,7 +25,7 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.planning.decide import decide_one
-from rightsizer.planning.victims import AtWorkError, select_victims
+from rightsizer.planning.victims import AtWorkError, require_victims, select_victims
 from rightsizer.policy.effective import EffectivePolicy, PolicyEvaluator
 from rightsizer.policy.thresholds import Thresholds
 
@@ -64,22 +64,23 @@ def objections(
     """All reasons why a decision no longer holds for its workload, read again, by the same policy."""
     for words in _changes(decision.workload, fresh):
         yield Blocker(BlockerCode.CHANGED, words)
-    again = decide_one(fresh, use.measured, evaluator)
-    if not again.is_enforced or again.action is not decision.action or again.rule != decision.rule:
+    again, planned = decide_one(fresh, use.measured, evaluator), decision.whole or decision
+    if not again.is_enforced or again.action is not planned.action or again.rule != planned.rule:
         against = [veto.message for veto in again.restrictions] + [block.message for block in again.blockers]
         is_same = again.finding.name is decision.finding.name
         why = again.finding.words[-1 if is_same else 0]
         reasons = "; ".join(against) or f"the verdict is now {again.verdict}: {why}"
         yield Blocker(BlockerCode.CHANGED, reasons)
     else:
-        yield from _wants_otherwise(decision, again)
+        yield from _wants_otherwise(planned, again)
     idle = evaluator.evaluate(fresh).thresholds
     lately = format_duration((use.at - use.since).total_seconds())
-    is_stop = decision.finding.proposal is None
+    is_stop = planned.finding.proposal is None
     try:
         going(decision, fresh, use, evaluator)
-    except AtWorkError as error:
-        yield Blocker(BlockerCode.BUSY, str(error))
+    except ValueError as error:
+        is_busy = isinstance(error, AtWorkError)
+        yield Blocker(BlockerCode.BUSY if is_busy else BlockerCode.CHANGED, str(error))
     for pod in fresh.pods:
         key = (pod.ref.namespace, pod.ref.name)
         # Of replicas that are removed `going` asks; the others stay.
@@ -163,8 +164,11 @@ def _place(usage: Usage) -> str:
 def going(decision: Decision, fresh: Workload, use: Use, evaluator: PolicyEvaluator) -> tuple[Pod, ...]:
     """The victims of a scale-down; empty if the controller chooses by itself.
 
+    Replicas of a workload that may be stopped as a whole were found unused in all of its pods.
+
     Raises:
         AtWorkError: A victim is active.
+        ValueError: Others than those that pending pods need would go.
     """
     proposal, row = decision.finding.proposal, row_of(fresh)
     if (
@@ -186,6 +190,9 @@ def going(decision: Decision, fresh: Workload, use: Use, evaluator: PolicyEvalua
         or any(_is_busy(one, part.busyPercent) for one in used)
         or any(_unseen(pod, use))
     )
+    if decision.whole is not None:
+        is_unused = decision.whole.finding.proposal is None
+        return require_victims(fresh, proposal, row, at_work=frozenset() if is_unused else at_work)
     return select_victims(fresh, proposal, row, at_work=at_work, activity=use.activity)
 
 

@@ -1,16 +1,24 @@
 """Scale-down victims: idle replicas are removed first. Pure.
 
 ReplicaSets choose by pod-deletion-cost, controllers with ordinals from the end. A scale-down that would remove an
-active replica, or might, is not made.
+active replica, or might, is not made. For a pending pod only the replicas go whose GPUs it needs.
 """
 
+import collections
+import dataclasses
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from rightsizer.kinds.change_edits import as_read
+from rightsizer.kinds import is_supported, row_of
+from rightsizer.kinds.advice import command_for
+from rightsizer.kinds.change_edits import as_read, missing_field_reason
 from rightsizer.kinds.edits import value_at
 from rightsizer.kinds.kind import Kind, Steering, WorkerGroups
-from rightsizer.model import Pod, Proposal, Usages, Workload
+from rightsizer.model import Action, Decision, FindingName, Mode, ObjectRef, Pod, Proposal, Usages, Workload
+from rightsizer.policy.do_not_disrupt import controller_mode
+from rightsizer.policy.effective import PolicyEvaluator
+from rightsizer.text import count, gpus
 
 COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
 """Pods with a lower cost are removed first; the default is 0 (KEP-2255)."""
@@ -20,6 +28,9 @@ CHEAPEST = str(-(2**31))
 
 _COST = re.compile("0|-?[1-9][0-9]{0,9}")
 """Values that the controller accepts; it ignores others."""
+
+_TEMPLATE_HASH = "pod-template-hash"
+"""By which a Deployment's ReplicaSets tell their pods apart."""
 
 _GROUP_LABELS = ("leaderworkerset.sigs.k8s.io/group-index", "grove.io/podcliqueset-replica-index")
 
@@ -72,6 +83,24 @@ def select_victims(
         )
         return ()  # its owner set deletion costs
     return tuple(quiet[:going])
+
+
+def require_victims(
+    workload: Workload, proposal: Proposal, row: Kind, *, at_work: frozenset[str]
+) -> tuple[Pod, ...]:
+    """The pods to remove, exactly those that are proposed; empty if the controller removes them by itself.
+
+    Raises:
+        AtWorkError: One is active.
+        ValueError: The controller would remove others.
+    """
+    named = [pod for pod in workload.pods if pod.ref.name in proposal.pods]
+    _require_quiet(named, at_work, "the replicas that pending pods need are to be removed")
+    if row.steering is Steering.TAIL:
+        return ()
+    if why_not := _unsteerable(workload.pods):
+        raise ValueError(why_not)
+    return tuple(named)
 
 
 def _require_quiet(pods: Iterable[Pod], at_work: frozenset[str], words: str) -> None:
@@ -137,3 +166,158 @@ def _ordinal(pod: Pod) -> int:
     group = next((pod.labels[label] for label in _GROUP_LABELS if label in pod.labels), "")
     text = group or (re.search(r"-([0-9]+)$", pod.ref.name) or ("", ""))[1]
     return int(text) if text.isdecimal() else 2**31
+
+
+# --- One replica at a time
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Victim:
+    """What goes at once for a pending pod: one replica of a workload, or all that a decision is about.
+
+    Attributes:
+        pods: The pods that end; empty if the decision makes them smaller, or its controller chooses them.
+        after: The replica that goes before it, as its controller does not choose.
+        is_replica: Whether it is one of several replicas that can go alone.
+    """
+
+    decision: Decision
+    pods: tuple[Pod, ...] = ()
+    after: "Victim | None" = None
+    is_replica: bool = False
+
+    @property
+    def frees(self) -> float:
+        """GPUs that it frees."""
+        return sum(pod.gpus for pod in self.pods) if self.is_replica else self.decision.frees
+
+
+def whole_victim(decision: Decision) -> Victim:
+    """All that a decision is about, as one victim."""
+    return Victim(decision, decision.workload.pods if decision.finding.proposal is None else ())
+
+
+def victims_of(decision: Decision, evaluator: PolicyEvaluator) -> tuple[Victim, ...]:
+    """The replicas that can go one by one, those first that should; else all of the decision as one."""
+    workload, row = decision.workload, row_of(decision.workload)
+    if row is None or not _may_scale_down(decision, row, evaluator):
+        return (whole_victim(decision),)
+    if row.steering is not Steering.TAIL:
+        chosen = workload.pods
+        if decision.finding.name is FindingName.TOO_MANY_REPLICAS and decision.finding.proposal:
+            by_name = {pod.ref.name: pod for pod in workload.pods}
+            chosen = tuple(by_name[name] for name in decision.finding.proposal.pods if name in by_name)
+        return tuple(Victim(decision, (pod,), is_replica=True) for pod in chosen)
+    found: list[Victim] = []
+    for pods in list(_replicas(workload, row))[::-1][: most_going(decision)]:
+        found.append(Victim(decision, pods, found[-1] if found else None, is_replica=True))
+    return tuple(found)
+
+
+def most_going(decision: Decision) -> int:
+    """How many replicas a decision removes."""
+    size, proposal = decision.workload.size or 0, decision.finding.proposal
+    return int(size) - (proposal.replicas or 0 if proposal else 0)
+
+
+def _may_scale_down(decision: Decision, row: Kind, evaluator: PolicyEvaluator) -> bool:
+    """Whether any number of its replicas may be removed, and it is known, or can be chosen, which ones go."""
+    workload, proposal = decision.workload, decision.finding.proposal
+    size, effective = workload.size, evaluator.evaluate(workload)
+    if isinstance(size, bool) or not size or row.replicas is None:
+        return False
+    if proposal is not None and (proposal.replicas is None or proposal.role):
+        return False
+    fewer = Proposal(Action.SCALE_DOWN, 0.0, "", replicas=size - 1)
+    return (
+        size == value_at(as_read(workload) or {}, row.replicas.path)
+        and len({len(pods) for pods in _replicas(workload, row)}) == 1
+        and len(list(_replicas(workload, row))) == size
+        and (row.steering is Steering.TAIL or not _unsteerable(workload.pods))
+        and Action.SCALE_DOWN in effective.actions
+        and is_supported(workload, Action.SCALE_DOWN, fewer)
+        and not missing_field_reason(workload, fewer, evaluator.at)
+        and not any(
+            controller_mode(manager, evaluator.policy.otherControllers, Action.SCALE_DOWN) is Mode.ADVISE
+            for manager in workload.managers
+        )
+    )
+
+
+def _replicas(workload: Workload, row: Kind) -> Iterator[tuple[Pod, ...]]:
+    """The pods of each replica, in the order of their ordinals; none if it is unknown how they are chosen."""
+    if not all(pod.holds for pod in workload.pods):
+        return
+    if row.steering is Steering.DELETION_COST:
+        yield from ((pod,) for pod in workload.pods)
+    elif row.steering is Steering.TAIL:
+        by_ordinal: dict[int, list[Pod]] = collections.defaultdict(list)
+        for pod in workload.pods:
+            by_ordinal[_ordinal(pod)].append(pod)
+        yield from (tuple(by_ordinal[each]) for each in sorted(by_ordinal))
+
+
+def _unsteerable(pods: Collection[Pod]) -> str:
+    """Why a ReplicaSet would not delete the pods of the lowest deletion cost; empty if it does."""
+    if any(COST_ANNOTATION in pod.annotations for pod in pods):
+        return f"deletion costs on its pods ({COST_ANNOTATION}) decide which go first"
+    if any(not pod.is_ready or pod.is_terminating for pod in pods):
+        return "replicas that are not ready go first"
+    if len({pod.labels.get(_TEMPLATE_HASH) for pod in pods}) > 1:
+        return "its rollout is not complete"
+    return ""
+
+
+def with_replicas(decision: Decision, going: Sequence[Victim]) -> Decision:
+    """A decision that removes only these replicas; itself if it removes just these."""
+    workload, proposal = decision.workload, decision.finding.proposal
+    size = int(workload.size or 0)
+    is_exact = proposal is None or any(one.after for one in going)
+    if len(going) == most_going(decision) and is_exact:
+        return decision
+    frees = sum(one.frees for one in going)
+    words = f"{count(len(going), 'replica')} of {size} removed for pending pods; frees {gpus(frees)}"
+    part = Proposal(
+        Action.SCALE_DOWN,
+        frees,
+        words,
+        replicas=size - len(going),
+        pods=tuple(sorted(pod.ref.name for one in going for pod in one.pods)),
+    )
+    told = [one for one in decision.finding.words if proposal is None or one != proposal.words]
+    return dataclasses.replace(
+        decision,
+        finding=dataclasses.replace(decision.finding, proposal=part, words=(*told, words)),
+        action=Action.SCALE_DOWN,
+        command=command_for(workload, Action.SCALE_DOWN, part) if decision.command else "",
+        frees=frees,
+        lost="",
+        gpu_hours_at_risk=0.0,
+        gpu_hours_lost=0.0,
+        along=(),
+        whole=decision,
+    )
+
+
+def standing(victim: Victim) -> tuple[int, float, float, ObjectRef]:
+    """Sort key: lowest priority, then least loss, then least utilization."""
+    finding, workload = victim.decision.finding, victim.decision.workload
+    mean = 1.0 if finding.activity_mean is None else finding.activity_mean
+    return workload.priority, _loss(victim), mean, workload.ref
+
+
+def _loss(victim: Victim) -> float:
+    """GPU-hours that are lost; a replica loses its share."""
+    decision = victim.decision
+    lost = math.inf if decision.gpu_hours_lost is None else decision.gpu_hours_lost
+    return lost * victim.frees / decision.workload.gpus if victim.is_replica else lost
+
+
+def cost_of(victims: Collection[Victim]) -> tuple[float, float, int, int]:
+    """What a set of victims costs, most important first, by the same criteria as one of them."""
+    return (
+        max((one.decision.workload.priority for one in victims), default=-math.inf),
+        sum(map(_loss, victims)),
+        len({one.decision.workload.ref for one in victims}),
+        len(victims),
+    )

@@ -238,3 +238,95 @@ def test_shrink_saved_plan_changed_replicas_is_refused(world: World, tmp_path: A
     assert _apply(world, POLICY, "--plan", str(saved)).items["web"]["result"] == "changed"
     saved.write_text(world.run("plan", "-o", "json", policy=POLICY).out)
     assert _apply(world, POLICY, "--plan", str(saved)).items["web"]["result"] == "done"
+
+
+# --- For pending pods
+
+
+ON_DEMAND = (
+    """
+apiVersion: gpu-rightsizer.io/v1alpha1
+kind: Policy
+defaults: {kinds: []}
+rules:
+  - {name: lenders, match: {everything: true}, mode: enforce, onlyForPendingPods: [scale-to-zero]}
+"""
+    + BUDGETS
+)
+
+
+def _lend(world: World, kind: str) -> dict[str, list[str]]:
+    """Four idle replicas of a kind on two nodes; the names of those on each node."""
+    for name in ("s1", "s2"):
+        world.node(name, resources={"nvidia.com/gpu": 2}, pool="small", place=name)
+    world.add(kind, world.team, "web", {"replicas": 4, "nodeSelector": {"pool": "small"}})
+    found: dict[str, list[str]] = {"s1": [], "s2": []}
+    for pod in world.pods_of(world.team, "web"):
+        found[pod["spec"]["nodeName"]].append(pod["metadata"]["name"])
+    return found
+
+
+def _ask(world: World, name: str, node: str) -> None:
+    """A pod of a higher priority that waits for a GPU of a node."""
+    urgent = {
+        "usage": "absent",
+        "priorityClass": "high-priority",
+        "age_h": 0,
+        "nodeSelector": {"place": node},
+    }
+    world.add("Pod", world.team, name, urgent)
+
+
+@pytest.mark.parametrize("node", ["s1", "s2"])
+def test_on_demand_only_the_replica_that_a_pending_pod_needs_goes(world: World, node: str) -> None:
+    """It is on the node that the pod accepts; undo brings it back."""
+    before = _lend(world, "Deployment")
+    _ask(world, "urgent", node)
+    item = _apply(world, ON_DEMAND).items["web"]
+    assert (item["action"], item["result"]) == ("scale-down", "done"), item
+    gone = {name for names in before.values() for name in names} - set(_names(world))
+    assert len(gone) == 1
+    assert gone <= set(before[node])
+    undo = json.loads(
+        created(world.api, "Deployment", world.team, "web")["metadata"]["annotations"][
+            "gpu-rightsizer.io/undo"
+        ]
+    )
+    assert [(edit["before"], edit["after"]) for edit in undo["edits"]] == [(4, 3)]
+    assert world.run("undo", "--yes", "--all").code == 0
+    assert created(world.api, "Deployment", world.team, "web")["spec"]["replicas"] == 4
+
+
+def test_on_demand_next_pending_pod_gets_the_next_idle_replica_at_once(world: World) -> None:
+    """Those that stayed have been idle all the time: the evidence need not begin anew."""
+    _lend(world, "Deployment")
+    for name, left in (("first", 3), ("second", 2)):
+        _ask(world, name, "s2")
+        item = _apply(world, ON_DEMAND).items["web"]
+        assert (item["result"], len(_names(world))) == ("done", left), item
+        world.api.settle()
+
+
+def test_on_demand_replicas_of_a_statefulset_go_from_the_end(world: World) -> None:
+    """As many as it takes until one on the node of the pending pod goes."""
+    before = _lend(world, "StatefulSet")
+    node = "s1" if "web-3" in before["s1"] else "s2"
+    _ask(world, "urgent", node)
+    item = _apply(world, ON_DEMAND).items["web"]
+    assert (item["action"], item["result"]) == ("scale-down", "done"), item
+    assert _names(world) == ["web-0", "web-1", "web-2"]
+
+
+def test_on_demand_replica_marked_by_its_owner_since_the_plan_is_left_alone(world: World) -> None:
+    """Deletion costs that appear before the write decide who goes: another replica would."""
+    before = _lend(world, "Deployment")
+    _ask(world, "urgent", "s1")
+    marked = before["s2"][0]
+
+    def mark() -> None:
+        world.api.patch("Pod", world.team, marked, {"metadata": {"annotations": {COST: "-5"}}})
+
+    world.after("deployments/web", mark)
+    item = _apply(world, ON_DEMAND).items["web"]
+    assert (item["result"], len(_names(world))) == ("changed", 4), item
+    assert COST in item["detail"]

@@ -463,6 +463,23 @@ def test_apply_victim_refused_spares_the_others_of_its_pending_pod(
     assert not [one.path for one in _writes(world) if re.search("/(one|two)(/|$)", one.path)]
 
 
+def test_apply_victim_of_a_gang_refused_spares_those_of_its_other_pods(world: World) -> None:
+    """None of its pods starts without all of them, so nothing is written before all of their victims were tried."""
+    for name in ("one", "two"):
+        there = {"nodeSelector": {"pool": name}, "gpus": 2}
+        world.node(name, resources={"nvidia.com/gpu": 2}, pool=name)
+        world.add("Job", world.team, name, {**there, "usage": "idle"})
+        member = {**there, "usage": "absent", "priorityClass": "high-priority", "age_h": 0}
+        world.add(
+            "Pod", world.team, f"m-{name}", {**member, "labels": {"scheduling.x-k8s.io/pod-group": "train"}}
+        )
+    world.api.inject(Fault("jobs/two", "PATCH", None, status=403))
+    run = world.run("apply", "--yes", "-o", "json", policy=LENDERS)
+    assert (run.items["one"]["result"], run.items["two"]["result"]) == ("blocked", "refused"), run.err
+    assert "PodGroup/train also needs" in run.items["one"]["detail"]
+    assert not [one.path for one in _writes(world) if one.path.endswith("jobs/one")]
+
+
 @pytest.mark.parametrize(("wanted", "tries"), [(4, [2, 2]), (2, [1, 0])])
 def test_apply_several_victims_of_a_pod_are_all_tried_first(
     world: World, wanted: int, tries: list[int]

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import datetime
+import json
 import random
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -37,8 +38,10 @@ from rightsizer.model import (
     WaitingPod,
     Workload,
 )
-from rightsizer.planning.pending_demand import limit_to_pending_demand, unserved_demand
+from rightsizer.planning.pending_demand import limit_to_pending_demand, served_together, unserved_demand
+from rightsizer.planning.victims import COST_ANNOTATION
 from rightsizer.policy.effective import PolicyEvaluator
+from rightsizer.policy.schema import Policy
 from tests.rightsizer.build import AT, judged, pod, policy, rule, workload
 
 GPU = "nvidia.com/gpu"
@@ -666,3 +669,213 @@ def test_freed_devices_serve_one_pod_only() -> None:
     allocated = {"x": (FOUR[:2], [X]), "y": (FOUR[2:], [Y])}
     assert _after_claims((X, Y), allocated, _claiming("w1", 2)) == {"x"}
     assert _after_claims((X, Y), allocated, _claiming("w1", 2), _claiming("w2", 2)) == {"x", "y"}
+
+
+# --- Replicas
+
+
+def _replicated(name: str, *nodes: str, kind: str = "Deployment", **changes: Any) -> Workload:
+    """A workload of one replica on each of these nodes, as its object was read."""
+    item = _holder(name, *nodes)
+    ref = dataclasses.replace(item.ref, kind=kind)
+    spec = json.dumps({"replicas": len(nodes)}).encode()
+    return dataclasses.replace(item, ref=ref, spec=spec, **changes)
+
+
+def _limited(
+    decisions: Sequence[Decision], *waiting: WaitingPod, rules: Policy = RULES, **state: Any
+) -> dict[str, Decision]:
+    """What becomes of each decision."""
+    fleet = Fleet(tuple(one.workload for one in decisions), {}, {}, waiting=waiting, **state)
+    found = limit_to_pending_demand(decisions, PolicyEvaluator(rules, fleet, at=AT))
+    return {one.workload.ref.name: one for one in found}
+
+
+def _going(decision: Decision) -> tuple[int | None, tuple[str, ...]]:
+    """The replicas that are left, and the pods that go; None where the workload is stopped as a whole."""
+    proposal = decision.finding.proposal
+    assert decision.is_enforced, decision.blockers
+    return (proposal.replicas, proposal.pods) if proposal else (None, ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted", "node", "going"),
+    [
+        pytest.param("Deployment", 1, "b", (3, ("x-2",)), id="replica-on-the-node-of-the-pod"),
+        pytest.param("Deployment", 2, "a", (2, ("x-0", "x-1")), id="two-on-one-node"),
+        pytest.param("StatefulSet", 1, "c", (3, ("x-3",)), id="last-ordinal"),
+        pytest.param("StatefulSet", 1, "b", (2, ("x-2", "x-3")), id="ordinals-after-it-go-too"),
+        pytest.param("StatefulSet", 2, "a", (None, ()), id="first-ordinal-only-with-all"),
+    ],
+)
+def test_replicas_only_those_that_a_pending_pod_needs_go(
+    kind: str, wanted: int, node: str, going: tuple[int | None, tuple[str, ...]]
+) -> None:
+    """Those on its node, by deletion cost; ordinals go from the end."""
+    item = _replicated("x", "a", "a", "b", "c", kind=kind)
+    found = _limited([_decision(item)], _waiting("w", wanted, nodes=(node,)))["x"]
+    assert _going(found) == going
+    assert found.frees == 4 - (going[0] or 0)
+    assert found.action is (Action.SCALE_TO_ZERO if going[0] is None else Action.SCALE_DOWN)
+    assert found.pods_going == found.frees
+    assert (found.whole is None) == (going[0] is None)
+
+
+def test_replicas_all_that_are_needed_stop_the_workload() -> None:
+    """Then its own stop is the one change, with what it loses."""
+    item = _replicated("x", "a", "b")
+    pods = (_waiting("v", 1, nodes=("a",)), _waiting("w", 1, nodes=("b",)))
+    found = _limited([_decision(item)], *pods)["x"]
+    assert _going(found) == (None, ())
+    assert [ref.name for ref in found.wanted_by] == ["v", "w"]
+
+
+def test_replicas_words_say_how_many_are_removed() -> None:
+    """In the plan, with the command that does the same."""
+    decision = dataclasses.replace(_decision(_replicated("x", "a", "b", "c")), command="by hand")
+    found = _limited([decision], _waiting("w", 1, nodes=("b",)))["x"]
+    assert found.finding.words[-1] == "1 replica of 3 removed for pending pods; frees 1 GPU"
+    assert "scale --replicas=2" in found.command or "--replicas 2" in found.command
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"annotations": {COST_ANNOTATION: "5"}}, id="owner-chooses-who-goes"),
+        pytest.param({"is_ready": False}, id="unready-ones-go-first"),
+        pytest.param({"labels": {"pod-template-hash": "new"}}, id="in-a-rollout"),
+    ],
+)
+def test_replicas_that_cannot_be_chosen_go_together(changes: Mapping[str, Any]) -> None:
+    """The ReplicaSet would delete others, whose GPUs do not help."""
+    item = _replicated("x", "a", "b", "c")
+    first = dataclasses.replace(item.pods[0], **changes)
+    item = dataclasses.replace(item, pods=(first, *item.pods[1:]))
+    assert _going(_limited([_decision(item)], _waiting("w", 1, nodes=("b",)))["x"]) == (None, ())
+
+
+def test_replicas_go_together_where_the_rule_allows_no_scale_down() -> None:
+    """What a rule lists is all that is done."""
+    rules = policy(
+        rule("r", actions=[Action.SCALE_TO_ZERO], onlyForPendingPods=[Action.SCALE_TO_ZERO]), rule("rest")
+    )
+    item = _replicated("x", "a", "b")
+    assert _going(_limited([_decision(item)], _waiting("w", 1), rules=rules)["x"]) == (None, ())
+
+
+def test_replicas_whose_quota_is_needed_go_together() -> None:
+    """Its queue gets it back only from all of them."""
+    item = _replicated("x", "a", "b")
+    quotas = QueueQuotas({POOL: 0}, _holding("x"))
+    assert _going(_limited([_decision(item)], _waiting("w", 1), queues=quotas)["x"]) == (None, ())
+
+
+def test_replicas_that_a_rule_keeps_stay() -> None:
+    """Of three one is kept: two go, whichever are needed, and no third."""
+    decision = _decision(_replicated("x", "a", "b", "c"))
+    kept = Proposal(Action.SCALE_DOWN, 2.0, "1 of 3 replicas are kept", replicas=1)
+    decision = dataclasses.replace(
+        decision,
+        action=Action.SCALE_DOWN,
+        frees=2.0,
+        finding=dataclasses.replace(decision.finding, proposal=kept, words=("idle", kept.words)),
+    )
+    rules = policy(rule("r", onlyForPendingPods=[Action.SCALE_DOWN]))
+    pods = [_waiting(name, 1, nodes=(name,)) for name in NODES]
+    found = _limited([decision], pods[1], rules=rules)["x"]
+    assert _going(found) == (2, ("x-1",))
+    assert found.finding.words == ("idle", "1 replica of 3 removed for pending pods; frees 1 GPU")
+    found = _limited([decision], *pods, rules=rules)["x"]
+    assert _going(found) == (1, ("x-0", "x-1"))
+
+
+def test_replicas_cost_their_share_of_the_loss() -> None:
+    """One of four that lose 0.4 GPU-hours together costs less than a whole one that loses 0.2."""
+    four = dataclasses.replace(_decision(_replicated("four", "a", "a", "a", "a")), gpu_hours_lost=0.4)
+    found = _limited([_losing("one", hours=0.2), four], _waiting("w", 1, nodes=("a",)))
+    assert _going(found["four"])[0] == 3
+    assert found["one"].blockers
+
+
+def test_replicas_notice_announces_all_that_may_follow() -> None:
+    """How many are needed then is not known yet."""
+    decision = dataclasses.replace(
+        _decision(_replicated("x", "a", "b")), action=Action.NOTICE, announced=Action.SCALE_TO_ZERO, due=AT
+    )
+    found = _limited([decision], _waiting("w", 1))["x"]
+    assert (found.action, found.announced, found.finding.proposal) == (
+        Action.NOTICE,
+        Action.SCALE_TO_ZERO,
+        None,
+    )
+
+
+def test_replicas_release_the_devices_of_their_claims() -> None:
+    """Only those that the pending pod accepts."""
+    members = [
+        pod(f"x-{number}", node="a", devices=1, resources={CLASS: 1}, priority=1_000, claims=(f"x-{number}",))
+        for number in range(4)
+    ]
+    ref = ObjectRef("apps/v1", "Deployment", "research", "x", "uid-x")
+    item = workload(*members, ref=ref, spec=b'{"replicas": 4}')
+    allocations = {
+        ("research", one.ref.name): Allocation((Holding(device.id),), frozenset({one.ref.uid}))
+        for one, device in zip(members, FOUR, strict=True)
+    }
+    devices = DeviceInventory({"a": FOUR}, allocations=allocations)
+    found = _limited([_decision(item)], _claiming("w", 1, FOUR[2:3]), devices=devices)["x"]
+    assert _going(found) == (3, ("x-2",))
+
+
+@pytest.mark.parametrize(("allowed", "going"), [(0, set()), (1, {"x"}), (2, {"x", "y"})])
+def test_victims_under_one_disruption_budget_are_no_more_than_it_allows(
+    allowed: int, going: set[str]
+) -> None:
+    """Each alone would be allowed; together for one pod, or for two, they may not be."""
+    shared = {"shared": allowed}
+    idle = [_decision(dataclasses.replace(_holder(name, "a"), budgets=shared)) for name in ("x", "y")]
+    both = _limited(idle, _waiting("v", 1, nodes=("a",)), _waiting("w", 1, nodes=("a",)))
+    assert {name for name, one in both.items() if one.is_enforced} == going
+    one_pod = _limited(idle, _waiting("w", 2, nodes=("a",)))
+    assert {name for name, one in one_pod.items() if one.is_enforced} == (going if allowed == 2 else set())
+
+
+def test_gang_names_itself_at_each_of_its_victims() -> None:
+    """So that they are tried together."""
+    idle = [_decision(_holder(name, node)) for name, node in (("one", "a"), ("two", "b"), ("far", "c"))]
+    pods = _gang(_waiting("m-0", 1, nodes=("a",)), _waiting("m-1", 1, nodes=("b",)))
+    found = _limited(idle, *pods, _waiting("solo", 1, nodes=("c",)))
+    together = served_together([*found.values()])
+    assert {name: len(together[one.workload.ref]) for name, one in found.items()} == {
+        "one": 2,
+        "two": 2,
+        "far": 1,
+    }
+
+
+@hypothesis.given(
+    st.lists(st.sampled_from(NODES), min_size=2, max_size=6),
+    st.lists(st.tuples(st.integers(1, 3), st.sampled_from(NODES)), max_size=4),
+    st.sampled_from(["Deployment", "StatefulSet"]),
+)
+def test_replicas_that_go_are_needed_and_enough(
+    nodes: list[str], asked: list[tuple[int, str]], kind: str
+) -> None:
+    """All pods that could be served by stopping everything are, and no replica goes whose GPU none of them takes."""
+    pods = [_waiting(f"w{number}", gpus, nodes=(node,)) for number, (gpus, node) in enumerate(asked)]
+    item = _replicated("x", *nodes, kind=kind)
+    found = _limited([_decision(item)], *pods)["x"]
+    whole = _limited([_decision(dataclasses.replace(item, spec=b""))], *pods)["x"]
+    assert found.is_enforced == whole.is_enforced
+    if found.is_enforced:
+        left, names = _going(found)
+        gone = [one for one in item.pods if left is None or one.ref.name in names]
+        room, used = collections.Counter(one.node for one in gone), collections.Counter[str]()
+        for gpus, node in asked:
+            if used[node] + gpus <= nodes.count(node):
+                used[node] += gpus
+        assert all(room[node] >= number for node, number in used.items())
+        if kind == "Deployment":
+            assert room == +used
+        else:
+            assert gone[0].node in used

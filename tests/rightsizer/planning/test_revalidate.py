@@ -19,6 +19,7 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.planning.revalidate import Use, objections
+from rightsizer.planning.victims import COST_ANNOTATION, victims_of, with_replicas
 from tests.rightsizer.build import (
     ALWAYS,
     AT,
@@ -342,3 +343,47 @@ def test_revalidate_stop_without_requests_asks_for_requests(
     )
     found = list(objections(decision, ASKED, use, evaluator(rules, ASKED)))
     assert [one.code for one in found] == reasons
+
+
+# --- Some replicas of an unused workload
+
+
+REPLICATED = workload(pod("w-0"), pod("w-1"), pod("w-2"), spec=b'{"replicas": 3}')
+
+
+def _against_part(fresh: Workload = REPLICATED, **changes: Any) -> list[str]:
+    """The reasons against removing w-1 alone, as a pending pod needs it."""
+    idle = all_idle(REPLICATED)
+    values: dict[str, Any] = {
+        "at": AT,
+        "measured": measured(REPLICATED, idle),
+        "since": AT - datetime.timedelta(minutes=10),
+        "activity": idle,
+        "recent": idle,
+        "latest": {},
+    }
+    use = Use(**{**values, **changes})
+    whole = judged(REPLICATED, idle, policy())
+    victims = [
+        one for one in victims_of(whole, evaluator(policy(), REPLICATED)) if one.pods[0].ref.name == "w-1"
+    ]
+    part = with_replicas(whole, victims)
+    return [blocker.code for blocker in objections(part, fresh, use, evaluator(policy(), fresh))]
+
+
+def _with_first(**changes: Any) -> Workload:
+    first, *others = REPLICATED.pods
+    return dataclasses.replace(REPLICATED, pods=(dataclasses.replace(first, **changes), *others))
+
+
+def test_part_of_an_unused_workload_holds_while_all_of_it_is_unused() -> None:
+    """Its whole was found unused, so any replica at work is one against it."""
+    assert _against_part() == []
+    busy = {**all_idle(REPLICATED), ("research", "w-0"): (busy_usage(),)}
+    assert _against_part(recent=busy) == ["busy"]
+    assert "no-data" in _against_part(recent={})
+
+
+def test_part_of_which_other_replicas_would_go_is_refused() -> None:
+    """Its owner gave a pod a deletion cost since the plan: a GPU on another node would become free."""
+    assert _against_part(_with_first(annotations={COST_ANNOTATION: "-5"})) == ["changed"]

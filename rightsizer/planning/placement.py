@@ -1,0 +1,371 @@
+"""Where pending pods could run, and which victims would have to go for them there. Pure.
+
+Free GPUs, CPU, memory, pod slots, DRA devices and quota count, now and after the victims that are chosen already.
+Victims that share a PodDisruptionBudget are no more than it allows.
+"""
+
+import collections
+import dataclasses
+import datetime
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+
+from rightsizer.inventory.device_allocation import Tries, allocate
+from rightsizer.inventory.gpu_requests import CLASS_PREFIX
+from rightsizer.model import (
+    Allocation,
+    DeviceId,
+    Fleet,
+    Holding,
+    QuotaKey,
+    WaitingClaim,
+    WaitingPod,
+    backed_on,
+    claims_on,
+)
+from rightsizer.planning.victims import Victim, cost_of, most_going
+
+_SOON, _LATEST = datetime.timedelta(minutes=5), datetime.timedelta(minutes=2)
+"""A pod that terminates is room on its way from so long before the end of its grace period until so long after it.
+
+Tenants choose grace periods and may ignore signals: others would wait for their pods as long as they like.
+"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Placement:
+    """A pod on a node, in the place of these victims.
+
+    Attributes:
+        node: Empty for the quota of a gang.
+        devices: What it would get of DRA devices.
+        takes: The quota, in place of what the pod asks for.
+    """
+
+    pod: WaitingPod
+    node: str
+    victims: tuple[Victim, ...]
+    devices: tuple[Holding, ...] = ()
+    takes: Mapping[QuotaKey, float] = dataclasses.field(default_factory=dict)
+
+
+class Places:
+    """What is free on the nodes and in queues, now or after the chosen changes.
+
+    Attributes:
+        free: Amounts, by node and resource or by pool and what it is a quota of.
+        held: What is held of DRA devices that are not free.
+        victims: The pod that each serves.
+        spared: Those that must not go.
+        tries: To find devices.
+    """
+
+    def __init__(self, fleet: Fleet, candidates: Sequence[Victim]) -> None:
+        self.free: dict[tuple[str, str], float] = collections.defaultdict(float)
+        self.free.update(fleet.free)
+        self.free.update({(one.node, one.resource): one.free for one in fleet.stranded})
+        self.free.update(
+            {(node, name): left for node, spare in fleet.spare.items() for name, left in spare.items()}
+        )
+        self.free.update(fleet.queues.free)
+        self.spared: frozenset[Victim] = frozenset()
+        self.nodes = fleet.nodes
+        self._fleet = fleet
+        self.devices = fleet.devices
+        self._quotas = fleet.queues.held
+        self._candidates = candidates
+        self.held = {name: set(holdings) for name, holdings in fleet.devices.held.items()}
+        self.victims: dict[Victim, WaitingPod] = {}
+        self.tries = Tries()
+        self._gone: set[str] = set()
+        self._at: dict[str, list[Victim]] = {}
+        self._freed: dict[Victim, dict[tuple[str, str], float]] = {}
+        self._going: collections.Counter[Hashable] = collections.Counter()
+        self._most: dict[Hashable, int] = {}
+        for one in candidates:
+            workload = one.decision.workload
+            for node in {pod.node for pod in one.pods or workload.pods if pod.holds}:
+                self._at.setdefault(node, []).append(one)
+            self._most[workload.ref] = most_going(one.decision) if one.is_replica else 1
+            self._most |= {(workload.ref.namespace, name): most for name, most in workload.budgets.items()}
+
+    def free_what_terminates(self, at: datetime.datetime) -> None:
+        """Count what pods hold that terminate now: perhaps they were stopped for the same demand."""
+        going = [
+            pod
+            for workload in self._fleet.workloads
+            for pod in workload.pods
+            if pod.holds and pod.terminates_by is not None
+            if -_SOON <= at - pod.terminates_by < _LATEST
+        ]
+        self._gone |= {pod.ref.uid for pod in going}
+        for pod in going:
+            for resource, amount in {**pod.needs, **pod.resources}.items():
+                self.free[pod.node, resource] += amount
+            for name in pod.claims:
+                allocation = self.devices.allocations.get((pod.ref.namespace, name))
+                if allocation is not None and allocation.users <= self._gone:
+                    self._hold(taken=(), released=allocation.devices)
+
+    def lower(self, pod: WaitingPod, node: str) -> Iterator[Victim]:
+        """Candidates of a lower priority on a node, in order: no victims yet, and they hold what the pod asks for."""
+        for one in self._at.get(node, ()):
+            if self._may_go(one, pod) and _asks_alike(one, pod, self.claims(pod, node)):
+                yield one
+
+    def together(self, victims: Iterable[Victim]) -> tuple[Victim, ...]:
+        """Victims with the replicas that go before them, as far as these are no victims yet."""
+        found: dict[Victim, None] = {}
+        for one in victims:
+            here: Victim | None = one
+            while here is not None and here not in found and here not in self.victims:
+                found[here] = None
+                here = here.after
+        return tuple(found)
+
+    def allows(self, victims: Iterable[Victim]) -> bool:
+        """Whether they may all go in addition to the victims: by PodDisruptionBudgets, and replicas that stay."""
+        more = _counted(self.together(victims))
+        return all(self._going[key] + number <= self._most[key] for key, number in more.items())
+
+    def claims(self, pod: WaitingPod, node: str) -> tuple[WaitingClaim, ...]:
+        """What a pod would claim on a node."""
+        return claims_on(pod, self.nodes.get(node))
+
+    def asked(self, pod: WaitingPod, node: str) -> dict[str, int]:
+        """Amounts that a pod needs there; DRA devices are not amounts."""
+        claimed = backed_on(pod, self.nodes.get(node))
+        named = {
+            name: count
+            for name, count in pod.resources.items()
+            if not name.startswith(CLASS_PREFIX) and name not in claimed
+        }
+        return {**pod.needs, **named}
+
+    def in_quotas(
+        self, pod: WaitingPod, wanted: Collection[QuotaKey], usable: Collection[str]
+    ) -> list[Victim]:
+        """Candidates of a lower priority that return some of a quota, in order; first those on usable nodes."""
+        found = [
+            one
+            for one in (self._candidates if wanted else ())
+            if self._may_go(one, pod) and not self.freed(one).keys().isdisjoint(wanted)
+        ]
+        return sorted(
+            found, key=lambda one: all(each.node not in usable for each in one.decision.workload.holding)
+        )
+
+    def _may_go(self, victim: Victim, pod: WaitingPod) -> bool:
+        return (
+            victim.decision.workload.priority < pod.priority
+            and victim not in self.victims
+            and (not self.spared or self.spared.isdisjoint(self.together([victim])))
+        )
+
+    def freed(self, victim: Victim) -> Mapping[tuple[str, str], float]:
+        """What a victim frees, by node and resource."""
+        if victim not in self._freed:
+            self._freed[victim] = {**_held(victim), **self._quota_of(victim)}
+        return self._freed[victim]
+
+    def _quota_of(self, victim: Victim) -> dict[QuotaKey, float]:
+        """What its queue gets back; how much fewer pods return is not known before, so then it is nothing."""
+        found: dict[QuotaKey, float] = collections.defaultdict(float)
+        if self._quotas and victim.pods:
+            ref = victim.decision.workload.ref
+            for uid in {ref.uid, *(pod.ref.uid for pod in victim.pods)}:
+                for key, amount in self._quotas.get(f"{ref.namespace}/{uid}", {}).items():
+                    found[key] += amount
+        return dict(found)
+
+    def do(self, one: Placement) -> None:
+        """Take the place."""
+        self._hold(taken=one.devices, released=self.released(one.victims))
+        self._gone |= _uids(one.victims)
+        self.victims |= dict.fromkeys(one.victims, one.pod)
+        self._add(one, 1)
+
+    def undo(self, one: Placement) -> None:
+        """Give it back; the last placement first."""
+        self._add(one, -1)
+        for victim in one.victims:
+            del self.victims[victim]
+        self._gone -= _uids(one.victims)
+        self._hold(taken=self.released(one.victims), released=one.devices)
+
+    def _hold(self, *, taken: Iterable[Holding], released: Iterable[Holding]) -> None:
+        for one in released:
+            self.held[one.id].discard(one)
+        for one in taken:
+            self.held.setdefault(one.id, set()).add(one)
+
+    def _add(self, one: Placement, sign: int) -> None:
+        for victim in one.victims:
+            for key, amount in self.freed(victim).items():
+                self.free[key] += sign * amount
+        for limit, number in _counted(one.victims).items():
+            self._going[limit] += sign * number
+        # A gang's quota is taken as a whole, on no node.
+        asked = self.asked(one.pod, one.node).items() if one.node else ()
+        for key, amount in (*one.takes.items(), *(((one.node, name), count) for name, count in asked)):
+            self.free[key] -= sign * amount
+
+    def released(self, victims: Sequence[Victim]) -> set[Holding]:
+        """What becomes free of DRA devices with the victims: what claims hold that no other pod uses."""
+        gone = self._gone | _uids(victims)
+        return {
+            holding
+            for one in victims
+            for allocation in self._allocations(one)
+            if allocation.users <= gone
+            for holding in allocation.devices
+        }
+
+    def claimed(self, victim: Victim) -> set[DeviceId]:
+        """DRA devices of which a victim holds something, alone or with others."""
+        return {holding.id for allocation in self._allocations(victim) for holding in allocation.devices}
+
+    def _allocations(self, victim: Victim) -> Iterator[Allocation]:
+        """Those of the claims of its pods."""
+        for pod in victim.pods:
+            for name in pod.claims:
+                allocation = self.devices.allocations.get((pod.ref.namespace, name))
+                if allocation is not None:
+                    yield allocation
+
+
+def _uids(victims: Iterable[Victim]) -> set[str]:
+    return {pod.ref.uid for one in victims for pod in one.pods}
+
+
+def _counted(victims: Iterable[Victim]) -> collections.Counter[Hashable]:
+    """How many go of each workload, and of the pods under each PodDisruptionBudget."""
+    found: collections.Counter[Hashable] = collections.Counter()
+    for one in victims:
+        workload = one.decision.workload
+        pods = len(one.pods) if one.is_replica else one.decision.pods_going
+        found[workload.ref] += 1
+        found.update({(workload.ref.namespace, name): pods for name in workload.budgets})
+    return found
+
+
+def best_place(pod: WaitingPod, places: Places) -> Placement | None:
+    """The place with the cheapest victims for a pod; None if it fits nowhere."""
+    found = (_placement(pod, node, places) for node in sorted(pod.nodes))
+    return min(
+        (one for one in found if one is not None),
+        key=lambda one: (cost_of(one.victims), one.node),
+        default=None,
+    )
+
+
+def _asks_alike(victim: Victim, pod: WaitingPod, claims: Sequence[WaitingClaim]) -> bool:
+    pods = victim.decision.workload.pods
+    return any(resource in pod.resources for one in pods for resource in one.resources) or (
+        bool(claims) and any(one.claims for one in pods)
+    )
+
+
+def _placement(pod: WaitingPod, node: str, places: Places) -> Placement | None:
+    """The cheapest victims on a node with which the pod fits, as far as two orders find them.
+
+    None if it cannot fit, or if it lacks something other than GPUs.
+    """
+    found = _fitting(pod, node, (), places)
+    if found is not None or not _lacks_gpus(pod, node, places):
+        return found
+    lower = list(places.lower(pod, node))
+    found = _first_fit(pod, node, lower, places)
+    if found is None or len(found.victims) == 1:
+        return found
+    # Many small victims together may lose more than one large one.
+    largest = sorted(lower, key=lambda one: (one.decision.workload.priority, -one.frees))
+    other = _first_fit(pod, node, largest, places)
+    return found if other is None or cost_of(found.victims) <= cost_of(other.victims) else other
+
+
+def _first_fit(pod: WaitingPod, node: str, ordered: Iterable[Victim], places: Places) -> Placement | None:
+    """Victims in this order until the pod fits, without those that it would fit without."""
+    victims: list[Victim] = []
+    found: Placement | None = None
+    for victim in ordered:
+        if _helps(victim, pod, node, victims, places) and places.allows([*victims, victim]):
+            victims.append(victim)
+            found = _fitting(pod, node, victims, places)
+            if found is not None:
+                break
+    for victim in tuple(reversed(victims)) if found is not None else ():
+        fewer = [one for one in victims if one is not victim]
+        if (without := _fitting(pod, node, fewer, places)) is not None:
+            victims, found = fewer, without
+    return found
+
+
+def _missing(pod: WaitingPod, node: str, victims: Iterable[Victim], places: Places) -> dict[str, float]:
+    """What a pod lacks on a node after the victims have gone, by resource name."""
+    missing = {
+        resource: amount - places.free.get((node, resource), 0.0)
+        for resource, amount in places.asked(pod, node).items()
+    }
+    for victim in places.together(victims):
+        held = places.freed(victim)
+        for resource in missing:
+            missing[resource] -= held.get((node, resource), 0.0)
+    return {resource: amount for resource, amount in missing.items() if amount > 0}
+
+
+def _devices(
+    pod: WaitingPod, node: str, victims: Sequence[Victim], places: Places
+) -> tuple[Holding, ...] | None:
+    claims, freed = places.claims(pod, node), places.released(places.together(victims))
+    return allocate(claims, places.devices, node, places.held, places.tries, freed=freed)
+
+
+def _fitting(pod: WaitingPod, node: str, victims: Sequence[Victim], places: Places) -> Placement | None:
+    if _missing(pod, node, victims, places):
+        return None
+    devices = _devices(pod, node, victims, places)
+    return None if devices is None else Placement(pod, node, places.together(victims), devices)
+
+
+def _lacks_gpus(pod: WaitingPod, node: str, places: Places) -> bool:
+    missing = _missing(pod, node, (), places)
+    return any(name in pod.resources for name in missing) or _devices(pod, node, (), places) is None
+
+
+def _helps(victim: Victim, pod: WaitingPod, node: str, victims: Sequence[Victim], places: Places) -> bool:
+    """Whether a victim on the node has something that the pod still lacks."""
+    held = places.freed(victim)
+    if any((node, resource) in held for resource in _missing(pod, node, victims, places)):
+        return True
+    claims = places.claims(pod, node)
+    if not claims:
+        return False
+    devices = places.devices.nodes.get(node, ())
+    accepted = {
+        name
+        for claim in claims
+        for each in claim.requests
+        for choice in each.choices
+        for name in choice.eligible
+    }
+    gpus = {one.gpu for one in devices if one.id in accepted}
+    own = places.claimed(victim)
+    return any(one.gpu in gpus for one in devices if one.id in own)
+
+
+def _held(victim: Victim) -> dict[tuple[str, str], float]:
+    """What a victim frees, by node and resource: all that its pods hold, or an equal share of every pod.
+
+    Pods that stay keep their CPU and memory.
+    """
+    workload, proposal = victim.decision.workload, victim.decision.finding.proposal
+    is_share = proposal is not None and not victim.is_replica
+    share = proposal.frees / workload.gpus if proposal and is_share and workload.gpus else 1.0
+    are_fewer = not is_share or (proposal is not None and proposal.replicas is not None)
+    found: dict[tuple[str, str], float] = collections.defaultdict(float)
+    for pod in victim.pods or workload.pods:
+        if pod.holds:
+            amounts = {**pod.needs, **pod.resources} if are_fewer else pod.resources
+            for resource, amount in amounts.items():
+                found[pod.node, resource] += amount * share
+    return found
