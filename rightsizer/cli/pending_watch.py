@@ -1,6 +1,6 @@
 """Watches for pods and objects of queues that wait for GPUs, so that a cycle begins within seconds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from rightsizer.inventory.cluster_reader import resource_table
@@ -19,9 +19,17 @@ class PendingWatch:
         row: The kind. Of pods only those with GPUs count, of others all: they tell only in detail what they ask for.
         connect: A connection of the thread's own, with the present credentials; may raise RightsizerError.
         found: Returns quickly, and raises nothing.
+        gates: The present scheduling gates of queues that the policy names.
     """
 
-    def __init__(self, connect: Connect, found: Callable[[], None], row: DemandKind = POD_DEMAND) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        found: Callable[[], None],
+        row: DemandKind = POD_DEMAND,
+        gates: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        self._gates = gates
         self._row = row
         self._found = found
         self._waiting: set[str] = set()
@@ -69,7 +77,7 @@ class PendingWatch:
     def _waits(self, item: Any) -> bool:  # noqa: ANN401 - likewise
         if not isinstance(item, PodObject):
             return self._row.waits(item)
-        table = PodTable(self._resources)
+        table = PodTable(self._resources, self._gates())
         table.add([item])
         # Until its claims exist, which is a moment later, it is unknown what the pod waits for.
         return any(one.has_claims and not one.why_not for one in table.unschedulable)

@@ -201,13 +201,18 @@ class PlanSession:
         return now
 
     def _objects(self) -> ClusterState:
+        queues = self.policy.policy.demand.queues
         if self._look.objects is None:
             # Without evictions there are no saved manifests, so no right to list Secrets is needed.
             state_namespace = self.own if self.evicts else ""
             return read_cluster(
-                self.cluster, RECORDABLE_KINDS, state_namespace=state_namespace, kept=self._kept.objects
+                self.cluster,
+                RECORDABLE_KINDS,
+                state_namespace=state_namespace,
+                kept=self._kept.objects,
+                queues=queues,
             )
-        return read_file(self._look.objects, self._settings.gpu_resources)
+        return read_file(self._look.objects, self._settings.gpu_resources, queues)
 
     def state(self) -> tuple[State, tuple[str, ...]]:
         """Breaker, pauses and scope, and why they are unknown; the plan is made without them."""

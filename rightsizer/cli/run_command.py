@@ -10,7 +10,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from rightsizer.backtest.last_backtest import LastBacktestStore
@@ -118,7 +118,8 @@ def run(arguments: argparse.Namespace) -> int:
         if lease is not None:
             stack.enter_context(LeaderElector(lease, is_optional=True, on_held=cycles.make_up))
             for row in DEMAND_KINDS:
-                stack.enter_context(PendingWatch(connect, cycles.wake, row))
+                if row.is_watched:
+                    stack.enter_context(PendingWatch(connect, cycles.wake, row, lambda: cycles.gates))
             if objects is not None:
                 stack.enter_context(objects)
         trigger = trigger_of(schedule, zone, jitter=jitter)
@@ -208,6 +209,7 @@ class _Cycles:
         self._woken_at = -_DEMAND_PAUSE_S
         self._pause_s = _DEMAND_PAUSE_S
         self._serves = False
+        self.gates: Collection[str] = ()
         self.wrong = "no cycle has ended yet"
 
     @property
@@ -303,6 +305,7 @@ class _Cycles:
             raise
         self._metrics.set("config_last_reload_successful", 1)
         session.prometheus.ending = self._end
+        self.gates = session.policy.policy.demand.queues.gates
         with contextlib.closing(session), contextlib.ExitStack() as stack:
             stack.callback(self._save)
             stack.callback(self._publish_breaker, session)

@@ -186,7 +186,7 @@ def _writes() -> Iterator[Right]:
 
 
 def _watches() -> Iterator[Right]:
-    for demand in DEMAND_KINDS:
+    for demand in (row for row in DEMAND_KINDS if row.is_watched):
         late = (
             "pending pods wait for the next scheduled cycle of run, which lists all pods"
             if demand is POD_DEMAND

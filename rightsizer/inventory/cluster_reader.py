@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -10,13 +10,17 @@ import msgspec
 from rightsizer.changes.record_codec import MANIFEST_LABEL, MANIFEST_SELECTOR
 from rightsizer.errors import ConfigurationError
 from rightsizer.inventory.demand import (
+    NO_QUEUES,
     TEMPLATE_OWNERS,
     DemandObjects,
     DemandState,
+    JobObject,
+    NamedQueues,
     Template,
     asked_of_dra,
     demand_state,
     templates_in,
+    waiting_jobs,
 )
 from rightsizer.inventory.dra_state import Asked, DraState, dra_state, with_devices
 from rightsizer.inventory.gpu_requests import ResourceTable, parse_gpu_resource
@@ -68,7 +72,7 @@ from rightsizer.kube.api_objects import (
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.kept_objects import KeptObjects
 from rightsizer.kube.object_names import api_path
-from rightsizer.kube.owner_kinds import KUEUE, ObjectSummary, OwnerKind, owner_kind
+from rightsizer.kube.owner_kinds import JOB, KUEUE, ObjectSummary, OwnerKind, owner_kind
 from rightsizer.model import PriorityClass
 
 log = logging.getLogger(__name__)
@@ -89,6 +93,7 @@ def read_cluster(
     namespace: str | None = None,
     state_namespace: str = "",
     kept: KeptObjects | None = None,
+    queues: NamedQueues = NO_QUEUES,
 ) -> ClusterState:
     """Read the whole cluster, or what concerns the workloads of one namespace.
 
@@ -98,6 +103,7 @@ def read_cluster(
         namespace: The only namespace to read.
         state_namespace: Where manifests of evicted pods are kept; unused with one namespace.
         kept: Collections that need not be listed.
+        queues: Those whose gated pods and suspended Jobs wait for GPUs.
 
     Raises:
         ClusterError: Something could not be read completely.
@@ -105,11 +111,14 @@ def read_cluster(
     """
     reader = _ClusterReader(cluster, f"/namespaces/{namespace}" if namespace else "", kept)
     pods = reader.reduce(
-        f"/api/v1{reader.scope}/pods", PodObject, lambda: PodTable(reader.resources), add=PodTable.add
+        f"/api/v1{reader.scope}/pods",
+        PodObject,
+        lambda: PodTable(reader.resources, queues.gates),
+        add=PodTable.add,
     )
     kueue = reader.kueue()
     quotas = [] if namespace else reader.all(["/api/v1/resourcequotas"], QuotaObject)
-    demand = DemandState() if namespace else reader.demand(pods, kueue, quotas)
+    demand = DemandState() if namespace else reader.demand(pods, kueue, quotas, queues)
     unschedulable = () if namespace else tuple(pods.unschedulable)
     dra = reader.dra(pods, unschedulable, demand, is_whole=namespace is None)
     named = frozenset(one.pod.node for one in pods.gpu_pods if one.pod.node) | dra.devices.nodes.keys()
@@ -265,7 +274,9 @@ class _ClusterReader(OptionalLister):
 
         return self.first_served(self.paths(KUEUE), ask, KueueTable(""))
 
-    def demand(self, pods: PodTable, kueue: KueueTable, quotas: Sequence[QuotaObject]) -> DemandState:
+    def demand(
+        self, pods: PodTable, kueue: KueueTable, quotas: Sequence[QuotaObject], named: NamedQueues
+    ) -> DemandState:
         """What waits in addition to unschedulable pods."""
         queues = Queues()
         if kueue.waiting:
@@ -284,8 +295,18 @@ class _ClusterReader(OptionalLister):
             for item in self.all(self.paths(row.of), GroupObject)
         ]
         limits = self.all(self.paths(VOLCANO_QUEUES, scope=""), VolcanoQueue) if groups else []
-        objects = DemandObjects(kueue, queues, groups, limits, quotas)
+        jobs = self._suspended(kueue, named) if named.jobs else ()
+        objects = DemandObjects(kueue, queues, groups, limits, quotas, jobs, named)
         return demand_state(objects, pods, self.resources, self._templates_of)
+
+    def _suspended(self, kueue: KueueTable, named: NamedQueues) -> list[JobObject]:
+        """The suspended Jobs, of whom most are only read page by page."""
+
+        def add(found: list[JobObject], items: Sequence[JobObject]) -> None:
+            found += waiting_jobs(items, kueue, named)
+
+        start: Callable[[], list[JobObject]] = list
+        return self.cluster.reduce(self.paths(JOB)[0], JobObject, start, add=add)
 
     def _templates_of(self, group: GroupObject) -> tuple[Template, ...] | None:
         """The pod templates of a PodGroup's owner; None if they are unknown."""

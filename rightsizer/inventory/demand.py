@@ -8,11 +8,12 @@ itself never counts, and a ResourceQuota for GPUs limits what counts.
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
+from rightsizer.changes.record_codec import UNDO_ANNOTATION
 from rightsizer.inventory.dra_state import Asked, DraState, UnknownClaimError, with_claims
 from rightsizer.inventory.gpu_requests import ResourceTable
 from rightsizer.inventory.kueue_queues import (
@@ -41,11 +42,11 @@ from rightsizer.inventory.pod_groups import (
 from rightsizer.inventory.pods import PodTable, needs_of
 from rightsizer.inventory.stranded_gpus import (
     UnschedulablePod,
-    is_unschedulable,
     unschedulable_pod,
+    waits_for_node,
 )
-from rightsizer.kube.api_objects import ObjectMeta, PodObject, QuotaObject
-from rightsizer.kube.owner_kinds import KUEUE, OwnerKind
+from rightsizer.kube.api_objects import ABSENT, Condition, ObjectMeta, PodObject, QuotaObject
+from rightsizer.kube.owner_kinds import JOB, KUEUE, OwnerKind
 from rightsizer.model import (
     ClaimKey,
     Gang,
@@ -58,6 +59,9 @@ from rightsizer.model import (
     QuotaKey,
     Unserved,
 )
+
+_ENDS = frozenset({"Complete", "Failed"})
+"""Conditions of a Job that has ended."""
 
 MAX_PODS = 1024
 """Pods of one object that waits: no gang is larger, and a forged one takes no memory."""
@@ -139,6 +143,7 @@ class DemandKind:
         waits: Whether one waits.
         words: What of it waits, and how its demand is read, for people.
         selector: A field selector for those that may wait.
+        is_watched: Whether one that begins to wait begins a cycle.
     """
 
     of: OwnerKind
@@ -146,6 +151,45 @@ class DemandKind:
     waits: Callable[[Any], bool]
     words: str
     selector: str = ""
+    is_watched: bool = True
+
+
+class _JobSpec(msgspec.Struct, rename="camel"):
+    template: msgspec.Raw = ABSENT
+    suspend: bool = False
+    parallelism: int = 1
+    completions: int | None = None
+    managed_by: str = ""
+
+
+class _JobStatus(msgspec.Struct):
+    succeeded: int = 0
+    conditions: list[Condition] | None = None
+
+
+class JobObject(msgspec.Struct):
+    """batchv1.Job; its template is only decoded if it waits."""
+
+    metadata: ObjectMeta
+    spec: _JobSpec = msgspec.field(default_factory=_JobSpec)
+    status: _JobStatus = msgspec.field(default_factory=_JobStatus)
+
+    def waits(self) -> bool:
+        """Whether somebody suspended it, and not gpu-rightsizer."""
+        is_over = any(one.type in _ENDS and one.status == "True" for one in self.status.conditions or ())
+        is_gone = self.metadata.deletion_timestamp is not None or is_over
+        return self.spec.suspend and not is_gone and UNDO_ANNOTATION not in (self.metadata.annotations or {})
+
+    def is_of(self, queues: Collection[str]) -> bool:
+        """Whether a label, or spec.managedBy, says that one of these queues suspended it."""
+        return self.spec.managed_by in queues or not (self.metadata.labels or {}).keys().isdisjoint(queues)
+
+    @property
+    def pods(self) -> int:
+        """How many pods it would have at once."""
+        left = self.spec.completions
+        most = self.spec.parallelism
+        return most if left is None else min(most, max(0, left - self.status.succeeded))
 
 
 class _Phase(msgspec.Struct):
@@ -162,7 +206,7 @@ class PhaseObject(msgspec.Struct):
 POD_DEMAND = DemandKind(
     OwnerKind("", ("v1",), "Pod", "pods"),
     PodObject,
-    is_unschedulable,
+    waits_for_node,
     "no node has the resources (none with required affinity to pods, or spread); gangs by the PodGroups of "
     "scheduler-plugins, Volcano, KAI and Kubernetes",
     selector="status.phase=Pending",
@@ -180,6 +224,13 @@ DEMAND_KINDS = (
         PhaseObject,
         lambda item: item.status.phase == "Pending",
         "Volcano creates no pods yet; pods by the templates of its owner, quota by its Queue",
+    ),
+    DemandKind(
+        JOB,
+        JobObject,
+        JobObject.waits,
+        "suspended by a queue of `demand.suspendedJobs`; a gang of as many pods as run at once",
+        is_watched=False,
     ),
 )
 
@@ -251,11 +302,48 @@ def queued_workload(item: WorkloadObject, version: str, queues: Queues) -> Queue
     )
 
 
+def queued_job(item: JobObject, queues: Collection[str]) -> Queued:
+    """A suspended Job."""
+    ref = item.metadata.ref(JOB.api_version, JOB.kind)
+    try:
+        template = msgspec.json.decode(item.spec.template, type=PodTemplate)
+    except msgspec.DecodeError as error:
+        return Queued(ref, why_not=f"its template cannot be read: {error}")
+    why_not = "" if item.is_of(queues) else "whether a queue or a person suspended it is unknown"
+    return Queued(ref, (Template(template, item.pods),), why_not=why_not)
+
+
 def queued_group(item: GroupObject, group: PodGroup, templates: Sequence[Template] | None) -> Queued:
     """A PodGroup of Volcano whose pods are not created yet."""
     ref = item.metadata.ref(VOLCANO.api_version, VOLCANO.kind)
     why_not = group.why_not or ("what pods its owner would create is unknown" if templates is None else "")
     return Queued(ref, tuple(templates or ()), group.topology, queue=group.queue, why_not=why_not)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NamedQueues:
+    """Queues that an administrator names, because nothing else tells that they wait for GPUs.
+
+    Attributes:
+        gates: The scheduling gates of pods that they hold back.
+        jobs: Labels, or values of spec.managedBy, of Jobs that they suspend.
+    """
+
+    gates: frozenset[str] = frozenset()
+    jobs: frozenset[str] = frozenset()
+
+
+NO_QUEUES = NamedQueues()
+
+
+def waiting_jobs(items: Iterable[JobObject], kueue: KueueTable, queues: NamedQueues) -> Iterator[JobObject]:
+    """The suspended Jobs that wait, or may: not those of Kueue, whose Workloads tell, or of a controller's own."""
+    of_kueue = {owner.uid for one in kueue.metadata for owner in one.owner_references or ()}
+    for item in items:
+        above = item.metadata.controller
+        is_own = above is None or above.kind == "CronJob"
+        if item.waits() and item.metadata.uid not in of_kueue and (is_own or item.is_of(queues.jobs)):
+            yield item
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -265,6 +353,7 @@ class DemandObjects:
     Attributes:
         groups: PodGroups, each with its row.
         limits: Volcano's queues.
+        jobs: Suspended ones, which `named` queues suspended or others.
     """
 
     kueue: KueueTable
@@ -272,6 +361,8 @@ class DemandObjects:
     groups: Sequence[tuple[GroupKind, GroupObject]]
     limits: Sequence[VolcanoQueue]
     quotas: Sequence[QuotaObject]
+    jobs: Sequence[JobObject] = ()
+    named: NamedQueues = NO_QUEUES
 
 
 def demand_state(
@@ -283,6 +374,7 @@ def demand_state(
     """What waits in addition to unschedulable pods; `templates_of` a PodGroup are None if they are unknown."""
     groups: dict[GroupKey, PodGroup] = {}
     queued = [queued_workload(one, objects.kueue.version, objects.queues) for one in objects.kueue.waiting]
+    queued += [queued_job(one, objects.named.jobs) for one in objects.jobs]
     for row, item in objects.groups:
         key = (row.of.group, row.of.kind, item.metadata.namespace, item.metadata.name)
         group = groups[key] = read_group(row, item)
@@ -410,11 +502,14 @@ def demand_of(pods: Sequence[UnschedulablePod], state: DemandState, around: Surr
             unserved += [Unserved(str(one.ref), one.why_not) for one in members if one.why_not]
         except NotServedError as error:
             unserved.append(Unserved(str(ref), str(error)))
+    asked: collections.Counter[Quota] = collections.Counter()
     for item in state.queued:
         try:
             made = _pods_of(item, state, around)
             if made:
+                more = _asked_of_quotas(item, made, asked, around.quotas)
                 gangs[item.ref] = _gang_of(item, made, state, around)
+                asked += more
                 found += _tolerant(made, state) if item.kueue else made
         except NotServedError as error:
             unserved.append(Unserved(str(item.ref), str(error)))
@@ -497,16 +592,30 @@ def _pod_to_be(item: Queued, template: Template, around: Surroundings) -> Unsche
         raise NotServedError(str(error)) from error
 
 
+def _asked_of_quotas(
+    item: Queued, pods: Sequence[UnschedulablePod], before: Mapping[Quota, int], quotas: Iterable[Quota]
+) -> collections.Counter[Quota]:
+    """What pods that do not exist yet would take of each ResourceQuota, with what others `before` would.
+
+    Pods that exist are within them already, however many of them wait.
+    """
+    found: collections.Counter[Quota] = collections.Counter()
+    for quota in quotas:
+        counted = [one for one in pods if quota.counts(one.priority_class)]
+        gpus = sum(one.gpus.get(quota.resource, 0) for one in counted)
+        left = quota.hard - quota.used - before.get(quota, 0)
+        if quota.namespace == item.ref.namespace and gpus:
+            if gpus > left:
+                raise NotServedError(f"ResourceQuota {quota.name} leaves {max(0, left)} of {quota.resource}")
+            found[quota] = gpus
+    return found
+
+
 def _gang_of(
     item: Queued, pods: Sequence[UnschedulablePod], state: DemandState, around: Surroundings
 ) -> Gang:
     """The gang of pods that do not exist yet."""
     gpus = _sum((one.gpus, 1) for one in pods)
-    for quota in around.quotas:
-        left = quota.hard - quota.used
-        is_about_it = quota.namespace == item.ref.namespace and not quota.is_scoped
-        if is_about_it and gpus.get(quota.resource, 0) > left:
-            raise NotServedError(f"ResourceQuota {quota.name} leaves {max(0, left)} of {quota.resource}")
     options = _volcano_options(item.queue, gpus, state)
     queue = state.queues.of(item.kueue) if item.kueue is not None else None
     if queue is not None:

@@ -16,13 +16,17 @@ import yaml
 from rightsizer.errors import INVALID_JSON, ConfigurationError
 from rightsizer.inventory.cluster_reader import resource_table
 from rightsizer.inventory.demand import (
+    NO_QUEUES,
     TEMPLATE_OWNERS,
     DemandObjects,
     DemandState,
+    JobObject,
+    NamedQueues,
     Template,
     asked_of_dra,
     demand_state,
     templates_in,
+    waiting_jobs,
 )
 from rightsizer.inventory.dra_state import DraState, dra_state, with_devices
 from rightsizer.inventory.gpu_requests import ResourceTable
@@ -64,7 +68,15 @@ from rightsizer.kube.api_objects import (
     QuotaObject,
     SpecObject,
 )
-from rightsizer.kube.owner_kinds import KUEUE, OWNERS, ObjectSummary, OwnerKind, missing_owners, owner_key
+from rightsizer.kube.owner_kinds import (
+    JOB,
+    KUEUE,
+    OWNERS,
+    ObjectSummary,
+    OwnerKind,
+    missing_owners,
+    owner_key,
+)
 
 _BETWEEN = re.compile(rb"\}[ \t\r]*\n\s*\{")
 """Matches only between two JSON documents: within one there would be a comma, and strings contain no newline."""
@@ -200,8 +212,10 @@ class _Item(msgspec.Struct):
     place: str
 
 
-def read_file(path: pathlib.Path, gpu_resources: Sequence[str] = ()) -> ClusterState:
-    """The cluster state, as far as a file holds it.
+def read_file(
+    path: pathlib.Path, gpu_resources: Sequence[str] = (), queues: NamedQueues = NO_QUEUES
+) -> ClusterState:
+    """The cluster state, as far as a file holds it; gated pods and suspended Jobs of these queues wait for GPUs.
 
     Raises:
         ConfigurationError: The file cannot be read, or an object is invalid.
@@ -210,7 +224,7 @@ def read_file(path: pathlib.Path, gpu_resources: Sequence[str] = ()) -> ClusterS
         raw = path.read_bytes()
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return _File(path, raw).objects(resource_table(gpu_resources))
+    return _File(path, raw).objects(resource_table(gpu_resources), queues)
 
 
 class _File:
@@ -227,16 +241,16 @@ class _File:
         if duplicates:
             self._problems.append(f"{path}: {duplicates} duplicate objects are ignored")
 
-    def objects(self, resources: ResourceTable) -> ClusterState:
+    def objects(self, resources: ResourceTable, queues: NamedQueues) -> ClusterState:
         """The cluster state."""
-        pods = PodTable(resources)
+        pods = PodTable(resources, queues.gates)
         for pod in self._all("", "Pod", PodObject):
             pods.add([pod])
         if ("", "Pod") not in self._items:
             raise ConfigurationError(f"{self._path}: contains no pods; create it with: {COMMAND}")
         kueue = KueueTable(KUEUE.versions[0])
         kueue.add(list(self._all(KUEUE.group, KUEUE.kind, WorkloadObject)))
-        demand = self._demand(pods, kueue, resources)
+        demand = self._demand(pods, kueue, resources, queues)
         dra = self._dra(pods, demand, resources)
         named = frozenset(one.pod.node for one in pods.gpu_pods if one.pod.node) | dra.devices.nodes.keys()
         nodes = NodeTable(resources, named)
@@ -278,7 +292,9 @@ class _File:
             problems=(*self._problems, *pods.problems, *dra.problems),
         )
 
-    def _demand(self, pods: PodTable, kueue: KueueTable, resources: ResourceTable) -> DemandState:
+    def _demand(
+        self, pods: PodTable, kueue: KueueTable, resources: ResourceTable, named: NamedQueues
+    ) -> DemandState:
         """What waits in addition to unschedulable pods."""
         queues = queues_of(
             self._all(CLUSTER_QUEUES.group, CLUSTER_QUEUES.kind, ClusterQueueObject),
@@ -291,7 +307,10 @@ class _File:
         ]
         limits = list(self._all(VOLCANO_QUEUES.group, VOLCANO_QUEUES.kind, VolcanoQueue))
         quotas = list(self._all("", "ResourceQuota", QuotaObject))
-        objects = DemandObjects(kueue, queues, groups, limits, quotas)
+        jobs = (
+            list(waiting_jobs(self._all(JOB.group, JOB.kind, JobObject), kueue, named)) if named.jobs else ()
+        )
+        objects = DemandObjects(kueue, queues, groups, limits, quotas, jobs, named)
         return demand_state(objects, pods, resources, self._templates_of)
 
     def _templates_of(self, group: GroupObject) -> tuple[Template, ...] | None:

@@ -3,7 +3,7 @@
 import dataclasses
 import datetime
 import sys
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -112,7 +112,7 @@ class PodTable:
 
     Attributes:
         gpu_pods: Pods that request GPUs or claims and have not ended.
-        unschedulable: Those of them for which the scheduler found no node.
+        unschedulable: Those of them for which the scheduler found no node, or that a queue holds back.
         addresses: Addresses of all pods that have not ended, and of their nodes.
         requested: The sum of what all pods on a node request, by node and resource.
         classes: Namespaces, each with a PriorityClass of its pods, which the API server admitted.
@@ -120,10 +120,14 @@ class PodTable:
         members: By gang, how many of its pods have not ended, have a node, and have neither node nor GPUs.
         gated: By a scheduling gate of no known queue, the first pod with GPUs that has it, and how many have.
         problems: What could not be read, in words.
+
+    Args:
+        gates: Scheduling gates of queues that wait for GPUs; pods that only these hold back are unschedulable.
     """
 
-    def __init__(self, resources: ResourceTable) -> None:
+    def __init__(self, resources: ResourceTable, gates: Iterable[str] = ()) -> None:
         self._resources = resources
+        self._gates = frozenset(gates)
         self._shapes: dict[Hashable, tuple[GpuRequest, dict[str, int]]] = {}
         self._owners: dict[tuple[str, ...], OwnerReference] = {}
         self.gpu_pods: list[GpuPod] = []
@@ -154,9 +158,13 @@ class PodTable:
                 self._count_member(item, has_gpus=bool(request or claims))
             if (request or claims) and item.metadata.namespace not in PLACEHOLDERS:
                 self.gpu_pods.append(self._gpu_pod(item, request, needs, claims))
-                if is_unschedulable(item):
+                if is_unschedulable(item, self._gates):
                     self._add_unschedulable(item, request, needs, claims)
-                elif gates := {one.name for one in item.spec.scheduling_gates or ()} - KUEUE_GATES:
+                elif (
+                    gates := {one.name for one in item.spec.scheduling_gates or ()}
+                    - KUEUE_GATES
+                    - self._gates
+                ):
                     gate = min(gates)
                     example, number = self.gated.get(gate, (str(item.metadata.ref("v1", "Pod")), 0))
                     self.gated[gate] = (example, number + 1)

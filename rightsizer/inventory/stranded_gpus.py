@@ -6,7 +6,7 @@ other pods count, or of which it names no lacking resource, is not served.
 
 import collections
 import dataclasses
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -154,16 +154,23 @@ _NO_PLACE = frozenset({"Unschedulable", "Undetermined", "Schedulable"})
 """Reasons of PodScheduled=False; the last two are Volcano's, for members of a gang of which another fits nowhere."""
 
 
-def is_unschedulable(item: PodObject) -> bool:
-    """Whether the scheduler tried to place a pod and failed; gated and nominated pods do not count."""
-    spec, status = item.spec, item.status
-    if (
-        spec.node_name
-        or spec.scheduling_gates
-        or status.nominated_node_name
-        or status.phase not in {"", "Pending"}
-    ):
+def waits_for_node(item: PodObject) -> bool:
+    """Whether a pod has no node: the scheduler tried to place it and failed, or a scheduling gate holds it back."""
+    return is_unschedulable(item) or (bool(item.spec.scheduling_gates) and _has_no_node(item))
+
+
+def _has_no_node(item: PodObject) -> bool:
+    status = item.status
+    return not (item.spec.node_name or status.nominated_node_name or status.phase not in {"", "Pending"})
+
+
+def is_unschedulable(item: PodObject, gates: Collection[str] = ()) -> bool:
+    """Whether the scheduler tried to place a pod and failed, or only these scheduling gates hold it back."""
+    if not _has_no_node(item):
         return False
+    if item.spec.scheduling_gates:
+        return all(one.name in gates for one in item.spec.scheduling_gates)
+    status = item.status
     conditions = [one for one in status.conditions or [] if one.type == "PodScheduled"]
     return any(one.status == "False" and one.reason in _NO_PLACE for one in conditions)
 

@@ -105,6 +105,11 @@ def quotas_of(item: QuotaObject, resources: ResourceTable) -> list[Quota]:
     """The GPU resources of a ResourceQuota."""
     status, namespace, name = item.status, item.metadata.namespace, item.metadata.name
     is_scoped = bool(item.spec.scopes or item.spec.scope_selector)
+    scopes = item.spec.scope_selector.match_expressions or () if item.spec.scope_selector else ()
+    by_class = [
+        one.values or () for one in scopes if (one.scope_name, one.operator) == ("PriorityClass", "In")
+    ]
+    classes = frozenset(by_class[0]) if len(by_class) == len(scopes) == 1 and not item.spec.scopes else ()
     found = []
     for key, amount in sorted((status.hard or {}).items()):
         name_of_class = key.removesuffix(CLASS_QUOTA)
@@ -112,7 +117,15 @@ def quotas_of(item: QuotaObject, resources: ResourceTable) -> list[Quota]:
         if resources.unit(resource) is not None:
             used = (status.used or {}).get(key, 0)
             found.append(
-                Quota(namespace, name, resource, count_of(amount), count_of(used), is_scoped=is_scoped)
+                Quota(
+                    namespace,
+                    name,
+                    resource,
+                    count_of(amount),
+                    count_of(used),
+                    is_scoped=is_scoped,
+                    classes=frozenset(classes),
+                )
             )
     return found
 

@@ -50,6 +50,7 @@ _SERVICES = ("spec", "services")
 _SPARK = "sparkoperator.k8s.io"
 _SCHEDULED = "ScheduledSparkApplication"
 
+JOB = OwnerKind("batch", ("v1",), "Job", "jobs", _SUSPEND, has_progress=True)
 KUEUE = OwnerKind("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "Workload", "workloads")
 KEDA = OwnerKind("keda.sh", ("v1alpha1",), "ScaledObject", "scaledobjects")
 CONTROL_OBJECTS = frozenset({(KUEUE.group, KUEUE.kind), (KEDA.group, KEDA.kind)})
@@ -63,7 +64,7 @@ OWNERS = (
     OwnerKind("apps", ("v1",), "Deployment", "deployments", _REPLICAS),
     OwnerKind("apps", ("v1",), "StatefulSet", "statefulsets", _REPLICAS),
     OwnerKind("apps", ("v1",), "DaemonSet", "daemonsets"),
-    OwnerKind("batch", ("v1",), "Job", "jobs", _SUSPEND, has_progress=True),
+    JOB,
     OwnerKind("batch", ("v1",), "CronJob", "cronjobs", _SUSPEND, starts_others=True),
     OwnerKind("jobset.x-k8s.io", ("v1alpha2",), "JobSet", "jobsets", _SUSPEND, has_progress=True),
     OwnerKind("leaderworkerset.x-k8s.io", ("v1",), "LeaderWorkerSet", "leaderworkersets", _REPLICAS),

@@ -316,6 +316,7 @@ class Quota:
 
     Attributes:
         is_scoped: Whether it only counts some pods.
+        classes: Those with these PriorityClasses, if that is its only scope.
     """
 
     namespace: str
@@ -324,6 +325,11 @@ class Quota:
     hard: int
     used: int
     is_scoped: bool = False
+    classes: frozenset[str] = frozenset()
+
+    def counts(self, priority_class: str) -> bool:
+        """Whether it is known to count pods of a PriorityClass."""
+        return not self.is_scoped or priority_class in self.classes
 
 
 _Found = TypeVar("_Found")

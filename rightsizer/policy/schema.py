@@ -11,6 +11,8 @@ from typing import Annotated, Final, Literal, Self
 
 import pydantic
 
+from rightsizer.inventory.demand import NamedQueues
+from rightsizer.inventory.pods import KUEUE_GATES
 from rightsizer.model import Mode
 from rightsizer.policy.do_not_disrupt import ALL_MARKS, MANAGERS, Mark
 from rightsizer.policy.limits import (
@@ -21,7 +23,7 @@ from rightsizer.policy.limits import (
     MaintenanceWindow,
     with_defaults,
 )
-from rightsizer.policy.match import Labels, Match, Sharing
+from rightsizer.policy.match import Key, Labels, Match, Sharing
 from rightsizer.policy.rule import ACTIONS, Rule, yaml_off
 from rightsizer.policy.thresholds import (
     InputBound,
@@ -298,6 +300,34 @@ ClassAnnotations = Annotated[
 ]
 
 
+class DemandSources(Part):
+    """Queues whose work waits for GPUs."""
+
+    schedulingGates: tuple[Key, ...] = pydantic.Field(
+        (),
+        strict=False,
+        description="Scheduling gates of queues; pods behind only these count as pending.",
+    )
+    suspendedJobs: tuple[Key, ...] = pydantic.Field(
+        (),
+        strict=False,
+        description="Queues that suspend Jobs: keys of labels, or values of spec.managedBy.",
+    )
+
+    @pydantic.field_validator("schedulingGates", mode="after")
+    @classmethod
+    def _not_kueue(cls, gates: tuple[str, ...]) -> tuple[str, ...]:
+        if known := sorted(KUEUE_GATES.intersection(gates)):
+            message = f"remove {', '.join(known)}: Kueue's Workloads tell what their pods wait for"
+            raise ValueError(message)
+        return gates
+
+    @property
+    def queues(self) -> NamedQueues:
+        """The named queues."""
+        return NamedQueues(frozenset(self.schedulingGates), frozenset(self.suspendedJobs))
+
+
 class Policy(Part):
     """A policy: the first matching rule applies; workloads without one get only advice."""
 
@@ -330,6 +360,7 @@ class Policy(Part):
         (), strict=False, description="Additional protected namespaces, with wildcards."
     )
     sharing: Sharing = pydantic.Field(default_factory=Sharing)
+    demand: DemandSources = pydantic.Field(default_factory=DemandSources)
     budgets: tuple[Budget, ...] = pydantic.Field(
         DEFAULT_BUDGETS,
         strict=False,

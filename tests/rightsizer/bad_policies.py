@@ -76,6 +76,10 @@ def _freeze(text: str) -> str:
     return _with("{from: 2026-12-20, to: 2027-01-06, zone: UTC}", text)
 
 
+def _demand(text: str) -> str:
+    return _with("maxSnooze: 3d", f"maxSnooze: 3d\ndemand: {{{text}}}")
+
+
 def _managers(text: str) -> str:
     return _with("{argo-cd: enforce, helm: advise, flux: protect}", text)
 
@@ -110,6 +114,8 @@ BAD = {
     "returns-out-of-order": _idle("returns: [{after: 8h, percent: 5}, {after: 4h, percent: 9}]"),
     "returns-of-a-minute": _idle("returns: [{after: 1m, percent: 5}]"),
     "power-of-everything-with-a-letter": _idle('idlePowerWatts: {"?*": 300}'),
+    "gate-of-kueue": _demand("schedulingGates: [kueue.x-k8s.io/admission]"),
+    "queue-of-all-jobs": _demand('suspendedJobs: ["*"]'),
     "all-beside-one": _in_match('namespaces: [team-a, "*"]'),
     "all-classes": _in_match('priorityClasses: ["*"]'),
     "all-kinds": _in_match('kinds: ["*"]'),

@@ -227,7 +227,7 @@ def manifest(kind: str, namespace: str, name: str, given: Mapping[str, Any]) -> 
         "priorityClassName": given.get("priorityClass", "low-priority"),
         "containers": [{"name": "main", "image": "x", "resources": {"limits": amounts}}],
         "nodeSelector": given.get("nodeSelector", {}),
-        **{key: given[key] for key in {"nodeName"} & set(given)},
+        **{key: given[key] for key in {"nodeName", "schedulingGates"} & set(given)},
     }
     if kind in {"Pod", "Job"}:
         spec["restartPolicy"] = "Never"

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rightsizer.inventory.demand import NO_QUEUES, NamedQueues
 from rightsizer.inventory.objects_file import read_file
 from rightsizer.inventory.workload_builder import ClusterState, build_fleet
 from rightsizer.model import Fleet, Workload
@@ -146,17 +147,19 @@ def using(*names: str, made: Mapping[str, str | None] | None = None) -> Object:
     }
 
 
-def objects_of(*items: Object, gpu_resources: Sequence[str] = ()) -> ClusterState:
+def objects_of(
+    *items: Object, gpu_resources: Sequence[str] = (), queues: NamedQueues = NO_QUEUES
+) -> ClusterState:
     """What is read of these objects from a file."""
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / "objects.json"
         path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-        return read_file(path, gpu_resources)
+        return read_file(path, gpu_resources, queues)
 
 
-def fleet_of(*items: Object, gpu_resources: Sequence[str] = ()) -> Fleet:
-    """The fleet that these objects make."""
-    return build_fleet(objects_of(*items, gpu_resources=gpu_resources))
+def fleet_of(*items: Object, gpu_resources: Sequence[str] = (), queues: NamedQueues = NO_QUEUES) -> Fleet:
+    """The fleet that these objects make, where a policy names these queues."""
+    return build_fleet(objects_of(*items, gpu_resources=gpu_resources, queues=queues))
 
 
 def workloads_of(*items: Object) -> dict[str, Workload]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from rightsizer.inventory.demand import NamedQueues
 from rightsizer.model import Fleet, Gang, WaitingPod
 from tests.rightsizer.kubectl import (
     GPU,
@@ -402,6 +403,159 @@ def test_gate_of_an_unknown_controller_is_named_and_serves_nobody() -> None:
     (one,) = fleet.unserved
     assert one.what == f"{TEAM}/Pod/g0 and 1 more pods"
     assert one.why == "what the scheduling gate x.io/a waits for is unknown"
+
+
+def _gated(name: str, *gates: str, **changes: Any) -> Object:
+    spec = {"nodeName": "", "schedulingGates": [{"name": each} for each in gates], "priority": 100}
+    return pod(name, spec={**spec, **changes}, status={"phase": "Pending"})
+
+
+@pytest.mark.parametrize(
+    ("gates", "is_served"),
+    [
+        pytest.param(["x.io/queue"], True, id="named"),
+        pytest.param(["x.io/queue", "x.io/other"], False, id="another-gate-stays"),
+        pytest.param(["x.io/queue", "kueue.x-k8s.io/admission"], False, id="kueues-workload-tells"),
+        pytest.param(["x.io/other"], False, id="not-named"),
+    ],
+)
+def test_pod_behind_a_gate_that_the_policy_names_waits_as_if_it_had_no_node(
+    gates: list[str], *, is_served: bool
+) -> None:
+    """With its own priority, which the API server admitted, and on the nodes that it accepts."""
+    queues = NamedQueues(gates=frozenset({"x.io/queue"}))
+    fleet = fleet_of(NODE, pod("p"), _gated("g", *gates), queues=queues)
+    found = [(one.ref.name, one.priority, dict(one.resources), set(one.nodes)) for one in fleet.waiting]
+    assert found == ([("g", 100, {GPU: 1}, {"n1"})] if is_served else [])
+    unknown = [one.why for one in fleet.unserved]
+    assert unknown == (
+        ["what the scheduling gate x.io/other waits for is unknown"] if "x.io/other" in gates else []
+    )
+
+
+def test_gated_pod_with_a_node_or_an_end_does_not_wait() -> None:
+    """A gate is removed before a pod is bound; an API server that says otherwise is not believed."""
+    queues = NamedQueues(gates=frozenset({"x.io/queue"}))
+    assert fleet_of(NODE, pod("p"), _gated("g", "x.io/queue", nodeName="n1"), queues=queues).waiting == ()
+
+
+# --- Suspended Jobs
+
+
+JOBS = NamedQueues(jobs=frozenset({"x.io/queue", "x.io/controller"}))
+QUEUED = {"labels": {"x.io/queue": "research"}}
+
+
+def _job(
+    name: str = "train",
+    *owners: Object,
+    metadata: Object | None = None,
+    status: Object | None = None,
+    **spec: Any,
+) -> Object:
+    spec = {"suspend": True, "parallelism": 3, "completions": 8, "template": _template(), **spec}
+    made = obj("Job", name, *owners, api_version="batch/v1", spec=spec, status=status or {})
+    return {**made, "metadata": {**made["metadata"], **(QUEUED if metadata is None else metadata)}}
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        pytest.param(_job(), id="label"),
+        pytest.param(_job(metadata={}, managedBy="x.io/controller"), id="managed-by"),
+        pytest.param(_job("train", obj("JobSet", "set", api_version="jobset.x-k8s.io/v1alpha2")), id="owned"),
+    ],
+)
+def test_job_that_a_named_queue_suspends_waits_as_its_pods_would(job: Object) -> None:
+    """As many as run at once, as one gang, with the priority of their class."""
+    fleet = fleet_of(NODE, pod("p"), CLASS, ADMITTED, job, queues=JOBS)
+    (waiting,) = _found(fleet).values()
+    assert [(one.resources, one.priority) for one in waiting] == [({GPU: 2}, 5000)] * 3
+    gang = _gang(fleet)
+    assert gang is not None
+    assert (gang.ref.kind, gang.ref.name, gang.needs) == ("Job", "train", 3)
+    assert fleet.unserved == ()
+    assert fleet_of(NODE, pod("p"), CLASS, ADMITTED, job).waiting == ()
+
+
+@pytest.mark.parametrize(
+    ("job", "why"),
+    [
+        pytest.param(_job(metadata={}), "whether a queue or a person suspended it is unknown", id="by-whom"),
+        pytest.param(
+            _job(parallelism=1025, completions=None), "it asks for more than 1024 pods", id="forged"
+        ),
+        pytest.param(
+            _job(template=_template(priorityClassName="no-such")),
+            "PriorityClass no-such does not exist",
+            id="class",
+        ),
+        pytest.param(_job(template={"spec": 1}), "its template cannot be read", id="unreadable"),
+    ],
+)
+def test_suspended_job_that_cannot_be_served_is_named(job: Object, why: str) -> None:
+    """With the reason; nobody is stopped for it."""
+    fleet = fleet_of(NODE, pod("p"), CLASS, ADMITTED, job, queues=JOBS)
+    assert fleet.waiting == ()
+    (one,) = fleet.unserved
+    assert (one.what, one.why.startswith(why)) == (f"{TEAM}/Job/train", True)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        pytest.param(_job(suspend=False), id="runs"),
+        pytest.param(_job(parallelism=0), id="no-pods"),
+        pytest.param(_job(template=_template(gpus=0)), id="no-gpus"),
+        pytest.param(_job(status={"succeeded": 8}), id="all-done"),
+        pytest.param(_job(status={"conditions": [{"type": "Complete", "status": "True"}]}), id="ended"),
+        pytest.param(_job(metadata={**QUEUED, "deletionTimestamp": "2026-11-01T00:00:00Z"}), id="deleted"),
+        pytest.param(
+            _job(metadata={**QUEUED, "annotations": {"gpu-rightsizer.io/undo": "{}"}}), id="by-gpu-rightsizer"
+        ),
+        pytest.param(
+            _job("train", obj("JobSet", "set", api_version="jobset.x-k8s.io/v1alpha2"), metadata={}),
+            id="its-owner-decides",
+        ),
+    ],
+)
+def test_job_that_waits_in_no_queue_is_no_demand(job: Object) -> None:
+    """What gpu-rightsizer suspends would else take back its own GPUs."""
+    fleet = fleet_of(NODE, pod("p"), CLASS, ADMITTED, job, queues=JOBS)
+    assert (fleet.waiting, fleet.unserved) == ((), ())
+
+
+def test_suspended_job_of_kueue_waits_through_its_workload() -> None:
+    """Once, and within the quota of its queue."""
+    job = _job()
+    workload = obj("Workload", "train", job, api_version=KUEUE, spec=_workload()["spec"])
+    fleet = fleet_of(*SETTING, job, {**workload, "status": {"conditions": [PENDING]}}, queues=JOBS)
+    assert {one.ref.kind for one in fleet.waiting} == {"Workload"}
+    assert len(fleet.waiting) == 3
+
+
+@pytest.mark.parametrize(
+    "quota",
+    [
+        pytest.param({"hard": 8}, id="of-all"),
+        pytest.param({"hard": 8, **GRANTS}, id="of-the-class"),
+    ],
+)
+def test_suspended_jobs_together_ask_for_no_more_than_the_quota(quota: dict[str, Any]) -> None:
+    """Pods that wait count in a ResourceQuota, suspended Jobs do not: more of them are no more demand."""
+    jobs = [_job(f"train-{number}", parallelism=1) for number in range(9)]
+    fleet = fleet_of(NODE, pod("p"), CLASS, ADMITTED, _quota(**quota), *jobs, queues=JOBS)
+    assert len(fleet.waiting) == 4
+    assert {one.why for one in fleet.unserved} == {f"ResourceQuota q leaves 0 of {GPU}"}
+
+
+def test_quota_of_another_class_limits_no_suspended_job() -> None:
+    """Nor does one whose scope is not known to count its pods."""
+    other = {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["low"]}]}
+    fleet = fleet_of(
+        NODE, pod("p"), CLASS, ADMITTED, _quota(hard=0, scopeSelector=other), _job(), queues=JOBS
+    )
+    assert len(fleet.waiting) == 3
 
 
 # --- Gangs

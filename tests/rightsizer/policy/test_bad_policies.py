@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[3]
 SCHEMA = json.loads((ROOT / "docs/policy.schema.json").read_text())
 EXAMPLES = sorted((ROOT / "deploy/examples").glob("policy*.yaml"))
 BEYOND_A_SCHEMA = {
+    # It would have to list what another controller calls its gates.
+    "gate-of-kueue",
     # It would have to compare two fields.
     *("on-demand-not-among-the-actions", "on-demand-grow", "told-to-the-cloud"),
     *("learned-from-nothing", "learned-from-too-many-returns", "learned-beyond-history"),
