@@ -4,12 +4,11 @@ Knows nothing of GPUs. Ranges are open at their begin, as from Prometheus 3.0 on
 with a real Prometheus's.
 """
 
-import dataclasses
 import functools
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 LOOKBACK_S = 300.0
 NAME = "__name__"
@@ -18,17 +17,51 @@ Spans = tuple[tuple[float, float, float], ...]
 """After which second, until which, and the value of each sample in between; in order."""
 Row = Sequence[float | None]
 """A value for each step of a query; None where there is none."""
-Vector = list[tuple[Mapping[str, str], Row]]
+Vector = list[tuple["Labels", Row]]
 Matcher = tuple[str, Callable[[str], bool]]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Track:
-    """A series with a sample at each full `step_s` of its spans."""
+class Labels(dict[str, str]):
+    """The labels of a series in an answer, with the keys by which it was compared."""
 
-    labels: Mapping[str, str]
-    spans: Spans
-    step_s: int = 60
+    __slots__ = ("_keys",)
+
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        super().__init__(labels)
+        self._keys: dict[Sequence[str] | None, Hashable] = {}
+
+    def key(self, on: Sequence[str] | None) -> Hashable:
+        """By some of its labels, or all but its name."""
+        if on not in self._keys:
+            self._keys[on] = (
+                tuple([self.get(name, "") for name in on])
+                if on is not None
+                else frozenset(item for item in self.items() if item[0] != NAME)
+            )
+        return self._keys[on]
+
+
+@functools.lru_cache(1 << 16)
+def _shape_of(spans: Spans, step_s: int) -> object:
+    """Stands for samples: those of many series are the same."""
+    del spans, step_s
+    return object()
+
+
+class Track:
+    """A series with a sample at each full `step_s` of its spans.
+
+    Attributes:
+        nameless: Its labels but its name.
+        shape: The same for series with the same samples.
+    """
+
+    __slots__ = ("labels", "nameless", "shape", "spans", "step_s")
+
+    def __init__(self, labels: Mapping[str, str], spans: Spans, step_s: int = 60) -> None:
+        self.labels, self.spans, self.step_s = Labels(labels), spans, step_s
+        self.nameless = Labels(_nameless(labels))
+        self.shape = _shape_of(spans, step_s)
 
 
 class Series:
@@ -36,29 +69,47 @@ class Series:
 
     def __init__(self, tracks: Iterable[Track]) -> None:
         self._by_name: dict[str, list[Track]] = {}
-        self._rows: dict[tuple[object, ...], Row] = {}
+        self._selected: dict[tuple[str, tuple[Matcher, ...]], list[Track]] = {}
+        self._rows: dict[tuple[str, tuple[float, ...], float], dict[object, Row]] = {}
         for one in tracks:
             self._by_name.setdefault(one.labels[NAME], []).append(one)
 
-    def select(self, name: str, matchers: Sequence[Matcher]) -> Iterator[Track]:
-        """The series of a metric, or of all of them, that meet the matchers."""
-        of_names = [test for label, test in matchers if label == NAME]
-        rest = [(label, test) for label, test in matchers if label != NAME]
-        for found, tracks in self._by_name.items():
-            if (not name or found == name) and all(test(found) for test in of_names):
-                for one in tracks:
-                    if all(test(one.labels.get(label, "")) for label, test in rest):
-                        yield one
+    def values(
+        self,
+        name: str,
+        matchers: tuple[Matcher, ...],
+        function: str,
+        ends: tuple[float, ...],
+        length_s: float,
+    ) -> Vector:
+        """A function over the range before each of these ends, of the series that meet the matchers.
 
-    def row(self, function: str, track: Track, ends: tuple[float, ...], length_s: float) -> Row:
-        """A function over the range before each of these ends."""
-        key = (function, track.spans, track.step_s, ends, length_s)
-        if key not in self._rows:
-            over = _OVER[function]
-            self._rows[key] = [
-                over(samples) if samples else None for samples in _ranges(track, ends, length_s)
+        Without a name, of all metrics.
+        """
+        rows = self._rows.setdefault((function, ends, length_s), {})
+        over = _OVER[function]
+        found = []
+        for one in self._select(name, matchers):
+            if one.shape not in rows:
+                rows[one.shape] = [
+                    over(samples) if samples else None for samples in _ranges(one, ends, length_s)
+                ]
+            labels = one.labels if function == "last_over_time" else one.nameless
+            found.append((labels, rows[one.shape]))
+        return found
+
+    def _select(self, name: str, matchers: tuple[Matcher, ...]) -> list[Track]:
+        if (name, matchers) not in self._selected:
+            of_names = [test for label, test in matchers if label == NAME]
+            rest = [(label, test) for label, test in matchers if label != NAME]
+            names = [
+                one for one in ([name] if name else self._by_name) if all(test(one) for test in of_names)
             ]
-        return self._rows[key]
+            found = [one for name in names for one in self._by_name.get(name, ())]
+            for label, test in rest:
+                found = [one for one in found if test(one.labels.get(label, ""))]
+            self._selected[name, matchers] = found
+        return self._selected[name, matchers]
 
 
 Samples = list[tuple[int, float]]
@@ -118,7 +169,7 @@ Expression = Callable[[Series, tuple[float, ...]], Vector]
 def evaluate(query: str, series: Series, steps: tuple[float, ...]) -> Vector:
     """The result of a query, without series that have no value at any step."""
     found = _parsed(query)(series, steps)
-    return [(labels, row) for labels, row in found if any(value is not None for value in row)]
+    return [(labels, row) for labels, row in found if row.count(None) < len(row)]
 
 
 @functools.lru_cache(4096)
@@ -261,17 +312,11 @@ class _Parser:
             if self.next() == "offset":
                 self.take()
                 back_s = _seconds(self.take())
-        keeps_name = function == "last_over_time"
+        tests = tuple(matchers)
 
         def select(series: Series, steps: tuple[float, ...]) -> Vector:
             ends = tuple(step - back_s for step in steps) if back_s else steps
-            return [
-                (
-                    one.labels if keeps_name else _nameless(one.labels),
-                    series.row(function, one, ends, length_s),
-                )
-                for one in series.select(name, matchers)
-            ]
+            return series.values(name, tests, function, ends, length_s)
 
         return select
 
@@ -299,7 +344,7 @@ def _nameless(labels: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _constant(number: float) -> Expression:
-    return lambda _, steps: [({"": ""}, [number] * len(steps))]
+    return lambda _, steps: [(Labels({"": ""}), [number] * len(steps))]
 
 
 def _is_scalar(vector: Vector) -> bool:
@@ -313,7 +358,7 @@ def _mapped(inner: Expression, change: Callable[[float], float]) -> Expression:
         for _, row in found:
             if id(row) not in known:
                 known[id(row)] = [None if value is None else change(value) for value in row]
-        return [(_nameless(labels), known[id(row)]) for labels, row in found]
+        return [(Labels(_nameless(labels)), known[id(row)]) for labels, row in found]
 
     return run
 
@@ -323,7 +368,7 @@ def _labelled(inner: Expression, label: str, to: str, of: str, pattern: str) -> 
 
     def run(series: Series, steps: tuple[float, ...]) -> Vector:
         return [
-            ({**labels, label: match.expand(template)}, row)
+            (Labels({**labels, label: match.expand(template)}), row)
             if (match := compiled.fullmatch(labels.get(of, "")))
             else (labels, row)
             for labels, row in inner(series, steps)
@@ -336,12 +381,12 @@ def _aggregated(
     merge: Callable[[Sequence[float]], float], by: Sequence[str], inner: Expression
 ) -> Expression:
     def run(series: Series, steps: tuple[float, ...]) -> Vector:
-        groups: dict[tuple[str, ...], list[Row]] = {}
+        groups: dict[Hashable, tuple[Labels, list[Row]]] = {}
         for labels, row in inner(series, steps):
-            groups.setdefault(tuple(labels.get(name, "") for name in by), []).append(row)
+            groups.setdefault(labels.key(by), (labels, []))[1].append(row)
         return [
-            ({name: value for name, value in zip(by, key, strict=True) if value}, _merged(merge, rows))
-            for key, rows in groups.items()
+            (Labels({name: labels[name] for name in by if labels.get(name)}), _merged(merge, rows))
+            for labels, rows in groups.values()
         ]
 
     return run
@@ -377,12 +422,12 @@ def _joined(operator: str, left: Expression, right: Expression, on: Sequence[str
         if _is_scalar(rights):
             partners = [rights[0][1]] * len(lefts)
         else:
-            by_key = {_key(labels, on): row for labels, row in rights}
+            by_key = {labels.key(on): row for labels, row in rights}
             nothing: Row = [None] * len(steps)
-            partners = [by_key.get(_key(labels, on), nothing) for labels, _ in lefts]
+            partners = [by_key.get(labels.key(on), nothing) for labels, _ in lefts]
         keeps = operator in _COMPARE
         return [
-            (labels if keeps else _nameless(labels), _paired(operator, row, partner))
+            (labels if keeps else Labels(_nameless(labels)), _paired(operator, row, partner))
             for (labels, row), partner in zip(lefts, partners, strict=True)
         ]
 
@@ -401,26 +446,29 @@ def _paired(operator: str, row: Row, partner: Row) -> Row:
     return [None if one is None or other is None else compute(one, other) for one, other in pairs]
 
 
-def _key(labels: Mapping[str, str], on: Sequence[str] | None) -> object:
-    if on is not None:
-        return tuple(labels.get(name, "") for name in on)
-    return frozenset((name, value) for name, value in labels.items() if name != NAME)
-
-
 def _sets(
     operator: str, lefts: Vector, rights: Vector, on: Sequence[str] | None
-) -> Iterator[tuple[Mapping[str, str], Row]]:
+) -> Iterator[tuple[Labels, Row]]:
     """Step by step: whether any series of the other side has these labels then."""
-    others: dict[object, list[Row]] = {}
+    others: dict[Hashable, dict[int, Row]] = {}
     for labels, row in lefts if operator == "or" else rights:
-        others.setdefault(_key(labels, on), []).append(row)
-    there = {
-        key: [any(value is not None for value in column) for column in zip(*rows, strict=True)]
-        for key, rows in others.items()
-    }
+        others.setdefault(labels.key(on), {})[id(row)] = row
     if operator == "or":
         yield from lefts
+    wanted = operator == "and"
+    known: dict[tuple[int, ...], Row] = {}  # most rows are alike
     for labels, row in rights if operator == "or" else lefts:
-        is_there = there.get(_key(labels, on), [False] * len(row))
-        wanted = operator == "and"
-        yield labels, [value if known is wanted else None for value, known in zip(row, is_there, strict=True)]
+        there = others.get(labels.key(on))
+        if there is None:
+            if not wanted:
+                yield labels, row
+            continue
+        alike = (id(row), *there)
+        if alike not in known:
+            first, *more = there.values()
+            is_there = [value is not None for value in first]
+            for one in more:
+                is_there = [was or value is not None for was, value in zip(is_there, one, strict=True)]
+            pairs = zip(row, is_there, strict=True)
+            known[alike] = [value if is_one is wanted else None for value, is_one in pairs]
+        yield labels, known[alike]
