@@ -201,7 +201,7 @@ def test_ray_cluster_with_autoscaler_keeps_its_workers(world: World) -> None:
 
 def _assert_advised(world: World, name: str, words: str, policy: str = DEFAULT_POLICY) -> None:
     """It is told, not tried: there is nothing to do, and nothing that the breaker could count."""
-    run = world.run("apply", "--yes", "-o", "json", policy=policy.replace("maxErrors: 3", "maxErrors: 1"))
+    run = world.run("apply", "--yes", "-o", "json", policy=policy + "breaker: {maxErrors: 1}\n")
     assert (run.code, name in run.items) == (0, False), run.err
     item = world.run("plan", "-o", "json", policy=policy).items[name]
     assert (item["verdict"], item["mode"], item["command"]) == ("act", "advise", None)
@@ -254,7 +254,7 @@ def test_ray_service_crd_without_suspend_is_reported_not_failed(
     )
     body = {"kind": "Status", "status": "Failure", "reason": reason, "code": status, "message": detail}
     world.api.inject(Fault("/rayservices/serve", "PATCH", None, status=status, body=body))
-    policy = DEFAULT_POLICY.replace("maxErrors: 3", "maxErrors: 1")
+    policy = DEFAULT_POLICY + "breaker: {maxErrors: 1}\n"
     run = world.run("apply", "--yes", "-o", "json", policy=policy)
     outcome = run.items["serve"]
     assert (outcome["result"], run.code) == ("blocked", 0), outcome
