@@ -13,6 +13,7 @@ from rightsizer.cli.cycle import (
     counted,
     follow_scope,
     found_open,
+    instead_of,
     keep_sizes,
     lease_of,
     planned,
@@ -29,7 +30,7 @@ from rightsizer.cli.plan_session import Interrupts, PlanSession, confirmed, requ
 from rightsizer.cli.reporter import OutcomeReporter, require_writable
 from rightsizer.errors import ConfigurationError
 from rightsizer.execute.control_state import ActionGate
-from rightsizer.execute.executor import skipped
+from rightsizer.execute.executor import Instead, no_other, skipped
 from rightsizer.execute.reconcile import ReconcilePolicy, find_reconciliations, make_reconciliations
 from rightsizer.execute.run_context import ApplySession, Deadline, RunContext
 from rightsizer.kube.lease import LeaderElector
@@ -88,8 +89,11 @@ def run(arguments: argparse.Namespace) -> int:
             follow_scope(session, plan)
             keep_sizes(session, plan)
             acting = acting_on(session, plan, context, gate, costs[1])
+            # Nobody may agree to one change and get another.
+            is_free = arguments.yes and approvals is None
+            instead = instead_of(acting, plan, shown) if is_free else no_other
             try:
-                _act(acting, decisions, reporter, fleet=plan.fleet, span_s=span_s)
+                _act(acting, decisions, reporter, instead, fleet=plan.fleet, span_s=span_s)
             finally:
                 tell_people(session, reporter.outcomes)
                 if recorder is not None:
@@ -170,11 +174,20 @@ def _act(
     acting: ApplySession,
     decisions: Sequence[Decision],
     reporter: OutcomeReporter,
+    instead: Instead,
     *,
     fleet: Fleet | None,
     span_s: float,
 ) -> None:
-    pending = [skipped(decision, acting, "not attempted: the run was interrupted") for decision in decisions]
+    pending: list[Outcome] = []
+
+    def begun(some: Sequence[Decision]) -> Sequence[Decision]:
+        pending.extend(skipped(one, acting, "not attempted: the run was interrupted") for one in some)
+        return some
+
     with Interrupts() as interrupts:
         deadline = Deadline(span_s, time.monotonic, time.sleep, lambda: interrupts.happened)
-        reporter.follow(steps(acting, decisions, fleet, deadline), pending)
+        following = steps(
+            acting, begun(decisions), fleet, deadline, lambda made, unmade: begun(instead(made, unmade))
+        )
+        reporter.follow(following, pending)

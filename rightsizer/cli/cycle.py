@@ -18,7 +18,7 @@ from rightsizer.cli.plan_session import PlanSession, utc_now
 from rightsizer.errors import ClusterError, ConfigurationError, RequestRefused, RightsizerError
 from rightsizer.execute.control_state import ActionGate, ControlStateStore
 from rightsizer.execute.deletion_cost import clear_deletion_costs
-from rightsizer.execute.executor import carry_out
+from rightsizer.execute.executor import Instead, carry_out, no_other
 from rightsizer.execute.journal import Journal
 from rightsizer.execute.notify import notify
 from rightsizer.execute.preflight import UseSincePlan
@@ -30,6 +30,7 @@ from rightsizer.kube.configmaps import Changes, ConfigMap, Texts
 from rightsizer.kube.lease import Lease
 from rightsizer.model import Action, BlockerCode, Decision, Fleet, Outcome, Plan, Result
 from rightsizer.planning.breaker import Scope, State, accepted, accepted_scope, followed
+from rightsizer.planning.budget import fitting_instead
 from rightsizer.planning.kept_sizes import NAME as SIZES
 from rightsizer.planning.kept_sizes import kept_sizes
 from rightsizer.policy.effective import PolicyEvaluator
@@ -204,15 +205,31 @@ def acting_on(
     )
 
 
+def instead_of(acting: ApplySession, plan: Plan, shown: Plan) -> Instead:
+    """What a plan shows that fits into the budgets instead of changes that were not made."""
+    assert plan.fleet is not None  # noqa: S101 - it was made a moment ago
+    evaluator = acting.evaluator(plan.fleet, plan.at)
+    refs = {one.workload.ref for one in shown.decisions}
+
+    def instead(made: Sequence[Decision], unmade: Sequence[Decision]) -> Sequence[Decision]:
+        fitting = fitting_instead(plan.decisions, evaluator, made, unmade)
+        return [one for one in fitting if one.workload.ref in refs]
+
+    return instead
+
+
 def steps(
-    acting: ApplySession, decisions: Sequence[Decision], fleet: Fleet | None, deadline: Deadline
+    acting: ApplySession,
+    decisions: Sequence[Decision],
+    fleet: Fleet | None,
+    deadline: Deadline,
+    instead: Instead = no_other,
 ) -> Iterator[Outcome]:
     """Every outcome as it becomes known, and then the effect of each."""
     done = []
     if fleet is not None:
         clear_deletion_costs(fleet, acting)
-    steps = carry_out(decisions, acting, is_stopped=deadline.is_stopped)
-    for decision, outcome in zip(decisions, steps, strict=True):
+    for decision, outcome in carry_out(decisions, acting, is_stopped=deadline.is_stopped, instead=instead):
         yield outcome
         if outcome.result is Result.DONE and decision.action is not Action.NOTICE:
             done.append((decision, outcome))

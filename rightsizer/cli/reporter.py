@@ -80,18 +80,17 @@ class OutcomeReporter:
         self.outcomes.append(outcome)
         self.say(head + outcome_text(outcome, colour=wants_colour(self._arguments, self.people)))
 
-    def follow(self, steps: Iterable[Outcome], pending: Sequence[Outcome]) -> None:
+    def follow(self, steps: Iterable[Outcome], pending: list[Outcome]) -> None:
         """Report each step and the end; after an interrupt also the step in flight and those not begun.
 
-        `pending` has for each step, in order, its outcome if it never begins.
+        `pending` has for each step to come, in order, its outcome if it never begins.
         """
-        left = list(pending)
         try:
             for outcome in steps:
-                del left[:1]
+                del pending[:1]
                 self.tell(outcome)
         except BaseException:
-            for outcome in _unfinished(left):
+            for outcome in _unfinished(pending):
                 self.tell(outcome)
             raise
         finally:

@@ -21,6 +21,7 @@ from rightsizer.cli.cycle import (
     acting_on,
     counted,
     follow_scope,
+    instead_of,
     keep_sizes,
     lease_of,
     planned,
@@ -390,8 +391,9 @@ class _Cycles:
             deadline = Deadline(
                 self._verify_s, time.monotonic, self._end.wait, self._end.is_set, lambda: self._is_woken
             )
-            classes = {one.workload.ref: one.workload.priority_class for one in plan.enforced}
-            self._follow(steps(acting, plan.enforced, plan.fleet, deadline), outcomes, classes)
+            classes = {one.workload.ref: one.workload.priority_class for one in plan.decisions}
+            made = steps(acting, plan.enforced, plan.fleet, deadline, instead_of(acting, plan, plan))
+            self._follow(made, outcomes, classes)
 
     def _follow(
         self,

@@ -59,26 +59,62 @@ _KIND_GONE = "the server could not find the requested resource"
 _ATTEMPTS = 3  # its own controller may write between preflight and the write
 
 
+Instead = Callable[[Sequence[Decision], Sequence[Decision]], Sequence[Decision]]
+"""Names the decisions that fit into the budgets, by those that were made and those that were not."""
+
+
+def no_other(made: Sequence[Decision], unmade: Sequence[Decision]) -> Sequence[Decision]:
+    """Nothing instead of what was not made: for who agreed to these decisions only."""
+    del made, unmade
+    return ()
+
+
 def carry_out(
-    decisions: Iterable[Decision], session: ApplySession, *, is_stopped: Callable[[], bool] = lambda: False
-) -> Iterator[Outcome]:
-    """Carry out the enforced decisions in order, and yield each outcome; once `is_stopped`, the rest is skipped."""
+    decisions: Iterable[Decision],
+    session: ApplySession,
+    *,
+    is_stopped: Callable[[], bool] = lambda: False,
+    instead: Instead = no_other,
+) -> Iterator[tuple[Decision, Outcome]]:
+    """Carry out the enforced decisions in order, with the outcome of each; once `is_stopped`, the rest is skipped.
+
+    Those follow that fit instead of decisions that were not made, unless the breaker opened meanwhile.
+    """
     reason = ""
-    enforced = [one for one in decisions if one.is_enforced]
-    together = served_together([one for one in enforced if one.action is not Action.NOTICE])
+    queue = [one for one in decisions if one.is_enforced]
     failures: _Failures = {}
-    for decision in enforced:
-        if not reason and is_stopped():
-            reason = "not attempted: the run was interrupted"
-        if reason:
-            yield skipped(decision, session, reason)
-            continue
-        outcome, reason = _step(
-            decision,
-            session,
-            functools.partial(_failure, decision, together.get(decision.workload.ref, ()), session, failures),
-        )
-        yield outcome
+    made: list[Decision] = []
+    unmade: list[Decision] = []
+    while queue:
+        before = len(unmade)
+        together = served_together([one for one in queue if one.action is not Action.NOTICE])
+        for decision in queue:
+            if not reason and is_stopped():
+                reason = "not attempted: the run was interrupted"
+            if reason:
+                yield decision, skipped(decision, session, reason)
+                continue
+            alike = together.get(decision.workload.ref, ())
+            outcome, reason = _step(
+                decision, session, functools.partial(_failure, decision, alike, session, failures)
+            )
+            (unmade if outcome.result in _UNMADE else made).append(decision)
+            yield decision, outcome
+        goes_on = len(unmade) > before and not reason and not is_stopped() and _is_closed(session)
+        queue = [*instead(made, unmade)] if goes_on else []
+
+
+_UNMADE = frozenset({Result.BLOCKED, Result.CHANGED})
+"""Nothing was written, so the budgets have room for another change."""
+
+
+def _is_closed(session: ApplySession) -> bool:
+    """Whether the breaker is known to be closed."""
+    try:
+        return not session.gate.trip()
+    except ClusterError as error:
+        log.warning("no change instead of those that were not made: %s", error)
+        return False
 
 
 def skipped(decision: Decision, session: ApplySession, reason: str) -> Outcome:

@@ -209,6 +209,31 @@ def within_budgets(decisions: Sequence[Decision], evaluator: PolicyEvaluator) ->
     return tuple(allowed)
 
 
+def fitting_instead(
+    decisions: Sequence[Decision],
+    evaluator: PolicyEvaluator,
+    made: Sequence[Decision],
+    unmade: Sequence[Decision],
+) -> tuple[Decision, ...]:
+    """The changes of a plan that only budgets block, and that fit in place of changes that were not made.
+
+    None in the namespaces of those: whoever has many workloads that refuse changes holds up others no longer for it.
+    """
+    tried = {one.workload.ref for one in (*made, *unmade)}
+    namespaces = {one.workload.ref.namespace for one in unmade}
+    untried = [one for one in decisions if one.workload.ref not in tried]
+    charged = (*made, *(one for one in untried if one.is_enforced))
+    waiting = (
+        dataclasses.replace(one, blockers=())
+        for one in untried
+        if one.is_blocked
+        and {block.code for block in one.blockers} == {BlockerCode.BUDGET}
+        and one.workload.ref.namespace not in namespaces
+    )
+    fitting = within_budgets((*charged, *waiting), evaluator)[len(charged) :]
+    return tuple(one for one in fitting if one.is_enforced)
+
+
 def _shortened(decision: Decision, most: float) -> Decision:
     """A scale-down that frees at most `most` GPUs; others, and those that would free none, as they are."""
     proposal, size = decision.finding.proposal, decision.workload.size

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from simulator.prometheus import Prometheus, Series
+from tests.rightsizer.wire.draws import CLASSES
 from tests.rightsizer.wire.forger import besieged
 from tests.rightsizer.world import World
 
@@ -28,7 +29,7 @@ UTIL, ENGINE, COPY, POWER = (
     "DCGM_FI_DEV_POWER_USAGE",
 )
 DAY_S = 25 * 3600
-STEPS = 20
+STEPS = 12
 """Cycles of a random cluster."""
 
 Labels = dict[str, str]
@@ -165,10 +166,34 @@ def by_series(directory: pathlib.Path, name: str, job: str) -> int:
     return sum(before[policy][one] != after[policy].get(one) for policy in before for one in before[policy])
 
 
+def _enforcing(policy: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+    """A drawn policy with other fields of the rules that enforce."""
+    rules = [{**one, **fields} if one["mode"] == "enforce" else one for one in policy["rules"]]
+    return {**policy, "rules": rules}
+
+
+AMENDED: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "as drawn": lambda policy: policy,
+    "two an hour": lambda policy: {**policy, "budgets": [{"per": "hour", "workloads": 2}]},
+    "stuck": lambda policy: _enforcing(policy, findings={"stuck": "enforce", "too-many-replicas": "enforce"}),
+    "all classes": lambda policy: _enforcing(
+        {**policy, "rules": policy["rules"][2:3]}, match={"priorityClasses": [*CLASSES]}
+    ),
+}
+"""What becomes of the policies of random clusters, in turn."""
+
+
+def amendment(seed: int) -> str:
+    """The one for a cluster."""
+    return [*AMENDED][seed % len(AMENDED)]
+
+
 def by_tenant(directory: pathlib.Path, seed: int) -> tuple[int, int]:
     """How many reclaims of others a forging tenant caused, and prevented or delayed by more than a cycle."""
+    amend = AMENDED[amendment(seed)]
     calm, forged = (
-        besieged(directory / f"{seed}-{forges}", seed, STEPS, forges=forges) for forges in (False, True)
+        besieged(directory / f"{seed}-{forges}", seed, STEPS, forges=forges, amend=amend)
+        for forges in (False, True)
     )
     caused = len(set(forged.taken) - set(calm.taken)) + len(forged.violations)
     late = [
@@ -192,8 +217,8 @@ def main(clusters: int = 20, first: int = 0) -> int:
             for seed, (caused, late) in zip(
                 seeds, pool.map(functools.partial(by_tenant, directory), seeds), strict=True
             ):
-                counts[f"tenant, {clusters} clusters: reclaims caused"] += caused
-                counts[f"tenant, {clusters} clusters: reclaims delayed"] += late
+                counts[f"tenant, policy {amendment(seed)}: reclaims caused"] += caused
+                counts[f"tenant, policy {amendment(seed)}: reclaims delayed"] += late
                 if caused or late:
                     sys.stderr.write(f"seed {seed}: {caused} caused, {late} delayed\n")
     width = max(map(len, counts))

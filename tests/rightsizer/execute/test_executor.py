@@ -1,6 +1,7 @@
 """Acting on the wire: what is sent, what happens when the API server says no, and what undo brings back."""
 
 import base64
+import io
 import json
 import re
 from collections.abc import Callable
@@ -71,6 +72,61 @@ def test_change_that_no_record_can_hold_is_blocked(world: World) -> None:
     run = _apply(world)
     assert (run.items["odd"]["result"], run.items["idle"]["result"]) == ("blocked", "done"), run.out
     assert "no undo record can hold this change" in run.items["odd"]["detail"]
+
+
+_ONE_A_RUN, _TWO_A_RUN = (
+    DEFAULT_POLICY.replace("- {per: run, workloads: 100}", f"- {{per: run, workloads: {most}}}")
+    for most in (1, 2)
+)
+_NO_ROOM = {"note": "9" * 261_950}
+
+
+def _beside_refusing(world: World) -> str:
+    """Workloads of a team that allow no write, and another team with an idle one; its namespace."""
+    for name in ("full", "fuller"):
+        world.add("Deployment", world.team, name, {"gpus": 4, "annotations": _NO_ROOM})
+    other = f"{world.team}-other"
+    world.add("Deployment", other, "idle", {})
+    return other
+
+
+def test_apply_change_that_its_object_refuses_leaves_its_budget_to_another_team(world: World) -> None:
+    """Annotations leave no room for a record: in the same run another team's workload is changed, and no third one."""
+    other = _beside_refusing(world)
+    world.add("Deployment", f"{other}-too", "third", {})
+    run = world.run("apply", "--yes", "-o", "json", policy=_ONE_A_RUN)
+    assert {name: one["result"] for name, one in run.items.items()} == {"full": "blocked", "idle": "done"}
+    assert created(world.api, "Deployment", other, "idle")["spec"]["replicas"] == 0
+
+
+def test_apply_confirmed_by_a_person_makes_no_change_instead(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who agreed to the changes that were shown gets no other."""
+    _beside_refusing(world)
+    person = io.StringIO("y\n")
+    monkeypatch.setattr(person, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", person)
+    run = world.run("apply", "-o", "json", policy=_ONE_A_RUN)
+    assert {name: one["result"] for name, one in run.items.items()} == {"full": "blocked"}, run.err
+
+
+def test_apply_filtered_makes_no_change_of_others_instead(world: World) -> None:
+    """What the flags leave out is not changed in place of what they name."""
+    _beside_refusing(world)
+    run = world.run("apply", "--yes", "-o", "json", "-n", world.team, policy=_ONE_A_RUN)
+    assert {name: one["result"] for name, one in run.items.items()} == {"full": "blocked"}, run.err
+
+
+def test_apply_makes_no_change_instead_once_the_breaker_is_open(world: World) -> None:
+    """A change was refused for another reason: then nothing follows."""
+    _beside_refusing(world)
+    world.add("Deployment", f"{world.team}-bad", "bad", {"gpus": 6})
+    world.api.inject(Fault("/deployments/bad", "PATCH", None, status=500))
+    policy = _TWO_A_RUN + "breaker: {maxErrors: 1}\n"
+    run = world.run("apply", "--yes", "-o", "json", policy=policy)
+    results = {name: one["result"] for name, one in run.items.items()}
+    assert results == {"full": "blocked", "bad": "refused"}, run.out
 
 
 def test_event_after_change_names_reason_and_undo_command(world: World) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rightsizer.model import Action, ChangeRecord, Decision, Fleet, FoundChange, Node, ObjectRef, Workload
-from rightsizer.planning.budget import Purse
+from rightsizer.planning.budget import Purse, fitting_instead
 from rightsizer.policy.limits import DEFAULT_BUDGETS, Budget, with_defaults
 from rightsizer.policy.schema import Policy
 from tests.rightsizer.build import (
@@ -297,3 +297,47 @@ def test_budget_of_some_actions_leaves_the_default_of_others() -> None:
     assert {*DEFAULT_BUDGETS} <= {*stops}
     everything = with_defaults((Budget(workloads=9),))
     assert [one for one in everything if (one.scope, one.per) == ("cluster", "run")] == [everything[0]]
+
+
+def _instead(rules: Policy, items: Sequence[Workload], *, unmade: set[str], untried: str = "") -> list[str]:
+    """What follows instead, and the GPUs of each, once the rest of the plan was made."""
+    decisions = _plan(rules, *items)
+    tried = [one for name, one in decisions.items() if one.is_enforced and name != untried]
+    made = [one for one in tried if one.workload.ref.name not in unmade]
+    book = evaluator(rules, around=Fleet(tuple(items), NODES, {}))
+    failed = [decisions[name] for name in unmade]
+    found = fitting_instead([*decisions.values()], book, made, failed)
+    return [one.workload.ref.name for one in found]
+
+
+ROW = tuple(
+    _item(name, gpus, namespace=f"team-{name}") for name, gpus in (("a", 4), ("b", 3), ("c", 2), ("d", 1))
+)
+"""By a budget of five GPUs, the first and the last are changed."""
+
+
+def test_budget_change_not_made_leaves_its_room_to_the_next() -> None:
+    """In the order of the plan, beside what was made: three and one of five, so that two more do not fit."""
+    assert _instead(_policy({"gpus": 5}), ROW, unmade={"a"}) == ["b"]
+
+
+def test_budget_several_changes_not_made_leave_their_room() -> None:
+    """Nothing was made, so five are left: for three, and for two."""
+    assert _instead(_policy({"gpus": 5}), ROW, unmade={"a", "d"}) == ["b", "c"]
+
+
+def test_budget_change_that_nobody_tried_keeps_its_room() -> None:
+    """A filter left the last one out: the budgets count it all the same."""
+    assert _instead(_policy({"gpus": 5}), ROW, unmade={"a"}, untried="d") == ["b"]
+
+
+def test_budget_change_not_made_leaves_no_room_in_its_namespace() -> None:
+    """Whoever has a row of workloads that refuse changes does not hold up others with each of them."""
+    items = _item("first", 4), _item("second", 3), _item("other", 2, namespace="team-b")
+    assert _instead(_policy({"workloads": 1}), items, unmade={"first"}) == ["other"]
+
+
+def test_budget_change_blocked_otherwise_is_not_made_instead() -> None:
+    """A PodDisruptionBudget holds it, whatever room there is."""
+    guarded = dataclasses.replace(_item("guarded", namespace="team-b"), budgets={"pdb": 0})
+    assert _instead(_policy({"workloads": 1}), [_item("first", 4), guarded], unmade={"first"}) == []

@@ -17,7 +17,15 @@ from typing import Any, Self
 import yaml
 
 from rightsizer.cli import parser
-from rightsizer.cli.cycle import acting_on, counted, follow_scope, planned, require_state, steps
+from rightsizer.cli.cycle import (
+    acting_on,
+    counted,
+    follow_scope,
+    instead_of,
+    planned,
+    require_state,
+    steps,
+)
 from rightsizer.cli.plan_session import PlanSession
 from rightsizer.config import ClusterSettings
 from rightsizer.errors import ClusterError, RightsizerError
@@ -129,7 +137,9 @@ class Replica:
             plan = planned(session, gate, accept_growth=False)
             follow_scope(session, plan)
             acting = acting_on(session, plan, context, gate, session.account(plan)[1])
-            outcomes += steps(acting, plan.enforced, plan.fleet, self._patience())
+            outcomes += steps(
+                acting, plan.enforced, plan.fleet, self._patience(), instead_of(acting, plan, plan)
+            )
         self._world.ended.update(f"{one.action} {one.result.value}" for one in outcomes)
 
     def _patience(self) -> Deadline:
@@ -142,12 +152,21 @@ class World:
 
     Args:
         is_scraped: Whether a Prometheus lies between the truth and the rightsizer.
+        amend: What becomes of the drawn policy.
 
     Attributes:
         ended: How runs, and what was done in them, came out.
+        newcomers: Called once its people have settled in, to add others.
     """
 
-    def __init__(self, directory: pathlib.Path, seed: int, *, is_scraped: bool = False) -> None:
+    def __init__(
+        self,
+        directory: pathlib.Path,
+        seed: int,
+        *,
+        is_scraped: bool = False,
+        amend: Callable[[dict[str, Any]], dict[str, Any]] = lambda policy: policy,
+    ) -> None:
         self.directory, self.dice = directory, random.Random(seed)
         self.clock = Clock(START - datetime.timedelta(days=4))
         # Nobody here has objects of theirs, and to look for some in each cycle takes three quarters of all requests.
@@ -155,13 +174,14 @@ class World:
         self.api = ApiServer(clock=self.clock, termination_delay_s=0.0, third_party=has_third_parties)
         self.truth = Truth(self.api, self.clock)
         self.scraped = self._scraped(random.Random(f"Prometheus of {seed}")) if is_scraped else None
-        policy = draw_policy(self.dice)
+        policy = amend(draw_policy(self.dice))
         (directory / "policy.yaml").write_text(json.dumps(policy))
         self.checker = Checker(policy, self.truth, self.api)
         self.recorder = Recorder(self.api, self.clock, self.checker.hear)
         self.people = People(self.api, self.clock, self.truth, self.checker, self.dice)
         self.cycles = 0
         self.ended: collections.Counter[str] = collections.Counter()
+        self.newcomers: Callable[[], object] = lambda: None
         self.checker.where = f"seed {seed}"
 
     def __enter__(self) -> Self:
@@ -170,6 +190,8 @@ class World:
         with self.api.batch():
             self.people.settle_in(self.dice.randint(5, 20))
         self.api.settle()
+        with self.api.batch():
+            self.newcomers()
         if self.scraped is not None:
             self.scraped.settle_in()
         self.api.settle()

@@ -1,16 +1,17 @@
 """A tenant with `edit` rights in its own namespace who forges at random what gpu-rightsizer reads.
 
-Its workloads always work, so nothing of its own is due; it can only try to have others changed, or left alone.
-Prometheus scrapes one of its pods, which exposes series of any name, labels and values.
+Its workloads work, or cannot be changed, so nothing of its own is taken; it can only try to have others changed, or
+left alone. Prometheus scrapes one of its pods, which exposes series of any name, labels and values.
 """
 
 import contextlib
 import dataclasses
 import datetime
+import functools
 import json
 import pathlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rightsizer.changes.record_codec import HISTORY_ANNOTATION, UNDO_ANNOTATION, encode_record, write_history
@@ -27,8 +28,21 @@ from tests.rightsizer.wire.truth import Truth
 
 HOME = "forger"
 _BUSY = 99
-_LARGE = 250_000
-"""Characters of an annotation, a little below the API server's limit for all annotations of an object."""
+_LARGE, _FULL = 250_000, 261_950
+"""Characters of an annotation, a little below the API server's limit for all of an object: the latter leave no room."""
+_STRANGE = ChangeRecord(
+    datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC),
+    "run-x",
+    "scale-to-zero",
+    edits=(Edit(("spec", "paused"), before=True, after=False),),
+)
+_REFUSING: Sequence[tuple[str, Mapping[str, str]]] = (
+    *[("Deployment", {"note": "9" * _FULL})] * 3,
+    *[("Deployment", {UNDO_ANNOTATION: encode_record(_STRANGE)})] * 3,
+    ("InferenceService.serving.kserve.io", {"serving.kserve.io/stop": 'a"b'}),
+)
+"""Workloads that cannot be changed, and their annotations: without room for a record, with one of a change that no
+action makes, and with a value that no record can hold."""
 _OF_ALL = 0.8
 _SPAN = datetime.timedelta(minutes=30)
 
@@ -59,11 +73,14 @@ class Forger:
         self._api, self._clock, self._truth, self._scraped, self._dice = api, clock, truth, scraped, dice
         self._count = 0
 
-    def settle_in(self) -> None:
-        """A few workloads with GPUs, all of them at work, and an object without."""
+    def settle_in(self, *, forges: bool) -> None:
+        """A few workloads with GPUs, and an object without; those that cannot be changed work unless it forges."""
         self._api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
         for name in ("first", "second"):
             self._add("Deployment", name, {"priorityClass": "low-priority"})
+        for number, (kind, annotations) in enumerate(_REFUSING):
+            given = {"priorityClass": "low-priority", "gpus": 4, "annotations": annotations}
+            self._add(kind, f"refusing-{number}", given, works=not forges)
         self._add("Deployment", "plain", {"gpus": 0, "replicas": 0})
 
     def step(self) -> None:
@@ -158,9 +175,10 @@ class Forger:
 
     # --- how
 
-    def _add(self, kind: str, name: str, given: Mapping[str, Any]) -> None:
+    def _add(self, kind: str, name: str, given: Mapping[str, Any], *, works: bool = True) -> None:
         self._api.create(manifest(kind, HOME, name, given))
-        self._truth.begin((HOME, name), _BUSY)
+        if works:
+            self._truth.begin((HOME, name), _BUSY)
 
     def _pod(self, metadata: Mapping[str, Any]) -> None:
         self._count += 1
@@ -176,16 +194,23 @@ class Forger:
             self._api.patch("Deployment", HOME, name, patch)
 
 
-def besieged(directory: pathlib.Path, seed: int, steps: int, *, forges: bool) -> Siege:
+def besieged(
+    directory: pathlib.Path,
+    seed: int,
+    steps: int,
+    *,
+    forges: bool,
+    amend: Callable[[dict[str, Any]], dict[str, Any]],
+) -> Siege:
     """A cluster in which nothing else happens, with a cycle every half hour."""
     directory.mkdir(parents=True, exist_ok=True)
     taken: dict[tuple[str, str], int] = {}
-    with World(directory, seed, is_scraped=True) as world:
-        assert world.scraped is not None
-        dice = random.Random(f"forger of {seed}")
-        forger = Forger(world.api, world.clock, world.truth, world.scraped, dice)
-        with world.api.batch():
-            forger.settle_in()
+    world = World(directory, seed, is_scraped=True, amend=amend)
+    assert world.scraped is not None
+    dice = random.Random(f"forger of {seed}")
+    forger = Forger(world.api, world.clock, world.truth, world.scraped, dice)
+    world.newcomers = functools.partial(forger.settle_in, forges=forges)
+    with world:
         # Nobody can know what these do, unless somebody is believed who says so.
         unseen = random.Random(f"unseen of {seed}").sample(world.people.workloads, 3)
         world.truth.lies = {one.key: "without activity" for one in unseen}
