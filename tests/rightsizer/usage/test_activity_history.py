@@ -69,6 +69,14 @@ def test_history_long_span_has_at_most_400_slots(metrics: Metrics) -> None:
     assert set(history.slots[1:]) == {Slot.IDLE}
 
 
+def test_history_longer_than_400_days_is_cut(metrics: Metrics) -> None:
+    """No slot is longer than a day."""
+    metrics.write({UTIL: 0.0}, pod="a")
+    pods = {(metrics.space, "a"): metrics.at - 900 * DAY}
+    history = metrics.signal().histories(pods, 900 * DAY, metrics.at, threshold=0.01)[metrics.space, "a"]
+    assert (len(history.slots), history.slot_s) == (400, 86_400)
+
+
 def test_history_special_characters_in_names_are_quoted(metrics: Metrics) -> None:
     """In PromQL and in its regular expressions; pods of other namespaces are not mixed in."""
     names = ['a"} or vector(1) #', "a.b", "a|b", "ä\\d+", "a.*"]

@@ -139,6 +139,21 @@ def test_provenance_ignored_targets_are_counted_and_excluded() -> None:
     assert found.matchers == ('job="gpu-exporter"', f'instance!="{TENANT}"')
 
 
+def test_provenance_words_name_three_of_many_ignored_targets() -> None:
+    """The others are only counted."""
+    targets = [ScrapeTarget("other", f"10.9.9.{number}:1", 1) for number in range(4)]
+    (words,) = _found(*targets, given=("monitoring",)).words()
+    assert words.endswith("4 targets ignored: not from an exporter (10.9.9.0:1, 10.9.9.1:1, 10.9.9.2:1, ...)")
+
+
+def test_provenance_exporters_on_half_of_the_nodes_are_found() -> None:
+    """On fewer, other pods with addresses could be taken for them."""
+    pods = {("team", f"p-{number}"): f"n{number}" for number in range(1, 5)}
+    targets = [ScrapeTarget("gpu-exporter", EXPORTERS[node], 8) for node in ("n1", "n2")]
+    assert find_provenance(targets, Whereabouts(pods, _addresses()), ()).namespaces == {"monitoring"}
+    assert find_provenance(targets[:1], Whereabouts(pods, _addresses()), ()).problem
+
+
 def test_provenance_many_ignored_targets_do_not_lengthen_queries() -> None:
     """Series of those that are not excluded by name are left out when they are read."""
     table = _addresses()

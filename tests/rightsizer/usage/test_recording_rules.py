@@ -146,7 +146,6 @@ def test_usages_rules_younger_than_the_window_are_not_used(metrics: Metrics) -> 
     assert metrics.usage("a", recording=TRUSTED).coverage == 1.0
 
 
-@pytest.mark.slow
 @pytest.mark.prometheus
 def test_usages_of_some_pods_equal_those_of_all(metrics: Metrics) -> None:
     """Other pods are not queried."""
@@ -243,7 +242,6 @@ def test_usages_forged_records_without_rules_are_not_used(metrics: Metrics) -> N
     assert metrics.usage("a").activity_peak == near(0.8)
 
 
-@pytest.mark.slow
 @pytest.mark.prometheus
 def test_usages_forged_records_never_outvote_samples(metrics: Metrics) -> None:
     """Before a workload changes, the higher activity of records and samples counts."""

@@ -152,11 +152,12 @@ NIM: Mapping[str, Value] = {
 
 def test_load_of_two_servers_in_a_pod_is_that_of_both(metrics: Metrics) -> None:
     """One that nobody asks hides no other."""
-    _serve(metrics)
+    _serve(metrics, {"vllm:kv_cache_usage_perc": 0.25})
     metrics.write(TRITON, {"pod": "a", "UUID": "", "modelName": "", "instance": f"{POD}:8002"})
     found = _load(metrics)
     assert found is not None
     assert (found.engine, found.requests, found.queued) == ("vLLM and Triton", near(3600, abs=12), 4)
+    assert found.cache == 0.25
 
 
 def test_queue_without_counter_of_requests_is_known(metrics: Metrics) -> None:
