@@ -14,12 +14,13 @@ log = logging.getLogger(__name__)
 
 def restore(slots: KeptSlots, path: pathlib.Path) -> None:
     """Continue with what is in the file, if this version wrote it."""
+    if not path.is_file():
+        log.info("--state-file %s: there is no such file yet", path)
+        return
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES)
         slots.restore(data, program_version())
-    except FileNotFoundError:
-        log.info("%s does not exist yet", path)
     except (OSError, ValueError) as error:
         log.warning("--state-file %s is not used: %s; histories are queried whole", path, error)
 
