@@ -90,8 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
             keep_sizes(session, plan)
             acting = acting_on(session, plan, context, gate, costs[1])
             # Nobody may agree to one change and get another.
-            is_free = arguments.yes and approvals is None
-            instead = instead_of(acting, plan, shown) if is_free else no_other
+            may_replace = arguments.yes and approvals is None
+            instead = instead_of(acting, plan, shown) if may_replace else no_other
             try:
                 _act(acting, decisions, reporter, instead, fleet=plan.fleet, span_s=span_s)
             finally:

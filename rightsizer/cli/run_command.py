@@ -40,6 +40,7 @@ from rightsizer.cli.served_report import ServedReport
 from rightsizer.config import InvalidDurationError, parse_duration
 from rightsizer.errors import ClusterError, ConfigurationError, RightsizerError, UsageError
 from rightsizer.execute.control_state import ActionGate
+from rightsizer.execute.executor import NOT_MADE
 from rightsizer.execute.reconcile import ReconcilePolicy, find_reconciliations, make_reconciliations
 from rightsizer.execute.run_context import Deadline, RunContext
 from rightsizer.inventory.cluster_reader import KEPT
@@ -47,7 +48,7 @@ from rightsizer.inventory.demand import DEMAND_KINDS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.kept_objects import VERIFIED_EVERY, KeptObjects
 from rightsizer.kube.lease import LeaderElector, Lease
-from rightsizer.model import BlockerCode, ObjectRef, Outcome, Plan
+from rightsizer.model import BlockerCode, ObjectRef, Outcome, Plan, Result
 from rightsizer.planning.breaker import NOTHING
 from rightsizer.planning.budget import Purse
 from rightsizer.prices import Prices
@@ -96,9 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         if differing:
             log.error("%s of kept histories differed from a query of the whole span", count(differing, "row"))
         else:
-            log.info(
-                "kept histories of %s are as a query of the whole span returns them", count(pods, "name")
-            )
+            log.info("kept histories of %s are as in a query of the whole span", count(pods, "pod"))
 
     slots = KeptSlots(compared, verified_every=every)
     if arguments.state_file:
@@ -210,6 +209,7 @@ class _Cycles:
         self._woken_at = -_DEMAND_PAUSE_S
         self._pause_s = _DEMAND_PAUSE_S
         self._serves = False
+        self._is_refused = False
         self.gates: Collection[str] = ()
         self.wrong = "no cycle has ended yet"
 
@@ -296,6 +296,9 @@ class _Cycles:
             self._skipped = 0
             report.warning("the cycle took %s: %s skipped meanwhile", span(took_s), count(skipped, "cycle"))
         self._metrics.ended(is_good=not self.wrong, took_s=took_s, at_s=time.time())
+        if self._is_refused:
+            self._is_refused = False
+            self.wake()
         gc.collect()  # what refers to itself would be kept for hundreds of cycles
 
     def _cycle(self, *, acts: bool) -> None:
@@ -393,7 +396,13 @@ class _Cycles:
             )
             classes = {one.workload.ref: one.workload.priority_class for one in plan.decisions}
             made = steps(acting, plan.enforced, plan.fleet, deadline, instead_of(acting, plan, plan))
+            earlier = len(outcomes)
             self._follow(made, outcomes, classes)
+            lenders = {one.workload.ref for one in plan.decisions if one.wanted_by}
+            results = {one.result for one in outcomes[earlier:] if one.ref in lenders}
+            self._serves = Result.DONE in results
+            # The next plan chooses others for what waits.
+            self._is_refused = not results.isdisjoint(NOT_MADE)
 
     def _follow(
         self,

@@ -19,7 +19,7 @@ def restore(slots: KeptSlots, path: pathlib.Path) -> None:
         return
     try:
         with path.open("rb") as file:
-            data = file.read(MOST_BYTES)
+            data = file.read(MOST_BYTES + 1)
         slots.restore(data, program_version())
     except (OSError, ValueError) as error:
         log.warning("--state-file %s is not used: %s; histories are queried whole", path, error)

@@ -98,13 +98,13 @@ def carry_out(
             outcome, reason = _step(
                 decision, session, functools.partial(_failure, decision, alike, session, failures)
             )
-            (unmade if outcome.result in _UNMADE else made).append(decision)
+            (unmade if outcome.result in NOT_MADE else made).append(decision)
             yield decision, outcome
         goes_on = len(unmade) > before and not reason and not is_stopped() and _is_closed(session)
         queue = [*instead(made, unmade)] if goes_on else []
 
 
-_UNMADE = frozenset({Result.BLOCKED, Result.CHANGED})
+NOT_MADE = frozenset({Result.BLOCKED, Result.CHANGED})
 """Nothing was written, so the budgets have room for another change."""
 
 
@@ -138,8 +138,7 @@ def _failure(
     failed = failures[first]
     if failed is None or failed.ref == decision.workload.ref:
         return failed
-    served = (decision.gangs or decision.wanted_by)[0]
-    words = f"not attempted: {served} also needs {failed.ref}: {failed.detail}"
+    words = f"not attempted: {decision.serves[0]} also needs {failed.ref}: {failed.detail}"
     return session.outcome(decision, Result.BLOCKED, words)
 
 
@@ -240,14 +239,10 @@ def _revalidate_and_write(decision: Decision, row: Kind, session: ApplySession) 
     evaluator = session.evaluator(fleet, use.at)
     if blockers := list(objections(decision, fresh, use, evaluator)):
         return session.outcome(decision, Result.CHANGED, "; ".join(one.message for one in blockers))
-    waiting = [one for one in decision.wanted_by if is_pending(one, session.cluster)]
-    if decision.wanted_by and not waiting:
+    if decision.wanted_by and not any(is_pending(one, session.cluster) for one in decision.wanted_by):
         return session.outcome(
             decision, Result.CHANGED, "none of the pending pods that needed it is pending anymore"
         )
-    if decision.whole is not None and len(waiting) < len(decision.wanted_by):
-        words = "a pending pod that needed some of these replicas is not pending anymore"
-        return session.outcome(decision, Result.CHANGED, words)
     try:
         with set_deletion_cost(going(decision, fresh, use, evaluator), session):
             detail = _writer(decision, row)(decision, row, fresh, session)

@@ -5,7 +5,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from rightsizer.model.cluster_objects import ObjectRef
+from rightsizer.model.cluster_objects import ObjectRef, Pod
 from rightsizer.model.fleet import Fleet, Workload
 from rightsizer.model.measurements import Measured
 from rightsizer.model.names import Action, BlockerCode, Confidence, FindingName, Mode, Result, Verdict
@@ -144,7 +144,9 @@ class Decision:
         along: Objects stopped with it, such as the CronJob that would start the next one.
         announced: For a NOTICE, the announced action; carried out at `due` if nothing changes.
         wanted_by: The pending pods, or objects of queues, that need these GPUs, with `onlyForPendingPods`.
-        gangs: The gangs of these pods, whose victims go all or none.
+        serves: The same, but gangs in place of their pods: each is served whole or not at all.
+        going: By replica that goes, the most needed first: what it serves, its pods, and its GPUs. Empty if all goes at
+            once.
         whole: What the finding calls for, if the pending pods need only the proposed replicas; None if it is all.
         healthy_within: Time to become healthy again, if it keeps some GPUs.
     """
@@ -164,7 +166,8 @@ class Decision:
     announced: Action | None = None
     due: datetime.datetime | None = None
     wanted_by: tuple[ObjectRef, ...] = ()
-    gangs: tuple[ObjectRef, ...] = ()
+    serves: tuple[ObjectRef, ...] = ()
+    going: tuple[tuple[ObjectRef, tuple[Pod, ...], float], ...] = ()
     whole: "Decision | None" = None
     lost: str = ""
     gpu_hours_at_risk: float = 0.0

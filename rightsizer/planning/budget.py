@@ -10,6 +10,7 @@ import dataclasses
 import datetime
 import math
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 
 from rightsizer.findings.free_capacity import FreeCapacity, IncomingPods, incoming_pods, largest
 from rightsizer.kinds.advice import command_for
@@ -25,6 +26,7 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.model.offers import Asks
+from rightsizer.planning.victims import within
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Budget, BudgetScope, Per
 from rightsizer.policy.schema import Policy
@@ -108,8 +110,9 @@ class Purse:
 
     def _counting(self, decision: Decision) -> Iterator[tuple[int, Budget]]:
         """The budgets that count its action, with their numbers."""
-        action = decision.announced or decision.action or ""
-        return ((number, budget) for number, budget in enumerate(self._budgets) if budget.counts(action))
+        action, whole = decision.announced or decision.action or "", decision.whole
+        stop = (whole.action if whole else None) or action
+        return (each for each in enumerate(self._budgets) if _counts(each[1], action, stop))
 
     def left(self) -> Iterator[Left]:
         """The remaining amount of every limit."""
@@ -152,7 +155,9 @@ class Purse:
         for number, budget in enumerate(self._budgets):
             span = _SPANS[budget.per]
             # A time in the future comes from a clock that is ahead; it counts.
-            is_counted = budget.counts(change.record.action)
+            action = change.record.action
+            stop = Action.SCALE_TO_ZERO if change.record.removed_unused else action
+            is_counted = _counts(budget, action, stop)
             if is_counted and span is not None and change.is_remembered and at - change.at < span:
                 for key in _keys(budget.scope, change.ref, change.pools):
                     self._spend(number, key, change.record.gpus)
@@ -171,6 +176,14 @@ class Purse:
             node = self._fleet.nodes.get(pod.node)
             if pod.holds:
                 yield node.pool if node and node.pool else "(no pool)"
+
+
+def _counts(budget: Budget, action: str, stop: str) -> bool:
+    """Whether a budget counts a change; replicas of a workload that could be stopped count like its stop.
+
+    But not by owner: each pending pod may get a replica of the same one.
+    """
+    return budget.counts(action) or (budget.scope is not BudgetScope.OWNER and budget.counts(stop))
 
 
 def _spent_words(before: _Spent, now: _Spent) -> str:
@@ -196,17 +209,55 @@ def _keys(scope: BudgetScope, ref: ObjectRef, pools: Sequence[str]) -> Sequence[
 
 
 def within_budgets(decisions: Sequence[Decision], evaluator: PolicyEvaluator) -> tuple[Decision, ...]:
-    """Block changes that the budgets do not allow; a scale-down removes as many replicas as they do."""
+    """Block changes that the budgets do not allow; a scale-down removes as many replicas as they do.
+
+    Pending pods and gangs are served whole or not: of one for which the budgets do not allow all changes, none is made.
+    """
+    in_part: set[ObjectRef] = set()
+    while True:
+        allowed = _charged(decisions, evaluator, in_part)
+        served = {one for each in allowed if each.is_enforced for one in each.serves}
+        pairs = zip(decisions, allowed, strict=True)
+        lacking = {
+            one
+            for before, after in pairs
+            if before.is_enforced
+            for one in set(before.serves) - (set(after.serves) if after.is_enforced else set())
+        }
+        if not (more := (served & lacking) - in_part):
+            return allowed
+        in_part |= more
+
+
+def _charged(
+    decisions: Sequence[Decision], evaluator: PolicyEvaluator, in_part: AbstractSet[ObjectRef]
+) -> tuple[Decision, ...]:
+    """Charge the changes in order, without what would serve a demand only in part."""
     purse = Purse(evaluator.policy, evaluator.fleet, evaluator.at)
     allowed = []
     for decision in decisions:
-        is_charged = decision.is_enforced and decision.action not in FREE
-        fitting = _shortened(decision, purse.affordable(decision)) if is_charged else decision
-        blocks = purse.charge(fitting) if is_charged else ()
-        allowed.append(
-            dataclasses.replace(decision, blockers=(*decision.blockers, *blocks)) if blocks else fitting
-        )
+        if not decision.is_enforced or decision.action in FREE:
+            allowed.append(decision)
+            continue
+        fitting = _fitting(decision, purse.affordable(decision), in_part)
+        if fitting is None:
+            words = f"budgets do not allow all changes that {decision.serves[0]} needs"
+            blocks: tuple[Blocker, ...] = (Blocker(BlockerCode.BUDGET, words),)
+        else:
+            blocks = purse.charge(fitting)
+        made = dataclasses.replace(decision, blockers=(*decision.blockers, *blocks))
+        allowed.append(made if blocks or fitting is None else fitting)
     return tuple(allowed)
+
+
+def _fitting(decision: Decision, most: float, in_part: AbstractSet[ObjectRef]) -> Decision | None:
+    """A change that frees at most `most` GPUs, if it can be smaller; None if all that it serves is in `in_part`."""
+    if decision.going:
+        asked = within(decision, math.inf, in_part)
+        return asked and (within(asked, most + _NEGLIGIBLE) or asked)
+    if decision.serves and in_part >= set(decision.serves):
+        return None
+    return decision if decision.serves else _shortened(decision, most)
 
 
 def fitting_instead(
@@ -218,17 +269,24 @@ def fitting_instead(
     """The changes of a plan that only budgets block, and that fit in place of changes that were not made.
 
     None in the namespaces of those: whoever has many workloads that refuse changes holds up others no longer for it.
+    None for a pending pod or gang that one of those was to serve: it would not be served whole.
     """
     tried = {one.workload.ref for one in (*made, *unmade)}
     namespaces = {one.workload.ref.namespace for one in unmade}
+    failed = {one for each in unmade for one in each.serves}
     untried = [one for one in decisions if one.workload.ref not in tried]
-    charged = (*made, *(one for one in untried if one.is_enforced))
+    # These are decided: nothing is taken back of them.
+    charged = [
+        dataclasses.replace(one, serves=(), going=())
+        for one in (*made, *(one for one in untried if one.is_enforced))
+    ]
     waiting = (
         dataclasses.replace(one, blockers=())
         for one in untried
         if one.is_blocked
         and {block.code for block in one.blockers} == {BlockerCode.BUDGET}
         and one.workload.ref.namespace not in namespaces
+        and failed.isdisjoint(one.serves)
     )
     fitting = within_budgets((*charged, *waiting), evaluator)[len(charged) :]
     return tuple(one for one in fitting if one.is_enforced)
@@ -237,8 +295,7 @@ def fitting_instead(
 def _shortened(decision: Decision, most: float) -> Decision:
     """A scale-down that frees at most `most` GPUs; others, and those that would free none, as they are."""
     proposal, size = decision.finding.proposal, decision.workload.size
-    is_by_demand = decision.finding.name is FindingName.TOO_MANY_REPLICAS and not decision.wanted_by
-    if not is_by_demand or decision.frees <= most + _NEGLIGIBLE:
+    if decision.finding.name is not FindingName.TOO_MANY_REPLICAS or decision.frees <= most + _NEGLIGIBLE:
         return decision
     if proposal is None or proposal.replicas is None or isinstance(size, bool) or not size:
         return decision

@@ -13,6 +13,7 @@ from rightsizer.kinds import action_for, is_supported, pause_for, row_of
 from rightsizer.kinds.advice import command_for, stop_command, stopping
 from rightsizer.kinds.change_edits import missing_field_reason
 from rightsizer.kinds.notices import is_notice_valid, is_released, parse_notice
+from rightsizer.kinds.patches import read_record
 from rightsizer.model import (
     Action,
     Autoscalers,
@@ -215,13 +216,17 @@ def _action(workload: Workload, finding: Finding) -> Action | None:
 
 def _blockers(workload: Workload, finding: Finding, effective: EffectivePolicy) -> Iterator[Blocker]:
     """Reasons not to act on a finding, although the evidence justifies it."""
-    action = _action(workload, finding)
+    action, row = _action(workload, finding), row_of(workload)
     name = finding.name.value
     if workload.is_terminating:
         yield Blocker(BlockerCode.UNSUPPORTED, f"{workload.ref} is already being deleted")
     if _is_unread(workload):
         words = f"{workload.ref} does not exist with the UID that its pods name, or could not be read"
         yield Blocker(BlockerCode.UNSUPPORTED, words)
+    try:
+        _ = row and read_record(workload.annotations, row)
+    except ValueError as error:
+        yield Blocker(BlockerCode.UNSUPPORTED, str(error))
     if effective.mode_for(finding.name) is Mode.PROTECT:
         yield Blocker(
             BlockerCode.PROTECTED, f"rule {effective.rule} does not act on {name}", source=effective.rule

@@ -65,9 +65,9 @@ def _victims(decision: Decision, evaluator: PolicyEvaluator) -> tuple[Victim, ..
 
 
 def served_together(decisions: Sequence[Decision]) -> Mapping[ObjectRef, Sequence[Decision]]:
-    """By workload, all decisions that free GPUs for the same pending pods, or for pods of the same gangs."""
+    """By workload, all decisions that free GPUs for the same pending pods or gangs."""
     by_ref = {one.workload.ref: one for one in decisions if one.wanted_by}
-    groups = connected((ref, {*one.wanted_by, *one.gangs}) for ref, one in by_ref.items())
+    groups = connected((ref, {*one.serves}) for ref, one in by_ref.items())
     return {ref: [by_ref[each] for each in group] for group in groups for ref in group}
 
 
@@ -99,12 +99,17 @@ def _is_on_demand(decision: Decision, evaluator: PolicyEvaluator) -> bool:
 def _with(decision: Decision, wanted: Mapping[Victim, WaitingPod]) -> Decision:
     """A decision about the victims that pending pods need; a notice announces all that may follow."""
     if wanted:
-        going, pods = list(wanted), list(wanted.values())
-        is_part = going[0].is_replica and decision.action is not Action.NOTICE
-        return dataclasses.replace(
-            with_replicas(decision, going) if is_part else decision,
-            wanted_by=tuple(dict.fromkeys(pod.ref for pod in pods)),
-            gangs=tuple(dict.fromkeys(pod.gang.ref for pod in pods if pod.gang)),
+        wanted = dict(sorted(wanted.items(), key=lambda item: item[0].place))
+        served = [pod.gang.ref if pod.gang else pod.ref for pod in wanted.values()]
+        made = dataclasses.replace(
+            decision,
+            wanted_by=tuple(dict.fromkeys(pod.ref for pod in wanted.values())),
+            serves=tuple(dict.fromkeys(served)),
+        )
+        if decision.action is Action.NOTICE or not next(iter(wanted)).is_replica:
+            return made
+        return with_replicas(
+            made, [(by, one.pods, one.frees) for by, one in zip(served, wanted, strict=True)]
         )
     action = decision.announced or decision.action
     words = (

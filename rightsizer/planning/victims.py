@@ -187,6 +187,14 @@ class Victim:
     is_replica: bool = False
 
     @property
+    def place(self) -> int:
+        """How many replicas go before it."""
+        number, before = 0, self.after
+        while before is not None:
+            number, before = number + 1, before.after
+        return number
+
+    @property
     def frees(self) -> float:
         """GPUs that it frees."""
         return sum(pod.gpus for pod in self.pods) if self.is_replica else self.decision.frees
@@ -268,21 +276,25 @@ def _unsteerable(pods: Collection[Pod]) -> str:
     return ""
 
 
-def with_replicas(decision: Decision, going: Sequence[Victim]) -> Decision:
-    """A decision that removes only these replicas; itself if it removes just these."""
+Going = tuple[ObjectRef, tuple[Pod, ...], float]
+"""A replica that goes: what it serves, its pods, and its GPUs."""
+
+
+def with_replicas(decision: Decision, going: Sequence[Going]) -> Decision:
+    """A decision that removes only these replicas, the most needed first; all of it if it removes just these."""
     workload, proposal = decision.workload, decision.finding.proposal
-    size = int(workload.size or 0)
-    is_exact = proposal is None or any(one.after for one in going)
+    size, row = int(workload.size or 0), row_of(workload)
+    is_exact = proposal is None or (row is not None and row.steering is Steering.TAIL)
     if len(going) == most_going(decision) and is_exact:
-        return decision
-    frees = sum(one.frees for one in going)
+        return dataclasses.replace(decision, going=tuple(going))
+    frees = sum(freed for _, _, freed in going)
     words = f"{count(len(going), 'replica')} of {size} removed for pending pods; frees {gpus(frees)}"
     part = Proposal(
         Action.SCALE_DOWN,
         frees,
         words,
         replicas=size - len(going),
-        pods=tuple(sorted(pod.ref.name for one in going for pod in one.pods)),
+        pods=tuple(sorted(pod.ref.name for _, pods, _ in going for pod in pods)),
     )
     told = [one for one in decision.finding.words if proposal is None or one != proposal.words]
     return dataclasses.replace(
@@ -295,7 +307,36 @@ def with_replicas(decision: Decision, going: Sequence[Victim]) -> Decision:
         gpu_hours_at_risk=0.0,
         gpu_hours_lost=0.0,
         along=(),
+        going=tuple(going),
         whole=decision,
+    )
+
+
+def within(decision: Decision, most: float, without: Collection[ObjectRef] = ()) -> Decision | None:
+    """A decision on demand that frees at most so many GPUs, the most needed ones, and serves what it serves whole.
+
+    Without those that serve `without`; None if nothing is left.
+    """
+    whole, going = decision.whole or decision, [one for one in decision.going if one[0] not in without]
+    while going:
+        left = [one for one in decision.going if one not in going]
+        is_cut = not {by for by, _, _ in going}.isdisjoint(by for by, _, _ in left)
+        if sum(freed for _, _, freed in going) <= most and not is_cut and _is_tail(decision, going):
+            break
+        going.pop()
+    if len(going) == len(decision.going):
+        return decision
+    if not going:
+        return None
+    serves = tuple(dict.fromkeys(by for by, _, _ in going))
+    return with_replicas(dataclasses.replace(whole, wanted_by=decision.wanted_by, serves=serves), going)
+
+
+def _is_tail(decision: Decision, going: Sequence[Going]) -> bool:
+    """Whether these replicas can go without the others: a controller that removes from the end skips none."""
+    row = row_of(decision.workload)
+    return (
+        row is None or row.steering is not Steering.TAIL or list(decision.going[: len(going)]) == list(going)
     )
 
 

@@ -117,8 +117,8 @@ class KeptSlots:
 # --- Saved
 
 
-MOST_BYTES = 1 << 30
-"""Of saved slots, not compressed: those of 100,000 GPUs take less than a tenth of it."""
+MOST_BYTES = 256 << 20
+"""Of saved slots, not compressed; those of 100,000 GPUs take less than half of it."""
 _DIGEST = hashlib.sha256().digest_size
 _ENCODER = msgspec.msgpack.Encoder()
 

@@ -168,6 +168,21 @@ def test_run_cycle_for_a_pending_pod_is_tried_again_after_a_failure(world: World
         assert run.end() == 0
 
 
+def test_run_victim_that_refuses_is_replaced_within_seconds(world: World) -> None:
+    """The pod waits on, no schedule is due for an hour, and the next plan chooses another victim."""
+    world.node("small", resources={"nvidia.com/gpu": 4}, pool="small")
+    for name in ("a-first", "b-second"):
+        world.add("Job", world.team, name, {**SMALL, "usage": "idle"})
+    world.api.inject(Fault("/jobs/a-first", "PATCH", times=None, status=422))
+    with running(world, "--every", "1h", "--yes", "--verify-for", "0", policy=LENDERS) as run:
+        wait_for(lambda: run.cycles() == 1, run)
+        urgent = {**SMALL, "usage": "absent", "priorityClass": "high-priority", "age_h": 0}
+        world.add("Pod", world.team, "urgent", urgent)
+        wait_for(lambda: _is_suspended(world, "b-second"), run)
+        assert not _is_suspended(world, "a-first")
+        assert run.end() == 0
+
+
 def test_run_stops_verifying_for_a_pod_that_begins_to_wait(world: World) -> None:
     """The pods of the first victim end slowly; the next pod does not wait for that."""
     world.node("small", resources={"nvidia.com/gpu": 4}, pool="small")

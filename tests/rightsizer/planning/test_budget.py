@@ -341,3 +341,13 @@ def test_budget_change_blocked_otherwise_is_not_made_instead() -> None:
     """A PodDisruptionBudget holds it, whatever room there is."""
     guarded = dataclasses.replace(_item("guarded", namespace="team-b"), budgets={"pdb": 0})
     assert _instead(_policy({"workloads": 1}), [_item("first", 4), guarded], unmade={"first"}) == []
+
+
+@pytest.mark.parametrize("finding", ["", "idle"])
+def test_budget_of_an_hour_counts_earlier_parts_of_stops(finding: str) -> None:
+    """Replicas that went on demand from a workload that could be stopped; not those of a plain scale-down."""
+    item, other = _item("w"), _item("other")
+    record = ChangeRecord(AT - HOUR / 2, "run-1", Action.SCALE_DOWN, 1, finding=finding)
+    change = FoundChange(other.ref, record)
+    rules = _policy({"per": "hour", "workloads": 1, "actions": ["scale-to-zero"]})
+    assert _done(_plan(rules, item, changes=(change,))) == ([] if finding else ["w"])

@@ -741,3 +741,12 @@ def test_autoscaler_with_too_many_replicas_gets_another_query(
     assert not decision.is_enforced
     assert ("HorizontalPodAutoscaler by-cpu would follow it with 1 to 6 replicas" in told) is advised
     assert advised or decision.autoscalers is None
+
+
+@pytest.mark.parametrize("text", ["[", '{"version": 7}', "x" * 300], ids=["cut", "newer", "long"])
+def test_decide_record_that_gpu_rightsizer_did_not_write_blocks(text: str) -> None:
+    """Every write would refuse it: it takes no budget, and is no victim for a pending pod."""
+    item = workload(annotations={PREFIX + "undo": text})
+    decision = judged(item, all_idle(item), policy())
+    assert not decision.is_enforced
+    assert "annotation gpu-rightsizer.io/undo" in decision.restrictions[-1].message

@@ -38,9 +38,11 @@ from rightsizer.model import (
     WaitingPod,
     Workload,
 )
+from rightsizer.planning.budget import fitting_instead, within_budgets
 from rightsizer.planning.pending_demand import limit_to_pending_demand, served_together, unserved_demand
 from rightsizer.planning.victims import COST_ANNOTATION
 from rightsizer.policy.effective import PolicyEvaluator
+from rightsizer.policy.limits import Budget, BudgetScope, Per
 from rightsizer.policy.schema import Policy
 from tests.rightsizer.build import AT, judged, pod, policy, rule, workload
 
@@ -879,3 +881,88 @@ def test_replicas_that_go_are_needed_and_enough(
             assert room == +used
         else:
             assert gone[0].node in used
+
+
+def _in(namespace: str, decision: Decision) -> Decision:
+    ref = dataclasses.replace(decision.workload.ref, namespace=namespace)
+    return dataclasses.replace(decision, workload=dataclasses.replace(decision.workload, ref=ref))
+
+
+def _budgeted(
+    decisions: Sequence[Decision], *waiting: WaitingPod, budgets: Sequence[Budget] | None = None
+) -> tuple[tuple[Decision, ...], PolicyEvaluator]:
+    """What becomes of the decisions within these budgets, or the default ones, and the evaluator."""
+    changes = {} if budgets is None else {"budgets": budgets}
+    rules = policy(rule("r", onlyForPendingPods=[Action.SCALE_TO_ZERO]), rule("rest"), **changes)
+    fleet = Fleet(tuple(one.workload for one in decisions), {}, {}, waiting=waiting)
+    evaluator = PolicyEvaluator(rules, fleet, at=AT)
+    return within_budgets(limit_to_pending_demand(decisions, evaluator), evaluator), evaluator
+
+
+@pytest.mark.parametrize("replicas", [8, 5], ids=["a-part", "all"])
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+def test_budget_that_allows_few_replicas_serves_the_most_important_pods(replicas: int, kind: str) -> None:
+    """Whoever makes pods of lower priority wait keeps nobody from being served."""
+    urgent = _waiting("urgent", 1, priority=9_000, nodes=("a",))
+    others = [_waiting(f"other-{number}", 1, priority=2_000, nodes=("a",)) for number in range(4)]
+    web = _decision(_replicated("web", *["a"] * replicas, kind=kind))
+    budget = Budget(scope=BudgetScope.CLUSTER, per=Per.RUN, gpus=2)
+    (found,), _ = _budgeted([web], urgent, *others, budgets=[budget])
+    assert found.is_enforced
+    assert (found.action, found.frees) == (Action.SCALE_DOWN, 2.0)
+    assert (found.serves[0], len(found.serves)) == (urgent.ref, 2)
+    assert found.whole is not None
+
+
+@pytest.mark.parametrize("is_gang", [True, False], ids=["gang", "pod"])
+def test_demand_for_which_budgets_allow_a_part_is_not_served(*, is_gang: bool) -> None:
+    """None of its victims goes, and the next demand gets the room."""
+    if is_gang:
+        first = _gang(_waiting("m-0", 1, nodes=("a",)), _waiting("m-1", 1, nodes=("b",)))
+        places = ["a", "b"]
+    else:
+        first, places = (_waiting("large", 2, nodes=("a",)),), ["a", "a"]
+    victims = [
+        _in(f"team-{number}", _decision(_holder(f"w-{number}", place))) for number, place in enumerate(places)
+    ]
+    last = _in("team-9", _decision(_holder("last", "c")))
+    budget = Budget(scope=BudgetScope.CLUSTER, per=Per.RUN, workloads=1)
+    waiting = (*first, _waiting("small", 1, priority=2_000, nodes=("c",)))
+    found, _ = _budgeted([*victims, last], *waiting, budgets=[budget])
+    assert [one.workload.ref.name for one in found if one.is_enforced] == ["last"]
+    assert {block.code for one in found[:2] for block in one.blockers} == {BlockerCode.BUDGET}
+
+
+def test_replicas_of_unused_workloads_count_like_their_stops() -> None:
+    """Otherwise the budgets of stops would not hold on demand; by the default ones, two of a namespace."""
+    decisions = [_decision(_replicated(f"w-{number}", *[f"n-{number}"] * 4)) for number in range(6)]
+    busy = dataclasses.replace(_decision(_holder("busy", *["z"] * 200)), mode=Mode.ADVISE)
+    waiting = [
+        _waiting(f"p-{number}-{each}", 1, nodes=(f"n-{number}",)) for number in range(6) for each in (0, 1)
+    ]
+    found, _ = _budgeted([*decisions, busy], *waiting)
+    assert [one.action for one in found if one.is_enforced] == [Action.SCALE_DOWN] * 2
+
+
+def test_nothing_goes_instead_for_a_demand_that_just_failed() -> None:
+    """One of its victims refused the change: the others would go for nothing."""
+    victims = [_in(f"team-{node}", _decision(_holder(f"w-{node}", node))) for node in NODES]
+    waiting = [_waiting(f"p-{node}", 1, nodes=(node,)) for node in NODES]
+    budget = Budget(scope=BudgetScope.CLUSTER, per=Per.RUN, workloads=2)
+    found, evaluator = _budgeted(victims, *waiting, budgets=[budget])
+    done, refused, last = sorted(found, key=lambda one: not one.is_enforced)
+    assert fitting_instead(found, evaluator, [done], [refused]) == (dataclasses.replace(last, blockers=()),)
+    alike = [dataclasses.replace(one, serves=refused.serves) if one == last else one for one in found]
+    assert fitting_instead(alike, evaluator, [done], [refused]) == ()
+
+
+def test_gang_on_replicas_of_one_workload_is_served_whole_or_not() -> None:
+    """A budget that allows one of its two replicas serves another pod instead."""
+    gang = _gang(*(_waiting(f"m-{number}", 1, nodes=("a",)) for number in range(2)))
+    web = _decision(_replicated("web", *["a"] * 4))
+    budget = Budget(scope=BudgetScope.CLUSTER, per=Per.RUN, gpus=1)
+    (found,), _ = _budgeted([web], *gang, budgets=[budget])
+    assert not found.is_enforced
+    small = _waiting("small", 1, priority=9_000, nodes=("a",))
+    (found,), _ = _budgeted([web], small, *gang, budgets=[budget])
+    assert (found.is_enforced, found.frees, found.serves) == (True, 1.0, (small.ref,))

@@ -364,10 +364,11 @@ def _against_part(fresh: Workload = REPLICATED, **changes: Any) -> list[str]:
     }
     use = Use(**{**values, **changes})
     whole = judged(REPLICATED, idle, policy())
-    victims = [
-        one for one in victims_of(whole, evaluator(policy(), REPLICATED)) if one.pods[0].ref.name == "w-1"
-    ]
-    part = with_replicas(whole, victims)
+    victims = victims_of(whole, evaluator(policy(), REPLICATED))
+    demand = ObjectRef("v1", "Pod", "research", "urgent", "uid-urgent")
+    part = with_replicas(
+        whole, [(demand, one.pods, one.frees) for one in victims if one.pods[0].ref.name == "w-1"]
+    )
     return [blocker.code for blocker in objections(part, fresh, use, evaluator(policy(), fresh))]
 
 
