@@ -5,6 +5,7 @@ First a scraped pod forges series; then, in CLUSTERS random clusters from seed F
 series. It exits with 1 unless every number is zero.
 """
 
+import argparse
 import collections
 import concurrent.futures
 import functools
@@ -227,4 +228,11 @@ def main(clusters: int = 20, first: int = 0) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument(
+        "clusters", type=int, nargs="?", default=20, help="random clusters (default %(default)s)"
+    )
+    parser.add_argument(
+        "first", type=int, nargs="?", default=0, help="seed of the first (default %(default)s)"
+    )
+    sys.exit(main(**vars(parser.parse_args())))
