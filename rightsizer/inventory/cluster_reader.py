@@ -295,15 +295,15 @@ class _ClusterReader(OptionalLister):
             for item in self.all(self.paths(row.of), GroupObject)
         ]
         limits = self.all(self.paths(VOLCANO_QUEUES, scope=""), VolcanoQueue) if groups else []
-        jobs = self._suspended(kueue, named) if named.jobs else ()
+        jobs = self._suspended(kueue) if named.jobs else ()
         objects = DemandObjects(kueue, queues, groups, limits, quotas, jobs, named)
         return demand_state(objects, pods, self.resources, self._templates_of)
 
-    def _suspended(self, kueue: KueueTable, named: NamedQueues) -> list[JobObject]:
+    def _suspended(self, kueue: KueueTable) -> list[JobObject]:
         """The suspended Jobs, of whom most are only read page by page."""
 
         def add(found: list[JobObject], items: Sequence[JobObject]) -> None:
-            found += waiting_jobs(items, kueue, named)
+            found += waiting_jobs(items, kueue)
 
         start: Callable[[], list[JobObject]] = list
         return self.cluster.reduce(self.paths(JOB)[0], JobObject, start, add=add)

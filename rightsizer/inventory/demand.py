@@ -336,13 +336,16 @@ class NamedQueues:
 NO_QUEUES = NamedQueues()
 
 
-def waiting_jobs(items: Iterable[JobObject], kueue: KueueTable, queues: NamedQueues) -> Iterator[JobObject]:
-    """The suspended Jobs that wait, or may: not those of Kueue, whose Workloads tell, or of a controller's own."""
+def waiting_jobs(items: Iterable[JobObject], kueue: KueueTable) -> Iterator[JobObject]:
+    """The suspended Jobs that wait, or may: not those of Kueue, whose Workloads tell, or that a controller suspends.
+
+    A controller suspends its Jobs with itself, whatever their labels say; gpu-rightsizer may have suspended it.
+    """
     of_kueue = {owner.uid for one in kueue.metadata for owner in one.owner_references or ()}
     for item in items:
         above = item.metadata.controller
         is_own = above is None or above.kind == "CronJob"
-        if item.waits() and item.metadata.uid not in of_kueue and (is_own or item.is_of(queues.jobs)):
+        if item.waits() and item.metadata.uid not in of_kueue and is_own:
             yield item
 
 

@@ -307,9 +307,7 @@ class _File:
         ]
         limits = list(self._all(VOLCANO_QUEUES.group, VOLCANO_QUEUES.kind, VolcanoQueue))
         quotas = list(self._all("", "ResourceQuota", QuotaObject))
-        jobs = (
-            list(waiting_jobs(self._all(JOB.group, JOB.kind, JobObject), kueue, named)) if named.jobs else ()
-        )
+        jobs = list(waiting_jobs(self._all(JOB.group, JOB.kind, JobObject), kueue)) if named.jobs else ()
         objects = DemandObjects(kueue, queues, groups, limits, quotas, jobs, named)
         return demand_state(objects, pods, resources, self._templates_of)
 

@@ -444,6 +444,7 @@ def test_gated_pod_with_a_node_or_an_end_does_not_wait() -> None:
 
 JOBS = NamedQueues(jobs=frozenset({"x.io/queue", "x.io/controller"}))
 QUEUED = {"labels": {"x.io/queue": "research"}}
+JOB_SET = obj("JobSet", "set", api_version="jobset.x-k8s.io/v1alpha2")
 
 
 def _job(
@@ -463,7 +464,7 @@ def _job(
     [
         pytest.param(_job(), id="label"),
         pytest.param(_job(metadata={}, managedBy="x.io/controller"), id="managed-by"),
-        pytest.param(_job("train", obj("JobSet", "set", api_version="jobset.x-k8s.io/v1alpha2")), id="owned"),
+        pytest.param(_job("train", obj("CronJob", "nightly", api_version="batch/v1")), id="of-a-cron-job"),
     ],
 )
 def test_job_that_a_named_queue_suspends_waits_as_its_pods_would(job: Object) -> None:
@@ -513,9 +514,11 @@ def test_suspended_job_that_cannot_be_served_is_named(job: Object, why: str) -> 
         pytest.param(
             _job(metadata={**QUEUED, "annotations": {"gpu-rightsizer.io/undo": "{}"}}), id="by-gpu-rightsizer"
         ),
+        pytest.param(_job("train", JOB_SET), id="its-owner-decides"),
+        pytest.param(_job("train", JOB_SET, metadata={}), id="its-owner-decides-without-label"),
         pytest.param(
-            _job("train", obj("JobSet", "set", api_version="jobset.x-k8s.io/v1alpha2"), metadata={}),
-            id="its-owner-decides",
+            _job("train", JOB_SET, metadata={}, managedBy="x.io/controller"),
+            id="its-owner-decides-managed-by",
         ),
     ],
 )
