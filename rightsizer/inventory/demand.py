@@ -3,7 +3,7 @@
 To add a kind of demand is to add a row to DEMAND_KINDS. A pod that exists was admitted by the API server, with its
 PriorityClass. A template was not: anybody who may write such an object may name any class. So a class only counts where
 the API server admitted a pod of it in the same namespace, or a ResourceQuota grants it; the priority in the object
-itself never counts, and a ResourceQuota for GPUs limits what counts.
+itself never counts, and ResourceQuotas limit what counts.
 """
 
 import collections
@@ -450,7 +450,7 @@ def granted_classes(quotas: Iterable[QuotaObject]) -> Iterator[tuple[str, str]]:
     """Namespaces and PriorityClasses that ResourceQuotas name: only administrators write these."""
     for item in quotas:
         for one in (item.spec.scope_selector.match_expressions if item.spec.scope_selector else None) or ():
-            if (one.scope_name, one.operator) == ("PriorityClass", "In"):
+            if one.is_of_classes:
                 for name in one.values or ():
                     yield item.metadata.namespace, name
 
@@ -604,13 +604,15 @@ def _asked_of_quotas(
     """
     found: collections.Counter[Quota] = collections.Counter()
     for quota in quotas:
+        if quota.namespace != item.ref.namespace:
+            continue
         counted = [one for one in pods if quota.counts(one.priority_class)]
-        gpus = sum(one.gpus.get(quota.resource, 0) for one in counted)
-        left = quota.hard - quota.used - before.get(quota, 0)
-        if quota.namespace == item.ref.namespace and gpus:
-            if gpus > left:
-                raise NotServedError(f"ResourceQuota {quota.name} leaves {max(0, left)} of {quota.resource}")
-            found[quota] = gpus
+        amount = sum(one.gpus.get(quota.resource, one.needs.get(quota.resource, 0)) for one in counted)
+        left = max(0, quota.hard - quota.used - before.get(quota, 0))
+        if amount > left:
+            unit = "m" if quota.resource == "cpu" else ""
+            raise NotServedError(f"ResourceQuota {quota.name} leaves {left}{unit} of {quota.resource}")
+        found[quota] = amount
     return found
 
 

@@ -12,7 +12,7 @@ from rightsizer.changes.found_changes import changes_of
 from rightsizer.changes.record_codec import came_back_after, recorded_changes
 from rightsizer.inventory.demand import DemandState, Surroundings, demand_of
 from rightsizer.inventory.dra_state import DraState, UnknownClaimError, with_claims
-from rightsizer.inventory.gpu_requests import CLASS_PREFIX, CLASS_QUOTA, ResourceTable, count_of
+from rightsizer.inventory.gpu_requests import CLASS_PREFIX, CLASS_QUOTA, ResourceTable, amount_of
 from rightsizer.inventory.managers import (
     Autoscaler,
     ControlObjects,
@@ -102,32 +102,32 @@ def priority_class_of(item: PriorityClassObject) -> PriorityClass:
 
 
 def quotas_of(item: QuotaObject, resources: ResourceTable) -> list[Quota]:
-    """The GPU resources of a ResourceQuota."""
-    status, namespace, name = item.status, item.metadata.namespace, item.metadata.name
-    is_scoped = bool(item.spec.scopes or item.spec.scope_selector)
-    scopes = item.spec.scope_selector.match_expressions or () if item.spec.scope_selector else ()
-    by_class = [
-        one.values or () for one in scopes if (one.scope_name, one.operator) == ("PriorityClass", "In")
+    """What a ResourceQuota limits of GPUs, pods, and requests of CPU and memory; limits of these are not read.
+
+    All of its scopes must match. Only `PriorityClass In` is compared with pods: any other counts as matched.
+    """
+    status, scopes = item.status, item.spec.scope_selector
+    named = [
+        frozenset(one.values or ())
+        for one in (scopes.match_expressions if scopes else None) or ()
+        if one.is_of_classes
     ]
-    classes = frozenset(by_class[0]) if len(by_class) == len(scopes) == 1 and not item.spec.scopes else ()
+    classes = frozenset.intersection(*named) if named else None
     found = []
     for key, amount in sorted((status.hard or {}).items()):
-        name_of_class = key.removesuffix(CLASS_QUOTA)
-        resource = f"{CLASS_PREFIX}{name_of_class}" if name_of_class != key else key.removeprefix("requests.")
-        if resources.unit(resource) is not None:
-            used = (status.used or {}).get(key, 0)
-            found.append(
-                Quota(
-                    namespace,
-                    name,
-                    resource,
-                    count_of(amount),
-                    count_of(used),
-                    is_scoped=is_scoped,
-                    classes=frozenset(classes),
-                )
-            )
+        resource = _limited_resource(key)
+        if resource in ("pods", "cpu", "memory") or resources.unit(resource) is not None:
+            hard, used = (amount_of(resource, one) for one in (amount, (status.used or {}).get(key)))
+            found.append(Quota(item.metadata.namespace, item.metadata.name, resource, hard, used, classes))
     return found
+
+
+def _limited_resource(key: str) -> str:
+    """The resource that a key of a ResourceQuota limits, as pods name it."""
+    name_of_class = key.removesuffix(CLASS_QUOTA)
+    if name_of_class != key:
+        return f"{CLASS_PREFIX}{name_of_class}"
+    return "pods" if key == "count/pods" else key.removeprefix("requests.")
 
 
 def build_fleet(state: ClusterState) -> Fleet:

@@ -328,6 +328,11 @@ class ScopeSelector(msgspec.Struct, rename="camel"):
     operator: str = ""
     values: list[str] | None = None
 
+    @property
+    def is_of_classes(self) -> bool:
+        """Whether it selects pods with one of the PriorityClasses that it names."""
+        return (self.scope_name, self.operator) == ("PriorityClass", "In")
+
 
 class QuotaScopes(msgspec.Struct, rename="camel"):
     """corev1.ScopeSelector."""

@@ -312,11 +312,11 @@ def claims_on(pod: _Claimant, node: Node | None) -> tuple[WaitingClaim, ...]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Quota:
-    """Limit and use of one GPU resource by a ResourceQuota.
+    """Limit and use of one resource by a ResourceQuota: GPUs, pods, or what they request of CPU and memory.
 
     Attributes:
-        is_scoped: Whether it only counts some pods.
-        classes: Those with these PriorityClasses, if that is its only scope.
+        resource: As a pod's resources and needs name it.
+        classes: The PriorityClasses of the pods that it counts; None if it may count those of any.
     """
 
     namespace: str
@@ -324,12 +324,11 @@ class Quota:
     resource: str
     hard: int
     used: int
-    is_scoped: bool = False
-    classes: frozenset[str] = frozenset()
+    classes: frozenset[str] | None = None
 
     def counts(self, priority_class: str) -> bool:
-        """Whether it is known to count pods of a PriorityClass."""
-        return not self.is_scoped or priority_class in self.classes
+        """Whether it counts pods of a PriorityClass, or may."""
+        return self.classes is None or priority_class in self.classes
 
 
 _Found = TypeVar("_Found")

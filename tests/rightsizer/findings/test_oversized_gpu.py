@@ -131,11 +131,7 @@ def _claimable(
         (_claimable(classes=()), None),
         (_claimable(classes=("our-gpus", "mig.nvidia.com"), own="our-gpus"), None),
         (
-            _claimable(
-                quotas=(
-                    Quota("research", "q", "deviceclass:mig.nvidia.com", hard=0, used=0, is_scoped=False),
-                )
-            ),
+            _claimable(quotas=(Quota("research", "q", "deviceclass:mig.nvidia.com", hard=0, used=0),)),
             False,
         ),
         (dataclasses.replace(_claimable(), waiting=(WAITING,)), False),

@@ -391,17 +391,17 @@ def test_evictions_are_known_from_secrets_of_manifests(server: Server) -> None:
 
 
 def test_priority_classes_and_gpu_quotas_are_read(server: Server) -> None:
-    """With values and annotations."""
+    """With values and annotations; of quotas also those of pods, CPU and memory, which limit templates."""
     annotations = {PREFIX + "mode": "enforce"}
     meta = {"name": "low", "annotations": annotations}
     server.add({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": meta, "value": 7})
-    hard = {"requests.nvidia.com/gpu": "4", "pods": "10"}
+    hard = {"requests.nvidia.com/gpu": "4", "pods": "10", "count/services": "5"}
     server.add(obj("ResourceQuota", "q", api_version="v1", spec={"hard": hard}), pod("p", limits={GPU: "3"}))
     server.api.settle()
     fleet = server.fleet()
     assert (fleet.classes["low"].value, fleet.classes["low"].annotations) == (7, annotations)
-    (quota,) = fleet.quotas
-    assert (quota.namespace, quota.name, quota.resource, quota.hard, quota.used) == (TEAM, "q", GPU, 4, 3)
+    quotas = [(one.namespace, one.name, one.resource, one.hard, one.used) for one in fleet.quotas]
+    assert quotas == [(TEAM, "q", "pods", 10, 1), (TEAM, "q", GPU, 4, 3)]
 
 
 def _everything() -> list[Object]:

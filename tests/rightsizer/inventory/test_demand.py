@@ -290,11 +290,13 @@ def _quota(namespace: str = TEAM, hard: int = 100, **spec: Any) -> Object:
     return obj("ResourceQuota", "q", api_version="v1", metadata=metadata, spec=spec, status=status)
 
 
-GRANTS: dict[str, Any] = {
-    "scopeSelector": {
-        "matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]
-    }
-}
+def _selected(*expressions: Object) -> dict[str, Any]:
+    return {"scopeSelector": {"matchExpressions": list(expressions)}}
+
+
+IN_HIGH: Object = {"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}
+ANY_CLASS: Object = {"scopeName": "PriorityClass", "operator": "Exists"}
+GRANTS = _selected(IN_HIGH)
 
 
 @pytest.mark.parametrize(
@@ -542,6 +544,15 @@ def test_suspended_job_of_kueue_waits_through_its_workload() -> None:
     [
         pytest.param({"hard": 8}, id="of-all"),
         pytest.param({"hard": 8, **GRANTS}, id="of-the-class"),
+        *(
+            pytest.param({"hard": 8, "scopes": [scope]}, id=scope)
+            for scope in ("NotTerminating", "Terminating", "BestEffort", "CrossNamespacePodAffinity")
+        ),
+        pytest.param({"hard": 8, "scopes": ["NotTerminating"], **GRANTS}, id="of-the-class-with-scope"),
+        pytest.param({"hard": 8, **_selected(IN_HIGH, ANY_CLASS)}, id="of-the-class-and-any"),
+        pytest.param(
+            {"hard": 8, **_selected({**IN_HIGH, "operator": "NotIn", "values": ["low"]})}, id="not-low"
+        ),
     ],
 )
 def test_suspended_jobs_together_ask_for_no_more_than_the_quota(quota: dict[str, Any]) -> None:
@@ -552,13 +563,46 @@ def test_suspended_jobs_together_ask_for_no_more_than_the_quota(quota: dict[str,
     assert {one.why for one in fleet.unserved} == {f"ResourceQuota q leaves 0 of {GPU}"}
 
 
-def test_quota_of_another_class_limits_no_suspended_job() -> None:
-    """Nor does one whose scope is not known to count its pods."""
-    other = {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["low"]}]}
-    fleet = fleet_of(
-        NODE, pod("p"), CLASS, ADMITTED, _quota(hard=0, scopeSelector=other), _job(), queues=JOBS
-    )
+@pytest.mark.parametrize(
+    "selected",
+    [
+        pytest.param([{**IN_HIGH, "values": ["low"]}], id="another-class"),
+        pytest.param([{**IN_HIGH, "values": ["low"]}, {"scopeName": "NotTerminating"}], id="with-a-scope"),
+        pytest.param([{**IN_HIGH, "values": ["low"]}, IN_HIGH], id="both-classes-at-once"),
+    ],
+)
+def test_quota_of_another_class_limits_no_suspended_job(selected: list[Object]) -> None:
+    """Its pods have one class, and all scopes of a ResourceQuota must match."""
+    quota = _quota(hard=0, **_selected(*selected))
+    fleet = fleet_of(NODE, pod("p"), CLASS, ADMITTED, quota, _job(), queues=JOBS)
     assert len(fleet.waiting) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "hard", "used", "left"),
+    [
+        pytest.param("pods", "4", "2", "2 of pods", id="pods"),
+        pytest.param("count/pods", "2", "0", "2 of pods", id="count"),
+        pytest.param("pods", "0", "1", "0 of pods", id="no-pods"),
+        pytest.param("requests.cpu", "2500m", "1", "1500m of cpu", id="cpu"),
+        pytest.param("cpu", "2", "0", "2000m of cpu", id="cpu-by-its-plain-name"),
+        pytest.param("requests.memory", "2Ki", "0", "2048 of memory", id="memory"),
+    ],
+)
+def test_suspended_job_beyond_a_quota_of_pods_cpu_or_memory_is_named(
+    name: str, hard: str, used: str, left: str
+) -> None:
+    """Its pods would be refused, so GPUs freed for them would stay free."""
+    limits = {GPU: "2", "cpu": "1", "memory": "1Ki"}
+    container = {"name": "main", "resources": {"limits": limits, "requests": limits}}
+    job = _job(template=_template(containers=[container]))
+    status = {"hard": {name: hard}, "used": {name: used}}
+    quota = obj("ResourceQuota", "q", api_version="v1", spec={}, status=status)
+    fleet = fleet_of(NODE, pod("p"), CLASS, ADMITTED, quota, job, queues=JOBS)
+    assert fleet.waiting == ()
+    assert [one.why for one in fleet.unserved] == [f"ResourceQuota q leaves {left}"]
+    plenty = {**quota, "status": {"hard": {name: "1Mi"}, "used": {name: used}}}
+    assert len(fleet_of(NODE, pod("p"), CLASS, ADMITTED, plenty, job, queues=JOBS).waiting) == 3
 
 
 # --- Gangs
