@@ -7,6 +7,7 @@ removes, only those go that are needed. A gang is served whole or not.
 
 import collections
 import dataclasses
+import itertools
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
@@ -129,23 +130,36 @@ def _matched(
     candidates = sorted((victim for one in decisions for victim in _victims(one, evaluator)), key=standing)
     places = Places(fleet, candidates)
     places.free_what_terminates(evaluator.at)
-    lowest = min((one.decision.workload.priority for one in candidates), default=math.inf)
-    # Thousands of pods may ask alike: what found no place finds none either while nothing is placed.
+    lowest = min((one.priority for one in candidates), default=math.inf)
+    # Thousands of pods or gangs may ask alike: what found no place finds none either while nothing is placed.
     in_vain: set[Hashable] = set()
     for pods in _together(fleet.waiting):
-        shape = None if pods[0].gang else _shape(pods[0])
+        shape = _shape(pods)
         if max(pod.priority for pod in pods) <= lowest or shape in in_vain:  # nobody could go for them
             continue
         if _serve(pods, places):
             in_vain.clear()
-        elif shape is not None:
+        else:
             in_vain.add(shape)
     return places.victims.items()
 
 
-def _shape(pod: WaitingPod) -> Hashable:
-    """Equal for pods that fit alike; those of a lower priority come later, and have fewer victims."""
-    return pod.nodes, pod.claims, tuple(sorted(pod.resources.items())), tuple(sorted(pod.needs.items()))
+def _shape(pods: Sequence[WaitingPod]) -> Hashable:
+    """Equal for pods and gangs that fit alike; those of a lower priority come later, and have fewer victims."""
+    first, gang = pods[0], pods[0].gang
+    options = [(one.nodes, *sorted(one.amounts.items())) for one in gang.options] if gang else ()
+    each = (
+        (
+            first.priority - pod.priority,
+            pod.nodes,
+            pod.claims,
+            tuple(sorted(pod.resources.items())),
+            tuple(sorted(pod.needs.items())),
+        )
+        for pod in pods
+    )
+    alike = tuple((shape, len(list(same))) for shape, same in itertools.groupby(each))
+    return alike, gang and gang.needs, gang and gang.topology, tuple(options)
 
 
 def _together(waiting: Iterable[WaitingPod]) -> list[list[WaitingPod]]:

@@ -122,9 +122,21 @@ class Places:
                 here = here.after
         return tuple(found)
 
+    def together_on(self, node: str, victims: Collection[Victim]) -> Iterator[Victim]:
+        """Those of `together` that hold something on a node; replicas are counted, as hundreds may go before one."""
+        last = {one.decision.workload.ref: one.place for one in sorted(victims, key=_order)}
+        for one in self._at.get(node, ()) if victims else ():
+            is_before = one.place < last.get(one.decision.workload.ref, 0)
+            if (one in victims or is_before) and one not in self.victims:
+                yield one
+
     def allows(self, victims: Iterable[Victim]) -> bool:
         """Whether they may all go in addition to the victims: by PodDisruptionBudgets, and replicas that stay."""
-        more = _counted(self.together(victims))
+        more: collections.Counter[Hashable] = collections.Counter()
+        for one in sorted(victims, key=_order):
+            ref = one.decision.workload.ref
+            # With it go all that go before it and are no victims yet.
+            more.update(_counted(one, max(1, one.place + 1 - self._going[ref] - more[ref])))
         return all(self._going[key] + number <= self._most[key] for key, number in more.items())
 
     def claims(self, pod: WaitingPod, node: str) -> tuple[WaitingClaim, ...]:
@@ -156,7 +168,7 @@ class Places:
 
     def _may_go(self, victim: Victim, pod: WaitingPod) -> bool:
         return (
-            victim.decision.workload.priority < pod.priority
+            victim.priority < pod.priority
             and victim not in self.victims
             and (not self.spared or self.spared.isdisjoint(self.together([victim])))
         )
@@ -202,8 +214,9 @@ class Places:
         for victim in one.victims:
             for key, amount in self.freed(victim).items():
                 self.free[key] += sign * amount
-        for limit, number in _counted(one.victims).items():
-            self._going[limit] += sign * number
+        for victim in one.victims:
+            for limit, number in _counted(victim).items():
+                self._going[limit] += sign * number
         # A gang's quota is taken as a whole, on no node.
         asked = self.asked(one.pod, one.node).items() if one.node else ()
         for key, amount in (*one.takes.items(), *(((one.node, name), count) for name, count in asked)):
@@ -237,15 +250,16 @@ def _uids(victims: Iterable[Victim]) -> set[str]:
     return {pod.ref.uid for one in victims for pod in one.pods}
 
 
-def _counted(victims: Iterable[Victim]) -> collections.Counter[Hashable]:
-    """How many go of each workload, and of the pods under each PodDisruptionBudget."""
-    found: collections.Counter[Hashable] = collections.Counter()
-    for one in victims:
-        workload = one.decision.workload
-        pods = len(one.pods) if one.is_replica else one.decision.pods_going
-        found[workload.ref] += 1
-        found.update({(workload.ref.namespace, name): pods for name in workload.budgets})
-    return found
+def _order(victim: Victim) -> int:
+    return victim.place
+
+
+def _counted(victim: Victim, number: int = 1) -> dict[Hashable, int]:
+    """How many go with so many victims like this one: of its workload, and of each PodDisruptionBudget."""
+    workload = victim.decision.workload
+    pods = len(victim.pods) if victim.is_replica else victim.decision.pods_going
+    found: dict[Hashable, int] = {(workload.ref.namespace, name): pods * number for name in workload.budgets}
+    return found | {workload.ref: number}
 
 
 def best_place(pod: WaitingPod, places: Places) -> Placement | None:
@@ -278,7 +292,7 @@ def _placement(pod: WaitingPod, node: str, places: Places) -> Placement | None:
     if found is None or len(found.victims) == 1:
         return found
     # Many small victims together may lose more than one large one.
-    largest = sorted(lower, key=lambda one: (one.decision.workload.priority, -one.frees))
+    largest = sorted(lower, key=lambda one: (one.priority, -one.frees))
     other = _first_fit(pod, node, largest, places)
     return found if other is None or cost_of(found.victims) <= cost_of(other.victims) else other
 
@@ -300,13 +314,13 @@ def _first_fit(pod: WaitingPod, node: str, ordered: Iterable[Victim], places: Pl
     return found
 
 
-def _missing(pod: WaitingPod, node: str, victims: Iterable[Victim], places: Places) -> dict[str, float]:
+def _missing(pod: WaitingPod, node: str, victims: Collection[Victim], places: Places) -> dict[str, float]:
     """What a pod lacks on a node after the victims have gone, by resource name."""
     missing = {
         resource: amount - places.free.get((node, resource), 0.0)
         for resource, amount in places.asked(pod, node).items()
     }
-    for victim in places.together(victims):
+    for victim in places.together_on(node, victims):
         held = places.freed(victim)
         for resource in missing:
             missing[resource] -= held.get((node, resource), 0.0)
@@ -316,7 +330,8 @@ def _missing(pod: WaitingPod, node: str, victims: Iterable[Victim], places: Plac
 def _devices(
     pod: WaitingPod, node: str, victims: Sequence[Victim], places: Places
 ) -> tuple[Holding, ...] | None:
-    claims, freed = places.claims(pod, node), places.released(places.together(victims))
+    claims = places.claims(pod, node)
+    freed = places.released(places.together(victims)) if claims else set[Holding]()
     return allocate(claims, places.devices, node, places.held, places.tries, freed=freed)
 
 

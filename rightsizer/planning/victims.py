@@ -6,6 +6,7 @@ active replica, or might, is not made. For a pending pod only the replicas go wh
 
 import collections
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -171,33 +172,40 @@ def _ordinal(pod: Pod) -> int:
 # --- One replica at a time
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Victim:
     """What goes at once for a pending pod: one replica of a workload, or all that a decision is about.
+
+    Without slots, so that what follows is worked out once.
 
     Attributes:
         pods: The pods that end; empty if the decision makes them smaller, or its controller chooses them.
         after: The replica that goes before it, as its controller does not choose.
+        place: How many replicas go before it.
         is_replica: Whether it is one of several replicas that can go alone.
     """
 
     decision: Decision
     pods: tuple[Pod, ...] = ()
     after: "Victim | None" = None
+    place: int = 0
     is_replica: bool = False
-
-    @property
-    def place(self) -> int:
-        """How many replicas go before it."""
-        number, before = 0, self.after
-        while before is not None:
-            number, before = number + 1, before.after
-        return number
 
     @property
     def frees(self) -> float:
         """GPUs that it frees."""
         return sum(pod.gpus for pod in self.pods) if self.is_replica else self.decision.frees
+
+    @functools.cached_property
+    def priority(self) -> int:
+        """Of its workload."""
+        return self.decision.workload.priority
+
+    @functools.cached_property
+    def loss(self) -> float:
+        """GPU-hours that are lost; a replica loses its share."""
+        lost = math.inf if self.decision.gpu_hours_lost is None else self.decision.gpu_hours_lost
+        return lost * self.frees / self.decision.workload.gpus if self.is_replica else lost
 
 
 def whole_victim(decision: Decision) -> Victim:
@@ -218,7 +226,7 @@ def victims_of(decision: Decision, evaluator: PolicyEvaluator) -> tuple[Victim, 
         return tuple(Victim(decision, (pod,), is_replica=True) for pod in chosen)
     found: list[Victim] = []
     for pods in list(_replicas(workload, row))[::-1][: most_going(decision)]:
-        found.append(Victim(decision, pods, found[-1] if found else None, is_replica=True))
+        found.append(Victim(decision, pods, found[-1] if found else None, len(found), is_replica=True))
     return tuple(found)
 
 
@@ -342,23 +350,16 @@ def _is_tail(decision: Decision, going: Sequence[Going]) -> bool:
 
 def standing(victim: Victim) -> tuple[int, float, float, ObjectRef]:
     """Sort key: lowest priority, then least loss, then least utilization."""
-    finding, workload = victim.decision.finding, victim.decision.workload
+    finding = victim.decision.finding
     mean = 1.0 if finding.activity_mean is None else finding.activity_mean
-    return workload.priority, _loss(victim), mean, workload.ref
-
-
-def _loss(victim: Victim) -> float:
-    """GPU-hours that are lost; a replica loses its share."""
-    decision = victim.decision
-    lost = math.inf if decision.gpu_hours_lost is None else decision.gpu_hours_lost
-    return lost * victim.frees / decision.workload.gpus if victim.is_replica else lost
+    return victim.priority, victim.loss, mean, victim.decision.workload.ref
 
 
 def cost_of(victims: Collection[Victim]) -> tuple[float, float, int, int]:
     """What a set of victims costs, most important first, by the same criteria as one of them."""
     return (
-        max((one.decision.workload.priority for one in victims), default=-math.inf),
-        sum(map(_loss, victims)),
+        max((one.priority for one in victims), default=-math.inf),
+        sum(one.loss for one in victims),
         len({one.decision.workload.ref for one in victims}),
         len(victims),
     )

@@ -5,6 +5,7 @@ import dataclasses
 import datetime
 import json
 import random
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -840,6 +841,51 @@ def test_victims_under_one_disruption_budget_are_no_more_than_it_allows(
     assert {name for name, one in both.items() if one.is_enforced} == going
     one_pod = _limited(idle, _waiting("w", 2, nodes=("a",)))
     assert {name for name, one in one_pod.items() if one.is_enforced} == (going if allowed == 2 else set())
+
+
+def _train(number: int, pods: int, nodes: tuple[str, ...], **changes: Any) -> list[WaitingPod]:
+    """A gang of pods of two GPUs."""
+    gang = Gang(ObjectRef("batch/v1", "Job", "research", f"train-{number:03}", ""), pods)
+    one = dataclasses.replace(_waiting("w", 2, nodes=nodes), gang=dataclasses.replace(gang, **changes))
+    return [dataclasses.replace(one, ref=gang.ref)] * pods
+
+
+@pytest.mark.parametrize(
+    ("replicas", "gangs", "pods", "is_served"),
+    [
+        pytest.param(400, 1, 60, True, id="one-that-fits"),
+        pytest.param(200, 60, 110, False, id="many-alike-that-do-not-fit"),
+    ],
+)
+def test_gangs_and_many_ordinals_are_planned_in_seconds(
+    replicas: int, gangs: int, pods: int, *, is_served: bool
+) -> None:
+    """What goes before each replica is not walked again, nor a place sought again that an equal gang did not find."""
+    nodes = tuple(f"n{number}" for number in range(50))
+    item = _replicated("x", *(nodes[number % 50] for number in range(replicas)), kind="StatefulSet")
+    waiting = [one for number in range(gangs) for one in _train(number, pods, nodes)]
+    began = time.process_time()
+    found = _limited([_decision(item)], *waiting)["x"]
+    assert time.process_time() - began < 5
+    assert bool(found.wanted_by) is is_served
+
+
+@pytest.mark.parametrize(
+    ("changes", "served"),
+    [
+        pytest.param({}, set(), id="alike"),
+        pytest.param({"needs": 2}, {"train-002"}, id="fewer-are-enough"),
+        pytest.param({"topology": "rack"}, set(), id="stricter"),
+    ],
+)
+def test_gang_after_one_that_found_no_place_is_served_if_it_asks_for_less(
+    changes: Mapping[str, Any], served: set[str]
+) -> None:
+    """Only one that asks for all the same is in vain, too."""
+    decision = _decision(_holder("x", "a", "a", "b", "b"))
+    waiting = [*_train(1, 3, ("a", "b")), *_train(2, 3, ("a", "b"), **changes)]
+    found = _limited([decision], *waiting, rules=RULES)["x"]
+    assert {ref.name for ref in found.serves} == served
 
 
 def test_gang_names_itself_at_each_of_its_victims() -> None:
