@@ -66,6 +66,9 @@ _ENDS = frozenset({"Complete", "Failed"})
 MAX_PODS = 1024
 """Pods of one object that waits: no gang is larger, and a forged one takes no memory."""
 
+MAX_TEMPLATE_PODS = 4 * MAX_PODS
+"""Pods of a namespace that do not exist yet: no tenant makes plans slow with thousands of objects."""
+
 
 class Members(NamedTuple):
     """Pods of a gang that have not ended.
@@ -505,15 +508,20 @@ def demand_of(pods: Sequence[UnschedulablePod], state: DemandState, around: Surr
             unserved += [Unserved(str(one.ref), one.why_not) for one in members if one.why_not]
         except NotServedError as error:
             unserved.append(Unserved(str(ref), str(error)))
-    asked: collections.Counter[Quota] = collections.Counter()
+    queued: list[tuple[Queued, list[UnschedulablePod]]] = []
     for item in state.queued:
         try:
-            made = _pods_of(item, state, around)
-            if made:
-                more = _asked_of_quotas(item, made, asked, around.quotas)
-                gangs[item.ref] = _gang_of(item, made, state, around)
-                asked += more
-                found += _tolerant(made, state) if item.kueue else made
+            if made := _pods_of(item, state, around):
+                queued.append((item, made))
+        except NotServedError as error:
+            unserved.append(Unserved(str(item.ref), str(error)))
+    asked: collections.Counter[Quota | str] = collections.Counter()
+    for item, made in sorted(queued, key=lambda each: -max(one.priority or 0 for one in each[1])):
+        try:
+            more = _asked_of_namespace(item, made, asked, around.quotas)
+            gangs[item.ref] = _gang_of(item, made, state, around)
+            asked += more
+            found += _tolerant(made, state) if item.kueue else made
         except NotServedError as error:
             unserved.append(Unserved(str(item.ref), str(error)))
     return Demand(tuple(found), gangs, tuple(unserved))
@@ -595,14 +603,18 @@ def _pod_to_be(item: Queued, template: Template, around: Surroundings) -> Unsche
         raise NotServedError(str(error)) from error
 
 
-def _asked_of_quotas(
-    item: Queued, pods: Sequence[UnschedulablePod], before: Mapping[Quota, int], quotas: Iterable[Quota]
-) -> collections.Counter[Quota]:
-    """What pods that do not exist yet would take of each ResourceQuota, with what others `before` would.
+def _asked_of_namespace(
+    item: Queued, pods: Sequence[UnschedulablePod], before: Mapping[Quota | str, int], quotas: Iterable[Quota]
+) -> collections.Counter[Quota | str]:
+    """What pods that do not exist yet take of each ResourceQuota and of their namespace, as others `before` do.
 
-    Pods that exist are within them already, however many of them wait.
+    Pods that exist are within quotas already, however many of them wait.
     """
-    found: collections.Counter[Quota] = collections.Counter()
+    found: collections.Counter[Quota | str] = collections.Counter({item.ref.namespace: len(pods)})
+    if before.get(item.ref.namespace, 0) + len(pods) > MAX_TEMPLATE_PODS:
+        raise NotServedError(
+            f"its namespace asks for more than {MAX_TEMPLATE_PODS} pods that do not exist yet"
+        )
     for quota in quotas:
         if quota.namespace != item.ref.namespace:
             continue

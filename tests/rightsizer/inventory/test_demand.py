@@ -605,6 +605,21 @@ def test_suspended_job_beyond_a_quota_of_pods_cpu_or_memory_is_named(
     assert len(fleet_of(NODE, pod("p"), CLASS, ADMITTED, plenty, job, queues=JOBS).waiting) == 3
 
 
+def test_suspended_jobs_of_a_namespace_beyond_4096_pods_are_named() -> None:
+    """Those of the highest priority are served first; other namespaces as ever."""
+    jobs = [_job(f"train-{number}", parallelism=1024, completions=None) for number in range(6)]
+    low = _job("low", parallelism=1024, completions=None, template=_template(priorityClassName=""))
+    other = _job("other", parallelism=2, completions=None, template=_template(priorityClassName=""))
+    other["metadata"]["namespace"] = "other"
+    fleet = fleet_of(NODE, pod("p"), CLASS, ADMITTED, low, *jobs, other, queues=JOBS)
+    found = {name: len(pods) for name, pods in _found(fleet).items()}
+    assert found == {"Job/other": 2, **{f"Job/train-{number}": 1024 for number in range(4)}}
+    why = "its namespace asks for more than 4096 pods that do not exist yet"
+    assert {(one.what, one.why) for one in fleet.unserved} == {
+        (f"{TEAM}/Job/{name}", why) for name in ("low", "train-4", "train-5")
+    }
+
+
 # --- Gangs
 
 
