@@ -255,7 +255,7 @@ def _order(victim: Victim) -> int:
 
 
 def _counted(victim: Victim, number: int = 1) -> dict[Hashable, int]:
-    """How many go with so many victims like this one: of its workload, and of each PodDisruptionBudget."""
+    """How many go with this number of victims like it: of its workload, and of each PodDisruptionBudget."""
     workload = victim.decision.workload
     pods = len(victim.pods) if victim.is_replica else victim.decision.pods_going
     found: dict[Hashable, int] = {(workload.ref.namespace, name): pods * number for name in workload.budgets}

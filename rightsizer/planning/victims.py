@@ -321,7 +321,7 @@ def with_replicas(decision: Decision, going: Sequence[Going]) -> Decision:
 
 
 def within(decision: Decision, most: float, without: Collection[ObjectRef] = ()) -> Decision | None:
-    """A decision on demand that frees at most so many GPUs, the most needed ones, and serves what it serves whole.
+    """A decision on demand that frees at most `most` GPUs, the most needed ones, and serves what it serves whole.
 
     Without those that serve `without`; None if nothing is left.
     """
