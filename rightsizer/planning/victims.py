@@ -7,6 +7,7 @@ active replica, or might, is not made. For a pending pod only the replicas go wh
 import collections
 import dataclasses
 import functools
+import itertools
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -325,27 +326,26 @@ def within(decision: Decision, most: float, without: Collection[ObjectRef] = ())
 
     Without those that serve `without`; None if nothing is left.
     """
-    whole, going = decision.whole or decision, [one for one in decision.going if one[0] not in without]
-    while going:
-        left = [one for one in decision.going if one not in going]
-        is_cut = not {by for by, _, _ in going}.isdisjoint(by for by, _, _ in left)
-        if sum(freed for _, _, freed in going) <= most and not is_cut and _is_tail(decision, going):
+    row = row_of(decision.workload)
+    asked = [one for one in decision.going if one[0] not in without]
+    if row is not None and row.steering is Steering.TAIL:  # a controller that removes from the end skips none
+        asked = list(itertools.takewhile(lambda one: one[0] not in without, decision.going))
+    left = collections.Counter(by for by, _, _ in decision.going)
+    frees, kept, begun = 0.0, 0, set[ObjectRef]()
+    for number, (by, _, freed) in enumerate(asked, 1):
+        frees, left[by] = frees + freed, left[by] - 1
+        if frees > most:
             break
-        going.pop()
-    if len(going) == len(decision.going):
+        begun = begun | {by} if left[by] else begun - {by}
+        if not begun:
+            kept = number
+    if kept == len(decision.going):
         return decision
-    if not going:
+    if not kept:
         return None
+    going, whole = asked[:kept], decision.whole or decision
     serves = tuple(dict.fromkeys(by for by, _, _ in going))
     return with_replicas(dataclasses.replace(whole, wanted_by=decision.wanted_by, serves=serves), going)
-
-
-def _is_tail(decision: Decision, going: Sequence[Going]) -> bool:
-    """Whether these replicas can go without the others: a controller that removes from the end skips none."""
-    row = row_of(decision.workload)
-    return (
-        row is None or row.steering is not Steering.TAIL or list(decision.going[: len(going)]) == list(going)
-    )
 
 
 def standing(victim: Victim) -> tuple[int, float, float, ObjectRef]:

@@ -89,7 +89,7 @@ class KeptSlots:
         return found
 
     def saved(self, owner: str) -> bytes:
-        """All of it, for a later process of the same owner: same version, same cluster."""
+        """All of it, for a later process of the same owner: the version of the program."""
         tables = {name: _packed(table) for name, table in self._tables.items()}
         content = zlib.compress(_ENCODER.encode(_Saved(owner, tables)), level=1)
         return hashlib.sha256(content).digest() + content
@@ -110,7 +110,7 @@ class KeptSlots:
         except (zlib.error, msgspec.DecodeError, IndexError) as error:
             raise ValueError(f"it cannot be read, or is larger than {MOST_BYTES >> 20} MiB") from error
         if saved.owner != owner:
-            raise ValueError("it is of another version or another cluster")
+            raise ValueError("it is of another version")
         self._tables = collections.OrderedDict(tables)
 
 

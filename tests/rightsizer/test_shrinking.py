@@ -298,7 +298,7 @@ def test_on_demand_only_the_replica_that_a_pending_pod_needs_goes(world: World, 
 
 
 def test_on_demand_next_pending_pod_gets_the_next_idle_replica_at_once(world: World) -> None:
-    """Those that stayed have been idle all the time: the evidence need not begin anew."""
+    """Those that stayed have been idle all the time: they need no new window of evidence."""
     _lend(world, "Deployment")
     for name, left in (("first", 3), ("second", 2)):
         _ask(world, name, "s2")

@@ -99,7 +99,7 @@ def _restored(data: bytes, owner: str = "us") -> KeptSlots:
 
 
 def test_kept_slots_that_are_not_ours_are_discarded() -> None:
-    """Damaged, cut off, of another cluster or version, or larger than it may be: an error, and everything is asked."""
+    """Damaged, cut off, of another version, or larger than it may be: an error, and everything is asked."""
     truth, kept = Truth({("team", "a", "g", ""): {-8: (1, True)}}), _kept()
     starts = {("team", "a"): AT - 20 * HOUR}
     kept.extended("x", _grid(0), starts, truth.read)
@@ -112,7 +112,7 @@ def test_kept_slots_that_are_not_ours_are_discarded() -> None:
         (b"", "us", "damaged"),
         (data[:-3], "us", "damaged"),
         (changed, "us", "damaged"),
-        (data, "them", "another cluster"),
+        (data, "them", "another version"),
         (too_large, "us", "larger than"),
         (hashlib.sha256(b"").digest(), "us", "cannot be read"),
     ):
