@@ -222,6 +222,8 @@ def main(clusters: int = 20, first: int = 0) -> int:
                 counts[f"tenant, policy {amendment(seed)}: reclaims delayed"] += late
                 if caused or late:
                     sys.stderr.write(f"seed {seed}: {caused} caused, {late} delayed\n")
+                if (done := seed + 1 - first) % 100 == 0:
+                    sys.stderr.write(f"{done} of {clusters} clusters\n")
     width = max(map(len, counts))
     sys.stdout.write("".join(f"{what:<{width}} {count:>4}\n" for what, count in counts.items()))
     return 1 if any(counts.values()) else 0
