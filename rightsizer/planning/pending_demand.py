@@ -35,24 +35,32 @@ from rightsizer.planning.victims import (
 )
 from rightsizer.policy.effective import PolicyEvaluator
 
-_MAX_TRIES = 1_000_000
-"""Pods of a gang, times its options, times the domains of its topology: more take too long, whoever asks for them."""
-_TOO_MANY_WAYS = (
-    f"its pods have more than {_MAX_TRIES:,} ways to be placed: flavors, times domains, times pods"
-)
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Limited:
+    """Decisions after pending demand was considered.
+
+    Attributes:
+        cut_short: What waits, by namespace, of which not every place was tried: there were too many.
+    """
+
+    decisions: tuple[Decision, ...]
+    cut_short: Mapping[str, ObjectRef]
 
 
-def limit_to_pending_demand(
-    decisions: Sequence[Decision], evaluator: PolicyEvaluator
-) -> tuple[Decision, ...]:
+def limit_to_pending_demand(decisions: Sequence[Decision], evaluator: PolicyEvaluator) -> Limited:
     """Block changes of onlyForPendingPods that no pending pod needs; name the pending pods for the others."""
     candidates = {one.workload.ref: one for one in decisions if _is_on_demand(one, evaluator)}
+    if not candidates:
+        return Limited(tuple(decisions), {})
     wanted: dict[ObjectRef, dict[Victim, WaitingPod]] = {ref: {} for ref in candidates}
-    for victim, pod in _matched(candidates.values(), evaluator) if candidates else ():
+    victims, cut_short = _matched(candidates.values(), evaluator)
+    for victim, pod in victims.items():
         wanted[victim.decision.workload.ref][victim] = pod
-    return tuple(
+    limited = (
         _with(one, wanted[one.workload.ref]) if one.workload.ref in wanted else one for one in decisions
     )
+    return Limited(tuple(limited), cut_short)
 
 
 def _victims(decision: Decision, evaluator: PolicyEvaluator) -> tuple[Victim, ...]:
@@ -72,7 +80,7 @@ def served_together(decisions: Sequence[Decision]) -> Mapping[ObjectRef, Sequenc
     return {ref: [by_ref[each] for each in group] for group in groups for ref in group}
 
 
-def unserved_demand(evaluator: PolicyEvaluator) -> Iterator[str]:
+def unserved_demand(evaluator: PolicyEvaluator, cut_short: Mapping[str, ObjectRef]) -> Iterator[str]:
     """Why no GPUs are freed for some of what waits, each reason once; nothing if no rule frees any on demand."""
     fleet = evaluator.fleet
     if not any(evaluator.evaluate(workload).only_for_pending_pods for workload in fleet.workloads):
@@ -80,9 +88,8 @@ def unserved_demand(evaluator: PolicyEvaluator) -> Iterator[str]:
     by_reason: dict[str, list[str]] = collections.defaultdict(list)
     for one in fleet.unserved:
         by_reason[one.why].append(one.what)
-    for pods in _together(fleet.waiting):
-        if pods[0].gang and _has_too_many_ways(pods, fleet.nodes):
-            by_reason[_TOO_MANY_WAYS].append(str(pods[0].gang.ref))
+    for namespace, first in cut_short.items():
+        by_reason[f"what waits in namespace {namespace} has too many ways to be placed"].append(str(first))
     for why, whats in by_reason.items():
         more = f" and {len(whats) - 1} more" if len(whats) > 1 else ""
         yield f"{whats[0]}{more}: no GPUs are freed for it: {why}"
@@ -124,8 +131,8 @@ def _with(decision: Decision, wanted: Mapping[Victim, WaitingPod]) -> Decision:
 
 def _matched(
     decisions: Iterable[Decision], evaluator: PolicyEvaluator
-) -> Iterable[tuple[Victim, WaitingPod]]:
-    """The chosen victims, each with the pending pod that it serves."""
+) -> tuple[Mapping[Victim, WaitingPod], Mapping[str, ObjectRef]]:
+    """The chosen victims, each with the pending pod that it serves; and by namespace what was cut short."""
     fleet = evaluator.fleet
     candidates = sorted((victim for one in decisions for victim in _victims(one, evaluator)), key=standing)
     places = Places(fleet, candidates)
@@ -133,15 +140,18 @@ def _matched(
     lowest = min((one.priority for one in candidates), default=math.inf)
     # Thousands of pods or gangs may ask alike: what found no place finds none either while nothing is placed.
     in_vain: set[Hashable] = set()
+    cut_short: dict[str, ObjectRef] = {}
     for pods in _together(fleet.waiting):
-        shape = _shape(pods)
+        shape, first = _shape(pods), pods[0]
         if max(pod.priority for pod in pods) <= lowest or shape in in_vain:  # nobody could go for them
             continue
         if _serve(pods, places):
             in_vain.clear()
-        else:
+        elif places.tries[first.ref.namespace].left > 0:
             in_vain.add(shape)
-    return places.victims.items()
+        else:
+            cut_short.setdefault(first.ref.namespace, first.gang.ref if first.gang else first.ref)
+    return places.victims, cut_short
 
 
 def _shape(pods: Sequence[WaitingPod]) -> Hashable:
@@ -186,11 +196,13 @@ class _Attempt:
 
 def _serve(pods: Sequence[WaitingPod], places: Places) -> bool:
     """Place pods in the cheapest way, whole or not at all; whether they have a place."""
-    attempts = list(_attempts(pods, places.nodes))
-    if len(attempts) == 1 and not attempts[0].takes:
-        return _place_all(attempts[0], places) is not None
+    attempts = _attempts(pods, places.nodes)
+    first = [*itertools.islice(attempts, 2)]
+    if len(first) == 1 and not first[0].takes:
+        return _place_all(first[0], places) is not None
     best: tuple[tuple[float, float, int, int], _Attempt] | None = None
-    for one in attempts:
+    tries = places.tries[pods[0].ref.namespace]
+    for one in itertools.takewhile(lambda _: tries.left > 0, itertools.chain(first, attempts)):
         cost = _try(one, places)
         if cost is not None and (best is None or cost < best[0]):
             best = (cost, one)
@@ -198,8 +210,9 @@ def _serve(pods: Sequence[WaitingPod], places: Places) -> bool:
         return False
     cost, attempt = best
     if attempt.takes:
-        # A victim for the quota and another for the place may be one too many.
-        for victim in _victims_at(attempt, places):
+        # A victim for the quota and another for the place may be one too many. Half of the tries are kept for others.
+        least = tries.left // 2
+        for victim in itertools.takewhile(lambda _: tries.left > least, _victims_at(attempt, places)):
             fewer = dataclasses.replace(attempt, spared=attempt.spared | {victim})
             without = _try(fewer, places)
             if without is not None and without < cost:
@@ -208,27 +221,17 @@ def _serve(pods: Sequence[WaitingPod], places: Places) -> bool:
 
 
 def _attempts(pods: Sequence[WaitingPod], nodes: Mapping[str, Node]) -> Iterator[_Attempt]:
-    """Each option of its queue, in each domain of its topology; none where they are too many."""
+    """Each option of its queue, in each domain of its topology."""
     gang = pods[0].gang
     if gang is None:
         yield _Attempt(pods, {})
         return
     domains = _domains(pods, gang.topology, nodes)
-    if _has_too_many_ways(pods, nodes):
-        return
     for option in gang.options or (QueueOption(None, {}),):
         for domain in domains:
             allowed = domain if option.nodes is None else domain & option.nodes
             limited = [dataclasses.replace(pod, nodes=pod.nodes & allowed) for pod in pods]
             yield _Attempt(limited, option.amounts)
-
-
-def _has_too_many_ways(pods: Sequence[WaitingPod], nodes: Mapping[str, Node]) -> bool:
-    gang = pods[0].gang
-    if gang is None:
-        return False
-    options, domains = max(1, len(gang.options)), _domains(pods, gang.topology, nodes)
-    return options * len(domains) * len(pods) > _MAX_TRIES
 
 
 def _domains(
@@ -267,7 +270,8 @@ def _victims_at(attempt: _Attempt, places: Places) -> list[Victim]:
 
 def _place_all(attempt: _Attempt, places: Places) -> list[Placement] | None:
     """Place as many pods as their gang needs, and those beyond that fit; undone and None if they do not."""
-    places.spared = attempt.spared
+    places.spare(attempt.spared)
+    places.tries[attempt.pods[0].ref.namespace].left -= len(attempt.pods)
     placed: list[Placement] = []
     gang = attempt.pods[0].gang
     spare = len(attempt.pods) - (gang.needs if gang else 1)
@@ -300,15 +304,13 @@ def _reserve(attempt: _Attempt, places: Places) -> Placement | None:
     def lacks() -> list[QuotaKey]:
         return [key for key, amount in missing.items() if amount > places.free.get(key, 0.0) + 1e-9]
 
-    for victim in places.in_quotas(pod, attempt.takes, usable):
-        short = lacks()
-        if not short:
-            break
-        given = places.freed(victim)
-        if any(key in given for key in short) and places.allows([*victims, victim]):
-            victims.append(victim)
-            for key in missing:
-                missing[key] -= given.get(key, 0.0)
+    found = places.in_quotas(pod, attempt.takes, usable)
+    places.tries[pod.ref.namespace].left -= len(found) // 10
+    helping = (one for one in found if any(key in places.freed(one) for key in lacks()))
+    for victim in places.allowed(helping):
+        victims.append(victim)
+        for key in missing:
+            missing[key] -= places.freed(victim).get(key, 0.0)
     if lacks():
         return None
     return Placement(pod, "", tuple(victims), takes=attempt.takes)

@@ -24,6 +24,10 @@ from rightsizer.model import (
 )
 from rightsizer.planning.victims import Victim, cost_of, most_going
 
+_MOST_TRIES = 500_000
+"""For all pending pods of a namespace, about 10 µs each: tenants write pods, gangs and claims, and must not slow a plan
+down for others, nor use up the tries of others."""
+
 _SOON, _LATEST = datetime.timedelta(minutes=5), datetime.timedelta(minutes=2)
 """A pod that terminates is room on its way from so long before the end of its grace period until so long after it.
 
@@ -55,8 +59,8 @@ class Places:
         free: Amounts, by node and resource or by pool and what it is a quota of.
         held: What is held of DRA devices that are not free.
         victims: The pod that each serves.
-        spared: Those that must not go.
-        tries: To find devices.
+        tries: What is left to find a place, by namespace of the pending pods.
+        kept: By node and what pods ask for, the place found there, until a change of it could make it another.
     """
 
     def __init__(self, fleet: Fleet, candidates: Sequence[Victim]) -> None:
@@ -67,7 +71,6 @@ class Places:
             {(node, name): left for node, spare in fleet.spare.items() for name, left in spare.items()}
         )
         self.free.update(fleet.queues.free)
-        self.spared: frozenset[Victim] = frozenset()
         self.nodes = fleet.nodes
         self._fleet = fleet
         self.devices = fleet.devices
@@ -75,18 +78,50 @@ class Places:
         self._candidates = candidates
         self.held = {name: set(holdings) for name, holdings in fleet.devices.held.items()}
         self.victims: dict[Victim, WaitingPod] = {}
-        self.tries = Tries()
+        self.tries = collections.defaultdict[str, Tries](lambda: Tries(_MOST_TRIES))
+        self.kept = collections.defaultdict[str, dict[Hashable, _Ranked | None]](dict)
+        self._spared: frozenset[Victim] = frozenset()
         self._gone: set[str] = set()
+        self._on: dict[Victim, set[str]] = {}
         self._at: dict[str, list[Victim]] = {}
         self._freed: dict[Victim, dict[tuple[str, str], float]] = {}
         self._going: collections.Counter[Hashable] = collections.Counter()
         self._most: dict[Hashable, int] = {}
         for one in candidates:
             workload = one.decision.workload
-            for node in {pod.node for pod in one.pods or workload.pods if pod.holds}:
+            self._on[one] = {pod.node for pod in one.pods or workload.pods if pod.holds}
+            for node in self._on[one]:
                 self._at.setdefault(node, []).append(one)
             self._most[workload.ref] = most_going(one.decision) if one.is_replica else 1
             self._most |= {(workload.ref.namespace, name): most for name, most in workload.budgets.items()}
+        self._tied = self._tied_nodes()
+
+    def _tied_nodes(self) -> Mapping[Hashable, set[str]]:
+        """Nodes on which less may go, or other replicas go along, once one has gone elsewhere; by what ties them."""
+        numbers: collections.Counter[Hashable] = collections.Counter()
+        nodes: dict[Hashable, set[str]] = collections.defaultdict(set)
+        ordered = {one.decision.workload.ref for one in self._candidates if one.after}
+        for one in self._candidates:
+            for limit, number in _counted(one).items():
+                numbers[limit] += number
+                nodes[limit] |= self._on[one]
+        return {key: on for key, on in nodes.items() if numbers[key] > self._most[key] or key in ordered}
+
+    def spare(self, victims: frozenset[Victim]) -> None:
+        """Let these not go, and others of those spared before go again."""
+        if victims != self._spared:
+            self._forget(victims ^ self._spared)
+            self._spared = victims
+
+    def _forget(self, victims: Iterable[Victim], node: str = "") -> None:
+        """Look again at a node, and at all nodes for which it matters whether these go."""
+        nodes = {node}
+        for one in victims:
+            nodes |= self._on[one]
+            for limit in _counted(one):
+                nodes |= self._tied.get(limit, set())
+        for name in nodes:
+            self.kept.pop(name, None)
 
     def free_what_terminates(self, at: datetime.datetime) -> None:
         """Count what pods hold that terminate now: perhaps they were stopped for the same demand."""
@@ -139,6 +174,15 @@ class Places:
             more.update(_counted(one, max(1, one.place + 1 - self._going[ref] - more[ref])))
         return all(self._going[key] + number <= self._most[key] for key, number in more.items())
 
+    def allowed(self, victims: Iterable[Victim]) -> Iterator[Victim]:
+        """Those that may go together, the first ones first, where none goes along with another."""
+        more = collections.Counter(self._going)
+        for one in victims:
+            counted = _counted(one)
+            if all(more[key] + number <= self._most[key] for key, number in counted.items()):
+                more.update(counted)
+                yield one
+
     def claims(self, pod: WaitingPod, node: str) -> tuple[WaitingClaim, ...]:
         """What a pod would claim on a node."""
         return claims_on(pod, self.nodes.get(node))
@@ -170,7 +214,7 @@ class Places:
         return (
             victim.priority < pod.priority
             and victim not in self.victims
-            and (not self.spared or self.spared.isdisjoint(self.together([victim])))
+            and (not self._spared or self._spared.isdisjoint(self.together([victim])))
         )
 
     def freed(self, victim: Victim) -> Mapping[tuple[str, str], float]:
@@ -195,6 +239,7 @@ class Places:
         self._gone |= _uids(one.victims)
         self.victims |= dict.fromkeys(one.victims, one.pod)
         self._add(one, 1)
+        self._forget(one.victims, one.node)
 
     def undo(self, one: Placement) -> None:
         """Give it back; the last placement first."""
@@ -203,6 +248,7 @@ class Places:
             del self.victims[victim]
         self._gone -= _uids(one.victims)
         self._hold(taken=self.released(one.victims), released=one.devices)
+        self._forget(one.victims, one.node)
 
     def _hold(self, *, taken: Iterable[Holding], released: Iterable[Holding]) -> None:
         for one in released:
@@ -262,14 +308,37 @@ def _counted(victim: Victim, number: int = 1) -> dict[Hashable, int]:
     return found | {workload.ref: number}
 
 
+_Ranked = tuple[tuple[float, float, int, int], str, Placement]
+"""A place after what it costs, and its node."""
+
+
 def best_place(pod: WaitingPod, places: Places) -> Placement | None:
-    """The place with the cheapest victims for a pod; None if it fits nowhere."""
-    found = (_placement(pod, node, places) for node in sorted(pod.nodes))
-    return min(
-        (one for one in found if one is not None),
-        key=lambda one: (cost_of(one.victims), one.node),
-        default=None,
-    )
+    """The place with the cheapest victims for a pod; None if it fits nowhere, or no tries are left."""
+    tries = places.tries[pod.ref.namespace]
+    if tries.left <= 0:
+        return None
+    tries.left -= 1 + len(pod.nodes) // _LOOKED_UP
+    asked = (frozenset(pod.resources.items()), frozenset(pod.needs.items()))
+    shape = pod.priority, *asked, pod.claims, frozenset(pod.backed.items())
+    ranked = (_ranked(pod, node, places, shape) for node in sorted(pod.nodes))
+    best = min((one for one in ranked if one is not None), default=None)
+    return best and dataclasses.replace(best[2], pod=pod)
+
+
+_LOOKED_UP = 50
+"""As many nodes that are known already cost one try."""
+
+
+def _ranked(pod: WaitingPod, node: str, places: Places, shape: Hashable) -> _Ranked | None:
+    """A pod's place on a node; DRA devices are looked for each time, as several nodes may have the same."""
+    kept = places.kept[node]
+    if shape in kept:
+        return kept[shape]
+    found = _placement(pod, node, places)
+    ranked = None if found is None else (cost_of(found.victims), node, found)
+    if not places.claims(pod, node):
+        kept[shape] = ranked
+    return ranked
 
 
 def _asks_alike(victim: Victim, pod: WaitingPod, claims: Sequence[WaitingClaim]) -> bool:
@@ -316,6 +385,7 @@ def _first_fit(pod: WaitingPod, node: str, ordered: Iterable[Victim], places: Pl
 
 def _missing(pod: WaitingPod, node: str, victims: Collection[Victim], places: Places) -> dict[str, float]:
     """What a pod lacks on a node after the victims have gone, by resource name."""
+    places.tries[pod.ref.namespace].left -= 1
     missing = {
         resource: amount - places.free.get((node, resource), 0.0)
         for resource, amount in places.asked(pod, node).items()
@@ -332,7 +402,8 @@ def _devices(
 ) -> tuple[Holding, ...] | None:
     claims = places.claims(pod, node)
     freed = places.released(places.together(victims)) if claims else set[Holding]()
-    return allocate(claims, places.devices, node, places.held, places.tries, freed=freed)
+    tries = places.tries[pod.ref.namespace]
+    return allocate(claims, places.devices, node, places.held, tries, freed=freed)
 
 
 def _fitting(pod: WaitingPod, node: str, victims: Sequence[Victim], places: Places) -> Placement | None:

@@ -76,8 +76,8 @@ def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
     scope = scope_of(evaluator, cycle.loaded.digest, cycle.version)
     opening = tuple(trips(evaluator.policy.breaker, fleet, now=scope, accepted=cycle.state.scope))
     free = held(decide(measured, evaluator), cycle.state, opening, cycle.at)
-    decided = limit_to_pending_demand(free, evaluator)
-    decisions = within_budgets(check_capacity(decided, evaluator), evaluator)
+    limited = limit_to_pending_demand(free, evaluator)
+    decisions = within_budgets(check_capacity(limited.decisions, evaluator), evaluator)
     plan = Plan(
         at=cycle.at,
         run=cycle.run,
@@ -91,7 +91,7 @@ def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
             *fleet.problems,
             *measured.ignored.words,
             *servers_without_metrics(fleet.workloads, measured),
-            *unserved_demand(evaluator),
+            *unserved_demand(evaluator, limited.cut_short),
             *unreadable_notes(fleet.workloads),
             *cycle.problems,
             *class_problems(evaluator),

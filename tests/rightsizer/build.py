@@ -270,5 +270,5 @@ def judged(
 
 def planned(book: PolicyEvaluator, seen: Measured) -> tuple[Decision, ...]:
     """The decisions of a plan: as far as somebody waits, and within every budget."""
-    wanted = limit_to_pending_demand(decide(seen, book), book)
+    wanted = limit_to_pending_demand(decide(seen, book), book).decisions
     return within_budgets(check_capacity(wanted, book), book)

@@ -41,7 +41,8 @@ from rightsizer.model import (
 )
 from rightsizer.planning.budget import fitting_instead, within_budgets
 from rightsizer.planning.pending_demand import limit_to_pending_demand, served_together, unserved_demand
-from rightsizer.planning.victims import COST_ANNOTATION
+from rightsizer.planning.placement import Placement, Places, best_place
+from rightsizer.planning.victims import COST_ANNOTATION, standing, victims_of
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Budget, BudgetScope, Per
 from rightsizer.policy.schema import Policy
@@ -96,7 +97,7 @@ def _after(
     fleet = Fleet(
         tuple(one.workload for one in decisions), {}, {}, waiting=waiting, stranded=free, spare=spare or {}
     )
-    found = limit_to_pending_demand(decisions, PolicyEvaluator(RULES, fleet, at=AT))
+    found = limit_to_pending_demand(decisions, PolicyEvaluator(RULES, fleet, at=AT)).decisions
     assert all({block.code for block in one.blockers} <= {BlockerCode.ONLY_FOR_PENDING_PODS} for one in found)
     assert [one.workload for one in found] == [one.workload for one in decisions]
     return {
@@ -179,7 +180,7 @@ def test_pending_demand_resize_counts_what_it_frees() -> None:
     decision = dataclasses.replace(decision, action=Action.SCALE_DOWN, finding=finding, frees=1.0)
     for gpus, is_blocked in ((1, False), (2, True)):
         fleet = Fleet((item,), {}, {}, waiting=(_waiting("w", gpus),))
-        (found,) = limit_to_pending_demand([decision], PolicyEvaluator(rules, fleet, at=AT))
+        (found,) = limit_to_pending_demand([decision], PolicyEvaluator(rules, fleet, at=AT)).decisions
         assert bool(found.blockers) == is_blocked
 
 
@@ -225,7 +226,7 @@ def test_pending_demand_resized_pods_keep_their_cpu() -> None:
     for cores, is_blocked in ((0, False), (4, True)):
         waits = dataclasses.replace(_waiting("w", 1), needs={"cpu": 1000 * cores})
         fleet = Fleet((item,), {}, {}, waiting=(waits,))
-        (found,) = limit_to_pending_demand([decision], PolicyEvaluator(rules, fleet, at=AT))
+        (found,) = limit_to_pending_demand([decision], PolicyEvaluator(rules, fleet, at=AT)).decisions
         assert bool(found.blockers) == is_blocked
 
 
@@ -425,7 +426,7 @@ def _by_name(
         free=free or {},
         queues=quotas or QueueQuotas(),
     )
-    found = limit_to_pending_demand(decisions, PolicyEvaluator(RULES, fleet, at=AT))
+    found = limit_to_pending_demand(decisions, PolicyEvaluator(RULES, fleet, at=AT)).decisions
     return {one.workload.ref.name for one in found if not one.blockers}
 
 
@@ -441,24 +442,36 @@ def test_gang_with_a_topology_is_served_within_one_value_of_its_label() -> None:
     assert _by_name(both, _queued(*pods, topology="rack"), nodes=nodes) == {"on-b", "on-c"}
 
 
-def test_gang_with_too_many_ways_to_place_it_is_named() -> None:
-    """Nothing is freed for it, and the plan says why; one way fewer, and it is served."""
+@pytest.mark.parametrize(
+    ("flavors", "served", "unserved"),
+    [
+        pytest.param(1, {"idle", "on-b"}, [], id="all-are-tried"),
+        pytest.param(
+            1000,
+            {"on-b"},
+            ["what waits in namespace research has too many ways to be placed"],
+            id="too-many",
+        ),
+    ],
+)
+def test_gang_with_too_many_ways_to_place_it_holds_up_its_own_namespace_only(
+    flavors: int, served: set[str], unserved: list[str]
+) -> None:
+    """Nothing is freed for it, the plan says why, and what others wait for later is served."""
     racks = {f"n-{number}": Node(f"n-{number}", labels={"rack": f"{number}"}) for number in range(1001)}
-    idle = [_decision(_holder("idle", "n-0"))]
-
-    def named(flavors: int) -> tuple[set[str], list[str]]:
-        pods = [_waiting("m", 1, nodes=tuple(racks))]
-        waiting = _queued(*pods, topology="rack", options=(QueueOption(None, {}),) * flavors)
-        fleet = Fleet((idle[0].workload,), racks, {}, waiting=tuple(waiting))
-        return _by_name(idle, waiting, nodes=racks), [*unserved_demand(PolicyEvaluator(RULES, fleet, at=AT))]
-
-    served, problems = named(1000)
-    assert served == set()
-    (problem,) = problems
-    assert problem.startswith(
-        "research/Workload/train: no GPUs are freed for it: its pods have more than 1,000,000 ways"
+    idle = [_decision(_holder("idle", "n-0")), _decision(_holder("on-b", "b"))]
+    pods = [_waiting("m", 1, nodes=tuple(racks))]
+    gang = _queued(*pods, topology="rack", options=(QueueOption(None, {}),) * flavors)
+    other = dataclasses.replace(
+        _waiting("w", 1, nodes=("b",)), ref=ObjectRef("v1", "Pod", "theirs", "w", "uid-w")
     )
-    assert named(1) == ({"idle"}, [])
+    fleet = Fleet(tuple(one.workload for one in idle), racks, {}, waiting=(*gang, other))
+    evaluator = PolicyEvaluator(RULES, fleet, at=AT)
+    limited = limit_to_pending_demand(idle, evaluator)
+    assert {one.workload.ref.name for one in limited.decisions if not one.blockers} == served
+    assert [*unserved_demand(evaluator, limited.cut_short)] == [
+        f"research/Workload/train: no GPUs are freed for it: {why}" for why in unserved
+    ]
 
 
 POOL = ("Cohort all", "h100/nvidia.com/gpu")
@@ -589,7 +602,7 @@ def _after_claims(
     decisions = [_decision(one) for one in holders]
     devices = DeviceInventory({"a": FOUR}, allocations=allocations)
     fleet = Fleet(tuple(holders), {}, {}, waiting=waiting, devices=devices)
-    found = limit_to_pending_demand(decisions, PolicyEvaluator(RULES, fleet, at=AT))
+    found = limit_to_pending_demand(decisions, PolicyEvaluator(RULES, fleet, at=AT)).decisions
     return {one.workload.ref.name for one in found if not one.blockers}
 
 
@@ -649,7 +662,7 @@ def test_resource_that_a_claim_stands_for_counts_free_devices(count: int, cpu: i
     node = Node("a", "H100", allocatable={CLASS: 4})
     devices = DeviceInventory({"a": FOUR}, allocations=allocations)
     fleet = Fleet((holder,), {"a": node}, {}, waiting=(waiting,), devices=devices, spare={"a": {"cpu": 1}})
-    found = limit_to_pending_demand([_decision(holder)], PolicyEvaluator(RULES, fleet, at=AT))
+    found = limit_to_pending_demand([_decision(holder)], PolicyEvaluator(RULES, fleet, at=AT)).decisions
     assert {one.workload.ref.name for one in found if not one.blockers} == gone
 
 
@@ -690,7 +703,7 @@ def _limited(
 ) -> dict[str, Decision]:
     """What becomes of each decision."""
     fleet = Fleet(tuple(one.workload for one in decisions), {}, {}, waiting=waiting, **state)
-    found = limit_to_pending_demand(decisions, PolicyEvaluator(rules, fleet, at=AT))
+    found = limit_to_pending_demand(decisions, PolicyEvaluator(rules, fleet, at=AT)).decisions
     return {one.workload.ref.name: one for one in found}
 
 
@@ -870,6 +883,18 @@ def test_gangs_and_many_ordinals_are_planned_in_seconds(
     assert bool(found.wanted_by) is is_served
 
 
+def test_gang_in_a_queue_among_many_victims_is_planned_in_seconds() -> None:
+    """What it finds on a node is kept while it tries whom to spare."""
+    nodes = tuple(f"n{number}" for number in range(50))
+    idle = [_decision(_holder(f"x{number}", nodes[number % 50])) for number in range(400)]
+    option = QueueOption(None, {POOL: 120.0})
+    queues = QueueQuotas({POOL: 0}, _holding(*(f"x{number}" for number in range(400))))
+    began = time.process_time()
+    found = _limited(idle, *_train(1, 60, nodes, options=(option,)), queues=queues)
+    assert time.process_time() - began < 5
+    assert sum(bool(one.wanted_by) for one in found.values()) >= 120
+
+
 @pytest.mark.parametrize(
     ("changes", "served"),
     [
@@ -942,7 +967,7 @@ def _budgeted(
     rules = policy(rule("r", onlyForPendingPods=[Action.SCALE_TO_ZERO]), rule("rest"), **changes)
     fleet = Fleet(tuple(one.workload for one in decisions), {}, {}, waiting=waiting)
     evaluator = PolicyEvaluator(rules, fleet, at=AT)
-    return within_budgets(limit_to_pending_demand(decisions, evaluator), evaluator), evaluator
+    return within_budgets(limit_to_pending_demand(decisions, evaluator).decisions, evaluator), evaluator
 
 
 @pytest.mark.parametrize("replicas", [8, 5], ids=["a-part", "all"])
@@ -1012,3 +1037,66 @@ def test_gang_on_replicas_of_one_workload_is_served_whole_or_not() -> None:
     small = _waiting("small", 1, priority=9_000, nodes=("a",))
     (found,), _ = _budgeted([web], small, *gang, budgets=[budget])
     assert (found.is_enforced, found.frees, found.serves) == (True, 1.0, (small.ref,))
+
+
+# --- Places that are kept between pending pods
+
+
+@st.composite
+def _various(draw: st.DrawFn) -> list[Decision]:
+    """Single pods, replicas that go one by one in either order, and workloads that share a PodDisruptionBudget."""
+    found = []
+    for number in range(draw(st.integers(1, 4))):
+        nodes = draw(st.lists(st.sampled_from(NODES), min_size=1, max_size=4))
+        kind = draw(st.sampled_from([None, "Deployment", "StatefulSet"]))
+        item = _replicated(f"x{number}", *nodes, kind=kind) if kind else _holder(f"x{number}", *nodes)
+        budgets = draw(st.sampled_from([{}, {}, {"shared": 1}, {"shared": 2}]))
+        priority = draw(st.sampled_from([500, 1_000]))
+        pods = tuple(dataclasses.replace(one, priority=priority) for one in item.pods)
+        lost = draw(st.sampled_from([0.0, 1.0, None]))
+        decision = _decision(dataclasses.replace(item, pods=pods, budgets=budgets))
+        found.append(dataclasses.replace(decision, gpu_hours_lost=lost))
+    return found
+
+
+_PODS = st.builds(
+    _waiting,
+    st.just("w"),
+    st.sampled_from([1, 1, 2]),
+    priority=st.sampled_from([5_000, 5_000, 700]),
+    nodes=st.sampled_from([NODES, ("a",), ("b",), ("b", "c")]),
+)
+
+
+def _from_scratch(waits: WaitingPod, places: Places) -> Placement | None:
+    places.kept.clear()
+    return best_place(waits, places)
+
+
+@hypothesis.given(
+    _various(), st.lists(st.tuples(st.sampled_from(["do", "undo", "spare"]), _PODS), max_size=8)
+)
+def test_kept_places_are_those_that_would_be_found_again(
+    decisions: list[Decision], steps: list[tuple[str, WaitingPod]]
+) -> None:
+    """Whatever was placed, taken back, or spared in between."""
+    fleet = Fleet(tuple(one.workload for one in decisions), {}, {}, queues=QueueQuotas())
+    evaluator = PolicyEvaluator(RULES, fleet, at=AT)
+    victims = sorted((one for each in decisions for one in victims_of(each, evaluator)), key=standing)
+    places, again = Places(fleet, victims), Places(fleet, victims)
+    done: list[Placement] = []
+    for step, waits in steps:
+        found, expected = best_place(waits, places), _from_scratch(waits, again)
+        assert found == expected
+        if step == "do" and found is not None:
+            done.append(found)
+            places.do(found)
+            again.do(found)
+        elif step == "undo" and done:
+            last = done.pop()
+            places.undo(last)
+            again.undo(last)
+        elif step == "spare":
+            spared = frozenset(victims[: waits.priority % 3])
+            places.spare(spared)
+            again.spare(spared)
