@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from rightsizer.cli.connection import span_of
 from rightsizer.cli.cycle import (
     acting_on,
+    alternatives_of,
     counted,
     follow_scope,
     found_open,
-    instead_of,
     keep_sizes,
     lease_of,
     planned,
@@ -30,7 +30,7 @@ from rightsizer.cli.plan_session import Interrupts, PlanSession, confirmed, requ
 from rightsizer.cli.reporter import OutcomeReporter, require_writable
 from rightsizer.errors import ConfigurationError
 from rightsizer.execute.control_state import ActionGate
-from rightsizer.execute.executor import Instead, no_other, skipped
+from rightsizer.execute.executor import Alternatives, no_alternatives, skipped
 from rightsizer.execute.reconcile import ReconcilePolicy, find_reconciliations, make_reconciliations
 from rightsizer.execute.run_context import ApplySession, Deadline, RunContext
 from rightsizer.kube.lease import LeaderElector
@@ -91,9 +91,9 @@ def run(arguments: argparse.Namespace) -> int:
             acting = acting_on(session, plan, context, gate, costs[1])
             # Nobody may agree to one change and get another.
             may_replace = arguments.yes and approvals is None
-            instead = instead_of(acting, plan, shown) if may_replace else no_other
+            alternatives = alternatives_of(acting, plan, shown) if may_replace else no_alternatives
             try:
-                _act(acting, decisions, reporter, instead, fleet=plan.fleet, span_s=span_s)
+                _act(acting, decisions, reporter, alternatives, fleet=plan.fleet, span_s=span_s)
             finally:
                 tell_people(session, reporter.outcomes)
                 if recorder is not None:
@@ -174,7 +174,7 @@ def _act(
     acting: ApplySession,
     decisions: Sequence[Decision],
     reporter: OutcomeReporter,
-    instead: Instead,
+    alternatives: Alternatives,
     *,
     fleet: Fleet | None,
     span_s: float,
@@ -188,6 +188,10 @@ def _act(
     with Interrupts() as interrupts:
         deadline = Deadline(span_s, time.monotonic, time.sleep, lambda: interrupts.happened)
         following = steps(
-            acting, begun(decisions), fleet, deadline, lambda made, unmade: begun(instead(made, unmade))
+            acting,
+            begun(decisions),
+            fleet,
+            deadline,
+            lambda made, not_made: begun(alternatives(made, not_made)),
         )
         reporter.follow(following, pending)

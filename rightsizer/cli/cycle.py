@@ -18,7 +18,7 @@ from rightsizer.cli.plan_session import PlanSession, utc_now
 from rightsizer.errors import ClusterError, ConfigurationError, RequestRefused, RightsizerError
 from rightsizer.execute.control_state import ActionGate, ControlStateStore
 from rightsizer.execute.deletion_cost import clear_deletion_costs
-from rightsizer.execute.executor import Instead, carry_out, no_other
+from rightsizer.execute.executor import Alternatives, carry_out, no_alternatives
 from rightsizer.execute.journal import Journal
 from rightsizer.execute.notify import notify
 from rightsizer.execute.preflight import UseSincePlan
@@ -30,7 +30,7 @@ from rightsizer.kube.configmaps import Changes, ConfigMap, Texts
 from rightsizer.kube.lease import Lease
 from rightsizer.model import Action, BlockerCode, Decision, Fleet, Outcome, Plan, Result
 from rightsizer.planning.breaker import Scope, State, accepted, accepted_scope, followed
-from rightsizer.planning.budget import fitting_instead
+from rightsizer.planning.budget import fitting_alternatives
 from rightsizer.planning.kept_sizes import NAME as SIZES
 from rightsizer.planning.kept_sizes import kept_sizes
 from rightsizer.policy.effective import PolicyEvaluator
@@ -205,17 +205,17 @@ def acting_on(
     )
 
 
-def instead_of(acting: ApplySession, plan: Plan, shown: Plan) -> Instead:
+def alternatives_of(acting: ApplySession, plan: Plan, shown: Plan) -> Alternatives:
     """What a plan shows that fits into the budgets instead of changes that were not made."""
     assert plan.fleet is not None  # noqa: S101 - it was made a moment ago
     evaluator = acting.evaluator(plan.fleet, plan.at)
     refs = {one.workload.ref for one in shown.decisions}
 
-    def instead(made: Sequence[Decision], unmade: Sequence[Decision]) -> Sequence[Decision]:
-        fitting = fitting_instead(plan.decisions, evaluator, made, unmade)
+    def alternatives(made: Sequence[Decision], not_made: Sequence[Decision]) -> Sequence[Decision]:
+        fitting = fitting_alternatives(plan.decisions, evaluator, made, not_made)
         return [one for one in fitting if one.workload.ref in refs]
 
-    return instead
+    return alternatives
 
 
 def steps(
@@ -223,13 +223,15 @@ def steps(
     decisions: Sequence[Decision],
     fleet: Fleet | None,
     deadline: Deadline,
-    instead: Instead = no_other,
+    alternatives: Alternatives = no_alternatives,
 ) -> Iterator[Outcome]:
     """Every outcome as it becomes known, and then the effect of each."""
     done = []
     if fleet is not None:
         clear_deletion_costs(fleet, acting)
-    for decision, outcome in carry_out(decisions, acting, is_stopped=deadline.is_stopped, instead=instead):
+    for decision, outcome in carry_out(
+        decisions, acting, is_stopped=deadline.is_stopped, alternatives=alternatives
+    ):
         yield outcome
         if outcome.result is Result.DONE and decision.action is not Action.NOTICE:
             done.append((decision, outcome))

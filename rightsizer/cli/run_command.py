@@ -19,9 +19,9 @@ from rightsizer.cli.connection import cluster_settings, span_of
 from rightsizer.cli.crontab import Crontab, parse_schedule
 from rightsizer.cli.cycle import (
     acting_on,
+    alternatives_of,
     counted,
     follow_scope,
-    instead_of,
     keep_sizes,
     lease_of,
     planned,
@@ -395,7 +395,7 @@ class _Cycles:
                 self._verify_s, time.monotonic, self._end.wait, self._end.is_set, lambda: self._is_woken
             )
             classes = {one.workload.ref: one.workload.priority_class for one in plan.decisions}
-            made = steps(acting, plan.enforced, plan.fleet, deadline, instead_of(acting, plan, plan))
+            made = steps(acting, plan.enforced, plan.fleet, deadline, alternatives_of(acting, plan, plan))
             earlier = len(outcomes)
             self._follow(made, outcomes, classes)
             lenders = {one.workload.ref for one in plan.decisions if one.wanted_by}

@@ -59,13 +59,13 @@ _KIND_GONE = "the server could not find the requested resource"
 _ATTEMPTS = 3  # its own controller may write between preflight and the write
 
 
-Instead = Callable[[Sequence[Decision], Sequence[Decision]], Sequence[Decision]]
+Alternatives = Callable[[Sequence[Decision], Sequence[Decision]], Sequence[Decision]]
 """Names the decisions that fit into the budgets, by those that were made and those that were not."""
 
 
-def no_other(made: Sequence[Decision], unmade: Sequence[Decision]) -> Sequence[Decision]:
+def no_alternatives(made: Sequence[Decision], not_made: Sequence[Decision]) -> Sequence[Decision]:
     """Nothing instead of what was not made: for who agreed to these decisions only."""
-    del made, unmade
+    del made, not_made
     return ()
 
 
@@ -74,7 +74,7 @@ def carry_out(
     session: ApplySession,
     *,
     is_stopped: Callable[[], bool] = lambda: False,
-    instead: Instead = no_other,
+    alternatives: Alternatives = no_alternatives,
 ) -> Iterator[tuple[Decision, Outcome]]:
     """Carry out the enforced decisions in order, with the outcome of each; once `is_stopped`, the rest is skipped.
 
@@ -84,9 +84,9 @@ def carry_out(
     queue = [one for one in decisions if one.is_enforced]
     failures: _Failures = {}
     made: list[Decision] = []
-    unmade: list[Decision] = []
+    not_made: list[Decision] = []
     while queue:
-        before = len(unmade)
+        before = len(not_made)
         together = served_together([one for one in queue if one.action is not Action.NOTICE])
         for decision in queue:
             if not reason and is_stopped():
@@ -98,10 +98,10 @@ def carry_out(
             outcome, reason = _step(
                 decision, session, functools.partial(_failure, decision, alike, session, failures)
             )
-            (unmade if outcome.result in NOT_MADE else made).append(decision)
+            (not_made if outcome.result in NOT_MADE else made).append(decision)
             yield decision, outcome
-        goes_on = len(unmade) > before and not reason and not is_stopped() and _is_closed(session)
-        queue = [*instead(made, unmade)] if goes_on else []
+        goes_on = len(not_made) > before and not reason and not is_stopped() and _is_closed(session)
+        queue = [*alternatives(made, not_made)] if goes_on else []
 
 
 NOT_MADE = frozenset({Result.BLOCKED, Result.CHANGED})

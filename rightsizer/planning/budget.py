@@ -260,20 +260,20 @@ def _fitting(decision: Decision, most: float, in_part: AbstractSet[ObjectRef]) -
     return decision if decision.serves else _shortened(decision, most)
 
 
-def fitting_instead(
+def fitting_alternatives(
     decisions: Sequence[Decision],
     evaluator: PolicyEvaluator,
     made: Sequence[Decision],
-    unmade: Sequence[Decision],
+    not_made: Sequence[Decision],
 ) -> tuple[Decision, ...]:
     """The changes of a plan that only budgets block, and that fit in place of changes that were not made.
 
     None in the namespaces of those: whoever has many workloads that refuse changes holds up others no longer for it.
     None for a pending pod or gang that one of those was to serve: it would not be served whole.
     """
-    tried = {one.workload.ref for one in (*made, *unmade)}
-    namespaces = {one.workload.ref.namespace for one in unmade}
-    failed = {one for each in unmade for one in each.serves}
+    tried = {one.workload.ref for one in (*made, *not_made)}
+    namespaces = {one.workload.ref.namespace for one in not_made}
+    failed = {one for each in not_made for one in each.serves}
     untried = [one for one in decisions if one.workload.ref not in tried]
     # These are decided: nothing is taken back of them.
     charged = [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rightsizer.model import Action, ChangeRecord, Decision, Fleet, FoundChange, Node, ObjectRef, Workload
-from rightsizer.planning.budget import Purse, fitting_instead
+from rightsizer.planning.budget import Purse, fitting_alternatives
 from rightsizer.policy.limits import DEFAULT_BUDGETS, Budget, with_defaults
 from rightsizer.policy.schema import Policy
 from tests.rightsizer.build import (
@@ -299,14 +299,16 @@ def test_budget_of_some_actions_leaves_the_default_of_others() -> None:
     assert [one for one in everything if (one.scope, one.per) == ("cluster", "run")] == [everything[0]]
 
 
-def _instead(rules: Policy, items: Sequence[Workload], *, unmade: set[str], untried: str = "") -> list[str]:
+def _alternatives(
+    rules: Policy, items: Sequence[Workload], *, not_made: set[str], untried: str = ""
+) -> list[str]:
     """What follows instead, and the GPUs of each, once the rest of the plan was made."""
     decisions = _plan(rules, *items)
     tried = [one for name, one in decisions.items() if one.is_enforced and name != untried]
-    made = [one for one in tried if one.workload.ref.name not in unmade]
+    made = [one for one in tried if one.workload.ref.name not in not_made]
     book = evaluator(rules, around=Fleet(tuple(items), NODES, {}))
-    failed = [decisions[name] for name in unmade]
-    found = fitting_instead([*decisions.values()], book, made, failed)
+    failed = [decisions[name] for name in not_made]
+    found = fitting_alternatives([*decisions.values()], book, made, failed)
     return [one.workload.ref.name for one in found]
 
 
@@ -318,29 +320,29 @@ ROW = tuple(
 
 def test_budget_change_not_made_leaves_its_room_to_the_next() -> None:
     """In the order of the plan, beside what was made: three and one of five, so that two more do not fit."""
-    assert _instead(_policy({"gpus": 5}), ROW, unmade={"a"}) == ["b"]
+    assert _alternatives(_policy({"gpus": 5}), ROW, not_made={"a"}) == ["b"]
 
 
 def test_budget_several_changes_not_made_leave_their_room() -> None:
     """Nothing was made, so five are left: for three, and for two."""
-    assert _instead(_policy({"gpus": 5}), ROW, unmade={"a", "d"}) == ["b", "c"]
+    assert _alternatives(_policy({"gpus": 5}), ROW, not_made={"a", "d"}) == ["b", "c"]
 
 
 def test_budget_change_that_nobody_tried_keeps_its_room() -> None:
     """A filter left the last one out: the budgets count it all the same."""
-    assert _instead(_policy({"gpus": 5}), ROW, unmade={"a"}, untried="d") == ["b"]
+    assert _alternatives(_policy({"gpus": 5}), ROW, not_made={"a"}, untried="d") == ["b"]
 
 
 def test_budget_change_not_made_leaves_no_room_in_its_namespace() -> None:
     """Whoever has a row of workloads that refuse changes does not hold up others with each of them."""
     items = _item("first", 4), _item("second", 3), _item("other", 2, namespace="team-b")
-    assert _instead(_policy({"workloads": 1}), items, unmade={"first"}) == ["other"]
+    assert _alternatives(_policy({"workloads": 1}), items, not_made={"first"}) == ["other"]
 
 
 def test_budget_change_blocked_otherwise_is_not_made_instead() -> None:
     """A PodDisruptionBudget holds it, whatever room there is."""
     guarded = dataclasses.replace(_item("guarded", namespace="team-b"), budgets={"pdb": 0})
-    assert _instead(_policy({"workloads": 1}), [_item("first", 4), guarded], unmade={"first"}) == []
+    assert _alternatives(_policy({"workloads": 1}), [_item("first", 4), guarded], not_made={"first"}) == []
 
 
 @pytest.mark.parametrize("finding", ["", "idle"])

@@ -39,7 +39,7 @@ from rightsizer.model import (
     WaitingPod,
     Workload,
 )
-from rightsizer.planning.budget import fitting_instead, within_budgets
+from rightsizer.planning.budget import fitting_alternatives, within_budgets
 from rightsizer.planning.pending_demand import limit_to_pending_demand, served_together, unserved_demand
 from rightsizer.planning.placement import Placement, Places, best_place
 from rightsizer.planning.victims import COST_ANNOTATION, standing, victims_of
@@ -1022,9 +1022,11 @@ def test_nothing_goes_instead_for_a_demand_that_just_failed() -> None:
     budget = Budget(scope=BudgetScope.CLUSTER, per=Per.RUN, workloads=2)
     found, evaluator = _budgeted(victims, *waiting, budgets=[budget])
     done, refused, last = sorted(found, key=lambda one: not one.is_enforced)
-    assert fitting_instead(found, evaluator, [done], [refused]) == (dataclasses.replace(last, blockers=()),)
+    assert fitting_alternatives(found, evaluator, [done], [refused]) == (
+        dataclasses.replace(last, blockers=()),
+    )
     alike = [dataclasses.replace(one, serves=refused.serves) if one == last else one for one in found]
-    assert fitting_instead(alike, evaluator, [done], [refused]) == ()
+    assert fitting_alternatives(alike, evaluator, [done], [refused]) == ()
 
 
 def test_gang_on_replicas_of_one_workload_is_served_whole_or_not() -> None:

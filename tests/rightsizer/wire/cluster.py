@@ -19,9 +19,9 @@ import yaml
 from rightsizer.cli import parser
 from rightsizer.cli.cycle import (
     acting_on,
+    alternatives_of,
     counted,
     follow_scope,
-    instead_of,
     planned,
     require_state,
     steps,
@@ -138,7 +138,7 @@ class Replica:
             follow_scope(session, plan)
             acting = acting_on(session, plan, context, gate, session.account(plan)[1])
             outcomes += steps(
-                acting, plan.enforced, plan.fleet, self._patience(), instead_of(acting, plan, plan)
+                acting, plan.enforced, plan.fleet, self._patience(), alternatives_of(acting, plan, plan)
             )
         self._world.ended.update(f"{one.action} {one.result.value}" for one in outcomes)
 
