@@ -9,7 +9,7 @@ from typing import Any
 
 import pydantic
 
-from rightsizer.inventory.demand import DEMAND_KINDS
+from rightsizer.inventory.demand_kinds import DEMAND_KINDS
 from rightsizer.policy.classes import ANNOTATIONS
 from rightsizer.policy.do_not_disrupt import ROWS
 from rightsizer.policy.limits import (

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from rightsizer.inventory.cluster_reader import resource_table
-from rightsizer.inventory.demand import POD_DEMAND, DemandKind
+from rightsizer.inventory.demand_kinds import POD_DEMAND, DemandKind
 from rightsizer.inventory.gpu_requests import ResourceTable
 from rightsizer.inventory.pods import PodTable
 from rightsizer.kube.api_objects import PodObject

@@ -44,7 +44,7 @@ from rightsizer.execute.executor import NOT_MADE
 from rightsizer.execute.reconcile import ReconcilePolicy, find_reconciliations, make_reconciliations
 from rightsizer.execute.run_context import Deadline, RunContext
 from rightsizer.inventory.cluster_reader import KEPT
-from rightsizer.inventory.demand import DEMAND_KINDS
+from rightsizer.inventory.demand_kinds import DEMAND_KINDS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.kept_objects import VERIFIED_EVERY, KeptObjects
 from rightsizer.kube.lease import LeaderElector, Lease

@@ -11,7 +11,7 @@ from typing import Any
 from rightsizer.backtest import last_backtest
 from rightsizer.changes import memory
 from rightsizer.execute import control_state
-from rightsizer.inventory.demand import DEMAND_KINDS, POD_DEMAND
+from rightsizer.inventory.demand_kinds import DEMAND_KINDS, POD_DEMAND
 from rightsizer.inventory.kueue_queues import CLUSTER_QUEUES, COHORTS, FLAVORS, LOCAL_QUEUES
 from rightsizer.inventory.managers import AUTOSCALERS
 from rightsizer.inventory.pod_groups import GROUP_KINDS, VOLCANO, VOLCANO_QUEUES

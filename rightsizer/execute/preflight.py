@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.findings.evidence import pod_key
 from rightsizer.inventory.cluster_reader import read_cluster
-from rightsizer.inventory.demand import demand_kind
+from rightsizer.inventory.demand_kinds import demand_kind
 from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.object_names import api_path

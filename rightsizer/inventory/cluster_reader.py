@@ -9,16 +9,13 @@ import msgspec
 
 from rightsizer.changes.record_codec import MANIFEST_LABEL, MANIFEST_SELECTOR
 from rightsizer.errors import ConfigurationError
-from rightsizer.inventory.demand import (
+from rightsizer.inventory.demand import DemandObjects, DemandState, asked_of_dra, demand_state
+from rightsizer.inventory.demand_kinds import (
     NO_QUEUES,
     TEMPLATE_OWNERS,
-    DemandObjects,
-    DemandState,
     JobObject,
     NamedQueues,
     Template,
-    asked_of_dra,
-    demand_state,
     templates_in,
     waiting_jobs,
 )

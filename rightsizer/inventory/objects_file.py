@@ -15,16 +15,13 @@ import yaml
 
 from rightsizer.errors import INVALID_JSON, ConfigurationError
 from rightsizer.inventory.cluster_reader import resource_table
-from rightsizer.inventory.demand import (
+from rightsizer.inventory.demand import DemandObjects, DemandState, asked_of_dra, demand_state
+from rightsizer.inventory.demand_kinds import (
     NO_QUEUES,
     TEMPLATE_OWNERS,
-    DemandObjects,
-    DemandState,
     JobObject,
     NamedQueues,
     Template,
-    asked_of_dra,
-    demand_state,
     templates_in,
     waiting_jobs,
 )

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal, Self
 
 import pydantic
 
-from rightsizer.inventory.demand import NamedQueues
+from rightsizer.inventory.demand_kinds import NamedQueues
 from rightsizer.inventory.pods import KUEUE_GATES
 from rightsizer.model import Mode
 from rightsizer.policy.do_not_disrupt import ALL_MARKS, MANAGERS, Mark

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rightsizer.inventory.demand import NO_QUEUES, NamedQueues
+from rightsizer.inventory.demand_kinds import NO_QUEUES, NamedQueues
 from rightsizer.inventory.objects_file import read_file
 from rightsizer.inventory.workload_builder import ClusterState, build_fleet
 from rightsizer.model import Fleet, Workload

@@ -10,7 +10,7 @@ import pytest
 from rightsizer.cli.pending_watch import PendingWatch
 from rightsizer.config import ClusterSettings
 from rightsizer.errors import ClusterUnreachable
-from rightsizer.inventory.demand import DEMAND_KINDS
+from rightsizer.inventory.demand_kinds import DEMAND_KINDS
 from rightsizer.kube import watched
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.owner_kinds import OwnerKind

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rightsizer.inventory.demand import NamedQueues
+from rightsizer.inventory.demand_kinds import NamedQueues
 from rightsizer.model import Fleet, Gang, WaitingPod
 from tests.rightsizer.kubectl import (
     GPU,
