@@ -10,6 +10,7 @@ if such a pod uses its network, or if most targets have addresses of nodes. A se
 """
 
 import dataclasses
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rightsizer.errors import EvidenceIncomplete
@@ -59,8 +60,10 @@ class Provenance:
         """Matchers that exclude most of the ignored series."""
         if not self.namespaces:
             return ()
-        excluded = next(self._excluded(), None)
-        return (promql.one_of(JOB, self.jobs), *([promql.none_of(TARGET, excluded)] if excluded else ()))
+        # Targets are found by raw series: who exposes only names of recorded ones, without a target, is none of them.
+        excluded = [[""]] if self.needs_port else []
+        excluded += itertools.islice(self._excluded(), 1)
+        return (promql.one_of(JOB, self.jobs), *(promql.none_of(TARGET, each) for each in excluded))
 
     @property
     def verdicts(self) -> object:
@@ -98,6 +101,10 @@ class Provenance:
             return True
         self.strangers.add(pod)
         return False
+
+    def accepts_target(self, labels: Mapping[str, str]) -> bool:
+        """Whether a series that names no pod, or several, is evidence."""
+        return self.accepts(None, labels.get(JOB, ""), labels.get(TARGET, ""))
 
     def is_exporter(self, instance: str, place: Address | None) -> bool:
         """Whether a target is an exporter by its address."""

@@ -32,6 +32,8 @@ from rightsizer.usage.recording_rules import (
 )
 from rightsizer.usage.source_metrics import (
     CLUSTER,
+    JOB,
+    TARGET,
     Metric,
     MetricKind,
     MetricSource,
@@ -180,13 +182,25 @@ class SourceQuerier:
         # Counts of series, which are no lower than those of uses: cheaper, and usually enough.
         if _is_enough(counts, self._counts(raw, instants)):
             return True
-        use = self.source.labels.use
+        use = (*self.source.labels.use, JOB, TARGET)
         by_use = ([promql.by("max", use, " or ".join(each))] for each in (recorded, raw))
         return min(counts) > 0 and _is_enough(*(self._counts(each, instants) for each in by_use))
 
     def _counts(self, expressions: Sequence[str], instants: Sequence[datetime.datetime]) -> list[int]:
-        """The number of series at each instant; a range query would load all samples in between."""
-        return [sum(self.count(expression, instant) for expression in expressions) for instant in instants]
+        """The number of series of exporters at each instant; a range query would load all samples in between."""
+
+        def count(expression: str, at: datetime.datetime) -> int:
+            return self.once(
+                ("of exporters", expression, at),
+                lambda: sum(one.count for one in self.by_exporter("count", expression, at)),
+            )
+
+        return [sum(count(expression, instant) for expression in expressions) for instant in instants]
+
+    def by_exporter(self, aggregation: str, expression: str, at: datetime.datetime) -> list[Sample]:
+        """An aggregation of the series of each target that is an exporter: any target can expose what rules record."""
+        samples = self.prometheus.query(promql.by(aggregation, [JOB, TARGET], expression), at)
+        return [one for one in samples if self.provenance.accepts_target(one.labels)]
 
     # --- sizes
 
@@ -199,7 +213,7 @@ class SourceQuerier:
         for kind in (MetricKind.ACTIVITY, MetricKind.MEMORY):
             for metric in self.source.of(kind) if not densest else ():
                 count = RAW.count(metric, self.matchers, INTERVAL_WINDOW)
-                samples = self.prometheus.query(f"max({count})", self.at)
+                samples = self.by_exporter("max", count, self.at)
                 densest = max([densest, *(sample.value for sample in samples if math.isfinite(sample.value))])
         return INTERVAL_WINDOW.total_seconds() / (densest - 1) if densest > 1 else USUAL_INTERVAL_S
 

@@ -21,7 +21,7 @@ from rightsizer.usage.full_coverage import (
 from rightsizer.usage.querier import QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import RULE_INTERVAL, QueryForm
 from rightsizer.usage.slot_grid import Counts, SlotGrid
-from rightsizer.usage.source_metrics import JOB, Metric, UseKey
+from rightsizer.usage.source_metrics import JOB, TARGET, Metric, UseKey
 
 SAMPLES_PER_SLOT = 20
 """Of 20 samples, one more or less changes the count by 5 % only."""
@@ -181,12 +181,13 @@ class _CoverageQuery:
 
             def build(matchers: Sequence[str], metric: Metric = metric) -> str:
                 every = (*self.querier.pod_matchers, *matchers)
-                return promql.by("max", [JOB], self.form.count(metric, every, self.window))
+                return promql.by("max", [JOB, TARGET], self.form.count(metric, every, self.window))
 
             for plan, some in shards:
                 for sample in self.querier.samples(plan, some, build):
-                    job = sample.labels.get(JOB, "")
-                    densest[job] = max(densest.get(job, 0.0), sample.count)
+                    if self.querier.provenance.accepts_target(sample.labels):
+                        job = sample.labels.get(JOB, "")
+                        densest[job] = max(densest.get(job, 0.0), sample.count)
         return densest
 
     def _grid(self, slots: int) -> SlotGrid:

@@ -4,10 +4,13 @@ They end at an instant that lies a while back, by which everything is asked, so 
 """
 
 import datetime
+import json
 import math
 import time
+import urllib.parse
+import urllib.request
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from rightsizer.config import PrometheusSettings
 from rightsizer.model import Usage, Usages
 from rightsizer.prometheus.query_api import Prometheus as Client
 from rightsizer.usage.kept_slots import KeptSlots
+from rightsizer.usage.recording_rules import rule_groups
 from rightsizer.usage.sources import SourceSettings, source_named
 from rightsizer.usage.usage_source import PrometheusUsage
 from simulator.prometheus import Prometheus, Series
@@ -92,6 +96,17 @@ class Metrics:
         """Our client of it."""
         return Client(PrometheusSettings(url=url or self.prometheus.url))
 
+    def record(self, since: datetime.timedelta, until: datetime.timedelta = datetime.timedelta()) -> None:
+        """Evaluate every recording rule as Prometheus would have, every five minutes, and keep what comes of it."""
+        start, end = ((self.at - before).timestamp() for before in (since, until))
+        for group in rule_groups():
+            for rule in group["rules"]:
+                query = {"query": rule["expr"], "start": start, "end": end, "step": 300}
+                address = f"{self.prometheus.url}/api/v1/query_range?{urllib.parse.urlencode(query)}"
+                with urllib.request.urlopen(address) as answer:
+                    tracks = json.load(answer)["data"]["result"]
+                self.prometheus.write(_recorded(rule, tracks))
+
     def signal(
         self, signals: str = "auto", *, url: str = "", kept: KeptSlots | None = None, **more: Any
     ) -> PrometheusUsage:
@@ -107,6 +122,13 @@ class Metrics:
         """What a pod used of its one device."""
         (found,) = self.usages(window, **more)[self.space, pod]
         return found
+
+
+def _recorded(rule: Mapping[str, Any], tracks: Iterable[Mapping[str, Any]]) -> Iterator[Series]:
+    for track in tracks:
+        labels = {**track["metric"], **rule["labels"], "__name__": rule["record"]}
+        for instant, value in track["values"]:
+            yield Series(labels, range(int(instant), int(instant) + 1), [float(value)])
 
 
 def idle(**more: Value) -> dict[str, Value]:

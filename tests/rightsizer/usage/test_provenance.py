@@ -1,5 +1,7 @@
 """Provenance: only series of the exporter on a pod's node say anything about the pod."""
 
+import datetime
+import pathlib
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from rightsizer.model import Address, AddressTable, BoardLevel, PodKey, Slot, Us
 from rightsizer.usage.exporter_counters import DEVICE_BUSY, GAPS, POD_BUSY
 from rightsizer.usage.kept_slots import KeptSlots
 from rightsizer.usage.provenance import Provenance, ScrapeTarget, find_provenance
+from rightsizer.usage.recording_rules import RecordingRules
 from simulator.prometheus import Prometheus
 from tests.rightsizer.metrics import (
     A100,
@@ -136,7 +139,7 @@ def test_provenance_ignored_targets_are_counted_and_excluded() -> None:
     assert list(found.words()) == [
         f"17 GPU series of 2 targets ignored: not from an exporter ({TENANT}, 10.9.9.9:1)"
     ]
-    assert found.matchers == ('job="gpu-exporter"', f'instance!="{TENANT}"')
+    assert found.matchers == ('job="gpu-exporter"', 'instance!=""', f'instance!="{TENANT}"')
 
 
 def test_provenance_words_name_three_of_many_ignored_targets() -> None:
@@ -408,6 +411,39 @@ def test_usages_cluster_that_only_a_target_that_is_gone_names_ends_no_plan(
     signal = metrics.signal()
     signal.expect(whereabouts.pods.keys(), whereabouts.pods.keys(), whereabouts)
     assert signal.nodes(metrics.at) == counted
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize(
+    ("recorded", "forged", "labels"),
+    [
+        pytest.param(DAY, 0.99, {}, id="without-a-target"),
+        pytest.param(DAY, 0.99, {"instance": TENANT}, id="of-its-own-target"),
+        pytest.param(6 * HOUR, 0, {"instance": TENANT}, id="while-rules-are-young"),
+    ],
+)
+def test_usages_names_of_recorded_series_that_a_target_exposes_alone_change_nothing(
+    tmp_path: pathlib.Path, recorded: datetime.timedelta, forged: float, labels: dict[str, str]
+) -> None:
+    """In the exporters' own job: neither use nor coverage, nor whether what rules record is used."""
+    with Prometheus(tmp_path / "own") as own:
+        metrics, pods = Metrics(own, mark=False), []
+        for node in NODES:
+            pods.append((metrics.space, f"p-{node}"))
+            metrics.write(idle(), pod=f"p-{node}", instance=EXPORTERS[node], Hostname=node)
+        metrics.record(recorded)
+
+        def usages() -> tuple[Usages, Usages]:
+            signal = metrics.signal(recording=RecordingRules.TRUSTED, exporter_namespaces=("monitoring",))
+            signal.expect(pods, pods, _whereabouts(*pods))
+            return signal.usages(DAY, metrics.at), signal.usages(12 * HOUR, metrics.at, of=pods[:1])
+
+        before = usages()
+        for name in (*(f"p-{node}" for node in NODES), *(f"junk-{number}" for number in range(9))):
+            for kind, value in {"mean": forged, "max": forged, "count": 9_999}.items():
+                record = {f"gpu_rightsizer:activity:{kind}5m": value}
+                metrics.write(record, {"metric": UTIL, **labels}, pod=name, step_s=300)
+        assert usages() == before
 
 
 @pytest.mark.prometheus

@@ -7,8 +7,6 @@ import math
 import pathlib
 import random
 import subprocess
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,7 +19,7 @@ from rightsizer.planning.measure import with_higher_peaks
 from rightsizer.prometheus.query_api import Prometheus as Client
 from rightsizer.usage import recording_rules, sample_coverage
 from rightsizer.usage.recording_rules import RecordingRules, rule_groups, rules_problem
-from simulator.prometheus import Prometheus, Series
+from simulator.prometheus import Prometheus
 from tests.rightsizer.metrics import COPY, DAY, ENGINE, HOUR, POWER, UTIL, Metrics, idle, near, once, within
 from tests.rightsizer.relay import Relay
 
@@ -43,30 +41,6 @@ def test_rules_record_the_expected_values_in_promtool() -> None:
         ["promtool", "test", "rules", case.name], cwd=case.parent, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def _record(
-    metrics: Metrics, since: datetime.timedelta, until: datetime.timedelta = datetime.timedelta()
-) -> None:
-    """Evaluate every rule as Prometheus would have, every five minutes, and keep what comes of it."""
-    start, end = ((metrics.at - before).timestamp() for before in (since, until))
-    for group in yaml.safe_load(FILE.read_text())["groups"]:
-        for rule in group["rules"]:
-            tracks = _range(metrics.prometheus, rule["expr"], start, end)
-            metrics.prometheus.write(_recorded(rule, tracks))
-
-
-def _recorded(rule: dict[str, Any], tracks: list[dict[str, Any]]) -> Iterator[Series]:
-    for track in tracks:
-        labels = {**track["metric"], **rule["labels"], "__name__": rule["record"]}
-        for instant, value in track["values"]:
-            yield Series(labels, range(int(instant), int(instant) + 1), [float(value)])
-
-
-def _range(prometheus: Prometheus, expression: str, start: float, end: float) -> list[dict[str, Any]]:
-    query = urllib.parse.urlencode({"query": expression, "start": start, "end": end, "step": 300})
-    with urllib.request.urlopen(f"{prometheus.url}/api/v1/query_range?{query}") as answer:
-        return json.load(answer)["data"]["result"]  # type: ignore[no-any-return]
 
 
 @pytest.fixture
@@ -106,7 +80,7 @@ def _rounded(usage: Usage) -> tuple[object, ...]:
 def test_usages_with_rules_equal_usages_without(metrics: Metrics) -> None:
     """Also invalid values, gaps, and samples after the last evaluation."""
     before = metrics.usages()
-    _record(metrics, DAY)
+    metrics.record(DAY)
     with Relay(metrics.prometheus.url) as relay:
         after = metrics.signal(url=relay.url, recording=TRUSTED).usages(DAY, metrics.at)
         assert any("gpu_rightsizer:activity:max5m" in query for query in relay.asked)
@@ -128,7 +102,7 @@ def test_histories_with_rules_equal_histories_without(metrics: Metrics) -> None:
     """Slots are multiples of the rule interval."""
     pods = {(metrics.space, name): metrics.at - 2 * DAY for name in ("a", "gap", "gone", "moved")}
     before = metrics.signal().histories(pods, DAY, metrics.at, threshold=0.01)
-    _record(metrics, DAY)
+    metrics.record(DAY)
     after = metrics.signal(recording=TRUSTED).histories(pods, DAY, metrics.at, threshold=0.01)
     assert set(before) == set(after) == set(pods)
     for pod, history in before.items():
@@ -141,7 +115,7 @@ def test_histories_with_rules_equal_histories_without(metrics: Metrics) -> None:
 @pytest.mark.prometheus
 def test_usages_rules_younger_than_the_window_are_not_used(metrics: Metrics) -> None:
     """Raw samples cover more of the window."""
-    _record(metrics, 6 * HOUR)
+    metrics.record(6 * HOUR)
     assert metrics.usage("a", recording=TRUSTED).activity_peak == near(0.8)
     assert metrics.usage("a", recording=TRUSTED).coverage == 1.0
 
@@ -149,7 +123,7 @@ def test_usages_rules_younger_than_the_window_are_not_used(metrics: Metrics) -> 
 @pytest.mark.prometheus
 def test_usages_of_some_pods_equal_those_of_all(metrics: Metrics) -> None:
     """Other pods are not queried."""
-    _record(metrics, DAY)
+    metrics.record(DAY)
     pods = [
         (metrics.space, name) for name in ("a", "awake", "gap", "negative", "gone", "moved", "unheard-of")
     ]
@@ -167,7 +141,7 @@ def test_usages_of_some_pods_equal_those_of_all(metrics: Metrics) -> None:
 @pytest.mark.prometheus
 def test_usages_shorter_window_asks_only_for_what_the_longer_one_returned(metrics: Metrics) -> None:
     """No impossible means, nor negative values, where there were none; and only the pods that may have had gaps."""
-    _record(metrics, DAY)
+    metrics.record(DAY)
     with Relay(metrics.prometheus.url) as relay:
         signal = metrics.signal(url=relay.url, recording=TRUSTED)
         signal.usages(18 * HOUR, metrics.at)
@@ -192,7 +166,7 @@ def test_coverage_records_that_are_late_is_that_of_slots(
             metrics.write(idle(), pod=f"p-{number}", since=DAY + HOUR)
         metrics.write(idle(), pod="gap", since=DAY + HOUR, until=10 * HOUR)
         metrics.write(idle(), pod="gap", since=9 * HOUR)
-        _record(metrics, DAY + HOUR, 5 * late)
+        metrics.record(DAY + HOUR, 5 * late)
         found = {}
         for few in (1.0, -1.0):
             monkeypatch.setattr(sample_coverage, "MAX_SUSPECT_SHARE", few)
@@ -213,7 +187,7 @@ def test_coverage_slot_of_a_late_record_is_a_gap(tmp_path: pathlib.Path) -> None
         metrics = Metrics(own, mark=False)
         for number in range(3):
             metrics.write(idle(), pod=f"p-{number}", since=5 * HOUR, step_s=15)
-        _record(metrics, 5 * HOUR, datetime.timedelta(minutes=10))
+        metrics.record(5 * HOUR, datetime.timedelta(minutes=10))
         late = metrics.at - datetime.timedelta(minutes=2)
         found = metrics.signal(recording=TRUSTED).usages(4 * HOUR, late)
     assert [(one.holes, one.is_fresh) for usages in found.values() for one in usages] == [(1, False)] * 3
@@ -388,7 +362,7 @@ def test_coverage_without_gaps_equals_coverage_slot_by_slot(
     with Prometheus(tmp_path / "own") as own:
         metrics = Metrics(own, mark=False)
         _write_random(metrics, random.Random(seed))
-        _record(metrics, _BEFORE)
+        metrics.record(_BEFORE)
         found = {}
         for few in (1.0, -1.0):
             monkeypatch.setattr(sample_coverage, "MAX_SUSPECT_SHARE", few)
@@ -412,7 +386,7 @@ def test_usages_after_a_longer_window_equal_those_from_scratch(
         _write_random(metrics, random.Random(seed))
         # Denser than the others, but with fewer samples in a longer window than they have.
         metrics.write(idle(), pod="denser", job="usual", since=HOUR + 5 * _MINUTE, step_s=17)
-        _record(metrics, _BEFORE)
+        metrics.record(_BEFORE)
         signal = metrics.signal(recording=TRUSTED)
         for window in (_WINDOW, 3 * HOUR, 2 * HOUR, HOUR):
             scratch = metrics.signal(recording=TRUSTED).usages(window, metrics.at)

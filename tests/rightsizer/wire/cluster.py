@@ -207,9 +207,10 @@ class World:
         self.api.stop()
 
     def _scraped(self, dice: random.Random) -> Scraped:
-        """Most name the exporters' namespace, half have recording rules."""
+        """Most name the exporters' namespace, half have recording rules, of which some are young."""
         named, records = dice.random() < 0.7, dice.random() < 0.5
-        return Scraped(self.api, self.clock, self.truth, names_exporters=named, records=records)
+        since = START - datetime.timedelta(hours=dice.choice([24 * 9, 30, 2])) if records else None
+        return Scraped(self.api, self.clock, self.truth, names_exporters=named, records_since=since)
 
     def step(self, number: int) -> None:
         """Something happens, time goes by, and one of ours has its turn, or somebody does by hand what they do."""

@@ -54,10 +54,10 @@ class Scraped:
         truth: Truth,
         *,
         names_exporters: bool,
-        records: bool,
+        records_since: datetime.datetime | None,
     ) -> None:
         self._api, self._clock, self._truth = api, clock, truth
-        self._records, self.names_exporters = records, names_exporters
+        self._records_since, self.names_exporters = records_since, names_exporters
         self._settings = SourceSettings(exporter_namespaces=(MONITORING,) if names_exporters else ())
         self.forged: list[Track] = []
         self._honest: dict[str, list[Track]] = {}
@@ -159,7 +159,10 @@ class Scraped:
         for name, value in values.items():
             spans = tuple((begin, end, value(load, works)) for begin, end, load, works in loads)
             yield Track({NAME: name, **labels}, spans)
-            yield from recorded(name, labels, spans) if self._records else ()
+            if self._records_since:
+                since = self._records_since.timestamp()
+                later = tuple((max(since, begin), end, number) for begin, end, number in spans if end > since)
+                yield from recorded(name, labels, later) if later else ()
 
     # --- what is asked
 
@@ -172,7 +175,7 @@ class Scraped:
 
     def _answer(self, endpoint: str, form: Mapping[str, str]) -> str:
         if endpoint == "rules":
-            return json.dumps({"groups": list(_groups()) if self._records else []})
+            return json.dumps({"groups": list(_groups()) if self._records_since else []})
         if form["query"] == "time()":
             now = self._clock().timestamp()
             return json.dumps({"resultType": "scalar", "result": [now, repr(now)]})
