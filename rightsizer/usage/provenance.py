@@ -17,7 +17,10 @@ from rightsizer.errors import EvidenceIncomplete
 from rightsizer.model import Address, PodKey, Whereabouts
 from rightsizer.prometheus import promql
 from rightsizer.text import count
-from rightsizer.usage.source_metrics import JOB, TARGET
+from rightsizer.usage.source_metrics import CLUSTER, JOB, TARGET
+
+TARGET_LABELS = (JOB, TARGET, CLUSTER)
+"""By which scraped targets are told apart."""
 
 MIN_COVERED = 0.5
 """Share of the nodes with GPU pods that must have an exporter for its namespace to be found."""
@@ -104,7 +107,8 @@ class Provenance:
 
     def accepts_target(self, labels: Mapping[str, str]) -> bool:
         """Whether a series that names no pod, or several, is evidence."""
-        return self.accepts(None, labels.get(JOB, ""), labels.get(TARGET, ""))
+        job, instance, cluster = (labels.get(name, "") for name in TARGET_LABELS)
+        return self.accepts(None, job, instance) and not self.is_foreign(cluster)
 
     def is_exporter(self, instance: str, place: Address | None) -> bool:
         """Whether a target is an exporter by its address."""

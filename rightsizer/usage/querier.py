@@ -18,7 +18,7 @@ from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, Prometheus, QueryRange, Sample
 from rightsizer.prometheus.sharding import Shard, ShardPlan
 from rightsizer.usage.kept_slots import KeptSlots
-from rightsizer.usage.provenance import EVERYTHING, Provenance
+from rightsizer.usage.provenance import EVERYTHING, TARGET_LABELS, Provenance
 from rightsizer.usage.recording_rules import (
     COUNT,
     RAW,
@@ -199,7 +199,7 @@ class SourceQuerier:
 
     def by_exporter(self, aggregation: str, expression: str, at: datetime.datetime) -> list[Sample]:
         """An aggregation of the series of each target that is an exporter: any target can expose what rules record."""
-        samples = self.prometheus.query(promql.by(aggregation, [JOB, TARGET], expression), at)
+        samples = self.prometheus.query(promql.by(aggregation, TARGET_LABELS, expression), at)
         return [one for one in samples if self.provenance.accepts_target(one.labels)]
 
     # --- sizes

@@ -18,10 +18,11 @@ from rightsizer.usage.full_coverage import (
     pods_of,
     slot_capacity,
 )
+from rightsizer.usage.provenance import TARGET_LABELS
 from rightsizer.usage.querier import QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import RULE_INTERVAL, QueryForm
 from rightsizer.usage.slot_grid import Counts, SlotGrid
-from rightsizer.usage.source_metrics import JOB, TARGET, Metric, UseKey
+from rightsizer.usage.source_metrics import JOB, Metric, UseKey
 
 SAMPLES_PER_SLOT = 20
 """Of 20 samples, one more or less changes the count by 5 % only."""
@@ -181,7 +182,7 @@ class _CoverageQuery:
 
             def build(matchers: Sequence[str], metric: Metric = metric) -> str:
                 every = (*self.querier.pod_matchers, *matchers)
-                return promql.by("max", [JOB, TARGET], self.form.count(metric, every, self.window))
+                return promql.by("max", TARGET_LABELS, self.form.count(metric, every, self.window))
 
             for plan, some in shards:
                 for sample in self.querier.samples(plan, some, build):

@@ -21,15 +21,12 @@ from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Prometheus
 from rightsizer.text import instant
 from rightsizer.usage.exporter_counters import DEVICE_BUSY, METRICS, POD_BUSY
-from rightsizer.usage.provenance import ScrapeTarget, find_provenance
+from rightsizer.usage.provenance import TARGET_LABELS, ScrapeTarget, find_provenance
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import RecordingRules, raw_selector
 from rightsizer.usage.source_metrics import (
-    CLUSTER,
     DCGM,
     DCGM_49,
-    JOB,
-    TARGET,
     LabelNames,
     Metric,
     MetricKind,
@@ -152,9 +149,9 @@ def _targets(querier: SourceQuerier, at: datetime.datetime) -> Iterator[ScrapeTa
     """The scraped targets that have GPU series."""
     names = dict.fromkeys(metric.name for metric in querier.source.metrics)
     names |= dict.fromkeys(METRICS if querier.source.has_counters else ())
-    counted = promql.by("count", [JOB, TARGET, CLUSTER], _by_name(list(names), querier))
+    counted = promql.by("count", TARGET_LABELS, _by_name(list(names), querier))
     for sample in querier.prometheus.query(counted, at):
-        job, instance, cluster = (sample.labels.get(name, "") for name in (JOB, TARGET, CLUSTER))
+        job, instance, cluster = (sample.labels.get(name, "") for name in TARGET_LABELS)
         yield ScrapeTarget(job, instance, round(sample.value), cluster)
 
 

@@ -420,6 +420,12 @@ def test_usages_cluster_that_only_a_target_that_is_gone_names_ends_no_plan(
         pytest.param(DAY, 0.99, {}, id="without-a-target"),
         pytest.param(DAY, 0.99, {"instance": TENANT}, id="of-its-own-target"),
         pytest.param(6 * HOUR, 0, {"instance": TENANT}, id="while-rules-are-young"),
+        pytest.param(
+            6 * HOUR,
+            0,
+            {"instance": "10.99.0.1:9400", "cluster": "theirs"},
+            id="another-clusters-while-young",
+        ),
     ],
 )
 def test_usages_names_of_recorded_series_that_a_target_exposes_alone_change_nothing(
