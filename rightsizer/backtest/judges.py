@@ -30,7 +30,7 @@ from rightsizer.model import (
     Slot,
     Workload,
 )
-from rightsizer.planning.budget import FREE, check_capacity, within_budgets
+from rightsizer.planning.budget import FREE, within_budgets
 from rightsizer.planning.decide import decide, sort_key
 from rightsizer.planning.measure import Alike, measure
 from rightsizer.policy.effective import PolicyEvaluator
@@ -211,7 +211,7 @@ class PolicyJudge:
             # Budgets count what all hold.
             workloads = tuple(known.workload for _, known in present.values())
             evaluator = PolicyEvaluator(self._policy, view.fleet(workloads, changes), at=at)
-            decisions = within_budgets(check_capacity(decisions, evaluator), evaluator)
+            decisions = within_budgets(decisions, evaluator)
         for decision in decisions:
             if decision.is_enforced:
                 yield _order(present[decision.workload.ref][0], decision, at)

@@ -1,8 +1,8 @@
 """What the changes of a plan may do together: budgets per run, hour or day, and capacity for reslices. Pure.
 
-Changes are counted in plan order; one that does not fit is blocked, later ones may still fit. A budget is charged with
-the GPUs that a change frees, before the change is made. Each reslice was judged alone: in plan order each takes what
-its pods need, as do pods that other changes recreate.
+Changes are counted in plan order; one that does not fit is blocked, and takes nothing from later ones. A budget is
+charged with the GPUs that a change frees, before the change is made. Each reslice was judged alone: in plan order each
+takes what its pods need, as do pods that other changes recreate.
 """
 
 import collections
@@ -81,38 +81,34 @@ class Purse:
             self._remember(change, at)
         self._before = {place: dataclasses.replace(spent) for place, spent in self._spent.items()}
 
-    def charge(self, decision: Decision) -> tuple[Blocker, ...]:
-        """Charge a change to every budget, or to none; return the budgets that it would exceed."""
-        places = [
-            (number, budget, key)
-            for number, budget in self._counting(decision)
-            for key in self._keys(budget.scope, decision.workload)
-        ]
-        blocks = tuple(
-            block for place in places if (block := self._against(*place, frees=decision.frees)) is not None
-        )
-        if not blocks:
-            for number, _, key in places:
-                self._spend(number, key, decision.frees)
-        return blocks
+    def against(self, decision: Decision) -> tuple[Blocker, ...]:
+        """The budgets that a change would exceed."""
+        found = (self._against(*place, frees=decision.frees) for place in self._places(decision))
+        return tuple(block for block in found if block is not None)
+
+    def charge(self, decision: Decision) -> None:
+        """Charge a change to every budget that counts it."""
+        for number, _, key in self._places(decision):
+            self._spend(number, key, decision.frees)
 
     def affordable(self, decision: Decision) -> float:
         """The most GPUs that a change of this workload may free."""
         return min(
             (
                 gpus - self._spent[number, key].gpus
-                for number, budget in self._counting(decision)
-                for key in self._keys(budget.scope, decision.workload)
+                for number, budget, key in self._places(decision)
                 if (gpus := budget.gpus_of(self._held[budget.scope, key])) is not None
             ),
             default=math.inf,
         )
 
-    def _counting(self, decision: Decision) -> Iterator[tuple[int, Budget]]:
-        """The budgets that count its action, with their numbers."""
+    def _places(self, decision: Decision) -> Iterator[tuple[int, Budget, str]]:
+        """The budgets that count its action, with their numbers, and each part of the fleet in which it counts."""
         action, whole = decision.announced or decision.action or "", decision.whole
         stop = (whole.action if whole else None) or action
-        return (each for each in enumerate(self._budgets) if _counts(each[1], action, stop))
+        for number, budget in enumerate(self._budgets):
+            if _counts(budget, action, stop):
+                yield from ((number, budget, key) for key in self._keys(budget.scope, decision.workload))
 
     def left(self) -> Iterator[Left]:
         """The remaining amount of every limit."""
@@ -209,7 +205,7 @@ def _keys(scope: BudgetScope, ref: ObjectRef, pools: Sequence[str]) -> Sequence[
 
 
 def within_budgets(decisions: Sequence[Decision], evaluator: PolicyEvaluator) -> tuple[Decision, ...]:
-    """Block changes that the budgets do not allow; a scale-down removes as many replicas as they do.
+    """Block changes that budgets or capacity do not allow; a scale-down removes as many replicas as budgets do.
 
     Pending pods and gangs are served whole or not: of one for which the budgets do not allow all changes, none is made.
     """
@@ -233,20 +229,26 @@ def _charged(
     decisions: Sequence[Decision], evaluator: PolicyEvaluator, in_part: AbstractSet[ObjectRef]
 ) -> tuple[Decision, ...]:
     """Charge the changes in order, without what would serve a demand only in part."""
-    purse = Purse(evaluator.policy, evaluator.fleet, evaluator.at)
+    purse, capacity = Purse(evaluator.policy, evaluator.fleet, evaluator.at), _Capacity(evaluator)
     allowed = []
     for decision in decisions:
-        if not decision.is_enforced or decision.action in FREE:
+        if not decision.is_enforced:
             allowed.append(decision)
             continue
-        fitting = _fitting(decision, purse.affordable(decision), in_part)
-        if fitting is None:
+        is_free = decision.action in FREE
+        made = decision if is_free else _fitting(decision, purse.affordable(decision), in_part)
+        if made is None:
             words = f"budgets do not allow all changes that {decision.serves[0]} needs"
             blocks: tuple[Blocker, ...] = (Blocker(BlockerCode.BUDGET, words),)
         else:
-            blocks = purse.charge(fitting)
-        made = dataclasses.replace(decision, blockers=(*decision.blockers, *blocks))
-        allowed.append(made if blocks or fitting is None else fitting)
+            blocks = (() if is_free else purse.against(made)) or capacity.against(made)
+        if made is None or blocks:
+            allowed.append(dataclasses.replace(decision, blockers=(*decision.blockers, *blocks)))
+            continue
+        capacity.take(made)
+        if not is_free:
+            purse.charge(made)
+        allowed.append(made)
     return tuple(allowed)
 
 
@@ -315,37 +317,52 @@ def _shortened(decision: Decision, most: float) -> Decision:
     return dataclasses.replace(decision, finding=finding, frees=going * each, command=command)
 
 
-def check_capacity(decisions: Sequence[Decision], evaluator: PolicyEvaluator) -> tuple[Decision, ...]:
-    """Block reslices that no longer fit after the earlier ones, or could share a GPU outside of their trust domain."""
-    fleet, sharing = evaluator.fleet, evaluator.policy.sharing
-    granted: dict[frozenset[str], IncomingPods] = {}
-    brought: dict[frozenset[str], collections.Counter[str]] = {}
-    sharers: set[str | None] = set()
-    found = []
-    for decision in decisions:
-        proposal, acts = decision.finding.proposal, decision.is_enforced and not decision.announced
-        names = frozenset(name for name, _ in proposal.asks) if proposal else frozenset()
-        if acts and proposal and names:
-            first = granted.get(names, IncomingPods())
-            others = sum((most for key, most in brought.items() if key != names), collections.Counter())
-            room = FreeCapacity(fleet, decision.workload, proposal.model)
-            domain = sharing.domain_of(decision.workload, fleet)
-            is_shared = room.is_shared(proposal.asks)
-            words = ""
-            if (first.pods or others) and not room.fits(proposal.asks, first, others):
-                words = f"free {_named(proposal.asks)} is used by an earlier change of this plan"
-            elif is_shared and sharers - {domain} and not room.is_sharing:
-                words = "an earlier change of this plan shares GPUs with pods outside of its trust domain"
-            if words:
-                blocks = (*decision.blockers, Blocker(BlockerCode.NO_CAPACITY, words))
-                found.append(dataclasses.replace(decision, blockers=blocks))
-                continue
-            sharers.update({domain} if is_shared else ())
-            granted[names] = incoming_pods(decision.workload, proposal.asks).joined(first)
-        if acts:
-            brought.setdefault(names, collections.Counter()).update(_brought(decision))
-        found.append(decision)
-    return tuple(found)
+class _Capacity:
+    """What the changes that are made leave of free GPUs, and who shares them."""
+
+    def __init__(self, evaluator: PolicyEvaluator) -> None:
+        self._fleet, self._sharing = evaluator.fleet, evaluator.policy.sharing
+        self._granted: dict[frozenset[str], IncomingPods] = {}
+        self._brought: dict[frozenset[str], collections.Counter[str]] = {}
+        self._sharers: set[str | None] = set()
+
+    def against(self, decision: Decision) -> tuple[Blocker, ...]:
+        """Why a reslice no longer fits after the earlier ones, or could share a GPU outside of its trust domain."""
+        proposal, names = decision.finding.proposal, _asked(decision)
+        if proposal is None or not names:
+            return ()
+        first = self._granted.get(names, IncomingPods())
+        others = sum((most for key, most in self._brought.items() if key != names), collections.Counter())
+        room = FreeCapacity(self._fleet, decision.workload, proposal.model)
+        domain = self._sharing.domain_of(decision.workload, self._fleet)
+        is_shared = room.is_shared(proposal.asks)
+        if (first.pods or others) and not room.fits(proposal.asks, first, others):
+            words = f"free {_named(proposal.asks)} is used by an earlier change of this plan"
+        elif is_shared and self._sharers - {domain} and not room.is_sharing:
+            words = "an earlier change of this plan shares GPUs with pods outside of its trust domain"
+        else:
+            return ()
+        return (Blocker(BlockerCode.NO_CAPACITY, words),)
+
+    def take(self, decision: Decision) -> None:
+        """Count the pods that a change creates."""
+        if decision.announced:
+            return
+        proposal, names = decision.finding.proposal, _asked(decision)
+        if proposal is not None and names:
+            if FreeCapacity(self._fleet, decision.workload, proposal.model).is_shared(proposal.asks):
+                self._sharers.add(self._sharing.domain_of(decision.workload, self._fleet))
+            first = self._granted.get(names, IncomingPods())
+            self._granted[names] = incoming_pods(decision.workload, proposal.asks).joined(first)
+        self._brought.setdefault(names, collections.Counter()).update(_brought(decision))
+
+
+def _asked(decision: Decision) -> frozenset[str]:
+    """The resources that a reslice asks for; none for a notice of one."""
+    proposal = decision.finding.proposal
+    return (
+        frozenset(name for name, _ in proposal.asks) if proposal and not decision.announced else frozenset()
+    )
 
 
 def _brought(decision: Decision) -> dict[str, int]:

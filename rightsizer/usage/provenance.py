@@ -20,7 +20,7 @@ from rightsizer.text import count
 from rightsizer.usage.source_metrics import CLUSTER, JOB, TARGET
 
 TARGET_LABELS = (JOB, TARGET, CLUSTER)
-"""By which scraped targets are told apart."""
+"""What identifies a scraped target."""
 
 MIN_COVERED = 0.5
 """Share of the nodes with GPU pods that must have an exporter for its namespace to be found."""

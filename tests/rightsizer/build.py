@@ -26,7 +26,7 @@ from rightsizer.model import (
     Usages,
     Workload,
 )
-from rightsizer.planning.budget import check_capacity, within_budgets
+from rightsizer.planning.budget import within_budgets
 from rightsizer.planning.decide import decide
 from rightsizer.planning.pending_demand import limit_to_pending_demand
 from rightsizer.policy.effective import Criteria, EffectivePolicy, PolicyEvaluator
@@ -271,4 +271,4 @@ def judged(
 def planned(book: PolicyEvaluator, seen: Measured) -> tuple[Decision, ...]:
     """The decisions of a plan: as far as somebody waits, and within every budget."""
     wanted = limit_to_pending_demand(decide(seen, book), book).decisions
-    return within_budgets(check_capacity(wanted, book), book)
+    return within_budgets(wanted, book)

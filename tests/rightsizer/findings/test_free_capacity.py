@@ -23,8 +23,9 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.model.offers import Asks
-from rightsizer.planning.budget import check_capacity
+from rightsizer.planning.budget import within_budgets
 from rightsizer.planning.decide import decide
+from rightsizer.policy.limits import Budget, BudgetScope, Per
 from tests.rightsizer.build import (
     ALWAYS,
     AT,
@@ -172,10 +173,11 @@ def test_capacity_taken_by_an_earlier_change_is_not_free(node: Node, fit: int) -
     seen = usages(*((item.pods[0], (busy_usage(memory_peak_bytes=4 << 30, **light),)) for item in items))
     home = Node("n1", H100, 8, 80 << 30, {GPU: 8})
     around = Fleet(tuple(items), {node.name: node, "n1": home}, {})
-    rules = policy(rule("all", findings={FindingName.OVERSIZED_GPU: Mode.ENFORCE}))
+    limit = Budget(scope=BudgetScope.NAMESPACE, per=Per.RUN, workloads=9)
+    rules = policy(rule("all", findings={FindingName.OVERSIZED_GPU: Mode.ENFORCE}), budgets=[limit])
     book = evaluator(rules, around=around)
     histories = {key: next(iter(ALWAYS.values())) for key in seen}
-    made = check_capacity(decide(measured_for(book, seen, histories=histories), book), book)
+    made = within_budgets(decide(measured_for(book, seen, histories=histories), book), book)
     causes = [block.code for one in made for block in one.blockers]
     assert [one.is_enforced for one in made].count(True) == fit
     assert causes == [BlockerCode.NO_CAPACITY] * (4 - fit)
@@ -202,11 +204,18 @@ def test_capacity_assumes_that_other_changes_take_the_same_nodes(
     )
 
 
-@pytest.mark.parametrize(("gpus", "causes"), [(1, [BlockerCode.NO_CAPACITY]), (2, [])])
+@pytest.mark.parametrize(
+    ("gpus", "budget", "causes"),
+    [
+        pytest.param(1, 9, [[], [BlockerCode.NO_CAPACITY]], id="one-gpu-for-both"),
+        pytest.param(2, 9, [[], []], id="enough-for-both"),
+        pytest.param(1, 2, [[BlockerCode.BUDGET], []], id="the-first-is-not-made"),
+    ],
+)
 def test_reslice_is_blocked_if_a_resized_pod_may_take_the_capacity(
-    gpus: int, causes: list[BlockerCode]
+    gpus: int, budget: int, causes: list[list[BlockerCode]]
 ) -> None:
-    """A pod that needed four GPUs and is left with one may take the only free one."""
+    """A pod that needed four GPUs and is left with one may take the only free one, unless a budget keeps it."""
     small, large = _workload("small"), _workload("large", needs={"pods": 1})
     large = dataclasses.replace(
         large, pods=(dataclasses.replace(large.pods[0], devices=4, resources={GPU: 4}),)
@@ -220,14 +229,16 @@ def test_reslice_is_blocked_if_a_resized_pod_may_take_the_capacity(
     home = Node("n1", H100, 8, 80 << 30, {GPU: 8})
     around = Fleet((small, large), {"h1": hami, "n1": home}, {}, spare={"h1": {"pods": 9}})
     names = (FindingName.OVERSIZED_GPU, FindingName.TOO_MANY_GPUS)
-    book = evaluator(policy(rule("all", findings=dict.fromkeys(names, Mode.ENFORCE))), around=around)
+    enforced = rule("all", findings=dict.fromkeys(names, Mode.ENFORCE))
+    limit = Budget(scope=BudgetScope.CLUSTER, per=Per.RUN, gpus=budget)
+    book = evaluator(policy(enforced, budgets=[limit]), around=around)
     histories = {key: next(iter(ALWAYS.values())) for key in seen}
-    made = check_capacity(decide(measured_for(book, seen, histories=histories), book), book)
+    made = within_budgets(decide(measured_for(book, seen, histories=histories), book), book)
     assert [(one.workload.ref.name, one.action) for one in made] == [
         ("large", Action.RESIZE),
         ("small", Action.RESLICE),
     ]
-    assert [block.code for block in made[1].blockers] == causes
+    assert [[block.code for block in one.blockers] for one in made] == causes
 
 
 @pytest.mark.parametrize(("frees", "kept"), [(0.4615, 0.46), (0.857142, 0.86), (2.0, 2), (1.999, 2)])

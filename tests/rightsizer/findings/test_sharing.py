@@ -13,7 +13,7 @@ import pytest
 
 from rightsizer.findings.gpu_slices import ISOLATION
 from rightsizer.model import Decision, FindingName, Fleet, Mode, Node, ObjectRef, Pod, Workload
-from rightsizer.planning.budget import check_capacity
+from rightsizer.planning.budget import within_budgets
 from rightsizer.planning.decide import decide
 from rightsizer.policy.match import Sharing
 from tests.rightsizer.build import (
@@ -72,7 +72,7 @@ def _plan(
     seen = usages(*((one, (light,)) for item in items for one in item.pods if item.ref.name in "wv"))
     book = evaluator(rules, around=around)
     decided = decide(measured_for(book, seen, histories=dict.fromkeys(seen, history("#"))), book)
-    return {decision.workload.ref.name: decision for decision in check_capacity(decided, book)}
+    return {decision.workload.ref.name: decision for decision in within_budgets(decided, book)}
 
 
 def _oversized(decision: Decision) -> tuple[str, ...] | None:

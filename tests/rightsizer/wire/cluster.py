@@ -35,6 +35,7 @@ from rightsizer.execute.run_context import Deadline, RunContext
 from rightsizer.execute.undo import find_undoable, undo_changes
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.lease import Lease
+from rightsizer.model import Action, BlockerCode, Mode
 from simulator.kube import ApiServer, Fault, Rule
 from tests.rightsizer.wire.checker import Checker
 from tests.rightsizer.wire.clock import Clock
@@ -45,6 +46,8 @@ from tests.rightsizer.wire.scraped import Scraped
 from tests.rightsizer.wire.truth import Truth
 
 START = datetime.datetime(2026, 3, 2, 9, 0, tzinfo=datetime.UTC)
+_LIMITS = {BlockerCode.BUDGET, BlockerCode.NO_CAPACITY}
+_SMALLER = {Action.RESIZE, Action.RESLICE}
 _THIRD_PARTIES = 0.1
 """Share of the clusters that have third parties' kinds."""
 _SPANS = [datetime.timedelta(minutes=20), *(datetime.timedelta(hours=hours) for hours in (1, 3, 7, 26))]
@@ -136,6 +139,11 @@ class Replica:
             )
             plan = planned(session, gate, accept_growth=False)
             follow_scope(session, plan)
+            self._world.due |= {
+                (one.workload.ref.namespace, one.workload.ref.name, one.action in _SMALLER)
+                for one in plan.decisions
+                if one.mode is Mode.ENFORCE and one.action and {each.code for each in one.blockers} <= _LIMITS
+            }
             acting = acting_on(session, plan, context, gate, session.account(plan)[1])
             outcomes += steps(
                 acting, plan.enforced, plan.fleet, self._patience(), alternatives_of(acting, plan, plan)
@@ -156,6 +164,8 @@ class World:
 
     Attributes:
         ended: How runs, and what was done in them, came out.
+        due: Workloads that were changed, or only limits of a plan kept from it, by namespace and name; and whether
+            their pods were to be smaller.
         newcomers: Called once its people have settled in, to add others.
     """
 
@@ -181,6 +191,7 @@ class World:
         self.people = People(self.api, self.clock, self.truth, self.checker, self.dice)
         self.cycles = 0
         self.ended: collections.Counter[str] = collections.Counter()
+        self.due: set[tuple[str, str, bool]] = set()
         self.newcomers: Callable[[], object] = lambda: None
         self.checker.where = f"seed {seed}"
 

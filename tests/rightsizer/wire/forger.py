@@ -53,9 +53,13 @@ class Siege:
 
     Attributes:
         taken: The step in which GPUs of a workload were first reclaimed, by namespace and name.
+        how: Those, each with whether its pods became smaller.
+        due: Likewise, and those that a budget or a lack of slices kept from it.
     """
 
     taken: Mapping[tuple[str, str], int]
+    how: frozenset[tuple[str, str, bool]]
+    due: frozenset[tuple[str, str, bool]]
     violations: tuple[str, ...]
 
 
@@ -227,4 +231,5 @@ def besieged(
             world.api.settle()
             for take in world.checker.takes:
                 taken.setdefault((take.namespace, take.name), step)
-        return Siege(taken, tuple(world.checker.violations))
+        how = {(one.namespace, one.name, one.what == "less") for one in world.checker.takes}
+        return Siege(taken, frozenset(how), frozenset(world.due), tuple(world.checker.violations))
