@@ -340,6 +340,7 @@ def _hang(world: World) -> None:
         held = {"metadata": {"finalizers": ["example.com/held"]}}
         world.api.patch("Pod", world.team, pod["metadata"]["name"], held)
         world.api.delete("Pod", world.team, pod["metadata"]["name"])
+    world.api.settle()  # only the status that its controller writes tells of it
 
 
 OTHERS = {
