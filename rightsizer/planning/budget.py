@@ -229,7 +229,7 @@ def _charged(
     decisions: Sequence[Decision], evaluator: PolicyEvaluator, in_part: AbstractSet[ObjectRef]
 ) -> tuple[Decision, ...]:
     """Charge the changes in order, without what would serve a demand only in part."""
-    purse, capacity = Purse(evaluator.policy, evaluator.fleet, evaluator.at), _Capacity(evaluator)
+    purse, capacity = Purse(evaluator.policy, evaluator.fleet, evaluator.at), _CapacityLeft(evaluator)
     allowed = []
     for decision in decisions:
         if not decision.is_enforced:
@@ -317,7 +317,7 @@ def _shortened(decision: Decision, most: float) -> Decision:
     return dataclasses.replace(decision, finding=finding, frees=going * each, command=command)
 
 
-class _Capacity:
+class _CapacityLeft:
     """What the changes that are made leave of free GPUs, and who shares them."""
 
     def __init__(self, evaluator: PolicyEvaluator) -> None:
