@@ -196,12 +196,13 @@ def by_tenant(directory: pathlib.Path, seed: int) -> tuple[int, int]:
         besieged(directory / f"{seed}-{forges}", seed, STEPS, forges=forges, amend=amend)
         for forges in (False, True)
     )
-    # The tenant's own pods may take what others' would have been given: then the next one has its turn.
+    # The tenant's own pods may take the slices that others' would have been given: then the next one has its turn.
     caused = len(forged.how - calm.how - calm.due) + len(forged.violations)
     late = [
         one
         for one, step in calm.taken.items()
         if step + 1 < STEPS and forged.taken.get(one, STEPS) > step + 1
+        if (*one, True) not in calm.how or one not in forged.short
     ]
     return caused, len(late)
 

@@ -35,7 +35,7 @@ from rightsizer.execute.run_context import Deadline, RunContext
 from rightsizer.execute.undo import find_undoable, undo_changes
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.lease import Lease
-from rightsizer.model import Action, BlockerCode, Mode
+from rightsizer.model import Action, BlockerCode, FindingName, Mode, Verdict
 from simulator.kube import ApiServer, Fault, Rule
 from tests.rightsizer.wire.checker import Checker
 from tests.rightsizer.wire.clock import Clock
@@ -144,6 +144,15 @@ class Replica:
                 for one in plan.decisions
                 if one.mode is Mode.ENFORCE and one.action and {each.code for each in one.blockers} <= _LIMITS
             }
+            self._world.short |= {
+                (one.workload.ref.namespace, one.workload.ref.name)
+                for one in plan.decisions
+                if one.finding.name is FindingName.OVERSIZED_GPU
+                and (
+                    one.verdict is not Verdict.ACT
+                    or BlockerCode.NO_CAPACITY in {b.code for b in one.blockers}
+                )
+            }
             acting = acting_on(session, plan, context, gate, session.account(plan)[1])
             outcomes += steps(
                 acting, plan.enforced, plan.fleet, self._patience(), alternatives_of(acting, plan, plan)
@@ -166,6 +175,7 @@ class World:
         ended: How runs, and what was done in them, came out.
         due: Workloads that were changed, or only limits of a plan kept from it, by namespace and name; and whether
             their pods were to be smaller.
+        short: Those for which a plan found no free slice.
         newcomers: Called once its people have settled in, to add others.
     """
 
@@ -192,6 +202,7 @@ class World:
         self.cycles = 0
         self.ended: collections.Counter[str] = collections.Counter()
         self.due: set[tuple[str, str, bool]] = set()
+        self.short: set[tuple[str, str]] = set()
         self.newcomers: Callable[[], object] = lambda: None
         self.checker.where = f"seed {seed}"
 

@@ -55,11 +55,13 @@ class Siege:
         taken: The step in which GPUs of a workload were first reclaimed, by namespace and name.
         how: Those, each with whether its pods became smaller.
         due: Likewise, and those that a budget or a lack of slices kept from it.
+        short: Those for which no slice was free at some time.
     """
 
     taken: Mapping[tuple[str, str], int]
     how: frozenset[tuple[str, str, bool]]
     due: frozenset[tuple[str, str, bool]]
+    short: frozenset[tuple[str, str]]
     violations: tuple[str, ...]
 
 
@@ -232,4 +234,5 @@ def besieged(
             for take in world.checker.takes:
                 taken.setdefault((take.namespace, take.name), step)
         how = {(one.namespace, one.name, one.what == "less") for one in world.checker.takes}
-        return Siege(taken, frozenset(how), frozenset(world.due), tuple(world.checker.violations))
+        violations = tuple(world.checker.violations)
+        return Siege(taken, frozenset(how), frozenset(world.due), frozenset(world.short), violations)
