@@ -23,6 +23,7 @@ from rightsizer.model import (
     Fleet,
     FoundChange,
     ObjectRef,
+    Proposal,
     Workload,
 )
 from rightsizer.model.offers import Asks
@@ -241,11 +242,10 @@ def _charged(
             words = f"budgets do not allow all changes that {decision.serves[0]} needs"
             blocks: tuple[Blocker, ...] = (Blocker(BlockerCode.BUDGET, words),)
         else:
-            blocks = (() if is_free else purse.against(made)) or capacity.against(made)
+            blocks = (() if is_free else purse.against(made)) or capacity.take(made)
         if made is None or blocks:
             allowed.append(dataclasses.replace(decision, blockers=(*decision.blockers, *blocks)))
             continue
-        capacity.take(made)
         if not is_free:
             purse.charge(made)
         allowed.append(made)
@@ -326,50 +326,39 @@ class _CapacityLeft:
         self._brought: dict[frozenset[str], collections.Counter[str]] = {}
         self._sharers: set[str | None] = set()
 
-    def against(self, decision: Decision) -> tuple[Blocker, ...]:
-        """Why a reslice no longer fits after the earlier ones, or could share a GPU outside of its trust domain."""
-        proposal, names = decision.finding.proposal, _asked(decision)
-        if proposal is None or not names:
+    def take(self, decision: Decision) -> tuple[Blocker, ...]:
+        """Count the pods that a change creates, unless it is a reslice that no longer fits; then return why.
+
+        Or one that could share a GPU outside of its trust domain.
+        """
+        proposal = decision.finding.proposal
+        if proposal is None or decision.announced:
             return ()
+        names = frozenset(name for name, _ in proposal.asks)
+        if names and (words := self._problem(decision, proposal, names)):
+            return (Blocker(BlockerCode.NO_CAPACITY, words),)
+        self._brought.setdefault(names, collections.Counter()).update(_brought(decision, proposal))
+        return ()
+
+    def _problem(self, decision: Decision, proposal: Proposal, names: frozenset[str]) -> str:
+        """Why a reslice cannot be made beside the earlier changes; empty if it is counted with them."""
         first = self._granted.get(names, IncomingPods())
         others = sum((most for key, most in self._brought.items() if key != names), collections.Counter())
         room = FreeCapacity(self._fleet, decision.workload, proposal.model)
         domain = self._sharing.domain_of(decision.workload, self._fleet)
         is_shared = room.is_shared(proposal.asks)
         if (first.pods or others) and not room.fits(proposal.asks, first, others):
-            words = f"free {_named(proposal.asks)} is used by an earlier change of this plan"
-        elif is_shared and self._sharers - {domain} and not room.is_sharing:
-            words = "an earlier change of this plan shares GPUs with pods outside of its trust domain"
-        else:
-            return ()
-        return (Blocker(BlockerCode.NO_CAPACITY, words),)
-
-    def take(self, decision: Decision) -> None:
-        """Count the pods that a change creates."""
-        if decision.announced:
-            return
-        proposal, names = decision.finding.proposal, _asked(decision)
-        if proposal is not None and names:
-            if FreeCapacity(self._fleet, decision.workload, proposal.model).is_shared(proposal.asks):
-                self._sharers.add(self._sharing.domain_of(decision.workload, self._fleet))
-            first = self._granted.get(names, IncomingPods())
-            self._granted[names] = incoming_pods(decision.workload, proposal.asks).joined(first)
-        self._brought.setdefault(names, collections.Counter()).update(_brought(decision))
+            return f"free {_named(proposal.asks)} is used by an earlier change of this plan"
+        if is_shared and self._sharers - {domain} and not room.is_sharing:
+            return "an earlier change of this plan shares GPUs with pods outside of its trust domain"
+        self._sharers.update({domain} if is_shared else ())
+        self._granted[names] = incoming_pods(decision.workload, proposal.asks).joined(first)
+        return ""
 
 
-def _asked(decision: Decision) -> frozenset[str]:
-    """The resources that a reslice asks for; none for a notice of one."""
-    proposal = decision.finding.proposal
-    return (
-        frozenset(name for name, _ in proposal.asks) if proposal and not decision.announced else frozenset()
-    )
-
-
-def _brought(decision: Decision) -> dict[str, int]:
+def _brought(decision: Decision, proposal: Proposal) -> dict[str, int]:
     """Total requests of the pods that a change creates, by resource name."""
-    proposal, holding = decision.finding.proposal, decision.workload.holding
-    if proposal is None:
-        return {}
+    holding = decision.workload.holding
     each, pods = largest(pod.resources for pod in holding), len(holding)
     if proposal.asks:
         each = dict(proposal.asks)

@@ -1075,8 +1075,13 @@ def _from_scratch(waits: WaitingPod, places: Places) -> Placement | None:
     return best_place(waits, places)
 
 
+@hypothesis.example(
+    [_decision(_replicated("x", "a", "b", kind="StatefulSet"))],
+    [("do", _waiting("w", 1)), ("do", _waiting("w", 1, nodes=("a",)))],
+)
 @hypothesis.given(
-    _various(), st.lists(st.tuples(st.sampled_from(["do", "undo", "spare"]), _PODS), max_size=8)
+    _various(),
+    st.lists(st.tuples(st.sampled_from(["do", "do", "undo", "spare"]), _PODS), min_size=2, max_size=8),
 )
 def test_kept_places_are_those_that_would_be_found_again(
     decisions: list[Decision], steps: list[tuple[str, WaitingPod]]

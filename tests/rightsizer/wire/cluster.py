@@ -33,9 +33,10 @@ from rightsizer.execute.control_state import ActionGate
 from rightsizer.execute.reconcile import ReconcilePolicy, find_reconciliations, make_reconciliations
 from rightsizer.execute.run_context import Deadline, RunContext
 from rightsizer.execute.undo import find_undoable, undo_changes
+from rightsizer.findings.oversized_gpu import NOWHERE
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.lease import Lease
-from rightsizer.model import Action, BlockerCode, FindingName, Mode, Verdict
+from rightsizer.model import Action, BlockerCode, Mode
 from simulator.kube import ApiServer, Fault, Rule
 from tests.rightsizer.wire.checker import Checker
 from tests.rightsizer.wire.clock import Clock
@@ -147,11 +148,8 @@ class Replica:
             self._world.short |= {
                 (one.workload.ref.namespace, one.workload.ref.name)
                 for one in plan.decisions
-                if one.finding.name is FindingName.OVERSIZED_GPU
-                and (
-                    one.verdict is not Verdict.ACT
-                    or BlockerCode.NO_CAPACITY in {b.code for b in one.blockers}
-                )
+                if NOWHERE in one.finding.words
+                or BlockerCode.NO_CAPACITY in {each.code for each in one.blockers}
             }
             acting = acting_on(session, plan, context, gate, session.account(plan)[1])
             outcomes += steps(
