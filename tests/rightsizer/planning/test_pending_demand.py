@@ -1,13 +1,14 @@
 """What is done only on demand: for whom, by whom, and never more than those who wait need."""
 
 import collections
+import cProfile
 import dataclasses
 import datetime
 import json
+import pstats
 import random
-import time
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 import hypothesis
 import hypothesis.strategies as st
@@ -856,6 +857,16 @@ def test_victims_under_one_disruption_budget_are_no_more_than_it_allows(
     assert {name for name, one in one_pod.items() if one.is_enforced} == (going if allowed == 2 else set())
 
 
+T = TypeVar("T")
+
+
+def _counting_calls(work: Callable[[], T]) -> tuple[T, int]:
+    """What it returns, and the calls of Python functions that it makes: a measure of work on any machine."""
+    profile = cProfile.Profile(builtins=False)
+    found = profile.runcall(work)
+    return found, pstats.Stats(profile).total_calls  # type: ignore[attr-defined] # missing in typeshed
+
+
 def _train(number: int, pods: int, nodes: tuple[str, ...], **changes: Any) -> list[WaitingPod]:
     """A gang of pods of two GPUs."""
     gang = Gang(ObjectRef("batch/v1", "Job", "research", f"train-{number:03}", ""), pods)
@@ -870,28 +881,27 @@ def _train(number: int, pods: int, nodes: tuple[str, ...], **changes: Any) -> li
         pytest.param(200, 60, 110, False, id="many-alike-that-do-not-fit"),
     ],
 )
-def test_gangs_and_many_ordinals_are_planned_in_seconds(
+def test_gangs_and_many_ordinals_are_planned_with_little_work(
     replicas: int, gangs: int, pods: int, *, is_served: bool
 ) -> None:
     """What goes before each replica is not walked again, nor a place sought again that an equal gang did not find."""
     nodes = tuple(f"n{number}" for number in range(50))
     item = _replicated("x", *(nodes[number % 50] for number in range(replicas)), kind="StatefulSet")
     waiting = [one for number in range(gangs) for one in _train(number, pods, nodes)]
-    began = time.process_time()
-    found = _limited([_decision(item)], *waiting)["x"]
-    assert time.process_time() - began < 5
+    found, calls = _counting_calls(lambda: _limited([_decision(item)], *waiting)["x"])
+    assert calls < 5_000_000
     assert bool(found.wanted_by) is is_served
 
 
-def test_gang_in_a_queue_among_many_victims_is_planned_in_seconds() -> None:
+def test_gang_in_a_queue_among_many_victims_is_planned_with_little_work() -> None:
     """What it finds on a node is kept while it tries whom to spare."""
     nodes = tuple(f"n{number}" for number in range(50))
     idle = [_decision(_holder(f"x{number}", nodes[number % 50])) for number in range(400)]
     option = QueueOption(None, {POOL: 120.0})
     queues = QueueQuotas({POOL: 0}, _holding(*(f"x{number}" for number in range(400))))
-    began = time.process_time()
-    found = _limited(idle, *_train(1, 60, nodes, options=(option,)), queues=queues)
-    assert time.process_time() - began < 5
+    gang = _train(1, 60, nodes, options=(option,))
+    found, calls = _counting_calls(lambda: _limited(idle, *gang, queues=queues))
+    assert calls < 9_000_000
     assert sum(bool(one.wanted_by) for one in found.values()) >= 120
 
 
