@@ -21,7 +21,8 @@ from pathlib import Path
 from benchmarks._node import Process
 from simulator.kube import Fault
 from simulator.kube.errors import ApiError
-from simulator.prometheus import Prometheus, Series
+from simulator.prometheus import Prometheus
+from simulator.series_store import Series
 from tests.rightsizer.metrics import ENGINE, UTIL
 from tests.rightsizer.relay import Relay
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY

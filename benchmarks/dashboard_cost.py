@@ -29,7 +29,8 @@ from dashboards.__main__ import RULES
 from dashboards.panels import Kind, Panel
 from dashboards.rows import ROWS, VARIABLES
 from rightsizer.report.metrics import METRICS
-from simulator.prometheus import Prometheus, Series
+from simulator.prometheus import Prometheus
+from simulator.series_store import Series
 
 _HOURS = 6
 _VARIANTS = 64

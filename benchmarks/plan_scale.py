@@ -7,7 +7,7 @@ Made up are:
   them pods without GPUs, so that there are one and a half pods for each GPU;
 - what Prometheus holds (`_fleetmetrics.py`): what the recording rules would have recorded, and the samples that are
   asked for besides, put into its storage as blocks (`_tsdb.py`); it scrapes nothing and evaluates no rules meanwhile;
-  VictoriaMetrics imports the blocks (`_victoria.py`);
+  VictoriaMetrics imports the blocks (vmctl);
 - the API server (`_fleetapi.py`), which lists in pages; its objects have the size of real ones. It speaks without TLS.
 
 All processes share one machine. The own processor time of a stage does not depend on what else runs there; the seconds
@@ -29,8 +29,9 @@ from typing import Any
 
 from benchmarks._bigfleet import Fleet, fleet_of
 from benchmarks._fleetmetrics import STORES, TILE_S, fill
-from benchmarks._victoria import VictoriaMetrics
 from simulator.prometheus import Prometheus
+from simulator.series_store import SeriesStore
+from simulator.victoria_metrics import VictoriaMetrics
 
 SIZES = (1_000, 10_000)
 """What is measured unless others are asked for: a hundred thousand take a quarter of an hour."""
@@ -116,7 +117,7 @@ class Filled:
 @contextlib.contextmanager
 def serving(
     fleet: Fleet, gpus: int, folder: Path, setup: Setup = DEFAULT_SETUP
-) -> Iterator[tuple[Prometheus | VictoriaMetrics, Path, Filled]]:
+) -> Iterator[tuple[SeriesStore, Path, Filled]]:
     """The server and the API server of a fleet, whose kubeconfig lies in the folder."""
     began, store, now_s = time.process_time(), STORES[setup.store], int(time.time()) // TILE_S * TILE_S
     is_victoria = Path(setup.server).name.startswith("victoria")
@@ -125,11 +126,13 @@ def serving(
     data = folder / "prometheus" / "data"
     series, samples = fill(fleet, data, now_s, store)
     filled = Filled(series, samples, time.process_time() - began)
-    server: Prometheus | VictoriaMetrics = Prometheus(folder / "prometheus", binary=setup.server)
+    server: SeriesStore = Prometheus(folder / "prometheus", binary=setup.server)
     if is_victoria:
-        server = VictoriaMetrics(folder / "victoria", setup.server, data)
+        server = VictoriaMetrics(folder / "victoria", binary=setup.server, flags=_VICTORIA_FLAGS)
     with contextlib.ExitStack() as stack:
         stack.enter_context(server)
+        if isinstance(server, VictoriaMetrics):
+            _import_blocks(data, server)
         port = stack.enter_context(_api(gpus, is_dra=setup.is_dra))
         server.wait_for("count(DCGM_FI_DEV_GPU_UTIL)", timeout_s=120)
         kubeconfig = folder / "kubeconfig"
@@ -137,6 +140,16 @@ def serving(
         if store.lag_s is not None:
             time.sleep(max(0.0, now_s - time.time()))
         yield server, kubeconfig, filled
+
+
+_VICTORIA_FLAGS = {"retentionPeriod": "40d", "search.maxUniqueTimeseries": 2_000_000}
+
+
+def _import_blocks(blocks: Path, server: VictoriaMetrics) -> None:
+    command = f"vmctl prometheus -s --prom-snapshot={blocks} --vm-addr={server.url}"
+    # Its progress bar needs a terminal.
+    subprocess.run(["script", "-qec", command, "/dev/null"], check=True, stdout=subprocess.DEVNULL)
+    server.flush()
 
 
 @contextlib.contextmanager

@@ -34,7 +34,8 @@ from simulator.gpus.groundtruth import Work
 from simulator.gpus.records import ProcessKind, Reading
 from simulator.nodes import physics
 from simulator.nodes.devices import Container
-from simulator.prometheus import Prometheus, Series
+from simulator.prometheus import Prometheus
+from simulator.series_store import Series
 from simulator.spec import GpuSpec, NodeSpec
 from simulator.workloads.behavior import PERIOD_S
 

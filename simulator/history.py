@@ -13,7 +13,7 @@ from simulator.gpus.cards import CARDS, Card, MigProfile
 from simulator.nodes.agent import Holding, NodeAgent
 from simulator.nodes.machine import Samples, Used
 from simulator.nodes.tenancy import Tenancy
-from simulator.prometheus import Series
+from simulator.series_store import Series
 from simulator.spec import NodeSpec
 
 _SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})? (\S+)(?: -?\d+)?")

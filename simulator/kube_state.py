@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from simulator.history import STALE
-from simulator.prometheus import Series
+from simulator.series_store import Series
 
 JOB = "kube-state-metrics"
 _PHASES = ("Pending", "Running", "Succeeded", "Failed")

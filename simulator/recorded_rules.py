@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 
 from simulator.history import STALE
-from simulator.prometheus import Prometheus, Series
+from simulator.prometheus import Prometheus
+from simulator.series_store import Series
 
 RULES = Path(__file__).parents[1] / "deploy" / "prometheus" / "dashboard-rules.yaml"
 

@@ -14,7 +14,8 @@ import yaml
 
 from simulator.kubeclient import KubeClient
 from simulator.placement import report_start
-from simulator.prometheus import Prometheus, Series
+from simulator.prometheus import Prometheus
+from simulator.series_store import Series
 from tests.controlplane.contract.server import Api, Object
 from tests.deploy.examples import all_objects
 from tests.rightsizer.given import AHEAD_S, DAY_S, STEP_S, day_of

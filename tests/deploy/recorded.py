@@ -13,7 +13,7 @@ from simulator import history
 from simulator.cluster import Cluster
 from simulator.history import parse
 from simulator.nodes.agent import NodeAgent
-from simulator.prometheus import Series
+from simulator.series_store import Series
 
 STEP_S = 30
 TRUTH_STEP_S = 5

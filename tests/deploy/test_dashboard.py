@@ -24,8 +24,9 @@ from rightsizer.report.metrics import METRICS
 from simulator.cluster import Cluster
 from simulator.history import parse
 from simulator.kube_state import KINDS, kube_state_past
-from simulator.prometheus import Prometheus, Series
+from simulator.prometheus import Prometheus
 from simulator.recorded_rules import record
+from simulator.series_store import Series
 from simulator.specfile import preset
 from tests.deploy.recorded import (
     STEP_S,

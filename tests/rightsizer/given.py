@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from simulator.prometheus import Series
+from simulator.series_store import Series
 from tests.rightsizer.kind_cases import CASES, UNKNOWN
 
 DAY_S = 86_400

@@ -22,7 +22,7 @@ from rightsizer.usage.kept_slots import KeptSlots
 from rightsizer.usage.recording_rules import rule_groups
 from rightsizer.usage.sources import SourceSettings, source_named
 from rightsizer.usage.usage_source import PrometheusUsage
-from simulator.prometheus import Prometheus, Series
+from simulator.series_store import Series, SeriesStore
 
 UTIL, ENGINE = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
 COPY, MEMORY, POWER = "DCGM_FI_DEV_MEM_COPY_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_POWER_USAGE"
@@ -45,7 +45,7 @@ class Metrics:
         space: A namespace of its own.
     """
 
-    def __init__(self, prometheus: Prometheus, *, mark: bool = True) -> None:
+    def __init__(self, prometheus: SeriesStore, *, mark: bool = True) -> None:
         self.prometheus = prometheus
         # On a full five minutes: the recording rules' tiles then end with the slots.
         self.at = datetime.datetime.fromtimestamp((time.time() // 300 - 1) * 300, tz=datetime.UTC)

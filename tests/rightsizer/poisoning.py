@@ -18,7 +18,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from simulator.prometheus import Prometheus, Series
+from simulator.prometheus import Prometheus
+from simulator.series_store import Series
 from tests.rightsizer.wire.draws import CLASSES
 from tests.rightsizer.wire.forger import besieged
 from tests.rightsizer.world import World

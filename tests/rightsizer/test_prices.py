@@ -21,7 +21,8 @@ from rightsizer.prometheus.query_api import Prometheus as Client
 from rightsizer.report.rows import price_words
 from rightsizer.usage.optional_metrics import node_prices
 from simulator.manifests import labels
-from simulator.prometheus import Prometheus, Series
+from simulator.prometheus import Prometheus
+from simulator.series_store import Series
 from simulator.specfile import preset
 from tests.rightsizer.build import AT, pod
 from tests.rightsizer.reported import decision, found, group

@@ -3,15 +3,15 @@
 import json
 import pathlib
 import shutil
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
 import yaml
 
-from simulator.prometheus import Prometheus, Series
+from simulator.prometheus import Prometheus
+from simulator.victoria_metrics import PROGRAM, VictoriaMetrics
+from tests.rightsizer.both_stores import BothStores
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY, FOLDER, give
-from tests.rightsizer.victoria import PROGRAM, VictoriaMetrics
 from tests.rightsizer.world import World
 
 STORIES = (
@@ -25,23 +25,6 @@ NEVER_STORED = frozenset({"not-a-number"})
 """VictoriaMetrics does not keep a NaN: what is doubted elsewhere is a missing sample there."""
 
 
-class _Both(Prometheus):
-    """Writes to two stores, and answers as one of them."""
-
-    def __init__(self, first: Prometheus, second: VictoriaMetrics) -> None:
-        self._first, self._second = first, second
-        self.answering: Prometheus | VictoriaMetrics = first
-
-    @property
-    def url(self) -> str:
-        return self.answering.url
-
-    def write(self, series: Iterable[Series]) -> int:
-        kept = list(series)
-        self._second.write(kept)
-        return self._first.write(kept)
-
-
 @pytest.mark.slow
 @pytest.mark.prometheus
 @pytest.mark.skipif(shutil.which(PROGRAM) is None, reason=f"no {PROGRAM} on the path")
@@ -52,7 +35,7 @@ def test_plan_victoriametrics_and_prometheus_are_equal(
     """Item for item, but for the numbers' last digits: the same verdicts for the same reasons."""
     scenario: dict[str, Any] = yaml.safe_load((FOLDER / f"{story}.yaml").read_text())
     with VictoriaMetrics(tmp_path / "victoria") as victoria:
-        both = _Both(prometheus, victoria)
+        both = BothStores(prometheus, victoria)
         with World(tmp_path, both) as world:
             give(world, scenario["given"], f"{story}-twice")
             plans, coverages = [], []

@@ -15,7 +15,7 @@ import yaml
 
 from simulator.cluster import MovingClock
 from simulator.kube import ApiServer, LoggedRequest
-from simulator.prometheus import Prometheus
+from simulator.series_store import SeriesStore
 from tests.rightsizer.commands import Run, run_command
 from tests.rightsizer.given import CLASSES, DAY_S, day_of, manifest, priority_class, serving, waiting
 from tests.rightsizer.relay import Relay
@@ -30,7 +30,7 @@ class World:
         labels: Extra labels of all series that are recorded from now on.
     """
 
-    def __init__(self, directory: pathlib.Path, prometheus: Prometheus, *, exported: bool = True) -> None:
+    def __init__(self, directory: pathlib.Path, prometheus: SeriesStore, *, exported: bool = True) -> None:
         self.clock = MovingClock()
         self.api = ApiServer(clock=self.clock, termination_delay_s=0.0)
         self.prometheus = prometheus

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from simulator.processes import ProcessError
-from simulator.prometheus import JOB, Prometheus, ScrapeTarget, Series
+from simulator.prometheus import JOB, Prometheus, ScrapeTarget
+from simulator.series_store import Series
 
 pytestmark = pytest.mark.prometheus
 NOW_S = int(time.time())

@@ -3,15 +3,16 @@
 import json
 import pathlib
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from simulator.prometheus import Prometheus, Series
+from simulator.prometheus import Prometheus
+from simulator.victoria_metrics import PROGRAM, VictoriaMetrics
+from tests.rightsizer.both_stores import BothStores
 from tests.rightsizer.commands import run_command
 from tests.rightsizer.metrics import COPY, DAY, HOUR, MEMORY, POWER, UTIL, Metrics, Value
-from tests.rightsizer.victoria import PROGRAM, VictoriaMetrics
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.xdist_group("backtest")]
 
@@ -134,25 +135,13 @@ def test_backtest_impossible_gpu_resource_is_told(prometheus: Prometheus) -> Non
     assert "--gpu-resource" in done.err
 
 
-class _Both(Prometheus):
-    """Writes to two stores."""
-
-    def __init__(self, first: Prometheus, second: VictoriaMetrics) -> None:
-        self._first, self._second = first, second
-
-    def write(self, series: Iterable[Series]) -> int:
-        kept = list(series)
-        self._second.write(kept)
-        return self._first.write(kept)
-
-
 @pytest.mark.skipif(shutil.which(PROGRAM) is None, reason=f"no {PROGRAM} on the path")
 def test_backtest_victoriametrics_and_prometheus_say_the_same(
     prometheus: Prometheus, tmp_path: pathlib.Path
 ) -> None:
     """Gauges, counters and the facts of pods alike; a pause may begin a step later, and so a stop a cycle later."""
     with VictoriaMetrics(tmp_path / "victoria") as victoria:
-        metrics = Metrics(_Both(prometheus, victoria))
+        metrics = Metrics(BothStores(prometheus, victoria))
         _one_day_off(metrics)
         metrics.write(
             {"gpu_busy_seconds_total": _counter(2), "gpu_pod_busy_seconds_total": _counter(2)},

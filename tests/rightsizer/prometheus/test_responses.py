@@ -22,8 +22,8 @@ from rightsizer.errors import (
     QueryTooLarge,
 )
 from rightsizer.prometheus.query_api import Prometheus, QueryRange, Sample
-from simulator.processes import Server
 from simulator.prometheus import Prometheus as RealPrometheus
+from simulator.victoria_metrics import PROGRAM, VictoriaMetrics
 from tests.rightsizer.fakeprometheus import GOOD, Answer, Fake, serving
 
 AT = datetime.datetime(2026, 11, 21, tzinfo=datetime.UTC)
@@ -355,23 +355,11 @@ def test_real_prometheus_timeout_raises_query_too_large(prometheus: RealPromethe
         _asking(fake.url, timeout_s=60.0).query("max_over_time(vector(time())[40000000s:1s])", AT)
 
 
-@pytest.mark.skipif(shutil.which("victoria-metrics") is None, reason="no victoria-metrics on the path")
+@pytest.mark.skipif(shutil.which(PROGRAM) is None, reason=f"no {PROGRAM} on the path")
 def test_real_victoriametrics_accepts_queries_and_its_refusals_are_known(tmp_path: pathlib.Path) -> None:
     """It ignores parameters of other servers, and its refusals are recognised."""
-    flags = {
-        "storageDataPath": tmp_path / "data",
-        "retentionPeriod": "1y",
-        "search.maxSamplesPerQuery": 1000,
-        "search.maxUniqueTimeseries": 50,
-    }
-
-    def command(port: int) -> list[str]:
-        given = [f"-{name}={value}" for name, value in flags.items()]
-        return ["victoria-metrics", f"-httpListenAddr=127.0.0.1:{port}", *given]
-
-    server = Server("victoria-metrics", command, ready_path="/health", log=tmp_path / "log")
-    server.start(timeout_s=100.0)
-    try:
+    flags = {"search.maxSamplesPerQuery": 1000, "search.maxUniqueTimeseries": 50}
+    with VictoriaMetrics(tmp_path, flags=flags) as server:
         asking = _asking(server.url, timeout_s=30.0)
         assert [sample.value for sample in asking.query("vector(7)", asking.now())] == [7.0]
         with pytest.raises(QueryTooLarge, match="too long query"):
@@ -379,5 +367,3 @@ def test_real_victoriametrics_accepts_queries_and_its_refusals_are_known(tmp_pat
         with pytest.raises(QueryRefused) as caught:
             asking.query("rate(up[", asking.now())
         assert type(caught.value) is QueryRefused
-    finally:
-        server.stop()

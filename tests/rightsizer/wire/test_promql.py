@@ -10,7 +10,7 @@ import pytest
 
 from rightsizer.prometheus.query_api import QueryRange
 from simulator.prometheus import Prometheus
-from simulator.prometheus import Series as Written
+from simulator.series_store import Series as Written
 from tests.rightsizer.metrics import Metrics
 from tests.rightsizer.wire.promql import NAME, Series, Track, evaluate
 
