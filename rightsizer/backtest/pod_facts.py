@@ -165,7 +165,7 @@ class _Facts:
         }
 
     def _query(self, metric: str, *matchers: str) -> Iterable[Sample]:
-        selected = promql.selector(metric, (*matchers, *self.querier.of_any))
+        selected = promql.selector(metric, (*matchers, *self.querier.label_matchers))
         recorded = promql.over("last_over_time", selected, CHUNK)
         return self.querier.prometheus.query(recorded, self.querier.at)
 

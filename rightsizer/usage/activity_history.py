@@ -23,11 +23,21 @@ from rightsizer.usage.exporter_counters import (
     UNATTRIBUTED,
 )
 from rightsizer.usage.kept_slots import SlotRows
+from rightsizer.usage.provenance import TARGET_LABELS
 from rightsizer.usage.querier import Build, QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import COUNT, RULE_INTERVAL, QueryForm, recorded_selector
 from rightsizer.usage.sample_coverage import HALF, CountsByUse, add_highest, highest_counts
 from rightsizer.usage.slot_grid import Counts, SlotGrid
-from rightsizer.usage.source_metrics import CLUSTER, DeviceKey, Metric, MetricKind, Statistic, UseKey
+from rightsizer.usage.source_metrics import (
+    CLUSTER,
+    JOB,
+    TARGET,
+    DeviceKey,
+    Metric,
+    MetricKind,
+    Statistic,
+    UseKey,
+)
 
 MAX_SLOTS = 400
 _SLOT_LENGTHS_S = (300, 600, 900, 1200, 1800, 3600, 7200, 10_800, 14_400, 21_600, 43_200, 86_400)
@@ -275,8 +285,9 @@ def _correct_by_counters(query: _HistoryQuery, by_use: SlotsByUse) -> None:
     shared = _shared_devices(querier)
     unknown_s = unknown_seconds(querier, grid, sorted({key[2] for key in by_use}))
     build = functools.partial(_pod_busy, querier, grid.slot)
+    counted_busy = {key: bytearray(len(row)) for key, row in by_use.items()}  # by any exporter
     for key, points in query.rows(build, decode_points, query.shards()):
-        row = by_use.get(key, bytearray())
+        row, is_busy = by_use.get(key, bytearray()), counted_busy.get(key, bytearray())
         device = key[2:]
         for instant, value in points:
             slot = grid.slot_of(instant)
@@ -284,45 +295,59 @@ def _correct_by_counters(query: _HistoryQuery, by_use: SlotsByUse) -> None:
                 continue
             is_known = unknown_s.get(device, {}).get(slot, math.inf) <= SLACK_S
             if value > SLACK_S:
-                row[slot] = Slot.BUSY
-            elif row[slot] == Slot.BUSY and device in shared:
+                row[slot], is_busy[slot] = Slot.BUSY, True
+            elif row[slot] == Slot.BUSY and device in shared and not is_busy[slot]:
                 row[slot] = Slot.IDLE if is_known else Slot.UNKNOWN
 
 
 def _pod_busy(querier: SourceQuerier, slot: datetime.timedelta, matchers: Sequence[str]) -> str:
-    """Busy seconds of each pod in each slot, by its own counters."""
-    use = (*querier.source.labels.use, *querier.provenance.unmerged)
+    """Busy seconds of each pod in each slot, by its own counters, of each target."""
+    use = (*querier.source.labels.use, JOB, TARGET)
     selected = promql.selector(POD_BUSY, matchers)
     increase = promql.by("max", (*use, *CONTAINER), promql.over("increase", selected, slot))
     return promql.by("sum", use, increase)
 
 
 def _shared_devices(querier: SourceQuerier) -> set[DeviceKey]:
-    """Devices that several pods use."""
+    """Devices for which an exporter names several pods."""
     labels = querier.source.labels
     selected = promql.selector(POD_BUSY, querier.pod_matchers)
-    pods = promql.by("count", labels.device_key, promql.by("max", labels.use, selected))
-    return {labels.device_of(one.labels) for one in querier.prometheus.query(f"{pods} > 1", querier.at)}
+    uses = promql.by("max", (*labels.use, JOB, TARGET), selected)
+    pods = promql.by("count", (*labels.device_key, *TARGET_LABELS), uses)
+    samples = querier.prometheus.query(f"{pods} > 1", querier.at)
+    return {labels.device_of(one.labels) for one in samples if querier.provenance.accepts_target(one.labels)}
 
 
 def unknown_seconds(
     querier: SourceQuerier, grid: SlotGrid, uuids: Sequence[str]
 ) -> dict[DeviceKey, dict[int, float]]:
     """Seconds of gaps and unattributed work of each device in each slot; no slot without a counter."""
-    labels = querier.source.labels
-    found: dict[DeviceKey, dict[int, float]] = {}
+    found = _increases(querier, grid, uuids, GAPS)
     # Every device has a counter of gaps; unattributed work is added where there is any.
-    for metric, more in ((GAPS, ()), (UNATTRIBUTED, (NOT_A_PODS,))):
-        for batch in promql.batches(uuids):
-            matchers = (*querier.matchers, *more, promql.one_of(labels.device[0], batch))
-            increase = promql.over("increase", promql.selector(metric, matchers), grid.slot)
-            inner = promql.by("max", (*labels.device_key, REASON), increase)
-            query_text = promql.by("sum", labels.device_key, inner)
-            for series in querier.prometheus.query_range(query_text, grid.steps):
+    for device, more in _increases(querier, grid, uuids, UNATTRIBUTED, NOT_A_PODS).items():
+        row = found.setdefault(device, {})
+        for slot, value in more.items():
+            row[slot] = row.get(slot, 0.0) + value
+    return found
+
+
+def _increases(
+    querier: SourceQuerier, grid: SlotGrid, uuids: Sequence[str], metric: str, *more: str
+) -> dict[DeviceKey, dict[int, float]]:
+    """The increase of a counter of devices in each slot, summed over reasons; of several exporters the highest."""
+    labels = querier.source.labels
+    target = (*labels.device_key, *TARGET_LABELS)
+    found: dict[DeviceKey, dict[int, float]] = {}
+    for batch in promql.batches(uuids):
+        matchers = (*querier.matchers, *more, promql.one_of(labels.device[0], batch))
+        increase = promql.over("increase", promql.selector(metric, matchers), grid.slot)
+        total = promql.by("sum", target, promql.by("max", (*target, REASON), increase))
+        for series in querier.prometheus.query_range(total, grid.steps):
+            if querier.provenance.accepts_target(series.labels):
                 row = found.setdefault(labels.device_of(series.labels), {})
                 for instant, value in series.points.items():
                     slot = grid.slot_of(instant)
-                    row[slot] = row.get(slot, 0.0) + value
+                    row[slot] = max(row.get(slot, 0.0), value)
     return found
 
 
@@ -384,12 +409,14 @@ class _ProfileQuery:
 
         def query(matchers: Sequence[str]) -> list[RangeSeries]:
             expression = build((*querier.pod_matchers, *matchers))
-            mean = promql.by("avg", querier.source.labels.owner, expression)
+            mean = promql.by("avg", (*querier.source.labels.owner, JOB, TARGET), expression)
             return querier.prometheus.query_range(mean, grid.steps)
 
         for result in plan.run(plan.shards(size), query):
             for series in querier.of_one_cluster(result, lambda one: one.labels.get(CLUSTER, "")):
-                if (pod := querier.source.labels.pod_of(series.labels)) is not None:
+                pod = querier.source.labels.pod_of(series.labels)
+                target = (series.labels.get(name, "") for name in (JOB, TARGET))
+                if pod is not None and querier.provenance.accepts(pod, *target):
                     row = found.setdefault(pod, [None] * PROFILE_STEPS)
                     for instant, value in series.points.items():
                         step, share = grid.slot_of(instant), value * scale

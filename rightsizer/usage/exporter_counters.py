@@ -7,10 +7,10 @@ could be any pod's (docs/attribution.md), so it is added to the work of each.
 import dataclasses
 import datetime
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Generic, TypeVar
 
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import Sample
 from rightsizer.prometheus.sharding import Shard
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import RAW
@@ -44,6 +44,9 @@ MAX_DEVIATIONS = 4
 EARLY = 0.25
 """The first part of the window; a counter that existed throughout has its share of the samples there."""
 MIN_EARLY_SHARE = 0.9
+
+
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclasses.dataclass(slots=True)
@@ -118,49 +121,62 @@ class Counters:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _CounterQuery:
+class _CounterQuery(Generic[K]):
     """Queries counters of pods, or of devices, over one window that ends at `at`."""
 
     querier: SourceQuerier
     window: datetime.timedelta
     at: datetime.datetime
     shards: list[Shard]
+    key_of: Callable[[Mapping[str, str]], K | None]
     of_devices: bool
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Labels of a pod's use of a device, or of a device."""
-        labels = self.querier.source.labels
-        use = (CLUSTER, *labels.device_key) if self.of_devices else labels.use
-        return (*use, *self.querier.provenance.unmerged)
+    def increase(self, metric: str) -> dict[K, float]:
+        """The increase, with that of each target of a job: a restarted exporter has another address."""
+        by_job: dict[tuple[K, str], float] = {}
+        for key, job, value in self._values("increase", metric, (*CONTAINER, REASON)):
+            by_job[key, job] = by_job.get((key, job), 0.0) + value
+        return _highest((key, value) for (key, _), value in by_job.items())
 
-    def increase(self, metric: str) -> Iterator[Sample]:
-        """The increase, summed over containers and reasons; of copies the highest."""
-        by = (*self.labels, *CONTAINER, REASON)
-        return self._samples("increase", metric, by, lambda inner: promql.by("sum", self.labels, inner))
+    def peak(self, metric: str) -> dict[K, float]:
+        """The peak of the sum over containers."""
+        return _highest((key, value) for key, _, value in self._values("max_over_time", metric, CONTAINER))
 
-    def over(self, function: str, metric: str, *labels: str) -> Iterator[Sample]:
-        """A function of the samples; of copies the highest."""
-        return self._samples(function, metric, (*self.labels, *labels), lambda inner: inner)
+    def samples(self, metric: str) -> dict[K, float]:
+        """The number of samples."""
+        return _highest((key, value) for (key, _), value in self.samples_by_job(metric).items())
 
-    def _samples(
-        self, function: str, metric: str, by: Sequence[str], outer: Callable[[str], str]
-    ) -> Iterator[Sample]:
-        base = self.querier.matchers if self.of_devices else self.querier.pod_matchers
+    def samples_by_job(self, metric: str) -> dict[tuple[K, str], float]:
+        """The same for each job."""
+        counted = self._values("count_over_time", metric, ())
+        return _highest(((key, job), value) for key, job, value in counted)
+
+    def _values(self, function: str, metric: str, parts: Sequence[str]) -> Iterator[tuple[K, str, float]]:
+        """A function of the samples of each exporter, summed over the parts, with the job; of copies the highest."""
+        querier, of_devices = self.querier, self.of_devices
+        labels = querier.source.labels
+        kept = (*((CLUSTER, *labels.device_key) if of_devices else labels.use), JOB, TARGET)
+        base = querier.matchers if of_devices else querier.pod_matchers
         reasons = (NOT_A_PODS,) if metric in {UNATTRIBUTED, UNATTRIBUTED_TRAFFIC} else ()
 
         def build(matchers: Sequence[str]) -> str:
             selected = promql.selector(metric, (*base, *reasons, *matchers))
-            return outer(promql.by("max", by, promql.over(function, selected, self.window)))
+            highest = promql.by("max", (*kept, *parts), promql.over(function, selected, self.window))
+            return promql.by("sum", kept, highest) if parts else highest
 
-        plan = self.querier.shard_plan(self.window, of_devices=self.of_devices)
-        found = self.querier.samples(plan, self.shards, build, self.at)
-        return filter(self._is_evidence, found) if self.querier.provenance.unmerged else found
+        plan = querier.shard_plan(self.window, of_devices=of_devices)
+        for sample in querier.samples(plan, self.shards, build, self.at):
+            key, job = self.key_of(sample.labels), sample.labels.get(JOB, "")
+            pod = None if of_devices else labels.pod_of(sample.labels)
+            if key is not None and querier.provenance.accepts(pod, job, sample.labels.get(TARGET, "")):
+                yield key, job, sample.value
 
-    def _is_evidence(self, sample: Sample) -> bool:
-        pod = None if self.of_devices else self.querier.source.labels.pod_of(sample.labels)
-        job, instance = (sample.labels.get(name, "") for name in (JOB, TARGET))
-        return self.querier.provenance.accepts(pod, job, instance)
+
+def _highest(values: Iterable[tuple[K, float]]) -> dict[K, float]:
+    found: dict[K, float] = {}
+    for key, value in values:
+        found[key] = max(found.get(key, value), value)
+    return found
 
 
 def query_counters(querier: SourceQuerier, window: datetime.timedelta) -> Counters:
@@ -168,64 +184,45 @@ def query_counters(querier: SourceQuerier, window: datetime.timedelta) -> Counte
     counters = Counters()
     if not querier.source.has_counters:
         return counters
-    max_series = querier.max_series(RAW, window)
-    for add, of_devices in ((_add_pods, False), (_add_devices, True)):
+    labels, max_series = querier.source.labels, querier.max_series(RAW, window)
+
+    def query(key_of: Callable[[Mapping[str, str]], K | None], *, of_devices: bool) -> _CounterQuery[K]:
         shards = querier.shard_plan(window, of_devices=of_devices).shards(max_series)
-        add(counters, _CounterQuery(querier, window, querier.at, shards, of_devices))
+        return _CounterQuery(querier, window, querier.at, shards, key_of, of_devices)
+
+    _add_pods(counters, query(labels.key_of, of_devices=False))
+    _add_devices(counters, query(labels.device_of, of_devices=True))
     return counters
 
 
-def _add_pods(counters: Counters, query: _CounterQuery) -> None:
-    key_of = query.querier.source.labels.key_of
+def _add_pods(counters: Counters, query: _CounterQuery[UseKey]) -> None:
     for metric, found in ((POD_BUSY, counters.pods), (POD_TRAFFIC, counters.traffic)):
-        for sample in query.increase(metric):
-            if (key := key_of(sample.labels)) is not None:
-                found.setdefault(key, CounterIncrease()).busy_s += sample.value
-        for sample in query.over("count_over_time", metric):
-            key = key_of(sample.labels)
-            if key is not None and key in found:
-                found[key].samples = max(found[key].samples, sample.value)
+        samples = query.samples(metric)
+        for key, busy_s in query.increase(metric).items():
+            found[key] = CounterIncrease(busy_s, samples.get(key, 0.0))
     for key, pod in counters.traffic.items():
         where = key[2:]
         counters.known_traffic_s[where] = counters.known_traffic_s.get(where, 0.0) + pod.busy_s
-    for sample in query.over("max_over_time", POD_MEMORY, *CONTAINER):
-        if (key := key_of(sample.labels)) is not None:
-            counters.memory_bytes[key] = counters.memory_bytes.get(key, 0.0) + sample.value
+    counters.memory_bytes = query.peak(POD_MEMORY)
 
 
-def _add_devices(counters: Counters, query: _CounterQuery) -> None:
-    device_of = query.querier.source.labels.device_of
-    for sample in query.increase(DEVICE_BUSY):
-        counters.devices.setdefault(device_of(sample.labels), CounterIncrease()).busy_s += sample.value
+def _add_devices(counters: Counters, query: _CounterQuery[DeviceKey]) -> None:
+    counters.devices = {key: CounterIncrease(busy_s) for key, busy_s in query.increase(DEVICE_BUSY).items()}
     _set_complete(counters, query)
-    for metric in (UNATTRIBUTED, GAPS):
-        for sample in query.increase(metric):
-            device = device_of(sample.labels)
-            counters.unknown_s[device] = counters.unknown_s.get(device, 0.0) + sample.value
-            if metric == GAPS:
-                counters.gap_s[device] = counters.gap_s.get(device, 0.0) + sample.value
-    for sample in query.increase(UNATTRIBUTED_TRAFFIC):
-        device = device_of(sample.labels)
-        counters.unknown_traffic_s[device] = counters.unknown_traffic_s.get(device, 0.0) + sample.value
+    counters.gap_s = query.increase(GAPS)
+    counters.unknown_s = dict(counters.gap_s)
+    for device, seconds in query.increase(UNATTRIBUTED).items():
+        counters.unknown_s[device] = counters.unknown_s.get(device, 0.0) + seconds
+    counters.unknown_traffic_s = query.increase(UNATTRIBUTED_TRAFFIC)
 
 
-def _set_complete(counters: Counters, query: _CounterQuery) -> None:
+def _set_complete(counters: Counters, query: _CounterQuery[DeviceKey]) -> None:
     """Set which devices have counters over the whole window."""
-    device_of = query.querier.source.labels.device_of
     at = query.at - query.window * (1 - EARLY)
-    first = dataclasses.replace(query, window=query.window * EARLY, at=at)
-    early: dict[DeviceKey, float] = {}
-    for sample in first.over("count_over_time", DEVICE_BUSY):
-        device = device_of(sample.labels)
-        early[device] = max(early.get(device, 0.0), sample.value)
-    counts = [
-        (device_of(sample.labels), sample.labels.get(JOB, ""), sample.value)
-        for sample in query.over("count_over_time", DEVICE_BUSY, JOB)
-    ]
-    densest: dict[str, float] = {}
-    for _, job, count in counts:
-        densest[job] = max(densest.get(job, 0.0), count)
-    for device, job, count in counts:
+    early = dataclasses.replace(query, window=query.window * EARLY, at=at).samples(DEVICE_BUSY)
+    counts = query.samples_by_job(DEVICE_BUSY)
+    densest = _highest((job, count) for (_, job), count in counts.items())
+    for (device, job), count in counts.items():
         if (increase := counters.devices.get(device)) is not None:
             increase.samples = max(increase.samples, count)
             is_early = early.get(device, 0.0) + 1 >= MIN_EARLY_SHARE * EARLY * count

@@ -34,6 +34,7 @@ class _DeviceSeries(NamedTuple):
     exporter: PodKey | None
     cluster: str
     job: str
+    target: str
 
 
 @dataclasses.dataclass(slots=True)
@@ -50,7 +51,7 @@ def node_coverage(querier: SourceQuerier) -> dict[str, NodeCoverage]:
     series of a free GPU may name the exporter's pod.
     """
     labels = querier.source.labels
-    by = (CLUSTER, *labels.device_key, *labels.node, *labels.owner[1:], JOB)
+    by = (CLUSTER, *labels.device_key, *labels.node, *labels.owner[1:], JOB, TARGET)
     plan = querier.shard_plan(RECENT, of_devices=True)
     # No limit on the response: counting the series of each node costs more than a large response.
     shards = plan.shards(querier.max_series(RAW, RECENT, limit=math.inf))
@@ -66,7 +67,9 @@ def node_coverage(querier: SourceQuerier) -> dict[str, NodeCoverage]:
             return querier.prometheus.query_as(promql.by("max", by, counted), querier.at, cache)
 
         for result in plan.run(shards, query):
-            samples += querier.of_one_cluster(result, lambda sample: sample[0].cluster)
+            ours = querier.of_one_cluster(result, lambda sample: sample[0].cluster)
+            accepts = querier.provenance.accepts
+            samples += (each for each in ours if accepts(None, each[0].job, each[0].target))
     return _by_node(_devices(querier, samples))
 
 
@@ -81,6 +84,7 @@ def _parse(labels: LabelNames, text: msgspec.Raw) -> _DeviceSeries:
         scraped if is_exported else None,
         sys.intern(found.get(CLUSTER, "")),
         sys.intern(found.get(JOB, "")),
+        sys.intern(found.get(TARGET, "")),
     )
 
 

@@ -34,7 +34,7 @@ def waits(
 ) -> dict[PodKey, Waits]:
     """Throttling and pressure of these pods in the window; pods without such metrics are left out."""
     names = f"{PERIODS}|{THROTTLED}|{CPU}|{IO}"
-    selected = promql.selector("", (f"__name__=~{promql.quoted(names)}", *querier.of_any))
+    selected = promql.selector("", (f"__name__=~{promql.quoted(names)}", *querier.label_matchers))
     present = {
         sample.labels.get("__name__", "")
         for sample in querier.prometheus.query(promql.by("count", ["__name__"], selected), querier.at)
@@ -82,7 +82,7 @@ class _WaitsQuery:
                 yield pod, sample.value
 
     def _over(self, function: str, metric: str, matchers: Sequence[str]) -> str:
-        selected = promql.selector(metric, (*self.querier.of_any, *matchers))
+        selected = promql.selector(metric, (*self.querier.label_matchers, *matchers))
         return promql.over(function, selected, self.window)
 
 

@@ -17,9 +17,10 @@ from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, QueryRange, decode_labels, decode_points
 from rightsizer.prometheus.sharding import Shard
+from rightsizer.usage.provenance import Provenance
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import COUNT, RAW, RULE_INTERVAL, raw_selector, recorded_selector
-from rightsizer.usage.source_metrics import CLUSTER, Metric, MetricKind
+from rightsizer.usage.source_metrics import CLUSTER, JOB, TARGET, Metric, MetricKind
 
 # k8s.io/apimachinery/pkg/util/rand: the characters of generated names.
 _RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
@@ -82,7 +83,7 @@ class PodSelection:
 
     label: str
     namespace_label: str
-    absent: tuple[str, ...]
+    matchers: tuple[str, ...]
     pods: PodsByPrefix
     suffix: str
     metrics: tuple[Metric, ...]
@@ -90,7 +91,7 @@ class PodSelection:
     def shards(self) -> list[Shard]:
         """Their namespaces, in one shard."""
         names = sorted({namespace for namespace, _ in self.pods})
-        return [Shard.of(self.namespace_label, names, 1, self.absent)]
+        return [Shard.of(self.namespace_label, names, 1, self.matchers)]
 
     def one_pod(self, pod: PodKey) -> "PodSelection":
         """One pod alone."""
@@ -219,30 +220,67 @@ def pods_with_samples(
             Shard.of(namespace_label, batch, 1, absent)
             for batch in promql.batches(namespaces, promql.MAX_TEXT // 2)
         ]
-        found = {
-            metric: {
-                pod for periods in rounds for pod in _pods_of_metric(querier, metric, empty, shards, periods)
-            }
+        found = _Exporters()
+        metrics = tuple(
+            metric
             for metric in querier.source.of(MetricKind.ACTIVITY)
-        }
-        metrics = tuple(metric for metric, pods in found.items() if pods)
-        all_pods = sorted(set().union(*found.values()))
-        for suffix, pods in sorted(pods_by_prefix(all_pods, prefixes).items()):
+            if found.add(
+                querier.provenance,
+                (one for periods in rounds for one in _of_metric(querier, metric, empty, shards, periods)),
+            )
+        )
+        for suffix, pods in sorted(pods_by_prefix(sorted(found.by_pod), prefixes).items()):
             selections += [
-                dataclasses.replace(empty, pods=batch, suffix=suffix, metrics=metrics)
-                for batch in batches(pods, len(metrics))
+                dataclasses.replace(
+                    empty,
+                    pods=batch,
+                    suffix=suffix,
+                    metrics=metrics,
+                    matchers=(*absent, *found.matchers(batch)),
+                )
+                for batch in batches(pods, len(metrics) * (2 if found.matchers(pods) else 1))
             ]
     return selections
 
 
-def _pods_of_metric(
+PodTarget = tuple[PodKey, str, str]
+"""A pod, and the job and instance of a target with a series of it."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Exporters:
+    """The exporters with series of each pod, and the pods that another target names, too."""
+
+    by_pod: dict[PodKey, set[str]] = dataclasses.field(default_factory=dict)
+    forged: set[PodKey] = dataclasses.field(default_factory=set)
+
+    def add(self, provenance: Provenance, found: Iterable[PodTarget]) -> bool:
+        """Add targets; whether any is an exporter."""
+        is_any = False
+        for pod, job, instance in found:
+            if provenance.accepts(pod, job, instance):
+                is_any = True
+                self.by_pod.setdefault(pod, set()).add(instance)
+            else:
+                self.forged.add(pod)
+        return is_any
+
+    def matchers(self, pods: PodsByPrefix) -> tuple[str, ...]:
+        """A matcher of the pods' exporters, if queries would merge series of other targets with theirs."""
+        keys = {(namespace, name) for (namespace, _), names in pods.items() for name in names}
+        if self.forged.isdisjoint(keys):
+            return ()
+        return (promql.one_of(TARGET, sorted({one for key in keys for one in self.by_pod[key]})),)
+
+
+def _of_metric(
     querier: SourceQuerier,
     metric: Metric,
     selection: PodSelection,
     shards: Sequence[Shard],
     periods: DailyPeriods,
-) -> Iterator[PodKey]:
-    """The pods in these namespaces that have series of a metric."""
+) -> Iterator[PodTarget]:
+    """The pods in these namespaces that have series of a metric, with the targets of these."""
     length = periods.reaches * periods.reach
     # The last recorded value may be five minutes old.
     is_past = periods.steps.end + RULE_INTERVAL <= periods.at
@@ -253,10 +291,15 @@ def _pods_of_metric(
         is_recorded = form.is_recorded
         selected = recorded_selector(metric, COUNT, every) if is_recorded else raw_selector(metric, every)
         present = promql.over("present_over_time", selected, length + RULE_INTERVAL)
-        return promql.by("max", selection.pod_labels, present)
+        return promql.by("max", (*selection.pod_labels, JOB, TARGET), present)
 
-    caches = _pod_cache(querier, selection), ParseCache(_no_points)
-    yield from (pod for pod, _ in querier.range_series(list(shards), build, periods.steps, caches))
+    def parse(text: msgspec.Raw) -> tuple[str, PodTarget]:
+        labels = decode_labels(text)
+        pod = labels.get(selection.namespace_label, ""), labels.get(selection.label, "")
+        return labels.get(CLUSTER, ""), (pod, labels.get(JOB, ""), labels.get(TARGET, ""))
+
+    caches = ParseCache(parse), ParseCache(_no_points)
+    yield from (one for one, _ in querier.range_series(list(shards), build, periods.steps, caches))
 
 
 def _pod_cache(querier: SourceQuerier, selection: PodSelection) -> ParseCache[ClusterPod]:

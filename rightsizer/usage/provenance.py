@@ -63,25 +63,17 @@ class Provenance:
         """Matchers that exclude most of the ignored series."""
         if not self.namespaces:
             return ()
-        # Targets are found by raw series: who exposes only names of recorded ones, without a target, is none of them.
+        # Targets are sought by raw series. One that exposes recorded series only, without `instance`, is not found.
         excluded = [[""]] if self.needs_port else []
-        excluded += itertools.islice(self._excluded(), 1)
+        instances = sorted({one.instance for one in self.ignored if one.job in self.jobs})
+        excluded += itertools.islice(promql.batches(instances, MAX_EXCLUDED), 1)
         return (promql.one_of(JOB, self.jobs), *(promql.none_of(TARGET, each) for each in excluded))
 
     @property
-    def verdicts(self) -> object:
+    def cache_key(self) -> object:
         """What decides which targets count: while it is the same, a series that counted still does."""
         ignored = tuple(sorted({(one.job, one.instance) for one in self.ignored}))
         return sorted(self.namespaces), self.jobs, ignored, self.cluster, self.needs_port, self.trusts_hosts
-
-    @property
-    def unmerged(self) -> tuple[str, ...]:
-        """Labels by which a query must keep series apart, because `matchers` do not exclude all ignored targets."""
-        return (JOB, TARGET) if len(list(self._excluded())) > 1 else ()
-
-    def _excluded(self) -> Iterator[list[str]]:
-        instances = sorted({one.instance for one in self.ignored if one.job in self.jobs})
-        return promql.batches(instances, MAX_EXCLUDED)
 
     def is_foreign(self, cluster: str) -> bool:
         """Whether a series with this label of the cluster is another cluster's; queries may have dropped the label."""

@@ -99,7 +99,7 @@ class SourceQuerier:
     max_samples: int = MAX_SAMPLES
     gpu_pods: frozenset[PodKey] = frozenset()  # pods that hold GPUs; empty if unknown
     recording: RecordingRules = RecordingRules.AUTO
-    of_any: tuple[str, ...] = ()  # those of the matchers that series of other exporters have, too
+    label_matchers: tuple[str, ...] = ()  # of `--prometheus-label`, also for series of other exporters
     provenance: Provenance = EVERYTHING
     kept: KeptSlots | None = None  # slots of earlier cycles; None to ask for all
     # Results that are needed again for other windows
@@ -140,7 +140,7 @@ class SourceQuerier:
     def question(self, kind: MetricKind) -> tuple[object, ...]:
         """What decides which series of a kind count: while it is the same, what was read of them holds."""
         source, where = self.source, self.prometheus.where
-        return where, self.matchers, self.provenance.verdicts, source.labels, source.of(kind)
+        return where, self.matchers, self.provenance.cache_key, source.labels, source.of(kind)
 
     # --- recorded or raw
 

@@ -175,7 +175,7 @@ class _LoadQuery:
     def _present(self) -> frozenset[str]:
         """The metrics of all servers that Prometheus has now."""
         names = "|".join(name for engine in ENGINES for name in engine.names)
-        selected = promql.selector("", (f"__name__=~{promql.quoted(names)}", *self.querier.of_any))
+        selected = promql.selector("", (f"__name__=~{promql.quoted(names)}", *self.querier.label_matchers))
         expression = promql.by("count", ["__name__"], selected)
 
         def present() -> frozenset[str]:
@@ -191,10 +191,10 @@ class _LoadQuery:
         """
 
         def build(matchers: Sequence[str]) -> str:
-            return promql.by("sum", _POD, promql.selector(name, (*self.querier.of_any, *matchers)))
+            return promql.by("sum", _POD, promql.selector(name, (*self.querier.label_matchers, *matchers)))
 
         def resets(matchers: Sequence[str]) -> str:
-            selected = promql.selector(name, (*self.querier.of_any, *matchers))
+            selected = promql.selector(name, (*self.querier.label_matchers, *matchers))
             return promql.by("sum", _POD, promql.over("resets", selected, self.window))
 
         now = self._values(build, self.querier.at)
@@ -226,7 +226,7 @@ class _LoadQuery:
         for name in names:
 
             def build(matchers: Sequence[str], name: str = name) -> str:
-                selected = promql.selector(name, (*self.querier.of_any, *matchers))
+                selected = promql.selector(name, (*self.querier.label_matchers, *matchers))
                 return promql.by("max", _POD, promql.over("max_over_time", selected, self.window))
 
             for (pod, _, _), value in self._values(build, self.querier.at).items():

@@ -114,14 +114,19 @@ def detect_source(
         settings.recording,
         settings.matchers,
     )
-    for lookback in LOOKBACKS:
-        found = _some_metrics(querier, at - lookback)
-        if any(metric.name in found for metric in source.metrics):
+    for seen in (at - lookback for lookback in LOOKBACKS):
+        if metrics := _some_metrics(querier, seen):
             break
     else:
         raise EvidenceIncomplete(_nothing_found(querier, settings))
-    metrics = tuple(metric for metric in source.metrics if metric.name in found)
-    has_counters = source.has_counters and {POD_BUSY, DEVICE_BUSY} <= found
+    if whereabouts is not None:
+        targets = list(_targets(querier, seen))
+        provenance = find_provenance(targets, whereabouts, settings.exporter_namespaces)
+        querier = dataclasses.replace(
+            querier, matchers=(*settings.matchers, *provenance.matchers), provenance=provenance
+        )
+    counters = [promql.selector(name, querier.matchers) for name in (POD_BUSY, DEVICE_BUSY)]
+    has_counters = source.has_counters and all(querier.by_exporter("count", one, seen) for one in counters)
     if given is GPU_EXPORTER_SOURCE and not has_counters:
         raise EvidenceIncomplete(
             f'--signals "{given.name}": Prometheus holds DCGM\'s metrics, but not {DEVICE_BUSY} and {POD_BUSY} of '
@@ -132,16 +137,9 @@ def detect_source(
     elif has_counters:
         name = GPU_EXPORTER_SOURCE.name
     else:
-        name = ", ".join(one.name for one in (DCGM, DCGM_49) if set(one.metrics) & set(metrics))
-    querier = dataclasses.replace(
-        querier, source=dataclasses.replace(source, name=name, has_counters=has_counters)
-    )
-    if whereabouts is None:
-        return querier
-    found_targets = list(_targets(querier, at - lookback))
-    provenance = find_provenance(found_targets, whereabouts, settings.exporter_namespaces)
+        name = ", ".join(one.name for one in (DCGM, DCGM_49) if metrics & set(one.metrics))
     return dataclasses.replace(
-        querier, matchers=(*settings.matchers, *provenance.matchers), provenance=provenance
+        querier, source=dataclasses.replace(source, name=name, has_counters=has_counters)
     )
 
 
@@ -155,16 +153,16 @@ def _targets(querier: SourceQuerier, at: datetime.datetime) -> Iterator[ScrapeTa
         yield ScrapeTarget(job, instance, round(sample.value), cluster)
 
 
-def _some_metrics(querier: SourceQuerier, instant: datetime.datetime) -> set[str]:
-    """One existing metric of each generation of names, and counters: counting all series takes seconds."""
+def _some_metrics(querier: SourceQuerier, instant: datetime.datetime) -> set[Metric]:
+    """One existing metric of each generation of names: counting all series takes seconds."""
     source = querier.source
-    found = _names(querier, [_by_name(METRICS, querier)], instant) if source.has_counters else set()
+    found: set[Metric] = set()
     own = set(source.metrics) - set(DCGM_SOURCES.metrics)
     for generation in (set(DCGM.metrics), set(DCGM_49.metrics), own):
         metrics = [metric for metric in source.metrics if metric in generation]
         for metric in sorted(metrics, key=lambda one: one.kind is not MetricKind.MEMORY):
             if querier.count(raw_selector(metric, querier.matchers), instant):
-                found.add(metric.name)
+                found.add(metric)
                 break
     return found
 

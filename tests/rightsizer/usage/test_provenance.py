@@ -8,7 +8,15 @@ import pytest
 
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.model import Address, AddressTable, BoardLevel, PodKey, Slot, Usages, Whereabouts
-from rightsizer.usage.exporter_counters import DEVICE_BUSY, GAPS, POD_BUSY
+from rightsizer.usage.active_replicas import ReplicaQuery
+from rightsizer.usage.exporter_counters import (
+    DEVICE_BUSY,
+    GAPS,
+    POD_BUSY,
+    POD_MEMORY,
+    POD_TRAFFIC,
+    UNATTRIBUTED,
+)
 from rightsizer.usage.kept_slots import KeptSlots
 from rightsizer.usage.provenance import Provenance, ScrapeTarget, find_provenance
 from rightsizer.usage.recording_rules import RecordingRules
@@ -16,6 +24,7 @@ from simulator.prometheus import Prometheus
 from tests.rightsizer.metrics import (
     A100,
     CLOCK,
+    COPY,
     DAY,
     ENGINE,
     HOUR,
@@ -23,6 +32,7 @@ from tests.rightsizer.metrics import (
     POWER,
     UTIL,
     Metrics,
+    Value,
     idle,
     near,
     steadily,
@@ -32,6 +42,9 @@ from tests.rightsizer.relay import Relay
 NODES = ("n1", "n2", "n3")
 EXPORTERS = {"n1": "10.0.1.1:9400", "n2": "10.0.2.1:9400", "n3": "10.0.3.1:9400"}
 TENANT = "10.0.2.66:8080"
+ZERO, MINUTE = datetime.timedelta(), datetime.timedelta(minutes=1)
+BUSY = steadily(54)
+"""A counter of a GPU that works nine tenths of the time."""
 
 
 def _addresses() -> AddressTable:
@@ -369,6 +382,121 @@ def test_usages_counters_of_many_targets_of_a_tenant_make_no_busy_pod_idle(prome
     assert after == before
     assert after[victim][0].activity_peak == near(0.9)
     assert set(history()) == {Slot.BUSY}
+
+
+def _write_counters(metrics: Metrics, node: str, device: str, busy_a_minute: dict[str, float]) -> None:
+    """What gpu-exporter counts on a device, by pod."""
+    labels = {"UUID": device, "Hostname": node, "instance": EXPORTERS[node]}
+    for pod, seconds in busy_a_minute.items():
+        busy, traffic = steadily(seconds), steadily(seconds / 2)
+        metrics.write({POD_BUSY: busy, POD_TRAFFIC: traffic, POD_MEMORY: 1_000}, labels, pod=pod)
+    busy = steadily(sum(busy_a_minute.values()))
+    metrics.write({DEVICE_BUSY: busy, GAPS: 0, UNATTRIBUTED: 0}, labels, namespace="", modelName="")
+
+
+def _fleet_with_counters(prometheus: Prometheus) -> tuple[Metrics, Whereabouts]:
+    """An idle GPU; one that an idle and a busy pod share; one that is busy but not for its pod; replicas in turn."""
+    metrics = Metrics(prometheus)
+    nodes = {"p-n1": "n1", "quiet": "n2", "loud": "n2", "puzzle": "n3", "db-0": "n3", "db-1": "n3"}
+    devices = {pod: "GPU-shared" if node == "n2" else f"GPU-{pod}" for pod, node in nodes.items()}
+    for pod, node in nodes.items():
+        busy = 90 if pod in {"quiet", "loud", "puzzle"} else 0
+        labels = {"UUID": devices[pod], "Hostname": node, "instance": EXPORTERS[node]}
+        is_lost = pod == "db-0"  # its scrape, half an hour ago
+        metrics.write(idle(**{UTIL: busy}), labels, pod=pod, until=30 * MINUTE if is_lost else ZERO)
+        if is_lost:
+            metrics.write(idle(**{UTIL: busy}), labels, pod=pod, since=25 * MINUTE)
+    _write_counters(metrics, "n1", "GPU-p-n1", {"p-n1": 0})
+    _write_counters(metrics, "n2", "GPU-shared", {"quiet": 0, "loud": 54})
+    _write_counters(metrics, "n3", "GPU-puzzle", {"puzzle": 0})
+    return metrics, Whereabouts({(metrics.space, pod): node for pod, node in nodes.items()}, _addresses())
+
+
+def _answers(metrics: Metrics, whereabouts: Whereabouts) -> dict[str, object]:
+    """Whatever is asked of the exporters' series."""
+    signal, at, pods = metrics.signal(exporter_namespaces=("monitoring",)), metrics.at, whereabouts.pods
+    signal.expect(pods.keys(), pods.keys(), whereabouts)
+    starts = dict.fromkeys(pods, at - DAY)
+    replicas = ReplicaQuery("uid", metrics.space, "StatefulSet", {f"db-{n}": at - DAY for n in (0, 1)})
+    usages = signal.usages(DAY, at)
+    shared = [(metrics.space, name) for name in ("quiet", "loud")]
+    return {
+        "usages": usages,
+        "activity": signal.activity(HOUR, at, with_coverage=True),
+        "histories": signal.histories(starts, DAY, at, threshold=0.01),
+        "levels": signal.work_levels(starts, DAY, at, threshold=0.01),
+        "replicas": signal.concurrency([replicas], at),
+        "profiles": signal.profiles(DAY, at, usages=usages, shared=shared),
+        "nodes": signal.nodes(at),
+    }
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("targets", ["silent", "many"])
+@pytest.mark.parametrize(
+    "forged",
+    [
+        pytest.param({UTIL: 99, ENGINE: 0.99, COPY: 80, MEMORY: 79_000, POWER: 650}, id="at-work"),
+        pytest.param({UTIL: 0, COPY: 0, POWER: 60, POD_BUSY: 1, POD_TRAFFIC: 1}, id="idle"),
+        pytest.param({POD_BUSY: BUSY, POD_TRAFFIC: BUSY, POD_MEMORY: 79_000}, id="busy-by-counters"),
+        pytest.param({DEVICE_BUSY: 1, GAPS: BUSY, UNATTRIBUTED: BUSY}, id="unattributed-work"),
+        pytest.param({DEVICE_BUSY: BUSY, GAPS: 0}, id="work-of-the-device"),
+    ],
+)
+def test_answers_are_the_same_whatever_a_tenants_target_in_the_exporters_job_exposed(
+    prometheus: Prometheus, forged: dict[str, Value], targets: str
+) -> None:
+    """It exposes nothing while targets are sought; or it is more targets than queries can exclude by name."""
+    metrics, whereabouts = _fleet_with_counters(prometheus)
+    before = _answers(metrics, whereabouts)
+    instance, until = "10.0.2.66:8149", 10 * MINUTE if targets == "silent" else ZERO
+    for port in range(8000, 8150) if targets == "many" else ():
+        metrics.write({UTIL: 0}, pod="x", namespace="tenant", instance=f"10.0.2.66:{port}", since=HOUR)
+    for device in ("GPU-p-n1", "GPU-shared", "GPU-puzzle", "GPU-db-0", "GPU-db-1"):
+        of_device = bool({DEVICE_BUSY, GAPS} & forged.keys())
+        for pod in ("",) if of_device else ("p-n1", "quiet", "loud", "puzzle", "db-0", "db-1", "ghost"):
+            where = {
+                "UUID": device,
+                "instance": instance,
+                "Hostname": "n2",
+                "namespace": pod and metrics.space,
+            }
+            metrics.write(forged, where, pod=pod, until=until)
+    assert _answers(metrics, whereabouts) == before
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("ports", [1, 150])
+def test_counters_of_a_tenant_make_no_gpu_exporter_of_others(prometheus: Prometheus, ports: int) -> None:
+    """Those are dcgm-exporters; of many targets some are not excluded by name."""
+    metrics, whereabouts = _fleet(prometheus)
+    for port in range(8000, 8000 + ports):
+        forged = {UTIL: 0, POD_BUSY: 1, DEVICE_BUSY: 1}
+        metrics.write(forged, pod="x", namespace="tenant", instance=f"10.0.2.66:{port}", since=HOUR)
+    signal = metrics.signal("gpu-exporter")
+    signal.expect(whereabouts.pods.keys(), whereabouts.pods.keys(), whereabouts)
+    with pytest.raises(EvidenceIncomplete, match=f"but not {DEVICE_BUSY}"):
+        signal.usages(DAY, metrics.at)
+
+
+@pytest.mark.prometheus
+def test_usages_counters_of_an_exporter_that_restarted_add_up(prometheus: Prometheus) -> None:
+    """It counts from zero at another address."""
+    metrics, known = _fleet(prometheus)
+    half = DAY / 2
+    device = {"UUID": "GPU-shared", "Hostname": "n2"}
+    pods = {**known.pods, (metrics.space, "one"): "n2", (metrics.space, "two"): "n2"}
+    for pod in ("one", "two"):
+        metrics.write(idle(**{UTIL: 20}), device, pod=pod, instance=EXPORTERS["n2"])
+        for instance, since, until in (("10.0.2.200:9400", DAY, half), (EXPORTERS["n2"], half, ZERO)):
+            where = {**device, "instance": instance}
+            metrics.write({POD_BUSY: steadily(6)}, where, pod=pod, since=since, until=until)
+    for instance, since, until in (("10.0.2.200:9400", DAY, half), (EXPORTERS["n2"], half, ZERO)):
+        where = {**device, "instance": instance, "namespace": "", "modelName": ""}
+        metrics.write({DEVICE_BUSY: steadily(12), GAPS: 0}, where, since=since, until=until)
+    found, _ = _usages(metrics, Whereabouts(pods, known.addresses))
+    (usage,) = found[metrics.space, "one"]
+    assert usage.activity_mean == near(0.1, abs=0.002)
 
 
 @pytest.mark.prometheus
