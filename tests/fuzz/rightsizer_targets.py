@@ -171,7 +171,8 @@ class _FuzzedCluster(Cluster):
     def __init__(self, data: bytes, status: int = 200) -> None:  # makes no connection
         self.host, self.is_inside, self.gpu_resources = "https://api", False, ()
         self.name = ClusterName("api", self.host)
-        self._source, self._timeout_s, self._throttled = "the kubeconfig", 1.0, ""
+        self._source, self._timeout_s = "the kubeconfig", 1.0
+        self._is_read_only, self._throttled = False, ""
         self._served, self._resources, self._version = None, {}, None
         self.before_writing = lambda: None
         lines = (line.partition(b" ") for line in data.split(b"\n"))
