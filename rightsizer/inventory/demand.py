@@ -258,7 +258,7 @@ def demand_of(pods: Sequence[UnschedulablePod], state: DemandState, around: Surr
             unserved += [Unserved(str(one.ref), one.why_not) for one in members if one.why_not]
         except NotServedError as error:
             unserved.append(Unserved(str(ref), str(error)))
-    queued: list[tuple[Queued, list[UnschedulablePod]]] = []
+    queued: list[tuple[Queued, list[_Alike]]] = []
     for item in state.queued:
         try:
             if made := _pods_of(item, state, around):
@@ -266,12 +266,12 @@ def demand_of(pods: Sequence[UnschedulablePod], state: DemandState, around: Surr
         except NotServedError as error:
             unserved.append(Unserved(str(item.ref), str(error)))
     asked: collections.Counter[Quota | str] = collections.Counter()
-    for item, made in sorted(queued, key=lambda each: -max(one.priority or 0 for one in each[1])):
+    for item, made in sorted(queued, key=lambda each: -max(one.pod.priority or 0 for one in each[1])):
         try:
             more = _asked_of_namespace(item, made, asked, around.quotas)
             gangs[item.ref] = _gang_of(item, made, state, around)
             asked += more
-            found += _tolerant(made, state) if item.kueue else made
+            found += _listed(item, made, state)
         except NotServedError as error:
             unserved.append(Unserved(str(item.ref), str(error)))
     return Demand(tuple(found), gangs, tuple(unserved))
@@ -314,9 +314,18 @@ def _volcano_options(queue: str, asked: Mapping[str, int], state: DemandState) -
     return (QueueOption(None, amounts),) if amounts else ()
 
 
-def _pods_of(item: Queued, state: DemandState, around: Surroundings) -> list[UnschedulablePod]:
+class _Alike(NamedTuple):
+    """Pods of one template; listed only once their number is known to be within all limits."""
+
+    pod: UnschedulablePod
+    number: int
+
+
+def _pods_of(item: Queued, state: DemandState, around: Surroundings) -> list[_Alike]:
     """The pods with GPUs that an object would have."""
-    found: list[UnschedulablePod] = []
+    found: list[_Alike] = []
+    if any(one.replicas < 0 for one in item.templates):
+        raise NotServedError("it asks for a negative number of pods")
     if sum(one.replicas for one in item.templates) > MAX_PODS:
         raise NotServedError(f"it asks for more than {MAX_PODS} pods")
     for one in item.templates:
@@ -324,9 +333,8 @@ def _pods_of(item: Queued, state: DemandState, around: Surroundings) -> list[Uns
             name = one.pod.spec.priority_class_name or one.default_class
             granted = _class_of(item.ref.namespace, name, state, around.classes)
             made = _pod_to_be(item, one, around)
-            found += [
-                dataclasses.replace(made, priority=granted.value, priority_class=granted.name)
-            ] * one.replicas
+            made = dataclasses.replace(made, priority=granted.value, priority_class=granted.name)
+            found.append(_Alike(made, one.replicas))
     if item.why_not and (found or not item.templates):
         raise NotServedError(item.why_not)
     return found
@@ -344,6 +352,8 @@ def _pod_to_be(item: Queued, template: Template, around: Surroundings) -> Unsche
     """A pod as it would wait for the scheduler, without its priority."""
     pod, claims = _pod_of(item, template), _claim_names(template.pod)
     amounts, needs = around.resources.request_of(pod).amounts, needs_of(pod.spec)
+    if min(needs.values()) < 0:
+        raise NotServedError("it asks for a negative amount of CPU or memory")
     try:
         made = unschedulable_pod(pod, item.ref, amounts, needs, item.ref, claims.existing)
         return with_claims(dataclasses.replace(made, template_names=claims.templates), around.dra)
@@ -354,22 +364,25 @@ def _pod_to_be(item: Queued, template: Template, around: Surroundings) -> Unsche
 
 
 def _asked_of_namespace(
-    item: Queued, pods: Sequence[UnschedulablePod], before: Mapping[Quota | str, int], quotas: Iterable[Quota]
+    item: Queued, pods: Sequence[_Alike], before: Mapping[Quota | str, int], quotas: Iterable[Quota]
 ) -> collections.Counter[Quota | str]:
     """What pods that do not exist yet take of each ResourceQuota and of their namespace, as others `before` do.
 
     Pods that exist are within quotas already, however many of them wait.
     """
-    found: collections.Counter[Quota | str] = collections.Counter({item.ref.namespace: len(pods)})
-    if before.get(item.ref.namespace, 0) + len(pods) > MAX_TEMPLATE_PODS:
+    total = sum(one.number for one in pods)
+    found: collections.Counter[Quota | str] = collections.Counter({item.ref.namespace: total})
+    if before.get(item.ref.namespace, 0) + total > MAX_TEMPLATE_PODS:
         raise NotServedError(
             f"its namespace asks for more than {MAX_TEMPLATE_PODS} pods that do not exist yet"
         )
     for quota in quotas:
         if quota.namespace != item.ref.namespace:
             continue
-        counted = [one for one in pods if quota.counts(one.priority_class)]
-        amount = sum(one.gpus.get(quota.resource, one.needs.get(quota.resource, 0)) for one in counted)
+        counted = [one for one in pods if quota.counts(one.pod.priority_class)]
+        amount = sum(
+            number * pod.gpus.get(quota.resource, pod.needs.get(quota.resource, 0)) for pod, number in counted
+        )
         left = max(0, quota.hard - quota.used - before.get(quota, 0))
         if amount > left:
             unit = "m" if quota.resource == "cpu" else ""
@@ -378,32 +391,32 @@ def _asked_of_namespace(
     return found
 
 
-def _gang_of(
-    item: Queued, pods: Sequence[UnschedulablePod], state: DemandState, around: Surroundings
-) -> Gang:
+def _gang_of(item: Queued, pods: Sequence[_Alike], state: DemandState, around: Surroundings) -> Gang:
     """The gang of pods that do not exist yet."""
-    gpus = _sum((one.gpus, 1) for one in pods)
+    gpus = _sum((pod.gpus, number) for pod, number in pods)
     options = _volcano_options(item.queue, gpus, state)
     queue = state.queues.of(item.kueue) if item.kueue is not None else None
     if queue is not None:
         needs = _sum((needs_of(one.pod.spec), one.replicas) for one in item.templates)
         asked = quota_requests(item.kueue) if item.kueue is not None else {}
-        if not asked and any(one.claims for one in pods):
+        if not asked and any(one.pod.claims for one in pods):
             raise NotServedError("Kueue has not told what quota its ResourceClaims take")
         asked = asked or {name: float(amount) for name, amount in {**needs, **gpus}.items()}
         covered = {name for name in asked if name not in needs}
         options = options_of(
-            queue, state.queues, asked, around.nodes, gpus=covered, tolerations=pods[0].tolerations
+            queue, state.queues, asked, around.nodes, gpus=covered, tolerations=pods[0].pod.tolerations
         )
         if not options:
             raise NotServedError(f"ClusterQueue {queue.metadata.name} has no flavor for its GPUs")
-    return Gang(item.ref, len(pods), item.topology, options)
+    return Gang(item.ref, sum(one.number for one in pods), item.topology, options)
 
 
-def _tolerant(pods: Iterable[UnschedulablePod], state: DemandState) -> list[UnschedulablePod]:
-    """The pods with all tolerations that flavors give: which they get, and so their nodes, is up to the option."""
-    given = tuple(one for flavor in state.queues.flavors.values() for one in flavor.spec.tolerations or ())
-    return [dataclasses.replace(one, tolerations=(*one.tolerations, *given)) for one in pods]
+def _listed(item: Queued, pods: Iterable[_Alike], state: DemandState) -> Iterator[UnschedulablePod]:
+    """The pods one by one, with all tolerations that Kueue's flavors give: which they get is up to the option."""
+    flavors = state.queues.flavors.values() if item.kueue else ()
+    given = tuple(one for flavor in flavors for one in flavor.spec.tolerations or ())
+    for pod, number in pods:
+        yield from [dataclasses.replace(pod, tolerations=(*pod.tolerations, *given))] * number
 
 
 def _class_of(

@@ -1,11 +1,13 @@
 """Demand of each sort: what waits, of whom it is known what would start it, and what nobody can forge."""
 
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from rightsizer.inventory.demand_kinds import NamedQueues
+from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.model import Fleet, Gang, WaitingPod
 from tests.rightsizer.kubectl import (
     GPU,
@@ -16,6 +18,7 @@ from tests.rightsizer.kubectl import (
     fleet_of,
     node,
     obj,
+    objects_of,
     pod,
     resource_slice,
 )
@@ -191,6 +194,12 @@ def test_kueue_workload_that_waits_for_no_gpus_is_no_demand(changes: Mapping[str
             id="claim-of-several-pods",
         ),
         pytest.param([_queue(), _workload(count=1025)], "more than 1024 pods", id="too-many-pods"),
+        pytest.param([_queue(), _workload(count=True)], "podSets cannot be read", id="count-is-no-number"),
+        pytest.param(
+            [_queue(), _workload(more=[{"name": "less", "count": -1, "template": _template()}])],
+            "a negative number of pods",
+            id="negative-count",
+        ),
         pytest.param(
             [_queue(), _workload(template=_template(tolerations=1))], "cannot be read", id="unreadable"
         ),
@@ -825,6 +834,52 @@ def test_podgroup_that_volcano_holds_back_waits_by_its_owners_templates(
     limited = _gang(fleet_of(NODE, pod("p"), CLASS, ADMITTED, owner, group, queue))
     assert limited is not None
     assert [one.amounts for one in limited.options] == [{("Queue default", GPU): 9}]
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        pytest.param(
+            [{"replicas": 3_000}, {"replicas": -2_999}],
+            "it asks for a negative number of pods",
+            id="replicas",
+        ),
+        pytest.param(
+            [{"replicas": 1, "cpu": 50}, {"replicas": 1, "cpu": -49}],
+            "it asks for a negative amount of CPU or memory",
+            id="cpu",
+        ),
+    ],
+)
+def test_podgroup_whose_owner_asks_for_less_than_nothing_is_named(parts: list[Object], why: str) -> None:
+    """What one part asks for beyond a limit, another would give back: no CRD forbids negative numbers."""
+    specs = [
+        {
+            "replicas": one["replicas"],
+            "template": _template(resources={"requests": {"cpu": one.get("cpu", 1)}}),
+        }
+        for one in parts
+    ]
+    spec = {"tfReplicaSpecs": dict(zip(["Worker", "PS"], specs, strict=True))}
+    owner = obj("TFJob", "train", api_version="kubeflow.org/v1", spec=spec)
+    group = obj("PodGroup", "train", owner, api_version=VOLCANO, status={"phase": "Pending"}, spec={})
+    cpu = {"hard": {"requests.cpu": "2"}, "used": {"requests.cpu": "0"}}
+    quota = obj("ResourceQuota", "q", api_version="v1", spec={}, status=cpu)
+    fleet = fleet_of(NODE, pod("p"), CLASS, ADMITTED, quota, owner, group)
+    assert fleet.waiting == ()
+    assert [one.why for one in fleet.unserved] == [why]
+
+
+def test_suspended_jobs_beyond_the_limit_take_no_memory() -> None:
+    """A thousand of a thousand pods each are refused before a million pods are listed."""
+    jobs = [_job(f"train-{number}", parallelism=1024, completions=None) for number in range(1_000)]
+    state = objects_of(NODE, pod("p"), CLASS, ADMITTED, *jobs, queues=JOBS)
+    tracemalloc.start()
+    fleet = build_fleet(state)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (len(fleet.waiting), len(fleet.unserved)) == (4096, 996)
+    assert most < 8_000_000
 
 
 def test_pods_in_a_limited_queue_of_volcano_give_its_quota_back() -> None:
