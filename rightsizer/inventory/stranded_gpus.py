@@ -7,7 +7,7 @@ other pods count, or of which it names no lacking resource, is not served.
 import collections
 import dataclasses
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,6 +21,7 @@ from rightsizer.model import (
     Node,
     ObjectRef,
     Stranded,
+    Unserved,
     WaitingClaim,
     WaitingPod,
     backed_on,
@@ -29,13 +30,15 @@ from rightsizer.model import (
 
 MAX_SHAPES = 20
 """Maximum number of distinct requests per resource that are compared with nodes, the most frequent first."""
-MAX_PLACED_SHAPES = 100
-"""Maximum number of distinct requests for which GPUs are freed, the most urgent first."""
 MAX_NAMED = 3
 """Maximum number of waiting pods that a record names."""
 
 TRIES_PER_NODE = 100
-"""Maximum number of tries to find devices for one request, on average of all nodes."""
+"""Maximum number of tries to find nodes and devices for one request, on average of all nodes."""
+_NAMESPACE, _ALL = 4, 20
+"""Times as many tries are for all requests of a namespace, and for those of all namespaces together."""
+_LENGTH_PER_TRY = 500
+"""Number of characters of selectors, tolerations and affinity that cost one more try on each node."""
 
 _WORDS = {"cpu": "CPU cores", "memory": "GiB of memory", "pods": "places for pods"}
 _UNITS = {"cpu": 1000, "memory": 1 << 30, "pods": 1}
@@ -278,30 +281,32 @@ def find_stranded_gpus(
     return tuple(found)
 
 
+class PlaceablePods(NamedTuple):
+    """Pods that could run on some node if it were empty, and those that were not compared with all nodes."""
+
+    pods: tuple[WaitingPod, ...]
+    unserved: tuple[Unserved, ...]
+
+
 def placeable_pods(
     nodes: Mapping[str, Node],
     capacities: Mapping[str, NodeCapacity],
     pods: Sequence[UnschedulablePod],
     devices: DeviceInventory,
     gangs: Mapping[ObjectRef, Gang] | None = None,
-) -> tuple[WaitingPod, ...]:
+) -> PlaceablePods:
     """Unschedulable pods of known priority, with the nodes that could host them if those were empty.
 
-    Those of the highest priority come first: nobody can make others wait by asking for many different things.
+    Tries are limited by namespace: nobody can make others wait by asking for many different things.
     """
     waits = collections.Counter(one.gang for one in pods)
-    found = []
-    urgent = sorted(_shapes(pods), key=lambda group: -max(one.priority or 0 for one in group))
-    for group in urgent[:MAX_PLACED_SHAPES]:
-        tries = Tries(MAX_TRIES + TRIES_PER_NODE * len(nodes))
-        fit = frozenset(
-            name
-            for name, node in nodes.items()
-            if node.is_open
-            and could_host(node, capacities.get(name, UNKNOWN_CAPACITY), group[0])
-            and not _unbacked(node, group[0])
-            and allocate(claims_on(group[0], node), devices, name, {}, tries) is not None
-        )
+    search = _NodeSearch(nodes, capacities, devices)
+    found: list[WaitingPod] = []
+    cut: dict[str, list[UnschedulablePod]] = collections.defaultdict(list)
+    for group in _in_turn(pods):
+        fit = search.fitting(group[0])
+        if fit is None:
+            cut[group[0].ref.namespace] += group
         found += [
             WaitingPod(
                 one.ref,
@@ -317,7 +322,78 @@ def placeable_pods(
             for one in group
             if one.priority is not None and fit
         ]
-    return tuple(sorted(found, key=lambda one: (-one.priority, one.ref)))
+    who = "all namespaces together ask" if search.is_used_up else "its namespace asks"
+    unserved = (
+        Unserved(
+            f"{of[0].ref} and {len(of) - 1} more pods" if len(of) > 1 else str(of[0].ref),
+            f"{who} for too many different things to compare all of them with all nodes",
+        )
+        for of in cut.values()
+    )
+    return PlaceablePods(tuple(sorted(found, key=lambda one: (-one.priority, one.ref))), tuple(unserved))
+
+
+def _in_turn(pods: Iterable[UnschedulablePod]) -> list[list[UnschedulablePod]]:
+    """Pods of known priority that ask alike, by namespace: by priority, and within one each namespace in turn."""
+    by_namespace: dict[str, list[UnschedulablePod]] = collections.defaultdict(list)
+    for one in pods:
+        if one.priority is not None:
+            by_namespace[one.ref.namespace].append(one)
+    turns: list[tuple[int, int, ObjectRef, list[UnschedulablePod]]] = []
+    for members in by_namespace.values():
+        number: collections.Counter[int] = collections.Counter()
+        for group in _shapes(members):
+            urgency = -max(one.priority or 0 for one in group)
+            turns.append((urgency, number[urgency], group[0].ref, group))
+            number[urgency] += 1
+    return [group for *_, group in sorted(turns, key=lambda one: one[:3])]
+
+
+class _NodeSearch:
+    """Finds the nodes that could host pods if they were empty, with few tries for each namespace."""
+
+    def __init__(
+        self, nodes: Mapping[str, Node], capacities: Mapping[str, NodeCapacity], devices: DeviceInventory
+    ) -> None:
+        self._nodes, self._capacities, self._devices = nodes, capacities, devices
+        self._most = MAX_TRIES + TRIES_PER_NODE * len(nodes)
+        self._left_of_all = _ALL * self._most
+        self._left = collections.defaultdict[str, int](lambda: _NAMESPACE * self._most)
+        self._found: dict[Hashable, frozenset[str]] = {}
+
+    def fitting(self, pod: UnschedulablePod) -> frozenset[str] | None:
+        """The nodes for a pod; None if none was found before the tries were used up."""
+        shape, namespace = pod.shape, pod.ref.namespace
+        if shape in self._found:
+            return self._found[shape]
+        given = min(self._most, self._left[namespace], self._left_of_all)
+        tries, cost = Tries(given), 1 + len(shape[0]) // _LENGTH_PER_TRY
+        found = set[str]()
+        for name in self._nodes:
+            if tries.left <= 0:
+                break
+            tries.left -= cost
+            if self._fits(pod, name, tries):
+                found.add(name)
+        self._left[namespace] -= given - tries.left
+        self._left_of_all -= given - tries.left
+        if tries.left > 0:  # else others of this shape may have tries for more nodes
+            self._found[shape] = frozenset(found)
+        return frozenset(found) if found or tries.left > 0 else None
+
+    def _fits(self, pod: UnschedulablePod, name: str, tries: Tries) -> bool:
+        node = self._nodes[name]
+        return (
+            node.is_open
+            and could_host(node, self._capacities.get(name, UNKNOWN_CAPACITY), pod)
+            and not _unbacked(node, pod)
+            and allocate(claims_on(pod, node), self._devices, name, {}, tries) is not None
+        )
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether no namespace has tries left."""
+        return self._left_of_all <= 0
 
 
 def _is_backed(resource: str, shapes: Sequence[Sequence[UnschedulablePod]], node: Node) -> bool:

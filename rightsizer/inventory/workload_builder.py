@@ -147,18 +147,19 @@ def build_fleet(state: ClusterState) -> Fleet:
     waiting, devices = _with_claims(state), state.dra.devices
     around = Surroundings(state.resources, state.nodes, state.priority_classes, state.quotas, state.dra)
     demand = demand_of(waiting, state.demand, around)
+    placeable = placeable_pods(state.nodes, state.capacities, demand.pods, devices, demand.gangs)
     return Fleet(
         workloads=tuple(sorted(workloads, key=lambda workload: workload.ref)),
         nodes=state.nodes,
         classes=state.priority_classes,
         changes=tuple(changes),
         stranded=find_stranded_gpus(state.nodes, state.capacities, waiting, devices),
-        waiting=placeable_pods(state.nodes, state.capacities, demand.pods, devices, demand.gangs),
+        waiting=placeable.pods,
         spare={name: capacity.spare for name, capacity in state.capacities.items()},
         free=_free_gpus(state),
         devices=devices,
         queues=_quotas(state, members),
-        unserved=demand.unserved,
+        unserved=(*demand.unserved, *placeable.unserved),
         quotas=state.quotas,
         problems=(*state.problems, *unreadable),
         minor=state.minor,

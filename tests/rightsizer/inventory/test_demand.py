@@ -893,15 +893,66 @@ def test_pods_in_a_limited_queue_of_volcano_give_its_quota_back() -> None:
     assert fleet.queues.held == {f"{TEAM}/uid-Pod-p": {("Queue q", GPU): 1}}
 
 
-def test_urgent_pods_are_placed_however_many_different_ones_wait() -> None:
-    """A tenant with a hundred odd pods keeps nobody else from being served."""
-    many = [
-        {**one, "spec": {**one["spec"], "priority": 1, "nodeSelector": {"odd": str(number)}}}
-        for number in range(120)
-        for one in [_waiting(f"odd-{number}")]
+MANY = [node(f"n{number}") for number in range(1_000)]
+
+
+def _odd(name: str, length: int, *, namespace: str = TEAM, priority: int = 100) -> Object:
+    """A pod for no node; with a long selector it is as much work to compare as many pods."""
+    made = _waiting(name, namespace=namespace)
+    made["spec"] |= {"nodeSelector": {"odd": name + "x" * length}, "priority": priority}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("namespace", "priority"),
+    [pytest.param("evil", 100, id="of-another-namespace"), pytest.param(TEAM, 99, id="less-urgent")],
+)
+def test_pods_are_placed_however_many_different_others_wait(namespace: str, priority: int) -> None:
+    """Others of the same priority only if they are of another namespace; what is left out is named."""
+    odd = [_odd(f"odd-{number}", 50_000, namespace=namespace, priority=priority) for number in range(8)]
+    fleet = fleet_of(*MANY, pod("p"), *odd, *(_waiting(f"plain-{number}") for number in range(3)))
+    assert [one.ref.name for one in fleet.waiting] == ["plain-0", "plain-1", "plain-2"]
+    (one,) = fleet.unserved
+    assert one.what == f"{namespace}/Pod/odd-4 and 3 more pods"
+    assert one.why == (
+        "its namespace asks for too many different things to compare all of them with all nodes"
+    )
+
+
+def test_pods_of_many_namespaces_are_placed_in_turn() -> None:
+    """Several namespaces that use up all tries together leave the first ones to each."""
+    odd = [
+        _odd(f"odd-{namespace}-{number}", 50_000, namespace=f"evil-{namespace}")
+        for namespace in range(7)
+        for number in range(4)
     ]
-    fleet = fleet_of(NODE, pod("p"), *many, _waiting("urgent"))
-    assert [one.ref.name for one in fleet.waiting] == ["urgent"]
+    fleet = fleet_of(*MANY, pod("p"), *odd, _waiting("plain"))
+    assert [one.ref.name for one in fleet.waiting] == ["plain"]
+    assert {one.why for one in fleet.unserved} == {
+        "all namespaces together ask for too many different things to compare all of them with all nodes"
+    }
+
+
+def test_pods_that_ask_for_hundreds_of_different_things_are_all_placed() -> None:
+    """As in a namespace of many notebooks; what finds no node takes no room from the others."""
+    different = [_waiting(f"pod-{number}") for number in range(150)]
+    for number, one in enumerate(different):
+        one["spec"]["containers"][0]["resources"]["requests"]["memory"] = str(number)
+    odd = [_odd(f"odd-{number}-{copy}", 5) for number in range(150) for copy in range(2)]
+    fleet = fleet_of(NODE, pod("p"), *odd, *different)
+    assert (len(fleet.waiting), fleet.unserved) == (150, ())
+
+
+def test_pods_of_two_namespaces_that_ask_alike_have_tries_of_their_own() -> None:
+    """One that has none left finds few nodes, the other all."""
+    alike = {"nodeSelector": {"card": "h100" + "x" * 50_000}}
+    nodes = [node(f"n{number}", labels=alike["nodeSelector"]) for number in range(1_000)]
+    odd = [_odd(f"odd-{number}", 50_000, namespace="evil", priority=101) for number in range(4)]
+    pods = [_waiting("last", namespace="evil"), _waiting("plain")]
+    for one in pods:
+        one["spec"] |= alike
+    found = {one.ref.name: len(one.nodes) for one in fleet_of(*nodes, pod("p"), *odd, *pods).waiting}
+    assert found["plain"] == 1_000
 
 
 _TO_PODS = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "kubernetes.io/hostname"}]}
