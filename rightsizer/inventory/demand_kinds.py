@@ -263,9 +263,14 @@ def waiting_jobs(items: Iterable[JobObject], kueue: KueueTable) -> Iterator[JobO
 
     A controller suspends its Jobs with itself, whatever their labels say; gpu-rightsizer may have suspended it.
     """
-    of_kueue = {owner.uid for one in kueue.metadata for owner in one.owner_references or ()}
+    of_kueue = {
+        owner.ref(one.namespace)
+        for one in kueue.metadata
+        if one.deletion_timestamp is None
+        for owner in one.owner_references or ()
+    }
     for item in items:
         above = item.metadata.controller
         is_own = above is None or above.kind == "CronJob"
-        if item.waits() and item.metadata.uid not in of_kueue and is_own:
+        if item.waits() and item.metadata.ref(JOB.api_version, JOB.kind) not in of_kueue and is_own:
             yield item

@@ -549,6 +549,28 @@ def test_suspended_job_of_kueue_waits_through_its_workload() -> None:
 
 
 @pytest.mark.parametrize(
+    ("owner", "metadata"),
+    [
+        pytest.param({}, {"namespace": "evil"}, id="of-another-namespace"),
+        pytest.param({"name": "another"}, {}, id="of-another-name"),
+        pytest.param({"kind": "ConfigMap", "apiVersion": "v1"}, {}, id="of-another-kind"),
+        pytest.param({"uid": "another"}, {}, id="of-another-uid"),
+        pytest.param({}, {"deletionTimestamp": "2026-11-01T00:00:00Z"}, id="deleted"),
+    ],
+)
+def test_suspended_job_is_not_hidden_by_a_workload_that_is_not_its_own(
+    owner: Object, metadata: Object
+) -> None:
+    """A tenant writes any owner into a Workload, and keeps it with a finalizer."""
+    job = _job()
+    forged = obj("Workload", "forged", job, api_version=KUEUE, spec={})
+    forged["metadata"] |= metadata
+    forged["metadata"]["ownerReferences"][0] |= owner
+    fleet = fleet_of(NODE, pod("p"), CLASS, ADMITTED, job, forged, queues=JOBS)
+    assert [one.ref.kind for one in fleet.waiting] == ["Job"] * 3
+
+
+@pytest.mark.parametrize(
     "quota",
     [
         pytest.param({"hard": 8}, id="of-all"),
