@@ -21,6 +21,8 @@ from rightsizer.model import (
 
 MAX_TRIES = 20_000
 """After this many tries on a node nothing is found; the scheduler has a time limit instead."""
+_DEVICES_PER_TRY = 50
+"""Number of devices of a node that are looked at for one more try: a node with MIG has hundreds."""
 MAX_OF_CLAIM = 32
 """Devices that a claim may get (resourcev1.AllocationResultsMaxSize)."""
 MAX_OF_POD = 128
@@ -54,7 +56,7 @@ def allocate(
         inventory: All devices.
         node: The node's name.
         held: What others hold.
-        tries: What is left of them; one for each search, and one for each device that it tries.
+        tries: What is left of them; one for each search and each device that it tries, more on nodes with many devices.
         freed: What of that they would not hold any more.
     """
     if not claims:
@@ -67,7 +69,7 @@ def allocate(
     search.hold(held, freed)
     wanted = [(claim, place) for claim in claims for place in range(len(claim.requests))]
     is_found = search.finds(wanted, {})
-    tries.left -= limit - max(search.left, 0) + 1
+    tries.left -= limit - max(search.left, 0) + 1 + search.scan_cost
     return tuple(search.taken) if is_found else None
 
 
@@ -82,7 +84,10 @@ def count_free(devices: Collection[DeviceId], inventory: DeviceInventory, node: 
 
 
 class _Search:
-    """Depth first; `taken` is what was chosen so far, `left` is the number of tries."""
+    """Depth first; `taken` is what was chosen so far, `left` is the number of tries.
+
+    `scan_cost` is what it costs to look at all devices once.
+    """
 
     def __init__(self, inventory: DeviceInventory, node: str, limit: int) -> None:
         self._devices = inventory.nodes.get(node, ())
@@ -94,6 +99,7 @@ class _Search:
         self._capacity = {one.id: dict(one.capacity) for one in self._devices if one.is_shareable}
         self._holdings: dict[DeviceId, set[Holding]] = collections.defaultdict(set)
         self._used: dict[str, list[DraDevice]] = {}
+        self.scan_cost = len(self._devices) // _DEVICES_PER_TRY
         self.left = limit
         self.taken: list[Holding] = []
 
@@ -124,6 +130,7 @@ class _Search:
     def _candidates(self, choice: DeviceChoice) -> Sequence[DraDevice]:
         """Eligible devices: free ones, or all for a choice of all, which the allocator refuses in incomplete pools."""
         is_all = choice.count is None
+        self.left -= self.scan_cost
         return [
             one
             for one in self._devices

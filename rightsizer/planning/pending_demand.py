@@ -196,12 +196,14 @@ class _Attempt:
 
 def _serve(pods: Sequence[WaitingPod], places: Places) -> bool:
     """Place pods in the cheapest way, whole or not at all; whether they have a place."""
-    attempts = _attempts(pods, places.nodes)
+    tries = places.tries[pods[0].ref.namespace]
+    if tries.left <= 0:
+        return False
+    attempts = _attempts(pods, places)
     first = [*itertools.islice(attempts, 2)]
     if len(first) == 1 and not first[0].takes:
         return _place_all(first[0], places) is not None
     best: tuple[tuple[float, float, int, int], _Attempt] | None = None
-    tries = places.tries[pods[0].ref.namespace]
     for one in itertools.takewhile(lambda _: tries.left > 0, itertools.chain(first, attempts)):
         cost = _try(one, places)
         if cost is not None and (best is None or cost < best[0]):
@@ -220,14 +222,18 @@ def _serve(pods: Sequence[WaitingPod], places: Places) -> bool:
     return _place_all(attempt, places) is not None
 
 
-def _attempts(pods: Sequence[WaitingPod], nodes: Mapping[str, Node]) -> Iterator[_Attempt]:
-    """Each option of its queue, in each domain of its topology."""
+def _attempts(pods: Sequence[WaitingPod], places: Places) -> Iterator[_Attempt]:
+    """Each option of its queue for which there may be quota, in each domain of its topology."""
     gang = pods[0].gang
     if gang is None:
         yield _Attempt(pods, {})
         return
-    domains = _domains(pods, gang.topology, nodes)
-    for option in gang.options or (QueueOption(None, {}),):
+    least = min(pods, key=lambda one: one.priority)
+    options = gang.options or (QueueOption(None, {}),)
+    possible = [one for one in options if places.may_return(least, one.amounts)]
+    domains = _domains(pods, gang.topology, places.nodes) if possible else ()
+    places.charge(least, sum(map(len, domains)))
+    for option in possible:
         for domain in domains:
             allowed = domain if option.nodes is None else domain & option.nodes
             limited = [dataclasses.replace(pod, nodes=pod.nodes & allowed) for pod in pods]
@@ -238,7 +244,7 @@ def _domains(
     pods: Sequence[WaitingPod], topology: str, nodes: Mapping[str, Node]
 ) -> Sequence[frozenset[str]]:
     """The nodes that the pods could use, by the value of a label; all together without a label."""
-    usable = frozenset[str]().union(*(pod.nodes for pod in pods))
+    usable = frozenset[str]().union(*{pod.nodes for pod in pods})
     if not topology:
         return [usable]
     by_value: dict[str, set[str]] = collections.defaultdict(set)
@@ -298,19 +304,17 @@ def _place_all(attempt: _Attempt, places: Places) -> list[Placement] | None:
 def _reserve(attempt: _Attempt, places: Places) -> Placement | None:
     """The victims whose quota is missing, first those on nodes that the pods could use; None if it is not enough."""
     pod, missing = min(attempt.pods, key=lambda one: one.priority), dict(attempt.takes)
-    usable = frozenset[str]().union(*(one.nodes for one in attempt.pods))
+    usable = frozenset[str]().union(*{one.nodes for one in attempt.pods})
     victims: list[Victim] = []
 
-    def lacks() -> list[QuotaKey]:
-        return [key for key, amount in missing.items() if amount > places.free.get(key, 0.0) + 1e-9]
-
-    found = places.in_quotas(pod, attempt.takes, usable)
-    places.tries[pod.ref.namespace].left -= len(found) // 10
-    helping = (one for one in found if any(key in places.freed(one) for key in lacks()))
+    found = itertools.takewhile(
+        lambda _: places.lacking(missing), places.in_quotas(pod, attempt.takes, usable)
+    )
+    helping = (one for one in found if any(key in places.freed(one) for key in places.lacking(missing)))
     for victim in places.allowed(helping):
         victims.append(victim)
         for key in missing:
             missing[key] -= places.freed(victim).get(key, 0.0)
-    if lacks():
+    if places.lacking(missing):
         return None
     return Placement(pod, "", tuple(victims), takes=attempt.takes)

@@ -7,6 +7,8 @@ Victims that share a PodDisruptionBudget are no more than it allows.
 import collections
 import dataclasses
 import datetime
+import heapq
+import itertools
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from rightsizer.inventory.device_allocation import Tries, allocate
@@ -27,6 +29,10 @@ from rightsizer.planning.victims import Victim, cost_of, most_going
 _MOST_TRIES = 500_000
 """For all pending pods of a namespace, about 10 µs each: tenants write pods, gangs and claims, and must not slow a plan
 down for others, nor use up the tries of others."""
+_CANDIDATES_PER_TRY = 10
+"""Number of candidates that a step may look at for each try that it costs."""
+_NODES_PER_CANDIDATE = 5
+"""Number of nodes with a remembered place that take as long to compare as one candidate."""
 
 _SOON, _LATEST = datetime.timedelta(minutes=5), datetime.timedelta(minutes=2)
 """A pod that terminates is room on its way from so long before the end of its grace period until so long after it.
@@ -79,7 +85,7 @@ class Places:
         self.held = {name: set(holdings) for name, holdings in fleet.devices.held.items()}
         self.victims: dict[Victim, WaitingPod] = {}
         self.tries = collections.defaultdict[str, Tries](lambda: Tries(_MOST_TRIES))
-        self.kept = collections.defaultdict[str, dict[Hashable, _Ranked | None]](dict)
+        self.kept = collections.defaultdict[str, dict[int, _Ranked | None]](dict)
         self._spared: frozenset[Victim] = frozenset()
         self._gone: set[str] = set()
         self._on: dict[Victim, set[str]] = {}
@@ -87,8 +93,13 @@ class Places:
         self._freed: dict[Victim, dict[tuple[str, str], float]] = {}
         self._going: collections.Counter[Hashable] = collections.Counter()
         self._most: dict[Hashable, int] = {}
+        self._position = {one: number for number, one in enumerate(candidates)}
+        self._returning: dict[QuotaKey, dict[Victim, None]] = collections.defaultdict(dict)
+        self._shapes: dict[Hashable, int] = {}
         for one in candidates:
             workload = one.decision.workload
+            for key in self._quota_of(one):
+                self._returning[key][one] = None
             self._on[one] = {pod.node for pod in one.pods or workload.pods if pod.holds}
             for node in self._on[one]:
                 self._at.setdefault(node, []).append(one)
@@ -141,6 +152,20 @@ class Places:
                 if allocation is not None and allocation.users <= self._gone:
                     self._hold(taken=(), released=allocation.devices)
 
+    def charge(self, pod: WaitingPod, candidates: int = 0) -> None:
+        """Take a try for a step of the search for a pod, and more if it looks at many candidates."""
+        self.tries[pod.ref.namespace].left -= 1 + candidates // _CANDIDATES_PER_TRY
+
+    def number_on(self, node: str) -> int:
+        """How many candidates hold something on a node."""
+        return len(self._at.get(node, ()))
+
+    def shape(self, pod: WaitingPod) -> int:
+        """Equal for pods that have the same place on a node; a number, as claims are long."""
+        asked = (frozenset(pod.resources.items()), frozenset(pod.needs.items()))
+        shape = pod.priority, *asked, pod.claims, frozenset(pod.backed.items())
+        return self._shapes.setdefault(shape, len(self._shapes))
+
     def lower(self, pod: WaitingPod, node: str) -> Iterator[Victim]:
         """Candidates of a lower priority on a node, in order: no victims yet, and they hold what the pod asks for."""
         for one in self._at.get(node, ()):
@@ -159,10 +184,11 @@ class Places:
 
     def together_on(self, node: str, victims: Collection[Victim]) -> Iterator[Victim]:
         """Those of `together` that hold something on a node; replicas are counted, as hundreds may go before one."""
-        last = {one.decision.workload.ref: one.place for one in sorted(victims, key=_order)}
+        chosen = frozenset(victims)
+        last = {one.decision.workload.ref: one.place for one in sorted(victims, key=_order) if one.place}
         for one in self._at.get(node, ()) if victims else ():
-            is_before = one.place < last.get(one.decision.workload.ref, 0)
-            if (one in victims or is_before) and one not in self.victims:
+            is_before = bool(last) and one.place < last.get(one.decision.workload.ref, 0)
+            if (one in chosen or is_before) and one not in self.victims:
                 yield one
 
     def allows(self, victims: Iterable[Victim]) -> bool:
@@ -197,18 +223,42 @@ class Places:
         }
         return {**pod.needs, **named}
 
+    def may_return(self, pod: WaitingPod, wanted: Mapping[QuotaKey, float]) -> bool:
+        """Whether there would be enough quota if all candidates of a lower priority went."""
+        left = dict(wanted)
+        for key in wanted:
+            returning = self._returning.get(key, ())
+            self.charge(pod, len(returning))
+            left[key] -= sum(
+                self.freed(one)[key]
+                for one in returning
+                if one.priority < pod.priority and one not in self.victims
+            )
+        return not self.lacking(left)
+
+    def lacking(self, wanted: Mapping[QuotaKey, float]) -> list[QuotaKey]:
+        """The quotas of which less is free than wanted."""
+        return [key for key, amount in wanted.items() if amount > self.free.get(key, 0.0) + 1e-9]
+
     def in_quotas(
         self, pod: WaitingPod, wanted: Collection[QuotaKey], usable: Collection[str]
-    ) -> list[Victim]:
+    ) -> Iterator[Victim]:
         """Candidates of a lower priority that return some of a quota, in order; first those on usable nodes."""
-        found = [
+        returning = [self._returning.get(key, {}) for key in wanted]
+        near = {
             one
-            for one in (self._candidates if wanted else ())
-            if self._may_go(one, pod) and not self.freed(one).keys().isdisjoint(wanted)
-        ]
-        return sorted(
-            found, key=lambda one: all(each.node not in usable for each in one.decision.workload.holding)
-        )
+            for node in (usable if wanted else ())
+            for one in self._at.get(node, ())
+            if any(one in each for each in returning)
+        }
+        ordered = itertools.groupby(heapq.merge(*returning, key=self._position.__getitem__))
+        far = (one for one, _ in ordered if one not in near)
+        self.charge(pod, len(usable) + len(near))
+        for number, one in enumerate(itertools.chain(sorted(near, key=self._position.__getitem__), far)):
+            if number % _CANDIDATES_PER_TRY == 0:
+                self.charge(pod)
+            if self._may_go(one, pod):
+                yield one
 
     def _may_go(self, victim: Victim, pod: WaitingPod) -> bool:
         return (
@@ -314,22 +364,16 @@ _Ranked = tuple[tuple[float, float, int, int], str, Placement]
 
 def best_place(pod: WaitingPod, places: Places) -> Placement | None:
     """The place with the cheapest victims for a pod; None if it fits nowhere, or no tries are left."""
-    tries = places.tries[pod.ref.namespace]
-    if tries.left <= 0:
+    if places.tries[pod.ref.namespace].left <= 0:
         return None
-    tries.left -= 1 + len(pod.nodes) // _LOOKED_UP
-    asked = (frozenset(pod.resources.items()), frozenset(pod.needs.items()))
-    shape = pod.priority, *asked, pod.claims, frozenset(pod.backed.items())
+    places.charge(pod, len(pod.nodes) // _NODES_PER_CANDIDATE)
+    shape = places.shape(pod)
     ranked = (_ranked(pod, node, places, shape) for node in sorted(pod.nodes))
     best = min((one for one in ranked if one is not None), default=None)
     return best and dataclasses.replace(best[2], pod=pod)
 
 
-_LOOKED_UP = 50
-"""As many nodes that are known already cost one try."""
-
-
-def _ranked(pod: WaitingPod, node: str, places: Places, shape: Hashable) -> _Ranked | None:
+def _ranked(pod: WaitingPod, node: str, places: Places, shape: int) -> _Ranked | None:
     """A pod's place on a node; DRA devices are looked for each time, as several nodes may have the same."""
     kept = places.kept[node]
     if shape in kept:
@@ -385,7 +429,7 @@ def _first_fit(pod: WaitingPod, node: str, ordered: Iterable[Victim], places: Pl
 
 def _missing(pod: WaitingPod, node: str, victims: Collection[Victim], places: Places) -> dict[str, float]:
     """What a pod lacks on a node after the victims have gone, by resource name."""
-    places.tries[pod.ref.namespace].left -= 1
+    places.charge(pod, places.number_on(node))
     missing = {
         resource: amount - places.free.get((node, resource), 0.0)
         for resource, amount in places.asked(pod, node).items()
@@ -427,14 +471,9 @@ def _helps(victim: Victim, pod: WaitingPod, node: str, victims: Sequence[Victim]
     if not claims:
         return False
     devices = places.devices.nodes.get(node, ())
-    accepted = {
-        name
-        for claim in claims
-        for each in claim.requests
-        for choice in each.choices
-        for name in choice.eligible
-    }
-    gpus = {one.gpu for one in devices if one.id in accepted}
+    choices = [choice for claim in claims for each in claim.requests for choice in each.choices]
+    places.charge(pod, len(devices) * len(choices))
+    gpus = {one.gpu for one in devices if any(one.id in choice.eligible for choice in choices)}
     own = places.claimed(victim)
     return any(one.gpu in gpus for one in devices if one.id in own)
 

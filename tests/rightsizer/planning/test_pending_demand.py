@@ -906,6 +906,45 @@ def test_gang_in_a_queue_among_many_victims_is_planned_with_little_work() -> Non
 
 
 @pytest.mark.parametrize(
+    ("holders", "needs"),
+    [
+        pytest.param(0, 1, id="nobody-returns-quota"),
+        pytest.param(1_000, 1_001, id="all-together-return-too-little"),
+        pytest.param(1_000, 1, id="enough-quota-and-no-place"),
+    ],
+)
+def test_gang_in_a_queue_with_many_domains_is_planned_with_little_work(holders: int, needs: int) -> None:
+    """What its queue gets back is worked out once, not in each of the domains."""
+    nodes = {f"n{number}": Node(f"n{number}", labels={"host": f"n{number}"}) for number in range(200)}
+    idle = [_decision(_holder(f"x{number}", f"n{number % 200}")) for number in range(1_000)]
+    queues = QueueQuotas({POOL: 0}, _holding(*(f"x{number}" for number in range(holders))))
+    gang = _train(1, 1, tuple(nodes), topology="host", options=(QueueOption(None, {POOL: float(needs)}),))
+    waiting = [dataclasses.replace(one, needs={"memory": 1}) for one in gang]
+    fleet = Fleet(tuple(one.workload for one in idle), nodes, {}, waiting=tuple(waiting), queues=queues)
+    evaluator = PolicyEvaluator(RULES, fleet, at=AT)
+    found, calls = _counting_calls(lambda: limit_to_pending_demand(idle, evaluator))
+    assert calls < 400_000
+    assert not any(one.wanted_by for one in found.decisions)
+    assert found.cut_short == {}
+
+
+@pytest.mark.parametrize("holders", [10, 100])
+def test_tries_are_more_on_nodes_with_more_candidates(holders: int) -> None:
+    """A try takes as long wherever it is made: a node with slices has a hundred victims, each step looks at them."""
+    idle = [_decision(_holder(f"x{number}", "a")) for number in range(holders)]
+    pod = _waiting("w", holders + 1, nodes=("a",))
+    fleet = Fleet(tuple(one.workload for one in idle), {}, {}, waiting=(pod,))
+    evaluator = PolicyEvaluator(RULES, fleet, at=AT)
+    places = Places(
+        fleet, sorted((one for each in idle for one in victims_of(each, evaluator)), key=standing)
+    )
+    before = places.tries["research"].left
+    assert best_place(pod, places) is None
+    used = before - places.tries["research"].left
+    assert holders * holders / 10 <= used <= holders * (holders / 2 + 2)
+
+
+@pytest.mark.parametrize(
     ("changes", "served"),
     [
         pytest.param({}, set(), id="alike"),
