@@ -5,18 +5,16 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-import msgspec
-
 from rightsizer.changes.record_codec import MANIFEST_LABEL, MANIFEST_SELECTOR
 from rightsizer.errors import ConfigurationError
 from rightsizer.inventory.demand import DemandObjects, DemandState, asked_of_dra, demand_state
 from rightsizer.inventory.demand_kinds import (
     NO_QUEUES,
-    TEMPLATE_OWNERS,
     JobObject,
     NamedQueues,
     Template,
-    templates_in,
+    TemplateTable,
+    template_owners,
     waiting_jobs,
 )
 from rightsizer.inventory.dra_state import Asked, DraState, dra_state, with_devices
@@ -37,7 +35,7 @@ from rightsizer.inventory.kueue_queues import (
 )
 from rightsizer.inventory.managers import AUTOSCALERS, Autoscaler, AutoscalerObject, autoscaler_of, queued_job
 from rightsizer.inventory.nodes import NodeObject, NodeTable
-from rightsizer.inventory.owner_reader import OptionalLister, OwnerReader
+from rightsizer.inventory.owner_reader import FEW_OWNERS, OptionalLister, OwnerReader
 from rightsizer.inventory.pod_groups import (
     GROUP_KINDS,
     VOLCANO,
@@ -69,7 +67,7 @@ from rightsizer.kube.api_objects import (
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.kept_objects import KeptObjects
 from rightsizer.kube.object_names import api_path
-from rightsizer.kube.owner_kinds import JOB, KUEUE, ObjectSummary, OwnerKind, owner_kind
+from rightsizer.kube.owner_kinds import JOB, KUEUE, ObjectSummary, OwnerKind
 from rightsizer.model import PriorityClass
 
 log = logging.getLogger(__name__)
@@ -297,7 +295,7 @@ class _ClusterReader(OptionalLister):
         return demand_state(objects, pods, self.resources, self._templates_of)
 
     def _suspended(self, kueue: KueueTable) -> list[JobObject]:
-        """The suspended Jobs, of whom most are only read page by page."""
+        """The suspended Jobs; all Jobs are read page by page, and the others are not kept."""
 
         def add(found: list[JobObject], items: Sequence[JobObject]) -> None:
             found += waiting_jobs(items, kueue)
@@ -305,23 +303,31 @@ class _ClusterReader(OptionalLister):
         start: Callable[[], list[JobObject]] = list
         return self.cluster.reduce(self.paths(JOB)[0], JobObject, start, add=add)
 
-    def _templates_of(self, group: GroupObject) -> tuple[Template, ...] | None:
-        """The pod templates of a PodGroup's owner; None if they are unknown."""
-        owner = group.metadata.controller
-        if owner is None or (owner.group, owner.kind) not in TEMPLATE_OWNERS:
-            return None
-        row = owner_kind(owner.group, owner.kind)
-        version = owner.api_version.rpartition("/")[2]
-        if row is None or version not in row.versions:
-            return None
-        path = api_path(owner.api_version, group.metadata.namespace, row.plural, owner.name)
-        found = self.optional(path, functools.partial(self.cluster.find, path, SpecObject), None)
-        if found is None or found.metadata.uid != owner.uid:
-            return None
-        try:
-            return templates_in((owner.group, owner.kind), bytes(found.spec))
-        except msgspec.DecodeError:
-            return None
+    def _templates_of(self, groups: Sequence[GroupObject]) -> dict[str, tuple[Template, ...]]:
+        """The pod templates of PodGroups' owners: a few are read one by one, for more the collection is listed."""
+        found: dict[str, tuple[Template, ...]] = {}
+        for row, wanted in template_owners(groups).items():
+            start = functools.partial(TemplateTable, row, wanted.keys())
+            if len(wanted) > FEW_OWNERS:
+                ask = functools.partial(
+                    self.cluster.reduce, kind=SpecObject, start=start, add=TemplateTable.add
+                )
+                found |= self.first_served(self.paths(row), ask, start()).found
+            else:
+                table = start()
+                for owner, namespace in wanted.values():
+                    table.add(self._named(row, namespace, owner.name))
+                found |= table.found
+        return found
+
+    def _named(self, row: OwnerKind, namespace: str, name: str) -> list[SpecObject]:
+        """The object of a kind with this name, in each version that is served."""
+        paths = [f"{path}/{name}" for path in self.paths(row, scope=f"/namespaces/{namespace}")]
+        asked = (
+            self.optional(path, functools.partial(self.cluster.find, path, SpecObject), None)
+            for path in paths
+        )
+        return [one for one in asked if one is not None]
 
     def evictions(self, state_namespace: str) -> tuple[ObjectMeta, ...]:
         """Metadata of the Secrets that keep manifests of evicted pods; their contents are not read."""

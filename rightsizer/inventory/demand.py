@@ -21,6 +21,7 @@ from rightsizer.inventory.demand_kinds import (
     queued_group,
     queued_job,
     queued_workload,
+    template_owner,
 )
 from rightsizer.inventory.dra_state import Asked, DraState, UnknownClaimError, with_claims
 from rightsizer.inventory.gpu_requests import ResourceTable
@@ -125,17 +126,20 @@ def demand_state(
     objects: DemandObjects,
     pods: PodTable,
     resources: ResourceTable,
-    templates_of: Callable[[GroupObject], tuple[Template, ...] | None],
+    templates_of: Callable[[Sequence[GroupObject]], Mapping[str, tuple[Template, ...]]],
 ) -> DemandState:
-    """What waits in addition to unschedulable pods; `templates_of` a PodGroup are None if they are unknown."""
+    """What waits in addition to unschedulable pods; `templates_of` PodGroups are those known, by owner."""
     groups: dict[GroupKey, PodGroup] = {}
     queued = [queued_workload(one, objects.kueue.version, objects.queues) for one in objects.kueue.waiting]
     queued += [queued_job(one, objects.named.jobs) for one in objects.jobs]
+    held_back: list[tuple[GroupObject, PodGroup]] = []
     for row, item in objects.groups:
         key = (row.of.group, row.of.kind, item.metadata.namespace, item.metadata.name)
         group = groups[key] = read_group(row, item)
         if group.holds_back and key not in pods.members:
-            queued.append(queued_group(item, group, templates_of(item)))
+            held_back.append((item, group))
+    templates = templates_of([item for item, _ in held_back])
+    queued += [queued_group(item, group, templates.get(template_owner(item))) for item, group in held_back]
     quotas = quotas_of_queues(objects.queues, objects.kueue.admitted)
     return DemandState(
         groups,

@@ -3,8 +3,9 @@
 To add a kind of demand is to add a row to DEMAND_KINDS.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,8 +21,16 @@ from rightsizer.inventory.kueue_queues import (
 )
 from rightsizer.inventory.pod_groups import VOLCANO, GroupObject, PodGroup
 from rightsizer.inventory.stranded_gpus import waits_for_node
-from rightsizer.kube.api_objects import ABSENT, Condition, ObjectMeta, PodObject
-from rightsizer.kube.owner_kinds import JOB, KUEUE, OwnerKind
+from rightsizer.kube.api_objects import ABSENT, Condition, ObjectMeta, OwnerReference, PodObject, SpecObject
+from rightsizer.kube.owner_kinds import (
+    JOB,
+    KUEUE,
+    ObjectSummary,
+    OwnerKind,
+    missing_owners,
+    object_key,
+    owner_key,
+)
 from rightsizer.model import ObjectRef
 
 _ENDS = frozenset({"Complete", "Failed"})
@@ -202,6 +211,43 @@ def templates_in(kind: tuple[str, str], spec: bytes) -> tuple[Template, ...]:
     default = msgspec.json.decode(spec, type=_Job).priority_class_name
     rows: Iterable[_Replicas] = found if isinstance(found, list) else found.values()
     return tuple(Template(one.template, one.replicas, default) for one in rows)
+
+
+def template_owner(group: GroupObject) -> str:
+    """The key of the owner with the templates of a PodGroup's pods; empty if it is of no kind that has them."""
+    owner = group.metadata.controller
+    is_known = owner is not None and (owner.group, owner.kind) in TEMPLATE_OWNERS
+    return owner_key(owner, group.metadata.namespace) if owner is not None and is_known else ""
+
+
+def template_owners(
+    groups: Iterable[GroupObject],
+) -> Mapping[OwnerKind, Mapping[str, tuple[OwnerReference, str]]]:
+    """These owners with their namespaces, by kind and key: each once, however many PodGroups name it."""
+    named = ((one.metadata.controller, one.metadata.namespace) for one in groups if template_owner(one))
+    return missing_owners(((owner, namespace) for owner, namespace in named if owner is not None), {})
+
+
+class TemplateTable:
+    """The pod templates of PodGroups' owners of one kind, by key, collected page by page.
+
+    Args:
+        row: Their kind.
+        keys: Which to keep.
+    """
+
+    def __init__(self, row: OwnerKind, keys: Collection[str]) -> None:
+        self._row, self._keys = row, keys
+        self.found: dict[str, tuple[Template, ...]] = {}
+
+    def add(self, items: Iterable[SpecObject]) -> None:
+        """Add a page of objects; those that cannot be read are unknown."""
+        for item in items:
+            ref = item.metadata.ref(self._row.api_version, self._row.kind)
+            key = object_key(ObjectSummary(ref, item.metadata))
+            if key in self._keys:
+                with contextlib.suppress(msgspec.DecodeError):
+                    self.found[key] = templates_in((self._row.group, self._row.kind), bytes(item.spec))
 
 
 def queued_workload(item: WorkloadObject, version: str, queues: Queues) -> Queued:

@@ -18,11 +18,11 @@ from rightsizer.inventory.cluster_reader import resource_table
 from rightsizer.inventory.demand import DemandObjects, DemandState, asked_of_dra, demand_state
 from rightsizer.inventory.demand_kinds import (
     NO_QUEUES,
-    TEMPLATE_OWNERS,
     JobObject,
     NamedQueues,
     Template,
-    templates_in,
+    TemplateTable,
+    template_owners,
     waiting_jobs,
 )
 from rightsizer.inventory.dra_state import DraState, dra_state, with_devices
@@ -308,17 +308,14 @@ class _File:
         objects = DemandObjects(kueue, queues, groups, limits, quotas, jobs, named)
         return demand_state(objects, pods, resources, self._templates_of)
 
-    def _templates_of(self, group: GroupObject) -> tuple[Template, ...] | None:
-        """The pod templates of a PodGroup's owner; None if they are unknown."""
-        owner = group.metadata.controller
-        key = (owner.group, owner.kind) if owner is not None else ("", "")
-        for item in self._all(*key, SpecObject) if key in TEMPLATE_OWNERS else ():
-            if owner is not None and item.metadata.uid == owner.uid:
-                try:
-                    return templates_in(key, bytes(item.spec))
-                except msgspec.DecodeError:
-                    return None
-        return None
+    def _templates_of(self, groups: Sequence[GroupObject]) -> dict[str, tuple[Template, ...]]:
+        """The pod templates of PodGroups' owners."""
+        found: dict[str, tuple[Template, ...]] = {}
+        for row, wanted in template_owners(groups).items():
+            table = TemplateTable(row, wanted.keys())
+            table.add(self._all(row.group, row.kind, SpecObject))
+            found |= table.found
+        return found
 
     def _dra(self, pods: PodTable, demand: DemandState, resources: ResourceTable) -> DraState:
         """Published GPUs, and the claims for them."""

@@ -184,6 +184,29 @@ def test_pod_group_waits_by_the_templates_of_its_owner_only(server: Server) -> N
     assert fleet.waiting == ()
 
 
+@pytest.mark.parametrize(
+    ("owners", "groups", "requests"),
+    [
+        pytest.param(2, 1, 4, id="a-few"),
+        pytest.param(2, 5, 4, id="a-few-of-many-groups"),
+        pytest.param(30, 1, 0, id="many"),
+    ],
+)
+def test_owners_of_pod_groups_are_read_once_and_many_are_listed(
+    server: Server, owners: int, groups: int, requests: int
+) -> None:
+    """Not one by one for each PodGroup: two requests for an owner, for its templates and as an owner of others."""
+    spec = {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": _template()}}}
+    api_version = "scheduling.volcano.sh/v1beta1"
+    for number in range(owners):
+        owner = obj("PyTorchJob", f"train-{number}", api_version="kubeflow.org/v1", spec=spec)
+        names = [f"g-{number}-{each}" for each in range(groups)]
+        server.add(owner, *(obj("PodGroup", name, owner, api_version=api_version) for name in names))
+    fleet = server.fleet()
+    assert (len(fleet.waiting), fleet.unserved) == (owners * groups, ())
+    assert len([path for path in server.asked() if "/pytorchjobs/" in path]) == requests
+
+
 def test_reader_requests_only_needed_kinds(server: Server) -> None:
     """No kinds without pods, and no claims without use."""
     server.add(*_jobset())

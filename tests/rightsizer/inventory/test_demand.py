@@ -846,6 +846,8 @@ def test_podgroup_that_volcano_holds_back_waits_by_its_owners_templates(
     assert {one.ref.kind for one in waiting} == {"PodGroup"}
     newer = {**owner, "metadata": {**owner["metadata"], "uid": "of-a-newer-one"}}
     assert _found(fleet_of(NODE, pod("p"), CLASS, ADMITTED, newer, group)) == {}
+    elsewhere = {**owner, "metadata": {**owner["metadata"], "namespace": "other"}}
+    assert _found(fleet_of(NODE, pod("p"), CLASS, ADMITTED, elsewhere, group)) == {}
     queue = _cluster(
         "default",
         "Queue",
