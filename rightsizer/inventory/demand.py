@@ -24,7 +24,7 @@ from rightsizer.inventory.demand_kinds import (
     template_owner,
 )
 from rightsizer.inventory.dra_state import Asked, DraState, UnknownClaimError, with_claims
-from rightsizer.inventory.gpu_requests import ResourceTable
+from rightsizer.inventory.gpu_requests import ResourceTable, amount_of
 from rightsizer.inventory.kueue_queues import (
     KueueTable,
     PodTemplate,
@@ -204,8 +204,13 @@ def _pod_of(item: Queued, template: Template) -> PodObject:
 
 
 def granted_classes(quotas: Iterable[QuotaObject]) -> Iterator[tuple[str, str]]:
-    """Namespaces and PriorityClasses that ResourceQuotas name: only administrators write these."""
+    """Namespaces and PriorityClasses that ResourceQuotas name: only administrators write these.
+
+    One that allows nothing of a resource forbids the class: who forbids GPUs or `limits.cpu` grants no pod with GPUs.
+    """
     for item in quotas:
+        if any(amount_of(name, amount) <= 0 for name, amount in (item.status.hard or {}).items()):
+            continue
         for one in (item.spec.scope_selector.match_expressions if item.spec.scope_selector else None) or ():
             if one.is_of_classes:
                 for name in one.values or ():

@@ -317,6 +317,11 @@ GRANTS = _selected(IN_HIGH)
         ),
         pytest.param(_quota(**GRANTS), True, id="a-quota-grants-it"),
         pytest.param(_quota("other", **GRANTS), False, id="a-quota-elsewhere"),
+        pytest.param(
+            {**_quota(**GRANTS), "status": {"hard": {"pods": "9", "limits.cpu": "0"}}},
+            False,
+            id="a-quota-that-forbids-it",
+        ),
         pytest.param(_quota(), False, id="a-quota-of-no-class"),
         pytest.param({**CLASS, "globalDefault": True}, True, id="everybodys"),
         pytest.param(
