@@ -192,6 +192,6 @@ def _act(
             begun(decisions),
             fleet,
             deadline,
-            lambda made, not_made: begun(alternatives(made, not_made)),
+            lambda tried: begun(alternatives(tried)),
         )
         reporter.follow(following, pending)

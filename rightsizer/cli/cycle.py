@@ -30,7 +30,7 @@ from rightsizer.kube.configmaps import Changes, ConfigMap, Texts
 from rightsizer.kube.lease import Lease
 from rightsizer.model import Action, BlockerCode, Decision, Fleet, Outcome, Plan, Result
 from rightsizer.planning.breaker import Scope, State, accepted, accepted_scope, followed
-from rightsizer.planning.budget import fitting_alternatives
+from rightsizer.planning.budget import Tried, fitting_alternatives
 from rightsizer.planning.kept_sizes import NAME as SIZES
 from rightsizer.planning.kept_sizes import kept_sizes
 from rightsizer.policy.effective import PolicyEvaluator
@@ -211,8 +211,8 @@ def alternatives_of(acting: ApplySession, plan: Plan, shown: Plan) -> Alternativ
     evaluator = acting.evaluator(plan.fleet, plan.at)
     refs = {one.workload.ref for one in shown.decisions}
 
-    def alternatives(made: Sequence[Decision], not_made: Sequence[Decision]) -> Sequence[Decision]:
-        fitting = fitting_alternatives(plan.decisions, evaluator, made, not_made)
+    def alternatives(tried: Tried) -> Sequence[Decision]:
+        fitting = fitting_alternatives(plan.decisions, evaluator, tried)
         return [one for one in fitting if one.workload.ref in refs]
 
     return alternatives

@@ -50,6 +50,7 @@ from rightsizer.model import (
     Result,
     Workload,
 )
+from rightsizer.planning.budget import Tried
 from rightsizer.planning.pending_demand import served_together
 from rightsizer.planning.revalidate import going, objections
 from rightsizer.report.events import event_of
@@ -59,13 +60,13 @@ _KIND_GONE = "the server could not find the requested resource"
 _ATTEMPTS = 3  # its own controller may write between preflight and the write
 
 
-Alternatives = Callable[[Sequence[Decision], Sequence[Decision]], Sequence[Decision]]
-"""Names the decisions that fit into the budgets, by those that were made and those that were not."""
+Alternatives = Callable[[Tried], Sequence[Decision]]
+"""Names the decisions that fit into the budgets in place of those that were not made."""
 
 
-def no_alternatives(made: Sequence[Decision], not_made: Sequence[Decision]) -> Sequence[Decision]:
+def no_alternatives(tried: Tried) -> Sequence[Decision]:
     """Nothing instead of what was not made: for who agreed to these decisions only."""
-    del made, not_made
+    del tried
     return ()
 
 
@@ -101,7 +102,7 @@ def carry_out(
             (not_made if outcome.result in NOT_MADE else made).append(decision)
             yield decision, outcome
         goes_on = len(not_made) > before and not reason and not is_stopped() and _is_closed(session)
-        queue = [*alternatives(made, not_made)] if goes_on else []
+        queue = [*alternatives(Tried(made, not_made))] if goes_on else []
 
 
 NOT_MADE = frozenset({Result.BLOCKED, Result.CHANGED})

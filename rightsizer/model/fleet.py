@@ -286,6 +286,11 @@ class WaitingPod:
     backed: Mapping[str, WaitingClaim] = dataclasses.field(default_factory=dict)
 
     @property
+    def demand(self) -> ObjectRef:
+        """What is served whole or not: its gang, or the pod alone."""
+        return self.gang.ref if self.gang else self.ref
+
+    @property
     def is_created(self) -> bool:
         """Whether there is such a pod, or a queue holds it back."""
         return self.ref.kind == "Pod"

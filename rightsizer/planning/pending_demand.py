@@ -26,12 +26,14 @@ from rightsizer.model import (
 )
 from rightsizer.planning.placement import Placement, Places, best_place
 from rightsizer.planning.victims import (
+    GOES_AFTER,
     Victim,
     cost_of,
     standing,
     victims_of,
     whole_victim,
     with_replicas,
+    without_demands,
 )
 from rightsizer.policy.effective import PolicyEvaluator
 
@@ -74,10 +76,36 @@ def _victims(decision: Decision, evaluator: PolicyEvaluator) -> tuple[Victim, ..
 
 
 def served_together(decisions: Sequence[Decision]) -> Mapping[ObjectRef, Sequence[Decision]]:
-    """By workload, all decisions that free GPUs for the same pending pods or gangs."""
+    """By workload, all decisions that free GPUs for the same pending pods or gangs, or share such through others."""
     by_ref = {one.workload.ref: one for one in decisions if one.wanted_by}
     groups = connected((ref, {*one.serves}) for ref, one in by_ref.items())
     return {ref: [by_ref[each] for each in group] for group in groups for ref in group}
+
+
+def still_served(
+    decisions: Iterable[Decision], failed: Mapping[ObjectRef, str]
+) -> Mapping[ObjectRef, Decision | str]:
+    """By workload, what goes without these pending pods and gangs, which are not served for a reason; or that reason.
+
+    Each is served whole or not. A change that others need, too, is made for them alone.
+    """
+    by_ref = {one.workload.ref: one for one in decisions}
+    kept: dict[ObjectRef, Decision | None] = {**by_ref}
+    needed: dict[ObjectRef, list[ObjectRef]] = collections.defaultdict(list)
+    for ref, one in by_ref.items():
+        for demand in one.serves:
+            needed[demand].append(ref)
+    why: dict[ObjectRef, str] = {}
+    fresh = {**failed}
+    while fresh:
+        why |= fresh
+        concerned = dict.fromkeys(ref for demand in fresh for ref in needed.get(demand, ()))
+        fresh = {}
+        for ref in concerned:
+            kept[ref] = after = without_demands(by_ref[ref], why)
+            lost = {*by_ref[ref].serves} - {*(after.serves if after else ())} - why.keys()
+            fresh |= {demand: f"{demand} also needs {ref}: {GOES_AFTER}" for demand in sorted(lost)}
+    return {ref: one or why[by_ref[ref].serves[0]] for ref, one in kept.items()}
 
 
 def unserved_demand(evaluator: PolicyEvaluator, cut_short: Mapping[str, ObjectRef]) -> Iterator[str]:
@@ -108,7 +136,7 @@ def _with(decision: Decision, wanted: Mapping[Victim, WaitingPod]) -> Decision:
     """A decision about the victims that pending pods need; a notice announces all that may follow."""
     if wanted:
         wanted = dict(sorted(wanted.items(), key=lambda item: item[0].place))
-        served = [pod.gang.ref if pod.gang else pod.ref for pod in wanted.values()]
+        served = [pod.demand for pod in wanted.values()]
         made = dataclasses.replace(
             decision,
             wanted_by=tuple(dict.fromkeys(pod.ref for pod in wanted.values())),
@@ -150,7 +178,7 @@ def _matched(
         elif places.tries[first.ref.namespace].left > 0:
             in_vain.add(shape)
         else:
-            cut_short.setdefault(first.ref.namespace, first.gang.ref if first.gang else first.ref)
+            cut_short.setdefault(first.ref.namespace, first.demand)
     return places.victims, cut_short
 
 
@@ -176,7 +204,7 @@ def _together(waiting: Iterable[WaitingPod]) -> list[list[WaitingPod]]:
     """The pods that start together: those of a gang, in the place of its first; each other pod alone."""
     found: dict[ObjectRef, list[WaitingPod]] = {}
     for pod in waiting:
-        found.setdefault(pod.gang.ref if pod.gang else pod.ref, []).append(pod)
+        found.setdefault(pod.demand, []).append(pod)
     return [pods for pods in found.values() if pods[0].gang is None or len(pods) >= pods[0].gang.needs]
 
 

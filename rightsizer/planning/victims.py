@@ -321,31 +321,34 @@ def with_replicas(decision: Decision, going: Sequence[Going]) -> Decision:
     )
 
 
-def within(decision: Decision, most: float, without: Collection[ObjectRef] = ()) -> Decision | None:
-    """A decision on demand that frees at most `most` GPUs, the most needed ones, and serves what it serves whole.
+GOES_AFTER = "its controller removes replicas from the end, and some of those before stay"
+"""Why replicas cannot go that others need."""
 
-    Without those that serve `without`; None if nothing is left.
-    """
+
+def skips_none(decision: Decision) -> bool:
+    """Whether its controller removes replicas from the end."""
     row = row_of(decision.workload)
-    asked = [one for one in decision.going if one[0] not in without]
-    if row is not None and row.steering is Steering.TAIL:  # a controller that removes from the end skips none
-        asked = list(itertools.takewhile(lambda one: one[0] not in without, decision.going))
-    left = collections.Counter(by for by, _, _ in decision.going)
-    frees, kept, begun = 0.0, 0, set[ObjectRef]()
-    for number, (by, _, freed) in enumerate(asked, 1):
-        frees, left[by] = frees + freed, left[by] - 1
-        if frees > most:
-            break
-        begun = begun | {by} if left[by] else begun - {by}
-        if not begun:
-            kept = number
-    if kept == len(decision.going):
+    return row is not None and row.steering is Steering.TAIL
+
+
+def without_demands(decision: Decision, demands: Collection[ObjectRef]) -> Decision | None:
+    """A change on demand without what only serves these; None if that is all of it.
+
+    Where the controller removes replicas from the end, nothing is left that goes after those.
+    """
+    serves = tuple(one for one in decision.serves if one not in demands)
+    if serves == decision.serves:
         return decision
-    if not kept:
+    if not decision.going:
+        return dataclasses.replace(decision, serves=serves) if serves else None
+    if skips_none(decision):
+        serves = tuple(itertools.takewhile(lambda one: one not in demands, decision.serves))
+    if not serves:
         return None
-    going, whole = asked[:kept], decision.whole or decision
-    serves = tuple(dict.fromkeys(by for by, _, _ in going))
-    return with_replicas(dataclasses.replace(whole, wanted_by=decision.wanted_by, serves=serves), going)
+    kept = frozenset(serves)
+    going = [one for one in decision.going if one[0] in kept]
+    part = with_replicas(decision.whole or decision, going)
+    return dataclasses.replace(part, wanted_by=decision.wanted_by, serves=serves)
 
 
 def standing(victim: Victim) -> tuple[int, float, float, ObjectRef]:

@@ -13,8 +13,10 @@ from rightsizer.kinds.patches import record_of
 from rightsizer.model import (
     Action,
     BlockerCode,
+    Decision,
     FindingName,
     Fleet,
+    Gang,
     Mode,
     Node,
     ObjectRef,
@@ -25,6 +27,7 @@ from rightsizer.model import (
 from rightsizer.model.offers import Asks
 from rightsizer.planning.budget import within_budgets
 from rightsizer.planning.decide import decide
+from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Budget, BudgetScope, Per
 from tests.rightsizer.build import (
     ALWAYS,
@@ -168,19 +171,39 @@ def test_smaller_request_needs_no_additional_quota() -> None:
 @pytest.mark.parametrize(("node", "fit"), [(CUT, 2), (dataclasses.replace(HAMI, allocatable={GPU: 2}), 2)])
 def test_capacity_taken_by_an_earlier_change_is_not_free(node: Node, fit: int) -> None:
     """In the order of the plan; later changes are blocked."""
-    items = [_workload(f"w{number}") for number in range(4)]
+    made = within_budgets(*_oversized(node, 4))
+    causes = [block.code for one in made for block in one.blockers]
+    assert [one.is_enforced for one in made].count(True) == fit
+    assert causes == [BlockerCode.NO_CAPACITY] * (4 - fit)
+
+
+def test_capacity_for_a_gang_that_lacks_more_is_left_to_the_next_pod() -> None:
+    """Of three reslices that it needs two would fit: none is made, so that of another pod is."""
+    pods = [WaitingPod(ObjectRef("v1", "Pod", "a", name), {GPU: 1}, 0, "", frozenset()) for name in "gp"]
+    gang = Gang(ObjectRef("scheduling.x-k8s.io/v1alpha1", "PodGroup", "a", "gang"))
+    waiting = dataclasses.replace(pods[0], gang=gang), pods[1]
+    decisions, book = _oversized(CUT, 4, *waiting)
+    needed_by = [waiting[0], waiting[0], waiting[0], waiting[1]]
+    on_demand = [
+        dataclasses.replace(one, serves=(pod.demand,)) for one, pod in zip(decisions, needed_by, strict=True)
+    ]
+    made = within_budgets(on_demand, book)
+    assert [one.is_enforced for one in made] == [False, False, False, True]
+    assert {block.code for one in made for block in one.blockers} == {BlockerCode.NO_CAPACITY}
+
+
+def _oversized(node: Node, number: int, *waiting: WaitingPod) -> tuple[tuple[Decision, ...], PolicyEvaluator]:
+    """Decisions to reslice so many workloads, before budgets, beside a node with free slices."""
+    items = [_workload(f"w{each}") for each in range(number)]
     light: dict[str, Any] = {"activity_peak": 0.1, "activity_mean": 0.05, "traffic_peak": 0.05}
     seen = usages(*((item.pods[0], (busy_usage(memory_peak_bytes=4 << 30, **light),)) for item in items))
     home = Node("n1", H100, 8, 80 << 30, {GPU: 8})
-    around = Fleet(tuple(items), {node.name: node, "n1": home}, {})
+    around = Fleet(tuple(items), {node.name: node, "n1": home}, {}, waiting=waiting)
     limit = Budget(scope=BudgetScope.NAMESPACE, per=Per.RUN, workloads=9)
     rules = policy(rule("all", findings={FindingName.OVERSIZED_GPU: Mode.ENFORCE}), budgets=[limit])
     book = evaluator(rules, around=around)
     histories = {key: next(iter(ALWAYS.values())) for key in seen}
-    made = within_budgets(decide(measured_for(book, seen, histories=histories), book), book)
-    causes = [block.code for one in made for block in one.blockers]
-    assert [one.is_enforced for one in made].count(True) == fit
-    assert causes == [BlockerCode.NO_CAPACITY] * (4 - fit)
+    return tuple(decide(measured_for(book, seen, histories=histories), book)), book
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def test_two_trust_domains_do_not_begin_to_share_in_one_plan(namespace: str, cau
     """Each is alone on the empty node, until the other comes."""
     found = _plan([W, _workload("v", namespace)], [MPS])
     assert [block.message for one in found.values() for block in one.blockers] == [
-        "an earlier change of this plan shares GPUs with pods outside of its trust domain"
+        "another change of this plan shares GPUs with pods outside of its trust domain"
     ] * causes
     assert sum(one.is_enforced for one in found.values()) == 2 - causes
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rightsizer.model import Action, ChangeRecord, Decision, Fleet, FoundChange, Node, ObjectRef, Workload
-from rightsizer.planning.budget import Purse, fitting_alternatives
+from rightsizer.planning.budget import Purse, Tried, fitting_alternatives
 from rightsizer.policy.limits import DEFAULT_BUDGETS, Budget, with_defaults
 from rightsizer.policy.schema import Policy
 from tests.rightsizer.build import (
@@ -104,8 +104,8 @@ def test_budget_several_exceeded_lists_all() -> None:
     decisions = _plan(rules, *FLEET)
     assert _done(decisions) == ["large"]
     assert [block.message for block in decisions["middle"].blockers] == [
-        "namespace/run of team-a: 1 of 1 workloads are used up by earlier changes of this plan",
-        "cluster/hour: 4 of 4 GPUs are used up by earlier changes of this plan; this change needs 2",
+        "namespace/run of team-a: 1 of 1 workloads are used up by other changes of this plan",
+        "cluster/hour: 4 of 4 GPUs are used up by other changes of this plan; this change needs 2",
     ]
 
 
@@ -308,7 +308,7 @@ def _alternatives(
     made = [one for one in tried if one.workload.ref.name not in not_made]
     book = evaluator(rules, around=Fleet(tuple(items), NODES, {}))
     failed = [decisions[name] for name in not_made]
-    found = fitting_alternatives([*decisions.values()], book, made, failed)
+    found = fitting_alternatives([*decisions.values()], book, Tried(made, failed))
     return [one.workload.ref.name for one in found]
 
 

@@ -40,8 +40,13 @@ from rightsizer.model import (
     WaitingPod,
     Workload,
 )
-from rightsizer.planning.budget import fitting_alternatives, within_budgets
-from rightsizer.planning.pending_demand import limit_to_pending_demand, served_together, unserved_demand
+from rightsizer.planning.budget import Tried, fitting_alternatives, within_budgets
+from rightsizer.planning.pending_demand import (
+    limit_to_pending_demand,
+    served_together,
+    still_served,
+    unserved_demand,
+)
 from rightsizer.planning.placement import Placement, Places, best_place
 from rightsizer.planning.victims import COST_ANNOTATION, standing, victims_of
 from rightsizer.policy.effective import PolicyEvaluator
@@ -83,8 +88,8 @@ def _waiting(name: str, gpus: int, priority: int = 5_000, nodes: tuple[str, ...]
     return WaitingPod(ref, {GPU: gpus}, priority, "high", frozenset(nodes))
 
 
-def _gang(*pods: WaitingPod, waits: int | None = None) -> tuple[WaitingPod, ...]:
-    ref = ObjectRef("scheduling.x-k8s.io/v1alpha1", "PodGroup", "research", "train", "")
+def _gang(*pods: WaitingPod, waits: int | None = None, name: str = "train") -> tuple[WaitingPod, ...]:
+    ref = ObjectRef("scheduling.x-k8s.io/v1alpha1", "PodGroup", "research", name, "")
     return tuple(dataclasses.replace(one, gang=Gang(ref, waits or len(pods))) for one in pods)
 
 
@@ -1012,11 +1017,18 @@ def _budgeted(
     decisions: Sequence[Decision], *waiting: WaitingPod, budgets: Sequence[Budget] | None = None
 ) -> tuple[tuple[Decision, ...], PolicyEvaluator]:
     """What becomes of the decisions within these budgets, or the default ones, and the evaluator."""
+    limited, evaluator = _before_budgets(decisions, *waiting, budgets=budgets)
+    return within_budgets(limited, evaluator), evaluator
+
+
+def _before_budgets(
+    decisions: Sequence[Decision], *waiting: WaitingPod, budgets: Sequence[Budget] | None = None
+) -> tuple[tuple[Decision, ...], PolicyEvaluator]:
     changes = {} if budgets is None else {"budgets": budgets}
     rules = policy(rule("r", onlyForPendingPods=[Action.SCALE_TO_ZERO]), rule("rest"), **changes)
     fleet = Fleet(tuple(one.workload for one in decisions), {}, {}, waiting=waiting)
     evaluator = PolicyEvaluator(rules, fleet, at=AT)
-    return within_budgets(limit_to_pending_demand(decisions, evaluator).decisions, evaluator), evaluator
+    return limit_to_pending_demand(decisions, evaluator).decisions, evaluator
 
 
 @pytest.mark.parametrize("replicas", [8, 5], ids=["a-part", "all"])
@@ -1071,11 +1083,11 @@ def test_nothing_goes_instead_for_a_demand_that_just_failed() -> None:
     budget = Budget(scope=BudgetScope.CLUSTER, per=Per.RUN, workloads=2)
     found, evaluator = _budgeted(victims, *waiting, budgets=[budget])
     done, refused, last = sorted(found, key=lambda one: not one.is_enforced)
-    assert fitting_alternatives(found, evaluator, [done], [refused]) == (
+    assert fitting_alternatives(found, evaluator, Tried([done], [refused])) == (
         dataclasses.replace(last, blockers=()),
     )
     alike = [dataclasses.replace(one, serves=refused.serves) if one == last else one for one in found]
-    assert fitting_alternatives(alike, evaluator, [done], [refused]) == ()
+    assert fitting_alternatives(alike, evaluator, Tried([done], [refused])) == ()
 
 
 def test_gang_on_replicas_of_one_workload_is_served_whole_or_not() -> None:
@@ -1090,7 +1102,69 @@ def test_gang_on_replicas_of_one_workload_is_served_whole_or_not() -> None:
     assert (found.is_enforced, found.frees, found.serves) == (True, 1.0, (small.ref,))
 
 
-# --- Places that are kept between pending pods
+def _team(number: int, decision: Decision) -> Decision:
+    return _in(f"team-{number}", decision)
+
+
+def _names_of_enforced(decisions: Sequence[Decision]) -> list[str]:
+    return [one.workload.ref.name for one in decisions if one.is_enforced]
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["urgent-first-in-the-plan", "urgent-last-in-the-plan"])
+def test_budget_too_small_for_two_gangs_serves_the_urgent_one(first: int) -> None:
+    """Their victims alternate in the plan, so neither would get all of its own in its order."""
+    idle = [_team(number, _decision(_holder(f"x{number}", f"n{number}"))) for number in range(8)]
+    waiting = [
+        one
+        for name, priority, places in (
+            ("urgent", 9_000, range(first, 8, 2)),
+            ("other", 2_000, range(1 - first, 8, 2)),
+        )
+        for one in _gang(*(_waiting(f"{name}{n}", 1, priority, (f"n{n}",)) for n in places), name=name)
+    ]
+    found, _ = _budgeted(idle, *waiting)
+    assert _names_of_enforced(found) == [f"x{number}" for number in range(first, 8, 2)]
+    assert found[1 - first].blockers[0].message.startswith("research/PodGroup/other also needs team-")
+
+
+def test_budget_too_small_for_all_pods_serves_the_urgent_one() -> None:
+    """Whatever stands before its victim in the plan, for pods of a lower priority or for none."""
+    idle = [_team(number, _decision(_holder(f"x{number}", f"n{number}"))) for number in range(3)]
+    pods = (_waiting("urgent", 1, 9_000, ("n2",)), _waiting("other", 1, 2_000, ("n1",)))
+    found, evaluator = _budgeted(idle, *pods, budgets=[Budget(per=Per.RUN, workloads=1)])
+    assert _names_of_enforced(found) == ["x2"]
+    unasked = dataclasses.replace(idle[0], serves=())
+    assert _names_of_enforced(within_budgets([unasked, *found[1:]], evaluator)) == ["x2"]
+
+
+def test_many_gangs_beyond_a_budget_are_planned_with_little_work() -> None:
+    """Each is looked at once, not all again after each that is not served."""
+    idle = [_team(n, _decision(_holder(f"x{n}-{side}", f"n{n}"))) for n in range(150) for side in "ab"]
+    waiting = [
+        one
+        for n in range(150)
+        for one in _gang(*(_waiting(f"w{n}-{side}", 1, nodes=(f"n{n}",)) for side in "ab"), name=f"g{n:03}")
+    ]
+    limited, evaluator = _before_budgets(idle, *waiting, budgets=[Budget(per=Per.RUN, workloads=1)])
+    found, calls = _counting_calls(lambda: within_budgets(limited, evaluator))
+    assert calls < 100_000
+    assert _names_of_enforced(found) == []
+
+
+def test_many_pods_on_replicas_of_one_workload_are_planned_with_little_work() -> None:
+    """What each of them needs is counted, not cut out of the change again."""
+    web = _decision(_replicated("web", *["a"] * 600))
+    waiting = [_waiting(f"w{number:03}", 1, nodes=("a",)) for number in range(600)]
+    scopes = (
+        (Per.RUN, BudgetScope.CLUSTER, 500),
+        (Per.HOUR, BudgetScope.CLUSTER, 600),
+        (Per.RUN, BudgetScope.NODE_POOL, 600),
+    )
+    budgets = [Budget(scope=scope, per=per, gpus=most) for per, scope, most in scopes]
+    limited, evaluator = _before_budgets([web], *waiting, budgets=budgets)
+    (found,), calls = _counting_calls(lambda: within_budgets(limited, evaluator))
+    assert calls < 250_000
+    assert len(found.serves) == 500
 
 
 @st.composite
@@ -1117,6 +1191,166 @@ _PODS = st.builds(
     priority=st.sampled_from([5_000, 5_000, 700]),
     nodes=st.sampled_from([NODES, ("a",), ("b",), ("b", "c")]),
 )
+
+
+@st.composite
+def _contested(draw: st.DrawFn) -> tuple[list[Decision], list[WaitingPod], list[Budget]]:
+    """Idle workloads of three teams, pods and gangs that wait, the most urgent first, and budgets."""
+    idle = [_team(draw(st.integers(0, 2)), one) for one in draw(_various())]
+    waiting = []
+    for number in range(draw(st.integers(1, 6))):
+        pod = _waiting(
+            f"w{number}", draw(st.sampled_from([1, 1, 2])), draw(st.sampled_from([9_000, 5_000, 2_000]))
+        )
+        waiting.append(dataclasses.replace(pod, nodes=draw(_PODS).nodes))
+    gang = draw(st.integers(0, len(waiting)))
+    waiting[:gang] = _gang(*waiting[:gang])
+    amounts = st.sampled_from([{"workloads": 1}, {"workloads": 2}, {"gpus": 1}, {"gpus": 3}])
+    budgets = draw(
+        st.lists(st.builds(_budget, st.sampled_from([*BudgetScope]), amounts), min_size=1, max_size=2)
+    )
+    by_scope = {one.scope: one for one in budgets}
+    return idle, sorted(waiting, key=lambda one: (-one.priority, one.ref)), [*by_scope.values()]
+
+
+def _budget(scope: BudgetScope, amounts: Mapping[str, Any]) -> Budget:
+    return Budget(scope=scope, per=Per.RUN, **amounts)
+
+
+_Contested = tuple[list[Decision], list[WaitingPod], list[Budget]]
+
+
+def _needs_of(decisions: Sequence[Decision]) -> dict[ObjectRef, collections.Counter[ObjectRef]]:
+    """By pending pod or gang, how many replicas of each workload go for it."""
+    found: dict[ObjectRef, collections.Counter[ObjectRef]] = collections.defaultdict(collections.Counter)
+    for one in decisions:
+        if one.is_enforced:
+            for demand in [by for by, _, _ in one.going] or one.serves:
+                found[demand][one.workload.ref] += 1
+    return found
+
+
+@hypothesis.given(_contested())
+def test_budgets_serve_each_demand_whole_or_not(world: _Contested) -> None:
+    """All that it needs goes, or nothing goes for it; all that goes serves one, and no budget is exceeded."""
+    idle, waiting, budgets = world
+    limited = [*_limited(idle, *waiting).values()]
+    found, evaluator = _budgeted(idle, *waiting, budgets=budgets)
+    needed, given = _needs_of(limited), _needs_of(found)
+    assert all(given[demand] == needed[demand] for demand in given)
+    assert all(bool(one.serves) == one.is_enforced for one in found if not one.blockers)
+    assert [one.workload.ref for one in found] == [one.workload.ref for one in idle]
+    for budget in evaluator.policy.budgets:
+        purses: dict[str, list[float]] = collections.defaultdict(list)
+        for one in found:
+            place = {
+                BudgetScope.NAMESPACE: one.workload.ref.namespace,
+                BudgetScope.OWNER: str(one.workload.ref),
+            }
+            is_part = one.whole is not None and budget.scope is not BudgetScope.OWNER
+            if one.is_enforced and (budget.counts(one.action or "") or is_part):
+                purses[place.get(budget.scope, "")].append(one.frees)
+        for frees in purses.values():
+            assert budget.workloads is None or len(frees) <= budget.workloads
+            assert budget.gpus is None or sum(frees) <= budget.gpus
+
+
+@hypothesis.given(_contested())
+def test_budgets_take_nothing_from_a_demand_for_one_of_lower_priority(world: _Contested) -> None:
+    """Without the least urgent one, the same are served of the others, by the same."""
+    idle, waiting, budgets = world
+    *_, last = dict.fromkeys(one.demand for one in waiting)
+    others = [one for one in waiting if one.demand != last]
+    beside = _needs_of(_budgeted(idle, *waiting, budgets=budgets)[0])
+    beside.pop(last, None)
+    assert beside == _needs_of(_budgeted(idle, *others, budgets=budgets)[0])
+
+
+@hypothesis.given(_contested(), st.randoms(use_true_random=False))
+def test_alternatives_serve_each_demand_whole_or_not(world: _Contested, chance: random.Random) -> None:
+    """Whatever was refused or spared, what follows instead serves only demand of which nothing else is missing."""
+    idle, waiting, budgets = world
+    limited = [*_limited(idle, *waiting).values()]
+    found, evaluator = _budgeted(idle, *waiting, budgets=budgets)
+    enforced = [one for one in found if one.is_enforced]
+    refused = [one for one in enforced if chance.random() < 0.5]
+    made = [one for one in enforced if one not in refused]
+    follow = fitting_alternatives(found, evaluator, Tried(made, refused))
+    needed, given = _needs_of(limited), _needs_of(follow)
+    assert all(given[demand] == needed[demand] for demand in given)
+    assert {one.workload.ref for one in follow}.isdisjoint(one.workload.ref for one in enforced)
+
+
+def test_alternative_for_a_demand_that_also_needs_what_goes_for_another_is_not_made() -> None:
+    """One replica went for a more urgent pod, and the budget kept the second one from going for the gang."""
+    web, other = _team(0, _decision(_replicated("web", "a", "b"))), _team(1, _decision(_holder("other", "c")))
+    refused = _team(2, _decision(_holder("refused", "d")))
+    waiting = (
+        _waiting("urgent", 1, 9_000, ("a",)),
+        _waiting("next", 1, 8_000, ("d",)),
+        *_gang(_waiting("m-0", 1, nodes=("b",)), _waiting("m-1", 1, nodes=("c",))),
+    )
+    found, evaluator = _budgeted([web, other, refused], *waiting, budgets=[Budget(per=Per.RUN, workloads=2)])
+    made, blocked, not_made = found
+    assert (made.frees, blocked.is_enforced, not_made.is_enforced) == (1.0, False, True)
+    assert fitting_alternatives(found, evaluator, Tried([made], [not_made])) == ()
+
+
+def test_alternative_in_a_namespace_that_only_spared_a_change_is_made() -> None:
+    """Its workload was not tried, because one of another team refused."""
+    idle = [
+        _team(team, _decision(_holder(name, name))) for team, name in ((0, "w"), (1, "x"), (1, "y"), (0, "z"))
+    ]
+    gang = _gang(_waiting("m-0", 1, nodes=("w",)), _waiting("m-1", 1, nodes=("x",)))
+    pods = (_waiting("v", 1, 2_000, nodes=("y",)), _waiting("u", 1, 2_000, nodes=("z",)))
+    found, evaluator = _budgeted(idle, *gang, *pods, budgets=[Budget(per=Per.RUN, workloads=2)])
+    refused, spared, *_ = found
+    follow = fitting_alternatives(found, evaluator, Tried([], [refused], [spared]))
+    assert _names_of_enforced(follow) == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "left"),
+    [
+        pytest.param("Deployment", {"web": (1.0, ["last"])}, id="any-replica"),
+        pytest.param("StatefulSet", {}, id="only-from-the-end"),
+    ],
+)
+def test_change_that_others_need_too_is_made_for_them_alone(
+    kind: str, left: Mapping[str, tuple[float, list[str]]]
+) -> None:
+    """A gang fails: its other victim stays; so do replicas that could only go after those of the gang."""
+    web, other = _decision(_replicated("web", *"ab", kind=kind)), _decision(_holder("other", "c"))
+    gang = _gang(_waiting("m-0", 1, nodes=("b",)), _waiting("m-1", 1, nodes=("c",)))
+    limited = _limited([web, other], *gang, _waiting("last", 1, 2_000, nodes=("a",)))
+    found = still_served(limited.values(), {gang[0].demand: "the gang fails"})
+    gone = {ref.name: one for ref, one in found.items() if isinstance(one, Decision)}
+    assert {name: (one.frees, [ref.name for ref in one.serves]) for name, one in gone.items()} == left
+    assert {one for one in found.values() if isinstance(one, str)} == {"the gang fails"}
+
+
+@hypothesis.given(_contested(), st.sets(st.integers(0, 5)))
+def test_changes_without_failed_demand_serve_each_other_one_whole_or_not(
+    world: _Contested, failed: set[int]
+) -> None:
+    """Nothing goes for what failed; others are served as before, unless they need replicas behind those that stay."""
+    idle, waiting, _ = world
+    limited = [one for one in _limited(idle, *waiting).values() if one.is_enforced]
+    demands = [*dict.fromkeys(one.demand for one in waiting)]
+    lost = {demand: "why" for number, demand in enumerate(demands) if number in failed}
+    found = still_served(limited, lost)
+    needed, given = (
+        _needs_of(limited),
+        _needs_of([one for one in found.values() if isinstance(one, Decision)]),
+    )
+    assert all(given[demand] == needed[demand] for demand in given)
+    assert given.keys().isdisjoint(lost)
+    free = {demand for demand, refs in needed.items() if "StatefulSet" not in {ref.kind for ref in refs}}
+    assert free - lost.keys() <= given.keys()
+    assert all(isinstance(found[one.workload.ref], str | Decision) for one in limited)
+
+
+# --- Places that are kept between pending pods
 
 
 def _from_scratch(waits: WaitingPod, places: Places) -> Placement | None:
