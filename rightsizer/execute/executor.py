@@ -51,7 +51,7 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.planning.budget import Tried
-from rightsizer.planning.pending_demand import served_together
+from rightsizer.planning.pending_demand import served_together, still_served
 from rightsizer.planning.revalidate import going, objections
 from rightsizer.report.events import event_of
 
@@ -83,11 +83,12 @@ def carry_out(
     """
     reason = ""
     queue = [one for one in decisions if one.is_enforced]
-    failures: _Failures = {}
+    goes: _Goes = {}
     made: list[Decision] = []
-    not_made: list[Decision] = []
+    refused: list[Decision] = []
+    spared: list[Decision] = []
     while queue:
-        before = len(not_made)
+        before = len(refused)
         together = served_together([one for one in queue if one.action is not Action.NOTICE])
         for decision in queue:
             if not reason and is_stopped():
@@ -95,14 +96,15 @@ def carry_out(
             if reason:
                 yield decision, skipped(decision, session, reason)
                 continue
-            alike = together.get(decision.workload.ref, ())
-            outcome, reason = _step(
-                decision, session, functools.partial(_failure, decision, alike, session, failures)
-            )
-            (not_made if outcome.result in NOT_MADE else made).append(decision)
-            yield decision, outcome
-        goes_on = len(not_made) > before and not reason and not is_stopped() and _is_closed(session)
-        queue = [*alternatives(Tried(made, not_made))] if goes_on else []
+            ref = decision.workload.ref
+            part = functools.partial(_what_goes, decision, together.get(ref, ()), session, goes)
+            attempted, outcome, reason = _step(decision, session, part)
+            is_spared = isinstance(goes.get(ref), str)
+            kind = made if outcome.result not in NOT_MADE else spared if is_spared else refused
+            kind.append(attempted)
+            yield attempted, outcome
+        goes_on = len(refused) > before and not reason and not is_stopped() and _is_closed(session)
+        queue = [*alternatives(Tried(made, refused, spared))] if goes_on else []
 
 
 NOT_MADE = frozenset({Result.BLOCKED, Result.CHANGED})
@@ -123,24 +125,31 @@ def skipped(decision: Decision, session: ApplySession, reason: str) -> Outcome:
     return session.outcome(decision, Result.SKIPPED, reason)
 
 
-_Failures = dict[ObjectRef, Outcome | None]
-"""By the first of the victims that go together: the outcome of one that cannot be changed; None if all can."""
+_Goes = dict[ObjectRef, Decision | Outcome | str]
+"""By victim of those that go together, what of it goes; or its outcome if it cannot be changed, or why it is spared."""
 
 
-def _failure(
-    decision: Decision, together: Sequence[Decision], session: ApplySession, failures: _Failures
-) -> Outcome | None:
-    """The outcome of a decision if one of the victims for the same demand cannot be changed."""
+def _what_goes(
+    decision: Decision, together: Sequence[Decision], session: ApplySession, goes: _Goes
+) -> Decision | Outcome:
+    """A decision without what only serves demand of which another victim cannot be changed; or why nothing is left."""
     if len(together) < 2:  # noqa: PLR2004 - preflight and its own dry run are enough
-        return None
-    first = together[0].workload.ref
-    if first not in failures:
-        failures[first] = next(filter(None, (_dry_run(one, session) for one in together)), None)
-    failed = failures[first]
-    if failed is None or failed.ref == decision.workload.ref:
-        return failed
-    words = f"not attempted: {decision.serves[0]} also needs {failed.ref}: {failed.detail}"
-    return session.outcome(decision, Result.BLOCKED, words)
+        return decision
+    if decision.workload.ref not in goes:
+        refused = {
+            one.workload.ref: outcome for one in together if (outcome := _dry_run(one, session)) is not None
+        }
+        failed = {
+            demand: f"{demand} also needs {one.workload.ref}: {refused[one.workload.ref].detail}"
+            for one in together
+            if one.workload.ref in refused
+            for demand in one.serves
+        }
+        goes |= {**still_served(together, failed), **refused}
+    found = goes[decision.workload.ref]
+    if isinstance(found, str):
+        return session.outcome(decision, Result.BLOCKED, f"not attempted: {found}")
+    return found
 
 
 def _dry_run(decision: Decision, session: ApplySession) -> Outcome | None:
@@ -162,20 +171,22 @@ def _dry_run(decision: Decision, session: ApplySession) -> Outcome | None:
 
 
 def _step(
-    decision: Decision, session: ApplySession, failure: Callable[[], Outcome | None]
-) -> tuple[Outcome, str]:
-    """Carry out and journal one decision; its outcome, and the reason if the run must stop."""
+    decision: Decision, session: ApplySession, part: Callable[[], Decision | Outcome]
+) -> tuple[Decision, Outcome, str]:
+    """Carry out and journal what goes of a decision; with its outcome, and the reason if the run must stop."""
     try:
         blocked = session.gate.blocked_reason(decision.workload.ref.namespace, decision.action)
         if blocked:
-            return session.outcome(decision, Result.BLOCKED, blocked), ""
+            return decision, session.outcome(decision, Result.BLOCKED, blocked), ""
+        found = part()
+        decision = found if isinstance(found, Decision) else decision
         if session.journal:
             session.journal.intent(decision)
     except RightsizerError as error:
         reason = f"not attempted: {error}"
-        return skipped(decision, session, reason), reason
+        return decision, skipped(decision, session, reason), reason
     try:
-        outcome, reason = failure() or _act(decision, session), ""
+        outcome, reason = found if isinstance(found, Outcome) else _act(decision, session), ""
     except AbortRun as stop:
         outcome, reason = stop.outcome, stop.reason
     try:
@@ -185,7 +196,7 @@ def _step(
     except RightsizerError as error:
         log.warning("after %s of %s: %s", outcome.action, outcome.ref, error)
         reason = reason or f"not attempted: {error}"
-    return outcome, reason
+    return decision, outcome, reason
 
 
 def _act(decision: Decision, session: ApplySession) -> Outcome:

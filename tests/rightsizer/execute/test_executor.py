@@ -536,6 +536,32 @@ def test_apply_victim_of_a_gang_refused_spares_those_of_its_other_pods(world: Wo
     assert not [one.path for one in _writes(world) if one.path.endswith("jobs/one")]
 
 
+def test_apply_victim_of_a_gang_refused_is_no_concern_of_other_gangs(world: World) -> None:
+    """Both need a replica of one workload: that of the gang that can be served goes, and what else this gang needs."""
+    other = f"{world.team}-other"
+    for name, namespace, nodes in (("shared", world.team, 2), ("mine", world.team, 1), ("theirs", other, 1)):
+        there = {"nodeSelector": {"pool": name}, "gpus": 2}
+        for number in range(nodes):
+            world.node(f"{name}-{number}", resources={"nvidia.com/gpu": 2}, pool=name)
+        world.add("Deployment", namespace, name, {**there, "usage": "idle", "replicas": nodes})
+        gangs = {"shared": ("mine", "theirs")}.get(name, (name,))
+        for gang in gangs:
+            member = {**there, "usage": "absent", "priorityClass": "high-priority", "age_h": 0}
+            labels = {"scheduling.x-k8s.io/pod-group": gang}
+            member_of = other if gang == "theirs" else world.team
+            world.add("Pod", member_of, f"{gang}-on-{name}", {**member, "labels": labels})
+    world.api.inject(Fault("deployments/theirs", "PATCH", None, status=422))
+    lenders = LENDERS.replace("suspend, evict", "scale-to-zero, scale-down")
+    run = world.run("apply", "--yes", "-o", "json", policy=lenders)
+    found = {name: (one["result"], one["action"]) for name, one in run.items.items()}
+    assert found == {
+        "shared": ("done", "scale-down"),
+        "mine": ("done", "scale-to-zero"),
+        "theirs": ("blocked", "scale-to-zero"),
+    }, run.err
+    assert _replicas(world, "shared") == 1
+
+
 @pytest.mark.parametrize(("wanted", "tries"), [(4, [2, 2]), (2, [1, 0])])
 def test_apply_several_victims_of_a_pod_are_all_tried_first(
     world: World, wanted: int, tries: list[int]
