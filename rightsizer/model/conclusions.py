@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rightsizer.model.cluster_objects import ObjectRef, Pod
-from rightsizer.model.fleet import Fleet, Workload
+from rightsizer.model.fleet import Fleet, WaitingPod, Workload
 from rightsizer.model.measurements import Measured
 from rightsizer.model.names import Action, BlockerCode, Confidence, FindingName, Mode, Result, Verdict
 from rightsizer.model.offers import Asks
@@ -145,8 +145,8 @@ class Decision:
         announced: For a NOTICE, the announced action; carried out at `due` if nothing changes.
         wanted_by: The pending pods, or objects of queues, that need these GPUs, with `onlyForPendingPods`.
         serves: The same, but gangs in place of their pods: each is served whole or not at all.
-        going: By replica that goes, the most needed first: what it serves, its pods, and its GPUs. Empty if all goes at
-            once.
+        going: By replica that goes, the most needed first: for which pending pod, its pods, and its GPUs. Empty if all
+            goes at once.
         whole: What the finding calls for, if the pending pods need only the proposed replicas; None if it is all.
         healthy_within: Time to become healthy again, if it keeps some GPUs.
     """
@@ -167,7 +167,7 @@ class Decision:
     due: datetime.datetime | None = None
     wanted_by: tuple[ObjectRef, ...] = ()
     serves: tuple[ObjectRef, ...] = ()
-    going: tuple[tuple[ObjectRef, tuple[Pod, ...], float], ...] = ()
+    going: tuple[tuple[WaitingPod, tuple[Pod, ...], float], ...] = ()
     whole: "Decision | None" = None
     lost: str = ""
     gpu_hours_at_risk: float = 0.0

@@ -302,8 +302,8 @@ class _OnDemand:
         self.blocks: tuple[Blocker, ...] = ()
         self._served: set[ObjectRef] = set()
         self._frees: dict[ObjectRef, float] = collections.defaultdict(float)
-        for demand, _, frees in decision.going:
-            self._frees[demand] += frees
+        for pod, _, frees in decision.going:
+            self._frees[pod.demand] += frees
 
     @functools.cached_property
     def _part(self) -> Decision | None:

@@ -136,17 +136,14 @@ def _with(decision: Decision, wanted: Mapping[Victim, WaitingPod]) -> Decision:
     """A decision about the victims that pending pods need; a notice announces all that may follow."""
     if wanted:
         wanted = dict(sorted(wanted.items(), key=lambda item: item[0].place))
-        served = [pod.demand for pod in wanted.values()]
         made = dataclasses.replace(
             decision,
             wanted_by=tuple(dict.fromkeys(pod.ref for pod in wanted.values())),
-            serves=tuple(dict.fromkeys(served)),
+            serves=tuple(dict.fromkeys(pod.demand for pod in wanted.values())),
         )
         if decision.action is Action.NOTICE or not next(iter(wanted)).is_replica:
             return made
-        return with_replicas(
-            made, [(by, one.pods, one.frees) for by, one in zip(served, wanted, strict=True)]
-        )
+        return with_replicas(made, [(pod, one.pods, one.frees) for one, pod in wanted.items()])
     action = decision.announced or decision.action
     words = (
         f"rule {decision.rule} allows {action.value if action else 'nothing'} only for pending pods of a higher "

@@ -17,7 +17,18 @@ from rightsizer.kinds.advice import command_for
 from rightsizer.kinds.change_edits import as_read, missing_field_reason
 from rightsizer.kinds.edits import value_at
 from rightsizer.kinds.kind import Kind, Steering, WorkerGroups
-from rightsizer.model import Action, Decision, FindingName, Mode, ObjectRef, Pod, Proposal, Usages, Workload
+from rightsizer.model import (
+    Action,
+    Decision,
+    FindingName,
+    Mode,
+    ObjectRef,
+    Pod,
+    Proposal,
+    Usages,
+    WaitingPod,
+    Workload,
+)
 from rightsizer.policy.do_not_disrupt import controller_mode
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.text import count, gpus
@@ -285,8 +296,8 @@ def _unsteerable(pods: Collection[Pod]) -> str:
     return ""
 
 
-Going = tuple[ObjectRef, tuple[Pod, ...], float]
-"""A replica that goes: what it serves, its pods, and its GPUs."""
+Going = tuple[WaitingPod, tuple[Pod, ...], float]
+"""A replica that goes: for which pending pod, its pods, and its GPUs."""
 
 
 def with_replicas(decision: Decision, going: Sequence[Going]) -> Decision:
@@ -346,9 +357,10 @@ def without_demands(decision: Decision, demands: Collection[ObjectRef]) -> Decis
     if not serves:
         return None
     kept = frozenset(serves)
-    going = [one for one in decision.going if one[0] in kept]
+    going = [one for one in decision.going if one[0].demand in kept]
     part = with_replicas(decision.whole or decision, going)
-    return dataclasses.replace(part, wanted_by=decision.wanted_by, serves=serves)
+    wanted_by = tuple(dict.fromkeys(pod.ref for pod, _, _ in going))
+    return dataclasses.replace(part, wanted_by=wanted_by, serves=serves)
 
 
 def standing(victim: Victim) -> tuple[int, float, float, ObjectRef]:

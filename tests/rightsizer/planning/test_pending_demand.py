@@ -1100,6 +1100,7 @@ def test_gang_on_replicas_of_one_workload_is_served_whole_or_not() -> None:
     small = _waiting("small", 1, priority=9_000, nodes=("a",))
     (found,), _ = _budgeted([web], small, *gang, budgets=[budget])
     assert (found.is_enforced, found.frees, found.serves) == (True, 1.0, (small.ref,))
+    assert found.wanted_by == (small.ref,)
 
 
 def _team(number: int, decision: Decision) -> Decision:
@@ -1225,7 +1226,7 @@ def _needs_of(decisions: Sequence[Decision]) -> dict[ObjectRef, collections.Coun
     found: dict[ObjectRef, collections.Counter[ObjectRef]] = collections.defaultdict(collections.Counter)
     for one in decisions:
         if one.is_enforced:
-            for demand in [by for by, _, _ in one.going] or one.serves:
+            for demand in [pod.demand for pod, _, _ in one.going] or one.serves:
                 found[demand][one.workload.ref] += 1
     return found
 

@@ -16,6 +16,7 @@ from rightsizer.model import (
     ObjectRef,
     ServingLoad,
     Usages,
+    WaitingPod,
     Workload,
 )
 from rightsizer.planning.revalidate import Use, objections
@@ -365,7 +366,8 @@ def _against_part(fresh: Workload = REPLICATED, **changes: Any) -> list[str]:
     use = Use(**{**values, **changes})
     whole = judged(REPLICATED, idle, policy())
     victims = victims_of(whole, evaluator(policy(), REPLICATED))
-    demand = ObjectRef("v1", "Pod", "research", "urgent", "uid-urgent")
+    urgent = ObjectRef("v1", "Pod", "research", "urgent", "uid-urgent")
+    demand = WaitingPod(urgent, {}, 5_000, "high", frozenset())
     part = with_replicas(
         whole, [(demand, one.pods, one.frees) for one in victims if one.pods[0].ref.name == "w-1"]
     )
