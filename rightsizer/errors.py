@@ -135,7 +135,13 @@ class Throttled(ClusterError):  # noqa: N818
 # At the beginning of the message: what follows may quote the object, which a tenant wrote.
 _FORBIDDEN = r'(?:[a-z0-9./-]+(?: "[^"]*")? is forbidden: )?'
 _NO_PERMISSION = re.compile(_FORBIDDEN + r'User "[^"]*" cannot ')
-_OWN_POLICY = re.compile(_FORBIDDEN + "ValidatingAdmissionPolicy 'gpu-rightsizer")
+_OWN_POLICY = _FORBIDDEN + "ValidatingAdmissionPolicy 'gpu-rightsizer"
+_UNUSABLE = "[^']*'(?: with binding '[^']*')? denied request: (?:failed to configure|compilation error)"
+_OUT_OF_POLICY = {
+    http.HTTPStatus.FORBIDDEN.value: re.compile(_OWN_POLICY),
+    # Otherwise 422 is about what the object's owner wrote, such as a value that an expression cannot evaluate.
+    http.HTTPStatus.UNPROCESSABLE_ENTITY.value: re.compile(_OWN_POLICY + _UNUSABLE),
+}
 _DENIED = re.compile(
     _FORBIDDEN + r"""(?:admission webhook "[^"]*"|ValidatingAdmissionPolicy '[^']*'.*?) denied """
 )
@@ -153,9 +159,9 @@ class RequestRefused(ClusterError):  # noqa: N818
 
     @property
     def is_out_of_policy(self) -> bool:
-        """Whether one of gpu-rightsizer's ValidatingAdmissionPolicies refused it."""
-        is_no = self.code in {http.HTTPStatus.FORBIDDEN, http.HTTPStatus.UNPROCESSABLE_ENTITY}
-        return is_no and _OWN_POLICY.match(self.detail) is not None
+        """Whether one of gpu-rightsizer's ValidatingAdmissionPolicies refused what it does, or is unusable."""
+        words = _OUT_OF_POLICY.get(self.code)
+        return words is not None and words.match(self.detail) is not None
 
     @property
     def is_about_object(self) -> bool:

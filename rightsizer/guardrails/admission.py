@@ -157,8 +157,9 @@ def _policy(called: str, spec: Object) -> list[Object]:
     ]
 
 
-def _validation(expression: str, message: str) -> Object:
-    return {"expression": expression, "message": message, "reason": "Forbidden"}
+def _validation(expression: str, message: str, reason: str = "Forbidden") -> Object:
+    """Reason Invalid is for what the object's owner wrote: such a refusal opens no breaker."""
+    return {"expression": expression, "message": message, "reason": reason}
 
 
 def _where(policy: Policy, own: str) -> Iterator[Object]:
@@ -245,12 +246,16 @@ def _of_records(row: Kind, known: Variables) -> Iterator[Object]:
 
 
 def _of_classes(row: Kind, policy: Policy, known: Variables, protected: Sequence[str]) -> Iterator[Object]:
-    """What the policy protects by class alone, before anything is enforced that could be about it."""
+    """What the policy protects by class alone, before anything is enforced that could be about it.
+
+    A pod's class never changes. That of a template may differ from those of its pods, which the program goes by.
+    """
     if not row.classes:
         return
+    reason = "Forbidden" if row is POD else "Invalid"
     classes = known.named("classes", cel.values(known, row.classes, row.class_of_all))
     yield _validation(
-        f'!{classes}.exists(c, c.startsWith("system-"))', "pods of a system class may not be changed"
+        f'!{classes}.exists(c, c.startsWith("system-"))', "pods of a system class may not be changed", reason
     )
     if row is POD:
         yield from _of_priority(policy, known)
@@ -262,6 +267,7 @@ def _of_classes(row: Kind, policy: Policy, known: Variables, protected: Sequence
         yield _validation(
             f"!{classes}.exists(c, c.matches({cel.text(_regex(pattern))}))",
             f"rule {name} protects pods of class {pattern or '(none)'}",
+            reason,
         )
 
 

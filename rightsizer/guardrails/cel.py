@@ -309,6 +309,8 @@ def _items(key: str, rests: tuple[Path, ...]) -> str:
 def values(known: Variables, patterns: Sequence[Path], of_all: Path = ()) -> str:
     """A list of the texts at the ends of these paths of the object; empty ones where only the last step is missing.
 
+    Definitions may allow any value anywhere below, so each step counts only if it has the expected type.
+
     Args:
         known: What is shared.
         patterns: Each with at most one step for any item of a list, or any entry of a map.
@@ -317,17 +319,30 @@ def values(known: Variables, patterns: Sequence[Path], of_all: Path = ()) -> str
     found = " + ".join(_values(known, pattern) for pattern in patterns)
     if not of_all:
         return found
-    one = known.named(f"{of_all[-1]}OfAll", child(f"{known.at(of_all[:-1])}[0]", of_all[-1], text("")))
+    one = known.named(f"{of_all[-1]}OfAll", _text_at(f"{known.at(of_all[:-1])}[0]", of_all[-1]))
     return f'({found}).map(c, c == "" ? {one} : c) + [{one}].filter(c, c != "")'
 
 
 def _values(known: Variables, pattern: Path) -> str:
     many = next((at for at, step in enumerate(pattern) if step == ANY or step.endswith(ITEM)), None)
+    is_container = "type(i) == map"
     if many is None:
         here, rest = f"[{known.at(pattern[:-2])}[0]]", pattern[-2:]
     else:
         here, rest = f"{known.at(pattern[:many])}[0]", pattern[many + 1 :]
-        here = f"{here}.map(k, {here}[k])" if pattern[many] == ANY else here
+        is_map = pattern[many] == ANY
+        here = f"(type({here}) == {'map' if is_map else 'list'} ? {here} : [])"
+        here = f"{here}.map(k, {here}[k])" if is_map else here
+        if pattern[many] == ITEM:  # of any kind: one without containers says nothing of a class that it lacks
+            is_container += f' && ("containers" in i || {_is_text("i", rest[-1])})'
     for step in rest[:-1]:
-        here += f".map(i, {text(step)} in i, i[{text(step)}])"
-    return f"{here}.map(i, {child('i', rest[-1], text(''))})"
+        here += f".map(i, type(i) == map && {text(step)} in i, i[{text(step)}])"
+    return f"{here}.map(i, {is_container}, {_text_at('i', rest[-1])})"
+
+
+def _text_at(above: str, step: str) -> str:
+    return f'({_is_text(above, step)} ? {above}[{text(step)}] : "")'
+
+
+def _is_text(above: str, step: str) -> str:
+    return f"{text(step)} in {above} && type({above}[{text(step)}]) == string"

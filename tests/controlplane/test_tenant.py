@@ -1,8 +1,20 @@
 """What a tenant with `edit` rights writes to a real API server changes nothing of others, and stops no change."""
 
+import contextlib
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+
 import pytest
 
-from tests.controlplane.world import RealWorld
+from rightsizer.config import FIELD_MANAGER
+from rightsizer.guardrails.admission import admission_policies
+from rightsizer.policy.policy_file import parse
+from simulator.controlplane.plane import ControlPlane
+from simulator.prometheus import Prometheus
+from tests.controlplane.contract.server import Object
+from tests.controlplane.contract.test_guardrails import GROUP, PLURALS
+from tests.controlplane.world import POLICY, STATE_NAMESPACE, RealWorld
 from tests.rightsizer.given import manifest
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.prometheus, pytest.mark.xdist_group("controlplane")]
@@ -68,3 +80,62 @@ def test_object_full_of_annotations_opens_no_breaker(world: RealWorld) -> None:
     results = {name: item["result"] for name, item in world.apply().items()}
     assert results == {"full-a": "blocked", "full-b": "blocked", "full-c": "blocked", "idle": "done"}
     assert "\nbreaker: closed\n" in world.run("breaker").out
+
+
+@contextlib.contextmanager
+def _guarded(world: RealWorld) -> Iterator[None]:
+    """The rendered policies about whatever the program writes in the team's namespace, in force."""
+    policy = parse(POLICY.replace("TEAM", world.team).encode(), source="policy.yaml").policy
+    in_team = f'request.namespace == "{world.team}" && "fieldManager" in request.options'
+    with contextlib.ExitStack() as stack:
+        for document in admission_policies(policy, account="unused", own=STATE_NAMESPACE):
+            for condition in document["spec"].get("matchConditions", ()):
+                is_own = f'request.options["fieldManager"] == "{FIELD_MANAGER}"'
+                condition["expression"] = f"{in_team} && {is_own}"
+            path = f"{GROUP}/{PLURALS[document['kind']]}"
+            world.api.create(path, document)
+            stack.callback(world.api, "DELETE", f"{path}/{document['metadata']['name']}")
+        yield
+
+
+_WRAPPERS = ("workload.codeflare.dev/v1beta2", "AppWrapper")
+
+
+def _wrapped(world: RealWorld, name: str, *components: Object) -> None:
+    """An AppWrapper of an idle pod and of other components."""
+    version, kind = _WRAPPERS
+    given = {"nodeSelector": world.labels}
+    body = manifest(f"{kind}.{version.partition('/')[0]}", world.team, name, given)
+    body["spec"]["components"] += components
+    made = world.api.create(f"/apis/{version}/namespaces/{world.team}/appwrappers", body)
+    pod = manifest("Pod", world.team, name, given)
+    owner = {"apiVersion": version, "kind": kind, "name": name, "uid": made["metadata"]["uid"]}
+    pod["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+    world.api.create(f"{world.api.core}/pods", pod)
+    world.seen(name)
+
+
+def test_what_owners_write_opens_no_breaker_by_the_guardrails(
+    third_parties: ControlPlane, prometheus: Prometheus, tmp_path: Path
+) -> None:
+    """A class that only the template names, and an object too costly to check, block themselves alone (422)."""
+    with RealWorld(third_parties, prometheus, tmp_path) as world, _guarded(world):
+        world.node()
+        for name in ("names-class", "idle"):
+            world.add("Deployment", name)
+        _wrapped(world, "strange", {"template": {"kind": "ConfigMap", "spec": "text"}})
+        _wrapped(world, "costly", *[{"template": {"spec": {}}}] * 50_000)
+        paused = {"paused": True, "template": {"spec": {"priorityClassName": "system-node-critical"}}}
+        path = f"{world.collection('Deployment')}/names-class"
+        assert world.api.patch(path, {"spec": paused}).status_code == HTTPStatus.OK
+        dry = {"dryRun": "All", "fieldManager": FIELD_MANAGER}
+        world.api.eventually(
+            lambda: world.api.patch(path, {"spec": {"paused": False}}, params=dry).status_code,
+            lambda code: code == HTTPStatus.FORBIDDEN,
+        )
+        items = world.apply("--verify-for", "0")
+        results = {name: item["result"] for name, item in items.items()}
+        assert results == {"names-class": "blocked", "costly": "blocked", "strange": "done", "idle": "done"}
+        assert "pods of a system class" in items["names-class"]["detail"]
+        assert " cost " in items["costly"]["detail"], items["costly"]
+        assert "\nbreaker: closed\n" in world.run("breaker").out

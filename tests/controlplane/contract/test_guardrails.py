@@ -363,7 +363,7 @@ def test_guardrail_denies_protected_classes(locked: Api, name: str) -> None:
     """Whatever is to be changed about them."""
     path = _made(locked, "w", Edit(REPLICAS, 3, 0), priorityClassName=name)
     reply = _try(locked, path, {"spec": {"replicas": 1}})
-    assert reply.status_code == 403
+    assert reply.status_code == 422
     assert f"rule precious protects pods of class {name[:5]}" in reply.json()["message"]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rightsizer.changes.record_codec import UNDO_ANNOTATION
-from rightsizer.guardrails.admission import admission_policies
+from rightsizer.guardrails.admission import admission_policies, name_of
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.change_edits import stop_edits
 from rightsizer.kinds.core import POD
@@ -312,14 +312,78 @@ def _after(obj: Object, edits: list[Edit]) -> Object:
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_guardrail_by_kind_denies_protected_classes(installed: Api, kind: str) -> None:
-    """Wherever the kind's owners name the class of some of its pods; without it the same is let through."""
+    """Wherever the kind's owners name the class of some of its pods; 422, because they can do so at any time."""
     api, row = installed, ROWS[kind]
     for number, at in enumerate(CLASSES[kind]):
         path, obj = made(api, kind, f"p-{number}", at=at)
         patch = patch_of(obj, stop_edits(row, obj, AT))
         attempt = functools.partial(_try, api, path, patch, params={"dryRun": "All"})
-        reply = api.eventually(attempt, lambda reply: bool(reply.status_code == 403))
+        reply = api.eventually(attempt, lambda reply: bool(reply.status_code != 200))
+        assert reply.status_code == 422, reply.text
         assert "rule precious protects pods of class lock-*" in reply.json()["message"], at
+
+
+_VALUES: tuple[Any, ...] = ("text", None, 5)
+STRANGE: dict[str, Object] = {
+    "AppWrapper.workload.codeflare.dev": {
+        "components": [
+            *({"template": {"kind": "ConfigMap", "spec": value}} for value in _VALUES),
+            *({"template": {"kind": "Custom", "spec": {"template": value}}} for value in _VALUES),
+            *({"template": {"spec": {"containers": [], "priorityClassName": value}}} for value in (5, None)),
+            *({"template": value} for value in _VALUES),
+            *_VALUES,
+        ]
+    },
+    "Workflow.argoproj.io": {"templates": "text", "podPriorityClassName": 5},
+    "CronWorkflow.argoproj.io": {"workflowSpec": {"templates": ["text", None, {"priorityClassName": 5}]}},
+    "DynamoGraphDeployment.nvidia.com": {"services": {"decode": {"extraPodSpec": "text"}}},
+}
+"""Specs that definitions without types allow, such as Argo's minimal one, and an AppWrapper's for its parts."""
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+def test_guardrail_by_kind_ignores_classes_of_other_types(installed: Api, kind: str) -> None:
+    """What stands in place of a pod template, or of a class, protects nothing and stops no other change."""
+    api, row = installed, ROWS[kind]
+    path, obj = made(api, kind, "strange")
+    obj["spec"] |= STRANGE[kind]
+    assert api("PUT", path, obj).status_code == 200
+    patch = patch_of(obj, stop_edits(row, obj, AT))
+    reply = _try(api, path, patch, params={"dryRun": "All"})
+    assert reply.status_code == 200, reply.text
+
+
+NAMELESS: dict[str, tuple[Object, int]] = {
+    "job": ({"spec": {"template": {"spec": {"containers": []}}}}, 422),
+    "pod": ({"spec": {"containers": []}}, 422),
+    "job-of-a-class": ({"spec": {"template": {"spec": {"containers": [], "priorityClassName": "low"}}}}, 200),
+    "service": ({"spec": {"ports": []}}, 200),
+}
+"""What an AppWrapper may contain, and the answer where pods without a class are protected."""
+
+
+def test_guardrail_on_app_wrapper_misses_class_only_of_pods(installed: Api) -> None:
+    """A Service has none, nor has the spec of a Job beside its template."""
+    api, kind = installed, "AppWrapper.workload.codeflare.dev"
+    path, obj = made(api, kind, "nameless")
+    policy = parse(POLICY.replace(b"lock-*", b""), source="policy.yaml").policy
+    name = f"gpu-rightsizer-{name_of(ROWS[kind].group, ROWS[kind].of.plural)}"
+    documents = admission_policies(policy, account="gpu-rightsizer", own=OWN)
+    spec = next(one["spec"] for one in documents if one["metadata"]["name"] == name)
+    place = f"{GROUP}/{PLURALS['ValidatingAdmissionPolicy']}/{name}"
+    before = api.get(place)["spec"]
+
+    def answers(rules: Object, components: Object, code: int) -> None:
+        given: Object = {"spec": {**obj["spec"], "components": [{"template": components}]}}
+        assert api.patch(path, given).status_code == 200
+        assert api.patch(place, {"spec": {"validations": rules["validations"]}}).status_code == 200
+        patch = patch_of(obj, stop_edits(ROWS[kind], obj, AT))
+        attempt = functools.partial(_try, api, path, patch, params={"dryRun": "All"})
+        api.eventually(attempt, lambda reply: bool(reply.status_code == code))
+
+    for template, code in NAMELESS.values():
+        answers(spec, template, code)
+    answers(before, NAMELESS["pod"][0], 200)
 
 
 def test_guardrail_by_kind_knows_where_classes_are() -> None:

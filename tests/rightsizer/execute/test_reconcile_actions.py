@@ -172,8 +172,8 @@ FAULTS: dict[str, tuple[dict[str, Any], Result, bool]] = {
     "refused": ({"status": 403}, Result.REFUSED, False),
     "out-of-policy": (
         {
-            "status": 422,
-            "body": {"kind": "Status", "reason": "Invalid", "code": 422, "message": OUT_OF_POLICY},
+            "status": 403,
+            "body": {"kind": "Status", "reason": "Forbidden", "code": 403, "message": OUT_OF_POLICY},
         },
         Result.REFUSED,
         True,

@@ -163,13 +163,19 @@ def test_breaker_expected_answers_are_not_errors(world: World, case: str) -> Non
     assert _state(world)["breaker"]["isOpen"] is False
 
 
-@pytest.mark.parametrize("code", [403, 422])
-def test_breaker_write_out_of_policy_opens_at_once(world: World, code: int) -> None:
-    """What the admission guardrails refuses, the first one should never have let through."""
+_OURS = "ValidatingAdmissionPolicy 'gpu-rightsizer-deployments.apps' with binding 'x' denied request: "
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(403, "no"), (422, "failed to configure binding: no kind"), (422, "compilation error: no function")],
+    ids=["refused", "unconfigured", "not-compiled"],
+)
+def test_breaker_write_out_of_policy_opens_at_once(world: World, code: int, words: str) -> None:
+    """What the admission guardrails refuse, the program should never have tried; nor if they check nothing."""
     _idle(world, "a", "b")
-    head = 'deployments.apps "a" is forbidden: ' if code == 403 else ""
-    words = f"{head}ValidatingAdmissionPolicy 'gpu-rightsizer' with binding 'x' denied request: protected"
-    status = {"kind": "Status", "status": "Failure", "code": code, "reason": "Forbidden", "message": words}
+    status = {"kind": "Status", "status": "Failure", "code": code}
+    status["message"] = f'deployments.apps "a" is forbidden: {_OURS}{words}'
     world.api.inject(Fault("deployments/a$", "PATCH", 1, status=code, body=status))
     run = _apply(world)
     assert [item["result"] for item in run.items.values()] == ["refused", "blocked"]
@@ -190,20 +196,20 @@ def test_breaker_object_too_large_for_etcd_blocks_itself_alone(world: World) -> 
     assert "rejected" in world.run("history").out
 
 
-_OURS = "ValidatingAdmissionPolicy 'gpu-rightsizer-deployments.apps' with binding 'x' denied request: no"
 _THEIRS = "ValidatingAdmissionPolicy 'company' with binding 'all' denied request: image"
 _DENIALS = {
     "webhook": (403, 'admission webhook "gatekeeper.sh" denied the request: no label team'),
     "webhook-without-code": (400, 'admission webhook "kyverno.svc" denied the request without explanation'),
     "webhook-that-quotes-the-object": (403, f'admission webhook "x.sh" denied the request: image {_OURS}'),
     "other-policy": (403, f'deployments.apps "a" is forbidden: {_THEIRS} {_OURS}'),
+    "own-about-class": (422, f"{_OURS}rule precious protects pods of class high"),
+    "own-without-result": (422, f"{_OURS}expression 'x' resulted in error: compilation error"),
+    "own-too-costly": (422, f"{_OURS}validation failed due to running out of cost budget, no further"),
 }
 
 
 @pytest.mark.parametrize(("code", "words"), _DENIALS.values(), ids=_DENIALS.keys())
-def test_breaker_object_that_other_policies_deny_blocks_itself_alone(
-    world: World, code: int, words: str
-) -> None:
+def test_breaker_object_that_policies_deny_blocks_itself_alone(world: World, code: int, words: str) -> None:
     """Its owner wrote it, perhaps also the text that such a policy repeats: it opens no breaker."""
     _idle(world, "a")
     status = {"kind": "Status", "status": "Failure", "code": code, "message": words}
@@ -214,23 +220,26 @@ def test_breaker_object_that_other_policies_deny_blocks_itself_alone(
 
 
 @pytest.mark.parametrize(
-    "told", ["expression 'EXPRESSION' resulted in error: no such key: name", "failed expression: EXPRESSION"]
+    ("code", "told", "kept"),
+    [
+        (422, "expression 'EXPRESSION' resulted in error: no such key: name", "no such key: name"),
+        (403, "failed expression: EXPRESSION", "its expression is false"),
+    ],
+    ids=["error", "false"],
 )
-def test_breaker_out_of_policy_reason_omits_the_expression(world: World, told: str) -> None:
+def test_apply_refusal_omits_the_expression(world: World, code: int, told: str, kept: str) -> None:
     """The API server repeats kilobytes of it, which would hide the cause in a table and in the breaker's reason."""
     _idle(world, "a")
     expression = "variables.spec.all(k,\n'x' in k) && " * 200
-    words = (
-        "ValidatingAdmissionPolicy 'gpu-rightsizer-deployments.apps' with binding 'x' denied request: "
-        f"{told.replace('EXPRESSION', expression)}"
-    )
-    status = {"kind": "Status", "status": "Failure", "code": 422, "reason": "Invalid", "message": words}
-    world.api.inject(Fault("deployments/a$", "PATCH", 1, status=422, body=status))
-    _apply(world)
-    reason = _state(world)["breaker"]["trip"]["reason"]
-    assert "variables" not in reason
-    assert ("no such key: name" if "error" in told else "its expression is false") in reason
-    assert len(reason) < 700
+    words = f"{_OURS}{told.replace('EXPRESSION', expression)}"
+    status = {"kind": "Status", "status": "Failure", "code": code, "message": words}
+    world.api.inject(Fault("deployments/a$", "PATCH", 1, status=code, body=status))
+    detail = _apply(world).items["a"]["detail"]
+    trip = _state(world)["breaker"].get("trip") or {"reason": kept}
+    for reason in (detail, trip["reason"]):
+        assert "variables" not in reason
+        assert kept in reason
+        assert len(reason) < 700
 
 
 @pytest.mark.slow
