@@ -11,7 +11,7 @@ import hashlib
 import math
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -46,6 +46,7 @@ Read = Callable[[Collection[PodKey], SlotGrid], SlotRows]
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Table:
     end: datetime.datetime
+    slots: int
     starts: Mapping[PodKey, str]
     found: SlotRows
     answers: int = 0
@@ -83,7 +84,7 @@ class KeptSlots:
             whole = read(starts.keys(), grid)
             self._compared(len(starts), _differences(found, whole))
             found = whole
-        self._tables[name] = _Table(grid.end, starts, _shared(found), answers)
+        self._tables[name] = _Table(grid.end, grid.slots, starts, _shared(found), answers)
         while len(self._tables) > MOST_TABLES:
             self._tables.popitem(last=False)
         return found
@@ -98,7 +99,7 @@ class KeptSlots:
         """Continue with what another process saved.
 
         Raises:
-            ValueError: It is damaged, another owner's, or too large; nothing was taken over.
+            ValueError: It is damaged, another owner's, too large, or not as `saved` writes it; nothing was taken over.
         """
         digest, content = data[:_DIGEST], data[_DIGEST:]
         if hashlib.sha256(content).digest() != digest:
@@ -108,7 +109,9 @@ class KeptSlots:
             saved = msgspec.msgpack.decode(expander.decompress(content, MOST_BYTES), type=_Saved)
             tables = {name: _unpacked(table) for name, table in saved.tables.items()}
         except (zlib.error, msgspec.DecodeError, IndexError) as error:
-            raise ValueError(f"it cannot be read, or is larger than {MOST_BYTES >> 20} MiB") from error
+            raise ValueError(
+                f"it cannot be read, or is larger than {MOST_BYTES >> 20} MiB: {error}"
+            ) from error
         if saved.owner != owner:
             raise ValueError("it is of another version")
         self._tables = collections.OrderedDict(tables)
@@ -121,18 +124,19 @@ MOST_BYTES = 256 << 20
 """Of saved slots, not compressed; those of 100,000 GPUs take less than half of it."""
 _DIGEST = hashlib.sha256().digest_size
 _ENCODER = msgspec.msgpack.Encoder()
+_Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
 
 class _SavedTable(msgspec.Struct, array_like=True):
     """A table; equal rows are saved once."""
 
-    end: datetime.datetime
-    answers: int
+    end: Annotated[datetime.datetime, msgspec.Meta(tz=True)]
+    answers: _Number
     starts: list[tuple[str, str, str]]
     rows: list[bytes]
-    row_of: list[tuple[UseKey, int]]
+    row_of: list[tuple[UseKey, _Number]]
     counts: list[bytes]
-    counts_of: list[tuple[UseKey, int]]
+    counts_of: list[tuple[UseKey, _Number]]
 
 
 class _Saved(msgspec.Struct, array_like=True):
@@ -156,8 +160,12 @@ def _numbered(rows: Iterable[tuple[UseKey, bytes]]) -> tuple[list[bytes], list[t
 
 def _unpacked(saved: _SavedTable) -> _Table:
     counts = [array.array("I", row) for row in saved.counts]
+    lengths = {len(row) for row in (*saved.rows, *counts)}
+    if len(lengths) > 1 or any(row.translate(None, bytes(Slot)) for row in saved.rows):
+        raise ValueError("its rows are damaged")
     return _Table(
         saved.end,
+        max(lengths, default=0),
         {(namespace, name): start for namespace, name, start in saved.starts},
         SlotRows(
             {key: saved.rows[number] for key, number in saved.row_of},
@@ -174,7 +182,7 @@ def _extended(table: _Table, grid: SlotGrid, starts: Mapping[PodKey, str], read:
     passed = round((grid.end - table.end) / grid.slot)
     tail = dataclasses.replace(grid, slots=passed + max(1, math.ceil(LATE / grid.slot)))
     known = {pod for pod, start in starts.items() if table.starts.get(pod) == start}
-    if passed < 0 or tail.slots >= grid.slots or not known:
+    if passed < 0 or tail.slots >= grid.slots or not known or table.slots != grid.slots:
         return read(starts.keys(), grid)
     new = starts.keys() - known
     found = read(new, grid) if new else SlotRows({}, {})

@@ -7,8 +7,10 @@ import hashlib
 import random
 import zlib
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import hypothesis
+import msgspec
 import pytest
 from hypothesis import strategies as st
 
@@ -123,6 +125,46 @@ def test_kept_slots_that_are_not_ours_are_discarded() -> None:
         assert _asked(truth) == [(["a"], SLOTS)]
     _restored(data).extended("x", _grid(1), starts, truth.read)
     assert _asked(truth) == [(["a"], 2)]
+
+
+_FORGED: dict[str, tuple[int, Any]] = {
+    "time-without-zone": (0, datetime.datetime(2026, 3, 2, 12)),  # noqa: DTZ001 - that is forged
+    "negative-answers": (1, -1),
+    "answers-without-end": (1, (1 << 64) - 1),
+    "shorter-rows": (3, [bytes(3)]),
+    "unknown-slots": (3, [bytes([7]) * SLOTS]),
+    "negative-number-of-a-row": (4, [(("team", "a", "g", ""), -1)]),
+    "number-of-no-row": (4, [(("team", "a", "g", ""), 1)]),
+    "half-a-count": (5, [bytes(4 * SLOTS - 1)]),
+}
+
+
+@pytest.mark.parametrize(("field", "value"), _FORGED.values(), ids=_FORGED.keys())
+def test_kept_slots_with_forged_field_are_discarded(field: int, value: Any) -> None:
+    """Whoever may write the file knows its digest, and what the program would never write."""
+    with pytest.raises(ValueError, match=r"cannot be read|damaged|multiple"):
+        _restored(_forged({field: value}))
+
+
+def test_kept_slots_of_another_length_are_asked_for_again() -> None:
+    """Shorter histories than the question's would count as less idle time, or as none."""
+    starts, truth = {("team", "a"): AT - 20 * HOUR}, Truth({})
+    kept = _restored(_forged({3: [bytes(3)], 5: [bytes(4 * 3)]}))
+    assert kept.extended("x", _grid(1), starts, truth.read) == SlotRows({}, {})
+    assert _asked(truth) == [(["a"], SLOTS)]
+
+
+def _forged(fields: Mapping[int, Any]) -> bytes:
+    """Saved slots of one device, with other values of these fields of the table."""
+    truth, kept = Truth({("team", "a", "g", ""): {-8: (1, True)}}), _kept()
+    kept.extended("x", _grid(0), {("team", "a"): AT - 20 * HOUR}, truth.read)
+    data = kept.saved("us")
+    owner, tables = msgspec.msgpack.decode(zlib.decompress(data[hashlib.sha256().digest_size :]))
+    for table in tables.values():
+        for field, value in fields.items():
+            table[field] = value
+    content = zlib.compress(msgspec.msgpack.encode((owner, tables)))
+    return hashlib.sha256(content).digest() + content
 
 
 def _grid(hours: float) -> SlotGrid:
