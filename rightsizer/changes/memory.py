@@ -41,7 +41,7 @@ NAMES = tuple(f"{NAME}-{part}" for part in range(PARTS))
 MOST = 16
 """Entries of one owner; of more, the oldest scale-downs count together, at the time of the latest of them."""
 MOST_BYTES = 768 << 10
-"""Of one part: some 1,000 owners."""
+"""Of one part: some 1,000 owners. One namespace's take no more than what they leave free."""
 MOST_REJECTED_BYTES = MOST_BYTES // 2
 """Of one part, for owners with rejections only: no budget limits those."""
 
@@ -174,11 +174,27 @@ def with_change(
     )
     changes[key] = _text(owner, known[key])
     changes |= dict.fromkeys(_excess_rejections(known, {**texts, **changes}))
-    after = {**texts, **changes}
-    if sum(len(name) + len(text or "") for name, text in after.items()) > MOST_BYTES:
-        message = f"the memory is full: {len(texts)} owners were changed in the last {MONTH.days} days"
+    sizes = {key: len(key) + len(text or "") for key, text in {**texts, **changes}.items()}
+    if sum(sizes.values()) + _share(change, known, sizes) > MOST_BYTES:
+        where = f"namespace {change.ref.namespace}: {len(texts)} owners"
+        message = f"the memory is full for {where} were changed in the last {MONTH.days} days"
         raise ValueError(message)
     return changes
+
+
+def _share(change: FoundChange, known: Mapping[str, Sequence[FoundChange]], sizes: Mapping[str, int]) -> int:
+    """What the changes of a namespace take: as much must stay free for others. Rejections have their own limit."""
+    if change.record.end is ChangeOutcome.REJECTED:
+        return 0
+    return sum(
+        sizes[key]
+        for key, found in known.items()
+        if not _are_rejections(found) and found[0].ref.namespace == change.ref.namespace
+    )
+
+
+def _are_rejections(found: Sequence[FoundChange]) -> bool:
+    return all(one.record.end is ChangeOutcome.REJECTED for one in found)
 
 
 def _excess_rejections(
@@ -188,7 +204,7 @@ def _excess_rejections(
     sizes = {
         key: len(key) + len(texts[key] or "")
         for key, found in known.items()
-        if texts[key] and all(one.record.end is ChangeOutcome.REJECTED for one in found)
+        if texts[key] and _are_rejections(found)
     }
     latest_first: dict[str, list[str]] = {}
     for key in sorted(sizes, key=lambda key: known[key][-1].at, reverse=True):

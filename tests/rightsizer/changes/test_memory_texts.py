@@ -1,7 +1,9 @@
 """What the memory writes and reads: each text, each limit, and what an entry says about a workload."""
 
+import bisect
 import dataclasses
 import datetime
+import itertools
 import json
 import pathlib
 from collections.abc import Iterator
@@ -116,11 +118,45 @@ def test_memory_keeps_of_a_record_what_decisions_need() -> None:
 
 
 def test_memory_is_full_at_its_limit_exactly() -> None:
-    """ConfigMaps hold 1 MiB; a change that cannot be remembered is not made."""
-    left = MOST_BYTES - sum(len(key) + len(text) for key, text in _kept(_found()).items())
+    """ConfigMaps hold 1 MiB, and as much as a namespace has stays free; without a memory no change is made."""
+    left = MOST_BYTES - 2 * _size(_kept(_found()))
     assert _kept(_found(), texts={"filler": "x" * (left - 6)})
-    with pytest.raises(ValueError, match=rf"^the memory is full: 1 owners .* last {MONTH.days} days$"):
+    words = f"^the memory is full for namespace {ITEM.ref.namespace}: 1 owners .* last {MONTH.days} days$"
+    with pytest.raises(ValueError, match=words):
         _kept(_found(), texts={"filler": "x" * (left - 5)})
+
+
+def test_memory_full_of_one_namespace_has_room_for_others() -> None:
+    """Whoever chooses names of one part fills half of it, and each other namespace half of the rest."""
+    texts: dict[str, str] = {}
+    for namespace in ("flood", "also", "team"):
+        left = MOST_BYTES - _size(texts)
+        texts = _filled(namespace, texts)
+        assert (MOST_BYTES - _size(texts)) / left == pytest.approx(0.5, abs=0.05)
+    assert _kept(_found(end=ChangeOutcome.REJECTED, ended=AT), texts=_filled(ITEM.ref.namespace, texts))
+
+
+def _filled(namespace: str, texts: dict[str, str]) -> dict[str, str]:
+    """With as many owners of a namespace as there is room for."""
+    names = [f"{'w' * 220}-{number}" for number in range(1200)]
+    owners = [workload(ref=ObjectRef("apps/v1", "Deployment", namespace, name, "u" * 36)) for name in names]
+    known = [_kept(_found(item.ref), item=item) for item in owners]
+
+    def before(number: int) -> dict[str, str]:
+        return dict(itertools.chain(texts.items(), *(text.items() for text in known[:number])))
+
+    def is_refused(number: int) -> bool:
+        item = owners[number]
+        try:
+            return not _kept(_found(item.ref), item=item, texts=before(number))
+        except ValueError as error:
+            return f"the memory is full for namespace {namespace}: " in str(error)
+
+    return before(bisect.bisect_left(range(len(owners)), x=True, key=is_refused))
+
+
+def _size(texts: dict[str, str]) -> int:
+    return sum(len(key) + len(text) for key, text in texts.items())
 
 
 def test_memory_same_run_is_kept_once_and_so_is_a_rejection() -> None:
