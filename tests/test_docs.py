@@ -21,6 +21,7 @@ ROOT = DOCS.parent
 PAGES = sorted(
     {page for pattern in ("*.md", "*/*.md", "docs/*/*.md", "deploy/**/*.md") for page in ROOT.glob(pattern)}
 )
+TESTS = sorted(ROOT.glob("tests/**/test_*.py"))
 
 
 @pytest.mark.parametrize("path", sorted(generated()), ids=lambda path: str(path.relative_to(ROOT)))
@@ -58,10 +59,11 @@ def test_link_of_a_page_has_a_target(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_page_that_names_a_test_names_one_that_exists(path: Path) -> None:
-    """Claims about safety lead to their tests."""
-    named = re.findall(r"`(?:[\w./]*/)?(test_\w+\.py)`", path.read_text())
-    assert [name for name in named if not [*ROOT.glob(f"tests/**/{name}")]] == []
+def test_page_that_names_a_test_names_exactly_one(path: Path) -> None:
+    """Claims about safety lead to their tests; of files with one name the page names the folder, too."""
+    named = set(re.findall(r"`([\w./-]*test_\w+\.py)`", path.read_text()))
+    found = {name: [str(file) for file in TESTS if file.match(name)] for name in named}
+    assert {name: files for name, files in found.items() if len(files) != 1} == {}
 
 
 def test_index_of_docs_links_to_every_page() -> None:
