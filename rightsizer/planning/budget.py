@@ -391,8 +391,8 @@ def fitting_alternatives(
 ) -> tuple[Decision, ...]:
     """The changes of a plan that only budgets block, and that fit in place of changes that were not made.
 
-    None in the namespaces of refused ones: whoever has many workloads that refuse changes holds up others no longer for
-    it. Pending pods and gangs are served whole or not, so none for those that need something else.
+    None in the namespaces of refused ones, so that many workloads that refuse changes hold up others only once. Pending
+    pods and gangs are served whole or not, so none for those that need something else.
     """
     refs = {one.workload.ref for one in (*tried.made, *tried.refused, *tried.spared)}
     namespaces = {one.workload.ref.namespace for one in tried.refused}

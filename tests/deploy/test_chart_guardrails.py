@@ -8,6 +8,7 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
+from rightsizer.errors import RequestRefused
 from rightsizer.guardrails.admission import admission_policies
 from rightsizer.guardrails.rbac import grants
 from rightsizer.policy.rule import ACTIONS
@@ -159,6 +160,18 @@ def test_chart_with_eviction_policy_may_read_manifests() -> None:
         assert verbs == (["list"] if is_listing else [])
 
 
+@pytest.mark.parametrize("release", ["gpu-rightsizer", "blue", "gpus"])
+@pytest.mark.parametrize("name", ["", "mine"])
+def test_refusal_by_any_of_the_charts_admission_policies_is_out_of_policy(release: str, name: str) -> None:
+    """Whatever the release is called: the breaker opens."""
+    values = {"rightsizer": ACTING, "fullnameOverride": name}
+    for one in render(values, release=release, only=["admission"]):
+        called = one["metadata"]["name"]
+        words = f"ValidatingAdmissionPolicy '{called}' with binding '{called}' denied request: no"
+        refusal = RequestRefused("patching", code=403, reason="Forbidden", detail=words)
+        assert refusal.is_out_of_policy, called
+
+
 def test_rbac_namespaces_limit_write_roles() -> None:
     """rbac.namespaces only reduces write permissions."""
     wide = _written({"everything": True}, ["a", "b"])
@@ -250,25 +263,21 @@ def _compare(
     name = release if "gpu-rightsizer" in release else f"{release}-gpu-rightsizer"
     expected = grants(parsed, account=name, own=namespace)
     expected += admission_policies(parsed, account=name, own=namespace, classes=classes)
-    assert _bare(done) == {
-        (kind, where, called.replace("gpu-rightsizer", name, 1) if called != name else called): _named(
-            body, name
-        )
-        for (kind, where, called), body in _bare(expected).items()
-    }
+    guardrail = name if name.startswith("gpu-rightsizer") else f"gpu-rightsizer-{name}"
+    named = {}
+    for (kind, where, called), body in _bare(expected).items():
+        new = guardrail if "AdmissionPolicy" in kind else name
+        own = called if called == name else called.replace("gpu-rightsizer", new, 1)
+        named[kind, where, own] = _named(body, new)
+    assert _bare(done) == named
 
 
 def _named(body: Object, name: str) -> Object:
     """With the release's name in references to a role or policy."""
-    if "roleRef" in body:
-        reference = body["roleRef"]
-        return {
-            **body,
-            "roleRef": {**reference, "name": reference["name"].replace("gpu-rightsizer", name, 1)},
-        }
-    if "policyName" in body.get("spec", {}):
-        spec = body["spec"]
-        return {**body, "spec": {**spec, "policyName": spec["policyName"].replace("gpu-rightsizer", name, 1)}}
+    for part, key in (("roleRef", "name"), ("spec", "policyName")):
+        if key in body.get(part, {}):
+            reference = {**body[part], key: body[part][key].replace("gpu-rightsizer", name, 1)}
+            return {**body, part: reference}
     return body
 
 

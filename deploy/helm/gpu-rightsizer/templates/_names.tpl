@@ -13,6 +13,12 @@
 {{- end -}}
 {{- end }}
 
+{{/* Of admission policies: by these first words, the program knows that one of its own refused a request. */}}
+{{- define "gpu-rightsizer.guardrails" -}}
+{{- $name := include "gpu-rightsizer.fullname" . -}}
+{{- ternary $name (printf "gpu-rightsizer-%s" $name) (hasPrefix "gpu-rightsizer" $name) -}}
+{{- end }}
+
 {{- define "gpu-rightsizer.exporter" -}}
 {{- include "gpu-rightsizer.fullname" . }}-exporter
 {{- end }}
