@@ -116,9 +116,8 @@ def busy_replicas(candidate: Candidate, source: ActivitySeries, need: ReplicaNee
     part, ref = candidate.criteria.too_many_replicas, candidate.workload.ref
     suffix = _SUFFIXES.get(ref.kind, ".+") if len(ref.name) <= _WHOLE_NAME else ".+"
     pods = promql.quoted(f"{promql.escaped(ref.name)}-{suffix}")
-    selected = promql.selector(
-        source.metric, (promql.equals(source.namespace, ref.namespace), f"{source.pod}=~{pods}")
-    )
+    of_pods = (promql.equals(source.namespace, ref.namespace), f"{source.pod}=~{pods}")
+    selected = promql.selector(source.metric, (*of_pods, *source.matchers))
     minutes = math.ceil(2 * source.interval_s / 60)
     by_pod = promql.by("max", [source.pod], f"max_over_time({selected}[{minutes}m])")
     busy = f"sum({by_pod} > bool {part.busyPercent:g})"

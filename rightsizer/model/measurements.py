@@ -235,6 +235,7 @@ class ActivitySeries:
         metric: Name of the metric, in per cent.
         pod: Label that names the pod, and `namespace` the one that names its namespace.
         interval_s: Seconds between two samples.
+        matchers: Of the cluster's series, and of the exporters' jobs.
     """
 
     server: str
@@ -242,6 +243,7 @@ class ActivitySeries:
     pod: str = "exported_pod"
     namespace: str = "exported_namespace"
     interval_s: float = 15.0
+    matchers: tuple[str, ...] = ()
 
 
 Boards = Mapping[str, Usage]

@@ -13,6 +13,7 @@ import msgspec
 from rightsizer.model import NodeCoverage, PodKey
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, QueryRange, decode_labels
+from rightsizer.usage.provenance import TARGET_LABELS
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import RAW
 from rightsizer.usage.source_metrics import CLUSTER, JOB, TARGET, DeviceKey, LabelNames, Metric, MetricKind
@@ -89,13 +90,12 @@ def _parse(labels: LabelNames, text: msgspec.Raw) -> _DeviceSeries:
 
 
 def _has_more_devices(querier: SourceQuerier, metric: Metric, others: Sequence[Metric]) -> bool:
-    """Whether any device has this metric and none of the others."""
+    """Whether an exporter has this metric of any device, and none of the others."""
     labels = querier.source.labels
     query, other = (querier.selected(each, querier.matchers) for each in ([metric], others))
-    if not querier.count(query, querier.at):
-        return False
-    without = f" unless on ({', '.join((*labels.use, *labels.node))}) ({other})" if others else ""
-    return bool(querier.prometheus.query(f"count({query}{without})", querier.at))
+    same = ", ".join((*labels.use, *labels.node, JOB, TARGET))
+    without = f" unless on ({same}) ({other})" if others else ""
+    return bool(querier.by_exporter("count", f"({query}{without})", querier.at))
 
 
 def _devices(
@@ -157,18 +157,21 @@ def first_sample(querier: SourceQuerier, span: datetime.timedelta) -> datetime.d
     step = span / STEPS
     start = querier.at - span
     for metric in querier.markers():
-        if querier.prometheus.query(f"count({querier.selected([metric], querier.matchers)})", start):
+        if querier.by_exporter("count", querier.selected([metric], querier.matchers), start):
             return None
-    query = f"count({querier.selected(querier.markers(), querier.matchers)})"
-    series = querier.prometheus.query_range(query, QueryRange(start, querier.at, step.total_seconds()))
-    instants = [instant for one in series for instant in one.points]
+    selected = querier.selected(querier.markers(), querier.matchers)
+    series = querier.prometheus.query_range(
+        promql.by("count", TARGET_LABELS, selected), QueryRange(start, querier.at, step.total_seconds())
+    )
+    accepts = querier.provenance.accepts_target
+    instants = [instant for one in series if accepts(one.labels) for instant in one.points]
     first = datetime.datetime.fromtimestamp(min(instants), tz=datetime.UTC) if instants else querier.at
     if first - start < step / 2:
         return None
     before = first - step
     for _ in range(HALVINGS):
         middle = before + (first - before) / 2
-        if querier.prometheus.query(query, middle):
+        if querier.by_exporter("count", selected, middle):
             first = middle
         else:
             before = middle

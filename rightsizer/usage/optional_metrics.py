@@ -5,12 +5,14 @@ import datetime
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from rightsizer.model import PodKey, Waits
+from rightsizer.model import PodKey, Waits, Whereabouts
 from rightsizer.prices import HIGHEST
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Prometheus
 from rightsizer.prometheus.sharding import Shard
+from rightsizer.usage.provenance import find_place
 from rightsizer.usage.querier import USUAL_INTERVAL_S, Build, SourceQuerier
+from rightsizer.usage.source_metrics import TARGET
 
 NODE_PRICE = "node_gpu_hourly_cost"
 """OpenCost's price of one GPU of a node for one hour (https://opencost.io/docs/integrations/metrics)."""
@@ -26,20 +28,23 @@ SERIES_PER_POD = 4
 _CONTAINERS = ("container!=''", "container!='POD'")
 """Excludes the cgroups of the pod and of its sandbox."""
 # Without the cluster's label: any target could name another cluster, and end every plan.
-_POD = ("namespace", "pod")
+_POD = ("namespace", "pod", TARGET)
 
 
 def waits(
-    querier: SourceQuerier, pods: Collection[PodKey], window: datetime.timedelta
+    querier: SourceQuerier, pods: Collection[PodKey], window: datetime.timedelta, places: Whereabouts | None
 ) -> dict[PodKey, Waits]:
-    """Throttling and pressure of these pods in the window; pods without such metrics are left out."""
+    """Throttling and pressure of these pods in the window; pods without such metrics are left out.
+
+    The kubelet exposes them at its node's address, so no series of another known address counts.
+    """
     names = f"{PERIODS}|{THROTTLED}|{CPU}|{IO}"
     selected = promql.selector("", (f"__name__=~{promql.quoted(names)}", *querier.label_matchers))
     present = {
         sample.labels.get("__name__", "")
         for sample in querier.prometheus.query(promql.by("count", ["__name__"], selected), querier.at)
     }
-    query = _WaitsQuery(querier, frozenset(pods), window)
+    query = _WaitsQuery(querier, frozenset(pods), window, places)
     found: dict[PodKey, dict[str, float]] = {}
     for metrics, field, build in (
         ({PERIODS, THROTTLED}, "cpu_throttled", query.throttled),
@@ -47,7 +52,8 @@ def waits(
         ({IO}, "io_pressure", functools.partial(query.rate, IO)),
     ):
         for pod, share in query.shares(build) if metrics <= present else ():
-            found.setdefault(pod, {})[field] = share
+            values = found.setdefault(pod, {})
+            values[field] = max(share, values.get(field, share))
     return {pod: Waits(**values) for pod, values in sorted(found.items())}
 
 
@@ -56,6 +62,7 @@ class _WaitsQuery:
     querier: SourceQuerier
     pods: frozenset[PodKey]
     window: datetime.timedelta
+    places: Whereabouts | None
 
     def throttled(self, matchers: Sequence[str]) -> str:
         """Share of CFS periods in which a pod's most throttled container was throttled."""
@@ -78,8 +85,15 @@ class _WaitsQuery:
         shards = [Shard.of("pod", batch, SERIES_PER_POD) for batch in batches]
         for sample in self.querier.samples(self.querier.shard_plan(self.window), shards, build):
             pod = (sample.labels.get("namespace", ""), sample.labels.get("pod", ""))
-            if pod in self.pods and 0 <= sample.value <= 1:
+            is_kubelets = self._is_of_node(pod, sample.labels.get(TARGET, ""))
+            if pod in self.pods and is_kubelets and 0 <= sample.value <= 1:
                 yield pod, sample.value
+
+    def _is_of_node(self, pod: PodKey, target: str) -> bool:
+        if self.places is None:
+            return True
+        place = find_place(target, self.places)
+        return place is None or (place.namespace, place.node) == ("", self.places.pods.get(pod))
 
     def _over(self, function: str, metric: str, matchers: Sequence[str]) -> str:
         selected = promql.selector(metric, (*self.querier.label_matchers, *matchers))

@@ -59,15 +59,19 @@ class Provenance:
     """Pods that targets on other nodes named."""
 
     @property
-    def matchers(self) -> tuple[str, ...]:
-        """Matchers that exclude most of the ignored series."""
+    def lasting_matchers(self) -> tuple[str, ...]:
+        """Those of `matchers` that hold as long as the scrape configuration does."""
         if not self.namespaces:
             return ()
         # Targets are sought by raw series. One that exposes recorded series only, without `instance`, is not found.
-        excluded = [[""]] if self.needs_port else []
+        return (promql.one_of(JOB, self.jobs), *([promql.none_of(TARGET, [""])] if self.needs_port else []))
+
+    @property
+    def matchers(self) -> tuple[str, ...]:
+        """Matchers that exclude most of the ignored series."""
         instances = sorted({one.instance for one in self.ignored if one.job in self.jobs})
-        excluded += itertools.islice(promql.batches(instances, MAX_EXCLUDED), 1)
-        return (promql.one_of(JOB, self.jobs), *(promql.none_of(TARGET, each) for each in excluded))
+        excluded = itertools.islice(promql.batches(instances, MAX_EXCLUDED), 1 if self.namespaces else 0)
+        return (*self.lasting_matchers, *(promql.none_of(TARGET, each) for each in excluded))
 
     @property
     def cache_key(self) -> object:
@@ -86,7 +90,7 @@ class Provenance:
         if job and job not in self.jobs:
             return False
         place = find_place(instance, self.whereabouts)
-        is_label = self.needs_port and bool(instance) and not _has_port(instance)
+        is_label = self.needs_port and bool(instance) and not has_port(instance)
         if place is None or is_label:
             return not is_label
         if not self.is_exporter(instance, place):
@@ -107,7 +111,7 @@ class Provenance:
         if place is None or self.whereabouts is None:
             return False
         # A name, or an address without a port, is a label that somebody chose: `needs_port` decides.
-        if place.is_of_host and _has_port(instance) and not self.trusts_hosts:
+        if place.is_of_host and has_port(instance) and not self.trusts_hosts:
             return self.whereabouts.addresses.has_pod_on_host(self.namespaces, place.node)
         return not place.namespace or place.namespace in self.namespaces
 
@@ -164,8 +168,8 @@ def find_provenance(
             f"targets are in: {elsewhere}"
         )
     # A pod's label may become its instance (`labelmap`), and name a node. It cannot hold a port, as an address does.
-    needs_port = bool(given) and any(_has_port(one.instance) for one in trusted)
-    portless = {one for one in targets if needs_port and not _has_port(one.instance)}
+    needs_port = bool(given) and any(has_port(one.instance) for one in trusted)
+    portless = {one for one in targets if needs_port and not has_port(one.instance)}
     exporters = set(trusted) - portless
     # Targets that cannot be resolved may be exporters, unless the namespaces of all exporters are given.
     jobs = {one.job for one in targets if one in exporters or (not given and places[one.instance] is None)}
@@ -202,12 +206,13 @@ def _found(covered: Mapping[str, Collection[str]], nodes: Collection[str]) -> tu
     )
 
 
-def _has_port(instance: str) -> bool:
+def has_port(instance: str) -> bool:
+    """Whether an instance ends in a port. It is then no pod's label, which cannot hold a colon."""
     _, colon, port = instance.rpartition(":")
     return bool(colon) and port.isdecimal()
 
 
 def find_place(instance: str, whereabouts: Whereabouts) -> Address | None:
     """Where a target is now: its address, or a node's name, with or without a port."""
-    host = instance.rpartition(":")[0] if _has_port(instance) else instance
+    host = instance.rpartition(":")[0] if has_port(instance) else instance
     return whereabouts.addresses.find(host.strip("[]")) if host else None

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from rightsizer.model import PodKey, ServingLoad, Whereabouts
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.sharding import Shard
-from rightsizer.usage.provenance import find_place
+from rightsizer.usage.provenance import find_place, has_port
 from rightsizer.usage.querier import USUAL_INTERVAL_S, Build, SourceQuerier
 from rightsizer.usage.source_metrics import JOB, TARGET
 
@@ -253,5 +253,6 @@ class _LoadQuery:
         return (
             pod in self.pods
             and place is not None
+            and has_port(target)
             and (place.namespace, place.node) == (pod[0], self.places.pods[pod])
         )

@@ -167,7 +167,7 @@ class PrometheusUsage:
         self, pods: Collection[PodKey], window: datetime.timedelta, at: datetime.datetime
     ) -> Mapping[PodKey, Waits]:
         """CPU throttling and pressure of these pods, if cAdvisor's metrics exist."""
-        return waits(self._query(at), pods, window)
+        return waits(self._query(at), pods, window, self._whereabouts)
 
     def serving(
         self, pods: Collection[PodKey], window: datetime.timedelta, at: datetime.datetime
@@ -201,7 +201,8 @@ class PrometheusUsage:
                 selected = promql.selector(metric.name, [f"{pod}!=''", *querier.matchers])
                 if querier.count(selected, at):
                     where, interval_s = self._prometheus.where, querier.interval_s()
-                    return ActivitySeries(where, metric.name, pod, namespace, interval_s)
+                    matchers = (*querier.label_matchers, *querier.provenance.lasting_matchers)
+                    return ActivitySeries(where, metric.name, pod, namespace, interval_s, matchers)
         return None
 
     def profiles(

@@ -206,6 +206,13 @@ def test_autoscaler_query_counts_active_replicas_plus_headroom() -> None:
     assert 'exported_pod=~"a\\\\.b\\"c-[a-z0-9]' in busy_replicas(odd, SOURCE, need, most=6)
 
 
+def test_autoscaler_query_has_the_matchers_of_the_exporters() -> None:
+    """Else any scraped pod could name replicas, and drive the autoscaler to its maximum."""
+    source = dataclasses.replace(SOURCE, matchers=('cluster="a"', 'job="gpu"'))
+    query = busy_replicas(_case(None), source, ReplicaNeed(TooManyReplicas(), 3, 2), most=6)
+    assert query.count(', cluster="a", job="gpu"}[1m]') == query.count("DCGM_FI_DEV_GPU_UTIL") > 0
+
+
 def test_autoscaler_query_of_many_replicas_rounds_up_to_a_twentieth() -> None:
     """Else KEDA changes a large service nearly every minute."""
     need = ReplicaNeed(TooManyReplicas(), 3, 2)

@@ -428,6 +428,8 @@ def _answers(metrics: Metrics, whereabouts: Whereabouts) -> dict[str, object]:
         "replicas": signal.concurrency([replicas], at),
         "profiles": signal.profiles(DAY, at, usages=usages, shared=shared),
         "nodes": signal.nodes(at),
+        "begins": signal.begins(5 * DAY, at),
+        "series": signal.series(at),
     }
 
 
@@ -462,7 +464,38 @@ def test_answers_are_the_same_whatever_a_tenants_target_in_the_exporters_job_exp
                 "namespace": pod and metrics.space,
             }
             metrics.write(forged, where, pod=pod, until=until)
+    old = {"pod": "x", "namespace": "tenant", "instance": instance}
+    metrics.write({UTIL: 0, MEMORY: 0}, old, since=6 * DAY, until=until or HOUR, step_s=240)
     assert _answers(metrics, whereabouts) == before
+
+
+@pytest.mark.prometheus
+def test_series_for_autoscalers_are_those_of_exporters_jobs(prometheus: Prometheus) -> None:
+    """With what lasts: the addresses of other targets change."""
+    metrics, whereabouts = _fleet(prometheus)
+    metrics.write({UTIL: 99}, pod="p-n1", instance=TENANT)
+    signal = metrics.signal(exporter_namespaces=("monitoring",))
+    signal.expect(whereabouts.pods.keys(), whereabouts.pods.keys(), whereabouts)
+    found = signal.series(metrics.at)
+    assert found is not None
+    assert found.matchers == (f'test="{metrics.space}"', f'job="{metrics.space}"', 'instance!=""')
+
+
+@pytest.mark.prometheus
+def test_nodes_memory_that_a_tenant_invents_hides_no_devices_without_it(prometheus: Prometheus) -> None:
+    """A metric of activity is counted for devices that no exporter has the memory of."""
+    metrics, pods = Metrics(prometheus), {}
+    for node in NODES:
+        pods[metrics.space, f"p-{node}"] = node
+        values = {UTIL: 0, **({MEMORY: 1} if node == "n3" else {})}
+        metrics.write(values, pod=f"p-{node}", instance=EXPORTERS[node], Hostname=node)
+    for port in range(8000, 8150):
+        for node in ("n1", "n2"):
+            forged = {"instance": f"10.0.2.66:{port}", "Hostname": node}
+            metrics.write({MEMORY: 1}, forged, pod=f"p-{node}", since=HOUR)
+    signal = metrics.signal()
+    signal.expect(pods.keys(), pods.keys(), Whereabouts(pods, _addresses()))
+    assert {node: one.devices for node, one in signal.nodes(metrics.at).items()} == dict.fromkeys(NODES, 1)
 
 
 @pytest.mark.prometheus

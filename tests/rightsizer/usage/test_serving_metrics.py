@@ -87,7 +87,7 @@ def test_counter_that_begins_within_the_window_is_unknown(metrics: Metrics) -> N
 
 
 @pytest.mark.parametrize(
-    "instance", [f"{OTHER}:8000", f"{ELSEWHERE}:8000", f"{NODE}:9100", "elsewhere:80", ""]
+    "instance", [f"{OTHER}:8000", f"{ELSEWHERE}:8000", f"{NODE}:9100", POD, "elsewhere:80", ""]
 )
 def test_series_of_other_targets_say_nothing(metrics: Metrics, instance: str) -> None:
     """Another tenant may name any pod, and any number of requests."""
