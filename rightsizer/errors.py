@@ -145,6 +145,13 @@ _OUT_OF_POLICY = {
 _DENIED = re.compile(
     _FORBIDDEN + r"""(?:admission webhook "[^"]*"|ValidatingAdmissionPolicy '[^']*'.*?) denied """
 )
+# In its namespace nothing more may be created (plugins ResourceQuota and NamespaceLifecycle). Secrets are created only
+# in gpu-rightsizer's own namespace.
+_NAMESPACE_FULL = re.compile(
+    r'(?!secrets )[a-z0-9./-]+ "[^"]*" is forbidden: '
+    r"(?:(?:exceeded|insufficient|status unknown for) quota\b"
+    r"|unable to create new content in namespace \S+ because it is being terminated)"
+)
 
 
 class RequestRefused(ClusterError):  # noqa: N818
@@ -167,13 +174,17 @@ class RequestRefused(ClusterError):  # noqa: N818
     def is_about_object(self) -> bool:
         """Whether the object itself allows no such write.
 
-        It is invalid, too large, its definition lacks a field, or an admission policy of the cluster denies it.
+        It is invalid, too large, its definition lacks a field, an admission policy of the cluster denies it, or its
+        namespace has no quota left or is being deleted.
         """
         is_unknown_field = self.code == http.HTTPStatus.BAD_REQUEST and "unknown field" in self.detail
         is_own = self.code in {http.HTTPStatus.UNPROCESSABLE_ENTITY, http.HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
         is_denied = self.code < http.HTTPStatus.INTERNAL_SERVER_ERROR and bool(_DENIED.match(self.detail))
+        is_full = self.code == http.HTTPStatus.FORBIDDEN and bool(_NAMESPACE_FULL.match(self.detail))
         is_too_large = self.detail == "etcdserver: request is too large"  # 500, and no dry run shows it
-        return (is_own or is_unknown_field or is_denied or is_too_large) and not self.is_out_of_policy
+        return (
+            is_own or is_unknown_field or is_denied or is_full or is_too_large
+        ) and not self.is_out_of_policy
 
     @property
     def is_missing_permission(self) -> bool:

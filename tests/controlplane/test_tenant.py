@@ -98,21 +98,21 @@ def _guarded(world: RealWorld) -> Iterator[None]:
         yield
 
 
-_WRAPPERS = ("workload.codeflare.dev/v1beta2", "AppWrapper")
-
-
-def _wrapped(world: RealWorld, name: str, *components: Object) -> None:
-    """An AppWrapper of an idle pod and of other components."""
-    version, kind = _WRAPPERS
+def _custom(world: RealWorld, kind: str, resource: str, name: str, **spec: list[Object]) -> None:
+    """An object of a third party's kind with an idle pod; lists of its spec get more entries."""
     given = {"nodeSelector": world.labels}
-    body = manifest(f"{kind}.{version.partition('/')[0]}", world.team, name, given)
-    body["spec"]["components"] += components
-    made = world.api.create(f"/apis/{version}/namespaces/{world.team}/appwrappers", body)
+    body = manifest(kind, world.team, name, given)
+    for field, more in spec.items():
+        body["spec"][field] += more
+    made = world.api.create(f"/apis/{body['apiVersion']}/namespaces/{world.team}/{resource}", body)
     pod = manifest("Pod", world.team, name, given)
-    owner = {"apiVersion": version, "kind": kind, "name": name, "uid": made["metadata"]["uid"]}
-    pod["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+    owner = {"apiVersion": body["apiVersion"], "kind": body["kind"], "name": name, "controller": True}
+    pod["metadata"]["ownerReferences"] = [{**owner, "uid": made["metadata"]["uid"]}]
     world.api.create(f"{world.api.core}/pods", pod)
     world.seen(name)
+
+
+_WRAPPERS = ("AppWrapper.workload.codeflare.dev", "appwrappers")
 
 
 def test_what_owners_write_opens_no_breaker_by_the_guardrails(
@@ -123,8 +123,9 @@ def test_what_owners_write_opens_no_breaker_by_the_guardrails(
         world.node()
         for name in ("names-class", "idle"):
             world.add("Deployment", name)
-        _wrapped(world, "strange", {"template": {"kind": "ConfigMap", "spec": "text"}})
-        _wrapped(world, "costly", *[{"template": {"spec": {}}}] * 50_000)
+        strange = {"template": {"kind": "ConfigMap", "spec": "text"}}
+        _custom(world, *_WRAPPERS, "strange", components=[strange])
+        _custom(world, *_WRAPPERS, "costly", components=[{"template": {"spec": {}}}] * 50_000)
         paused = {"paused": True, "template": {"spec": {"priorityClassName": "system-node-critical"}}}
         path = f"{world.collection('Deployment')}/names-class"
         assert world.api.patch(path, {"spec": paused}).status_code == HTTPStatus.OK
@@ -138,4 +139,22 @@ def test_what_owners_write_opens_no_breaker_by_the_guardrails(
         assert results == {"names-class": "blocked", "costly": "blocked", "strange": "done", "idle": "done"}
         assert "pods of a system class" in items["names-class"]["detail"]
         assert " cost " in items["costly"]["detail"], items["costly"]
+        assert "\nbreaker: closed\n" in world.run("breaker").out
+
+
+def test_full_quota_of_a_namespace_opens_no_breaker(
+    third_parties: ControlPlane, prometheus: Prometheus, tmp_path: Path
+) -> None:
+    """A tenant lets its namespace have no Commands, without which a Volcano Job cannot be stopped (403)."""
+    with RealWorld(third_parties, prometheus, tmp_path) as world:
+        world.node()
+        world.add("Deployment", "idle")
+        _custom(world, "Job.batch.volcano.sh", "jobs", "train")
+        hard = {"count/commands.bus.volcano.sh": "0"}
+        quota = {"metadata": {"name": "none"}, "spec": {"hard": hard}}
+        world.api.create(f"{world.api.core}/resourcequotas", quota)
+        items = world.apply("--verify-for", "0")
+        assert {name: item["result"] for name, item in items.items()} == {"train": "blocked", "idle": "done"}
+        # Whether it is exceeded, or its status unknown, is a race.
+        assert " quota: none, " in items["train"]["detail"]
         assert "\nbreaker: closed\n" in world.run("breaker").out

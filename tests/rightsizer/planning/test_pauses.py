@@ -197,7 +197,15 @@ def test_breaker_object_too_large_for_etcd_blocks_itself_alone(world: World) -> 
 
 
 _THEIRS = "ValidatingAdmissionPolicy 'company' with binding 'all' denied request: image"
+_QUOTA = "exceeded quota: q, requested: count/x=1, used: count/x=5, limited: count/x=5"
+_ENDS = "unable to create new content in namespace team because it is being terminated"
+_TEMPLATE = 'resourceclaimtemplates.resource.k8s.io "a-1" is forbidden: '
 _DENIALS = {
+    "quota-of-templates": (403, f"{_TEMPLATE}{_QUOTA}"),
+    "quota-of-commands": (403, f'commands.bus.volcano.sh "a-1" is forbidden: {_QUOTA}'),
+    "quota-just-created": (403, f"{_TEMPLATE}status unknown for quota: q, resources: count/x"),
+    "quota-missing": (403, f"{_TEMPLATE}insufficient quota to consume: count/x"),
+    "namespace-terminating": (403, f"{_TEMPLATE}{_ENDS}"),
     "webhook": (403, 'admission webhook "gatekeeper.sh" denied the request: no label team'),
     "webhook-without-code": (400, 'admission webhook "kyverno.svc" denied the request without explanation'),
     "webhook-that-quotes-the-object": (403, f'admission webhook "x.sh" denied the request: image {_OURS}'),
@@ -217,6 +225,27 @@ def test_breaker_object_that_policies_deny_blocks_itself_alone(world: World, cod
     run = world.run("apply", "--yes", "-o", "json", policy=DEFAULT_POLICY + "breaker: {maxErrors: 1}\n")
     assert run.items["a"]["result"] == "blocked", run.items
     assert _state(world)["breaker"]["isOpen"] is False
+
+
+_ERRORS = {
+    "own-policy-that-quotes": (403, f'deployments.apps "a" is forbidden: {_OURS}{_TEMPLATE}{_QUOTA}'),
+    "no-permission": (403, f'deployments.apps "a" is forbidden: User "x" cannot patch {_TEMPLATE}{_ENDS}'),
+    "without-object": (403, _QUOTA),
+    "own-namespace": (403, f'secrets "gpu-rightsizer-pod" is forbidden: {_QUOTA}'),
+    "own-namespace-terminating": (403, f'secrets "gpu-rightsizer-pod" is forbidden: {_ENDS}'),
+    "server-error": (500, f"{_TEMPLATE}{_QUOTA}"),
+}
+
+
+@pytest.mark.parametrize(("code", "words"), _ERRORS.values(), ids=_ERRORS.keys())
+def test_breaker_refusal_that_is_not_about_the_object_opens(world: World, code: int, words: str) -> None:
+    """Whatever it quotes; a quota of gpu-rightsizer's own namespace stops every eviction."""
+    _idle(world, "a")
+    status = {"kind": "Status", "status": "Failure", "code": code, "message": words}
+    world.api.inject(Fault("deployments/a$", "PATCH", 1, status=code, body=status))
+    run = world.run("apply", "--yes", "-o", "json", policy=DEFAULT_POLICY + "breaker: {maxErrors: 1}\n")
+    assert run.items["a"]["result"] == "refused", run.items
+    assert _state(world)["breaker"]["isOpen"] is True
 
 
 @pytest.mark.parametrize(
