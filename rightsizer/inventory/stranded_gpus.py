@@ -6,8 +6,9 @@ other pods count, or of which it names no lacking resource, is not served.
 
 import collections
 import dataclasses
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+import itertools
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -28,10 +29,14 @@ from rightsizer.model import (
     claims_on,
 )
 
+T = TypeVar("T")
+
 MAX_SHAPES = 20
-"""Maximum number of distinct requests per resource that are compared with nodes, the most frequent first."""
+"""Maximum number of distinct requests per resource that are compared with nodes, a namespace's most frequent first."""
 MAX_NAMED = 3
 """Maximum number of waiting pods that a record names."""
+MAX_OBSTACLES = 5
+"""Maximum number of obstacles that a record names of a pod: a selector may have thousands of labels."""
 
 TRIES_PER_NODE = 100
 """Maximum number of tries to find nodes and devices for one request, on average of all nodes."""
@@ -40,6 +45,7 @@ _NAMESPACE, _ALL = 4, 20
 _LENGTH_PER_TRY = 500
 """Number of characters of selectors, tolerations and affinity that cost one more try on each node."""
 
+_NO_OBSTACLE = "unknown: everything that gpu-rightsizer checks would allow it"
 _WORDS = {"cpu": "CPU cores", "memory": "GiB of memory", "pods": "places for pods"}
 _UNITS = {"cpu": 1000, "memory": 1 << 30, "pods": 1}
 
@@ -264,19 +270,26 @@ def find_stranded_gpus(
     pods: Sequence[UnschedulablePod],
     devices: DeviceInventory,
 ) -> tuple[Stranded, ...]:
-    """Free GPUs per node of each resource, or device class, that some pod waits for."""
+    """Free GPUs per node of each resource, or device class, that some pod waits for.
+
+    Tries are limited by namespace, as for `placeable_pods`.
+    """
     found = []
+    budget = _TryBudget(len(nodes))
     for resource in sorted({name for one in pods for name in one.gpus}):
-        shapes = _shapes(one for one in pods if resource in one.gpus)
+        wanting = [one for one in pods if resource in one.gpus]
+        backer = next((one for one in wanting if resource in one.backed), None)
+        groups = _groups(wanting, budget, len(nodes))
+        named = tuple(one.ref for group in (*groups.compared, *groups.others) for one in group)[:MAX_NAMED]
         for name, node in sorted(nodes.items()):
             capacity = capacities.get(name, UNKNOWN_CAPACITY)
-            if resource.startswith(CLASS_PREFIX) or _is_backed(resource, shapes, node):
+            is_backed = backer is not None and resource in backed_on(backer, node)
+            if resource.startswith(CLASS_PREFIX) or is_backed:
                 free = devices.free_gpus(name)
             else:
                 free = node.allocatable.get(resource, 0) - capacity.requested.get(resource, 0)
             if free > 0:
-                reasons = _reasons(node, capacity, free=free, resource=resource, shapes=shapes)
-                named = tuple(one.ref for group in shapes for one in group)[:MAX_NAMED]
+                reasons = _reasons(node, capacity, free=free, resource=resource, groups=groups)
                 found.append(Stranded(name, resource, free, tuple(reasons), named))
     return tuple(found)
 
@@ -302,11 +315,13 @@ def placeable_pods(
     waits = collections.Counter(one.gang for one in pods)
     search = _NodeSearch(nodes, capacities, devices)
     found: list[WaitingPod] = []
-    cut: dict[str, list[UnschedulablePod]] = collections.defaultdict(list)
-    for group in _in_turn(pods):
+    cut: dict[tuple[str, str], list[UnschedulablePod]] = collections.defaultdict(list)
+    for group in _by_urgency(pods):
+        namespace = group[0].ref.namespace
+        who = search.budget.who_asks(namespace)
         fit = search.fitting(group[0])
         if fit is None:
-            cut[group[0].ref.namespace] += group
+            cut[namespace, who] += group
         found += [
             WaitingPod(
                 one.ref,
@@ -322,31 +337,68 @@ def placeable_pods(
             for one in group
             if one.priority is not None and fit
         ]
-    who = "all namespaces together ask" if search.is_used_up else "its namespace asks"
     unserved = (
         Unserved(
             f"{of[0].ref} and {len(of) - 1} more pods" if len(of) > 1 else str(of[0].ref),
             f"{who} for too many different things to compare all of them with all nodes",
         )
-        for of in cut.values()
+        for (_, who), of in cut.items()
     )
     return PlaceablePods(tuple(sorted(found, key=lambda one: (-one.priority, one.ref))), tuple(unserved))
 
 
-def _in_turn(pods: Iterable[UnschedulablePod]) -> list[list[UnschedulablePod]]:
+def _by_urgency(pods: Iterable[UnschedulablePod]) -> list[list[UnschedulablePod]]:
     """Pods of known priority that ask alike, by namespace: by priority, and within one each namespace in turn."""
-    by_namespace: dict[str, list[UnschedulablePod]] = collections.defaultdict(list)
-    for one in pods:
-        if one.priority is not None:
-            by_namespace[one.ref.namespace].append(one)
-    turns: list[tuple[int, int, ObjectRef, list[UnschedulablePod]]] = []
-    for members in by_namespace.values():
-        number: collections.Counter[int] = collections.Counter()
-        for group in _shapes(members):
-            urgency = -max(one.priority or 0 for one in group)
-            turns.append((urgency, number[urgency], group[0].ref, group))
-            number[urgency] += 1
-    return [group for *_, group in sorted(turns, key=lambda one: one[:3])]
+    groups = _shapes(one for one in pods if one.priority is not None)
+    equal = itertools.groupby(sorted(groups, key=_urgency), _urgency)
+    return [group for _, alike in equal for group in in_turn(alike, _namespace)]
+
+
+def _urgency(group: list[UnschedulablePod]) -> int:
+    return -max(one.priority or 0 for one in group)
+
+
+def _namespace(group: list[UnschedulablePod]) -> str:
+    return group[0].ref.namespace
+
+
+def in_turn(items: Iterable[T], namespace: Callable[[T], str]) -> list[T]:
+    """The first item of each namespace, then the second of each, and so on."""
+    before = collections.Counter[str]()
+    turns: list[tuple[int, str, T]] = []
+    for item in items:
+        of = namespace(item)
+        turns.append((before[of], of, item))
+        before[of] += 1
+    return [item for *_, item in sorted(turns, key=lambda turn: turn[:2])]
+
+
+class _TryBudget:
+    """How many tries are left for requests, with a limit for each, for each namespace and for all together."""
+
+    def __init__(self, nodes: int) -> None:
+        self._of_one = MAX_TRIES + TRIES_PER_NODE * nodes
+        self._of_all = _ALL * self._of_one
+        self._of = collections.defaultdict[str, int](lambda: _NAMESPACE * self._of_one)
+
+    def left(self, namespace: str) -> int:
+        """Tries for one request."""
+        return min(self._of_one, self._of[namespace], self._of_all)
+
+    def spend(self, namespace: str, tries: int) -> None:
+        """Count tries."""
+        self._of[namespace] -= tries
+        self._of_all -= tries
+
+    def who_asks(self, namespace: str) -> str:
+        """Who has asked for most of what can be tried, for people."""
+        is_of_all = self._of_all < min(self._of_one, self._of[namespace])
+        return "all namespaces together ask" if is_of_all else "its namespace asks"
+
+
+def _cost(shape: str) -> int:
+    """Tries that comparing a request with a node costs."""
+    return 1 + len(shape) // _LENGTH_PER_TRY
 
 
 class _NodeSearch:
@@ -356,9 +408,7 @@ class _NodeSearch:
         self, nodes: Mapping[str, Node], capacities: Mapping[str, NodeCapacity], devices: DeviceInventory
     ) -> None:
         self._nodes, self._capacities, self._devices = nodes, capacities, devices
-        self._most = MAX_TRIES + TRIES_PER_NODE * len(nodes)
-        self._left_of_all = _ALL * self._most
-        self._left = collections.defaultdict[str, int](lambda: _NAMESPACE * self._most)
+        self.budget = _TryBudget(len(nodes))
         self._found: dict[Hashable, frozenset[str]] = {}
 
     def fitting(self, pod: UnschedulablePod) -> frozenset[str] | None:
@@ -366,8 +416,8 @@ class _NodeSearch:
         shape, namespace = pod.shape, pod.ref.namespace
         if shape in self._found:
             return self._found[shape]
-        given = min(self._most, self._left[namespace], self._left_of_all)
-        tries, cost = Tries(given), 1 + len(shape[0]) // _LENGTH_PER_TRY
+        given = self.budget.left(namespace)
+        tries, cost = Tries(given), _cost(shape[0])
         found = set[str]()
         for name in self._nodes:
             if tries.left <= 0:
@@ -375,8 +425,7 @@ class _NodeSearch:
             tries.left -= cost
             if self._fits(pod, name, tries):
                 found.add(name)
-        self._left[namespace] -= given - tries.left
-        self._left_of_all -= given - tries.left
+        self.budget.spend(namespace, given - tries.left)
         if tries.left > 0:  # else others of this shape may have tries for more nodes
             self._found[shape] = frozenset(found)
         return frozenset(found) if found or tries.left > 0 else None
@@ -389,16 +438,6 @@ class _NodeSearch:
             and not _unbacked(node, pod)
             and allocate(claims_on(pod, node), self._devices, name, {}, tries) is not None
         )
-
-    @property
-    def is_used_up(self) -> bool:
-        """Whether no namespace has tries left."""
-        return self._left_of_all <= 0
-
-
-def _is_backed(resource: str, shapes: Sequence[Sequence[UnschedulablePod]], node: Node) -> bool:
-    """Whether the scheduler would allocate DRA devices of a node for a resource."""
-    return any(resource in backed_on(group[0], node) for group in shapes)
 
 
 def _unbacked(node: Node, pod: UnschedulablePod) -> bool:
@@ -416,29 +455,57 @@ def could_host(node: Node, capacity: NodeCapacity, pod: UnschedulablePod) -> boo
 
 
 def _shapes(pods: Iterable[UnschedulablePod]) -> list[list[UnschedulablePod]]:
-    """Pods grouped by their needs, largest group first."""
+    """Pods grouped by namespace and needs, largest group first."""
     groups: dict[Hashable, list[UnschedulablePod]] = {}
-    for one in sorted(pods, key=lambda one: one.ref):
-        groups.setdefault(one.shape, []).append(one)
-    return sorted(groups.values(), key=lambda group: (-len(group), group[0].ref))
+    for one in pods:
+        groups.setdefault((one.ref.namespace, one.shape), []).append(one)
+    return _largest_first(groups.values())
+
+
+def _largest_first(groups: Iterable[list[UnschedulablePod]]) -> list[list[UnschedulablePod]]:
+    ordered = [sorted(group, key=lambda one: one.ref) for group in groups]
+    return sorted(ordered, key=lambda group: (-len(group), group[0].ref))
+
+
+class _WaitingGroups(NamedTuple):
+    """Pods grouped by needs, largest group first: those that are compared with nodes, and those that are not."""
+
+    compared: list[list[UnschedulablePod]]
+    others: list[list[UnschedulablePod]]
+
+
+def _groups(pods: Iterable[UnschedulablePod], budget: _TryBudget, nodes: int) -> _WaitingGroups:
+    """Few groups, each compared with all nodes; namespaces take turns."""
+    alike: dict[Hashable, list[UnschedulablePod]] = collections.defaultdict(list)
+    compared = set[Hashable]()
+    for group in in_turn(_shapes(pods), _namespace):
+        shape, namespace = group[0].shape, _namespace(group)
+        alike[shape] += group
+        tries = nodes * _cost(shape[0])
+        if shape not in compared and len(compared) < MAX_SHAPES and tries <= budget.left(namespace):
+            budget.spend(namespace, tries)
+            compared.add(shape)
+    others = [group for shape, group in alike.items() if shape not in compared]
+    return _WaitingGroups(_largest_first(alike[shape] for shape in compared), _largest_first(others))
 
 
 def _reasons(
-    node: Node, capacity: NodeCapacity, *, free: int, resource: str, shapes: list[list[UnschedulablePod]]
+    node: Node, capacity: NodeCapacity, *, free: int, resource: str, groups: _WaitingGroups
 ) -> Iterator[str]:
     if not node.is_open:
         yield "the node accepts no new pods: it is cordoned, not ready or about to be removed"
         return
     examples: dict[str, tuple[str, int]] = {}
-    for group in shapes[:MAX_SHAPES]:
+    for group in groups.compared:
         obstacles = tuple(_obstacles(node, capacity, group[0], free=free, resource=resource))
-        words = "; ".join(obstacles) or "unknown: everything that gpu-rightsizer checks would allow it"
+        left_out = [f"{len(obstacles) - MAX_OBSTACLES} more"] if len(obstacles) > MAX_OBSTACLES else []
+        words = "; ".join((*obstacles[:MAX_OBSTACLES], *left_out)) or _NO_OBSTACLE
         example, count = examples.get(words, (f"{group[0].ref.namespace}/{group[0].ref.name}", 0))
         examples[words] = (example, count + len(group))
     for words, (example, count) in examples.items():
         others = f" and {count - 1} more" if count > 1 else ""
         yield f"{example}{others}: {words}"
-    if unseen := sum(map(len, shapes[MAX_SHAPES:])):
+    if unseen := sum(map(len, groups.others)):
         yield f"{unseen} more: not checked"
 
 

@@ -962,6 +962,21 @@ def test_pods_of_many_namespaces_are_placed_in_turn() -> None:
     }
 
 
+def test_pods_left_out_by_their_own_namespace_are_not_called_those_of_all() -> None:
+    """Also if all namespaces together ask for too many things after it."""
+    own = [_odd(f"own-{number}", 50_000, namespace="own", priority=101) for number in range(8)]
+    odd = [
+        _odd(f"odd-{namespace}-{number}", 50_000, namespace=f"evil-{namespace}")
+        for namespace in range(7)
+        for number in range(4)
+    ]
+    unserved = {
+        one.what: one.why.partition(" for ")[0] for one in fleet_of(*MANY, pod("p"), *own, *odd).unserved
+    }
+    assert unserved.pop("own/Pod/own-4 and 3 more pods") == "its namespace asks"
+    assert set(unserved.values()) == {"all namespaces together ask"}
+
+
 def test_pods_that_ask_for_hundreds_of_different_things_are_all_placed() -> None:
     """As in a namespace of many notebooks; what finds no node takes no room from the others."""
     different = [_waiting(f"pod-{number}") for number in range(150)]

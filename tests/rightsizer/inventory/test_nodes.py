@@ -419,6 +419,46 @@ def test_unschedulable_pods_are_grouped_by_request() -> None:
     assert [one.name for one in found.waiting] == ["a0", "a1", "a2"]
 
 
+def test_unschedulable_pods_of_namespaces_are_compared_in_turn() -> None:
+    """However often another namespace asks for different things; what asks alike is named together."""
+    flood = [_waiting(f"{gpus}-{copy}", gpus=gpus) for gpus in range(9, 40) for copy in "ab"]
+    for one in flood:
+        one["metadata"]["namespace"] = "flood"
+    (found,) = _stranded(node(gpus=4), *flood, _waiting("w", gpus=8), _waiting("x", gpus=9))
+    assert "flood/9-a and 2 more: needs 9 of nvidia.com/gpu, 4 free" in found.reasons
+    assert "team/w: needs 8 of nvidia.com/gpu, 4 free" in found.reasons
+    assert (len(found.reasons), found.reasons[-1]) == (21, "24 more: not checked")
+
+
+def test_few_unschedulable_pods_with_long_rules_are_compared() -> None:
+    """As much work for a namespace as for pods to be placed; others have their own."""
+    nodes = [node(f"n{number}", gpus=4) for number in range(1_000)]
+    terms = [
+        _affinity({"key": "x" * 50_000, "operator": "Exists"}, {"key": str(n), "operator": "Exists"})
+        for n in range(8)
+    ]
+    flood = [_waiting(f"f{number}", affinity=one) for number, one in enumerate(terms)]
+    flood += [_waiting("longer", affinity=_affinity({"key": "x" * 100_000, "operator": "Exists"}))]
+    for one in flood:
+        one["metadata"]["namespace"] = "flood"
+    found = _stranded(*nodes, *flood, _waiting("w", gpus=8))
+    assert len(found) == 1_000
+    assert {one.reasons for one in found} == {
+        (
+            "flood/f0 and 3 more: its node affinity requires other nodes",
+            "team/w: needs 8 of nvidia.com/gpu, 4 free",
+            "5 more: not checked",
+        )
+    }
+
+
+def test_stranded_gpus_name_few_reasons_of_a_pod() -> None:
+    """A node selector may have thousands of labels, and each node its own words."""
+    (found,) = _stranded(node(gpus=4), _waiting(gpus=8, nodeSelector={str(n): "x" for n in range(5_000)}))
+    first = "; ".join(f"its node selector requires {number}=x" for number in (0, 1, 10, 100))
+    assert found.reasons == (f"team/w: needs 8 of nvidia.com/gpu, 4 free; {first}; 4996 more",)
+
+
 @pytest.mark.parametrize(
     ("limits", "fits"),
     [
