@@ -174,23 +174,14 @@ def with_change(
     )
     changes[key] = _text(owner, known[key])
     changes |= dict.fromkeys(_excess_rejections(known, {**texts, **changes}))
-    sizes = {key: len(key) + len(text or "") for key, text in {**texts, **changes}.items()}
-    if sum(sizes.values()) + _share(change, known, sizes) > MOST_BYTES:
-        where = f"namespace {change.ref.namespace}: {len(texts)} owners"
-        message = f"the memory is full for {where} were changed in the last {MONTH.days} days"
+    sizes = {key: len(key) + len(text) for key, text in {**texts, **changes}.items() if text}
+    namespace = change.ref.namespace
+    own = [sizes[key] for key in sizes.keys() & known.keys() if known[key][0].ref.namespace == namespace]
+    if sum(sizes.values()) + sum(own) > MOST_BYTES:
+        reason = f"changes and rejections of {len(own)} of its owners are kept for {MONTH.days} days"
+        message = f"the memory is full for namespace {namespace}: {reason}"
         raise ValueError(message)
     return changes
-
-
-def _share(change: FoundChange, known: Mapping[str, Sequence[FoundChange]], sizes: Mapping[str, int]) -> int:
-    """What the changes of a namespace take: as much must stay free for others. Rejections have their own limit."""
-    if change.record.end is ChangeOutcome.REJECTED:
-        return 0
-    return sum(
-        sizes[key]
-        for key, found in known.items()
-        if not _are_rejections(found) and found[0].ref.namespace == change.ref.namespace
-    )
 
 
 def _are_rejections(found: Sequence[FoundChange]) -> bool:

@@ -121,25 +121,39 @@ def test_memory_is_full_at_its_limit_exactly() -> None:
     """ConfigMaps hold 1 MiB, and as much as a namespace has stays free; without a memory no change is made."""
     left = MOST_BYTES - 2 * _size(_kept(_found()))
     assert _kept(_found(), texts={"filler": "x" * (left - 6)})
-    words = f"^the memory is full for namespace {ITEM.ref.namespace}: 1 owners .* last {MONTH.days} days$"
+    words = (
+        f"^the memory is full for namespace {ITEM.ref.namespace}: .* 1 of its owners .* {MONTH.days} days$"
+    )
     with pytest.raises(ValueError, match=words):
         _kept(_found(), texts={"filler": "x" * (left - 5)})
 
 
-def test_memory_full_of_one_namespace_has_room_for_others() -> None:
+@pytest.mark.parametrize("rejected", [0, 300], ids=["changes", "rejections-too"])
+def test_memory_full_of_one_namespace_has_room_for_others(rejected: int) -> None:
     """Whoever chooses names of one part fills half of it, and each other namespace half of the rest."""
     texts: dict[str, str] = {}
     for namespace in ("flood", "also", "team"):
         left = MOST_BYTES - _size(texts)
+        for item in _owners(namespace, rejected, "r") if namespace == "flood" else ():
+            texts |= _kept(_found(item.ref, **REJECTED), item=item)
         texts = _filled(namespace, texts)
         assert (MOST_BYTES - _size(texts)) / left == pytest.approx(0.5, abs=0.05)
-    assert _kept(_found(end=ChangeOutcome.REJECTED, ended=AT), texts=_filled(ITEM.ref.namespace, texts))
+    (late,) = _owners("team", 1, "r")
+    with pytest.raises(ValueError, match="the memory is full for namespace team: "):
+        _kept(_found(late.ref, **REJECTED), item=late, texts=texts)
+
+
+REJECTED: dict[str, Any] = {"end": ChangeOutcome.REJECTED, "ended": AT}
+
+
+def _owners(namespace: str, count: int, prefix: str = "") -> list[Workload]:
+    names = [f"{'w' * 220}-{prefix}{number}" for number in range(count)]
+    return [workload(ref=ObjectRef("apps/v1", "Deployment", namespace, name, "u" * 36)) for name in names]
 
 
 def _filled(namespace: str, texts: dict[str, str]) -> dict[str, str]:
     """With as many owners of a namespace as there is room for."""
-    names = [f"{'w' * 220}-{number}" for number in range(1200)]
-    owners = [workload(ref=ObjectRef("apps/v1", "Deployment", namespace, name, "u" * 36)) for name in names]
+    owners = _owners(namespace, 1200)
     known = [_kept(_found(item.ref), item=item) for item in owners]
 
     def before(number: int) -> dict[str, str]:
@@ -163,7 +177,7 @@ def test_memory_same_run_is_kept_once_and_so_is_a_rejection() -> None:
     """A write that is tried again is one change; of rejections the last one counts."""
     assert _runs(_kept(_found(), _found(gpus=3), _found(run="s"))) == [("r", 3), ("s", 2)]
     assert _runs(_kept(_found(EARLIER), _found(), item=JOB)) == [("r", 2), ("r", 2)]
-    rejected = [_found(run=run, end=ChangeOutcome.REJECTED, ended=AT) for run in "rs"]
+    rejected = [_found(run=run, **REJECTED) for run in "rs"]
     assert _runs(_kept(*rejected)) == [("s", 2)]
 
 
