@@ -9,6 +9,7 @@ import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
 
+from rightsizer.inventory.stranded_gpus import in_turn
 from rightsizer.kinds import row_of
 from rightsizer.kinds.change_edits import as_read
 from rightsizer.kinds.edits import Path, value_at
@@ -30,7 +31,7 @@ _MOST_KEY = 253
 _MOST_TEXT = 4096
 """Some programs are scripts in an argument; a ConfigMap has 1 MiB for all workloads."""
 MOST = 200
-"""Workloads in the ConfigMap."""
+"""Workloads in the ConfigMap; namespaces take turns."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,6 +74,10 @@ def size_key(ref: ObjectRef) -> str:
     return key if (ref.group, ref.kind) in OWNERS and len(key) <= _MOST_KEY else ""
 
 
+def _namespace(key: str) -> str:
+    return key.partition(".")[0]
+
+
 def kept_sizes(texts: Texts, evaluator: PolicyEvaluator, policy_hash: str) -> SizeChanges:
     """The changes of the ConfigMap: new sizes, and None for those that end."""
     length = evaluator.policy.keepSizes
@@ -87,20 +92,22 @@ def kept_sizes(texts: Texts, evaluator: PolicyEvaluator, policy_hash: str) -> Si
         is_wanted = is_same_policy if workload is None else _is_wanted(workload, evaluator)
         if not is_wanted or not _is_current(texts[key], evaluator.at):
             changes[key] = None
+    kept = texts.keys() - changes.keys()
+    sizes: dict[str, str] = {}
     left_out: list[str] = []
-    room = MOST - len([key for key in texts if key not in changes])
     for key, workload in sorted(there.items()):
         size = _size_of(workload, ours, until=evaluator.at + length) if key else None
         if size is None or not _is_wanted(workload, evaluator):
             continue
-        text, is_new = size.written(), key not in texts or key in changes
-        if len(text) > _MOST_TEXT:
+        if len(text := size.written()) > _MOST_TEXT:
             left_out.append(f"{workload.ref}: its command is too long")
-        elif room > 0 or not is_new:
-            room -= is_new
-            changes[key] = text
         else:
-            left_out.append(f"{workload.ref}: {MOST} others are kept")
+            sizes[key] = text
+    # A namespace keeps its earlier sizes first.
+    turns = in_turn([*sorted(kept), *(key for key in sizes if key not in kept)], _namespace)
+    changes |= {key: sizes[key] for key in turns[:MOST] if key in sizes}
+    changes |= {key: None for key in turns[MOST:] if key in kept}
+    left_out += [f"{there[key].ref if key in there else key}: {MOST} others are kept" for key in turns[MOST:]]
     return SizeChanges(changes, tuple(left_out))
 
 

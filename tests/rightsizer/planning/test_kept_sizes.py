@@ -178,6 +178,18 @@ def test_sizes_of_many_workloads_are_limited() -> None:
     assert _changes(_resized(), texts={**full, KEY: TEXT.replace("2026", "2027")}) == {KEY: TEXT}
 
 
+def test_sizes_of_many_workloads_of_a_namespace_leave_room_for_others() -> None:
+    """Namespaces take turns, also where one has filled all places before."""
+    flood = [
+        _resized(ref=ObjectRef("apps/v1", "Deployment", "aaa", f"x{number}", f"uid-{number}"))
+        for number in range(MOST)
+    ]
+    new = _changes(*flood, _resized())
+    assert (len(new), new[KEY]) == (MOST, TEXT)
+    full = {f"aaa.Deployment.x{number:03}": TEXT for number in range(MOST)}
+    assert _changes(_resized(), texts=full) == {KEY: TEXT, f"aaa.Deployment.x{MOST - 1}": None}
+
+
 def test_sizes_left_out_are_named_with_reason() -> None:
     """Nobody else says that a resized workload comes back large."""
     full = {"policy": "hash", **{f"research.Deployment.x{number}": TEXT for number in range(MOST)}}
