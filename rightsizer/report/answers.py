@@ -34,6 +34,11 @@ _DEEPEST = 12
 T = TypeVar("T")
 _LINK = re.compile(r"\](?=[(\[:])")
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
+# Letters and marks that are Default_Ignorable_Code_Point; `safe` replaces all others that are.
+# https://www.unicode.org/Public/UCD/latest/ucd/DerivedCoreProperties.txt
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 _BRIEF = (
     "namespace",
     "kind",
@@ -167,4 +172,4 @@ def _first(values: Iterable[T], depth: int) -> list[T]:
 def harmless(text: str) -> str:
     """A text of somebody else: one line, without invisible characters and markup, cut if it is long."""
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"
-    return _TAG.sub("< ", _LINK.sub("] ", safe(short)))
+    return _TAG.sub("< ", _LINK.sub("] ", _INVISIBLE.sub("\ufffd", safe(short))))

@@ -210,6 +210,8 @@ def test_mcp_invalid_flag_ends_the_program(flags: list[str], words: str) -> None
         ("a <b>c</b> < 3", "a < b>c< /b> < 3"),
         ("[x](y) [a][b] [c]: d", "[x] (y) [a] [b] [c] : d"),
         ("one\ntwo\u2028\x1b[31m\U000e0041", "one\ufffdtwo\ufffd\ufffd[31m\ufffd"),
+        ("a\U000e0100b\ufe0f\u3164\u115f\uffa0\u034f\u17b4\u180b", "a\ufffdb" + "\ufffd" * 7),
+        ("한글 नमस्ते é", "한글 नमस्ते é"),
         ("x" * 301, "x" * 300 + "… (301 characters)"),
     ],
 )
