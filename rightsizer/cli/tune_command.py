@@ -41,14 +41,11 @@ def run(arguments: argparse.Namespace) -> int:
     if recording is None:
         return 0
     half = first_cycle(recording, 2)
-    if short := is_short(recording, half):
-        note(
-            "it learns from less than a week, so nothing waits shorter than before; a longer --from has more"
-        )
+    short = is_short(recording, half)
     policy, choices = tuned(recording, loaded.policy, price, stop=half, shortens=not short)
     if not choices:
         note("no kind has enough gaps to learn from: the policy is as it was; a longer --from has more")
-    if short := is_short(recording, half):
+    if short:
         note(
             "it learns from less than a week, so nothing waits shorter than before; a longer --from has more"
         )
