@@ -1,9 +1,15 @@
-"""What kube-state-metrics recorded of GPU pods: owners, nodes, classes and requests, also of pods that are gone."""
+"""What kube-state-metrics recorded of GPU pods: owners, nodes, classes and requests, also of pods that are gone.
 
+Any scraped target can expose such series. Only those of one scrape job count, the one that tells of most pods, and a
+fact of which its targets tell different values is unknown, with all others of the pod.
+"""
+
+import collections
 import dataclasses
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TypeVar
 
 from rightsizer.inventory.gpu_requests import CLASS_PREFIX, GPU_RESOURCES, ResourceUnit, parse_gpu_resource
 from rightsizer.kube.owner_kinds import OWNERS
@@ -11,14 +17,20 @@ from rightsizer.model import ObjectRef, PodKey
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Sample
 from rightsizer.usage.querier import SourceQuerier
-from rightsizer.usage.source_metrics import LabelNames, first
+from rightsizer.usage.source_metrics import JOB, TARGET, LabelNames, first
 from rightsizer.usage.step_usage import CHUNK
 
 _LABELS = LabelNames()
 _API_VERSIONS = {row.kind: row.api_version for row in reversed(OWNERS)}
 """By kind, which is all that the metrics name; of two groups with one kind, the first."""
 _CONTAINER = ("exported_container", "container")
+_INFO, _REQUESTS = "kube_pod_info", "kube_pod_container_resource_requests"
 _COUNTED = frozenset({ResourceUnit.DEVICES, ResourceUnit.SHARES})
+
+K = TypeVar("K")
+V = TypeVar("V")
+_Object = tuple[str, str, str]
+"""Namespace, kind and name."""
 
 
 def _recorded_name(resource: str) -> str:
@@ -74,100 +86,139 @@ def pod_facts(querier: SourceQuerier, asked: AskedFacts) -> dict[PodKey, PodFact
     Raises:
         PrometheusError: An answer was incomplete.
     """
-    return _Facts(querier, asked).of_all()
+    for metric in (_INFO, _REQUESTS):
+        counted = querier.prometheus.query(promql.by("count", (JOB,), _recorded(querier, metric)), querier.at)
+        if counted:
+            most = max(sample.value for sample in counted)
+            jobs = sorted(sample.labels.get(JOB, "") for sample in counted if sample.value == most)
+            return _Facts(querier, asked, promql.one_of(JOB, jobs)).of_all()
+    return {}
+
+
+def _recorded(querier: SourceQuerier, metric: str, *matchers: str) -> str:
+    selected = promql.selector(metric, (*matchers, *querier.label_matchers))
+    return promql.over("last_over_time", selected, CHUNK)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Facts:
     querier: SourceQuerier
     asked: AskedFacts
+    of_source: str  # a matcher of the job that counts
 
     def of_all(self) -> dict[PodKey, PodFacts]:
-        gpus = self._requested()
-        if not gpus:
+        requests = self._requests()
+        pods = {pod for pod, *_ in requests}
+        if not pods:
             return {}
-        owners = self._owners(gpus)
+        owners = _told(self._of("kube_pod_owner", pods), _pod, _owner)
+        infos = self._of(_INFO, pods)
+        nodes, classes = (_told(infos, _pod, _value(name)) for name in ("node", "priority_class"))
+        labels = _told(self._of("kube_pod_labels", pods), _pod, self._labels) if self.asked.labels else {}
+        images = _told(self._of("kube_pod_container_info", pods), _container, _image)
         above = self._above("kube_replicaset_owner", "replicaset", "ReplicaSet")
         above |= self._above("kube_job_owner", "job_name", "Job")
-        infos = {
-            pod: sample.labels
-            for sample in self._query("kube_pod_info")
-            if (pod := _LABELS.pod_of(sample.labels)) in gpus
-        }
-        labels = self._labels(gpus) if self.asked.labels else {}
-        images = self._images(gpus)
+        disputed = _empty(owners) | _empty(nodes) | _empty(classes) | _empty(labels)
+        disputed |= {key[0] for key in _empty(requests)} | {key[0] for key in _empty(images)}
+        gpus, found_images = collections.Counter[PodKey](), dict[PodKey, set[str]]()
+        for (pod, *_), counts in requests.items():
+            gpus[pod] += max(counts, default=0)
+        for (pod, _), names in images.items():
+            found_images.setdefault(pod, set()).update(names)
         return {
             pod: PodFacts(
-                _topmost(pod[0], *owners[pod], above) if pod in owners else None,
-                infos.get(pod, {}).get("node", ""),
-                infos.get(pod, {}).get("priority_class", ""),
-                count,
-                labels.get(pod, {}),
-                images.get(pod, ()),
+                _topmost(pod[0], *max(owners[pod], key=_is_controller), above) if pod in owners else None,
+                max(nodes.get(pod, ()), default=""),
+                max(classes.get(pod, ()), default=""),
+                gpus[pod],
+                dict(max(labels.get(pod, ()), default=())),
+                tuple(sorted(found_images.get(pod, ()))),
             )
-            for pod, count in gpus.items()
+            for pod in pods - disputed
         }
 
-    def _requested(self) -> dict[PodKey, int]:
-        """GPUs that each pod asked for: of several series of one request, as after a restart, the largest."""
+    def _requests(self) -> dict[tuple[PodKey, str, str], frozenset[int]]:
+        """GPUs that each container of each pod asked for, by resource."""
         units = self.asked.units()
         asked = promql.quoted("|".join(pattern for pattern, _ in units))
-        found: dict[PodKey, dict[tuple[str, str], int]] = {}
-        for sample in self._query("kube_pod_container_resource_requests", f"resource=~{asked}"):
-            if (pod := _LABELS.pod_of(sample.labels)) is None:
-                continue
-            resource = sample.labels.get("resource", "")
-            is_counted = _unit(units, resource) in _COUNTED and math.isfinite(sample.value)
-            request = first(sample.labels, _CONTAINER), resource
-            requests = found.setdefault(pod, {})
-            requests[request] = max(requests.get(request, 0), sample.count if is_counted else 0)
-        return {pod: sum(requests.values()) for pod, requests in found.items()}
 
-    def _owners(self, pods: Collection[PodKey]) -> dict[PodKey, tuple[str, str]]:
-        """Kind and name of each pod's controller: the pod itself where it is recorded that it has none."""
-        found: dict[PodKey, tuple[str, str]] = {}
-        for sample in self._query("kube_pod_owner"):
-            pod = _LABELS.pod_of(sample.labels)
-            if pod is None or pod not in pods:
-                continue
-            if sample.labels.get("owner_is_controller") == "true":
-                found[pod] = sample.labels.get("owner_kind", ""), sample.labels.get("owner_name", "")
-            else:
-                found.setdefault(pod, ("Pod", pod[1]))
-        return found
+        def request(sample: Sample) -> tuple[PodKey, str, str] | None:
+            place = _container(sample)
+            return place and (*place, sample.labels.get("resource", ""))
 
-    def _images(self, pods: Collection[PodKey]) -> dict[PodKey, tuple[str, ...]]:
-        found: dict[PodKey, set[str]] = {}
-        for sample in self._query("kube_pod_container_info"):
-            image = sample.labels.get("image_spec") or sample.labels.get("image", "")
-            pod = _LABELS.pod_of(sample.labels)
-            if image and pod is not None and pod in pods:
-                found.setdefault(pod, set()).add(image)
-        return {pod: tuple(sorted(images)) for pod, images in found.items()}
+        def amount(sample: Sample) -> int | None:
+            if not math.isfinite(sample.value):
+                return None
+            return sample.count if _unit(units, sample.labels.get("resource", "")) in _COUNTED else 0
 
-    def _labels(self, pods: Collection[PodKey]) -> dict[PodKey, Mapping[str, str]]:
+        return _told(self._query(_REQUESTS, f"resource=~{asked}"), request, amount)
+
+    def _labels(self, sample: Sample) -> tuple[tuple[str, str], ...]:
         names = {key: f"label_{re.sub('[^a-zA-Z0-9_]', '_', key)}" for key in self.asked.labels}
-        known = ((_LABELS.pod_of(sample.labels), sample) for sample in self._query("kube_pod_labels"))
-        return {
-            pod: {key: sample.labels[name] for key, name in names.items() if sample.labels.get(name)}
-            for pod, sample in known
-            if pod is not None and pod in pods
-        }
+        return tuple(
+            (key, sample.labels[name]) for key, name in sorted(names.items()) if sample.labels.get(name)
+        )
 
-    def _above(self, metric: str, label: str, kind: str) -> dict[tuple[str, str, str], tuple[str, str]]:
+    def _above(self, metric: str, label: str, kind: str) -> dict[_Object, frozenset[tuple[str, str]]]:
         """The controller of each object of a kind, by namespace, kind and name."""
-        return {
-            (first(one.labels, _LABELS.namespace), kind, one.labels.get(label, "")): (
-                one.labels.get("owner_kind", ""),
-                one.labels.get("owner_name", ""),
-            )
-            for one in self._query(metric, "owner_is_controller='true'")
-        }
+        return _told(
+            self._query(metric, "owner_is_controller='true'"),
+            lambda one: (first(one.labels, _LABELS.namespace), kind, one.labels.get(label, "")),
+            lambda one: (one.labels.get("owner_kind", ""), one.labels.get("owner_name", "")),
+        )
 
-    def _query(self, metric: str, *matchers: str) -> Iterable[Sample]:
-        selected = promql.selector(metric, (*matchers, *self.querier.label_matchers))
-        recorded = promql.over("last_over_time", selected, CHUNK)
+    def _of(self, metric: str, pods: Collection[PodKey]) -> list[Sample]:
+        return [sample for sample in self._query(metric) if _pod(sample) in pods]
+
+    def _query(self, metric: str, *matchers: str) -> list[Sample]:
+        recorded = _recorded(self.querier, metric, *matchers, self.of_source)
         return self.querier.prometheus.query(recorded, self.querier.at)
+
+
+def _told(
+    samples: Iterable[Sample], key: Callable[[Sample], K | None], value: Callable[[Sample], V | None]
+) -> dict[K, frozenset[V]]:
+    """The values that every target tells of a key, several where they changed; empty where the targets disagree."""
+    by_target: dict[K, dict[tuple[str, ...], set[V]]] = {}
+    for sample in samples:
+        about, told = key(sample), value(sample)
+        if about is not None and told is not None:
+            target = sample.labels.get(JOB, ""), sample.labels.get(TARGET, "")
+            by_target.setdefault(about, {}).setdefault(target, set()).add(told)
+    return {about: frozenset.intersection(*map(frozenset, one.values())) for about, one in by_target.items()}
+
+
+def _empty(told: Mapping[K, Collection[object]]) -> set[K]:
+    return {about for about, values in told.items() if not values}
+
+
+def _pod(sample: Sample) -> PodKey | None:
+    return _LABELS.pod_of(sample.labels)
+
+
+def _container(sample: Sample) -> tuple[PodKey, str] | None:
+    pod = _pod(sample)
+    return pod and (pod, first(sample.labels, _CONTAINER))
+
+
+def _value(label: str) -> Callable[[Sample], str | None]:
+    return lambda sample: sample.labels.get(label) or None
+
+
+def _image(sample: Sample) -> str | None:
+    return sample.labels.get("image_spec") or sample.labels.get("image") or None
+
+
+def _owner(sample: Sample) -> tuple[str, str]:
+    """Kind and name of a pod's controller: the pod itself where it is recorded that it has none."""
+    labels = sample.labels
+    if labels.get("owner_is_controller") == "true":
+        return labels.get("owner_kind", ""), labels.get("owner_name", "")
+    return "Pod", first(labels, _LABELS.pod)
+
+
+def _is_controller(owner: tuple[str, str]) -> tuple[bool, tuple[str, str]]:
+    return owner[0] != "Pod", owner
 
 
 def _unit(units: Iterable[tuple[str, ResourceUnit]], recorded: str) -> ResourceUnit | None:
@@ -175,11 +226,14 @@ def _unit(units: Iterable[tuple[str, ResourceUnit]], recorded: str) -> ResourceU
 
 
 def _topmost(
-    namespace: str, kind: str, name: str, above: Mapping[tuple[str, str, str], tuple[str, str]]
-) -> ObjectRef:
+    namespace: str, kind: str, name: str, above: Mapping[_Object, Collection[tuple[str, str]]]
+) -> ObjectRef | None:
     for _ in range(3):
-        owner = above.get((namespace, kind, name))
-        if owner is None or not all(owner) or owner[0] == "CronJob":
+        owners = above.get((namespace, kind, name))
+        if owners is not None and not owners:
+            return None  # the targets disagree
+        owner = max(owners or (), default=("", ""))
+        if not all(owner) or owner[0] == "CronJob":
             break
         kind, name = owner
     return owner_ref(namespace, kind, name)

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import math
+from collections.abc import Mapping
 
 import pytest
 
@@ -168,6 +169,78 @@ def test_recording_counts_requests_of_restarted_kube_state_metrics_once(metrics:
         metrics.write({"kube_pod_container_resource_requests": asked}, {**request, **labels})
     ((member,),) = (group.members for group in _recorded(metrics).groups)
     assert member.devices == 3
+
+
+STATE = {"pod": "web-0", "job": "kube-state-metrics", "UUID": "", "modelName": ""}
+FORGED: Mapping[str, tuple[Mapping[str, str], float]] = {
+    "kube_pod_container_resource_requests": ({"resource": "nvidia_com_gpu", "container": "c"}, 8),
+    "kube_pod_owner": ({"owner_kind": "Job", "owner_name": "other", "owner_is_controller": "true"}, 1),
+    "kube_pod_info": ({"node": "n9", "priority_class": "low"}, 1),
+    "kube_pod_container_info": ({"container": "c", "image_spec": "jupyter/minimal-notebook"}, 1),
+    "kube_replicaset_owner": (
+        {"replicaset": "web-1", "owner_kind": "Deployment", "owner_name": "x", "owner_is_controller": "true"},
+        1,
+    ),
+}
+
+
+def _with_state(metrics: Metrics) -> None:
+    """What two kube-state-metrics tell of a pod, of which one was restarted before the pod had a node."""
+    metrics.write(idle(), pod="web-0", UUID="GPU-a")
+    true: dict[str, dict[str, str]] = {
+        "kube_pod_container_resource_requests": {"resource": "nvidia_com_gpu", "container": "c"},
+        "kube_pod_owner": {"owner_kind": "ReplicaSet", "owner_name": "web-1", "owner_is_controller": "true"},
+        "kube_pod_info": {"node": "n1", "priority_class": "high"},
+        "kube_pod_container_info": {"container": "c", "image_spec": "web:1"},
+        "kube_replicaset_owner": {
+            "replicaset": "web-1",
+            "owner_kind": "Deployment",
+            "owner_name": "web",
+            "owner_is_controller": "true",
+        },
+    }
+    for metric, labels in true.items():
+        for instance in ("10.0.0.7:8080", "10.0.0.8:8080"):
+            metrics.write({metric: 1}, {**STATE, **labels, "instance": instance})
+    metrics.write({"kube_pod_info": 1}, {**STATE, "node": "", "instance": "10.0.0.6:8080"}, until=DAY / 2)
+
+
+def _facts(metrics: Metrics) -> tuple[object, ...]:
+    (group,) = _recorded(metrics).groups
+    (member,) = group.members
+    return (
+        str(group.ref.kind),
+        group.ref.name,
+        member.devices,
+        member.node,
+        member.priority_class,
+        member.images,
+    )
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("metric", FORGED)
+def test_facts_of_another_job_than_kube_state_metrics_do_not_count(metrics: Metrics, metric: str) -> None:
+    """Any scraped pod can expose them; the job that tells of most pods is believed."""
+    _with_state(metrics)
+    before = _facts(metrics)
+    assert before == ("Deployment", "web", 1, "n1", "high", ("web:1",))
+    labels, value = FORGED[metric]
+    metrics.write({metric: value}, {**STATE, **labels, "job": "pods", "instance": "10.0.2.66:8000"})
+    assert _facts(metrics) == before
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("metric", FORGED)
+def test_facts_that_targets_of_one_job_dispute_are_unknown(metrics: Metrics, metric: str) -> None:
+    """Neither the larger nor the later value counts: the owner is guessed by the pod's name."""
+    _with_state(metrics)
+    labels, value = FORGED[metric]
+    metrics.write({metric: value}, {**STATE, **labels, "instance": "10.0.2.66:8000"})
+    kind, name, devices, _, priority, images = _facts(metrics)
+    assert (kind, name, devices) == ("StatefulSet", "web", 1)
+    if metric != "kube_replicaset_owner":
+        assert (priority, images) == ("", ())
 
 
 @pytest.mark.parametrize(
