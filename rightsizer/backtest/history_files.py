@@ -96,8 +96,10 @@ class HistoryFiles:
             index for index in range(count) if self._usage_name(day, HistoryPart(index, count)) not in names
         ]
 
-    def write_usage(self, day: datetime.date, part: HistoryPart, found: StepsByUse, source: str) -> None:
-        """Write what one part of the GPUs did in a day.
+    def write_usage(
+        self, day: datetime.date, part: HistoryPart, found: StepsByUse, source: str, *, is_checked: bool
+    ) -> None:
+        """Write what one part of the GPUs did in a day, and whether only exporters told it.
 
         Raises:
             ConfigurationError: That is not possible.
@@ -114,16 +116,16 @@ class HistoryFiles:
             flat = arrow.Array.from_buffers(arrow.uint16(), len(values) // 2, [None, arrow.py_buffer(values)])
             lengths = itertools.accumulate((len(entry.columns[name]) for _, entry in uses), initial=0)
             columns[name] = arrow.ListArray.from_arrays(arrow.array(list(lengths), arrow.int32()), flat)
-        self._write(self._usage_name(day, part), columns, {"source": source})
+        self._write(self._usage_name(day, part), columns, {"source": source, "is_checked": is_checked})
 
-    def usage(self, day: datetime.date) -> tuple[StepsByUse, str]:
-        """What all GPUs did in a day, and which metrics tell it.
+    def usage(self, day: datetime.date) -> tuple[StepsByUse, str, bool]:
+        """What all GPUs did in a day, which metrics tell it, and whether only exporters do.
 
         Raises:
             ConfigurationError: A part is missing, or a file is not what it should be.
         """
         found: StepsByUse = {}
-        source = ""
+        source, is_checked = "", True
         names = self._parts(day, self._names())
         if not names:
             raise ConfigurationError(f"{self.url}: has no usage of {day} in steps of {span(self.step)}")
@@ -131,7 +133,8 @@ class HistoryFiles:
             table, known = self._read(name, (*_TEXTS, "rank", *COLUMNS))
             merge(found, dict(_uses(table)))
             source = source or known["source"]
-        return found, source
+            is_checked = is_checked and known.get("is_checked", False)
+        return found, source, is_checked
 
     def days_with_facts(self, days: Collection[datetime.date], asked: AskedFacts) -> frozenset[datetime.date]:
         """Of these days those with the facts of their pods, and with all that is asked of them.

@@ -62,7 +62,7 @@ class RecordedSignal:
         """Nothing: the recording holds just these pods."""
 
     def ignored(self, at: datetime.datetime) -> Ignored:  # noqa: ARG002 - a Signal's
-        """None: what is no evidence was not recorded."""
+        """None: whoever recorded told what was left out."""
         return Ignored()
 
     def usages(

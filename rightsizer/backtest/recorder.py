@@ -40,7 +40,7 @@ class Recorder:
                 column.extend(missing(gap))
                 column.extend(entry.columns[name][skipped : seen[-1] + 1])
 
-    def recording(self, facts: Mapping[PodKey, PodFacts], *, source: str) -> Recording:
+    def recording(self, facts: Mapping[PodKey, PodFacts], *, source: str, unchecked: int = 0) -> Recording:
         """All of it, by workload."""
         by_pod: dict[PodKey, list[Track]] = collections.defaultdict(list)
         for use, track in self._of_workloads():
@@ -57,7 +57,7 @@ class Recorder:
                 Member(key, known.node, gpus, tuple(tracks), known.priority_class, known.labels, known.images)
             )
         found = (Group(owner, tuple(members), owner in guessed) for owner, members in groups.items())
-        return Recording(self._grid, tuple(found), source)
+        return Recording(self._grid, tuple(found), source, unchecked)
 
     def _of_workloads(self) -> Iterator[tuple[UseKey, Track]]:
         """Not those of exporters' own pods: where a job names pods by the first choice of label, only that counts."""

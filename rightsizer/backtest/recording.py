@@ -261,11 +261,13 @@ class Recording:
 
     Attributes:
         source: Which metrics it is from.
+        unchecked: Days of which series of every scraped target count, since the exporters were unknown.
     """
 
     grid: Grid
     groups: tuple[Group, ...]
     source: str = ""
+    unchecked: int = 0
 
     @property
     def first(self) -> int:

@@ -245,6 +245,11 @@ def _unknown(recording: Recording, terms: Terms, policies: Iterable[Policy], hel
             f"owners and PriorityClasses of {guessed} of {len(recording.groups)} workloads, which kube-state-metrics "
             "does not tell: their kinds are guessed from the names of their pods"
         )
+    if recording.unchecked:
+        yield (
+            f"the provenance of GPU series in {count(recording.unchecked, 'day')}, where every scraped target counts: "
+            "the cluster would tell exporters apart (--kubeconfig, --context), best with --exporter-namespace"
+        )
     if not recording.has_counters:
         yield f"bursts between two scrapes: {recording.source} has no counters of busy time"
     yield "work since the last checkpoint of what is stopped: a return costs its restart only"

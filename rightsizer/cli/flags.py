@@ -403,7 +403,7 @@ def _backtest(parser: argparse.ArgumentParser) -> None:
     words = "keep the sums for the metrics of run"
     parser.add_argument("--publish", action="store_true", help=words)
     _add_history(parser)
-    add_options(parser, "cluster, for --publish", (*KUBECONFIG, *STATE))
+    add_options(parser, "cluster, which tells exporters from other targets", (*KUBECONFIG, *STATE))
     add_common(parser, BACKTEST_FORMS)
 
 
@@ -412,6 +412,7 @@ def _tune(parser: argparse.ArgumentParser) -> None:
     words = "what stopping a workload that works again costs"
     parser.add_argument("--price-of-a-mistake", metavar="GPU-HOURS", required=True, help=words)
     _add_history(parser)
+    add_options(parser, "cluster, which tells exporters from other targets", KUBECONFIG)
     add_common(parser, forms=())
 
 

@@ -1,4 +1,8 @@
-"""The history that `backtest` and `tune` replay: read from Prometheus, or from files of what was read before."""
+"""The history that `backtest` and `tune` replay: read from Prometheus, or from files of what was read before.
+
+The cluster tells which scraped targets are exporters now. In weeks, addresses change hands: so of the jobs that have
+exporters all series count, but for those of targets that are none now.
+"""
 
 import argparse
 import dataclasses
@@ -12,18 +16,32 @@ from rightsizer.backtest.history_files import MOST_PARTS, HistoryFiles, HistoryP
 from rightsizer.backtest.pod_facts import AskedFacts, PodFacts, pod_facts
 from rightsizer.backtest.recorder import Recorder, grid_of
 from rightsizer.backtest.recording import Grid, Recording
-from rightsizer.cli.connection import gpu_resources, instant_of, prometheus_settings, signal_terms
+from rightsizer.cli.connection import (
+    cluster_settings,
+    gpu_resources,
+    instant_of,
+    prometheus_settings,
+    signal_terms,
+)
 from rightsizer.cli.messages import note
-from rightsizer.errors import EvidenceIncomplete, UsageError
-from rightsizer.model import PodKey
+from rightsizer.errors import ClusterError, ConfigurationError, EvidenceIncomplete, UsageError
+from rightsizer.inventory.cluster_reader import resource_table
+from rightsizer.inventory.pods import PodTable
+from rightsizer.kube.api_objects import PodObject
+from rightsizer.kube.cluster import Cluster
+from rightsizer.model import AddressTable, PodKey, Whereabouts
 from rightsizer.policy.schema import Policy
+from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Prometheus
 from rightsizer.usage.querier import SourceQuerier
+from rightsizer.usage.source_metrics import TARGET
 from rightsizer.usage.sources import detect_source
 from rightsizer.usage.step_usage import CHUNK, StepsByUse, chunks, device_steps
 
 LATE = datetime.timedelta(hours=1)
 """The samples of a day may come so late, as from remote writers: then only is it kept."""
+CURRENT = datetime.timedelta(days=2)
+"""The cluster knows the addresses of targets at the end of a history that is no older, such as of whole days."""
 POLL_S = 2.0
 TELL_S = 60.0
 
@@ -50,14 +68,15 @@ def record(
         history.await_parts()
     grid = history.grid
     recorder, facts = Recorder(grid), dict[PodKey, PodFacts]()
-    source = ""
+    source, unchecked = "", 0
     for chunk in chunks(step, grid.steps):
-        found, source = history.usage(chunk)
+        found, source, is_checked = history.usage(chunk)
+        unchecked += not is_checked
         recorder.add(chunk, found)
         facts |= history.facts(chunk)
         if history.files is None:
             note(f"read {chunk.stop * 100 // grid.steps}% of {arguments.since}")
-    recording = recorder.recording(facts, source=source)
+    recording = recorder.recording(facts, source=source, unchecked=unchecked)
     if not recording.groups:
         raise EvidenceIncomplete(f"Prometheus has no GPU series that name pods in the last {arguments.since}")
     return recording
@@ -114,11 +133,11 @@ class _History:
         midnight = datetime.datetime.combine(end.astimezone(datetime.UTC), datetime.time(), datetime.UTC)
         return cls(arguments, grid_of(midnight, length, step), files, part, asked)
 
-    def usage(self, chunk: range) -> tuple[StepsByUse, str]:
-        """Of a chunk, and which metrics tell it."""
+    def usage(self, chunk: range) -> tuple[StepsByUse, str, bool]:
+        """Of a chunk, which metrics tell it, and whether only exporters do."""
         if self.files is not None:
             return self.files.usage(self._day(chunk))
-        return self._read(chunk), self._querier.source.name
+        return self._read(chunk), self._querier.source.name, self._source.is_checked
 
     def facts(self, chunk: range) -> Mapping[PodKey, PodFacts]:
         """Of the pods of a chunk."""
@@ -138,7 +157,8 @@ class _History:
             if day in usage and day in facts:
                 continue
             if day not in usage:
-                files.write_usage(day, self.part, self._read(chunk), self._querier.source.name)
+                found, name = self._read(chunk), self._querier.source.name
+                files.write_usage(day, self.part, found, name, is_checked=self._source.is_checked)
             if day not in facts:
                 files.write_facts(day, pod_facts(self._until(chunk), self.asked), self.asked)
             note(f"read {number * 100 // len(days)}% of {self.arguments.since}")
@@ -176,8 +196,12 @@ class _History:
     def _until(self, chunk: range) -> SourceQuerier:
         return dataclasses.replace(self._querier, at=self.grid.time(chunk.stop), memo={})
 
-    @functools.cached_property
+    @property
     def _querier(self) -> SourceQuerier:
+        return self._source.querier
+
+    @functools.cached_property
+    def _source(self) -> "_Source":
         settings = prometheus_settings(self.arguments)
         if not settings.url:
             where = self.files.url if self.files is not None else ""
@@ -185,8 +209,54 @@ class _History:
                 f"{where} lacks a part of {self.grid.begin:%Y-%m-%d} to {self.grid.end:%Y-%m-%d}: "
                 "name --prometheus-url, or a shorter --from"
             )
-        terms = signal_terms(self.arguments, settings.labels)
-        return detect_source(Prometheus(settings), terms, at=self.grid.end)
+        terms, prometheus = signal_terms(self.arguments, settings.labels), Prometheus(settings)
+        whereabouts, problem = None, "the history ended days ago, when targets had other addresses"
+        if prometheus.now() - self.grid.end <= CURRENT:
+            whereabouts, problem = _whereabouts(self.arguments)
+        querier = detect_source(prometheus, terms, at=self.grid.end, whereabouts=whereabouts)
+        provenance = querier.provenance
+        if whereabouts is not None and not provenance.namespaces:
+            problem = provenance.problem or "the cluster has neither pods with GPUs nor these targets"
+        if problem:
+            note(f"the provenance of GPU series is unknown, so every scraped target counts: {problem}")
+        for words in provenance.words():
+            note(words)
+        return _Source(
+            querier if problem else _of_the_past(querier), is_checked=not (problem or provenance.doubt)
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Source:
+    """The metrics of a history, and whether only those of exporters count."""
+
+    querier: SourceQuerier
+    is_checked: bool
+
+
+def _whereabouts(arguments: argparse.Namespace) -> tuple[Whereabouts | None, str]:
+    """Where pods run now; without a cluster None, and why."""
+    try:
+        cluster = Cluster(cluster_settings(arguments))
+        resources = resource_table(cluster.gpu_resources)
+        table = cluster.reduce("/api/v1/pods", PodObject, lambda: PodTable(resources), add=PodTable.add)
+    except (ClusterError, ConfigurationError) as error:
+        if isinstance(error, ConfigurationError) and (arguments.kubeconfig or arguments.context):
+            raise
+        return None, str(error)
+    found = (one.pod for one in table.gpu_pods)
+    return Whereabouts({(pod.ref.namespace, pod.ref.name): pod.node for pod in found}, table.addresses), ""
+
+
+def _of_the_past(querier: SourceQuerier) -> SourceQuerier:
+    """Without the addresses of now, which others had: what is ignored now is left out by name."""
+    provenance = querier.provenance
+    ignored = sorted({one.instance for one in provenance.ignored if one.job in provenance.jobs})
+    return dataclasses.replace(
+        querier,
+        matchers=(*querier.matchers, *([promql.none_of(TARGET, ignored)] if ignored else ())),
+        provenance=dataclasses.replace(provenance, whereabouts=Whereabouts({}, AddressTable())),
+    )
 
 
 def _end(arguments: argparse.Namespace, now: datetime.datetime) -> datetime.datetime:

@@ -162,6 +162,8 @@ def _writes() -> Iterator[Right]:
     yield Right("create", "", "secrets", APPLY, is_own=True)
     yield Right("list", "", "secrets", (*_READ, *UNDO, *HISTORY), is_own=True, cost=_SECRETS)
     yield Right("list", "", "pods", HISTORY)
+    cost = "series of every scraped target count"
+    yield Right("list", "", "pods", BACKTEST, cost=cost)
     yield Right("list", "", "events", HISTORY, cost="Events are not shown")
     cost = "pauses and recent changes are unknown"
     yield Right("get", "", "configmaps", PLAN, is_own=True, cost=cost, names=STATE_MAPS)

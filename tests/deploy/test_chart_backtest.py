@@ -113,7 +113,7 @@ def test_backtest_network_policy_allows_what_the_rightsizers_does_but_no_scrape(
 
 
 @pytest.mark.parametrize("rightsizer", [{"prometheus": URL}, ACTING], ids=["advises", "acts"])
-def test_backtest_account_may_write_its_figures_and_nothing_else(rightsizer: Object) -> None:
+def test_backtest_account_may_list_pods_and_write_its_figures_and_nothing_else(rightsizer: Object) -> None:
     """In one ConfigMap that the chart makes, since RBAC cannot limit create by name; within what the doctor prints."""
     objects = _objects({"rightsizer": rightsizer})
     account = pod_of(find_one(objects, "CronJob", NAME))["serviceAccountName"]
@@ -124,7 +124,9 @@ def test_backtest_account_may_write_its_figures_and_nothing_else(rightsizer: Obj
         for one in objects
         if one["kind"].endswith("RoleBinding") and account in [each["name"] for each in one["subjects"]]
     ]
-    assert [(one["kind"], one["name"]) for one in bound] == [("Role", NAME)]
+    assert sorted((one["kind"], one["name"]) for one in bound) == [("ClusterRole", NAME), ("Role", NAME)]
+    (reading,) = find_one(objects, "ClusterRole", NAME)["rules"]
+    assert reading == {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}
     (rule,) = find_one(objects, "Role", NAME)["rules"]
     assert rule == {
         "apiGroups": [""],
@@ -133,8 +135,11 @@ def test_backtest_account_may_write_its_figures_and_nothing_else(rightsizer: Obj
         "verbs": ["get", "patch"],
     }
     assert "data" not in find_one(objects, "ConfigMap", FIGURES)
-    (printed,) = [one for one in roles("gpu-rightsizer") if one["metadata"]["name"] == NAME]
-    assert rule in printed["rules"]
+    printed = [
+        rule for one in roles("gpu-rightsizer") if one["metadata"]["name"] == NAME for rule in one["rules"]
+    ]
+    assert rule in printed
+    assert reading in printed
     reads = [
         verb
         for one in find_one(objects, "Role")["rules"]

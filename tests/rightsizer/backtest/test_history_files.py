@@ -52,18 +52,19 @@ def test_usage_comes_back_as_it_was(
 ) -> None:
     """Whole, and in any number of parts."""
     files = _files(tmp_path_factory.mktemp("kept"), cluster="a")
-    files.write_usage(DAY, HistoryPart(), found, "ours")
-    assert files.usage(DAY) == (found, "ours")
+    files.write_usage(DAY, HistoryPart(), found, "ours", is_checked=True)
+    assert files.usage(DAY) == (found, "ours", True)
     files = _files(tmp_path_factory.mktemp("kept"), cluster="a")
     count = draw.randint(2, 4)
     place = {key: draw.randrange(count) for key in found}
     for index in range(count):
         assert not files.days()
         part = HistoryPart(index, count)
-        files.write_usage(DAY, part, {key: one for key, one in found.items() if place[key] == index}, "ours")
+        mine = {key: one for key, one in found.items() if place[key] == index}
+        files.write_usage(DAY, part, mine, "ours", is_checked=True)
         assert files.days(part) == [DAY]
     assert files.days() == [DAY]
-    assert files.usage(DAY) == (found, "ours")
+    assert files.usage(DAY) == (found, "ours", True)
 
 
 def test_usage_of_one_device_in_two_parts_is_the_higher(tmp_path: pathlib.Path) -> None:
@@ -72,7 +73,11 @@ def test_usage_of_one_device_in_two_parts_is_the_higher(tmp_path: pathlib.Path) 
     low, high = [5, MISSING, MISSING, *[0] * 21], [7, 3, MISSING, *[0] * 21]
     for index, column in enumerate((low, high)):
         files.write_usage(
-            DAY, HistoryPart(index, 2), {("n", "p", "GPU-1", ""): _steps(*[column] * 10)}, "ours"
+            DAY,
+            HistoryPart(index, 2),
+            {("n", "p", "GPU-1", ""): _steps(*[column] * 10)},
+            "ours",
+            is_checked=True,
         )
     ((_, entry),) = files.usage(DAY)[0].items()
     assert all(column.tolist() == high for column in entry.columns.values())
@@ -113,7 +118,7 @@ def test_facts_come_back_as_they_were(tmp_path: pathlib.Path) -> None:
 def test_broken_file_is_named_with_what_helps(tmp_path: pathlib.Path, content: bytes) -> None:
     """Nothing else is believed of it."""
     files = _files(tmp_path)
-    files.write_usage(DAY, HistoryPart(), {}, "ours")
+    files.write_usage(DAY, HistoryPart(), {}, "ours", is_checked=True)
     (path,) = tmp_path.iterdir()
     path.write_bytes(content)
     with pytest.raises(ConfigurationError, match=f"{path.name}: cannot be read as history .* delete it"):
@@ -123,7 +128,7 @@ def test_broken_file_is_named_with_what_helps(tmp_path: pathlib.Path, content: b
 def test_file_of_somebody_else_is_refused(tmp_path: pathlib.Path) -> None:
     """As one of another program, or of another cluster."""
     files = _files(tmp_path, cluster="a")
-    files.write_usage(DAY, HistoryPart(), {}, "ours")
+    files.write_usage(DAY, HistoryPart(), {}, "ours", is_checked=True)
     with pytest.raises(ConfigurationError, match="use another directory"):
         _files(tmp_path, cluster="b").usage(DAY)
     (path,) = tmp_path.iterdir()
@@ -135,7 +140,7 @@ def test_file_of_somebody_else_is_refused(tmp_path: pathlib.Path) -> None:
 def test_file_of_another_version_says_so(tmp_path: pathlib.Path) -> None:
     """Not that its labels were others."""
     files = _files(tmp_path, cluster="a")
-    files.write_usage(DAY, HistoryPart(), {}, "ours")
+    files.write_usage(DAY, HistoryPart(), {}, "ours", is_checked=True)
     (path,) = tmp_path.iterdir()
     table = pyarrow.parquet.read_table(path)
     told = json.loads(table.schema.metadata[b"gpu-rightsizer"])
@@ -174,7 +179,7 @@ def test_history_without_its_library_names_the_extra(
 def test_write_that_was_interrupted_is_not_there(tmp_path: pathlib.Path) -> None:
     """A file has its name only when it is whole."""
     files = _files(tmp_path)
-    files.write_usage(DAY, HistoryPart(), {}, "ours")
+    files.write_usage(DAY, HistoryPart(), {}, "ours", is_checked=True)
     (path,) = tmp_path.iterdir()
     path.rename(f"{path}.unfinished")
     assert files.days(HistoryPart()) == files.days() == []

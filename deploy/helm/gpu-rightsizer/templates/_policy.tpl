@@ -176,7 +176,7 @@ metadata:
   labels: {{- include "gpu-rightsizer.labels" (list $ $component) | nindent 4 }}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: {{ $kind }}, name: {{ $name }}}
 subjects:
-- {kind: ServiceAccount, name: {{ include (printf "gpu-rightsizer.%s" (ternary "extenderAccount" "account" (eq $component "extender"))) $ }}, namespace: {{ $.Release.Namespace }}}
+- {kind: ServiceAccount, name: {{ include (printf "gpu-rightsizer.%s" (get (dict "extender" "extenderAccount" "backtest" "backtestAccount") $component | default "account")) $ }}, namespace: {{ $.Release.Namespace }}}
 {{- end }}
 
 {{/* The validations of an admission policy; those with patterns once for each pattern: (list $ VALIDATIONS
