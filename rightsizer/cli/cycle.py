@@ -29,10 +29,11 @@ from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.configmaps import Changes, ConfigMap, Texts
 from rightsizer.kube.lease import Lease
 from rightsizer.model import Action, BlockerCode, Decision, Fleet, Outcome, Plan, Result
+from rightsizer.planning.alternatives import Tried, fitting_alternatives
 from rightsizer.planning.breaker import Scope, State, accepted, accepted_scope, followed
-from rightsizer.planning.budget import Tried, fitting_alternatives
 from rightsizer.planning.kept_sizes import NAME as SIZES
 from rightsizer.planning.kept_sizes import kept_sizes
+from rightsizer.planning.placement import new_tries
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.prices import Prices
 from rightsizer.report.rows import rates_of
@@ -210,10 +211,12 @@ def alternatives_of(acting: ApplySession, plan: Plan, shown: Plan) -> Alternativ
     assert plan.fleet is not None  # noqa: S101 - it was made a moment ago
     evaluator = acting.evaluator(plan.fleet, plan.at)
     refs = {one.workload.ref for one in shown.decisions}
+    # What the flags leave out keeps its room in the budgets.
+    decisions = [one for one in plan.decisions if one.is_enforced or one.workload.ref in refs]
+    tries = new_tries()
 
     def alternatives(tried: Tried) -> Sequence[Decision]:
-        fitting = fitting_alternatives(plan.decisions, evaluator, tried)
-        return [one for one in fitting if one.workload.ref in refs]
+        return fitting_alternatives(decisions, evaluator, tried, tries)
 
     return alternatives
 

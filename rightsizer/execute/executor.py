@@ -50,7 +50,7 @@ from rightsizer.model import (
     Result,
     Workload,
 )
-from rightsizer.planning.budget import Tried
+from rightsizer.planning.alternatives import Tried
 from rightsizer.planning.pending_demand import served_together, still_served
 from rightsizer.planning.revalidate import going, objections
 from rightsizer.report.events import event_of

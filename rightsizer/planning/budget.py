@@ -1,15 +1,14 @@
 """What the changes of a plan may do together: budgets per run, hour or day, and capacity for reslices. Pure.
 
-Demand comes first, by the priority of its pods: all changes that a pod or gang needs are charged together, or none of
-them. The other changes follow in plan order. What does not fit is blocked, and takes nothing from the rest. A budget is
-charged with the GPUs that a change frees, before the change is made. Each reslice was judged alone: in the same order
-each takes what its pods need, as do pods that other changes recreate.
+Changes for pending pods are charged when their victims are chosen, the others after them in plan order. What does not
+fit is blocked, and takes nothing from the rest. A budget is charged with the GPUs that a change frees, before the
+change is made. Each reslice was judged alone: in the same order each takes what its pods need, as do pods that other
+changes recreate.
 """
 
 import collections
 import dataclasses
 import datetime
-import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -29,8 +28,6 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.model.offers import Asks
-from rightsizer.planning.pending_demand import still_served
-from rightsizer.planning.victims import GOES_AFTER, skips_none, without_demands
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Budget, BudgetScope, Per
 from rightsizer.policy.schema import Policy
@@ -228,191 +225,68 @@ def _keys(scope: BudgetScope, ref: ObjectRef, pools: Sequence[str]) -> Sequence[
 
 
 def within_budgets(
-    decisions: Sequence[Decision], evaluator: PolicyEvaluator, made: Iterable[Decision] = ()
+    decisions: Sequence[Decision], evaluator: PolicyEvaluator, account: "BudgetAccount | None" = None
 ) -> tuple[Decision, ...]:
     """Block changes that budgets or capacity do not allow; a scale-down removes as many replicas as budgets do.
 
-    Pending pods and gangs are served whole or not, those of the highest priority first. `made` are charged before.
+    `account` has charged those that serve pending pods.
     """
-    account = _Account(Purse(evaluator.policy, evaluator.fleet, evaluator.at), _CapacityLeft(evaluator))
-    for one in made:
-        account.charge(one)
-    on_demand = {
-        one.workload.ref: _OnDemand(one)
-        for one in decisions
-        if one.is_enforced and one.serves and one.action not in FREE
-    }
-    _serve(on_demand.values(), account, evaluator.fleet)
-    return tuple(_allowed(one, on_demand.get(one.workload.ref), account) for one in decisions)
+    account = account or BudgetAccount(evaluator)
+    return tuple(_allowed(one, account) if one.is_enforced and not one.serves else one for one in decisions)
 
 
-def _allowed(decision: Decision, change: "_OnDemand | None", account: "_Account") -> Decision:
+def _allowed(decision: Decision, account: "BudgetAccount") -> Decision:
     """What is made of a change, charged; blocked if that is nothing."""
-    if not decision.is_enforced:
-        return decision
-    if change is not None:
-        made, blocks = change.made(), change.blocks
-    else:
-        is_free = decision.action in FREE
-        made = decision if is_free else _shortened(decision, account.purse.affordable(decision))
-        blocks = account.take(made)
-        made = None if blocks else made
-    return made or dataclasses.replace(decision, blockers=(*decision.blockers, *blocks))
+    is_free = decision.action in FREE
+    made = decision if is_free else _shortened(decision, account.affordable(decision))
+    blocks = account.take(made)
+    return dataclasses.replace(decision, blockers=(*decision.blockers, *blocks)) if blocks else made
 
 
-def _serve(changes: Iterable["_OnDemand"], account: "_Account", fleet: Fleet) -> None:
-    """Charge what pending pods and gangs need, one after another."""
-    needed: dict[ObjectRef, list[_OnDemand]] = collections.defaultdict(list)
-    for one in changes:
-        for demand in one.decision.serves:
-            needed[demand].append(one)
-    for demand in dict.fromkeys(pod.demand for pod in fleet.waiting if pod.demand in needed):
-        _serve_whole(demand, needed[demand], account)
+class BudgetAccount:
+    """What the changes that are made leave of budgets and capacity; those `made` before are charged first."""
 
+    def __init__(self, evaluator: PolicyEvaluator, made: Iterable[Decision] = ()) -> None:
+        self._purse = Purse(evaluator.policy, evaluator.fleet, evaluator.at)
+        self._capacity = _CapacityLeft(evaluator)
+        for one in made:
+            if one.action not in FREE:
+                self._purse.charge(one)
+            self._capacity.take(one)
 
-def _serve_whole(demand: ObjectRef, changes: Sequence["_OnDemand"], account: "_Account") -> None:
-    """Charge all changes that a demand needs, or none of them."""
-    account.begin()
-    parts: list[tuple[_OnDemand, Decision]] = []
-    for one in changes:
-        part = one.also_for(demand)
-        blocks = account.take(part, one.charged) if part else (Blocker(BlockerCode.BUDGET, GOES_AFTER),)
-        if part is None or blocks:
-            account.end(is_made=False)
-            for each in changes:
-                each.refuse(demand, one.decision.workload.ref, blocks)
-            return
-        parts.append((one, part))
-    account.end(is_made=True)
-    for one, part in parts:
-        one.serve(demand, part)
+    def affordable(self, decision: Decision) -> float:
+        """The most GPUs that a change of this workload may free."""
+        return self._purse.affordable(decision)
 
-
-class _OnDemand:
-    """A change for pending pods, as far as those need it that are served.
-
-    Attributes:
-        charged: What the budgets count of it; None if it serves nobody.
-        blocks: Why it does not serve the most urgent of those that it does not serve.
-    """
-
-    def __init__(self, decision: Decision) -> None:
-        self.decision = decision
-        self.charged: Decision | None = None
-        self.blocks: tuple[Blocker, ...] = ()
-        self._served: set[ObjectRef] = set()
-        self._frees: dict[ObjectRef, float] = collections.defaultdict(float)
-        for pod, _, frees in decision.going:
-            self._frees[pod.demand] += frees
-
-    @functools.cached_property
-    def _part(self) -> Decision | None:
-        """What goes for the first demand. What goes for others differs only in GPUs, as far as budgets count."""
-        return without_demands(self.decision, {*self.decision.serves[1:]})
-
-    def also_for(self, demand: ObjectRef) -> Decision | None:
-        """What the budgets would count if it served a demand, too; None if replicas stay that would go before."""
-        number, serves = len(self._served), self.decision.serves
-        if not self.decision.going or number + 1 == len(serves):
-            return self.decision
-        if self._part is None or (skips_none(self.decision) and demand != serves[number]):
-            return None
-        before = self.charged.frees if self.charged else 0.0
-        return dataclasses.replace(self._part, frees=before + self._frees[demand])
-
-    def serve(self, demand: ObjectRef, charged: Decision) -> None:
-        """Note that a demand is served."""
-        self._served.add(demand)
-        self.charged = charged
-
-    def refuse(self, demand: ObjectRef, ref: ObjectRef, blocks: tuple[Blocker, ...]) -> None:
-        """Note why a demand is not served: it needs a change of this workload, which is not possible."""
-        if ref != self.decision.workload.ref:
-            blocks = (Blocker(blocks[0].code, f"{demand} also needs {ref}: {blocks[0].message}"),)
-        self.blocks = self.blocks or blocks
-
-    def made(self) -> Decision | None:
-        """The change for those that are served; None if nobody is."""
-        return without_demands(self.decision, {*self.decision.serves} - self._served)
-
-
-class _Account:
-    """What the changes that are made leave of budgets and capacity."""
-
-    def __init__(self, purse: Purse, capacity: "_CapacityLeft") -> None:
-        self.purse, self._capacity = purse, capacity
+    def against(self, decision: Decision, before: Decision | None = None) -> tuple[Blocker, ...]:
+        """The budgets that a change would exceed, in place of a smaller one."""
+        if decision.action in FREE:
+            return ()
+        if before is not None:
+            self._purse.refund(before)
+        blocks = self._purse.against(decision)
+        if before is not None:
+            self._purse.charge(before)
+        return blocks
 
     def begin(self) -> None:
         """Begin to charge changes that are made together or not."""
-        self.purse.begin()
+        self._purse.begin()
         self._capacity.begin()
 
     def end(self, *, is_made: bool) -> None:
         """Keep what was charged since it began, or take it back."""
-        self.purse.end(is_made=is_made)
+        self._purse.end(is_made=is_made)
         self._capacity.end(is_made=is_made)
-
-    def charge(self, decision: Decision) -> None:
-        """Charge a change that is made in any case."""
-        if decision.action not in FREE:
-            self.purse.charge(decision)
-        self._capacity.take(decision)
 
     def take(self, decision: Decision, before: Decision | None = None) -> tuple[Blocker, ...]:
         """Charge a change, in place of a smaller one, unless budgets or capacity do not allow it; then return why."""
-        if decision is before:
-            return ()
-        if before is not None:
-            self.purse.refund(before)
-        is_free = decision.action in FREE
-        blocks = (() if is_free else self.purse.against(decision)) or self._capacity.take(decision)
-        if not (blocks or is_free):
-            self.purse.charge(decision)
+        blocks = self.against(decision, before) or self._capacity.take(decision)
+        if not (blocks or decision.action in FREE):
+            if before is not None:
+                self._purse.refund(before)
+            self._purse.charge(decision)
         return blocks
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Tried:
-    """The changes of a run so far.
-
-    Attributes:
-        made: Those that were made, or perhaps were.
-        refused: Those that their objects refused, or that are not needed anymore.
-        spared: Those that were not attempted, because others that the same demand needs were refused.
-    """
-
-    made: Sequence[Decision]
-    refused: Sequence[Decision]
-    spared: Sequence[Decision] = ()
-
-
-def fitting_alternatives(
-    decisions: Sequence[Decision], evaluator: PolicyEvaluator, tried: Tried
-) -> tuple[Decision, ...]:
-    """The changes of a plan that only budgets block, and that fit in place of changes that were not made.
-
-    None in the namespaces of refused ones, so that many workloads that refuse changes hold up others only once. Pending
-    pods and gangs are served whole or not, so none for those that need something else.
-    """
-    refs = {one.workload.ref for one in (*tried.made, *tried.refused, *tried.spared)}
-    namespaces = {one.workload.ref.namespace for one in tried.refused}
-    untried = [one for one in decisions if one.workload.ref not in refs]
-    waiting = {
-        one.workload.ref: dataclasses.replace(one, blockers=())
-        for one in untried
-        if one.is_blocked
-        and {block.code for block in one.blockers} == {BlockerCode.BUDGET}
-        and one.workload.ref.namespace not in namespaces
-    }
-    others = (
-        one.whole or one
-        for one in decisions
-        if one.workload.ref not in waiting and one.action is not Action.NOTICE
-    )
-    lost = {demand: "" for one in others for demand in one.serves}
-    possible = [one for one in still_served([*waiting.values()], lost).values() if isinstance(one, Decision)]
-    made = (*tried.made, *(one for one in untried if one.is_enforced))
-    return tuple(one for one in within_budgets(possible, evaluator, made) if one.is_enforced)
 
 
 def _shortened(decision: Decision, most: float) -> Decision:

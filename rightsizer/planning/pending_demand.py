@@ -2,14 +2,15 @@
 
 Victims are chosen by lowest priority, then by what they lose. Each pending pod is served on one node: the one whose
 victims lose least. Nobody is stopped for a pod that would still not fit. Where it is known which replicas a scale-down
-removes, only those go that are needed. A gang is served whole or not.
+removes, only those go that are needed. A gang is served whole or not. The victims of each are charged to the budgets
+before the next is served: what budgets refuse leaves its victims to others.
 """
 
 import collections
 import dataclasses
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from rightsizer.inventory.pod_groups import connected
 from rightsizer.kinds import pause_for
@@ -24,11 +25,14 @@ from rightsizer.model import (
     QuotaKey,
     WaitingPod,
 )
-from rightsizer.planning.placement import Placement, Places, best_place
+from rightsizer.planning.budget import BudgetAccount
+from rightsizer.planning.placement import Placement, Places, TriesByNamespace, best_place, new_tries
 from rightsizer.planning.victims import (
     GOES_AFTER,
     Victim,
     cost_of,
+    gone_victims,
+    most_going,
     standing,
     victims_of,
     whole_victim,
@@ -50,19 +54,50 @@ class Limited:
     cut_short: Mapping[str, ObjectRef]
 
 
-def limit_to_pending_demand(decisions: Sequence[Decision], evaluator: PolicyEvaluator) -> Limited:
-    """Block changes of onlyForPendingPods that no pending pod needs; name the pending pods for the others."""
-    candidates = {one.workload.ref: one for one in decisions if _is_on_demand(one, evaluator)}
+@dataclasses.dataclass(frozen=True, slots=True)
+class EarlierRounds:
+    """What a run has done before demand is matched again.
+
+    Attributes:
+        made: What they free is there for pending pods.
+        started: What is not pending anymore.
+        tries: What is left of them.
+    """
+
+    made: Sequence[Decision] = ()
+    started: Collection[ObjectRef] = ()
+    tries: TriesByNamespace = dataclasses.field(default_factory=new_tries)
+
+
+def limit_to_pending_demand(
+    decisions: Sequence[Decision],
+    evaluator: PolicyEvaluator,
+    account: BudgetAccount,
+    earlier: EarlierRounds | None = None,
+) -> Limited:
+    """Block changes of onlyForPendingPods that no pending pod needs; name the pending pods for the others.
+
+    Those are charged to the account.
+    """
+    candidates = {one.workload.ref: one for one in decisions if is_on_demand(one, evaluator)}
     if not candidates:
         return Limited(tuple(decisions), {})
-    wanted: dict[ObjectRef, dict[Victim, WaitingPod]] = {ref: {} for ref in candidates}
-    victims, cut_short = _matched(candidates.values(), evaluator)
-    for victim, pod in victims.items():
-        wanted[victim.decision.workload.ref][victim] = pod
+    matching = _Matching(candidates.values(), evaluator, account, earlier or EarlierRounds())
     limited = (
-        _with(one, wanted[one.workload.ref]) if one.workload.ref in wanted else one for one in decisions
+        _with(one, matching.wanted[one.workload.ref], matching.blocks.get(one.workload.ref, ()))
+        if one.workload.ref in candidates
+        else one
+        for one in decisions
     )
-    return Limited(tuple(limited), cut_short)
+    return Limited(tuple(limited), matching.cut_short)
+
+
+def without_demand(decision: Decision) -> Decision:
+    """A change as it was before pending demand and budgets were considered."""
+    codes = (BlockerCode.ONLY_FOR_PENDING_PODS, BlockerCode.BUDGET)
+    left = tuple(one for one in decision.blockers if one.code not in codes)
+    whole = decision.whole or decision
+    return dataclasses.replace(whole, blockers=left, wanted_by=(), serves=(), going=())
 
 
 def _victims(decision: Decision, evaluator: PolicyEvaluator) -> tuple[Victim, ...]:
@@ -123,7 +158,8 @@ def unserved_demand(evaluator: PolicyEvaluator, cut_short: Mapping[str, ObjectRe
         yield f"{whats[0]}{more}: no GPUs are freed for it: {why}"
 
 
-def _is_on_demand(decision: Decision, evaluator: PolicyEvaluator) -> bool:
+def is_on_demand(decision: Decision, evaluator: PolicyEvaluator) -> bool:
+    """Whether it is only made for pending pods."""
     if not decision.is_enforced:
         return False
     actions = {decision.announced or decision.action}
@@ -132,8 +168,11 @@ def _is_on_demand(decision: Decision, evaluator: PolicyEvaluator) -> bool:
     return not actions.isdisjoint(evaluator.evaluate(decision.workload).only_for_pending_pods)
 
 
-def _with(decision: Decision, wanted: Mapping[Victim, WaitingPod]) -> Decision:
-    """A decision about the victims that pending pods need; a notice announces all that may follow."""
+def _with(decision: Decision, wanted: Mapping[Victim, WaitingPod], blocks: tuple[Blocker, ...]) -> Decision:
+    """A decision about the victims that pending pods need; a notice announces all that may follow.
+
+    If they need none, it is blocked: by what the budgets refuse, if they would have needed some.
+    """
     if wanted:
         wanted = dict(sorted(wanted.items(), key=lambda item: item[0].place))
         made = dataclasses.replace(
@@ -149,34 +188,152 @@ def _with(decision: Decision, wanted: Mapping[Victim, WaitingPod]) -> Decision:
         f"rule {decision.rule} allows {action.value if action else 'nothing'} only for pending pods of a higher "
         "priority; none needs its GPUs"
     )
-    return dataclasses.replace(
-        decision, blockers=(*decision.blockers, Blocker(BlockerCode.ONLY_FOR_PENDING_PODS, words))
-    )
+    blocks = blocks or (Blocker(BlockerCode.ONLY_FOR_PENDING_PODS, words),)
+    return dataclasses.replace(decision, blockers=(*decision.blockers, *blocks))
 
 
-def _matched(
-    decisions: Iterable[Decision], evaluator: PolicyEvaluator
-) -> tuple[Mapping[Victim, WaitingPod], Mapping[str, ObjectRef]]:
-    """The chosen victims, each with the pending pod that it serves; and by namespace what was cut short."""
-    fleet = evaluator.fleet
-    candidates = sorted((victim for one in decisions for victim in _victims(one, evaluator)), key=standing)
-    places = Places(fleet, candidates)
-    places.free_what_terminates(evaluator.at)
-    lowest = min((one.priority for one in candidates), default=math.inf)
-    # Thousands of pods or gangs may ask alike: what found no place finds none either while nothing is placed.
-    in_vain: set[Hashable] = set()
-    cut_short: dict[str, ObjectRef] = {}
-    for pods in _together(fleet.waiting):
-        shape, first = _shape(pods), pods[0]
-        if max(pod.priority for pod in pods) <= lowest or shape in in_vain:  # nobody could go for them
-            continue
-        if _serve(pods, places):
-            in_vain.clear()
-        elif places.tries[first.ref.namespace].left > 0:
-            in_vain.add(shape)
-        else:
-            cut_short.setdefault(first.ref.namespace, first.demand)
-    return places.victims, cut_short
+class _ChangeOnDemand:
+    """What goes of a workload for pending pods.
+
+    Attributes:
+        charged: What the budgets count of it; None if nothing goes.
+    """
+
+    def __init__(self, decision: Decision) -> None:
+        self.charged: Decision | None = None
+        self._decision = decision
+        self._victims: list[Victim] = []
+
+    def also(self, victims: Sequence[Victim], pod: WaitingPod) -> Decision:
+        """What the budgets would count if these went, too; parts differ only in GPUs, as far as budgets count."""
+        if self._decision.action is Action.NOTICE or not victims[0].is_replica:
+            return self._decision
+        before = self.charged
+        if before is None or len(self._victims) + len(victims) == most_going(self._decision):
+            going = [(pod, one.pods, one.frees) for one in (*self._victims, *victims)]
+            return with_replicas(self._decision, going)
+        return dataclasses.replace(before, frees=before.frees + sum(one.frees for one in victims))
+
+    def add(self, victims: Sequence[Victim], charged: Decision) -> None:
+        """Let these go, too."""
+        self._victims += victims
+        self.charged = charged
+
+
+class _Matching:
+    """The victims of what waits, the most urgent first, each charged before those of the next are chosen.
+
+    Attributes:
+        wanted: By workload, the pending pod that each victim serves.
+        blocks: By workload, why budgets or capacity refuse the most urgent demand that needed it.
+        cut_short: As Limited has it.
+    """
+
+    def __init__(
+        self,
+        decisions: Collection[Decision],
+        evaluator: PolicyEvaluator,
+        account: BudgetAccount,
+        earlier: EarlierRounds,
+    ) -> None:
+        self.wanted: dict[ObjectRef, dict[Victim, WaitingPod]] = collections.defaultdict(dict)
+        self.blocks: dict[ObjectRef, tuple[Blocker, ...]] = {}
+        self.cut_short: dict[str, ObjectRef] = {}
+        self._account = account
+        self._changes = {one.workload.ref: _ChangeOnDemand(one) for one in decisions}
+        self._is_dropped = False
+        waiting = [one for one in evaluator.fleet.waiting if one.ref not in earlier.started]
+        if not waiting:
+            return
+        self._victims = {one.workload.ref: _victims(one, evaluator) for one in decisions}
+        gone = tuple(one for each in earlier.made if each.serves for one in gone_victims(each))
+        candidates = [*itertools.chain(*self._victims.values()), *gone]
+        self._places = Places(evaluator.fleet, sorted(candidates, key=standing), earlier.tries)
+        self._places.free_what_terminates(evaluator.at)
+        self._places.do(Placement(waiting[0], "", gone))  # on no node: only what the victims free counts
+        self._drop_unaffordable(waiting[0])
+        self._serve_all(waiting)
+        for victim, pod in self._places.victims.items():
+            if victim not in gone:
+                self.wanted[victim.decision.workload.ref][victim] = pod
+
+    def _serve_all(self, waiting: Sequence[WaitingPod]) -> None:
+        lowest = min((one.priority for one in self._places.candidates), default=math.inf)
+        # Thousands of pods or gangs may ask alike: what was not served is not served either while nothing is placed.
+        in_vain: set[Hashable] = set()
+        for pods in _together(waiting):
+            shape, first = _shape(pods), pods[0]
+            if max(pod.priority for pod in pods) <= lowest or shape in in_vain:  # nobody could go for them
+                continue
+            if self._serve(pods):
+                in_vain.clear()
+            elif self._places.tries[first.ref.namespace].left > 0:
+                in_vain.add(shape)
+            else:
+                self.cut_short.setdefault(first.ref.namespace, first.demand)
+
+    def _serve(self, pods: Sequence[WaitingPod]) -> bool:
+        """Choose and charge victims; others, if the budgets have no room any more even for one of those alone."""
+        while (placed := _place_cheapest(pods, self._places)) is not None:
+            if not (refused := self._charge(placed)):
+                return True
+            _undo(placed, self._places)
+            if not self._drop_unaffordable(pods[0]):
+                self._note_refusal(pods[0].demand, placed, *refused)
+                return False
+        return False
+
+    def _drop_unaffordable(self, pod: WaitingPod) -> bool:
+        """Let nothing go of workloads of which the budgets allow no more, and return whether there are new ones.
+
+        Budgets are charged only where a demand is served, so that otherwise there are none.
+        """
+        if self._is_dropped:
+            return False
+        self._is_dropped = True
+        dropped: list[Victim] = []
+        for ref, change in tuple(self._changes.items()):
+            left = [one for one in self._victims[ref] if one not in self._places.victims]
+            if left and (blocks := self._account.against(change.also(left[:1], pod), change.charged)):
+                self.blocks.setdefault(ref, blocks)
+                dropped += left
+                del self._changes[ref]
+        self._places.drop(dropped)
+        return bool(dropped)
+
+    def _charge(self, placed: Sequence[Placement]) -> tuple[ObjectRef, tuple[Blocker, ...]] | None:
+        """Charge all victims of a demand; or none, then return which workload is refused, and why."""
+        needed = _by_workload(placed)
+        self._account.begin()
+        parts: dict[ObjectRef, Decision] = {}
+        for ref, victims in needed.items():
+            change = self._changes[ref]
+            parts[ref] = change.also(victims, placed[0].pod)
+            if blocks := self._account.take(parts[ref], change.charged):
+                self._account.end(is_made=False)
+                return ref, blocks
+        self._account.end(is_made=True)
+        for ref, part in parts.items():
+            self._changes[ref].add(needed[ref], part)
+            self._is_dropped = False
+        return None
+
+    def _note_refusal(
+        self, demand: ObjectRef, placed: Sequence[Placement], ref: ObjectRef, blocks: tuple[Blocker, ...]
+    ) -> None:
+        """Note why a demand is not served: it needs a change of this workload, which is not possible."""
+        words = f"{demand} also needs {ref}: {blocks[0].message}"
+        for each in _by_workload(placed):
+            told = blocks if each == ref else (Blocker(blocks[0].code, words),)
+            self.blocks.setdefault(each, told)
+
+
+def _by_workload(placed: Iterable[Placement]) -> dict[ObjectRef, list[Victim]]:
+    """The victims of placements."""
+    found: dict[ObjectRef, list[Victim]] = collections.defaultdict(list)
+    for victim in (victim for one in placed for victim in one.victims):
+        found[victim.decision.workload.ref].append(victim)
+    return found
 
 
 def _shape(pods: Sequence[WaitingPod]) -> Hashable:
@@ -219,22 +376,22 @@ class _Attempt:
     spared: frozenset[Victim] = frozenset()
 
 
-def _serve(pods: Sequence[WaitingPod], places: Places) -> bool:
-    """Place pods in the cheapest way, whole or not at all; whether they have a place."""
+def _place_cheapest(pods: Sequence[WaitingPod], places: Places) -> list[Placement] | None:
+    """Place pods in the cheapest way, whole or not at all; None if they have no place."""
     tries = places.tries[pods[0].ref.namespace]
     if tries.left <= 0:
-        return False
+        return None
     attempts = _attempts(pods, places)
     first = [*itertools.islice(attempts, 2)]
     if len(first) == 1 and not first[0].takes:
-        return _place_all(first[0], places) is not None
+        return _place_all(first[0], places)
     best: tuple[tuple[float, float, int, int], _Attempt] | None = None
     for one in itertools.takewhile(lambda _: tries.left > 0, itertools.chain(first, attempts)):
         cost = _try(one, places)
         if cost is not None and (best is None or cost < best[0]):
             best = (cost, one)
     if best is None:
-        return False
+        return None
     cost, attempt = best
     if attempt.takes:
         # A victim for the quota and another for the place may be one too many. Half of the tries are kept for others.
@@ -244,7 +401,7 @@ def _serve(pods: Sequence[WaitingPod], places: Places) -> bool:
             without = _try(fewer, places)
             if without is not None and without < cost:
                 cost, attempt = without, fewer
-    return _place_all(attempt, places) is not None
+    return _place_all(attempt, places)
 
 
 def _attempts(pods: Sequence[WaitingPod], places: Places) -> Iterator[_Attempt]:
@@ -285,18 +442,21 @@ def _try(attempt: _Attempt, places: Places) -> tuple[float, float, int, int] | N
     if placed is None:
         return None
     cost = cost_of([victim for one in placed for victim in one.victims])
-    for one in reversed(placed):
-        places.undo(one)
+    _undo(placed, places)
     return cost
 
 
 def _victims_at(attempt: _Attempt, places: Places) -> list[Victim]:
     """Who would go, the most costly first."""
     placed = _place_all(attempt, places) or []
-    for one in reversed(placed):
-        places.undo(one)
+    _undo(placed, places)
     victims = [victim for one in placed for victim in one.victims]
     return sorted(victims, key=standing, reverse=True)
+
+
+def _undo(placed: Sequence[Placement], places: Places) -> None:
+    for one in reversed(placed):
+        places.undo(one)
 
 
 def _place_all(attempt: _Attempt, places: Places) -> list[Placement] | None:
@@ -321,8 +481,7 @@ def _place_all(attempt: _Attempt, places: Places) -> list[Placement] | None:
                 spare -= 1
         else:
             return placed
-    for one in reversed(placed):
-        places.undo(one)
+    _undo(placed, places)
     return None
 
 

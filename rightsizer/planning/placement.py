@@ -41,6 +41,15 @@ Tenants choose grace periods and may ignore signals: others would wait for their
 """
 
 
+TriesByNamespace = Mapping[str, Tries]
+"""Of the pending pods."""
+
+
+def new_tries() -> TriesByNamespace:
+    """All tries of each namespace."""
+    return collections.defaultdict[str, Tries](lambda: Tries(_MOST_TRIES))
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Placement:
     """A pod on a node, in the place of these victims.
@@ -62,6 +71,7 @@ class Places:
     """What is free on the nodes and in queues, now or after the chosen changes.
 
     Attributes:
+        candidates: Those that could go.
         free: Amounts, by node and resource or by pool and what it is a quota of.
         held: What is held of DRA devices that are not free.
         victims: The pod that each serves.
@@ -69,7 +79,7 @@ class Places:
         kept: By node and what pods ask for, the place found there, until a change of it could make it another.
     """
 
-    def __init__(self, fleet: Fleet, candidates: Sequence[Victim]) -> None:
+    def __init__(self, fleet: Fleet, candidates: Sequence[Victim], tries: TriesByNamespace) -> None:
         self.free: dict[tuple[str, str], float] = collections.defaultdict(float)
         self.free.update(fleet.free)
         self.free.update({(one.node, one.resource): one.free for one in fleet.stranded})
@@ -81,12 +91,13 @@ class Places:
         self._fleet = fleet
         self.devices = fleet.devices
         self._quotas = fleet.queues.held
-        self._candidates = candidates
+        self.candidates = candidates
         self.held = {name: set(holdings) for name, holdings in fleet.devices.held.items()}
         self.victims: dict[Victim, WaitingPod] = {}
-        self.tries = collections.defaultdict[str, Tries](lambda: Tries(_MOST_TRIES))
+        self.tries = tries
         self.kept = collections.defaultdict[str, dict[int, _Ranked | None]](dict)
         self._spared: frozenset[Victim] = frozenset()
+        self._dropped: set[Victim] = set()
         self._gone: set[str] = set()
         self._on: dict[Victim, set[str]] = {}
         self._at: dict[str, list[Victim]] = {}
@@ -111,8 +122,8 @@ class Places:
         """Nodes on which less may go, or other replicas go along, once one has gone elsewhere; by what ties them."""
         numbers: collections.Counter[Hashable] = collections.Counter()
         nodes: dict[Hashable, set[str]] = collections.defaultdict(set)
-        ordered = {one.decision.workload.ref for one in self._candidates if one.after}
-        for one in self._candidates:
+        ordered = {one.decision.workload.ref for one in self.candidates if one.after}
+        for one in self.candidates:
             for limit, number in _counted(one).items():
                 numbers[limit] += number
                 nodes[limit] |= self._on[one]
@@ -123,6 +134,11 @@ class Places:
         if victims != self._spared:
             self._forget(victims ^ self._spared)
             self._spared = victims
+
+    def drop(self, victims: Collection[Victim]) -> None:
+        """Let these never go."""
+        self._dropped.update(victims)
+        self._forget(victims)
 
     def _forget(self, victims: Iterable[Victim], node: str = "") -> None:
         """Look again at a node, and at all nodes for which it matters whether these go."""
@@ -232,7 +248,7 @@ class Places:
             left[key] -= sum(
                 self.freed(one)[key]
                 for one in returning
-                if one.priority < pod.priority and one not in self.victims
+                if one.priority < pod.priority and one not in self.victims and one not in self._dropped
             )
         return not self.lacking(left)
 
@@ -264,6 +280,7 @@ class Places:
         return (
             victim.priority < pod.priority
             and victim not in self.victims
+            and victim not in self._dropped
             and (not self._spared or self._spared.isdisjoint(self.together([victim])))
         )
 

@@ -12,7 +12,7 @@ from rightsizer.inventory.workload_builder import ClusterState, build_fleet
 from rightsizer.kinds.notices import unreadable_notes
 from rightsizer.model import ClusterName, Plan
 from rightsizer.planning.breaker import NOTHING, State, held, scope_of, trips
-from rightsizer.planning.budget import within_budgets
+from rightsizer.planning.budget import BudgetAccount, within_budgets
 from rightsizer.planning.decide import decide
 from rightsizer.planning.measure import Signal, measure
 from rightsizer.planning.pending_demand import limit_to_pending_demand, unserved_demand
@@ -76,8 +76,9 @@ def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
     scope = scope_of(evaluator, cycle.loaded.digest, cycle.version)
     opening = tuple(trips(evaluator.policy.breaker, fleet, now=scope, accepted=cycle.state.scope))
     free = held(decide(measured, evaluator), cycle.state, opening, cycle.at)
-    limited = limit_to_pending_demand(free, evaluator)
-    decisions = within_budgets(limited.decisions, evaluator)
+    account = BudgetAccount(evaluator)
+    limited = limit_to_pending_demand(free, evaluator, account)
+    decisions = within_budgets(limited.decisions, evaluator, account)
     plan = Plan(
         at=cycle.at,
         run=cycle.run,

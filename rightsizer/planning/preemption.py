@@ -25,8 +25,9 @@ from rightsizer.kinds.change_edits import as_read
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.kind import Steering
 from rightsizer.kube.api_objects import ABSENT, Container, DisruptionBudget, PodObject, PodSpec
-from rightsizer.model import BlockerCode, Decision, FoundChange, Plan, Pod, Workload
+from rightsizer.model import Decision, FoundChange, Plan, Pod, Workload
 from rightsizer.planning.budget import within_budgets
+from rightsizer.planning.pending_demand import without_demand
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.rule import UNUSED
 from rightsizer.policy.schema import Policy
@@ -82,23 +83,18 @@ def candidates_of(
         return ()
     fleet = dataclasses.replace(plan.fleet, changes=(*plan.fleet.changes, *named))
     evaluator = PolicyEvaluator(policy, fleet, at=plan.at, own=own, instance=instance)
-    demanded = tuple(_for_pending_pods(decision.whole or decision) for decision in plan.decisions)
+    # The scheduler asks for one pod: what others would have needed, and budgets kept from them, is no concern of it.
+    free = tuple(map(without_demand, plan.decisions))
     stored = {
         change.ref.uid for change in fleet.changes if change.ref.kind == POD.kind and change.is_in_effect
     }
     labels = frozenset(key for rule in policy.rules for key in rule.match.labels or ())
     return tuple(
         dataclasses.replace(candidate, labels=labels, may_opt_out=policy.respectOptOut)
-        for decision in within_budgets(demanded, evaluator)
+        for decision in within_budgets(free, evaluator)
         if _frees_all(decision)
         for candidate in _units(decision, stored)
     )
-
-
-def _for_pending_pods(decision: Decision) -> Decision:
-    """Without the blocker that no pod is pending: the scheduler asks for one that is."""
-    left = tuple(one for one in decision.blockers if one.code is not BlockerCode.ONLY_FOR_PENDING_PODS)
-    return decision if left == decision.blockers else dataclasses.replace(decision, blockers=left)
 
 
 def _frees_all(decision: Decision) -> bool:

@@ -26,7 +26,7 @@ from rightsizer.model import (
     Usages,
     Workload,
 )
-from rightsizer.planning.budget import within_budgets
+from rightsizer.planning.budget import BudgetAccount, within_budgets
 from rightsizer.planning.decide import decide
 from rightsizer.planning.pending_demand import limit_to_pending_demand
 from rightsizer.policy.effective import Criteria, EffectivePolicy, PolicyEvaluator
@@ -270,5 +270,6 @@ def judged(
 
 def planned(book: PolicyEvaluator, seen: Measured) -> tuple[Decision, ...]:
     """The decisions of a plan: as far as somebody waits, and within every budget."""
-    wanted = limit_to_pending_demand(decide(seen, book), book).decisions
-    return within_budgets(wanted, book)
+    account = BudgetAccount(book)
+    wanted = limit_to_pending_demand(decide(seen, book), book, account).decisions
+    return within_budgets(wanted, book, account)

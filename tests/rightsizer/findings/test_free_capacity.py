@@ -25,8 +25,9 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.model.offers import Asks
-from rightsizer.planning.budget import within_budgets
+from rightsizer.planning.budget import BudgetAccount, within_budgets
 from rightsizer.planning.decide import decide
+from rightsizer.planning.pending_demand import limit_to_pending_demand
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Budget, BudgetScope, Per
 from tests.rightsizer.build import (
@@ -178,18 +179,17 @@ def test_capacity_taken_by_an_earlier_change_is_not_free(node: Node, fit: int) -
 
 
 def test_capacity_for_a_gang_that_lacks_more_is_left_to_the_next_pod() -> None:
-    """Of three reslices that it needs two would fit: none is made, so that of another pod is."""
-    pods = [WaitingPod(ObjectRef("v1", "Pod", "a", name), {GPU: 1}, 0, "", frozenset()) for name in "gp"]
-    gang = Gang(ObjectRef("scheduling.x-k8s.io/v1alpha1", "PodGroup", "a", "gang"))
-    waiting = dataclasses.replace(pods[0], gang=gang), pods[1]
-    decisions, book = _oversized(CUT, 4, *waiting)
-    needed_by = [waiting[0], waiting[0], waiting[0], waiting[1]]
-    on_demand = [
-        dataclasses.replace(one, serves=(pod.demand,)) for one, pod in zip(decisions, needed_by, strict=True)
-    ]
-    made = within_budgets(on_demand, book)
-    assert [one.is_enforced for one in made] == [False, False, False, True]
-    assert {block.code for one in made for block in one.blockers} == {BlockerCode.NO_CAPACITY}
+    """It needs three reslices, of which two would fit: none is made for it, so two are for another pod."""
+    gang, pod = (
+        WaitingPod(ObjectRef("v1", "Pod", "a", name), {GPU: gpus}, 9_000, "", frozenset({"n1"}))
+        for name, gpus in (("g", 2), ("p", 1))
+    )
+    ref = ObjectRef("scheduling.x-k8s.io/v1alpha1", "PodGroup", "a", "gang")
+    decisions, book = _oversized(CUT, 4, dataclasses.replace(gang, gang=Gang(ref)), pod)
+    made = limit_to_pending_demand(decisions, book, BudgetAccount(book)).decisions
+    assert [one.serves for one in made] == [(pod.ref,), (pod.ref,), (), ()]
+    causes = [block.code for one in made for block in one.blockers]
+    assert causes == [BlockerCode.NO_CAPACITY, BlockerCode.ONLY_FOR_PENDING_PODS]
 
 
 def _oversized(node: Node, number: int, *waiting: WaitingPod) -> tuple[tuple[Decision, ...], PolicyEvaluator]:
@@ -200,7 +200,9 @@ def _oversized(node: Node, number: int, *waiting: WaitingPod) -> tuple[tuple[Dec
     home = Node("n1", H100, 8, 80 << 30, {GPU: 8})
     around = Fleet(tuple(items), {node.name: node, "n1": home}, {}, waiting=waiting)
     limit = Budget(scope=BudgetScope.NAMESPACE, per=Per.RUN, workloads=9)
-    rules = policy(rule("all", findings={FindingName.OVERSIZED_GPU: Mode.ENFORCE}), budgets=[limit])
+    on_demand = [Action.RESLICE] if waiting else []
+    every = rule("all", findings={FindingName.OVERSIZED_GPU: Mode.ENFORCE}, onlyForPendingPods=on_demand)
+    rules = policy(every, budgets=[limit])
     book = evaluator(rules, around=around)
     histories = {key: next(iter(ALWAYS.values())) for key in seen}
     return tuple(decide(measured_for(book, seen, histories=histories), book)), book

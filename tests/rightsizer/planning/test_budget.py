@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from rightsizer.model import Action, ChangeRecord, Decision, Fleet, FoundChange, Node, ObjectRef, Workload
-from rightsizer.planning.budget import Purse, Tried, fitting_alternatives
+from rightsizer.planning.alternatives import Tried, fitting_alternatives
+from rightsizer.planning.budget import Purse
+from rightsizer.planning.placement import new_tries
 from rightsizer.policy.limits import DEFAULT_BUDGETS, Budget, with_defaults
 from rightsizer.policy.schema import Policy
 from tests.rightsizer.build import (
@@ -308,7 +310,7 @@ def _alternatives(
     made = [one for one in tried if one.workload.ref.name not in not_made]
     book = evaluator(rules, around=Fleet(tuple(items), NODES, {}))
     failed = [decisions[name] for name in not_made]
-    found = fitting_alternatives([*decisions.values()], book, Tried(made, failed))
+    found = fitting_alternatives([*decisions.values()], book, Tried(made, failed), new_tries())
     return [one.workload.ref.name for one in found]
 
 

@@ -31,6 +31,7 @@ from rightsizer.model import (
     Mode,
     Node,
     ObjectRef,
+    Pod,
     Proposal,
     QueueOption,
     QueueQuotas,
@@ -40,24 +41,27 @@ from rightsizer.model import (
     WaitingPod,
     Workload,
 )
-from rightsizer.planning.budget import Tried, fitting_alternatives, within_budgets
+from rightsizer.planning.alternatives import Tried, fitting_alternatives
+from rightsizer.planning.budget import BudgetAccount, within_budgets
 from rightsizer.planning.pending_demand import (
     limit_to_pending_demand,
     served_together,
     still_served,
     unserved_demand,
 )
-from rightsizer.planning.placement import Placement, Places, best_place
+from rightsizer.planning.placement import Placement, Places, best_place, new_tries
 from rightsizer.planning.victims import COST_ANNOTATION, standing, victims_of
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Budget, BudgetScope, Per
+from rightsizer.policy.match import Match
 from rightsizer.policy.schema import Policy
 from tests.rightsizer.build import AT, judged, pod, policy, rule, workload
 
 GPU = "nvidia.com/gpu"
 CLASS = "deviceclass:gpu.nvidia.com"
 NODES = ("a", "b", "c")
-RULES = policy(rule("r", onlyForPendingPods=[Action.SCALE_TO_ZERO]), rule("rest"))
+NO_LIMITS = [Budget(scope=scope, per=per, workloads=10**6) for scope in BudgetScope for per in Per]
+RULES = policy(rule("r", onlyForPendingPods=[Action.SCALE_TO_ZERO]), rule("rest"), budgets=NO_LIMITS)
 
 
 def _decision(item: Workload, mean: float | None = 0.0) -> Decision:
@@ -93,6 +97,11 @@ def _gang(*pods: WaitingPod, waits: int | None = None, name: str = "train") -> t
     return tuple(dataclasses.replace(one, gang=Gang(ref, waits or len(pods))) for one in pods)
 
 
+def _limit(decisions: Sequence[Decision], evaluator: PolicyEvaluator) -> tuple[Decision, ...]:
+    """What becomes of the decisions before those that serve no pending pod are charged."""
+    return limit_to_pending_demand(decisions, evaluator, BudgetAccount(evaluator)).decisions
+
+
 def _after(
     decisions: list[Decision],
     *waiting: WaitingPod,
@@ -103,7 +112,7 @@ def _after(
     fleet = Fleet(
         tuple(one.workload for one in decisions), {}, {}, waiting=waiting, stranded=free, spare=spare or {}
     )
-    found = limit_to_pending_demand(decisions, PolicyEvaluator(RULES, fleet, at=AT)).decisions
+    found = _limit(decisions, PolicyEvaluator(RULES, fleet, at=AT))
     assert all({block.code for block in one.blockers} <= {BlockerCode.ONLY_FOR_PENDING_PODS} for one in found)
     assert [one.workload for one in found] == [one.workload for one in decisions]
     return {
@@ -182,11 +191,11 @@ def test_pending_demand_resize_counts_what_it_frees() -> None:
     decision = _decision(item)
     shrunk = Proposal(Action.SCALE_DOWN, 1.0, "", replicas=3)
     finding = dataclasses.replace(decision.finding, proposal=shrunk)
-    rules = policy(rule("r", onlyForPendingPods=[Action.SCALE_DOWN]))
+    rules = policy(rule("r", onlyForPendingPods=[Action.SCALE_DOWN]), budgets=NO_LIMITS)
     decision = dataclasses.replace(decision, action=Action.SCALE_DOWN, finding=finding, frees=1.0)
     for gpus, is_blocked in ((1, False), (2, True)):
         fleet = Fleet((item,), {}, {}, waiting=(_waiting("w", gpus),))
-        (found,) = limit_to_pending_demand([decision], PolicyEvaluator(rules, fleet, at=AT)).decisions
+        (found,) = _limit([decision], PolicyEvaluator(rules, fleet, at=AT))
         assert bool(found.blockers) == is_blocked
 
 
@@ -228,11 +237,11 @@ def test_pending_demand_resized_pods_keep_their_cpu() -> None:
         finding=dataclasses.replace(decision.finding, proposal=shrunk),
         frees=1.0,
     )
-    rules = policy(rule("r", onlyForPendingPods=[Action.SCALE_DOWN]))
+    rules = policy(rule("r", onlyForPendingPods=[Action.SCALE_DOWN]), budgets=NO_LIMITS)
     for cores, is_blocked in ((0, False), (4, True)):
         waits = dataclasses.replace(_waiting("w", 1), needs={"cpu": 1000 * cores})
         fleet = Fleet((item,), {}, {}, waiting=(waits,))
-        (found,) = limit_to_pending_demand([decision], PolicyEvaluator(rules, fleet, at=AT)).decisions
+        (found,) = _limit([decision], PolicyEvaluator(rules, fleet, at=AT))
         assert bool(found.blockers) == is_blocked
 
 
@@ -432,7 +441,7 @@ def _by_name(
         free=free or {},
         queues=quotas or QueueQuotas(),
     )
-    found = limit_to_pending_demand(decisions, PolicyEvaluator(RULES, fleet, at=AT)).decisions
+    found = _limit(decisions, PolicyEvaluator(RULES, fleet, at=AT))
     return {one.workload.ref.name for one in found if not one.blockers}
 
 
@@ -473,7 +482,7 @@ def test_gang_with_too_many_ways_to_place_it_holds_up_its_own_namespace_only(
     )
     fleet = Fleet(tuple(one.workload for one in idle), racks, {}, waiting=(*gang, other))
     evaluator = PolicyEvaluator(RULES, fleet, at=AT)
-    limited = limit_to_pending_demand(idle, evaluator)
+    limited = limit_to_pending_demand(idle, evaluator, BudgetAccount(evaluator))
     assert {one.workload.ref.name for one in limited.decisions if not one.blockers} == served
     assert [*unserved_demand(evaluator, limited.cut_short)] == [
         f"research/Workload/train: no GPUs are freed for it: {why}" for why in unserved
@@ -608,7 +617,7 @@ def _after_claims(
     decisions = [_decision(one) for one in holders]
     devices = DeviceInventory({"a": FOUR}, allocations=allocations)
     fleet = Fleet(tuple(holders), {}, {}, waiting=waiting, devices=devices)
-    found = limit_to_pending_demand(decisions, PolicyEvaluator(RULES, fleet, at=AT)).decisions
+    found = _limit(decisions, PolicyEvaluator(RULES, fleet, at=AT))
     return {one.workload.ref.name for one in found if not one.blockers}
 
 
@@ -668,7 +677,7 @@ def test_resource_that_a_claim_stands_for_counts_free_devices(count: int, cpu: i
     node = Node("a", "H100", allocatable={CLASS: 4})
     devices = DeviceInventory({"a": FOUR}, allocations=allocations)
     fleet = Fleet((holder,), {"a": node}, {}, waiting=(waiting,), devices=devices, spare={"a": {"cpu": 1}})
-    found = limit_to_pending_demand([_decision(holder)], PolicyEvaluator(RULES, fleet, at=AT)).decisions
+    found = _limit([_decision(holder)], PolicyEvaluator(RULES, fleet, at=AT))
     assert {one.workload.ref.name for one in found if not one.blockers} == gone
 
 
@@ -709,7 +718,7 @@ def _limited(
 ) -> dict[str, Decision]:
     """What becomes of each decision."""
     fleet = Fleet(tuple(one.workload for one in decisions), {}, {}, waiting=waiting, **state)
-    found = limit_to_pending_demand(decisions, PolicyEvaluator(rules, fleet, at=AT)).decisions
+    found = _limit(decisions, PolicyEvaluator(rules, fleet, at=AT))
     return {one.workload.ref.name: one for one in found}
 
 
@@ -802,7 +811,7 @@ def test_replicas_that_a_rule_keeps_stay() -> None:
         frees=2.0,
         finding=dataclasses.replace(decision.finding, proposal=kept, words=("idle", kept.words)),
     )
-    rules = policy(rule("r", onlyForPendingPods=[Action.SCALE_DOWN]))
+    rules = policy(rule("r", onlyForPendingPods=[Action.SCALE_DOWN]), budgets=NO_LIMITS)
     pods = [_waiting(name, 1, nodes=(name,)) for name in NODES]
     found = _limited([decision], pods[1], rules=rules)["x"]
     assert _going(found) == (2, ("x-1",))
@@ -927,8 +936,9 @@ def test_gang_in_a_queue_with_many_domains_is_planned_with_little_work(holders: 
     waiting = [dataclasses.replace(one, needs={"memory": 1}) for one in gang]
     fleet = Fleet(tuple(one.workload for one in idle), nodes, {}, waiting=tuple(waiting), queues=queues)
     evaluator = PolicyEvaluator(RULES, fleet, at=AT)
-    found, calls = _counting_calls(lambda: limit_to_pending_demand(idle, evaluator))
-    assert calls < 400_000
+    account = BudgetAccount(evaluator)
+    found, calls = _counting_calls(lambda: limit_to_pending_demand(idle, evaluator, account))
+    assert calls < 500_000
     assert not any(one.wanted_by for one in found.decisions)
     assert found.cut_short == {}
 
@@ -940,9 +950,8 @@ def test_tries_are_more_on_nodes_with_more_candidates(holders: int) -> None:
     pod = _waiting("w", holders + 1, nodes=("a",))
     fleet = Fleet(tuple(one.workload for one in idle), {}, {}, waiting=(pod,))
     evaluator = PolicyEvaluator(RULES, fleet, at=AT)
-    places = Places(
-        fleet, sorted((one for each in idle for one in victims_of(each, evaluator)), key=standing)
-    )
+    victims = sorted((one for each in idle for one in victims_of(each, evaluator)), key=standing)
+    places = Places(fleet, victims, new_tries())
     before = places.tries["research"].left
     assert best_place(pod, places) is None
     used = before - places.tries["research"].left
@@ -1017,18 +1026,28 @@ def _budgeted(
     decisions: Sequence[Decision], *waiting: WaitingPod, budgets: Sequence[Budget] | None = None
 ) -> tuple[tuple[Decision, ...], PolicyEvaluator]:
     """What becomes of the decisions within these budgets, or the default ones, and the evaluator."""
-    limited, evaluator = _before_budgets(decisions, *waiting, budgets=budgets)
-    return within_budgets(limited, evaluator), evaluator
+    evaluator = _evaluator_of(decisions, *waiting, budgets=budgets)
+    return _within(decisions, evaluator), evaluator
 
 
-def _before_budgets(
+def _within(decisions: Sequence[Decision], evaluator: PolicyEvaluator) -> tuple[Decision, ...]:
+    account = BudgetAccount(evaluator)
+    limited = limit_to_pending_demand(decisions, evaluator, account)
+    return within_budgets(limited.decisions, evaluator, account)
+
+
+def _evaluator_of(
     decisions: Sequence[Decision], *waiting: WaitingPod, budgets: Sequence[Budget] | None = None
-) -> tuple[tuple[Decision, ...], PolicyEvaluator]:
+) -> PolicyEvaluator:
     changes = {} if budgets is None else {"budgets": budgets}
-    rules = policy(rule("r", onlyForPendingPods=[Action.SCALE_TO_ZERO]), rule("rest"), **changes)
+    rules = policy(
+        rule("plain", match=Match(namespaces=("plain",))),
+        rule("r", onlyForPendingPods=[Action.SCALE_TO_ZERO]),
+        rule("rest"),
+        **changes,
+    )
     fleet = Fleet(tuple(one.workload for one in decisions), {}, {}, waiting=waiting)
-    evaluator = PolicyEvaluator(rules, fleet, at=AT)
-    return limit_to_pending_demand(decisions, evaluator).decisions, evaluator
+    return PolicyEvaluator(rules, fleet, at=AT)
 
 
 @pytest.mark.parametrize("replicas", [8, 5], ids=["a-part", "all"])
@@ -1065,6 +1084,45 @@ def test_demand_for_which_budgets_allow_a_part_is_not_served(*, is_gang: bool) -
     assert {block.code for one in found[:2] for block in one.blockers} == {BlockerCode.BUDGET}
 
 
+def test_demand_that_budgets_never_allow_leaves_its_victims_to_others() -> None:
+    """Of equal priority and first in line, or more urgent; a gang of four nodes, where two fit into the budget."""
+    idle = [_team(n, _decision(_holder(f"x{n}", f"n{n}", gpus=8))) for n in range(4)]
+    nodes = tuple(f"n{n}" for n in range(4))
+    gang = _gang(*(_waiting(f"m{n}", 8, nodes=nodes) for n in range(4)))
+    pod = _waiting("w", 8, nodes=nodes)
+    budgets = [Budget(per=Per.RUN, gpus=16)]
+    found, _ = _budgeted(idle, *gang, pod, budgets=budgets)
+    assert [one.serves for one in found if one.is_enforced] == [(pod.ref,)]
+    refused = [block.message for one in found for block in one.blockers]
+    assert any("GPUs are used up by other changes" in one for one in refused)
+    assert any(one.startswith("research/PodGroup/train also needs") for one in refused)
+
+
+def test_victim_that_no_budget_allows_leaves_its_pod_to_the_next() -> None:
+    """It would be chosen again in every cycle."""
+    idle = [_team(n, _decision(_holder(f"x{n}", "a", gpus=2 - n))) for n in range(2)]
+    waiting = [_waiting("w", 1, nodes=("a",))]
+    assert _names_of_enforced(_budgeted(idle, *waiting)[0]) == ["x0"]
+    found, _ = _budgeted(idle, *waiting, budgets=[Budget(per=Per.RUN, gpus=1)])
+    assert _names_of_enforced(found) == ["x1"]
+    assert "it never allows more than 1" in found[0].blockers[0].message
+
+
+@pytest.mark.parametrize("kind", ["", "Deployment", "StatefulSet"])
+def test_victims_for_which_a_budget_has_no_room_left_leave_pods_to_others(kind: str) -> None:
+    """A team with many idle workloads or replicas that stand first does not hold up the rest of the plan."""
+    if kind:
+        team = [_in("a", _decision(_replicated("web", *["a"] * 4, kind=kind)))]
+    else:
+        team = [_in("a", _decision(_holder(f"x{n}", "a"))) for n in range(4)]
+    waiting = [_waiting(f"w{n}", 1, nodes=("a",)) for n in range(3)]
+    other = _in("b", _decision(_holder("z", "a")))
+    budgets = [Budget(scope=BudgetScope.NAMESPACE, per=Per.RUN, gpus=2), Budget(per=Per.RUN, gpus=3)]
+    found, _ = _budgeted([*team, other], *waiting, budgets=budgets)
+    assert sum(one.frees for one in found if one.is_enforced) == 3.0
+    assert len(found[-1].serves) == 1
+
+
 def test_replicas_of_unused_workloads_count_like_their_stops() -> None:
     """Otherwise the budgets of stops would not hold on demand; by the default ones, two of a namespace."""
     decisions = [_decision(_replicated(f"w-{number}", *[f"n-{number}"] * 4)) for number in range(6)]
@@ -1076,18 +1134,98 @@ def test_replicas_of_unused_workloads_count_like_their_stops() -> None:
     assert [one.action for one in found if one.is_enforced] == [Action.SCALE_DOWN] * 2
 
 
-def test_nothing_goes_instead_for_a_demand_that_just_failed() -> None:
-    """One of its victims refused the change: the others would go for nothing."""
-    victims = [_in(f"team-{node}", _decision(_holder(f"w-{node}", node))) for node in NODES]
+def _alternatives(
+    decisions: Sequence[Decision],
+    evaluator: PolicyEvaluator,
+    *,
+    made: Sequence[Decision] = (),
+    refused: Sequence[Decision] = (),
+    **more: Any,
+) -> tuple[Decision, ...]:
+    return fitting_alternatives(decisions, evaluator, Tried(made, refused, **more), new_tries())
+
+
+def test_alternative_in_the_budget_of_a_refused_victim_serves_another_pod() -> None:
+    """Nothing else can go for its own pod."""
+    victims = [_team(n, _decision(_holder(f"w-{node}", node))) for n, node in enumerate(NODES)]
     waiting = [_waiting(f"p-{node}", 1, nodes=(node,)) for node in NODES]
-    budget = Budget(scope=BudgetScope.CLUSTER, per=Per.RUN, workloads=2)
-    found, evaluator = _budgeted(victims, *waiting, budgets=[budget])
-    done, refused, last = sorted(found, key=lambda one: not one.is_enforced)
-    assert fitting_alternatives(found, evaluator, Tried([done], [refused])) == (
-        dataclasses.replace(last, blockers=()),
+    found, evaluator = _budgeted(victims, *waiting, budgets=[Budget(per=Per.RUN, workloads=2)])
+    done, refused, last = found
+    assert not last.is_enforced
+    follow = _alternatives(found, evaluator, made=[done], refused=[refused])
+    assert [(one.workload, one.serves) for one in follow] == [(last.workload, (waiting[2].ref,))]
+
+
+def test_alternative_for_a_gang_that_lacks_a_refused_victim_is_not_made() -> None:
+    """The other, which was spared, would go for nothing."""
+    victims = [_team(n, _decision(_holder(f"w-{node}", node))) for n, node in enumerate("ab")]
+    gang = _gang(*(_waiting(f"p-{node}", 1, nodes=(node,)) for node in "ab"))
+    (refused, spared), evaluator = _budgeted(victims, *gang)
+    assert _alternatives([refused, spared], evaluator, refused=[refused], spared=[spared]) == ()
+
+
+def test_alternative_victim_of_a_refused_one_goes_in_the_same_run() -> None:
+    """For a pod; and for a gang, beside the one that was spared."""
+    idle = [_team(n, _decision(_holder(f"x{n}", "a"))) for n in range(3)]
+    found, evaluator = _budgeted(idle, _waiting("w", 1, nodes=("a",)))
+    assert _names_of_enforced(found) == ["x0"]
+    assert _names_of_enforced(_alternatives(found, evaluator, refused=[found[0]])) == ["x1"]
+    gang = _gang(*(_waiting(f"m{n}", 1, nodes=("a",)) for n in range(2)))
+    found, evaluator = _budgeted(idle, *gang)
+    assert _names_of_enforced(found) == ["x0", "x1"]
+    follow = _alternatives(found, evaluator, refused=[found[0]], spared=[found[1]])
+    assert _names_of_enforced(follow) == ["x1", "x2"]
+
+
+def test_alternative_counts_what_changes_of_the_run_free() -> None:
+    """The gang has got one of its GPUs, so it needs one more; a pod that has started needs none."""
+    idle = [_team(n, _decision(_holder(f"x{n}", "a"))) for n in range(4)]
+    gang = _gang(*(_waiting(f"m{n}", 1, nodes=("a",)) for n in range(2)))
+    found, evaluator = _budgeted(idle, *gang)
+    follow = _alternatives(found, evaluator, made=[found[0]], refused=[found[1]])
+    assert _names_of_enforced(follow) == ["x2"]
+    found, evaluator = _budgeted(idle, _waiting("w", 1, nodes=("a",)))
+    started = [*found[0].wanted_by]
+    assert _alternatives(found, evaluator, refused=[found[0]], started=started) == ()
+
+
+def test_alternative_counts_replicas_that_the_run_removes() -> None:
+    """One went for a pod: its GPU is free, and the others of its workload stay."""
+    web = _team(0, _decision(_replicated("web", "a", "a", "a")))
+    other = _team(1, _decision(_holder("other", "a", priority=2_000)))
+    refused = _team(2, _decision(_holder("refused", "b")))
+    pods = (_waiting("first", 1, 9_000, ("a",)), _waiting("second", 1, 8_000, ("b",)))
+    found, evaluator = _budgeted([web, other, refused], *pods)
+    assert [one.frees for one in found if one.is_enforced] == [1.0, 1.0]
+    assert _alternatives(found, evaluator, made=[found[0]], refused=[found[2]]) == ()
+
+
+@pytest.mark.parametrize("priority", [500, 1_000], ids=["cheaper", "alike"])
+def test_workloads_that_refuse_in_a_row_hold_up_a_pod_for_three_rounds(priority: int) -> None:
+    """Whatever they cost, the run comes to the workload of another team."""
+    bad = [_in("bad", _decision(_holder(f"a{n:02}", "a", priority=priority))) for n in range(12)]
+    good = _in("good", _decision(_holder("z", "a")))
+    found, evaluator = _budgeted([*bad, good], _waiting("w", 1, nodes=("a",)))
+    (first,) = (one for one in found if one.is_enforced)
+    refused = [first]
+    while refused[-1].workload != good.workload:
+        refused += _alternatives(found, evaluator, refused=refused)
+    assert [one.workload.ref.name for one in refused] == ["a00", "a01", "a02", "z"]
+
+
+def test_pod_that_started_counts_no_refusal() -> None:
+    """Nothing has refused: its namespace goes on to serve other pods."""
+    idle = [_in("team", _decision(_holder(f"x{n}", str(n)))) for n in range(5)]
+    waiting = [_waiting(f"w{n}", 1, nodes=(str(n),)) for n in range(5)]
+    found, evaluator = _budgeted(idle, *waiting, budgets=[Budget(per=Per.RUN, workloads=3)])
+    refused, left = found[:3], found[3:]
+    started = [ref for one in refused for ref in one.wanted_by]
+    assert _alternatives(found, evaluator, refused=refused) == ()
+    # By default, two of a namespace.
+    follow = _alternatives(found, evaluator, refused=refused, started=started)
+    assert _names_of_enforced(follow) == _names_of_enforced(
+        [dataclasses.replace(one, blockers=()) for one in left]
     )
-    alike = [dataclasses.replace(one, serves=refused.serves) if one == last else one for one in found]
-    assert fitting_alternatives(alike, evaluator, Tried([done], [refused])) == ()
 
 
 def test_gang_on_replicas_of_one_workload_is_served_whole_or_not() -> None:
@@ -1131,11 +1269,10 @@ def test_budget_too_small_for_two_gangs_serves_the_urgent_one(first: int) -> Non
 def test_budget_too_small_for_all_pods_serves_the_urgent_one() -> None:
     """Whatever stands before its victim in the plan, for pods of a lower priority or for none."""
     idle = [_team(number, _decision(_holder(f"x{number}", f"n{number}"))) for number in range(3)]
+    idle.insert(0, _in("plain", _decision(_holder("plain", "n3"))))
     pods = (_waiting("urgent", 1, 9_000, ("n2",)), _waiting("other", 1, 2_000, ("n1",)))
-    found, evaluator = _budgeted(idle, *pods, budgets=[Budget(per=Per.RUN, workloads=1)])
+    found, _ = _budgeted(idle, *pods, budgets=[Budget(per=Per.RUN, workloads=1)])
     assert _names_of_enforced(found) == ["x2"]
-    unasked = dataclasses.replace(idle[0], serves=())
-    assert _names_of_enforced(within_budgets([unasked, *found[1:]], evaluator)) == ["x2"]
 
 
 def test_many_gangs_beyond_a_budget_are_planned_with_little_work() -> None:
@@ -1146,9 +1283,9 @@ def test_many_gangs_beyond_a_budget_are_planned_with_little_work() -> None:
         for n in range(150)
         for one in _gang(*(_waiting(f"w{n}-{side}", 1, nodes=(f"n{n}",)) for side in "ab"), name=f"g{n:03}")
     ]
-    limited, evaluator = _before_budgets(idle, *waiting, budgets=[Budget(per=Per.RUN, workloads=1)])
-    found, calls = _counting_calls(lambda: within_budgets(limited, evaluator))
-    assert calls < 100_000
+    evaluator = _evaluator_of(idle, *waiting, budgets=[Budget(per=Per.RUN, workloads=1)])
+    found, calls = _counting_calls(lambda: _within(idle, evaluator))
+    assert calls < 300_000
     assert _names_of_enforced(found) == []
 
 
@@ -1162,9 +1299,9 @@ def test_many_pods_on_replicas_of_one_workload_are_planned_with_little_work() ->
         (Per.RUN, BudgetScope.NODE_POOL, 600),
     )
     budgets = [Budget(scope=scope, per=per, gpus=most) for per, scope, most in scopes]
-    limited, evaluator = _before_budgets([web], *waiting, budgets=budgets)
-    (found,), calls = _counting_calls(lambda: within_budgets(limited, evaluator))
-    assert calls < 250_000
+    evaluator = _evaluator_of([web], *waiting, budgets=budgets)
+    (found,), calls = _counting_calls(lambda: _within([web], evaluator))
+    assert calls < 3_800_000  # nearly all to find places
     assert len(found.serves) == 500
 
 
@@ -1218,6 +1355,23 @@ def _budget(scope: BudgetScope, amounts: Mapping[str, Any]) -> Budget:
     return Budget(scope=scope, per=Per.RUN, **amounts)
 
 
+def _pods_going(decision: Decision) -> list[Pod]:
+    parts = [one for _, pods, _ in decision.going for one in pods]
+    return parts or [*decision.workload.pods]
+
+
+def _fit(pods: Sequence[WaitingPod], free: Mapping[str, int]) -> bool:
+    """Whether all of them find GPUs on nodes that they can use."""
+    if not pods:
+        return True
+    first, *others = pods
+    asked = first.resources[GPU]
+    return any(
+        free.get(node, 0) >= asked and _fit(others, {**free, node: free[node] - asked})
+        for node in first.nodes
+    )
+
+
 _Contested = tuple[list[Decision], list[WaitingPod], list[Budget]]
 
 
@@ -1233,17 +1387,21 @@ def _needs_of(decisions: Sequence[Decision]) -> dict[ObjectRef, collections.Coun
 
 @hypothesis.given(_contested())
 def test_budgets_serve_each_demand_whole_or_not(world: _Contested) -> None:
-    """All that it needs goes, or nothing goes for it; all that goes serves one, and no budget is exceeded."""
+    """All pods fit of all that are served; all that goes serves one, and no budget is exceeded."""
     idle, waiting, budgets = world
-    limited = [*_limited(idle, *waiting).values()]
     found, evaluator = _budgeted(idle, *waiting, budgets=budgets)
-    needed, given = _needs_of(limited), _needs_of(found)
-    assert all(given[demand] == needed[demand] for demand in given)
+    served = _needs_of(found)
+    free = collections.Counter(pod.node for one in found if one.is_enforced for pod in _pods_going(one))
+    assert _fit([one for one in waiting if one.demand in served], free)
     assert all(bool(one.serves) == one.is_enforced for one in found if not one.blockers)
     assert [one.workload.ref for one in found] == [one.workload.ref for one in idle]
+    _require_within_budgets(found, evaluator)
+
+
+def _require_within_budgets(decisions: Sequence[Decision], evaluator: PolicyEvaluator) -> None:
     for budget in evaluator.policy.budgets:
         purses: dict[str, list[float]] = collections.defaultdict(list)
-        for one in found:
+        for one in decisions:
             place = {
                 BudgetScope.NAMESPACE: one.workload.ref.namespace,
                 BudgetScope.OWNER: str(one.workload.ref),
@@ -1267,19 +1425,30 @@ def test_budgets_take_nothing_from_a_demand_for_one_of_lower_priority(world: _Co
     assert beside == _needs_of(_budgeted(idle, *others, budgets=budgets)[0])
 
 
-@hypothesis.given(_contested(), st.randoms(use_true_random=False))
-def test_alternatives_serve_each_demand_whole_or_not(world: _Contested, chance: random.Random) -> None:
-    """Whatever was refused or spared, what follows instead serves only demand of which nothing else is missing."""
+@hypothesis.given(_contested())
+def test_alternatives_are_what_a_plan_without_the_refused_ones_has(world: _Contested) -> None:
+    """If nothing could be made; of the namespaces in which few refused."""
     idle, waiting, budgets = world
-    limited = [*_limited(idle, *waiting).values()]
+    found, evaluator = _budgeted(idle, *waiting, budgets=budgets)
+    refused = [one for one in found if one.is_enforced]
+    often = collections.Counter(one.workload.ref.namespace for one in refused)
+    gone = {one.workload.ref for one in refused}
+    left = [one for one in idle if one.workload.ref not in gone and often[one.workload.ref.namespace] < 3]
+    follow = _alternatives(found, evaluator, refused=refused)
+    assert follow == tuple(one for one in _within(left, evaluator) if one.is_enforced)
+
+
+@hypothesis.given(_contested(), st.randoms(use_true_random=False))
+def test_alternatives_beside_what_was_made_hold_the_budgets(world: _Contested, chance: random.Random) -> None:
+    """Together they are what the budgets allow, and nothing is tried twice."""
+    idle, waiting, budgets = world
     found, evaluator = _budgeted(idle, *waiting, budgets=budgets)
     enforced = [one for one in found if one.is_enforced]
     refused = [one for one in enforced if chance.random() < 0.5]
     made = [one for one in enforced if one not in refused]
-    follow = fitting_alternatives(found, evaluator, Tried(made, refused))
-    needed, given = _needs_of(limited), _needs_of(follow)
-    assert all(given[demand] == needed[demand] for demand in given)
+    follow = _alternatives(found, evaluator, made=made, refused=refused)
     assert {one.workload.ref for one in follow}.isdisjoint(one.workload.ref for one in enforced)
+    _require_within_budgets([*made, *follow], evaluator)
 
 
 def test_alternative_for_a_demand_that_also_needs_what_goes_for_another_is_not_made() -> None:
@@ -1294,20 +1463,7 @@ def test_alternative_for_a_demand_that_also_needs_what_goes_for_another_is_not_m
     found, evaluator = _budgeted([web, other, refused], *waiting, budgets=[Budget(per=Per.RUN, workloads=2)])
     made, blocked, not_made = found
     assert (made.frees, blocked.is_enforced, not_made.is_enforced) == (1.0, False, True)
-    assert fitting_alternatives(found, evaluator, Tried([made], [not_made])) == ()
-
-
-def test_alternative_in_a_namespace_that_only_spared_a_change_is_made() -> None:
-    """Its workload was not tried, because one of another team refused."""
-    idle = [
-        _team(team, _decision(_holder(name, name))) for team, name in ((0, "w"), (1, "x"), (1, "y"), (0, "z"))
-    ]
-    gang = _gang(_waiting("m-0", 1, nodes=("w",)), _waiting("m-1", 1, nodes=("x",)))
-    pods = (_waiting("v", 1, 2_000, nodes=("y",)), _waiting("u", 1, 2_000, nodes=("z",)))
-    found, evaluator = _budgeted(idle, *gang, *pods, budgets=[Budget(per=Per.RUN, workloads=2)])
-    refused, spared, *_ = found
-    follow = fitting_alternatives(found, evaluator, Tried([], [refused], [spared]))
-    assert _names_of_enforced(follow) == ["y"]
+    assert _alternatives(found, evaluator, made=[made], refused=[not_made]) == ()
 
 
 @pytest.mark.parametrize(
@@ -1374,7 +1530,7 @@ def test_kept_places_are_those_that_would_be_found_again(
     fleet = Fleet(tuple(one.workload for one in decisions), {}, {}, queues=QueueQuotas())
     evaluator = PolicyEvaluator(RULES, fleet, at=AT)
     victims = sorted((one for each in decisions for one in victims_of(each, evaluator)), key=standing)
-    places, again = Places(fleet, victims), Places(fleet, victims)
+    places, again = Places(fleet, victims, new_tries()), Places(fleet, victims, new_tries())
     done: list[Placement] = []
     for step, waits in steps:
         found, expected = best_place(waits, places), _from_scratch(waits, again)

@@ -45,6 +45,7 @@ from rightsizer.planning.preemption import (
     choose,
     preemptor_of,
 )
+from rightsizer.policy.limits import Budget
 from tests.rightsizer.build import AT, MANY, pod, policy, rule, workload
 
 GPU = "nvidia.com/gpu"
@@ -499,6 +500,17 @@ def _named(plan: Plan, *named: FoundChange, **given: Any) -> list[list[str]]:
     return [[one.ref.name for one in each.pods] for each in found]
 
 
+def test_candidates_are_not_kept_for_demand_that_budgets_refuse() -> None:
+    """A gang that needs more than the budgets allow: the scheduler asks for another pod, which takes less."""
+    ref = ObjectRef("v1", "Pod", "research", "member", "uid-member")
+    words = (Blocker(BlockerCode.BUDGET, "the gang also needs another one"),)
+    kept = dataclasses.replace(
+        decision_of(_workload("Job", "a")), blockers=words, serves=(ref,), wanted_by=(ref,)
+    )
+    assert _named(_plan(kept)) == [["w-0"]]
+    assert _named(_plan(kept), budgets=[Budget(workloads=0)]) == []
+
+
 def _workload(kind: str, *nodes: str, **changes: Any) -> Workload:
     pods = [pod(f"w-{number}", node=node) for number, node in enumerate(nodes)]
     return workload(*pods, kind=kind, **{"spec": b"{}", **changes})
@@ -554,13 +566,14 @@ def test_candidates_bare_pod_with_stored_manifest_is_one() -> None:
     assert _named(_plan(decision_of(item), changes=[other])) == []
 
 
+_OF_DEMAND = (BlockerCode.ONLY_FOR_PENDING_PODS, BlockerCode.BUDGET)
+
+
 @pytest.mark.parametrize(
     ("changes", "is_candidate"),
     [
         pytest.param({}, True, id="enforced"),
-        pytest.param(
-            {"blockers": (Blocker(BlockerCode.ONLY_FOR_PENDING_PODS, ""),)}, True, id="only-for-pending-pods"
-        ),
+        *(pytest.param({"blockers": (Blocker(code, ""),)}, True, id=code.value) for code in _OF_DEMAND),
         pytest.param({"mode": Mode.ADVISE}, False, id="advised"),
         pytest.param({"verdict": Verdict.PROTECTED, "action": None}, False, id="protected"),
         pytest.param({"verdict": Verdict.KEEP, "action": None}, False, id="busy"),
@@ -569,12 +582,12 @@ def test_candidates_bare_pod_with_stored_manifest_is_one() -> None:
         *(
             pytest.param({"blockers": (Blocker(code, ""),)}, False, id=code.value)
             for code in BlockerCode
-            if code is not BlockerCode.ONLY_FOR_PENDING_PODS
+            if code not in _OF_DEMAND
         ),
     ],
 )
 def test_candidates_are_what_the_rules_would_stop_now(changes: dict[str, Any], is_candidate: bool) -> None:
-    """Any other blocker than the missing pending pod holds: notice, calendar, pause, budget, cooldown."""
+    """Blockers hold: notice, calendar, pause, cooldown; not of what other pods need, and budgets count again."""
     assert bool(_named(_plan(decision_of(_workload("Job", "a"), **changes)))) is is_candidate
 
 

@@ -1,0 +1,66 @@
+"""What a run changes in place of what it could not: budgets have room left, and pending pods still wait. Pure."""
+
+import collections
+import dataclasses
+from collections.abc import Collection, Sequence
+
+from rightsizer.model import Decision, ObjectRef
+from rightsizer.planning.budget import BudgetAccount, within_budgets
+from rightsizer.planning.pending_demand import (
+    EarlierRounds,
+    is_on_demand,
+    limit_to_pending_demand,
+    without_demand,
+)
+from rightsizer.planning.placement import TriesByNamespace
+from rightsizer.policy.effective import PolicyEvaluator
+
+# A namespace is not left out at its first refusal: else one object that refuses would save all others of its team, and
+# others would lose GPUs in their place. But many objects that refuse must not make a pending pod wait for each of them.
+_MOST_REFUSALS = 3
+"""Refusals in a namespace after which nothing of it goes for pending pods in this run."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tried:
+    """The changes of a run so far.
+
+    Attributes:
+        made: Those that were made, or perhaps were.
+        refused: Those that their objects refused, or that are not needed anymore.
+        spared: Those that were not attempted, because others that the same demand needs were refused.
+        started: What refused ones were for and is not pending anymore.
+    """
+
+    made: Sequence[Decision]
+    refused: Sequence[Decision]
+    spared: Sequence[Decision] = ()
+    started: Collection[ObjectRef] = ()
+
+
+def fitting_alternatives(
+    decisions: Sequence[Decision], evaluator: PolicyEvaluator, tried: Tried, tries: TriesByNamespace
+) -> tuple[Decision, ...]:
+    """The changes that fit in place of those that were not made, with other victims for the pods that still wait.
+
+    Other changes are those that only budgets block, none in the namespaces of refused ones: many workloads that refuse
+    changes hold up others only once. `tries` are what is left of those to find places.
+    """
+    refs = {one.workload.ref for one in (*tried.made, *tried.refused, *tried.spared)}
+    made = [*tried.made, *(one for one in decisions if one.is_enforced and one.workload.ref not in refs)]
+    settled = {one.workload.ref for one in (*made, *tried.refused)}
+    refusals = collections.Counter(
+        one.workload.ref.namespace
+        for one in tried.refused
+        if not one.wanted_by or not {*one.wanted_by} <= {*tried.started}
+    )
+    left = (without_demand(one) for one in decisions if one.workload.ref not in settled)
+    possible = [
+        one
+        for one in left
+        if refusals[one.workload.ref.namespace] < (_MOST_REFUSALS if is_on_demand(one, evaluator) else 1)
+    ]
+    account = BudgetAccount(evaluator, made)
+    earlier = EarlierRounds(made, tried.started, tries)
+    limited = limit_to_pending_demand(possible, evaluator, account, earlier)
+    return tuple(one for one in within_budgets(limited.decisions, evaluator, account) if one.is_enforced)
