@@ -48,7 +48,8 @@ from rightsizer.inventory.demand_kinds import DEMAND_KINDS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.kept_objects import VERIFIED_EVERY, KeptObjects
 from rightsizer.kube.lease import LeaderElector, Lease
-from rightsizer.model import BlockerCode, ObjectRef, Outcome, Plan, Result
+from rightsizer.model import BlockerCode, Decision, ObjectRef, Outcome, Plan, Result
+from rightsizer.planning.alternatives import Tried
 from rightsizer.planning.breaker import NOTHING
 from rightsizer.planning.budget import Purse
 from rightsizer.prices import Prices
@@ -395,10 +396,17 @@ class _Cycles:
                 self._verify_s, time.monotonic, self._end.wait, self._end.is_set, lambda: self._is_woken
             )
             classes = {one.workload.ref: one.workload.priority_class for one in plan.decisions}
-            made = steps(acting, plan.enforced, plan.fleet, deadline, alternatives_of(acting, plan, plan))
+            fitting = alternatives_of(acting, plan, plan)
+            lenders = {one.workload.ref for one in plan.decisions if one.wanted_by}
+
+            def alternatives(tried: Tried) -> Sequence[Decision]:
+                found = fitting(tried)
+                lenders.update(one.workload.ref for one in found if one.wanted_by)
+                return found
+
+            made = steps(acting, plan.enforced, plan.fleet, deadline, alternatives)
             earlier = len(outcomes)
             self._follow(made, outcomes, classes)
-            lenders = {one.workload.ref for one in plan.decisions if one.wanted_by}
             results = {one.result for one in outcomes[earlier:] if one.ref in lenders}
             self._serves = Result.DONE in results
             # The next plan chooses others for what waits.

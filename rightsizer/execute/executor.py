@@ -79,16 +79,17 @@ def carry_out(
 ) -> Iterator[tuple[Decision, Outcome]]:
     """Carry out the enforced decisions in order, with the outcome of each; once `is_stopped`, the rest is skipped.
 
-    Those follow that fit instead of decisions that were not made, unless the breaker opened meanwhile.
+    Those follow that fit instead of decisions that were not made, unless the breaker opened meanwhile. Each round has
+    at least one decision less that could follow.
     """
     reason = ""
     queue = [one for one in decisions if one.is_enforced]
-    goes: _Goes = {}
     made: list[Decision] = []
     refused: list[Decision] = []
     spared: list[Decision] = []
+    started: set[ObjectRef] = set()
     while queue:
-        before = len(refused)
+        before, parts = len(refused), _Parts()
         together = served_together([one for one in queue if one.action is not Action.NOTICE])
         for decision in queue:
             if not reason and is_stopped():
@@ -97,14 +98,17 @@ def carry_out(
                 yield decision, skipped(decision, session, reason)
                 continue
             ref = decision.workload.ref
-            part = functools.partial(_what_goes, decision, together.get(ref, ()), session, goes)
+            part = functools.partial(_part_to_make, decision, together.get(ref, ()), session, parts)
             attempted, outcome, reason = _step(decision, session, part)
-            is_spared = isinstance(goes.get(ref), str)
+            is_spared = isinstance(parts.get(ref), str)
             kind = made if outcome.result not in NOT_MADE else spared if is_spared else refused
             kind.append(attempted)
             yield attempted, outcome
         goes_on = len(refused) > before and not reason and not is_stopped() and _is_closed(session)
-        queue = [*alternatives(Tried(made, refused, spared))] if goes_on else []
+        if not goes_on:
+            return
+        started |= _started(refused[before:], session)
+        queue = [*alternatives(Tried(made, refused, spared, started))]
 
 
 NOT_MADE = frozenset({Result.BLOCKED, Result.CHANGED})
@@ -120,22 +124,35 @@ def _is_closed(session: ApplySession) -> bool:
         return False
 
 
+def _started(decisions: Iterable[Decision], session: ApplySession) -> set[ObjectRef]:
+    """What these were for and is not pending anymore; where that is unknown, nothing else goes for it."""
+    found = set()
+    for ref in {ref for one in decisions for ref in one.wanted_by}:
+        try:
+            if is_pending(ref, session.cluster):
+                continue
+        except ClusterError as error:
+            log.warning("no other victim for %s: %s", ref, error)
+        found.add(ref)
+    return found
+
+
 def skipped(decision: Decision, session: ApplySession, reason: str) -> Outcome:
     """The outcome of a decision that was not attempted."""
     return session.outcome(decision, Result.SKIPPED, reason)
 
 
-_Goes = dict[ObjectRef, Decision | Outcome | str]
-"""By victim of those that go together, what of it goes; or its outcome if it cannot be changed, or why it is spared."""
+_Parts = dict[ObjectRef, Decision | Outcome | str]
+"""What is made of each change that others are made with; its outcome if that is impossible, or why it is spared."""
 
 
-def _what_goes(
-    decision: Decision, together: Sequence[Decision], session: ApplySession, goes: _Goes
+def _part_to_make(
+    decision: Decision, together: Sequence[Decision], session: ApplySession, parts: _Parts
 ) -> Decision | Outcome:
     """A decision without what only serves demand of which another victim cannot be changed; or why nothing is left."""
     if len(together) < 2:  # noqa: PLR2004 - preflight and its own dry run are enough
         return decision
-    if decision.workload.ref not in goes:
+    if decision.workload.ref not in parts:
         refused = {
             one.workload.ref: outcome for one in together if (outcome := _dry_run(one, session)) is not None
         }
@@ -145,8 +162,8 @@ def _what_goes(
             if one.workload.ref in refused
             for demand in one.serves
         }
-        goes |= {**still_served(together, failed), **refused}
-    found = goes[decision.workload.ref]
+        parts |= {**still_served(together, failed), **refused}
+    found = parts[decision.workload.ref]
     if isinstance(found, str):
         return session.outcome(decision, Result.BLOCKED, f"not attempted: {found}")
     return found

@@ -519,6 +519,43 @@ def test_apply_victim_refused_spares_the_others_of_its_pending_pod(
     assert not [one.path for one in _writes(world) if re.search("/(one|two)(/|$)", one.path)]
 
 
+def test_apply_victims_that_refuse_do_not_keep_a_pod_waiting(world: World) -> None:
+    """A team's idle workloads that allow no write stand first: in the same run that of another team goes."""
+    there = {"nodeSelector": {"pool": "small"}}
+    world.node("small", resources={"nvidia.com/gpu": 6}, pool="small")
+    for number in range(5):
+        world.add("Job", world.team, f"full-{number}", {**there, "usage": "idle", "annotations": _NO_ROOM})
+    other = f"{world.team}-other"
+    world.add("Job", other, "idle", {**there, "usage": "idle"})
+    urgent = {**there, "usage": "absent", "priorityClass": "high-priority", "age_h": 0}
+    world.add("Pod", other, "urgent", urgent)
+    run = world.run("apply", "--yes", "-o", "json", policy=LENDERS)
+    refused = {f"full-{number}": "blocked" for number in range(3)}
+    assert {name: one["result"] for name, one in run.items.items()} == {**refused, "idle": "done"}, run.err
+
+
+def test_apply_gang_of_a_refused_victim_gets_another_one(world: World) -> None:
+    """It goes in the same run, and the one that was spared at first goes, too."""
+    there = {"nodeSelector": {"pool": "small"}}
+    world.node("small", resources={"nvidia.com/gpu": 6}, pool="small")
+    for name in ("one", "two", "three"):
+        world.add("Job", world.team, name, {**there, "gpus": 2, "usage": "idle"})
+    world.api.inject(Fault("jobs/one", "PATCH", None, status=422))
+    urgent = {**there, "gpus": 4, "usage": "absent", "priorityClass": "high-priority", "age_h": 0}
+    world.add("Pod", world.team, "urgent", urgent)
+    run = world.run("apply", "--yes", "-o", "json", policy=LENDERS)
+    found = {name: one["result"] for name, one in run.items.items()}
+    assert found == {"one": "blocked", "two": "done", "three": "done"}, run.err
+
+
+def test_apply_pod_that_is_gone_meanwhile_gets_no_other_victim(world: World) -> None:
+    """The first victim is not needed any more, and neither is the second."""
+    world.after("poddisruptionbudgets", lambda: world.api.delete("Pod", world.team, "urgent"))
+    run = _lend(world, "Job", wanted=2)
+    assert {name: one["result"] for name, one in run.items.items()} == {"one": "changed"}, run.err
+    assert not [one.path for one in _writes(world) if one.path.endswith("jobs/two")]
+
+
 def test_apply_victim_of_a_gang_refused_spares_those_of_its_other_pods(world: World) -> None:
     """None of its pods starts without all of them, so nothing is written before all of their victims were tried."""
     for name in ("one", "two"):
