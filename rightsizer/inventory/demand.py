@@ -195,7 +195,11 @@ def _claim_names(template: PodTemplate) -> _ClaimNames:
 def _pod_of(item: Queued, template: Template) -> PodObject:
     metadata = template.pod.metadata
     named = ObjectMeta(
-        item.ref.name, item.ref.namespace, labels=metadata.labels, annotations=metadata.annotations
+        item.ref.name,
+        item.ref.namespace,
+        creation_timestamp=item.created,
+        labels=metadata.labels,
+        annotations=metadata.annotations,
     )
     return PodObject(named, template.pod.spec)
 

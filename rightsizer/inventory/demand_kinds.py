@@ -5,6 +5,7 @@ To add a kind of demand is to add a row to DEMAND_KINDS.
 
 import contextlib
 import dataclasses
+import datetime
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -54,6 +55,7 @@ class Queued:
         kueue: Where it is Kueue's.
         queue: Of Volcano, whose quota it takes.
         why_not: Why freeing GPUs would not help, or cannot be said to.
+        created: As a WaitingPod's.
     """
 
     ref: ObjectRef
@@ -62,6 +64,7 @@ class Queued:
     kueue: WorkloadObject | None = None
     queue: str = ""
     why_not: str = ""
+    created: datetime.datetime | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -267,6 +270,7 @@ def queued_workload(item: WorkloadObject, version: str, queues: Queues) -> Queue
         topology=next(iter(levels), ""),
         kueue=item,
         why_not=why_not or ("it needs several topologies at once" if is_unknown else ""),
+        created=item.metadata.creation_timestamp,
     )
 
 
@@ -278,14 +282,22 @@ def queued_job(item: JobObject, queues: Collection[str]) -> Queued:
     except msgspec.DecodeError as error:
         return Queued(ref, why_not=f"its template cannot be read: {error}")
     why_not = "" if item.is_of(queues) else "whether a queue or a person suspended it is unknown"
-    return Queued(ref, (Template(template, item.pods),), why_not=why_not)
+    created = item.metadata.creation_timestamp
+    return Queued(ref, (Template(template, item.pods),), why_not=why_not, created=created)
 
 
 def queued_group(item: GroupObject, group: PodGroup, templates: Sequence[Template] | None) -> Queued:
     """A PodGroup of Volcano whose pods are not created yet."""
     ref = item.metadata.ref(VOLCANO.api_version, VOLCANO.kind)
     why_not = group.why_not or ("what pods its owner would create is unknown" if templates is None else "")
-    return Queued(ref, tuple(templates or ()), group.topology, queue=group.queue, why_not=why_not)
+    return Queued(
+        ref,
+        tuple(templates or ()),
+        group.topology,
+        queue=group.queue,
+        why_not=why_not,
+        created=item.metadata.creation_timestamp,
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ other pods count, or of which it names no lacking resource, is not served.
 
 import collections
 import dataclasses
+import datetime
 import itertools
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -129,6 +130,7 @@ class UnschedulablePod:
         claims: Those for GPUs, with the devices that they accept.
         backed: As a WaitingPod's.
         why_not: Why GPUs alone may not let it start, in words; empty if they do.
+        created: As a WaitingPod's.
     """
 
     ref: ObjectRef
@@ -145,6 +147,7 @@ class UnschedulablePod:
     claims: tuple[WaitingClaim, ...] = ()
     backed: Mapping[str, WaitingClaim] = dataclasses.field(default_factory=dict)
     why_not: str = ""
+    created: datetime.datetime | None = None
 
     @property
     def has_claims(self) -> bool:
@@ -158,6 +161,8 @@ class UnschedulablePod:
         text = repr(tuple(sorted(part.items()) if isinstance(part, dict) else part for part in parts))
         return text, self.claims
 
+
+_UNKNOWN_AGE = datetime.datetime.max.replace(tzinfo=datetime.UTC)
 
 _NO_PLACE = frozenset({"Unschedulable", "Undetermined", "Schedulable"})
 """Reasons of PodScheduled=False; the last two are Volcano's, for members of a gang of which another fits nowhere."""
@@ -211,6 +216,7 @@ def unschedulable_pod(
         gang,
         claims,
         why_not=_why_not(item, affinity, has_claims=bool(claims)),
+        created=item.metadata.creation_timestamp,
     )
 
 
@@ -333,6 +339,7 @@ def placeable_pods(
                 (gangs or {}).get(one.gang, Gang(one.gang, waits[one.gang])) if one.gang else None,
                 one.claims,
                 one.backed,
+                one.created,
             )
             for one in group
             if one.priority is not None and fit
@@ -344,7 +351,22 @@ def placeable_pods(
         )
         for (_, who), of in cut.items()
     )
-    return PlaceablePods(tuple(sorted(found, key=lambda one: (-one.priority, one.ref))), tuple(unserved))
+    return PlaceablePods(tuple(_in_order(found)), tuple(unserved))
+
+
+def _in_order(pods: Iterable[WaitingPod]) -> list[WaitingPod]:
+    """Those of the highest priority first, then the oldest, as kube-scheduler tries them.
+
+    Where that is equal or unknown, namespaces take turns: nobody is first in all cycles because of a name.
+    """
+    turns: dict[Hashable, dict[ObjectRef, int]] = collections.defaultdict(dict)
+
+    def order(one: WaitingPod) -> tuple[int, datetime.datetime, int, ObjectRef]:
+        created = one.created or _UNKNOWN_AGE
+        alike = turns[one.priority, created, one.ref.namespace]
+        return -one.priority, created, alike.setdefault(one.demand, len(alike)), one.ref
+
+    return sorted(sorted(pods, key=lambda one: one.ref), key=order)
 
 
 def _by_urgency(pods: Iterable[UnschedulablePod]) -> list[list[UnschedulablePod]]:

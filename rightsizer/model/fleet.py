@@ -273,6 +273,7 @@ class WaitingPod:
         gang: Its gang; None if it can start alone.
         claims: Its ResourceClaims for GPUs.
         backed: By resource, the claim that the scheduler makes of it on nodes without a device plugin.
+        created: When it, or the object that waits, was created; None if unknown.
     """
 
     ref: ObjectRef
@@ -284,6 +285,7 @@ class WaitingPod:
     gang: Gang | None = None
     claims: tuple[WaitingClaim, ...] = ()
     backed: Mapping[str, WaitingClaim] = dataclasses.field(default_factory=dict)
+    created: datetime.datetime | None = None
 
     @property
     def demand(self) -> ObjectRef:

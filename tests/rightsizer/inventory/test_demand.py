@@ -338,6 +338,21 @@ def test_class_of_a_template_counts_only_where_it_was_granted(granted: Object, *
         assert any("PriorityClass high" in one.why for one in fleet.unserved)
 
 
+def test_waiting_oldest_first_then_namespaces_in_turn() -> None:
+    """Within a priority, whatever their names; what waits behind a queue by the age of its object."""
+
+    def waiting(namespace: str, name: str, created: str) -> Object:
+        status = {"phase": "Pending", "conditions": [UNSCHEDULABLE]}
+        spec = {"nodeName": "", "priority": 5000}
+        return pod(name, namespace=namespace, creationTimestamp=created, spec=spec, status=status)
+
+    job = _job(metadata={**QUEUED, "creationTimestamp": "2026-11-02T00:00:00Z"}, parallelism=1)
+    third, first = "2026-11-03T00:00:00Z", "2026-11-01T00:00:00Z"
+    alike = [waiting(place, f"{place}-{number}", third) for place in ("a", "b") for number in range(2)]
+    fleet = fleet_of(NODE, *alike, CLASS, ADMITTED, waiting("z", "old", first), job, queues=JOBS)
+    assert [one.ref.name for one in fleet.waiting] == ["old", "train", "a-0", "b-0", "a-1", "b-1"]
+
+
 def test_template_without_class_has_the_default_priority_whatever_its_object_says() -> None:
     """Kueue's own priority orders its queue; it is no PriorityClass."""
     item = _workload(template=_template(priorityClassName=""), priority=2_000_000_000)
