@@ -24,7 +24,7 @@ from rightsizer.inventory.demand_kinds import (
     template_owner,
 )
 from rightsizer.inventory.dra_state import Asked, DraState, UnknownClaimError, with_claims
-from rightsizer.inventory.gpu_requests import ResourceTable, amount_of
+from rightsizer.inventory.gpu_requests import CLASS_QUOTA, ResourceTable, amount_of
 from rightsizer.inventory.kueue_queues import (
     KueueTable,
     PodTemplate,
@@ -207,18 +207,28 @@ def _pod_of(item: Queued, template: Template) -> PodObject:
 # --- What is granted
 
 
-def granted_classes(quotas: Iterable[QuotaObject]) -> Iterator[tuple[str, str]]:
+def granted_classes(quotas: Sequence[QuotaObject]) -> Iterator[tuple[str, str]]:
     """Namespaces and PriorityClasses that ResourceQuotas name: only administrators write these.
 
-    One that allows nothing of a resource forbids the class: who forbids GPUs or `limits.cpu` grants no pod with GPUs.
+    None that another one, or the same, forbids: it allows nothing of what pods with GPUs request or have as a limit.
     """
-    for item in quotas:
-        if any(amount_of(name, amount) <= 0 for name, amount in (item.status.hard or {}).items()):
-            continue
-        for one in (item.spec.scope_selector.match_expressions if item.spec.scope_selector else None) or ():
-            if one.is_of_classes:
-                for name in one.values or ():
-                    yield item.metadata.namespace, name
+    forbidden: dict[str, list[frozenset[str] | None]] = collections.defaultdict(list)
+    for one in quotas:
+        if any(
+            _is_of_pods(name) and amount_of(name, of) <= 0 for name, of in (one.status.hard or {}).items()
+        ):
+            forbidden[one.metadata.namespace].append(one.classes)
+    for one in quotas:
+        namespace = one.metadata.namespace
+        for name in one.classes or ():
+            if not any(classes is None or name in classes for classes in forbidden[namespace]):
+                yield namespace, name
+
+
+def _is_of_pods(key: str) -> bool:
+    """Whether a key of a ResourceQuota limits what pods with GPUs request, or have as a limit."""
+    is_request = key.startswith(("requests.", "limits.")) and key != "requests.storage"
+    return is_request or key in ("pods", "count/pods", "cpu", "memory") or key.endswith(CLASS_QUOTA)
 
 
 # --- Gangs and the pods in them

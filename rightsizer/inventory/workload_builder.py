@@ -102,23 +102,16 @@ def priority_class_of(item: PriorityClassObject) -> PriorityClass:
 
 
 def quotas_of(item: QuotaObject, resources: ResourceTable) -> list[Quota]:
-    """What a ResourceQuota limits of GPUs, pods, and requests of CPU and memory; limits of these are not read.
-
-    All of its scopes must match. Only `PriorityClass In` is compared with pods: any other counts as matched.
-    """
-    status, scopes = item.status, item.spec.scope_selector
-    named = [
-        frozenset(one.values or ())
-        for one in (scopes.match_expressions if scopes else None) or ()
-        if one.is_of_classes
-    ]
-    classes = frozenset.intersection(*named) if named else None
+    """What a ResourceQuota limits of GPUs, pods, and requests of CPU and memory; limits of these are not read."""
+    status = item.status
     found = []
     for key, amount in sorted((status.hard or {}).items()):
         resource = _limited_resource(key)
         if resource in ("pods", "cpu", "memory") or resources.unit(resource) is not None:
             hard, used = (amount_of(resource, one) for one in (amount, (status.used or {}).get(key)))
-            found.append(Quota(item.metadata.namespace, item.metadata.name, resource, hard, used, classes))
+            found.append(
+                Quota(item.metadata.namespace, item.metadata.name, resource, hard, used, item.classes)
+            )
     return found
 
 

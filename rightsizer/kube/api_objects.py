@@ -353,3 +353,14 @@ class QuotaObject(msgspec.Struct):
     metadata: ObjectMeta
     spec: QuotaSpec = msgspec.field(default_factory=QuotaSpec)
     status: QuotaStatus = msgspec.field(default_factory=QuotaStatus)
+
+    @property
+    def classes(self) -> frozenset[str] | None:
+        """The PriorityClasses of the pods that it counts; None if it may count those of any.
+
+        All of its scopes must match. Only `PriorityClass In` is compared with pods: any other counts as matched.
+        """
+        scopes = self.spec.scope_selector
+        expressions = (scopes.match_expressions if scopes else None) or ()
+        named = [frozenset(one.values or ()) for one in expressions if one.is_of_classes]
+        return frozenset.intersection(*named) if named else None

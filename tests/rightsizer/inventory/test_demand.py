@@ -338,6 +338,27 @@ def test_class_of_a_template_counts_only_where_it_was_granted(granted: Object, *
         assert any("PriorityClass high" in one.why for one in fleet.unserved)
 
 
+@pytest.mark.parametrize(
+    ("hard", "spec", "is_served"),
+    [
+        pytest.param({"limits.cpu": "0"}, GRANTS, False, id="of-the-class"),
+        pytest.param({"pods": "0"}, {}, False, id="of-any-class"),
+        pytest.param({"cpu": "0"}, _selected({**IN_HIGH, "values": ["low"]}), True, id="of-another-class"),
+        pytest.param({"services.loadbalancers": "0", "requests.storage": "0"}, {}, True, id="of-no-pods"),
+    ],
+)
+def test_class_is_not_granted_where_another_quota_forbids_it(
+    hard: Object, spec: Object, *, is_served: bool
+) -> None:
+    """The API server counts a pod in every quota that selects it."""
+    forbids = {**_quota(**spec), "status": {"hard": hard}}
+    forbids["metadata"] = {**forbids["metadata"], "name": "second"}
+    fleet = fleet_of(*ALWAYS, _queue(), _quota(**GRANTS), forbids, _workload())
+    assert bool(fleet.waiting) is is_served, fleet.unserved
+    words = [one.why for one in fleet.unserved]
+    assert is_served or any("no ResourceQuota there grants it" in one for one in words), words
+
+
 def test_waiting_oldest_first_then_namespaces_in_turn() -> None:
     """Within a priority, whatever their names; what waits behind a queue by the age of its object."""
 
