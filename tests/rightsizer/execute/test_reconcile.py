@@ -401,7 +401,7 @@ def test_kept_size_is_written_once_healthy_and_ends_before_undo(world: World) ->
     record = {**json.loads(_annotations(world, "wide")[UNDO]), "confirmed": True}
     annotations = {UNDO: msgspec.json.encode(record).decode()}
     world.api.patch("Deployment", world.team, "wide", {"metadata": {"annotations": annotations}})
-    others = [f"other.Deployment.w{number}" for number in range(MOST)]
+    others = [f"{world.team}.Deployment.w{number}" for number in range(MOST)]
     other = "nvidia.com/gpu\n1\n2\n2099-01-01T00:00:00Z\nlow-priority\nmain\nserve\nrun\n--"
     world.api.patch("ConfigMap", "gpu-rightsizer", NAME, {"data": dict.fromkeys(others, other)})
     full = f"sizes that are not kept: {world.team}/Deployment/wide: {MOST} others are kept\n"
