@@ -287,7 +287,8 @@ def test_chart_backtest_reaches_receivers_and_metrics_and_changes_nothing(
     ):
         answer = world.api.patch(f"{collection}/{name}", body, params={"dryRun": "All"}, user=account)
         assert answer.status_code == code, answer.text
-    for path in (f"{maps}/gpu-rightsizer-state", "/api/v1/pods", world.collection("Deployment")):
+    assert world.api("GET", "/api/v1/pods", user=account).status_code == 200
+    for path in (f"{maps}/gpu-rightsizer-state", "/api/v1/secrets", world.collection("Deployment")):
         assert world.api("GET", path, user=account).status_code == 403
 
     replaying.upgrade("--set", "backtest.from=2d")
