@@ -23,7 +23,7 @@ from rightsizer.policy.limits import (
 from rightsizer.policy.match import Match, PriorityRange, Sharing
 from rightsizer.policy.protections import OPT_OUTS
 from rightsizer.policy.rule import Rule
-from rightsizer.policy.schema import Defaults, DemandSources, KindDefaults, Policy
+from rightsizer.policy.schema import Defaults, DemandSettings, KindDefaults, Policy
 from rightsizer.policy.thresholds import (
     InputBound,
     Judging,
@@ -44,7 +44,7 @@ _MODELS: Mapping[str, type[pydantic.BaseModel]] = {
     "defaults.": Defaults,
     "defaults.kinds[].": KindDefaults,
     "sharing.": Sharing,
-    "demand.": DemandSources,
+    "demand.": DemandSettings,
     "budgets[].": Budget,
     "maintenanceWindows[].": MaintenanceWindow,
     "freezes[].": Freeze,

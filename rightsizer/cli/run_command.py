@@ -397,17 +397,17 @@ class _Cycles:
             )
             classes = {one.workload.ref: one.workload.priority_class for one in plan.decisions}
             fitting = alternatives_of(acting, plan, plan)
-            lenders = {one.workload.ref for one in plan.decisions if one.wanted_by}
+            on_demand = {one.workload.ref for one in plan.decisions if one.wanted_by}
 
             def alternatives(tried: Tried) -> Sequence[Decision]:
                 found = fitting(tried)
-                lenders.update(one.workload.ref for one in found if one.wanted_by)
+                on_demand.update(one.workload.ref for one in found if one.wanted_by)
                 return found
 
             made = steps(acting, plan.enforced, plan.fleet, deadline, alternatives)
             earlier = len(outcomes)
             self._follow(made, outcomes, classes)
-            results = {one.result for one in outcomes[earlier:] if one.ref in lenders}
+            results = {one.result for one in outcomes[earlier:] if one.ref in on_demand}
             self._serves = Result.DONE in results
             # The next plan chooses others for what waits.
             self._is_refused = not results.isdisjoint(NOT_MADE)

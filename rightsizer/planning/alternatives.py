@@ -15,11 +15,6 @@ from rightsizer.planning.pending_demand import (
 from rightsizer.planning.placement import TriesByNamespace
 from rightsizer.policy.effective import PolicyEvaluator
 
-# A namespace is not left out at its first refusal: else one object that refuses would save all others of its team, and
-# others would lose GPUs in their place. But many objects that refuse must not make a pending pod wait for each of them.
-_MOST_REFUSALS = 3
-"""Refusals in a namespace after which nothing of it goes for pending pods in this run."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tried:
@@ -54,11 +49,12 @@ def fitting_alternatives(
         for one in tried.refused
         if not one.wanted_by or not {*one.wanted_by} <= {*tried.started}
     )
+    most = evaluator.policy.demand.maxRefusals
     left = (without_demand(one) for one in decisions if one.workload.ref not in settled)
     possible = [
         one
         for one in left
-        if refusals[one.workload.ref.namespace] < (_MOST_REFUSALS if is_on_demand(one, evaluator) else 1)
+        if refusals[one.workload.ref.namespace] < (most if is_on_demand(one, evaluator) else 1)
     ]
     account = BudgetAccount(evaluator, made)
     earlier = EarlierRounds(made, tried.started, tries)

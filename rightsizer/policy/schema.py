@@ -300,8 +300,8 @@ ClassAnnotations = Annotated[
 ]
 
 
-class DemandSources(Part):
-    """Queues whose work waits for GPUs."""
+class DemandSettings(Part):
+    """Queues whose work is pending, and refusals."""
 
     schedulingGates: tuple[Key, ...] = pydantic.Field(
         (),
@@ -312,6 +312,13 @@ class DemandSources(Part):
         (),
         strict=False,
         description="Queues that suspend Jobs: keys of labels, or values of spec.managedBy.",
+    )
+    # Not 1: else one object that refuses a change would save all others of its team, and others would lose GPUs in
+    # their place. But many objects that refuse must not make a pending pod wait for each of them.
+    maxRefusals: int = pydantic.Field(
+        3,
+        ge=1,
+        description="Refusals after which a run frees no more of a namespace for pending pods.",
     )
 
     @pydantic.field_validator("schedulingGates", mode="after")
@@ -360,7 +367,7 @@ class Policy(Part):
         (), strict=False, description="Additional protected namespaces, with wildcards."
     )
     sharing: Sharing = pydantic.Field(default_factory=Sharing)
-    demand: DemandSources = pydantic.Field(default_factory=DemandSources)
+    demand: DemandSettings = pydantic.Field(default_factory=DemandSettings)
     budgets: tuple[Budget, ...] = pydantic.Field(
         DEFAULT_BUDGETS,
         strict=False,

@@ -54,7 +54,7 @@ from rightsizer.planning.victims import COST_ANNOTATION, standing, victims_of
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Budget, BudgetScope, Per
 from rightsizer.policy.match import Match
-from rightsizer.policy.schema import Policy
+from rightsizer.policy.schema import DemandSettings, Policy
 from tests.rightsizer.build import AT, judged, pod, policy, rule, workload
 
 GPU = "nvidia.com/gpu"
@@ -1037,9 +1037,12 @@ def _within(decisions: Sequence[Decision], evaluator: PolicyEvaluator) -> tuple[
 
 
 def _evaluator_of(
-    decisions: Sequence[Decision], *waiting: WaitingPod, budgets: Sequence[Budget] | None = None
+    decisions: Sequence[Decision],
+    *waiting: WaitingPod,
+    budgets: Sequence[Budget] | None = None,
+    **changes: Any,
 ) -> PolicyEvaluator:
-    changes = {} if budgets is None else {"budgets": budgets}
+    changes |= {} if budgets is None else {"budgets": budgets}
     rules = policy(
         rule("plain", match=Match(namespaces=("plain",))),
         rule("r", onlyForPendingPods=[Action.SCALE_TO_ZERO]),
@@ -1200,17 +1203,20 @@ def test_alternative_counts_replicas_that_the_run_removes() -> None:
     assert _alternatives(found, evaluator, made=[found[0]], refused=[found[2]]) == ()
 
 
+@pytest.mark.parametrize("most", [None, 1, 2])
 @pytest.mark.parametrize("priority", [500, 1_000], ids=["cheaper", "alike"])
-def test_workloads_that_refuse_in_a_row_hold_up_a_pod_for_three_rounds(priority: int) -> None:
-    """Whatever they cost, the run comes to the workload of another team."""
+def test_workloads_that_refuse_in_a_row_hold_up_a_pod_for_few_rounds(priority: int, most: int | None) -> None:
+    """Whatever they cost, the run comes to the workload of another team: after three, or as many as the policy says."""
     bad = [_in("bad", _decision(_holder(f"a{n:02}", "a", priority=priority))) for n in range(12)]
     good = _in("good", _decision(_holder("z", "a")))
-    found, evaluator = _budgeted([*bad, good], _waiting("w", 1, nodes=("a",)))
+    changes: dict[str, Any] = {} if most is None else {"demand": DemandSettings(maxRefusals=most)}
+    evaluator = _evaluator_of([*bad, good], _waiting("w", 1, nodes=("a",)), **changes)
+    found = _within([*bad, good], evaluator)
     (first,) = (one for one in found if one.is_enforced)
     refused = [first]
     while refused[-1].workload != good.workload:
         refused += _alternatives(found, evaluator, refused=refused)
-    assert [one.workload.ref.name for one in refused] == ["a00", "a01", "a02", "z"]
+    assert [one.workload.ref.name for one in refused] == [*["a00", "a01", "a02"][:most], "z"]
 
 
 def test_pod_that_started_counts_no_refusal() -> None:
