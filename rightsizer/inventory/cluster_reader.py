@@ -53,7 +53,7 @@ from rightsizer.inventory.resource_claims import (
     TemplateObject,
 )
 from rightsizer.inventory.resource_slices import SLICES, TAINT_RULES, SliceObject, SliceTable, TaintRuleObject
-from rightsizer.inventory.stranded_gpus import UnschedulablePod
+from rightsizer.inventory.unschedulable_pods import UnschedulablePod
 from rightsizer.inventory.workload_builder import ClusterState, priority_class_of, quotas_of
 from rightsizer.kube.api_objects import (
     DisruptionBudget,

@@ -45,7 +45,7 @@ from rightsizer.inventory.pod_groups import (
     volcano_quotas,
 )
 from rightsizer.inventory.pods import PodTable, needs_of
-from rightsizer.inventory.stranded_gpus import UnschedulablePod, unschedulable_pod
+from rightsizer.inventory.unschedulable_pods import UnschedulablePod, unschedulable_pod
 from rightsizer.kube.api_objects import ObjectMeta, PodObject, QuotaObject
 from rightsizer.model import (
     ClaimKey,

@@ -21,7 +21,7 @@ from rightsizer.inventory.kueue_queues import (
     queue_problem,
 )
 from rightsizer.inventory.pod_groups import VOLCANO, GroupObject, PodGroup
-from rightsizer.inventory.stranded_gpus import waits_for_node
+from rightsizer.inventory.unschedulable_pods import waits_for_node
 from rightsizer.kube.api_objects import ABSENT, Condition, ObjectMeta, OwnerReference, PodObject, SpecObject
 from rightsizer.kube.owner_kinds import (
     JOB,

@@ -21,7 +21,7 @@ from rightsizer.inventory.resource_claims import (
     device_users,
 )
 from rightsizer.inventory.resource_slices import SliceTable, TaintRuleObject
-from rightsizer.inventory.stranded_gpus import UnschedulablePod
+from rightsizer.inventory.unschedulable_pods import UnschedulablePod
 from rightsizer.model import ClaimKey, DeviceChoice, DeviceInventory, DeviceRequest, Node, WaitingClaim
 
 WHOLE = f"{CLASS_PREFIX}gpu.nvidia.com"

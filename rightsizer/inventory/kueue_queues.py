@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from rightsizer.inventory.gpu_requests import amount_of
-from rightsizer.inventory.stranded_gpus import Toleration, tolerates
+from rightsizer.inventory.unschedulable_pods import Toleration, tolerates
 from rightsizer.kube.api_objects import ABSENT, ObjectMeta, OwnerReference, PodSpec
 from rightsizer.kube.owner_kinds import KUEUE, OwnerKind
 from rightsizer.model import Node, QueueOption, QueueQuotas, QuotaKey

@@ -301,6 +301,9 @@ class NodeCapacity:
         return {name: offered - self.requested.get(name, 0) for name, offered in self.allocatable.items()}
 
 
+UNKNOWN_CAPACITY = NodeCapacity({}, {})
+
+
 class NodeTable:
     """Nodes with GPUs, collected page by page.
 

@@ -16,7 +16,7 @@ from rightsizer.inventory.gpu_requests import (
 )
 from rightsizer.inventory.pod_groups import GroupKey, group_key
 from rightsizer.inventory.resource_claims import claim_names, templates_of
-from rightsizer.inventory.stranded_gpus import UnschedulablePod, is_unschedulable, unschedulable_pod
+from rightsizer.inventory.unschedulable_pods import UnschedulablePod, is_unschedulable, unschedulable_pod
 from rightsizer.kube.api_objects import (
     Container,
     ContainerStatus,

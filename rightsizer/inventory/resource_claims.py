@@ -21,7 +21,7 @@ from rightsizer.inventory.device_selectors import (
 )
 from rightsizer.inventory.gpu_requests import CLASS_PREFIX, IMPLICIT_PREFIX, count_of, quantity_of
 from rightsizer.inventory.resource_slices import GPU_DRIVERS, PublishedDevice, capacity_limits, short_name
-from rightsizer.inventory.stranded_gpus import Toleration, tolerates
+from rightsizer.inventory.unschedulable_pods import Toleration, tolerates
 from rightsizer.kube.api_objects import ObjectMeta, PodObject
 from rightsizer.kube.owner_kinds import OwnerKind
 from rightsizer.model import (

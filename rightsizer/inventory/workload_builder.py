@@ -23,10 +23,12 @@ from rightsizer.inventory.managers import (
 )
 from rightsizer.inventory.nodes import NodeCapacity
 from rightsizer.inventory.owner_reader import CHANGE_ANNOTATIONS
+from rightsizer.inventory.placeable_pods import placeable_pods
 from rightsizer.inventory.pod_groups import connected, group_key, volcano_pool
 from rightsizer.inventory.pods import GpuPod
 from rightsizer.inventory.resource_claims import Claim, template_of
-from rightsizer.inventory.stranded_gpus import UnschedulablePod, find_stranded_gpus, placeable_pods
+from rightsizer.inventory.stranded_gpus import find_stranded_gpus
+from rightsizer.inventory.unschedulable_pods import UnschedulablePod
 from rightsizer.kube.api_objects import DisruptionBudget, ObjectMeta, PriorityClassObject, QuotaObject
 from rightsizer.kube.owner_kinds import (
     ObjectSummary,

@@ -9,7 +9,7 @@ import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
 
-from rightsizer.inventory.stranded_gpus import in_turn
+from rightsizer.inventory.turns import in_turn
 from rightsizer.kinds import row_of
 from rightsizer.kinds.change_edits import as_read
 from rightsizer.kinds.edits import Path, value_at

@@ -19,7 +19,7 @@ from rightsizer.config import PREFIX
 from rightsizer.findings.evidence import is_batch
 from rightsizer.inventory.gpu_requests import ResourceTable
 from rightsizer.inventory.pods import gangs_of, needs_of, pod_of, requests_of
-from rightsizer.inventory.stranded_gpus import Affinity, PodTerms, Spread
+from rightsizer.inventory.unschedulable_pods import Affinity, PodTerms, Spread
 from rightsizer.kinds import row_of
 from rightsizer.kinds.change_edits import as_read
 from rightsizer.kinds.core import POD

@@ -193,7 +193,7 @@ def test_capacity_for_a_gang_that_lacks_more_is_left_to_the_next_pod() -> None:
 
 
 def _oversized(node: Node, number: int, *waiting: WaitingPod) -> tuple[tuple[Decision, ...], PolicyEvaluator]:
-    """Decisions to reslice so many workloads, before budgets, beside a node with free slices."""
+    """Decisions to reslice that number of workloads, before budgets, beside a node with free slices."""
     items = [_workload(f"w{each}") for each in range(number)]
     light: dict[str, Any] = {"activity_peak": 0.1, "activity_mean": 0.05, "traffic_peak": 0.05}
     seen = usages(*((item.pods[0], (busy_usage(memory_peak_bytes=4 << 30, **light),)) for item in items))

@@ -1,0 +1,151 @@
+"""Pending pods that could run on some node if it were empty, the most urgent first. Pure."""
+
+import collections
+import datetime
+import itertools
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from rightsizer.inventory.device_allocation import Tries, allocate
+from rightsizer.inventory.gpu_requests import CLASS_PREFIX
+from rightsizer.inventory.nodes import UNKNOWN_CAPACITY, NodeCapacity
+from rightsizer.inventory.turns import TryBudget, comparison_cost, in_turn
+from rightsizer.inventory.unschedulable_pods import UnschedulablePod, could_host, groups_alike, namespace_of
+from rightsizer.model import (
+    DeviceInventory,
+    Gang,
+    Node,
+    ObjectRef,
+    Unserved,
+    WaitingPod,
+    backed_on,
+    claims_on,
+)
+
+_UNKNOWN_AGE = datetime.datetime.max.replace(tzinfo=datetime.UTC)
+
+
+class PlaceablePods(NamedTuple):
+    """Pods that could run on some node if it were empty, and those that were not compared with all nodes."""
+
+    pods: tuple[WaitingPod, ...]
+    unserved: tuple[Unserved, ...]
+
+
+def placeable_pods(
+    nodes: Mapping[str, Node],
+    capacities: Mapping[str, NodeCapacity],
+    pods: Sequence[UnschedulablePod],
+    devices: DeviceInventory,
+    gangs: Mapping[ObjectRef, Gang] | None = None,
+) -> PlaceablePods:
+    """Unschedulable pods of known priority, with the nodes that could host them if those were empty.
+
+    Tries are limited by namespace: nobody can make others wait by asking for many different things.
+    """
+    waits = collections.Counter(one.gang for one in pods)
+    search = _NodeSearch(nodes, capacities, devices)
+    found: list[WaitingPod] = []
+    cut: dict[tuple[str, str], list[UnschedulablePod]] = collections.defaultdict(list)
+    for group in _by_urgency(pods):
+        namespace = group[0].ref.namespace
+        who = search.budget.who_asks(namespace)
+        fit = search.fitting(group[0])
+        if fit is None:
+            cut[namespace, who] += group
+        found += [
+            WaitingPod(
+                one.ref,
+                one.gpus,
+                one.priority,
+                one.priority_class,
+                fit,
+                one.needs,
+                (gangs or {}).get(one.gang, Gang(one.gang, waits[one.gang])) if one.gang else None,
+                one.claims,
+                one.backed,
+                one.created,
+            )
+            for one in group
+            if one.priority is not None and fit
+        ]
+    unserved = (
+        Unserved(
+            f"{of[0].ref} and {len(of) - 1} more pods" if len(of) > 1 else str(of[0].ref),
+            f"{who} for too many different things to compare all of them with all nodes",
+        )
+        for (_, who), of in cut.items()
+    )
+    return PlaceablePods(tuple(_in_order(found)), tuple(unserved))
+
+
+def _in_order(pods: Iterable[WaitingPod]) -> list[WaitingPod]:
+    """Those of the highest priority first, then the oldest, as kube-scheduler tries them.
+
+    Where that is equal or unknown, namespaces take turns: nobody is first in all cycles because of a name.
+    """
+    turns: dict[Hashable, dict[ObjectRef, int]] = collections.defaultdict(dict)
+
+    def order(one: WaitingPod) -> tuple[int, datetime.datetime, int, ObjectRef]:
+        created = one.created or _UNKNOWN_AGE
+        alike = turns[one.priority, created, one.ref.namespace]
+        return -one.priority, created, alike.setdefault(one.demand, len(alike)), one.ref
+
+    return sorted(sorted(pods, key=lambda one: one.ref), key=order)
+
+
+def _by_urgency(pods: Iterable[UnschedulablePod]) -> list[list[UnschedulablePod]]:
+    """Pods of known priority that ask alike, by namespace: by priority, and within one each namespace in turn."""
+    groups = groups_alike(one for one in pods if one.priority is not None)
+    equal = itertools.groupby(sorted(groups, key=_urgency), _urgency)
+    return [group for _, alike in equal for group in in_turn(alike, namespace_of)]
+
+
+def _urgency(group: list[UnschedulablePod]) -> int:
+    return -max(one.priority or 0 for one in group)
+
+
+class _NodeSearch:
+    """Finds the nodes that could host pods if they were empty, with few tries for each namespace."""
+
+    def __init__(
+        self, nodes: Mapping[str, Node], capacities: Mapping[str, NodeCapacity], devices: DeviceInventory
+    ) -> None:
+        self._nodes, self._capacities, self._devices = nodes, capacities, devices
+        self.budget = TryBudget(len(nodes))
+        self._found: dict[Hashable, frozenset[str]] = {}
+
+    def fitting(self, pod: UnschedulablePod) -> frozenset[str] | None:
+        """The nodes for a pod; None if none was found before the tries were used up."""
+        shape, namespace = pod.shape, pod.ref.namespace
+        if shape in self._found:
+            return self._found[shape]
+        given = self.budget.left(namespace)
+        tries, cost = Tries(given), comparison_cost(shape[0])
+        found = set[str]()
+        for name in self._nodes:
+            if tries.left <= 0:
+                break
+            tries.left -= cost
+            if self._fits(pod, name, tries):
+                found.add(name)
+        self.budget.spend(namespace, given - tries.left)
+        if tries.left > 0:  # else others of this shape may have tries for more nodes
+            self._found[shape] = frozenset(found)
+        return frozenset(found) if found or tries.left > 0 else None
+
+    def _fits(self, pod: UnschedulablePod, name: str, tries: Tries) -> bool:
+        node = self._nodes[name]
+        return (
+            node.is_open
+            and could_host(node, self._capacities.get(name, UNKNOWN_CAPACITY), pod)
+            and not _unbacked(node, pod)
+            and allocate(claims_on(pod, node), self._devices, name, {}, tries) is not None
+        )
+
+
+def _unbacked(node: Node, pod: UnschedulablePod) -> bool:
+    """Whether a node has DRA devices alone, and the scheduler may not allocate them for what a pod requests."""
+    is_only = any(name.startswith(CLASS_PREFIX) for name in node.allocatable)
+    named = {name for name in pod.gpus if not name.startswith(CLASS_PREFIX)}
+    return is_only and not named <= set(backed_on(pod, node))
