@@ -245,7 +245,6 @@ def steps(
     for outcome in verify(followed, fleet, acting, deadline):
         if acting.journal:
             acting.journal.outcome(outcome)
-        acting.gate.note_reconciliation(outcome)
         yield outcome
 
 

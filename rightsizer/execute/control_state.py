@@ -1,10 +1,8 @@
 """Keeps the breaker, pauses and accepted scope in one ConfigMap of gpu-rightsizer's namespace."""
 
 import datetime
-import logging
 from collections.abc import Callable
 
-from rightsizer.errors import ClusterError
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.configmaps import Changes, ConfigMap, Texts
 from rightsizer.model import Action, Blocker, BlockerCode, Outcome, Result
@@ -21,8 +19,6 @@ from rightsizer.planning.breaker import (
 from rightsizer.policy.limits import Breaker
 
 NAME = "gpu-rightsizer-state"
-
-log = logging.getLogger(__name__)
 
 
 class ControlStateStore:
@@ -103,16 +99,6 @@ class ActionGate:
             self.open(Blocker(BlockerCode.REFUSED, why))
         else:
             self._count(outcome.result, words)
-
-    def note_reconciliation(self, outcome: Outcome) -> None:
-        """Open the breaker if a reconciliation was out of policy; its other errors do not count, since they recur."""
-        if outcome.is_out_of_policy:
-            try:
-                self.note(outcome)
-            except ClusterError as error:
-                log.warning(
-                    "the breaker could not be updated after %s of %s: %s", outcome.action, outcome.ref, error
-                )
 
     def count_error(self, words: str) -> None:
         """Count an error without an outcome.

@@ -4,11 +4,16 @@
 - A workload that was suspended for a change is changed and resumed once its pods are gone.
 - A scaled-down or resized workload is checked until it is confirmed as healthy; an unhealthy one is rolled back.
 - A manifest is deleted if its pod was never evicted, or was restored.
+
+Anybody who may edit an object can write a record. If the memory lacks its change, or another object records the same
+one, only a revert is recorded.
 """
 
+import collections
 import dataclasses
 import datetime
 import http
+import itertools
 import json
 import logging
 from collections.abc import Iterable, Iterator
@@ -16,6 +21,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from rightsizer.changes.found_changes import is_copy
+from rightsizer.changes.memory import ChangeKey
 from rightsizer.changes.record_codec import (
     MANIFEST_LABEL,
     MANIFEST_SELECTOR,
@@ -27,6 +33,7 @@ from rightsizer.changes.record_codec import (
 from rightsizer.config import format_duration
 from rightsizer.errors import ClusterError, RequestRefused
 from rightsizer.execute.control_state import ActionGate
+from rightsizer.execute.known_changes import read_known_changes
 from rightsizer.execute.listing import list_objects, recordable_kinds
 from rightsizer.execute.preflight import read_workload
 from rightsizer.execute.reconcile_actions import (
@@ -41,6 +48,7 @@ from rightsizer.execute.reconcile_actions import (
     roll_back,
 )
 from rightsizer.execute.run_context import RunContext
+from rightsizer.inventory.turns import in_turn
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.edits import is_reverted, same, shown, value_at
 from rightsizer.kinds.health import Health
@@ -71,6 +79,8 @@ COMMAND_GRACE = datetime.timedelta(minutes=5)
 """Maximum time that a controller takes to execute a command."""
 ROLLBACK_GRACE = datetime.timedelta(hours=1)
 """Rollbacks end this long, or twice the time to become healthy if longer, after that time."""
+MOST_UNKNOWN = 20
+"""Maximum number of reverts in a run that are recorded of changes that the memory lacks; namespaces take turns."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -146,7 +156,19 @@ def find_reconciliations(context: RunContext) -> list[Reconciliation]:
     Raises:
         ClusterError: A list could not be read whole.
     """
-    reconciliations = [due for found in _recorded(context) if (due := _of_object(found, context)) is not None]
+    known = read_known_changes(context.cluster, context.state_namespace)
+    reconciliations: list[Reconciliation] = []
+    unknown: dict[str, list[Reconciliation]] = collections.defaultdict(list)
+    claimed = set[ChangeKey]()
+    for found in _recorded(context):
+        change = known.claimed(found.ref, found.row, found.record)
+        if change is not None and change not in claimed:
+            claimed.add(change)
+            reconciliations.extend(_of_object(found, context))
+        elif len(of_namespace := unknown[found.ref.namespace]) < MOST_UNKNOWN:
+            of_namespace.extend(_of_reverted(found, _changed_fields(found)))
+    others = in_turn(itertools.chain(*unknown.values()), lambda due: due.ref.namespace)
+    reconciliations.extend(others[:MOST_UNKNOWN])
     reconciliations.extend(_of_manifests(context))
     return sorted(reconciliations, key=lambda due: (due.ref, due.manifest))
 
@@ -159,7 +181,6 @@ def make_reconciliations(
         outcome = _make(due, context, policy)
         if context.journal:
             context.journal.outcome(outcome)
-        policy.gate.note_reconciliation(outcome)
         yield outcome
 
 
@@ -203,43 +224,52 @@ def _recorded(context: RunContext) -> Iterator[RecordedObject]:
                 yield RecordedObject(ref, row, obj, record)
 
 
-def _of_object(found: RecordedObject, context: RunContext) -> Reconciliation | None:
-    if found.record.is_unfinished:
-        return _of_unfinished(found, context)
-    words = ", ".join(_now(found, edit) for edit in found.record.edits if is_reverted(found.obj, edit))
-    if words := words or _not_stopped(found, context):
-        return Reconciliation(found.ref, ReconcileAction.RECORD_REVERT, words, found)
-    return _of_unconfirmed(found, context)
+def _of_object(found: RecordedObject, context: RunContext) -> list[Reconciliation]:
+    """The reconciliation of an object that is due, if any; none if the object cannot be read."""
+    try:
+        if found.record.is_unfinished:
+            return _of_unfinished(found, context)
+        words = _changed_fields(found) or _not_stopped(found, context)
+        return _of_reverted(found, words) or _of_unconfirmed(found, context)
+    except RequestRefused as refused:
+        log.warning("%s cannot be reconciled: %s", found.ref, refused)
+        return []
 
 
-def _of_unfinished(found: RecordedObject, context: RunContext) -> Reconciliation | None:
+def _changed_fields(found: RecordedObject) -> str:
+    return ", ".join(_now(found, edit) for edit in found.record.edits if is_reverted(found.obj, edit))
+
+
+def _of_reverted(found: RecordedObject, words: str) -> list[Reconciliation]:
+    if found.record.is_unfinished or not words:
+        return []
+    return [Reconciliation(found.ref, ReconcileAction.RECORD_REVERT, words, found)]
+
+
+def _of_unfinished(found: RecordedObject, context: RunContext) -> list[Reconciliation]:
     whole = read_recorded_object(found.ref, found.row, context)
     if whole is None or not whole.record.is_unfinished or not can_complete(whole, context):
-        return None
+        return []
     words = "it is suspended for a change that can be completed"
-    return Reconciliation(found.ref, ReconcileAction.COMPLETE, words, whole)
+    return [Reconciliation(found.ref, ReconcileAction.COMPLETE, words, whole)]
 
 
-def _of_unconfirmed(found: RecordedObject, context: RunContext) -> Reconciliation | None:
+def _of_unconfirmed(found: RecordedObject, context: RunContext) -> list[Reconciliation]:
     is_in_effect = all(same(value_at(found.obj, edit.path), edit.after) for edit in found.record.edits)
     if not awaits_confirmation(found) or not is_in_effect:
-        return None
+        return []
     age = context.clock() - found.record.at
     span = datetime.timedelta(seconds=found.record.healthy_within_seconds)
     if age >= span + max(2 * span, ROLLBACK_GRACE):
         words = (
             f"not checked for {format_duration(age.total_seconds())}: later problems may have other causes"
         )
-        return Reconciliation(found.ref, ReconcileAction.CONFIRM, words, found)
-    try:
-        health, words = check_health(found, context)
-    except RequestRefused as refused:
-        log.warning("the health of %s cannot be checked: %s", found.ref, refused)
-        return None
+        return [Reconciliation(found.ref, ReconcileAction.CONFIRM, words, found)]
+    health, words = check_health(found, context)
     if health is Health.WAITING or (health is Health.HEALTHY and age < span):
-        return None  # it may run out of memory yet
+        return []  # it may run out of memory yet
     action = ReconcileAction.ROLLBACK if health is Health.FAILED else ReconcileAction.CONFIRM
-    return Reconciliation(found.ref, action, words, found)
+    return [Reconciliation(found.ref, action, words, found)]
 
 
 def _complete(found: RecordedObject, words: str, context: RunContext) -> Outcome:

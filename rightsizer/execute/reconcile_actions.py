@@ -68,11 +68,12 @@ class RecordedObject:
     def failure(
         self, context: RunContext, action: ReconcileAction, error: ClusterError, detail: str
     ) -> Outcome:
-        """The outcome of a reconciliation that the API server refused, or did not answer."""
-        if not isinstance(error, RequestRefused):
-            return self.outcome(context, action, Result.UNKNOWN, detail)
-        outcome = self.outcome(context, action, Result.REFUSED, detail)
-        return dataclasses.replace(outcome, is_out_of_policy=error.is_out_of_policy)
+        """The outcome of a reconciliation that the API server refused, or did not answer.
+
+        It opens no breaker, even if an admission policy refused it: the owner may have changed the record.
+        """
+        result = Result.REFUSED if isinstance(error, RequestRefused) else Result.UNKNOWN
+        return self.outcome(context, action, result, detail)
 
 
 def read_recorded_object(ref: ObjectRef, row: Kind, context: RunContext) -> RecordedObject | None:
@@ -194,22 +195,31 @@ def complete(found: RecordedObject, context: RunContext) -> Outcome | None:
     Raises:
         ClusterError: The result is unknown, or somebody wrote to the object meanwhile: read it again.
     """
-    record, row = found.record, found.row
     if not can_complete(found, context):
         return None
+    try:
+        return _complete_or_cancel(found, context)
+    except ValueError as error:
+        detail = f"its record cannot be carried out: {error}"
+        return found.outcome(context, ReconcileAction.COMPLETE, Result.REFUSED, detail)
+
+
+def _complete_or_cancel(found: RecordedObject, context: RunContext) -> Outcome:
+    record, row = found.record, found.row
     if not is_stopped(row, found.obj):
         return _cancel(found, "somebody resumed it meanwhile", ChangeOutcome.REVERTED, context)
     if not is_changeable(row, found.obj, is_late=_is_late(found, context)):
         waited = format_duration((context.clock() - record.at).total_seconds())
         return _cancel(found, f"its pods are not gone after {waited}", ChangeOutcome.ROLLBACK, context)
-    patch = completing_patch(found.obj, record, row, context.clock())
     try:
+        patch = completing_patch(found.obj, record, row, context.clock())
         context.cluster.patch(found.path, patch, dry_run=True)
     except RequestRefused as refused:
         if refused.code not in _PERMANENT:
             raise
-        outcome = _cancel(found, str(refused), ChangeOutcome.REFUSED, context)
-        return dataclasses.replace(outcome, is_out_of_policy=refused.is_out_of_policy)
+        return _cancel(found, str(refused), ChangeOutcome.REFUSED, context)
+    except ValueError as error:
+        return _cancel(found, str(error), ChangeOutcome.REFUSED, context)
     context.cluster.patch(found.path, patch)
     edits = [edit.reversed for edit in record.edits] if record.pending_end else record.pending_edits
     words = f"its pods are gone, and it is resumed: {', '.join(map(edit_text, edits))}"

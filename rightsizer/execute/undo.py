@@ -13,13 +13,13 @@ import datetime
 import http
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from rightsizer.changes.found_changes import is_copy
-from rightsizer.changes.memory import MONTH, ChangeKey, change_key
+from rightsizer.changes.memory import MONTH, change_key
 from rightsizer.changes.record_codec import (
     MANIFEST_LABEL,
     MANIFEST_SELECTOR,
@@ -29,7 +29,8 @@ from rightsizer.changes.record_codec import (
 )
 from rightsizer.errors import ClusterError, RequestRefused
 from rightsizer.execute.journal import Journal
-from rightsizer.execute.listing import list_objects, read_memory, recordable_kinds
+from rightsizer.execute.known_changes import KnownChanges, read_known_changes
+from rightsizer.execute.listing import list_objects, recordable_kinds
 from rightsizer.execute.rollback import ChangedByOthers, WaitingForPods, restore
 from rightsizer.execute.run_context import PAUSE_S, Deadline
 from rightsizer.kinds import path_of
@@ -40,8 +41,7 @@ from rightsizer.kinds.saved_pods import MANIFEST, RECORD, SavedPod, digest_of, s
 from rightsizer.kube.api_objects import Metadata, ObjectMeta
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.object_names import api_path, require_name
-from rightsizer.kube.owner_kinds import CONTROL_OBJECTS
-from rightsizer.model import ChangeRecord, FoundChange, ObjectRef, Outcome, Result
+from rightsizer.model import ChangeRecord, ObjectRef, Outcome, Result
 from rightsizer.policy.match import is_any
 from rightsizer.policy.protections import SYSTEM_NAMESPACES
 from rightsizer.report.events import RESTORED
@@ -62,33 +62,16 @@ class _Verifier:
     """Checks records and manifests against the memory.
 
     Attributes:
-        changes: Those that the memory has and that were made; None without the right to read it.
-        is_whole: Whether all of the memory could be read.
         closed: Patterns of the namespaces in which no pod is created.
         privileged: The pods, as namespace/name, that may exceed the Pod Security Standard baseline.
         unverified: Those that may be created although the memory forgot their eviction.
     """
 
-    changes: Mapping[ChangeKey, FoundChange] | None
-    is_whole: bool
+    known: KnownChanges
     closed: tuple[str, ...]
     privileged: Collection[str]
     unverified: Collection[str]
     at: datetime.datetime
-
-    def is_known(self, ref: ObjectRef, row: Kind, record: ChangeRecord | None) -> bool:
-        """Whether the memory has the change.
-
-        For an unreadable record, any that it could be about; for a scale-up, one of its workload: it follows that one.
-        """
-        if self.changes is None or not self.is_whole:
-            return True  # the memory cannot disprove it
-        if record is not None and record.takes:
-            return change_key(record.run, UndoItem(ref, row, record).workload) in self.changes
-        if row.of.starts_others or (ref.group, ref.kind) in CONTROL_OBJECTS:
-            return any(key[2] == ref.namespace for key in self.changes)
-        name = change_key("", ref)[1:]
-        return any(key[1:] == name for key in self.changes)
 
     def problem_of(
         self, item: UndoItem, pod: SavedPod, created: datetime.datetime | None
@@ -97,9 +80,9 @@ class _Verifier:
         assert item.record is not None  # noqa: S101 - a manifest without a record was refused before
         if is_any(item.ref.namespace, self.closed):
             return f"nothing is evicted in namespace {item.ref.namespace}, which is protected", False
-        if self.changes is None:
+        if self.known.changes is None:
             return "its manifest cannot be verified without the right to read the memory", True
-        known = self.changes.get(change_key(item.record.run, item.ref))
+        known = self.known.changes.get(change_key(item.record.run, item.ref))
         if known is not None:
             is_same = known.record.manifest_digest == pod.digest
             words = (
@@ -109,7 +92,7 @@ class _Verifier:
             )
             return words, is_same
         if created is None or self.at - created < MONTH:  # the API server sets that time
-            return "its eviction is unknown to the memory of gpu-rightsizer", not self.is_whole
+            return "its eviction is unknown to the memory of gpu-rightsizer", not self.known.is_whole
         name = f"{item.ref.namespace}/{item.ref.name}"
         if name in self.unverified:
             return self._privileges_reason(item, pod), True
@@ -141,10 +124,8 @@ def find_undoable(
     Raises:
         ClusterError: A list could not be read whole.
     """
-    memory = read_memory(cluster, state_namespace)
     verifier = _Verifier(
-        None if memory is None else {key: one for key, one in memory.by_run.items() if one.record.takes},
-        is_whole=memory is not None and not memory.unreadable,
+        read_known_changes(cluster, state_namespace),
         closed=(*SYSTEM_NAMESPACES, state_namespace, *protected),
         privileged=privileged,
         unverified=unverified,
@@ -180,7 +161,7 @@ def _annotated(cluster: Cluster, row: Kind, verifier: _Verifier) -> Iterator[Und
             record = read_record(annotations, row)
         except ValueError as error:
             problem = str(error)
-        yield UndoItem(ref, row, record, problem, is_known=verifier.is_known(ref, row, record))
+        yield UndoItem(ref, row, record, problem, is_known=verifier.known.may_have(ref, row, record))
 
 
 def _evicted(cluster: Cluster, state_namespace: str, verifier: _Verifier) -> Iterator[UndoItem]:
@@ -203,7 +184,7 @@ def _evicted(cluster: Cluster, state_namespace: str, verifier: _Verifier) -> Ite
         except (KeyError, TypeError, ValueError, binascii.Error) as error:
             name = ObjectRef("v1", "Secret", state_namespace, secret.metadata.name)
             problem = f"the saved manifest cannot be used: {error}"
-            yield UndoItem(name, POD, None, problem, place, is_known=not verifier.is_whole)
+            yield UndoItem(name, POD, None, problem, place, is_known=not verifier.known.is_whole)
             continue
         if _still_runs(item.ref, POD, secret, cluster):
             log.warning("Secret %s is not needed: pod %s was never evicted; delete it", place, item.ref)

@@ -12,7 +12,7 @@ from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Blocker, BlockerCode, ObjectRef, Outcome, Result
 from rightsizer.planning.breaker import BreakerTrip, Pause, with_pause
 from rightsizer.policy.limits import Breaker
-from simulator.kube import ApiServer, Fault
+from simulator.kube import ApiServer
 from tests.rightsizer.build import AT
 
 STATE = "gpu-rightsizer"
@@ -91,26 +91,12 @@ def test_gate_errors_without_outcome_count_too(gate: ActionGate) -> None:
     assert gate.trip() == "2 errors in a row, the last: b"
 
 
-def test_gate_write_out_of_policy_opens_the_breaker_at_once(
-    gate: ActionGate, store: ControlStateStore
-) -> None:
-    """Of a reconciliation as well, whose other errors do not count: they recur."""
-    for _ in range(3):
-        gate.note_reconciliation(_outcome(Result.REFUSED))
-    assert store.read().latch.errors == 0
-    gate.note_reconciliation(_outcome(Result.REFUSED, is_out_of_policy=True))
+def test_gate_write_out_of_policy_opens_the_breaker_at_once(gate: ActionGate) -> None:
+    """Later reasons do not replace it."""
+    gate.note(_outcome(Result.REFUSED, is_out_of_policy=True))
     assert gate.trip().startswith(f"the API server refused a write as out of policy: suspend of {REF}: why")
     gate.open(Blocker(BlockerCode.BUDGET, "later"))
     assert "out of policy" in gate.trip()
-
-
-def test_gate_reconciliation_that_cannot_be_counted_ends_no_run(
-    api: ApiServer, gate: ActionGate, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is logged; a change that cannot be counted raises."""
-    api.inject(Fault(f"configmaps/{NAME}", "*", None, status=500))
-    gate.note_reconciliation(_outcome(Result.REFUSED, is_out_of_policy=True))
-    assert f"the breaker could not be updated after suspend of {REF}" in caplog.text
 
 
 def test_gate_opened_by_a_plan_keeps_cause_and_run(gate: ActionGate, store: ControlStateStore) -> None:

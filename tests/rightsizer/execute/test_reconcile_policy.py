@@ -2,6 +2,7 @@
 
 import datetime
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 from rightsizer.changes.found_changes import speaks_for
 from rightsizer.model import ObjectRef
 from tests.rightsizer.commands import Run
+from tests.rightsizer.memory import remember
 from tests.rightsizer.test_scenarios import BUDGETS, DEFAULT_POLICY
 from tests.rightsizer.world import World, created
 
@@ -40,10 +42,20 @@ def _record(minutes: float, **changes: Any) -> dict[str, Any]:
     return {**values, **changes}
 
 
-def _carries(world: World, name: str, record: dict[str, Any], **notes: str) -> None:
-    """A workload of one pod that is not ready, and that carries a record."""
+def _carries(
+    world: World,
+    name: str,
+    record: dict[str, Any],
+    notes: Mapping[str, str] | None = None,
+    *,
+    is_known: bool = True,
+) -> None:
+    """A workload of one pod that is not ready, and that carries a record of a change that the memory has."""
+    if is_known:
+        kept = {key: value for key, value in record.items() if key not in {"edits", "pendingEdits"}}
+        remember(world.api, ObjectRef("apps/v1", "Deployment", world.team, name), kept)
     world.add("Deployment", world.team, name, {"replicas": 1})
-    metadata = {"annotations": {UNDO: msgspec.json.encode(record).decode(), **notes}}
+    metadata = {"annotations": {UNDO: msgspec.json.encode(record).decode(), **(notes or {})}}
     world.api.patch("Deployment", world.team, name, {"metadata": metadata})
     (pod,) = world.pods_of(world.team, name)
     not_ready = {
@@ -66,7 +78,7 @@ def _replicas(world: World, name: str) -> int:
 @pytest.mark.prometheus
 @pytest.mark.parametrize("policy", PROTECTED.values(), ids=PROTECTED.keys())
 def test_rollback_protected_workload_is_refused(world: World, policy: str) -> None:
-    """A forged record that asks for forty replicas: nothing is written, and it is told why."""
+    """Somebody forged forty replicas into a record: nothing is written, and it is told why."""
     _carries(world, "victim", _record(30))
     before = created(world.api, "Deployment", world.team, "victim")
     run = _apply(world, policy)
@@ -81,7 +93,7 @@ def test_rollback_protected_workload_is_refused(world: World, policy: str) -> No
 @pytest.mark.prometheus
 def test_rollback_opted_out_workload_is_skipped(world: World) -> None:
     """Also where a record says that he would get something back; without the opt-out he does."""
-    _carries(world, "victim", _record(30), **{"gpu-rightsizer.io/mode": "off"})
+    _carries(world, "victim", _record(30), {"gpu-rightsizer.io/mode": "off"})
     assert _apply(world).items["victim"]["result"] == "blocked"
     assert _replicas(world, "victim") == 1
     notes = {"metadata": {"annotations": {"gpu-rightsizer.io/mode": None}}}
@@ -146,7 +158,7 @@ def test_record_for_other_object_is_limited_to_same_namespace(
 def test_undo_record_in_other_namespace_is_ignored(world: World) -> None:
     """Whose record names the workload, but stands in another namespace."""
     of = {"api_version": "apps/v1", "kind": "Deployment", "namespace": "prod", "name": "victim", "uid": "u"}
-    _carries(world, "evil", _record(30, workload=of))
+    _carries(world, "evil", _record(30, workload=of), is_known=False)
     assert world.run("undo", "prod/Deployment/victim", "--yes").code != 0
     assert _replicas(world, "evil") == 1
     plan = json.loads(world.run("plan", "-o", "json", policy=DEFAULT_POLICY).out)

@@ -16,6 +16,7 @@ from rightsizer.kinds.saved_pods import digest_of
 from rightsizer.model import ChangeOutcome, ChangeRecord, FoundChange, ObjectRef
 from simulator.kube import Fault, Rule
 from tests.rightsizer.build import workload
+from tests.rightsizer.memory import remember
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World, created, stamp
 
@@ -94,26 +95,12 @@ def _age(world: World) -> None:
 
 def _remember(world: World, secret: dict[str, Any], **changes: Any) -> None:
     """Write what the memory has of an eviction, as whoever writes in the state namespace can."""
-    own = secret["metadata"]["namespace"]
     files = {name: _decoded(text) for name, text in secret["data"].items()}
     run, pod = secret["metadata"]["labels"][MANIFEST_LABEL], json.loads(files["manifest"])["metadata"]
     owner = ObjectRef("v1", "Pod", pod["namespace"], pod["name"])
-    name = NAMES[part_of(key_of(owner))]
-    found = world.api.get("ConfigMap", own, name)
-    texts = found["data"] if found else {}
-    kept = json.loads(texts.get(key_of(owner), "{}")) or {"owner": msgspec.to_builtins(owner), "changes": []}
-    if not any(one["run"] == run for one in kept["changes"]):
-        kept["changes"].append(
-            {"run": run, "at": stamp(datetime.datetime.now(datetime.UTC)), "action": "evict"}
-        )
-    for one in kept["changes"]:
-        one.update({"manifestDigest": digest_of(files), **changes} if one["run"] == run else {})
-    data = {"data": {**texts, key_of(owner): json.dumps(kept)}}
-    if found:
-        world.api.patch("ConfigMap", own, name, data)
-    else:
-        metadata = {"namespace": own, "name": name}
-        world.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, **data})
+    now = stamp(datetime.datetime.now(datetime.UTC))
+    change = {"run": run, "at": now, "action": "evict", "manifestDigest": digest_of(files), **changes}
+    remember(world.api, owner, change, namespace=secret["metadata"]["namespace"])
 
 
 def _decoded(text: str) -> str:

@@ -46,7 +46,7 @@ GIVEN: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def _become(world: World) -> None:
+def become_the_account(world: World) -> None:
     """Be the account that the guardrails limit, with all rights."""
     policy = parse(POLICY.encode(), source="policy").policy
     for document in admission_policies(policy, account="gpu-rightsizer", own=OWN):
@@ -63,7 +63,7 @@ def test_guardrails_allow_every_step_of_changes_and_undo(world: World) -> None:
     for name, (kind, given) in GIVEN.items():
         world.add(kind, world.team, name, given)
     before = {name: created(world.api, kind, world.team, name)["spec"] for name, (kind, _) in GIVEN.items()}
-    _become(world)
+    become_the_account(world)
     run = world.run("apply", "--yes", "-o", "json", policy=POLICY)
     assert {name: item["result"] for name, item in run.items.items()} == dict.fromkeys(GIVEN, "done"), run.out
     assert [gpus_of(pod) for pod in world.pods_of(world.team, "train")] == [1]

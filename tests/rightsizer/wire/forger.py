@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rightsizer.changes.record_codec import HISTORY_ANNOTATION, UNDO_ANNOTATION, encode_record, write_history
-from rightsizer.model import ChangeRecord, Edit, ObjectRef
+from rightsizer.model import ChangeOutcome, ChangeRecord, Edit, ObjectRef
 from simulator.kube import ApiServer
 from simulator.kube.errors import ApiError
 from tests.rightsizer.given import manifest
@@ -88,11 +88,13 @@ class Forger:
             given = {"priorityClass": "low-priority", "gpus": 4, "annotations": annotations}
             self._add(kind, f"refusing-{number}", given, works=not forges)
         self._add("Deployment", "plain", {"gpus": 0, "replicas": 0})
+        self._add("Job", "suspended", {"gpus": 0})
 
     def step(self) -> None:
         """One to three forgeries."""
-        ways = (self._records, self._garbage, self._owners, self._young_pods, self._foreign_workload)
-        for way in self._dice.sample((*ways, *[self._series] * 3), self._dice.choice([1, 2, 3])):
+        objects = (self._records, self._unfinished, self._garbage, self._owners, self._young_pods)
+        ways = (*objects, self._foreign_workload, *[self._series] * 3)
+        for way in self._dice.sample(ways, self._dice.choice([1, 2, 3])):
             way()
 
     def _records(self) -> None:
@@ -109,6 +111,23 @@ class Forger:
         annotations = {HISTORY_ANNOTATION: write_history(past), UNDO_ANNOTATION: encode_record(record)}
         self._annotate("plain", annotations)
         self._annotate(self._dice.choice(["first", "second"]), annotations)
+
+    def _unfinished(self) -> None:
+        """The second step of a change that never was: of a container that is there or not, to fewer GPUs or more."""
+        path = ("spec", "template", "spec", "containers", f"name={self._dice.choice(['main', 'x'])}")
+        limit = Edit((*path, "resources", "limits", "nvidia.com/gpu"), "2", self._dice.choice(["1", "64"]))
+        stop = Edit(("spec", "suspend"), before=False, after=True)
+        pending = self._dice.choice([True, False])
+        record = ChangeRecord(
+            self._clock() - datetime.timedelta(hours=self._dice.choice([0, 1, 1_000])),
+            "run-x",
+            "resize",
+            edits=(stop,) if pending else (stop, limit),
+            pending_edits=(limit,) if pending else (),
+            pending_end=None if pending else ChangeOutcome.UNDONE,
+        )
+        annotations = {UNDO_ANNOTATION: encode_record(record)}
+        self._patch("Job", "suspended", {"spec": {"suspend": True}, "metadata": {"annotations": annotations}})
 
     def _garbage(self) -> None:
         """Annotations that are too long, of no form, or that do not exist."""
@@ -195,9 +214,11 @@ class Forger:
             self._api.create(pod)
 
     def _annotate(self, name: str, annotations: Mapping[str, str]) -> None:
+        self._patch("Deployment", name, {"metadata": {"annotations": annotations}})
+
+    def _patch(self, kind: str, name: str, patch: Mapping[str, Any]) -> None:
         with contextlib.suppress(ApiError):
-            patch = json.loads(json.dumps({"metadata": {"annotations": annotations}}))
-            self._api.patch("Deployment", HOME, name, patch)
+            self._api.patch(kind, HOME, name, json.loads(json.dumps(patch)))
 
 
 def besieged(
