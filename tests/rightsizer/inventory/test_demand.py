@@ -374,6 +374,20 @@ def test_waiting_oldest_first_then_namespaces_in_turn() -> None:
     assert [one.ref.name for one in fleet.waiting] == ["old", "train", "a-0", "b-0", "a-1", "b-1"]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"status": "True"}, {"status": "Unknown"}, {"reason": "SchedulerError"}, {"type": "Initialized"}],
+    ids=str,
+)
+def test_pod_that_the_scheduler_has_not_given_up_does_not_wait(change: Object) -> None:
+    """Only for one that no node fits may another workload go."""
+    status = {"phase": "Pending", "conditions": [{**UNSCHEDULABLE, **change}]}
+    spec = {"nodeName": "", "priority": 5000}
+    pods = [pod("fits-nowhere", spec=spec, status={**status, "conditions": [UNSCHEDULABLE]})]
+    pods.append(pod("w", spec=spec, status=status))
+    assert [one.ref.name for one in fleet_of(NODE, *pods, CLASS, ADMITTED).waiting] == ["fits-nowhere"]
+
+
 def test_template_without_class_has_the_default_priority_whatever_its_object_says() -> None:
     """Kueue's own priority orders its queue; it is no PriorityClass."""
     item = _workload(template=_template(priorityClassName=""), priority=2_000_000_000)

@@ -9,7 +9,7 @@ import pytest
 
 from rightsizer.model import Action, ChangeRecord, Decision, Fleet, FoundChange, Node, ObjectRef, Workload
 from rightsizer.planning.alternatives import Tried, fitting_alternatives
-from rightsizer.planning.budget import Purse
+from rightsizer.planning.budget import Purse, within_budgets
 from rightsizer.planning.placement import new_tries
 from rightsizer.policy.limits import DEFAULT_BUDGETS, Budget, with_defaults
 from rightsizer.policy.schema import Policy
@@ -119,6 +119,16 @@ def test_budget_smaller_than_a_change_says_that_it_never_fits() -> None:
     assert [block.message for block in decisions["wide"].blockers] == [
         "cluster/hour: this change needs 8 GPUs, and it never allows more than 4; raise it in the policy"
     ]
+
+
+@pytest.mark.parametrize(("each", "done"), [(0.5, ["first", "second"]), (0.6, ["first"])])
+def test_budget_counts_parts_of_gpus(each: float, done: list[str]) -> None:
+    """Of pods that share GPUs: two halves are one, and more is too much."""
+    rules = _policy({"gpus": 1})
+    book = evaluator(rules, around=Fleet((_item("first"), _item("second")), NODES, {}))
+    plain = _plan(_policy(), _item("first"), _item("second")).values()
+    found = within_budgets([dataclasses.replace(one, frees=each) for one in plain], book)
+    assert [one.workload.ref.name for one in found if one.is_enforced] == done
 
 
 def test_budget_workload_of_two_pools_counts_in_both() -> None:
