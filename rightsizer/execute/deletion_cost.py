@@ -6,11 +6,12 @@ next run that may act there.
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rightsizer.changes.record_codec import VICTIM_ANNOTATION
 from rightsizer.errors import ClusterError
 from rightsizer.execute.run_context import ApplySession, log_cluster_error
+from rightsizer.inventory.turns import in_turn
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.object_names import api_path
 from rightsizer.model import Fleet, Mode, Outcome, Pod, Result
@@ -18,6 +19,8 @@ from rightsizer.planning.victims import CHEAPEST, COST_ANNOTATION
 
 _ACTION = "clear-deletion-cost"
 """In the journal."""
+MOST_CLEARED = 100
+"""Maximum number of pods in a run; namespaces take turns."""
 
 log = logging.getLogger(__name__)
 
@@ -46,16 +49,27 @@ def set_deletion_cost(pods: Sequence[Pod], session: ApplySession) -> Iterator[No
 def clear_deletion_costs(fleet: Fleet, session: ApplySession) -> None:
     """Remove the deletion costs that an earlier run of this instance set, if the pods were not deleted.
 
-    Only from workloads with an enforcing rule and without a pause.
+    Only from workloads with an enforcing rule and without a pause; of few pods, since their owners can write such
+    annotations, too.
     """
     evaluator = session.evaluator(fleet, session.clock())
-    for workload in fleet.workloads:
-        for pod in workload.pods:
-            by, _, run = pod.annotations.get(VICTIM_ANNOTATION, "").rpartition("/")
-            is_ours = bool(by) and by == session.instance and not pod.is_terminating
-            if is_ours and evaluator.evaluate(workload).mode is Mode.ENFORCE:
-                with log_cluster_error(f"{pod.ref} keeps its annotation {COST_ANNOTATION}"):
-                    _clear(pod, f"run {run} marked it for deletion, and it was not deleted", session)
+    marked = [
+        (pod, run)
+        for workload in fleet.workloads
+        for pod, run in _marked_by(session.instance, workload.pods)
+        if evaluator.evaluate(workload).mode is Mode.ENFORCE
+    ]
+    for pod, run in in_turn(marked, lambda each: each[0].ref.namespace)[:MOST_CLEARED]:
+        with log_cluster_error(f"{pod.ref} keeps its annotation {COST_ANNOTATION}"):
+            _clear(pod, f"run {run} marked it for deletion, and it was not deleted", session)
+
+
+def _marked_by(instance: str, pods: Iterable[Pod]) -> Iterator[tuple[Pod, str]]:
+    """Those that an instance marked, each with the run in which it did."""
+    for pod in pods:
+        by, _, run = pod.annotations.get(VICTIM_ANNOTATION, "").rpartition("/")
+        if by and by == instance and not pod.is_terminating:
+            yield pod, run
 
 
 def _clear(pod: Pod, words: str, session: ApplySession) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rightsizer.execute import deletion_cost
 from simulator.kube import Fault
 from tests.rightsizer.commands import Run
 from tests.rightsizer.test_scenarios import BUDGETS
@@ -152,6 +153,27 @@ def test_shrink_cleanup_keeps_newer_user_deletion_cost(world: World) -> None:
     _with_deletion_cost(world, "gpu-rightsizer/run-0", cost="-5")
     assert _apply(world).code == 0
     assert _marks(world) == {COST}
+
+
+def test_shrink_cleanup_takes_few_pods_and_namespaces_in_turn(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may annotate pods may mark thousands."""
+    monkeypatch.setattr(deletion_cost, "MOST_CLEARED", 3)
+    marks = {COST: "-2147483648", VICTIM: "gpu-rightsizer/run-0"}
+    for namespace, replicas in ((world.team, 4), ("zone", 1)):
+        world.add("Deployment", namespace, "web", {"replicas": replicas, "usage": "busy"})
+        for pod in world.pods_of(namespace, "web"):
+            patch = {"metadata": {"annotations": marks}}
+            world.api.patch("Pod", namespace, pod["metadata"]["name"], patch)
+    assert _apply(world).code == 0
+    left = {
+        namespace: sum(
+            VICTIM in pod["metadata"].get("annotations", {}) for pod in world.pods_of(namespace, "web")
+        )
+        for namespace in (world.team, "zone")
+    }
+    assert left == {world.team: 2, "zone": 0}
 
 
 def _with_deletion_cost(world: World, by: str, cost: str = "-2147483648") -> None:
