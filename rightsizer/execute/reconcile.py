@@ -79,8 +79,10 @@ COMMAND_GRACE = datetime.timedelta(minutes=5)
 """Maximum time that a controller takes to execute a command."""
 ROLLBACK_GRACE = datetime.timedelta(hours=1)
 """Rollbacks end this long, or twice the time to become healthy if longer, after that time."""
-MOST_UNKNOWN = 20
-"""Maximum number of reverts in a run that are recorded of changes that the memory lacks; namespaces take turns."""
+MOST_UNKNOWN = 5
+"""Maximum number of reverts in a run that are recorded of changes that the memory lacks; namespaces take turns.
+
+For each, its namespace is read twice."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
