@@ -64,6 +64,9 @@ RECORDS = frozenset(
 )
 """All of these; none of them is an opt-out."""
 
+LONGEST_NOTE = 16_384
+"""Maximum characters of one annotation on an object: its owner needs room for others (256 KiB for all)."""
+
 MANIFEST_NAME = "^.+-[0-9a-f]{8}$"
 """Names of the Secrets with manifests, as RE2."""
 

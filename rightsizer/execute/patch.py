@@ -31,6 +31,7 @@ from rightsizer.kinds.patches import (
     merged_with_earlier,
     read_record,
     record_of,
+    require_recordable,
     undo_patch,
 )
 from rightsizer.kinds.pause_for_change import is_stopped, needs_pause
@@ -160,9 +161,7 @@ def _edits(decision: Decision, there: _Target, fresh: Workload, session: ApplySe
             pods=fresh.pods,
             templates=fresh.claim_templates,
         )
-    if why := "; ".join(there.row.objections(edits)):
-        message = f"no undo record can hold this change: {why}"
-        raise ValueError(message)
+    require_recordable(there.row, edits)
     return edits
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from rightsizer.changes.record_codec import (
     CAME_BACK_ANNOTATION,
     HISTORY_ANNOTATION,
+    LONGEST_NOTE,
     MANIFEST_LABEL,
     MANIFEST_NAME,
     MANIFEST_TYPE,
@@ -54,8 +55,6 @@ _WRITTEN = (
     NOTICE_ANNOTATION,
 )
 """Annotations of any workload that changes and notices write; the answer to a notice is only removed."""
-_LONGEST = 16_384
-"""Characters of each: an object's owner must have room for annotations of its own (256 KiB for all)."""
 _METADATA: Path = ("metadata",)
 _ANNOTATIONS: Path = ("metadata", "annotations")
 Object = dict[str, Any]
@@ -212,7 +211,7 @@ def _of_fields(row: Kind, known: Variables) -> Iterator[Object]:
         cel.others_same(
             known.at(_ANNOTATIONS),
             f"{written} || k == {cel.text(RELEASE_ANNOTATION)}",
-            f"({written} && size(l[0][k]) <= {_LONGEST})",
+            f"({written} && size(l[0][k]) <= {LONGEST_NOTE})",
         ),
         "other annotations than those of gpu-rightsizer may not change, and its own not be long",
     )

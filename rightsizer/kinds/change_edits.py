@@ -27,7 +27,7 @@ from rightsizer.kinds.edits import (
     value_at,
 )
 from rightsizer.kinds.kind import NOW, BlockingField, Kind, WorkerGroups
-from rightsizer.kinds.patches import lowered_replicas, recorded_edits
+from rightsizer.kinds.patches import lowered_replicas, recorded_edits, require_recordable
 from rightsizer.model import Action, ClaimTemplate, Edit, Pod, Proposal, Workload
 
 
@@ -146,12 +146,16 @@ def _amount_edits(
         )
         raise ValueError(message)
     _require_no_init(obj, asking[0], resources)
+    limits = value_at(obj, (*asking[0], "resources", "limits"))
     found = []
     for part in ("limits", "requests"):
         place = (*asking[0], "resources", part)
         declared = value_at(obj, place) or {}
         if not set(resources) & set(declared):
             continue
+        if any(name in declared and str(declared[name]) != str(limits.get(name)) for name in resources):
+            message = f"its {shown(asking[0])} requests another amount than its limits allow"
+            raise ValueError(message)
         for name in dict.fromkeys((*resources, *amounts)):
             wanted = amounts.get(name)
             if str(declared.get(name)) != str(wanted):
@@ -254,7 +258,7 @@ def _replicas_of(
 
 
 def missing_field_reason(workload: Workload, proposal: Proposal | None, at: datetime.datetime) -> str:
-    """Why a workload's own object lacks a field for a proposal, or for a stop without one; empty if it has it."""
+    """Why a proposal, or a stop without one, is impossible for a workload's own object; empty if it is possible."""
     row, obj = row_of(workload), as_read(workload)
     by = stopped_by(workload) if proposal is None else None
     if row is None or obj is None or (by is not None and by[0] != workload.ref):
@@ -267,20 +271,20 @@ def missing_field_reason(workload: Workload, proposal: Proposal | None, at: date
         if any(label in pod.labels for pod in workload.pods):
             return why
     try:
-        if proposal is None:
-            patch_of(obj, stop_edits(row, obj, at))
-        else:
-            patch_of(
+        edits = (
+            stop_edits(row, obj, at)
+            if proposal is None
+            else proposal_edits(
+                row,
                 obj,
-                proposal_edits(
-                    row,
-                    obj,
-                    proposal,
-                    resources=resources,
-                    pods=workload.pods,
-                    templates=workload.claim_templates,
-                ),
+                proposal,
+                resources=resources,
+                pods=workload.pods,
+                templates=workload.claim_templates,
             )
+        )
+        patch_of(obj, edits)
+        require_recordable(row, edits)
     except ValueError as error:
         return str(error)
     return ""

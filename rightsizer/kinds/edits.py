@@ -152,7 +152,7 @@ def patch_of(obj: _Object, edits: Sequence[Edit]) -> dict[str, Any]:
     """The merge patch that makes edits of an object as it was read.
 
     Raises:
-        ValueError: The object lacks a parent of a path.
+        ValueError: The object lacks a parent of a path, or names do not identify the items of a list.
     """
     after = copy.deepcopy(dict(obj))
     for edit in edits:
@@ -166,9 +166,11 @@ def patch_of(obj: _Object, edits: Sequence[Edit]) -> dict[str, Any]:
 def _set(obj: dict[str, Any], edit: Edit) -> None:
     here: Any = obj
     way: list[Any] = [obj]
-    for step in edit.path[:-1]:
+    for depth, step in enumerate(edit.path[:-1]):
         if isinstance(here, dict) and here.get(step) is None:
             here[step] = {}
+        if isinstance(here, list):
+            _require_names(here, edit.path[: depth + 1])
         here = _step(here, step)
         way.append(here)
     if not isinstance(here, dict):
@@ -182,6 +184,15 @@ def _set(obj: dict[str, Any], edit: Edit) -> None:
         if way[depth] or not isinstance(way[depth - 1], dict):
             return
         way[depth - 1].pop(edit.path[depth - 1], None)
+
+
+def _require_names(items: list[Any], path: Path) -> None:
+    """Check the list of an item: a path leads to the first of a name, and the admission guardrails compare all."""
+    key, _, _ = path[-1].partition("=")
+    names = [item.get(key) if isinstance(item, Mapping) else None for item in items]
+    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        message = f"not each item of {shown(path[:-1])} has a {key} of its own"
+        raise ValueError(message)
 
 
 def _carry(patch: dict[str, Any], after: _Object, edit: Edit) -> None:

@@ -11,6 +11,7 @@ from rightsizer.kinds.edits import ANY, NAMED, Path, is_digest, matches, places,
 from rightsizer.kube.object_names import api_path
 from rightsizer.kube.owner_kinds import OwnerKind, owner_kind
 from rightsizer.model import Action, Edit, ObjectRef
+from rightsizer.model.change_record import LONGEST_KEY
 
 _LONGEST_TEXT = 256
 _MOST = 1_000_000
@@ -411,4 +412,4 @@ def _is_extended(path: Path) -> bool:
 
 
 def _is_plain(path: Path) -> bool:
-    return all(map(PLAIN.fullmatch, path))
+    return all(0 < len(step) <= LONGEST_KEY and PLAIN.fullmatch(step) for step in path)

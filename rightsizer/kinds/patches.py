@@ -16,6 +16,7 @@ from rightsizer.changes.found_changes import speaks_for
 from rightsizer.changes.record_codec import (
     CAME_BACK_ANNOTATION,
     HISTORY_ANNOTATION,
+    LONGEST_NOTE,
     NOTICE_ANNOTATION,
     RELEASE_ANNOTATION,
     RESUMED_ANNOTATION,
@@ -41,10 +42,12 @@ NOTHING = datetime.timedelta()
 UNKNOWN_CHANGE = "the memory of gpu-rightsizer has no such change"
 
 MOST_BYTES = 2048
-"""Maximum size of a record: all annotations of an object share 256 KiB (API conventions)."""
+"""Maximum size of a record with a reason, which is cut to fit; a record of many edits has none and may be larger."""
 _MOST_REASON = 600
 _TO_COME = 512
 """Bytes for the fields that are set after the reason: the workload and the pending edits."""
+_LATER = 512
+"""Characters that a later step of the same change adds to a record at most, such as that it is confirmed."""
 
 
 def describe(record: ChangeRecord) -> str:
@@ -115,6 +118,27 @@ def read_record(annotations: Mapping[str, str], row: Kind) -> ChangeRecord | Non
         message = f"its annotation {UNDO_ANNOTATION} is not in the form that gpu-rightsizer writes"
         raise ValueError(message)
     return record
+
+
+def require_recordable(row: Kind, edits: Sequence[Edit]) -> None:
+    """Check that an undo record can hold edits of an object.
+
+    Raises:
+        ValueError: None can; the message says why.
+    """
+    if why := "; ".join(row.objections(edits)):
+        message = f"no undo record can hold this change: {why}"
+        raise ValueError(message)
+    _require_room(msgspec.json.encode(tuple(map(abridged, edits))).decode())
+
+
+def _require_room(text: str) -> None:
+    most = LONGEST_NOTE - _LATER
+    if len(text) > most:
+        message = (
+            f"its undo record is longer than {most:,} characters: the admission guardrails would refuse it"
+        )
+        raise ValueError(message)
 
 
 def _is_plain_in(text: str, edit: Edit) -> bool:
@@ -252,13 +276,15 @@ def change_patch(
     The API server refuses it for another resourceVersion (409) or another UID (409 or 422).
 
     Raises:
-        ValueError: The object lacks a field for an edit.
+        ValueError: The object lacks a field for an edit, or the record is too long.
     """
     past = (*read_history(obj["metadata"].get("annotations") or {}), record.summary)
     if not record.edits:
         past = with_end(past, ChangeOutcome.SCALE_UP, record.at)
     annotations = obj["metadata"].get("annotations") or {}
-    notes = {UNDO_ANNOTATION: encode_record(record) if record.edits else None, **_answered(annotations)}
+    text = encode_record(record) if record.edits else None
+    _require_room(text or "")
+    notes = {UNDO_ANNOTATION: text, **_answered(annotations)}
     return _patch(obj, edits, {**notes, HISTORY_ANNOTATION: write_history(past), **_remembered(came_back)})
 
 

@@ -15,6 +15,8 @@ MOST_GPUS: Final = 100_000
 """Of one change; the largest clusters have fewer."""
 LONGEST_PATH: Final = 24
 """Keys that lead to a field of an object."""
+LONGEST_KEY: Final = 512
+"""Characters of each."""
 
 Instant = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
 Word = Annotated[str, msgspec.Meta(max_length=LONGEST_WORD, pattern=r"^[ -~]*\Z")]
@@ -26,7 +28,7 @@ Pods = Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS)]
 Seconds = Annotated[int, msgspec.Meta(ge=0, le=36525 * 86400)]
 Digest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 Steps = Annotated[
-    tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=512)], ...],
+    tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_KEY)], ...],
     msgspec.Meta(min_length=1, max_length=LONGEST_PATH),
 ]
 

@@ -64,14 +64,16 @@ def test_patch_carries_change_record_and_precondition(world: World) -> None:
     assert {"fieldManager=gpu-rightsizer", "fieldValidation=Strict"} <= set(real.query.split("&"))
 
 
-def test_change_that_no_record_can_hold_is_blocked(world: World) -> None:
-    """Its owner wrote a value that undo could not restore: that blocks this workload alone, and nothing is written."""
+def test_change_that_no_record_can_hold_is_only_advised(world: World) -> None:
+    """Its owner wrote a value that undo could not restore: this workload alone is left, and nothing is written."""
     stop = "serving.kserve.io/stop"
     world.add("InferenceService.serving.kserve.io", world.team, "odd", {"annotations": {stop: 'a"b'}})
     world.add("Deployment", world.team, "idle", {})
     run = _apply(world)
-    assert (run.items["odd"]["result"], run.items["idle"]["result"]) == ("blocked", "done"), run.out
-    assert "no undo record can hold this change" in run.items["odd"]["detail"]
+    assert {name: item["result"] for name, item in run.items.items()} == {"idle": "done"}, run.out
+    item = world.run("plan", "-o", "json", policy=DEFAULT_POLICY).items["odd"]
+    assert (item["verdict"], item["mode"]) == ("act", "advise")
+    assert any("no undo record can hold this change" in reason for reason in item["reasons"]), item
 
 
 _ONE_A_RUN, _TWO_A_RUN = (

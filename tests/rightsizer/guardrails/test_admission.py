@@ -79,6 +79,22 @@ def test_guardrails_allow_every_step_of_changes_and_undo(world: World) -> None:
     assert [one.path for one in world.api.requests.all() if one.code == 403] == []
 
 
+@pytest.mark.slow
+@pytest.mark.prometheus
+def test_guardrails_allow_longest_record_and_longer_ones_are_not_sent(world: World) -> None:
+    """An owner's many services never make the guardrails refuse a write, which would open the breaker for everybody."""
+    graph = "DynamoGraphDeployment.nvidia.com"
+    for name, number in (("large", 120), ("larger", 150)):
+        world.add(graph, world.team, name, {})
+        more = {f"{'s' * 50}{one}": {"replicas": 1} for one in range(number)}
+        world.api.patch(graph, world.team, name, {"spec": {"services": more}})
+    become_the_account(world)
+    run = world.run("apply", "--yes", "-o", "json", policy=POLICY)
+    assert {name: item["result"] for name, item in run.items.items()} == {"large": "done"}, run.out
+    assert world.run("undo", "--all", "--yes").code == 0
+    assert [one.path for one in world.api.requests.all() if one.code == 403] == []
+
+
 def test_admission_policies_fail_closed() -> None:
     """One that the API server cannot evaluate refuses the request, and none of them only warns."""
     policy = parse(POLICY.encode(), source="policy").policy

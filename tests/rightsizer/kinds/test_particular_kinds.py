@@ -209,6 +209,23 @@ def _assert_advised(world: World, name: str, words: str, policy: str = DEFAULT_P
     assert "\nbreaker: closed\n" in world.run("breaker").out
 
 
+def test_ray_cluster_with_groups_of_one_name_is_only_advised(world: World) -> None:
+    """Which of them has the idle workers is unknown, and the admission guardrails refuse any change of the list."""
+    world.add(RAY, world.team, "ray", FOUR_WORKERS)
+    (group,) = created(world.api, RAY, world.team, "ray")["spec"]["workerGroupSpecs"]
+    twice = [group, {**group, "replicas": 9, "suspend": True}]
+    world.api.patch(RAY, world.team, "ray", {"spec": {"workerGroupSpecs": twice}})
+    _assert_advised(world, "ray", "not each item of spec.workerGroupSpecs has a groupName of its own", FEWER)
+
+
+def test_dynamo_with_too_many_services_for_a_record_is_only_advised(world: World) -> None:
+    """The admission guardrails refuse a record that long, which would open the breaker for everybody."""
+    world.add(DYNAMO, world.team, "graph", {"spec": _graph})
+    more = {f"{'s' * 50}{number}": {"replicas": 1} for number in range(150)}
+    world.api.patch(DYNAMO, world.team, "graph", {"spec": {"services": more}})
+    _assert_advised(world, "graph", "its undo record is longer than 15,872 characters")
+
+
 def test_nim_service_with_autoscaling_is_only_advised(world: World) -> None:
     """With its own autoscaling on, the NIM Operator does not look at the number of replicas."""
     world.add("NIMService.apps.nvidia.com", world.team, "nim", {})

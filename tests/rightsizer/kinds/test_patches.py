@@ -24,6 +24,7 @@ from rightsizer.kinds.patches import (
     parse_record,
     read_record,
     record_of,
+    require_recordable,
     undo_patch,
 )
 from rightsizer.model import Action, Decision, Edit, ObjectRef, Proposal
@@ -392,6 +393,83 @@ def test_patch_pattern_skips_unnamed_list_items() -> None:
     obj = {"items": [{"name": "a"}, {"other": 1}, "text"], "map": {"x": 1, "y": None}}
     assert places(obj, ("items", "name=*")) == [("items", "name=a")]
     assert places(obj, ("map", "*")) == [("map", "x")]
+
+
+def _graph_of(services: Sequence[str]) -> tuple[Kind, Object, list[Edit]]:
+    """A DynamoGraphDeployment, and the edits that stop it."""
+    row = next(one for one in KINDS if one.kind == "DynamoGraphDeployment")
+    obj = _an_object(row, {("spec", "services", name, "replicas"): 1 for name in services})
+    return row, obj, stop_edits(row, obj, AT)
+
+
+@pytest.mark.parametrize(("services", "is_recordable"), [(120, True), (150, False)])
+def test_patch_record_too_long_for_guardrails_is_refused(services: int, *, is_recordable: bool) -> None:
+    """Nothing is sent that the guardrails refuse: the breaker would open for everybody."""
+    row, obj, edits = _graph_of([f"{'s' * 50}{number}" for number in range(services)])
+    record = record_of(_decision(Action.SCALE_TO_ZERO), edits, run="r1", at=AT)
+    allowed = (
+        contextlib.nullcontext() if is_recordable else pytest.raises(ValueError, match="15,872 characters")
+    )
+    with allowed:
+        require_recordable(row, edits)
+    with allowed:
+        changed = merged(obj, change_patch(obj, edits, record, came_back=None))
+        assert read_record(changed["metadata"]["annotations"], row) == record
+
+
+def test_patch_record_of_two_changes_too_long_for_guardrails_is_refused() -> None:
+    """Each change alone is short enough; the record that undoes both is not."""
+    first, second = ([f"{side}{'s' * 50}{number}" for number in range(80)] for side in "ab")
+    row, obj, edits = _graph_of([*first, *second])
+    early, late = edits[:80], edits[80:]
+    earlier = record_of(_decision(Action.SCALE_TO_ZERO), early, run="r1", at=AT)
+    changed = merged(obj, change_patch(obj, early, earlier, came_back=None))
+    record = merged_with_earlier(
+        record_of(_decision(Action.SCALE_TO_ZERO), late, run="r2", at=AT), earlier, changed
+    )
+    require_recordable(row, late)
+    with pytest.raises(ValueError, match="its undo record is longer than"):
+        change_patch(changed, late, record, came_back=None)
+
+
+@pytest.mark.parametrize("name", ["", "s" * 513, 'a"b'])
+def test_patch_name_that_no_record_holds_is_refused(name: str) -> None:
+    """The record would be unreadable, so that nothing could undo the change."""
+    row, _, edits = _graph_of([name])
+    with pytest.raises(ValueError, match="no undo record can hold this change"):
+        require_recordable(row, edits)
+
+
+_OTHER = {"name": "side"}
+
+
+@pytest.mark.parametrize(
+    "others",
+    [[{"name": "main"}], [{"image": "x"}], [{"name": 7}], [None], [_OTHER, {**_OTHER, "image": "x"}]],
+    ids=["same-name", "no-name", "number", "null", "others-of-one-name"],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_patch_list_without_unique_names_is_refused(others: list[Any], *, is_first: bool) -> None:
+    """A path leads to the first item of a name, and the guardrails find the items of a list by name."""
+    row = next(one for one in KINDS if one.kind == "Rollout")
+    path = ("spec", "template", "spec", "containers", "name=main", "resources", "limits", GPU)
+    obj = _an_object(row, {path: "4"})
+    edits = [edit_of(obj, path, "2")]
+    items = obj["spec"]["template"]["spec"]["containers"]
+    obj["spec"]["template"]["spec"]["containers"] = [*items, *others] if is_first else [*others, *items]
+    with pytest.raises(
+        ValueError, match=r"not each item of spec.template.spec.containers has a name of its own"
+    ):
+        patch_of(obj, edits)
+
+
+def test_patch_resize_of_unequal_requests_and_limits_is_refused() -> None:
+    """Requests would rise to the new limits, which the guardrails refuse."""
+    row = next(one for one in KINDS if one.kind == "Rollout")
+    place = ("spec", "template", "spec", "containers", "name=main", "resources")
+    obj = _an_object(row, {(*place, "limits", GPU): "4", (*place, "requests", GPU): "0"})
+    with pytest.raises(ValueError, match="requests another amount than its limits allow"):
+        proposal_edits(row, obj, Proposal(Action.RESIZE, 2.0, "", gpus_per_pod=2), resources=[GPU])
 
 
 def test_patch_record_is_compact_plain_json() -> None:
