@@ -103,12 +103,8 @@ class FreeCapacity:
             ((resource, _),) = asks
             gone = self.fleet.awaited.get(resource, 0) + taken.get(resource, 0)
             if claimed_profile(resource) is not None:
-                gone = _MOST_PARTS * sum(
-                    count
-                    for each in (self.fleet.awaited, taken)
-                    for name, count in each.items()
-                    if name.startswith(CLASS_PREFIX)
-                )
+                awaited = self.fleet.once("claims", lambda: _claimed(self.fleet.awaited))
+                gone = _MOST_PARTS * (awaited + _claimed(taken))
             return self._free(resource, incoming) - gone >= incoming.pods
         if any(self.fleet.awaited.get(name) for name in (*_AMOUNTS, GPU_CORES)):
             return False
@@ -237,6 +233,11 @@ def trust_domains(fleet: Fleet, sharing: Sharing) -> Mapping[str, set[str | None
         for place in places:
             found.setdefault(place, set()).add(domain)
     return found
+
+
+def _claimed(amounts: Mapping[str, int]) -> int:
+    """How many devices of any class."""
+    return sum(count for name, count in amounts.items() if name.startswith(CLASS_PREFIX))
 
 
 def _claimable(fleet: Fleet, resource: str) -> Sequence[Offer]:

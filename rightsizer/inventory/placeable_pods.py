@@ -147,5 +147,5 @@ class _NodeSearch:
 def _unbacked(node: Node, pod: UnschedulablePod) -> bool:
     """Whether a node has DRA devices alone, and the scheduler may not allocate them for what a pod requests."""
     is_only = any(name.startswith(CLASS_PREFIX) for name in node.allocatable)
-    named = {name for name in pod.gpus if not name.startswith(CLASS_PREFIX)}
-    return is_only and not named <= set(backed_on(pod, node))
+    named = (name for name in pod.gpus if not name.startswith(CLASS_PREFIX))
+    return is_only and not set(named) <= set(backed_on(pod, node))

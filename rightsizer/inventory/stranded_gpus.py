@@ -2,6 +2,7 @@
 
 import collections
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from rightsizer.inventory.gpu_requests import CLASS_PREFIX
@@ -15,7 +16,7 @@ from rightsizer.inventory.unschedulable_pods import (
     tolerates,
     unselected,
 )
-from rightsizer.model import DeviceInventory, Node, Stranded, backed_on
+from rightsizer.model import DeviceInventory, Node, Stranded
 
 MAX_SHAPES = 20
 """Maximum number of distinct requests per resource that are compared with nodes, a namespace's most frequent first."""
@@ -43,24 +44,46 @@ def find_stranded_gpus(
 
     Tries are limited by namespace, as for `placeable_pods`.
     """
+    wanting: dict[str, list[UnschedulablePod]] = collections.defaultdict(list)
+    for one in pods:
+        for resource in one.gpus:
+            wanting[resource].append(one)
+    backed = {resource for one in pods for resource in one.backed}
+    offered = _free_gpus(nodes, capacities, devices, wanting.keys(), backed)
     found = []
     budget = TryBudget(len(nodes))
-    for resource in sorted({name for one in pods for name in one.gpus}):
-        wanting = [one for one in pods if resource in one.gpus]
-        backer = next((one for one in wanting if resource in one.backed), None)
-        groups = _groups(wanting, budget, len(nodes))
+    for resource in sorted(offered):  # not each that is wanted: a pod may request any number of invented ones
+        groups = _groups(wanting[resource], budget, len(offered[resource]))
         named = tuple(one.ref for group in (*groups.compared, *groups.others) for one in group)[:MAX_NAMED]
-        for name, node in sorted(nodes.items()):
+        for name, free in offered[resource].items():
             capacity = capacities.get(name, UNKNOWN_CAPACITY)
-            is_backed = backer is not None and resource in backed_on(backer, node)
-            if resource.startswith(CLASS_PREFIX) or is_backed:
-                free = devices.free_gpus(name)
-            else:
-                free = node.allocatable.get(resource, 0) - capacity.requested.get(resource, 0)
-            if free > 0:
-                reasons = _reasons(node, capacity, free=free, resource=resource, groups=groups)
-                found.append(Stranded(name, resource, free, tuple(reasons), named))
+            reasons = _reasons(nodes[name], capacity, free=free, resource=resource, groups=groups)
+            found.append(Stranded(name, resource, free, tuple(reasons), named))
     return tuple(found)
+
+
+def _free_gpus(
+    nodes: Mapping[str, Node],
+    capacities: Mapping[str, NodeCapacity],
+    devices: DeviceInventory,
+    wanted: AbstractSet[str],
+    backed: AbstractSet[str],
+) -> dict[str, dict[str, int]]:
+    """The wanted resources, and device classes, of which nodes have free GPUs: how many, by node.
+
+    Where no device plugin offers a resource that is `backed`, it is allocated by claims.
+    """
+    found: dict[str, dict[str, int]] = collections.defaultdict(dict)
+    claimed = {resource for resource in wanted if resource.startswith(CLASS_PREFIX)}
+    for name, node in sorted(nodes.items()):
+        requested = capacities.get(name, UNKNOWN_CAPACITY).requested
+        offers = {one: amount for one, amount in node.allocatable.items() if amount and one in wanted}
+        free = {one: amount - requested.get(one, 0) for one, amount in offers.items()}
+        free |= dict.fromkeys(claimed | (backed - offers.keys()), devices.free_gpus(name))
+        for resource, amount in free.items():
+            if amount > 0:
+                found[resource][name] = amount
+    return found
 
 
 class _WaitingGroups(NamedTuple):

@@ -1,11 +1,14 @@
 """Nodes by their labels and annotations, and reasons for stranded GPUs."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from rightsizer.model import Node, Stranded
+from rightsizer.inventory.stranded_gpus import find_stranded_gpus
+from rightsizer.inventory.unschedulable_pods import UnschedulablePod
+from rightsizer.model import DeviceInventory, Node, ObjectRef, Stranded
 from tests.rightsizer.kubectl import GPU, Object, fleet_of, node, pod
 
 H100 = {
@@ -450,6 +453,46 @@ def test_few_unschedulable_pods_with_long_rules_are_compared() -> None:
             "5 more: not checked",
         )
     }
+
+
+class _CountedNames(dict[str, int]):
+    """Amounts by resource name, with how many names were looked at of all of them together."""
+
+    looked_at = 0
+
+    def __iter__(self) -> Iterator[str]:
+        _CountedNames.looked_at += len(self)
+        return super().__iter__()
+
+    def __contains__(self, name: object) -> bool:
+        _CountedNames.looked_at += 1
+        return super().__contains__(name)
+
+    def items(self) -> Any:
+        _CountedNames.looked_at += len(self)
+        return super().items()
+
+    def get(self, name: str, otherwise: Any = None) -> Any:
+        _CountedNames.looked_at += 1
+        return super().get(name, otherwise)
+
+
+def test_stranded_gpus_cost_no_more_for_invented_resources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a tenant's pods may request many names; only those that nodes offer are compared with pods and nodes."""
+    monkeypatch.setattr(_CountedNames, "looked_at", 0)
+    nodes = {f"n{one}": Node(f"n{one}", allocatable=_CountedNames({GPU: 8})) for one in range(50)}
+    pods = [
+        UnschedulablePod(
+            ObjectRef("v1", "Pod", "flood", f"p{number}", f"u{number}"),
+            _CountedNames({GPU: 16, **{f"nvidia.com/mig-{number}-{one}": 1 for one in range(20)}}),
+            *({}, {}, (), None),
+        )
+        for number in range(60)
+    ]
+    found = find_stranded_gpus(nodes, {}, pods, DeviceInventory())
+    assert {(one.resource, one.free) for one in found} == {(GPU, 8)}
+    assert len(found) == len(nodes)
+    assert _CountedNames.looked_at < 5 * (len(pods) * 21 + len(nodes))
 
 
 def test_stranded_gpus_name_few_reasons_of_a_pod() -> None:
