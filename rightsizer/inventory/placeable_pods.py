@@ -9,8 +9,13 @@ from typing import NamedTuple
 from rightsizer.inventory.device_allocation import Tries, allocate
 from rightsizer.inventory.gpu_requests import CLASS_PREFIX
 from rightsizer.inventory.nodes import UNKNOWN_CAPACITY, NodeCapacity
-from rightsizer.inventory.turns import TryBudget, comparison_cost, in_turn
-from rightsizer.inventory.unschedulable_pods import UnschedulablePod, could_host, groups_alike, namespace_of
+from rightsizer.inventory.turns import TryBudget, comparison_cost
+from rightsizer.inventory.unschedulable_pods import (
+    UnschedulablePod,
+    cheapest_in_turn,
+    could_host,
+    groups_alike,
+)
 from rightsizer.model import (
     DeviceInventory,
     Gang,
@@ -95,10 +100,10 @@ def _in_order(pods: Iterable[WaitingPod]) -> list[WaitingPod]:
 
 
 def _by_urgency(pods: Iterable[UnschedulablePod]) -> list[list[UnschedulablePod]]:
-    """Pods of known priority that ask alike, by namespace: by priority, and within one each namespace in turn."""
+    """Pods of known priority that ask alike, by namespace: by priority, and within one the cheapest in turn."""
     groups = groups_alike(one for one in pods if one.priority is not None)
     equal = itertools.groupby(sorted(groups, key=_urgency), _urgency)
-    return [group for _, alike in equal for group in in_turn(alike, namespace_of)]
+    return [group for _, alike in equal for group in cheapest_in_turn(alike)]
 
 
 def _urgency(group: list[UnschedulablePod]) -> int:

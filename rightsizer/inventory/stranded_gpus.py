@@ -7,19 +7,22 @@ from typing import NamedTuple
 
 from rightsizer.inventory.gpu_requests import CLASS_PREFIX
 from rightsizer.inventory.nodes import UNKNOWN_CAPACITY, NodeCapacity
-from rightsizer.inventory.turns import TryBudget, comparison_cost, in_turn
+from rightsizer.inventory.turns import TryBudget, comparison_cost
 from rightsizer.inventory.unschedulable_pods import (
     UnschedulablePod,
+    cheapest_in_turn,
     groups_alike,
     largest_first,
-    namespace_of,
     tolerates,
     unselected,
 )
 from rightsizer.model import DeviceInventory, Node, Stranded
 
 MAX_SHAPES = 20
-"""Maximum number of distinct requests per resource that are compared with nodes, a namespace's most frequent first."""
+"""Maximum number of distinct requests per resource that are compared with nodes.
+
+Of a namespace those go first that cost least to compare, and of these the most frequent.
+"""
 
 MAX_NAMED = 3
 """Maximum number of waiting pods that a record names."""
@@ -94,11 +97,11 @@ class _WaitingGroups(NamedTuple):
 
 
 def _groups(pods: Iterable[UnschedulablePod], budget: TryBudget, nodes: int) -> _WaitingGroups:
-    """Few groups, each compared with all nodes; namespaces take turns."""
+    """Few groups, each compared with all nodes: the cheapest of each namespace in turn."""
     alike: dict[Hashable, list[UnschedulablePod]] = collections.defaultdict(list)
     compared = set[Hashable]()
-    for group in in_turn(groups_alike(pods), namespace_of):
-        shape, namespace = group[0].shape, namespace_of(group)
+    for group in cheapest_in_turn(groups_alike(pods)):
+        shape, namespace = group[0].shape, group[0].ref.namespace
         alike[shape] += group
         tries = nodes * comparison_cost(shape[0])
         if shape not in compared and len(compared) < MAX_SHAPES and tries <= budget.left(namespace):

@@ -18,14 +18,20 @@ _LENGTH_PER_TRY = 500
 """Number of characters of selectors, tolerations and affinity that cost one more try on each node."""
 
 
-def in_turn(items: Iterable[T], namespace: Callable[[T], str]) -> list[T]:
-    """The first item of each namespace, then the second of each, and so on."""
-    before = collections.Counter[str]()
+def in_turn(
+    items: Iterable[T], namespace: Callable[[T], str], cost: Callable[[T], int] = lambda _: 1
+) -> list[T]:
+    """The first item of each namespace, then the second of each, and so on.
+
+    One that costs more waits longer, until others could have spent as much: so none is behind what costs more than all
+    items of its namespace up to it.
+    """
+    spent = collections.Counter[str]()
     turns: list[tuple[int, str, T]] = []
     for item in items:
         of = namespace(item)
-        turns.append((before[of], of, item))
-        before[of] += 1
+        spent[of] += cost(item)
+        turns.append((spent[of], of, item))
     return [item for *_, item in sorted(turns, key=lambda turn: turn[:2])]
 
 

@@ -6,12 +6,14 @@ other pods count, or of which it names no lacking resource, is not served.
 
 import dataclasses
 import datetime
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from rightsizer.inventory.nodes import DROPPED_LABELS, NodeCapacity
+from rightsizer.inventory.turns import comparison_cost, in_turn
 from rightsizer.kube.api_objects import LabelSelectorRequirement, PodObject
 from rightsizer.model import Node, ObjectRef, WaitingClaim
 
@@ -289,6 +291,10 @@ def largest_first(groups: Iterable[list[UnschedulablePod]]) -> list[list[Unsched
     return sorted(ordered, key=lambda group: (-len(group), group[0].ref))
 
 
-def namespace_of(group: Sequence[UnschedulablePod]) -> str:
-    """Of pods that ask alike."""
-    return group[0].ref.namespace
+def cheapest_in_turn(groups: Iterable[list[UnschedulablePod]]) -> list[list[UnschedulablePod]]:
+    """Pods that ask alike, by namespace: of each what costs least to compare with nodes first, and each in turn."""
+    priced = sorted(
+        ((comparison_cost(group[0].shape[0]), group) for group in groups), key=operator.itemgetter(0)
+    )
+    turns = in_turn(priced, lambda one: one[1][0].ref.namespace, operator.itemgetter(0))
+    return [group for _, group in turns]

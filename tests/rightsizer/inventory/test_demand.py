@@ -1,5 +1,6 @@
 """Demand of each sort: what waits, of whom it is known what would start it, and what nobody can forge."""
 
+import copy
 import tracemalloc
 from collections.abc import Mapping
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from rightsizer.inventory.demand_kinds import NamedQueues
+from rightsizer.inventory.turns import in_turn
 from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.model import Fleet, Gang, WaitingPod
 from tests.rightsizer.kubectl import (
@@ -1010,6 +1012,38 @@ def test_pods_of_many_namespaces_are_placed_in_turn() -> None:
     assert {one.why for one in fleet.unserved} == {
         "all namespaces together ask for too many different things to compare all of them with all nodes"
     }
+
+
+def test_pods_are_placed_before_those_of_other_namespaces_that_cost_more() -> None:
+    """However many namespaces ask for one expensive thing each, and whatever they are called."""
+    odd = [_odd("odd", 60_000, namespace=f"evil-{namespace:02}") for namespace in range(25)]
+    own = [_waiting("plain"), _odd("longer", 1_000), *(_odd(f"odd-{number}", 5) for number in range(20))]
+    fleet = fleet_of(*MANY, pod("p"), *odd, *own)
+    assert [one.ref.name for one in fleet.waiting] == ["plain"]
+    assert {one.what.partition("/")[0] for one in fleet.unserved} <= {f"evil-{one:02}" for one in range(25)}
+
+
+def test_pods_are_placed_before_those_of_their_namespace_that_cost_more() -> None:
+    """Also where more pods ask for the expensive things."""
+    odd = [_odd(f"odd-{number}", 50_000) for number in range(8)]
+    copies = copy.deepcopy(odd)
+    for one in copies:
+        one["metadata"]["name"] += "-copy"
+    fleet = fleet_of(*MANY, pod("p"), *odd, *copies, _waiting("plain"))
+    assert [one.ref.name for one in fleet.waiting] == ["plain"]
+
+
+@pytest.mark.parametrize(
+    ("items", "order"),
+    [
+        pytest.param("a1 a1 a1 b1 b1", "a1 b1 a1 b1 a1", id="alike"),
+        pytest.param("a9 b1 b1", "b1 b1 a9", id="expensive-last"),
+        pytest.param("a1 a1 a1 a1 b3", "a1 a1 a1 b3 a1", id="many-cheap-ones-do-not-all-precede"),
+    ],
+)
+def test_turns_of_namespaces_follow_what_they_cost_together(items: str, order: str) -> None:
+    """Neither one expensive item nor many cheap ones keep those of another namespace from their turn."""
+    assert in_turn(items.split(), lambda one: one[0], lambda one: int(one[1])) == order.split()
 
 
 def test_pods_left_out_by_their_own_namespace_are_not_called_those_of_all() -> None:

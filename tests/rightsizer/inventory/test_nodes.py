@@ -455,6 +455,16 @@ def test_few_unschedulable_pods_with_long_rules_are_compared() -> None:
     }
 
 
+def test_unschedulable_pods_are_compared_before_those_that_cost_more() -> None:
+    """However many namespaces have one with long rules, and whatever they are called."""
+    flood = [_waiting(nodeSelector={f"{number}": "x" * 60_000}) for number in range(25)]
+    for number, one in enumerate(flood):
+        one["metadata"]["namespace"] = f"flood-{number:02}"
+    found = _stranded(*(node(f"n{one}", gpus=4) for one in range(50)), *flood, _waiting("w", gpus=8))
+    assert len(found) == 50
+    assert all("team/w: needs 8 of nvidia.com/gpu, 4 free" in one.reasons for one in found)
+
+
 class _CountedNames(dict[str, int]):
     """Amounts by resource name, with how many names were looked at of all of them together."""
 
