@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from rightsizer.changes.record_codec import LONGEST_NOTE
 from rightsizer.execute.reconcile import MOST_UNKNOWN
 from rightsizer.model import ObjectRef
 from simulator.kube.requestlog import LoggedRequest
@@ -17,8 +18,6 @@ from tests.rightsizer.world import World, created
 
 pytestmark = [pytest.mark.slow, pytest.mark.prometheus]
 
-LONGEST = 16_384
-"""Characters of a record that the guardrails allow."""
 UNDO = "gpu-rightsizer.io/undo"
 SUSPENDED = {"path": ["spec", "suspend"], "before": False, "after": True}
 
@@ -78,8 +77,8 @@ def test_record_of_a_suspended_job_holds_up_nobody_else(world: World, text: str,
 def test_longest_record_that_cannot_be_confirmed_opens_no_breaker(world: World) -> None:
     """What is added to it is too much for the guardrails."""
     edits = [_limit(f"b{number:03}", "2", None) for number in range(129)]
-    text = _record(edits, reason="x" * (LONGEST - len(_record(edits, reason=""))))
-    assert len(text) == LONGEST
+    text = _record(edits, reason="x" * (LONGEST_NOTE - len(_record(edits, reason=""))))
+    assert len(text) == LONGEST_NOTE
     _bait(world, "Deployment", text, is_known=True)
     become_the_account(world)
     run = world.run("apply", "--yes", "-o", "json", policy=POLICY)
