@@ -3,9 +3,11 @@
 Victims are chosen by lowest priority, then by what they lose. Each pending pod is served on one node: the one whose
 victims lose least. Nobody is stopped for a pod that would still not fit. Where it is known which replicas a scale-down
 removes, only those go that are needed. A gang is served whole or not. The victims of each are charged to the budgets
-before the next is served: what budgets refuse leaves its victims to others.
+before the next is served. In place of what budgets refuse others are tried; a demand that is not served leaves its
+victims to the next.
 """
 
+import bisect
 import collections
 import dataclasses
 import itertools
@@ -220,6 +222,22 @@ class _ChangeOnDemand:
         self.charged = charged
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why the victims of a demand do not go.
+
+    Attributes:
+        ref: The workload whose change budgets or capacity refuse.
+        before: The victims that were charged before it.
+        spared: What these leave no room for.
+    """
+
+    ref: ObjectRef
+    blocks: tuple[Blocker, ...]
+    before: frozenset[Victim]
+    spared: frozenset[Victim]
+
+
 class _Matching:
     """The victims of what waits, the most urgent first, each charged before those of the next are chosen.
 
@@ -273,14 +291,27 @@ class _Matching:
                 self.cut_short.setdefault(first.ref.namespace, first.demand)
 
     def _serve(self, pods: Sequence[WaitingPod]) -> bool:
-        """Choose and charge victims; others, if the budgets have no room any more even for one of those alone."""
-        while (placed := _place_cheapest(pods, self._places)) is not None:
+        """Choose and charge victims; if budgets have no room for some, others in place of these.
+
+        If there are none, once in place of those that left them no room.
+        """
+        first: tuple[list[Placement], _Refusal] | None = None
+        spared, instead = frozenset[Victim](), None
+        while (placed := _place_cheapest(pods, self._places, spared)) is not None or instead:
+            if placed is None:
+                spared, instead = instead or spared, frozenset()
+                continue
             if not (refused := self._charge(placed)):
                 return True
             _undo(placed, self._places)
-            if not self._drop_unaffordable(pods[0]):
-                self._note_refusal(pods[0].demand, placed, *refused)
-                return False
+            if self._drop_unaffordable(pods[0]):
+                continue
+            first = first or (placed, refused)
+            if instead is None and refused.before:
+                instead = spared | refused.before
+            spared |= refused.spared
+        if first is not None:
+            self._note_refusal(pods[0].demand, *first)
         return False
 
     def _drop_unaffordable(self, pod: WaitingPod) -> bool:
@@ -292,39 +323,65 @@ class _Matching:
             return False
         self._is_dropped = True
         dropped: list[Victim] = []
-        for ref, change in tuple(self._changes.items()):
-            left = [one for one in self._victims[ref] if one not in self._places.victims]
-            if left and (blocks := self._account.against(change.also(left[:1], pod), change.charged)):
-                self.blocks.setdefault(ref, blocks)
-                dropped += left
-                del self._changes[ref]
+        for ref, left, blocks in tuple(self._unaffordable(self._changes, pod)):
+            self.blocks.setdefault(ref, blocks)
+            dropped += left
+            del self._changes[ref]
         self._places.drop(dropped)
         return bool(dropped)
 
-    def _charge(self, placed: Sequence[Placement]) -> tuple[ObjectRef, tuple[Blocker, ...]] | None:
-        """Charge all victims of a demand; or none, then return which workload is refused, and why."""
+    def _unaffordable(
+        self, refs: Iterable[ObjectRef], pod: WaitingPod
+    ) -> Iterator[tuple[ObjectRef, list[Victim], tuple[Blocker, ...]]]:
+        """The workloads of which the budgets allow no more, what could go of each, and why it does not."""
+        for ref in refs:
+            change = self._changes[ref]
+            left = [one for one in self._victims[ref] if one not in self._places.victims]
+            if left and (blocks := self._account.against(change.also(left[:1], pod), change.charged)):
+                yield ref, left, blocks
+
+    def _charge(self, placed: Sequence[Placement]) -> _Refusal | None:
+        """Charge all victims of a demand, or none."""
         needed = _by_workload(placed)
         self._account.begin()
         parts: dict[ObjectRef, Decision] = {}
         for ref, victims in needed.items():
             change = self._changes[ref]
-            parts[ref] = change.also(victims, placed[0].pod)
-            if blocks := self._account.take(parts[ref], change.charged):
+            part = change.also(victims, placed[0].pod)
+            if blocks := self._account.take(part, change.charged):
+                before = frozenset(one for each in parts for one in needed[each])
+                spared = self._refused_beside(placed, parts, ref, victims)
                 self._account.end(is_made=False)
-                return ref, blocks
+                return _Refusal(ref, blocks, before, spared)
+            parts[ref] = part
         self._account.end(is_made=True)
         for ref, part in parts.items():
             self._changes[ref].add(needed[ref], part)
             self._is_dropped = False
         return None
 
-    def _note_refusal(
-        self, demand: ObjectRef, placed: Sequence[Placement], ref: ObjectRef, blocks: tuple[Blocker, ...]
-    ) -> None:
+    def _refused_beside(
+        self, placed: Sequence[Placement], made: Collection[ObjectRef], ref: ObjectRef, victims: list[Victim]
+    ) -> frozenset[Victim]:
+        """What the budgets allow no more of beside what is charged, of this workload and of others near the pods."""
+        pod, change = placed[0].pod, self._changes[ref]
+        victims = sorted(victims, key=lambda one: one.place)
+        allowed = bisect.bisect_left(
+            range(1, len(victims)),
+            1,
+            key=lambda number: len(self._account.against(change.also(victims[:number], pod), change.charged)),
+        )
+        nodes = frozenset[str]().union(*(one.pod.nodes for one in placed))
+        near = {one.decision.workload.ref for node in nodes for one in self._places.lower(pod, node)}
+        others = self._unaffordable(sorted(near - {ref, *made}), pod)
+        return frozenset(victims[allowed:]).union(*(left for _, left, _ in others))
+
+    def _note_refusal(self, demand: ObjectRef, placed: Sequence[Placement], refused: _Refusal) -> None:
         """Note why a demand is not served: it needs a change of this workload, which is not possible."""
-        words = f"{demand} also needs {ref}: {blocks[0].message}"
+        why = refused.blocks
+        words = f"{demand} also needs {refused.ref}: {why[0].message}"
         for each in _by_workload(placed):
-            told = blocks if each == ref else (Blocker(blocks[0].code, words),)
+            told = why if each == refused.ref else (Blocker(why[0].code, words),)
             self.blocks.setdefault(each, told)
 
 
@@ -376,12 +433,14 @@ class _Attempt:
     spared: frozenset[Victim] = frozenset()
 
 
-def _place_cheapest(pods: Sequence[WaitingPod], places: Places) -> list[Placement] | None:
+def _place_cheapest(
+    pods: Sequence[WaitingPod], places: Places, spared: frozenset[Victim]
+) -> list[Placement] | None:
     """Place pods in the cheapest way, whole or not at all; None if they have no place."""
     tries = places.tries[pods[0].ref.namespace]
     if tries.left <= 0:
         return None
-    attempts = _attempts(pods, places)
+    attempts = (dataclasses.replace(one, spared=spared) for one in _attempts(pods, places))
     first = [*itertools.islice(attempts, 2)]
     if len(first) == 1 and not first[0].takes:
         return _place_all(first[0], places)
