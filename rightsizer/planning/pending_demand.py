@@ -4,7 +4,7 @@ Victims are chosen by lowest priority, then by what they lose. Each pending pod 
 victims lose least. Nobody is stopped for a pod that would still not fit. Where it is known which replicas a scale-down
 removes, only those go that are needed. A gang is served whole or not. The victims of each are charged to the budgets
 before the next is served. In place of what budgets refuse others are tried; a demand that is not served leaves its
-victims to the next.
+victims to the next. A workload that has to get a notice first is a victim only of what nobody serves who can go now.
 """
 
 import bisect
@@ -84,7 +84,8 @@ def limit_to_pending_demand(
     candidates = {one.workload.ref: one for one in decisions if is_on_demand(one, evaluator)}
     if not candidates:
         return Limited(tuple(decisions), {})
-    matching = _Matching(candidates.values(), evaluator, account, earlier or EarlierRounds())
+    announced = [one for one in decisions if _has_notice(one, evaluator)]
+    matching = _Matching(candidates.values(), announced, evaluator, account, earlier or EarlierRounds())
     limited = (
         _with(one, matching.wanted[one.workload.ref], matching.blocks.get(one.workload.ref, ()))
         if one.workload.ref in candidates
@@ -170,6 +171,19 @@ def is_on_demand(decision: Decision, evaluator: PolicyEvaluator) -> bool:
     return not actions.isdisjoint(evaluator.evaluate(decision.workload).only_for_pending_pods)
 
 
+def _has_notice(decision: Decision, evaluator: PolicyEvaluator) -> bool:
+    """Whether it follows on demand at the end of a notice, no later than after one that is given now."""
+    wait = evaluator.evaluate(decision.workload).notify_before
+    if not (wait and decision.blockers):
+        return False
+    latest = max(evaluator.at + wait, decision.finding.counts_from or evaluator.at)
+    is_notice = all(
+        one.code is BlockerCode.NOTICE and one.until is not None and one.until <= latest
+        for one in decision.blockers
+    )
+    return is_notice and is_on_demand(dataclasses.replace(decision, blockers=()), evaluator)
+
+
 def _with(decision: Decision, wanted: Mapping[Victim, WaitingPod], blocks: tuple[Blocker, ...]) -> Decision:
     """A decision about the victims that pending pods need; a notice announces all that may follow.
 
@@ -250,6 +264,7 @@ class _Matching:
     def __init__(
         self,
         decisions: Collection[Decision],
+        announced: Collection[Decision],
         evaluator: PolicyEvaluator,
         account: BudgetAccount,
         earlier: EarlierRounds,
@@ -259,49 +274,65 @@ class _Matching:
         self.cut_short: dict[str, ObjectRef] = {}
         self._account = account
         self._changes = {one.workload.ref: _ChangeOnDemand(one) for one in decisions}
-        self._is_dropped = False
+        self._is_dropped, self._is_now = False, True
         waiting = [one for one in evaluator.fleet.waiting if one.ref not in earlier.started]
         if not waiting:
             return
-        self._victims = {one.workload.ref: _victims(one, evaluator) for one in decisions}
-        gone = tuple(one for each in earlier.made if each.serves for one in gone_victims(each))
+        made = [one for one in earlier.made if one.serves]
+        announced = [*announced, *(one for one in made if one.action is Action.NOTICE)]
+        self._victims = {one.workload.ref: _victims(one, evaluator) for one in (*decisions, *announced)}
+        gone = tuple(one for each in made if each.action is not Action.NOTICE for one in gone_victims(each))
         candidates = [*itertools.chain(*self._victims.values()), *gone]
         self._places = Places(evaluator.fleet, sorted(candidates, key=standing), earlier.tries)
         self._places.free_what_terminates(evaluator.at)
         self._places.do(Placement(waiting[0], "", gone))  # on no node: only what the victims free counts
         self._drop_unaffordable(waiting[0])
-        self._serve_all(waiting)
-        for victim, pod in self._places.victims.items():
-            if victim not in gone:
-                self.wanted[victim.decision.workload.ref][victim] = pod
+        fresh = self._victims_of(one for one in decisions if one.action is Action.NOTICE)
+        self._later = fresh | self._victims_of(announced)
+        left: Sequence[Sequence[WaitingPod]] = _together(waiting)
+        # Who can go now serves all that it can. For the rest notices run, and only then others are given.
+        for spared in dict.fromkeys((self._later, fresh, frozenset[Victim]())):
+            self._is_now = spared == self._later
+            left = self._serve_all(left, spared)
 
-    def _serve_all(self, waiting: Sequence[WaitingPod]) -> None:
+    def _victims_of(self, decisions: Iterable[Decision]) -> frozenset[Victim]:
+        return frozenset(one for each in decisions for one in self._victims[each.workload.ref])
+
+    def _serve_all(
+        self, demands: Sequence[Sequence[WaitingPod]], spared: frozenset[Victim]
+    ) -> list[Sequence[WaitingPod]]:
+        """Serve what these do not have to go for, and return the rest."""
+        left: list[Sequence[WaitingPod]] = []
         lowest = min((one.priority for one in self._places.candidates), default=math.inf)
         # Thousands of pods or gangs may ask alike: what was not served is not served either while nothing is placed.
         in_vain: set[Hashable] = set()
-        for pods in _together(waiting):
+        for pods in demands:
             shape, first = _shape(pods), pods[0]
             if max(pod.priority for pod in pods) <= lowest or shape in in_vain:  # nobody could go for them
-                continue
-            if self._serve(pods):
+                left.append(pods)
+            elif self._serve(pods, spared):
                 in_vain.clear()
-            elif self._places.tries[first.ref.namespace].left > 0:
-                in_vain.add(shape)
             else:
-                self.cut_short.setdefault(first.ref.namespace, first.demand)
+                left.append(pods)
+                if self._places.tries[first.ref.namespace].left > 0:
+                    in_vain.add(shape)
+                else:
+                    self.cut_short.setdefault(first.ref.namespace, first.demand)
+        return left
 
-    def _serve(self, pods: Sequence[WaitingPod]) -> bool:
+    def _serve(self, pods: Sequence[WaitingPod], spared: frozenset[Victim]) -> bool:
         """Choose and charge victims; if budgets have no room for some, others in place of these.
 
         If there are none, once in place of those that left them no room.
         """
         first: tuple[list[Placement], _Refusal] | None = None
-        spared, instead = frozenset[Victim](), None
+        instead: frozenset[Victim] | None = None
         while (placed := _place_cheapest(pods, self._places, spared)) is not None or instead:
             if placed is None:
                 spared, instead = instead or spared, frozenset()
                 continue
             if not (refused := self._charge(placed)):
+                self._want(placed)
                 return True
             _undo(placed, self._places)
             if self._drop_unaffordable(pods[0]):
@@ -346,7 +377,9 @@ class _Matching:
         self._account.begin()
         parts: dict[ObjectRef, Decision] = {}
         for ref, victims in needed.items():
-            change = self._changes[ref]
+            change = self._changes.get(ref)
+            if change is None:  # it has a notice: nothing goes yet
+                continue
             part = change.also(victims, placed[0].pod)
             if blocks := self._account.take(part, change.charged):
                 before = frozenset(one for each in parts for one in needed[each])
@@ -354,11 +387,21 @@ class _Matching:
                 self._account.end(is_made=False)
                 return _Refusal(ref, blocks, before, spared)
             parts[ref] = part
-        self._account.end(is_made=True)
-        for ref, part in parts.items():
+        self._account.end(is_made=self._is_now)
+        for ref, part in parts.items() if self._is_now else ():
             self._changes[ref].add(needed[ref], part)
             self._is_dropped = False
         return None
+
+    def _want(self, placed: Sequence[Placement]) -> None:
+        """Note for whom victims go, or get a notice; before its end, nobody goes for a pod that would not fit yet."""
+        for pod, victim in ((one.pod, victim) for one in placed for victim in one.victims):
+            ref, is_notice = victim.decision.workload.ref, victim.decision.action is Action.NOTICE
+            if self._is_now or (is_notice and ref in self._changes):
+                self.wanted[ref][victim] = pod
+            elif victim not in self._later:
+                words = f"{pod.demand} also needs GPUs of a workload whose notice has to end first"
+                self.blocks.setdefault(ref, (Blocker(BlockerCode.ONLY_FOR_PENDING_PODS, words),))
 
     def _refused_beside(
         self, placed: Sequence[Placement], made: Collection[ObjectRef], ref: ObjectRef, victims: list[Victim]
@@ -373,7 +416,7 @@ class _Matching:
         )
         nodes = frozenset[str]().union(*(one.pod.nodes for one in placed))
         near = {one.decision.workload.ref for node in nodes for one in self._places.lower(pod, node)}
-        others = self._unaffordable(sorted(near - {ref, *made}), pod)
+        others = self._unaffordable(sorted((near & self._changes.keys()) - {ref, *made}), pod)
         return frozenset(victims[allowed:]).union(*(left for _, left, _ in others))
 
     def _note_refusal(self, demand: ObjectRef, placed: Sequence[Placement], refused: _Refusal) -> None:

@@ -17,6 +17,7 @@ import pytest
 from rightsizer.model import (
     Action,
     Allocation,
+    Blocker,
     BlockerCode,
     Decision,
     DeviceChoice,
@@ -841,6 +842,84 @@ def test_replicas_notice_announces_all_that_may_follow() -> None:
     )
 
 
+# --- Notices
+
+NOTIFYING = policy(
+    rule("r", onlyForPendingPods=[Action.SCALE_TO_ZERO], notifyBefore=datetime.timedelta(hours=12)),
+    rule("rest"),
+    budgets=NO_LIMITS,
+)
+
+
+def _notice(decision: Decision) -> Decision:
+    """A decision to give a notice first."""
+    return dataclasses.replace(
+        decision, action=Action.NOTICE, announced=Action.SCALE_TO_ZERO, due=AT, frees=0.0
+    )
+
+
+def _noticed(decision: Decision, hours: int) -> Decision:
+    """A decision that waits for the end of its notice."""
+    until = AT + datetime.timedelta(hours=hours)
+    return dataclasses.replace(decision, blockers=(Blocker(BlockerCode.NOTICE, "given", until=until),))
+
+
+def _named(found: Mapping[str, Decision]) -> dict[str, str]:
+    """The action of each workload that is changed, or gets a notice."""
+    return {name: one.action.value for name, one in found.items() if one.is_enforced and one.action}
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_notice_is_not_given_where_another_victim_can_go_now(number: int) -> None:
+    """However cheap: by a workload that has to get a notice, a tenant would keep the pods of others waiting."""
+    cheap = [_notice(_decision(_holder(f"x{each}", "a", priority=500))) for each in range(number)]
+    found = _limited([*cheap, _decision(_holder("ready", "b"))], _waiting("w", 1), rules=NOTIFYING)
+    assert _named(found) == {"ready": "scale-to-zero"}
+    assert {block.code for block in found["x0"].blockers} == {BlockerCode.ONLY_FOR_PENDING_PODS}
+
+
+@pytest.mark.parametrize(
+    ("hours", "given"),
+    [
+        pytest.param(12, {}, id="ends-in-time"),
+        pytest.param(13, {"x": "notice"}, id="snoozed"),
+    ],
+)
+def test_notice_is_not_given_where_another_is_running(hours: int, given: Mapping[str, str]) -> None:
+    """One workload after the other would get one, cycle by cycle; a snooze holds nobody up."""
+    running = _noticed(_decision(_holder("running", "b")), hours)
+    idle = [_notice(_decision(_holder("x", "a", priority=500))), running]
+    found = _limited(idle, _waiting("w", 1), rules=NOTIFYING)
+    assert _named(found) == given
+    assert found["running"] == running
+
+
+def test_notice_for_a_pod_that_also_needs_others_lets_none_go_before_its_end() -> None:
+    """Its GPUs would be free for hours, and perhaps for nothing; until then they are there for other pods."""
+    idle = [_notice(_decision(_holder("x", "a"))), _decision(_holder("ready", "a"))]
+    large, small = _waiting("large", 2, nodes=("a",)), _waiting("small", 1, 2_000, nodes=("a",))
+    found = _limited(idle, large, rules=NOTIFYING)
+    assert _named(found) == {"x": "notice"}
+    assert [str(block.message) for block in found["ready"].blockers] == [
+        "research/Pod/large also needs GPUs of a workload whose notice has to end first"
+    ]
+    assert _named(_limited(idle, large, small, rules=NOTIFYING)) == {"ready": "scale-to-zero"}
+    running = [_noticed(_decision(_holder("x", "a")), 1), idle[1]]
+    assert _named(_limited(running, large, rules=NOTIFYING)) == {}
+
+
+def test_notice_that_a_run_has_given_is_no_room_and_needs_no_second_one() -> None:
+    """Nothing has gone by it; where another victim of the run refuses, one that can go now serves that pod."""
+    given, spare = (_notice(_decision(_holder(name, "a", gpus=3))) for name in ("given", "spare"))
+    refused, other = _decision(_holder("no", "b")), _in("z", _decision(_holder("other", "b")))
+    waiting = (_waiting("first", 2, 9_000, ("a",)), _waiting("next", 1, nodes=("a", "b")))
+    found, evaluator = _budgeted([given, spare, refused, other], *waiting, budgets=NO_LIMITS)
+    made, not_made = (one for one in found if one.is_enforced)
+    follow = _alternatives(found, evaluator, made=[made], refused=[not_made])
+    assert made.workload == given.workload
+    assert [(one.workload.ref.name, one.serves) for one in follow] == [("other", (waiting[1].ref,))]
+
+
 def test_replicas_release_the_devices_of_their_claims() -> None:
     """Only those that the pending pod accepts."""
     members = [
@@ -1510,6 +1589,32 @@ def test_budgets_take_nothing_from_a_demand_for_one_of_lower_priority(world: _Co
     beside = _needs_of(_budgeted(idle, *waiting, budgets=budgets)[0])
     beside.pop(last, None)
     assert beside == _needs_of(_budgeted(idle, *others, budgets=budgets)[0])
+
+
+@hypothesis.example(
+    (
+        [_decision(_holder("ready", "b"))],
+        [_waiting("first", 1, nodes=("a",)), _waiting("next", 2, nodes=("b",))],
+        [Budget(per=Per.RUN, workloads=9)],
+    ),
+    [_decision(_holder("x", "a", "b"))],
+)
+@hypothesis.given(_contested(), _various())
+def test_workloads_that_get_a_notice_first_change_nothing_that_goes_now(
+    world: _Contested, others: Sequence[Decision]
+) -> None:
+    """They serve what nobody serves otherwise, so no tenant holds up others by them."""
+    idle, waiting, budgets = world
+    baits = []
+    for one in others:
+        ref = dataclasses.replace(one.workload.ref, name=f"bait-{one.workload.ref.name}")
+        item = dataclasses.replace(one.workload, ref=ref, budgets={})
+        baits.append(_notice(dataclasses.replace(one, workload=item)))
+    found, evaluator = _budgeted(
+        [*baits, *idle], *waiting, budgets=budgets
+    )  # those by share count baits, too
+    going = [one for one in found if one.is_enforced and one.action is not Action.NOTICE]
+    assert going == [one for one in _within(idle, evaluator) if one.is_enforced]
 
 
 @hypothesis.given(_contested())
