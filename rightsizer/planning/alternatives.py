@@ -6,12 +6,8 @@ from collections.abc import Collection, Sequence
 
 from rightsizer.model import Decision, ObjectRef
 from rightsizer.planning.budget import BudgetAccount, within_budgets
-from rightsizer.planning.pending_demand import (
-    EarlierRounds,
-    is_on_demand,
-    limit_to_pending_demand,
-    without_demand,
-)
+from rightsizer.planning.demand_matching import EarlierRounds
+from rightsizer.planning.pending_demand import is_on_demand, limit_to_pending_demand, without_demand
 from rightsizer.planning.placement import TriesByNamespace
 from rightsizer.policy.effective import PolicyEvaluator
 
