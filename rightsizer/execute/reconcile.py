@@ -6,12 +6,14 @@
 - A manifest is deleted if its pod was never evicted, or was restored.
 
 Anybody who may edit an object can write a record. If the memory lacks its change, or another object records the same
-one, only a revert is recorded.
+one, it is one of few that a run reconciles.
 """
 
 import collections
 import dataclasses
 import datetime
+import functools
+import hashlib
 import http
 import itertools
 import json
@@ -80,9 +82,10 @@ COMMAND_GRACE = datetime.timedelta(minutes=5)
 ROLLBACK_GRACE = datetime.timedelta(hours=1)
 """Rollbacks end this long, or twice the time to become healthy if longer, after that time."""
 MOST_UNKNOWN = 5
-"""Maximum number of reverts in a run that are recorded of changes that the memory lacks; namespaces take turns.
+"""Maximum number of records in a run of changes that the memory lacks; namespaces take turns.
 
-For each, its namespace is read twice."""
+For each, its namespace may be read twice.
+"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -160,19 +163,37 @@ def find_reconciliations(context: RunContext) -> list[Reconciliation]:
     """
     known = read_known_changes(context.cluster, context.state_namespace)
     reconciliations: list[Reconciliation] = []
-    unknown: dict[str, list[Reconciliation]] = collections.defaultdict(list)
+    unknown: dict[str, list[RecordedObject]] = collections.defaultdict(list)
     claimed = set[ChangeKey]()
+    draw = functools.partial(_draw, context.run)
     for found in _recorded(context):
         change = known.claimed(found.ref, found.row, found.record)
         if change is not None and change not in claimed:
             claimed.add(change)
             reconciliations.extend(_of_object(found, context))
-        elif len(of_namespace := unknown[found.ref.namespace]) < MOST_UNKNOWN:
-            of_namespace.extend(_of_reverted(found, _changed_fields(found)))
-    others = in_turn(itertools.chain(*unknown.values()), lambda due: due.ref.namespace)
-    reconciliations.extend(others[:MOST_UNKNOWN])
+        elif _is_open(found):
+            of_namespace = unknown[draw(found.ref.namespace)]
+            of_namespace.append(found)
+            of_namespace.sort(key=lambda one: draw(one.ref.uid))
+            del of_namespace[MOST_UNKNOWN:]
+    turns = in_turn(itertools.chain(*unknown.values()), lambda one: draw(one.ref.namespace))
+    for found in turns[:MOST_UNKNOWN]:
+        reconciliations.extend(_of_object(found, context))
     reconciliations.extend(_of_manifests(context))
     return sorted(reconciliations, key=lambda due: (due.ref, due.manifest))
+
+
+def _draw(run: str, text: str) -> str:
+    """An order that differs from run to run: what has to wait, or is blocked, keeps no place for ever."""
+    return hashlib.sha256(f"{run}/{text}".encode()).hexdigest()
+
+
+def _is_open(found: RecordedObject) -> bool:
+    """Whether a record may call for something, as far as the object shows it."""
+    record = found.record
+    has_command = found.row.command_for(record.edits) is not None
+    is_waiting = record.is_unfinished or awaits_confirmation(found)
+    return is_waiting or has_command or any(is_reverted(found.obj, edit) for edit in record.edits)
 
 
 def make_reconciliations(
@@ -231,21 +252,13 @@ def _of_object(found: RecordedObject, context: RunContext) -> list[Reconciliatio
     try:
         if found.record.is_unfinished:
             return _of_unfinished(found, context)
-        words = _changed_fields(found) or _not_stopped(found, context)
-        return _of_reverted(found, words) or _of_unconfirmed(found, context)
+        reverted = ", ".join(_now(found, edit) for edit in found.record.edits if is_reverted(found.obj, edit))
+        if words := reverted or _not_stopped(found, context):
+            return [Reconciliation(found.ref, ReconcileAction.RECORD_REVERT, words, found)]
+        return _of_unconfirmed(found, context)
     except RequestRefused as refused:
         log.warning("%s cannot be reconciled: %s", found.ref, refused)
         return []
-
-
-def _changed_fields(found: RecordedObject) -> str:
-    return ", ".join(_now(found, edit) for edit in found.record.edits if is_reverted(found.obj, edit))
-
-
-def _of_reverted(found: RecordedObject, words: str) -> list[Reconciliation]:
-    if found.record.is_unfinished or not words:
-        return []
-    return [Reconciliation(found.ref, ReconcileAction.RECORD_REVERT, words, found)]
 
 
 def _of_unfinished(found: RecordedObject, context: RunContext) -> list[Reconciliation]:

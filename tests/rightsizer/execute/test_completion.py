@@ -184,6 +184,18 @@ def test_job_resize_earlier_change_unfinished_is_refused(world: World) -> None:
     assert _state(world) == (False, [2])
 
 
+def test_job_resize_that_the_memory_lacks_is_completed(world: World) -> None:
+    """It keeps 30 days, and 16 changes of an owner: a Job is not left suspended because of that."""
+    at = datetime.datetime.now(datetime.UTC).replace(microsecond=0) - datetime.timedelta(hours=20)
+    suspend, gpus = Edit(("spec", "suspend"), before=False, after=True), Edit(LIMIT, "2", "1")
+    record = ChangeRecord(at, "run-0", Action.RESIZE, 1, edits=(suspend,), pending_edits=(gpus,))
+    _add(world, annotations={UNDO: encode_record(record)})
+    world.api.patch("Job", world.team, "train", {"spec": {"suspend": True}})
+    world.api.settle()
+    assert _reconciliations(_apply(world)) == [("complete", "done")]
+    assert _state(world) == (False, [1])
+
+
 def test_job_resize_suspended_by_others_is_refused(world: World) -> None:
     """Its pods still run: the controller in charge of it has not stopped them yet."""
     job = manifest("Job", world.team, "train", HALF_USED)

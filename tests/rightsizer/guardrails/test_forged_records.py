@@ -60,18 +60,13 @@ def _is_open(world: World) -> bool:
 @pytest.mark.parametrize("is_known", [True, False], ids=["changed", "forged"])
 @pytest.mark.parametrize("text", JOBS.values(), ids=JOBS.keys())
 def test_record_of_a_suspended_job_holds_up_nobody_else(world: World, text: str, *, is_known: bool) -> None:
-    """Changed by its owner since, the Job is resumed without it; of a change that never was, it is left alone."""
+    """Whether its owner changed it since, or its change never was: the Job is resumed without it."""
     _bait(world, "Job", text, is_known=is_known, suspend=True)
-    before = created(world.api, "Job", world.team, "bait")
     become_the_account(world)
     run = world.run("apply", "--yes", "-o", "json", policy=POLICY)
     assert run.items["other"]["result"] == "done", run.out + run.err
     assert not _is_open(world)
-    assert ("bait" in run.items) is is_known
-    after = created(world.api, "Job", world.team, "bait")
-    assert after["spec"]["suspend"] is not is_known
-    if not is_known:
-        assert after == before
+    assert created(world.api, "Job", world.team, "bait")["spec"]["suspend"] is False
 
 
 def test_longest_record_that_cannot_be_confirmed_opens_no_breaker(world: World) -> None:
@@ -106,24 +101,39 @@ def test_job_that_is_deleted_while_it_is_reconciled_ends_no_run(world: World) ->
 
 
 def test_many_forged_records_are_reconciled_few_at_a_time(world: World) -> None:
-    """A few reverts in each run, and other namespaces get their turn; what else they say counts for nothing."""
+    """What waits takes places, too; other namespaces get their turn."""
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    waiting = [{"path": ["spec", "replicas"], "before": 2, "after": 1}]
     ways = {
-        "is-reverted": _record(
-            [{"path": ["spec", "replicas"], "before": 2, "after": 0}], action="scale-down"
-        ),
-        "waits": _record(
-            [{"path": ["spec", "replicas"], "before": 2, "after": 1}], at=now, healthyWithinSeconds=3_000
-        ),
+        "is-reverted": _reverted(),
+        "waits": _record(waiting, action="scale-down", at=now, healthyWithinSeconds=3_000),
     }
     for way, text in ways.items():
-        for namespace, number in ((world.team, MOST_UNKNOWN + 5), ("other", 1)):
+        for namespace, number in ((world.team, 2 * MOST_UNKNOWN), ("other", 1)):
             for each in range(number):
                 _deployment(world, namespace, f"{way}-{each}", text)
     found = _reconciled(world)
-    assert {one["action"] for one in found} == {"record-revert"}
-    assert len(found) == MOST_UNKNOWN
     assert [one["name"] for one in found if one["namespace"] == "other"] == ["is-reverted-0"]
+    assert len(found) < MOST_UNKNOWN
+
+
+def test_records_that_are_blocked_keep_no_place_for_ever(world: World) -> None:
+    """The draw differs from run to run."""
+    places = {f"team-{number}" for number in range(MOST_UNKNOWN + 1)}
+    for namespace in places:
+        _deployment(world, namespace, "web", _reverted(), **{"gpu-rightsizer.io/mode": "off"})
+    seen: set[str] = set()
+    for _ in range(20):
+        found = _reconciled(world)
+        assert {one["result"] for one in found} == {"blocked"}
+        seen |= {one["namespace"] for one in found}
+        if seen == places:
+            break
+    assert seen == places
+
+
+def _reverted() -> str:
+    return _record([{"path": ["spec", "replicas"], "before": 2, "after": 0}], action="scale-down")
 
 
 def test_only_one_object_has_the_record_of_a_change(world: World) -> None:
@@ -146,14 +156,14 @@ def _reconciled(world: World) -> list[dict[str, Any]]:
     return [one for one in json.loads(run.out)["items"] if one["reconciliation"]]
 
 
-def _deployment(world: World, namespace: str, name: str, text: str) -> None:
+def _deployment(world: World, namespace: str, name: str, text: str, **annotations: str) -> None:
     world.namespace(namespace)
     labels = {"app": name}
     world.api.create(
         {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
-            "metadata": {"name": name, "namespace": namespace, "annotations": {UNDO: text}},
+            "metadata": {"name": name, "namespace": namespace, "annotations": {UNDO: text, **annotations}},
             "spec": {
                 "replicas": 1,
                 "selector": {"matchLabels": labels},
