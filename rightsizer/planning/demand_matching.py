@@ -26,6 +26,9 @@ from rightsizer.planning.victims import (
 )
 from rightsizer.policy.effective import PolicyEvaluator
 
+MOST_OTHERS = 8
+"""Maximum number of times that others are tried for one demand in place of what budgets refuse."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EarlierRounds:
@@ -108,7 +111,6 @@ class Matching:
     def __init__(
         self,
         decisions: Collection[Decision],
-        announced: Collection[Decision],
         evaluator: PolicyEvaluator,
         account: BudgetAccount,
         earlier: EarlierRounds,
@@ -123,8 +125,8 @@ class Matching:
         if not waiting:
             return
         made = [one for one in earlier.made if one.serves]
-        announced = [*announced, *(one for one in made if one.action is Action.NOTICE)]
-        self._victims = {one.workload.ref: _victims(one, evaluator) for one in (*decisions, *announced)}
+        given = [one for one in made if one.action is Action.NOTICE]
+        self._victims = {one.workload.ref: _victims(one, evaluator) for one in (*decisions, *given)}
         gone = tuple(one for each in made if each.action is not Action.NOTICE for one in gone_victims(each))
         candidates = [*itertools.chain(*self._victims.values()), *gone]
         self._places = Places(evaluator.fleet, sorted(candidates, key=standing), earlier.tries)
@@ -132,9 +134,9 @@ class Matching:
         self._places.do(Placement(waiting[0], "", gone))  # on no node: only what the victims free counts
         self._drop_unaffordable(waiting[0])
         fresh = self._victims_of(one for one in decisions if one.action is Action.NOTICE)
-        self._later = fresh | self._victims_of(announced)
+        self._later = fresh | self._victims_of(given)
         left: Sequence[Sequence[WaitingPod]] = together(waiting)
-        # Who can go now serves all that it can. For the rest notices run, and only then others are given.
+        # Who can go now serves all that it can; then who got a notice in this run, and only then others get one.
         for spared in dict.fromkeys((self._later, fresh, frozenset[Victim]())):
             self._is_now = spared == self._later
             left = self._serve_all(left, spared)
@@ -171,6 +173,7 @@ class Matching:
         """
         first: tuple[list[Placement], _Refusal] | None = None
         instead: frozenset[Victim] | None = None
+        refusals = 0
         while (placed := place_cheapest(pods, self._places, spared)) is not None or instead:
             if placed is None:
                 spared, instead = instead or spared, frozenset()
@@ -181,7 +184,9 @@ class Matching:
             undo(placed, self._places)
             if self._drop_unaffordable(pods[0]):
                 continue
-            first = first or (placed, refused)
+            first, refusals = first or (placed, refused), refusals + 1
+            if refusals > MOST_OTHERS:
+                break
             if instead is None and refused.before:
                 instead = spared | refused.before
             spared |= refused.spared

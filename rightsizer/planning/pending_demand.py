@@ -43,8 +43,7 @@ def limit_to_pending_demand(
     candidates = {one.workload.ref: one for one in decisions if is_on_demand(one, evaluator)}
     if not candidates:
         return Limited(tuple(decisions), {})
-    announced = [one for one in decisions if _has_notice(one, evaluator)]
-    matching = Matching(candidates.values(), announced, evaluator, account, earlier or EarlierRounds())
+    matching = Matching(candidates.values(), evaluator, account, earlier or EarlierRounds())
     limited = (
         _with(one, matching.wanted[one.workload.ref], matching.blocks.get(one.workload.ref, ()))
         if one.workload.ref in candidates
@@ -118,19 +117,6 @@ def is_on_demand(decision: Decision, evaluator: PolicyEvaluator) -> bool:
     if pause_for(decision.workload, decision.finding.proposal) is not None:
         actions.add(Action.SUSPEND)
     return not actions.isdisjoint(evaluator.evaluate(decision.workload).only_for_pending_pods)
-
-
-def _has_notice(decision: Decision, evaluator: PolicyEvaluator) -> bool:
-    """Whether it follows on demand at the end of a notice, no later than after one that is given now."""
-    wait = evaluator.evaluate(decision.workload).notify_before
-    if not (wait and decision.blockers):
-        return False
-    latest = max(evaluator.at + wait, decision.finding.counts_from or evaluator.at)
-    is_notice = all(
-        one.code is BlockerCode.NOTICE and one.until is not None and one.until <= latest
-        for one in decision.blockers
-    )
-    return is_notice and is_on_demand(dataclasses.replace(decision, blockers=()), evaluator)
 
 
 def _with(decision: Decision, wanted: Mapping[Victim, WaitingPod], blocks: tuple[Blocker, ...]) -> Decision:

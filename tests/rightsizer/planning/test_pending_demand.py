@@ -17,7 +17,6 @@ import pytest
 from rightsizer.model import (
     Action,
     Allocation,
-    Blocker,
     BlockerCode,
     Decision,
     DeviceChoice,
@@ -858,12 +857,6 @@ def _notice(decision: Decision) -> Decision:
     )
 
 
-def _noticed(decision: Decision, hours: int) -> Decision:
-    """A decision that waits for the end of its notice."""
-    until = AT + datetime.timedelta(hours=hours)
-    return dataclasses.replace(decision, blockers=(Blocker(BlockerCode.NOTICE, "given", until=until),))
-
-
 def _named(found: Mapping[str, Decision]) -> dict[str, str]:
     """The action of each workload that is changed, or gets a notice."""
     return {name: one.action.value for name, one in found.items() if one.is_enforced and one.action}
@@ -878,22 +871,6 @@ def test_notice_is_not_given_where_another_victim_can_go_now(number: int) -> Non
     assert {block.code for block in found["x0"].blockers} == {BlockerCode.ONLY_FOR_PENDING_PODS}
 
 
-@pytest.mark.parametrize(
-    ("hours", "given"),
-    [
-        pytest.param(12, {}, id="ends-in-time"),
-        pytest.param(13, {"x": "notice"}, id="snoozed"),
-    ],
-)
-def test_notice_is_not_given_where_another_is_running(hours: int, given: Mapping[str, str]) -> None:
-    """One workload after the other would get one, cycle by cycle; a snooze holds nobody up."""
-    running = _noticed(_decision(_holder("running", "b")), hours)
-    idle = [_notice(_decision(_holder("x", "a", priority=500))), running]
-    found = _limited(idle, _waiting("w", 1), rules=NOTIFYING)
-    assert _named(found) == given
-    assert found["running"] == running
-
-
 def test_notice_for_a_pod_that_also_needs_others_lets_none_go_before_its_end() -> None:
     """Its GPUs would be free for hours, and perhaps for nothing; until then they are there for other pods."""
     idle = [_notice(_decision(_holder("x", "a"))), _decision(_holder("ready", "a"))]
@@ -904,8 +881,6 @@ def test_notice_for_a_pod_that_also_needs_others_lets_none_go_before_its_end() -
         "research/Pod/large also needs GPUs of a workload whose notice has to end first"
     ]
     assert _named(_limited(idle, large, small, rules=NOTIFYING)) == {"ready": "scale-to-zero"}
-    running = [_noticed(_decision(_holder("x", "a")), 1), idle[1]]
-    assert _named(_limited(running, large, rules=NOTIFYING)) == {}
 
 
 def test_notice_that_a_run_has_given_is_no_room_and_needs_no_second_one() -> None:
@@ -1453,6 +1428,22 @@ def test_many_gangs_beyond_a_budget_are_planned_with_little_work() -> None:
     found, calls = _counting_calls(lambda: _within(idle, evaluator))
     assert calls < 450_000
     assert _names_of_enforced(found) == []
+
+
+def test_gang_that_budgets_never_allow_is_given_up_soon() -> None:
+    """Otherwise it would be placed again without one workload after the other, which takes the tries of all pods."""
+    nodes = tuple(f"n{number}" for number in range(60))
+    idle = [
+        _team(number, _decision(_holder(f"{node}-{side}", node)))
+        for number, node in enumerate(nodes)
+        for side in "ab"
+    ]
+    gang = _gang(*(_waiting(f"m{number}", 2, nodes=nodes) for number in range(16)))
+    budgets = [Budget(scope=BudgetScope.NAMESPACE, per=Per.RUN, workloads=1)]
+    evaluator = _evaluator_of(idle, *gang, budgets=budgets)
+    found, calls = _counting_calls(lambda: _within(idle, evaluator))
+    assert _names_of_enforced(found) == []
+    assert calls < 400_000
 
 
 def test_many_pods_on_replicas_of_one_workload_are_planned_with_little_work() -> None:
