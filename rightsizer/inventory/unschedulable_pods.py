@@ -291,10 +291,19 @@ def largest_first(groups: Iterable[list[UnschedulablePod]]) -> list[list[Unsched
     return sorted(ordered, key=lambda group: (-len(group), group[0].ref))
 
 
+_ORDINARY = 8
+"""Costs up to this are alike: pods have some rules, and must not wait for those of others that have none."""
+
+
 def cheapest_in_turn(groups: Iterable[list[UnschedulablePod]]) -> list[list[UnschedulablePod]]:
     """Pods that ask alike, by namespace: of each what costs least to compare with nodes first, and each in turn."""
     priced = sorted(
         ((comparison_cost(group[0].shape[0]), group) for group in groups), key=operator.itemgetter(0)
     )
-    turns = in_turn(priced, lambda one: one[1][0].ref.namespace, operator.itemgetter(0))
+    turns = in_turn(priced, lambda one: one[1][0].ref.namespace, _turns_of)
     return [group for _, group in turns]
+
+
+def _turns_of(priced: tuple[int, object]) -> int:
+    """A cost in turns."""
+    return priced[0] if priced[0] > _ORDINARY else 1

@@ -9,8 +9,9 @@ import pytest
 
 from rightsizer.inventory.demand_kinds import NamedQueues
 from rightsizer.inventory.turns import in_turn
+from rightsizer.inventory.unschedulable_pods import UnschedulablePod, cheapest_in_turn
 from rightsizer.inventory.workload_builder import build_fleet
-from rightsizer.model import Fleet, Gang, WaitingPod
+from rightsizer.model import Fleet, Gang, ObjectRef, WaitingPod
 from tests.rightsizer.kubectl import (
     GPU,
     TEAM,
@@ -1021,6 +1022,18 @@ def test_pods_are_placed_before_those_of_other_namespaces_that_cost_more() -> No
     fleet = fleet_of(*MANY, pod("p"), *odd, *own)
     assert [one.ref.name for one in fleet.waiting] == ["plain"]
     assert {one.what.partition("/")[0] for one in fleet.unserved} <= {f"evil-{one:02}" for one in range(25)}
+
+
+def test_pods_with_some_rules_do_not_wait_for_those_that_have_none() -> None:
+    """Few namespaces with some plain pods each would else take all tries first."""
+
+    def group(namespace: str, length: int) -> list[UnschedulablePod]:
+        ref = ObjectRef("v1", "Pod", namespace, f"w{length}")
+        return [UnschedulablePod(ref, {GPU: 1}, {}, {"x": "x" * length}, (), None)]
+
+    plain = [group(f"team-{place}", number) for place in range(7) for number in range(4)]
+    order = cheapest_in_turn([*plain, group("team-z", 1_700)])
+    assert "team-z" in [one.ref.namespace for (one,) in order[:8]]
 
 
 def test_pods_are_placed_before_those_of_their_namespace_that_cost_more() -> None:
