@@ -558,6 +558,19 @@ def test_apply_pod_that_is_gone_meanwhile_gets_no_other_victim(world: World) -> 
     assert not [one.path for one in _writes(world) if one.path.endswith("jobs/two")]
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_apply_pod_of_unknown_state_gets_no_other_victim(world: World, *, is_known: bool) -> None:
+    """It may have started meanwhile."""
+    world.api.inject(Fault("jobs/one", "PATCH", None, status=422))
+    if not is_known:
+        fault = Fault("pods/urgent", "GET", None, status=403)
+        world.after("jobs/one", lambda: world.api.inject(fault), method="PATCH")
+    run = _lend(world, "Job", wanted=2)
+    found = {name: one["result"] for name, one in run.items.items()}
+    assert found == {"one": "blocked", **({"two": "done"} if is_known else {})}, run.err
+    assert is_known == any(one.path.endswith("jobs/two") for one in _writes(world))
+
+
 def test_apply_victim_of_a_gang_refused_spares_those_of_its_other_pods(world: World) -> None:
     """None of its pods starts without all of them, so nothing is written before all of their victims were tried."""
     for name in ("one", "two"):
