@@ -271,6 +271,15 @@ def test_provenance_second_namespace_on_most_nodes_is_doubtful() -> None:
     assert not named.doubt
 
 
+@pytest.mark.parametrize("given", [(), ("monitoring",)], ids=["found", "given"])
+def test_provenance_cluster_is_that_of_exporters_whatever_others_say(given: tuple[str, ...]) -> None:
+    """If a target of a tenant in their job counted, series of another cluster would be evidence."""
+    theirs = ScrapeTarget("gpu-exporter", TENANT, 8, "theirs")
+    found = _found(theirs, given=given)
+    assert found.cluster == ""
+    assert found.is_foreign("theirs")
+
+
 # --- on a real Prometheus
 
 
