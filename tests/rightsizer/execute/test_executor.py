@@ -492,11 +492,12 @@ rules:
 
 
 def _lend(world: World, kind: str, *, wanted: int) -> Any:
-    """Two idle workloads of two GPUs each on one node, for a pod that needs `wanted` GPUs there."""
+    """Two idle workloads of two GPUs each on one node, the first of which goes first, for a pod that needs `wanted`."""
     there = {"nodeSelector": {"pool": "small"}}
     world.node("small", resources={"nvidia.com/gpu": 4}, pool="small")
-    for name in ("one", "two"):
-        world.add(kind, world.team, name, {**there, "gpus": 2, "usage": "idle"})
+    for name, level in (("one", "low"), ("two", "medium")):
+        given = {**there, "gpus": 2, "usage": "idle", "priorityClass": f"{level}-priority"}
+        world.add(kind, world.team, name, given)
     urgent = {**there, "gpus": wanted, "usage": "absent", "priorityClass": "high-priority", "age_h": 0}
     world.add("Pod", world.team, "urgent", urgent)
     return world.run("apply", "--yes", "-o", "json", policy=LENDERS)
@@ -525,23 +526,26 @@ def test_apply_victims_that_refuse_do_not_keep_a_pod_waiting(world: World) -> No
     """A team's idle workloads that allow no write stand first: in the same run that of another team goes."""
     there = {"nodeSelector": {"pool": "small"}}
     world.node("small", resources={"nvidia.com/gpu": 6}, pool="small")
+    full = {**there, "usage": "idle", "priorityClass": "low-priority", "annotations": _NO_ROOM}
     for number in range(5):
-        world.add("Job", world.team, f"full-{number}", {**there, "usage": "idle", "annotations": _NO_ROOM})
+        world.add("Job", world.team, f"full-{number}", full)
     other = f"{world.team}-other"
-    world.add("Job", other, "idle", {**there, "usage": "idle"})
+    world.add("Job", other, "idle", {**there, "usage": "idle", "priorityClass": "medium-priority"})
     urgent = {**there, "usage": "absent", "priorityClass": "high-priority", "age_h": 0}
     world.add("Pod", other, "urgent", urgent)
     run = world.run("apply", "--yes", "-o", "json", policy=LENDERS)
-    refused = {f"full-{number}": "blocked" for number in range(3)}
-    assert {name: one["result"] for name, one in run.items.items()} == {**refused, "idle": "done"}, run.err
+    found = {name: one["result"] for name, one in run.items.items()}
+    assert found.pop("idle", "") == "done", run.err
+    assert [*found.values()] == ["blocked"] * 3
 
 
 def test_apply_gang_of_a_refused_victim_gets_another_one(world: World) -> None:
     """It goes in the same run, and the one that was spared at first goes, too."""
     there = {"nodeSelector": {"pool": "small"}}
     world.node("small", resources={"nvidia.com/gpu": 6}, pool="small")
-    for name in ("one", "two", "three"):
-        world.add("Job", world.team, name, {**there, "gpus": 2, "usage": "idle"})
+    for name, level in (("one", "low"), ("two", "medium"), ("three", "medium")):
+        given = {**there, "gpus": 2, "usage": "idle", "priorityClass": f"{level}-priority"}
+        world.add("Job", world.team, name, given)
     world.api.inject(Fault("jobs/one", "PATCH", None, status=422))
     urgent = {**there, "gpus": 4, "usage": "absent", "priorityClass": "high-priority", "age_h": 0}
     world.add("Pod", world.team, "urgent", urgent)
