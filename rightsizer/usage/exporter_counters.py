@@ -109,7 +109,7 @@ class Counters:
         """
         device = self.devices[key[2:]]
         counted = (device.busy_s + self.gap_s.get(key[2:], 0.0)) / window.total_seconds()
-        chance = MAX_DEVIATIONS * 0.5 / math.sqrt(device.samples)
+        chance = MAX_DEVIATIONS * 0.5 / math.sqrt(max(device.samples, 1.0))
         return (gauge_mean, counted) if gauge_mean - counted > max(MAX_DIFFERENCE, chance) else None
 
     def device_busy_s(self, key: UseKey) -> float | None:

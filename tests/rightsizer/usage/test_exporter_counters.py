@@ -147,6 +147,13 @@ def test_dispute_with_a_higher_gauge_or_less_counted_never_disappears(
     assert found(1.0, 0.0, samples)
 
 
+def test_counters_without_samples_dispute_nothing() -> None:
+    """No Prometheus counts none, but whatever answers in its place may."""
+    device = exporter_counters.CounterIncrease(0.0, 0.0, is_complete=True)
+    counters = exporter_counters.Counters(devices={("GPU-s", ""): device})
+    assert counters.dispute(("ns", "a", "GPU-s", ""), 1.0, DAY) is None
+
+
 @pytest.mark.covers("P21")
 def test_usages_young_pod_beside_counters_of_the_whole_window_is_not_disputed(metrics: Metrics) -> None:
     """Its gauges are of its own time only, in which the GPU worked more than before."""
