@@ -5,8 +5,8 @@
 - A scaled-down or resized workload is checked until it is confirmed as healthy; an unhealthy one is rolled back.
 - A manifest is deleted if its pod was never evicted, or was restored.
 
-Anybody who may edit an object can write a record. If the memory lacks its change, or another object records the same
-one, it is one of few that a run reconciles.
+Anybody who may edit an object can write a record. Of records whose change the memory lacks, or another object has, too,
+a run reconciles a few.
 """
 
 import collections
@@ -82,7 +82,7 @@ COMMAND_GRACE = datetime.timedelta(minutes=5)
 ROLLBACK_GRACE = datetime.timedelta(hours=1)
 """Rollbacks end this long, or twice the time to become healthy if longer, after that time."""
 MOST_UNKNOWN = 5
-"""Maximum number of records in a run of changes that the memory lacks; namespaces take turns.
+"""Maximum number of records in a run whose changes the memory lacks; namespaces take turns.
 
 For each, its namespace may be read twice.
 """
@@ -172,7 +172,7 @@ def find_reconciliations(context: RunContext) -> list[Reconciliation]:
             claimed.add(change)
             reconciliations.extend(_of_object(found, context))
         elif _is_open(found):
-            of_namespace = unknown[draw(found.ref.namespace)]
+            of_namespace = unknown[found.ref.namespace]
             of_namespace.append(found)
             of_namespace.sort(key=lambda one: draw(one.ref.uid))
             del of_namespace[MOST_UNKNOWN:]

@@ -23,8 +23,7 @@ def in_turn(
 ) -> list[T]:
     """The first item of each namespace, then the second of each, and so on.
 
-    One that costs more waits longer, until others could have spent as much: so none is behind what costs more than all
-    items of its namespace up to it.
+    With costs, those come first with which their namespace has spent least, together with its items before them.
     """
     spent = collections.Counter[str]()
     turns: list[tuple[int, str, T]] = []

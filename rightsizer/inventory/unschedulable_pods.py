@@ -292,7 +292,7 @@ def largest_first(groups: Iterable[list[UnschedulablePod]]) -> list[list[Unsched
 
 
 _ORDINARY = 8
-"""Costs up to this are alike: pods have some rules, and must not wait for those of others that have none."""
+"""Costs up to this count as one turn: pods with a few rules must not wait for pods with none."""
 
 
 def cheapest_in_turn(groups: Iterable[list[UnschedulablePod]]) -> list[list[UnschedulablePod]]:
@@ -305,5 +305,5 @@ def cheapest_in_turn(groups: Iterable[list[UnschedulablePod]]) -> list[list[Unsc
 
 
 def _turns_of(priced: tuple[int, object]) -> int:
-    """A cost in turns."""
+    """The turns that a comparison takes."""
     return priced[0] if priced[0] > _ORDINARY else 1

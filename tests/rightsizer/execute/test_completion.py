@@ -167,11 +167,9 @@ def test_job_resize_on_demand_rule_without_waiters_is_skipped(world: World) -> N
 
 def test_job_resize_earlier_change_unfinished_is_refused(world: World) -> None:
     """Its owner resumed it before its change was completed, and that cannot be recorded: the record stays."""
-    at = datetime.datetime.now(datetime.UTC).replace(microsecond=0) - datetime.timedelta(hours=20)
-    suspend, gpus = Edit(("spec", "suspend"), before=False, after=True), Edit(LIMIT, "2", "1")
-    record = ChangeRecord(at, "run-0", Action.RESIZE, 1, edits=(suspend,), pending_edits=(gpus,))
+    record = _half_done()
     _add(world, annotations={UNDO: encode_record(record)})
-    known = {"run": "run-0", "at": stamp(at), "action": "resize"}
+    known = {"run": record.run, "at": stamp(record.at), "action": "resize"}
     remember(world.api, ObjectRef("batch/v1", "Job", world.team, "train"), known)
     world.api.inject(Fault("jobs/train", "PATCH", 1, status=403))
     run = _apply(world)
@@ -184,12 +182,16 @@ def test_job_resize_earlier_change_unfinished_is_refused(world: World) -> None:
     assert _state(world) == (False, [2])
 
 
-def test_job_resize_that_the_memory_lacks_is_completed(world: World) -> None:
-    """It keeps 30 days, and 16 changes of an owner: a Job is not left suspended because of that."""
+def _half_done() -> ChangeRecord:
+    """Of a Job that was suspended twenty hours ago to get one GPU less."""
     at = datetime.datetime.now(datetime.UTC).replace(microsecond=0) - datetime.timedelta(hours=20)
     suspend, gpus = Edit(("spec", "suspend"), before=False, after=True), Edit(LIMIT, "2", "1")
-    record = ChangeRecord(at, "run-0", Action.RESIZE, 1, edits=(suspend,), pending_edits=(gpus,))
-    _add(world, annotations={UNDO: encode_record(record)})
+    return ChangeRecord(at, "run-0", Action.RESIZE, 1, edits=(suspend,), pending_edits=(gpus,))
+
+
+def test_job_resize_that_the_memory_lacks_is_completed(world: World) -> None:
+    """It keeps 30 days, and 16 changes of an owner: a Job is not left suspended because of that."""
+    _add(world, annotations={UNDO: encode_record(_half_done())})
     world.api.patch("Job", world.team, "train", {"spec": {"suspend": True}})
     world.api.settle()
     assert _reconciliations(_apply(world)) == [("complete", "done")]

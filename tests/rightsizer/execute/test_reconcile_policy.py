@@ -78,7 +78,7 @@ def _replicas(world: World, name: str) -> int:
 @pytest.mark.prometheus
 @pytest.mark.parametrize("policy", PROTECTED.values(), ids=PROTECTED.keys())
 def test_rollback_protected_workload_is_refused(world: World, policy: str) -> None:
-    """Somebody forged forty replicas into a record: nothing is written, and it is told why."""
+    """Even with a record of forty replicas, written by its owner: nothing is written, and the outcome says why."""
     _carries(world, "victim", _record(30))
     before = created(world.api, "Deployment", world.team, "victim")
     run = _apply(world, policy)

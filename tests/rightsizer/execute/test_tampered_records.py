@@ -36,6 +36,7 @@ OBJECTS = (
 """More Jobs than others, as they are changed in two steps."""
 NOW = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
 IN_EFFECT = 0.7
+"""Share of edits that the object shows, and of paused changes that stopped it."""
 AGES_MIN = (0, 10, 200, 100_000)
 NAMES = ("main", "main", "x", "gpu")
 PARTS = ("nvidia.com/gpu", "nvidia.com/gpu", "decode", "0")
