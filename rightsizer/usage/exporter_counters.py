@@ -34,7 +34,7 @@ SLACK_S = 1.0
 """Work of up to this long in a window is rounding."""
 
 COMPLETE = 0.98
-"""A counter is complete if it was in at least this share of its job's scrapes."""
+"""A counter is complete if it was in at least this share of its job's scrapes, or missed one."""
 
 MAX_DIFFERENCE = 0.1
 """If the means of two sources differ by more, one of them has the wrong device or pod, or stands still."""
@@ -226,4 +226,5 @@ def _set_complete(counters: Counters, query: _CounterQuery[DeviceKey]) -> None:
         if (increase := counters.devices.get(device)) is not None:
             increase.samples = max(increase.samples, count)
             is_early = early.get(device, 0.0) + 1 >= MIN_EARLY_SHARE * EARLY * count
-            increase.is_complete |= is_early and count >= COMPLETE * densest[job]
+            # As long a window may have one more scrape of one target than of another.
+            increase.is_complete |= is_early and count + 1 >= COMPLETE * densest[job]

@@ -251,3 +251,15 @@ def test_activity_shared_gpu_counters_tell_pods_apart(metrics: Metrics) -> None:
     looked = metrics.signal().activity(10 * MINUTE, metrics.at)
     ((busy,), (quiet,)) = looked[metrics.space, "a"], looked[metrics.space, "b"]
     assert (busy.activity_peak, quiet.activity_peak) == (near(0.5), 0.0)
+
+
+@pytest.mark.covers("P16")
+def test_activity_counters_are_complete_with_one_sample_less_than_others(metrics: Metrics) -> None:
+    """In a window of 10m 10s one exporter was scraped ten times, another of its job eleven times."""
+    Shared(30).write(metrics, a=30, b=0)
+    counters = {exporter_counters.DEVICE_BUSY: 0.0, exporter_counters.GAPS: 0.0}
+    later = datetime.timedelta(seconds=25)
+    metrics.write(counters, UUID="GPU-o", namespace="", since=HOUR + later, until=later, instance="n2")
+    window, at = datetime.timedelta(seconds=610), metrics.at - datetime.timedelta(seconds=20)
+    (quiet,) = metrics.signal().activity(window, at)[metrics.space, "b"]
+    assert (quiet.activity_peak, quiet.is_own) == (0.0, True)
