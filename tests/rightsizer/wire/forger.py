@@ -238,6 +238,7 @@ def besieged(
     assert world.scraped is not None
     dice = random.Random(f"forger of {seed}")
     forger = Forger(world.api, world.clock, world.truth, world.scraped, dice)
+    world.checker.forged = {(HOME, SUSPENDED)}
     world.newcomers = functools.partial(forger.settle_in, forges=forges)
     with world:
         # Nobody can know what these do, unless somebody is believed who says so.
@@ -256,9 +257,7 @@ def besieged(
             world.api.settle()
             for take in world.checker.takes:
                 taken.setdefault((take.namespace, take.name), step)
-        # Its own Job follows the records that it writes on it.
-        takes = [one for one in world.checker.takes if (one.namespace, one.name) != (HOME, SUSPENDED)]
-        how = {(one.namespace, one.name, one.what == "less") for one in takes}
-        path = f"/namespaces/{HOME}/jobs/{SUSPENDED} "
-        violations = tuple(one for one in world.checker.violations if path not in one)
-        return Siege(taken, frozenset(how), frozenset(world.due), frozenset(world.short), violations)
+        how = frozenset((one.namespace, one.name, one.what == "less") for one in world.checker.takes)
+        return Siege(
+            taken, how, frozenset(world.due), frozenset(world.short), tuple(world.checker.violations)
+        )
