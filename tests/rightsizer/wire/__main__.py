@@ -1,5 +1,6 @@
-"""`python -m tests.rightsizer.wire FIRST [COUNT [STEPS]]`: lives random clusters, and counts what became of them."""
+"""Lives random clusters, and counts what became of them."""
 
+import argparse
 import collections
 import json
 import pathlib
@@ -40,4 +41,8 @@ def main(first: int, count: int = 1, steps: int = 50) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("first", type=int, help="seed of the first cluster")
+    parser.add_argument("count", type=int, nargs="?", default=1, help="clusters (default %(default)s)")
+    parser.add_argument("steps", type=int, nargs="?", default=50, help="steps of each (default %(default)s)")
+    sys.exit(main(**vars(parser.parse_args())))
