@@ -202,6 +202,7 @@ def test_owners_of_pod_groups_are_read_once_and_many_are_listed(
         owner = obj("PyTorchJob", f"train-{number}", api_version="kubeflow.org/v1", spec=spec)
         names = [f"g-{number}-{each}" for each in range(groups)]
         server.add(owner, *(obj("PodGroup", name, owner, api_version=api_version) for name in names))
+    server.api.settle()  # the owners' pods are there
     fleet = server.fleet()
     assert (len(fleet.waiting), fleet.unserved) == (owners * groups, ())
     assert len([path for path in server.asked() if "/pytorchjobs/" in path]) == requests
