@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import http
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rightsizer.changes.memory import change_key, with_remembered_changes
@@ -66,8 +66,7 @@ Alternatives = Callable[[Tried], Sequence[Decision]]
 
 def no_alternatives(tried: Tried) -> Sequence[Decision]:
     """Nothing instead of what was not made: for who agreed to these decisions only."""
-    del tried
-    return ()
+    return tried.rest
 
 
 def carry_out(
@@ -79,38 +78,93 @@ def carry_out(
 ) -> Iterator[tuple[Decision, Outcome]]:
     """Carry out the enforced decisions in order, with the outcome of each; once `is_stopped`, the rest is skipped.
 
-    Those follow that fit instead of decisions that were not made, unless the breaker opened meanwhile. Each round has
-    at least one decision less that could follow.
+    Those follow that fit instead of decisions that were not made, unless the breaker opened meanwhile. Where one that
+    serves no pending pods was not made, those after it are chosen again. Each time at least one less could follow.
     """
-    reason = ""
-    queue = [one for one in decisions if one.is_enforced]
-    made: list[Decision] = []
-    refused: list[Decision] = []
-    spared: list[Decision] = []
-    started: set[ObjectRef] = set()
-    while queue:
-        before, parts = len(refused), _Parts()
+    run = _Run(session, is_stopped, alternatives)
+    queue: Sequence[Decision] | None = [one for one in decisions if one.is_enforced]
+    while queue is not None:
+        rest = yield from run.make(queue)
+        queue = run.chosen_again(rest) if rest else run.chosen_instead()
+    for decision in run.displaced.values():
+        yield decision, session.outcome(decision, Result.BLOCKED, _DISPLACED)
+
+
+class _Run:
+    """What became of the decisions of a run, and which ones follow.
+
+    Attributes:
+        displaced: Those that were planned, until others before them in the plan had their place in the budgets.
+    """
+
+    def __init__(
+        self, session: ApplySession, is_stopped: Callable[[], bool], alternatives: Alternatives
+    ) -> None:
+        self._session, self._is_stopped, self._alternatives = session, is_stopped, alternatives
+        self._reason = ""  # why the rest is skipped
+        self._made: list[Decision] = []
+        self._refused: list[Decision] = []
+        self._spared: list[Decision] = []
+        self._started: set[ObjectRef] = set()
+        self._parts: _Parts = {}
+        self._answered = (
+            0  # of the refused, those in place of which others were chosen, also for pending pods
+        )
+        self.displaced: dict[ObjectRef, Decision] = {}
+
+    def make(
+        self, queue: Sequence[Decision]
+    ) -> Generator[tuple[Decision, Outcome], None, Sequence[Decision]]:
+        """Try them in order; returns those after one that was not made and served no pending pods."""
         together = served_together([one for one in queue if one.action is not Action.NOTICE])
-        for decision in queue:
-            if not reason and is_stopped():
-                reason = "not attempted: the run was interrupted"
-            if reason:
-                yield decision, skipped(decision, session, reason)
+        for number, decision in enumerate(queue, 1):
+            if not self._reason and self._is_stopped():
+                self._reason = "not attempted: the run was interrupted"
+            if self._reason:
+                yield decision, skipped(decision, self._session, self._reason)
                 continue
             ref = decision.workload.ref
-            part = functools.partial(_part_to_make, decision, together.get(ref, ()), session, parts)
-            attempted, outcome, reason = _step(decision, session, part)
-            is_spared = isinstance(parts.get(ref), str)
-            kind = made if outcome.result not in NOT_MADE else spared if is_spared else refused
-            kind.append(attempted)
+            part = functools.partial(
+                _part_to_make, decision, together.get(ref, ()), self._session, self._parts
+            )
+            attempted, outcome, self._reason = _step(decision, self._session, part)
+            is_refused = outcome.result in NOT_MADE
+            is_spared = is_refused and isinstance(self._parts.get(ref), str)
+            (self._spared if is_spared else self._refused if is_refused else self._made).append(attempted)
             yield attempted, outcome
-        goes_on = len(refused) > before and not reason and not is_stopped() and _is_closed(session)
-        if not goes_on:
-            return
-        started |= _started(refused[before:], session)
-        queue = [*alternatives(Tried(made, refused, spared, started))]
+            rest = queue[number:]
+            if rest and is_refused and not (is_spared or decision.serves) and self._goes_on():
+                return rest
+        return ()
+
+    def chosen_again(self, rest: Sequence[Decision]) -> Sequence[Decision]:
+        """The rest of a round, as if what was refused had not been planned."""
+        queue = self._alternatives(Tried(self._made, self._refused, self._spared, self._started, rest))
+        self.displaced |= {one.workload.ref: one for one in rest}
+        return self._without_displaced(queue)
+
+    def chosen_instead(self) -> Sequence[Decision] | None:
+        """What is made in place of all that was not, with other victims for pending pods; None at the end."""
+        if len(self._refused) == self._answered or not self._goes_on():
+            return None
+        self._started |= _started(self._refused[self._answered :], self._session)
+        self._answered, self._parts = len(self._refused), {}
+        return self._without_displaced(
+            self._alternatives(Tried(self._made, self._refused, self._spared, self._started))
+        )
+
+    def _without_displaced(self, queue: Sequence[Decision]) -> Sequence[Decision]:
+        for one in queue:
+            self.displaced.pop(one.workload.ref, None)
+        return queue
+
+    def _goes_on(self) -> bool:
+        return not self._reason and not self._is_stopped() and _is_closed(self._session)
 
 
+_DISPLACED = (
+    "not attempted: the budgets went to a change before it in the plan, in place of one that was not made"
+)
 NOT_MADE = frozenset({Result.BLOCKED, Result.CHANGED})
 """Nothing was written, so the budgets have room for another change."""
 
@@ -150,9 +204,9 @@ def _part_to_make(
     decision: Decision, together: Sequence[Decision], session: ApplySession, parts: _Parts
 ) -> Decision | Outcome:
     """A decision without what only serves demand of which another victim cannot be changed; or why nothing is left."""
-    if len(together) < 2:  # noqa: PLR2004 - preflight and its own dry run are enough
-        return decision
     if decision.workload.ref not in parts:
+        if len(together) < 2:  # noqa: PLR2004 - preflight and its own dry run are enough
+            return decision
         refused = {
             one.workload.ref: outcome for one in together if (outcome := _dry_run(one, session)) is not None
         }

@@ -21,12 +21,14 @@ class Tried:
         refused: Those that their objects refused, or that are not needed anymore.
         spared: Those that were not attempted, because others that the same demand needs were refused.
         started: What refused ones were for and is not pending anymore.
+        rest: Those that have yet to be tried.
     """
 
     made: Sequence[Decision]
     refused: Sequence[Decision]
     spared: Sequence[Decision] = ()
     started: Collection[ObjectRef] = ()
+    rest: Sequence[Decision] = ()
 
 
 def fitting_alternatives(
@@ -35,11 +37,14 @@ def fitting_alternatives(
     """The changes that fit in place of those that were not made, with other victims for the pods that still wait.
 
     Other changes are those that only budgets block, none in the namespaces of refused ones: many workloads that refuse
-    changes hold up others only once. `tries` are what is left of those to find places.
+    changes hold up others only once. `tries` are what is left of those to find places. While some have yet to be tried,
+    these are chosen again, as if the refused ones had not been planned: what pending pods need is kept for them.
     """
-    refs = {one.workload.ref for one in (*tried.made, *tried.refused, *tried.spared)}
+    for_pods = [one for one in tried.rest if one.serves]
+    again = {one.workload.ref for one in tried.rest if not one.serves}
+    refs = {one.workload.ref for one in (*tried.made, *tried.refused, *tried.spared, *tried.rest)}
     made = [*tried.made, *(one for one in decisions if one.is_enforced and one.workload.ref not in refs)]
-    settled = {one.workload.ref for one in (*made, *tried.refused)}
+    settled = {one.workload.ref for one in (*made, *for_pods, *tried.refused)}
     refusals = collections.Counter(
         one.workload.ref.namespace
         for one in tried.refused
@@ -50,9 +55,21 @@ def fitting_alternatives(
     possible = [
         one
         for one in left
-        if refusals[one.workload.ref.namespace] < (most if is_on_demand(one, evaluator) else 1)
+        if one.workload.ref in again
+        or refusals[one.workload.ref.namespace] < (most if is_on_demand(one, evaluator) else 1)
     ]
+    if tried.rest:
+        still_waits = [one for one in (*tried.refused, *tried.spared) if one.serves]
+        account = BudgetAccount(evaluator, [*made, *for_pods, *still_waits])
+        plain = [one for one in possible if not is_on_demand(one, evaluator)]
+        return (*for_pods, *_enforced(plain, evaluator, account))
     account = BudgetAccount(evaluator, made)
     earlier = EarlierRounds(made, tried.started, tries)
     limited = limit_to_pending_demand(possible, evaluator, account, earlier)
-    return tuple(one for one in within_budgets(limited.decisions, evaluator, account) if one.is_enforced)
+    return _enforced(limited.decisions, evaluator, account)
+
+
+def _enforced(
+    decisions: Sequence[Decision], evaluator: PolicyEvaluator, account: BudgetAccount
+) -> tuple[Decision, ...]:
+    return tuple(one for one in within_budgets(decisions, evaluator, account) if one.is_enforced)

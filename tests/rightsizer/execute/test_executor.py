@@ -101,6 +101,24 @@ def test_apply_change_that_its_object_refuses_leaves_its_budget_to_another_team(
     assert created(world.api, "Deployment", other, "idle")["spec"]["replicas"] == 0
 
 
+def test_apply_change_that_its_object_refuses_is_as_if_it_had_not_been_planned(world: World) -> None:
+    """Of ten GPUs its four left room for three, but not for the nine before these in the plan: now these go."""
+    world.add("Deployment", world.team, "full", {"gpus": 4, "annotations": _NO_ROOM})
+    for name, replicas in (("next", 3), ("small", 1)):
+        world.add("Deployment", f"{world.team}-{name}", name, {"gpus": 3, "replicas": replicas})
+    policy = DEFAULT_POLICY.replace("- {per: run, workloads: 100}", "- {per: run, gpus: 10}")
+    plan = world.run("plan", "-o", "json", policy=policy).items
+    assert {name: [block["code"] for block in one["blockers"]] for name, one in plan.items()} == {
+        "full": [],
+        "next": ["budget"],
+        "small": [],
+    }
+    run = world.run("apply", "--yes", "-o", "json", policy=policy)
+    results = {name: one["result"] for name, one in run.items.items()}
+    assert results == {"full": "blocked", "next": "done", "small": "blocked"}, run.err
+    assert "the budgets went to a change before it" in run.items["small"]["detail"]
+
+
 def test_apply_confirmed_by_a_person_makes_no_change_instead(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -552,6 +570,32 @@ def test_apply_gang_of_a_refused_victim_gets_another_one(world: World) -> None:
     run = world.run("apply", "--yes", "-o", "json", policy=LENDERS)
     found = {name: one["result"] for name, one in run.items.items()}
     assert found == {"one": "blocked", "two": "done", "three": "done"}, run.err
+
+
+_PLAIN = """\
+budgets:
+  - {per: run, workloads: 9}
+  - {scope: namespace, per: run, workloads: 9}
+rules:
+  - {name: plain, match: {priorityClasses: [medium-priority]}, mode: enforce, actions: [suspend]}
+"""
+
+
+def test_apply_victim_that_is_spared_stays_so_once_the_rest_is_chosen_again(world: World) -> None:
+    """Of what goes for one pod the first is refused; so is, before the second, what would go for nobody."""
+    there = {"nodeSelector": {"pool": "small"}, "gpus": 2}
+    world.node("small", resources={"nvidia.com/gpu": 6}, pool="small")
+    for name, level in (("first", "low"), ("plain", "medium"), ("second", "low")):
+        world.add("Job", world.team, name, {**there, "usage": "idle", "priorityClass": f"{level}-priority"})
+    for name in ("first", "plain"):
+        world.api.inject(Fault(f"jobs/{name}", "PATCH", None, status=422))
+    urgent = {**there, "gpus": 4, "usage": "absent", "priorityClass": "high-priority", "age_h": 0}
+    world.add("Pod", world.team, "urgent", urgent)
+    run = world.run("apply", "--yes", "-o", "json", policy=LENDERS.replace("rules:\n", _PLAIN))
+    found = {name: one["result"] for name, one in run.items.items()}
+    assert [*found.items()] == [("first", "blocked"), ("plain", "blocked"), ("second", "blocked")], run.err
+    assert "Pod/urgent also needs" in run.items["second"]["detail"]
+    assert not [one.path for one in _writes(world) if one.path.endswith("jobs/second")]
 
 
 def test_apply_pod_that_is_gone_meanwhile_gets_no_other_victim(world: World) -> None:

@@ -5,7 +5,9 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from rightsizer.model import Action, ChangeRecord, Decision, Fleet, FoundChange, Node, ObjectRef, Workload
 from rightsizer.planning.alternatives import Tried, fitting_alternatives
@@ -343,6 +345,42 @@ def test_budget_several_changes_not_made_leave_their_room() -> None:
 def test_budget_change_that_nobody_tried_keeps_its_room() -> None:
     """A filter left the last one out: the budgets count it all the same."""
     assert _alternatives(_policy({"gpus": 5}), ROW, not_made={"a"}, untried="d") == ["b"]
+
+
+def _as_if_tried(rules: Policy, items: Sequence[Workload], refusing: set[str]) -> list[str]:
+    """What is made of a plan, if the rest is chosen again after each one that refuses its change."""
+    book = evaluator(rules, around=Fleet(tuple(items), NODES, {}))
+    decisions = [*_plan(rules, *items).values()]
+    made: list[Decision] = []
+    refused: list[Decision] = []
+    queue = [one for one in decisions if one.is_enforced]
+    while queue:
+        decision, *queue = queue
+        is_refused = decision.workload.ref.name in refusing
+        (refused if is_refused else made).append(decision)
+        if is_refused:
+            tried = Tried(made, refused, rest=queue)
+            queue = [*fitting_alternatives(decisions, book, tried, new_tries())]
+    return [one.workload.ref.name for one in made]
+
+
+@hypothesis.given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3), st.booleans()), min_size=1, max_size=7),
+    st.integers(1, 14),
+    st.integers(1, 5),
+)
+def test_budget_refused_changes_are_as_if_they_had_not_been_planned(
+    sizes: list[tuple[int, int, bool]], gpus: int, workloads: int
+) -> None:
+    """Whatever refuses in between, others go just as they would without it: each in a namespace of its own."""
+    items = {
+        f"w{number}": _item(f"w{number}", each, namespace=f"team-{number}", nodes=["n1"] * pods)
+        for number, (each, pods, _) in enumerate(sizes)
+    }
+    refusing = {f"w{number}" for number, (_, _, refuses) in enumerate(sizes) if refuses}
+    rules = _policy({"gpus": gpus, "workloads": workloads})
+    willing = [item for name, item in items.items() if name not in refusing]
+    assert _as_if_tried(rules, [*items.values()], refusing) == _done(_plan(rules, *willing))
 
 
 def test_budget_change_not_made_leaves_no_room_in_its_namespace() -> None:

@@ -1098,7 +1098,7 @@ def _evaluator_of(
 ) -> PolicyEvaluator:
     changes |= {} if budgets is None else {"budgets": budgets}
     rules = policy(
-        rule("plain", match=Match(namespaces=("plain",))),
+        rule("plain", match=Match(namespaces=("plain", "plain-too"))),
         rule("r", onlyForPendingPods=[Action.SCALE_TO_ZERO]),
         rule("rest"),
         **changes,
@@ -1313,6 +1313,25 @@ def test_alternative_victim_of_a_refused_one_goes_in_the_same_run() -> None:
     assert _names_of_enforced(found) == ["x0", "x1"]
     follow = _alternatives(found, evaluator, refused=[found[0]], spared=[found[1]])
     assert _names_of_enforced(follow) == ["x1", "x2"]
+
+
+def test_rest_that_is_chosen_again_leaves_pending_pods_what_they_need() -> None:
+    """What is planned for them stays, and the room of what refused until another victim was sought."""
+    plain = [
+        _in(space, _decision(_holder(name, "n", gpus=gpus)))
+        for space, name, gpus in (("plain", "bad", 2), ("plain-too", "large", 3))
+    ]
+    victims = [_team(number, _decision(_holder(f"x{number}", f"n{number}"))) for number in range(2)]
+    waiting = [_waiting(f"p{number}", 1, nodes=(f"n{number}",)) for number in range(2)]
+    found, evaluator = _budgeted([*plain, *victims], *waiting, budgets=[Budget(per=Per.RUN, gpus=4)])
+    bad, _, first, second = found
+    assert _names_of_enforced(found) == ["bad", "x0", "x1"]
+    follow = _alternatives(found, evaluator, refused=[bad], rest=[first, second])
+    assert follow == (first, second)
+    follow = _alternatives(found, evaluator, refused=[first, bad], rest=[second])
+    assert follow == (second,)
+    follow = _alternatives(found, evaluator, made=[second], refused=[first, bad])
+    assert _names_of_enforced(follow) == ["large"]
 
 
 def test_alternative_counts_what_changes_of_the_run_free() -> None:
