@@ -24,7 +24,16 @@ from tests.rightsizer.wire.form import (
     objections,
     value_at,
 )
-from tests.rightsizer.wire.law import OURS, against, annotations_of, instant, pods_of, rule_on, seconds
+from tests.rightsizer.wire.law import (
+    OURS,
+    against,
+    annotations_of,
+    instant,
+    pods_of,
+    rule_on,
+    seconds,
+    starts_of,
+)
 from tests.rightsizer.wire.less import freed, key_of, out_of_room, since_of, too_little
 from tests.rightsizer.wire.recorder import Entry, Object
 from tests.rightsizer.wire.records import as_recorded, foreign, kept, recorded, run_of
@@ -286,7 +295,7 @@ class Checker:
         ]
         cooldown = max((seconds(rule.get("cooldown", "24h")) for rule in rules), default=0.0)
         window = max((seconds(rule[part]["window"]) for rule in rules), default=0.0)
-        lived = [take.at - instant(pod["status"]["startTime"]) for pod in pods]
+        lived = [take.at - start for start in starts_of(pods)]
         evidence = min(window, max(lived).total_seconds()) if lived else window
         if earlier and (take.at - earlier[-1].at).total_seconds() < cooldown:
             yield f"so soon after {earlier[-1]}"

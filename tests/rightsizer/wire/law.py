@@ -5,7 +5,7 @@ An independent reading of docs/policy.md as far as random policies here go; it m
 
 import datetime
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.rightsizer.wire.recorder import OWN, Object, Scene
@@ -54,6 +54,11 @@ def pods_of(scene: Scene) -> list[Object]:
         return [scene.obj]
     name = scene.obj["metadata"]["name"]
     return [pod for pod in scene.pods if pod["metadata"].get("labels", {}).get("app") == name]
+
+
+def starts_of(pods: Iterable[Object]) -> list[datetime.datetime]:
+    """When those that have started did."""
+    return [instant(pod["status"]["startTime"]) for pod in pods if "startTime" in pod["status"]]
 
 
 def rule_on(pod: Object, workload: Object, policy: Mapping[str, Any]) -> Mapping[str, Any] | None:

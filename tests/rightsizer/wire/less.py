@@ -9,7 +9,7 @@ from typing import Any
 from simulator.kube import ApiServer
 from tests.rightsizer.wire.amounts import asked, holding, unequal, whole_gpus
 from tests.rightsizer.wire.form import UNDO, containers_of
-from tests.rightsizer.wire.law import annotations_of, instant, seconds
+from tests.rightsizer.wire.law import annotations_of, seconds, starts_of
 from tests.rightsizer.wire.recorder import Entry, Object
 from tests.rightsizer.wire.room import is_offered
 from tests.rightsizer.wire.truth import Truth
@@ -85,5 +85,5 @@ def key_of(entry: Entry) -> tuple[str, str]:
 
 def since_of(entry: Entry, pods: Sequence[Object], span_s: float) -> datetime.datetime:
     """When the time begins by which it is judged."""
-    began = min((instant(pod["status"]["startTime"]) for pod in pods), default=entry.at)
+    began = min(starts_of(pods), default=entry.at)
     return max(entry.at - datetime.timedelta(seconds=span_s), began)
