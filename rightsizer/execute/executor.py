@@ -107,9 +107,8 @@ class _Run:
         self._spared: list[Decision] = []
         self._started: set[ObjectRef] = set()
         self._parts: _Parts = {}
-        self._answered = (
-            0  # of the refused, those in place of which others were chosen, also for pending pods
-        )
+        self._answered = 0  # of the refused, those in place of which others were chosen
+        self._awaiting: list[Decision] = []
         self.displaced: dict[ObjectRef, Decision] = {}
 
     def make(
@@ -131,31 +130,31 @@ class _Run:
             is_refused = outcome.result in NOT_MADE
             is_spared = is_refused and isinstance(self._parts.get(ref), str)
             (self._spared if is_spared else self._refused if is_refused else self._made).append(attempted)
+            if is_refused and decision.serves:
+                self._awaiting.append(attempted)
             yield attempted, outcome
             rest = queue[number:]
             if rest and is_refused and not (is_spared or decision.serves) and self._goes_on():
                 return rest
         return ()
 
-    def chosen_again(self, rest: Sequence[Decision]) -> Sequence[Decision]:
-        """The rest of a round, as if what was refused had not been planned."""
-        queue = self._alternatives(Tried(self._made, self._refused, self._spared, self._started, rest))
-        self.displaced |= {one.workload.ref: one for one in rest}
-        return self._without_displaced(queue)
-
     def chosen_instead(self) -> Sequence[Decision] | None:
         """What is made in place of all that was not, with other victims for pending pods; None at the end."""
         if len(self._refused) == self._answered or not self._goes_on():
             return None
         self._started |= _started(self._refused[self._answered :], self._session)
-        self._answered, self._parts = len(self._refused), {}
-        return self._without_displaced(
-            self._alternatives(Tried(self._made, self._refused, self._spared, self._started))
-        )
+        self._answered, self._awaiting, self._parts = len(self._refused), [], {}
+        return self.chosen_again(())
 
-    def _without_displaced(self, queue: Sequence[Decision]) -> Sequence[Decision]:
-        for one in queue:
-            self.displaced.pop(one.workload.ref, None)
+    def chosen_again(self, rest: Sequence[Decision]) -> Sequence[Decision]:
+        """The rest of a round, and what fits beside it, as if what was refused had not been planned."""
+        displaced = [*self.displaced.values()]
+        queue = self._alternatives(
+            Tried(self._made, self._refused, self._spared, self._started, self._awaiting, displaced, rest)
+        )
+        chosen = {one.workload.ref for one in queue}
+        left = (one for one in (*displaced, *rest) if one.workload.ref not in chosen)
+        self.displaced = {one.workload.ref: one for one in left}
         return queue
 
     def _goes_on(self) -> bool:
@@ -163,7 +162,7 @@ class _Run:
 
 
 _DISPLACED = (
-    "not attempted: the budgets went to a change before it in the plan, in place of one that was not made"
+    "not attempted: another change was refused, and the budget went to one that is earlier in the plan"
 )
 NOT_MADE = frozenset({Result.BLOCKED, Result.CHANGED})
 """Nothing was written, so the budgets have room for another change."""

@@ -21,6 +21,8 @@ class Tried:
         refused: Those that their objects refused, or that are not needed anymore.
         spared: Those that were not attempted, because others that the same demand needs were refused.
         started: What refused ones were for and is not pending anymore.
+        awaiting: Refused and spared ones whose pending pods have yet to get other victims.
+        displaced: Those that were planned, until others before them had their place in the budgets.
         rest: Those that have yet to be tried.
     """
 
@@ -28,6 +30,8 @@ class Tried:
     refused: Sequence[Decision]
     spared: Sequence[Decision] = ()
     started: Collection[ObjectRef] = ()
+    awaiting: Sequence[Decision] = ()
+    displaced: Collection[Decision] = ()
     rest: Sequence[Decision] = ()
 
 
@@ -41,8 +45,8 @@ def fitting_alternatives(
     these are chosen again, as if the refused ones had not been planned: what pending pods need is kept for them.
     """
     for_pods = [one for one in tried.rest if one.serves]
-    again = {one.workload.ref for one in tried.rest if not one.serves}
-    refs = {one.workload.ref for one in (*tried.made, *tried.refused, *tried.spared, *tried.rest)}
+    again = {one.workload.ref for one in (*tried.displaced, *tried.rest) if not one.serves}
+    refs = {one.workload.ref for one in (*tried.made, *tried.refused, *tried.spared, *for_pods)} | again
     made = [*tried.made, *(one for one in decisions if one.is_enforced and one.workload.ref not in refs)]
     settled = {one.workload.ref for one in (*made, *for_pods, *tried.refused)}
     refusals = collections.Counter(
@@ -59,8 +63,7 @@ def fitting_alternatives(
         or refusals[one.workload.ref.namespace] < (most if is_on_demand(one, evaluator) else 1)
     ]
     if tried.rest:
-        still_waits = [one for one in (*tried.refused, *tried.spared) if one.serves]
-        account = BudgetAccount(evaluator, [*made, *for_pods, *still_waits])
+        account = BudgetAccount(evaluator, [*made, *for_pods, *tried.awaiting])
         plain = [one for one in possible if not is_on_demand(one, evaluator)]
         return (*for_pods, *_enforced(plain, evaluator, account))
     account = BudgetAccount(evaluator, made)

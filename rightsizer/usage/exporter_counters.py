@@ -226,5 +226,5 @@ def _set_complete(counters: Counters, query: _CounterQuery[DeviceKey]) -> None:
         if (increase := counters.devices.get(device)) is not None:
             increase.samples = max(increase.samples, count)
             is_early = early.get(device, 0.0) + 1 >= MIN_EARLY_SHARE * EARLY * count
-            # As long a window may have one more scrape of one target than of another.
+            # The same window may contain one more scrape of one target than of another.
             increase.is_complete |= is_early and count + 1 >= COMPLETE * densest[job]

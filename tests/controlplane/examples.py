@@ -18,7 +18,7 @@ from simulator.prometheus import Prometheus
 from simulator.series_store import Series
 from tests.controlplane.contract.server import Api, Object
 from tests.deploy.examples import all_objects
-from tests.rightsizer.given import AHEAD_S, DAY_S, STEP_S, day_of
+from tests.rightsizer.given import day_of, scrapes
 
 LABEL = "example-nodes"
 H100 = "NVIDIA-H100-80GB-HBM3"
@@ -357,8 +357,7 @@ def _idle(pod: Object) -> Iterator[Series]:
 
 def _instance(namespace: str, pod: str, profile: str, number: int) -> Iterator[Series]:
     """A day of a MIG instance, with the profiling metrics without which its utilization is not known."""
-    until = int(time.time()) + AHEAD_S
-    seconds = range(until - DAY_S - 3600, until + 1, STEP_S)
+    seconds = scrapes()
     labels = {
         "UUID": f"GPU-{pod}",
         "GPU_I_ID": str(number + 1),

@@ -180,7 +180,7 @@ def day_of(
 def waiting(namespace: str, pod: str, throttled: float) -> Iterator[Series]:
     """A day of cAdvisor's counters of a container whose CPU limit throttles it in this share of its periods."""
     owner = {"namespace": namespace, "pod": pod, "container": "main", "job": "kubelet"}
-    seconds = _scrapes()
+    seconds = scrapes()
     for metric, share in {"periods": 1.0, "throttled_periods": throttled}.items():
         counts = [600.0 * share * number for number in range(len(seconds))]
         yield Series({"__name__": f"container_cpu_cfs_{metric}_total", **owner}, seconds, counts)
@@ -189,21 +189,21 @@ def waiting(namespace: str, pod: str, throttled: float) -> Iterator[Series]:
 def serving(namespace: str, pod: str, address: str, per_minute: float) -> Iterator[Series]:
     """A day of vLLM's metrics of a pod that serves this many requests per minute."""
     target = {"namespace": namespace, "pod": pod, "instance": f"{address}:8000", "job": "vllm"}
-    seconds = _scrapes()
+    seconds = scrapes()
     counts = [per_minute * number for number in range(len(seconds))]
     yield Series({"__name__": "vllm:request_success_total", **target}, seconds, counts)
     for metric in ("vllm:num_requests_running", "vllm:num_requests_waiting"):
         yield Series({"__name__": metric, **target}, seconds, [0.0] * len(seconds))
 
 
-def _scrapes() -> range:
+def scrapes() -> range:
     """When samples of the last day were taken: pods of one GPU have theirs at the same seconds."""
     until = (int(time.time()) // STEP_S + 1) * STEP_S + AHEAD_S
     return range(until - DAY_S - 3600, until + 1, STEP_S)
 
 
 def _series(profile: Profile, labels: Mapping[str, str]) -> Iterator[Series]:
-    seconds = _scrapes()
+    seconds = scrapes()
     for begin, end, every in profile.parts:
         part = seconds[int(len(seconds) * begin) : int(len(seconds) * end) : every]
         for metric, values in profile.values(len(part)).items():

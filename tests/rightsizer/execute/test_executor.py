@@ -116,7 +116,7 @@ def test_apply_change_that_its_object_refuses_is_as_if_it_had_not_been_planned(w
     run = world.run("apply", "--yes", "-o", "json", policy=policy)
     results = {name: one["result"] for name, one in run.items.items()}
     assert results == {"full": "blocked", "next": "done", "small": "blocked"}, run.err
-    assert "the budgets went to a change before it" in run.items["small"]["detail"]
+    assert "the budget went to one that is earlier" in run.items["small"]["detail"]
 
 
 def test_apply_confirmed_by_a_person_makes_no_change_instead(
@@ -596,6 +596,26 @@ def test_apply_victim_that_is_spared_stays_so_once_the_rest_is_chosen_again(worl
     assert [*found.items()] == [("first", "blocked"), ("plain", "blocked"), ("second", "blocked")], run.err
     assert "Pod/urgent also needs" in run.items["second"]["detail"]
     assert not [one.path for one in _writes(world) if one.path.endswith("jobs/second")]
+
+
+def test_apply_room_of_a_refused_victim_is_kept_only_until_another_is_found(world: World) -> None:
+    """Of seven GPUs its five are free again: one for the other victim, three twice for what goes for nobody."""
+    there = {"nodeSelector": {"pool": "small"}, "usage": "idle"}
+    world.node("small", resources={"nvidia.com/gpu": 6}, pool="small")
+    for name, gpus, level in (("first", 5, "low"), ("second", 1, "medium")):
+        world.add("Job", world.team, name, {**there, "gpus": gpus, "priorityClass": f"{level}-priority"})
+    plain = f"{world.team}-plain"
+    for name in ("bad", "good"):
+        world.add("Job", plain, name, {"gpus": 3})
+    for name in ("first", "bad"):
+        world.api.inject(Fault(f"jobs/{name}", "PATCH", None, status=422))
+    urgent = {**there, "usage": "absent", "priorityClass": "high-priority", "age_h": 0}
+    world.add("Pod", world.team, "urgent", urgent)
+    rules = _PLAIN.replace("priorityClasses: [medium-priority]", f"namespaces: [{plain}]")
+    rules = rules.replace("{per: run, workloads: 9}", "{per: run, gpus: 7}")
+    run = world.run("apply", "--yes", "-o", "json", policy=LENDERS.replace("rules:\n", rules))
+    found = {name: one["result"] for name, one in run.items.items()}
+    assert found == {"first": "blocked", "bad": "blocked", "good": "done", "second": "done"}, run.err
 
 
 def test_apply_pod_that_is_gone_meanwhile_gets_no_other_victim(world: World) -> None:

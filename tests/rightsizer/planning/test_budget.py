@@ -359,7 +359,9 @@ def _as_if_tried(rules: Policy, items: Sequence[Workload], refusing: set[str]) -
         is_refused = decision.workload.ref.name in refusing
         (refused if is_refused else made).append(decision)
         if is_refused:
-            tried = Tried(made, refused, rest=queue)
+            known = {one.workload.ref for one in (*made, *refused, *queue)}
+            displaced = [one for one in decisions if one.is_enforced and one.workload.ref not in known]
+            tried = Tried(made, refused, displaced=displaced, rest=queue)
             queue = [*fitting_alternatives(decisions, book, tried, new_tries())]
     return [one.workload.ref.name for one in made]
 
@@ -368,6 +370,9 @@ def _as_if_tried(rules: Policy, items: Sequence[Workload], refusing: set[str]) -
     st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3), st.booleans()), min_size=1, max_size=7),
     st.integers(1, 14),
     st.integers(1, 5),
+)
+@hypothesis.example(
+    [(1, 1, True), (1, 1, False), (1, 2, False), (2, 3, False), (3, 1, False), (3, 1, True)], 10, 3
 )
 def test_budget_refused_changes_are_as_if_they_had_not_been_planned(
     sizes: list[tuple[int, int, bool]], gpus: int, workloads: int
