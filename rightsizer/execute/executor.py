@@ -108,7 +108,6 @@ class _Run:
         self._started: set[ObjectRef] = set()
         self._parts: _Parts = {}
         self._answered = 0  # of the refused, those in place of which others were chosen
-        self._awaiting: list[Decision] = []
         self.displaced: dict[ObjectRef, Decision] = {}
 
     def make(
@@ -130,8 +129,6 @@ class _Run:
             is_refused = outcome.result in NOT_MADE
             is_spared = is_refused and isinstance(self._parts.get(ref), str)
             (self._spared if is_spared else self._refused if is_refused else self._made).append(attempted)
-            if is_refused and decision.serves:
-                self._awaiting.append(attempted)
             yield attempted, outcome
             rest = queue[number:]
             if rest and is_refused and not (is_spared or decision.serves) and self._goes_on():
@@ -143,15 +140,14 @@ class _Run:
         if len(self._refused) == self._answered or not self._goes_on():
             return None
         self._started |= _started(self._refused[self._answered :], self._session)
-        self._answered, self._awaiting, self._parts = len(self._refused), [], {}
+        self._answered, self._parts = len(self._refused), {}
         return self.chosen_again(())
 
     def chosen_again(self, rest: Sequence[Decision]) -> Sequence[Decision]:
         """The rest of a round, and what fits beside it, as if what was refused had not been planned."""
         displaced = [*self.displaced.values()]
-        queue = self._alternatives(
-            Tried(self._made, self._refused, self._spared, self._started, self._awaiting, displaced, rest)
-        )
+        tried = Tried(self._made, self._refused, self._spared, self._started, displaced, rest)
+        queue = self._alternatives(tried)
         chosen = {one.workload.ref for one in queue}
         left = (one for one in (*displaced, *rest) if one.workload.ref not in chosen)
         self.displaced = {one.workload.ref: one for one in left}

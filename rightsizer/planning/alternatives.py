@@ -21,7 +21,6 @@ class Tried:
         refused: Those that their objects refused, or that are not needed anymore.
         spared: Those that were not attempted, because others that the same demand needs were refused.
         started: What refused ones were for and is not pending anymore.
-        awaiting: Refused and spared ones whose pending pods have yet to get other victims.
         displaced: Those that were planned, until others before them had their place in the budgets.
         rest: Those that have yet to be tried.
     """
@@ -30,7 +29,6 @@ class Tried:
     refused: Sequence[Decision]
     spared: Sequence[Decision] = ()
     started: Collection[ObjectRef] = ()
-    awaiting: Sequence[Decision] = ()
     displaced: Collection[Decision] = ()
     rest: Sequence[Decision] = ()
 
@@ -63,7 +61,8 @@ def fitting_alternatives(
         or refusals[one.workload.ref.namespace] < (most if is_on_demand(one, evaluator) else 1)
     ]
     if tried.rest:
-        account = BudgetAccount(evaluator, [*made, *for_pods, *tried.awaiting])
+        not_made = [one for one in (*tried.refused, *tried.spared) if one.serves]
+        account = BudgetAccount(evaluator, [*made, *for_pods, *not_made])
         plain = [one for one in possible if not is_on_demand(one, evaluator)]
         return (*for_pods, *_enforced(plain, evaluator, account))
     account = BudgetAccount(evaluator, made)

@@ -1328,7 +1328,7 @@ def test_rest_that_is_chosen_again_leaves_pending_pods_what_they_need() -> None:
     assert _names_of_enforced(found) == ["bad", "x0", "x1"]
     follow = _alternatives(found, evaluator, refused=[bad], rest=[first, second])
     assert follow == (first, second)
-    follow = _alternatives(found, evaluator, refused=[first, bad], awaiting=[first], rest=[second])
+    follow = _alternatives(found, evaluator, refused=[first, bad], rest=[second])
     assert follow == (second,)
     follow = _alternatives(found, evaluator, made=[second], refused=[first, bad])
     assert _names_of_enforced(follow) == ["large"]
