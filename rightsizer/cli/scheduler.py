@@ -3,6 +3,7 @@
 APScheduler keeps the time; `crontab` finds the moments of wall clocks.
 """
 
+import concurrent.futures
 import datetime
 import logging
 import random
@@ -11,6 +12,7 @@ import zoneinfo
 from collections.abc import Callable
 
 from apscheduler.events import EVENT_JOB_MAX_INSTANCES
+from apscheduler.executors.pool import BasePoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.interval import IntervalTrigger
@@ -129,6 +131,13 @@ def zone_of(name: str) -> zoneinfo.ZoneInfo:
         raise ValueError(message) from error
 
 
+class _Threads(BasePoolExecutor):  # type: ignore[misc]
+    """Runs work in the threads of a pool that somebody else ends."""
+
+    def __init__(self, pool: concurrent.futures.Executor) -> None:
+        super().__init__(pool)
+
+
 Soon = Callable[[Callable[[], None]], None]
 """Runs something once, as soon as possible."""
 
@@ -147,7 +156,8 @@ def keep_running(
     that comes before its end is skipped, and `skipped` is called.
     """
     logging.getLogger("apscheduler.scheduler").setLevel(logging.ERROR)  # it would warn of each skipped moment
-    scheduler = BackgroundScheduler(timezone=datetime.UTC)
+    pool = concurrent.futures.ThreadPoolExecutor()
+    scheduler = BackgroundScheduler(timezone=datetime.UTC, executors={"default": _Threads(pool)})
     now = datetime.datetime.now(datetime.UTC)
     # Of the runs missed during a long one, only one runs, however late.
     scheduler.add_job(
@@ -159,4 +169,6 @@ def keep_running(
     try:
         until()
     finally:
-        scheduler.shutdown(wait=True)
+        # If the scheduler waited, it would hold the locks that work in flight needs to ask for more.
+        scheduler.shutdown(wait=False)
+        pool.shutdown(wait=True)
