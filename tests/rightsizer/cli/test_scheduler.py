@@ -1,40 +1,38 @@
 """Work on a schedule ends when it is told to, whatever it does at that moment."""
 
-import datetime
-import logging
-import threading
+import subprocess
+import sys
 
-import pytest
+_PROGRAM = """
+import datetime, logging, threading
+from rightsizer.cli.scheduler import keep_running, trigger_of
 
-from rightsizer.cli.scheduler import Soon, keep_running, trigger_of
+logging.basicConfig(level=logging.WARNING)
+began, told = threading.Event(), threading.Event()
+soon = []
 
-_PATIENCE_S = 20.0
+def work():
+    began.set()
+    told.wait()
+    threading.Event().wait(0.5)  # the end has begun
+    soon[0](lambda: print("another began", flush=True))
+    print("completed", flush=True)
+
+def until():
+    began.wait()
+    told.set()
+
+trigger = trigger_of(datetime.timedelta(hours=1), datetime.UTC, jitter=None)
+keep_running(work, trigger, until=until, begun=soon.append)
+"""
 
 
-def test_keep_running_ends_though_the_work_in_flight_asks_for_more(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A cycle that ends at that moment may want another one, which never begins; what was in flight is completed."""
-    began, told, completed = threading.Event(), threading.Event(), threading.Event()
-    more: list[str] = []
-    soon: list[Soon] = []
+def test_keep_running_ends_though_the_work_in_flight_asks_for_more() -> None:
+    """A cycle that ends at that moment may want another one, which never begins; what was in flight is completed.
 
-    def work() -> None:
-        began.set()
-        told.wait(_PATIENCE_S)
-        completed.wait(0.5)  # the end has begun
-        soon[0](lambda: more.append("begun"))
-        completed.set()
-
-    def until() -> None:
-        began.wait(_PATIENCE_S)
-        told.set()
-
-    trigger = trigger_of(datetime.timedelta(hours=1), datetime.UTC, jitter=None)
-    running = threading.Thread(
-        target=keep_running, args=(work, trigger), kwargs={"until": until, "begun": soon.append}, daemon=True
+    In a process of its own: one that hangs can be killed, its threads cannot.
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=20, check=False
     )
-    with caplog.at_level(logging.WARNING):
-        running.start()
-        running.join(_PATIENCE_S)
-    assert (running.is_alive(), completed.is_set(), more, caplog.messages) == (False, True, [], [])
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "completed\n", "")
