@@ -1,4 +1,4 @@
-"""Work on a schedule ends when it is told to, whatever it does at that moment."""
+"""`keep_running` returns once the cycle in flight is completed, and begins no other."""
 
 import subprocess
 import sys
@@ -28,9 +28,9 @@ keep_running(work, trigger, until=until, begun=soon.append)
 
 
 def test_keep_running_ends_though_the_work_in_flight_asks_for_more() -> None:
-    """A cycle that ends at that moment may want another one, which never begins; what was in flight is completed.
+    """The cycle in flight is completed; the one that it asks for never begins.
 
-    In a process of its own: one that hangs can be killed, its threads cannot.
+    In a separate process: a process that hangs can be killed, its threads cannot.
     """
     ended = subprocess.run(
         [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=20, check=False

@@ -599,7 +599,7 @@ def test_apply_victim_that_is_spared_stays_so_once_the_rest_is_chosen_again(worl
 
 
 def test_apply_room_of_a_refused_victim_is_kept_only_until_another_is_found(world: World) -> None:
-    """Of seven GPUs its five are free again: one for the other victim, three twice for what goes for nobody."""
+    """Once another victim of one GPU is found, the five of the refused one are free for `good`: the budget is seven."""
     there = {"nodeSelector": {"pool": "small"}, "usage": "idle"}
     world.node("small", resources={"nvidia.com/gpu": 6}, pool="small")
     for name, gpus, level in (("first", 5, "low"), ("second", 1, "medium")):
