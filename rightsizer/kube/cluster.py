@@ -8,7 +8,6 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/
 import contextlib
 import http
 import logging
-import pathlib
 import re
 import time
 import urllib.parse
@@ -17,9 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 import urllib3
-import yaml
 from kubernetes import client
-from kubernetes.config import ConfigException, incluster_config, kube_config
 
 from rightsizer.config import FIELD_MANAGER, ClusterSettings
 from rightsizer.errors import (
@@ -30,6 +27,7 @@ from rightsizer.errors import (
     RequestRefused,
     Throttled,
 )
+from rightsizer.kube.kubeconfig import IN_CLUSTER, MAX_DETAIL, connection
 from rightsizer.kube.object_names import require_direct
 from rightsizer.model import ClusterName
 
@@ -40,16 +38,6 @@ _MERGE_PATCH = "application/merge-patch+json"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"
 _RESTARTS = 3
 _EVERYTHING: Mapping[str, str] = {}
-_IN_CLUSTER = "the in-cluster service account (no --kubeconfig, $KUBECONFIG or ~/.kube/config)"
-
-_CREATE_KUBECONFIG = (
-    "create a kubeconfig with your cloud's command, such as: gcloud container clusters get-credentials, "
-    "aws eks update-kubeconfig, az aks get-credentials"
-)
-_NO_KUBECONFIG = (
-    "which cluster? found no kubeconfig in $KUBECONFIG or ~/.kube/config, and no service account of a pod; "
-    f"use --kubeconfig FILE, or {_CREATE_KUBECONFIG}"
-)
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 T = TypeVar("T")
@@ -138,7 +126,12 @@ class Cluster:
     def __init__(self, settings: ClusterSettings) -> None:
         self._timeout_s = settings.timeout_s
         self._is_read_only = settings.is_read_only
-        configuration, self._source = _configuration(settings)
+        found = connection(settings)
+        configuration, self._source, self._impersonation = (
+            found.configuration,
+            found.source,
+            found.impersonation,
+        )
         # A write that is silently sent twice could act twice, and a redirect could leave the cluster.
         configuration.retries = urllib3.Retry(0, redirect=False)
         self._client = client.ApiClient(configuration)
@@ -149,9 +142,8 @@ class Cluster:
         self._version: _ServerVersion | None = None
         self.host: str = configuration.host
         self.gpu_resources = settings.gpu_resources
-        self.is_inside = self._source == _IN_CLUSTER
-        context = "" if self.is_inside else _context_of(settings)
-        self.name = ClusterName(context, _without_credentials(self.host), self.is_inside)
+        self.is_inside = self._source == IN_CLUSTER
+        self.name = ClusterName(found.context, _without_credentials(self.host), self.is_inside)
         self.before_writing: Callable[[], None] = lambda: None
         self._throttled = ""
 
@@ -418,7 +410,7 @@ class Cluster:
         """
         attempted = f"reading {path} at {self.host}"
         with self._translated(attempted):
-            response = self._open("GET", path, query, headers=dict(headers), timeout_s=timeout_s)
+            response = self._open("GET", path, query, headers=headers, timeout_s=timeout_s)
         return response.status, self._chunks(response, attempted)
 
     def _open(
@@ -427,16 +419,18 @@ class Cluster:
         path: str,
         query: Mapping[str, str],
         *,
-        headers: dict[str, str],
+        headers: Mapping[str, str],
         timeout_s: float,
         body: Mapping[str, Any] | None = None,
     ) -> urllib3.BaseHTTPResponse:
         """A response with an unread body."""
         require_direct(path)
         url = f"{self.host}{path}?{urllib.parse.urlencode(query)}" if query else self.host + path
-        self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
-        _require_sendable(headers, self._source)
-        answer = self._client.call_api(method, url, headers, body, _request_timeout=timeout_s)
+        sent = urllib3.HTTPHeaderDict(headers)
+        sent.extend(self._impersonation)
+        self._client.update_params_for_auth(sent, [], ["BearerToken"], path, method, body)
+        _require_sendable(sent, self._source)
+        answer = self._client.call_api(method, url, sent, body, _request_timeout=timeout_s)
         response: urllib3.BaseHTTPResponse = answer.response
         return response
 
@@ -519,115 +513,10 @@ def _write_query(*, dry_run: bool) -> dict[str, str]:
     return {**query, "dryRun": "All"} if dry_run else query
 
 
-def _configuration(settings: ClusterSettings) -> tuple[client.Configuration, str]:
-    """The configuration and its source, found as kubectl finds it, or the account of the pod."""
-    configuration = client.Configuration()
-    path = settings.kubeconfig
-    if path is not None and not path.is_file():
-        problem = "is not a regular file" if path.exists() else "no such file"
-        raise ConfigurationError(f'--kubeconfig "{path}": {problem}')
-    source = f'--kubeconfig "{path}"' if path else "the default kubeconfig"
-    try:
-        if path is None and not _has_default_kubeconfig():
-            if settings.context is not None:
-                raise ConfigurationError(_NO_KUBECONFIG)
-            source = _IN_CLUSTER
-            incluster_config.load_incluster_config(client_configuration=configuration)
-        else:
-            with _exec_plugin_errors() as failed:
-                kube_config.load_kube_config(
-                    config_file=None if path is None else str(path),
-                    context=settings.context,
-                    client_configuration=configuration,
-                    persist_config=False,
-                )
-            if failed:
-                raise _PluginFailed("; ".join(failed))
-    except _UNUSABLE as error:
-        if source == _IN_CLUSTER and isinstance(error, ConfigException):
-            raise ConfigurationError(_NO_KUBECONFIG) from error
-        words = " ".join(str(error).split()) or type(error).__name__
-        with contextlib.suppress(*_UNUSABLE):
-            words = _kubeconfig_problem(settings, error, words) or words
-        raise ConfigurationError(f"{source}: cannot be used: {words}") from error
-    return configuration, source
-
-
-class _PluginFailed(ConfigException):
-    """The exec plugin of the kubeconfig gave no credentials."""
-
-
-@contextlib.contextmanager
-def _exec_plugin_errors() -> Iterator[list[str]]:
-    """Collect why an exec plugin gave no credentials: the client only logs it, and continues without."""
-    found: list[str] = []
-
-    def keep(record: logging.LogRecord) -> bool:
-        found.append(" ".join(record.getMessage().split())[:MAX_DETAIL])
-        return False
-
-    root = logging.getLogger()
-    root.addFilter(keep)
-    try:
-        yield found
-    finally:
-        root.removeFilter(keep)
-
-
-def _merged(settings: ClusterSettings) -> Mapping[str, Any]:
-    paths = str(settings.kubeconfig or kube_config.KUBE_CONFIG_DEFAULT_LOCATION)
-    document: Mapping[str, Any] = kube_config.KubeConfigMerger(paths).config.value
-    return document
-
-
-def _context_of(settings: ClusterSettings) -> str:
-    """The name of the context in use."""
-    return settings.context or str(_merged(settings).get("current-context") or "")
-
-
 def _without_credentials(url: str) -> str:
     """A URL without a user, which a kubeconfig may have in it."""
     parts = urllib.parse.urlsplit(url)
     return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-
-
-def _kubeconfig_problem(settings: ClusterSettings, error: Exception, words: str) -> str:
-    """What a user can fix in a kubeconfig that the client cannot use; empty if it is something else."""
-    if words.endswith("file is empty"):
-        return f"it is empty; {_CREATE_KUBECONFIG}"
-    document = _merged(settings)
-    contexts = {one.value["name"]: one.value["context"] for one in document["contexts"]}
-    chosen = settings.context or document.get("current-context")
-    if not contexts:
-        return f"it has no contexts; {_CREATE_KUBECONFIG}"
-    if chosen not in contexts:
-        problem = f"it has no context {chosen}" if chosen else "it sets no current-context"
-        return f"{problem}; give one with --context: {', '.join(sorted(contexts))}"
-    name = contexts[chosen].get("user")
-    users = {one.value["name"]: one.value["user"] for one in document["users"]}
-    user = users.get(name) or {}
-    if provider := user.get("auth-provider"):
-        return f"user {name} has the auth-provider {provider['name']}, which is out of date; {_CREATE_KUBECONFIG}"
-    return _plugin_problem(name, user["exec"], words) if isinstance(error, _PluginFailed) else ""
-
-
-def _plugin_problem(user: str, plugin: Mapping[str, Any], words: str) -> str:
-    command = plugin["command"]
-    if f"No such file or directory: '{command}'" in words:
-        hint = " ".join(str(plugin.get("installHint") or "install it, or add it to $PATH").split())
-        return f"the exec plugin {command} of user {user} is not installed; {hint[:MAX_DETAIL]}"
-    # On a terminal the plugin prints its own message, which the client does not have.
-    why = "see its message" if "'NoneType'" in words else words.removeprefix("exec: ")
-    return f"the exec plugin {command} of user {user} failed: {why}"
-
-
-_UNUSABLE = (ConfigException, yaml.YAMLError, OSError, AttributeError, LookupError, TypeError, ValueError)
-"""What the client raises for a kubeconfig that is missing, malformed or incomplete."""
-
-
-def _has_default_kubeconfig() -> bool:
-    paths = kube_config.KUBE_CONFIG_DEFAULT_LOCATION.split(kube_config.ENV_KUBECONFIG_PATH_SEPARATOR)
-    return any(pathlib.Path(path).expanduser().is_file() for path in paths if path)
 
 
 def proxy_address(url: str) -> str:
@@ -647,9 +536,6 @@ def root_cause(error: BaseException) -> str:
 
 
 # --- Error responses
-
-MAX_DETAIL = 500
-"""Maximum number of characters of the API server's message that an error repeats."""
 
 _FALSE = re.compile(r"failed expression: .*")
 _REPEATED = (

@@ -35,7 +35,7 @@ CA = trustme.CA()
 
 
 class Terminal(io.StringIO):
-    """Standard output that is a terminal."""
+    """A terminal."""
 
     def isatty(self) -> bool:
         """Yes."""
@@ -228,11 +228,10 @@ def test_plan_exec_plugin_that_fails_on_a_terminal_is_named(
     fake: Fake, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There the plugin's own message goes to the terminal, and the client knows only the exit code."""
-    plugin = {**EXEC, "command": "sh", "args": ["-c", "exit 3"]}
+    plugin = {**EXEC, "interactiveMode": "IfAvailable", "command": "sh", "args": ["-c", "exit 3"]}
     path = _kubeconfig(tmp_path, f"http://{NOWHERE}", user={"exec": plugin})
-    monkeypatch.setattr("sys.stdout", Terminal())
-    with (tmp_path / "stderr").open("w+") as file, pathlib.Path(os.devnull).open() as nothing:
-        monkeypatch.setattr("sys.stdin", nothing)
+    monkeypatch.setattr("sys.stdin", Terminal())
+    with (tmp_path / "stderr").open("w+") as file:
         monkeypatch.setattr("sys.stderr", file)
         code = main(["plan", "--prometheus-url", fake.url, "--kubeconfig", str(path)])
         file.seek(0)
