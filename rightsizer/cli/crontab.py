@@ -1,8 +1,8 @@
 """A schedule as a CronJob of Kubernetes has it → the moments of wall clocks that match. Pure.
 
-Kubernetes reads schedules with robfig/cron: Sunday is 0, a step may follow a single number, `?` is `*`, and where both
-the day of the month and the weekday are restricted, either suffices. cronsim finds the matching minutes. It also knows
-weekday 7, `L` and `#`, which Kubernetes refuses, and moves jobs that the spring change skips.
+Kubernetes reads schedules with robfig/cron: Sunday is 0, a step may follow a single number, and `?` is `*`. Where both
+the day of the month and the weekday are restricted, as by `*/2`, either suffices. cronsim finds the matching minutes.
+It also knows weekday 7, `L` and `#`, which Kubernetes refuses, and moves jobs that the spring change skips.
 https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/#schedule-syntax
 """
 
@@ -36,6 +36,7 @@ _MACROS = {
     "@hourly": "0 * * * *",
 }
 _EVERY = "@every "
+_ALL = "*"
 _PART = re.compile(r"(?:[*?]|([a-z]+|[0-9]{1,4})(?:-([a-z]+|[0-9]{1,4}))?)(?:/([0-9]{1,4}))?")
 _DAY = datetime.timedelta(days=1)
 _SECOND = datetime.timedelta(seconds=1)
@@ -117,8 +118,9 @@ def parse_schedule(text: str) -> Crontab | datetime.timedelta:
 
 
 def _field(text: str, name: str) -> str:
-    """As cronsim reads it: every value in a list, except after a star, which it and robfig/cron count alike."""
-    return ",".join(_part(part, name) for part in text.split(","))
+    """As cronsim reads it: a star where all values match, else each value: it takes `*/2` for no restriction."""
+    parts = [_part(part, name) for part in text.split(",")]
+    return "*" if _ALL in parts else ",".join(parts)
 
 
 def _part(text: str, name: str) -> str:
@@ -129,10 +131,11 @@ def _part(text: str, name: str) -> str:
     if step and not int(step):
         message = f"{text!r}: a step is at least 1"
         raise ValueError(message)
-    if not first:
-        return text.replace("?", "*")
-    low = _value(first, name)
-    high = _value(last, name) if last else _FIELDS[name][0][-1] if step else low
+    if not first and int(step or 1) == 1:
+        return _ALL
+    values = _FIELDS[name][0]
+    low = _value(first, name) if first else values[0]
+    high = _value(last, name) if last else values[-1] if step else low
     if low > high:
         message = f"{text!r}: the {name} goes from {low} to {high}, which is backwards"
         raise ValueError(message)

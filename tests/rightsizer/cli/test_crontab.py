@@ -36,8 +36,13 @@ def _fires(
         ("30 4 1,15 * 5", "2026-11-27T04:30"),  # the 1st, the 15th, and every Friday
         (
             "0 0 */10 * 3",
-            "2027-03-31T00:00",
-        ),  # with a star both must hold: the 1st, 11th, 21st or 31st, on a Wednesday
+            "2026-11-21T00:00",
+        ),  # a step restricts: the 1st, 11th, 21st and 31st, and every Wednesday
+        ("0 0 */2 * 1", "2026-11-21T00:00"),  # odd days, and Mondays
+        ("0 0 5 * */2", "2026-11-21T00:00"),
+        ("0 0 ?/40 * 3", "2026-11-25T00:00"),
+        ("0 0 */1 * 3", "2026-11-25T00:00"),  # that is no step
+        ("0 0 1,* * 3", "2026-11-25T00:00"),  # nor is one star in a list a restriction
         ("5/15 3 * * *", "2026-11-21T03:05"),
         ("0 12 31 */2 *", "2027-01-31T12:00"),
         ("0 0 1 JAN *", "2027-01-01T00:00"),
@@ -51,7 +56,7 @@ def _fires(
     ],
 )
 def test_crontab_next_after_saturday_is_expected_time(text: str, first: str) -> None:
-    """After Saturday 2026-11-21 00:00, that minute included."""
+    """After Saturday 2026-11-21 00:00, that minute included; robfig/cron 3.0.1 gives the same."""
     expected = datetime.datetime.fromisoformat(first).replace(tzinfo=UTC)
     assert _fires(text) == expected
 
