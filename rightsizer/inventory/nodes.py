@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from rightsizer.inventory.gpu_requests import ResourceTable, amount_of, count_of
+from rightsizer.inventory.node_holds import hold_of_node
 from rightsizer.kube.api_objects import Condition, ObjectMeta, interned
 from rightsizer.model import Node, NodeAutoscaler
 
@@ -111,14 +112,6 @@ _SPOT = {
 }
 """Labels of Karpenter, EKS, GKE, AKS and OKE."""
 ZONES = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
-_NEVER_REMOVED: Mapping[NodeAutoscaler, tuple[str, frozenset[str]]] = {
-    NodeAutoscaler.KARPENTER: ("karpenter.sh/do-not-disrupt", frozenset({"", "false"})),
-    NodeAutoscaler.CLUSTER_AUTOSCALER: (
-        "cluster-autoscaler.kubernetes.io/scale-down-disabled",
-        frozenset({"", "false"}),
-    ),
-}
-"""By autoscaler, its annotation on nodes that are to stay, and the values that say nothing."""
 INSTANCE_TYPES = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _CLOUDS = {"aws://": "aws", "azure://": "azure", "gce://": "gcp", "oci://": "oci", "ocid1.": "oci"}
 """By the first characters of spec.providerID; OKE writes the instance's OCID alone."""
@@ -221,7 +214,7 @@ def node_of(item: NodeObject, resources: ResourceTable) -> Node:
         labels={key: value for key, value in labels.items() if not key.startswith(DROPPED_LABELS)},
         pooled=_pooled(item, by_hami),
         autoscaler=autoscaler,
-        kept_by=_kept_by(annotations, autoscaler),
+        kept_by=hold_of_node(autoscaler, annotations),
     )
 
 
@@ -229,15 +222,6 @@ def _autoscaler(labels: Mapping[str, str], pool: str) -> NodeAutoscaler | None:
     if _first(labels, _KARPENTER_POOLS):
         return NodeAutoscaler.KARPENTER
     return NodeAutoscaler.CLUSTER_AUTOSCALER if pool else None
-
-
-def _kept_by(annotations: Mapping[str, str], autoscaler: NodeAutoscaler | None) -> str:
-    """The annotation that keeps the autoscaler from removing the node; empty if there is none."""
-    if autoscaler is None:
-        return ""
-    key, harmless = _NEVER_REMOVED[autoscaler]
-    value = annotations.get(key, "")
-    return "" if value.strip().lower() in harmless else f"{key}: {value!r}"
 
 
 def _pooled(item: NodeObject, by_hami: HamiGpus | None) -> int:

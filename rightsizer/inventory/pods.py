@@ -14,6 +14,7 @@ from rightsizer.inventory.gpu_requests import (
     amount_of,
     long_running_containers,
 )
+from rightsizer.inventory.node_holds import with_pod
 from rightsizer.inventory.pod_groups import GroupKey, group_key
 from rightsizer.inventory.resource_claims import claim_names, templates_of
 from rightsizer.inventory.unschedulable_pods import UnschedulablePod, is_unschedulable, unschedulable_pod
@@ -27,7 +28,7 @@ from rightsizer.kube.api_objects import (
     interned,
 )
 from rightsizer.kube.object_names import invalid_name, is_possible
-from rightsizer.model import AddressTable, NodeAutoscaler, ObjectRef, OtherPods, Pod
+from rightsizer.model import AddressTable, ObjectRef, OtherPods, Pod
 
 
 def needs_of(spec: PodSpec) -> dict[str, int]:
@@ -76,9 +77,6 @@ MAX_ANNOTATION_LENGTH = 256
 PLACEHOLDERS = frozenset({"kai-resource-reservation", "runai-reservation"})
 """Namespaces of KAI's and Run:ai's pods that reserve a whole GPU for pods that request part of it."""
 
-_SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
-_DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
-
 _MAX_SHAPES = 20_000
 
 KUEUE_GATES = frozenset({"kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology", "kueue.x-k8s.io/elastic-job"})
@@ -116,7 +114,7 @@ class PodTable:
         addresses: Addresses of all pods that have not ended, and of their nodes.
         requested: The sum of what all pods on a node request, by node and resource.
         classes: Namespaces, each with a PriorityClass of its pods, which the API server admitted.
-        other_pods: Those that request no GPUs and do not go with their node, by node.
+        other_pods: Those that request no GPUs, by node.
         members: By gang, how many of its pods have not ended, have a node, and have neither node nor GPUs.
         gated: By a scheduling gate of no known queue, the first pod with GPUs that has it, and how many have.
         problems: What could not be read, in words.
@@ -205,9 +203,9 @@ class PodTable:
         for amounts in (needs, request.amounts):
             for name, amount in amounts.items():
                 total[name] = total.get(name, 0) + amount
-        if not (has_gpus or _goes_with_node(item)):
+        if not has_gpus:
             known = self.other_pods.get(node, OtherPods())
-            self.other_pods[node] = OtherPods(known.number + 1, {**_kept_by(item), **known.kept_by})
+            self.other_pods[node] = with_pod(known, item, goes_with_node=_goes_with_node(item))
 
     def _add_unschedulable(
         self, item: PodObject, request: GpuRequest, needs: Mapping[str, int], claims: tuple[str, ...]
@@ -238,20 +236,6 @@ def _goes_with_node(item: PodObject) -> bool:
     return MIRROR_ANNOTATION in (item.metadata.annotations or ()) or any(
         owner.controller and owner.kind == "DaemonSet" for owner in item.metadata.owner_references or ()
     )
-
-
-def _kept_by(item: PodObject) -> dict[NodeAutoscaler, str]:
-    """The autoscalers that would not evict a pod, each with the reason."""
-    metadata, found = item.metadata, dict[NodeAutoscaler, str]()
-    annotations, name = metadata.annotations or {}, f"pod {metadata.namespace}/{metadata.name}"
-    if (value := annotations.get(_DO_NOT_DISRUPT, "false")) != "false":
-        found[NodeAutoscaler.KARPENTER] = f"{name} has {_DO_NOT_DISRUPT}: {value!r}"
-    safe = annotations.get(_SAFE_TO_EVICT)
-    if safe == "false":
-        found[NodeAutoscaler.CLUSTER_AUTOSCALER] = f"{name} has {_SAFE_TO_EVICT}: 'false'"
-    elif safe != "true" and not any(owner.controller for owner in metadata.owner_references or ()):
-        found[NodeAutoscaler.CLUSTER_AUTOSCALER] = f"{name} has no controller"
-    return found
 
 
 def _flat(one: Container) -> Hashable:
@@ -289,6 +273,7 @@ def pod_of(item: PodObject, request: GpuRequest, needs: Mapping[str, int]) -> Po
         ended=ended,
         ended_at=ended_at,
         bound=bound[0] if len(bound) == 1 and spec.node_name else None,
+        acknowledged=status.start_time,
         awaits_request=bool(spec.eviction_responders),
         terminates_by=metadata.deletion_timestamp,
     )

@@ -21,6 +21,7 @@ from rightsizer.inventory.managers import (
     with_control_annotations,
     with_control_object,
 )
+from rightsizer.inventory.node_holds import with_budgets
 from rightsizer.inventory.nodes import NodeCapacity
 from rightsizer.inventory.owner_reader import CHANGE_ANNOTATIONS
 from rightsizer.inventory.placeable_pods import placeable_pods
@@ -160,7 +161,11 @@ def build_fleet(state: ClusterState) -> Fleet:
         minor=state.minor,
         addresses=state.addresses,
         namespaces=frozenset(state.namespaces),
-        other_pods={name: found for name in state.nodes if (found := state.other_pods.get(name))},
+        other_pods={
+            name: with_budgets(found, state.disruption_budgets)
+            for name in state.nodes
+            if (found := state.other_pods.get(name))
+        },
     )
 
 

@@ -117,7 +117,7 @@ class SchedulingGroup(msgspec.Struct, rename="camel"):
 
 
 class PodSpec(msgspec.Struct, rename="camel"):
-    """corev1.PodSpec; tolerations and affinity are only decoded for unschedulable pods."""
+    """corev1.PodSpec; what is raw is decoded where it counts."""
 
     containers: list[Container]
     init_containers: list[Container] | None = None
@@ -133,6 +133,7 @@ class PodSpec(msgspec.Struct, rename="camel"):
     scheduling_group: SchedulingGroup | None = None
     workload_ref: NameReference | None = None
     eviction_responders: list[NameReference] | None = None
+    volumes: msgspec.Raw = ABSENT
     priority_class_name: str = ""
     priority: int | None = None
 
@@ -190,6 +191,7 @@ class PodStatus(msgspec.Struct, rename="camel"):
     host_ip: str = msgspec.field(default="", name="hostIP")
     pod_ips: list[PodAddress] | None = msgspec.field(default=None, name="podIPs")
     nominated_node_name: str = ""
+    start_time: Instant | None = None
     conditions: list[Condition] | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None

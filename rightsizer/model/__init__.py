@@ -7,7 +7,7 @@ the results, `change_record` is what is stored.
 """
 
 from rightsizer.model.change_record import UNREADABLE, ChangeRecord, Edit, FoundChange
-from rightsizer.model.cluster_objects import Manager, Node, ObjectRef, OtherPods, Pod, PriorityClass
+from rightsizer.model.cluster_objects import Hold, Manager, Node, ObjectRef, OtherPods, Pod, PriorityClass
 from rightsizer.model.conclusions import (
     Autoscalers,
     Blocker,
@@ -127,6 +127,7 @@ __all__ = [
     "FoundChange",
     "Gang",
     "History",
+    "Hold",
     "Holding",
     "Ignored",
     "Manager",

@@ -78,15 +78,30 @@ class Node:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class OtherPods:
-    """The pods of a node that hold no GPUs and do not go with it, as those of DaemonSets do.
+class Hold:
+    """Why an autoscaler does not evict a pod.
 
     Attributes:
-        kept_by: By autoscaler, the first of them that it does not evict, and why.
+        until: When that ends; None if never.
+    """
+
+    reason: str
+    until: datetime.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OtherPods:
+    """The pods of a node that hold no GPUs.
+
+    Attributes:
+        number: Of those that do not go with the node, as DaemonSets' do.
+        kept_by: By autoscaler, the hold that lasts longest.
+        system: Those in kube-system that cluster-autoscaler evicts only if a PodDisruptionBudget covers their labels.
     """
 
     number: int = 0
-    kept_by: Mapping[NodeAutoscaler, str] = dataclasses.field(default_factory=dict)
+    kept_by: Mapping[NodeAutoscaler, Hold] = dataclasses.field(default_factory=dict)
+    system: tuple[tuple[str, Mapping[str, str]], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -144,6 +159,7 @@ class Pod:
         restarts: Of its GPU containers together.
         waiting: Why a container of it does not run, such as CrashLoopBackOff; empty where none waits.
         bound: When the scheduler gave it its node; None where that is not known.
+        acknowledged: When the kubelet saw it first (`status.startTime`); None before.
         awaits_request: Whether it names responders of EvictionRequests, so that nobody should evict it without one.
         terminates_by: When its grace period ends, once it is deleted.
         ended: Why one of its GPU containers last ended, such as OOMKilled; and `ended_at` when. Empty where none did.
@@ -173,6 +189,7 @@ class Pod:
     ended: str = ""
     ended_at: datetime.datetime | None = None
     bound: datetime.datetime | None = None
+    acknowledged: datetime.datetime | None = None
     awaits_request: bool = False
     terminates_by: datetime.datetime | None = None
 

@@ -5,10 +5,23 @@ A freed GPU is paid for until its node is removed.
 
 import collections
 import dataclasses
+import datetime
 import heapq
 from collections.abc import Collection, Hashable, Iterator
 
-from rightsizer.model import Action, Decision, Fleet, Node, ObjectRef, OtherPods, Plan, Pod, Verdict, Workload
+from rightsizer.model import (
+    Action,
+    Fleet,
+    Hold,
+    Node,
+    ObjectRef,
+    OtherPods,
+    Plan,
+    Pod,
+    Verdict,
+    Workload,
+)
+from rightsizer.text import instant
 
 _NO_PODS = OtherPods()
 
@@ -44,7 +57,7 @@ def emptied_nodes(plan: Plan) -> EmptiedNodes:
     going = frozenset(_going(plan))
     if plan.fleet is None or not going:
         return EmptiedNodes()
-    state = _AfterPlan(plan.fleet, plan.decisions, going)
+    state = _AfterPlan(plan, plan.fleet, going)
     emptied = tuple(state.node(name) for name in sorted(state.touched - state.left.keys()))
     return EmptiedNodes(emptied, tuple(filter(None, map(state.one_more_move, sorted(state.left)))))
 
@@ -69,9 +82,10 @@ class _AfterPlan:
         left: The pods that stay, with their workloads, by node.
     """
 
-    def __init__(self, fleet: Fleet, decisions: Collection[Decision], going: Collection[ObjectRef]) -> None:
+    def __init__(self, plan: Plan, fleet: Fleet, going: Collection[ObjectRef]) -> None:
         self._fleet = fleet
-        self._decisions = {one.workload.ref: one for one in decisions}
+        self._at = plan.at
+        self._decisions = {one.workload.ref: one for one in plan.decisions}
         self.left: dict[str, list[tuple[Pod, Workload]]] = collections.defaultdict(list)
         self._rooms: dict[str, collections.Counter[str]] = {}
         self._heaps: dict[tuple[Hashable, str], list[tuple[int, str]]] = {}
@@ -87,7 +101,8 @@ class _AfterPlan:
     def node(self, name: str, last: ObjectRef | None = None, fits_on: str = "") -> EmptiedNode:
         """A node, and what keeps its autoscaler from removing it."""
         node, others = self._fleet.nodes[name], self._fleet.other_pods.get(name, _NO_PODS)
-        kept_by = node.kept_by or (others.kept_by.get(node.autoscaler, "") if node.autoscaler else "")
+        hold = others.kept_by.get(node.autoscaler) if node.autoscaler else None
+        kept_by = node.kept_by or (_hold_words(hold, self._at) if hold else "")
         return EmptiedNode(node, others.number, kept_by, last, fits_on)
 
     def one_more_move(self, name: str) -> EmptiedNode | None:
@@ -136,6 +151,13 @@ class _AfterPlan:
             self._rooms[name] = collections.Counter({**fleet.spare.get(name, {}), **free})
             self._rooms[name].update(self._freed.get(name, {}))
         return self._rooms[name]
+
+
+def _hold_words(hold: Hold, at: datetime.datetime) -> str:
+    """Why an autoscaler does not evict a pod; empty if that has ended."""
+    if hold.until is None:
+        return hold.reason
+    return f"{hold.reason}, until {instant(hold.until)}" if at < hold.until else ""
 
 
 def _likeness(node: Node) -> Hashable:

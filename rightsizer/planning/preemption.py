@@ -222,7 +222,7 @@ class _PendingSpec(PodSpec, kw_only=True):
     containers: list[_PortedContainer]  # type: ignore[assignment]
     init_containers: list[_PortedContainer] | None = None  # type: ignore[assignment]
     topology_spread_constraints: list[Spread] | None = None  # type: ignore[assignment]
-    volumes: list[dict[str, msgspec.Raw]] | None = None
+    volumes: list[dict[str, msgspec.Raw]] | None = None  # type: ignore[assignment]
 
 
 class PendingPod(PodObject, kw_only=True):

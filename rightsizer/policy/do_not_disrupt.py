@@ -9,7 +9,7 @@ import enum
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from rightsizer.config import parse_duration
+from rightsizer.inventory.node_holds import DO_NOT_DISRUPT, SAFE_TO_EVICT, do_not_disrupt_end
 from rightsizer.model import Action, Blocker, BlockerCode, Manager, Mode, Pod, Workload
 from rightsizer.text import read_instant
 
@@ -47,15 +47,14 @@ def _until(value: str, _pod: Pod | None, at: datetime.datetime) -> bool:
 
 
 def _true_or_for(value: str, pod: Pod | None, at: datetime.datetime) -> bool:
-    """Karpenter takes true, or how long after its creation a pod is not to be disturbed."""
+    """Karpenter takes true, or a duration; what it ignores is taken for true unless it is false."""
     if value.strip().lower() in _NO:
         return False
     try:
-        span = parse_duration(value)
+        end = do_not_disrupt_end(value, pod.acknowledged if pod else None)
     except ValueError:
         return True
-    begin = pod.created or pod.started if pod else None
-    return begin is None or at < begin + span
+    return end is None or at < end
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,14 +75,14 @@ class MarkRow:
 ROWS = (
     MarkRow(
         Mark.CLUSTER_AUTOSCALER,
-        "cluster-autoscaler.kubernetes.io/safe-to-evict",
+        SAFE_TO_EVICT,
         "anything but `true`",
         _unless(_YES),
     ),
     MarkRow(
         Mark.KARPENTER,
-        "karpenter.sh/do-not-disrupt",
-        "anything but `false`; a duration counts from the pod's creation",
+        DO_NOT_DISRUPT,
+        "anything but `false`; a duration counts from the pod's `status.startTime`",
         _true_or_for,
     ),
     MarkRow(

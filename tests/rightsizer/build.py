@@ -99,6 +99,7 @@ def pod(name: str = "w-0", **changes: Any) -> Pod:
         "devices": 1,
         "is_shared": False,
         "started": AT - 10 * DAY,
+        "acknowledged": AT - 10 * DAY,
         "priority_class": "low-priority",
         "priority": 1000,
         "is_ready": True,

@@ -1,5 +1,6 @@
 """Nodes that a plan empties, from the objects of a cluster to what people and programs read."""
 
+import datetime
 import json
 from typing import Any
 
@@ -126,8 +127,14 @@ def test_emptied_nodes_plan_that_frees_nothing_says_nothing(verdict: Verdict) ->
             "does not remove it: cluster-autoscaler.kubernetes.io/scale-down-disabled: 'true'",
         ),
         ({}, {}, None, "n1: no node autoscaler is visible; without one, somebody must remove it"),
+        (
+            KARPENTER,
+            {"karpenter.sh/do-not-disrupt": "4h"},
+            "karpenter",
+            "n1: Karpenter can remove it if NodePool",
+        ),
     ],
-    ids=["karpenter", "karpenter-kept", "node-group", "node-group-kept", "unknown"],
+    ids=["karpenter", "karpenter-kept", "node-group", "node-group-kept", "unknown", "duration-on-a-node"],
 )
 def test_emptied_nodes_label_and_annotation_tell_the_autoscaler(
     labels: dict[str, str], annotations: dict[str, str], autoscaler: str | None, words: str
@@ -139,14 +146,46 @@ def test_emptied_nodes_label_and_annotation_tell_the_autoscaler(
 
 
 def _other(name: str, *owners: Object, **annotations: str) -> Object:
-    return _on(name, *owners, gpus=0, annotations={key: value for key, value in annotations.items() if value})
+    """A pod without GPUs that the kubelet saw two hours before the plan."""
+    found = _on(
+        name, *owners, gpus=0, annotations={key: value for key, value in annotations.items() if value}
+    )
+    found["status"]["startTime"] = (AT - datetime.timedelta(hours=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return found
+
+
+def _with_volume(name: str, volume: Object, **annotations: str) -> Object:
+    found = _other(name, WEB, **annotations)
+    found["spec"]["volumes"] = [{"name": "v", **volume}]
+    return found
+
+
+def _system(name: str, *owners: Object, **annotations: str) -> Object:
+    found = _other(name, *owners, **annotations)
+    found["metadata"] |= {"namespace": "kube-system", "labels": {"app": name}}
+    return found
+
+
+def _budget(app: str, namespace: str = "kube-system") -> Object:
+    spec = {"selector": {"matchLabels": {"app": app}}}
+    found = obj(
+        "PodDisruptionBudget", app, api_version="policy/v1", spec=spec, status={"disruptionsAllowed": 1}
+    )
+    found["metadata"]["namespace"] = namespace
+    return found
 
 
 DAEMONS = obj("DaemonSet", "agent", api_version="apps/v1")
-WEB = obj("Deployment", "web", spec={"replicas": 1}, status={})
+WEB = obj("ReplicaSet", "web", spec={"replicas": 1}, status={})
 UNSAFE = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 SAFE = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
 KEPT = {"karpenter.sh/do-not-disrupt": "true"}
+LOCAL = {"cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes": "w,v"}
+ROLLOUT = obj("Widget", "w", api_version="example.org/v1")
+
+
+def _for(value: str) -> dict[str, str]:
+    return {"karpenter.sh/do-not-disrupt": value}
 
 
 @pytest.mark.parametrize(
@@ -165,6 +204,40 @@ KEPT = {"karpenter.sh/do-not-disrupt": "true"}
         ),
         (EKS, [_other("a")], 1, "pod team/a has no controller"),
         (EKS, [_other("a", **SAFE)], 1, None),
+        (KARPENTER, [_other("a", DAEMONS, **KEPT)], 0, "pod team/a has karpenter.sh/do-not-disrupt: 'true'"),
+        (
+            KARPENTER,
+            [
+                _other("a", WEB, **_for("90m")),
+                _other("b", WEB, **_for("3h")),
+                _other("c", WEB, **_for("2.5h")),
+            ],
+            3,
+            "pod team/b has karpenter.sh/do-not-disrupt: '3h', until 2026-11-21 13:00 UTC",
+        ),
+        (KARPENTER, [_other("a", WEB, **_for("1h30m"))], 1, None),
+        *((KARPENTER, [_other("a", WEB, **_for(value))], 1, None) for value in ("True", "1d", "-5h", "")),
+        (EKS, [_with_volume("a", {"emptyDir": {}})], 1, "pod team/a has local storage: volume v"),
+        (EKS, [_with_volume("a", {"hostPath": {"path": "/x"}})], 1, "pod team/a has local storage: volume v"),
+        (EKS, [_with_volume("a", {"emptyDir": {"medium": "Memory"}})], 1, None),
+        (EKS, [_with_volume("a", {"emptyDir": {}}, **LOCAL)], 1, None),
+        (EKS, [_with_volume("a", {"emptyDir": {}}, **SAFE)], 1, None),
+        (KARPENTER, [_with_volume("a", {"emptyDir": {}})], 1, None),
+        (EKS, [_other("a", ROLLOUT)], 1, "pod team/a has a Widget as its controller"),
+        (
+            EKS,
+            [_system("dns", WEB)],
+            1,
+            "pod kube-system/dns is in kube-system and no PodDisruptionBudget covers it",
+        ),
+        (EKS, [_system("dns", WEB), _budget("dns")], 1, None),
+        (EKS, [_system("dns", WEB, **SAFE)], 1, None),
+        (
+            EKS,
+            [_system("dns", WEB), _budget("other"), _budget("dns", "team")],
+            1,
+            "pod kube-system/dns is in kube-system and no PodDisruptionBudget covers it",
+        ),
     ],
     ids=[
         "daemonset",
@@ -175,6 +248,13 @@ KEPT = {"karpenter.sh/do-not-disrupt": "true"}
         "first-unsafe",
         "bare",
         "bare-but-safe",
+        "do-not-disrupt-on-a-daemonset",
+        "the-longest-duration",
+        "a-duration-that-is-over",
+        *("slip", "days", "negative", "empty"),
+        *("empty-dir", "host-path", "memory", "released-volume", "safe-volume", "not-karpenters-volume"),
+        "custom-controller",
+        *("system", "system-with-budget", "system-but-safe", "system-with-others-budgets"),
     ],
 )
 def test_emptied_nodes_pods_without_gpus_may_keep_a_node(

@@ -453,6 +453,7 @@ MARKS = {
     "karpenter-not": ("karpenter.sh/do-not-disrupt", "false", False),
     "karpenter-for-a-while": ("karpenter.sh/do-not-disrupt", "250h", True),
     "karpenter-over": ("karpenter.sh/do-not-disrupt", "230h", False),
+    "karpenter-slip": ("karpenter.sh/do-not-disrupt", "1d", True),
     "descheduler": ("descheduler.alpha.kubernetes.io/prefer-no-eviction", "", True),
     "volcano": ("volcano.sh/preemptable", "false", True),
     "downscaler": ("downscaler/exclude", "true", True),
@@ -475,7 +476,7 @@ def test_do_not_disrupt_annotation_is_advised_only(key: str, value: str, holds: 
         "namespace": workload(namespace_annotations=marked),
     }
     if value.endswith("h") and where != "pod":
-        holds = True  # a duration counts from a pod's creation; on anything else it cannot end
+        holds = True  # a duration counts from a pod's start; on anything else it cannot end
     effective = _on(items[where], policy())
     assert effective.mode is (Mode.ADVISE if holds else Mode.ENFORCE)
     assert [veto.source.startswith("mark:") for veto in effective.restrictions] == [True] * holds
