@@ -119,12 +119,15 @@ def _access(cluster: Mapping[str, Any], user: Mapping[str, Any], folder: Path) -
         raise ValueError(f"{cluster['server']!r} is not an http or https URL of a server")
     if "token" not in user and "tokenFile" not in user:
         raise ValueError("the user has neither token nor tokenFile")
+    if impersonating := [key for key in user if key == "as" or key.startswith("as-")]:
+        raise ValueError(f"the user has {impersonating[0]}, but the exporter impersonates nobody")
     secure = url.scheme == "https"
-    token_file = folder / user.get("tokenFile", "")
+    token_file = folder / user["tokenFile"] if user.get("tokenFile") else None
     return ApiServerAccess(
         url.hostname,
         url.port or (_HTTPS_PORT if secure else _HTTP_PORT),
-        token=lambda: str(user.get("token") or token_file.read_text().strip()),
+        # The file counts before the token, as for kubectl.
+        token=lambda: token_file.read_text().strip() if token_file else str(user["token"]),
         tls=_tls(cluster, folder) if secure else None,
     )
 

@@ -728,6 +728,10 @@ def test_kubeconfig_with_authority_is_used(api: ApiServer, account: tuple[dict[s
         pytest.param({"current-context": "other"}, id="no-such-context"),
         pytest.param({"clusters": []}, id="no-cluster"),
         pytest.param({"users": [{"name": "kubernetes-admin", "user": {}}]}, id="no-token"),
+        pytest.param(
+            {"users": [{"name": "kubernetes-admin", "user": {"token": TOKEN, "as": "jane"}}]},
+            id="impersonation",
+        ),
         pytest.param({"users": 3}, id="nonsense"),
         pytest.param(
             {"clusters": [{"name": "simulator", "cluster": {"server": "file:///x"}}]}, id="no-server"
@@ -759,6 +763,16 @@ def test_kubeconfig_without_a_config_is_refused(text: str, message: str, tmp_pat
     with pytest.raises(StartError, match=message) as raised:
         from_kubeconfig(path)
     assert "secret" not in str(raised.value)
+
+
+def test_kubeconfig_token_file_counts_before_token(api: ApiServer, tmp_path: Path) -> None:
+    """As for kubectl."""
+    path, document = tmp_path / "config", api.kubeconfig(TOKEN)
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    document["users"][0]["user"] = {"token": "old", "tokenFile": "token"}
+    path.write_text(json.dumps(document))
+    with _watching(from_kubeconfig(path)) as watch:
+        assert watch.known().up
 
 
 def test_kubeconfig_in_yaml_is_read(api: ApiServer, tmp_path: Path) -> None:
