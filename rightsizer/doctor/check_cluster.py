@@ -182,7 +182,7 @@ def _owners(facts: Facts) -> Iterator[Diagnosis]:
     fleet, fewer = known(facts.fleet), {}
     for node, coverage in _pairs(facts):
         pods = [pod for pod in fleet.pods_on.get(node.name, ()) if _is_settled(pod, facts.at)]
-        held = sum(pod.devices for pod in pods)
+        held = sum(pod.usable for pod in pods)
         # Several pods may share one GPU, so there only the absence of all of them is a problem.
         if pods and coverage.owned < (1 if node.sharing or any(pod.is_shared for pod in pods) else held):
             fewer[node.name] = f"{coverage.owned} of {held}"

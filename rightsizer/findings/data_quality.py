@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import datetime
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rightsizer.changes.record_codec import RESUMED_ANNOTATION
 from rightsizer.config import format_duration
@@ -130,13 +130,13 @@ def _missing(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
         if not devices:
             yield f"no GPU series for pod {pod.ref.name}"
-        elif len(devices) < pod.devices and pod.is_shared:
+        elif len(devices) < pod.usable and pod.is_shared:
             yield (
                 f"pod {pod.ref.name} holds {pod.devices} shares, but its series cover {gpus(len(devices))}: "
                 "unknown whether a GPU is missing"
             )
-        elif len(devices) < pod.devices:
-            yield f"pod {pod.ref.name} holds {gpus(pod.devices)}, but its series cover only {len(devices)}"
+        elif len(devices) < pod.usable:
+            yield f"pod {pod.ref.name} holds {gpus(pod.usable)}, but its series cover only {len(devices)}"
 
 
 def _disputed(evidence: Evidence) -> Iterator[str]:
@@ -177,18 +177,11 @@ def _unmeasurable(evidence: Evidence) -> Iterator[str]:
 
 def _silenced(evidence: Evidence) -> Iterator[str]:
     """An exporter reports the same metrics for all devices of a node: a metric missing for only one was lost."""
-    measured = evidence.candidate.measured.usages
-    usages = measured.get(evidence.window, {})
-    widest = measured.get(max(measured, default=evidence.window), {})
     for pod, devices in evidence.held:
         if not any(getattr(each.usage, field) is None for each in devices for field, _ in _SECOND_SIGNALS):
             continue
-        neighbours = [
-            usage
-            for other in evidence.candidate.fleet.pods_on.get(pod.node, ())
-            # Short windows are only measured for few pods.
-            for usage in usages.get(pod_key(other)) or widest.get(pod_key(other), ())
-        ]
+        others = evidence.candidate.fleet.pods_on.get(pod.node, ())
+        neighbours = [usage for _, usage in _usages_of(evidence, others)]
         for usage in (each.usage for each in devices):
             alike = [other for other in neighbours if _same_metrics(other) == _same_metrics(usage)]
             for field, words in _SECOND_SIGNALS:
@@ -199,6 +192,17 @@ def _silenced(evidence: Evidence) -> Iterator[str]:
                         f"pod {pod.ref.name}: no {words} data for {device(usage)}, "
                         f"unlike similar GPUs on node {pod.node}"
                     )
+
+
+def _usages_of(evidence: Evidence, pods: Iterable[Pod]) -> Iterator[tuple[Pod, Usage]]:
+    """The usage of each of these pods, which may be of other workloads."""
+    measured = evidence.candidate.measured.usages
+    usages = measured.get(evidence.window, {})
+    widest = measured.get(max(measured, default=evidence.window), {})
+    for pod in pods:
+        # Short windows are only measured for few pods.
+        for usage in usages.get(pod_key(pod)) or widest.get(pod_key(pod), ()):
+            yield pod, usage
 
 
 _SECOND_SIGNALS = (("power_peak_w", "power"), ("traffic_peak", "memory-traffic"))
@@ -258,22 +262,27 @@ def _length(samples: int | None, window: datetime.timedelta) -> str:
 
 
 def _unattributed(evidence: Evidence) -> Iterator[str]:
-    """A device without a pod label could belong to any pod of its node."""
+    """A whole GPU has one pod. If series name it for two, one of them may have a GPU without a pod label."""
     candidate = evidence.candidate
-    for node in sorted({pod.node for pod, _ in evidence.held}):
-        coverage = candidate.measured.nodes.get(node)
-        if coverage is None:
+    for pod, devices in evidence.held:
+        coverage = candidate.measured.nodes.get(pod.node)
+        others = [
+            each for each in candidate.fleet.pods_on.get(pod.node, ()) if is_settled(each, candidate.at)
+        ]
+        if (
+            pod.is_shared
+            or coverage is None
+            or coverage.owned >= sum(each.usable for each in others if not each.is_shared)
+        ):
             continue
-        held = sum(
-            pod.devices
-            for pod in candidate.fleet.pods_on.get(node, ())
-            if is_settled(pod, candidate.at) and not pod.is_shared
-        )
-        if coverage.owned < held:
-            yield (
-                f"pods on node {node} hold {gpus(held)}, but series with a pod label cover only {coverage.owned}: "
-                "the others could belong to any pod"
-            )
+        own = {(each.usage.device.uuid, each.usage.device.instance) for each in devices}
+        for other, usage in _usages_of(evidence, others):
+            is_named = usage.is_fresh and (usage.device.uuid, usage.device.instance) in own
+            if other.ref != pod.ref and is_named:
+                yield (
+                    f"series name {device(usage)} for pods {pod.ref.name} and {other.ref.name}, but node {pod.node} "
+                    "does not share GPUs: one of them may have a GPU without a pod label"
+                )
 
 
 def is_settled(pod: Pod, at: datetime.datetime) -> bool:

@@ -13,7 +13,12 @@ from rightsizer.findings.oversized_gpu import find_oversized_gpu
 from rightsizer.findings.replicas import find_too_few_replicas, find_too_many_replicas
 from rightsizer.findings.stuck import find_not_starting, find_stuck
 from rightsizer.findings.too_many_gpus import find_too_many_gpus
-from rightsizer.findings.underutilized import find_busy, find_input_bound, find_underutilized
+from rightsizer.findings.underutilized import (
+    find_busy,
+    find_input_bound,
+    find_underutilized,
+    find_unusable_gpus,
+)
 from rightsizer.model import Finding, FindingName, Fleet, Measured, Verdict, Workload
 from rightsizer.policy.effective import Criteria
 
@@ -28,6 +33,7 @@ FINDERS: tuple[Callable[[Candidate], Finding | None], ...] = (
     find_too_many_gpus,
     find_oversized_gpu,
     find_too_few_replicas,
+    find_unusable_gpus,
     find_input_bound,
     find_underutilized,
     find_busy,

@@ -23,6 +23,8 @@ from rightsizer.text import instant, span
 def find_idle(candidate: Candidate) -> Finding | None:
     """The finding about a workload without visible activity."""
     evidence = candidate.over_idle()
+    if candidate.held and all(pod.started and pod.unusable == pod.devices > 0 for pod in candidate.held):
+        return None  # no running container can use a GPU
     issues = () if evidence.is_in_use else first_issues(evidence, IDLENESS_CHECKS)
     if not evidence.is_in_use and not issues:
         return _finding(evidence, candidate.history)

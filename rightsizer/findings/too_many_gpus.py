@@ -16,8 +16,8 @@ from rightsizer.text import gpus, span
 
 def find_too_many_gpus(candidate: Candidate) -> Finding | None:
     """The GPUs that each pod does not need; only advice if that is not proven."""
-    part, held = candidate.criteria.too_many_gpus, max((pod.devices for pod in candidate.held), default=0)
-    if held <= 1 or any(pod.is_shared or pod.devices != held for pod in candidate.held):
+    part, held = candidate.criteria.too_many_gpus, max((pod.usable for pod in candidate.held), default=0)
+    if held <= 1 or any(pod.is_shared or pod.usable != held for pod in candidate.held):
         return None
     evidence = candidate.over(part, part.maxUtilizationPercent)
     each = _used(candidate, evidence)

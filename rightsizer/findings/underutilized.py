@@ -1,9 +1,22 @@
-"""Input-bound, underutilized and busy: findings about a workload that works. Only reported, never acted upon. Pure."""
+"""Unusable GPUs, input-bound, underutilized and busy: only reported, never acted upon. Pure."""
 
 from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues, wait_reason
 from rightsizer.findings.evidence import Candidate, Evidence
 from rightsizer.model import Finding, FindingName, Verdict
-from rightsizer.text import span
+from rightsizer.text import gpus, span
+
+
+def find_unusable_gpus(candidate: Candidate) -> Finding | None:
+    """GPUs that stay reserved until the pod ends, although only init containers request them, which have ended."""
+    words = tuple(
+        f"pod {pod.ref.name} reserves {gpus(pod.unusable)} that only its init containers could use, which have ended"
+        for pod in candidate.held
+        if pod.unusable and pod.started is not None
+    )
+    if not words:
+        return None
+    advice = "request GPUs in main containers or sidecars, or not at all"
+    return candidate.over_idle().finding(FindingName.UNUSABLE_GPUS, Verdict.KEEP, *words, advice)
 
 
 def find_input_bound(candidate: Candidate) -> Finding | None:
@@ -49,13 +62,13 @@ def _sharing(evidence: Evidence) -> tuple[str, ...]:
 
 def _what_worked(evidence: Evidence) -> str:
     pods = [any(each.ran for each in devices) for _, devices in evidence.held]
-    gpus = evidence.candidate.workload.devices
+    held = evidence.candidate.workload.devices
     busy = sum(each.ran is True for each in evidence.devices)
     if not all(pods):
         words = f"{sum(pods)} of {len(pods)} pods"
-    elif busy < gpus and not evidence.is_shared:
-        words = f"{busy} of {gpus} GPUs"
+    elif busy < held and not evidence.is_shared:
+        words = f"{busy} of {gpus(held)}"
     else:
-        words = "its GPU" if gpus == 1 else f"all {gpus} GPUs"
+        words = "its GPU" if held == 1 else f"all {held} GPUs"
     was = "was" if words == "its GPU" else "were"
     return f"{words} {was} active in the last {span(evidence.window)}"

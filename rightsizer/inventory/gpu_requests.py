@@ -171,6 +171,7 @@ class GpuRequest:
         is_shared: Whether some of the devices are shares, by their resource name.
         unreadable: Invalid amounts, in words.
         containers: The long-running containers that request GPUs.
+        unusable: The part of the devices that only ordinary init containers request.
     """
 
     devices: Mapping[str, int]
@@ -178,6 +179,7 @@ class GpuRequest:
     is_shared: bool = False
     unreadable: tuple[str, ...] = ()
     containers: frozenset[str] = frozenset()
+    unusable: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.devices or self.unreadable)
@@ -220,8 +222,11 @@ class ResourceTable:
             for one, given in found
         ]
         amounts = _total(whole)
+        by_container = [(lasts, self._devices(counts)) for lasts, counts in whole]
+        devices = _total(by_container)
+        usable = _total(one for one in by_container if one[0])
         return GpuRequest(
-            devices=_total((lasts, self._devices(counts)) for lasts, counts in whole),
+            devices=devices,
             amounts=amounts,
             is_shared=any(self.unit(name) is not ResourceUnit.DEVICES for name in amounts),
             unreadable=tuple(
@@ -231,6 +236,7 @@ class ResourceTable:
                 if _whole(amount) is None
             ),
             containers=frozenset(one.name for one, given in found if given and one.name in lasting),
+            unusable=sum(devices.values()) - sum(usable.values()),
         )
 
     def _amounts(self, container: Container) -> Amounts:

@@ -16,7 +16,7 @@ from rightsizer.inventory.gpu_requests import (
 )
 from rightsizer.inventory.node_holds import with_pod
 from rightsizer.inventory.pod_groups import GroupKey, group_key
-from rightsizer.inventory.resource_claims import claim_names, templates_of
+from rightsizer.inventory.resource_claims import claim_names, templates_of, unusable_claims
 from rightsizer.inventory.unschedulable_pods import UnschedulablePod, is_unschedulable, unschedulable_pod
 from rightsizer.kube.api_objects import (
     Container,
@@ -94,6 +94,7 @@ class GpuPod:
         metadata: Its own, if it has no owner.
         gangs: The gangs that it belongs to.
         claims: Names of its ResourceClaims.
+        unusable_claims: Those that only its ordinary init containers use.
         templates: The ResourceClaimTemplates of these, each with the claim.
     """
 
@@ -103,6 +104,7 @@ class GpuPod:
     gangs: tuple[ObjectRef, ...] = ()
     claims: tuple[str, ...] = ()
     templates: tuple[tuple[str, str], ...] = ()
+    unusable_claims: frozenset[str] = frozenset()
 
 
 class PodTable:
@@ -228,7 +230,7 @@ class PodTable:
         made = item.status.extended_resource_claim_status
         named = (*claims, made.resource_claim_name) if made and made.resource_claim_name else claims
         pod = dataclasses.replace(pod_of(item, request, needs), claims=tuple(dict.fromkeys(named)))
-        return GpuPod(pod, owner, metadata, gangs_of(item), claims, templates_of(item))
+        return GpuPod(pod, owner, metadata, gangs_of(item), claims, templates_of(item), unusable_claims(item))
 
 
 def _goes_with_node(item: PodObject) -> bool:
@@ -255,6 +257,7 @@ def pod_of(item: PodObject, request: GpuRequest, needs: Mapping[str, int]) -> Po
         node=sys.intern(spec.node_name),
         phase=sys.intern(status.phase or "Pending"),
         devices=sum(request.devices.values()),
+        unusable=request.unusable,
         is_shared=request.is_shared,
         started=started,
         priority_class=sys.intern(spec.priority_class_name),

@@ -19,7 +19,13 @@ from rightsizer.inventory.device_selectors import (
     device_variables,
     matches,
 )
-from rightsizer.inventory.gpu_requests import CLASS_PREFIX, IMPLICIT_PREFIX, count_of, quantity_of
+from rightsizer.inventory.gpu_requests import (
+    CLASS_PREFIX,
+    IMPLICIT_PREFIX,
+    count_of,
+    long_running_containers,
+    quantity_of,
+)
 from rightsizer.inventory.resource_slices import GPU_DRIVERS, PublishedDevice, capacity_limits, short_name
 from rightsizer.inventory.unschedulable_pods import Toleration, tolerates
 from rightsizer.kube.api_objects import ObjectMeta, PodObject
@@ -300,21 +306,32 @@ def _part(result: _Result, device: DraDevice | None, users: int) -> float:
 
 def claim_names(pod: PodObject) -> tuple[str, ...]:
     """Names of the claims that a pod uses; "?" and the pod's own name for a claim that does not exist yet."""
-    return tuple(claim for _, claim in _used(pod))
+    return tuple(claim for _, _, claim in _used(pod))
 
 
 def templates_of(pod: PodObject) -> tuple[tuple[str, str], ...]:
     """The ResourceClaimTemplates that its claims were made from, each with the claim."""
-    return tuple((template, claim) for template, claim in _used(pod) if template)
+    return tuple((template, claim) for _, template, claim in _used(pod) if template)
 
 
-def _used(pod: PodObject) -> Iterator[tuple[str, str]]:
+def unusable_claims(pod: PodObject) -> frozenset[str]:
+    """Names of the claims that only ordinary init containers use."""
+    lasting, every = long_running_containers(pod), pod.spec.init_containers or ()
+    by_any, by_lasting = (
+        {one.name for each in some for one in each.resources.claims or ()} for some in (every, lasting)
+    )
+    return frozenset(claim for name, _, claim in _used(pod) if name in by_any) - {
+        claim for name, _, claim in _used(pod) if name in by_lasting
+    }
+
+
+def _used(pod: PodObject) -> Iterator[tuple[str, str, str]]:
     made = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses or []}
     for one in pod.spec.resource_claims or []:
         if one.name in made and made[one.name] is None:
             continue  # no claim was needed
         claim = one.resource_claim_name or made.get(one.name) or f"?{one.name}"
-        yield one.resource_claim_template_name or "", claim
+        yield one.name, one.resource_claim_template_name or "", claim
 
 
 def _named(request: _Request) -> Iterator[tuple[str, _Exactly]]:

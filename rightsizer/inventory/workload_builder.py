@@ -259,12 +259,13 @@ def _completed(source: GpuPod, state: ClusterState) -> Pod | None:
     """A pod with what its claims and its node add; None if it has no GPUs."""
     pod = source.pod
     devices: collections.Counter[str] = collections.Counter()
-    is_shared, unreadable = pod.is_shared, list(pod.unreadable)
+    is_shared, unreadable, unusable = pod.is_shared, list(pod.unreadable), pod.unusable
     for name in source.claims:
         claim = state.dra.claims.get((pod.ref.namespace, name), _unknown(name))
         devices.update(claim.devices)
         is_shared = is_shared or (bool(claim.devices) and claim.is_shared)
         unreadable += claim.unreadable
+        unusable += sum(claim.devices.values()) if name in source.unusable_claims else 0
     node = state.nodes.get(pod.node)
     is_shared = is_shared or bool(node and node.sharing)
     if not (devices or pod.devices or unreadable):
@@ -277,6 +278,7 @@ def _completed(source: GpuPod, state: ClusterState) -> Pod | None:
         is_shared=is_shared,
         resources={**pod.resources, **devices},
         unreadable=tuple(unreadable),
+        unusable=unusable,
     )
 
 

@@ -144,7 +144,8 @@ class Pod:
     """A pod that holds, or waits for, GPUs.
 
     Attributes:
-        devices: GPUs or shares that its containers request, over all GPU resource names and DRA claims.
+        devices: GPUs or shares that the scheduler reserves for it, over all GPU resource names and DRA claims.
+        unusable: The part of them that no long-running container can use: requested by ordinary init containers alone.
         is_shared: Whether its node hands out shares of GPUs (time-slicing, MPS), so that several of `devices` may be
             one GPU.
         started: Latest start among its GPU containers, so that a restart makes it young; None while one is not running.
@@ -192,6 +193,12 @@ class Pod:
     acknowledged: datetime.datetime | None = None
     awaits_request: bool = False
     terminates_by: datetime.datetime | None = None
+    unusable: int = 0
+
+    @property
+    def usable(self) -> int:
+        """Devices that its long-running containers can use; PodResources lists no others."""
+        return self.devices - self.unusable
 
     @property
     def held_since(self) -> datetime.datetime | None:

@@ -52,6 +52,7 @@ class FindingName(enum.StrEnum):
     STUCK = "stuck"
     INPUT_BOUND = "input-bound"
     NOT_STARTING = "not-starting"
+    UNUSABLE_GPUS = "unusable-gpus"
     # In order.
     BUSY = "busy"
     # The evidence does not suffice.

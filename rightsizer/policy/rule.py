@@ -61,6 +61,7 @@ SWITCHABLE = (
     FindingName.STUCK,
     FindingName.INPUT_BOUND,
     FindingName.NOT_STARTING,
+    FindingName.UNUSABLE_GPUS,
 )
 """Findings whose mode a rule may set: those with an action or advice."""
 
@@ -72,7 +73,12 @@ CALLS_FOR = {
 }
 """Actions without which enforcing a finding would do nothing, or only half."""
 
-ADVICE_ONLY = (FindingName.UNDERUTILIZED, FindingName.INPUT_BOUND, FindingName.NOT_STARTING)
+ADVICE_ONLY = (
+    FindingName.UNDERUTILIZED,
+    FindingName.INPUT_BOUND,
+    FindingName.NOT_STARTING,
+    FindingName.UNUSABLE_GPUS,
+)
 """Reported, never acted upon: no action of gpu-rightsizer helps."""
 
 FindingMode = Literal["advise", "enforce", "off"]

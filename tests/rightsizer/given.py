@@ -232,6 +232,9 @@ def manifest(kind: str, namespace: str, name: str, given: Mapping[str, Any]) -> 
         "nodeSelector": given.get("nodeSelector", {}),
         **{key: given[key] for key in {"nodeName", "schedulingGates"} & set(given)},
     }
+    if init := dict(given.get("init", {})):
+        limits = {resource: str(init.pop("gpus"))}
+        spec["initContainers"] = [{"name": "init", "image": "x", "resources": {"limits": limits}, **init}]
     if kind in {"Pod", "Job"}:
         spec["restartPolicy"] = "Never"
     for key, field in CLAIMS.items():

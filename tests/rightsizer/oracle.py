@@ -18,7 +18,7 @@ STRICT = ["protect", "advise", "enforce"]
 ACTIONS = ("scale-up", "scale-down", "resize", "reslice", "scale-to-zero", "suspend")
 FINDINGS = (
     *("idle", "idle", "finished", "underutilized", "too-many-gpus", "oversized-gpu", "too-many-replicas"),
-    *("too-few-replicas", "stuck", "input-bound", "not-starting"),
+    *("too-few-replicas", "stuck", "input-bound", "not-starting", "unusable-gpus"),
 )
 NAMESPACES = {"kube-system", "kube-public", "kube-node-lease", "gpu-operator", "nvidia-gpu-operator"}
 IDLE: Mapping[str, Any] = {

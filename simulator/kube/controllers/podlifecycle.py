@@ -75,9 +75,14 @@ class PodLifecycle:
         address = f"10.{self._addresses >> 16 & 255}.{self._addresses >> 8 & 255}.{self._addresses & 255}"
         status["podIP"], status["podIPs"] = address, [{"ip": address}]
         status["hostIP"] = self._host_ip(pod.obj["spec"]["nodeName"])
-        status["containerStatuses"] = [
-            _running(entry, uid_of(pod.obj), now) for entry in pod.obj["spec"]["containers"]
-        ]
+        spec, uid = pod.obj["spec"], uid_of(pod.obj)
+        sidecars = [one for one in spec.get("initContainers", ()) if one.get("restartPolicy") == "Always"]
+        for field, started in (
+            ("containerStatuses", spec["containers"]),
+            ("initContainerStatuses", sidecars),
+        ):
+            if started:
+                status[field] = [_running(entry, uid, now) for entry in started]
         return status
 
     def _host_ip(self, node: str) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+from typing import Any
 
 import hypothesis
 import pytest
@@ -363,21 +364,69 @@ def test_gaps_in_samples_are_reported_with_count_and_length() -> None:
 
 
 @pytest.mark.parametrize(("owned", "verdict"), [(1, Verdict.UNKNOWN), (2, Verdict.ACT), (8, Verdict.ACT)])
-def test_node_with_unattributed_gpus_makes_its_pods_unknown(owned: int, verdict: Verdict) -> None:
-    """If fewer GPUs have a pod label than pods hold, no pod of the node is judged idle."""
+def test_gpu_that_series_name_for_two_pods_makes_both_unknown(owned: int, verdict: Verdict) -> None:
+    """If fewer GPUs have a pod label than pods hold, one of the two may have another GPU."""
     item = workload(HEALTHY, SECOND)
     coverage = {"n1": NodeCoverage(devices=8, owned=owned, coverage=1.0)}
     assert findings(item, all_idle(item), node_coverage=coverage)[0].verdict is verdict
 
 
-def test_young_pod_does_not_count_as_unattributed() -> None:
-    """A node's series may name a new pod a little later."""
+@pytest.mark.parametrize(
+    ("minutes", "seen", "verdict"),
+    [
+        pytest.param(10, (), Verdict.ACT, id="no-series-of-the-other"),
+        pytest.param(10, (idle_usage(1),), Verdict.ACT, id="another-gpu"),
+        pytest.param(10, (idle_usage(0),), Verdict.UNKNOWN, id="the-same-gpu"),
+        pytest.param(10, (idle_usage(0, is_fresh=False),), Verdict.ACT, id="the-same-gpu-earlier"),
+        pytest.param(9, (idle_usage(0),), Verdict.ACT, id="a-pod-that-series-may-not-name-yet"),
+    ],
+)
+def test_pod_with_all_its_gpus_named_is_judged_beside_pods_without_series(
+    minutes: int, seen: tuple[Usage, ...], verdict: Verdict
+) -> None:
+    """Only a GPU that series name for both leaves open who has the one without a pod label."""
     item = workload(HEALTHY)
-    other = workload(pod("x-0", started=AT - datetime.timedelta(minutes=9)))
-    seen = measured(item, all_idle(item), nodes={"n1": NodeCoverage(devices=8, owned=1, coverage=1.0)})
-    assert assess(item, seen, criteria(), fleet(item, other))[0].verdict is Verdict.ACT
-    grown = workload(pod("x-0", started=AT - datetime.timedelta(minutes=10)))
-    assert assess(item, seen, criteria(), fleet(item, grown))[0].name is FindingName.PARTIAL_DATA
+    grown = pod("x-0", started=AT - datetime.timedelta(minutes=minutes))
+    found = usages((HEALTHY, (idle_usage(0),)), (grown, seen))
+    facts = measured(item, found, nodes={"n1": NodeCoverage(devices=8, owned=1, coverage=1.0)})
+    assert assess(item, facts, criteria(), fleet(item, workload(grown)))[0].verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("held", "seen", "names"),
+    [
+        pytest.param({"devices": 1, "unusable": 1}, (), [FindingName.UNUSABLE_GPUS], id="init-only"),
+        pytest.param(
+            {"devices": 1, "unusable": 1, "started": None, "phase": "Pending"},
+            (),
+            [FindingName.NOT_RUNNING],
+            id="init-container-runs",
+        ),
+        pytest.param(
+            {"devices": 2, "unusable": 1},
+            (idle_usage(),),
+            [FindingName.IDLE, FindingName.UNUSABLE_GPUS],
+            id="surplus-and-idle",
+        ),
+        pytest.param(
+            {"devices": 2, "unusable": 1}, (busy_usage(),), [FindingName.UNUSABLE_GPUS], id="surplus"
+        ),
+        pytest.param(
+            {"devices": 3, "unusable": 1},
+            (idle_usage(),),
+            [FindingName.NO_DATA, FindingName.UNUSABLE_GPUS],
+            id="one-of-two-named",
+        ),
+    ],
+)
+def test_gpus_of_init_containers_are_unusable_once_these_have_ended(
+    held: dict[str, Any], seen: tuple[Usage, ...], names: list[FindingName]
+) -> None:
+    """No series names them, so the pod is judged by the others; a pod with nothing else is never stopped."""
+    one = pod("w-0", **held)
+    found = findings(workload(one), usages((one, seen)))
+    assert [each.name for each in found] == names
+    assert all(each.verdict is not Verdict.ACT for each in found if each.name is FindingName.UNUSABLE_GPUS)
 
 
 @pytest.mark.parametrize(

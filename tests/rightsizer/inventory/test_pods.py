@@ -124,6 +124,11 @@ GPU = "nvidia.com/gpu"
             id="init-container-beyond",
         ),
         pytest.param(
+            {"containers": [_container("a")], "initContainers": [_container("i", limits={GPU: "1"})]},
+            {GPU: 1},
+            id="init-container-alone",
+        ),
+        pytest.param(
             {
                 "containers": [_container("a", limits={GPU: "2"})],
                 "initContainers": [{**_container("i", limits={GPU: "1"}), "restartPolicy": "Always"}],
@@ -155,8 +160,14 @@ GPU = "nvidia.com/gpu"
 def test_gpu_request_counts_devices_as_the_scheduler_does(
     spec: dict[str, Any], expected: dict[str, int]
 ) -> None:
-    """Containers, sidecars and init containers."""
-    assert ResourceTable().request_of(_pod(spec)).devices == expected
+    """Containers, sidecars and init containers; what only the last of these request, nothing else can use."""
+    request = ResourceTable().request_of(_pod(spec))
+    lasting = {
+        **spec,
+        "initContainers": [one for one in spec.get("initContainers", ()) if "restartPolicy" in one],
+    }
+    usable = sum(ResourceTable().request_of(_pod(lasting)).devices.values())
+    assert (request.devices, request.unusable) == (expected, sum(expected.values()) - usable)
 
 
 @pytest.mark.parametrize(

@@ -433,6 +433,18 @@ def test_shared_or_unallocated_claim_is_counted_or_reported(
     assert (found.devices, found.is_shared, found.unreadable) == (devices, is_shared, unreadable)
 
 
+def test_claim_of_init_containers_alone_is_unusable() -> None:
+    """A claim that a main container uses, too, is not."""
+    fields = using("two", "both")
+    fields["spec"]["initContainers"] = [{**fields["spec"]["containers"][0], "name": "init"}]
+    fields["spec"]["containers"] = [
+        {"name": "main", "image": "x", "resources": {"claims": [{"name": "c-both"}]}}
+    ]
+    claims = [claim("two", devices=2, users=["p"]), claim("both", devices=1, users=["p"])]
+    (found,) = workloads_of(*claims, pod("p", **fields))["Pod/p"].pods
+    assert (found.devices, found.unusable) == (3, 2)
+
+
 def test_claim_with_admin_access_holds_nothing() -> None:
     """Monitoring takes no device."""
     watching = claim("c", devices=8, result={"adminAccess": True})
