@@ -272,6 +272,7 @@ class DeviceSample:
     allocated: bool | None = None  # whether a pod holds it; None if unknown
     # replicas under which the kubelet offers it, 1 if it is not shared; None if unknown
     replicas: int | None = None
+    shares: tuple[int, ...] = ()  # of each owner: the replicas that it holds
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -68,6 +68,7 @@ class AllocationMap:
     """Allocated and allocatable devices by device key."""
 
     owners: Owners = dataclasses.field(default_factory=dict)  # pods that hold each device
+    held: Mapping[DeviceKey, Mapping[Pod, int]] = dataclasses.field(default_factory=dict)  # ids of each pod
     disputed: frozenset[DeviceKey] = frozenset()  # keys whose holder is unknown
     # allocatable devices and the number of device ids of each; empty if the kubelet does not list them
     offered: Mapping[DeviceKey, int] = dataclasses.field(default_factory=dict)
@@ -92,6 +93,13 @@ class AllocationMap:
     def replicas(self, device: Device) -> int | None:
         """The number of replicas under which the kubelet offers `device`, 1 if it is not shared; None if unknown."""
         return max((self.offered[key] for key in keys_for(device) if key in self.offered), default=None)
+
+    def shares(self, device: Device) -> tuple[int, ...]:
+        """The number of replicas of `device` that each of its owners holds, in the order of `owners_of`."""
+        held: collections.Counter[Pod] = collections.Counter()
+        for key in keys_for(device):
+            held.update(self.held.get(key, {}))
+        return tuple(held[owner.namespace, owner.pod] for owner in owners_of(device, self.owners))
 
     def unattributed(self, devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
         """Number of allocated devices that match none of `devices`, by reason."""
@@ -126,6 +134,7 @@ def map_allocations(
     disputed = {key_of(device_id) for _, device_id in settled.disputed}
     return AllocationMap(
         owners=index(settled.allocations, names, holders),
+        held=_held(settled.allocations, names, holders),
         disputed=frozenset(key for key in (*disputed, *map(key_of_claimed, settled.contested)) if key),
         offered=_counted(offered),
         unplaced=frozenset(pod for pod, keys in holders.items() if not keys),
@@ -146,6 +155,22 @@ def map_allocations(
             and not is_network_card(allocation.device_id)
         ),
     )
+
+
+def _held(
+    allocations: Iterable[Allocation], names: Sequence[str], scheduled: Mapping[Pod, tuple[DeviceKey, ...]]
+) -> dict[DeviceKey, collections.Counter[Pod]]:
+    """The number of ids of each device that each pod holds, over all of its containers."""
+    ids = {
+        (key, _pod(one), one.resource, one.device_id)
+        for one in allocations
+        if is_gpu(one, names)
+        for key in _keys(one, scheduled)
+    }
+    found: dict[DeviceKey, collections.Counter[Pod]] = {}
+    for key, pod, _, _ in ids:
+        found.setdefault(key, collections.Counter())[pod] += 1
+    return found
 
 
 def _counted(offers: Iterable[Offer]) -> dict[DeviceKey, int]:

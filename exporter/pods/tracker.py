@@ -54,6 +54,10 @@ class PodAssignments:
         """The number of replicas under which the kubelet offers `device`; None if unknown."""
         return self.allocations.replicas(device)
 
+    def shares(self, device: Device) -> tuple[int, ...]:
+        """The number of replicas of `device` that each of its `owners` holds."""
+        return self.allocations.shares(device)
+
     def unattributed(self, devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
         """Number of devices that pods hold but that match no known device, by reason; empty without a kubelet."""
         return () if self.up is None else self.allocations.unattributed(devices)

@@ -6,6 +6,7 @@ Must not know how anything was read; the caller passes the time.
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
 from prometheus_client import Metric as Family
 
@@ -94,27 +95,39 @@ def _devices(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
         yield _of_kubelet(Family(name, help_, "gauge"), of, snapshot, scrape)
 
 
-_OF_KUBELET: tuple[tuple[str, str, Callable[[DeviceSample], int | None]], ...] = (
+_KubeletValues: TypeAlias = Iterable[tuple[PodRef | None, int | None]]
+
+_OF_KUBELET: tuple[tuple[str, str, Callable[[DeviceSample], _KubeletValues]], ...] = (
     (
         "gpu_allocated",
         "Whether a pod holds the device (1/0); absent if unknown.",
-        lambda sample: sample.allocated,
+        lambda sample: [(None, sample.allocated)],
     ),
     (
         "gpu_replicas",
         "Replicas under which the kubelet offers the device, 1 if it is not shared; absent if unknown.",
-        lambda sample: sample.replicas,
+        lambda sample: [(None, sample.replicas)],
+    ),
+    (
+        "gpu_pod_shares",
+        "Replicas of the device that the pod holds, 1 if it is not shared.",
+        lambda sample: zip(sample.owners, sample.shares, strict=False),
     ),
 )
 
 
 def _of_kubelet(
-    family: Family, of: Callable[[DeviceSample], int | None], snapshot: Snapshot, scrape: Scrape
+    family: Family, of: Callable[[DeviceSample], _KubeletValues], snapshot: Snapshot, scrape: Scrape
 ) -> Family:
-    """One series per device: the other families name the pods."""
+    """One series per device, or for each of its pods."""
     for sample in snapshot.samples:
-        if (value := of(sample)) is not None:
-            family.add_sample(family.name, _own_labels(sample.device, _hostnames(scrape)), float(value))
+        for owner, value in of(sample):
+            if value is not None:
+                labels = _own_labels(sample.device, _hostnames(scrape))
+                if owner is not None:
+                    named = {"namespace": owner.namespace, "pod": owner.pod, "container": owner.container}
+                    labels = labels.joined(tuple(named.items()))
+                family.add_sample(family.name, labels, float(value))
     return family
 
 

@@ -159,6 +159,7 @@ class Sampler:
                     owners=pods.owners(sample.device),
                     allocated=pods.allocated(sample.device),
                     replicas=pods.replicas(sample.device),
+                    shares=pods.shares(sample.device),
                     jobs=jobs_of(sample.device, jobs),
                 )
                 for sample in found

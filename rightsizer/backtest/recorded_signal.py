@@ -230,6 +230,10 @@ class RecordedSignal:
         """Not recorded."""
         return {}
 
+    def shares(self, pods: Collection[PodKey], at: datetime.datetime) -> Mapping[PodKey, int]:  # noqa: ARG002
+        """Not recorded."""
+        return {}
+
     def _usage(self, track: Track, first: int, stop: int, steps: int) -> Usage:
         part = slice(max(0, first - track.first), max(0, stop - track.first))
         samples = _known(track.samples[part])

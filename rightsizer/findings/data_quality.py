@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rightsizer.changes.record_codec import RESUMED_ANNOTATION
 from rightsizer.config import format_duration
-from rightsizer.findings.evidence import Candidate, Evidence, pod_key
+from rightsizer.findings.evidence import Candidate, DeviceEvidence, Evidence, pod_key
 from rightsizer.findings.idle_history import ActivityHistory, covers_pauses
 from rightsizer.kinds.patches import resumed_at
 from rightsizer.kube.object_names import INVALID_OWNER
@@ -130,13 +130,28 @@ def _missing(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
         if not devices:
             yield f"no GPU series for pod {pod.ref.name}"
-        elif len(devices) < pod.usable and pod.is_shared:
-            yield (
-                f"pod {pod.ref.name} holds {pod.devices} shares, but its series cover {gpus(len(devices))}: "
-                "unknown whether a GPU is missing"
-            )
+        elif pod.is_shared:
+            named = evidence.candidate.measured.shares.get(pod_key(pod), 0)
+            if named < pod.usable and len(devices) < _most_gpus(evidence, pod, devices):
+                yield (
+                    f"pod {pod.ref.name} holds {pod.usable} shares, but its series cover {gpus(len(devices))}: "
+                    "unknown whether a GPU is missing"
+                )
         elif len(devices) < pod.usable:
             yield f"pod {pod.ref.name} holds {gpus(pod.usable)}, but its series cover only {len(devices)}"
+
+
+def _most_gpus(evidence: Evidence, pod: Pod, devices: Sequence[DeviceEvidence]) -> int:
+    """How many GPUs its shares may be of: no more than its node has, where that is known."""
+    node, coverage = (
+        each.get(pod.node) for each in (evidence.candidate.fleet.nodes, evidence.candidate.measured.nodes)
+    )
+    is_sliced = any("/mig-" in name for name in pod.resources) or any(
+        each.usage.device.instance for each in devices
+    )
+    if node is None or not node.gpus or is_sliced:
+        return pod.usable
+    return min(pod.usable, max(node.gpus, coverage.devices if coverage else 0))
 
 
 def _disputed(evidence: Evidence) -> Iterator[str]:

@@ -144,6 +144,15 @@ class Evidence:
         """Whether any of its pods shares a GPU."""
         return any(pod.is_shared for pod, _ in self.held)
 
+    @property
+    def number(self) -> int:
+        """How many GPUs and MIG instances its pods hold; shares of one count once."""
+        return (
+            len({each.usage.device for each in self.devices})
+            if self.is_shared
+            else self.candidate.workload.devices
+        )
+
     def uses_little(self, max_mean_percent: float) -> bool:
         """Whether it works, and no device's mean activity is higher."""
         means = [each.usage.activity_mean for each in self.devices]

@@ -122,7 +122,7 @@ def _name(evidence: Evidence, history: ActivityHistory | None) -> FindingName:
 
 
 def _nothing_ran(evidence: Evidence) -> str:
-    gpus = evidence.candidate.workload.devices
+    gpus = evidence.number
     subject = "its GPU" if gpus == 1 else f"all {gpus} GPUs"
     limit = f"{evidence.candidate.criteria.idle.maxUtilizationPercent:g}%"
     words = f"{subject} stayed at or below {limit} utilization for the last {span(evidence.window)}"

@@ -62,7 +62,7 @@ def _sharing(evidence: Evidence) -> tuple[str, ...]:
 
 def _what_worked(evidence: Evidence) -> str:
     pods = [any(each.ran for each in devices) for _, devices in evidence.held]
-    held = evidence.candidate.workload.devices
+    held = evidence.number
     busy = sum(each.ran is True for each in evidence.devices)
     if not all(pods):
         words = f"{sum(pods)} of {len(pods)} pods"

@@ -276,6 +276,7 @@ class Measured:
             where a report draws them, and of a shared GPU only where it is the pod's own.
         pauses_s: Lengths of the pauses in the histories, by full kind, longest first.
         nvlink: The GPUs that NVLink connects with a GPU, by UUID; only of those of pods that may be resized.
+        shares: How many shares of GPUs series name for a pod; only of pods that hold several.
     """
 
     at: datetime.datetime
@@ -295,3 +296,4 @@ class Measured:
     ignored: Ignored = NONE_IGNORED
     pauses_s: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
     nvlink: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
+    shares: Mapping[PodKey, int] = dataclasses.field(default_factory=dict)

@@ -171,6 +171,10 @@ class Signal(Protocol):
         """Devices per node."""
         ...
 
+    def shares(self, pods: Collection[PodKey], at: datetime.datetime) -> Mapping[PodKey, int]:
+        """How many shares of GPUs series name for each of these pods."""
+        ...
+
     def nvlink(self, nodes: Mapping[str, str], at: datetime.datetime) -> Mapping[str, frozenset[str]]:
         """The GPUs that NVLink connects with each of the boards in `nodes`; none of a board if it is unknown."""
         ...
@@ -223,7 +227,9 @@ def measure(
         window: _usages(signal, window, at, of=judged[window] if window in few else None)
         for window in windows
     }
-    first = _with_boards(signal, Measured(at, usages, nodes=signal.nodes(at)), pods, evaluator)
+    shared = {(pod.ref.namespace, pod.ref.name) for pod in held if pod.is_shared and pod.usable > 1}
+    shares = signal.shares(shared, at) if shared else {}
+    first = _with_boards(signal, Measured(at, usages, nodes=signal.nodes(at), shares=shares), pods, evaluator)
     usages = dict(first.usages)
     more = followup_queries(fleet, first, _criteria_of(evaluator))
     candidates = frozenset(pod for request in more.histories for pod in request.pods)

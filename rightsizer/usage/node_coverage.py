@@ -1,5 +1,6 @@
-"""Devices with series on each node, how NVLink connects them, how many name a pod, and when the series begin."""
+"""Devices with series on each node, how NVLink connects them, which pods and shares they name, when series begin."""
 
+import collections
 import dataclasses
 import datetime
 import functools
@@ -15,14 +16,26 @@ from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, QueryRange, decode_labels
 from rightsizer.usage.provenance import TARGET_LABELS
 from rightsizer.usage.querier import SourceQuerier
-from rightsizer.usage.recording_rules import RAW
-from rightsizer.usage.source_metrics import CLUSTER, JOB, TARGET, DeviceKey, LabelNames, Metric, MetricKind
+from rightsizer.usage.recording_rules import RAW, raw_selector
+from rightsizer.usage.source_metrics import (
+    CLUSTER,
+    JOB,
+    TARGET,
+    DeviceKey,
+    LabelNames,
+    Metric,
+    MetricKind,
+    UseKey,
+)
 
 RECENT = datetime.timedelta(minutes=10)
 STEPS = 40
 HALVINGS = 5
 TOPOLOGY = "gpu_topology"
 """gpu-exporter's: one series for each ordered pair of GPUs of a node."""
+SHARES = "gpu_pod_shares"
+"""gpu-exporter's: how many shares of a device a pod holds."""
+_SHARE = ("vgpu", "exported_container", "container")
 _PAIR = (CLUSTER, JOB, TARGET, "UUID", "peer_UUID", "connection")
 
 
@@ -147,6 +160,33 @@ def nvlink_neighbours(querier: SourceQuerier, boards: Collection[str]) -> dict[s
                     {labels.get("peer_UUID", "")} if labels.get("connection", "").startswith("NV") else ()
                 )
     return {uuid: frozenset(peers) for uuid, peers in sorted(found.items())}
+
+
+def named_shares(querier: SourceQuerier, pods: Collection[PodKey]) -> dict[PodKey, int]:
+    """How many shares of GPUs series name for each of these pods.
+
+    gpu-exporter counts them. dcgm-exporter has a series for each, which differ in their container and `vgpu`.
+    """
+    described = querier.source.labels.described
+    found: dict[UseKey, float] = {}
+
+    def counted(matchers: Sequence[str], metric: Metric) -> str:
+        each = promql.by("count", (*described, *_SHARE), raw_selector(metric, matchers))
+        return promql.by("count", described, each)
+
+    def published(matchers: Sequence[str]) -> str:
+        return promql.by("max", described, promql.selector(SHARES, matchers))
+
+    shards = querier.pod_shards(sorted(pods), querier.max_series(RAW, RECENT))
+    builds = [functools.partial(counted, metric=metric) for metric in querier.markers()]
+    for build in (*builds, *([published] if querier.source.has_counters else ())):
+        for labels, number in querier.uses(shards, build):
+            if labels.key is not None:
+                found[labels.key] = max(number, found.get(labels.key, 0.0))
+    shares: collections.Counter[PodKey] = collections.Counter()
+    for key, number in found.items():
+        shares[key[:2]] += int(number)
+    return {pod: number for pod, number in sorted(shares.items()) if pod in pods}
 
 
 def first_sample(querier: SourceQuerier, span: datetime.timedelta) -> datetime.datetime | None:

@@ -28,7 +28,7 @@ from rightsizer.usage.active_replicas import ReplicaQuery, busy_replicas
 from rightsizer.usage.activity_history import activity_histories, activity_profiles, work_levels
 from rightsizer.usage.device_usage import peak_activity, recent_peaks, sampled_peaks, window_usages
 from rightsizer.usage.kept_slots import KeptSlots
-from rightsizer.usage.node_coverage import first_sample, node_coverage, nvlink_neighbours
+from rightsizer.usage.node_coverage import first_sample, named_shares, node_coverage, nvlink_neighbours
 from rightsizer.usage.optional_metrics import waits
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.serving_metrics import serving_loads
@@ -182,6 +182,10 @@ class PrometheusUsage:
     def nvlink(self, nodes: Mapping[str, str], at: datetime.datetime) -> Mapping[str, frozenset[str]]:
         """The GPUs that NVLink connects with each of these, if the exporter on its node says so, by UUID."""
         return nvlink_neighbours(self._boards(at, nodes), nodes.keys())
+
+    def shares(self, pods: Collection[PodKey], at: datetime.datetime) -> Mapping[PodKey, int]:
+        """How many shares of GPUs series name for each of these pods."""
+        return named_shares(self._query(at), pods)
 
     def begins(self, span: datetime.timedelta, at: datetime.datetime) -> datetime.datetime | None:
         """When the GPU series begin; None if they are older than the span."""

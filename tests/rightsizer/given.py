@@ -133,6 +133,11 @@ PROFILES: Mapping[str, Profile | None] = {
     "negative": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", -1)),
     "idle-beside-a-busy-pod": Profile(_counted(93, 0.93)),
     "busy-beside-an-idle-pod": Profile(_counted(93, 0.93, 0.93)),
+    **{f"idle-slot-{number}": Profile(IDLE, labels={"vgpu": str(number)}) for number in range(2)},
+    **{f"idle-in-{name}": Profile(IDLE, labels={"container": name}) for name in ("main", "side")},
+    "two-shares": Profile(
+        lambda count: {**_counted(0, 0)(count), **IDLE(count), "gpu_pod_shares": [2.0] * count}
+    ),
     "stopped-counters": Profile(_counted(93, 0.0003)),
     "mig": Profile(_only("DCGM_FI_DEV_FB_USED"), labels={"GPU_I_ID": "3", "GPU_I_PROFILE": "1g.10gb"}),
     "board-empty": Profile(_board(0, 55)),
@@ -173,7 +178,7 @@ def day_of(
         profile = PROFILES[name]
         if profile is not None:
             device = {"gpu": "0", "UUID": next(_UUIDS), "modelName": H100, "job": "gpu"}
-            labels = {**device, **profile.labels, **(extra or {}), **(moved if exported else owner)}
+            labels = {**device, **(moved if exported else owner), **profile.labels, **(extra or {})}
             yield from _series(profile, labels)
 
 

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.driver
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
 ALLOCATED = "gpu_allocated"
 REPLICAS = "gpu_replicas"
+SHARES = "gpu_pod_shares"
 UNATTRIBUTED = "gpu_exporter_unattributed_devices"
 UP = "gpu_exporter_podresources_up"
 
@@ -91,6 +92,25 @@ def test_gpu_replicas_counts_offered_ids_of_a_device(make_node: MakeNode) -> Non
         eventually(lambda: exporter.series(REPLICAS, "gpu") == {("0",): 1, ("1",): 3})
         node.kubelet.misbehave(Failure.UNIMPLEMENTED, method="GetAllocatableResources")
         eventually(lambda: exporter.series(REPLICAS, "gpu") == {})
+
+
+def test_gpu_pod_shares_counts_the_ids_of_all_containers_of_a_pod(make_node: MakeNode) -> None:
+    """Two containers with a replica each hold two; a pod on a whole GPU holds one."""
+    gpus = tuple(GpuSpec("A100-SXM4-40GB") for _ in range(3))
+    node = make_node(NodeSpec("a100", gpus, sharing=Sharing.TIME_SLICING, replicas=4))
+    first, second, whole = (node.spec.gpu_uuid(number) for number in range(3))
+    slots = [
+        pod("p", f"{first}::0", f"{second}::2"),
+        pod("p", f"{first}::3", container="side"),
+        pod("q", whole),
+    ]
+    node.pods += slots
+    with node.kubelet, node.exporting() as exporter:
+        assert exporter.series(SHARES, "gpu", "pod", "container") == {
+            ("0", "p", "main"): 2,
+            ("1", "p", "main"): 1,
+            ("2", "q", "main"): 1,
+        }
 
 
 def test_gpu_allocated_without_a_kubelet_is_absent(node: Node) -> None:

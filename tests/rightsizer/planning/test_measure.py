@@ -173,6 +173,11 @@ class _Recorded(Signal):
         del at
         return {}
 
+    def shares(self, pods: Collection[PodKey], at: datetime.datetime) -> Mapping[PodKey, int]:
+        """Unknown."""
+        del pods, at
+        return {}
+
     def nvlink(self, nodes: Mapping[str, str], at: datetime.datetime) -> Mapping[str, frozenset[str]]:
         """Unknown."""
         del at

@@ -319,6 +319,11 @@ class Truth(Signal):
         """Everything is seen."""
         return {}
 
+    def shares(self, pods: Collection[PodKey], at: datetime.datetime) -> Mapping[PodKey, int]:
+        """Unknown."""
+        del pods, at
+        return {}
+
     def nvlink(self, nodes: Mapping[str, str], at: datetime.datetime) -> Mapping[str, frozenset[str]]:
         """Nothing is known of it."""
         del nodes, at
