@@ -41,12 +41,11 @@ class BuildError(Exception):
 def build_all() -> None:
     """Build what is missing, telling what is done and how far it is."""
     require_known_release()
-    absent = {program.module for program in missing()}
+    absent = dict.fromkeys(built(program) for program in missing())
     if absent:
         go = _go()
-        for module in dict.fromkeys(program.module for program in PROGRAMS):
-            if module in absent:
-                _build(go, module, [program for program in PROGRAMS if program.module == module])
+        for target in absent:
+            _build(go, target, [program for program in PROGRAMS if built(program) == target])
     for program, path in find(PROGRAMS).items():
         _say(f"{program}: {path}")
 
@@ -68,11 +67,11 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def _build(go: str, module: str, programs: Sequence[Program]) -> None:
-    """Build the programs of one go.mod in a folder of their own and move it into place whole."""
-    target = built(module)
+def _build(go: str, target: Path, programs: Sequence[Program]) -> None:
+    """Build the programs of one folder and move it into place whole."""
+    module = programs[0].module
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(target.with_name(f".{module}.lock")):
+    with _alone(target.with_name(f".{target.name}.lock")):
         if target.exists():  # another process built it in the meantime
             return
         began = time.monotonic()

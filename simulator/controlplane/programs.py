@@ -24,11 +24,16 @@ _RELEASE = re.compile(r"^\t(?P<path>\S+) v(?P<version>\d\S*)", re.MULTILINE)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Program:
-    """A program: the Go package of its main function, and the folder of MODULES that pins it."""
+    """A program: the Go package of its main function, and the folder of MODULES that pins it.
+
+    Attributes:
+        source: The file of the main function, if it is one of this project.
+    """
 
     name: str
     module: str
     package: str
+    source: Path | None = None
 
 
 def _kubernetes() -> str:
@@ -40,6 +45,8 @@ def _kubernetes() -> str:
 KUBERNETES = _kubernetes()
 HELM = Program("helm", "helm", "helm.sh/helm/v4/cmd/helm")
 KUSTOMIZE = Program("kustomize", "kustomize", "sigs.k8s.io/kustomize/kustomize/v5")
+_FIT = MODULES.parent / "fit" / "main.go"
+FIT = Program("fit", KUBERNETES, str(_FIT), _FIT)
 PROGRAMS = (
     Program("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
     Program("kube-apiserver", KUBERNETES, "k8s.io/kubernetes/cmd/kube-apiserver"),
@@ -48,10 +55,11 @@ PROGRAMS = (
     Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
     HELM,
     KUSTOMIZE,
+    FIT,
 )
 
-CONTROL_PLANE = tuple(program for program in PROGRAMS if program not in {HELM, KUSTOMIZE})
-"""What a control plane is made of; the others install on one."""
+CONTROL_PLANE = tuple(program for program in PROGRAMS if program not in {HELM, KUSTOMIZE, FIT})
+"""What a control plane is made of; the others install on one, or answer in the place of its scheduler."""
 
 Programs = Mapping[str, Path]
 """Paths of programs by name."""
@@ -109,15 +117,18 @@ def _assets() -> Path | None:
 
 def _path(program: Program, assets: Path | None) -> Path:
     given = assets / program.name if assets is not None else None
-    return given if given is not None and given.is_file() else built(program.module) / program.name
+    return given if given is not None and given.is_file() else built(program) / program.name
 
 
-def built(module: str) -> Path:
-    """The folder of the programs of `module`, named by what decides what comes out; it need not exist yet."""
+def built(program: Program) -> Path:
+    """The folder of a program and of those built with it, named by what decides what comes out; it may not exist."""
+    module = program.module
     digest = hashlib.sha256(link_flags(module).encode())
-    for name in ("go.mod", "go.sum"):
-        digest.update((MODULES / module / name).read_bytes())
-    return cache_directory("controlplane") / f"{module}-{digest.hexdigest()[:12]}"
+    for path in (MODULES / module / "go.mod", MODULES / module / "go.sum", program.source):
+        if path is not None:
+            digest.update(path.read_bytes())
+    name = program.name if program.source is not None else module
+    return cache_directory("controlplane") / f"{name}-{digest.hexdigest()[:12]}"
 
 
 def release(module: str, path: str) -> str:
