@@ -113,7 +113,7 @@ class _NamedUser(msgspec.Struct):
     user: dict[str, Any] | None = None
 
 
-class _File(msgspec.Struct):
+class _Kubeconfig(msgspec.Struct):
     """clientcmd/v1.Config."""
 
     current_context: str | None = msgspec.field(default=None, name="current-context")
@@ -230,7 +230,7 @@ def _merged(paths: Sequence[pathlib.Path]) -> _Merged:
         if document is None:
             continue
         is_empty = False
-        read = msgspec.convert(document, _File)
+        read = msgspec.convert(document, _Kubeconfig)
         folder = path.absolute().parent
         merged.current = merged.current or read.current_context or ""
         contexts = _by_name([(one.name, one.context) for one in read.contexts or ()], "context")
