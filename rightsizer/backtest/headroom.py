@@ -140,12 +140,14 @@ def service_of(group: Group, stop: int, least: int = 0) -> Service:
 
 def _states(member: Member) -> bytes:
     """Of each of its steps whether any of its devices was active."""
-    rows = [
-        bytes([Slot.UNKNOWN]) * (track.first - member.first) + row
-        for track, row in zip(member.tracks, member.rows, strict=True)
-    ]
     length = member.end - member.first
-    return strongest([row.ljust(length, bytes([Slot.UNKNOWN])) for row in rows])
+    pairs = zip(member.tracks, member.rows, strict=True)
+    return strongest(
+        [
+            (track.elsewhen * (track.first - member.first) + row).ljust(length, track.elsewhen)
+            for track, row in pairs
+        ]
+    )
 
 
 def sizes(services: Sequence[Service], part: TooManyReplicas, cycle: int, step_s: int) -> Sized:

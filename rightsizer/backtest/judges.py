@@ -382,7 +382,7 @@ def _pod(member: Member, one: Standing, recording: Recording) -> Pod:
         node=member.place,
         phase="Running",
         devices=gpus,
-        is_shared=any(track.is_own for track in member.tracks),
+        is_shared=any(track.is_own and track.holders > 1 for track in member.tracks),
         started=began,
         priority_class=member.priority_class,
         priority=0,

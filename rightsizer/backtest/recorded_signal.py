@@ -72,7 +72,11 @@ class RecordedSignal:
         stop = self._grid.step(at)
         first = stop - self._grid.steps_in(window)
         return {
-            key: tuple(self._usage(track, max(first, pod.since), stop, stop - first) for track in found)
+            key: tuple(
+                filter(
+                    None, (self._usage(track, max(first, pod.since), stop, stop - first) for track in found)
+                )
+            )
             for key, pod in self._pods.items()
             if (of is None or key in of) and (found := list(_alive(pod, stop)))
         }
@@ -142,6 +146,27 @@ class RecordedSignal:
         """Nothing, likewise."""
         return {}
 
+    def devices(
+        self,
+        window: datetime.timedelta,  # noqa: ARG002 - a Signal's
+        at: datetime.datetime,  # noqa: ARG002
+        *,
+        nodes: Mapping[str, str],  # noqa: ARG002
+    ) -> Mapping[str, Sequence[Usage]]:
+        """Nothing, likewise: nor is it recorded which pods can use GPUs that they do not hold."""
+        return {}
+
+    def device_histories(
+        self,
+        nodes: Mapping[str, str],  # noqa: ARG002 - a Signal's
+        span: datetime.timedelta,  # noqa: ARG002
+        at: datetime.datetime,  # noqa: ARG002
+        *,
+        threshold: float,  # noqa: ARG002
+    ) -> Mapping[str, History]:
+        """Nothing, likewise."""
+        return {}
+
     def work_levels(
         self,
         pods: Mapping[PodKey, datetime.datetime],
@@ -157,7 +182,9 @@ class RecordedSignal:
         for key in pods:
             pod = self._pods[key]
             since = max(first, pod.since)
-            slots = _slots(pod, since, stop, functools.partial(Track.moved, threshold=threshold))
+            slots = _slots(
+                pod, since, stop, functools.partial(Track.moved, threshold=threshold), only_held=True
+            )
             levels = (
                 _power_at_work(track, track.moved(threshold), since, stop) for track in _alive(pod, stop)
             )
@@ -234,9 +261,24 @@ class RecordedSignal:
         """Not recorded."""
         return {}
 
-    def _usage(self, track: Track, first: int, stop: int, steps: int) -> Usage:
+    def _usage(self, track: Track, first: int, stop: int, steps: int) -> Usage | None:
+        """Usage of a device; None of one that the kubelet did not give to the pod, if it did not work there."""
         part = slice(max(0, first - track.first), max(0, stop - track.first))
         samples = _known(track.samples[part])
+        if not track.is_held:
+            busy, unknown = (_known(column[part]) for column in (track.busy, track.unknown))
+            share, unknown_s = sum(busy) / PER_SHARE / steps, sum(unknown) / PER_SHARE * self._grid.step_s
+            busy_s = share * steps * self._grid.step_s + unknown_s
+            found = Usage(
+                track.device,
+                share,
+                share,
+                busy_s=busy_s,
+                is_own=True,
+                unattributed_s=unknown_s,
+                is_held=False,
+            )
+            return found if busy_s > SLACK_S else None
         if not any(samples):
             return Usage(track.device, is_fresh=False)
         usage = Usage(
@@ -269,6 +311,7 @@ class RecordedSignal:
             busy_s=own_s + unknown_s,
             unattributed_s=unknown_s,
             is_own=True,
+            is_visited=track.holders == 1,
             traffic_s=None if moving_s is None else moving_s + unknown_s,
         )
 
@@ -285,18 +328,21 @@ def _alive(pod: Present, stop: int) -> Iterator[Track]:
     return (track for track in pod.member.tracks if track.first < stop and track.end > pod.since)
 
 
-def _slots(pod: Present, since: int, stop: int, states: Callable[[Track], bytes]) -> bytes:
+def _slots(
+    pod: Present, since: int, stop: int, states: Callable[[Track], bytes], *, only_held: bool = False
+) -> bytes:
     """The states of these steps, of all of its devices together."""
-    rows = [_row(states(track), track, since, stop) for track in _alive(pod, stop)]
-    return strongest(rows) if rows else bytes([Slot.UNKNOWN]) * (stop - since)
+    tracks = [track for track in _alive(pod, stop) if track.is_held or not only_held]
+    rows = [_row(states(track), track, since, stop) for track in tracks]
+    is_known = any(track.is_held for track in tracks)
+    return strongest([*rows, *([] if is_known else [bytes([Slot.UNKNOWN]) * (stop - since)])])
 
 
 def _row(slots: bytes, track: Track, first: int, stop: int) -> bytes:
     """The states of these steps; UNKNOWN where the track has none."""
     known = slots[max(0, first - track.first) : max(0, stop - track.first)]
     before = max(0, min(track.first, stop) - first)
-    unknown = bytes([Slot.UNKNOWN])
-    return unknown * before + known + unknown * (stop - first - before - len(known))
+    return track.elsewhen * before + known + track.elsewhen * (stop - first - before - len(known))
 
 
 def _known(samples: Column) -> Sequence[int]:

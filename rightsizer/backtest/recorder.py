@@ -26,9 +26,8 @@ class Recorder:
     def add(self, steps: range, found: StepsByUse) -> None:
         """Add one chunk; chunks come in order, and steps without samples before the first are left out."""
         for key, entry in found.items():
-            seen = [
-                place for place, count in enumerate(entry.columns["samples"]) if count not in {0, MISSING}
-            ]
+            pairs = zip(entry.columns["samples"], entry.columns["busy"], strict=True)
+            seen = [place for place, pair in enumerate(pairs) if not set(pair) <= {0, MISSING}]
             if not seen:
                 continue
             if key not in self._tracks:
@@ -48,11 +47,13 @@ class Recorder:
         groups: dict[ObjectRef, list[Member]] = collections.defaultdict(list)
         guessed: set[ObjectRef] = set()
         for key, tracks in sorted(by_pod.items()):
+            if not (held := sum(track.is_held for track in tracks)):
+                continue
             known = facts.get(key, _UNKNOWN)
             owner = known.owner or owner_by_name(key)
             if known.owner is None:
                 guessed.add(owner)
-            gpus = known.gpus or len(tracks)
+            gpus = known.gpus or held
             groups[owner].append(
                 Member(key, known.node, gpus, tuple(tracks), known.priority_class, known.labels, known.images)
             )
@@ -79,11 +80,15 @@ class Recorder:
                     track.moving = missing(len(track.moving))
         for use, (job, track) in kept.items():
             track.expected = usual[job]
-            at_once = _at_once(track, sharers[use[2:]])
+            held = [
+                one for one in sharers[use[2:]] if any(count not in {0, MISSING} for count in one.samples)
+            ]
+            track.holders = _at_once(track, held) if track in held else 0
             has_counters = any(busy != MISSING for busy in track.busy)
-            track.is_own = at_once > 1 and has_counters
+            is_visited = len(held) < len(sharers[use[2:]])
+            track.is_own = has_counters and (track.holders > 1 or is_visited)
             part = mig_part(f"mig-{track.device.instance_profile}", track.device.model)
-            track.gpus = (1.0 if part is None else part) / at_once
+            track.gpus = (1.0 if part is None else part) / track.holders if track.is_held else 0.0
             yield use, track
 
 
@@ -100,7 +105,7 @@ def _at_once(track: Track, sharers: Sequence[Track]) -> int:
 def _usual(counts: collections.Counter[int]) -> int:
     """The most frequent number of samples in a step: edges of steps make it one more at times."""
     del counts[MISSING]
-    return max(1, max(counts, key=lambda count: (counts[count], count)))
+    return max(1, max(counts, key=lambda count: (counts[count], count), default=1))
 
 
 def owner_by_name(pod: PodKey) -> ObjectRef:

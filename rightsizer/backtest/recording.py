@@ -56,7 +56,8 @@ class Track:
     Attributes:
         expected: Samples of activity in a step that lacks none.
         gpus: Whole GPUs: less than one for a MIG instance or a share.
-        is_own: Whether other pods held the device, too, and only counters tell what this one did.
+        holders: How many pods held it at once; 0 if the kubelet did not give it to the pod, and only counters name it.
+        is_own: Whether other pods held it or worked on it, too, and only counters tell what this one did.
         samples: How many samples of activity each step has.
         busy, moving: Share of the step in which a kernel ran, and in which memory was moved, for the pod, by counters;
             missing where there are none.
@@ -67,6 +68,7 @@ class Track:
     first: int
     expected: int = 1
     gpus: float = 1.0
+    holders: int = 1
     is_own: bool = False
     peak: Column = dataclasses.field(default_factory=_empty)
     mean: Column = dataclasses.field(default_factory=_empty)
@@ -84,7 +86,8 @@ class Track:
         """For each step whether it was active: by samples above `threshold` (0 to 1), or by counters."""
         found = self.known.get(("states", threshold))
         if found is None:
-            found = self.known["states", threshold] = self._with_counters(self.above(threshold))
+            row = self.above(threshold) if self.is_held else bytes([Slot.IDLE]) * len(self.busy)
+            found = self.known["states", threshold] = self._with_counters(row)
         return found
 
     def above(self, threshold: float) -> bytes:
@@ -117,6 +120,16 @@ class Track:
             elif busy == 0 and self.is_own and row[place] == Slot.BUSY:
                 counted[place] = Slot.UNKNOWN if self.unknown[place] else Slot.IDLE
         return bytes(counted)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the kubelet gave the device to the pod."""
+        return self.holders > 0
+
+    @property
+    def elsewhen(self) -> bytes:
+        """The state of any other step: only of a device that it held something is missing."""
+        return bytes([Slot.UNKNOWN if self.is_held else Slot.IDLE])
 
     @property
     def end(self) -> int:
@@ -159,7 +172,8 @@ class Member:
     @functools.cached_property
     def gpus(self) -> float:
         """Whole GPUs that it held; devices without series count as whole."""
-        return sum(track.gpus for track in self.tracks) + max(0, self.devices - len(self.tracks))
+        known = sum(track.is_held for track in self.tracks)
+        return sum(track.gpus for track in self.tracks) + max(0, self.devices - known)
 
     def held_steps(self, first: int, stop: int) -> float:
         """Steps of whole GPUs that it held in these steps."""

@@ -35,7 +35,9 @@ class Screen:
         That is so if every GPU was active and one moved memory in the shortest windows, and as many replicas as
         would be kept were active at once.
         """
-        tracks = [track for member in members for track in member.tracks if track.end > since]
+        tracks = [
+            track for member in members for track in member.tracks if track.end > since and track.is_held
+        ]
         first, stuck_first = max(since, step - self._steps), max(since, step - self._stuck_steps)
         return (
             not any(track.is_own for track in tracks)

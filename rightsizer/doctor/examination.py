@@ -203,7 +203,11 @@ def _source(querier: SourceQuerier) -> MetricSource:
 
 def _usages(querier: SourceQuerier, held: frozenset[PodKey]) -> Usages:
     found = window_usages(querier, LATELY)
-    return {key: found[key] for key in found if not held or key in held}
+    return {
+        key: tuple(usage for usage in usages if usage.is_held)
+        for key, usages in found.items()
+        if not held or key in held
+    }
 
 
 def _naming(querier: SourceQuerier) -> Naming:

@@ -16,6 +16,7 @@ from rightsizer.findings.idle_history import ActivityHistory, covers_pauses
 from rightsizer.kinds.patches import resumed_at
 from rightsizer.kube.object_names import INVALID_OWNER
 from rightsizer.model import Confidence, DataIssue, Finding, FindingName, Pod, Usage
+from rightsizer.prices import gpus_of_node
 from rightsizer.text import device, gpus, percent, span
 from rightsizer.usage.sample_coverage import MAX_SLOTS, SAMPLES_PER_SLOT
 
@@ -143,9 +144,8 @@ def _missing(evidence: Evidence) -> Iterator[str]:
 
 def _most_gpus(evidence: Evidence, pod: Pod, devices: Sequence[DeviceEvidence]) -> int:
     """How many GPUs its shares may be of: no more than its node has, where that is known."""
-    node, coverage = (
-        each.get(pod.node) for each in (evidence.candidate.fleet.nodes, evidence.candidate.measured.nodes)
-    )
+    node = evidence.candidate.fleet.nodes.get(pod.node)
+    coverage = evidence.candidate.measured.nodes.get(pod.node)
     is_sliced = any("/mig-" in name for name in pod.resources) or any(
         each.usage.device.instance for each in devices
     )
@@ -166,6 +166,34 @@ def _disputed(evidence: Evidence) -> Iterator[str]:
                 )
 
 
+def _elsewhere(evidence: Evidence) -> Iterator[str]:
+    """Work may be on a GPU that the pod does not hold, if counters do not tell it from that of others."""
+    for pod, each in evidence.elsewhere:
+        usage, why = each.usage, pod.reach or "a process of it is there"
+        is_complete = usage.is_fresh and usage.coverage >= evidence.coverage and not usage.holes
+        if each.ran is None or not (usage.is_own or is_complete):
+            yield f"pod {pod.ref.name} may have worked on {device(usage)}, which it does not hold: {why}; {_REMEDY}"
+    for pod, devices in evidence.held:
+        node = evidence.candidate.fleet.nodes.get(pod.node)
+        others = evidence.others.get(pod_key(pod), ())
+        seen = {each.usage.device.uuid for each in (*devices, *others)}
+        total = gpus_of_node(node) if node is not None else math.inf
+        if pod.reach and len(seen) < total:
+            yield (
+                f"pod {pod.ref.name} may have worked on a GPU that it does not hold: {pod.reach}, and only "
+                f"{len(seen)} of {total:g} GPUs of node {pod.node} have series"
+            )
+
+
+_REMEDY = "gpu-exporter's counters would tell which pod works there"
+
+
+def _works_elsewhere(evidence: Evidence) -> Iterator[str]:
+    for pod, each in evidence.elsewhere:
+        if each.is_used:
+            yield f"pod {pod.ref.name} works on {device(each.usage)}, which it does not hold"
+
+
 def _unmeasurable(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
         for each in devices:
@@ -183,7 +211,7 @@ def _unmeasurable(evidence: Evidence) -> Iterator[str]:
                     "allocated memory does not show whether it is used"
                 )
             elif each.draws_power is None and each.moves_memory is None:
-                is_shared = each.usage.is_own and pod.is_shared
+                is_shared = each.usage.is_own and (pod.is_shared or each.usage.is_visited)
                 has = f"shared {where} has no per-pod" if is_shared else f"{where} has no"
                 yield (
                     f"pod {pod.ref.name}: {has} power or memory-traffic data; cannot confirm that the pod is idle"
@@ -337,6 +365,8 @@ COMPLETENESS_CHECKS: tuple[tuple[FindingName, DataQualityCheck], ...] = (
     (FindingName.INVALID_DATA, _ambiguous),
     (FindingName.NO_DATA, _missing),
     (FindingName.CONFLICTING_SIGNALS, _disputed),
+    (FindingName.CONFLICTING_SIGNALS, _works_elsewhere),
+    (FindingName.NO_DATA, _elsewhere),
     (FindingName.NO_DATA, _unmeasurable),
     (FindingName.PARTIAL_DATA, _silenced),
     (FindingName.PARTIAL_DATA, _too_short),
@@ -361,6 +391,7 @@ REPLICA_CHECKS: tuple[tuple[FindingName, DataQualityCheck], ...] = (
     (FindingName.INVALID_DATA, _ambiguous),
     (FindingName.NO_DATA, _missing),
     (FindingName.CONFLICTING_SIGNALS, _disputed),
+    (FindingName.NO_DATA, _elsewhere),
     (FindingName.NO_DATA, _unmeasurable),
     (FindingName.PARTIAL_DATA, _silenced),
     (FindingName.PARTIAL_DATA, _too_short),

@@ -112,16 +112,24 @@ class Evidence:
     window: datetime.timedelta
     grace: datetime.timedelta  # additional time before a young pod is judged
     coverage: float  # required share of the window with samples, 0 to 1
+    # Devices that its pods do not hold, and on which they worked, or may have
+    others: Mapping[PodKey, tuple[DeviceEvidence, ...]] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def devices(self) -> list[DeviceEvidence]:
-        """Every device of every pod."""
+        """Every device that its pods hold."""
         return [each for _, devices in self.held for each in devices]
+
+    @functools.cached_property
+    def elsewhere(self) -> list[tuple[Pod, DeviceEvidence]]:
+        """Each device that one of its pods used, or may have used, without holding it."""
+        return [(pod, each) for pod, _ in self.held for each in self.others.get(pod_key(pod), ())]
 
     @functools.cached_property
     def is_in_use(self) -> bool:
         """Whether any device works, or any server had requests: then it is kept, even if others are unknown."""
-        return any(each.works for each in self.devices) or self._has_requests
+        devices = (*self.devices, *(each for _, each in self.elsewhere))
+        return any(each.works for each in devices) or self._has_requests
 
     @property
     def _has_requests(self) -> bool:
@@ -270,7 +278,10 @@ class Candidate:
         key = (span, percent, part.grace, part.minCoverage)
         known = self._known.get(key)
         if known is None:
-            known = Evidence(self._bare, self._read(span, percent), span, part.grace, part.minCoverage)
+            read = self._read(span, percent)
+            held = tuple((pod, tuple(one for one in each if one.usage.is_held)) for pod, each in read)
+            others = {pod_key(pod): tuple(one for one in each if not one.usage.is_held) for pod, each in read}
+            known = Evidence(self._bare, held, span, part.grace, part.minCoverage, others)
             self._known[key] = known
         return known
 
@@ -292,7 +303,10 @@ class Candidate:
         history, created, idle = self.history, self.workload.created, self.criteria.idle
         limit = idle.maxEmptyMemoryMiB * GIB / 1024
         peaks = [each.usage.memory_peak_bytes for each in self.over_short().devices]
-        is_empty = bool(peaks) and all(peak is not None and peak <= limit for peak in peaks)
+        is_elsewhere = self.over_short().elsewhere or any(pod.reach for pod in self.held)
+        is_empty = (
+            bool(peaks) and not is_elsewhere and all(peak is not None and peak <= limit for peak in peaks)
+        )
         starts = [pod.created for pod in self.held]
         are_first = created is not None and all(start and start <= created + _FIRST_PODS for start in starts)
         is_unchanged = all(one.removed_unused and one.end is None for one in self.workload.past) and (
@@ -405,17 +419,35 @@ class _Thresholds:
 
     def read(self, pod: Pod, usages: Sequence[Usage]) -> tuple[DeviceEvidence, ...]:
         ordered = usages if len(usages) == 1 else sorted(usages, key=_device_key)
-        return tuple([self._device(pod, usage) for usage in ordered])
+        return tuple(
+            [self._device(pod, usage) if usage.is_held else self._elsewhere(usage) for usage in ordered]
+        )
+
+    def _elsewhere(self, usage: Usage) -> DeviceEvidence:
+        """Of a device that the pod does not hold: counters show what it did there, gauges what anybody did."""
+        ran, traffic = (
+            kernel_ran(usage, self.window, self.idle, percent=self.percent),
+            usage.traffic_peak or 0.0,
+        )
+        moved = usage.traffic_s is not None and usage.traffic_s > self._limit_s
+        is_quiet = not self._draws_power(usage) and traffic * 100 <= self.idle.maxMemoryTrafficPercent
+        if not usage.is_own:
+            ran = False if ran is False and is_quiet else None
+        return DeviceEvidence(usage, ran, None, moved or None, bool(ran))
+
+    @property
+    def _limit_s(self) -> float:
+        """The longest work in the window that counts as none, in seconds."""
+        return self.idle.maxBusySecondsPerHour * (self.window / _HOUR)
 
     def _device(self, pod: Pod, usage: Usage) -> DeviceEvidence:
         # Power and memory traffic are measured per board: another pod on it could cause them.
-        is_others_too = usage.is_own and pod.is_shared
+        is_others_too = usage.is_own and (pod.is_shared or usage.is_visited)
         power, traffic = self._draws_power(usage), None
         if usage.traffic_peak is not None:
             traffic = usage.traffic_peak * 100 > self.idle.maxMemoryTrafficPercent
         if is_others_too and traffic is not False and usage.traffic_s is not None:
-            limit_s = self.idle.maxBusySecondsPerHour * (self.window / _HOUR)
-            traffic = False if usage.traffic_s <= limit_s else None
+            traffic = False if usage.traffic_s <= self._limit_s else None
         ran = kernel_ran(usage, self.window, self.idle, percent=self.percent)
         return DeviceEvidence(
             usage,

@@ -18,6 +18,7 @@ from rightsizer.findings.underutilized import (
     find_input_bound,
     find_underutilized,
     find_unusable_gpus,
+    find_wrong_gpu,
 )
 from rightsizer.model import Finding, FindingName, Fleet, Measured, Verdict, Workload
 from rightsizer.policy.effective import Criteria
@@ -27,6 +28,7 @@ FINDERS: tuple[Callable[[Candidate], Finding | None], ...] = (
     # free all GPUs, free some (without restarts first), scale up, report only.
     find_stuck,
     find_not_starting,
+    find_wrong_gpu,
     find_idle,
     find_no_requests,
     find_too_many_replicas,

@@ -22,7 +22,8 @@ def find_oversized_gpu(candidate: Candidate) -> Finding | None:
     part = candidate.criteria.oversized_gpu
     evidence = candidate.over(part)
     usages = [each.usage for each in evidence.devices]
-    if not evidence.is_in_use or len({usage.device.model for usage in usages}) != 1:
+    is_elsewhere = any(each.is_used for _, each in evidence.elsewhere)  # so the need is not measured
+    if is_elsewhere or not evidence.is_in_use or len({usage.device.model for usage in usages}) != 1:
         return None
     held = held_slice(candidate, usages)
     need = _need(candidate, usages, held) if held is not None else None

@@ -186,8 +186,9 @@ def is_worth_it(part: TooManyReplicas, replicas: int, needed: int) -> bool:
 def _may_be_active(evidence: Evidence, pod: Pod, devices: tuple[DeviceEvidence, ...]) -> bool:
     """Whether a pod may be active in every minute: it is not proven idle, or has something other than activity."""
     load = evidence.candidate.loads.get(pod_key(pod))
-    is_used = any(each.is_used for each in devices) or (load is not None and load.has_requests)
-    if is_used and not any(each.ran for each in devices):
+    every = (*devices, *evidence.others.get(pod_key(pod), ()))
+    is_used = any(each.is_used for each in every) or (load is not None and load.has_requests)
+    if is_used and not any(each.ran for each in every):
         return True
     if len(devices) > 1 and min(each.usage.coverage for each in devices) < 1 - 2 * NEAR / evidence.window:
         return True  # a replica is seen in a minute if one of its devices is, and longer gaps show only in its coverage
@@ -276,6 +277,8 @@ def _missing_proof(evidence: Evidence) -> Iterator[str]:
         yield f"it is being scaled: {workload.size} replicas, {len(workload.pods)} pods"
     if len({(pod.devices, tuple(sorted(pod.resources.items()))) for pod, _ in evidence.held}) > 1:
         yield "its pods hold different GPUs, so they may not be interchangeable"
+    if any(not each.usage.is_own for _, each in evidence.elsewhere):
+        yield "its pods can use GPUs that they do not hold, so it is unknown how many work at the same time"
     if queued := max((load.queued or 0 for load in evidence.candidate.loads.values()), default=0):
         window = evidence.candidate.criteria.too_many_replicas.window
         yield f"{queued:g} requests waited at a time in the last {span(window)}"
@@ -298,7 +301,10 @@ def _by_load(evidence: Evidence, replicas: int) -> Finding | None:
 
 
 def _scale_down(evidence: Evidence, replicas: int, needed: int, need: ReplicaNeed) -> Proposal:
-    quiet = {pod.ref.name for pod, devices in evidence.held if not any(each.is_used for each in devices)}
+    used = {pod.ref.name for pod, each in evidence.elsewhere if each.is_used}
+    quiet = {
+        pod.ref.name for pod, devices in evidence.held if not any(each.is_used for each in devices)
+    } - used
     # What worked least goes first: the history of those that stay must show when the workload works.
     names = [name for name in _by_activity(evidence.candidate) if name in quiet]
     pods, is_whole = _leaving(evidence.candidate.workload, names, replicas - needed)

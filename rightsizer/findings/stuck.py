@@ -184,7 +184,8 @@ def by_boards(usages: Usages, boards: Boards, levels: Mapping[str, BoardLevel]) 
 
 def is_dark(usage: Usage) -> bool:
     """Whether it is a MIG instance without any activity metric, as before Hopper."""
-    return bool(usage.device.instance) and usage.activity_peak is None and usage.busy_s is None
+    is_unmeasured = usage.activity_peak is None and usage.busy_s is None
+    return usage.is_held and bool(usage.device.instance) and is_unmeasured
 
 
 def _by_board(usage: Usage, board: Usage | None, levels: Mapping[str, BoardLevel]) -> Usage:

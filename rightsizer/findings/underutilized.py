@@ -1,9 +1,9 @@
-"""Unusable GPUs, input-bound, underutilized and busy: only reported, never acted upon. Pure."""
+"""Unusable and wrong GPUs, input-bound, underutilized and busy: only reported, never acted upon. Pure."""
 
 from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues, wait_reason
-from rightsizer.findings.evidence import Candidate, Evidence
+from rightsizer.findings.evidence import Candidate, Evidence, pod_key
 from rightsizer.model import Finding, FindingName, Verdict
-from rightsizer.text import gpus, span
+from rightsizer.text import device, gpus, span
 
 
 def find_unusable_gpus(candidate: Candidate) -> Finding | None:
@@ -41,6 +41,26 @@ def find_underutilized(candidate: Candidate) -> Finding | None:
     return evidence.finding(
         FindingName.UNDERUTILIZED, Verdict.KEEP, words, *_sharing(evidence), evidence.levels
     )
+
+
+def find_wrong_gpu(candidate: Candidate) -> Finding | None:
+    """A workload that works on GPUs that the kubelet did not give to its pods."""
+    evidence = candidate.over_idle()
+    words = []
+    for pod, held in evidence.held:
+        names = [f"{device(each.usage)} ({'used' if each.is_used else 'unused'})" for each in held]
+        for each in evidence.others.get(pod_key(pod), ()):
+            own_s = (each.usage.busy_s or 0.0) - each.usage.unattributed_s
+            if each.is_used:
+                words.append(
+                    f"pod {pod.ref.name} worked for {span(max(own_s, each.usage.traffic_s or 0.0))} of the last "
+                    f"{span(evidence.window)} on {device(each.usage)}, which the kubelet did not give it; "
+                    f"it holds {', '.join(names) or 'GPUs without series'}"
+                )
+    if not words:
+        return None
+    advice = "check which GPUs its containers see: NVIDIA_VISIBLE_DEVICES, CDI devices, privileged containers"
+    return evidence.finding(FindingName.WRONG_GPU, Verdict.KEEP, *words, advice, evidence.levels)
 
 
 def find_busy(candidate: Candidate) -> Finding | None:

@@ -78,6 +78,7 @@ PRODUCT = "nvidia.com/gpu.product"
 MEMORY = "nvidia.com/gpu.memory"
 REPLICAS = "nvidia.com/gpu.replicas"
 SHARING = "nvidia.com/gpu.sharing-strategy"
+_MPS_CAPABLE = "nvidia.com/mps.capable"
 # GKE has its own device plugin: https://cloud.google.com/kubernetes-engine/docs/concepts/timesharing-gpus
 _GKE_SHARING = "cloud.google.com/gke-gpu-sharing-strategy"
 PRESENT = "nvidia.com/gpu.present"
@@ -237,6 +238,8 @@ def _sharing(
     strategy = labels.get(SHARING, "time-slicing" if by_gke == "time-sharing" else by_gke)
     if strategy not in {"", "none"}:
         return strategy
+    if labels.get(_MPS_CAPABLE) == "true":
+        return "mps"
     if HAMI_ANNOTATION in annotations:
         return "hami"
     if labels.get("gpushare") == "true" or "aliyun.com/gpu-mem" in allocatable:

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from rightsizer.inventory.gpu_reach import reach_of
 from rightsizer.inventory.gpu_requests import (
     FRACTION_ANNOTATIONS,
     GpuRequest,
@@ -279,6 +280,7 @@ def pod_of(item: PodObject, request: GpuRequest, needs: Mapping[str, int]) -> Po
         acknowledged=status.start_time,
         awaits_request=bool(spec.eviction_responders),
         terminates_by=metadata.deletion_timestamp,
+        reach=reach_of(item),
     )
 
 

@@ -12,6 +12,7 @@ from rightsizer.changes.found_changes import changes_of
 from rightsizer.changes.record_codec import came_back_after, recorded_changes
 from rightsizer.inventory.demand import DemandState, Surroundings, demand_of
 from rightsizer.inventory.dra_state import DraState, UnknownClaimError, with_claims
+from rightsizer.inventory.gpu_reach import reach_on
 from rightsizer.inventory.gpu_requests import CLASS_PREFIX, CLASS_QUOTA, ResourceTable, amount_of
 from rightsizer.inventory.managers import (
     Autoscaler,
@@ -270,10 +271,12 @@ def _completed(source: GpuPod, state: ClusterState) -> Pod | None:
     is_shared = is_shared or bool(node and node.sharing)
     if not (devices or pod.devices or unreadable):
         return None
-    if not source.claims and is_shared == pod.is_shared:
+    reach = reach_on(pod, node)
+    if not source.claims and is_shared == pod.is_shared and reach == pod.reach:
         return pod
     return dataclasses.replace(
         pod,
+        reach=reach,
         devices=pod.devices + sum(devices.values()),
         is_shared=is_shared,
         resources={**pod.resources, **devices},

@@ -88,12 +88,27 @@ class ResourceRequirements(msgspec.Struct):
     claims: list[NameReference] | None = None
 
 
+class EnvVar(msgspec.Struct):
+    """corev1.EnvVar; without a value it is read from elsewhere."""
+
+    name: str
+    value: str | None = None
+
+
+class SecurityContext(msgspec.Struct):
+    """corev1.SecurityContext."""
+
+    privileged: bool | None = None
+
+
 class Container(msgspec.Struct, rename="camel"):
-    """corev1.Container."""
+    """corev1.Container and corev1.EphemeralContainer."""
 
     name: str
     resources: ResourceRequirements = msgspec.field(default_factory=ResourceRequirements)
     restart_policy: str = ""
+    env: list[EnvVar] | None = None
+    security_context: SecurityContext | None = None
 
 
 class PodClaim(msgspec.Struct, rename="camel"):
@@ -121,6 +136,7 @@ class PodSpec(msgspec.Struct, rename="camel"):
 
     containers: list[Container]
     init_containers: list[Container] | None = None
+    ephemeral_containers: list[Container] | None = None
     resources: ResourceRequirements | None = None
     overhead: dict[str, str | int] | None = None
     resource_claims: list[PodClaim] | None = None

@@ -163,6 +163,7 @@ class Pod:
         acknowledged: When the kubelet saw it first (`status.startTime`); None before.
         awaits_request: Whether it names responders of EvictionRequests, so that nobody should evict it without one.
         terminates_by: When its grace period ends, once it is deleted.
+        reach: Why it can use GPUs of its node that it does not hold, in words; empty if nothing says that it can.
         ended: Why one of its GPU containers last ended, such as OOMKilled; and `ended_at` when. Empty where none did.
     """
 
@@ -193,6 +194,7 @@ class Pod:
     acknowledged: datetime.datetime | None = None
     awaits_request: bool = False
     terminates_by: datetime.datetime | None = None
+    reach: str = ""
     unusable: int = 0
 
     @property

@@ -50,6 +50,8 @@ class Usage:
         clock_peak_hz: Highest SM clock, of whole boards only.
         disputed: Its mean activity by gauges and by counters, where the gauges show far more than the counters.
         is_by_board: Whether it has no activity of its own, and its whole board was idle.
+        is_held: Whether the kubelet gave it to the pod. Of others, `is_own` tells the pod's part, or it is anybody's.
+        is_visited: Whether counters show that a pod works on it which does not hold it.
         invalid: Quantities whose series held values that cannot be (NaN, negative, above 100 %).
     """
 
@@ -73,6 +75,13 @@ class Usage:
     clock_peak_hz: float | None = None
     disputed: tuple[float, float] | None = None
     is_by_board: bool = False
+    is_held: bool = True
+    is_visited: bool = False
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether samples of the device decide about the pod's use of it, not its own counter alone."""
+        return self.is_held or not self.is_own
 
 
 PodKey = tuple[str, str]
@@ -209,11 +218,13 @@ class NodeCoverage:
         devices: GPUs and MIG instances that have series.
         owned: Those of them whose series name a pod.
         coverage: Share of the window with samples, of the worst of them, 0 to 1.
+        boards: UUIDs of its GPUs.
     """
 
     devices: int
     owned: int
     coverage: float
+    boards: frozenset[str] = frozenset()
 
 
 class Ignored(NamedTuple):

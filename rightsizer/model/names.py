@@ -53,6 +53,7 @@ class FindingName(enum.StrEnum):
     INPUT_BOUND = "input-bound"
     NOT_STARTING = "not-starting"
     UNUSABLE_GPUS = "unusable-gpus"
+    WRONG_GPU = "wrong-gpu"
     # In order.
     BUSY = "busy"
     # The evidence does not suffice.

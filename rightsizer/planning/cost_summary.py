@@ -198,6 +198,7 @@ def used_part(usages: Sequence[Usage], pod: Pod, node: Node | None) -> float | N
     share.
     """
     part = part_of_devices(pod, node)
+    usages = [usage for usage in usages if usage.is_held]
     means = [
         min(usage.activity_mean / part, 1.0) if usage.is_own else usage.activity_mean
         for usage in usages

@@ -45,6 +45,14 @@ from rightsizer.model import (
     Workload,
     strongest,
 )
+from rightsizer.planning.gpus_in_reach import (
+    InReach,
+    gpus_in_reach,
+    nodes_of,
+    wanted,
+    with_reach,
+    with_reach_histories,
+)
 from rightsizer.policy.effective import Criteria, PolicyEvaluator
 from rightsizer.text import GIB
 from rightsizer.usage.active_replicas import ReplicaQuery
@@ -124,6 +132,18 @@ class Signal(Protocol):
         self, nodes: Mapping[str, str], span: datetime.timedelta, at: datetime.datetime, level: BoardLevel
     ) -> Mapping[str, History]:
         """When these boards were above the level."""
+        ...
+
+    def devices(
+        self, window: datetime.timedelta, at: datetime.datetime, *, nodes: Mapping[str, str]
+    ) -> Mapping[str, Sequence[Usage]]:
+        """Usage of these GPUs or of their MIG instances, whoever works there, by UUID."""
+        ...
+
+    def device_histories(
+        self, nodes: Mapping[str, str], span: datetime.timedelta, at: datetime.datetime, *, threshold: float
+    ) -> Mapping[str, History]:
+        """When no unknown pod can have worked on these GPUs, by UUID: IDLE, else UNKNOWN."""
         ...
 
     def work_levels(
@@ -230,7 +250,9 @@ def measure(
     shared = {(pod.ref.namespace, pod.ref.name) for pod in held if pod.is_shared and pod.usable > 1}
     shares = signal.shares(shared, at) if shared else {}
     first = _with_boards(signal, Measured(at, usages, nodes=signal.nodes(at), shares=shares), pods, evaluator)
-    usages = dict(first.usages)
+    reach = gpus_in_reach(fleet, first)
+    usages = {window: _with_reach(signal, found, reach, window, at) for window, found in first.usages.items()}
+    first = dataclasses.replace(first, usages=usages)
     more = followup_queries(fleet, first, _criteria_of(evaluator))
     candidates = frozenset(pod for request in more.histories for pod in request.pods)
     usages |= {
@@ -238,6 +260,11 @@ def measure(
         for window in windows
     }
     histories = _histories(signal, more.histories, at)
+    for request in more.histories:
+        some = wanted(reach, request.pods)
+        nodes, threshold = nodes_of(some), request.percent / 100
+        rows = signal.device_histories(nodes, request.span, at, threshold=threshold) if nodes else {}
+        histories |= with_reach_histories({pod: histories[pod] for pod in some}, rows, some)
     if first.board_levels:
         nodes = _nodes_of_boards(first, pods)
         histories = _with_board_histories(signal, more.histories, histories, first, nodes)
@@ -254,7 +281,12 @@ def measure(
         series=signal.series(at) if more.concurrency else None,
     )
     last = _short_windows(signal, fleet, second, at, evaluator)
-    closer = {window: _usages(signal, window, at, of=last[window]) for window in sorted(last, reverse=True)}
+    closer = {
+        window: _with_reach(
+            signal, _usages(signal, window, at, of=last[window]), wanted(reach, last[window]), window, at
+        )
+        for window in sorted(last, reverse=True)
+    }
     pauses_s = pauses_by_kind(fleet.workloads, histories, at)
     alike = joined(Alike(pauses_s, IdlePower.of(usages[max(usages)] if usages else {})))
     third = dataclasses.replace(
@@ -308,7 +340,9 @@ def activity_with_boards(
     with_coverage: bool = False,
 ) -> Usages:
     """Peak activity, also of the devices that the plan judged by their boards: unknown unless these are still idle."""
-    (measured, fleet), found = plan, dict(signal.activity(window, at, with_coverage=with_coverage))
+    measured, fleet = plan
+    activity = signal.activity(window, at, with_coverage=with_coverage)
+    found = dict(_with_reach(signal, activity, gpus_in_reach(fleet, measured), window, at))
     dark = _judged_by_boards(measured)
     if not dark:
         return found
@@ -319,6 +353,12 @@ def activity_with_boards(
     nodes = _nodes_of_boards(measured, pods)
     boards = signal.boards(window, at, nodes=nodes, models=measured.board_levels.keys())
     return by_boards(found, _known(boards, nodes), measured.board_levels)
+
+
+def _with_reach(
+    signal: Signal, usages: Usages, reach: InReach, window: datetime.timedelta, at: datetime.datetime
+) -> Usages:
+    return with_reach(usages, signal.devices(window, at, nodes=nodes_of(reach)), reach) if reach else usages
 
 
 def _with_boards(

@@ -147,12 +147,13 @@ def _unseen(pod: Pod, use: Use) -> Iterator[Blocker]:
     """Blocks a pod without samples in the last minutes."""
     key = (pod.ref.namespace, pod.ref.name)
     recent = use.recent.get(key, ())
-    known = {_place(usage) for usages in use.measured.usages.values() for usage in usages.get(key, ())}
+    measured = use.measured.usages.values()
+    known = {_place(usage) for usages in measured for usage in usages.get(key, ()) if usage.is_sampled}
     silent = known - {_place(usage) for usage in recent}
     if silent or not recent:
         of = f" of {', '.join(sorted(silent))}" if recent else ""
         yield Blocker(BlockerCode.NO_DATA, f"pod {pod.ref.name} has no samples{of} in the last minutes")
-    elif any(not usage.is_fresh or usage.holes for usage in recent):
+    elif any(usage.is_sampled and (not usage.is_fresh or usage.holes) for usage in recent):
         yield Blocker(BlockerCode.NO_DATA, f"pod {pod.ref.name}: samples stopped in the last minutes")
 
 

@@ -62,6 +62,7 @@ SWITCHABLE = (
     FindingName.INPUT_BOUND,
     FindingName.NOT_STARTING,
     FindingName.UNUSABLE_GPUS,
+    FindingName.WRONG_GPU,
 )
 """Findings whose mode a rule may set: those with an action or advice."""
 
@@ -78,6 +79,7 @@ ADVICE_ONLY = (
     FindingName.INPUT_BOUND,
     FindingName.NOT_STARTING,
     FindingName.UNUSABLE_GPUS,
+    FindingName.WRONG_GPU,
 )
 """Reported, never acted upon: no action of gpu-rightsizer helps."""
 

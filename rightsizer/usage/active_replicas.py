@@ -18,6 +18,7 @@ import msgspec
 from rightsizer.model import Concurrency
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, QueryRange, decode_labels, decode_points
+from rightsizer.usage.exporter_counters import POD_BUSY
 from rightsizer.usage.kept_slots import SlotRows
 from rightsizer.usage.pod_presence import (
     MINUTE,
@@ -134,7 +135,9 @@ def _counted(workloads: Sequence[ReplicaQuery], grid: SlotGrid, query: "_MinuteQ
     kept = query.querier.kept
     if kept is None:
         return read(suffixes, grid)
-    question = ("replicas", *query.querier.question(MetricKind.ACTIVITY), query.threshold, query.reach)
+    has_counters = query.querier.source.has_counters
+    asked = (query.threshold, query.reach, has_counters)
+    question = ("replicas", *query.querier.question(MetricKind.ACTIVITY), *asked)
     return kept.extended(question, grid, {each: sorted(of) for each, of in owners.items()}, read)
 
 
@@ -251,11 +254,15 @@ class _MinuteQuery:
 
     def _busy(self, selection: PodSelection, matchers: Sequence[str]) -> str:
         # By device: most have no value, and only the others are then grouped by pod.
-        return " or ".join(
+        found = [
             f"({RAW.statistic(metric, Statistic.PEAK, matchers, self.reach)}"
             f" > {self.threshold / metric.scale!r})"
             for metric in selection.metrics
-        )
+        ]
+        if self.querier.source.has_counters:  # of any device; two samples take twice the time of one
+            increase = promql.over("increase", promql.selector(POD_BUSY, matchers), 2 * self.reach)
+            found.append(f"({increase} > {self.threshold * self.reach.total_seconds()!r})")
+        return " or ".join(found)
 
     def _seen(self, selection: PodSelection, matchers: Sequence[str]) -> str:
         return " or ".join(self._present(selection, matchers, self.reach))

@@ -17,6 +17,7 @@ from rightsizer.usage.exporter_counters import (
     CONTAINER,
     GAPS,
     NOT_A_PODS,
+    NOT_IN_REACH,
     POD_BUSY,
     REASON,
     SLACK_S,
@@ -66,9 +67,51 @@ def activity_histories(
         return {}
     query = _history_query(querier, pods, span)
     by_use = _slots_by_gauges(query, pods, threshold, querier.source.presence)
-    if querier.source.has_counters and by_use:
-        _correct_by_counters(query, by_use)
-    return {pod: _history(query.grid, pods[pod], rows) for pod, rows in _by_pod(pods, by_use).items()}
+    rows = _by_pod(pods, by_use)
+    if querier.source.has_counters:
+        elsewhere = _by_pod(pods, _correct_by_counters(query, by_use))
+        rows = {
+            pod: [*(known or [bytearray(_UNKNOWN * query.grid.slots)]), *elsewhere[pod]]
+            for pod, known in rows.items()
+        }
+    return {pod: _history(query.grid, pods[pod], found) for pod, found in rows.items()}
+
+
+def histories_of_devices(
+    querier: SourceQuerier, span: datetime.timedelta, *, threshold: float
+) -> dict[str, History]:
+    """When no unknown pod can have worked on devices, by a querier of devices: idle, else unknown.
+
+    Where counters account for all work of a device, the pods' own histories have it.
+    """
+    where = querier.provenance.whereabouts
+    source = dataclasses.replace(querier.source, has_counters=False)
+    pods = dict.fromkeys(where.pods, querier.at - span) if where is not None else {}
+    found = activity_histories(
+        dataclasses.replace(querier, source=source, memo={}), pods, span, threshold=threshold
+    )
+    known: dict[DeviceKey, dict[int, float]] = {}
+    if found and querier.source.has_counters:
+        row = next(iter(found.values()))
+        grid = SlotGrid(row.end, datetime.timedelta(seconds=row.slot_s), len(row.slots))
+        known = unknown_seconds(querier, grid, [uuid for uuid, _ in found], NOT_IN_REACH)
+    by_board: dict[str, list[Mapping[int, float]]] = {}
+    for (uuid, _), seconds in known.items():
+        by_board.setdefault(uuid, []).append(seconds)
+    return {
+        uuid: dataclasses.replace(row, slots=_without_known(row.slots, by_board.get(uuid, ())))
+        for (uuid, _), row in found.items()
+    }
+
+
+def _without_known(slots: bytes, unknown_s: Sequence[Mapping[int, float]]) -> bytes:
+    """The slots of a device: a busy one is idle if counters account for all of its work, else unknown."""
+    found = bytearray(slots)
+    for slot, state in enumerate(slots):
+        if state == Slot.BUSY:
+            seconds = [each.get(slot, math.inf) for each in unknown_s]
+            found[slot] = Slot.IDLE if seconds and sum(seconds) <= SLACK_S else Slot.UNKNOWN
+    return bytes(found)
 
 
 def work_levels(
@@ -279,15 +322,20 @@ def _with_gaps(rows: Mapping[UseKey, bytes], counts: Mapping[UseKey, Counts]) ->
     return found
 
 
-def _correct_by_counters(query: _HistoryQuery, by_use: SlotsByUse) -> None:
-    """Counters include work between two samples, and tell a shared GPU's pods apart."""
+def _correct_by_counters(query: _HistoryQuery, by_use: SlotsByUse) -> SlotsByUse:
+    """Counters include work between two samples, and tell a shared GPU's pods apart.
+
+    Returns the slots of devices that the kubelet did not give to the pod: no gauge names it there.
+    """
     querier, grid = query.querier, query.grid
     shared = _shared_devices(querier)
     unknown_s = unknown_seconds(querier, grid, sorted({key[2] for key in by_use}))
     build = functools.partial(_pod_busy, querier, grid.slot)
-    counted_busy = {key: bytearray(len(row)) for key, row in by_use.items()}  # by any exporter
+    counted_busy: dict[UseKey, bytearray] = {}  # by any exporter
+    elsewhere: SlotsByUse = {}
     for key, points in query.rows(build, decode_points, query.shards()):
-        row, is_busy = by_use.get(key, bytearray()), counted_busy.get(key, bytearray())
+        row = by_use[key] if key in by_use else elsewhere.setdefault(key, bytearray(_IDLE * grid.slots))
+        is_busy = counted_busy.setdefault(key, bytearray(len(row)))
         device = key[2:]
         for instant, value in points:
             slot = grid.slot_of(instant)
@@ -298,6 +346,7 @@ def _correct_by_counters(query: _HistoryQuery, by_use: SlotsByUse) -> None:
                 row[slot], is_busy[slot] = Slot.BUSY, True
             elif row[slot] == Slot.BUSY and device in shared and not is_busy[slot]:
                 row[slot] = Slot.IDLE if is_known else Slot.UNKNOWN
+    return elsewhere
 
 
 def _pod_busy(querier: SourceQuerier, slot: datetime.timedelta, matchers: Sequence[str]) -> str:
@@ -319,12 +368,12 @@ def _shared_devices(querier: SourceQuerier) -> set[DeviceKey]:
 
 
 def unknown_seconds(
-    querier: SourceQuerier, grid: SlotGrid, uuids: Sequence[str]
+    querier: SourceQuerier, grid: SlotGrid, uuids: Sequence[str], reasons: str = NOT_A_PODS
 ) -> dict[DeviceKey, dict[int, float]]:
     """Seconds of gaps and unattributed work of each device in each slot; no slot without a counter."""
     found = _increases(querier, grid, uuids, GAPS)
     # Every device has a counter of gaps; unattributed work is added where there is any.
-    for device, more in _increases(querier, grid, uuids, UNATTRIBUTED, NOT_A_PODS).items():
+    for device, more in _increases(querier, grid, uuids, UNATTRIBUTED, reasons).items():
         row = found.setdefault(device, {})
         for slot, value in more.items():
             row[slot] = row.get(slot, 0.0) + value

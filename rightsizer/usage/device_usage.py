@@ -1,6 +1,7 @@
 """Usage of each device by each pod: one aggregate query for each statistic of each metric, never raw samples.
 
-Impossible values are reported as invalid, never corrected. A series counts for the pod that it names.
+Impossible values are reported as invalid, never corrected. A series counts for the pod that it names. Gauges name the
+pods that the kubelet gave a device to, counters those that work on it.
 """
 
 import array
@@ -11,7 +12,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from rightsizer.model import Device, PodKey, Usage, Usages
 from rightsizer.prometheus import promql
-from rightsizer.usage.exporter_counters import MAX_DIFFERENCE, SLACK_S, query_counters
+from rightsizer.usage.exporter_counters import (
+    MAX_DIFFERENCE,
+    SLACK_S,
+    Counters,
+    device_counters,
+    query_counters,
+)
 from rightsizer.usage.querier import AnsweredMetrics, QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import RAW, RULE_INTERVAL, QueryForm, raw_selector
 from rightsizer.usage.sample_coverage import NO_COVERAGE, Coverage, can_query_some, coverage_by_use
@@ -57,6 +64,8 @@ class UsageAccumulator:
     clock_peak_hz: float | None = None
     disputed: tuple[float, float] | None = None
     invalid: tuple[str, ...] = ()
+    is_held: bool = True
+    is_visited: bool = False
 
     def add_invalid(self, name: str) -> None:
         """Note a metric with impossible values."""
@@ -101,8 +110,27 @@ def window_usages(
     coverage = coverage_by_use(querier, form, shards, window, of)
     for labels, _ in _only(of, ((labels, 0.0) for labels in _disagreeing(querier, window))):
         _entry(usage, labels).add_invalid(DISAGREEMENT)
-    _add_counters(usage, querier, window)
+    _add_counters(usage, querier, window, of)
     return _by_pod(usage, coverage)
+
+
+def usages_of_devices(querier: SourceQuerier, window: datetime.timedelta) -> Usages:
+    """Usage of devices whoever works there, by a querier of devices; unattributed work may be any pod's."""
+    source = dataclasses.replace(querier.source, has_counters=False)
+    found = window_usages(dataclasses.replace(querier, source=source, memo={}), window)
+    if not querier.source.has_counters:
+        return found
+    counters = device_counters(querier, window)
+    return {pod: tuple([_counted(pod, usage, counters) for usage in usages]) for pod, usages in found.items()}
+
+
+def _counted(pod: PodKey, usage: Usage, counters: Counters) -> Usage:
+    where = usage.device.uuid, usage.device.instance
+    return dataclasses.replace(
+        usage,
+        busy_s=counters.device_busy_s((*pod, *where)),
+        unattributed_s=counters.unknown_s.get(where, 0.0),
+    )
 
 
 def sampled_peaks(querier: SourceQuerier, window: datetime.timedelta, pods: Collection[PodKey]) -> Usages:
@@ -136,6 +164,8 @@ def peak_activity(querier: SourceQuerier, window: datetime.timedelta, *, with_co
     for query, values in _peaks(querier, window, (MetricKind.ACTIVITY,)):
         query.add_to(usage, values)
     _add_counters(usage, querier, window)
+    # Where a process alone shows that a pod is there, the device decides (`usages_of_devices`).
+    usage = {key: entry for key, entry in usage.items() if entry.is_held or entry.is_own}
     if not with_coverage:
         return _by_pod(usage, {})
     return _by_pod(usage, coverage_by_use(querier, RAW, querier.all_shards(RAW, window), window))
@@ -313,14 +343,21 @@ def _has_copies(
     return any(sample for plan, some in shards for sample in querier.samples(plan, some, build))
 
 
-def _add_counters(usage: UsageByDevice, querier: SourceQuerier, window: datetime.timedelta) -> None:
+def _add_counters(
+    usage: UsageByDevice,
+    querier: SourceQuerier,
+    window: datetime.timedelta,
+    of: Collection[PodKey] | None = None,
+) -> None:
     """Add busy seconds: on a shared device the pod's own if they are known, else the device's."""
     counters = query_counters(querier, window)
-    if not counters.devices:
-        return
+    held = dict(usage)
+    _add_elsewhere(usage, counters, window, of)
+    visited = {key[2:] for key in usage.keys() - held.keys()}
     pods_on = collections.Counter(key[2:] for key in usage)
-    for key, entry in usage.items():
+    for key, entry in held.items() if counters.devices else ():
         own_s, unknown_s = counters.pod_busy_s(key), counters.unknown_s.get(key[2:], 0.0)
+        entry.is_visited = key[2:] in visited
         is_shared = pods_on[key[2:]] > 1
         if own_s is not None and entry.activity_mean is not None:
             entry.disputed = counters.dispute(key, entry.activity_mean, window)
@@ -342,6 +379,29 @@ def _add_counters(usage: UsageByDevice, querier: SourceQuerier, window: datetime
             # A gauge may have the pod's part only (gpu-exporter's --shared-gpus attributed).
             entry.activity_mean = max(mean, entry.activity_mean or 0.0)
             entry.activity_peak = max(mean, entry.activity_peak)
+
+
+def _add_elsewhere(
+    usage: UsageByDevice, counters: Counters, window: datetime.timedelta, of: Collection[PodKey] | None
+) -> None:
+    """Add the uses of devices that the kubelet did not give to the pod: no gauge names it there.
+
+    A part of the window is enough to show use. Without a counter of the pod's own, only the device's may say that it
+    was idle.
+    """
+    devices = {key[2:]: entry.device for key, entry in usage.items()}
+    for key in sorted(set(counters.uses()) - usage.keys()):
+        if of is None or key[:2] in of:
+            entry = UsageAccumulator(devices.get(key[2:], Device(*key[2:])), is_held=False)
+            counted, unknown_s = counters.pods.get(key), counters.unknown_s.get(key[2:], 0.0)
+            busy_s = counters.device_busy_s(key) if counted is None else counted.busy_s
+            if busy_s is not None:
+                entry.activity_mean = entry.activity_peak = min(busy_s / window.total_seconds(), 1.0)
+            if counted is not None:
+                entry.is_own, entry.busy_s, entry.unattributed_s = True, counted.busy_s + unknown_s, unknown_s
+            traffic = counters.traffic.get(key)
+            entry.traffic_s = None if traffic is None else traffic.busy_s
+            usage[key] = entry
 
 
 def _by_pod(usage: UsageByDevice, coverage: Mapping[UseKey, Coverage]) -> Usages:
@@ -373,4 +433,6 @@ def _usage(entry: UsageAccumulator, coverage: Coverage) -> Usage:
         entry.traffic_s,
         entry.clock_peak_hz,
         entry.disputed,
+        is_held=entry.is_held,
+        is_visited=entry.is_visited,
     )

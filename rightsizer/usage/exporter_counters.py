@@ -21,13 +21,19 @@ DEVICE_BUSY = "gpu_busy_seconds_total"
 UNATTRIBUTED = "gpu_unattributed_busy_seconds_total"
 GAPS = "gpu_busy_gap_seconds_total"
 POD_MEMORY = "gpu_pod_memory_used_bytes"
+POD_PROCESSES = "gpu_pod_processes"
 POD_TRAFFIC = "gpu_pod_memory_busy_seconds_total"
 UNATTRIBUTED_TRAFFIC = "gpu_unattributed_memory_busy_seconds_total"
-METRICS = (POD_BUSY, DEVICE_BUSY, UNATTRIBUTED, GAPS, POD_MEMORY, POD_TRAFFIC, UNATTRIBUTED_TRAFFIC)
+METRICS = (
+    *(POD_BUSY, DEVICE_BUSY, UNATTRIBUTED, GAPS, POD_MEMORY, POD_PROCESSES, POD_TRAFFIC),
+    UNATTRIBUTED_TRAFFIC,
+)
 
 REASON = "reason"
 NOT_A_PODS = f"{REASON}!~{promql.quoted('host|container|mig')}"
 """Excludes unattributed work that no pod on the device can have done; the rest may be a pod's."""
+NOT_IN_REACH = f"{REASON}!~{promql.quoted('host|mig')}"
+"""Excludes what no pod can have done that can use any GPU of its node: it may also have started containers there."""
 CONTAINER = ("exported_container", "container")
 
 SLACK_S = 1.0
@@ -72,8 +78,19 @@ class Counters:
     traffic: dict[UseKey, CounterIncrease] = dataclasses.field(default_factory=dict)
     known_traffic_s: dict[DeviceKey, float] = dataclasses.field(default_factory=dict)
     unknown_traffic_s: dict[DeviceKey, float] = dataclasses.field(default_factory=dict)
-    # Peak memory of each pod's own processes
+    # Peak memory of each pod's own processes, and their number
     memory_bytes: dict[UseKey, float] = dataclasses.field(default_factory=dict)
+    processes: dict[UseKey, float] = dataclasses.field(default_factory=dict)
+
+    def uses(self) -> Iterator[UseKey]:
+        """The uses in which a pod worked, or may have: its processes are there, and cannot be told from others."""
+        for key in self.pods.keys() | self.traffic.keys() | self.processes.keys():
+            busy, traffic = self.pods.get(key), self.traffic.get(key)
+            has_processes = bool(self.processes.get(key))
+            unknown_s = self.unknown_s.get(key[2:], 0.0) if has_processes or busy else 0.0
+            counted_s = max(busy.busy_s if busy else 0.0, traffic.busy_s if traffic else 0.0)
+            if counted_s + unknown_s > SLACK_S or (has_processes and busy is None):
+                yield key
 
     def pod_busy_s(self, key: UseKey) -> float | None:
         """Upper bound of the seconds that a pod's own work took, with `unknown_s` of its device; None if unknown."""
@@ -130,6 +147,7 @@ class _CounterQuery(Generic[K]):
     shards: list[Shard]
     key_of: Callable[[Mapping[str, str]], K | None]
     of_devices: bool
+    reasons: str = NOT_A_PODS  # a matcher of unattributed work
 
     def increase(self, metric: str) -> dict[K, float]:
         """The increase, with that of each target of a job: a restarted exporter has another address."""
@@ -157,7 +175,7 @@ class _CounterQuery(Generic[K]):
         labels = querier.source.labels
         kept = (*((CLUSTER, *labels.device_key) if of_devices else labels.use), JOB, TARGET)
         base = querier.matchers if of_devices else querier.pod_matchers
-        reasons = (NOT_A_PODS,) if metric in {UNATTRIBUTED, UNATTRIBUTED_TRAFFIC} else ()
+        reasons = (self.reasons,) if metric in {UNATTRIBUTED, UNATTRIBUTED_TRAFFIC} else ()
 
         def build(matchers: Sequence[str]) -> str:
             selected = promql.selector(metric, (*base, *reasons, *matchers))
@@ -182,17 +200,30 @@ def _highest(values: Iterable[tuple[K, float]]) -> dict[K, float]:
 def query_counters(querier: SourceQuerier, window: datetime.timedelta) -> Counters:
     """All counters over the window; none if the source has none."""
     counters = Counters()
-    if not querier.source.has_counters:
-        return counters
-    labels, max_series = querier.source.labels, querier.max_series(RAW, window)
-
-    def query(key_of: Callable[[Mapping[str, str]], K | None], *, of_devices: bool) -> _CounterQuery[K]:
-        shards = querier.shard_plan(window, of_devices=of_devices).shards(max_series)
-        return _CounterQuery(querier, window, querier.at, shards, key_of, of_devices)
-
-    _add_pods(counters, query(labels.key_of, of_devices=False))
-    _add_devices(counters, query(labels.device_of, of_devices=True))
+    if querier.source.has_counters:
+        labels = querier.source.labels
+        _add_pods(counters, _query(querier, window, labels.key_of, of_devices=False))
+        _add_devices(counters, _query(querier, window, labels.device_of, of_devices=True))
     return counters
+
+
+def device_counters(querier: SourceQuerier, window: datetime.timedelta) -> Counters:
+    """The counters of devices that pods can use without holding them."""
+    counters = Counters()
+    query = _query(querier, window, querier.source.labels.device_of, of_devices=True)
+    _add_devices(counters, dataclasses.replace(query, reasons=NOT_IN_REACH))
+    return counters
+
+
+def _query(
+    querier: SourceQuerier,
+    window: datetime.timedelta,
+    key_of: Callable[[Mapping[str, str]], K | None],
+    *,
+    of_devices: bool,
+) -> _CounterQuery[K]:
+    shards = querier.shard_plan(window, of_devices=of_devices).shards(querier.max_series(RAW, window))
+    return _CounterQuery(querier, window, querier.at, shards, key_of, of_devices)
 
 
 def _add_pods(counters: Counters, query: _CounterQuery[UseKey]) -> None:
@@ -204,6 +235,7 @@ def _add_pods(counters: Counters, query: _CounterQuery[UseKey]) -> None:
         where = key[2:]
         counters.known_traffic_s[where] = counters.known_traffic_s.get(where, 0.0) + pod.busy_s
     counters.memory_bytes = query.peak(POD_MEMORY)
+    counters.processes = query.peak(POD_PROCESSES)
 
 
 def _add_devices(counters: Counters, query: _CounterQuery[DeviceKey]) -> None:

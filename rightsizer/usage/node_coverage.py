@@ -132,6 +132,7 @@ def _devices(
 def _by_node(devices: Mapping[DeviceKey, _DeviceOnNodes]) -> dict[str, NodeCoverage]:
     with_instances = {uuid for uuid, instance in devices if instance}
     found: dict[str, NodeCoverage] = {}
+    boards: dict[str, set[str]] = {}
     for (uuid, instance), device in sorted(devices.items()):
         if uuid in with_instances and not instance:
             continue
@@ -140,7 +141,10 @@ def _by_node(devices: Mapping[DeviceKey, _DeviceOnNodes]) -> dict[str, NodeCover
             found[name] = NodeCoverage(
                 before.devices + 1, before.owned + device.is_owned, min(before.coverage, device.coverage)
             )
-    return dict(sorted(found.items()))
+            boards.setdefault(name, set()).add(uuid)
+    return {
+        name: dataclasses.replace(one, boards=frozenset(boards[name])) for name, one in sorted(found.items())
+    }
 
 
 def nvlink_neighbours(querier: SourceQuerier, boards: Collection[str]) -> dict[str, frozenset[str]]:

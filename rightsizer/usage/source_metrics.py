@@ -201,12 +201,16 @@ class MetricSource:
         """The metrics of one kind."""
         return tuple(metric for metric in self.metrics if metric.kind is kind)
 
-    def of_boards(self) -> "MetricSource":
-        """The same of whole boards, each of which takes the place of a pod, with its UUID as name and namespace."""
-        metrics = [metric for metric in self.metrics if metric.kind is not MetricKind.ACTIVITY]
+    def of_devices(self) -> "MetricSource":
+        """The same of GPUs, each of which takes the place of a pod, with its UUID as name and namespace."""
         labels = dataclasses.replace(self.labels, namespace=self.labels.device, pod=self.labels.device)
-        return MetricSource(
-            self.name, (*metrics, *SM_CLOCKS), labels, has_rules=False, presence=MetricKind.POWER
+        return MetricSource(self.name, self.metrics, labels, has_rules=False)
+
+    def of_boards(self) -> "MetricSource":
+        """The same of whole boards, whose activity is that of their MIG instances."""
+        metrics = [metric for metric in self.metrics if metric.kind is not MetricKind.ACTIVITY]
+        return dataclasses.replace(
+            self.of_devices(), metrics=(*metrics, *SM_CLOCKS), presence=MetricKind.POWER
         )
 
 

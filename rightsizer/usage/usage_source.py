@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import datetime
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rightsizer.errors import EvidenceIncomplete, PrometheusError
 from rightsizer.model import (
@@ -16,6 +16,7 @@ from rightsizer.model import (
     NodeCoverage,
     PodKey,
     ServingLoads,
+    Usage,
     Usages,
     Waits,
     Whereabouts,
@@ -25,14 +26,25 @@ from rightsizer.model import (
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Prometheus, retention
 from rightsizer.usage.active_replicas import ReplicaQuery, busy_replicas
-from rightsizer.usage.activity_history import activity_histories, activity_profiles, work_levels
-from rightsizer.usage.device_usage import peak_activity, recent_peaks, sampled_peaks, window_usages
+from rightsizer.usage.activity_history import (
+    activity_histories,
+    activity_profiles,
+    histories_of_devices,
+    work_levels,
+)
+from rightsizer.usage.device_usage import (
+    peak_activity,
+    recent_peaks,
+    sampled_peaks,
+    usages_of_devices,
+    window_usages,
+)
 from rightsizer.usage.kept_slots import KeptSlots
 from rightsizer.usage.node_coverage import first_sample, named_shares, node_coverage, nvlink_neighbours
 from rightsizer.usage.optional_metrics import waits
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.serving_metrics import serving_loads
-from rightsizer.usage.source_metrics import MetricKind
+from rightsizer.usage.source_metrics import MetricKind, MetricSource
 from rightsizer.usage.sources import SourceSettings, detect_source
 
 MAX_SHOWN_PODS = 3
@@ -146,6 +158,24 @@ class PrometheusUsage:
                 found[uuid] = dataclasses.replace(row, slots=both)
         return found
 
+    def devices(
+        self, window: datetime.timedelta, at: datetime.datetime, *, nodes: Mapping[str, str]
+    ) -> Mapping[str, Sequence[Usage]]:
+        """Usage of these GPUs or of their MIG instances, whoever works there, by UUID; only from their nodes."""
+        found: dict[str, Sequence[Usage]] = {}
+        for querier in self._devices(at, nodes):
+            found |= {uuid: usages for (uuid, _), usages in usages_of_devices(querier, window).items()}
+        return found
+
+    def device_histories(
+        self, nodes: Mapping[str, str], span: datetime.timedelta, at: datetime.datetime, *, threshold: float
+    ) -> Mapping[str, History]:
+        """When no unknown pod can have worked on these GPUs: IDLE, else UNKNOWN."""
+        found: dict[str, History] = {}
+        for querier in self._devices(at, nodes):
+            found |= histories_of_devices(querier, span, threshold=threshold)
+        return found
+
     def work_levels(
         self,
         pods: Mapping[PodKey, datetime.datetime],
@@ -233,17 +263,33 @@ class PrometheusUsage:
     def _boards(
         self, at: datetime.datetime, nodes: Mapping[str, str], models: Collection[str] = ()
     ) -> SourceQuerier:
-        """A querier of whole boards, whose series count only if they come from the exporter on the board's node."""
-        querier, labels = self._query(at), self._query(at).source.labels
+        """A querier of whole boards."""
+        source, labels = self._query(at).source, self._query(at).source.labels
+        of_models = (promql.one_of(labels.model[0], sorted(models)),) if models else ()
+        return self._of_nodes(
+            at, nodes, source.of_boards(), *promql.without_labels(labels.instance), *of_models
+        )
+
+    def _devices(self, at: datetime.datetime, nodes: Mapping[str, str]) -> Iterator[SourceQuerier]:
+        """Queriers of these GPUs and their MIG instances, some at a time."""
+        source = self._query(at).source
+        for uuids in promql.batches(sorted(nodes)):
+            some = {uuid: nodes[uuid] for uuid in uuids}
+            of_devices = dataclasses.replace(source.of_devices(), has_counters=source.has_counters)
+            yield self._of_nodes(at, some, of_devices, promql.one_of(source.labels.device[0], uuids))
+
+    def _of_nodes(
+        self, at: datetime.datetime, nodes: Mapping[str, str], source: MetricSource, *matchers: str
+    ) -> SourceQuerier:
+        """A querier of GPUs, whose series count only if they come from the exporter on the node of the GPU."""
+        querier = self._query(at)
         provenance, where = querier.provenance, querier.provenance.whereabouts
         if where is not None:
             where = Whereabouts({(uuid, uuid): node for uuid, node in nodes.items()}, where.addresses)
-        matchers = (*querier.matchers, *promql.without_labels(labels.instance))
-        of_models = (promql.one_of(labels.model[0], sorted(models)),) if models else ()
         return dataclasses.replace(
             querier,
-            source=querier.source.of_boards(),
-            matchers=(*matchers, *of_models),
+            source=source,
+            matchers=(*querier.matchers, *matchers),
             provenance=dataclasses.replace(provenance, whereabouts=where, strangers=set()),
             memo={},
         )

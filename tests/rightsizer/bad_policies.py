@@ -201,6 +201,7 @@ BAD = {
     "input-bound-enforced": _findings("{input-bound: enforce}"),
     "underutilized-enforced": _findings("{underutilized: enforce}"),
     "not-starting-enforced": _findings("{not-starting: enforce}"),
+    "wrong-gpu-enforced": _findings("{wrong-gpu: enforce}"),
     "finding-above-its-mode": _with("mode: enforce", "mode: advise"),
     "findings-of-a-protect-rule": _with("mode: protect", "mode: protect\n    findings: {idle: advise}"),
     "sliced-without-the-action": _findings("{oversized-gpu: enforce}"),

@@ -72,10 +72,10 @@ def _only(*metrics: str) -> Callable[[int], Values]:
     return lambda count: {name: _flat(0, 0, 40_000, 118)(count)[name] for name in metrics}
 
 
-def _counted(util: float, busy_s: float, own_s: float = 0.0) -> Callable[[int], Values]:
-    """On a shared GPU: what its gauge shows, and what gpu-exporter's counters say of all of it and of the pod."""
+def _counted(util: float, busy_s: float, own_s: float = 0.0, power_w: float = 300) -> Callable[[int], Values]:
+    """What a GPU's gauge shows, and what gpu-exporter's counters say of all of it and of the pod."""
     return lambda count: {
-        **_flat(util, util / 2, 40_000, 300)(count),
+        **_flat(util, util / 2, 40_000, power_w)(count),
         "gpu_busy_seconds_total": [STEP_S * busy_s * number for number in range(count)],
         "gpu_busy_gap_seconds_total": [0.0] * count,
         "gpu_pod_busy_seconds_total": [STEP_S * own_s * number for number in range(count)],
@@ -131,6 +131,8 @@ PROFILES: Mapping[str, Profile | None] = {
     "garbage": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", 808_334_905)),
     "nan": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", math.nan)),
     "negative": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", -1)),
+    "idle-with-counters": Profile(_counted(0, 0, power_w=118)),
+    "busy-with-counters": Profile(_counted(93, 0.93, 0.93, power_w=640)),
     "idle-beside-a-busy-pod": Profile(_counted(93, 0.93)),
     "busy-beside-an-idle-pod": Profile(_counted(93, 0.93, 0.93)),
     **{f"idle-slot-{number}": Profile(IDLE, labels={"vgpu": str(number)}) for number in range(2)},
@@ -166,6 +168,47 @@ def day_of(
         exported: Whether the pod arrives as exported_pod, as behind a ServiceMonitor, or as pod.
         extra: Labels that all series carry, too.
     """
+    owner = _owner(namespace, pod, node, exported=exported)
+    for name in looks:
+        profile = PROFILES[name]
+        if profile is not None:
+            device = {"gpu": "0", "UUID": next(_UUIDS), "modelName": H100, "job": "gpu"}
+            yield from _series(profile, {**device, **owner, **profile.labels, **(extra or {})})
+
+
+def elsewhere(
+    namespace: str, pod: str, work: Mapping[str, Any], *, exported: bool = True, node: str = "n1"
+) -> Iterator[Series]:
+    """The last day of a pod's processes on a GPU that the kubelet did not give it: no gauge names it there.
+
+    `work` has the labels of the GPU, the `share` of the time in which it works for the pod, and between which hours
+    before the end; `by: processes` if the driver does not tell processes apart.
+    """
+    labels = {key: value for key, value in work.items() if key not in {"share", "since_h", "until_h", "by"}}
+    device = {"job": "gpu", "instance": f"{node}:9400", **labels}
+    owner = _owner(namespace, pod, node, exported=exported)
+    seconds = scrapes()
+    since, until = (
+        seconds[-1] - work.get(key, hours) * 3600 for key, hours in (("since_h", 25), ("until_h", 0))
+    )
+    total, busy = 0.0, []
+    for second in seconds:
+        busy.append(total)
+        total += STEP_S * work.get("share", 0.9) * (since <= second < until)
+    zero = [0.0] * len(seconds)
+    for metric, values in {"gpu_busy_seconds_total": busy, "gpu_busy_gap_seconds_total": zero}.items():
+        yield Series({"__name__": metric, **device}, seconds, values)
+    if work.get("by") == "processes":
+        shared = {**device, "reason": "shared"}
+        yield Series({"__name__": "gpu_unattributed_busy_seconds_total", **shared}, seconds, busy)
+        yield Series({"__name__": "gpu_pod_processes", **device, **owner}, seconds, [1.0] * len(seconds))
+    else:
+        for metric in ("gpu_pod_busy_seconds_total", "gpu_pod_memory_busy_seconds_total"):
+            yield Series({"__name__": metric, **device, **owner}, seconds, busy)
+
+
+def _owner(namespace: str, pod: str, node: str, *, exported: bool) -> dict[str, str]:
+    """The labels of a pod, and of its exporter where these are exported_pod and pod."""
     owner = {"namespace": namespace, "pod": pod, "container": "main"}
     target = {
         "namespace": "monitoring",
@@ -173,13 +216,7 @@ def day_of(
         "container": "exporter",
         "instance": f"{node}:9400",
     }
-    moved = {**target, **{f"exported_{key}": value for key, value in owner.items()}}
-    for name in looks:
-        profile = PROFILES[name]
-        if profile is not None:
-            device = {"gpu": "0", "UUID": next(_UUIDS), "modelName": H100, "job": "gpu"}
-            labels = {**device, **(moved if exported else owner), **profile.labels, **(extra or {})}
-            yield from _series(profile, labels)
+    return {**target, **{f"exported_{key}": value for key, value in owner.items()}} if exported else owner
 
 
 def waiting(namespace: str, pod: str, throttled: float) -> Iterator[Series]:
@@ -233,9 +270,14 @@ def manifest(kind: str, namespace: str, name: str, given: Mapping[str, Any]) -> 
     amounts |= {key: str(count) for key, count in given.get("limits", {}).items()}
     spec: dict[str, Any] = {
         "priorityClassName": given.get("priorityClass", "low-priority"),
-        "containers": [{"name": "main", "image": "x", "resources": {"limits": amounts}}],
+        "containers": [
+            {"name": "main", "image": "x", "resources": {"limits": amounts}, **given.get("container", {})}
+        ],
         "nodeSelector": given.get("nodeSelector", {}),
-        **{key: given[key] for key in {"nodeName", "schedulingGates"} & set(given)},
+        **{
+            key: given[key]
+            for key in {"nodeName", "schedulingGates", "initContainers", "volumes"} & set(given)
+        },
     }
     if init := dict(given.get("init", {})):
         limits = {resource: str(init.pop("gpus"))}

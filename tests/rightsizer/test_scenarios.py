@@ -112,7 +112,7 @@ def give(world: World, given: dict[str, Any], namespace: str) -> None:
     for name, looks in given.get("gone", {}).items():
         world.record({"metadata": {"namespace": namespace, "name": name}}, looks, 1)
     for uuid, board in given.get("boards", {}).items():
-        names = {"modelName": board["model"], "UUID": uuid}
+        names = {"modelName": board["model"], "UUID": uuid, **board.get("series", {})}
         free = {"metadata": {"namespace": "", "name": ""}, "spec": {"nodeName": board["node"]}}
         world.record(free, board["usage"], 1, names)
     for name, workload in given["workloads"].items():

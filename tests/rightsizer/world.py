@@ -17,7 +17,16 @@ from simulator.cluster import MovingClock
 from simulator.kube import ApiServer, LoggedRequest
 from simulator.series_store import SeriesStore
 from tests.rightsizer.commands import Run, run_command
-from tests.rightsizer.given import CLASSES, DAY_S, day_of, manifest, priority_class, serving, waiting
+from tests.rightsizer.given import (
+    CLASSES,
+    DAY_S,
+    day_of,
+    elsewhere,
+    manifest,
+    priority_class,
+    serving,
+    waiting,
+)
 from tests.rightsizer.relay import Relay
 
 
@@ -100,6 +109,10 @@ class World:
         for number, pod in enumerate(pods):
             looks = profiles if isinstance(profiles, str) else profiles[number % len(profiles)]
             self.record(pod, looks, given.get("gpus", 1), given.get("series", {}))
+            for work in given.get("elsewhere", {}).get(number, ()):
+                meta, node = pod["metadata"], pod["spec"]["nodeName"]
+                found = elsewhere(meta["namespace"], meta["name"], work, exported=self._exported, node=node)
+                self.prometheus.write(found)
             if "throttled" in given:
                 meta = pod["metadata"]
                 self.prometheus.write(waiting(meta["namespace"], meta["name"], given["throttled"]))

@@ -109,6 +109,34 @@ def test_recording_knows_each_pods_part_of_a_shared_gpu(metrics: Metrics, lost: 
         )
 
 
+@pytest.mark.covers("P22")
+@pytest.mark.prometheus
+def test_recording_has_work_on_gpus_that_pods_do_not_hold(metrics: Metrics) -> None:
+    """In usage, histories and counts of replicas; a holder's own counter decides what it did there itself."""
+    Shared(busy=30.0).write(metrics, holder=0.0)
+    metrics.write({POD_BUSY: steadily(30.0)}, {"UUID": "GPU-s", "hostname": "n1"}, pod="visitor-0")
+    metrics.write(idle(), {"UUID": "GPU-own", "hostname": "n1"}, pod="visitor-0")
+    recording = _recorded(metrics)
+    visitor, holder = (_members(recording)[name] for name in ("visitor-0", "holder"))
+    present = {member.key: Present(member, member.first) for member in (visitor, holder)}
+    signal, live = RecordedSignal(recording.grid, present), metrics.usages(4 * HOUR)
+    recorded = signal.usages(4 * HOUR, metrics.at)
+    for usages in (live, recorded):
+        (own,) = (one for one in usages[visitor.key] if one.is_held)
+        (other,) = (one for one in usages[visitor.key] if not one.is_held)
+        assert (own.device.uuid, own.activity_peak) == ("GPU-own", 0.0)
+        assert (other.device.uuid, other.is_own) == ("GPU-s", True)
+        assert other.busy_s == near(2 * 3600, rel=0.05)
+        (held,) = usages[holder.key]
+        assert (held.is_visited, held.activity_peak) == (True, 0.0)
+    starts = dict.fromkeys((visitor.key, holder.key), metrics.at - 4 * HOUR)
+    for source in (signal, metrics.signal()):
+        found = source.histories(starts, 4 * HOUR, metrics.at, threshold=0.01)
+        assert Slot.IDLE not in found[visitor.key].slots[:-1]
+        assert Slot.BUSY not in found[holder.key].slots[:-1]
+    assert (visitor.gpus, holder.gpus) == (1.0, 1.0)
+
+
 @pytest.mark.prometheus
 def test_recording_leaves_out_pods_of_exporters(metrics: Metrics) -> None:
     """Where a job tells the workload as `exported_pod`, `pod` is the exporter."""

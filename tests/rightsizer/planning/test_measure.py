@@ -108,6 +108,20 @@ class _Recorded(Signal):
         del nodes, span, at, level
         return {}
 
+    def devices(
+        self, window: datetime.timedelta, at: datetime.datetime, *, nodes: Mapping[str, str]
+    ) -> Mapping[str, Sequence[Usage]]:
+        """Unknown."""
+        del window, at, nodes
+        return {}
+
+    def device_histories(
+        self, nodes: Mapping[str, str], span: datetime.timedelta, at: datetime.datetime, *, threshold: float
+    ) -> Mapping[str, History]:
+        """Unknown."""
+        del nodes, span, at, threshold
+        return {}
+
     def work_levels(
         self,
         pods: Mapping[PodKey, datetime.datetime],

@@ -188,6 +188,20 @@ class Truth(Signal):
         del nodes, span, at, level
         return {}
 
+    def devices(
+        self, window: datetime.timedelta, at: datetime.datetime, *, nodes: Mapping[str, str]
+    ) -> Mapping[str, Sequence[Usage]]:
+        """No pod can use GPUs that it does not hold."""
+        del window, at, nodes
+        return {}
+
+    def device_histories(
+        self, nodes: Mapping[str, str], span: datetime.timedelta, at: datetime.datetime, *, threshold: float
+    ) -> Mapping[str, History]:
+        """Likewise."""
+        del nodes, span, at, threshold
+        return {}
+
     def work_levels(
         self,
         pods: Mapping[PodKey, datetime.datetime],

@@ -1,0 +1,88 @@
+"""Why a pod can use GPUs that it does not hold: by its spec, or by how its node shares GPUs. Pure."""
+
+import posixpath
+from collections.abc import Iterator
+
+import msgspec
+
+from rightsizer.kube.api_objects import PodObject
+from rightsizer.model import Node, Pod
+
+_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+_NONE_VISIBLE = frozenset({"", "none", "void"})
+_CDI_ANNOTATION = "cdi.k8s.io/"
+_PATHS = (
+    *("/dev/nvidia", "/dev/dri", "/dev/dxg", "/etc/cdi", "/tmp/nvidia-mps"),  # noqa: S108 - a path of nodes
+    *(
+        f"{run}/{name}"
+        for run in ("/run", "/var/run")
+        for name in ("cdi", "nvidia", "docker.sock", "containerd", "crio", "podman", "k3s")
+    ),
+)
+"""Device files of GPUs, and sockets and folders of what gives containers devices."""
+
+_CHOOSES = {
+    "mps": "MPS may run its work on another GPU",
+    **dict.fromkeys(("hami", "gpushare"), "{} chooses its GPU"),
+}
+"""By how a node shares its GPUs: why the kubelet's device need not be the one that a pod uses."""
+_CHOOSING = {"aliyun.com/gpu-mem": "gpushare", "volcano.sh/vgpu-number": "hami"}
+"""By resource name, where the node does not say it."""
+
+
+def reach_of(item: PodObject) -> str:
+    """Why the spec of a pod lets it use any GPU of its node, in words; empty if it does not."""
+    spec = item.spec
+    for one in (*spec.containers, *(spec.init_containers or ()), *(spec.ephemeral_containers or ())):
+        if one.security_context is not None and one.security_context.privileged:
+            return f"its container {one.name} is privileged"
+        for variable in one.env or ():
+            if variable.name == _VISIBLE and variable.value not in _NONE_VISIBLE:
+                return f"its container {one.name} sets {_VISIBLE}"
+    if path := next(filter(None, map(_with_gpus, _paths(spec.volumes))), ""):
+        return f"it mounts {path} of its node"
+    if any(key.startswith(_CDI_ANNOTATION) for key in item.metadata.annotations or ()):
+        return f"its annotation {_CDI_ANNOTATION} names devices"
+    return ""
+
+
+class _HostPath(msgspec.Struct):
+    """corev1.HostPathVolumeSource."""
+
+    path: str = ""
+
+
+class _Volume(msgspec.Struct, rename="camel"):
+    """corev1.Volume."""
+
+    host_path: _HostPath | None = None
+
+
+_decoder = msgspec.json.Decoder(list[_Volume] | None)
+
+
+def _paths(volumes: msgspec.Raw) -> Iterator[str]:
+    """The paths of the node that a pod mounts; all of it if they cannot be read."""
+    try:
+        found = _decoder.decode(volumes)
+    except msgspec.DecodeError:
+        yield "/"
+        return
+    yield from (volume.host_path.path for volume in found or () if volume.host_path is not None)
+
+
+def _with_gpus(path: str) -> str:
+    """The path, normalized, if it is one of `_PATHS`, inside of one, or contains one; else empty."""
+    folder = "/" + posixpath.normpath(path).strip("/") if path else ""
+    within = f"{folder.rstrip('/')}/"
+    return (
+        folder if folder and any(one.startswith(within) or folder.startswith(one) for one in _PATHS) else ""
+    )
+
+
+def reach_on(pod: Pod, node: Node | None) -> str:
+    """The same, with what its node and its resources add."""
+    sharing = node.sharing if node is not None else ""
+    by_resource = next((how for name, how in _CHOOSING.items() if name in pod.resources), "")
+    sharing = sharing if sharing in _CHOOSES else by_resource
+    return pod.reach or (_CHOOSES[sharing].format(sharing) if sharing else "")

@@ -1,0 +1,91 @@
+"""Which pods can use GPUs that they do not hold."""
+
+import dataclasses
+from typing import Any
+
+import msgspec
+import pytest
+
+from rightsizer.inventory.gpu_reach import reach_of, reach_on
+from rightsizer.kube.api_objects import PodObject
+from rightsizer.model import Node
+from tests.rightsizer import build
+
+PRIVILEGED = {"securityContext": {"privileged": True}}
+
+
+def _reach(
+    container: dict[str, Any] | None = None, spec: dict[str, Any] | None = None, **metadata: Any
+) -> str:
+    item = {
+        "metadata": {"name": "x", "namespace": "team", **metadata},
+        "spec": {"containers": [{"name": "main", **(container or {})}], **(spec or {})},
+    }
+    return reach_of(msgspec.json.decode(msgspec.json.encode(item), type=PodObject))
+
+
+def _visible(**value: Any) -> dict[str, Any]:
+    return {"env": [{"name": "HOME", "value": "/"}, {"name": "NVIDIA_VISIBLE_DEVICES", **value}]}
+
+
+def _mounts(path: str) -> dict[str, Any]:
+    return {"volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "hostPath": {"path": path}}]}
+
+
+@pytest.mark.parametrize(
+    ("container", "spec"),
+    [
+        pytest.param(PRIVILEGED, {}, id="privileged"),
+        pytest.param({}, {"initContainers": [{"name": "a", **PRIVILEGED}]}, id="init-container"),
+        pytest.param({}, {"ephemeralContainers": [{"name": "a", **PRIVILEGED}]}, id="debug-container"),
+        pytest.param(_visible(value="all"), {}, id="all-visible"),
+        pytest.param(_visible(value="GPU-1,GPU-2"), {}, id="some-visible"),
+        pytest.param(_visible(valueFrom={"configMapKeyRef": {"name": "x"}}), {}, id="visible-from-elsewhere"),
+        *(
+            pytest.param({}, _mounts(path), id=path)
+            for path in (
+                *("/", "//", "/dev", "/dev/", "/dev/nvidia3", "/dev/../dev", "/run", "/var/run/docker.sock"),
+                *("/run/containerd/containerd.sock", "/var/run/cdi", "/etc/cdi", "/run/nvidia/mps"),
+            )
+        ),
+    ],
+)
+def test_reach_of_a_spec_that_shows_more_gpus_is_named(
+    container: dict[str, Any], spec: dict[str, Any]
+) -> None:
+    """Also of containers that have ended: what they started may go on."""
+    assert _reach(container, spec)
+
+
+@pytest.mark.parametrize(
+    ("container", "spec"),
+    [
+        pytest.param({}, {}, id="plain"),
+        pytest.param({"securityContext": {"privileged": False}}, {}, id="not-privileged"),
+        pytest.param({"securityContext": None, "env": None}, {"volumes": None}, id="null"),
+        pytest.param(_visible(value="void"), {}, id="none-visible"),
+        *(
+            pytest.param({}, _mounts(path), id=path or "none")
+            for path in ("", "/dev/shm", "/dev/infiniband", "/data", "/var/lib/docker", "/etc/ssl", "/runs")
+        ),
+    ],
+)
+def test_reach_of_a_spec_that_shows_no_other_gpu_is_empty(
+    container: dict[str, Any], spec: dict[str, Any]
+) -> None:
+    """Mounts of other paths are common."""
+    assert not _reach(container, spec)
+
+
+def test_reach_of_cdi_annotations_is_named() -> None:
+    """Container runtimes give a container the devices of these annotations."""
+    assert _reach(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=0"})
+
+
+@pytest.mark.parametrize("sharing", ["mps", "hami", "gpushare", "time-slicing", ""])
+def test_reach_on_a_node_is_by_how_it_shares_gpus(sharing: str) -> None:
+    """HAMi and gpushare choose a GPU by annotation, whatever device ID the kubelet chose."""
+    pod = build.pod("x")
+    assert bool(reach_on(pod, Node("n1", sharing=sharing))) == (sharing in {"mps", "hami", "gpushare"})
+    asks = dataclasses.replace(pod, resources={"aliyun.com/gpu-mem": 8})
+    assert reach_on(asks, None) == "gpushare chooses its GPU"
