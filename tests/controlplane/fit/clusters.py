@@ -53,8 +53,11 @@ class _Draw:
         self.free: dict[str, list[str]] = {}
         self.deployments: dict[str, list[Object]] = {}
         self.is_dra = rng.random() < 0.4
-        known = [*_BOTH, *(_DRA if self.is_dra else _NAMED)]
-        self.special = tuple(sorted(rng.sample(sorted(known), rng.choice((0, 1, 1, 1, 2, 2, 3)))))
+        number = rng.choice((0, 1, 1, 1, 2, 2, 3))
+        some = rng.sample(sorted(_BOTH), number)
+        if self.is_dra:
+            some = some[: number // 2] + rng.sample(sorted(_DRA), number - number // 2 + 1)
+        self.special = tuple(sorted(some))
 
     def has(self, feature: str, share: float = 1.0) -> bool:
         """Whether the cluster has a feature, and this object takes part in it."""
@@ -70,7 +73,7 @@ class _Draw:
             self._add_node(number)
         if self.is_dra:
             self._add_classes()
-        pending = self.pod("urgent", NAMESPACE, self.rng.choice((1, 1, 2, 4, 8)), "pending")
+        pending = self.pod("urgent", NAMESPACE, self.rng.choice((1, 1, 1, 2, 2, 4, 8)), "pending")
         for node in self.nodes:
             self._fill(node)
         for name, change in _CHANGES.items():
@@ -130,7 +133,14 @@ class _Draw:
             spec.setdefault("taints", []).append(
                 {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
             )
-        conditions = [{"type": "Ready", "status": "True", "lastTransitionTime": _LONG_AGO}]
+        is_ready = not self.has("not-ready", 0.4)
+        if not is_ready:
+            taint = {"key": "node.kubernetes.io/unreachable", "timeAdded": _LATELY}
+            spec.setdefault("taints", []).extend(
+                {**taint, "effect": one} for one in ("NoSchedule", "NoExecute")
+            )
+        ready = "True" if is_ready else "Unknown"
+        conditions = [{"type": "Ready", "status": ready, "lastTransitionTime": _LONG_AGO}]
         status = {"allocatable": allocatable, "capacity": allocatable, "conditions": conditions}
         node = self.add("v1", "Node", name, "", labels=labels, spec=spec, status=status)
         self.nodes.append(node)
@@ -177,13 +187,7 @@ class _Draw:
     ) -> Object:
         """A pod on a node, or a pending one without."""
         rng = self.rng
-        requests = {"cpu": rng.choice(("500m", "1", "4")), "memory": rng.choice(("1Gi", "8Gi"))}
-        for feature, resource, amounts in _AMOUNTS:
-            if self.has(feature, 0.7 if gpus else 0.3):
-                requests[resource] = rng.choice(amounts)
-        if gpus and not self.is_dra:
-            requests[GPU] = str(gpus)
-        limits = {key: value for key, value in requests.items() if "/" in key or key.startswith("hugepages")}
+        requests, limits = self._requests(gpus)
         container = {"name": "main", "image": "i", "resources": {"requests": requests, "limits": limits}}
         spec: Object = {
             "containers": [container],
@@ -228,6 +232,23 @@ class _Draw:
         elif node:
             del self.free[node][:gpus]
         return pod
+
+    def _requests(self, gpus: int) -> tuple[Object, Object]:
+        """Requests and limits of a container."""
+        rng = self.rng
+        requests = {"cpu": rng.choice(("500m", "1", "4")), "memory": rng.choice(("1Gi", "8Gi"))}
+        for feature, resource, amounts in _AMOUNTS:
+            if self.has(feature, 0.7 if gpus else 0.3):
+                requests[resource] = rng.choice(amounts)
+        if gpus and not self.is_dra:
+            requests[GPU] = str(gpus)
+        if self.has("quantities", 0.7):
+            requests["cpu"] = rng.choice(("0.1", "1500m", "2e0", "4000001u"))
+            requests["memory"] = rng.choice(("1G", "1e9", "1500Mi", "128974848000m", "17179869184"))
+        limits = {key: value for key, value in requests.items() if "/" in key or key.startswith("hugepages")}
+        if self.has("limits", 0.6):  # then requests are the limits
+            return {}, requests
+        return requests, limits
 
     def _add_deployment(self, name: str, pods: Sequence[Object]) -> None:
         namespace = pods[0]["metadata"]["namespace"]
@@ -293,6 +314,8 @@ class _Draw:
         self._add_slice(f"{node}-gpu", {**spec, "devices": gpu_devices})
         if counters:
             self._add_slice(f"{node}-counters", {**spec, "sharedCounters": counters})
+        if self.has("dra-pools", 0.7):
+            self._add_other_pools(node, gpu_devices[0])
         if "dra-nic" in self.special:
             root = "resource.kubernetes.io/pcieRoot"
             nics: list[Object] = [
@@ -304,6 +327,26 @@ class _Draw:
                 spec = {"driver": NIC_DRIVER, "nodeName": node, "pool": pool, "devices": nics}
                 self._add_slice(f"{node}-nic", spec)
             self.free[f"nic {node}"] = [nic["name"] for nic in nics]
+
+    def _add_other_pools(self, node: str, device: Object) -> None:
+        """Slices that are not all of a node: an older one of its pool, one of all nodes, one of nodes by label."""
+        case = self.rng.choice(("old", "all", "labels", "devices"))
+        other = {key: value for key, value in device.items() if key != "consumesCounters"}
+        other["name"] = f"more-{node}"
+        pool = {"name": f"{case}-{node}", "generation": 1, "resourceSliceCount": 1}
+        spec: Object = {"driver": GPU_DRIVER, "pool": pool, "devices": [other]}
+        term = {"matchExpressions": [{"key": _ZONE, "operator": "In", "values": ["z0"]}]}
+        match case:
+            case "old":
+                spec |= {"nodeName": node, "pool": {**pool, "name": node, "generation": 0}}
+            case "all":
+                spec["allNodes"] = True
+            case "labels":
+                spec["nodeSelector"] = {"nodeSelectorTerms": [term]}
+            case _:
+                spec["perDeviceNodeSelection"] = True
+                other["nodeName"] = node
+        self._add_slice(f"{node}-more", spec)
 
     def _add_slice(self, name: str, spec: Object) -> None:
         self.add("resource.k8s.io/v1", "ResourceSlice", name, "", spec=spec)
@@ -337,7 +380,8 @@ class _Draw:
         if not node:
             if self.has("dra-extended"):
                 resources = pod["spec"]["containers"][0]["resources"]
-                resources["requests"][GPU] = resources["limits"][GPU] = str(gpus)
+                name = self.rng.choice((GPU, GPU, f"deviceclass.resource.kubernetes.io/{GPU_DRIVER}"))
+                resources["requests"][name] = resources["limits"][name] = str(gpus)
                 return
             self._attach(pod, f"{name}-gpu", self._wish(gpus), None)
             return
@@ -426,10 +470,7 @@ class _Draw:
         if self.has("dra-first") and "adminAccess" not in exactly:
             requests = [{"name": "gpu", "firstAvailable": self._alternatives(exactly)}]
         if self.has("dra-twice"):
-            second = dict(exactly)
-            if "count" in second:
-                second["count"] = 1
-            requests.append({"name": "gpu-2", "exactly": second})
+            requests.append({"name": "gpu-2", "exactly": self._exactly(1)})
         if self.has("dra-nic", 0.7):
             nic = {"deviceClassName": "nic", "count": 1, "allocationMode": "ExactCount"}
             requests.append({"name": "nic", "exactly": nic})
@@ -562,7 +603,7 @@ def _shape(draw: _Draw, pod: Object) -> None:
     """Sidecars, init containers, resources of the pod, overhead."""
     rng, spec = draw.rng, pod["spec"]
     main = spec["containers"][0]
-    gpu = main["resources"]["requests"].get(GPU)
+    gpu = main["resources"]["limits"].get(GPU)
     init: Object = {
         "name": "init",
         "image": "i",
@@ -574,14 +615,15 @@ def _shape(draw: _Draw, pod: Object) -> None:
         "restartPolicy": "Always",
         "resources": {"requests": {"cpu": rng.choice(("500m", "3")), "memory": "2Gi"}},
     }
-    if gpu and rng.random() < 0.3:
-        init["resources"]["requests"][GPU] = gpu
-        init["resources"]["limits"] = {GPU: gpu}
+    for container in (init, sidecar):
+        if gpu and rng.random() < 0.2:
+            container["resources"]["requests"][GPU] = gpu
+            container["resources"]["limits"] = {GPU: gpu}
     spec["initContainers"] = rng.choice(([init], [sidecar], [sidecar, init], [init, sidecar]))
     if rng.random() < 0.3:
         spec["overhead"] = {"cpu": "2", "memory": "1Gi"}
         spec["runtimeClassName"] = "kata"
-    if rng.random() < 0.3 and not any("hugepages" in name for name in main["resources"]["requests"]):
+    if rng.random() < 0.3 and not any("hugepages" in name for name in main["resources"]["limits"]):
         spec["resources"] = {"requests": {"cpu": rng.choice(("18", "24")), "memory": "80Gi"}}
 
 
@@ -590,6 +632,8 @@ def _resize(draw: _Draw, pod: Object) -> None:
     rng = draw.rng
     wanted, held = rng.choice((("1", "6"), ("500m", "7"), ("6", "1")))
     requests = pod["spec"]["containers"][0]["resources"]["requests"]
+    if "cpu" not in requests:
+        return
     requests["cpu"] = wanted
     (status,) = pod["status"]["containerStatuses"]
     before = {**requests, "cpu": held}
@@ -799,6 +843,31 @@ def _volume(draw: _Draw, pending: Object) -> None:
             draw.add("storage.k8s.io/v1", "CSINode", node["metadata"]["name"], "", spec={"drivers": [driver]})
 
 
+def _inline_volume(draw: _Draw, pending: Object) -> None:
+    """A volume without a claim, or with one of the pod's own, which another pod may have too."""
+    rng = draw.rng
+    disk: Object = rng.choice(
+        (
+            {"gcePersistentDisk": {"pdName": "disk"}},
+            {"awsElasticBlockStore": {"volumeID": "disk"}},
+            {"iscsi": {"targetPortal": "10.0.0.1", "iqn": "iqn.2026-01.example.com:x", "lun": 0}},
+            {"rbd": {"monitors": ["10.0.0.1"], "image": "x"}},
+            {
+                "ephemeral": {
+                    "volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {}}}
+                }
+            },
+            {"emptyDir": {"sizeLimit": "1Gi"}},
+            {"csi": {"driver": "inline.example.com"}},
+        )
+    )
+    if "ephemeral" in disk:
+        disk["ephemeral"]["volumeClaimTemplate"]["spec"]["resources"] = {"requests": {"storage": "1Gi"}}
+    users = [pending, *(pods[0] for pods in draw.deployments.values() if rng.random() < 0.4)]
+    for pod in users:
+        pod["spec"].setdefault("volumes", []).append({"name": "disk", **disk})
+
+
 def _nominated(draw: _Draw, _pending: Object) -> None:
     """Another pending pod for which the scheduler keeps room."""
     rng = draw.rng
@@ -864,6 +933,7 @@ _CHANGES: Mapping[str, Callable[[_Draw, Object], None]] = {
     "spread": _spread,
     "node-rules": _node_rules,
     "volume": _volume,
+    "inline": _inline_volume,
     "nominated": _nominated,
     "budget": _budget,
     "gate": _gate,
@@ -881,10 +951,20 @@ _AMOUNTS = (
 """Resources that pods may lack in addition to GPUs: feature, name, amounts."""
 
 _BOTH = frozenset(
-    {*_OF_BOUND, *_CHANGES, *(feature for feature, _, _ in _AMOUNTS), "shapes", "taints", "cordoned", "pods"}
+    {
+        *_OF_BOUND,
+        *_CHANGES,
+        *(feature for feature, _, _ in _AMOUNTS),
+        "shapes",
+        "taints",
+        "cordoned",
+        "pods",
+        "quantities",
+        "limits",
+        "not-ready",
+    }
     - {"dra-foreign", "dra-lost"}
 )
-_NAMED = frozenset[str]()
 _DRA = frozenset(
     {
         *(
