@@ -107,7 +107,8 @@ class _Draw:
             "ephemeral-storage": f"{rng.choice((20, 100))}Gi",
             "pods": str(rng.choice((4, 6, 110)) if self.has("pods") else 110),
         }
-        if not self.is_dra:
+        has_plugin = not self.is_dra or self.has("dra-extended", 0.2)
+        if has_plugin:
             allocatable[GPU] = str(gpus)
         if "rdma" in self.special:
             allocatable["rdma/hca"] = str(rng.choice((1, 2, 4)))
@@ -122,6 +123,8 @@ class _Draw:
             "size": str(gpus),
         }
         labels["nvidia.com/gpu.product"] = "NVIDIA-H100-80GB-HBM3"
+        if number != 1:
+            labels["rack"] = f"r{number // 3}"
         spec: Object = {}
         if self.has("taints", 0.6):
             effect = rng.choice(("NoSchedule", "NoExecute", "PreferNoSchedule"))
@@ -145,7 +148,8 @@ class _Draw:
         node = self.add("v1", "Node", name, "", labels=labels, spec=spec, status=status)
         self.nodes.append(node)
         self.free[name] = [f"gpu-{index}" for index in range(gpus)]
-        if self.is_dra:
+        self.free[f"nic {name}"] = []
+        if not has_plugin:
             self._add_slices(name, gpus)
 
     def _fill(self, node: Object) -> None:
@@ -187,7 +191,7 @@ class _Draw:
     ) -> Object:
         """A pod on a node, or a pending one without."""
         rng = self.rng
-        requests, limits = self._requests(gpus)
+        requests, limits = self._requests(gpus, node)
         container = {"name": "main", "image": "i", "resources": {"requests": requests, "limits": limits}}
         spec: Object = {
             "containers": [container],
@@ -227,20 +231,25 @@ class _Draw:
         pod = self.add("v1", "Pod", name, namespace, labels={"app": name}, spec=spec, status=status)
         if self.has("shapes", 0.6):
             _shape(self, pod)
-        if gpus and self.is_dra:
+        if gpus and not self._is_by_plugin(node):
             self._claim(pod, gpus, node)
         elif node:
             del self.free[node][:gpus]
         return pod
 
-    def _requests(self, gpus: int) -> tuple[Object, Object]:
+    def _is_by_plugin(self, node: str) -> bool:
+        """Whether pods on a node, or those that wait, have GPUs by a device plugin."""
+        known = {one["metadata"]["name"]: one["status"]["allocatable"] for one in self.nodes}
+        return GPU in known[node] if node else not self.is_dra
+
+    def _requests(self, gpus: int, node: str) -> tuple[Object, Object]:
         """Requests and limits of a container."""
         rng = self.rng
         requests = {"cpu": rng.choice(("500m", "1", "4")), "memory": rng.choice(("1Gi", "8Gi"))}
         for feature, resource, amounts in _AMOUNTS:
             if self.has(feature, 0.7 if gpus else 0.3):
                 requests[resource] = rng.choice(amounts)
-        if gpus and not self.is_dra:
+        if gpus and self._is_by_plugin(node):
             requests[GPU] = str(gpus)
         if self.has("quantities", 0.7):
             requests["cpu"] = rng.choice(("0.1", "1500m", "2e0", "4000001u"))
@@ -251,34 +260,35 @@ class _Draw:
         return requests, limits
 
     def _add_deployment(self, name: str, pods: Sequence[Object]) -> None:
-        namespace = pods[0]["metadata"]["namespace"]
-        selector = {"matchLabels": {"app": name}}
+        """A Deployment of these pods, or a StatefulSet."""
+        namespace, number = pods[0]["metadata"]["namespace"], len(pods)
         template = {
             "metadata": {"labels": pods[0]["metadata"]["labels"]},
             "spec": {"containers": [{"name": "main", "image": "i"}]},
         }
-        spec = {"replicas": len(pods), "selector": selector, "template": template}
+        selector = {"matchLabels": {"app": name}}
+        spec: Object = {"replicas": number, "selector": selector, "template": template}
         status = {
-            "replicas": len(pods),
-            "readyReplicas": len(pods),
-            "availableReplicas": len(pods),
+            "replicas": number,
+            "readyReplicas": number,
+            "availableReplicas": number,
             "observedGeneration": 1,
         }
-        self.add("apps/v1", "Deployment", name, namespace, generation=1, spec=spec, status=status)
-        owner = _owner("apps/v1", "Deployment", name)
-        self.add(
-            "apps/v1",
-            "ReplicaSet",
-            f"{name}-rs",
-            namespace,
-            generation=1,
-            ownerReferences=[owner],
-            spec=spec,
-            status=status,
-        )
+        fields: Object = {"generation": 1, "spec": spec, "status": status}
+        if "stateful" in self.special:
+            spec["serviceName"] = name
+            self.add("apps/v1", "StatefulSet", name, namespace, **fields)
+            owner = _owner("apps/v1", "StatefulSet", name)
+        else:
+            self.add("apps/v1", "Deployment", name, namespace, **fields)
+            above, owner = (
+                _owner("apps/v1", "Deployment", name),
+                _owner("apps/v1", "ReplicaSet", f"{name}-rs"),
+            )
+            self.add("apps/v1", "ReplicaSet", f"{name}-rs", namespace, ownerReferences=[above], **fields)
         for pod in pods:
             pod["metadata"]["namespace"] = namespace
-            pod["metadata"]["ownerReferences"] = [_owner("apps/v1", "ReplicaSet", f"{name}-rs")]
+            pod["metadata"]["ownerReferences"] = [owner]
 
     # --- DRA
 
@@ -408,6 +418,9 @@ class _Draw:
             "allocationTimestamp": _LONG_AGO,
         }
         wish = {"requests": [{"name": "gpu", "exactly": exactly}]}
+        if self.has("dra-extended", 0.5) and "capacity" not in exactly:
+            self._add_extended(pod, wish, allocation)
+            return
         claim = self._attach(pod, f"{name}-gpu", wish, allocation)
         if self.has("dra-shared", 0.4):
             self._share(claim, pod)
@@ -417,6 +430,29 @@ class _Draw:
             allocation = {"devices": {"results": [result]}, "nodeSelector": selector}
             wish = {"requests": [{"name": "nic", "exactly": {"deviceClassName": "nic", "count": 1}}]}
             self._attach(pod, f"{name}-nic", wish, allocation)
+
+    def _add_extended(self, pod: Object, wish: Object, allocation: Object) -> None:
+        """The claim that the scheduler makes of an extended resource."""
+        metadata, container = pod["metadata"], pod["spec"]["containers"][0]
+        amount = str(len(allocation["devices"]["results"]))
+        for amounts in ("requests", "limits"):
+            container["resources"].setdefault(amounts, {})[GPU] = amount
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
+        claim = f"{metadata['name']}-extended-resources"
+        self.add(
+            "resource.k8s.io/v1",
+            "ResourceClaim",
+            claim,
+            annotations={"resource.kubernetes.io/extended-resource-claim": "true"},
+            ownerReferences=[{**owner, "controller": True, "blockOwnerDeletion": True}],
+            spec={"devices": wish},
+            status={"allocation": allocation, "reservedFor": [_consumer(pod)]},
+        )
+        mapping = {"containerName": "main", "resourceName": GPU, "requestName": "gpu"}
+        pod["status"]["extendedResourceClaimStatus"] = {
+            "resourceClaimName": claim,
+            "requestMappings": [mapping],
+        }
 
     def _share(self, claim: Object, pod: Object) -> None:
         """Let another pod use a claim too; then no template made it."""
@@ -663,15 +699,19 @@ def _host_port(draw: _Draw, pod: Object) -> None:
 
 def _term(draw: _Draw, values: Sequence[str]) -> Object:
     rng = draw.rng
-    key = rng.choice(("app", "kind"))
-    term: Object = {
-        "topologyKey": rng.choice((_HOST, _HOST, _ZONE)),
-        "labelSelector": {
-            "matchExpressions": [
-                {"key": key, "operator": rng.choice(("In", "In", "In", "NotIn")), "values": list(values)}
-            ]
-        },
+    expression = {
+        "key": rng.choice(("app", "kind")),
+        "operator": rng.choice(("In", "In", "In", "NotIn")),
+        "values": list(values),
     }
+    term: Object = {
+        "topologyKey": rng.choice((_HOST, _HOST, _ZONE, "rack")),
+        "labelSelector": {"matchExpressions": [expression]},
+    }
+    if rng.random() < 0.1:
+        term["labelSelector"] = {}  # selects all
+    elif rng.random() < 0.1:
+        del term["labelSelector"]  # selects none
     if rng.random() < 0.2:
         term["namespaces"] = ["other", NAMESPACE]
     elif rng.random() < 0.2:
@@ -962,6 +1002,7 @@ _BOTH = frozenset(
         "quantities",
         "limits",
         "not-ready",
+        "stateful",
     }
     - {"dra-foreign", "dra-lost"}
 )
