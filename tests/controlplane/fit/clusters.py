@@ -53,8 +53,11 @@ class _Draw:
         self.free: dict[str, list[str]] = {}
         self.deployments: dict[str, list[Object]] = {}
         self.is_dra = rng.random() < 0.4
-        known = [*_BOTH, *(_DRA if self.is_dra else _NAMED)]
-        self.special = tuple(sorted(rng.sample(sorted(known), rng.choice((0, 1, 1, 1, 2, 2, 3)))))
+        number = rng.choice((0, 1, 1, 1, 2, 2, 3))
+        some = rng.sample(sorted(_BOTH), number)
+        if self.is_dra:
+            some = some[: number // 2] + rng.sample(sorted(_DRA), number - number // 2 + 1)
+        self.special = tuple(sorted(some))
 
     def has(self, feature: str, share: float = 1.0) -> bool:
         """Whether the cluster has a feature, and this object takes part in it."""
@@ -70,7 +73,7 @@ class _Draw:
             self._add_node(number)
         if self.is_dra:
             self._add_classes()
-        pending = self.pod("urgent", NAMESPACE, self.rng.choice((1, 1, 2, 4, 8)), "pending")
+        pending = self.pod("urgent", NAMESPACE, self.rng.choice((1, 1, 1, 2, 2, 4, 8)), "pending")
         for node in self.nodes:
             self._fill(node)
         for name, change in _CHANGES.items():
@@ -104,7 +107,8 @@ class _Draw:
             "ephemeral-storage": f"{rng.choice((20, 100))}Gi",
             "pods": str(rng.choice((4, 6, 110)) if self.has("pods") else 110),
         }
-        if not self.is_dra:
+        has_plugin = not self.is_dra or self.has("dra-extended", 0.2)
+        if has_plugin:
             allocatable[GPU] = str(gpus)
         if "rdma" in self.special:
             allocatable["rdma/hca"] = str(rng.choice((1, 2, 4)))
@@ -119,6 +123,8 @@ class _Draw:
             "size": str(gpus),
         }
         labels["nvidia.com/gpu.product"] = "NVIDIA-H100-80GB-HBM3"
+        if number != 1:
+            labels["rack"] = f"r{number // 3}"
         spec: Object = {}
         if self.has("taints", 0.6):
             effect = rng.choice(("NoSchedule", "NoExecute", "PreferNoSchedule"))
@@ -130,12 +136,20 @@ class _Draw:
             spec.setdefault("taints", []).append(
                 {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
             )
-        conditions = [{"type": "Ready", "status": "True", "lastTransitionTime": _LONG_AGO}]
+        is_ready = not self.has("not-ready", 0.4)
+        if not is_ready:
+            taint = {"key": "node.kubernetes.io/unreachable", "timeAdded": _LATELY}
+            spec.setdefault("taints", []).extend(
+                {**taint, "effect": one} for one in ("NoSchedule", "NoExecute")
+            )
+        ready = "True" if is_ready else "Unknown"
+        conditions = [{"type": "Ready", "status": ready, "lastTransitionTime": _LONG_AGO}]
         status = {"allocatable": allocatable, "capacity": allocatable, "conditions": conditions}
         node = self.add("v1", "Node", name, "", labels=labels, spec=spec, status=status)
         self.nodes.append(node)
         self.free[name] = [f"gpu-{index}" for index in range(gpus)]
-        if self.is_dra:
+        self.free[f"nic {name}"] = []
+        if not has_plugin:
             self._add_slices(name, gpus)
 
     def _fill(self, node: Object) -> None:
@@ -177,13 +191,7 @@ class _Draw:
     ) -> Object:
         """A pod on a node, or a pending one without."""
         rng = self.rng
-        requests = {"cpu": rng.choice(("500m", "1", "4")), "memory": rng.choice(("1Gi", "8Gi"))}
-        for feature, resource, amounts in _AMOUNTS:
-            if self.has(feature, 0.7 if gpus else 0.3):
-                requests[resource] = rng.choice(amounts)
-        if gpus and not self.is_dra:
-            requests[GPU] = str(gpus)
-        limits = {key: value for key, value in requests.items() if "/" in key or key.startswith("hugepages")}
+        requests, limits = self._requests(gpus, node)
         container = {"name": "main", "image": "i", "resources": {"requests": requests, "limits": limits}}
         spec: Object = {
             "containers": [container],
@@ -223,41 +231,64 @@ class _Draw:
         pod = self.add("v1", "Pod", name, namespace, labels={"app": name}, spec=spec, status=status)
         if self.has("shapes", 0.6):
             _shape(self, pod)
-        if gpus and self.is_dra:
+        if gpus and not self._is_by_plugin(node):
             self._claim(pod, gpus, node)
         elif node:
             del self.free[node][:gpus]
         return pod
 
+    def _is_by_plugin(self, node: str) -> bool:
+        """Whether pods on a node, or those that wait, have GPUs by a device plugin."""
+        known = {one["metadata"]["name"]: one["status"]["allocatable"] for one in self.nodes}
+        return GPU in known[node] if node else not self.is_dra
+
+    def _requests(self, gpus: int, node: str) -> tuple[Object, Object]:
+        """Requests and limits of a container."""
+        rng = self.rng
+        requests = {"cpu": rng.choice(("500m", "1", "4")), "memory": rng.choice(("1Gi", "8Gi"))}
+        for feature, resource, amounts in _AMOUNTS:
+            if self.has(feature, 0.7 if gpus else 0.3):
+                requests[resource] = rng.choice(amounts)
+        if gpus and self._is_by_plugin(node):
+            requests[GPU] = str(gpus)
+        if self.has("quantities", 0.7):
+            requests["cpu"] = rng.choice(("0.1", "1500m", "2e0", "4000001u"))
+            requests["memory"] = rng.choice(("1G", "1e9", "1500Mi", "128974848000m", "17179869184"))
+        limits = {key: value for key, value in requests.items() if "/" in key or key.startswith("hugepages")}
+        if self.has("limits", 0.6):  # then requests are the limits
+            return {}, requests
+        return requests, limits
+
     def _add_deployment(self, name: str, pods: Sequence[Object]) -> None:
-        namespace = pods[0]["metadata"]["namespace"]
-        selector = {"matchLabels": {"app": name}}
+        """A Deployment of these pods, or a StatefulSet."""
+        namespace, number = pods[0]["metadata"]["namespace"], len(pods)
         template = {
             "metadata": {"labels": pods[0]["metadata"]["labels"]},
             "spec": {"containers": [{"name": "main", "image": "i"}]},
         }
-        spec = {"replicas": len(pods), "selector": selector, "template": template}
+        selector = {"matchLabels": {"app": name}}
+        spec: Object = {"replicas": number, "selector": selector, "template": template}
         status = {
-            "replicas": len(pods),
-            "readyReplicas": len(pods),
-            "availableReplicas": len(pods),
+            "replicas": number,
+            "readyReplicas": number,
+            "availableReplicas": number,
             "observedGeneration": 1,
         }
-        self.add("apps/v1", "Deployment", name, namespace, generation=1, spec=spec, status=status)
-        owner = _owner("apps/v1", "Deployment", name)
-        self.add(
-            "apps/v1",
-            "ReplicaSet",
-            f"{name}-rs",
-            namespace,
-            generation=1,
-            ownerReferences=[owner],
-            spec=spec,
-            status=status,
-        )
+        fields: Object = {"generation": 1, "spec": spec, "status": status}
+        if "stateful" in self.special:
+            spec["serviceName"] = name
+            self.add("apps/v1", "StatefulSet", name, namespace, **fields)
+            owner = _owner("apps/v1", "StatefulSet", name)
+        else:
+            self.add("apps/v1", "Deployment", name, namespace, **fields)
+            above, owner = (
+                _owner("apps/v1", "Deployment", name),
+                _owner("apps/v1", "ReplicaSet", f"{name}-rs"),
+            )
+            self.add("apps/v1", "ReplicaSet", f"{name}-rs", namespace, ownerReferences=[above], **fields)
         for pod in pods:
             pod["metadata"]["namespace"] = namespace
-            pod["metadata"]["ownerReferences"] = [_owner("apps/v1", "ReplicaSet", f"{name}-rs")]
+            pod["metadata"]["ownerReferences"] = [owner]
 
     # --- DRA
 
@@ -293,6 +324,8 @@ class _Draw:
         self._add_slice(f"{node}-gpu", {**spec, "devices": gpu_devices})
         if counters:
             self._add_slice(f"{node}-counters", {**spec, "sharedCounters": counters})
+        if self.has("dra-pools", 0.7):
+            self._add_other_pools(node, gpu_devices[0])
         if "dra-nic" in self.special:
             root = "resource.kubernetes.io/pcieRoot"
             nics: list[Object] = [
@@ -304,6 +337,26 @@ class _Draw:
                 spec = {"driver": NIC_DRIVER, "nodeName": node, "pool": pool, "devices": nics}
                 self._add_slice(f"{node}-nic", spec)
             self.free[f"nic {node}"] = [nic["name"] for nic in nics]
+
+    def _add_other_pools(self, node: str, device: Object) -> None:
+        """Slices that are not all of a node: an older one of its pool, one of all nodes, one of nodes by label."""
+        case = self.rng.choice(("old", "all", "labels", "devices"))
+        other = {key: value for key, value in device.items() if key != "consumesCounters"}
+        other["name"] = f"more-{node}"
+        pool = {"name": f"{case}-{node}", "generation": 1, "resourceSliceCount": 1}
+        spec: Object = {"driver": GPU_DRIVER, "pool": pool, "devices": [other]}
+        term = {"matchExpressions": [{"key": _ZONE, "operator": "In", "values": ["z0"]}]}
+        match case:
+            case "old":
+                spec |= {"nodeName": node, "pool": {**pool, "name": node, "generation": 0}}
+            case "all":
+                spec["allNodes"] = True
+            case "labels":
+                spec["nodeSelector"] = {"nodeSelectorTerms": [term]}
+            case _:
+                spec["perDeviceNodeSelection"] = True
+                other["nodeName"] = node
+        self._add_slice(f"{node}-more", spec)
 
     def _add_slice(self, name: str, spec: Object) -> None:
         self.add("resource.k8s.io/v1", "ResourceSlice", name, "", spec=spec)
@@ -337,7 +390,8 @@ class _Draw:
         if not node:
             if self.has("dra-extended"):
                 resources = pod["spec"]["containers"][0]["resources"]
-                resources["requests"][GPU] = resources["limits"][GPU] = str(gpus)
+                name = self.rng.choice((GPU, GPU, f"deviceclass.resource.kubernetes.io/{GPU_DRIVER}"))
+                resources["requests"][name] = resources["limits"][name] = str(gpus)
                 return
             self._attach(pod, f"{name}-gpu", self._wish(gpus), None)
             return
@@ -364,6 +418,9 @@ class _Draw:
             "allocationTimestamp": _LONG_AGO,
         }
         wish = {"requests": [{"name": "gpu", "exactly": exactly}]}
+        if self.has("dra-extended", 0.5) and "capacity" not in exactly:
+            self._add_extended(pod, wish, allocation)
+            return
         claim = self._attach(pod, f"{name}-gpu", wish, allocation)
         if self.has("dra-shared", 0.4):
             self._share(claim, pod)
@@ -373,6 +430,29 @@ class _Draw:
             allocation = {"devices": {"results": [result]}, "nodeSelector": selector}
             wish = {"requests": [{"name": "nic", "exactly": {"deviceClassName": "nic", "count": 1}}]}
             self._attach(pod, f"{name}-nic", wish, allocation)
+
+    def _add_extended(self, pod: Object, wish: Object, allocation: Object) -> None:
+        """The claim that the scheduler makes of an extended resource."""
+        metadata, container = pod["metadata"], pod["spec"]["containers"][0]
+        amount = str(len(allocation["devices"]["results"]))
+        for amounts in ("requests", "limits"):
+            container["resources"].setdefault(amounts, {})[GPU] = amount
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
+        claim = f"{metadata['name']}-extended-resources"
+        self.add(
+            "resource.k8s.io/v1",
+            "ResourceClaim",
+            claim,
+            annotations={"resource.kubernetes.io/extended-resource-claim": "true"},
+            ownerReferences=[{**owner, "controller": True, "blockOwnerDeletion": True}],
+            spec={"devices": wish},
+            status={"allocation": allocation, "reservedFor": [_consumer(pod)]},
+        )
+        mapping = {"containerName": "main", "resourceName": GPU, "requestName": "gpu"}
+        pod["status"]["extendedResourceClaimStatus"] = {
+            "resourceClaimName": claim,
+            "requestMappings": [mapping],
+        }
 
     def _share(self, claim: Object, pod: Object) -> None:
         """Let another pod use a claim too; then no template made it."""
@@ -426,10 +506,7 @@ class _Draw:
         if self.has("dra-first") and "adminAccess" not in exactly:
             requests = [{"name": "gpu", "firstAvailable": self._alternatives(exactly)}]
         if self.has("dra-twice"):
-            second = dict(exactly)
-            if "count" in second:
-                second["count"] = 1
-            requests.append({"name": "gpu-2", "exactly": second})
+            requests.append({"name": "gpu-2", "exactly": self._exactly(1)})
         if self.has("dra-nic", 0.7):
             nic = {"deviceClassName": "nic", "count": 1, "allocationMode": "ExactCount"}
             requests.append({"name": "nic", "exactly": nic})
@@ -562,7 +639,7 @@ def _shape(draw: _Draw, pod: Object) -> None:
     """Sidecars, init containers, resources of the pod, overhead."""
     rng, spec = draw.rng, pod["spec"]
     main = spec["containers"][0]
-    gpu = main["resources"]["requests"].get(GPU)
+    gpu = main["resources"]["limits"].get(GPU)
     init: Object = {
         "name": "init",
         "image": "i",
@@ -574,14 +651,15 @@ def _shape(draw: _Draw, pod: Object) -> None:
         "restartPolicy": "Always",
         "resources": {"requests": {"cpu": rng.choice(("500m", "3")), "memory": "2Gi"}},
     }
-    if gpu and rng.random() < 0.3:
-        init["resources"]["requests"][GPU] = gpu
-        init["resources"]["limits"] = {GPU: gpu}
+    for container in (init, sidecar):
+        if gpu and rng.random() < 0.2:
+            container["resources"]["requests"][GPU] = gpu
+            container["resources"]["limits"] = {GPU: gpu}
     spec["initContainers"] = rng.choice(([init], [sidecar], [sidecar, init], [init, sidecar]))
     if rng.random() < 0.3:
         spec["overhead"] = {"cpu": "2", "memory": "1Gi"}
         spec["runtimeClassName"] = "kata"
-    if rng.random() < 0.3 and not any("hugepages" in name for name in main["resources"]["requests"]):
+    if rng.random() < 0.3 and not any("hugepages" in name for name in main["resources"]["limits"]):
         spec["resources"] = {"requests": {"cpu": rng.choice(("18", "24")), "memory": "80Gi"}}
 
 
@@ -590,6 +668,8 @@ def _resize(draw: _Draw, pod: Object) -> None:
     rng = draw.rng
     wanted, held = rng.choice((("1", "6"), ("500m", "7"), ("6", "1")))
     requests = pod["spec"]["containers"][0]["resources"]["requests"]
+    if "cpu" not in requests:
+        return
     requests["cpu"] = wanted
     (status,) = pod["status"]["containerStatuses"]
     before = {**requests, "cpu": held}
@@ -619,15 +699,19 @@ def _host_port(draw: _Draw, pod: Object) -> None:
 
 def _term(draw: _Draw, values: Sequence[str]) -> Object:
     rng = draw.rng
-    key = rng.choice(("app", "kind"))
-    term: Object = {
-        "topologyKey": rng.choice((_HOST, _HOST, _ZONE)),
-        "labelSelector": {
-            "matchExpressions": [
-                {"key": key, "operator": rng.choice(("In", "In", "In", "NotIn")), "values": list(values)}
-            ]
-        },
+    expression = {
+        "key": rng.choice(("app", "kind")),
+        "operator": rng.choice(("In", "In", "In", "NotIn")),
+        "values": list(values),
     }
+    term: Object = {
+        "topologyKey": rng.choice((_HOST, _HOST, _ZONE, "rack")),
+        "labelSelector": {"matchExpressions": [expression]},
+    }
+    if rng.random() < 0.1:
+        term["labelSelector"] = {}  # selects all
+    elif rng.random() < 0.1:
+        del term["labelSelector"]  # selects none
     if rng.random() < 0.2:
         term["namespaces"] = ["other", NAMESPACE]
     elif rng.random() < 0.2:
@@ -799,6 +883,31 @@ def _volume(draw: _Draw, pending: Object) -> None:
             draw.add("storage.k8s.io/v1", "CSINode", node["metadata"]["name"], "", spec={"drivers": [driver]})
 
 
+def _inline_volume(draw: _Draw, pending: Object) -> None:
+    """A volume without a claim, or with one of the pod's own, which another pod may have too."""
+    rng = draw.rng
+    disk: Object = rng.choice(
+        (
+            {"gcePersistentDisk": {"pdName": "disk"}},
+            {"awsElasticBlockStore": {"volumeID": "disk"}},
+            {"iscsi": {"targetPortal": "10.0.0.1", "iqn": "iqn.2026-01.example.com:x", "lun": 0}},
+            {"rbd": {"monitors": ["10.0.0.1"], "image": "x"}},
+            {
+                "ephemeral": {
+                    "volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {}}}
+                }
+            },
+            {"emptyDir": {"sizeLimit": "1Gi"}},
+            {"csi": {"driver": "inline.example.com"}},
+        )
+    )
+    if "ephemeral" in disk:
+        disk["ephemeral"]["volumeClaimTemplate"]["spec"]["resources"] = {"requests": {"storage": "1Gi"}}
+    users = [pending, *(pods[0] for pods in draw.deployments.values() if rng.random() < 0.4)]
+    for pod in users:
+        pod["spec"].setdefault("volumes", []).append({"name": "disk", **disk})
+
+
 def _nominated(draw: _Draw, _pending: Object) -> None:
     """Another pending pod for which the scheduler keeps room."""
     rng = draw.rng
@@ -864,6 +973,7 @@ _CHANGES: Mapping[str, Callable[[_Draw, Object], None]] = {
     "spread": _spread,
     "node-rules": _node_rules,
     "volume": _volume,
+    "inline": _inline_volume,
     "nominated": _nominated,
     "budget": _budget,
     "gate": _gate,
@@ -881,10 +991,21 @@ _AMOUNTS = (
 """Resources that pods may lack in addition to GPUs: feature, name, amounts."""
 
 _BOTH = frozenset(
-    {*_OF_BOUND, *_CHANGES, *(feature for feature, _, _ in _AMOUNTS), "shapes", "taints", "cordoned", "pods"}
+    {
+        *_OF_BOUND,
+        *_CHANGES,
+        *(feature for feature, _, _ in _AMOUNTS),
+        "shapes",
+        "taints",
+        "cordoned",
+        "pods",
+        "quantities",
+        "limits",
+        "not-ready",
+        "stateful",
+    }
     - {"dra-foreign", "dra-lost"}
 )
-_NAMED = frozenset[str]()
 _DRA = frozenset(
     {
         *(
