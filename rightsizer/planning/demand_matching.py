@@ -14,6 +14,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from rightsizer.model import Action, Blocker, BlockerCode, Decision, ObjectRef, WaitingPod
 from rightsizer.planning.budget import BudgetAccount
 from rightsizer.planning.demand_places import place_cheapest, shape_of, together, undo
+from rightsizer.planning.earlier_victims import held_back
 from rightsizer.planning.placement import Placement, Places, TriesByNamespace, new_tries
 from rightsizer.planning.victims import (
     Victim,
@@ -131,6 +132,7 @@ class Matching:
         candidates = [*itertools.chain(*self._victims.values()), *gone]
         self._places = Places(evaluator.fleet, sorted(candidates, key=standing), earlier.tries)
         self._places.free_what_terminates(evaluator.at)
+        self._held_back = held_back(evaluator.fleet, evaluator.at)
         self._places.do(Placement(waiting[0], "", gone))  # on no node: only what the victims free counts
         self._drop_unaffordable(waiting[0])
         fresh = self._victims_of(one for one in decisions if one.action is Action.NOTICE)
@@ -171,6 +173,10 @@ class Matching:
 
         If there are none, once in place of those that left them no room.
         """
+        if (known := self._held_back.get(pods[0].demand)) is not None:
+            if known.is_room_made:  # for it alone
+                place_cheapest(pods, self._places, frozenset(self._places.candidates))
+            return True
         first: tuple[list[Placement], _Refusal] | None = None
         instead: frozenset[Victim] | None = None
         refusals = 0

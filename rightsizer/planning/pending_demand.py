@@ -14,6 +14,7 @@ from rightsizer.kinds import pause_for
 from rightsizer.model import Action, Blocker, BlockerCode, Decision, ObjectRef, WaitingPod
 from rightsizer.planning.budget import BudgetAccount
 from rightsizer.planning.demand_matching import EarlierRounds, Matching
+from rightsizer.planning.earlier_victims import held_back
 from rightsizer.planning.victims import GOES_AFTER, Victim, with_replicas, without_demands
 from rightsizer.policy.effective import PolicyEvaluator
 
@@ -102,6 +103,8 @@ def unserved_demand(evaluator: PolicyEvaluator, cut_short: Mapping[str, ObjectRe
     by_reason: dict[str, list[str]] = collections.defaultdict(list)
     for one in fleet.unserved:
         by_reason[one.why].append(one.what)
+    for held in held_back(fleet, evaluator.at).values():
+        by_reason[held.why].append(str(held.demand))
     for namespace, first in cut_short.items():
         by_reason[f"what waits in namespace {namespace} has too many ways to be placed"].append(str(first))
     for why, whats in by_reason.items():

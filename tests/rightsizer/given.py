@@ -236,12 +236,15 @@ def manifest(kind: str, namespace: str, name: str, given: Mapping[str, Any]) -> 
         "containers": [{"name": "main", "image": "x", "resources": {"limits": amounts}}],
         "nodeSelector": given.get("nodeSelector", {}),
         **{key: given[key] for key in {"nodeName", "schedulingGates"} & set(given)},
+        **given.get("podSpec", {}),
     }
     if init := dict(given.get("init", {})):
         limits = {resource: str(init.pop("gpus"))}
         spec["initContainers"] = [{"name": "init", "image": "x", "resources": {"limits": limits}, **init}]
     if kind in {"Pod", "Job"}:
         spec["restartPolicy"] = "Never"
+    if "ports" in given:
+        spec["containers"][0]["ports"] = given["ports"]
     for key, field in CLAIMS.items():
         if key in given:
             spec["resourceClaims"] = [{"name": "gpus", field: given[key]}]

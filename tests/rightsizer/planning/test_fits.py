@@ -23,8 +23,14 @@ IN_VAIN = "preemption: 0/1 nodes are available: 1 No preemption victims found fo
 def _decision(item: Workload) -> Decision:
     plain = judged(item, {}, policy())
     finding = dataclasses.replace(plain.finding, name=FindingName.IDLE, verdict=Verdict.ACT, proposal=None)
-    enforced = {"verdict": Verdict.ACT, "mode": Mode.ENFORCE, "action": Action.EVICT}
-    return dataclasses.replace(plain, finding=finding, frees=float(item.gpus), **enforced)
+    return dataclasses.replace(
+        plain,
+        finding=finding,
+        frees=float(item.gpus),
+        verdict=Verdict.ACT,
+        mode=Mode.ENFORCE,
+        action=Action.EVICT,
+    )
 
 
 def _waiting(name: str = "waits", *, message: str = f"{LACKS} {NEVER}", **spec: Any) -> Object:
@@ -98,7 +104,7 @@ def _resized(spec: str, actual: str, **status: Any) -> Object:
     return _stays(limits={"cpu": spec}, status={"containerStatuses": containers, **status})
 
 
-DATA = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}
+DATA: Object = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}
 ON_80 = {"containerPort": 80, "hostPort": 80}
 SIDECAR = {"name": "side", "restartPolicy": "Always", "resources": {"requests": {GPU: "1"}}}
 SETUP = {"name": "setup", "resources": {"requests": {GPU: "4"}}}
