@@ -276,12 +276,16 @@ def _volumes(spec: PodSpec) -> list[dict[str, msgspec.Raw]]:
 
 
 def _message_veto(message: str, *, has_claims: bool) -> str:
-    """Checks what kube-scheduler says of nodes: "0/2 nodes are available: 2 Insufficient cpu. preemption: …"."""
+    """Checks what kube-scheduler says: "0/2 nodes are available: 2 Insufficient cpu. …, preemption: …".
+
+    https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/scheduler/framework/types.go (FitError)
+    """
     _, is_of_nodes, told = message.partition(" nodes are available:")
     if not is_of_nodes:
         return ""
-    told, _, preempted = told.partition("preemption:")
-    reasons = [one.strip(" .") for one in told.split(", ")]
+    filtered, _, rest = told.partition(". ")
+    preempted = rest.partition("preemption:")[2].strip()
+    reasons = [one.strip(" .") for one in filtered.split(", ")]
     words = [match[1] for one in reasons if (match := _REASON.fullmatch(one))]
     if len(words) < len(reasons):
         return "kube-scheduler names no resource that is missing"
@@ -289,7 +293,7 @@ def _message_veto(message: str, *, has_claims: bool) -> str:
         return f"kube-scheduler has a reason that is not checked: {odd[:_MOST_WORDS]}"
     if not (has_claims or any(one.startswith(_HELD_BY_PODS) for one in words)):
         return "kube-scheduler names no resource that is missing"
-    if preempted.strip() and not has_claims and not preempted.strip().startswith(_LEFT_TO_OTHERS):
+    if preempted and not has_claims and not preempted.startswith(_LEFT_TO_OTHERS):
         return "kube-scheduler preempts for it, and found that this does not help"
     return ""
 

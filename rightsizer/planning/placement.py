@@ -42,15 +42,6 @@ Tenants choose grace periods and may ignore signals: others would wait for their
 """
 
 
-TriesByNamespace = Mapping[str, Tries]
-"""Of the pending pods."""
-
-
-def new_tries() -> TriesByNamespace:
-    """All tries of each namespace."""
-    return collections.defaultdict[str, Tries](lambda: Tries(_MOST_TRIES))
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Placement:
     """A pod on a node, in the place of these victims.
@@ -82,7 +73,7 @@ class Places:
         kept: By node and what pods ask for, the place found there, until a change of it could make it another.
     """
 
-    def __init__(self, fleet: Fleet, candidates: Sequence[Victim], tries: TriesByNamespace) -> None:
+    def __init__(self, fleet: Fleet, candidates: Sequence[Victim]) -> None:
         self.free: dict[tuple[str, str], float] = collections.defaultdict(float)
         self.free.update(fleet.free)
         self.free.update({(one.node, one.resource): one.free for one in fleet.stranded})
@@ -100,7 +91,7 @@ class Places:
         self.candidates = candidates
         self.held = {name: set(holdings) for name, holdings in fleet.devices.held.items()}
         self.victims: dict[Victim, WaitingPod] = {}
-        self.tries = tries
+        self.tries = collections.defaultdict[str, Tries](lambda: Tries(_MOST_TRIES))
         self.kept = collections.defaultdict[str, dict[int, _Ranked | None]](dict)
         self._spared: frozenset[Victim] = frozenset()
         self._dropped: set[Victim] = set()

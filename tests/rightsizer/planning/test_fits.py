@@ -16,7 +16,7 @@ POLICY = policy(rule("r", actions=[Action.EVICT], onlyForPendingPods=[Action.EVI
 HOST = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
 LACKS = f"0/1 nodes are available: 1 Insufficient {GPU}."
-NEVER = "preemption: not eligible due to preemptionPolicy=Never."
+NEVER = "no new claims to deallocate, preemption: not eligible due to preemptionPolicy=Never."
 IN_VAIN = "preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
 
 
