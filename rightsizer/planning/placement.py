@@ -25,7 +25,7 @@ from rightsizer.model import (
     backed_on,
     claims_on,
 )
-from rightsizer.planning.victims import Victim, cost_of, most_going
+from rightsizer.planning.victims import Victim, cost_of, most_going, needed
 
 _MOST_TRIES = 500_000
 """For all pending pods of a namespace, about 10 µs each: tenants write pods, gangs and claims, and must not slow a plan
@@ -433,18 +433,13 @@ def _placement(pod: WaitingPod, node: str, places: Places) -> Placement | None:
 def _first_fit(pod: WaitingPod, node: str, ordered: Iterable[Victim], places: Places) -> Placement | None:
     """Victims in this order until the pod fits, without those that it would fit without."""
     victims: list[Victim] = []
-    found: Placement | None = None
     for victim in ordered:
         if _helps(victim, pod, node, victims, places) and places.allows([*victims, victim]):
             victims.append(victim)
-            found = _fitting(pod, node, victims, places)
-            if found is not None:
-                break
-    for victim in tuple(reversed(victims)) if found is not None else ():
-        fewer = [one for one in victims if one is not victim]
-        if (without := _fitting(pod, node, fewer, places)) is not None:
-            victims, found = fewer, without
-    return found
+            if _fitting(pod, node, victims, places) is not None:
+                fewest = needed(victims, lambda fewer: _fitting(pod, node, fewer, places) is not None)
+                return _fitting(pod, node, fewest, places)
+    return None
 
 
 def _missing(pod: WaitingPod, node: str, victims: Collection[Victim], places: Places) -> dict[str, float]:

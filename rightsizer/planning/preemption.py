@@ -29,6 +29,7 @@ from rightsizer.kube.api_objects import DisruptionBudget, PodObject
 from rightsizer.model import Decision, FoundChange, Plan, Pod, Workload
 from rightsizer.planning.budget import within_budgets
 from rightsizer.planning.pending_demand import without_demand
+from rightsizer.planning.victims import needed
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.rule import UNUSED
 from rightsizer.policy.schema import Policy
@@ -541,41 +542,37 @@ def _enough(
 
     Then those without which it also fits are left out: first the scheduler's own.
     """
-    taken, pods = _candidates_for(preemptor, node, free, table)
+    taken = _candidates_for(preemptor, node, free, table)
+    pods = _pods_of(taken, node)
     named = {pod.uid for pod in pods}
     rest: list[BoundPod] = []
     for pod in reversed([pod for pod in theirs if pod.uid not in named]):
         if _fits(preemptor, free, [*pods, *rest]):
             break
         rest.append(pod)
-    for pod in reversed(rest):
-        fewer = [one for one in rest if one is not pod]
-        if _fits(preemptor, free, [*pods, *fewer]):
-            rest = fewer
-    for candidate in reversed(taken):
-        going = {pod.ref.uid for pod in candidate.pods}
-        kept = [pod for pod in pods if pod.uid not in going]
-        if _fits(preemptor, free, [*kept, *rest]):
-            pods = kept
-            taken.remove(candidate)
-    return tuple(taken), [*pods, *rest]
+    rest = needed(rest, lambda fewer: _fits(preemptor, free, [*pods, *fewer]))
+    taken = needed(taken, lambda fewer: _fits(preemptor, free, [*_pods_of(fewer, node), *rest]))
+    return tuple(taken), [*_pods_of(taken, node), *rest]
+
+
+def _pods_of(candidates: Iterable[Preemptible], node: _NodeState) -> list[BoundPod]:
+    """Their pods on a node."""
+    return [node.pods[pod.ref.uid] for one in candidates for pod in one.pods if pod.ref.uid in node.pods]
 
 
 def _candidates_for(
     preemptor: Preemptor, node: _NodeState, free: Amounts, table: PreemptionTable
-) -> tuple[list[Preemptible], list[BoundPod]]:
-    """Candidates in their order, until the pod fits, and their pods."""
+) -> list[Preemptible]:
+    """Candidates in their order, until the pod fits."""
     taken: list[Preemptible] = []
-    pods: list[BoundPod] = []
     for one in node.candidates:
+        pods, own = _pods_of(taken, node), _pods_of([one], node)
         if _fits(preemptor, free, pods):
             break
-        own = [node.pods[pod.ref.uid] for pod in one.pods if pod.ref.uid in node.pods]
         is_useful = _may_take(one, own, preemptor, node) and _helps(preemptor, free, pods, own)
         if is_useful and not table.violating([*pods, *own]):
             taken.append(one)
-            pods += own
-    return taken, pods
+    return taken
 
 
 def _may_take(

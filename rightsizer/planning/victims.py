@@ -9,7 +9,8 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from rightsizer.kinds import is_supported, row_of
 from rightsizer.kinds.advice import command_for
@@ -45,6 +46,9 @@ _TEMPLATE_HASH = "pod-template-hash"
 """By which a Deployment's ReplicaSets tell their pods apart."""
 
 _GROUP_LABELS = ("leaderworkerset.sigs.k8s.io/group-index", "grove.io/podcliqueset-replica-index")
+
+
+_Chosen = TypeVar("_Chosen")
 
 
 class AtWorkError(ValueError):
@@ -336,6 +340,16 @@ def with_replicas(decision: Decision, going: Sequence[Going]) -> Decision:
         going=tuple(going),
         whole=decision,
     )
+
+
+def needed(chosen: Sequence[_Chosen], fits: Callable[[Sequence[_Chosen]], bool]) -> list[_Chosen]:
+    """Those without which a pod would not fit; the last ones are left out first."""
+    kept = list(chosen)
+    for one in reversed(chosen):
+        fewer = [other for other in kept if other is not one]
+        if fits(fewer):
+            kept = fewer
+    return kept
 
 
 def standing(victim: Victim) -> tuple[int, float, float, ObjectRef]:
