@@ -144,6 +144,7 @@ def remembered_record(record: ChangeRecord, workload: Workload) -> FoundChange:
         idle_seconds=record.idle_seconds,
         priority_class=record.priority_class,
         manifest_digest=record.manifest_digest,
+        wanted_by=record.wanted_by,
         cost_per_hour=record.cost_per_hour,
         currency=record.currency,
     )
@@ -298,7 +299,9 @@ def _compared(
         is_unreadable = key_of(change.starter or change.ref) in unreadable
         return dataclasses.replace(change, is_remembered=is_unreadable)
     record = msgspec.structs.replace(change.record, at=known.at, gpus=max(known.record.gpus, 0))
-    return dataclasses.replace(change, record=record)
+    return dataclasses.replace(
+        change, record=msgspec.structs.replace(record, wanted_by=known.record.wanted_by)
+    )
 
 
 def _is_known(change: FoundChange, on_objects: set[ChangeKey], workload: Workload | None) -> bool:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from rightsizer.cli.connection import span_of
 from rightsizer.cli.cycle import (
     acting_on,
-    alternatives_of,
     counted,
     follow_scope,
     found_open,
@@ -30,7 +29,7 @@ from rightsizer.cli.plan_session import Interrupts, PlanSession, confirmed, requ
 from rightsizer.cli.reporter import OutcomeReporter, require_writable
 from rightsizer.errors import ConfigurationError
 from rightsizer.execute.control_state import ActionGate
-from rightsizer.execute.executor import Alternatives, no_alternatives, skipped
+from rightsizer.execute.executor import skipped
 from rightsizer.execute.reconcile import ReconcilePolicy, find_reconciliations, make_reconciliations
 from rightsizer.execute.run_context import ApplySession, Deadline, RunContext
 from rightsizer.kube.lease import LeaderElector
@@ -89,11 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
             follow_scope(session, plan)
             keep_sizes(session, plan)
             acting = acting_on(session, plan, context, gate, costs[1])
-            # Nobody may agree to one change and get another.
-            may_replace = arguments.yes and approvals is None
-            alternatives = alternatives_of(acting, plan, shown) if may_replace else no_alternatives
             try:
-                _act(acting, decisions, reporter, alternatives, fleet=plan.fleet, span_s=span_s)
+                _act(acting, decisions, reporter, fleet=plan.fleet, span_s=span_s)
             finally:
                 tell_people(session, reporter.outcomes)
                 if recorder is not None:
@@ -174,24 +170,11 @@ def _act(
     acting: ApplySession,
     decisions: Sequence[Decision],
     reporter: OutcomeReporter,
-    alternatives: Alternatives,
     *,
     fleet: Fleet | None,
     span_s: float,
 ) -> None:
-    pending: list[Outcome] = []
-
-    def begun(some: Sequence[Decision]) -> Sequence[Decision]:
-        pending.extend(skipped(one, acting, "not attempted: the run was interrupted") for one in some)
-        return some
-
+    pending = [skipped(one, acting, "not attempted: the run was interrupted") for one in decisions]
     with Interrupts() as interrupts:
         deadline = Deadline(span_s, time.monotonic, time.sleep, lambda: interrupts.happened)
-        following = steps(
-            acting,
-            begun(decisions),
-            fleet,
-            deadline,
-            lambda tried: begun(alternatives(tried)),
-        )
-        reporter.follow(following, pending)
+        reporter.follow(steps(acting, decisions, fleet, deadline), pending)

@@ -18,7 +18,7 @@ from rightsizer.cli.plan_session import PlanSession, utc_now
 from rightsizer.errors import ClusterError, ConfigurationError, RequestRefused, RightsizerError
 from rightsizer.execute.control_state import ActionGate, ControlStateStore
 from rightsizer.execute.deletion_cost import clear_deletion_costs
-from rightsizer.execute.executor import Alternatives, carry_out, no_alternatives
+from rightsizer.execute.executor import carry_out
 from rightsizer.execute.journal import Journal
 from rightsizer.execute.notify import notify
 from rightsizer.execute.preflight import UseSincePlan
@@ -29,11 +29,9 @@ from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.configmaps import Changes, ConfigMap, Texts
 from rightsizer.kube.lease import Lease
 from rightsizer.model import Action, BlockerCode, Decision, Fleet, Outcome, Plan, Result
-from rightsizer.planning.alternatives import Tried, fitting_alternatives
 from rightsizer.planning.breaker import Scope, State, accepted, accepted_scope, followed
 from rightsizer.planning.kept_sizes import NAME as SIZES
 from rightsizer.planning.kept_sizes import kept_sizes
-from rightsizer.planning.placement import new_tries
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.prices import Prices
 from rightsizer.report.rows import rates_of
@@ -206,35 +204,17 @@ def acting_on(
     )
 
 
-def alternatives_of(acting: ApplySession, plan: Plan, shown: Plan) -> Alternatives:
-    """What a plan shows that fits into the budgets instead of changes that were not made."""
-    assert plan.fleet is not None  # noqa: S101 - it was made a moment ago
-    evaluator = acting.evaluator(plan.fleet, plan.at)
-    refs = {one.workload.ref for one in shown.decisions}
-    # What the flags leave out keeps its room in the budgets.
-    decisions = [one for one in plan.decisions if one.is_enforced or one.workload.ref in refs]
-    tries = new_tries()
-
-    def alternatives(tried: Tried) -> Sequence[Decision]:
-        return fitting_alternatives(decisions, evaluator, tried, tries)
-
-    return alternatives
-
-
 def steps(
     acting: ApplySession,
     decisions: Sequence[Decision],
     fleet: Fleet | None,
     deadline: Deadline,
-    alternatives: Alternatives = no_alternatives,
 ) -> Iterator[Outcome]:
     """Every outcome as it becomes known, and then the effect of each."""
     done = []
     if fleet is not None:
         clear_deletion_costs(fleet, acting)
-    for decision, outcome in carry_out(
-        decisions, acting, is_stopped=deadline.is_stopped, alternatives=alternatives
-    ):
+    for decision, outcome in carry_out(decisions, acting, is_stopped=deadline.is_stopped):
         yield outcome
         if outcome.result is Result.DONE and decision.action is not Action.NOTICE:
             done.append((decision, outcome))

@@ -13,7 +13,8 @@ import msgspec
 from rightsizer.cli.http_endpoint import InvalidBody
 from rightsizer.cli.preemption_state import PreemptionState
 from rightsizer.errors import INVALID_JSON
-from rightsizer.planning.preemption import PendingPod, Preemptor, VictimChoice, Victims, preemptor_of
+from rightsizer.kube.api_objects import PodObject
+from rightsizer.planning.preemption import Preemptor, VictimChoice, Victims, preemptor_of
 
 STALE = "stale"
 """In place of an Answer: what is known is too old."""
@@ -36,14 +37,14 @@ class _Victims(msgspec.Struct):
 class _PreemptionArgs(msgspec.Struct):
     """extenderv1.ExtenderPreemptionArgs."""
 
-    pod: PendingPod = msgspec.field(name="Pod")
+    pod: PodObject = msgspec.field(name="Pod")
     victims: dict[str, _Victims | None] | None = msgspec.field(default=None, name="NodeNameToMetaVictims")
 
 
 class _Args(msgspec.Struct):
     """extenderv1.ExtenderArgs."""
 
-    pod: PendingPod = msgspec.field(name="Pod")
+    pod: PodObject = msgspec.field(name="Pod")
     nodes: list[str] | None = msgspec.field(default=None, name="NodeNames")
 
 

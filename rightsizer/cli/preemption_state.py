@@ -191,6 +191,6 @@ class PreemptionState:
         if bound is not None:
             self._table.set_pod(bound)
         elif nominated and not pod.spec.node_name:
-            self._table.nominate(uid, nominated, pod.spec.priority or 0, requests_of(pod.spec))
+            self._table.nominate(uid, nominated, pod.spec.priority or 0, requests_of(pod))
         else:
             self._table.drop_pod(uid)

@@ -19,7 +19,6 @@ from rightsizer.cli.connection import cluster_settings, span_of
 from rightsizer.cli.crontab import Crontab, parse_schedule
 from rightsizer.cli.cycle import (
     acting_on,
-    alternatives_of,
     counted,
     follow_scope,
     keep_sizes,
@@ -48,8 +47,7 @@ from rightsizer.inventory.demand_kinds import DEMAND_KINDS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.kept_objects import VERIFIED_EVERY, KeptObjects
 from rightsizer.kube.lease import LeaderElector, Lease
-from rightsizer.model import BlockerCode, Decision, ObjectRef, Outcome, Plan, Result
-from rightsizer.planning.alternatives import Tried
+from rightsizer.model import BlockerCode, ObjectRef, Outcome, Plan, Result
 from rightsizer.planning.breaker import NOTHING
 from rightsizer.planning.budget import Purse
 from rightsizer.prices import Prices
@@ -396,15 +394,8 @@ class _Cycles:
                 self._verify_s, time.monotonic, self._end.wait, self._end.is_set, lambda: self._is_woken
             )
             classes = {one.workload.ref: one.workload.priority_class for one in plan.decisions}
-            fitting = alternatives_of(acting, plan, plan)
             on_demand = {one.workload.ref for one in plan.decisions if one.wanted_by}
-
-            def alternatives(tried: Tried) -> Sequence[Decision]:
-                found = fitting(tried)
-                on_demand.update(one.workload.ref for one in found if one.wanted_by)
-                return found
-
-            made = steps(acting, plan.enforced, plan.fleet, deadline, alternatives)
+            made = steps(acting, plan.enforced, plan.fleet, deadline)
             earlier = len(outcomes)
             self._follow(made, outcomes, classes)
             results = {one.result for one in outcomes[earlier:] if one.ref in on_demand}

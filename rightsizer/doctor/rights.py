@@ -121,6 +121,9 @@ def _table() -> Iterator[Right]:
     yield Right(
         "get", "apiextensions.k8s.io", "customresourcedefinitions", (*_READ, *UNDO, *HISTORY), cost=cost
     )
+    for resource in ("persistentvolumeclaims", "persistentvolumes"):
+        cost = "no GPUs are freed for pods with PersistentVolumeClaims"
+        yield Right("list", "", resource, _READ, cost=cost)
     cost = "GPUs held through ResourceClaims are not counted"
     yield Right("list", CLAIMS.group, CLAIMS.plural, _READ, cost=cost)
     cost = "GPUs that only a DRA driver publishes are not known"

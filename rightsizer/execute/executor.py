@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import http
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rightsizer.changes.memory import change_key, with_remembered_changes
@@ -50,8 +50,7 @@ from rightsizer.model import (
     Result,
     Workload,
 )
-from rightsizer.planning.alternatives import Tried
-from rightsizer.planning.pending_demand import served_together, still_served
+from rightsizer.planning.pending_demand import served_together
 from rightsizer.planning.revalidate import going, objections
 from rightsizer.report.events import event_of
 
@@ -60,130 +59,31 @@ _KIND_GONE = "the server could not find the requested resource"
 _ATTEMPTS = 3  # its own controller may write between preflight and the write
 
 
-Alternatives = Callable[[Tried], Sequence[Decision]]
-"""Names the decisions that fit into the budgets in place of those that were not made."""
-
-
-def no_alternatives(tried: Tried) -> Sequence[Decision]:
-    """Nothing instead of what was not made: for who agreed to these decisions only."""
-    return tried.rest
-
-
 def carry_out(
-    decisions: Iterable[Decision],
-    session: ApplySession,
-    *,
-    is_stopped: Callable[[], bool] = lambda: False,
-    alternatives: Alternatives = no_alternatives,
+    decisions: Iterable[Decision], session: ApplySession, *, is_stopped: Callable[[], bool] = lambda: False
 ) -> Iterator[tuple[Decision, Outcome]]:
     """Carry out the enforced decisions in order, with the outcome of each; once `is_stopped`, the rest is skipped.
 
-    Those follow that fit instead of decisions that were not made, unless the breaker opened meanwhile. Where one that
-    serves no pending pods was not made, those after it are chosen again. Each time at least one less could follow.
+    The next plan chooses others in place of what was not made.
     """
-    run = _Run(session, is_stopped, alternatives)
-    queue: Sequence[Decision] | None = [one for one in decisions if one.is_enforced]
-    while queue is not None:
-        rest = yield from run.make(queue)
-        queue = run.chosen_again(rest) if rest else run.chosen_instead()
-    for decision in run.displaced.values():
-        yield decision, session.outcome(decision, Result.BLOCKED, _DISPLACED)
+    enforced = [one for one in decisions if one.is_enforced]
+    together = served_together([one for one in enforced if one.action is not Action.NOTICE])
+    tried: _Tried = {}
+    reason = ""  # why the rest is skipped
+    for decision in enforced:
+        if not reason and is_stopped():
+            reason = "not attempted: the run was interrupted"
+        if reason:
+            yield decision, skipped(decision, session, reason)
+            continue
+        beside = together.get(decision.workload.ref, ())
+        refusal = functools.partial(_refusal, decision, beside, session, tried)
+        outcome, reason = _step(decision, session, refusal)
+        yield decision, outcome
 
 
-class _Run:
-    """What became of the decisions of a run, and which ones follow.
-
-    Attributes:
-        displaced: Those that were planned, until others before them in the plan had their place in the budgets.
-    """
-
-    def __init__(
-        self, session: ApplySession, is_stopped: Callable[[], bool], alternatives: Alternatives
-    ) -> None:
-        self._session, self._is_stopped, self._alternatives = session, is_stopped, alternatives
-        self._reason = ""  # why the rest is skipped
-        self._made: list[Decision] = []
-        self._refused: list[Decision] = []
-        self._spared: list[Decision] = []
-        self._started: set[ObjectRef] = set()
-        self._parts: _Parts = {}
-        self._answered = 0  # of the refused, those in place of which others were chosen
-        self.displaced: dict[ObjectRef, Decision] = {}
-
-    def make(
-        self, queue: Sequence[Decision]
-    ) -> Generator[tuple[Decision, Outcome], None, Sequence[Decision]]:
-        """Try them in order; returns those after one that was not made and served no pending pods."""
-        together = served_together([one for one in queue if one.action is not Action.NOTICE])
-        for number, decision in enumerate(queue, 1):
-            if not self._reason and self._is_stopped():
-                self._reason = "not attempted: the run was interrupted"
-            if self._reason:
-                yield decision, skipped(decision, self._session, self._reason)
-                continue
-            ref = decision.workload.ref
-            part = functools.partial(
-                _part_to_make, decision, together.get(ref, ()), self._session, self._parts
-            )
-            attempted, outcome, self._reason = _step(decision, self._session, part)
-            is_refused = outcome.result in NOT_MADE
-            is_spared = is_refused and isinstance(self._parts.get(ref), str)
-            (self._spared if is_spared else self._refused if is_refused else self._made).append(attempted)
-            yield attempted, outcome
-            rest = queue[number:]
-            if rest and is_refused and not (is_spared or decision.serves) and self._goes_on():
-                return rest
-        return ()
-
-    def chosen_instead(self) -> Sequence[Decision] | None:
-        """What is made in place of all that was not, with other victims for pending pods; None at the end."""
-        if len(self._refused) == self._answered or not self._goes_on():
-            return None
-        self._started |= _started(self._refused[self._answered :], self._session)
-        self._answered, self._parts = len(self._refused), {}
-        return self.chosen_again(())
-
-    def chosen_again(self, rest: Sequence[Decision]) -> Sequence[Decision]:
-        """The rest of a round, and what fits beside it, as if what was refused had not been planned."""
-        displaced = [*self.displaced.values()]
-        tried = Tried(self._made, self._refused, self._spared, self._started, displaced, rest)
-        queue = self._alternatives(tried)
-        chosen = {one.workload.ref for one in queue}
-        left = (one for one in (*displaced, *rest) if one.workload.ref not in chosen)
-        self.displaced = {one.workload.ref: one for one in left}
-        return queue
-
-    def _goes_on(self) -> bool:
-        return not self._reason and not self._is_stopped() and _is_closed(self._session)
-
-
-_DISPLACED = (
-    "not attempted: another change was refused, and the budget went to one that is earlier in the plan"
-)
 NOT_MADE = frozenset({Result.BLOCKED, Result.CHANGED})
 """Nothing was written, so the budgets have room for another change."""
-
-
-def _is_closed(session: ApplySession) -> bool:
-    """Whether the breaker is known to be closed."""
-    try:
-        return not session.gate.trip()
-    except ClusterError as error:
-        log.warning("no change instead of those that were not made: %s", error)
-        return False
-
-
-def _started(decisions: Iterable[Decision], session: ApplySession) -> set[ObjectRef]:
-    """What these were for and is not pending anymore; where that is unknown, nothing else goes for it."""
-    found = set()
-    for ref in {ref for one in decisions for ref in one.wanted_by}:
-        try:
-            if is_pending(ref, session.cluster):
-                continue
-        except ClusterError as error:
-            log.warning("no other victim for %s: %s", ref, error)
-        found.add(ref)
-    return found
 
 
 def skipped(decision: Decision, session: ApplySession, reason: str) -> Outcome:
@@ -191,31 +91,25 @@ def skipped(decision: Decision, session: ApplySession, reason: str) -> Outcome:
     return session.outcome(decision, Result.SKIPPED, reason)
 
 
-_Parts = dict[ObjectRef, Decision | Outcome | str]
-"""What is made of each change that others are made with; its outcome if that is impossible, or why it is spared."""
+_Tried = dict[ObjectRef, Outcome | None]
+"""Of changes that are made together, why the API server refuses each; None where it does not."""
 
 
-def _part_to_make(
-    decision: Decision, together: Sequence[Decision], session: ApplySession, parts: _Parts
-) -> Decision | Outcome:
-    """A decision without what only serves demand of which another victim cannot be changed; or why nothing is left."""
-    if decision.workload.ref not in parts:
-        if len(together) < 2:  # noqa: PLR2004 - preflight and its own dry run are enough
-            return decision
-        refused = {
-            one.workload.ref: outcome for one in together if (outcome := _dry_run(one, session)) is not None
-        }
-        failed = {
-            demand: f"{demand} also needs {one.workload.ref}: {refused[one.workload.ref].detail}"
-            for one in together
-            if one.workload.ref in refused
-            for demand in one.serves
-        }
-        parts |= {**still_served(together, failed), **refused}
-    found = parts[decision.workload.ref]
-    if isinstance(found, str):
-        return session.outcome(decision, Result.BLOCKED, f"not attempted: {found}")
-    return found
+def _refusal(
+    decision: Decision, together: Sequence[Decision], session: ApplySession, tried: _Tried
+) -> Outcome | None:
+    """Why a decision is not carried out: the API server refuses it, or another one for the same pending pods."""
+    if len(together) < 2:  # noqa: PLR2004 - preflight and its own dry run are enough
+        return None
+    if decision.workload.ref not in tried:
+        tried |= {one.workload.ref: _dry_run(one, session) for one in together}
+    if (own := tried[decision.workload.ref]) is not None:
+        return own
+    for one in together:
+        if (refused := tried[one.workload.ref]) is not None:
+            words = f"not attempted: {one.serves[0]} also needs {one.workload.ref}: {refused.detail}"
+            return session.outcome(decision, Result.BLOCKED, words)
+    return None
 
 
 def _dry_run(decision: Decision, session: ApplySession) -> Outcome | None:
@@ -237,22 +131,21 @@ def _dry_run(decision: Decision, session: ApplySession) -> Outcome | None:
 
 
 def _step(
-    decision: Decision, session: ApplySession, part: Callable[[], Decision | Outcome]
-) -> tuple[Decision, Outcome, str]:
-    """Carry out and journal what goes of a decision; with its outcome, and the reason if the run must stop."""
+    decision: Decision, session: ApplySession, refusal: Callable[[], Outcome | None]
+) -> tuple[Outcome, str]:
+    """Carry out and journal a decision; its outcome, and the reason if the run must stop."""
     try:
         blocked = session.gate.blocked_reason(decision.workload.ref.namespace, decision.action)
         if blocked:
-            return decision, session.outcome(decision, Result.BLOCKED, blocked), ""
-        found = part()
-        decision = found if isinstance(found, Decision) else decision
+            return session.outcome(decision, Result.BLOCKED, blocked), ""
+        refused = refusal()
         if session.journal:
             session.journal.intent(decision)
     except RightsizerError as error:
         reason = f"not attempted: {error}"
-        return decision, skipped(decision, session, reason), reason
+        return skipped(decision, session, reason), reason
     try:
-        outcome, reason = found if isinstance(found, Outcome) else _act(decision, session), ""
+        outcome, reason = refused or _act(decision, session), ""
     except AbortRun as stop:
         outcome, reason = stop.outcome, stop.reason
     try:
@@ -262,7 +155,7 @@ def _step(
     except RightsizerError as error:
         log.warning("after %s of %s: %s", outcome.action, outcome.ref, error)
         reason = reason or f"not attempted: {error}"
-    return decision, outcome, reason
+    return outcome, reason
 
 
 def _act(decision: Decision, session: ApplySession) -> Outcome:

@@ -3,6 +3,7 @@
 - A change that somebody reverted is recorded as reverted, so that it is not repeated.
 - A workload that was suspended for a change is changed and resumed once its pods are gone.
 - A scaled-down or resized workload is checked until it is confirmed as healthy; an unhealthy one is rolled back.
+- What was stopped for pending pods of which none was bound since is rolled back.
 - A manifest is deleted if its pod was never evicted, or was restored.
 
 Anybody who may edit an object can write a record. Of records whose change the memory lacks, or another object has, too,
@@ -37,7 +38,7 @@ from rightsizer.errors import ClusterError, RequestRefused
 from rightsizer.execute.control_state import ActionGate
 from rightsizer.execute.known_changes import read_known_changes
 from rightsizer.execute.listing import list_objects, recordable_kinds
-from rightsizer.execute.preflight import read_workload
+from rightsizer.execute.preflight import is_pending, read_workload
 from rightsizer.execute.reconcile_actions import (
     RecordedObject,
     awaits_confirmation,
@@ -69,6 +70,7 @@ from rightsizer.model import (
     Result,
     Workload,
 )
+from rightsizer.model.change_record import BIND_WITHIN
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.protections import OPT_OUT, opt_outs, protections
 from rightsizer.policy.schema import Policy
@@ -192,7 +194,7 @@ def _is_open(found: RecordedObject) -> bool:
     """Whether a record may call for something, as far as the object shows it."""
     record = found.record
     has_command = found.row.command_for(record.edits) is not None
-    is_waiting = record.is_unfinished or awaits_confirmation(found)
+    is_waiting = record.is_unfinished or awaits_confirmation(found) or bool(record.wanted_by)
     return is_waiting or has_command or any(is_reverted(found.obj, edit) for edit in record.edits)
 
 
@@ -255,10 +257,23 @@ def _of_object(found: RecordedObject, context: RunContext) -> list[Reconciliatio
         reverted = ", ".join(_now(found, edit) for edit in found.record.edits if is_reverted(found.obj, edit))
         if words := reverted or _not_stopped(found, context):
             return [Reconciliation(found.ref, ReconcileAction.RECORD_REVERT, words, found)]
+        if words := _in_vain(found, context):
+            return [Reconciliation(found.ref, ReconcileAction.ROLLBACK, words, found)]
         return _of_unconfirmed(found, context)
     except RequestRefused as refused:
         log.warning("%s cannot be reconciled: %s", found.ref, refused)
         return []
+
+
+def _in_vain(found: RecordedObject, context: RunContext) -> str:
+    """Why a change for pending pods did not help; empty if it may have, or if that was long ago."""
+    record, age = found.record, context.clock() - found.record.at
+    if not (record.wanted_by and BIND_WITHIN <= age < BIND_WITHIN + ROLLBACK_GRACE):
+        return ""
+    if not all(is_pending(ref, context.cluster) for ref in record.wanted_by):
+        return ""
+    waits = ", ".join(map(str, record.wanted_by))
+    return f"not bound {format_duration(age.total_seconds())} after room was made: {waits}"
 
 
 def _of_unfinished(found: RecordedObject, context: RunContext) -> list[Reconciliation]:

@@ -16,7 +16,8 @@ from rightsizer.findings.gpu_slices import SHARED, card_of, has_own, how_shared,
 from rightsizer.inventory.device_allocation import count_free
 from rightsizer.inventory.gpu_requests import CLASS_PREFIX, claimed_profile
 from rightsizer.inventory.nodes import UNKNOWN_CAPACITY
-from rightsizer.inventory.unschedulable_pods import UnschedulablePod, could_host, template_placement
+from rightsizer.inventory.obstacles import could_host
+from rightsizer.inventory.unschedulable_pods import UnschedulablePod, template_placement
 from rightsizer.kinds.change_edits import pod_spec_of
 from rightsizer.model import Fleet, Node, Workload
 from rightsizer.model.offers import (

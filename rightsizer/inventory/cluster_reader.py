@@ -35,6 +35,14 @@ from rightsizer.inventory.kueue_queues import (
 )
 from rightsizer.inventory.managers import AUTOSCALERS, Autoscaler, AutoscalerObject, autoscaler_of, queued_job
 from rightsizer.inventory.nodes import NodeObject, NodeTable
+from rightsizer.inventory.obstacles import (
+    Occupants,
+    VolumeClaimObject,
+    VolumeObject,
+    Volumes,
+    topology_keys,
+    volumes_of,
+)
 from rightsizer.inventory.owner_reader import FEW_OWNERS, OptionalLister, OwnerReader
 from rightsizer.inventory.pod_groups import (
     GROUP_KINDS,
@@ -118,7 +126,8 @@ def read_cluster(
     dra = reader.dra(pods, unschedulable, demand, is_whole=namespace is None)
     named = frozenset(one.pod.node for one in pods.gpu_pods if one.pod.node) | dra.devices.nodes.keys()
     owners = {(one.owner.group, one.owner.kind) for one in pods.gpu_pods if one.owner is not None}
-    nodes = reader.nodes(named, is_whole=namespace is None)
+    keys = topology_keys(pods.occupants) if unschedulable or demand.queued else frozenset[str]()
+    nodes = reader.nodes(named, keys, is_whole=namespace is None)
     found = ClusterState(
         pods=tuple(pods.gpu_pods),
         addresses=pods.addresses,
@@ -126,6 +135,9 @@ def read_cluster(
         owners=OwnerReader(reader, pods.gpu_pods).read(() if namespace else kinds),
         nodes={name: with_devices(node, dra.devices) for name, node in nodes.nodes.items()},
         capacities=nodes.capacities(pods.requested),
+        occupants=Occupants(pods.occupants, nodes.domains),
+        nominated=pods.nominated,
+        volumes=reader.volumes(unschedulable, demand),
         other_pods=pods.other_pods,
         namespaces={one.name: one for one in reader.namespaces(namespace)},
         priority_classes={one.name: one for one in read_priority_classes(cluster)},
@@ -180,9 +192,9 @@ class _ClusterReader(OptionalLister):
         self.resources = resource_table(cluster.gpu_resources)
         self.reduce = functools.partial(kept.reduce, cluster) if kept else cluster.reduce
 
-    def nodes(self, named: frozenset[str], *, is_whole: bool) -> NodeTable:
+    def nodes(self, named: frozenset[str], keys: frozenset[str], *, is_whole: bool) -> NodeTable:
         """All nodes with GPUs, or the named ones."""
-        start = functools.partial(NodeTable, self.resources, named)
+        start = functools.partial(NodeTable, self.resources, named, keys)
         if is_whole or len(named) > FEW_NODES:
             return self.reduce("/api/v1/nodes", NodeObject, start, add=NodeTable.add)
         table = start()
@@ -250,6 +262,15 @@ class _ClusterReader(OptionalLister):
     def _all_served(self, row: OwnerKind, kind: type[_Kind]) -> list[_Kind]:
         nothing: list[_Kind] = []
         return self.if_served(row, functools.partial(self.cluster.list_all, kind=kind), nothing)
+
+    def volumes(self, unschedulable: Sequence[UnschedulablePod], demand: DemandState) -> Volumes:
+        """The volumes of what waits, if any has some."""
+        if not any(one.volume_claims for one in unschedulable) and not demand.queued:
+            return Volumes()
+        return volumes_of(
+            self.all(["/api/v1/persistentvolumeclaims"], VolumeClaimObject),
+            self.all(["/api/v1/persistentvolumes"], VolumeObject),
+        )
 
     def autoscalers(self) -> Iterator[Autoscaler]:
         """Autoscalers of every kind that the cluster serves."""

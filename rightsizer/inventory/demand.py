@@ -33,6 +33,7 @@ from rightsizer.inventory.kueue_queues import (
     quota_requests,
     quotas_of_queues,
 )
+from rightsizer.inventory.obstacles import Volumes, with_volumes
 from rightsizer.inventory.pod_groups import (
     GroupKey,
     GroupKind,
@@ -256,6 +257,7 @@ class Surroundings:
     classes: Mapping[str, PriorityClass]
     quotas: Sequence[Quota]
     dra: DraState
+    volumes: Volumes
 
 
 class NotServedError(ValueError):
@@ -374,16 +376,20 @@ def _asks_for_gpus(item: Queued, template: Template, around: Surroundings) -> bo
 def _pod_to_be(item: Queued, template: Template, around: Surroundings) -> UnschedulablePod:
     """A pod as it would wait for the scheduler, without its priority."""
     pod, claims = _pod_of(item, template), _claim_names(template.pod)
-    amounts, needs = around.resources.request_of(pod).amounts, needs_of(pod.spec)
+    amounts, needs = around.resources.request_of(pod).amounts, needs_of(pod, around.resources)
     if min(needs.values()) < 0:
         raise NotServedError("it asks for a negative amount of CPU or memory")
     try:
         made = unschedulable_pod(pod, item.ref, amounts, needs, item.ref, claims.existing)
-        return with_claims(dataclasses.replace(made, template_names=claims.templates), around.dra)
+        made = with_claims(dataclasses.replace(made, template_names=claims.templates), around.dra)
     except msgspec.DecodeError as error:
         raise NotServedError(f"its tolerations or affinity cannot be read: {error}") from error
     except UnknownClaimError as error:
         raise NotServedError(str(error)) from error
+    made = with_volumes(made, around.volumes)
+    if made.why_not:
+        raise NotServedError(made.why_not)
+    return made
 
 
 def _asked_of_namespace(
@@ -420,7 +426,7 @@ def _gang_of(item: Queued, pods: Sequence[_Alike], state: DemandState, around: S
     options = _volcano_options(item.queue, gpus, state)
     queue = state.queues.of(item.kueue) if item.kueue is not None else None
     if queue is not None:
-        needs = _sum((needs_of(one.pod.spec), one.replicas) for one in item.templates)
+        needs = _sum((needs_of(_pod_of(item, one), around.resources), one.replicas) for one in item.templates)
         asked = quota_requests(item.kueue) if item.kueue is not None else {}
         if not asked and any(one.pod.claims for one in pods):
             raise NotServedError("Kueue has not told what quota its ResourceClaims take")

@@ -141,8 +141,7 @@ POD_DEMAND = DemandKind(
     OwnerKind("", ("v1",), "Pod", "pods"),
     PodObject,
     waits_for_node,
-    "no node has the resources (none with required affinity to pods, or spread); gangs by the PodGroups of "
-    "scheduler-plugins, Volcano, KAI and Kubernetes",
+    "no node has the resources; gangs by the PodGroups of scheduler-plugins, Volcano, KAI and Kubernetes",
     selector="status.phase=Pending",
 )
 DEMAND_KINDS = (

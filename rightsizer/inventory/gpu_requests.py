@@ -10,7 +10,7 @@ import fnmatch
 import functools
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -204,27 +204,23 @@ class ResourceTable:
         return next((row.unit for row in rows), None)
 
     def request_of(self, pod: PodObject) -> GpuRequest:
-        """What a pod requests: the sum over its long-running containers, or more if one init container needs more.
-
-        https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers
-        """
+        """What a pod requests of GPUs."""
         found = [
             (one, self._amounts(one)) for one in (*pod.spec.containers, *(pod.spec.init_containers or ()))
         ]
         if not any(amounts for _, amounts in found):
             return _fraction(pod)
         lasting = {one.name for one in long_running_containers(pod)}
-        whole = [
-            (
-                one.name in lasting,
-                {name: count for name, amount in given.items() if (count := _whole(amount))},
-            )
+        whole = {
+            id(one): {name: count for name, amount in given.items() if (count := _whole(amount))}
             for one, given in found
-        ]
-        amounts = _total(whole)
-        by_container = [(lasts, self._devices(counts)) for lasts, counts in whole]
-        devices = _total(by_container)
-        usable = _total(one for one in by_container if one[0])
+        }
+        amounts = total_of(pod, lambda one: whole[id(one)])
+        devices = total_of(pod, lambda one: self._devices(whole[id(one)]))
+        usable = collections.Counter[str]()
+        for one, _ in found:
+            if one.name in lasting:
+                usable.update(self._devices(whole[id(one)]))
         return GpuRequest(
             devices=devices,
             amounts=amounts,
@@ -261,16 +257,21 @@ class ResourceTable:
         return counts
 
 
-def _total(containers: Iterable[tuple[bool, Mapping[str, int]]]) -> dict[str, int]:
-    """The sum as the scheduler adds: long-running containers together, each init container by itself."""
-    lasting: collections.Counter[str] = collections.Counter()
-    passing: collections.Counter[str] = collections.Counter()
-    for lasts, counts in containers:
-        if lasts:
-            lasting.update(counts)
-        else:
-            passing |= collections.Counter(counts)
-    return dict(lasting | passing)
+def total_of(pod: PodObject, amounts: Callable[[Container], Mapping[str, int]]) -> dict[str, int]:
+    """The most that a pod needs at any one time, by resource, as kube-scheduler counts it.
+
+    Containers and sidecars run together; an init container runs beside the sidecars that are listed before it.
+    https://github.com/kubernetes/component-helpers/blob/v0.36.3/resource/helpers.go
+    """
+    sidecars, most = collections.Counter[str](), collections.Counter[str]()
+    for one in pod.spec.init_containers or ():
+        own = collections.Counter(amounts(one))
+        most |= sidecars + own
+        if one.restart_policy == "Always":
+            sidecars.update(own)
+    for one in pod.spec.containers:
+        sidecars.update(amounts(one))
+    return dict(most | sidecars)
 
 
 def long_running_containers(pod: PodObject) -> list[Container]:

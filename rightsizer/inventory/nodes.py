@@ -297,26 +297,36 @@ class NodeTable:
     Args:
         resources: The resource names of GPUs.
         named: Nodes of GPU pods, kept even if they seem to have no GPUs.
+        keys: Labels to keep of all nodes.
+
+    Attributes:
+        domains: These labels, by node.
     """
 
-    def __init__(self, resources: ResourceTable, named: frozenset[str]) -> None:
+    def __init__(
+        self, resources: ResourceTable, named: frozenset[str], keys: frozenset[str] = frozenset()
+    ) -> None:
         self._resources = resources
         self._named = named
+        self._keys = keys
+        self.domains: dict[str, dict[str, str]] = {}
         self._allocatable: dict[str, Mapping[str, int]] = {}
         self.nodes: dict[str, Node] = {}
 
     def add(self, items: Sequence[NodeObject]) -> None:
         """Add a page of nodes."""
         for item in items:
-            name = item.metadata.name
+            name, labels = item.metadata.name, item.metadata.labels or {}
+            if self._keys:
+                self.domains[name] = interned({key: labels[key] for key in self._keys & labels.keys()})
             if name in self._named or has_gpus(item, self._resources):
                 node = node_of(item, self._resources)
                 self.nodes[name] = dataclasses.replace(node, labels=interned(node.labels))
                 allocatable = item.status.allocatable or {}
                 self._allocatable[name] = {
-                    key: amount_of(key, allocatable[key])
-                    for key in ("cpu", "memory", "pods")
-                    if key in allocatable
+                    key: amount_of(key, amount)
+                    for key, amount in allocatable.items()
+                    if self._resources.unit(key) is None
                 }
 
     def capacities(self, requested: Mapping[str, Mapping[str, int]]) -> dict[str, NodeCapacity]:

@@ -42,6 +42,13 @@ from rightsizer.inventory.kueue_queues import (
 )
 from rightsizer.inventory.managers import AUTOSCALERS, AutoscalerObject, autoscaler_of
 from rightsizer.inventory.nodes import NodeObject, NodeTable
+from rightsizer.inventory.obstacles import (
+    Occupants,
+    VolumeClaimObject,
+    VolumeObject,
+    topology_keys,
+    volumes_of,
+)
 from rightsizer.inventory.owner_reader import OwnerTable
 from rightsizer.inventory.pod_groups import GROUP_KINDS, VOLCANO_QUEUES, GroupObject, VolcanoQueue
 from rightsizer.inventory.pods import GpuPod, PodTable
@@ -250,7 +257,7 @@ class _File:
         demand = self._demand(pods, kueue, resources, queues)
         dra = self._dra(pods, demand, resources)
         named = frozenset(one.pod.node for one in pods.gpu_pods if one.pod.node) | dra.devices.nodes.keys()
-        nodes = NodeTable(resources, named)
+        nodes = NodeTable(resources, named, topology_keys(pods.occupants))
         for node in self._all("", "Node", NodeObject):
             nodes.add([node])
         owners = self._owners(pods.gpu_pods)
@@ -262,6 +269,12 @@ class _File:
             owners=owners,
             nodes={name: with_devices(node, dra.devices) for name, node in nodes.nodes.items()},
             capacities=nodes.capacities(pods.requested),
+            occupants=Occupants(pods.occupants, nodes.domains),
+            nominated=pods.nominated,
+            volumes=volumes_of(
+                self._all("", "PersistentVolumeClaim", VolumeClaimObject),
+                self._all("", "PersistentVolume", VolumeObject),
+            ),
             other_pods=pods.other_pods,
             namespaces={one.metadata.name: one.metadata for one in self._all("", "Namespace", Metadata)},
             disruption_budgets=tuple(self._all("policy", "PodDisruptionBudget", DisruptionBudget)),

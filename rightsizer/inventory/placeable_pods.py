@@ -9,13 +9,10 @@ from typing import NamedTuple
 from rightsizer.inventory.device_allocation import Tries, allocate
 from rightsizer.inventory.gpu_requests import CLASS_PREFIX
 from rightsizer.inventory.nodes import UNKNOWN_CAPACITY, NodeCapacity
+from rightsizer.inventory.obstacles import Occupants, could_host
 from rightsizer.inventory.turns import TryBudget, comparison_cost
-from rightsizer.inventory.unschedulable_pods import (
-    UnschedulablePod,
-    cheapest_in_turn,
-    could_host,
-    groups_alike,
-)
+from rightsizer.inventory.unschedulable_pods import UnschedulablePod, cheapest_in_turn, groups_alike
+from rightsizer.kube.api_objects import ObjectMeta
 from rightsizer.model import (
     DeviceInventory,
     Gang,
@@ -37,19 +34,18 @@ class PlaceablePods(NamedTuple):
     unserved: tuple[Unserved, ...]
 
 
+PORT = "host port "
+"""Before the port that a pod takes of its node: the name of something of which each node has one."""
+
+
 def placeable_pods(
-    nodes: Mapping[str, Node],
-    capacities: Mapping[str, NodeCapacity],
-    pods: Sequence[UnschedulablePod],
-    devices: DeviceInventory,
-    gangs: Mapping[ObjectRef, Gang] | None = None,
+    search: "NodeSearch", pods: Sequence[UnschedulablePod], gangs: Mapping[ObjectRef, Gang] | None = None
 ) -> PlaceablePods:
     """Unschedulable pods of known priority, with the nodes that could host them if those were empty.
 
     Tries are limited by namespace: nobody can make others wait by asking for many different things.
     """
     waits = collections.Counter(one.gang for one in pods)
-    search = _NodeSearch(nodes, capacities, devices)
     found: list[WaitingPod] = []
     cut: dict[tuple[str, str], list[UnschedulablePod]] = collections.defaultdict(list)
     for group in _by_urgency(pods):
@@ -65,11 +61,12 @@ def placeable_pods(
                 one.priority,
                 one.priority_class,
                 fit,
-                one.needs,
+                {**one.needs, **{f"{PORT}{port.host_port}": 1 for port in one.ports}},
                 (gangs or {}).get(one.gang, Gang(one.gang, waits[one.gang])) if one.gang else None,
                 one.claims,
                 one.backed,
                 one.created,
+                search.keeping_off(one, fit),
             )
             for one in group
             if one.priority is not None and fit
@@ -110,15 +107,26 @@ def _urgency(group: list[UnschedulablePod]) -> int:
     return -max(one.priority or 0 for one in group)
 
 
-class _NodeSearch:
+class NodeSearch:
     """Finds the nodes that could host pods if they were empty, with few tries for each namespace."""
 
     def __init__(
-        self, nodes: Mapping[str, Node], capacities: Mapping[str, NodeCapacity], devices: DeviceInventory
+        self,
+        nodes: Mapping[str, Node],
+        capacities: Mapping[str, NodeCapacity],
+        devices: DeviceInventory,
+        occupants: Occupants,
+        namespaces: Mapping[str, ObjectMeta],
     ) -> None:
         self._nodes, self._capacities, self._devices = nodes, capacities, devices
+        self._occupants, self._namespaces = occupants, namespaces
         self.budget = TryBudget(len(nodes))
         self._found: dict[Hashable, frozenset[str]] = {}
+
+    def keeping_off(self, pod: UnschedulablePod, nodes: frozenset[str]) -> Mapping[str, frozenset[str]]:
+        """By node, the UIDs of the pods that keep a pod off."""
+        some = {name: self._nodes[name] for name in sorted(nodes)}
+        return self._occupants.keeping_off(pod, some, self._namespaces)
 
     def fitting(self, pod: UnschedulablePod) -> frozenset[str] | None:
         """The nodes for a pod; None if none was found before the tries were used up."""

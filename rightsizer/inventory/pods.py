@@ -14,8 +14,10 @@ from rightsizer.inventory.gpu_requests import (
     ResourceTable,
     amount_of,
     long_running_containers,
+    total_of,
 )
 from rightsizer.inventory.node_holds import with_pod
+from rightsizer.inventory.obstacles import Occupant, occupant_of
 from rightsizer.inventory.pod_groups import GroupKey, group_key
 from rightsizer.inventory.resource_claims import claim_names, templates_of, unusable_claims
 from rightsizer.inventory.unschedulable_pods import UnschedulablePod, is_unschedulable, unschedulable_pod
@@ -25,48 +27,70 @@ from rightsizer.kube.api_objects import (
     ObjectMeta,
     OwnerReference,
     PodObject,
-    PodSpec,
     interned,
 )
 from rightsizer.kube.object_names import invalid_name, is_possible
 from rightsizer.model import AddressTable, ObjectRef, OtherPods, Pod
 
 
-def needs_of(spec: PodSpec) -> dict[str, int]:
-    """What a pod requests in addition to GPUs: CPU in thousandths of a core, memory in bytes, and one of "pods"."""
-    needs = {"pods": 1}
-    whole = (spec.resources.requests if spec.resources else None) or {}
-    for name in ("cpu", "memory"):
-        amount = whole.get(name)
-        need = _requested(spec, name) if amount is None else amount_of(name, amount)
-        needs[name] = need + amount_of(name, (spec.overhead or {}).get(name))
-    return needs
+def requests_of(pod: PodObject) -> dict[str, int]:
+    """All that a pod takes of its node, as kube-scheduler counts it: CPU in thousandths of a core, one of "pods".
+
+    After a resize in place, what its containers have counts until they have less (KEP-1287).
+    """
+    spec, status = pod.spec, pod.status
+    is_infeasible = any(
+        (one.type, one.reason) == ("PodResizePending", "Infeasible") for one in status.conditions or ()
+    )
+    actual = {
+        one.name: [one.allocated_resources, one.resources.requests]
+        for one in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
+        if one.resources is not None
+    }
+
+    def requested(one: Container) -> dict[str, int]:
+        asked = {**(one.resources.limits or {}), **(one.resources.requests or {})}
+        given = actual.get(one.name)
+        return _largest([*(() if given and is_infeasible else (asked,)), *(given or ())])
+
+    found = total_of(pod, requested)
+    if spec.resources is not None:
+        own = status.resources.requests if status.resources else None
+        whole = _largest((spec.resources.requests, status.allocated_resources, own))
+        found |= {name: whole[name] for name in spec.resources.requests or () if name.startswith(_OF_PODS)}
+    for name, amount in (spec.overhead or {}).items():
+        found[name] = found.get(name, 0) + amount_of(name, amount)
+    return {"cpu": 0, "memory": 0, **found, "pods": 1}
 
 
-def requests_of(spec: PodSpec) -> dict[str, int]:
-    """All that a pod requests of its node, as the scheduler counts it, in the units of `needs_of`."""
-    containers = (*spec.containers, *(spec.init_containers or ()))
-    names = {name for one in containers for name in one.resources.requests or ()}
-    asked = {name: _requested(spec, name) for name in names - {"cpu", "memory"}}
-    return {**needs_of(spec), **asked}
+def needs_of(pod: PodObject, resources: ResourceTable) -> dict[str, int]:
+    """What it takes beyond GPUs."""
+    return {name: amount for name, amount in requests_of(pod).items() if resources.unit(name) is None}
 
 
-def _requested(spec: PodSpec, name: str) -> int:
-    """The most at any one time: an init container runs beside earlier sidecars, a container beside all of them."""
-    sidecars, most = 0, 0
-    for one in spec.init_containers or ():
-        need = _request(one, name)
-        if one.restart_policy == "Always":
-            sidecars += need
-            most = max(most, sidecars)
-        else:
-            most = max(most, sidecars + need)
-    return max(most, sidecars + sum([_request(one, name) for one in spec.containers]))
+_OF_PODS = ("cpu", "memory", "hugepages-")
+"""Resources that a whole pod may request in place of its containers."""
 
 
-def _request(one: Container, name: str) -> int:
-    requests = one.resources.requests
-    return amount_of(name, requests[name]) if requests and name in requests else 0
+def _largest(amounts: Iterable[Mapping[str, str | int] | None]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for one in amounts:
+        for name, amount in (one or {}).items():
+            value = amount_of(name, amount)
+            found[name] = max(found.get(name, value), value)
+    return found
+
+
+def _is_resized(item: PodObject) -> bool:
+    """Whether its containers may have other amounts than their requests."""
+    asked = {one.name: one.resources.requests or {} for one in item.spec.containers}
+    asked |= {one.name: one.resources.requests or {} for one in item.spec.init_containers or ()}
+    status = item.status
+    return any(
+        given is not None and given != asked.get(one.name)
+        for one in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
+        for given in (one.allocated_resources, one.resources and (one.resources.requests or {}))
+    )
 
 
 OOM_KILLED = "OOMKilled"
@@ -119,6 +143,8 @@ class PodTable:
         classes: Namespaces, each with a PriorityClass of its pods, which the API server admitted.
         other_pods: Those that request no GPUs, by node.
         members: By gang, how many of its pods have not ended, have a node, and have neither node nor GPUs.
+        occupants: Pods that keep others off their nodes.
+        nominated: Priority and requests of the pods for which the scheduler keeps room, by node.
         gated: By a scheduling gate of no known queue, the first pod with GPUs that has it, and how many have.
         problems: What could not be read, in words.
 
@@ -140,6 +166,8 @@ class PodTable:
         self.other_pods: dict[str, OtherPods] = {}
         self.members: dict[GroupKey, tuple[int, int, int]] = {}
         self.gated: dict[str, tuple[str, int]] = {}
+        self.occupants: list[Occupant] = []
+        self.nominated: dict[str, list[tuple[int, Mapping[str, int]]]] = {}
 
     def add(self, items: Sequence[PodObject]) -> None:
         """Add a page of pods."""
@@ -153,8 +181,8 @@ class PodTable:
             made = item.status.extended_resource_claim_status
             if made and made.resource_claim_name and not request:  # by a name that is no GPU's
                 claims = (*claims, made.resource_claim_name)
-            if item.spec.node_name:
-                self._count(item, needs, request, has_gpus=bool(request or claims))
+            if item.spec.node_name or item.status.nominated_node_name:
+                self._add_placed(item, needs, request, has_gpus=bool(request or claims))
             if _is_in_gang(item):
                 self._count_member(item, has_gpus=bool(request or claims))
             if (request or claims) and item.metadata.namespace not in PLACEHOLDERS:
@@ -170,6 +198,23 @@ class PodTable:
                     example, number = self.gated.get(gate, (str(item.metadata.ref("v1", "Pod")), 0))
                     self.gated[gate] = (example, number + 1)
 
+    def _add_placed(
+        self, item: PodObject, needs: Mapping[str, int], request: GpuRequest, *, has_gpus: bool
+    ) -> None:
+        """Add what a pod takes of its node, or of the one where the scheduler keeps room for it."""
+        node = item.spec.node_name or item.status.nominated_node_name
+        if item.spec.node_name:
+            self._count(item, needs, request, has_gpus=has_gpus)
+        else:
+            asked = item.spec.priority or 0, {**needs, **request.amounts}
+            self.nominated.setdefault(node, []).append(asked)
+        try:
+            if (found := occupant_of(item, node)) is not None:
+                self.occupants.append(found)
+        except msgspec.DecodeError as error:
+            ref = item.metadata.ref("v1", "Pod")
+            self.problems.append(f"{ref}: its ports or affinity cannot be read: {error}")
+
     def _count_member(self, item: PodObject, *, has_gpus: bool) -> None:
         is_bound = bool(item.spec.node_name)
         for gang in gangs_of(item):
@@ -182,8 +227,13 @@ class PodTable:
         """What a pod requests, cached: a hundred thousand pods have few different requests."""
         spec = item.spec
         annotations = item.metadata.annotations or ()
-        if spec.resources or spec.overhead or any(key in annotations for key in FRACTION_ANNOTATIONS):
-            return self._resources.request_of(item), needs_of(spec)
+        if (
+            spec.resources
+            or spec.overhead
+            or any(key in annotations for key in FRACTION_ANNOTATIONS)
+            or _is_resized(item)
+        ):
+            return self._read(item)
         key = (
             *((one.name, one.restart_policy, _flat(one)) for one in spec.containers),
             None,
@@ -193,8 +243,11 @@ class PodTable:
         if known is None:
             if len(self._shapes) >= _MAX_SHAPES:
                 self._shapes.clear()
-            known = self._shapes[key] = (self._resources.request_of(item), needs_of(spec))
+            known = self._shapes[key] = self._read(item)
         return known
+
+    def _read(self, item: PodObject) -> tuple[GpuRequest, dict[str, int]]:
+        return self._resources.request_of(item), needs_of(item, self._resources)
 
     def _count(
         self, item: PodObject, needs: Mapping[str, int], request: GpuRequest, *, has_gpus: bool

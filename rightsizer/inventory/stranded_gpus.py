@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 from rightsizer.inventory.gpu_requests import CLASS_PREFIX
 from rightsizer.inventory.nodes import UNKNOWN_CAPACITY, NodeCapacity
+from rightsizer.inventory.obstacles import obstacles
 from rightsizer.inventory.turns import TryBudget, comparison_cost
 from rightsizer.inventory.unschedulable_pods import (
     UnschedulablePod,
     cheapest_in_turn,
     groups_alike,
     largest_first,
-    tolerates,
-    unselected,
 )
 from rightsizer.model import DeviceInventory, Node, Stranded
 
@@ -32,9 +31,14 @@ MAX_OBSTACLES = 5
 
 _NO_OBSTACLE = "unknown: everything that gpu-rightsizer checks would allow it"
 
-_WORDS = {"cpu": "CPU cores", "memory": "GiB of memory", "pods": "places for pods"}
+_WORDS = {
+    "cpu": "CPU cores",
+    "memory": "GiB of memory",
+    "pods": "places for pods",
+    "ephemeral-storage": "GiB of storage",
+}
 
-_UNITS = {"cpu": 1000, "memory": 1 << 30, "pods": 1}
+_UNITS = {"cpu": 1000, "memory": 1 << 30, "ephemeral-storage": 1 << 30}
 
 
 def find_stranded_gpus(
@@ -139,14 +143,11 @@ def _obstacles(
     for name, need in pod.needs.items():
         left = capacity.spare.get(name)
         if left is None:
-            yield f"unknown: whether there are enough {_WORDS[name]}"
+            yield f"unknown: whether there are enough {_WORDS.get(name, name)}"
         elif left < need:
-            yield f"needs {_amount(name, need)} {_WORDS[name]}, {_amount(name, max(left, 0))} free"
-    for taint in node.taints:
-        if not any(tolerates(one, taint) for one in pod.tolerations):
-            yield f"does not tolerate the taint {taint}"
-    yield from unselected(node, pod)
+            yield f"needs {_amount(name, need)} {_WORDS.get(name, name)}, {_amount(name, max(left, 0))} free"
+    yield from obstacles(node, pod)
 
 
 def _amount(name: str, value: int) -> str:
-    return f"{value / _UNITS[name]:.1f}".removesuffix(".0")
+    return f"{value / _UNITS.get(name, 1):.1f}".removesuffix(".0")

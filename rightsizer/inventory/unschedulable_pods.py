@@ -1,21 +1,20 @@
 """Pods for which the scheduler found no node: what they need, and which nodes they accept. Pure.
 
-The scheduler also considers volumes, topology, other pods and its plug-ins, which are not checked here: a pod for which
-other pods count, or of which it names no lacking resource, is not served.
+Where another plugin of the scheduler may decide, nobody is stopped for the pod, and the reason is said.
 """
 
 import dataclasses
 import datetime
 import operator
+import re
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from rightsizer.inventory.nodes import DROPPED_LABELS, NodeCapacity
 from rightsizer.inventory.turns import comparison_cost, in_turn
-from rightsizer.kube.api_objects import LabelSelectorRequirement, PodObject
-from rightsizer.model import Node, ObjectRef, WaitingClaim
+from rightsizer.kube.api_objects import LabelSelectorRequirement, PodObject, PodSpec
+from rightsizer.model import ObjectRef, WaitingClaim
 
 
 class Toleration(msgspec.Struct, frozen=True):
@@ -32,52 +31,88 @@ class _Term(msgspec.Struct, rename="camel"):
     match_fields: list[LabelSelectorRequirement] | None = None
 
 
-class _NodeSelector(msgspec.Struct, rename="camel"):
+class NodeSelector(msgspec.Struct, rename="camel"):
+    """corev1.NodeSelector."""
+
     node_selector_terms: list[_Term] | None = None
+
+    @property
+    def terms(self) -> "Terms":
+        """Its terms."""
+        return tuple(
+            (tuple(term.match_expressions or ()), tuple(term.match_fields or ()))
+            for term in self.node_selector_terms or ()
+        )
 
 
 class _NodeAffinity(msgspec.Struct, rename="camel"):
-    required_during_scheduling_ignored_during_execution: _NodeSelector | None = None
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
 
 
-class PodTerms(msgspec.Struct):
+class _PodTerms(msgspec.Struct):
     """corev1.PodAffinity or corev1.PodAntiAffinity."""
 
     required: list[msgspec.Raw] | None = msgspec.field(
         default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
     )
 
-    @property
-    def is_required(self) -> bool:
-        """Whether other pods decide where its pod may run."""
-        return bool(self.required)
-
 
 class Affinity(msgspec.Struct, rename="camel"):
     """corev1.Affinity."""
 
     node_affinity: _NodeAffinity | None = None
-    pod_affinity: PodTerms | None = None
-    pod_anti_affinity: PodTerms | None = None
+    pod_affinity: _PodTerms | None = None
+    pod_anti_affinity: _PodTerms | None = None
 
     @property
     def is_to_pods(self) -> bool:
         """Whether other pods decide where its pod may run."""
-        return any(one is not None and one.is_required for one in (self.pod_affinity, self.pod_anti_affinity))
+        return bool(self.anti_terms or (self.pod_affinity and self.pod_affinity.required))
 
     @property
-    def repels(self) -> bool:
-        """Whether its pod keeps others off."""
-        return self.pod_anti_affinity is not None and self.pod_anti_affinity.is_required
+    def anti_terms(self) -> tuple[bytes, ...]:
+        """The required terms by which its pod keeps others off, as JSON."""
+        return tuple(map(bytes, (self.pod_anti_affinity and self.pod_anti_affinity.required) or ()))
 
 
-class Spread(msgspec.Struct, rename="camel"):
-    """corev1.TopologySpreadConstraint."""
-
+class _Spread(msgspec.Struct, rename="camel"):
     when_unsatisfiable: str = ""
 
 
-_Terms = tuple[tuple[tuple[LabelSelectorRequirement, ...], tuple[LabelSelectorRequirement, ...]], ...]
+class _Source(msgspec.Struct, rename="camel"):
+    claim_name: str = ""
+
+
+class HostPort(msgspec.Struct, frozen=True, rename="camel"):
+    """corev1.ContainerPort."""
+
+    host_port: int = 0
+    protocol: str = "TCP"
+    host_ip: str = msgspec.field(default="", name="hostIP")
+
+    def conflicts(self, other: "HostPort") -> bool:
+        """Whether one node cannot have both."""
+        ips = {self.host_ip or _ANY_IP, other.host_ip or _ANY_IP}
+        is_same = (self.host_port, self.protocol) == (other.host_port, other.protocol)
+        return is_same and (len(ips) == 1 or _ANY_IP in ips)
+
+
+_ANY_IP = "0.0.0.0"  # noqa: S104 - what kube-scheduler takes an empty hostIP for
+
+
+def host_ports(spec: PodSpec) -> frozenset[HostPort]:
+    """The ports of its node that a pod takes.
+
+    Raises:
+        msgspec.DecodeError: They cannot be read.
+    """
+    containers = (*spec.containers, *(spec.init_containers or ()))
+    texts = [one.ports for one in containers if b"hostPort" in bytes(one.ports)]
+    ports = (port for text in texts for port in msgspec.json.decode(text, type=list[HostPort]))
+    return frozenset(port for port in ports if port.host_port > 0)
+
+
+Terms = tuple[tuple[tuple[LabelSelectorRequirement, ...], tuple[LabelSelectorRequirement, ...]], ...]
 """Terms of a node affinity, each with its expressions and its fields."""
 
 
@@ -86,10 +121,11 @@ class UnschedulablePod:
     """A pod for which the scheduler found no node.
 
     Attributes:
-        gpus: What it requests, by resource name.
-        needs: CPU in thousandths of a core, memory in bytes, one of "pods".
+        gpus: What it requests of GPUs, by resource name.
+        needs: As a Pod's.
         selector: Labels that its node must have.
-        terms: Required node affinity, of which one term must match; None if it has none.
+        affinities: Required node affinities of the pod and of its volumes, after what has them; of each, one term must
+            match.
         priority: Its resolved priority; None if the API server resolved none.
         gang: The first gang that it names; None if it names none.
         claim_names: Names of its ResourceClaims.
@@ -98,6 +134,8 @@ class UnschedulablePod:
         backed: As a WaitingPod's.
         why_not: Why GPUs alone may not let it start, in words; empty if they do.
         created: As a WaitingPod's.
+        ports: Of its node that it takes.
+        volume_claims: Names of its PersistentVolumeClaims.
     """
 
     ref: ObjectRef
@@ -105,7 +143,7 @@ class UnschedulablePod:
     needs: Mapping[str, int]
     selector: Mapping[str, str]
     tolerations: tuple[Toleration, ...]
-    terms: _Terms | None
+    affinities: tuple[tuple[str, Terms], ...] = ()
     priority: int | None = None
     priority_class: str = ""
     gang: ObjectRef | None = None
@@ -115,6 +153,9 @@ class UnschedulablePod:
     backed: Mapping[str, WaitingClaim] = dataclasses.field(default_factory=dict)
     why_not: str = ""
     created: datetime.datetime | None = None
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    ports: frozenset[HostPort] = frozenset()
+    volume_claims: tuple[str, ...] = ()
 
     @property
     def has_claims(self) -> bool:
@@ -124,7 +165,7 @@ class UnschedulablePod:
     @property
     def shape(self) -> tuple[str, tuple[WaitingClaim, ...]]:
         """Equal for pods that fit on the same nodes."""
-        parts = (self.gpus, self.needs, self.selector, self.tolerations, self.terms)
+        parts = (self.gpus, self.needs, self.selector, self.tolerations, self.affinities)
         text = repr(tuple(sorted(part.items()) if isinstance(part, dict) else part for part in parts))
         return text, self.claims
 
@@ -167,45 +208,141 @@ def unschedulable_pod(
     Raises:
         msgspec.DecodeError: Its tolerations or affinity cannot be read.
     """
-    tolerations = msgspec.json.decode(item.spec.tolerations, type=list[Toleration] | None)
-    affinity = msgspec.json.decode(item.spec.affinity, type=Affinity | None)
+    spec = item.spec
+    tolerations = msgspec.json.decode(spec.tolerations, type=list[Toleration] | None)
+    affinity = msgspec.json.decode(spec.affinity, type=Affinity | None) or Affinity()
+    message = next((one.message for one in item.status.conditions or () if one.type == "PodScheduled"), "")
+    why_not = (
+        _scheduler_veto(spec.scheduler_name)
+        or placement_veto(spec)
+        or _message_veto(message, has_claims=bool(claims))
+    )
     return UnschedulablePod(
         ref,
         gpus,
         needs,
-        item.spec.node_selector or {},
+        spec.node_selector or {},
         tuple(tolerations or ()),
-        _terms(affinity),
-        item.spec.priority,
-        item.spec.priority_class_name,
+        _affinities(affinity),
+        spec.priority,
+        spec.priority_class_name,
         gang,
         claims,
-        why_not=_why_not(item, affinity, has_claims=bool(claims)),
+        why_not=why_not,
         created=item.metadata.creation_timestamp,
+        labels=item.metadata.labels or {},
+        ports=host_ports(spec),
+        volume_claims=tuple(_volume_claims(ref.name, _volumes(spec))),
     )
 
 
-def _why_not(item: PodObject, affinity: Affinity | None, *, has_claims: bool) -> str:
-    """Why free GPUs may not be enough for a pod: other pods count for it, or kube-scheduler names no resource.
+def _volume_claims(name: str, volumes: Iterable[Mapping[str, msgspec.Raw]]) -> Iterator[str]:
+    """The names of the PersistentVolumeClaims that a pod has, or gets as its own."""
+    for volume in volumes:
+        if "persistentVolumeClaim" in volume:
+            yield msgspec.json.decode(volume["persistentVolumeClaim"], type=_Source).claim_name
+        elif "ephemeral" in volume:
+            yield f"{name}-{msgspec.json.decode(volume['name'], type=str)}"
 
-    A pod of claims may still wait for these to be made.
+
+# --- Why it is not known whether free resources let a pod start
+
+
+def _scheduler_veto(name: str) -> str:
+    return "" if name in _SCHEDULERS else f"where the scheduler {name} places pods is not known"
+
+
+def placement_veto(spec: PodSpec) -> str:
+    """Why it is not known on which nodes a pod fits: what kube-scheduler considers and is not checked; empty if none.
+
+    Raises:
+        msgspec.DecodeError: It cannot be read.
     """
-    spread = msgspec.json.decode(item.spec.topology_spread_constraints, type=list[Spread] | None)
-    if affinity is not None and affinity.is_to_pods:
-        return "its affinity to other pods is not checked"
-    if any(one.when_unsatisfiable != "ScheduleAnyway" for one in spread or ()):
-        return "its topology spread constraints are not checked"
-    told = [one.message for one in item.status.conditions or () if one.type == "PodScheduled"]
-    is_of_nodes = any(_OF_NODES in one for one in told)
-    lacks = has_claims or any(word in one for one in told for word in _LACKING)
-    return "kube-scheduler names no resource that is missing" if is_of_nodes and not lacks else ""
+    affinity = msgspec.json.decode(spec.affinity, type=Affinity | None)
+    spread = msgspec.json.decode(spec.topology_spread_constraints, type=list[_Spread] | None)
+    odd = {kind for volume in _volumes(spec) for kind in volume.keys() - _SHAREABLE_VOLUMES}
+    vetoes = {
+        "its affinity to other pods is not checked": affinity is not None and affinity.is_to_pods,
+        "its topology spread constraints are not checked": any(
+            one.when_unsatisfiable != "ScheduleAnyway" for one in spread or ()
+        ),
+        f"which nodes can mount its volume of type {min(odd, default='')} is not known": bool(odd),
+    }
+    return next((why for why, holds in vetoes.items() if holds), "")
 
 
-_OF_NODES = "nodes are available:"
-"""In every message of kube-scheduler about a pod that no node fits (framework.FitError)."""
+def _volumes(spec: PodSpec) -> list[dict[str, msgspec.Raw]]:
+    return msgspec.json.decode(spec.volumes, type=list[dict[str, msgspec.Raw]] | None) or []
 
-_LACKING = ("Insufficient ", "Too many pods")
-"""In those about what other pods hold (plugin noderesources)."""
+
+def _message_veto(message: str, *, has_claims: bool) -> str:
+    """Checks what kube-scheduler says: "0/2 nodes are available: 2 Insufficient cpu. …, preemption: …".
+
+    https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/scheduler/framework/types.go (FitError)
+    """
+    _, is_of_nodes, told = message.partition(" nodes are available:")
+    if not is_of_nodes:
+        return ""
+    filtered, _, rest = told.partition(". ")
+    preempted = rest.partition("preemption:")[2].strip()
+    reasons = [one.strip(" .") for one in filtered.split(", ")]
+    words = [match[1] for one in reasons if (match := _REASON.fullmatch(one))]
+    if len(words) < len(reasons):
+        return "kube-scheduler names no resource that is missing"
+    if odd := next((one for one in words if not one.startswith(_CHECKED)), ""):
+        return f"kube-scheduler has a reason that is not checked: {odd[:_MOST_WORDS]}"
+    if not (has_claims or any(one.startswith(_HELD_BY_PODS) for one in words)):
+        return "kube-scheduler names no resource that is missing"
+    if preempted and not has_claims and not preempted.startswith(_LEFT_TO_OTHERS):
+        return "kube-scheduler preempts for it, and found that this does not help"
+    return ""
+
+
+_SCHEDULERS = frozenset({"", "default-scheduler", "volcano", "kai-scheduler", "runai-scheduler"})
+
+_SHAREABLE_VOLUMES = frozenset(
+    {
+        "name",
+        *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "hostPath", "image", "nfs"),
+        *("persistentVolumeClaim", "projected", "secret"),
+    }
+)
+"""Volumes that other pods on a node do not keep away; of others one node may take only one."""
+
+_REASON = re.compile(r"[0-9]+ (.+)", re.DOTALL)
+_MOST_WORDS = 100
+_HELD_BY_PODS = (
+    "Insufficient ",
+    "Too many pods",
+    "node(s) didn't have free ports",
+    "node(s) didn't satisfy existing pods anti-affinity rules",
+)
+"""Reasons of kube-scheduler's plugins that the end of other pods removes."""
+_CHECKED = (
+    *_HELD_BY_PODS,
+    "node(s) had untolerated taint",
+    "node(s) had taint",
+    "node(s) were unschedulable",
+    "node(s) were not ready",
+    "node(s) didn't match Pod's node affinity",
+    "node(s) didn't match node selector",
+    "node(s) didn't match PersistentVolume's node affinity",
+    "node(s) had volume node affinity conflict",
+    "node(s) had no available volume zone",
+    "node is filtered out by the prefilter result",
+    "node(s) didn't satisfy plugin(s) [NodeAffinity",
+    "cannot allocate all claims",
+    "resourceclaim not available on the node",
+    "cannot fit resource",
+    "cannot schedule extended resource claim",
+)
+"""Reasons whose plugins are checked here, too."""
+_LEFT_TO_OTHERS = (
+    "not eligible due to preemptionPolicy=Never",
+    "not eligible due to workload aware preemption",
+    "not eligible due to placement-based pod group",
+)
+"""What kube-scheduler says where it does not try to preempt."""
 
 
 def template_placement(ref: ObjectRef, spec: Mapping[str, Any]) -> UnschedulablePod:
@@ -217,27 +354,14 @@ def template_placement(ref: ObjectRef, spec: Mapping[str, Any]) -> Unschedulable
     selector = msgspec.convert(spec.get("nodeSelector"), dict[str, str] | None)
     tolerations = msgspec.convert(spec.get("tolerations"), list[Toleration] | None)
     affinity = msgspec.convert(spec.get("affinity"), Affinity | None)
-    return UnschedulablePod(ref, {}, {}, selector or {}, tuple(tolerations or ()), _terms(affinity))
+    return UnschedulablePod(ref, {}, {}, selector or {}, tuple(tolerations or ()), _affinities(affinity))
 
 
-def _terms(affinity: Affinity | None) -> _Terms | None:
-    """The terms that an affinity requires; None if it requires none."""
-    if affinity is None or affinity.node_affinity is None:
-        return None
-    required = affinity.node_affinity.required_during_scheduling_ignored_during_execution
-    if required is None:
-        return None
-    return tuple(
-        (tuple(term.match_expressions or ()), tuple(term.match_fields or ()))
-        for term in required.node_selector_terms or ()
-    )
-
-
-def could_host(node: Node, capacity: NodeCapacity, pod: UnschedulablePod) -> bool:
-    """Whether an empty node could host a pod; unknown conditions count as unmet."""
-    is_tolerated = all(any(tolerates(one, taint) for one in pod.tolerations) for taint in node.taints)
-    is_large_enough = all(need <= capacity.allocatable.get(name, 0) for name, need in pod.needs.items())
-    return is_tolerated and is_large_enough and not any(unselected(node, pod))
+def _affinities(affinity: Affinity | None) -> tuple[tuple[str, Terms], ...]:
+    """The terms that an affinity requires of nodes."""
+    of_nodes = affinity.node_affinity if affinity else None
+    required = of_nodes.required_during_scheduling_ignored_during_execution if of_nodes else None
+    return (("its node affinity", required.terms),) if required is not None else ()
 
 
 def tolerates(one: Toleration, taint: str) -> bool:
@@ -248,33 +372,7 @@ def tolerates(one: Toleration, taint: str) -> bool:
         return False
     if one.operator == "Exists":
         return one.key in {"", key}
-    return one.key == key and one.value == value
-
-
-def unselected(node: Node, pod: UnschedulablePod) -> Iterator[str]:
-    """Why a pod's node selector and node affinity do not accept a node; unknown labels do not."""
-    for key, value in sorted(pod.selector.items()):
-        if key.startswith(DROPPED_LABELS):
-            yield f"unknown: whether the node has {key}={value}"
-        elif node.labels.get(key) != value:
-            yield f"its node selector requires {key}={value}"
-    if pod.terms is None:
-        return
-    answers = [_term_holds(node, expressions, fields) for expressions, fields in pod.terms]
-    if True not in answers:
-        yield "unknown: its node affinity" if None in answers else "its node affinity requires other nodes"
-
-
-def _term_holds(
-    node: Node, expressions: Iterable[LabelSelectorRequirement], fields: Iterable[LabelSelectorRequirement]
-) -> bool | None:
-    """Whether a term matches; None if unknown. An empty term never matches."""
-    # A dropped label may match or not, which is unknown.
-    answers = [None if one.key.startswith(DROPPED_LABELS) else one.holds(node.labels) for one in expressions]
-    answers += [one.holds({"metadata.name": node.name}) for one in fields]
-    if False in answers or not answers:
-        return False
-    return None if None in answers else True
+    return one.operator in {"", "Equal"} and (one.key, one.value) == (key, value)
 
 
 def groups_alike(pods: Iterable[UnschedulablePod]) -> list[list[UnschedulablePod]]:

@@ -24,8 +24,9 @@ from rightsizer.inventory.managers import (
 )
 from rightsizer.inventory.node_holds import with_budgets
 from rightsizer.inventory.nodes import NodeCapacity
+from rightsizer.inventory.obstacles import Occupants, Volumes, with_volumes
 from rightsizer.inventory.owner_reader import CHANGE_ANNOTATIONS
-from rightsizer.inventory.placeable_pods import placeable_pods
+from rightsizer.inventory.placeable_pods import NodeSearch, placeable_pods
 from rightsizer.inventory.pod_groups import connected, group_key, volcano_pool
 from rightsizer.inventory.pods import GpuPod
 from rightsizer.inventory.resource_claims import Claim, template_of
@@ -66,6 +67,9 @@ class ClusterState:
     Attributes:
         owners: Owners of the pods and objects that gpu-rightsizer changed, by `object_key`.
         capacities: Of nodes, by name.
+        occupants: Pods that keep others off their nodes.
+        nominated: As a Fleet's.
+        volumes: Of pods that wait.
         other_pods: Those without GPUs, by node.
         namespaces: Metadata by name.
         dra: Published GPUs and the claims for them.
@@ -83,6 +87,9 @@ class ClusterState:
     owners: Mapping[str, ObjectSummary] = dataclasses.field(default_factory=dict)
     nodes: Mapping[str, Node] = dataclasses.field(default_factory=dict)
     capacities: Mapping[str, NodeCapacity] = dataclasses.field(default_factory=dict)
+    occupants: Occupants = dataclasses.field(default_factory=Occupants)
+    nominated: Mapping[str, Sequence[tuple[int, Mapping[str, int]]]] = dataclasses.field(default_factory=dict)
+    volumes: Volumes = dataclasses.field(default_factory=Volumes)
     other_pods: Mapping[str, OtherPods] = dataclasses.field(default_factory=dict)
     namespaces: Mapping[str, ObjectMeta] = dataclasses.field(default_factory=dict)
     disruption_budgets: tuple[DisruptionBudget, ...] = ()
@@ -142,9 +149,12 @@ def build_fleet(state: ClusterState) -> Fleet:
     changed = [*state.owners.values(), *state.kueue_workloads, *scaling, *bare]
     changes, unreadable = changes_of(changed, state.evictions, pods)
     waiting, devices = _with_claims(state), state.dra.devices
-    around = Surroundings(state.resources, state.nodes, state.priority_classes, state.quotas, state.dra)
+    around = Surroundings(
+        state.resources, state.nodes, state.priority_classes, state.quotas, state.dra, state.volumes
+    )
     demand = demand_of(waiting, state.demand, around)
-    placeable = placeable_pods(state.nodes, state.capacities, demand.pods, devices, demand.gangs)
+    search = NodeSearch(state.nodes, state.capacities, devices, state.occupants, state.namespaces)
+    placeable = placeable_pods(search, demand.pods, demand.gangs)
     return Fleet(
         workloads=tuple(sorted(workloads, key=lambda workload: workload.ref)),
         nodes=state.nodes,
@@ -154,6 +164,7 @@ def build_fleet(state: ClusterState) -> Fleet:
         waiting=placeable.pods,
         spare={name: capacity.spare for name, capacity in state.capacities.items()},
         free=_free_gpus(state),
+        nominated=state.nominated,
         devices=devices,
         queues=_quotas(state, members),
         unserved=(*demand.unserved, *placeable.unserved),
@@ -201,7 +212,7 @@ def _with_claims(state: ClusterState) -> list[UnschedulablePod]:
     found = []
     for one in state.unschedulable:
         with contextlib.suppress(UnknownClaimError):  # of which a problem tells
-            found.append(with_claims(one, state.dra))
+            found.append(with_volumes(with_claims(one, state.dra), state.volumes))
     return found
 
 

@@ -36,6 +36,7 @@ from rightsizer.kinds.edits import Path, abridged, is_as, patch_of, same, shown
 from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.saved_pods import SavedPod
 from rightsizer.model import Action, ChangeOutcome, ChangeRecord, Decision, Edit, ObjectRef
+from rightsizer.model.change_record import MOST_WANTED
 from rightsizer.text import read_instant, tidy
 
 NOTHING = datetime.timedelta()
@@ -233,6 +234,7 @@ def record_of(
         by=by,
         healthy_within_seconds=round(healthy_within.total_seconds()),
         priority_class=decision.workload.priority_class,
+        wanted_by=decision.wanted_by[:MOST_WANTED],
     )
     room = min(_MOST_REASON, MOST_BYTES - _TO_COME - len(encode_record(record).encode()))
     # Brackets begin paths where the admission guardrails search the text.

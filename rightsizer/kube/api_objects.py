@@ -109,6 +109,7 @@ class Container(msgspec.Struct, rename="camel"):
     restart_policy: str = ""
     env: list[EnvVar] | None = None
     security_context: SecurityContext | None = None
+    ports: msgspec.Raw = ABSENT
 
 
 class PodClaim(msgspec.Struct, rename="camel"):
@@ -145,11 +146,12 @@ class PodSpec(msgspec.Struct, rename="camel"):
     tolerations: msgspec.Raw = ABSENT
     affinity: msgspec.Raw = ABSENT
     topology_spread_constraints: msgspec.Raw = ABSENT
+    volumes: msgspec.Raw = ABSENT
+    scheduler_name: str = ""
     scheduling_gates: list[NameReference] | None = None
     scheduling_group: SchedulingGroup | None = None
     workload_ref: NameReference | None = None
     eviction_responders: list[NameReference] | None = None
-    volumes: msgspec.Raw = ABSENT
     priority_class_name: str = ""
     priority: int | None = None
 
@@ -182,6 +184,8 @@ class ContainerStatus(msgspec.Struct, rename="camel"):
     state: ContainerState = msgspec.field(default_factory=ContainerState)
     last_state: ContainerState | None = None
     restart_count: int = 0
+    resources: ResourceRequirements | None = None
+    allocated_resources: dict[str, str | int] | None = None
 
 
 class Condition(msgspec.Struct, rename="camel"):
@@ -213,6 +217,8 @@ class PodStatus(msgspec.Struct, rename="camel"):
     init_container_statuses: list[ContainerStatus] | None = None
     resource_claim_statuses: list[PodClaim] | None = None
     extended_resource_claim_status: ExtendedResourceClaim | None = None
+    resources: ResourceRequirements | None = None
+    allocated_resources: dict[str, str | int] | None = None
 
 
 class PodObject(msgspec.Struct):

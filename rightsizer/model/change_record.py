@@ -9,6 +9,10 @@ import msgspec
 from rightsizer.model.cluster_objects import ObjectRef
 from rightsizer.model.names import Action, ChangeOutcome, FindingName
 
+BIND_WITHIN: Final = datetime.timedelta(minutes=15)
+"""Time in which a pending pod must be bound after a change that was made for it; else the change is rolled back."""
+MOST_WANTED: Final = 4
+"""Pending pods that a record names."""
 LONGEST_WORD: Final = 63
 """The length of a label value, which `run` and `instance` are."""
 MOST_GPUS: Final = 100_000
@@ -74,6 +78,7 @@ class ChangeRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="came
         confirmed: Whether it was seen healthy.
         pods: Pods that the workload should then have, per replica if its kind has replicas; 0 if unknown.
         manifest_digest: SHA-256 of the saved manifest of an evicted pod; only the memory has it.
+        wanted_by: Pending pods for which it was made; the history lacks them.
         cost_per_hour: Of these GPUs in `currency` when it was made; 0 without a known price. Only the memory has it.
     """
 
@@ -98,6 +103,7 @@ class ChangeRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="came
     confirmed: bool = False
     pods: Pods = 0
     manifest_digest: Digest = ""
+    wanted_by: Annotated[tuple[ObjectRef, ...], msgspec.Meta(max_length=MOST_WANTED)] = ()
     cost_per_hour: Price = 0
     currency: Currency = ""
     version: int = 1

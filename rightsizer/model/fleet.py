@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import datetime
 import functools
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar, cast
 
 from rightsizer.model.change_record import ChangeRecord, FoundChange
@@ -274,6 +274,7 @@ class WaitingPod:
         claims: Its ResourceClaims for GPUs.
         backed: By resource, the claim that the scheduler makes of it on nodes without a device plugin.
         created: When it, or the object that waits, was created; None if unknown.
+        kept_off: By node, the UIDs of pods that must not be there: they have its host ports, or repel it.
     """
 
     ref: ObjectRef
@@ -286,6 +287,7 @@ class WaitingPod:
     claims: tuple[WaitingClaim, ...] = ()
     backed: Mapping[str, WaitingClaim] = dataclasses.field(default_factory=dict)
     created: datetime.datetime | None = None
+    kept_off: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
 
     @property
     def demand(self) -> ObjectRef:
@@ -351,6 +353,7 @@ class Fleet:
         waiting: Pods that wait for GPUs, those of the highest priority first.
         spare: What nodes have free beyond GPUs, by node and then as a Pod's needs.
         free: GPUs that nobody requested, by node and resource.
+        nominated: Priority and requests of the pods for which the scheduler keeps room, by node.
         devices: GPUs that DRA drivers publish.
         queues: The quota of queues that pods wait for.
         unserved: What waits, but not for GPUs that could be freed.
@@ -367,6 +370,9 @@ class Fleet:
     waiting: tuple[WaitingPod, ...] = ()
     spare: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict, repr=False)
     free: Mapping[tuple[str, str], int] = dataclasses.field(default_factory=dict, repr=False)
+    nominated: Mapping[str, Sequence[tuple[int, Mapping[str, int]]]] = dataclasses.field(
+        default_factory=dict, repr=False
+    )
     devices: DeviceInventory = dataclasses.field(default_factory=DeviceInventory, repr=False)
     queues: QueueQuotas = dataclasses.field(default_factory=QueueQuotas, repr=False)
     unserved: tuple[Unserved, ...] = ()

@@ -41,7 +41,7 @@ ANOTHERS = datetime.timedelta(hours=1)
 _TAKEN_BACK = {
     ChangeOutcome.UNDONE: "restored",
     ChangeOutcome.REVERTED: "reverted by someone",
-    ChangeOutcome.ROLLBACK: "rolled back because it was unhealthy",
+    ChangeOutcome.ROLLBACK: "rolled back",
     ChangeOutcome.REFUSED: "rolled back because the API server refused the second step",
 }
 

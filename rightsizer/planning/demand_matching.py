@@ -14,10 +14,10 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from rightsizer.model import Action, Blocker, BlockerCode, Decision, ObjectRef, WaitingPod
 from rightsizer.planning.budget import BudgetAccount
 from rightsizer.planning.demand_places import place_cheapest, shape_of, together, undo
-from rightsizer.planning.placement import Placement, Places, TriesByNamespace, new_tries
+from rightsizer.planning.earlier_victims import held_back
+from rightsizer.planning.placement import Placement, Places
 from rightsizer.planning.victims import (
     Victim,
-    gone_victims,
     most_going,
     standing,
     victims_of,
@@ -28,21 +28,6 @@ from rightsizer.policy.effective import PolicyEvaluator
 
 MOST_OTHERS = 8
 """Maximum number of times that others are tried for one demand in place of what budgets refuse."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class EarlierRounds:
-    """What a run has done before demand is matched again.
-
-    Attributes:
-        made: What they free is there for pending pods.
-        started: What is not pending anymore.
-        tries: What is left of them.
-    """
-
-    made: Sequence[Decision] = ()
-    started: Collection[ObjectRef] = ()
-    tries: TriesByNamespace = dataclasses.field(default_factory=new_tries)
 
 
 def _victims(decision: Decision, evaluator: PolicyEvaluator) -> tuple[Victim, ...]:
@@ -113,7 +98,6 @@ class Matching:
         decisions: Collection[Decision],
         evaluator: PolicyEvaluator,
         account: BudgetAccount,
-        earlier: EarlierRounds,
     ) -> None:
         self.wanted: dict[ObjectRef, dict[Victim, WaitingPod]] = collections.defaultdict(dict)
         self.blocks: dict[ObjectRef, tuple[Blocker, ...]] = {}
@@ -121,23 +105,19 @@ class Matching:
         self._account = account
         self._changes = {one.workload.ref: _ChangeOnDemand(one) for one in decisions}
         self._is_dropped, self._is_now = False, True
-        waiting = [one for one in evaluator.fleet.waiting if one.ref not in earlier.started]
+        waiting = evaluator.fleet.waiting
         if not waiting:
             return
-        made = [one for one in earlier.made if one.serves]
-        given = [one for one in made if one.action is Action.NOTICE]
-        self._victims = {one.workload.ref: _victims(one, evaluator) for one in (*decisions, *given)}
-        gone = tuple(one for each in made if each.action is not Action.NOTICE for one in gone_victims(each))
-        candidates = [*itertools.chain(*self._victims.values()), *gone]
-        self._places = Places(evaluator.fleet, sorted(candidates, key=standing), earlier.tries)
+        self._victims = {one.workload.ref: _victims(one, evaluator) for one in decisions}
+        candidates = itertools.chain(*self._victims.values())
+        self._places = Places(evaluator.fleet, sorted(candidates, key=standing))
         self._places.free_what_terminates(evaluator.at)
-        self._places.do(Placement(waiting[0], "", gone))  # on no node: only what the victims free counts
+        self._held_back = held_back(evaluator.fleet, evaluator.at)
         self._drop_unaffordable(waiting[0])
-        fresh = self._victims_of(one for one in decisions if one.action is Action.NOTICE)
-        self._later = fresh | self._victims_of(given)
+        self._later = self._victims_of(one for one in decisions if one.action is Action.NOTICE)
         left: Sequence[Sequence[WaitingPod]] = together(waiting)
-        # Who can go now serves all that it can; then who got a notice in this run, and only then others get one.
-        for spared in dict.fromkeys((self._later, fresh, frozenset[Victim]())):
+        # Who can go now serves all that it can; only then others get a notice.
+        for spared in dict.fromkeys((self._later, frozenset[Victim]())):
             self._is_now = spared == self._later
             left = self._serve_all(left, spared)
 
@@ -171,6 +151,10 @@ class Matching:
 
         If there are none, once in place of those that left them no room.
         """
+        if (known := self._held_back.get(pods[0].demand)) is not None:
+            if known.is_room_made:  # for it alone
+                place_cheapest(pods, self._places, frozenset(self._places.candidates))
+            return True
         first: tuple[list[Placement], _Refusal] | None = None
         instead: frozenset[Victim] | None = None
         refusals = 0

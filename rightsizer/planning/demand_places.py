@@ -21,6 +21,7 @@ def shape_of(pods: Sequence[WaitingPod]) -> Hashable:
             pod.claims,
             tuple(sorted(pod.resources.items())),
             tuple(sorted(pod.needs.items())),
+            frozenset(pod.kept_off.items()),
         )
         for pod in pods
     )

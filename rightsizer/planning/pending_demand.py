@@ -7,14 +7,15 @@ removes, only those go that are needed. A gang is served whole or not.
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rightsizer.inventory.pod_groups import connected
 from rightsizer.kinds import pause_for
 from rightsizer.model import Action, Blocker, BlockerCode, Decision, ObjectRef, WaitingPod
 from rightsizer.planning.budget import BudgetAccount
-from rightsizer.planning.demand_matching import EarlierRounds, Matching
-from rightsizer.planning.victims import GOES_AFTER, Victim, with_replicas, without_demands
+from rightsizer.planning.demand_matching import Matching
+from rightsizer.planning.earlier_victims import held_back
+from rightsizer.planning.victims import Victim, with_replicas
 from rightsizer.policy.effective import PolicyEvaluator
 
 
@@ -34,7 +35,6 @@ def limit_to_pending_demand(
     decisions: Sequence[Decision],
     evaluator: PolicyEvaluator,
     account: BudgetAccount,
-    earlier: EarlierRounds | None = None,
 ) -> Limited:
     """Block changes of onlyForPendingPods that no pending pod needs; name the pending pods for the others.
 
@@ -43,7 +43,7 @@ def limit_to_pending_demand(
     candidates = {one.workload.ref: one for one in decisions if is_on_demand(one, evaluator)}
     if not candidates:
         return Limited(tuple(decisions), {})
-    matching = Matching(candidates.values(), evaluator, account, earlier or EarlierRounds())
+    matching = Matching(candidates.values(), evaluator, account)
     limited = (
         _with(one, matching.wanted[one.workload.ref], matching.blocks.get(one.workload.ref, ()))
         if one.workload.ref in candidates
@@ -68,32 +68,6 @@ def served_together(decisions: Sequence[Decision]) -> Mapping[ObjectRef, Sequenc
     return {ref: [by_ref[each] for each in group] for group in groups for ref in group}
 
 
-def still_served(
-    decisions: Iterable[Decision], failed: Mapping[ObjectRef, str]
-) -> Mapping[ObjectRef, Decision | str]:
-    """By workload, what goes without these pending pods and gangs, which are not served for a reason; or that reason.
-
-    Each is served whole or not. A change that others need, too, is made for them alone.
-    """
-    by_ref = {one.workload.ref: one for one in decisions}
-    kept: dict[ObjectRef, Decision | None] = {**by_ref}
-    needed: dict[ObjectRef, list[ObjectRef]] = collections.defaultdict(list)
-    for ref, one in by_ref.items():
-        for demand in one.serves:
-            needed[demand].append(ref)
-    why: dict[ObjectRef, str] = {}
-    fresh = {**failed}
-    while fresh:
-        why |= fresh
-        concerned = dict.fromkeys(ref for demand in fresh for ref in needed.get(demand, ()))
-        fresh = {}
-        for ref in concerned:
-            kept[ref] = after = without_demands(by_ref[ref], why)
-            lost = {*by_ref[ref].serves} - {*(after.serves if after else ())} - why.keys()
-            fresh |= {demand: f"{demand} also needs {ref}: {GOES_AFTER}" for demand in sorted(lost)}
-    return {ref: one or why[by_ref[ref].serves[0]] for ref, one in kept.items()}
-
-
 def unserved_demand(evaluator: PolicyEvaluator, cut_short: Mapping[str, ObjectRef]) -> Iterator[str]:
     """Why no GPUs are freed for some of what waits, each reason once; nothing if no rule frees any on demand."""
     fleet = evaluator.fleet
@@ -102,6 +76,8 @@ def unserved_demand(evaluator: PolicyEvaluator, cut_short: Mapping[str, ObjectRe
     by_reason: dict[str, list[str]] = collections.defaultdict(list)
     for one in fleet.unserved:
         by_reason[one.why].append(one.what)
+    for held in held_back(fleet, evaluator.at).values():
+        by_reason[held.why].append(str(held.demand))
     for namespace, first in cut_short.items():
         by_reason[f"what waits in namespace {namespace} has too many ways to be placed"].append(str(first))
     for why, whats in by_reason.items():

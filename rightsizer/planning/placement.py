@@ -13,6 +13,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 
 from rightsizer.inventory.device_allocation import Tries, allocate
 from rightsizer.inventory.gpu_requests import CLASS_PREFIX
+from rightsizer.inventory.placeable_pods import PORT
 from rightsizer.model import (
     Allocation,
     DeviceId,
@@ -24,7 +25,7 @@ from rightsizer.model import (
     backed_on,
     claims_on,
 )
-from rightsizer.planning.victims import Victim, cost_of, most_going
+from rightsizer.planning.victims import Victim, cost_of, most_going, needed
 
 _MOST_TRIES = 500_000
 """For all pending pods of a namespace, about 10 µs each: tenants write pods, gangs and claims, and must not slow a plan
@@ -39,15 +40,6 @@ _SOON, _LATEST = datetime.timedelta(minutes=5), datetime.timedelta(minutes=2)
 
 Tenants choose grace periods and may ignore signals: others would wait for their pods as long as they like.
 """
-
-
-TriesByNamespace = Mapping[str, Tries]
-"""Of the pending pods."""
-
-
-def new_tries() -> TriesByNamespace:
-    """All tries of each namespace."""
-    return collections.defaultdict[str, Tries](lambda: Tries(_MOST_TRIES))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,12 +66,14 @@ class Places:
         candidates: Those that could go.
         free: Amounts, by node and resource or by pool and what it is a quota of.
         held: What is held of DRA devices that are not free.
+        gone: The UIDs of pods that end.
+        nominated: As a Fleet's.
         victims: The pod that each serves.
         tries: What is left to find a place, by namespace of the pending pods.
         kept: By node and what pods ask for, the place found there, until a change of it could make it another.
     """
 
-    def __init__(self, fleet: Fleet, candidates: Sequence[Victim], tries: TriesByNamespace) -> None:
+    def __init__(self, fleet: Fleet, candidates: Sequence[Victim]) -> None:
         self.free: dict[tuple[str, str], float] = collections.defaultdict(float)
         self.free.update(fleet.free)
         self.free.update({(one.node, one.resource): one.free for one in fleet.stranded})
@@ -87,18 +81,21 @@ class Places:
             {(node, name): left for node, spare in fleet.spare.items() for name, left in spare.items()}
         )
         self.free.update(fleet.queues.free)
-        self.nodes = fleet.nodes
+        for pod in fleet.waiting:
+            ports = [name for name in pod.needs if name.startswith(PORT)]
+            self.free.update({(node, port): 1 for node in pod.nodes for port in ports})
+        self.nodes, self.nominated = fleet.nodes, fleet.nominated
         self._fleet = fleet
         self.devices = fleet.devices
         self._quotas = fleet.queues.held
         self.candidates = candidates
         self.held = {name: set(holdings) for name, holdings in fleet.devices.held.items()}
         self.victims: dict[Victim, WaitingPod] = {}
-        self.tries = tries
+        self.tries = collections.defaultdict[str, Tries](lambda: Tries(_MOST_TRIES))
         self.kept = collections.defaultdict[str, dict[int, _Ranked | None]](dict)
         self._spared: frozenset[Victim] = frozenset()
         self._dropped: set[Victim] = set()
-        self._gone: set[str] = set()
+        self.gone: set[str] = set()
         self._on: dict[Victim, set[str]] = {}
         self._at: dict[str, list[Victim]] = {}
         self._freed: dict[Victim, dict[tuple[str, str], float]] = {}
@@ -159,13 +156,13 @@ class Places:
             if pod.holds and pod.terminates_by is not None
             if -_SOON <= at - pod.terminates_by < _LATEST
         ]
-        self._gone |= {pod.ref.uid for pod in going}
+        self.gone |= {pod.ref.uid for pod in going}
         for pod in going:
             for resource, amount in {**pod.needs, **pod.resources}.items():
                 self.free[pod.node, resource] += amount
             for name in pod.claims:
                 allocation = self.devices.allocations.get((pod.ref.namespace, name))
-                if allocation is not None and allocation.users <= self._gone:
+                if allocation is not None and allocation.users <= self.gone:
                     self._hold(taken=(), released=allocation.devices)
 
     def charge(self, pod: WaitingPod, candidates: int = 0) -> None:
@@ -179,7 +176,13 @@ class Places:
     def shape(self, pod: WaitingPod) -> int:
         """Equal for pods that have the same place on a node; a number, as claims are long."""
         asked = (frozenset(pod.resources.items()), frozenset(pod.needs.items()))
-        shape = pod.priority, *asked, pod.claims, frozenset(pod.backed.items())
+        shape = (
+            pod.priority,
+            *asked,
+            pod.claims,
+            frozenset(pod.backed.items()),
+            frozenset(pod.kept_off.items()),
+        )
         return self._shapes.setdefault(shape, len(self._shapes))
 
     def lower(self, pod: WaitingPod, node: str) -> Iterator[Victim]:
@@ -303,7 +306,7 @@ class Places:
     def do(self, one: Placement) -> None:
         """Take the place."""
         self._hold(taken=one.devices, released=self.released(one.victims))
-        self._gone |= _uids(one.victims)
+        self.gone |= _uids(one.victims)
         self.victims |= dict.fromkeys(one.victims, one.pod)
         self._add(one, 1)
         self._forget(one.victims, one.node)
@@ -313,7 +316,7 @@ class Places:
         self._add(one, -1)
         for victim in one.victims:
             del self.victims[victim]
-        self._gone -= _uids(one.victims)
+        self.gone -= _uids(one.victims)
         self._hold(taken=self.released(one.victims), released=one.devices)
         self._forget(one.victims, one.node)
 
@@ -337,7 +340,7 @@ class Places:
 
     def released(self, victims: Sequence[Victim]) -> set[Holding]:
         """What becomes free of DRA devices with the victims: what claims hold that no other pod uses."""
-        gone = self._gone | _uids(victims)
+        gone = self.gone | _uids(victims)
         return {
             holding
             for one in victims
@@ -391,13 +394,13 @@ def best_place(pod: WaitingPod, places: Places) -> Placement | None:
 
 
 def _ranked(pod: WaitingPod, node: str, places: Places, shape: int) -> _Ranked | None:
-    """A pod's place on a node; DRA devices are looked for each time, as several nodes may have the same."""
+    """A pod's place on a node; looked for each time where other nodes matter: for DRA devices and repelling pods."""
     kept = places.kept[node]
     if shape in kept:
         return kept[shape]
     found = _placement(pod, node, places)
     ranked = None if found is None else (cost_of(found.victims), node, found)
-    if not places.claims(pod, node):
+    if not places.claims(pod, node) and node not in pod.kept_off:
         kept[shape] = ranked
     return ranked
 
@@ -430,18 +433,13 @@ def _placement(pod: WaitingPod, node: str, places: Places) -> Placement | None:
 def _first_fit(pod: WaitingPod, node: str, ordered: Iterable[Victim], places: Places) -> Placement | None:
     """Victims in this order until the pod fits, without those that it would fit without."""
     victims: list[Victim] = []
-    found: Placement | None = None
     for victim in ordered:
         if _helps(victim, pod, node, victims, places) and places.allows([*victims, victim]):
             victims.append(victim)
-            found = _fitting(pod, node, victims, places)
-            if found is not None:
-                break
-    for victim in tuple(reversed(victims)) if found is not None else ():
-        fewer = [one for one in victims if one is not victim]
-        if (without := _fitting(pod, node, fewer, places)) is not None:
-            victims, found = fewer, without
-    return found
+            if _fitting(pod, node, victims, places) is not None:
+                fewest = needed(victims, lambda fewer: _fitting(pod, node, fewer, places) is not None)
+                return _fitting(pod, node, fewest, places)
+    return None
 
 
 def _missing(pod: WaitingPod, node: str, victims: Collection[Victim], places: Places) -> dict[str, float]:
@@ -451,11 +449,20 @@ def _missing(pod: WaitingPod, node: str, victims: Collection[Victim], places: Pl
         resource: amount - places.free.get((node, resource), 0.0)
         for resource, amount in places.asked(pod, node).items()
     }
+    for priority, amounts in places.nominated.get(node, ()):
+        if priority >= pod.priority:
+            for resource in missing:
+                missing[resource] += amounts.get(resource, 0)
     for victim in places.together_on(node, victims):
         held = places.freed(victim)
         for resource in missing:
             missing[resource] -= held.get((node, resource), 0.0)
     return {resource: amount for resource, amount in missing.items() if amount > 0}
+
+
+def _keeping_off(pod: WaitingPod, node: str, victims: Collection[Victim], places: Places) -> frozenset[str]:
+    """The UIDs of the pods that keep a pod off a node after the victims have gone."""
+    return pod.kept_off.get(node, frozenset()) - places.gone - _uids(victims)
 
 
 def _devices(
@@ -468,7 +475,7 @@ def _devices(
 
 
 def _fitting(pod: WaitingPod, node: str, victims: Sequence[Victim], places: Places) -> Placement | None:
-    if _missing(pod, node, victims, places):
+    if _missing(pod, node, victims, places) or _keeping_off(pod, node, victims, places):
         return None
     devices = _devices(pod, node, victims, places)
     return None if devices is None else Placement(pod, node, places.together(victims), devices)
@@ -483,6 +490,8 @@ def _helps(victim: Victim, pod: WaitingPod, node: str, victims: Sequence[Victim]
     """Whether a victim on the node has something that the pod still lacks."""
     held = places.freed(victim)
     if any((node, resource) in held for resource in _missing(pod, node, victims, places)):
+        return True
+    if not _uids([victim]).isdisjoint(_keeping_off(pod, node, victims, places)):
         return True
     claims = places.claims(pod, node)
     if not claims:

@@ -18,16 +18,18 @@ from rightsizer.changes.record_codec import RECORDS, SNOOZE_ANNOTATION, STOPS
 from rightsizer.config import PREFIX
 from rightsizer.findings.evidence import is_batch
 from rightsizer.inventory.gpu_requests import ResourceTable
+from rightsizer.inventory.obstacles import occupant_of
 from rightsizer.inventory.pods import gangs_of, needs_of, pod_of, requests_of
-from rightsizer.inventory.unschedulable_pods import Affinity, PodTerms, Spread
+from rightsizer.inventory.unschedulable_pods import host_ports, placement_veto
 from rightsizer.kinds import row_of
 from rightsizer.kinds.change_edits import as_read
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.kind import Steering
-from rightsizer.kube.api_objects import ABSENT, Container, DisruptionBudget, PodObject, PodSpec
+from rightsizer.kube.api_objects import DisruptionBudget, PodObject
 from rightsizer.model import Decision, FoundChange, Plan, Pod, Workload
 from rightsizer.planning.budget import within_budgets
 from rightsizer.planning.pending_demand import without_demand
+from rightsizer.planning.victims import needed
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.rule import UNUSED
 from rightsizer.policy.schema import Policy
@@ -189,72 +191,38 @@ def bound_pod(item: PodObject, resources: ResourceTable) -> BoundPod | None:
         name=metadata.name,
         node=spec.node_name,
         priority=spec.priority or 0,
-        requests=requests_of(spec),
+        requests=requests_of(item),
         labels=metadata.labels or {},
         began=metadata.creation_timestamp or _BEGINNING,
-        repels=_affinity(spec).repels,
+        repels=_repels(item),
         is_in_gang=bool(request) and bool(gangs_of(item)),
-        gpu_pod=pod_of(item, request, needs_of(spec)) if request else None,
+        gpu_pod=pod_of(item, request, needs_of(item, resources)) if request else None,
     )
 
 
-_UNREADABLE = Affinity(pod_affinity=PodTerms([ABSENT]), pod_anti_affinity=PodTerms([ABSENT]))
-
-
-def _affinity(spec: PodSpec) -> Affinity:
+def _repels(item: PodObject) -> bool:
+    """Whether it has a required anti-affinity; true if that cannot be read."""
     try:
-        return msgspec.json.decode(spec.affinity, type=Affinity | None) or Affinity()
+        found = occupant_of(item, item.spec.node_name)
     except msgspec.DecodeError:
-        return _UNREADABLE
+        return True
+    return found is not None and bool(found.terms)
 
 
-class _HostPort(msgspec.Struct, rename="camel"):
-    host_port: int = 0
-
-
-class _PortedContainer(Container, kw_only=True):
-    ports: list[_HostPort] | None = None
-
-
-class _PendingSpec(PodSpec, kw_only=True):
-    """Also what may keep a pod off a node in addition to resources."""
-
-    containers: list[_PortedContainer]  # type: ignore[assignment]
-    init_containers: list[_PortedContainer] | None = None  # type: ignore[assignment]
-    topology_spread_constraints: list[Spread] | None = None  # type: ignore[assignment]
-    volumes: list[dict[str, msgspec.Raw]] | None = None  # type: ignore[assignment]
-
-
-class PendingPod(PodObject, kw_only=True):
-    """The pod of a question of kube-scheduler."""
-
-    spec: _PendingSpec
-
-
-_VOLUMES = frozenset(
-    {
-        "name",
-        *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "hostPath", "image", "nfs"),
-        *("persistentVolumeClaim", "projected", "secret"),
-    }
-)
-"""Volumes that other pods on a node do not keep away; of others one node may take only one."""
-
-
-def preemptor_of(item: PendingPod) -> Preemptor:
+def preemptor_of(item: PodObject) -> Preemptor:
     """The pending pod."""
-    spec, metadata, affinity = item.spec, item.metadata, _affinity(item.spec)
-    containers = (*spec.containers, *(spec.init_containers or ()))
-    is_plain = not (
-        spec.resource_claims
-        or affinity.is_to_pods
-        or any(port.host_port for one in containers for port in one.ports or ())
-        or any(one.when_unsatisfiable != "ScheduleAnyway" for one in spec.topology_spread_constraints or ())
-        or any(volume.keys() - _VOLUMES for volume in spec.volumes or ())
-    )
-    requests = requests_of(spec)
+    spec, metadata = item.spec, item.metadata
+    try:
+        is_plain = not (spec.resource_claims or placement_veto(spec) or host_ports(spec))
+    except msgspec.DecodeError:
+        is_plain = False
     return Preemptor(
-        metadata.uid, metadata.namespace, metadata.name, spec.priority or 0, requests, is_plain=is_plain
+        metadata.uid,
+        metadata.namespace,
+        metadata.name,
+        spec.priority or 0,
+        requests_of(item),
+        is_plain=is_plain,
     )
 
 
@@ -574,41 +542,37 @@ def _enough(
 
     Then those without which it also fits are left out: first the scheduler's own.
     """
-    taken, pods = _candidates_for(preemptor, node, free, table)
+    taken = _candidates_for(preemptor, node, free, table)
+    pods = _pods_of(taken, node)
     named = {pod.uid for pod in pods}
     rest: list[BoundPod] = []
     for pod in reversed([pod for pod in theirs if pod.uid not in named]):
         if _fits(preemptor, free, [*pods, *rest]):
             break
         rest.append(pod)
-    for pod in reversed(rest):
-        fewer = [one for one in rest if one is not pod]
-        if _fits(preemptor, free, [*pods, *fewer]):
-            rest = fewer
-    for candidate in reversed(taken):
-        going = {pod.ref.uid for pod in candidate.pods}
-        kept = [pod for pod in pods if pod.uid not in going]
-        if _fits(preemptor, free, [*kept, *rest]):
-            pods = kept
-            taken.remove(candidate)
-    return tuple(taken), [*pods, *rest]
+    rest = needed(rest, lambda fewer: _fits(preemptor, free, [*pods, *fewer]))
+    taken = needed(taken, lambda fewer: _fits(preemptor, free, [*_pods_of(fewer, node), *rest]))
+    return tuple(taken), [*_pods_of(taken, node), *rest]
+
+
+def _pods_of(candidates: Iterable[Preemptible], node: _NodeState) -> list[BoundPod]:
+    """Their pods on a node."""
+    return [node.pods[pod.ref.uid] for one in candidates for pod in one.pods if pod.ref.uid in node.pods]
 
 
 def _candidates_for(
     preemptor: Preemptor, node: _NodeState, free: Amounts, table: PreemptionTable
-) -> tuple[list[Preemptible], list[BoundPod]]:
-    """Candidates in their order, until the pod fits, and their pods."""
+) -> list[Preemptible]:
+    """Candidates in their order, until the pod fits."""
     taken: list[Preemptible] = []
-    pods: list[BoundPod] = []
     for one in node.candidates:
+        pods, own = _pods_of(taken, node), _pods_of([one], node)
         if _fits(preemptor, free, pods):
             break
-        own = [node.pods[pod.ref.uid] for pod in one.pods if pod.ref.uid in node.pods]
         is_useful = _may_take(one, own, preemptor, node) and _helps(preemptor, free, pods, own)
         if is_useful and not table.violating([*pods, *own]):
             taken.append(one)
-            pods += own
-    return taken, pods
+    return taken
 
 
 def _may_take(

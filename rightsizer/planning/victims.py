@@ -7,10 +7,10 @@ active replica, or might, is not made. For a pending pod only the replicas go wh
 import collections
 import dataclasses
 import functools
-import itertools
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from rightsizer.kinds import is_supported, row_of
 from rightsizer.kinds.advice import command_for
@@ -46,6 +46,9 @@ _TEMPLATE_HASH = "pod-template-hash"
 """By which a Deployment's ReplicaSets tell their pods apart."""
 
 _GROUP_LABELS = ("leaderworkerset.sigs.k8s.io/group-index", "grove.io/podcliqueset-replica-index")
+
+
+_Chosen = TypeVar("_Chosen")
 
 
 class AtWorkError(ValueError):
@@ -339,35 +342,14 @@ def with_replicas(decision: Decision, going: Sequence[Going]) -> Decision:
     )
 
 
-GOES_AFTER = "its controller removes replicas from the end, and some of those before stay"
-"""Why replicas cannot go that others need."""
-
-
-def skips_none(decision: Decision) -> bool:
-    """Whether its controller removes replicas from the end."""
-    row = row_of(decision.workload)
-    return row is not None and row.steering is Steering.TAIL
-
-
-def without_demands(decision: Decision, demands: Collection[ObjectRef]) -> Decision | None:
-    """A change on demand without what only serves these; None if that is all of it.
-
-    Where the controller removes replicas from the end, nothing is left that goes after those.
-    """
-    serves = tuple(one for one in decision.serves if one not in demands)
-    if serves == decision.serves:
-        return decision
-    if not decision.going:
-        return dataclasses.replace(decision, serves=serves) if serves else None
-    if skips_none(decision):
-        serves = tuple(itertools.takewhile(lambda one: one not in demands, decision.serves))
-    if not serves:
-        return None
-    kept = frozenset(serves)
-    going = [one for one in decision.going if one[0].demand in kept]
-    part = with_replicas(decision.whole or decision, going)
-    wanted_by = tuple(dict.fromkeys(pod.ref for pod, _, _ in going))
-    return dataclasses.replace(part, wanted_by=wanted_by, serves=serves)
+def needed(chosen: Sequence[_Chosen], fits: Callable[[Sequence[_Chosen]], bool]) -> list[_Chosen]:
+    """Those without which a pod would not fit; the last ones are left out first."""
+    kept = list(chosen)
+    for one in reversed(chosen):
+        fewer = [other for other in kept if other is not one]
+        if fits(fewer):
+            kept = fewer
+    return kept
 
 
 def standing(victim: Victim) -> tuple[int, float, float, ObjectRef]:

@@ -301,7 +301,7 @@ ClassAnnotations = Annotated[
 
 
 class DemandSettings(Part):
-    """Queues whose work is pending, and refusals."""
+    """Queues whose work is pending."""
 
     schedulingGates: tuple[Key, ...] = pydantic.Field(
         (),
@@ -312,13 +312,6 @@ class DemandSettings(Part):
         (),
         strict=False,
         description="Queues that suspend Jobs: keys of labels, or values of spec.managedBy.",
-    )
-    # Not 1: else one object that refuses a change would save all others of its team, and others would lose GPUs in
-    # their place. But many objects that refuse must not make a pending pod wait for each of them.
-    maxRefusals: int = pydantic.Field(
-        3,
-        ge=1,
-        description="Refusals after which a run frees no more of a namespace for pending pods.",
     )
 
     @pydantic.field_validator("schedulingGates", mode="after")

@@ -92,9 +92,15 @@ class RealWorld:
 
     # --- given
 
-    def node(self, *, gpus: int = 64, labels: Mapping[str, str] | None = None) -> None:
-        """A node for this team's pods."""
-        amounts = {"cpu": "512", "memory": "4Ti", "pods": "500", "nvidia.com/gpu": str(gpus)}
+    def node(
+        self,
+        *,
+        gpus: int = 64,
+        labels: Mapping[str, str] | None = None,
+        extra: Mapping[str, str] | None = None,
+    ) -> None:
+        """A node for this team's pods; `extra` is what else it offers."""
+        amounts = {"cpu": "512", "memory": "4Ti", "pods": "500", "nvidia.com/gpu": str(gpus), **(extra or {})}
         body = {
             "metadata": {"name": f"node-{uuid.uuid4().hex[:8]}", "labels": {**self.labels, **(labels or {})}},
             "status": {"capacity": amounts, "allocatable": amounts},

@@ -278,12 +278,15 @@ def manifest(kind: str, namespace: str, name: str, given: Mapping[str, Any]) -> 
             key: given[key]
             for key in {"nodeName", "schedulingGates", "initContainers", "volumes"} & set(given)
         },
+        **given.get("podSpec", {}),
     }
     if init := dict(given.get("init", {})):
         limits = {resource: str(init.pop("gpus"))}
         spec["initContainers"] = [{"name": "init", "image": "x", "resources": {"limits": limits}, **init}]
     if kind in {"Pod", "Job"}:
         spec["restartPolicy"] = "Never"
+    if "ports" in given:
+        spec["containers"][0]["ports"] = given["ports"]
     for key, field in CLAIMS.items():
         if key in given:
             spec["resourceClaims"] = [{"name": "gpus", field: given[key]}]

@@ -439,3 +439,60 @@ def test_verify_outcome_of_a_claim_that_others_use_frees_nothing(world: World) -
     effect = _apply(world).items["idle"]["effect"]
     assert (effect["podsGone"], effect["gpusFree"]) == (1, 0)
     assert "still allocated: both" in effect["message"]
+
+
+ON_DEMAND = (
+    """
+apiVersion: gpu-rightsizer.io/v1alpha1
+kind: Policy
+rules:
+  - {name: lenders, match: {everything: true}, mode: enforce, onlyForPendingPods: [scale-to-zero]}
+"""
+    + BUDGETS
+)
+
+
+def _never_bound(world: World) -> None:
+    """Two idle Deployments fill a node, and a pod waits for one of them whose scheduler never binds it."""
+    world.node("full", resources={"nvidia.com/gpu": 2}, pool="full")
+    there = {"nodeSelector": {"pool": "full"}, "gpus": 1}
+    world.add("Deployment", world.team, "idle", {**there, "priorityClass": "low-priority"})
+    world.add("Deployment", world.team, "next", {**there, "priorityClass": "medium-priority"})
+    lacks = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": lacks}
+    waits = {"usage": "absent", "priorityClass": "high-priority", "age_h": 0}
+    elsewhere = {"podSpec": {"schedulerName": "volcano"}, "podStatus": {"conditions": [condition]}}
+    world.add("Pod", world.team, "waits", {**there, **waits, **elsewhere})
+
+
+def test_reconcile_victim_of_a_pod_that_is_not_bound_comes_back(world: World) -> None:
+    """One victim, then nothing until the pod is bound; if it is not, the victim comes back, and no other goes."""
+    _never_bound(world)
+    assert {name: one["result"] for name, one in _apply(world, policy=ON_DEMAND).items.items()} == {
+        "idle": "done"
+    }
+    (again,) = [json.loads(_apply(world, policy=ON_DEMAND).out)]
+    assert again["items"] == []
+    plan = world.run("plan", "-o", "json", policy=ON_DEMAND)
+    assert "waits: no GPUs are freed for it: 1 workload made room for it" in plan.out
+    assert plan.items["next"]["action"] is None or plan.items["next"]["blockers"]
+    _aged(world, "idle", 0.3)
+    run = _apply(world, policy=ON_DEMAND)
+    assert _reconciliations(run) == [("idle", "rollback")]
+    assert "after room was made" in run.items["idle"]["detail"]
+    assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] == 1
+    assert created(world.api, "Deployment", world.team, "next")["spec"]["replicas"] == 1
+    (entry,) = _history(world, "idle")
+    assert entry["end"] == "rollback"
+    said = world.run("plan", "-o", "json", policy=ON_DEMAND).out
+    assert "it was not bound after 1 time that room was made for it; nobody is stopped for it until" in said
+
+
+def test_reconcile_victim_of_a_pod_that_was_bound_stays(world: World) -> None:
+    """However long ago: the pod took what the victim had."""
+    _never_bound(world)
+    assert _apply(world, policy=ON_DEMAND).items["idle"]["result"] == "done"
+    world.api.delete("Pod", world.team, "waits")
+    _aged(world, "idle", 0.3)
+    assert _reconciliations(_apply(world, policy=ON_DEMAND)) == []
+    assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] == 0

@@ -495,7 +495,7 @@ def test_stranded_gpus_cost_no_more_for_invented_resources(monkeypatch: pytest.M
         UnschedulablePod(
             ObjectRef("v1", "Pod", "flood", f"p{number}", f"u{number}"),
             _CountedNames({GPU: 16, **{f"nvidia.com/mig-{number}-{one}": 1 for one in range(20)}}),
-            *({}, {}, (), None),
+            *({}, {}, (), ()),
         )
         for number in range(60)
     ]

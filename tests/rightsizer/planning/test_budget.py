@@ -5,14 +5,10 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
-import hypothesis
 import pytest
-from hypothesis import strategies as st
 
 from rightsizer.model import Action, ChangeRecord, Decision, Fleet, FoundChange, Node, ObjectRef, Workload
-from rightsizer.planning.alternatives import Tried, fitting_alternatives
 from rightsizer.planning.budget import Purse, within_budgets
-from rightsizer.planning.placement import new_tries
 from rightsizer.policy.limits import DEFAULT_BUDGETS, Budget, with_defaults
 from rightsizer.policy.schema import Policy
 from tests.rightsizer.build import (
@@ -313,91 +309,10 @@ def test_budget_of_some_actions_leaves_the_default_of_others() -> None:
     assert [one for one in everything if (one.scope, one.per) == ("cluster", "run")] == [everything[0]]
 
 
-def _alternatives(
-    rules: Policy, items: Sequence[Workload], *, not_made: set[str], untried: str = ""
-) -> list[str]:
-    """What follows instead, and the GPUs of each, once the rest of the plan was made."""
-    decisions = _plan(rules, *items)
-    tried = [one for name, one in decisions.items() if one.is_enforced and name != untried]
-    made = [one for one in tried if one.workload.ref.name not in not_made]
-    book = evaluator(rules, around=Fleet(tuple(items), NODES, {}))
-    failed = [decisions[name] for name in not_made]
-    found = fitting_alternatives([*decisions.values()], book, Tried(made, failed), new_tries())
-    return [one.workload.ref.name for one in found]
-
-
 ROW = tuple(
     _item(name, gpus, namespace=f"team-{name}") for name, gpus in (("a", 4), ("b", 3), ("c", 2), ("d", 1))
 )
 """By a budget of five GPUs, the first and the last are changed."""
-
-
-def test_budget_change_not_made_leaves_its_room_to_the_next() -> None:
-    """In the order of the plan, beside what was made: three and one of five, so that two more do not fit."""
-    assert _alternatives(_policy({"gpus": 5}), ROW, not_made={"a"}) == ["b"]
-
-
-def test_budget_several_changes_not_made_leave_their_room() -> None:
-    """Nothing was made, so five are left: for three, and for two."""
-    assert _alternatives(_policy({"gpus": 5}), ROW, not_made={"a", "d"}) == ["b", "c"]
-
-
-def test_budget_change_that_nobody_tried_keeps_its_room() -> None:
-    """A filter left the last one out: the budgets count it all the same."""
-    assert _alternatives(_policy({"gpus": 5}), ROW, not_made={"a"}, untried="d") == ["b"]
-
-
-def _as_if_tried(rules: Policy, items: Sequence[Workload], refusing: set[str]) -> list[str]:
-    """What is made of a plan, if the rest is chosen again after each one that refuses its change."""
-    book = evaluator(rules, around=Fleet(tuple(items), NODES, {}))
-    decisions = [*_plan(rules, *items).values()]
-    made: list[Decision] = []
-    refused: list[Decision] = []
-    queue = [one for one in decisions if one.is_enforced]
-    while queue:
-        decision, *queue = queue
-        is_refused = decision.workload.ref.name in refusing
-        (refused if is_refused else made).append(decision)
-        if is_refused:
-            known = {one.workload.ref for one in (*made, *refused, *queue)}
-            displaced = [one for one in decisions if one.is_enforced and one.workload.ref not in known]
-            tried = Tried(made, refused, displaced=displaced, rest=queue)
-            queue = [*fitting_alternatives(decisions, book, tried, new_tries())]
-    return [one.workload.ref.name for one in made]
-
-
-@hypothesis.given(
-    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3), st.booleans()), min_size=1, max_size=7),
-    st.integers(1, 14),
-    st.integers(1, 5),
-)
-@hypothesis.example(
-    [(1, 1, True), (1, 1, False), (1, 2, False), (2, 3, False), (3, 1, False), (3, 1, True)], 10, 3
-)
-def test_budget_refused_changes_are_as_if_they_had_not_been_planned(
-    sizes: list[tuple[int, int, bool]], gpus: int, workloads: int
-) -> None:
-    """Whatever refuses in between, others go just as they would without it: each in a namespace of its own."""
-    items = {
-        f"w{number}": _item(f"w{number}", each, namespace=f"team-{number}", nodes=["n1"] * pods)
-        for number, (each, pods, _) in enumerate(sizes)
-    }
-    refusing = {f"w{number}" for number, (_, _, refuses) in enumerate(sizes) if refuses}
-    rules = _policy({"gpus": gpus, "workloads": workloads})
-    willing = [item for name, item in items.items() if name not in refusing]
-    assert _as_if_tried(rules, [*items.values()], refusing) == _done(_plan(rules, *willing))
-
-
-def test_budget_change_not_made_leaves_no_room_in_its_namespace() -> None:
-    """Whoever has a row of workloads that refuse changes does not hold up others with each of them."""
-    items = _item("first", 4), _item("second", 3), _item("other", 2, namespace="team-b")
-    assert _alternatives(_policy({"workloads": 1}), items, not_made={"first"}) == ["other"]
-
-
-def test_budget_change_blocked_otherwise_is_not_made_instead() -> None:
-    """A PodDisruptionBudget holds it, whatever room there is."""
-    guarded = dataclasses.replace(_item("guarded", namespace="team-b"), budgets={"pdb": 0})
-    assert _alternatives(_policy({"workloads": 1}), [_item("first", 4), guarded], not_made={"first"}) == []
 
 
 @pytest.mark.parametrize("finding", ["", "idle"])

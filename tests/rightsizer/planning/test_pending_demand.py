@@ -41,20 +41,18 @@ from rightsizer.model import (
     WaitingPod,
     Workload,
 )
-from rightsizer.planning.alternatives import Tried, fitting_alternatives
 from rightsizer.planning.budget import BudgetAccount, within_budgets
 from rightsizer.planning.pending_demand import (
     limit_to_pending_demand,
     served_together,
-    still_served,
     unserved_demand,
 )
-from rightsizer.planning.placement import Placement, Places, best_place, new_tries
+from rightsizer.planning.placement import Placement, Places, best_place
 from rightsizer.planning.victims import COST_ANNOTATION, standing, victims_of
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Budget, BudgetScope, Per
 from rightsizer.policy.match import Match
-from rightsizer.policy.schema import DemandSettings, Policy
+from rightsizer.policy.schema import Policy
 from tests.rightsizer.build import AT, judged, pod, policy, rule, workload
 
 GPU = "nvidia.com/gpu"
@@ -883,18 +881,6 @@ def test_notice_for_a_pod_that_also_needs_others_lets_none_go_before_its_end() -
     assert _named(_limited(idle, large, small, rules=NOTIFYING)) == {"ready": "scale-to-zero"}
 
 
-def test_notice_that_a_run_has_given_is_no_room_and_needs_no_second_one() -> None:
-    """Nothing has gone by it; where another victim of the run refuses, one that can go now serves that pod."""
-    given, spare = (_notice(_decision(_holder(name, "a", gpus=3))) for name in ("given", "spare"))
-    refused, other = _decision(_holder("no", "b")), _in("z", _decision(_holder("other", "b")))
-    waiting = (_waiting("first", 2, 9_000, ("a",)), _waiting("next", 1, nodes=("a", "b")))
-    found, evaluator = _budgeted([given, spare, refused, other], *waiting, budgets=NO_LIMITS)
-    made, not_made = (one for one in found if one.is_enforced)
-    follow = _alternatives(found, evaluator, made=[made], refused=[not_made])
-    assert made.workload == given.workload
-    assert [(one.workload.ref.name, one.serves) for one in follow] == [("other", (waiting[1].ref,))]
-
-
 def test_replicas_release_the_devices_of_their_claims() -> None:
     """Only those that the pending pod accepts."""
     members = [
@@ -1005,7 +991,7 @@ def test_tries_are_more_on_nodes_with_more_candidates(holders: int) -> None:
     fleet = Fleet(tuple(one.workload for one in idle), {}, {}, waiting=(pod,))
     evaluator = PolicyEvaluator(RULES, fleet, at=AT)
     victims = sorted((one for each in idle for one in victims_of(each, evaluator)), key=standing)
-    places = Places(fleet, victims, new_tries())
+    places = Places(fleet, victims)
     before = places.tries["research"].left
     assert best_place(pod, places) is None
     used = before - places.tries["research"].left
@@ -1272,122 +1258,6 @@ def test_replicas_of_unused_workloads_count_like_their_stops() -> None:
     assert [one.action for one in found if one.is_enforced] == [Action.SCALE_DOWN] * 2
 
 
-def _alternatives(
-    decisions: Sequence[Decision],
-    evaluator: PolicyEvaluator,
-    *,
-    made: Sequence[Decision] = (),
-    refused: Sequence[Decision] = (),
-    **more: Any,
-) -> tuple[Decision, ...]:
-    return fitting_alternatives(decisions, evaluator, Tried(made, refused, **more), new_tries())
-
-
-def test_alternative_in_the_budget_of_a_refused_victim_serves_another_pod() -> None:
-    """Nothing else can go for its own pod."""
-    victims = [_team(n, _decision(_holder(f"w-{node}", node))) for n, node in enumerate(NODES)]
-    waiting = [_waiting(f"p-{node}", 1, nodes=(node,)) for node in NODES]
-    found, evaluator = _budgeted(victims, *waiting, budgets=[Budget(per=Per.RUN, workloads=2)])
-    done, refused, last = found
-    assert not last.is_enforced
-    follow = _alternatives(found, evaluator, made=[done], refused=[refused])
-    assert [(one.workload, one.serves) for one in follow] == [(last.workload, (waiting[2].ref,))]
-
-
-def test_alternative_for_a_gang_that_lacks_a_refused_victim_is_not_made() -> None:
-    """The other, which was spared, would go for nothing."""
-    victims = [_team(n, _decision(_holder(f"w-{node}", node))) for n, node in enumerate("ab")]
-    gang = _gang(*(_waiting(f"p-{node}", 1, nodes=(node,)) for node in "ab"))
-    (refused, spared), evaluator = _budgeted(victims, *gang)
-    assert _alternatives([refused, spared], evaluator, refused=[refused], spared=[spared]) == ()
-
-
-def test_alternative_victim_of_a_refused_one_goes_in_the_same_run() -> None:
-    """For a pod; and for a gang, beside the one that was spared."""
-    idle = [_team(n, _decision(_holder(f"x{n}", "a"))) for n in range(3)]
-    found, evaluator = _budgeted(idle, _waiting("w", 1, nodes=("a",)))
-    assert _names_of_enforced(found) == ["x0"]
-    assert _names_of_enforced(_alternatives(found, evaluator, refused=[found[0]])) == ["x1"]
-    gang = _gang(*(_waiting(f"m{n}", 1, nodes=("a",)) for n in range(2)))
-    found, evaluator = _budgeted(idle, *gang)
-    assert _names_of_enforced(found) == ["x0", "x1"]
-    follow = _alternatives(found, evaluator, refused=[found[0]], spared=[found[1]])
-    assert _names_of_enforced(follow) == ["x1", "x2"]
-
-
-def test_rest_that_is_chosen_again_leaves_pending_pods_what_they_need() -> None:
-    """What is planned for them stays, and the room of what refused until another victim was sought."""
-    plain = [
-        _in(space, _decision(_holder(name, "n", gpus=gpus)))
-        for space, name, gpus in (("plain", "bad", 2), ("plain-too", "large", 3))
-    ]
-    victims = [_team(number, _decision(_holder(f"x{number}", f"n{number}"))) for number in range(2)]
-    waiting = [_waiting(f"p{number}", 1, nodes=(f"n{number}",)) for number in range(2)]
-    found, evaluator = _budgeted([*plain, *victims], *waiting, budgets=[Budget(per=Per.RUN, gpus=4)])
-    bad, _, first, second = found
-    assert _names_of_enforced(found) == ["bad", "x0", "x1"]
-    follow = _alternatives(found, evaluator, refused=[bad], rest=[first, second])
-    assert follow == (first, second)
-    follow = _alternatives(found, evaluator, refused=[first, bad], rest=[second])
-    assert follow == (second,)
-    follow = _alternatives(found, evaluator, made=[second], refused=[first, bad])
-    assert _names_of_enforced(follow) == ["large"]
-
-
-def test_alternative_counts_what_changes_of_the_run_free() -> None:
-    """The gang has got one of its GPUs, so it needs one more; a pod that has started needs none."""
-    idle = [_team(n, _decision(_holder(f"x{n}", "a"))) for n in range(4)]
-    gang = _gang(*(_waiting(f"m{n}", 1, nodes=("a",)) for n in range(2)))
-    found, evaluator = _budgeted(idle, *gang)
-    follow = _alternatives(found, evaluator, made=[found[0]], refused=[found[1]])
-    assert _names_of_enforced(follow) == ["x2"]
-    found, evaluator = _budgeted(idle, _waiting("w", 1, nodes=("a",)))
-    started = [*found[0].wanted_by]
-    assert _alternatives(found, evaluator, refused=[found[0]], started=started) == ()
-
-
-def test_alternative_counts_replicas_that_the_run_removes() -> None:
-    """One went for a pod: its GPU is free, and the others of its workload stay."""
-    web = _team(0, _decision(_replicated("web", "a", "a", "a")))
-    other = _team(1, _decision(_holder("other", "a", priority=2_000)))
-    refused = _team(2, _decision(_holder("refused", "b")))
-    pods = (_waiting("first", 1, 9_000, ("a",)), _waiting("second", 1, 8_000, ("b",)))
-    found, evaluator = _budgeted([web, other, refused], *pods)
-    assert [one.frees for one in found if one.is_enforced] == [1.0, 1.0]
-    assert _alternatives(found, evaluator, made=[found[0]], refused=[found[2]]) == ()
-
-
-@pytest.mark.parametrize("most", [None, 1, 2])
-@pytest.mark.parametrize("priority", [500, 1_000], ids=["cheaper", "alike"])
-def test_workloads_that_refuse_in_a_row_hold_up_a_pod_for_few_rounds(priority: int, most: int | None) -> None:
-    """Whatever they cost, the run comes to the workload of another team: after three, or as many as the policy says."""
-    bad = [_in("bad", _decision(_holder(f"a{n:02}", "a", priority=priority))) for n in range(12)]
-    good = _in("good", _decision(_holder("z", "a")))
-    changes: dict[str, Any] = {} if most is None else {"demand": DemandSettings(maxRefusals=most)}
-    evaluator = _evaluator_of([*bad, good], _waiting("w", 1, nodes=("a",)), **changes)
-    found = _within([*bad, good], evaluator)
-    (first,) = (one for one in found if one.is_enforced)
-    refused = [first]
-    while refused[-1].workload != good.workload:
-        refused += _alternatives(found, evaluator, refused=refused)
-    assert [one.workload.ref.name for one in refused] == [*["a00", "a01", "a02"][:most], "z"]
-
-
-def test_pod_that_started_counts_no_refusal() -> None:
-    """Nothing has refused: its namespace goes on to serve other pods."""
-    idle = [_in("team", _decision(_holder(f"x{n}", str(n)))) for n in range(5)]
-    waiting = [_waiting(f"w{n}", 1, nodes=(str(n),)) for n in range(5)]
-    found, evaluator = _budgeted(idle, *waiting, budgets=[Budget(per=Per.RUN, workloads=3)])
-    refused, left = found[:3], found[3:]
-    started = [ref for one in refused for ref in one.wanted_by]
-    assert _alternatives(found, evaluator, refused=refused) == ()
-    # By default, two of a namespace.
-    follow = _alternatives(found, evaluator, refused=refused, started=started)
-    assert _names_of_enforced(follow) == _names_of_enforced(
-        [dataclasses.replace(one, blockers=()) for one in left]
-    )
-
-
 def test_gang_on_replicas_of_one_workload_is_served_whole_or_not() -> None:
     """A budget that allows one of its two replicas serves another pod instead."""
     gang = _gang(*(_waiting(f"m-{number}", 1, nodes=("a",)) for number in range(2)))
@@ -1627,88 +1497,6 @@ def test_workloads_that_get_a_notice_first_change_nothing_that_goes_now(
     assert going == [one for one in _within(idle, evaluator) if one.is_enforced]
 
 
-@hypothesis.given(_contested())
-def test_alternatives_are_what_a_plan_without_the_refused_ones_has(world: _Contested) -> None:
-    """If nothing could be made; of the namespaces in which few refused."""
-    idle, waiting, budgets = world
-    found, evaluator = _budgeted(idle, *waiting, budgets=budgets)
-    refused = [one for one in found if one.is_enforced]
-    often = collections.Counter(one.workload.ref.namespace for one in refused)
-    gone = {one.workload.ref for one in refused}
-    left = [one for one in idle if one.workload.ref not in gone and often[one.workload.ref.namespace] < 3]
-    follow = _alternatives(found, evaluator, refused=refused)
-    assert follow == tuple(one for one in _within(left, evaluator) if one.is_enforced)
-
-
-@hypothesis.given(_contested(), st.randoms(use_true_random=False))
-def test_alternatives_beside_what_was_made_hold_the_budgets(world: _Contested, chance: random.Random) -> None:
-    """Together they are what the budgets allow, and nothing is tried twice."""
-    idle, waiting, budgets = world
-    found, evaluator = _budgeted(idle, *waiting, budgets=budgets)
-    enforced = [one for one in found if one.is_enforced]
-    refused = [one for one in enforced if chance.random() < 0.5]
-    made = [one for one in enforced if one not in refused]
-    follow = _alternatives(found, evaluator, made=made, refused=refused)
-    assert {one.workload.ref for one in follow}.isdisjoint(one.workload.ref for one in enforced)
-    _require_within_budgets([*made, *follow], evaluator)
-
-
-def test_alternative_for_a_demand_that_also_needs_what_goes_for_another_is_not_made() -> None:
-    """One replica went for a more urgent pod, and the budget kept the second one from going for the gang."""
-    web, other = _team(0, _decision(_replicated("web", "a", "b"))), _team(1, _decision(_holder("other", "c")))
-    refused = _team(2, _decision(_holder("refused", "d")))
-    waiting = (
-        _waiting("urgent", 1, 9_000, ("a",)),
-        _waiting("next", 1, 8_000, ("d",)),
-        *_gang(_waiting("m-0", 1, nodes=("b",)), _waiting("m-1", 1, nodes=("c",))),
-    )
-    found, evaluator = _budgeted([web, other, refused], *waiting, budgets=[Budget(per=Per.RUN, workloads=2)])
-    made, blocked, not_made = found
-    assert (made.frees, blocked.is_enforced, not_made.is_enforced) == (1.0, False, True)
-    assert _alternatives(found, evaluator, made=[made], refused=[not_made]) == ()
-
-
-@pytest.mark.parametrize(
-    ("kind", "left"),
-    [
-        pytest.param("Deployment", {"web": (1.0, ["last"])}, id="any-replica"),
-        pytest.param("StatefulSet", {}, id="only-from-the-end"),
-    ],
-)
-def test_change_that_others_need_too_is_made_for_them_alone(
-    kind: str, left: Mapping[str, tuple[float, list[str]]]
-) -> None:
-    """A gang fails: its other victim stays; so do replicas that could only go after those of the gang."""
-    web, other = _decision(_replicated("web", *"ab", kind=kind)), _decision(_holder("other", "c"))
-    gang = _gang(_waiting("m-0", 1, nodes=("b",)), _waiting("m-1", 1, nodes=("c",)))
-    limited = _limited([web, other], *gang, _waiting("last", 1, 2_000, nodes=("a",)))
-    found = still_served(limited.values(), {gang[0].demand: "the gang fails"})
-    gone = {ref.name: one for ref, one in found.items() if isinstance(one, Decision)}
-    assert {name: (one.frees, [ref.name for ref in one.serves]) for name, one in gone.items()} == left
-    assert {one for one in found.values() if isinstance(one, str)} == {"the gang fails"}
-
-
-@hypothesis.given(_contested(), st.sets(st.integers(0, 5)))
-def test_changes_without_failed_demand_serve_each_other_one_whole_or_not(
-    world: _Contested, failed: set[int]
-) -> None:
-    """Nothing goes for what failed; others are served as before, unless they need replicas behind those that stay."""
-    idle, waiting, _ = world
-    limited = [one for one in _limited(idle, *waiting).values() if one.is_enforced]
-    demands = [*dict.fromkeys(one.demand for one in waiting)]
-    lost = {demand: "why" for number, demand in enumerate(demands) if number in failed}
-    found = still_served(limited, lost)
-    needed, given = (
-        _needs_of(limited),
-        _needs_of([one for one in found.values() if isinstance(one, Decision)]),
-    )
-    assert all(given[demand] == needed[demand] for demand in given)
-    assert given.keys().isdisjoint(lost)
-    free = {demand for demand, refs in needed.items() if "StatefulSet" not in {ref.kind for ref in refs}}
-    assert free - lost.keys() <= given.keys()
-    assert all(isinstance(found[one.workload.ref], str | Decision) for one in limited)
-
-
 # --- Places that are kept between pending pods
 
 
@@ -1732,7 +1520,7 @@ def test_kept_places_are_those_that_would_be_found_again(
     fleet = Fleet(tuple(one.workload for one in decisions), {}, {}, queues=QueueQuotas())
     evaluator = PolicyEvaluator(RULES, fleet, at=AT)
     victims = sorted((one for each in decisions for one in victims_of(each, evaluator)), key=standing)
-    places, again = Places(fleet, victims, new_tries()), Places(fleet, victims, new_tries())
+    places, again = Places(fleet, victims), Places(fleet, victims)
     done: list[Placement] = []
     for step, waits in steps:
         found, expected = best_place(waits, places), _from_scratch(waits, again)

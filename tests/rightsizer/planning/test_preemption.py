@@ -34,7 +34,6 @@ from rightsizer.model import (
 from rightsizer.planning.preemption import (
     Answer,
     BoundPod,
-    PendingPod,
     Preemptible,
     PreemptionTable,
     Preemptor,
@@ -658,7 +657,7 @@ _SOFT = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}
 )
 def test_preemptor_is_plain_if_resources_alone_decide(fields: dict[str, Any], is_plain: bool) -> None:
     """Ports, claims and relations to other pods are the scheduler's to check, which nobody can do for it."""
-    assert preemptor_of(_object(PendingPod, **fields)).is_plain is is_plain
+    assert preemptor_of(_object(PodObject, **fields)).is_plain is is_plain
 
 
 def test_bound_pod_requests_all_resources_as_the_scheduler_counts_them() -> None:

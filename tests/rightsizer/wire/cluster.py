@@ -19,7 +19,6 @@ import yaml
 from rightsizer.cli import parser
 from rightsizer.cli.cycle import (
     acting_on,
-    alternatives_of,
     counted,
     follow_scope,
     planned,
@@ -152,9 +151,7 @@ class Replica:
                 or BlockerCode.NO_CAPACITY in {each.code for each in one.blockers}
             }
             acting = acting_on(session, plan, context, gate, session.account(plan)[1])
-            outcomes += steps(
-                acting, plan.enforced, plan.fleet, self._patience(), alternatives_of(acting, plan, plan)
-            )
+            outcomes += steps(acting, plan.enforced, plan.fleet, self._patience())
         self._world.ended.update(f"{one.action} {one.result.value}" for one in outcomes)
 
     def _patience(self) -> Deadline:
