@@ -13,9 +13,18 @@ from rightsizer.changes.record_codec import RESUMED_ANNOTATION
 from rightsizer.config import format_duration
 from rightsizer.findings.evidence import Candidate, DeviceEvidence, Evidence, pod_key
 from rightsizer.findings.idle_history import ActivityHistory, covers_pauses
+from rightsizer.findings.second_signals import model_key
 from rightsizer.kinds.patches import resumed_at
 from rightsizer.kube.object_names import INVALID_OWNER
-from rightsizer.model import Confidence, DataIssue, Finding, FindingName, Pod, Usage
+from rightsizer.model import (
+    Confidence,
+    DataIssue,
+    Finding,
+    FindingName,
+    Pod,
+    SecondSignal,
+    Usage,
+)
 from rightsizer.text import device, gpus, percent, span
 from rightsizer.usage.sample_coverage import MAX_SLOTS, SAMPLES_PER_SLOT
 
@@ -143,10 +152,9 @@ def _missing(evidence: Evidence) -> Iterator[str]:
 
 def _most_gpus(evidence: Evidence, pod: Pod, devices: Sequence[DeviceEvidence]) -> int:
     """How many GPUs its shares may be of: no more than its node has, where that is known."""
-    node, coverage = (
-        each.get(pod.node) for each in (evidence.candidate.fleet.nodes, evidence.candidate.measured.nodes)
-    )
-    is_sliced = any("/mig-" in name for name in pod.resources) or any(
+    node = evidence.candidate.fleet.nodes.get(pod.node)
+    coverage = evidence.candidate.measured.nodes.get(pod.node)
+    is_sliced = any("mig" in name for name in pod.resources) or any(
         each.usage.device.instance for each in devices
     )
     if node is None or not node.gpus or is_sliced:
@@ -185,9 +193,16 @@ def _unmeasurable(evidence: Evidence) -> Iterator[str]:
             elif each.draws_power is None and each.moves_memory is None:
                 is_shared = each.usage.is_own and pod.is_shared
                 has = f"shared {where} has no per-pod" if is_shared else f"{where} has no"
-                yield (
-                    f"pod {pod.ref.name}: {has} power or memory-traffic data; cannot confirm that the pod is idle"
+                silent = [
+                    str(one).replace("traffic", "memory traffic")
+                    for one in SecondSignal
+                    if (model_key(each.usage), one) in evidence.candidate.measured.silent
+                ]
+                stood = (
+                    f"no second signal: {' and '.join(silent)} of {where} never moved, as far as is recorded"
                 )
+                why = stood if silent else f"{has} power or memory-traffic data"
+                yield f"pod {pod.ref.name}: {why}; cannot confirm that the pod is idle"
 
 
 def _silenced(evidence: Evidence) -> Iterator[str]:

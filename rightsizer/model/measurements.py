@@ -6,7 +6,7 @@ None is unknown: not measured or not measurable, never zero.
 import dataclasses
 import datetime
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -73,6 +73,13 @@ class Usage:
     clock_peak_hz: float | None = None
     disputed: tuple[float, float] | None = None
     is_by_board: bool = False
+
+
+class SecondSignal(enum.StrEnum):
+    """What must agree with activity before a GPU counts as idle."""
+
+    POWER = "power"
+    TRAFFIC = "traffic"
 
 
 PodKey = tuple[str, str]
@@ -277,6 +284,7 @@ class Measured:
         pauses_s: Lengths of the pauses in the histories, by full kind, longest first.
         nvlink: The GPUs that NVLink connects with a GPU, by UUID; only of those of pods that may be resized.
         shares: How many shares of GPUs series name for a pod; only of pods that hold several.
+        silent: By model (a UUID where it is unknown) and whether these are MIG instances, gauges that are no signal.
     """
 
     at: datetime.datetime
@@ -297,3 +305,4 @@ class Measured:
     pauses_s: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
     nvlink: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
     shares: Mapping[PodKey, int] = dataclasses.field(default_factory=dict)
+    silent: Collection[tuple[tuple[str, bool], SecondSignal]] = frozenset()

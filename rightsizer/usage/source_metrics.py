@@ -203,10 +203,9 @@ class MetricSource:
 
     def of_boards(self) -> "MetricSource":
         """The same of whole boards, each of which takes the place of a pod, with its UUID as name and namespace."""
-        metrics = [metric for metric in self.metrics if metric.kind is not MetricKind.ACTIVITY]
         labels = dataclasses.replace(self.labels, namespace=self.labels.device, pod=self.labels.device)
         return MetricSource(
-            self.name, (*metrics, *SM_CLOCKS), labels, has_rules=False, presence=MetricKind.POWER
+            self.name, (*self.metrics, *SM_CLOCKS), labels, has_rules=False, presence=MetricKind.POWER
         )
 
 
