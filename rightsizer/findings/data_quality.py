@@ -21,11 +21,13 @@ from rightsizer.model import (
     DataIssue,
     Finding,
     FindingName,
+    Fleet,
+    Measured,
     Pod,
     SecondSignal,
     Usage,
 )
-from rightsizer.text import device, gpus, percent, span
+from rightsizer.text import count, device, gpus, percent, span
 from rightsizer.usage.sample_coverage import MAX_SLOTS, SAMPLES_PER_SLOT
 
 MIN_SAMPLES = 18
@@ -387,6 +389,39 @@ REPLICA_CHECKS: tuple[tuple[FindingName, DataQualityCheck], ...] = (
 
 IDLENESS_CHECKS = (*COMPLETENESS_CHECKS, (FindingName.CONFLICTING_SIGNALS, _conflicting))
 """A finding of idleness also requires that the signals agree."""
+
+
+def unknown_resources(fleet: Fleet, measured: Measured) -> tuple[str, ...]:
+    """A remark about resources that are GPUs, by GPU series or by their names on nodes, but are not known; or none."""
+    named = {
+        key
+        for found in measured.usages.values()
+        for key, usages in found.items()
+        if any(one.is_fresh for one in usages)
+    }
+    pods: dict[str, list[str]] = {name: [] for name in fleet.unknown_gpus}
+    for (namespace, name), resources in fleet.other_resources.items():
+        # Pods with such a GPU may have network cards, too.
+        likely = [each for each in resources if each in fleet.unknown_gpus] or resources
+        for resource in likely if (namespace, name) in named else ():
+            pods.setdefault(resource, []).append(f"{namespace}/{name}")
+    if not pods:
+        return ()
+    words = [_unknown_resource(name, pods[name], fleet.unknown_gpus.get(name, ())) for name in sorted(pods)]
+    more = [f"and {len(words) - _SHOWN} more"] if words[_SHOWN:] else []
+    flag = ",".join(sorted(pods)[:_SHOWN])
+    text = f"no known GPU resources, so their pods are not judged: {'; '.join([*words[:_SHOWN], *more])}"
+    return (f"{text}; make them known with --gpu-resource {flag} (NAME=shares if pods share GPUs)",)
+
+
+_SHOWN = 5
+
+
+def _unknown_resource(name: str, pods: Sequence[str], nodes: Sequence[str]) -> str:
+    """The resource, with one of the pods that series name, else one of the nodes that offer it."""
+    if pods:
+        return f"{name} (series name {count(len(pods), 'pod')}, such as {min(pods)})"
+    return f"{name} ({count(len(nodes), 'node')}, such as {min(nodes)})"
 
 
 # --- Confidence

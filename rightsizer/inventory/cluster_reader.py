@@ -127,6 +127,8 @@ def read_cluster(
         nodes={name: with_devices(node, dra.devices) for name, node in nodes.nodes.items()},
         capacities=nodes.capacities(pods.requested),
         other_pods=pods.other_pods,
+        unknown_gpus=nodes.unknown_gpus,
+        other_resources=pods.others,
         namespaces={one.name: one for one in reader.namespaces(namespace)},
         priority_classes={one.name: one for one in read_priority_classes(cluster)},
         dra=dra,
