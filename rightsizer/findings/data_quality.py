@@ -13,11 +13,22 @@ from rightsizer.changes.record_codec import RESUMED_ANNOTATION
 from rightsizer.config import format_duration
 from rightsizer.findings.evidence import Candidate, DeviceEvidence, Evidence, pod_key
 from rightsizer.findings.idle_history import ActivityHistory, covers_pauses
+from rightsizer.findings.second_signals import model_key
 from rightsizer.kinds.patches import resumed_at
 from rightsizer.kube.object_names import INVALID_OWNER
-from rightsizer.model import Confidence, DataIssue, Finding, FindingName, Pod, Usage
+from rightsizer.model import (
+    Confidence,
+    DataIssue,
+    Finding,
+    FindingName,
+    Fleet,
+    Measured,
+    Pod,
+    SecondSignal,
+    Usage,
+)
 from rightsizer.prices import gpus_of_node
-from rightsizer.text import device, gpus, percent, span
+from rightsizer.text import count, device, gpus, percent, span
 from rightsizer.usage.sample_coverage import MAX_SLOTS, SAMPLES_PER_SLOT
 
 MIN_SAMPLES = 18
@@ -213,9 +224,16 @@ def _unmeasurable(evidence: Evidence) -> Iterator[str]:
             elif each.draws_power is None and each.moves_memory is None:
                 is_shared = each.usage.is_own and (pod.is_shared or each.usage.is_visited)
                 has = f"shared {where} has no per-pod" if is_shared else f"{where} has no"
-                yield (
-                    f"pod {pod.ref.name}: {has} power or memory-traffic data; cannot confirm that the pod is idle"
+                silent = [
+                    str(one).replace("traffic", "memory traffic")
+                    for one in SecondSignal
+                    if (model_key(each.usage), one) in evidence.candidate.measured.silent
+                ]
+                stood = (
+                    f"no second signal: {' and '.join(silent)} of {where} never moved, as far as is recorded"
                 )
+                why = stood if silent else f"{has} power or memory-traffic data"
+                yield f"pod {pod.ref.name}: {why}; cannot confirm that the pod is idle"
 
 
 def _silenced(evidence: Evidence) -> Iterator[str]:
@@ -403,6 +421,39 @@ REPLICA_CHECKS: tuple[tuple[FindingName, DataQualityCheck], ...] = (
 
 IDLENESS_CHECKS = (*COMPLETENESS_CHECKS, (FindingName.CONFLICTING_SIGNALS, _conflicting))
 """A finding of idleness also requires that the signals agree."""
+
+
+def unknown_resources(fleet: Fleet, measured: Measured) -> tuple[str, ...]:
+    """A remark about resources that are GPUs, by GPU series or by their names on nodes, but are not known; or none."""
+    named = {
+        key
+        for found in measured.usages.values()
+        for key, usages in found.items()
+        if any(one.is_fresh for one in usages)
+    }
+    pods: dict[str, list[str]] = {name: [] for name in fleet.unknown_gpus}
+    for (namespace, name), resources in fleet.other_resources.items():
+        # Pods with such a GPU may have network cards, too.
+        likely = [each for each in resources if each in fleet.unknown_gpus] or resources
+        for resource in likely if (namespace, name) in named else ():
+            pods.setdefault(resource, []).append(f"{namespace}/{name}")
+    if not pods:
+        return ()
+    words = [_unknown_resource(name, pods[name], fleet.unknown_gpus.get(name, ())) for name in sorted(pods)]
+    more = [f"and {len(words) - _SHOWN} more"] if words[_SHOWN:] else []
+    flag = ",".join(sorted(pods)[:_SHOWN])
+    text = f"no known GPU resources, so their pods are not judged: {'; '.join([*words[:_SHOWN], *more])}"
+    return (f"{text}; make them known with --gpu-resource {flag} (NAME=shares if pods share GPUs)",)
+
+
+_SHOWN = 5
+
+
+def _unknown_resource(name: str, pods: Sequence[str], nodes: Sequence[str]) -> str:
+    """The resource, with one of the pods that series name, else one of the nodes that offer it."""
+    if pods:
+        return f"{name} (series name {count(len(pods), 'pod')}, such as {min(pods)})"
+    return f"{name} ({count(len(nodes), 'node')}, such as {min(nodes)})"
 
 
 # --- Confidence

@@ -462,7 +462,8 @@ class _Thresholds:
         if model not in self.limits:
             self.limits[model] = self.idle.idle_power_w(model)
         limit = self.limits[model]
-        return None if limit is None or usage.power_peak_w is None else usage.power_peak_w > limit
+        # No board draws 0 W.
+        return None if limit is None or not usage.power_peak_w else usage.power_peak_w > limit
 
 
 def kernel_ran(usage: Usage, window: datetime.timedelta, idle: Thresholds, *, percent: float) -> bool | None:

@@ -7,7 +7,8 @@ hung collective. Not starting: pods that are pending, fail, or have ended beside
 import dataclasses
 import datetime
 import itertools
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues
 from rightsizer.findings.evidence import Candidate, DeviceEvidence, Evidence, has_replicas, is_batch, pod_key
@@ -22,6 +23,9 @@ CONTEXT_BYTES = 256 << 20
 """A CUDA context holds about 500 MiB; without one, a board draws less."""
 MIN_COVERAGE = 0.9
 """Of the window, for a board to count as idle throughout."""
+
+_AT_WORK = 1.5
+"""Times the power of an idle board, which no idle one draws."""
 
 MANY_RESTARTS = 5
 """The kubelet waits 10 s, 20 s, 40 s ... before restarts: the fifth comes over five minutes after the first."""
@@ -163,10 +167,21 @@ def board_levels(
             lowest = levels.get(key, BoardLevel(power_w, board.clock_peak_hz))
             clocks = filter(None, (lowest.clock_hz, board.clock_peak_hz))
             levels[key] = BoardLevel(min(power_w, lowest.power_w), min(clocks, default=None))
-    return {
+    found = {
         model: BoardLevel(level.power_w * percent / 100, level.clock_hz)
         for (model, _), level in sorted(levels.items())  # those with a loaded model are last
     }
+    by_model = {model: [one for one in boards.values() if one.device.model == model] for model in found}
+    moving = {model: _with_moving(level, by_model[model]) for model, level in found.items()}
+    return {model: level for model, level in moving.items() if level is not None}
+
+
+def _with_moving(level: BoardLevel, boards: Sequence[Usage]) -> BoardLevel | None:
+    """The level without a clock that stands still while boards work; None if their memory traffic does, too."""
+    working = [board for board in boards if (board.power_peak_w or 0.0) > _AT_WORK * level.power_w]
+    if not working or any((board.clock_peak_hz or 0.0) > (level.clock_hz or math.inf) for board in working):
+        return level
+    return BoardLevel(level.power_w, None) if any(board.traffic_peak for board in boards) else None
 
 
 def by_boards(usages: Usages, boards: Boards, levels: Mapping[str, BoardLevel]) -> Usages:

@@ -139,6 +139,8 @@ def read_cluster(
         nominated=pods.nominated,
         volumes=reader.volumes(unschedulable, demand),
         other_pods=pods.other_pods,
+        unknown_gpus=nodes.unknown_gpus,
+        other_resources=pods.others,
         namespaces={one.name: one for one in reader.namespaces(namespace)},
         priority_classes={one.name: one for one in read_priority_classes(cluster)},
         dra=dra,

@@ -10,7 +10,7 @@ import fnmatch
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -172,6 +172,7 @@ class GpuRequest:
         unreadable: Invalid amounts, in words.
         containers: The long-running containers that request GPUs.
         unusable: The part of the devices that only ordinary init containers request.
+        others: Names of extended resources that are no known GPU resource.
     """
 
     devices: Mapping[str, int]
@@ -180,6 +181,7 @@ class GpuRequest:
     unreadable: tuple[str, ...] = ()
     containers: frozenset[str] = frozenset()
     unusable: int = 0
+    others: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.devices or self.unreadable)
@@ -209,7 +211,8 @@ class ResourceTable:
             (one, self._amounts(one)) for one in (*pod.spec.containers, *(pod.spec.init_containers or ()))
         ]
         if not any(amounts for _, amounts in found):
-            return _fraction(pod)
+            others = {name for one, _ in found for name in _names(one) if "/" in name}
+            return dataclasses.replace(_fraction(pod), others=tuple(sorted(others)))
         lasting = {one.name for one in long_running_containers(pod)}
         whole = {
             id(one): {name: count for name, amount in given.items() if (count := _whole(amount))}
@@ -239,8 +242,14 @@ class ResourceTable:
         """What a container requests of GPU resources; a limit of an extended resource is also its request."""
         resources = container.resources
         limits, requests = resources.limits or {}, resources.requests or {}
-        named = [name for name in {**requests, **limits} if self.unit(name) is not None]
+        named = [name for name in _names(container) if self.unit(name) is not None]
         return {name: limits.get(name, requests.get(name, 0)) for name in named}
+
+    def is_like_a_gpu(self, name: str) -> bool:
+        """Whether NVIDIA's device plugin may have renamed GPUs to this name, which no row matches."""
+        domain, _, rest = name.partition("/")
+        is_gpu = "gpu" in rest or rest.endswith(".shared")
+        return domain == "nvidia.com" and is_gpu and self.unit(name) is None
 
     def _devices(self, whole: Mapping[str, int]) -> dict[str, int]:
         """The number of devices for whole amounts of resources."""
@@ -272,6 +281,11 @@ def total_of(pod: PodObject, amounts: Callable[[Container], Mapping[str, int]]) 
     for one in pod.spec.containers:
         sidecars.update(amounts(one))
     return dict(most | sidecars)
+
+
+def _names(container: Container) -> Iterable[str]:
+    """The resources that a container requests, or has a limit of."""
+    return {**(container.resources.requests or {}), **(container.resources.limits or {})}
 
 
 def long_running_containers(pod: PodObject) -> list[Container]:

@@ -312,6 +312,9 @@ class NodeTable:
         self.domains: dict[str, dict[str, str]] = {}
         self._allocatable: dict[str, Mapping[str, int]] = {}
         self.nodes: dict[str, Node] = {}
+        self.unknown_gpus: dict[
+            str, tuple[str, ...]
+        ] = {}  # by resource like a GPU's, the nodes that offer it
 
     def add(self, items: Sequence[NodeObject]) -> None:
         """Add a page of nodes."""
@@ -319,6 +322,9 @@ class NodeTable:
             name, labels = item.metadata.name, item.metadata.labels or {}
             if self._keys:
                 self.domains[name] = interned({key: labels[key] for key in self._keys & labels.keys()})
+            for resource, amount in (item.status.allocatable or {}).items():
+                if count_of(amount) and self._resources.is_like_a_gpu(resource):
+                    self.unknown_gpus[resource] = (*self.unknown_gpus.get(resource, ()), name)
             if name in self._named or has_gpus(item, self._resources):
                 node = node_of(item, self._resources)
                 self.nodes[name] = dataclasses.replace(node, labels=interned(node.labels))

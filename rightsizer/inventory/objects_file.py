@@ -276,6 +276,8 @@ class _File:
                 self._all("", "PersistentVolume", VolumeObject),
             ),
             other_pods=pods.other_pods,
+            unknown_gpus=nodes.unknown_gpus,
+            other_resources=pods.others,
             namespaces={one.metadata.name: one.metadata for one in self._all("", "Namespace", Metadata)},
             disruption_budgets=tuple(self._all("policy", "PodDisruptionBudget", DisruptionBudget)),
             priority_classes={

@@ -30,7 +30,7 @@ from rightsizer.kube.api_objects import (
     interned,
 )
 from rightsizer.kube.object_names import invalid_name, is_possible
-from rightsizer.model import AddressTable, ObjectRef, OtherPods, Pod
+from rightsizer.model import AddressTable, ObjectRef, OtherPods, Pod, PodKey
 
 
 def requests_of(pod: PodObject) -> dict[str, int]:
@@ -146,6 +146,7 @@ class PodTable:
         occupants: Pods that keep others off their nodes.
         nominated: Priority and requests of the pods for which the scheduler keeps room, by node.
         gated: By a scheduling gate of no known queue, the first pod with GPUs that has it, and how many have.
+        others: Running pods without known GPU resources, with the names of their extended resources.
         problems: What could not be read, in words.
 
     Args:
@@ -161,6 +162,7 @@ class PodTable:
         self.unschedulable: list[UnschedulablePod] = []
         self.requested: dict[str, dict[str, int]] = {}
         self.problems: list[str] = []
+        self.others: dict[PodKey, tuple[str, ...]] = {}
         self.addresses = AddressTable()
         self.classes: set[tuple[str, str]] = set()
         self.other_pods: dict[str, OtherPods] = {}
@@ -255,6 +257,8 @@ class PodTable:
         node = item.spec.node_name
         addresses = [one.ip for one in item.status.pod_ips or ()]
         self.addresses.add(item.metadata.namespace, node, item.status.host_ip, addresses)
+        if request.others and not has_gpus:
+            self.others[item.metadata.namespace, item.metadata.name] = request.others
         total = self.requested.setdefault(node, {})
         for amounts in (needs, request.amounts):
             for name, amount in amounts.items():

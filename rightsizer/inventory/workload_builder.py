@@ -51,6 +51,7 @@ from rightsizer.model import (
     ObjectRef,
     OtherPods,
     Pod,
+    PodKey,
     PriorityClass,
     QueueQuotas,
     Quota,
@@ -71,6 +72,8 @@ class ClusterState:
         nominated: As a Fleet's.
         volumes: Of pods that wait.
         other_pods: Those without GPUs, by node.
+        unknown_gpus: Resources with names like GPUs', but unknown, with the nodes that offer them.
+        other_resources: Extended resources of running pods without known GPU resources.
         namespaces: Metadata by name.
         dra: Published GPUs and the claims for them.
         kueue_workloads: Kueue's Workloads, which represent jobs.
@@ -91,6 +94,8 @@ class ClusterState:
     nominated: Mapping[str, Sequence[tuple[int, Mapping[str, int]]]] = dataclasses.field(default_factory=dict)
     volumes: Volumes = dataclasses.field(default_factory=Volumes)
     other_pods: Mapping[str, OtherPods] = dataclasses.field(default_factory=dict)
+    unknown_gpus: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    other_resources: Mapping[PodKey, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     namespaces: Mapping[str, ObjectMeta] = dataclasses.field(default_factory=dict)
     disruption_budgets: tuple[DisruptionBudget, ...] = ()
     priority_classes: Mapping[str, PriorityClass] = dataclasses.field(default_factory=dict)
@@ -178,6 +183,8 @@ def build_fleet(state: ClusterState) -> Fleet:
             for name in state.nodes
             if (found := state.other_pods.get(name))
         },
+        unknown_gpus=state.unknown_gpus,
+        other_resources=state.other_resources,
     )
 
 

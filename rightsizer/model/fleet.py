@@ -360,6 +360,8 @@ class Fleet:
         minor: The API server is of Kubernetes 1.minor; None where that is not known.
         namespaces: Names of all that exist; empty where they are not known.
         other_pods: Those without GPUs, by node.
+        unknown_gpus: Resources with names like GPUs', but unknown, with the nodes that offer them.
+        other_resources: Extended resources of running pods without known GPU resources.
     """
 
     workloads: tuple[Workload, ...]
@@ -382,6 +384,8 @@ class Fleet:
     addresses: AddressTable = dataclasses.field(default_factory=AddressTable, repr=False, compare=False)
     namespaces: frozenset[str] = dataclasses.field(default=frozenset(), repr=False)
     other_pods: Mapping[str, OtherPods] = dataclasses.field(default_factory=dict, repr=False)
+    unknown_gpus: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict, repr=False)
+    other_resources: Mapping[PodKey, tuple[str, ...]] = dataclasses.field(default_factory=dict, repr=False)
 
     def once(self, key: Hashable, find: Callable[[], _Found]) -> _Found:
         """The result of `find`, computed once for each key."""

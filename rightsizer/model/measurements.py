@@ -6,7 +6,7 @@ None is unknown: not measured or not measurable, never zero.
 import dataclasses
 import datetime
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -82,6 +82,13 @@ class Usage:
     def is_sampled(self) -> bool:
         """Whether samples of the device decide about the pod's use of it, not its own counter alone."""
         return self.is_held or not self.is_own
+
+
+class SecondSignal(enum.StrEnum):
+    """What must agree with activity before a GPU counts as idle."""
+
+    POWER = "power"
+    TRAFFIC = "traffic"
 
 
 PodKey = tuple[str, str]
@@ -288,6 +295,7 @@ class Measured:
         pauses_s: Lengths of the pauses in the histories, by full kind, longest first.
         nvlink: The GPUs that NVLink connects with a GPU, by UUID; only of those of pods that may be resized.
         shares: How many shares of GPUs series name for a pod; only of pods that hold several.
+        silent: By model (a UUID where it is unknown) and whether these are MIG instances, gauges that are no signal.
     """
 
     at: datetime.datetime
@@ -308,3 +316,4 @@ class Measured:
     pauses_s: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
     nvlink: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
     shares: Mapping[PodKey, int] = dataclasses.field(default_factory=dict)
+    silent: Collection[tuple[tuple[str, bool], SecondSignal]] = frozenset()

@@ -6,11 +6,13 @@ Follow-up queries read days of samples, so they are sent only for workloads that
 import dataclasses
 import datetime
 import functools
+import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from rightsizer.config import format_duration
+from rightsizer.findings import second_signals
 from rightsizer.findings.data_quality import is_settled
 from rightsizer.findings.followup_queries import (
     ConcurrencyRequest,
@@ -22,6 +24,7 @@ from rightsizer.findings.followup_queries import (
 )
 from rightsizer.findings.idle_history import pauses_by_kind
 from rightsizer.findings.replicas import counted_window
+from rightsizer.findings.second_signals import Movements, model_key
 from rightsizer.findings.stuck import IdlePower, board_levels, by_boards, is_dark
 from rightsizer.model import (
     ActivitySeries,
@@ -210,6 +213,7 @@ class Alike:
 
     pauses_s: Mapping[str, Sequence[float]]
     idle_power: IdlePower
+    movements: Movements
 
     def joined(self, other: "Alike") -> "Alike":
         """With what those of another part of the fleet tell."""
@@ -217,7 +221,8 @@ class Alike:
             kind: sorted((*self.pauses_s.get(kind, ()), *other.pauses_s.get(kind, ())), reverse=True)
             for kind in self.pauses_s.keys() | other.pauses_s.keys()
         }
-        return Alike(pauses_s, self.idle_power.joined(other.idle_power))
+        moved = second_signals.joined(self.movements, other.movements)
+        return Alike(pauses_s, self.idle_power.joined(other.idle_power), moved)
 
 
 def measure(
@@ -288,11 +293,16 @@ def measure(
         for window in sorted(last, reverse=True)
     }
     pauses_s = pauses_by_kind(fleet.workloads, histories, at)
-    alike = joined(Alike(pauses_s, IdlePower.of(usages[max(usages)] if usages else {})))
+    widest = usages[max(usages)] if usages else {}
+    moved = _movements(signal, first, widest, pods, evaluator)
+    alike = joined(Alike(pauses_s, IdlePower.of(widest), moved))
+    silent = second_signals.silent_signals(alike.movements)
+    every = {**usages, **{window: {**usages.get(window, {}), **closer[window]} for window in closer}}
     third = dataclasses.replace(
         second,
-        usages={**usages, **{window: {**usages.get(window, {}), **closer[window]} for window in closer}},
+        usages={window: second_signals.without_silent(found, silent) for window, found in every.items()},
         idle_power=alike.idle_power.lowest,
+        silent=silent,
         pauses_s=alike.pauses_s,
     )
     work = _work(signal, work_queries(fleet, third, _criteria_of(evaluator)), at)
@@ -300,6 +310,29 @@ def measure(
     nodes = _nodes_of_boards(third, {pod: pods[pod] for pod in resized})
     nvlink = signal.nvlink(nodes, at) if nodes else {}
     return dataclasses.replace(third, work=work, nvlink=nvlink, ignored=signal.ignored(at))
+
+
+def _movements(
+    signal: Signal, measured: Measured, usages: Usages, pods: Mapping[PodKey, str], evaluator: PolicyEvaluator
+) -> Movements:
+    """How gauges moved in the widest window; in the whole record where that leaves open which of them are signals."""
+    found = second_signals.movements(itertools.chain.from_iterable(usages.values()))
+    idle = [each.idle for each in evaluator.all_criteria()]
+    models = {
+        usage.device.model
+        for pod in pods.keys() & usages.keys()
+        for usage in usages[pod]
+        if (one := found.get(model_key(usage)))
+        and one.is_open(has_idle_power=all(each.idle_power_w(usage.device.model) for each in idle))
+    }
+    if not models:
+        return found
+    span = max(each.history for each in idle)
+    log.info(
+        "movement of gauges of %s in %s", ", ".join(sorted(models)), format_duration(span.total_seconds())
+    )
+    boards = signal.boards(span, measured.at, nodes=_nodes_of_boards(measured, pods), models=models)
+    return second_signals.joined(found, second_signals.movements(boards.values()))
 
 
 def _short_windows(

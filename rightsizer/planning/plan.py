@@ -7,6 +7,7 @@ import logging
 
 from rightsizer.changes.found_changes import drop_implausible_changes
 from rightsizer.changes.memory import ChangeMemory, with_remembered_changes
+from rightsizer.findings.data_quality import unknown_resources
 from rightsizer.findings.no_requests import servers_without_metrics
 from rightsizer.inventory.workload_builder import ClusterState, build_fleet
 from rightsizer.kinds.notices import unreadable_notes
@@ -92,6 +93,7 @@ def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
             *fleet.problems,
             *measured.ignored.words,
             *servers_without_metrics(fleet.workloads, measured),
+            *unknown_resources(fleet, measured),
             *unserved_demand(evaluator, limited.cut_short),
             *unreadable_notes(fleet.workloads),
             *cycle.problems,

@@ -207,10 +207,9 @@ class MetricSource:
         return MetricSource(self.name, self.metrics, labels, has_rules=False)
 
     def of_boards(self) -> "MetricSource":
-        """The same of whole boards, whose activity is that of their MIG instances."""
-        metrics = [metric for metric in self.metrics if metric.kind is not MetricKind.ACTIVITY]
+        """The same of whole boards."""
         return dataclasses.replace(
-            self.of_devices(), metrics=(*metrics, *SM_CLOCKS), presence=MetricKind.POWER
+            self.of_devices(), metrics=(*self.metrics, *SM_CLOCKS), presence=MetricKind.POWER
         )
 
 

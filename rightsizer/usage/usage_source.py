@@ -135,9 +135,16 @@ class PrometheusUsage:
         nodes: Mapping[str, str],
         models: Collection[str],
     ) -> Boards:
-        """Power, clock, memory and its traffic of the boards of these models; of those in `nodes` only from there."""
-        found = window_usages(self._boards(at, nodes, models), window)
-        return {uuid: usage for (uuid, _), (usage,) in found.items()}
+        """Usage and clock of the boards of these models; of those in `nodes` only from there."""
+        querier = self._boards(at, nodes, models)
+        # Boards with MIG instances may have a code for "unknown" as their activity.
+        ignored = {metric.name for metric in querier.source.of(MetricKind.ACTIVITY)}
+        return {
+            uuid: dataclasses.replace(
+                usage, invalid=tuple([name for name in usage.invalid if name not in ignored])
+            )
+            for (uuid, _), (usage,) in window_usages(querier, window).items()
+        }
 
     def board_histories(
         self, nodes: Mapping[str, str], span: datetime.timedelta, at: datetime.datetime, level: BoardLevel
@@ -265,7 +272,7 @@ class PrometheusUsage:
     ) -> SourceQuerier:
         """A querier of whole boards."""
         source, labels = self._query(at).source, self._query(at).source.labels
-        of_models = (promql.one_of(labels.model[0], sorted(models)),) if models else ()
+        of_models = (promql.one_of(labels.model[0], sorted(models)),) if models and labels.model else ()
         return self._of_nodes(
             at, nodes, source.of_boards(), *promql.without_labels(labels.instance), *of_models
         )

@@ -68,6 +68,17 @@ def _worked(*spans_min: tuple[int, int]) -> Callable[[int], Values]:
     return values
 
 
+def _gauges(*spans_min: tuple[int, int], power_w: float | None = None) -> Callable[[int], Values]:
+    """At work as in `_worked`, with memory traffic and power that stand still all the while."""
+
+    def values(count: int) -> Values:
+        found: Values = {"DCGM_FI_DEV_GPU_UTIL": _worked(*spans_min)(count)["DCGM_FI_DEV_GPU_UTIL"]}
+        found |= {"DCGM_FI_DEV_MEM_COPY_UTIL": [0.0] * count}
+        return found | ({"DCGM_FI_DEV_POWER_USAGE": [power_w] * count} if power_w else {})
+
+    return values
+
+
 def _only(*metrics: str) -> Callable[[int], Values]:
     return lambda count: {name: _flat(0, 0, 40_000, 118)(count)[name] for name in metrics}
 
@@ -139,6 +150,13 @@ PROFILES: Mapping[str, Profile | None] = {
     **{f"idle-in-{name}": Profile(IDLE, labels={"container": name}) for name in ("main", "side")},
     "two-shares": Profile(
         lambda count: {**_counted(0, 0)(count), **IDLE(count), "gpu_pod_shares": [2.0] * count}
+    ),
+    "unified-idle": Profile(_gauges()),
+    "unified-busy": Profile(_gauges((1440, 0))),
+    "unified-worked-long-ago": Profile(_gauges((1440, 1200))),
+    "constant-power": Profile(_gauges((1440, 1200), power_w=70)),
+    "idle-without-power": Profile(
+        _only("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_MEM_COPY_UTIL", "DCGM_FI_DEV_FB_USED")
     ),
     "stopped-counters": Profile(_counted(93, 0.0003)),
     "mig": Profile(_only("DCGM_FI_DEV_FB_USED"), labels={"GPU_I_ID": "3", "GPU_I_PROFILE": "1g.10gb"}),

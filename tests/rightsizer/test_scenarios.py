@@ -125,7 +125,8 @@ class _Step:
     Keys of a step: `when` (plan, or apply: where it is the only step it is undone, too; or undo), `then` by workload,
     `policy` and `flags` of the plan, `aged_h`: so long ago all our notes in the cluster seem to have been written,
     `long_ago_h`: so long ago undo seems to have been, `prometheus`: what is wrong with it, `fails`: instead of `then`,
-    words of the error with which the command ends, `stranded`: by node why its free GPUs cannot be had.
+    words of the error with which the command ends, `stranded`: by node why its free GPUs cannot be had, `problems`:
+    words of the plan's problems.
     """
 
     def __init__(self, world: World, scenario: dict[str, Any], step: dict[str, Any], namespace: str) -> None:
@@ -200,6 +201,8 @@ class _Step:
             reasons = [block["message"] for block in item["blockers"]] + item["reasons"]
             for words in expected.get("says", []):
                 assert words in " | ".join([*item["evidence"]["reasons"], *reasons]), item
+        for words in self.step.get("problems", []):
+            assert words in " | ".join(json.loads(plan.out)["problems"])
         for name, expected in self.step.get("stranded", {}).items():
             (found,) = [one for one in json.loads(plan.out)["stranded"] if one["node"] == name]
             for words in expected:

@@ -174,3 +174,23 @@ def test_board_levels_with_a_lower_percentage_never_free_more(
         for each in (careful, eager)
     ]
     assert acts[1] == ACT or acts[0] != ACT
+
+
+@pytest.mark.parametrize(
+    ("working", "level"),
+    [
+        pytest.param({"clock_peak_hz": 1.41e9}, BoardLevel(70.15, 210e6), id="clock-moves"),
+        pytest.param({"traffic_peak": 0.4}, BoardLevel(70.15, None), id="clock-stands-still"),
+        pytest.param({"traffic_peak": 0.0}, None, id="clock-and-memory-traffic-stand-still"),
+        pytest.param({"power_peak_w": 63.0}, BoardLevel(70.15, 210e6), id="no-board-works"),
+    ],
+)
+def test_board_level_leaves_out_gauges_that_stand_still_while_a_board_works(
+    working: dict[str, float], level: BoardLevel | None
+) -> None:
+    """Locked clocks show nothing of work, nor does memory traffic that never is any."""
+    values = {"power_mean_w": 290.0, "power_peak_w": 300.0, **working}
+    boards = {UUID: _board(memory_peak_bytes=0.0), "GPU-busy": _board("GPU-busy", **values)}
+    assert board_levels({}, boards, percent=115.0, empty_bytes=EMPTY_BYTES) == (
+        {A100: level} if level else {}
+    )

@@ -47,6 +47,7 @@ class _Recorded(Signal):
         self.records, self.samples = build.all_idle(item), samples
         self.counted: list[ReplicaQuery] = []
         self.nvlink_of: list[Mapping[str, str]] = []
+        self.record: Boards = {}
 
     def expect(
         self,
@@ -97,9 +98,9 @@ class _Recorded(Signal):
         nodes: Mapping[str, str],
         models: Collection[str],
     ) -> Boards:
-        """Unknown."""
+        """As it is set."""
         del window, at, nodes, models
-        return {}
+        return self.record
 
     def board_histories(
         self, nodes: Mapping[str, str], span: datetime.timedelta, at: datetime.datetime, level: BoardLevel
@@ -212,6 +213,28 @@ def test_measure_idle_records_are_compared_with_samples() -> None:
     item = build.workload(pod)
     assert _enforced(item, {})
     assert not _enforced(item, build.usages((pod, (build.busy_usage(),))))
+
+
+@pytest.mark.parametrize(
+    ("board", "is_enforced"),
+    [
+        pytest.param({}, True, id="nothing-ever-ran"),
+        pytest.param({"activity_peak": 0.9}, False, id="traffic-stood-still-at-work"),
+        pytest.param({"activity_peak": 0.9, "traffic_peak": 0.2}, True, id="traffic-moved"),
+    ],
+)
+def test_measure_second_signal_is_one_that_moved_in_the_record(
+    board: dict[str, float], is_enforced: bool
+) -> None:
+    """A board without idle power that is known is judged by memory traffic, if that moves when it works."""
+    pod = build.pod()
+    item, used = build.workload(pod), build.idle_usage(device=dataclasses.replace(build.device(), model="x"))
+    signal = _Recorded(item, {})
+    signal.records = build.usages((pod, (used,)))
+    signal.record = {used.device.uuid: dataclasses.replace(used, **board)}
+    book = PolicyEvaluator(build.policy(build.rule("all")), build.fleet(item), at=build.AT)
+    (decision,) = decide(measure(book.fleet, signal, book, build.AT), book)
+    assert decision.is_enforced is is_enforced
 
 
 def test_measure_unread_owner_with_the_uid_of_another_is_not_counted() -> None:

@@ -1,0 +1,119 @@
+"""Which second signals of idleness are measured at all: some gauges stand still, whatever the GPU does. Pure.
+
+Unified-memory GPUs (Jetson, GB10) report a memory traffic of 0 at full utilization. So a gauge that never moved on any
+board of a model while one worked is no signal there. Where none worked, nothing speaks against it, except that boards
+without memory of their own have no memory traffic either.
+"""
+
+import dataclasses
+import math
+from collections.abc import Collection, Iterable
+
+from rightsizer.model import SecondSignal, Usage, Usages
+
+WORKED = 0.05
+"""Activity above which memory traffic and power move; less may round to no percent."""
+
+ModelKey = tuple[str, bool]
+"""The model, or the UUID if that is unknown, and whether these are MIG instances."""
+
+
+def model_key(usage: Usage) -> ModelKey:
+    """The devices whose gauges are alike."""
+    return usage.device.model or usage.device.uuid, bool(usage.device.instance)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Movement:
+    """What the gauges of all boards of a model showed."""
+
+    worked: bool = False
+    traffic_moved: bool = False
+    has_memory: bool = False  # whether memory in use is measured, so that it is the board's own
+    lowest_w: float = math.inf
+    highest_w: float = 0.0
+
+    @property
+    def power_moved(self) -> bool:
+        """Whether power was not the same all the time."""
+        return self.highest_w > self.lowest_w + 0.1
+
+    def joined(self, other: "Movement") -> "Movement":
+        """That of the boards of both."""
+        return Movement(
+            self.worked or other.worked,
+            self.traffic_moved or other.traffic_moved,
+            self.has_memory or other.has_memory,
+            min(self.lowest_w, other.lowest_w),
+            max(self.highest_w, other.highest_w),
+        )
+
+    def is_open(self, *, has_idle_power: bool) -> bool:
+        """Whether a longer record may show more than what decides now."""
+        if self.worked:
+            return not (self.traffic_moved and self.power_moved)
+        return not self.traffic_moved and not (has_idle_power and self.power_moved)
+
+    @property
+    def silent(self) -> Iterable[SecondSignal]:
+        """The gauges that are no signal."""
+        if not self.traffic_moved and (self.worked or not self.has_memory):
+            yield SecondSignal.TRAFFIC
+        if self.worked and not self.power_moved and self.highest_w:
+            yield SecondSignal.POWER
+
+
+Movements = dict[ModelKey, Movement]
+
+
+def movements(usages: Iterable[Usage]) -> Movements:
+    """By model; what is judged by its board says nothing."""
+    found: Movements = {}
+    for usage in usages:
+        if usage.is_by_board or usage.invalid:
+            continue
+        one = Movement(
+            (usage.activity_peak or 0.0) > WORKED,
+            bool(usage.traffic_peak),
+            usage.memory_peak_bytes is not None,
+            math.inf if usage.power_mean_w is None else usage.power_mean_w,
+            usage.power_peak_w or 0.0,
+        )
+        key = model_key(usage)
+        found[key] = found[key].joined(one) if key in found else one
+    return found
+
+
+def joined(*parts: Movements) -> Movements:
+    """Those of several parts of a fleet or of the record."""
+    found: Movements = {}
+    for key, one in (pair for part in parts for pair in part.items()):
+        found[key] = found[key].joined(one) if key in found else one
+    return found
+
+
+Silent = Collection[tuple[ModelKey, SecondSignal]]
+"""Gauges that are no signal, by model."""
+
+
+def silent_signals(found: Movements) -> Silent:
+    """The gauges of each model that are no signal."""
+    return frozenset((key, signal) for key, one in found.items() for signal in one.silent)
+
+
+def without_silent(usages: Usages, silent: Silent) -> Usages:
+    """The usages without the readings of these gauges, which are unknown."""
+    if not silent:
+        return usages
+    return {pod: tuple([_without(usage, silent) for usage in known]) for pod, known in usages.items()}
+
+
+def _without(usage: Usage, silent: Silent) -> Usage:
+    if usage.is_by_board:
+        return usage
+    key = model_key(usage)
+    if (key, SecondSignal.TRAFFIC) in silent:
+        usage = dataclasses.replace(usage, traffic_peak=None, traffic_s=None)
+    if (key, SecondSignal.POWER) in silent:
+        usage = dataclasses.replace(usage, power_mean_w=None, power_peak_w=None)
+    return usage

@@ -1,0 +1,89 @@
+"""Which gauges are second signals: those that moved, or that nothing speaks against."""
+
+import dataclasses
+
+import pytest
+
+from rightsizer.findings.second_signals import joined, movements, silent_signals, without_silent
+from rightsizer.model import FindingName, SecondSignal, Usage, Verdict
+from tests.rightsizer.build import busy_usage, findings, idle_usage, pod, usages, workload
+
+THOR = {"power_mean_w": None, "power_peak_w": None, "memory_peak_bytes": None}
+DEAD = {"activity_peak": 0.95, "activity_mean": 0.9, "traffic_peak": 0.0}
+STILL = {"power_mean_w": 30.0, "power_peak_w": 30.0}
+CASES = {
+    "traffic-moved": ((busy_usage(), idle_usage(1)), set()),
+    "traffic-moved-elsewhere": ((busy_usage(), idle_usage(1, **THOR)), set()),
+    "traffic-stood-still-at-work": ((idle_usage(**THOR, **DEAD),), {SecondSignal.TRAFFIC}),
+    "traffic-stood-still-on-another-board": (
+        (idle_usage(**THOR, **DEAD), idle_usage(1)),
+        {SecondSignal.TRAFFIC},
+    ),
+    "hardly-worked": ((idle_usage(activity_peak=0.05),), set()),
+    "both-stood-still-at-work": ((idle_usage(**DEAD, **STILL),), {SecondSignal.TRAFFIC, SecondSignal.POWER}),
+    "never-worked": ((idle_usage(),), set()),
+    "never-worked-at-constant-power": ((idle_usage(**STILL),), set()),
+    "never-worked-without-memory-of-its-own": ((idle_usage(**THOR),), {SecondSignal.TRAFFIC}),
+    "impossible-values-show-nothing": ((idle_usage(**DEAD, invalid=("x",)),), set()),
+    "judged-by-its-board": ((idle_usage(is_by_board=True, memory_peak_bytes=None),), set()),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gauge_that_stood_still_while_gpus_worked_is_no_signal(name: str) -> None:
+    """On any board of the model, whatever part of the fleet or of the record shows it."""
+    seen, silent = CASES[name]
+    found = joined(*(movements([one]) for one in seen))
+    assert {signal for _, signal in silent_signals(found)} == silent
+    assert found == movements(seen)
+
+
+def test_gauge_of_a_model_says_nothing_about_others() -> None:
+    """Nor do whole GPUs about MIG instances, nor GPUs of an unknown model about each other."""
+
+    def of(index: int, **names: str) -> Usage:
+        one = idle_usage(index, **DEAD) if index == 0 else idle_usage(index)
+        return dataclasses.replace(one, device=dataclasses.replace(one.device, **names))
+
+    for names in ({"model": "other"}, {"instance": "1"}):
+        silent = silent_signals(movements([of(0), of(1, **names)]))
+        assert {key for key, _ in silent} == {(of(0).device.model, False)}
+    nameless = silent_signals(movements([of(0, model=""), of(1, model="")]))
+    assert {key for key, _ in nameless} == {(of(0).device.uuid, False)}
+
+
+SPINS = {"activity_mean": 1.0, "activity_peak": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("usage", "silent", "name"),
+    [
+        pytest.param(idle_usage(), {SecondSignal.TRAFFIC}, FindingName.IDLE, id="power-is-left"),
+        pytest.param(idle_usage(), {SecondSignal.POWER}, FindingName.IDLE, id="traffic-is-left"),
+        pytest.param(idle_usage(), set(SecondSignal), FindingName.NO_DATA, id="none-is-left"),
+        pytest.param(
+            idle_usage(**THOR), {SecondSignal.TRAFFIC}, FindingName.NO_DATA, id="there-was-no-other"
+        ),
+        pytest.param(
+            idle_usage(power_mean_w=0.0, power_peak_w=0.0),
+            {SecondSignal.TRAFFIC},
+            FindingName.NO_DATA,
+            id="no-board-draws-0-watts",
+        ),
+        pytest.param(idle_usage(**SPINS), set(), FindingName.STUCK, id="stuck-by-both"),
+        pytest.param(
+            idle_usage(**SPINS), {SecondSignal.TRAFFIC}, FindingName.CONFLICTING_SIGNALS, id="not-stuck"
+        ),
+    ],
+)
+def test_verdict_needs_a_second_signal_that_moves(
+    usage: Usage, silent: set[SecondSignal], name: FindingName
+) -> None:
+    """Whatever finding asks for it; the reason names the gauges."""
+    one = pod()
+    known = {((usage.device.model, False), signal) for signal in silent}
+    seen = without_silent(usages((one, (usage,))), known)
+    found = findings(workload(one, kind="Job"), seen, silent=known)
+    assert found[0].name is name or (name is FindingName.IDLE and found[0].verdict is Verdict.ACT)
+    if name is FindingName.NO_DATA:
+        assert "no second signal: " in found[0].words[0]
