@@ -28,7 +28,7 @@ from exporter.pods.apiaccess import from_kubeconfig, in_cluster
 from exporter.pods.apihttp import PodApi
 from exporter.pods.apiserver import PodWatch
 from exporter.pods.podfacts import WantedPodFacts
-from exporter.pods.podresources import Kubelet
+from exporter.pods.podresources import ExpectedPods, Kubelet
 from exporter.pods.tracker import PodTracker
 from exporter.process import STOPPING, Signals
 from exporter.render.exposition import BuildInfo, Scrape
@@ -71,15 +71,23 @@ def _is_open(sampler: Sampler, settings: Settings, signals: Signals) -> bool:
     return True
 
 
-def _kubelet(settings: Settings) -> Kubelet | None:
+def _kubelet(settings: Settings, names: PodLogFolders, environment: Mapping[str, str]) -> Kubelet | None:
     if not settings.pod_resources_socket:
         return None
-    named = "pod_resources_socket" in settings.given
+    own = settings.own_pod
+    # The kubelet appends the node's name to a static pod's, which it lists before it knows others.
+    if own and own[1].endswith(f"-{settings.node_name or socket.gethostname()}"):
+        own = ()
     return Kubelet(
         Path(settings.pod_resources_socket),
-        required=named,
+        required="pod_resources_socket" in settings.given,
         clock=time.monotonic,
         interval_s=settings.interval,
+        expected=ExpectedPods(
+            own=own,
+            in_cluster="KUBERNETES_SERVICE_HOST" in environment,
+            known=names.not_static,
+        ),
     )
 
 
@@ -107,7 +115,7 @@ def _metrics_file(settings: Settings) -> MetricsFile | None:
         return None
     path = Path(settings.metrics_file)
     is_named = "metrics_file" in settings.given
-    if str(path) in DCGM_EXPORTERS_LISTS and not path.exists():
+    if str(path) in DCGM_EXPORTERS_LISTS and not os.path.exists(path):  # noqa: PTH110 - raises nothing
         if is_named:
             _LOG.info("%s, dcgm-exporter's default list, does not exist: serving the set of --metrics", path)
         return None
@@ -130,11 +138,12 @@ def _run(settings: Settings, environment: Mapping[str, str]) -> None:
     process.use_one_heap()
     for name, host in (("proc_root", "/proc"), ("pod_logs", "/var/log")):
         folder = getattr(settings, name)
-        if name in settings.given and not Path(folder).is_dir():
+        if name in settings.given and not os.path.isdir(folder):  # noqa: PTH112 - raises nothing
             raise StartError(f"{flag(name)} {folder}: no such directory; mount the host's {host} there")
     file = _metrics_file(settings)
     web = WebFile(Path(settings.web_config_file)) if settings.web_config_file else None
-    kubelet = _kubelet(settings)
+    names = PodLogFolders(Path(settings.pod_logs))
+    kubelet = _kubelet(settings, names, environment)
     watch = _watch(settings, environment)
     plan = SamplingConfig(
         enabled=_enabled(settings) if file is None else file.enabled,
@@ -146,7 +155,7 @@ def _run(settings: Settings, environment: Mapping[str, str]) -> None:
         jobs=JobDirectory(Path(settings.hpc_job_mapping_dir)) if settings.hpc_job_mapping_dir else None,
         host=HostContext(
             processes=ProcessScanner(Path(settings.proc_root)),
-            names=PodLogFolders(Path(settings.pod_logs)),
+            names=names,
             boot_ns=lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
             unix_ns=time.time_ns,
             ticks_per_s=os.sysconf("SC_CLK_TCK"),

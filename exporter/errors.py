@@ -87,11 +87,21 @@ class ReadingError(ExporterError):
 
 
 class PodResourcesError(ExporterError):
-    """The kubelet's PodResources API returned no usable answer."""
+    """The kubelet's PodResources API returned no usable answer; `consequence` is for the log."""
+
+    consequence = "retrying; GPU series continue, soon without pod labels"
 
 
 class UnimplementedError(PodResourcesError):
     """The kubelet does not serve PodResources v1, until it is replaced."""
+
+    consequence = "pod labels are off until the kubelet is replaced"
+
+
+class IncompleteAnswerError(PodResourcesError):
+    """The kubelet has just started and does not list the pods of the API server yet."""
+
+    consequence = "keeping the last answer until it lists them"
 
 
 class ApiServerError(ExporterError):

@@ -269,7 +269,7 @@ class DeviceSample:
     owners: tuple[PodRef, ...] = ()  # the pods that hold it
     texts: tuple[LabelValue, ...] = ()  # label values
     jobs: tuple[str, ...] = ()  # ids of its batch jobs
-    allocated: bool | None = None  # whether a pod holds it; None if unknown
+    allocated: bool | None = None  # whether a pod holds it or has a process on it; None if unknown
     # replicas under which the kubelet offers it, 1 if it is not shared; None if unknown
     replicas: int | None = None
     shares: tuple[int, ...] = ()  # of each owner: the replicas that it holds
@@ -321,7 +321,7 @@ class Health:
     collectors: tuple[CollectorHealth, ...]  # all enabled collectors
     failures: tuple[FailureCount, ...]  # sorted by collector and reason
     nvml_up: bool  # NVML listed its GPUs in this cycle
-    podresources_up: bool | None  # the kubelet answered in this cycle; None without a kubelet
+    podresources_up: bool | None  # the kubelet listed all its pods in this cycle; None without a kubelet
     # number of GPUs that the kernel's driver lists; None if it has no list, or not all are exported
     gpus_in_kernel: int | None
     reload: ReloadStatus | None = None  # of the metrics file; None without a file

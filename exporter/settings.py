@@ -175,6 +175,14 @@ def plain(text: str) -> str:
     return text.strip()
 
 
+def pod_name(text: str) -> tuple[str, str] | tuple[()]:
+    """Parse "namespace/name", which may be empty."""
+    namespace, _, name = text.strip().partition("/")
+    if bool(namespace) is not bool(name):
+        raise ValueError("is not a pod; write its namespace and name with a slash")
+    return (namespace, name) if name else ()
+
+
 def switch(text: str) -> bool:
     """Parse "true" or "false"."""
     value = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}.get(
@@ -342,6 +350,10 @@ class Settings:
         PODS, _DEFAULT_SOCKET, "Kubelet socket that names each GPU's pod.", str, "FILE",
         "If it is empty, or the default socket does not exist, GPUs are exported without pods.",
         DCGM_EXPORTER_KUBERNETES=_where("", switched=False), DCGM_POD_RESOURCES_KUBELET_SOCKET=str,
+    )  # fmt: skip
+    own_pod: tuple[str, str] | tuple[()] = _setting(
+        PODS, "", "The exporter's own pod: NAMESPACE/NAME.", pod_name, "POD",
+        "The kubelet's answer is complete if it lists it.",
     )  # fmt: skip
     resource_names: tuple[str, ...] = _setting(
         PODS, "", "Other GPU resources than nvidia.com/*.", some_names, "NAMES",

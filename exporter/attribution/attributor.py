@@ -77,6 +77,7 @@ class Attributor:
         self.status: AttributionStatus | None = None
         # whether some device's usage goes to its holder, so that each sample needs the current holder
         self.needs_assignments = False
+        self.in_use: frozenset[Device] = frozenset()  # devices with a process of some pod
         # whether for a while each device was used by its only pod: the driver's buffers then wait for a late poll
         self.is_calm = False
         self._shared_until_ns = 0  # by the boot clock
@@ -91,6 +92,7 @@ class Attributor:
             self._find_owners(scan, pods, booted_us=(unix_ns - boot_ns) // _NS_PER_US)
         else:
             self._owners.clear()
+        self.in_use = frozenset(one.device for one in observed.values() if self._is_in_use(one))
         self.needs_assignments = self.status is not AttributionStatus.ON or any(
             one.observation.samples is None for one in observed.values()
         )
@@ -107,6 +109,10 @@ class Attributor:
             self._shared_until_ns = boot_ns + _CALM_NS
         self.is_calm = shared == {False} and boot_ns >= self._shared_until_ns
         self._ledger.retain({one.device.uuid for one in observed.values()}, observed.keys())
+
+    def _is_in_use(self, one: DeviceObservation) -> bool:
+        owners = {self._owners.owner_now(process.pid) for process in one.observation.processes or ()}
+        return any(isinstance(owner, Holder) or owner == UNKNOWN_POD for owner in owners)
 
     def publish(self) -> None:
         """Publish the ledger in the usage table."""
@@ -156,7 +162,7 @@ class Attributor:
             return UNKNOWN_POD
         container_id = placement.container_id
         container = pods.containers.get(container_id) or self._host.names.container(container_id)
-        return Holder(name.namespace, name.name, container or _only_container(name, pods))
+        return Holder(name.namespace, name.name, container)
 
     def _pod_name(self, uid: str, pods: PodAssignments) -> PodName | None:
         known = pods.names.get(uid)
@@ -199,10 +205,3 @@ def _pids(one: DeviceObservation) -> set[int]:
 
 def _holder(owner: PodRef) -> Holder:
     return Holder(owner.namespace, owner.pod, owner.container)
-
-
-def _only_container(name: PodName, pods: PodAssignments) -> str:
-    """The only container of a pod that holds GPUs; empty if there are several or none."""
-    pod = name.namespace, name.name
-    found = {of_key[pod].container for of_key in pods.allocations.owners.values() if pod in of_key}
-    return found.pop() if len(found) == 1 else ""

@@ -244,7 +244,9 @@ def _only_user(observation: Observation, attribution: Attribution, only: Holder 
         isinstance(user, str) or (user.namespace, user.pod) != (only.namespace, only.pod) for user in users
     ):
         return attribution.reason
-    return users.pop() if len(users) == 1 else only
+    if len(users) > 1:
+        return only._replace(container="")
+    return users.pop() if users else only
 
 
 def _busy(observation: Observation) -> int:

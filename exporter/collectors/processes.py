@@ -14,7 +14,7 @@ from exporter.model import Kind, Metric, MetricName, MetricSet
 from exporter.nvml.devices import OpenDevice
 
 _BUSY = "nvmlDeviceGetSamples(1), else nvmlGpmMetricsGet(1), else nvmlDeviceGetUtilizationRates().gpu"
-_BUSY_OF_PROCESSES = "nvmlDeviceGetProcessUtilization, /proc"
+_BUSY_OF_PROCESSES = "nvmlDeviceGetProcessesUtilizationInfo, /proc"
 _ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
 _PROCESSES = "nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses, /proc"
 _Value: TypeAlias = float | None

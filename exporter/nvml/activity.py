@@ -4,8 +4,9 @@ Drivers have returned process samples with shares above 100 % and wrong times, w
 samples are dropped, or marked invalid if a period would be missing.
 """
 
+import contextlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import pynvml
@@ -14,8 +15,10 @@ from exporter.attribution.records import DeviceProcess, ProcessSample
 from exporter.nvml.codes import NO_VALUE
 
 _MOST_PERCENT = 100
-# nvmlProcessUtilizationSample_t: pid, timeStamp, smUtil and three more. A sample of a shared GPU has thousands of
-# them, and reading one field by pynvml's name takes longer than this takes for all.
+# nvmlProcessUtilizationInfo_t (timeStamp, pid, smUtil and five more), and nvmlProcessUtilizationSample_t (pid,
+# timeStamp, smUtil and three more). A sample of a shared GPU has thousands of them, and reading one field by pynvml's
+# name takes longer than this takes for all.
+_PROCESS_INFO = struct.Struct("@QIIIII")
 _PROCESS_SAMPLE = struct.Struct("@IQIIII")
 _UNKNOWN = (_MOST_PERCENT + 1,) * 3
 
@@ -47,7 +50,27 @@ def utilization_samples(handle: Any, since_us: int) -> list[UtilizationSample]: 
 
 
 def process_samples(handle: Any, since_us: int) -> list[ProcessSample]:  # noqa: ANN401
-    """The processes' samples after `since_us`."""
+    """The processes' samples after `since_us`.
+
+    The call of driver 550 comes first: the older one is empty on Blackwell. Where the newer one fails or is empty, the
+    older one decides.
+    """
+    found: list[tuple[int, ...]] = []
+    with contextlib.suppress(pynvml.NVMLError):
+        infos = _retry_until_it_fits(lambda: pynvml.nvmlDeviceGetProcessesUtilizationInfo(handle, since_us))
+        found = [(pid, at_us, *percents) for at_us, pid, *percents in map(_PROCESS_INFO.unpack_from, infos)]
+    if not found:
+        found = _older_process_samples(handle, since_us)
+    return [
+        ProcessSample(at_us, pid, percent, (memory, encoder, decoder))
+        if percent <= _MOST_PERCENT
+        else ProcessSample(at_us, pid, 0, _UNKNOWN)
+        for pid, at_us, percent, memory, encoder, decoder in found
+        if at_us > since_us and pid
+    ]
+
+
+def _older_process_samples(handle: Any, since_us: int) -> list[tuple[int, ...]]:  # noqa: ANN401
     try:
         samples = _retry_until_it_fits(lambda: pynvml.nvmlDeviceGetProcessUtilization(handle, since_us))
     except pynvml.NVMLError as error:
@@ -55,13 +78,12 @@ def process_samples(handle: Any, since_us: int) -> list[ProcessSample]:  # noqa:
         if error.value in {pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND}:
             return []
         raise
-    return [
-        ProcessSample(at_us, pid, percent, (memory, encoder, decoder))
-        if percent <= _MOST_PERCENT
-        else ProcessSample(at_us, pid, 0, _UNKNOWN)
-        for pid, at_us, percent, memory, encoder, decoder in map(_PROCESS_SAMPLE.unpack_from, samples)
-        if at_us > since_us and pid
-    ]
+    return list(map(_PROCESS_SAMPLE.unpack_from, samples))
+
+
+def shows_work(samples: Iterable[ProcessSample]) -> bool:
+    """Whether some process is said to have worked, or to have done what no process can."""
+    return any(sample.percent or sample.engines == _UNKNOWN for sample in samples)
 
 
 def energy_mj(handle: Any) -> int:  # noqa: ANN401

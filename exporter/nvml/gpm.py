@@ -62,12 +62,15 @@ Rates = Mapping[GpmMetric, float | ReadingError]
 
 
 class Gpm:
-    """The last sample of each device, by a key that changes if the device is recreated."""
+    """The last sample of each device, by a key that changes if the device is recreated.
+
+    The key begins with the GPU's UUID and a slash. Each GPU has its own cache, because each has a thread.
+    """
 
     def __init__(self, metrics: Sequence[GpmMetric] = tuple(GpmMetric)) -> None:
-        """`wanted`: the metrics to compute."""
+        """`metrics`: what is computed."""
         self._metrics = metrics
-        self._last: dict[str, Any] = {}
+        self._last: dict[str, dict[str, Any]] = {}
 
     def rates(self, key: str, name: str, handle: Any, take: Callable[[Any], object]) -> Rates:  # noqa: ANN401
         """Activity of a device since the previous call. `take`: fills a sample from the device."""
@@ -79,8 +82,9 @@ class Gpm:
         except ReadingError:
             _free(sample)
             raise
-        before = self._last.get(key)
-        self._last[key] = sample
+        last = self._last.setdefault(key.partition("/")[0], {})
+        before = last.get(key)
+        last[key] = sample
         if before is None:
             raise ReadingError(what, Reason.PENDING, "rates come with the second reading")
         try:
@@ -88,14 +92,16 @@ class Gpm:
         finally:
             _free(before)
 
-    def retain(self, prefix: str, keys: Collection[str]) -> None:
-        """Forget the devices under `prefix` that are not among `keys`: they are gone."""
-        for key in [key for key in self._last if key.startswith(prefix) and key not in keys]:
-            _free(self._last.pop(key))
+    def retain(self, gpu: str, keys: Collection[str]) -> None:
+        """Forget the devices of a GPU that are not among `keys`: they are gone."""
+        last = self._last.get(gpu, {})
+        for key in last.keys() - set(keys):
+            _free(last.pop(key))
 
     def clear(self) -> None:
         """Forget all samples."""
-        self.retain("", ())
+        for gpu in list(self._last):
+            self.retain(gpu, ())
 
 
 def _require_support(handle: Any) -> None:  # noqa: ANN401 - pynvml's handles have no type

@@ -4,6 +4,7 @@ Must not know pods or the names of processes.
 """
 
 import dataclasses
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from exporter.nvml.activity import UtilizationSample
 from exporter.nvml.codes import asking
 from exporter.nvml.gpm import Gpm, GpmMetric
 
+_LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 _NS_PER_US = 1000
 _LATE = 1.75  # periods between two samples from which samples are missing
@@ -26,6 +28,7 @@ _PERIOD_US = (
 _SILENT_US = 10_000_000  # without a new sample: the samples' clock was set back
 _AHEAD_US = 2_000_000  # a sample that is later than now by more than this has a wrong time
 _LONGEST_TICK_US = 10_000_000
+_MOST_UNEXPLAINED_US = 60_000_000  # of a driver that has told processes' work before
 _MOST_PENDING = 16_384
 
 
@@ -72,6 +75,9 @@ class _State:
     pending: tuple[
         ProcessSample, ...
     ] = ()  # processes' samples of periods that have not ended for the device
+    # time in which the device worked since the driver last said for which process, and how much of it is tolerated
+    unexplained_us: int = 0
+    patience_us: int = 0
     measured_us: int | None = None  # monotonic time of the last sample without a buffer
 
     def restart_buffers(self) -> None:
@@ -87,16 +93,16 @@ class _State:
 
 
 class Meter:
-    """All devices of a node; one thread at a time measures each."""
+    """All devices of a node; one thread at a time measures each GPU's."""
 
     def __init__(self, clocks: Clocks) -> None:
         self._clocks = clocks
-        self._states: dict[str, _State] = {}
+        self._states: dict[str, dict[str, _State]] = {}  # by GPU, whose thread alone uses its own
         self._gpm = Gpm((GpmMetric.GRAPHICS_UTIL,))
 
     def observe(self, subject: MeterTarget) -> Observation:
         """Measure a device. Never raises: a failed part is unknown, with its reason."""
-        state = self._states.setdefault(subject.key, _State())
+        state = self._states.setdefault(subject.key.partition("/")[0], {}).setdefault(subject.key, _State())
         at_us = self._clocks.unix_ns() // _NS_PER_US
         busy = self._busy(subject, state, at_us)
         errors = dict(busy.errors)
@@ -122,15 +128,17 @@ class Meter:
             errors=errors,
         )
 
-    def retain(self, prefix: str, keys: Collection[str]) -> None:
-        """Forget the devices under `prefix` that are not among `keys`: they are gone."""
-        for key in [key for key in self._states if key.startswith(prefix) and key not in keys]:
-            del self._states[key]
-        self._gpm.retain(prefix, keys)
+    def retain(self, gpu: str, keys: Collection[str]) -> None:
+        """Forget the devices of a GPU that are not among `keys`: they are gone."""
+        states = self._states.get(gpu, {})
+        for key in states.keys() - set(keys):
+            del states[key]
+        self._gpm.retain(gpu, keys)
 
     def clear(self) -> None:
         """Forget all devices."""
-        self.retain("", ())
+        for gpu in list(self._states):
+            self.retain(gpu, ())
 
     def _busy(self, subject: MeterTarget, state: _State, at_us: int) -> _Busy:
         """By the best source that the device supports."""
@@ -241,7 +249,25 @@ def _by_samples(subject: MeterTarget, state: _State, at_us: int, now_us: int) ->
         if error.reason is not Reason.NOT_SUPPORTED:
             return dataclasses.replace(busy, samples=(), errors={UsagePart.SHARES: error})
         return busy
-    return dataclasses.replace(busy, samples=part)
+    return dataclasses.replace(busy, samples=part if _tells_work(subject, state, busy, part) else None)
+
+
+def _tells_work(subject: MeterTarget, state: _State, busy: _Busy, samples: Sequence[ProcessSample]) -> bool:
+    """Whether the driver says for which processes the device works; some have the call, and never do."""
+    if activity.shows_work(samples):
+        state.unexplained_us, state.patience_us = 0, _MOST_UNEXPLAINED_US
+        return True
+    before = state.unexplained_us > state.patience_us
+    spans = [(piece.to_us - piece.from_us, piece.busy) for piece in busy.slices]
+    state.unexplained_us += sum(span for span, work in spans if work > span)  # 1 % may be rounding
+    now = state.unexplained_us > state.patience_us
+    if now and not before:
+        _LOG.warning(
+            "reading utilization of the processes on %s: the driver names none while it works; its work counts for "
+            "its only pod, else for none",
+            subject.name,
+        )
+    return not now
 
 
 def _without_sample(what: str, state: _State, now_us: int) -> _Busy:

@@ -44,13 +44,14 @@ def index(
     `scheduled`: the GPUs of the pods of which the device id does not say it.
 
     A pod counts once per device, however many replicas and containers it has: otherwise a sum over its series would
-    count the device several times. The container is the first in the kubelet's list.
+    count the device several times. If several of its containers have the device, its user is unknown: the container is
+    empty.
     """
     owners: dict[DeviceKey, dict[tuple[str, str], PodRef]] = {}
     for allocation in allocations:
         owner = allocation.owner
         for key in _keys(allocation, scheduled or {}) if is_gpu(allocation, names) else ():
-            owners.setdefault(key, {}).setdefault((owner.namespace, owner.pod), owner)
+            _add(owners.setdefault(key, {}), owner)
     return owners
 
 
@@ -58,9 +59,17 @@ def owners_of(device: Device, owners: Owners) -> tuple[PodRef, ...]:
     """The pods that hold `device`, sorted by namespace and name; several if it is shared."""
     found: dict[tuple[str, str], PodRef] = {}
     for key in keys_for(device):
-        for pod, owner in owners.get(key, {}).items():
-            found.setdefault(pod, owner)
+        for owner in owners.get(key, {}).values():
+            _add(found, owner)
     return tuple(found[pod] for pod in sorted(found))
+
+
+def _add(found: dict[Pod, PodRef], owner: PodRef) -> None:
+    """Add a container's hold of a device to those of its pods."""
+    pod = owner.namespace, owner.pod
+    known = found.setdefault(pod, owner)
+    if known.container != owner.container:
+        found[pod] = dataclasses.replace(known, container="")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -90,7 +90,9 @@ class Channel:
             self._socket.sendall(self._h2.data_to_send())
         except OSError as error:
             self.close()
-            raise PodResourcesError(f"connecting to {path}: {error.strerror or error}") from error
+            hint = ", which belongs to root: run as user 0, which needs no capability"
+            words = f"{error.strerror or error}{hint if isinstance(error, PermissionError) else ''}"
+            raise PodResourcesError(f"connecting to {path}: {words}") from error
 
     def close(self) -> None:
         """End the connection; harmless when it has ended."""

@@ -17,9 +17,10 @@ Pod = tuple[str, str]
 PREFIX = "pod_label_"
 _ENDED = ("Succeeded", "Failed")  # no set: what is no text need not be hashable
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")
+_STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
 _CONFIG_HASH = "kubernetes.io/config.hash"
 _HASH = re.compile("[0-9a-f]{32}")  # MD5; the UID of a pod that is not static has another form
-_MAX_CONTAINERS = 64  # of one pod
+_MAX_CONTAINERS = 64  # of one pod and kind
 _MAX_LABELS = 64  # of one pod; more would make series useless
 _MAX_CHARACTERS = 317  # a label's key may be 253 + 1 + 63 characters long, a value 63
 
@@ -68,7 +69,7 @@ def pod_fact(pod: object, wanted: WantedPodFacts) -> tuple[Pod, PodFact]:
         has_ended=status.get("phase") in _ENDED,
         details=details,
         config_hash=config_hash if _HASH.fullmatch(config_hash) else "",
-        containers=_containers(status.get("containerStatuses")),
+        containers={id_: name for kind in _STATUSES for id_, name in _containers(status.get(kind)).items()},
         gpus=keys_of_annotations(annotations),
     )
     return (namespace, name), fact

@@ -5,13 +5,14 @@ Must not know devices. A failure is a result here, never an exception.
 
 import dataclasses
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Collection
 from pathlib import Path
 
-from exporter.errors import PodResourcesError, StartError, UnimplementedError
+from exporter.errors import IncompleteAnswerError, PodResourcesError, StartError, UnimplementedError
 from exporter.model import Allocation, Offer
 from exporter.pods.grpc import Channel, ConnectionLostError
-from exporter.pods.protobuf import allocations, offers
+from exporter.pods.protobuf import allocations, listed_pods, offers
 
 _LOG = logging.getLogger(__name__)
 _LIST = "/v1.PodResourcesLister/List"
@@ -22,6 +23,33 @@ _MAX_BACKOFF_S = 5.0  # below the default interval: the next cycle finds a resta
 _KEEP_INTERVALS = 1.5  # an answer is kept for one cycle that fails
 
 _Identity = tuple[int, int, int]
+Pod = tuple[str, str]
+"""Namespace and name."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ExpectedPods:
+    """The pods by which an answer is recognized as complete.
+
+    A kubelet that has just started lists no pod for some seconds, and only static ones until the API server answers.
+    """
+
+    own: Pod | tuple[()] = ()  # the exporter's pod; empty if it is unknown or static
+    in_cluster: bool = False  # the exporter runs in a pod
+    # the node's pods that are not static, by another source; empty if it knows none
+    known: Callable[[], Collection[Pod]] = tuple
+
+    def missing_reason(self, listed: Collection[Pod]) -> str:
+        """Why pods are missing among the listed ones; empty if none is known to be."""
+        if self.own:
+            return "" if self.own in listed else f"the exporter's own pod {'/'.join(self.own)} is not listed"
+        known = self.known()
+        if known:
+            return "" if any(pod in listed for pod in known) else "none but static pods are listed"
+        return "no pod is listed" if self.in_cluster and not listed else ""
+
+
+_ANY_PODS = ExpectedPods()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,20 +73,21 @@ class Kubelet:
         clock: Callable[[], float],
         interval_s: float = 10.0,
         deadline_s: float = _DEADLINE_S,
+        expected: ExpectedPods = _ANY_PODS,
     ) -> None:
         """Check whether its socket exists.
 
         `required`: the user set the path: then its directory must exist. The socket comes and goes with the kubelet.
         `clock`: monotonic seconds. `interval_s`: time between two cycles. `deadline_s`: limit of a poll in seconds.
-        Raises StartError: it is required, and
-        its directory is not mounted.
+        `expected`: the pods of a complete answer. Raises StartError: it is required, and its directory is not mounted.
         """
         self._path = path
         self._clock = clock
         self._deadline_s = deadline_s
         self._keep_s = _KEEP_INTERVALS * interval_s
+        self._expected = expected
         self._answered_at = clock()
-        self._seen = path.exists()
+        self._seen = os.path.lexists(path)
         self._channel: Channel | None = None
         self._connected_to: _Identity | None = None
         self._refused_by: _Identity | None = None
@@ -67,9 +96,10 @@ class Kubelet:
         self._offers_failed_in_a_row = 0
         self._offers_retry_at = 0.0
         self._failed_in_a_row = 0
+        self._failure: type[PodResourcesError] | None = None
         self._retry_at = 0.0
         self._logged = False
-        if required and not path.parent.is_dir():
+        if required and not self._is_denied() and not path.parent.is_dir():
             raise StartError(
                 f"no kubelet socket at {path}: mount the directory {path.parent} of the host into the container, "
                 "or correct --pod-resources-socket (an empty value turns pod labels off)"
@@ -78,7 +108,7 @@ class Kubelet:
     def poll(self) -> KubeletAnswer:
         """The current allocations, within the deadline."""
         socket = self._socket_identity()
-        self._seen = self._seen or socket is not None
+        self._seen = self._seen or socket is not None or self._is_denied()
         if not self._seen:
             if not self._logged:
                 _LOG.info(
@@ -92,14 +122,17 @@ class Kubelet:
             return self._last_answer()
         until = self._clock() + self._deadline_s
         try:
-            listed = allocations(self._list(socket))
-        except UnimplementedError as error:
-            self._refused_by = socket
-            return self._failed(error, "pod labels are off until the kubelet is replaced")
+            response = self._list(socket)
+            self._require_complete(listed_pods(response))
+            # a device on several NUMA nodes is repeated for each
+            listed = tuple(dict.fromkeys(allocations(response)))
         except PodResourcesError as error:
-            return self._failed(error, "retrying; GPU series continue, soon without pod labels")
+            if isinstance(error, UnimplementedError):
+                self._refused_by = socket
+            return self._failed(error)
         if self._failed_in_a_row:
             _LOG.info("the kubelet answers again at %s", self._path)
+        self._failure = None
         self._failed_in_a_row, self._answered_at = 0, self._clock()
         self._last = KubeletAnswer(up=True, allocations=listed, offers=self._offers(socket, until))
         return self._last
@@ -109,6 +142,19 @@ class Kubelet:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+
+    def _require_complete(self, listed: Collection[Pod]) -> None:
+        reason = self._expected.missing_reason(listed)
+        if reason:
+            raise IncompleteAnswerError(f"{reason}: it has just started, or does not reach the API server")
+
+    def _is_denied(self) -> bool:
+        """Whether the socket's directory may not be entered: the kubelet makes it for root alone."""
+        try:
+            self._path.lstat()
+        except OSError as error:
+            return isinstance(error, PermissionError)
+        return False
 
     def _socket_identity(self) -> _Identity | None:
         try:
@@ -137,7 +183,7 @@ class Kubelet:
         if self._channel is None or has_none or now < self._offers_retry_at or now >= until:
             return None
         try:
-            found = offers(self._channel.call(_ALLOCATABLE, timeout_s=until - now))
+            found = dict.fromkeys(offers(self._channel.call(_ALLOCATABLE, timeout_s=until - now)))
         except PodResourcesError as error:
             if isinstance(error, UnimplementedError):
                 self._no_offers_from = socket
@@ -146,7 +192,7 @@ class Kubelet:
             self._offers_failed(error)
             return None
         self._offers_failed_in_a_row = 0
-        return found
+        return tuple(found)
 
     def _offers_failed(self, error: PodResourcesError) -> None:
         if not self._offers_failed_in_a_row:
@@ -157,16 +203,26 @@ class Kubelet:
         self._offers_retry_at = self._clock() + min(_MAX_OFFERS_BACKOFF_S, 2**self._offers_failed_in_a_row)
         self._offers_failed_in_a_row = min(self._offers_failed_in_a_row + 1, 8)
 
-    def _failed(self, error: PodResourcesError, consequence: str) -> KubeletAnswer:
+    def _failed(self, error: PodResourcesError) -> KubeletAnswer:
         self.close()
-        if not self._failed_in_a_row:
-            _LOG.warning("asking the kubelet at %s for its pods: %s; %s", self._path, error, consequence)
+        if self._failure is None or error.consequence != self._failure.consequence:
+            _LOG.warning(
+                "asking the kubelet at %s for its pods: %s; %s", self._path, error, error.consequence
+            )
         backoff_s = min(_MAX_BACKOFF_S, 0.25 * 2 ** min(self._failed_in_a_row, 8))
         self._retry_at = self._clock() + backoff_s
         self._failed_in_a_row += 1
+        self._failure = type(error)
         return self._last_answer()
 
     def _last_answer(self) -> KubeletAnswer:
-        """The last answer while a restarting kubelet may still be back in the next cycle."""
+        """The last answer while a restarting kubelet may still be back in the next cycle.
+
+        The pods go on while the kubelet answers without them, however long: until it reaches the API server again, none
+        gets another's device.
+        """
+        is_starting = self._failure is IncompleteAnswerError
         is_recent = self._clock() - self._answered_at <= self._keep_s
-        return dataclasses.replace(self._last, up=False) if is_recent else KubeletAnswer(up=False)
+        return (
+            dataclasses.replace(self._last, up=False) if is_starting or is_recent else KubeletAnswer(up=False)
+        )

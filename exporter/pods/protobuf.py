@@ -75,18 +75,26 @@ def _last_text(fields: list[tuple[int, memoryview]], number: int) -> str:
     return next((_text(content) for found, content in reversed(fields) if found == number), "")
 
 
+def listed_pods(response: bytes) -> frozenset[tuple[str, str]]:
+    """Namespace and name of every pod in a ListPodResourcesResponse, also of those without devices."""
+    return frozenset(
+        (_last_text(fields, _POD_NAMESPACE), _last_text(fields, _POD_NAME)) for fields in _pods(response)
+    )
+
+
 def allocations(response: bytes) -> tuple[Allocation, ...]:
     """Every device of every container in a ListPodResourcesResponse, in the kubelet's order.
 
     Of each container those of device plugins come first, then claimed ones. Raises WireError: the bytes are not a
     protobuf message.
     """
-    return tuple(
-        allocation
-        for number, pod in submessages(memoryview(response))
-        if number == _RESPONSE_PODS
-        for allocation in _of_pod(list(submessages(pod)))
-    )
+    return tuple(allocation for fields in _pods(response) for allocation in _of_pod(fields))
+
+
+def _pods(response: bytes) -> Iterator[list[tuple[int, memoryview]]]:
+    for number, pod in submessages(memoryview(response)):
+        if number == _RESPONSE_PODS:
+            yield list(submessages(pod))
 
 
 def _of_pod(fields: list[tuple[int, memoryview]]) -> Iterator[Allocation]:

@@ -46,9 +46,12 @@ class PodAssignments:
             for owner in owners_of(device, self.allocations.owners)
         )
 
-    def allocated(self, device: Device) -> bool | None:
-        """Whether a pod holds `device`; None if unknown."""
-        return self.allocations.allocated(device)
+    def allocated(self, device: Device, *, is_in_use: bool) -> bool | None:
+        """Whether a pod holds `device`; None if unknown.
+
+        `is_in_use`: a pod's process is on it. The kubelet does not list what init containers hold.
+        """
+        return (self.up is not None and is_in_use) or self.allocations.allocated(device)
 
     def replicas(self, device: Device) -> int | None:
         """The number of replicas under which the kubelet offers `device`; None if unknown."""

@@ -100,7 +100,7 @@ _KubeletValues: TypeAlias = Iterable[tuple[PodRef | None, int | None]]
 _OF_KUBELET: tuple[tuple[str, str, Callable[[DeviceSample], _KubeletValues]], ...] = (
     (
         "gpu_allocated",
-        "Whether a pod holds the device (1/0); absent if unknown.",
+        "Whether a pod holds the device or has a process on it (1/0); absent if unknown.",
         lambda sample: [(None, sample.allocated)],
     ),
     (
@@ -249,7 +249,8 @@ def _holder(owner: PodRef | None, job: str | None, device: Device) -> dict[str, 
     labels = {} if job is None else {"hpc_job": job}
     if owner is None:
         return labels
-    labels |= {"container": owner.container, "namespace": owner.namespace, "pod": owner.pod}
+    labels |= {"container": owner.container} if owner.container else {}
+    labels |= {"namespace": owner.namespace, "pod": owner.pod}
     labels |= _claim_labels(owner, device)
     if owner.details is None:
         return dict(sorted(labels.items()))
@@ -330,7 +331,7 @@ def _own(health: Health) -> Iterable[Family]:
     if health.reload is not None:
         yield from _reload(health.reload)
     if health.podresources_up is not None:
-        help_ = "Whether the kubelet reported the GPUs of its pods (1/0)."
+        help_ = "Whether the kubelet reported the GPUs of all its pods (1/0)."
         yield _one("gpu_exporter_podresources_up", help_, float(health.podresources_up))
     if health.pod_watch_up is not None:
         help_ = "Whether the watch for this node's pods works (1/0)."

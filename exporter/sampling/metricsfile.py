@@ -4,6 +4,7 @@ An invalid file is only logged and counted; the previous list stays. Must not kn
 """
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,15 +59,15 @@ class MetricsFile:
 
     def _read(self) -> EnabledCollectors:
         found = self._parse(self._text(), str(self._path))
-        if found.skipped:
-            _LOG.warning("%s", found.skipped)
+        for warning in found.warnings:
+            _LOG.warning("%s", warning)
         return found.enabled
 
     def _text(self) -> str:
         if self._path.suffix.lower() in {".yaml", ".yml"}:
             words = "dcgm-exporter's YAML is not supported; list the metrics as CSV, a line each: field, type, help"
             raise ConfigFileError([f"{self._path}: {words}"])
-        if self._path.exists() and not self._path.is_file():
+        if os.path.exists(self._path) and not os.path.isfile(self._path):  # noqa: PTH110, PTH113 - raise nothing
             raise ConfigFileError([f"{self._path}: not a file"])
         try:
             with self._path.open("rb") as file:

@@ -1,7 +1,8 @@
 """Parses dcgm-exporter's list of metrics: one line per field with type and help text. Pure.
 
 Known metrics are served under the name, type and help text of the list. Other DCGM fields are skipped with a message,
-so that every list for dcgm-exporter works. Unknown fields are refused, all together.
+so that every list for dcgm-exporter works. Of a field that is listed again, the last line counts: dcgm-exporter takes
+such a list, and serves both lines as duplicates. Unknown fields are refused, all together.
 """
 
 import dataclasses
@@ -43,10 +44,10 @@ class MetricLine:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MetricSelection:
-    """The parsed list. `skipped` is a message that names skipped fields; empty if there are none."""
+    """The parsed list. `warnings` name skipped fields and lines."""
 
     enabled: EnabledCollectors
-    skipped: str
+    warnings: tuple[str, ...]
 
 
 def select_metrics(
@@ -55,7 +56,7 @@ def select_metrics(
     """Parse the list in `text` of the file `name`. Without `naming`, each metric keeps its name in the list."""
     found = _List(_known(collectors), naming)
     entries = _entries(text, name, found.problems)
-    for entry in entries:
+    for entry in found.last_of_each_field(entries):
         found.take(entry)
     if not entries and not found.problems:
         found.problems.append(
@@ -65,7 +66,8 @@ def select_metrics(
         raise ConfigFileError(found.problems)
     labels = tuple(sorted(found.labels, key=lambda row: row.label.dcgm))
     return MetricSelection(
-        EnabledCollectors(_only(collectors, found.metrics), labels), _skipped(name, found.skipped)
+        EnabledCollectors(_only(collectors, found.metrics), labels),
+        (*found.twice, *_skipped(name, found.skipped)),
     )
 
 
@@ -77,9 +79,20 @@ class _List:
         self.skipped: dict[str, list[MetricLine]] = {}
         self.metrics: dict[str, Metric] = {}
         self.labels: list[LabelRow] = []
+        self.twice: list[str] = []
         self._known = known
         self._naming = naming
-        self._first: dict[str, MetricLine] = {}
+
+    def last_of_each_field(self, entries: Iterable[MetricLine]) -> Iterable[MetricLine]:
+        """The lines that count."""
+        last: dict[str, MetricLine] = {}
+        for entry in entries:
+            found = self._known.get(entry.field)
+            same = _identity(found) if found else dcgm_fields().get(entry.field, entry.field)
+            if same in last:
+                self.twice.append(_twice(entry, last[same]))
+            last[same] = entry
+        return last.values()
 
     def take(self, entry: MetricLine) -> None:
         """Add one line."""
@@ -90,11 +103,7 @@ class _List:
             )
             return
         found = self._known.get(entry.field)
-        same = _identity(found) if found else dcgm_fields().get(entry.field, entry.field)
-        first = self._first.setdefault(same, entry)
-        if first is not entry:
-            self.problems.append(_twice(entry, first))
-        elif isinstance(found, Row):
+        if isinstance(found, Row):
             self._metric(found.metric, entry)
         elif isinstance(found, LabelRow):
             self._label(found, entry)
@@ -197,23 +206,22 @@ def _only(collectors: Sequence[Collector], metrics: Mapping[str, Metric]) -> tup
     return tuple(chosen)
 
 
-def _twice(entry: MetricLine, first: MetricLine) -> str:
-    line = f"line {first.number}"
-    if entry.field == first.field:
-        return f"{entry.where}: {entry.field} is listed a second time, after {line}"
+def _twice(entry: MetricLine, before: MetricLine) -> str:
+    if entry.field == before.field:
+        return f"{entry.where}: {entry.field} is listed again; line {before.number} does not count"
     return (
-        f"{entry.where}: {entry.field} is the metric {first.field} of {line} under another name; "
-        "list it once; --naming both serves both"
+        f"{entry.where}: {entry.field} is the metric {before.field} of line {before.number} under another name; "
+        "that line does not count; --naming both serves both"
     )
 
 
-def _skipped(name: str, skipped: Mapping[str, Sequence[MetricLine]]) -> str:
+def _skipped(name: str, skipped: Mapping[str, Sequence[MetricLine]]) -> list[str]:
     """One line, so that a long list does not hide other messages."""
     parts = (
         f"{reason}: {', '.join(f'{entry.field} (line {entry.number})' for entry in entries)}"
         for reason, entries in skipped.items()
     )
-    return f"{name}: skipped, {'; '.join(parts)}" if skipped else ""
+    return [f"{name}: skipped, {'; '.join(parts)}"] if skipped else []
 
 
 def _unknown(entry: MetricLine, known: Mapping[str, object], *, with_hint: bool) -> str:

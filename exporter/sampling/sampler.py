@@ -157,7 +157,9 @@ class Sampler:
                 dataclasses.replace(
                     sample,
                     owners=pods.owners(sample.device),
-                    allocated=pods.allocated(sample.device),
+                    allocated=pods.allocated(
+                        sample.device, is_in_use=sample.device in self._attributor.in_use
+                    ),
                     replicas=pods.replicas(sample.device),
                     shares=pods.shares(sample.device),
                     jobs=jobs_of(sample.device, jobs),

@@ -104,8 +104,9 @@ class HostFiles:
         return self.logs / "pods" / f"{container.namespace}_{container.pod}_{container.uid}"
 
     def _link(self, container: Container) -> Path:
-        name = f"{container.pod}_{container.namespace}_{container.name}-{container.id}.log"
-        return self.logs / "containers" / name
+        """As the kubelet does, which leaves 255 characters of a name (kuberuntime/legacy.go)."""
+        name = f"{container.pod}_{container.namespace}_{container.name}-{container.id}"[:251]
+        return self.logs / "containers" / f"{name}.log"
 
 
 def _stat(pid: int, command: str, *, flags: int, start_ticks: int) -> str:

@@ -6,6 +6,7 @@ The messages are compiled from podresources.proto on first use, so that no gener
 import dataclasses
 import enum
 import functools
+import random
 import threading
 from collections.abc import Callable, Iterable
 from concurrent import futures
@@ -19,10 +20,11 @@ SERVICE = "v1.PodResourcesLister"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Allocation:
-    """The devices of one container under one resource name."""
+    """The devices of one container under one resource name, each of which is on these NUMA nodes."""
 
     resource: str
     device_ids: tuple[str, ...]
+    numa_nodes: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,12 +41,29 @@ class ClaimedDevice:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodDevices:
-    """The devices of a pod by container, and those of its resource claims; pods without devices are listed, too."""
+    """The devices of a pod by container, and those of its resource claims; pods without devices are listed, too.
+
+    A real kubelet never lists ordinary init containers, nor what they hold: such a pod has its main containers here,
+    without devices.
+    """
 
     namespace: str
     name: str
     containers: tuple[tuple[str, tuple[Allocation, ...]], ...]
     claims: tuple[tuple[str, ClaimedDevice], ...] = ()
+    is_static: bool = False
+
+
+class Known(enum.Enum):
+    """What a kubelet knows: nothing for two to three seconds after its start, static pods until the API server answers.
+
+    PLUGIN: it has its pods, and the device plugin has not registered again, so that it offers no device.
+    """
+
+    NOTHING = "nothing"
+    STATIC = "static"
+    PLUGIN = "plugin"
+    ALL = "all"
 
 
 class Failure(enum.Enum):
@@ -75,6 +94,7 @@ class Kubelet:
             raise ValueError(f"{socket}: longer than the 107 bytes that a Unix socket's path may have")
         self.socket = socket
         self.calls: dict[str, int] = {}
+        self.known = Known.ALL
         self.capacity = tuple(capacity)
         self._pods = pods
         self._server: grpc.Server | None = None
@@ -166,11 +186,14 @@ class Kubelet:
         return answer(request, context)
 
     def _list(self, _request: Any, _context: grpc.ServicerContext) -> Any:  # noqa: ANN401 - protobuf
-        pods = [_pod(pod) for pod in self._pods()]
+        everything = self.known in {Known.ALL, Known.PLUGIN}
+        shown = self._pods() if self.known is not Known.NOTHING else ()
+        pods = [_pod(pod) for pod in shown if everything or pod.is_static]
         return messages().ListPodResourcesResponse(pod_resources=[*pods, *self._padding])
 
     def _allocatable(self, _request: Any, _context: grpc.ServicerContext) -> Any:  # noqa: ANN401 - protobuf
-        return messages().AllocatableResourcesResponse(devices=[_devices(group) for group in self.capacity])
+        offered = () if self.known in {Known.NOTHING, Known.PLUGIN} else self.capacity
+        return messages().AllocatableResourcesResponse(devices=_devices(offered))
 
     def _get(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: ANN401 - protobuf
         for pod in self._pods():
@@ -184,7 +207,7 @@ def _pod(pod: PodDevices) -> Any:  # noqa: ANN401 - protobuf
     containers = [
         messages().ContainerResources(
             name=name,
-            devices=[_devices(group) for group in groups],
+            devices=_devices(groups),
             dynamic_resources=[_dynamic(claimed) for container, claimed in pod.claims if container == name],
         )
         for name, groups in pod.containers
@@ -192,8 +215,20 @@ def _pod(pod: PodDevices) -> Any:  # noqa: ANN401 - protobuf
     return messages().PodResources(name=pod.name, namespace=pod.namespace, containers=containers)
 
 
-def _devices(group: Allocation) -> Any:  # noqa: ANN401 - protobuf
-    return messages().ContainerDevices(resource_name=group.resource, device_ids=group.device_ids)
+def _devices(groups: Iterable[Allocation]) -> list[Any]:
+    """A message for each device and NUMA node, in the random order of a Go map (devicemanager, deviceInstances)."""
+    found = [
+        messages().ContainerDevices(
+            resource_name=group.resource,
+            device_ids=[device_id],
+            topology=None if node is None else messages().TopologyInfo(nodes=[messages().NUMANode(ID=node)]),
+        )
+        for group in groups
+        for device_id in group.device_ids
+        for node in group.numa_nodes or (None,)
+    ]
+    random.shuffle(found)
+    return found
 
 
 def _dynamic(claimed: ClaimedDevice) -> Any:  # noqa: ANN401 - protobuf

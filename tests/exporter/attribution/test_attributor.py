@@ -176,6 +176,16 @@ def test_attributor_with_a_nameless_pod_reports_its_usage_by_reason(make_lapse: 
     }
 
 
+def test_container_whose_name_is_cut_has_its_own_name_or_none(make_lapse: MakeLapse) -> None:
+    """Links of more than 255 characters lack part of the id, or all of it; no other container gets the work."""
+    long = "x" * 210
+    whole, cut = container(long), container(long, "y" * 63)
+    lapse = make_lapse(works={works(1): whole, works(2): cut}, pods={long: [WHOLE]})
+    with lapse.exporting():
+        series = after_4_s(lapse)
+    assert _busy(series) == {(long, "main"): pytest.approx(2, abs=0.2), (long, ""): pytest.approx(2, abs=0.2)}
+
+
 EXCLUSIVE, SHARED = {"train": [WHOLE]}, {"train": [f"{WHOLE}::0"], "serve": [f"{WHOLE}::1"]}
 
 

@@ -109,11 +109,18 @@ def test_attributed_values_without_host_proc_have_no_pod(make_lapse: MakeLapse) 
         assert _said(series, name) == {("", ""): pytest.approx(value, rel=0.01)}, name
 
 
-@pytest.mark.parametrize("missing", ["nvmlDeviceGetSamples", "nvmlDeviceGetProcessUtilization"])
-def test_attributed_values_without_samples_split_only_memory(make_lapse: MakeLapse, missing: str) -> None:
+@pytest.mark.parametrize(
+    "missing",
+    [["nvmlDeviceGetSamples"], ["nvmlDeviceGetProcessesUtilizationInfo", "nvmlDeviceGetProcessUtilization"]],
+    ids=["device", "processes"],
+)
+def test_attributed_values_without_samples_split_only_memory(
+    make_lapse: MakeLapse, missing: list[str]
+) -> None:
     """Attributed, while the driver refuses the samples: likewise, and memory is parted as ever."""
     lapse = make_lapse(works=WORKS, pods=SHARED)
-    lapse.board.fault(missing, code=4)
+    for function in missing:
+        lapse.board.fault(function, code=4)
     series = after_10_s(lapse, ATTRIBUTED)
     assert _said(series, "DCGM_FI_DEV_GPU_UTIL") == {("", ""): 60}
     assert len(_said(series, "DCGM_FI_DEV_FB_USED")) == 3

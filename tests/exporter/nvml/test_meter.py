@@ -1,6 +1,7 @@
 """Busy time by every source of the driver: each sample counts once, and lost samples are reported as gaps."""
 
 import dataclasses
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,9 +14,10 @@ from benchmarks._timelapse import BOOT_S, Options, Sample, Timelapse, values
 from simulator.gpus import ProcessSample, encoding
 from simulator.gpus.boardfile import BoardFile
 from simulator.gpus.groundtruth import SAMPLE_DEPTH, SAMPLE_PERIOD_US, Work
+from simulator.nodes.devices import Container
 from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeLapse, MakeNode
-from tests.exporter.rig import container, eventually, h100, reading
+from tests.exporter.rig import container, ended, eventually, h100, reading
 
 pytestmark = pytest.mark.driver
 
@@ -26,6 +28,7 @@ POD_BUSY, REST_BUSY = "gpu_pod_busy_seconds_total", "gpu_unattributed_busy_secon
 FAILURES = "gpu_exporter_reading_failures_total"
 H100 = NodeSpec("h100", (GpuSpec("H100-SXM5-80GB"),))
 NOT_SUPPORTED, NO_PERMISSION, INSUFFICIENT_SIZE, GPU_IS_LOST = 3, 4, 7, 15
+OF_PROCESSES = ("nvmlDeviceGetProcessesUtilizationInfo", "nvmlDeviceGetProcessUtilization")
 PODS = {1001: "train", 1002: "serve", 1003: "third"}
 
 
@@ -164,15 +167,18 @@ def test_engine_time_without_process_samples_is_absent(make_lapse: MakeLapse) ->
     with lapse.exporting():
         for at_ms in (0, 1_000):
             lapse.show(START_MS + at_ms)
-            lapse.board.set_samples(0, _buffer(START_MS + at_ms))
+            buffer = _buffer(START_MS + at_ms)
+            lapse.board.set_samples(0, buffer, [ProcessSample(buffer[-1][0], 77, 50)])
             lapse.read(START_MS + at_ms)
-        lapse.board.fault("nvmlDeviceGetProcessUtilization", code=NO_PERMISSION)
+        for function in OF_PROCESSES:
+            lapse.board.fault(function, code=NO_PERMISSION)
         lapse.board.set_samples(0, _buffer(START_MS + 2_000))
         lapse.read(START_MS + 2_000)
         lapse.board.clear_faults()
         series = lapse.read(START_MS + 2_100)
         assert values(series, rest, "reason")["unsampled",] == pytest.approx(1, abs=0.4)
-        lapse.board.fault("nvmlDeviceGetProcessUtilization", code=NOT_SUPPORTED)
+        for function in OF_PROCESSES:
+            lapse.board.fault(function, code=NOT_SUPPORTED)
         lapse.board.set_samples(0, _buffer(START_MS + 3_000))
         series = lapse.read(START_MS + 3_000)
         assert (values(series, memory), values(series, rest)) == ({}, {})
@@ -323,7 +329,8 @@ def test_meter_with_a_failing_call_omits_its_series(make_lapse: MakeLapse, funct
         there = {name for name, _, _ in before}
         assert there >= ALL
         for number, (code, reason) in enumerate(REASONS.items()):
-            lapse.board.fault(function, code=code)
+            for call in OF_PROCESSES if function in OF_PROCESSES else (function,):
+                lapse.board.fault(call, code=code)
             during = look(4_000 + 4_000 * number)
             lapse.board.clear_faults()
             assert there - {name for name, _, _ in during} == COSTS[function]
@@ -368,3 +375,144 @@ def test_meter_with_a_hung_gpu_samples_the_others(make_node: MakeNode) -> None:
         eventually(lambda: exporter.series("DCGM_FI_DEV_GPU_UTIL", "gpu") == {("0",): 33})
         node.board.clear_faults()
         eventually(lambda: set(exporter.series(BUSY, "gpu")) == {("0",), ("1",)})
+
+
+NOT_FOUND = 6
+
+
+@pytest.mark.parametrize("older", [NOT_FOUND, NOT_SUPPORTED], ids=["empty", "not-supported"])
+def test_process_samples_of_the_newer_call_are_used(make_lapse: MakeLapse, older: int) -> None:
+    """On Blackwell the older call is empty while the board works: the call of driver 550 has the shares."""
+    lapse = make_lapse(
+        works=_working("train", "serve"), pods={"train": [f"{GPU_ID}::0"], "serve": [f"{GPU_ID}::1"]}
+    )
+    lapse.board.fault("nvmlDeviceGetProcessUtilization", code=older)
+    with lapse.exporting():
+        series = _after_4_s(lapse)
+    assert values(series, POD_BUSY, "pod") == pytest.approx({("train",): 2, ("serve",): 2}, abs=0.2)
+    assert values(series, "gpu_busy_source_info", "shares") == {("exact",): 1}
+
+
+@pytest.mark.parametrize(
+    "newer", [NOT_FOUND, NOT_SUPPORTED, 13, 25], ids=["empty", "unsupported", "absent", "version"]
+)
+def test_process_samples_without_the_newer_call_are_the_older_calls(
+    make_lapse: MakeLapse, newer: int
+) -> None:
+    """A driver before 550 has only the older call, and another's newer one may be of no use."""
+    lapse = make_lapse(works=_working("train"), pods={"train": [GPU_ID]})
+    lapse.board.fault("nvmlDeviceGetProcessesUtilizationInfo", code=newer)
+    with lapse.exporting():
+        series = _after_4_s(lapse)
+    assert values(series, POD_BUSY, "pod") == pytest.approx({("train",): 4}, abs=0.2)
+    assert values(series, "gpu_busy_source_info", "shares") == {("exact",): 1}
+
+
+@pytest.mark.parametrize(
+    ("owners", "pods", "busy"),
+    [
+        (["train"], ["train"], {"train": 4}),
+        (["train"], [], {}),
+        (["train", ""], ["train"], {"train": 0}),
+        (["train", "serve"], ["train"], {"train": 0, "serve": 0}),
+        (["train", "serve"], ["train", "serve"], {}),
+        ([], ["train"], {"train": 4}),
+    ],
+    ids=["only-holder", "no-holder", "beside-the-host", "beside-another-pod", "two-holders", "no-process"],
+)
+@pytest.mark.parametrize("zeros", [False, True], ids=["no-sample", "idle-samples"])
+def test_work_that_no_process_explains_is_its_only_holders(
+    make_lapse: MakeLapse,
+    capfd: pytest.CaptureFixture[str],
+    owners: list[str],
+    pods: list[str],
+    busy: dict[str, float],
+    zeros: bool,
+) -> None:
+    """Else it is nobody's, and sharers have no series rather than 0; the accuracy is none, and the log says it once."""
+    works = _working(*owners)
+    ids = [GPU_ID] if len(pods) == 1 else [f"{GPU_ID}::{number}" for number in range(len(pods))]
+    lapse = make_lapse(works=works, pods={pod: [device] for pod, device in zip(pods, ids, strict=True)})
+    lapse.host.admit(container("train"))
+    with lapse.exporting():
+        for at_ms in (-1_000, 0, 1_000, 2_000, 3_000, 4_000):
+            lapse.show(START_MS + at_ms)
+            samples = _buffer(
+                START_MS + at_ms, lambda number: 100 if number * SAMPLE_PERIOD_US > START_MS * 1000 else 0
+            )
+            processes = [ProcessSample(at_us, work.pid, 0) for at_us, _ in samples for work in works]
+            lapse.board.set_samples(0, samples, processes if zeros else ())
+            series = lapse.read(START_MS + at_ms)
+    found = {pod: value for (pod,), value in values(series, POD_BUSY, "pod").items()}
+    assert found == pytest.approx(busy, abs=0.2)
+    rest = sum(values(series, REST_BUSY, "reason").values())
+    assert rest == pytest.approx(4 - sum(busy.values()), abs=0.2)
+    assert values(series, "gpu_busy_source_info", "shares") == {("none",): 1}
+    assert values(series, "gpu_pod_memory_busy_seconds_total", "pod") == {}
+    assert capfd.readouterr().err.count("the driver names none while it works") == 1
+
+
+def test_driver_that_names_processes_again_is_believed(make_lapse: MakeLapse) -> None:
+    """Work that is not explained now and then is nobody's: the driver has told processes' work before."""
+    lapse = make_lapse(works=_working("train"), pods={"train": [GPU_ID]})
+    with lapse.exporting():
+        _after_4_s(lapse)
+        lapse.show(START_MS + 6_000)
+        lapse.board.set_samples(0, _buffer(START_MS + 6_000, lambda _: 100))
+        series = lapse.read(START_MS + 6_000)
+        assert values(series, POD_BUSY, "pod") == pytest.approx({("train",): 4}, abs=0.2)
+        assert values(series, REST_BUSY, "reason")["unsampled",] == pytest.approx(2, abs=0.2)
+        series = lapse.look(START_MS + 8_000)
+        assert values(series, POD_BUSY, "pod") == pytest.approx({("train",): 6}, abs=0.2)
+
+
+GPU_ID = H100.gpu_uuid(0)
+
+
+def _working(*owners: str) -> dict[Work, Container | None]:
+    """A process for each pod, or for the host; all work for a minute."""
+    begin_ms = START_MS - 20_000
+    return {
+        Work(2001 + number, begin_ms, None, ((START_MS, START_MS + 60_000),), ((begin_ms, MIB),)): (
+            container(owner) if owner else None
+        )
+        for number, owner in enumerate(owners)
+    }
+
+
+def _after_4_s(lapse: Timelapse) -> list[Sample]:
+    for at_ms in (-1_000, 0, 1_000, 2_000, 3_000, 4_000):
+        series = lapse.look(START_MS + at_ms)
+    return series
+
+
+CHURN = """
+import concurrent.futures, contextlib, sys, time, pynvml
+from exporter.errors import ReadingError
+from exporter.nvml.gpm import Gpm
+from exporter.nvml.meter import Clocks, Meter, MeterTarget
+
+def churn(gpu):
+    handle = pynvml.nvmlDeviceGetHandleByIndex(gpu)
+    for number in range(100):
+        for part in range(7):
+            key = f"GPU-{gpu}/{number}/{part}"
+            meter.observe(MeterTarget(key, key, handle))
+            with contextlib.suppress(ReadingError):
+                gpm.rates(key, key, handle, lambda sample: pynvml.nvmlGpmSampleGet(handle, sample))
+        for cache in (meter, gpm):
+            cache.retain(f"GPU-{gpu}", ())
+
+pynvml.nvmlInit()
+sys.setswitchinterval(1e-6)
+meter, gpm = Meter(Clocks(time.monotonic_ns, time.time_ns)), Gpm()
+with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    list(pool.map(churn, range(8)))
+"""
+
+
+def test_caches_of_devices_survive_the_threads_of_other_gpus(make_node: MakeNode) -> None:
+    """Each GPU has a thread; one forgets the instances that are gone while others measure theirs."""
+    node = make_node(h100(8))
+    done = ended([sys.executable, "-c", CHURN], node.environment())
+    assert (done.code, done.err) == (0, "")

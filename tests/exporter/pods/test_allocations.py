@@ -2,7 +2,7 @@
 
 import pytest
 
-from exporter.model import Allocation, Device, Instance, PodRef
+from exporter.model import Allocation, Claim, Device, Instance, PodRef
 from exporter.pods.allocations import index, owners_of
 from exporter.pods.deviceids import DeviceKey, key_if_only_gpu, key_of, keys_of_annotations
 
@@ -173,10 +173,20 @@ def test_owners_of_a_device_are_found_by_any_key(
     assert [owner.pod for owner in owners_of(device, index(allocations))] == pods
 
 
-def test_owner_with_several_containers_shows_the_first() -> None:
-    """Where two containers of a pod share a device, the series carries the one that the kubelet lists first."""
+def test_owner_with_several_containers_shows_none() -> None:
+    """Where several containers of a pod have a device, it is unknown which one uses it."""
     both = [_allocation("a", f"{GPU}::0", container="z"), _allocation("a", f"{GPU}::1", container="b")]
-    assert owners_of(WHOLE, index(both)) == (PodRef("ml", "a", "z"),)
+    assert owners_of(WHOLE, index(both)) == (PodRef("ml", "a", ""),)
+
+
+def test_owner_with_a_claim_of_several_containers_shows_none() -> None:
+    """Also of a claim; a container that the kubelet repeats is still one."""
+    claim = Claim("c", "ml", "gpu.nvidia.com", "node", "gpu-3")
+    used = [
+        Allocation(PodRef("ml", "a", name, claim), claim.driver, claim.device) for name in ("z", "z", "b")
+    ]
+    assert owners_of(WHOLE, index(used[:2])) == (PodRef("ml", "a", "z", claim),)
+    assert owners_of(WHOLE, index(used)) == (PodRef("ml", "a", "", claim),)
 
 
 def test_device_without_minor_matches_no_minor_key() -> None:

@@ -113,3 +113,11 @@ def test_pod_fact_hash_of_a_static_pod_is_no_uid(text: str, kept: str) -> None:
 def test_pod_fact_of_each_phase_knows_its_end(phase: object, has_ended: bool) -> None:
     """Succeeded and Failed are for good; everything else may still run."""
     assert pod_fact({**_pod(), "status": {"phase": phase}}, ALL)[1].has_ended is has_ended
+
+
+def test_pod_fact_knows_containers_of_each_kind() -> None:
+    """Init containers and ephemeral ones have processes, too."""
+    kinds = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+    status = {kind: [{"name": kind[:4].lower(), "containerID": f"containerd://{kind}"}] for kind in kinds}
+    _, fact = pod_fact(_pod() | {"status": status}, WantedPodFacts(uid=True))
+    assert fact.containers == {kind: kind[:4].lower() for kind in kinds}

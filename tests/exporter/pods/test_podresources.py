@@ -1,5 +1,6 @@
 """The holder of each GPU, by a kubelet that restarts, hangs, refuses, exaggerates or is absent."""
 
+import os
 import re
 import socket
 import time
@@ -8,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from exporter.pods.podresources import Kubelet
-from simulator.nodes.kubelet import Allocation, Failure, PodDevices
+from simulator.gpus import Process
+from simulator.nodes.devices import Container
+from simulator.nodes.kubelet import Allocation, Failure, Known, PodDevices
 from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode
-from tests.exporter.rig import Exporter, Node, eventually, h100, pod
+from tests.exporter.rig import Exporter, Node, Runs, container, ended, eventually, h100, pod
 
 pytestmark = pytest.mark.driver
 
@@ -97,7 +100,7 @@ def test_shared_gpu_has_one_series_per_pod(node: Node) -> None:
         assert len(lines) == 3
         assert set(exporter.series(UTIL, "gpu", "pod", "container")) == {
             ("0", "a", "main"),
-            ("0", "b", "one"),
+            ("0", "b", ""),
             ("1", "", ""),
         }
 
@@ -258,3 +261,129 @@ def test_another_server_on_the_socket_costs_only_labels(speech: bytes, node: Nod
                 eventually(lambda: exporter.get("/readyz")[0] == 200)
                 assert _pods(exporter) == [("0", ""), ("1", "")]
                 assert exporter.series(UP) == {(): 0}
+
+
+PROXY = PodDevices("kube-system", "kube-proxy-node-1", (("main", ()),), is_static=True)
+OWN = PodDevices("monitoring", "gpu-exporter-x7x2p", (("exporter", ()),))
+KNOWS_ALL = [("0", "train"), ("1", "")]
+INCOMPLETE = [Known.NOTHING, Known.STATIC]
+
+
+@pytest.mark.parametrize("known", INCOMPLETE, ids=lambda known: known.value)
+def test_answer_without_the_exporters_pod_keeps_the_last_one(node: Node, known: Known) -> None:
+    """A restarted kubelet answers successfully and knows no pod: it is not up, and no GPU is free for that."""
+    node.pods += [PROXY, OWN]
+    with node.kubelet, node.exporting("--own-pod=monitoring/gpu-exporter-x7x2p") as exporter:
+        assert (_pods(exporter), exporter.series(UP)) == (KNOWS_ALL, {(): 1})
+        allocated = exporter.series("gpu_allocated", "gpu")
+        node.kubelet.known = known
+        node.kubelet.restart()
+        eventually(lambda: exporter.messages("own pod monitoring/gpu-exporter-x7x2p is not listed"))
+        eventually(lambda: exporter.series(UP) == {(): 0})
+        asked = node.kubelet.calls["List"]
+        eventually(
+            lambda: node.kubelet.calls["List"] > asked + 4
+        )  # longer than a silent kubelet's answer is kept
+        assert _pods(exporter) == KNOWS_ALL
+        assert exporter.series("gpu_allocated", "gpu") == allocated
+
+        node.pods[:] = [PROXY, OWN]
+        node.kubelet.known = Known.PLUGIN
+        eventually(lambda: exporter.series(UP) == {(): 1})
+        assert _pods(exporter) == [("0", ""), ("1", "")]
+        assert exporter.series("gpu_allocated", "gpu") == {}  # nothing is offered yet
+        node.kubelet.known = Known.ALL
+        eventually(lambda: exporter.series("gpu_allocated", "gpu") == {("0",): 0, ("1",): 0})
+        assert len(exporter.messages("is not listed")) == 1
+
+
+def test_first_answer_without_the_exporters_pod_shows_no_free_gpu(node: Node) -> None:
+    """An exporter that starts together with the kubelet knows nothing, and says nothing."""
+    node.pods += [PROXY, OWN]
+    node.kubelet.known = Known.STATIC
+    with node.kubelet, node.exporting("--own-pod=monitoring/gpu-exporter-x7x2p") as exporter:
+        assert exporter.series(UP) == {(): 0}
+        assert exporter.series("gpu_allocated", "gpu") == {}
+        node.kubelet.known = Known.ALL
+        eventually(lambda: exporter.series("gpu_allocated", "gpu") == {("0",): 1, ("1",): 0})
+
+
+@pytest.mark.parametrize("known", INCOMPLETE, ids=lambda known: known.value)
+def test_answer_without_the_pods_of_log_folders_keeps_the_last_one(node: Node, known: Known) -> None:
+    """Outside of a pod, the folders of the pods' logs show that there are pods of the API server."""
+    node.pods.append(PROXY)
+    node.host.admit(container("train"))
+    node.host.admit(Container("kube-system", "kube-proxy-node-1", "0" * 32, "main"))
+    with node.kubelet, node.exporting() as exporter:
+        node.kubelet.known = known
+        eventually(lambda: exporter.messages("none but static pods are listed"))
+        assert (_pods(exporter), exporter.series(UP)) == (KNOWS_ALL, {(): 0})
+        node.host.forget(container("train").uid)
+        eventually(lambda: exporter.series(UP) == {(): 1})
+        assert _pods(exporter) == [("0", ""), ("1", "")]
+
+
+def test_empty_answer_to_an_exporter_in_a_pod_is_incomplete(node: Node) -> None:
+    """Without its name and without folders: the kubelet must list it at least."""
+    with (
+        node.kubelet,
+        node.exporting(variables={"KUBERNETES_SERVICE_HOST": "10.96.0.1"}) as exporter,
+    ):
+        node.kubelet.known = Known.NOTHING
+        eventually(lambda: exporter.series(UP) == {(): 0})
+        assert _pods(exporter) == KNOWS_ALL
+
+
+def test_static_exporters_pod_does_not_show_that_an_answer_is_complete(node: Node) -> None:
+    """The kubelet lists it, whose name ends with the node's, before it knows others."""
+    own = PodDevices("monitoring", "gpu-exporter-node-1", (("exporter", ()),), is_static=True)
+    node.pods.append(own)
+    node.host.admit(container("train"))
+    with node.kubelet, node.exporting("--own-pod=monitoring/gpu-exporter-node-1") as exporter:
+        node.kubelet.known = Known.STATIC
+        eventually(lambda: exporter.series(UP) == {(): 0})
+        assert _pods(exporter) == KNOWS_ALL
+
+
+def test_socket_that_the_user_may_not_reach_costs_only_labels(node: Node) -> None:
+    """The kubelet makes its directory for root alone; the log says what to do, and it is no bug."""
+    folder = node.kubelet.socket.parent
+    # root passes every check of permissions by its capabilities
+    wrapper = ["setpriv", "--bounding-set=-all"] if os.getuid() == 0 else []
+    with node.kubelet:
+        folder.chmod(0)
+        command = node.command("--once", f"--pod-resources-socket={node.kubelet.socket}")
+        done = ended([*wrapper, *command], node.environment())
+        folder.chmod(0o700)
+    assert done.code == 0, done.err
+    assert 'DCGM_FI_DEV_GPU_UTIL{gpu="0"' in done.out
+    assert "a bug" not in done.err
+    assert f"{UP} 0" in done.out
+    assert "Permission denied, which belongs to root: run as user 0, which needs no capability" in done.err
+
+
+def test_gpu_that_an_init_container_uses_is_not_free(node: Node) -> None:
+    """The kubelet lists its pod, without devices; its process shows that the GPU is in use, and whose work it is."""
+    node.pods.append(PodDevices("ml", "loads", (("main", ()),)))
+    with node.kubelet, node.exporting() as exporter:
+        assert exporter.series("gpu_allocated", "gpu") == {("0",): 1, ("1",): 0}
+        node.run(1, Runs(Process(4711, 2**30), pod="loads", container="init"))
+        eventually(lambda: exporter.series("gpu_allocated", "gpu") == {("0",): 1, ("1",): 1})
+        held = exporter.series("gpu_pod_memory_used_bytes", "gpu", "pod", "container")
+        assert held["1", "loads", "init"] == 2**30
+        node.run(1, Runs(Process(4712, 2**30)))
+        eventually(lambda: exporter.series("gpu_allocated", "gpu") == {("0",): 1, ("1",): 0})
+
+
+def test_device_on_two_numa_nodes_is_one_device(node: Node) -> None:
+    """The kubelet repeats it for each of them."""
+    uuids = tuple(node.spec.gpu_uuid(number) for number in range(2))
+    node.kubelet.capacity = (Allocation("nvidia.com/gpu", uuids, numa_nodes=(0, 1)),)
+    held = Allocation("nvidia.com/gpu", uuids[:1], numa_nodes=(0, 1))
+    node.pods[:] = [PodDevices("ml", "train", (("main", (held,)),))]
+    with node.kubelet, node.exporting() as exporter:
+        assert exporter.series("gpu_replicas", "gpu") == {("0",): 1, ("1",): 1}
+        assert set(exporter.series(UTIL, "gpu", "pod", "container")) == {
+            ("0", "train", "main"),
+            ("1", "", ""),
+        }

@@ -218,9 +218,44 @@ def test_list_without_driver_label_has_none(node: Node, tmp_path: Path) -> None:
     assert "DRIVER_VERSION" not in done.out
 
 
-TWICE = "under another name; list it once; --naming both serves both"
+TWICE = "under another name; that line does not count; --naming both serves both"
 TYPES = "available: gauge, counter, label"
 COLUMNS = "not a field, its type and a help text, separated by commas"
+
+
+def test_field_that_is_listed_again_counts_with_its_last_line(node: Node, tmp_path: Path) -> None:
+    """As lists in production have it, and dcgm-exporter takes them: a warning with both lines, and one family."""
+    done = _once(
+        node,
+        tmp_path,
+        "DCGM_FI_DEV_GPU_TEMP, gauge, first\n"
+        "DCGM_FI_DEV_FB_USED, gauge, kept\n"
+        "DCGM_FI_DEV_GPU_TEMP, counter, second\n"
+        "DCGM_FI_DRIVER_VERSION, label, x\n"
+        "DCGM_FI_DEV_POWER_USAGE, gauge, old name\n"
+        "DCGM_FI_DEV_BOARD_POWER_WATTS, gauge, new name\n"
+        "DCGM_FI_DRIVER_VERSION, label, y\n"
+        "DCGM_FI_DEV_CPU_UTIL_TOTAL, gauge, not served\n"
+        "DCGM_FI_DEV_CPU_UTIL_TOTAL, gauge, not served\n"
+        "DCGM_FI_DEV_GPU_TEMP, gauge, third\n",
+    )
+    assert done.code == 0, done.err
+    found = [line.removeprefix("# HELP ") for line in done.out.splitlines() if line.startswith("# HELP DCGM")]
+    assert sorted(found) == [
+        "DCGM_FI_DEV_BOARD_POWER_WATTS new name",
+        "DCGM_FI_DEV_FB_USED kept",
+        "DCGM_FI_DEV_GPU_TEMP third",
+    ]
+    assert "# TYPE DCGM_FI_DEV_GPU_TEMP gauge" in done.out
+    at = f"{tmp_path}/counters.csv, line"
+    for message in (
+        f"{at} 3: DCGM_FI_DEV_GPU_TEMP is listed again; line 1 does not count",
+        f"{at} 6: DCGM_FI_DEV_BOARD_POWER_WATTS is the metric DCGM_FI_DEV_POWER_USAGE of line 5 {TWICE}",
+        f"{at} 7: DCGM_FI_DRIVER_VERSION is listed again; line 4 does not count",
+        f"{at} 10: DCGM_FI_DEV_GPU_TEMP is listed again; line 3 does not count",
+    ):
+        assert done.err.count(message) == 1, message
+    assert done.err.count("DCGM_FI_DEV_CPU_UTIL_TOTAL (line 9)") == 1
 
 
 def test_invalid_list_reports_all_problems(node: Node, tmp_path: Path) -> None:
@@ -232,7 +267,7 @@ def test_invalid_list_reports_all_problems(node: Node, tmp_path: Path) -> None:
         "DCGM_FI_DEV_GPU_UTILL, gauge, x\n"
         "DCGM_FI_DEV_GPU_TEMP, gauge, x\n"
         "DCGM_FI_DEV_GPU_TEMP, gauge, x\n"
-        "DCGM_FI_DEV_GPU_TEMP_CELSIUS, gauge, x\n"
+        "\n"
         "DCGM_FI_DEV_FB_USED, histogram, x\n"
         "DCGM_FI_DEV_FB_FREE, gauge\n"
         "  , gauge, x\n"
@@ -244,8 +279,6 @@ def test_invalid_list_reports_all_problems(node: Node, tmp_path: Path) -> None:
     assert sorted(done.err.splitlines()) == sorted(
         [
             f"{at} 2: DCGM_FI_DEV_GPU_UTILL: unknown field; did you mean DCGM_FI_DEV_GPU_UTIL?",
-            f"{at} 4: DCGM_FI_DEV_GPU_TEMP is listed a second time, after line 3",
-            f"{at} 5: DCGM_FI_DEV_GPU_TEMP_CELSIUS is the metric DCGM_FI_DEV_GPU_TEMP of line 3 {TWICE}",
             f'{at} 6: DCGM_FI_DEV_FB_USED: "histogram" is not a type; {TYPES}',
             f'{at} 7: "DCGM_FI_DEV_FB_FREE, gauge": {COLUMNS}',
             f'{at} 8: ", gauge, x": {COLUMNS}',

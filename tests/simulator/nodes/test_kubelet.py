@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from simulator.nodes.kubelet import SERVICE, Allocation, Failure, Kubelet, PodDevices, messages
+from simulator.nodes.kubelet import SERVICE, Allocation, Failure, Known, Kubelet, PodDevices, messages
 
 GPU = "nvidia.com/gpu"
 CAPACITY = [Allocation(GPU, ("GPU-1", "GPU-2")), Allocation("nvidia.com/mig-1g.10gb", ("MIG-1",))]
@@ -60,8 +60,43 @@ def test_list_bytes_have_kubelet_field_numbers(kubelet: Kubelet) -> None:
 def test_allocatable_returns_all_devices(kubelet: Kubelet) -> None:
     """GetAllocatableResources gives what the node has, taken or not."""
     groups = _call(kubelet.socket, "GetAllocatableResources", "AllocatableResourcesResponse").devices
-    found = {group.resource_name: list(group.device_ids) for group in groups}
-    assert found == {GPU: ["GPU-1", "GPU-2"], "nvidia.com/mig-1g.10gb": ["MIG-1"]}
+    found = sorted((group.resource_name, *group.device_ids) for group in groups)
+    assert found == [(GPU, "GPU-1"), (GPU, "GPU-2"), ("nvidia.com/mig-1g.10gb", "MIG-1")]
+
+
+def test_list_repeats_a_device_for_each_numa_node_in_any_order(kubelet: Kubelet) -> None:
+    """As a kubelet of Kubernetes 1.36: an entry for each device and NUMA node, in the order of a Go map."""
+    kubelet.capacity = (Allocation(GPU, ("GPU-1", "GPU-2", "GPU-3"), numa_nodes=(0, 1)),)
+    orders = set()
+    for _ in range(20):
+        groups = _call(kubelet.socket, "GetAllocatableResources", "AllocatableResourcesResponse").devices
+        found = [(*group.device_ids, group.topology.nodes[0].ID) for group in groups]
+        assert sorted(found) == [(f"GPU-{number}", node) for number in (1, 2, 3) for node in (0, 1)]
+        orders.add(tuple(found))
+    assert len(orders) > 1
+
+
+@pytest.mark.parametrize(
+    ("known", "pods", "devices"),
+    [
+        (Known.NOTHING, [], 0),
+        (Known.STATIC, ["proxy"], 3),
+        (Known.PLUGIN, ["trainer", "proxy"], 0),
+        (Known.ALL, ["trainer", "proxy"], 3),
+    ],
+    ids=lambda value: value.value if isinstance(value, Known) else None,
+)
+def test_kubelet_after_a_restart_answers_successfully_and_incompletely(
+    tmp_path_factory: pytest.TempPathFactory, known: Known, pods: list[str], devices: int
+) -> None:
+    """It has no error for what it does not know yet."""
+    socket = tmp_path_factory.mktemp("k") / "s.sock"
+    proxy = PodDevices("kube-system", "proxy", (("main", ()),), is_static=True)
+    with Kubelet(socket, capacity=CAPACITY, pods=lambda: [TRAINER, proxy]) as kubelet:
+        kubelet.known = known
+        listed = _call(socket, "List", "ListPodResourcesResponse").pod_resources
+        offered = _call(socket, "GetAllocatableResources", "AllocatableResourcesResponse").devices
+    assert ([pod.name for pod in listed], len(offered)) == (pods, devices)
 
 
 def test_get_of_unknown_pod_is_not_found(kubelet: Kubelet) -> None:

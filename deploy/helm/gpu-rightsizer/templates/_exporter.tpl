@@ -27,6 +27,12 @@
 -}}
 - name: GPU_EXPORTER_NODE_NAME
   valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: POD_NAMESPACE
+  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+- name: GPU_EXPORTER_OWN_POD
+  value: $(POD_NAMESPACE)/$(POD_NAME)
 {{- range $name, $value := $given }}
 {{- if $value }}
 - name: GPU_EXPORTER_{{ $name }}
