@@ -177,7 +177,8 @@ class _Claims:
         known = {one.id: one for devices in fleet.devices.nodes.values() for one in devices}
         users = device_users(items)
         found = {(one.metadata.namespace, one.metadata.name): one for one in items}
-        claims = {key: claim_of(one, lambda _: False, known, users) for key, one in found.items()}
+        resources = resource_table(context.cluster.gpu_resources)
+        claims = {key: claim_of(one, resources, lambda _: False, known, users) for key, one in found.items()}
         return cls(found, {key: one.gpus or 0.0 for key, one in claims.items() if one.allocation})
 
     def gpus(self, pod: Pod) -> float:

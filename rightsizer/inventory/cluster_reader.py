@@ -226,14 +226,14 @@ class _ClusterReader(OptionalLister):
             return DraState()
         holding = frozenset(one.pod.node for one in pods.gpu_pods if one.claims and one.pod.node)
         is_few = not is_whole and len(holding) <= FEW_NODES
-        slices = self._slices(holding if is_few else None, keeps_published=asked.waits)
+        slices = self._slices(holding if is_few else None)
         if not (asked.used or slices):
             return DraState()
         return dra_state(
             self.all(self.paths(CLAIMS), ClaimObject),
             slices,
             self._all_served(TAINT_RULES, TaintRuleObject) if slices and is_whole else (),
-            self._all_served(CLASSES, ClassObject) if slices and is_whole else (),
+            self._all_served(CLASSES, ClassObject) if slices else (),
             self._templates(pods, asked),
             asked=asked,
             resources=self.resources,
@@ -246,20 +246,19 @@ class _ClusterReader(OptionalLister):
         found = self._all_served(TEMPLATES, TemplateObject) if names else []
         return [one for one in found if (one.metadata.namespace, one.metadata.name) in names]
 
-    def _slices(self, nodes: Collection[str] | None, *, keeps_published: bool) -> SliceTable:
-        """The GPUs that DRA drivers publish, on these nodes or on all."""
-        start = functools.partial(SliceTable, keeps_published=keeps_published)
+    def _slices(self, nodes: Collection[str] | None) -> SliceTable:
+        """The devices that DRA drivers publish, on these nodes or on all."""
 
         def ask(path: str) -> SliceTable:
             if nodes is None:
-                return self.cluster.reduce(path, SliceObject, start, add=SliceTable.add)
-            table = start()
+                return self.cluster.reduce(path, SliceObject, SliceTable, add=SliceTable.add)
+            table = SliceTable()
             for name in sorted(nodes):
                 selector = f"spec.nodeName={name}"
                 table.add(self.cluster.list_all(path, SliceObject, field_selector=selector))
             return table
 
-        return self.if_served(SLICES, ask, start())
+        return self.if_served(SLICES, ask, SliceTable())
 
     def _all_served(self, row: OwnerKind, kind: type[_Kind]) -> list[_Kind]:
         nothing: list[_Kind] = []

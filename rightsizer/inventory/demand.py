@@ -367,10 +367,9 @@ def _pods_of(item: Queued, state: DemandState, around: Surroundings) -> list[_Al
 
 def _asks_for_gpus(item: Queued, template: Template, around: Surroundings) -> bool:
     """Whether its pods ask for GPUs, or may."""
-    claims = _claim_names(template.pod)
-    keys = {(item.ref.namespace, name) for name in claims.templates}
+    wanted = around.dra.wanted(item.ref.namespace, *_claim_names(template.pod)).values()
     amounts = around.resources.request_of(_pod_of(item, template)).amounts
-    return bool(amounts or claims.existing or keys - around.dra.foreign)
+    return bool(amounts) or any(one.is_of_gpus for one in wanted)
 
 
 def _pod_to_be(item: Queued, template: Template, around: Surroundings) -> UnschedulablePod:

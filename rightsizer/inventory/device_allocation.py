@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rightsizer.model import (
+    MAX_OF_CLAIM,
     AttributeConstraint,
     Counters,
     CounterSet,
@@ -23,8 +24,6 @@ MAX_TRIES = 20_000
 """After this many tries on a node nothing is found; the scheduler has a time limit instead."""
 _DEVICES_PER_TRY = 50
 """Number of devices of a node that are looked at for one more try: a node with MIG has hundreds."""
-MAX_OF_CLAIM = 32
-"""Devices that a claim may get (resourcev1.AllocationResultsMaxSize)."""
 MAX_OF_POD = 128
 """Devices that are looked for together: tenants write any number."""
 Held = Mapping[DeviceId, Collection[Holding]]
@@ -61,8 +60,11 @@ def allocate(
     """
     if not claims:
         return ()
-    least = [sum(min(each.count or 0 for each in one.choices) for one in claim.requests) for claim in claims]
-    if max(least) > MAX_OF_CLAIM or sum(least) > MAX_OF_POD:
+    devices = inventory.nodes.get(node, ())
+    most = [
+        sum(max(_count(each, devices) for each in one.choices) for one in claim.requests) for claim in claims
+    ]
+    if max(most) > MAX_OF_CLAIM or sum(most) > MAX_OF_POD:
         return None
     limit = min(MAX_TRIES, tries.left)
     search = _Search(inventory, node, limit)
@@ -71,6 +73,10 @@ def allocate(
     is_found = search.finds(wanted, {})
     tries.left -= limit - max(search.left, 0) + 1 + search.scan_cost
     return tuple(search.taken) if is_found else None
+
+
+def _count(choice: DeviceChoice, devices: Collection[DraDevice]) -> int:
+    return sum(one.id in choice.eligible for one in devices) if choice.count is None else choice.count
 
 
 def count_free(devices: Collection[DeviceId], inventory: DeviceInventory, node: str) -> int:
@@ -92,7 +98,6 @@ class _Search:
     def __init__(self, inventory: DeviceInventory, node: str, limit: int) -> None:
         self._devices = inventory.nodes.get(node, ())
         self._by_id = {one.id: one for one in self._devices}
-        self._is_complete = node not in inventory.incomplete
         self._counters = {
             key: dict(amounts) for key, amounts in _of_pools(inventory.counters, self._devices).items()
         }
@@ -116,30 +121,34 @@ class _Search:
             return True
         (claim, place), rest = wanted[0], wanted[1:]
         request = claim.requests[place]
-        constraints = [
-            ((id(claim), number), each)
-            for number, each in enumerate(claim.constraints)
-            if request.name in each.requests
-        ]
         return any(
             self.finds(rest, kept)
             for choice in request.choices
-            for kept in self._choose(self._candidates(choice), choice, choice.count, constraints, values)
+            for kept in self._choose(
+                self._candidates(choice),
+                choice,
+                choice.count,
+                [
+                    ((id(claim), number), each)
+                    for number, each in enumerate(claim.constraints)
+                    if each.requests & {request.name, f"{request.name}/{choice.name}"}
+                ],
+                values,
+            )
         )
 
     def _candidates(self, choice: DeviceChoice) -> Sequence[DraDevice]:
-        """Eligible devices: free ones, or all for a choice of all, which the allocator refuses in incomplete pools."""
-        is_all = choice.count is None
+        """Eligible devices: free ones, or all for a choice of all."""
         self.left -= self.scan_cost
         return [
             one
             for one in self._devices
-            if one.id in choice.eligible and (self._is_complete if is_all else self._is_free(one))
+            if one.id in choice.eligible and (choice.count is None or self._is_free(one))
         ]
 
     def _is_free(self, one: DraDevice) -> bool:
         """Whether nobody holds it, or all who do hold parts of it."""
-        return one.is_shareable or not self._holdings.get(one.id)
+        return all(one.is_shareable and held.share for held in self._holdings.get(one.id, ()))
 
     def _choose(
         self,
@@ -151,16 +160,14 @@ class _Search:
     ) -> Iterator[_Taken]:
         """Take this many candidates, in each way, or all; each time the values taken. The last ones stay."""
         wanted = len(candidates) if count is None else count
-        if wanted > MAX_OF_CLAIM or wanted > MAX_OF_POD - len(self.taken):
-            return
         if not wanted:
             if count is not None:
                 yield values
             return
         for at, one in enumerate(candidates):
-            # Of a device that has room for several parts, one claim may have them.
-            rest = candidates[at:] if one.is_shareable and count is not None else candidates[at + 1 :]
-            if len(rest) < wanted - 1 and not any(other.is_shareable for other in rest):
+            # Of a device that has room for several parts, each request of a claim may have one.
+            rest = candidates[at + 1 :]
+            if len(rest) < wanted - 1:
                 return
             self.left -= 1
             if self.left < 0:
@@ -212,13 +219,23 @@ class _Search:
         self._consume(self._capacity.get(one.id), dict(one.consumed), 1)
 
     def _fits(self, one: DraDevice) -> bool:
-        """Whether the counters suffice; a whole GPU and a MIG device of it exclude each other also without them."""
+        """Whether the counters suffice, and none of its pool is overdrawn.
+
+        A whole GPU and a MIG device of it exclude each other also without counters.
+        """
         beside = self._used.get(one.gpu, ())
         is_apart = all(one.profile and other.profile for other in beside)
-        return is_apart and all(
-            amount <= self._counters.get(_set_of(one, name), {}).get(counter, 0)
-            for name, amounts in one.consumes
-            for counter, amount in amounts.items()
+        of_pool = (
+            [left for key, left in self._counters.items() if key[:2] == one.id[:2]] if one.consumes else []
+        )
+        return (
+            is_apart
+            and all(left >= 0 for each in of_pool for left in each.values())
+            and all(
+                amount <= self._counters.get(_set_of(one, name), {}).get(counter, 0)
+                for name, amounts in one.consumes
+                for counter, amount in amounts.items()
+            )
         )
 
     def _count(self, one: DraDevice, sign: int) -> None:

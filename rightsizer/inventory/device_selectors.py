@@ -53,7 +53,11 @@ class _Capacity(msgspec.Struct):
 
 
 class SelectorError(Exception):
-    """An expression cannot be evaluated here; the message says why."""
+    """It is unknown which devices an expression or a claim accepts; the message says why."""
+
+
+class FailedOnDeviceError(SelectorError):
+    """An expression fails on a device, which the scheduler then allocates to nobody who uses the expression."""
 
 
 Values = dict[str, dict[str, object]]
@@ -81,11 +85,11 @@ def device_variables(one: DeviceId, published: PublishedDevice) -> dict[str, Any
     }
 
 
-def attribute_of(variables: Mapping[str, Any], name: str) -> object:
-    """The value of a fully qualified attribute; None if the device has none."""
+def attribute_of(variables: Mapping[str, Any], name: str) -> tuple[type, object] | None:
+    """The type and value of a fully qualified attribute; None if the device has none."""
     domain, _, short = name.rpartition("/")
     value = variables["attributes"].get(domain, {}).get(short)
-    return value[_VERSION] if isinstance(value, dict) else value
+    return None if value is None else (type(value), value[_VERSION] if isinstance(value, dict) else value)
 
 
 def _by_domain(driver: str, values: Mapping[str, object]) -> Values:
@@ -101,8 +105,8 @@ def matches(expression: str, variables: Mapping[str, Any]) -> bool:
     """Whether a device matches.
 
     Raises:
-        SelectorError: The expression uses what is not known here, or fails, for example by a missing attribute: then
-            the scheduler does not place the pod at all.
+        SelectorError: The expression uses what is not known here.
+        FailedOnDeviceError: It fails, for example by a missing attribute: the scheduler does not place the pod at all.
     """
     compiled = _compiled(expression)
     if isinstance(compiled, SelectorError):
@@ -110,10 +114,10 @@ def matches(expression: str, variables: Mapping[str, Any]) -> bool:
     try:
         result = compiled.eval(data={"device": variables})
     except RuntimeError as error:  # it took too long
-        raise _failure(expression, error) from error
+        raise SelectorError(_words(expression, error)) from error
     value = result.value()
     if not isinstance(value, bool):
-        raise _failure(expression, value)
+        raise FailedOnDeviceError(_words(expression, value))
     return value
 
 
@@ -121,16 +125,16 @@ def matches(expression: str, variables: Mapping[str, Any]) -> bool:
 def _compiled(expression: str) -> Any:  # noqa: ANN401 - the library has no types
     """What evaluates it, or the error: both are needed once for each device."""
     if _LOOP.search(expression) or len(expression) > MAX_LENGTH:
-        return _failure(expression, f"it has a loop, or more than {MAX_LENGTH} characters")
+        return SelectorError(_words(expression, f"it has a loop, or more than {MAX_LENGTH} characters"))
     try:
         return _environment().compile(expression)
     except RuntimeError as error:
-        return _failure(expression, str(error).removeprefix("INVALID_ARGUMENT: "))
+        return SelectorError(_words(expression, str(error).removeprefix("INVALID_ARGUMENT: ")))
 
 
-def _failure(expression: str, reason: object) -> SelectorError:
+def _words(expression: str, reason: object) -> str:
     first = str(reason).partition("\n")[0]
-    return SelectorError(f"selector {expression[:200]!r} cannot be evaluated: {first[:200]}")
+    return f"selector {expression[:200]!r} cannot be evaluated: {first[:200]}"
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -29,15 +29,22 @@ WHOLE = f"{CLASS_PREFIX}gpu.nvidia.com"
 
 
 class Wanted(NamedTuple):
-    """What a claim that is not allocated asks for.
+    """What a claim asks for that pods wait for.
 
     Attributes:
         devices: Their number, by device class.
-        accepts: Those that it would accept.
+        accepts: Those that it would accept, if it is not allocated.
+        why_not: Why that is not known; empty if it is.
+        is_of_gpus: Whether it asks for GPUs, or may.
     """
 
     devices: Mapping[str, int]
     accepts: WaitingClaim
+    why_not: str = ""
+    is_of_gpus: bool = True
+
+
+_NOT_READ = Wanted({}, WaitingClaim(()), "it does not exist, or could not be read")
 
 
 class Asked(NamedTuple):
@@ -55,11 +62,6 @@ class Asked(NamedTuple):
     templates: frozenset[ClaimKey] = frozenset()
     resources: frozenset[str] = frozenset()
 
-    @property
-    def waits(self) -> bool:
-        """Whether pods wait that might ask for devices."""
-        return bool(self.wanted or self.templates or self.resources)
-
 
 class UnknownClaimError(ValueError):
     """It is unknown which devices a pod would accept; the message says why."""
@@ -71,10 +73,8 @@ class DraState:
 
     Attributes:
         claims: Those that pods use.
-        waiting: Those of them that are not allocated, where it is known which devices they accept.
+        waiting: Those that pods wait for.
         promised: The same of claims that will be made from templates.
-        unknown: Why that is not known of templates.
-        foreign: Templates that ask for no GPUs.
         backing: The devices that the scheduler allocates for an extended resource, where that is known.
         templates: The ResourceClaimTemplates that claims were made from.
         problems: What is incomplete or cannot be evaluated, in words.
@@ -84,11 +84,18 @@ class DraState:
     claims: Mapping[ClaimKey, Claim] = dataclasses.field(default_factory=dict)
     waiting: Mapping[ClaimKey, Wanted] = dataclasses.field(default_factory=dict)
     promised: Mapping[ClaimKey, Wanted] = dataclasses.field(default_factory=dict)
-    unknown: Mapping[ClaimKey, str] = dataclasses.field(default_factory=dict)
-    foreign: frozenset[ClaimKey] = frozenset()
     backing: Mapping[str, DeviceChoice] = dataclasses.field(default_factory=dict)
     templates: Mapping[ClaimKey, TemplateObject] = dataclasses.field(default_factory=dict)
     problems: tuple[str, ...] = ()
+
+    def wanted(self, namespace: str, claims: Iterable[str], templates: Iterable[str]) -> dict[str, Wanted]:
+        """What a pod's claims ask for, those that exist and those that templates will make, by kind and name."""
+        made = {f"ResourceClaim {name}": self.waiting.get((namespace, name), _NOT_READ) for name in claims}
+        to_be = {
+            f"ResourceClaimTemplate {name}": self.promised.get((namespace, name), _NOT_READ)
+            for name in templates
+        }
+        return {**made, **to_be}
 
 
 def dra_state(  # noqa: PLR0913 - one list of each kind
@@ -115,78 +122,57 @@ def dra_state(  # noqa: PLR0913 - one list of each kind
     inventory = slices.inventory(rules)
     known = {one.id: one for devices in inventory.nodes.values() for one in devices}
     users = device_users(items)
-    finder = DeviceFinder(inventory, slices.published, classes)
+    finder = DeviceFinder(inventory, slices, classes)
 
     def is_of_gpus(name: str) -> bool:
         return resources.unit(CLASS_PREFIX + name) is not None or finder.is_of_gpus(name)
 
-    every = {
-        _key(item): claim_of(item, is_of_gpus, known, users, asked.used.get(_key(item), ())) for item in items
-    }
+    def read(item: ClaimObject) -> Claim:
+        return claim_of(item, resources, is_of_gpus, known, users, asked.used.get(_key(item), ()))
+
+    def promised(item: TemplateObject) -> Wanted:
+        try:
+            made = claim_made_from(item)
+        except msgspec.DecodeError as error:
+            return _NOT_READ._replace(why_not=str(error))
+        return _wanted(made, read(made), finder)
+
+    every = {_key(item): read(item) for item in items}
     allocations = {key: claim.allocation for key, claim in every.items() if claim.allocation}
     names = frozenset(one.metadata.name for one in classes)
     inventory = dataclasses.replace(inventory, allocations=allocations, classes=names)
-    waiting: dict[ClaimKey, Wanted] = {}
     problems = list(slices.problems)
-    for item in items:
-        if _key(item) in asked.wanted and not item.is_allocated and known:
-            try:
-                waiting[_key(item)] = Wanted(every[_key(item)].devices, finder.waiting(item))
-            except SelectorError as error:
-                problems.append(f"claim {'/'.join(_key(item))}: {error}; no GPUs are freed for it")
     backing: dict[str, DeviceChoice] = {}
     for resource in sorted(asked.resources) if known and classes else ():
         try:
             backing[resource] = finder.backing(resource)
         except SelectorError as error:
             problems.append(f"resource {resource}: {error}; no DRA devices are freed for it")
-    claims = {key: claim for key, claim in every.items() if key in asked.used}
-    promised = _Promised()
-    for template in templates:
-        if _key(template) in asked.templates:
-            promised.add(template, finder, is_of_gpus)
     return DraState(
         inventory,
-        claims,
-        waiting,
-        promised.wanted,
-        {**dict.fromkeys(asked.templates - promised.known, _NO_TEMPLATE), **promised.unknown},
-        frozenset(promised.foreign),
+        {key: claim for key, claim in every.items() if key in asked.used},
+        {
+            _key(item): _wanted(item, every[_key(item)], finder)
+            for item in items
+            if _key(item) in asked.wanted
+        },
+        {_key(template): promised(template) for template in templates if _key(template) in asked.templates},
         backing,
         {_key(template): template for template in templates},
         tuple(problems),
     )
 
 
-_NO_TEMPLATE = "it does not exist, or could not be read"
-
-
-class _Promised:
-    """What claims will ask for that are made from templates."""
-
-    def __init__(self) -> None:
-        self.wanted: dict[ClaimKey, Wanted] = {}
-        self.unknown: dict[ClaimKey, str] = {}
-        self.foreign: set[ClaimKey] = set()
-
-    @property
-    def known(self) -> set[ClaimKey]:
-        """The templates that were added."""
-        return {*self.wanted, *self.unknown}
-
-    def add(self, item: TemplateObject, finder: DeviceFinder, is_of_gpus: Callable[[str], bool]) -> None:
-        """Add a template."""
-        key = _key(item)
-        try:
-            made = claim_made_from(item)
-            claim = claim_of(made, is_of_gpus)
-            if not claim.devices and not claim.unreadable:
-                self.foreign.add(key)
-                self.unknown[key] = "it requests other devices than GPUs"
-            else:
-                self.wanted[key] = Wanted(claim.devices, finder.waiting(made))
-        except (msgspec.DecodeError, SelectorError) as error:
-            self.unknown[key] = str(error)
+def _wanted(item: ClaimObject, claim: Claim, finder: DeviceFinder) -> Wanted:
+    if not (claim.devices or claim.unreadable):
+        words = "it requests other devices than GPUs"
+        return Wanted({}, WaitingClaim(()), words, is_of_gpus=False)
+    if item.is_allocated:
+        return Wanted(claim.devices, WaitingClaim(()), "it is allocated already")
+    try:
+        return Wanted(claim.devices, finder.waiting(item))
+    except SelectorError as error:
+        return Wanted(claim.devices, WaitingClaim(()), str(error))
 
 
 def with_claims(pod: UnschedulablePod, state: DraState) -> UnschedulablePod:
@@ -195,29 +181,20 @@ def with_claims(pod: UnschedulablePod, state: DraState) -> UnschedulablePod:
     Raises:
         UnknownClaimError: Of one of its claims that is unknown.
     """
-    wanted = list(_wanted(pod, state))
+    wanted = state.wanted(pod.ref.namespace, pod.claim_names, pod.template_names)
+    for name, one in wanted.items():
+        if one.why_not:
+            raise UnknownClaimError(f"{name}: {one.why_not}")
     counts = collections.Counter(pod.gpus)
-    for one in wanted:
+    for one in wanted.values():
         counts.update(one.devices)
     backed = {
         name: WaitingClaim((DeviceRequest(name, (dataclasses.replace(state.backing[name], count=count),)),))
         for name, count in pod.gpus.items()
         if name in state.backing
     }
-    claims = tuple(one.accepts for one in wanted)
+    claims = tuple(one.accepts for one in wanted.values())
     return dataclasses.replace(pod, gpus=dict(counts), claims=claims, backed=backed)
-
-
-def _wanted(pod: UnschedulablePod, state: DraState) -> Iterator[Wanted]:
-    for name in pod.claim_names:
-        if (key := (pod.ref.namespace, name)) not in state.waiting:
-            raise UnknownClaimError(f"which devices its ResourceClaim {name} accepts is unknown")
-        yield state.waiting[key]
-    for name in pod.template_names:
-        if (key := (pod.ref.namespace, name)) not in state.promised:
-            why = state.unknown.get(key, _NO_TEMPLATE)
-            raise UnknownClaimError(f"ResourceClaimTemplate {name}: {why}")
-        yield state.promised[key]
 
 
 def _key(item: ClaimObject | TemplateObject) -> ClaimKey:

@@ -334,7 +334,7 @@ class _File:
 
     def _dra(self, pods: PodTable, demand: DemandState, resources: ResourceTable) -> DraState:
         """Published GPUs, and the claims for them."""
-        slices = SliceTable(keeps_published=True)
+        slices = SliceTable()
         slices.add(list(self._all(SLICES.group, SLICES.kind, SliceObject)))
         return dra_state(
             list(self._all(CLAIMS.group, CLAIMS.kind, ClaimObject)),

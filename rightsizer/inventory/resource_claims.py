@@ -7,13 +7,16 @@ it. So its request counts once, by its resource names; the claim only tells whic
 
 import collections
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from rightsizer.inventory.device_selectors import (
     MAX_LENGTH,
+    FailedOnDeviceError,
     SelectorError,
     attribute_of,
     device_variables,
@@ -22,15 +25,17 @@ from rightsizer.inventory.device_selectors import (
 from rightsizer.inventory.gpu_requests import (
     CLASS_PREFIX,
     IMPLICIT_PREFIX,
+    ResourceTable,
     count_of,
     long_running_containers,
     quantity_of,
 )
-from rightsizer.inventory.resource_slices import GPU_DRIVERS, PublishedDevice, capacity_limits, short_name
+from rightsizer.inventory.resource_slices import GPU_DRIVERS, SliceTable, capacity_limits
 from rightsizer.inventory.unschedulable_pods import Toleration, tolerates
 from rightsizer.kube.api_objects import ObjectMeta, PodObject
 from rightsizer.kube.owner_kinds import OwnerKind
 from rightsizer.model import (
+    MAX_OF_CLAIM,
     Allocation,
     AttributeConstraint,
     ClaimTemplate,
@@ -77,6 +82,11 @@ class _Exactly(msgspec.Struct, rename="camel"):
     admin_access: bool | None = None
     tolerations: list[Toleration] | None = None
     capacity: _AskedCapacity | None = None
+
+    @property
+    def number(self) -> int | None:
+        """How many devices; None for all, or by a mode that is not known."""
+        return max(self.count, 1) if self.allocation_mode in {"", "ExactCount"} else None
 
 
 class _Request(_Exactly, rename="camel"):
@@ -205,6 +215,7 @@ def part_of(device: DraDevice) -> float:
 
 def claim_of(
     item: ClaimObject,
+    resources: ResourceTable,
     is_of_gpus: Callable[[str], bool],
     known: Mapping[DeviceId, DraDevice] | None = None,
     users: Mapping[DeviceId, int] | None = None,
@@ -214,7 +225,8 @@ def claim_of(
 
     Args:
         item: The claim.
-        is_of_gpus: Whether a DeviceClass, by name, is of GPUs.
+        resources: DeviceClasses of GPUs, by name: of other drivers' devices that it holds only these tell.
+        is_of_gpus: Whether a DeviceClass is of GPUs; raises SelectorError where that is not known.
         known: Published devices.
         users: How many claims each device is allocated to.
         pods: UIDs of the pods that name it: a claim that is reserved for a PodGroup tells none.
@@ -231,7 +243,7 @@ def claim_of(
     for result in allocation.devices.results or []:
         request = requests.get(result.request)
         name = request.device_class_name if request else result.driver
-        is_gpu = result.driver in GPU_DRIVERS or is_of_gpus(name)
+        is_gpu = result.driver in GPU_DRIVERS or resources.unit(CLASS_PREFIX + name) is not None
         if is_gpu and not result.admin_access:  # admin access holds nothing (KEP-5018)
             counts[CLASS_PREFIX + name] += 1
             is_shared = is_shared or result.share_id is not None
@@ -273,7 +285,7 @@ def _id(result: _Result) -> DeviceId:
 def _holding(result: _Result) -> Holding:
     """What a claim holds; an amount that cannot be read counts as nothing, as that of a driver that tells none."""
     consumed = result.consumed_capacity or {} if result.share_id is not None else {}
-    amounts = {short_name(name, result.driver): count_of(amount) for name, amount in consumed.items()}
+    amounts = {name: count_of(amount) for name, amount in consumed.items()}
     return Holding(_id(result), result.share_id or "", tuple(sorted(amounts.items())))
 
 
@@ -345,60 +357,76 @@ def _named(request: _Request) -> Iterator[tuple[str, _Exactly]]:
 
 def _requested(item: ClaimObject, is_of_gpus: Callable[[str], bool]) -> Claim:
     """What an unallocated claim requests; of alternatives the first one."""
-    devices: dict[str, int] = {}
+    devices: collections.Counter[str] = collections.Counter()
     unreadable = []
     for request in item.spec.devices.requests or ():
-        one = next((one for _, one in _named(request) if is_of_gpus(one.device_class_name)), None)
+        try:
+            one = next((one for _, one in _named(request) if is_of_gpus(one.device_class_name)), None)
+        except SelectorError as error:
+            unreadable.append(f"claim {item.metadata.name}: {error}")
+            continue
         if one is None or one.admin_access:
             continue
-        if one.allocation_mode == "All":
+        if (number := one.number) is None:
             unreadable.append(f"claim {item.metadata.name}: all devices of {one.device_class_name}")
-            continue
-        key = CLASS_PREFIX + one.device_class_name
-        devices[key] = devices.get(key, 0) + (one.count or 1)
-    return Claim(devices, unreadable=tuple(unreadable))
+        else:
+            devices[CLASS_PREFIX + one.device_class_name] += number
+    return Claim(dict(devices), unreadable=tuple(unreadable))
 
 
 # --- Claims that wait
+
+
+class _Matched(NamedTuple):
+    """The devices that selectors match.
+
+    Attributes:
+        unknown: Why that is not known of some; empty if it is.
+        failure: Why they fail on some, which are then allocated to nobody; empty if they do not.
+    """
+
+    devices: frozenset[DeviceId] = frozenset()
+    unknown: str = ""
+    failure: str = ""
 
 
 class DeviceFinder:
     """Finds the devices that requests accept, by their selectors and those of their DeviceClass.
 
     Args:
-        inventory: All devices.
-        published: As they were published.
+        inventory: All GPUs.
+        slices: The devices of all drivers, as they were published.
         classes: The cluster's DeviceClasses.
     """
 
     def __init__(
-        self,
-        inventory: DeviceInventory,
-        published: Mapping[DeviceId, PublishedDevice],
-        classes: Sequence[ClassObject],
+        self, inventory: DeviceInventory, slices: SliceTable, classes: Sequence[ClassObject]
     ) -> None:
         self._devices = {one.id: one for devices in inventory.nodes.values() for one in devices}
-        self._published = published
+        self._published = dict(slices.published())
+        self._skipped = slices.skipped
         self._classes = {one.metadata.name: one.spec.selectors or [] for one in classes}
         self._resources = collections.defaultdict[str, list[str]](list)
         for one in classes:
             self._resources[one.spec.extended_resource_name or ""].append(one.metadata.name)
         self._variables: dict[DeviceId, Mapping[str, object]] = {}
-        self._found: dict[tuple[tuple[str, ...], tuple[Toleration, ...]], frozenset[DeviceId]] = {}
+        self._of_class = functools.cache(lambda name: self._match(self._classes[name], self._published))
+        self._found: dict[bytes, DeviceChoice] = {}
         self._searches: collections.Counter[str] = collections.Counter()
 
     def is_of_gpus(self, name: str) -> bool:
-        """Whether devices of a DeviceClass are GPUs; False where that is not known."""
-        selectors = self._classes.get(name)
-        if selectors is None:
-            return False
-        return any(self._is_selected(selectors, one) for one in self._devices)
+        """Whether devices of a DeviceClass are GPUs; a class that does not exist has none.
 
-    def _is_selected(self, selectors: Sequence[_DeviceSelector], one: DeviceId) -> bool:
-        try:
-            return all(matches(each, self._of(one)) for each in _expressions(selectors))
-        except SelectorError:
+        Raises:
+            SelectorError: That is not known.
+        """
+        if name not in self._classes:
             return False
+        found = self._of_class(name)
+        is_found = any(one.driver in GPU_DRIVERS for one in found.devices)
+        if found.unknown and not is_found:
+            raise SelectorError(f"whether DeviceClass {name} is of GPUs is not known: {found.unknown}")
+        return is_found
 
     def waiting(self, item: ClaimObject) -> WaitingClaim:
         """A claim that is not allocated, with the devices that it would accept.
@@ -406,18 +434,17 @@ class DeviceFinder:
         Raises:
             SelectorError: It is unknown which those are.
         """
-        asked = item.spec.devices
+        asked, namespace = item.spec.devices, item.metadata.namespace
         requests = []
         for request in asked.requests or ():
-            choices = [
-                self._choice(one, item.metadata.namespace)
-                for _, one in _named(request)
-                if not one.admin_access
-            ]
-            if choices:
-                requests.append(DeviceRequest(request.name, tuple(choices)))
-        eligible = frozenset(one for each in requests for choice in each.choices for one in choice.eligible)
-        constraints = [self._constraint(one, requests, eligible) for one in asked.constraints or ()]
+            if request.first_available:
+                choices = [self._choice(one, namespace, one.name) for one in request.first_available]
+            else:
+                choices = [self._choice(request.exactly or request, namespace)]
+            if not any(one.eligible for one in choices):
+                raise SelectorError(f"no GPU matches its request {request.name}")
+            requests.append(DeviceRequest(request.name, tuple(choices)))
+        constraints = [self._constraint(one, requests) for one in asked.constraints or ()]
         return WaitingClaim(tuple(requests), tuple(constraints))
 
     def backing(self, resource: str) -> DeviceChoice:
@@ -432,84 +459,136 @@ class DeviceFinder:
         names = self._resources[resource] if implicit == resource else [implicit]
         if len(names) != 1:
             raise SelectorError(f"{len(names)} DeviceClasses stand for it, not one")
-        return self._choice(_Exactly(names[0]), "")
+        found = self._choice(_Exactly(names[0]), "")
+        if not found.eligible:
+            raise SelectorError(f"no GPU matches DeviceClass {names[0]}")
+        return found
 
-    def _choice(self, one: _Exactly, namespace: str) -> DeviceChoice:
-        name = one.device_class_name
-        if name not in self._classes:
-            raise SelectorError(f"DeviceClass {name} is not known")
-        expressions = [*_expressions(self._classes[name]), *_expressions(one.selectors or [])]
-        tolerations = tuple(one.tolerations or ())
-        eligible = self._matching(namespace, expressions, tolerations)
-        count = None if one.allocation_mode == "All" else one.count or 1
-        asked = (one.capacity.requests if one.capacity else None) or {}
-        parts = {each: self._part(each, asked) for each in eligible}
-        fit = frozenset(each for each, part in parts.items() if part is not None)
-        if not fit:
-            raise SelectorError(f"no GPU matches its request for {name}")
-        return DeviceChoice(fit, count, {each: parts[each] or {} for each in fit if parts[each]})
+    def _choice(self, one: _Exactly, namespace: str, name: str = "") -> DeviceChoice:
+        """The devices for a request, which may be none.
 
-    def _part(self, one: DeviceId, asked: Mapping[str, str | int]) -> Counters | None:
-        """What a request would take of a device's capacity; nothing of a whole one, None if it has too little."""
-        is_shareable = self._devices[one].is_shareable
-        if not (asked or is_shareable):
-            return {}
-        try:
-            amounts = {
-                short_name(name, one.driver): math.ceil(quantity_of(each)) for name, each in asked.items()
-            }
-            limits = capacity_limits(self._published[one], one.driver)
-        except (msgspec.DecodeError, ValueError) as error:
-            raise SelectorError(f"capacity cannot be read: {error}") from error
-        if not is_shareable:
-            is_enough = all(
-                name in limits and amount <= limits[name].total for name, amount in amounts.items()
-            )
-            return {} if is_enough else None
-        found = {name: limit.taken(amounts.get(name)) for name, limit in limits.items()}
-        taken = {name: amount for name, amount in found.items() if amount is not None}
-        return taken if len(taken) == len(found) and amounts.keys() <= found.keys() else None
-
-    def _matching(
-        self, namespace: str, expressions: Sequence[str], tolerations: tuple[Toleration, ...]
-    ) -> frozenset[DeviceId]:
-        key = (tuple(expressions), tolerations)
+        Raises:
+            SelectorError: They are not known.
+        """
+        if one.admin_access:
+            raise SelectorError("which devices admin access would get is not known")
+        own = (one.selectors, one.tolerations, one.capacity)
+        key = msgspec.json.encode((one.device_class_name, one.allocation_mode, *own))
         if key not in self._found:
-            self._searches[namespace] += 1
-            if self._searches[namespace] > MAX_SEARCHES or sum(map(len, expressions)) > MAX_LENGTH:
+            self._searches[namespace] += any(own)
+            length = sum(map(len, _expressions(one.selectors or ())))
+            if self._searches[namespace] > MAX_SEARCHES or length > MAX_LENGTH:
                 message = (
                     f"only {MAX_SEARCHES} different requests of a namespace are compared with devices, each with "
                     f"selectors of up to {MAX_LENGTH} characters"
                 )
                 raise SelectorError(message)
-            self._found[key] = frozenset(self._eligible(expressions, tolerations))
-        return self._found[key]
+            self._found[key] = self._eligible(one)
+        return dataclasses.replace(self._found[key], count=one.number, name=name)
 
-    def _eligible(
-        self, expressions: Sequence[str], tolerations: Collection[Toleration]
-    ) -> Iterator[DeviceId]:
-        for name, device in self._devices.items():
-            if all(any(tolerates(each, taint) for each in tolerations) for taint in device.taints):
-                variables = self._of(name)
-                if all(matches(each, variables) for each in expressions):
-                    yield name
+    def _eligible(self, one: _Exactly) -> DeviceChoice:
+        tolerations = one.tolerations or ()
+        asked = (one.capacity.requests if one.capacity else None) or {}
+        selected = {each: self._part(each, asked) for each in self._selected(one)}
+        parts = {each: part for each, part in selected.items() if part is not None}
+        kept_off = {
+            each
+            for each in parts
+            if not all(
+                any(tolerates(by, taint) for by in tolerations) for taint in self._devices[each].taints
+            )
+        }
+        if one.number is None:
+            nodes = collections.Counter(self._devices[each].node for each in parts)
+            if one.allocation_mode != "All" or self._skipped or max(nodes.values(), default=0) > MAX_OF_CLAIM:
+                raise SelectorError(
+                    "it asks for all devices of a node, which the scheduler may refuse for all nodes"
+                )
+            # A node has all of them or none.
+            without = {self._devices[each].node for each in kept_off}
+            kept_off = {each for each in parts if self._devices[each].node in without}
+        eligible = frozenset(parts.keys() - kept_off)
+        return DeviceChoice(eligible, consumes={each: parts[each] for each in eligible if parts[each]})
+
+    def _part(self, one: DeviceId, asked: Mapping[str, str | int]) -> Counters | None:
+        """What a request would take of a device's capacity; nothing of a whole one, None if it has too little."""
+        try:
+            amounts = {name: math.ceil(quantity_of(each)) for name, each in asked.items()}
+            limits = capacity_limits(self._published[one])
+        except (msgspec.DecodeError, ValueError) as error:
+            raise SelectorError(f"capacity cannot be read: {error}") from error
+        found = {name: limit.taken(amounts.get(name)) for name, limit in limits.items()}
+        taken = {name: amount for name, amount in found.items() if amount is not None}
+        if len(taken) < len(found) or not amounts.keys() <= found.keys():
+            return None
+        return taken if self._devices[one].is_shareable else {}
+
+    def _selected(self, one: _Exactly) -> Collection[DeviceId]:
+        """The GPUs that a request and its DeviceClass select.
+
+        Raises:
+            SelectorError: That is not known, fails for some device, or they select devices that are no GPU of a node.
+        """
+        name = one.device_class_name
+        if name not in self._classes:
+            raise SelectorError(f"DeviceClass {name} is not known")
+        found = self._of_class(name)
+        if not (found.unknown or found.failure):
+            found = self._match(one.selectors or (), found.devices)
+        if problem := found.unknown or found.failure:
+            raise SelectorError(problem)
+        for each in found.devices:
+            if each not in self._devices and each[:2] not in self._skipped:
+                raise SelectorError(f"its request for {name} also accepts device {'/'.join(each)}")
+        return found.devices & self._devices.keys()
+
+    def _match(self, selectors: Sequence[_DeviceSelector], devices: Collection[DeviceId]) -> _Matched:
+        """Those of the devices that match, evaluated once for all that are published alike."""
+        answers: dict[object, bool | SelectorError] = {}
+        found, unknown, failure = set(), "", ""
+        for one in devices:
+            fields = self._published[one].fields
+            alike = (
+                one.driver,
+                fields.allow_multiple_allocations,
+                bytes(fields.attributes),
+                bytes(fields.capacity),
+            )
+            if alike not in answers:
+                answers[alike] = self._answer(selectors, one)
+            answer = answers[alike]
+            if isinstance(answer, FailedOnDeviceError):
+                failure = failure or str(answer)
+            elif isinstance(answer, SelectorError):
+                unknown = unknown or str(answer)
+            elif answer:
+                found.add(one)
+        return _Matched(frozenset(found), unknown, failure)
+
+    def _answer(self, selectors: Sequence[_DeviceSelector], one: DeviceId) -> bool | SelectorError:
+        try:
+            return all(matches(each, self._of(one)) for each in _expressions(selectors))
+        except SelectorError as error:
+            return error
 
     def _of(self, name: DeviceId) -> Mapping[str, object]:
         if name not in self._variables:
             self._variables[name] = device_variables(name, self._published[name])
         return self._variables[name]
 
-    def _constraint(
-        self, one: _Constraint, requests: Sequence[DeviceRequest], eligible: Collection[DeviceId]
-    ) -> AttributeConstraint:
+    def _constraint(self, one: _Constraint, requests: Sequence[DeviceRequest]) -> AttributeConstraint:
         attribute = one.match_attribute or one.distinct_attribute
         if attribute is None:
             raise SelectorError("a constraint other than matchAttribute and distinctAttribute is not known")
+        choices = [each for request in requests for each in request.choices]
+        if any(each.count is None for each in choices):
+            raise SelectorError("a constraint on all devices of a node ends the search of the scheduler")
+        eligible = {name for each in choices for name in each.eligible}
         values = {name: attribute_of(self._of(name), attribute) for name in eligible}
-        if any(isinstance(value, list) for value in values.values()):
+        known = {name: value for name, value in values.items() if value is not None}
+        if any(kind is list for kind, _ in known.values()):
             raise SelectorError(f"its constraint is about {attribute}, which has several values")
         names = frozenset(one.requests or (each.name for each in requests))
-        known = {name: value for name, value in values.items() if value is not None}
         return AttributeConstraint(names, known, is_distinct=one.match_attribute is None)
 
 

@@ -195,31 +195,25 @@ class _GpuAttributes(msgspec.Struct, rename="camel"):
 
 
 class SliceTable:
-    """ResourceSlices of GPU drivers, collected page by page.
-
-    Args:
-        keeps_published: Whether claims wait, so that selectors are evaluated.
+    """ResourceSlices of all drivers, collected page by page; devices of GPU drivers are GPUs.
 
     Attributes:
-        published: Each device as it was published, for selectors.
-        problems: What is incomplete or unreadable, in words.
+        skipped: Drivers and names of the pools that the allocator does not use; known after `inventory`.
+        problems: What is incomplete or unreadable of GPUs, in words.
     """
 
-    def __init__(self, *, keeps_published: bool = False) -> None:
-        self._keeps_published = keeps_published
+    def __init__(self) -> None:
         self._pools: dict[tuple[str, str], list[SliceObject]] = {}
-        self.published: dict[DeviceId, PublishedDevice] = {}
+        self.skipped: set[tuple[str, str]] = set()
         self.problems: list[str] = []
 
     def __bool__(self) -> bool:
-        return bool(self._pools)
+        return any(driver in GPU_DRIVERS for driver, _ in self._pools)
 
     def add(self, items: Sequence[SliceObject]) -> None:
         """Add a page of slices: of each pool those of its newest generation."""
         for item in items:
             spec = item.spec
-            if spec.driver not in GPU_DRIVERS:
-                continue
             known = self._pools.setdefault((spec.driver, spec.pool.name), [])
             newest = max((one.spec.pool.generation for one in known), default=spec.pool.generation)
             if spec.pool.generation > newest:
@@ -227,28 +221,35 @@ class SliceTable:
             if spec.pool.generation >= newest:
                 known.append(item)
 
+    def published(self) -> Iterator[tuple[DeviceId, PublishedDevice]]:
+        """Each device as it was published: selectors see those of all drivers."""
+        for (driver, pool), slices in self._pools.items():
+            for item in slices:
+                for device in item.spec.devices or ():
+                    yield DeviceId(driver, pool, device.name), device
+
     def inventory(self, rules: Iterable[TaintRuleObject] = ()) -> DeviceInventory:
-        """All devices of complete pools."""
+        """All GPUs of complete pools."""
         tainting = [rule for rule in rules if rule.spec.taint.effect in _KEEPS_OFF]
         nodes: dict[str, list[DraDevice]] = collections.defaultdict(list)
         counters: dict[CounterSet, Counters] = {}
         incomplete: set[str] = set()
         for (driver, pool), slices in sorted(self._pools.items()):
-            problem, shared = _problem(slices), dict[CounterSet, Counters]()
             try:
-                shared = {name: amounts for item in slices for name, amounts in _shared(item)}
+                shared = _counters(slices)
             except ValueError as error:
-                problem = f"its counters cannot be read: {error}"
-            if problem is not None:
-                self.problems.append(
-                    f"ResourceSlices of {driver}, pool {pool}: {problem}; its GPUs are not known"
-                )
-                incomplete.update(filter(None, map(_node, slices)))
+                self.skipped.add((driver, pool))
+                if driver in GPU_DRIVERS:
+                    self.problems.append(
+                        f"ResourceSlices of {driver}, pool {pool}: {error}; its GPUs are not known"
+                    )
+                    incomplete.update(one.spec.node_name for one in slices if one.spec.node_name)
                 continue
-            counters.update(shared)
-            for item in slices:
-                for device in self._devices(item, tainting):
-                    nodes[device.node].append(device)
+            if driver in GPU_DRIVERS:
+                counters.update(shared)
+                for item in slices:
+                    for device in self._devices(item, tainting):
+                        nodes[device.node].append(device)
         devices = {node: tuple(sorted(found, key=lambda one: one.id)) for node, found in nodes.items()}
         return DeviceInventory(devices, counters, incomplete=frozenset(incomplete))
 
@@ -264,25 +265,18 @@ class SliceTable:
                 continue
             if device is not None:
                 taints = [rule.spec.taint.text for rule in rules if rule.selects(one)]
-                if self._keeps_published:
-                    self.published[one] = published
                 yield dataclasses.replace(device, taints=(*device.taints, *taints)) if taints else device
 
 
-def short_name(name: str, driver: str) -> str:
-    """The name of a capacity, without the driver's domain, which may stand before it or not."""
-    return name.removeprefix(f"{driver}/")
-
-
-def capacity_limits(published: PublishedDevice, driver: str) -> Mapping[str, CapacityLimit]:
-    """What claims may take of a device, by the short name of each capacity.
+def capacity_limits(published: PublishedDevice) -> Mapping[str, CapacityLimit]:
+    """What claims may take of a device, by the name of each capacity: the allocator compares names as they are.
 
     Raises:
         msgspec.DecodeError: A capacity has no such form.
         ValueError: A quantity is invalid.
     """
     found = msgspec.json.decode(published.fields.capacity, type=dict[str, _LimitedCapacity])
-    return {short_name(name, driver): _limit(each) for name, each in found.items()}
+    return {name: _limit(each) for name, each in found.items()}
 
 
 def _limit(one: _LimitedCapacity) -> CapacityLimit:
@@ -302,25 +296,30 @@ def _whole(amount: str | int | None) -> int | None:
     return None if amount is None else int(quantity_of(amount))
 
 
-def _node(item: SliceObject) -> str:
-    return item.spec.node_name
+def _counters(slices: Sequence[SliceObject]) -> dict[CounterSet, Counters]:
+    """The counters of a pool.
 
-
-def _problem(slices: Sequence[SliceObject]) -> str | None:
-    """Why the allocator would not use a pool; None if it would."""
-    expected = max(one.spec.pool.resource_slice_count for one in slices)
-    if len(slices) != expected:
-        return f"{len(slices)} of {expected} are there"
-    names = [device.name for one in slices for device in one.spec.devices or ()]
-    if len(set(names)) != len(names):
-        return "two devices have one name"
-    return None
-
-
-def _shared(item: SliceObject) -> Iterator[tuple[CounterSet, Counters]]:
-    spec = item.spec
-    for each in spec.shared_counters or ():
-        yield CounterSet(spec.driver, spec.pool.name, each.name), _amounts(each.counters)
+    Raises:
+        ValueError: The allocator would not use the pool; the message says why.
+    """
+    if {one.spec.pool.resource_slice_count for one in slices} != {len(slices)}:
+        expected = max(one.spec.pool.resource_slice_count for one in slices)
+        raise ValueError(f"{len(slices)} of {expected} are there")
+    devices = [device for one in slices for device in one.spec.devices or ()]
+    if len({device.name for device in devices}) != len(devices):
+        raise ValueError("two devices have one name")
+    found: dict[CounterSet, Counters] = {}
+    try:
+        for spec, each in [(one.spec, each) for one in slices for each in one.spec.shared_counters or ()]:
+            found[CounterSet(spec.driver, spec.pool.name, each.name)] = _amounts(each.counters)
+        consumed = [each for one in devices for each in _consumed(bytes(one.fields.consumes_counters))]
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ValueError(f"its counters cannot be read: {error}") from error
+    known = {each.name: amounts.keys() for each, amounts in found.items()}
+    for name, amounts in consumed:
+        if not amounts.keys() <= known.get(name, set()):
+            raise ValueError(f"counters of {name} are missing")
+    return found
 
 
 def _amounts(counters: Mapping[str, _Amount] | None) -> Counters:
@@ -337,10 +336,7 @@ def _device(one: DeviceId, node: str, fields: _Basic) -> DraDevice | None:
     if not node:
         return None
     attributes = msgspec.json.decode(fields.attributes, type=_GpuAttributes)
-    capacity = {
-        short_name(name, one.driver): amount
-        for name, amount in _amounts(msgspec.json.decode(fields.capacity, type=dict[str, _Amount])).items()
-    }
+    capacity = _amounts(msgspec.json.decode(fields.capacity, type=dict[str, _Amount]))
     physical = (
         attributes.bus.string
         or attributes.old_bus.string
@@ -353,7 +349,7 @@ def _device(one: DeviceId, node: str, fields: _Basic) -> DraDevice | None:
         gpu=physical or one.name,
         model=attributes.product_name.string.replace(" ", "-"),
         profile=attributes.profile.string,
-        memory_bytes=capacity.get("memory"),
+        memory_bytes=capacity.get("memory", capacity.get(f"{one.driver}/memory")),
         capacity=capacity if fields.allow_multiple_allocations else {},
         consumes=_consumed(bytes(fields.consumes_counters)),
         taints=tuple(taint.text for taint in fields.taints or () if taint.effect in _KEEPS_OFF),

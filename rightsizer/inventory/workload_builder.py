@@ -4,7 +4,6 @@ A pod belongs to the topmost owner of its owner chain. Pods of one gang are one 
 """
 
 import collections
-import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -215,11 +214,15 @@ def _quotas(state: ClusterState, members: Iterable["_Member"]) -> QueueQuotas:
 
 
 def _with_claims(state: ClusterState) -> list[UnschedulablePod]:
-    """Pods that the scheduler cannot place, without those of whose claims it is unknown what they accept."""
+    """Pods that the scheduler cannot place, without those that ask for no GPUs."""
     found = []
     for one in state.unschedulable:
-        with contextlib.suppress(UnknownClaimError):  # of which a problem tells
-            found.append(with_volumes(with_claims(one, state.dra), state.volumes))
+        wanted = state.dra.wanted(one.ref.namespace, one.claim_names, one.template_names).values()
+        if one.gpus or any(each.is_of_gpus for each in wanted):
+            try:
+                found.append(with_volumes(with_claims(one, state.dra), state.volumes))
+            except UnknownClaimError as error:
+                found.append(dataclasses.replace(one, why_not=one.why_not or str(error)))
     return found
 
 

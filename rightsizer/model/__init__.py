@@ -21,6 +21,7 @@ from rightsizer.model.conclusions import (
     Proposal,
 )
 from rightsizer.model.dra_devices import (
+    MAX_OF_CLAIM,
     Allocation,
     AttributeConstraint,
     ClaimKey,
@@ -90,6 +91,7 @@ from rightsizer.model.names import (
 )
 
 __all__ = [
+    "MAX_OF_CLAIM",
     "OPENS_BREAKER",
     "UNREADABLE",
     "Action",

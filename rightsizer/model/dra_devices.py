@@ -42,6 +42,8 @@ class Holding(NamedTuple):
     consumed: tuple[tuple[str, int], ...] = ()
 
 
+MAX_OF_CLAIM = 32
+"""Devices that a claim may get (resourcev1.AllocationResultsMaxSize)."""
 ClaimKey = tuple[str, str]
 """Namespace and name of a ResourceClaim, or of a ResourceClaimTemplate."""
 
@@ -115,13 +117,15 @@ class DeviceChoice:
 
     Attributes:
         eligible: Devices that match the selectors of the request and of its DeviceClass, and whose taints it tolerates.
-        count: How many of them; None for all that a node has.
+        count: How many of them; None for all that a node has, which are none where it does not tolerate one.
         consumes: What it would take of the capacity of those that claims may have parts of.
+        name: As one of several alternatives of its request; empty if it is the only one.
     """
 
     eligible: frozenset[DeviceId]
     count: int | None = 1
     consumes: Mapping[DeviceId, Counters] = dataclasses.field(default_factory=dict, hash=False)
+    name: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -137,7 +141,7 @@ class AttributeConstraint:
     """A constraint of a ResourceClaim: the devices of these requests have one value of an attribute, or all different.
 
     Attributes:
-        requests: Names of the requests.
+        requests: Names of the requests, or request/alternative.
         values: The value of each eligible device that has one.
         is_distinct: Whether no two may have the same value.
     """

@@ -101,7 +101,7 @@ def test_claim_that_no_freed_gpu_would_satisfy_stops_nothing(world: RealWorld) -
     world.unschedulable("urgent")
     assert world.apply("--policy", str(policy)) == {}
     world.running("idle", 1)
-    said = json.loads(world.run("plan", "-o", "json").out)["problems"]
+    said = json.loads(world.run("plan", "-o", "json", "--policy", str(policy)).out)["problems"]
     assert any("no GPU matches its request" in one for one in said), said
 
 

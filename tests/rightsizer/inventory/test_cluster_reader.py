@@ -20,7 +20,19 @@ from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.object_names import INVALID_OWNER
 from rightsizer.model import Fleet
 from simulator.kube import ApiServer, Fault
-from tests.rightsizer.kubectl import GPU, TEAM, Object, claim, node, obj, pod, using
+from tests.rightsizer.kubectl import (
+    GPU,
+    TEAM,
+    Object,
+    claim,
+    device_class,
+    dra_gpu,
+    node,
+    obj,
+    pod,
+    resource_slice,
+    using,
+)
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World
 
@@ -506,3 +518,25 @@ def test_invalid_gpu_resource_is_refused(server: Server, text: str) -> None:
         ConfigurationError, match=r"^--gpu-resource: '.*(such as example.com/gpu|must be one of devices, )"
     ):
         read_cluster(server.connect(text), RECORDABLE_KINDS)
+
+
+@pytest.mark.parametrize("expression", ['device.driver == "nic.example.com"', "device.nonsense()"])
+def test_claim_of_another_driver_ends_no_plan(server: Server, expression: str) -> None:
+    """Where GPUs are published by DRA and nothing waits; whoever claims a network card."""
+    server.add(
+        resource_slice("gpus", dra_gpu(0), dra_gpu(1)),
+        resource_slice("nic", {"name": "nic-0"}, driver="nic.example.com"),
+        device_class(),
+        device_class("nic", expression),
+        claim("h", devices=1),
+        pod("p", **using("h")),
+    )
+    before = server.fleet()
+    server.add(claim("c", devices=None, driver="nic"), claim("gone", devices=None, driver="no-class"))
+    after = server.fleet()
+    assert [one.gpus for one in after.workloads] == [1]
+    assert (after.workloads, after.nodes, after.devices.held) == (
+        before.workloads,
+        before.nodes,
+        before.devices.held,
+    )

@@ -193,7 +193,7 @@ def test_kueue_workload_that_waits_for_no_gpus_is_no_demand(changes: Mapping[str
                 _queue(),
                 _workload(template=_template(resourceClaims=[{"name": "c", "resourceClaimName": "c"}])),
             ],
-            "which devices its ResourceClaim c accepts is unknown",
+            "ResourceClaim c: it does not exist, or could not be read",
             id="claim-of-several-pods",
         ),
         pytest.param([_queue(), _workload(count=1025)], "more than 1024 pods", id="too-many-pods"),

@@ -7,9 +7,10 @@ from collections.abc import Collection, Sequence
 import hypothesis
 import hypothesis.strategies as st
 
-from rightsizer.inventory.device_allocation import MAX_OF_CLAIM, MAX_OF_POD, MAX_TRIES, Tries
+from rightsizer.inventory.device_allocation import MAX_OF_POD, MAX_TRIES, Tries
 from rightsizer.inventory.device_allocation import allocate as allocate_within
 from rightsizer.model import (
+    MAX_OF_CLAIM,
     AttributeConstraint,
     CounterSet,
     DeviceChoice,
@@ -166,29 +167,32 @@ def test_parts_of_a_device_fit_as_long_as_its_capacity_suffices() -> None:
     assert freed == (_part(one, "0", cores=91),)
 
 
-def test_request_for_several_parts_may_have_them_of_one_device() -> None:
-    """As the scheduler's allocator does, unless a constraint asks for different ones."""
+def test_request_for_several_parts_has_them_of_different_devices() -> None:
+    """As the scheduler's allocator does; another request of the claim may have the next part of the same one."""
     one, two = _shared(0), _shared(1)
     inventory = _inventory(one, two)
-    claim = _parts(one, two, count=3, memory=40)
-    found = allocate_within([claim], inventory, "n1", {}, Tries())
+    assert allocate_within([_parts(one, two, count=3, memory=10)], inventory, "n1", {}, Tries()) is None
+    (request,) = _parts(one, two, count=2, memory=40).requests
+    found = allocate_within([WaitingClaim((request, request))], inventory, "n1", {}, Tries())
     assert found is not None
-    assert [part.id for part in found] == [one.id, one.id, two.id]
-    distinct = AttributeConstraint(frozenset({"r"}), {one.id: "a", two.id: "b"}, is_distinct=True)
-    assert (
-        allocate_within([dataclasses.replace(claim, constraints=(distinct,))], inventory, "n1", {}, Tries())
-        is None
-    )
+    assert [part.id for part in found] == [one.id, two.id] * 2
+    whole = {one.id: [Holding(one.id)]}
+    assert allocate_within([_parts(one, memory=10)], inventory, "n1", whole, Tries()) is None
 
 
 def test_pod_that_asks_for_more_than_the_scheduler_would_give_finds_nothing() -> None:
     """However many parts would fit: a tenant writes any number, and the search must end."""
     one = dataclasses.replace(_shared(0), capacity={"memory": 1_000_000})
     inventory = _inventory(one)
-    for claims in ([_parts(one, count=MAX_OF_CLAIM, memory=1)], [_parts(one, memory=1)] * MAX_OF_POD):
+    (request,) = _parts(one, memory=1).requests
+    large = dataclasses.replace(
+        request, choices=(*request.choices, DeviceChoice(frozenset(), MAX_OF_CLAIM + 1))
+    )
+    for claims in ([WaitingClaim((request,) * MAX_OF_CLAIM)], [_parts(one, memory=1)] * MAX_OF_POD):
         assert allocate_within(claims, inventory, "n1", {}, Tries()) is not None
     for claims in (
-        [_parts(one, count=MAX_OF_CLAIM + 1, memory=1)],
+        [WaitingClaim((request,) * (MAX_OF_CLAIM + 1))],
+        [WaitingClaim((large,))],
         [_parts(one, count=100_000, memory=1)],
         [_parts(one, memory=1)] * (MAX_OF_POD + 1),
         [_parts(one, memory=1)] * 5_000,
@@ -242,11 +246,11 @@ def test_search_without_end_finds_nothing_and_its_tries_are_counted() -> None:
     assert allocate_within([_claim(A)], _inventory(A), "n1", {}, tries) is None
 
 
-def test_all_devices_of_a_node_with_an_incomplete_pool_are_refused() -> None:
-    """The scheduler cannot know them all; a number of them it takes from the other pools."""
-    inventory = dataclasses.replace(_inventory(A, B), incomplete=frozenset({"n1"}))
-    assert allocate([_claim(A, B, count=None)], inventory, "n1", ()) is None
-    assert allocate([_claim(A, B, count=2)], inventory, "n1", ()) == (A.id, B.id)
+def test_device_of_a_pool_that_is_overdrawn_is_not_given() -> None:
+    """Claims hold more of its counters than there is: the allocator gives no device that consumes any."""
+    inventory = _inventory(A, B, *PARTS)
+    assert allocate([_claim(B)], inventory, "n1", {A.id}) is not None
+    assert allocate([_claim(B)], inventory, "n1", {A.id, PARTS[0].id}) is None
 
 
 DEVICES = (*(_gpu(number) for number in range(3)), *(_mig(0, place) for place in range(2)))

@@ -1,10 +1,12 @@
 """Nodes, GPUs and their parts from ResourceSlices, ResourceClaims and DeviceTaintRules in a file of objects."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from rightsizer.model import Node, claims_on
+from rightsizer.inventory.device_allocation import Tries, allocate
+from rightsizer.model import Fleet, Node, claims_on
 from tests.rightsizer.kubectl import (
     GPU,
     MIG,
@@ -241,6 +243,12 @@ def _accepted(request: Object, *items: Object) -> set[str] | None:
     return {one.name for each in claimed.requests for choice in each.choices for one in choice.eligible}
 
 
+def _why(fleet: Fleet) -> str:
+    (one,) = fleet.unserved
+    assert one.what == "team/Pod/w"
+    return one.why
+
+
 GPUS = resource_slice("a", dra_gpu(0), dra_gpu(1), dra_gpu(2, profile="1g.10gb"))
 
 
@@ -282,11 +290,9 @@ def test_waiting_claim_accepts_what_its_selectors_match(expression: str, expecte
 
 
 def test_claim_that_cannot_be_evaluated_is_reported() -> None:
-    """With the claim, the expression and the reason; its pod is no demand."""
+    """With the pod, the claim, the expression and the reason; its pod is no demand."""
     fleet = fleet_of(_bare(), device_class(), GPUS, _request("device.nonsense()"), _waiting())
-    (problem,) = [one for one in fleet.problems if one.startswith("claim ")]
-    assert problem.startswith("claim team/c: selector 'device.nonsense()' cannot be evaluated: ")
-    assert problem.endswith("no GPUs are freed for it")
+    assert _why(fleet).startswith("ResourceClaim c: selector 'device.nonsense()' cannot be evaluated: ")
     assert fleet.waiting == ()
 
 
@@ -333,9 +339,8 @@ def test_attribute_of_no_type_is_named_and_frees_nothing() -> None:
     odd = resource_slice("a", dra_gpu(0, attributes={"x": {"int": "y"}}))
     fleet = fleet_of(_bare(), device_class(), odd, _request(), _waiting())
     assert fleet.waiting == ()
-    (problem,) = [one for one in fleet.problems if one.startswith("claim ")]
-    assert problem.startswith(
-        "claim team/c: device gpu.nvidia.com/n1/gpu-0 cannot be read: Expected `int | null`"
+    assert _why(fleet).startswith(
+        "ResourceClaim c: device gpu.nvidia.com/n1/gpu-0 cannot be read: Expected `int | null`"
     )
 
 
@@ -353,9 +358,9 @@ def test_only_some_requests_of_a_namespace_are_compared() -> None:
                 one["metadata"]["namespace"] = namespace
             items += [made, waiting]
     fleet = fleet_of(_bare(), device_class(), GPUS, *items)
-    (first, second) = [one for one in fleet.problems if one.startswith("claim ")]
-    assert first.startswith("claim team/c20: only 20 different requests of a namespace are compared")
-    assert second.startswith("claim team/c21: ")
+    (first, second) = fleet.unserved
+    assert first.why.startswith("ResourceClaim c20: only 20 different requests of a namespace are compared")
+    assert second.why.startswith("ResourceClaim c21: ")
     assert any(one.ref.namespace == "other" for one in fleet.waiting)
 
 
@@ -374,11 +379,19 @@ def test_claim_of_unknown_demand_is_no_demand(request_fields: Object) -> None:
     assert _accepted(_request(**request_fields), GPUS) is None
 
 
-def test_claim_for_an_amount_accepts_whole_gpus_that_have_it() -> None:
-    """With or without the driver's domain before the name."""
-    for name in ("memory", "gpu.nvidia.com/memory"):
-        request = _request(capacity={"requests": {name: "70Gi"}})
-        assert _accepted(request, GPUS) == {"gpu-0", "gpu-1"}
+@pytest.mark.parametrize("published", ["memory", "gpu.nvidia.com/memory"])
+@pytest.mark.parametrize("asked", ["memory", "gpu.nvidia.com/memory"])
+def test_claim_for_an_amount_accepts_gpus_that_publish_it_by_the_same_name(
+    published: str, asked: str
+) -> None:
+    """The scheduler's allocator compares names of capacities as they are written; selectors see both alike."""
+    request = _request(
+        'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("1Gi")) > 0',
+        capacity={"requests": {asked: "70Gi"}},
+    )
+    gpus = resource_slice("a", dra_gpu(0, capacity={published: {"value": "80Gi"}}))
+    assert _accepted(request, gpus) == ({"gpu-0"} if asked == published else None)
+    assert _node(_bare(), gpus).memory_bytes == 80 << 30
 
 
 _SHAREABLE: Object = {"allowMultipleAllocations": True}
@@ -531,5 +544,235 @@ def test_missing_library_is_named_and_frees_nothing(monkeypatch: pytest.MonkeyPa
     fleet = fleet_of(_bare(), device_class(), GPUS, _request(), _waiting())
     device_selectors._environment.cache_clear()  # noqa: SLF001
     assert fleet.waiting == ()
-    assert any("the library cel-expr-python is missing" in one for one in fleet.problems)
+    assert "the library cel-expr-python is missing" in _why(fleet)
     assert fleet.nodes["n1"].gpus == 3
+
+
+# --- As the scheduler's allocator decides (k8s.io/dynamic-resource-allocation 0.36.3)
+
+
+NIC = resource_slice(
+    "nic", {"name": "nic-0", "attributes": {"speed": {"int": 400}}}, driver="nic.example.com"
+)
+TAINT = {"key": "broken", "value": "", "effect": "NoSchedule"}
+
+
+def _asking(*requests: Object, constraints: Sequence[Object] = ()) -> Object:
+    made = claim("c", devices=None)
+    made["spec"]["devices"] = {"requests": list(requests), "constraints": list(constraints)}
+    return made
+
+
+def _exactly(name: str = "r", **fields: Any) -> Object:
+    return {"name": name, "exactly": {"deviceClassName": "gpu.nvidia.com", **fields}}
+
+
+def _first(*alternatives: Object, name: str = "r") -> Object:
+    made = [
+        {"name": f"a{at}", "deviceClassName": "gpu.nvidia.com", **one} for at, one in enumerate(alternatives)
+    ]
+    return {"name": name, "firstAvailable": made}
+
+
+def _selecting(*expressions: str) -> list[Object]:
+    return [{"cel": {"expression": one}} for one in expressions]
+
+
+NUMBER = 'device.attributes["gpu.nvidia.com"].uuid == "GPU-{}"'
+FOUR = [dra_gpu(at) for at in range(4)]
+ROOT = "resource.kubernetes.io/pcieRoot"
+
+
+@pytest.mark.parametrize(
+    ("request_of_claim", "devices", "why"),
+    [
+        pytest.param(_asking(_exactly(allocationMode="All")), FOUR, "", id="all"),
+        pytest.param(
+            _asking(_exactly(allocationMode="All")),
+            [dra_gpu(0), dra_gpu(1, taints=[TAINT])],
+            "no GPU matches",
+            id="all-with-a-tainted-one",
+        ),
+        pytest.param(
+            _asking(_exactly(allocationMode="All", tolerations=[{"key": "broken", "operator": "Exists"}])),
+            [dra_gpu(0), dra_gpu(1, taints=[TAINT])],
+            "",
+            id="all-with-a-tolerated-taint",
+        ),
+        pytest.param(
+            _asking(_exactly(allocationMode="All")),
+            [dra_gpu(at) for at in range(33)],
+            "asks for all",
+            id="all-of-33",
+        ),
+        pytest.param(
+            _asking(_exactly(allocationMode="All"), constraints=[{"matchAttribute": ROOT}]),
+            FOUR,
+            "a constraint on all devices",
+            id="all-alike",
+        ),
+        pytest.param(
+            _asking(_exactly(allocationMode="Some")), FOUR, "asks for all", id="a-mode-of-the-future"
+        ),
+        pytest.param(_asking(_exactly(adminAccess=True)), FOUR, "", id="admin-access-alone-is-no-demand"),
+        pytest.param(
+            _asking(_exactly(), _exactly("monitor", adminAccess=True)),
+            FOUR,
+            "admin access",
+            id="admin-access-beside",
+        ),
+        pytest.param(
+            _asking(_first({"selectors": _selecting(NUMBER.format(9))}, {"count": 2})),
+            FOUR,
+            "",
+            id="no-first-choice",
+        ),
+        pytest.param(
+            _asking(_first(*({"selectors": _selecting(NUMBER.format(at))} for at in (8, 9)))),
+            FOUR,
+            "no GPU matches",
+            id="no-choice",
+        ),
+        pytest.param(
+            _asking(_first({"deviceClassName": "gone"}, {})),
+            FOUR,
+            "DeviceClass gone is not known",
+            id="class-is-gone",
+        ),
+        pytest.param(_asking({"name": "r"}), FOUR, None, id="a-request-of-the-future"),
+        pytest.param(
+            _asking(_exactly(), {"name": "x"}),
+            FOUR,
+            "DeviceClass  is not known",
+            id="beside-one-of-the-future",
+        ),
+        pytest.param(
+            _asking(_exactly(), constraints=[{"matchAttribute": "gpu.nvidia.com/list"}]),
+            [dra_gpu(0, attributes={"list": {"ints": [1, 2]}})],
+            "several values",
+            id="attribute-of-several-values",
+        ),
+    ],
+)
+def test_claim_is_served_only_where_the_allocator_would(
+    request_of_claim: Object, devices: list[Object], why: str | None
+) -> None:
+    """What cannot be decided leaves the pod unserved, with the reason."""
+    items = (_bare(), device_class(), resource_slice("a", *devices), request_of_claim, _waiting())
+    fleet = fleet_of(*items)
+    if not why:
+        assert fleet.unserved == ()
+    else:
+        assert why in _why(fleet)
+        assert fleet.waiting == ()
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["r"], ("gpu-2", "gpu-3")),
+        (["r/a0"], ("gpu-0", "gpu-2")),
+        (["r/a1"], ("gpu-0", "gpu-1")),
+        ([], ("gpu-2", "gpu-3")),
+    ],
+    ids=["request", "other-alternative", "alternative", "all"],
+)
+def test_constraint_applies_to_the_alternative_that_it_names(
+    names: list[str], expected: tuple[str, ...]
+) -> None:
+    """As request/alternative; a constraint of the request holds for all of them."""
+    roots = ("x", "y", "z", "z")
+    devices = [dra_gpu(at, attributes={ROOT: {"string": root}}) for at, root in enumerate(roots)]
+    none = {"selectors": _selecting(NUMBER.format(9))}
+    kept = {"selectors": _selecting(NUMBER.format(1).replace("==", "!=")), "count": 2}
+    two = {"count": 2} if "r/a1" in names else kept
+    request = _asking(_first(none, two), constraints=[{"requests": names, "matchAttribute": ROOT}])
+    if "r/a1" in names:
+        devices = [dra_gpu(at, attributes={ROOT: {"string": "x"}}) for at in range(2)]
+    fleet = fleet_of(_bare(), device_class(), resource_slice("a", *devices), request, _waiting())
+    (waiting,) = fleet.waiting
+    found = allocate(waiting.claims, fleet.devices, "n1", {}, Tries())
+    assert tuple(one.id.name for one in found or ()) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "is_alike"),
+    [
+        (({"int": 1}, {"int": 1}), True),
+        (({"int": 1}, {"bool": True}), False),
+        (({"string": "1.0.0"}, {"version": "1.0.0"}), False),
+        (({"version": "1.0.0"}, {"version": "1.0.0"}), True),
+    ],
+)
+def test_values_of_different_types_are_not_alike(values: tuple[Object, Object], *, is_alike: bool) -> None:
+    """The allocator compares strings with strings only."""
+    devices = [dra_gpu(at, attributes={"x": value}) for at, value in enumerate(values)]
+    request = _asking(_exactly(count=2), constraints=[{"matchAttribute": "gpu.nvidia.com/x"}])
+    fleet = fleet_of(_bare(), device_class(), resource_slice("a", *devices), request, _waiting())
+    assert bool(fleet.waiting) is is_alike
+
+
+@pytest.mark.parametrize(
+    ("counters", "consumed"),
+    [
+        ([], "one"),
+        ([{"name": "two", "counters": {"slices": {"value": "7"}}}], "one"),
+        ([{"name": "one", "counters": {"memory": {"value": "7"}}}], "one"),
+    ],
+    ids=["no-set", "other-set", "other-counter"],
+)
+def test_pool_whose_devices_consume_what_it_has_not_is_unknown(counters: list[Object], consumed: str) -> None:
+    """The allocator takes nothing of it, not even the other devices."""
+    consumes = [{"counterSet": consumed, "counters": {"slices": {"value": "0"}}}]
+    slices = [
+        resource_slice("a", dra_gpu(0, consumesCounters=consumes), dra_gpu(1), of=2),
+        resource_slice("b", counters=counters, of=2),
+    ]
+    fleet = fleet_of(_bare(), device_class(), *slices, pod("p"))
+    assert fleet.nodes["n1"].gpus is None
+    assert any("counters of one are missing" in one for one in fleet.problems)
+
+
+# --- What other drivers and tenants publish and claim
+
+
+@pytest.mark.parametrize(
+    ("expression", "why"),
+    [
+        ('device.driver == "nic.example.com"', None),
+        ('device.attributes["nic.example.com"].speed > 100', None),
+        ('device.driver == "gone.example.com"', None),
+        ("device.nonsense()", "cannot be evaluated"),
+        ("true", "also accepts device nic.example.com/n1/nic-0"),
+        ('device.attributes["gpu.nvidia.com"].type == "gpu"', "cannot be evaluated"),
+    ],
+    ids=["nic", "nic-by-attribute", "no-device", "cannot-be-evaluated", "any-device", "fails-on-a-nic"],
+)
+@pytest.mark.parametrize("is_used", [True, False], ids=["used", "unused"])
+def test_claim_of_another_class_changes_nothing_for_others(
+    expression: str, why: str | None, *, is_used: bool
+) -> None:
+    """A class that is no GPU's is none; an answer that cannot be given is unknown for its claims alone."""
+    others = (device_class("other", expression), NIC, claim("c", devices=None, driver="other"))
+    held = (claim("h", devices=1, users=["p"]), pod("p", **using("h")))
+    items = (_bare(), device_class(), GPUS, *held)
+    alone, fleet = fleet_of(*items), fleet_of(*items, *others, *([_waiting()] if is_used else []))
+    assert [one for one in fleet.workloads if one.ref.name == "p"] == list(alone.workloads)
+    assert (fleet.nodes, fleet.devices.held, fleet.waiting) == (alone.nodes, alone.devices.held, ())
+    assert len(fleet.problems) == len(alone.problems)
+    assert fleet.unserved == () if why is None or not is_used else why in _why(fleet)
+
+
+def test_allocated_device_of_another_driver_is_no_gpu() -> None:
+    """Also by a class that selects GPUs too."""
+    nic = claim("c", devices=1, driver="nic.example.com", users=["p"], request={"deviceClassName": "any"})
+    items = (_bare(), device_class("any", "true"), GPUS, NIC, nic, pod("p", **using("c")))
+    assert fleet_of(*items).workloads == ()
+
+
+def test_gpu_pod_that_also_claims_another_device_is_not_served() -> None:
+    """Whether the network card is free is not known."""
+    nic = claim("nic", devices=None, driver="other")
+    items = (_bare(), device_class(), device_class("other", 'device.driver == "nic.example.com"'), GPUS, NIC)
+    fleet = fleet_of(*items, nic, _request(), _waiting(**using("c", "nic")))
+    assert _why(fleet) == "ResourceClaim nic: it requests other devices than GPUs"
