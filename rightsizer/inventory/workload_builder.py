@@ -127,7 +127,9 @@ def build_fleet(state: ClusterState) -> Fleet:
     """The fleet, in a stable order: every GPU pod belongs to exactly one workload."""
     members = _members(state)
     builder = _WorkloadBuilder(state)
-    groups = connected((object_key(member.chain.top), member.source.gangs) for member in members)
+    groups = connected(
+        (object_key(member.chain.top), (*member.source.gangs, *member.source.clusters)) for member in members
+    )
     by_top: dict[str, list[_Member]] = collections.defaultdict(list)
     for member in members:
         by_top[object_key(member.chain.top)].append(member)
@@ -298,9 +300,11 @@ class _WorkloadBuilder:
         chains = sorted(tops.values(), key=lambda chain: chain.top.ref)
         ways = list({id(member.chain): member.chain for member in members}.values())
         gangs = sorted({gang for member in members for gang in member.source.gangs})
-        is_gang = bool(gangs) and (len(chains) > 1 or chains[0].top.ref.kind == "Pod")
+        clusters = sorted({one for member in members for one in member.source.clusters})
+        is_gang = len(chains) > 1 or (bool(gangs) and chains[0].top.ref.kind == "Pod")
+        is_gang = is_gang or (bool(clusters) and any(member.source.owner is None for member in members))
         pods = sorted((member.pod for member in members), key=lambda pod: pod.ref)
-        plain = _of_gang(gangs[0], chains) if is_gang else _of_top(chains[0])
+        plain = _of_gang((*gangs, *clusters)[0], chains) if is_gang else _of_top(chains[0])
         control = None if is_gang else self._controllers.control_object(ways)
         annotations = with_control_annotations(plain.annotations, control)
         namespace = self._namespaces.get(plain.ref.namespace) or ObjectMeta(name=plain.ref.namespace)

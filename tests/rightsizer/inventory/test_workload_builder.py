@@ -9,6 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from rightsizer.changes.record_codec import HISTORY_ANNOTATION, write_history
+from rightsizer.inventory.demand_kinds import NamedQueues
 from rightsizer.kinds import KINDS
 from rightsizer.kube.owner_kinds import OWNERS, OwnerKind
 from rightsizer.model import ChangeRecord, Manager
@@ -174,6 +175,11 @@ GROUPS: dict[str, tuple[Object, str]] = {
         "MPIJob.kubeflow.org",
     ),
     "training-of-whom": ({"labels": {"training.kubeflow.org/job-name": "g"}}, "TrainingJob.kubeflow.org"),
+    "koordinator": (
+        {"annotations": {"gang.scheduling.koordinator.sh/name": "g"}},
+        "PodGroup.scheduling.sigs.k8s.io",
+    ),
+    "armada": ({"annotations": {"armadaproject.io/gangId": "g"}}, "Gang.armadaproject.io"),
     "kubernetes-1.37": ({"spec": {"schedulingGroup": {"podGroupName": "g"}}}, "PodGroup.scheduling.k8s.io"),
     "kubernetes-1.35": (
         {"spec": {"workloadRef": {"name": "g", "podGroup": "workers"}}},
@@ -196,6 +202,57 @@ def test_bare_pods_of_a_gang_are_one_workload(name: str) -> None:
 
 def _copy(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: dict(value) for key, value in fields.items()}
+
+
+CLUSTERS = {
+    "skypilot-cluster-name": "SkyPilot",
+    "skypilot-cluster": "SkyPilot",
+    "ray-cluster-name": "Ray",
+    "spark-app-selector": "Spark",
+    "dask.org/cluster-name": "Dask",
+    "gateway.dask.org/cluster": "Dask",
+    "scheduler.slinky.slurm.net/slurm-jobid": "Slurm",
+    "example.com/team-cluster": "Gang",
+}
+NAMED = NamedQueues(gang_labels=frozenset({"example.com/team-cluster"}))
+
+
+@pytest.mark.parametrize("label", CLUSTERS)
+def test_bare_pods_of_a_cluster_are_one_workload(label: str) -> None:
+    """By labels alone, within their namespace, whoever owns some of them; one pod is no cluster."""
+    of, top = {"labels": {label: "g"}}, obj("Deployment", "d", spec={"replicas": 1})
+    there = {"namespace": "other"}
+    pods = (
+        pod("a", **_copy(of)),
+        pod("b", top, **_copy(of)),
+        pod("c", labels={label: "h"}),
+        pod("d", **there, **of),
+    )
+    found = {str(one.ref): one for one in fleet_of(top, *pods, queues=NAMED).workloads}
+    kind = CLUSTERS[label]
+    assert set(found) == {f"{TEAM}/{kind}/g", f"{TEAM}/Pod/c", "other/Pod/d"}
+    gang = found[f"{TEAM}/{kind}/g"]
+    assert ([one.ref.name for one in gang.pods], gang.resource_version, gang.size) == (["a", "b"], "", None)
+
+
+def test_bare_pod_of_a_cluster_whose_head_has_no_gpus_is_not_alone() -> None:
+    """The head may be at work."""
+    of = {"labels": {"spark-app-selector": "g"}}
+    assert set(workloads_of(pod("a", **_copy(of)), pod("b", limits={}, **_copy(of)))) == {"Spark/g"}
+
+
+def test_executors_of_a_driver_are_its_workload() -> None:
+    """A pod that owns the others stops them all."""
+    of = {"labels": {"spark-app-selector": "g"}}
+    driver = pod("driver", limits={}, **_copy(of))
+    executors = [pod(f"e{number}", driver, **_copy(of)) for number in range(2)]
+    assert set(workloads_of(driver, *executors)) == {"Pod/driver"}
+
+
+def test_label_of_the_policy_alone_makes_no_gang_elsewhere() -> None:
+    """Without the policy, it is a label like others."""
+    of = {"labels": {"example.com/team-cluster": "g"}}
+    assert set(workloads_of(pod("a", **_copy(of)), pod("b", **_copy(of)))) == {"Pod/a", "Pod/b"}
 
 
 def test_only_gpu_pod_of_a_gang_is_not_a_bare_pod() -> None:
