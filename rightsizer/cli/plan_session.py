@@ -201,7 +201,7 @@ class PlanSession:
         return now
 
     def _objects(self) -> ClusterState:
-        queues = self.policy.policy.demand.queues
+        queues = self.policy.policy.queues
         if self._look.objects is None:
             # Without evictions there are no saved manifests, so no right to list Secrets is needed.
             state_namespace = self.own if self.evicts else ""

@@ -30,6 +30,7 @@ from rightsizer.policy.policy_file import (
     require_classes,
     starting_policy,
 )
+from rightsizer.policy.schema import Policy
 from rightsizer.text import count, safe, safe_lines
 
 
@@ -55,7 +56,7 @@ def _check(arguments: argparse.Namespace) -> str:
         return safe(f"{path}: good: {rules}, not asked of a cluster") + "\n"
     cluster = Cluster(cluster_settings(arguments))
     require_classes(loaded, {item.name for item in read_priority_classes(cluster)})
-    book = _book(arguments, loaded, _fleet(cluster))
+    book = _book(arguments, loaded, _fleet(cluster, loaded.policy))
     head = safe(f"{path}: good: {rules}, its PriorityClasses exist at {cluster.host}")
     problems = [*class_problems(book), *namespace_problems(loaded, book.fleet.namespaces)]
     return "\n".join([head, *_concerned(book), *(f"warning: {words}" for words in problems)]) + "\n"
@@ -80,7 +81,7 @@ def _explain(arguments: argparse.Namespace) -> str:
         )
     loaded = policy_of(arguments)
     namespace, kind, name = parts
-    fleet = _fleet(Cluster(cluster_settings(arguments)), namespace)
+    fleet = _fleet(Cluster(cluster_settings(arguments)), loaded.policy, namespace)
     for workload in fleet.workloads:
         if (workload.ref.kind.lower(), workload.ref.name) == (kind.lower(), name):
             return f"policy {loaded.source}\n{explain(workload, _book(arguments, loaded, fleet))}"
@@ -101,8 +102,8 @@ def _book(arguments: argparse.Namespace, loaded: LoadedPolicy, fleet: Fleet) -> 
     return PolicyEvaluator(loaded.policy, fleet, at=utc_now(), own=arguments.state_namespace)
 
 
-def _fleet(cluster: Cluster, namespace: str | None = None) -> Fleet:
-    return build_fleet(read_cluster(cluster, RECORDABLE_KINDS, namespace=namespace))
+def _fleet(cluster: Cluster, policy: Policy, namespace: str | None = None) -> Fleet:
+    return build_fleet(read_cluster(cluster, RECORDABLE_KINDS, namespace=namespace, queues=policy.queues))
 
 
 def _rbac(arguments: argparse.Namespace) -> str:

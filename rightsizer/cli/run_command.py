@@ -308,7 +308,7 @@ class _Cycles:
             raise
         self._metrics.set("config_last_reload_successful", 1)
         session.prometheus.ending = self._end
-        self.gates = session.policy.policy.demand.queues.gates
+        self.gates = session.policy.policy.queues.gates
         with contextlib.closing(session), contextlib.ExitStack() as stack:
             stack.callback(self._save)
             stack.callback(self._publish_breaker, session)

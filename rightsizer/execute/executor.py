@@ -197,7 +197,8 @@ def _revalidate_and_write(decision: Decision, row: Kind, session: ApplySession) 
     # A slice is on any node, beside pods of any namespace that came since the plan.
     proposal = decision.finding.proposal
     is_whole = proposal is not None and bool(proposal.asks)
-    fresh, fleet = read_workload(decision.workload.ref, session.cluster, is_whole=is_whole)
+    ref, queues = decision.workload.ref, session.policy.queues
+    fresh, fleet = read_workload(ref, session.cluster, is_whole=is_whole, queues=queues)
     if fresh is None:
         return session.outcome(decision, Result.CHANGED, "it holds no GPUs anymore")
     if not is_whole:

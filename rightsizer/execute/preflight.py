@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.findings.evidence import pod_key
 from rightsizer.inventory.cluster_reader import read_cluster
-from rightsizer.inventory.demand_kinds import demand_kind
+from rightsizer.inventory.demand_kinds import NO_QUEUES, NamedQueues, demand_kind
 from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.object_names import api_path
@@ -111,14 +111,17 @@ def is_pending(ref: ObjectRef, cluster: Cluster) -> bool:
 
 
 def read_workload(
-    ref: ObjectRef, cluster: Cluster, *, is_whole: bool = False
+    ref: ObjectRef, cluster: Cluster, *, is_whole: bool = False, queues: NamedQueues = NO_QUEUES
 ) -> tuple[Workload | None, Fleet]:
     """A workload as it is now (None if it holds no GPUs anymore), and the fleet: of its namespace, or the whole one.
+
+    `queues` has the policy's labels of gangs.
 
     Raises:
         ClusterError: Something could not be read whole.
     """
-    fleet = build_fleet(read_cluster(cluster, (), namespace=None if is_whole else ref.namespace))
+    namespace = None if is_whole else ref.namespace
+    fleet = build_fleet(read_cluster(cluster, (), namespace=namespace, queues=queues))
     place = (ref.namespace, ref.full_kind, ref.name)
     named = [one for one in fleet.workloads if (one.ref.namespace, one.ref.full_kind, one.ref.name) == place]
     return (named[0] if named else None), fleet

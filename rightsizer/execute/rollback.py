@@ -5,12 +5,15 @@ If a Job must be suspended to change, another patch suspends it before; its pods
 
 import dataclasses
 import datetime
+import functools
 import http
 import json
 from typing import Any
 
 from rightsizer.errors import RequestRefused
 from rightsizer.execute.template_creation import missing_template
+from rightsizer.inventory.managers import JOB_UID, QUEUE, QUEUED_PODS
+from rightsizer.inventory.owner_reader import OptionalLister
 from rightsizer.kinds import path_of
 from rightsizer.kinds.edits import same, shown, value_at
 from rightsizer.kinds.kind import CommandObject
@@ -22,7 +25,9 @@ from rightsizer.kinds.pause_for_change import (
     needs_pause,
     stop_and_restore_patch,
 )
+from rightsizer.kube.api_objects import Metadata
 from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.owner_kinds import KUEUE, Queueing
 from rightsizer.model import ChangeOutcome, ChangeRecord, Edit, ObjectRef
 
 
@@ -47,11 +52,15 @@ _Object = dict[str, Any]
 
 
 class WaitingForPods(Exception):  # noqa: N818 - becomes an outcome, not an error
-    """Its pods have to terminate before it can be restored; `item` has the record that it carries now."""
+    """Its pods have to terminate before it can be restored; `item` has the record that it carries now.
 
-    def __init__(self, item: UndoItem) -> None:
-        self.item = item
-        super().__init__("it is suspended, and is restored once its pods are gone")
+    Attributes:
+        is_completed: Whether a later run restores it.
+    """
+
+    def __init__(self, item: UndoItem, words: str, *, is_completed: bool) -> None:
+        self.item, self.is_completed = item, is_completed
+        super().__init__(words)
 
 
 class ChangedByOthers(Exception):  # noqa: N818 - becomes an outcome, not an error
@@ -73,7 +82,7 @@ def restore(
 
     Raises:
         ChangedByOthers: Somebody changed it since.
-        WaitingForPods: It takes two steps, and only the first one is made.
+        WaitingForPods: It takes two steps, and only the first one is made; or its former pods are still there.
         ClusterError: The API server refuses, or does not answer.
     """
     for _ in range(_ATTEMPTS - 1):
@@ -96,7 +105,12 @@ def _restore_once(
     if changed and not force:
         raise ChangedByOthers("; ".join(_changed_words(obj, edit) for edit in changed))
     if needs_pause(item.row, record.edits) and not is_changeable(item.row, obj, is_late=False):
-        raise WaitingForPods(_suspend(item, record, obj, cluster, (at, end)))
+        waiting = _suspend(item, record, obj, cluster, (at, end))
+        words = "it is suspended, and is restored once its pods are gone"
+        raise WaitingForPods(waiting, words, is_completed=True)
+    if left := _left_in_queue(item, obj, cluster):
+        words = f"Kueue lets it start again once its former {left}"
+        raise WaitingForPods(item, words, is_completed=False)
     try:
         patch = undo_patch(obj, record, at=at, end=end)
     except ValueError as error:
@@ -111,9 +125,33 @@ def _restore_once(
         # The record is removed after the command is created, so an interruption leaves no stopped object without one.
         create_command(cluster, command, item.ref, verb=command.undo_verb, run=record.run)
     cluster.patch(path, patch)
-    return ", ".join(
+    words = ", ".join(
         edit_text(Edit(edit.path, value_at(obj, edit.path), edit.before)) for edit in record.edits
     )
+    if item.row.no_pods_reason is None:
+        return words
+    annotations = {**obj["metadata"]["annotations"], **patch["metadata"]["annotations"]}
+    why = item.row.no_pods_reason(annotations, obj["spec"])
+    return f"{words}; {why}" if why else words
+
+
+def _left_in_queue(item: UndoItem, obj: _Object, cluster: Cluster) -> str:
+    """What is left of an object without replicas, so that Kueue's webhook would refuse new ones; empty if nothing is.
+
+    ValidateUpdate in pkg/controller/jobs/statefulset/statefulset_webhook.go of Kueue 0.17.
+    """
+    template = value_at(obj, ("spec", "template", "metadata", "annotations")) or {}
+    is_queued = QUEUE in (obj["metadata"].get("labels") or {}) or QUEUED_PODS in template
+    if item.row.of.queueing is not Queueing.WHOLE or not is_queued or value_at(obj, ("spec", "replicas")):
+        return ""
+    if (obj.get("status") or {}).get("replicas"):
+        return "pods are gone"
+    lister = OptionalLister(cluster, f"/namespaces/{item.ref.namespace}")
+    by_job = functools.partial(
+        cluster.list_all, kind=Metadata, label_selector=f"{JOB_UID}={item.ref.uid}", metadata_only=True
+    )
+    none: list[Metadata] = []
+    return "Workload is gone" if lister.first_served(lister.paths(KUEUE), by_job, none) else ""
 
 
 def _suspend(

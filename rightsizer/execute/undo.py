@@ -293,7 +293,8 @@ def _undo_one(
         else:
             ref, detail = item.workload, restore(item, cluster, force=force, at=at)
     except WaitingForPods as waiting:
-        return Result.BLOCKED, f"{waiting}; undo again, or the next run, completes it", waiting.item
+        later = "undo again, or the next run, completes it" if waiting.is_completed else "undo it again then"
+        return Result.BLOCKED, f"{waiting}; {later}", waiting.item
     except (ChangedByOthers, ClusterError) as error:
         return *_failure(item, error), item
     try:

@@ -106,7 +106,7 @@ def read_cluster(
         namespace: The only namespace to read.
         state_namespace: Where manifests of evicted pods are kept; unused with one namespace.
         kept: Collections that need not be listed.
-        queues: Those whose gated pods and suspended Jobs wait for GPUs.
+        queues: Those whose gated pods and suspended Jobs wait for GPUs, and labels of gangs.
 
     Raises:
         ClusterError: Something could not be read completely.
@@ -116,7 +116,7 @@ def read_cluster(
     pods = reader.reduce(
         f"/api/v1{reader.scope}/pods",
         PodObject,
-        lambda: PodTable(reader.resources, queues.gates),
+        lambda: PodTable(reader.resources, queues.gates, queues.gang_labels),
         add=PodTable.add,
     )
     kueue = reader.kueue()
@@ -129,7 +129,7 @@ def read_cluster(
     keys = topology_keys(pods.occupants) if unschedulable or demand.queued else frozenset[str]()
     nodes = reader.nodes(named, keys, is_whole=namespace is None)
     found = ClusterState(
-        pods=tuple(pods.gpu_pods),
+        pods=pods.grouped,
         addresses=pods.addresses,
         unschedulable=unschedulable,
         owners=OwnerReader(reader, pods.gpu_pods).read(() if namespace else kinds),

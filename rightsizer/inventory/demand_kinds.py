@@ -301,15 +301,17 @@ def queued_group(item: GroupObject, group: PodGroup, templates: Sequence[Templat
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NamedQueues:
-    """Queues that an administrator names, because nothing else tells that they wait for GPUs.
+    """Queues and gangs that an administrator names, because nothing else tells of them.
 
     Attributes:
-        gates: The scheduling gates of pods that they hold back.
-        jobs: Labels, or values of spec.managedBy, of Jobs that they suspend.
+        gates: The scheduling gates of pods that queues hold back.
+        jobs: Labels, or values of spec.managedBy, of Jobs that queues suspend.
+        gang_labels: Labels of pods; those with the same value in a namespace are a gang.
     """
 
     gates: frozenset[str] = frozenset()
     jobs: frozenset[str] = frozenset()
+    gang_labels: frozenset[str] = frozenset()
 
 
 NO_QUEUES = NamedQueues()

@@ -5,8 +5,8 @@ Kueue reverts changes to jobs that it admitted, and KEDA to its scale targets. S
 object instead: Kueue's Workload or KEDA's ScaledObject.
 """
 
-import collections
 import dataclasses
+import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,12 +16,24 @@ from rightsizer.changes.record_codec import RECORDS
 from rightsizer.config import FIELD_MANAGER, PREFIX
 from rightsizer.kube.api_objects import Condition, ManagedFieldsEntry, ObjectMeta, SpecObject
 from rightsizer.kube.object_names import Output, is_possible, kubectl, shell_command
-from rightsizer.kube.owner_kinds import KEDA, KUEUE, ObjectSummary, OwnerChain, OwnerKind, owner_kind
+from rightsizer.kube.owner_kinds import (
+    KEDA,
+    KUEUE,
+    ObjectSummary,
+    OwnerChain,
+    OwnerKind,
+    Queueing,
+    owner_kind,
+)
 from rightsizer.model import Manager, ObjectRef
 
 PAUSED = "autoscaling.keda.sh/paused"
 PAUSED_REPLICAS = "autoscaling.keda.sh/paused-replicas"
-_JOB_UID = "kueue.x-k8s.io/job-uid"
+PAUSED_SCALE_OUT = "autoscaling.keda.sh/paused-scale-out"
+QUEUE = "kueue.x-k8s.io/queue-name"
+QUEUED_PODS = "kueue.x-k8s.io/pod-suspending-parent"
+"""Annotation of pods and templates of what Kueue queues by its pods, also without a queue of its own."""
+JOB_UID = "kueue.x-k8s.io/job-uid"
 _CONTROLLED_BY = {KUEUE.kind: "Kueue", KEDA.kind: "KEDA"}
 
 TargetKey = tuple[str, str, str, str]
@@ -32,7 +44,6 @@ _ARGO_INSTANCE = "argocd.argoproj.io/instance"
 _KUSTOMIZE = "kustomize.toolkit.fluxcd.io/"
 _HELM_TOOLKIT = "helm.toolkit.fluxcd.io/"
 _HELM_RELEASE = "meta.helm.sh/release-name"
-_QUEUE = "kueue.x-k8s.io/queue-name"
 _GITOPS: Mapping[str, str] = {
     "argocd-controller": "Argo CD",
     "argocd-application-controller": "Argo CD",
@@ -119,13 +130,15 @@ class Autoscaler:
 
     Attributes:
         made_by: UID of its controller, such as an InferenceService; empty if a user created it.
-        control_object: The autoscaler itself, if it can hold its target at a number of replicas.
+        control_object: The autoscaler itself, if its kind can hold a target at a number of replicas.
+        can_stop: Whether it would hold its target at zero, and start it again once that is undone.
     """
 
     target: TargetKey
     manager: Manager
     made_by: str = ""
     control_object: ObjectSummary | None = None
+    can_stop: bool = False
 
 
 AUTOSCALERS = (
@@ -146,13 +159,14 @@ def autoscaler_of(kind: str, item: AutoscalerObject) -> Autoscaler | None:
     scaled = ObjectRef(group_version, target.kind or "Deployment", namespace, target.name)
     if not is_possible(scaled):
         return None
-    can_hold = kind == KEDA.kind and made_by is None
+    is_keda, manager = kind == KEDA.kind, _MANAGER_OF[kind](item)
     ref = item.metadata.ref(KEDA.api_version, kind)
     return Autoscaler(
         _key(scaled),
-        _MANAGER_OF[kind](item),
+        manager,
         made_by=made_by.uid if made_by else "",
-        control_object=ObjectSummary(ref, item.metadata, controls=scaled) if can_hold else None,
+        control_object=ObjectSummary(ref, item.metadata, controls=scaled) if is_keda else None,
+        can_stop=is_keda and not manager.wakes and _can_stop(item.metadata.annotations or {}),
     )
 
 
@@ -199,11 +213,44 @@ def _horizontal(item: AutoscalerObject) -> Manager:
     )
 
 
+_FALSE = frozenset({"0", "f", "F", "false", "False", "FALSE"})
+_HELD = re.compile(r"\+?[0-9]{1,9}")
+
+
+def _is_on(annotations: Mapping[str, str | None], key: str) -> bool:
+    """Whether KEDA reads an annotation as set: any text is true that Go's strconv.ParseBool does not read as false.
+
+    getBoolAnnotation in https://github.com/kedacore/keda/blob/v2.21.0/apis/keda/v1alpha1/scaledobject_types.go
+    """
+    return annotations.get(key, "false") not in _FALSE
+
+
+def _can_stop(annotations: Mapping[str, str]) -> bool:
+    """Whether a number of replicas in its annotation stops its target, and the former annotations start it again."""
+    held = annotations.get(PAUSED_REPLICAS)
+    if held is not None:
+        return _HELD.fullmatch(held) is not None
+    return not (_is_on(annotations, PAUSED) or _is_on(annotations, PAUSED_SCALE_OUT))
+
+
+def keda_hold_reason(annotations: Mapping[str, str | None], spec: Mapping[str, Any]) -> str:
+    """Why KEDA starts no replicas of a target at zero; empty if it does."""
+    held = annotations.get(PAUSED_REPLICAS)
+    switches = [key for key in (PAUSED, PAUSED_SCALE_OUT) if _is_on(annotations, key)]
+    if held is None and not switches:
+        is_kept = spec.get("minReplicaCount") and spec.get("idleReplicaCount") is None
+        return "" if is_kept else "KEDA starts replicas once a trigger is active"
+    if held is not None and _HELD.fullmatch(held) and int(held):
+        return ""
+    key = switches[0] if held is None else PAUSED_REPLICAS
+    return f"KEDA starts no replicas: its owner set {key}: {annotations[key]!r}"
+
+
 def _keda(item: AutoscalerObject) -> Manager:
     name, marks = item.metadata.name, item.metadata.annotations or {}
     ref = item.metadata.ref(KEDA.api_version, KEDA.kind)
     words = kubectl(ref, "annotate", f"{PAUSED_REPLICAS}=0", resource="scaledobject")
-    is_paused = PAUSED in marks or PAUSED_REPLICAS in marks
+    is_paused = _is_on(marks, PAUSED) or PAUSED_REPLICAS in marks
     made_by = item.metadata.controller
     is_http = made_by is not None and (made_by.group, made_by.kind) == _HTTP
     return Manager(
@@ -223,24 +270,11 @@ _MANAGER_OF: Mapping[str, Callable[[AutoscalerObject], Manager]] = {
 }
 
 
-def managers_of(chain: OwnerChain, autoscalers: Mapping[TargetKey, Iterable[Autoscaler]]) -> list[Manager]:
-    """The other controllers of the top of an owner chain."""
-    found = [*_gitops(chain.top), *_queues(chain.top)]
-    found += _writers(chain.top, {one.kind for one in found})
-    within = {item.ref.uid for item in chain.owners if item.ref.uid}
-    for item in chain.owners:
-        for one in autoscalers.get(_key(item.ref), ()):
-            # An autoscaler that the workload itself created disappears when the workload is stopped.
-            reverts = one.manager.reverts and one.made_by not in within
-            wakes = one.manager.wakes and item is chain.top  # what is above ends its target, too
-            found.append(dataclasses.replace(one.manager, reverts=reverts, wakes=wakes))
-    if (starter := chain.starter) is not None:
-        row = owner_kind(starter.group, starter.kind)
-        ref, patch = starter.ref(chain.top.ref.namespace), '{"spec":{"suspend":true}}'
-        resource = row.resource if row and row.size else ""
-        words = kubectl(ref, "patch", "--type=merge", "-p", patch, resource=resource) if resource else ""
-        found.append(Manager(starter.kind, starter.name, exception=words))
-    return list(dict.fromkeys(found))
+def _ends(chain: OwnerChain, autoscaler: Autoscaler) -> bool:
+    """Whether a stop of the top removes an autoscaler: its operator made it, and removes it then."""
+    row = owner_kind(chain.top.ref.group, chain.top.ref.kind)
+    is_own = autoscaler.made_by in {item.ref.uid for item in chain.owners if item.ref.uid}
+    return is_own and row is not None and row.ends_autoscalers
 
 
 def _gitops(item: ObjectSummary) -> Iterator[Manager]:
@@ -277,21 +311,6 @@ def _writers(item: ObjectSummary, known: Container[str]) -> Iterator[Manager]:
         else:
             snippet = _argo_snippet(item.ref) if kind == "Argo CD" else ""
             yield Manager(kind, reverts=kind != "Helm", exception=snippet)
-
-
-def _queues(item: ObjectSummary) -> Iterator[Manager]:
-    queue = (item.metadata.labels or {}).get(_QUEUE)
-    if not queue:
-        return
-    ref = item.ref
-    within = ("kubectl", "-n", ref.namespace)
-    found = shell_command(*within, "get", KUEUE.resource, "-l", f"{_JOB_UID}={ref.uid}", "-o", "name")
-    patch = '{"spec":{"active":false}}'
-    words = shell_command(*within, "patch", Output(found), "--type=merge", "-p", patch)
-    # Kueue suspends and resumes jobs that it admits as a whole; of other workloads it only queues the pods.
-    yield Manager(
-        "Kueue", queue, reverts=not isinstance(item.size, int) or isinstance(item.size, bool), exception=words
-    )
 
 
 def _argo_snippet(ref: ObjectRef) -> str:
@@ -332,33 +351,72 @@ def _pointer(ref: ObjectRef) -> str:
     return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in _size(ref))
 
 
-# --- Control objects
-
-
-class ControlObjects:
-    """Control objects by the workload that they control."""
+class Controllers:
+    """The other controllers of workloads, and the control objects among them."""
 
     def __init__(self, kueue: Iterable[ObjectSummary], autoscalers: Iterable[Autoscaler]) -> None:
-        self._by_job: dict[tuple[str, str], list[ObjectSummary]] = collections.defaultdict(list)
+        self._by_job: dict[tuple[str, str], list[ObjectSummary]] = {}
         for item in kueue:
-            owner = item.metadata.controller
-            labels = item.metadata.labels or {}
-            uid = owner.uid if owner and owner.uid else labels.get(_JOB_UID, "")
-            self._by_job[item.ref.namespace, uid].append(item)
-        self._by_target: dict[TargetKey, list[ObjectSummary]] = collections.defaultdict(list)
+            owner, labels = item.metadata.controller, item.metadata.labels or {}
+            uid = owner.uid if owner and owner.uid else labels.get(JOB_UID, "")
+            self._by_job.setdefault((item.ref.namespace, uid), []).append(item)
+        self._by_target: dict[TargetKey, list[Autoscaler]] = {}
         for one in autoscalers:
-            if one.control_object is not None:
-                self._by_target[one.target].append(one.control_object)
+            self._by_target.setdefault(one.target, []).append(one)
 
-    def of(self, chain: OwnerChain) -> ObjectSummary | None:
-        """The control object of the top; None if there is none, or more than one."""
-        key, uid = _key(chain.top.ref), chain.top.ref.uid
-        found = list(self._by_target.get(key, ()))
-        row = owner_kind(key[0], key[1])
-        # Kueue only queues the pods of workloads that are scaled instead of suspended.
-        if row is not None and row.size and row.size[-1] == "suspend" and uid:
-            found += self._by_job.get((key[2], uid), ())
-        return found[0] if len(found) == 1 else None
+    def managers_of(self, chain: OwnerChain) -> list[Manager]:
+        """The other controllers of the top of an owner chain."""
+        found = [*_gitops(chain.top), *self._queues(chain.top)]
+        found += _writers(chain.top, {one.kind for one in found})
+        for item in chain.owners:
+            for one in self._by_target.get(_key(item.ref), ()):
+                reverts = one.manager.reverts and not _ends(chain, one)
+                wakes = one.manager.wakes and item is chain.top  # what is above ends its target, too
+                found.append(dataclasses.replace(one.manager, reverts=reverts, wakes=wakes))
+        if (starter := chain.starter) is not None:
+            row = owner_kind(starter.group, starter.kind)
+            ref, patch = starter.ref(chain.top.ref.namespace), '{"spec":{"suspend":true}}'
+            resource = row.resource if row and row.size else ""
+            words = kubectl(ref, "patch", "--type=merge", "-p", patch, resource=resource) if resource else ""
+            found.append(Manager(starter.kind, starter.name, exception=words))
+        return list(dict.fromkeys(found))
+
+    def _queues(self, item: ObjectSummary) -> Iterator[Manager]:
+        queue, ref = (item.metadata.labels or {}).get(QUEUE), item.ref
+        if not queue:
+            return
+        row = owner_kind(ref.group, ref.kind)
+        # A framework outside of Kueue may suspend other kinds. Then it has a Workload for the object.
+        is_suspended = (
+            (ref.namespace, ref.uid) in self._by_job or not self._by_job
+            if row is None
+            else row.queueing is Queueing.SUSPENDED
+        )
+        within = ("kubectl", "-n", ref.namespace)
+        found = shell_command(*within, "get", KUEUE.resource, "-l", f"{JOB_UID}={ref.uid}", "-o", "name")
+        patch = '{"spec":{"active":false}}'
+        words = shell_command(*within, "patch", Output(found), "--type=merge", "-p", patch)
+        yield Manager("Kueue", queue, reverts=is_suspended, exception=words if is_suspended else "")
+
+    def control_object(self, chains: Iterable[OwnerChain]) -> ObjectSummary | None:
+        """The control object of a workload with these owner chains; None if there is none, or more than one."""
+        first, *others = map(self._control_objects, chains)
+        is_of_all = len(first) == 1 and all(other == first for other in others)
+        return next(iter(first.values())) if is_of_all else None
+
+    def _control_objects(self, chain: OwnerChain) -> dict[ObjectRef, ObjectSummary]:
+        """What would revert a change of the top, and is changed instead."""
+        top = chain.top.ref
+        found = [
+            one.control_object
+            for item in chain.owners
+            for one in self._by_target.get(_key(item.ref), ())
+            if one.control_object is not None and one.can_stop and not _ends(chain, one)
+        ]
+        row = owner_kind(top.group, top.kind)
+        if row is not None and row.queueing is Queueing.SUSPENDED and top.uid:
+            found += self._by_job.get((top.namespace, top.uid), ())
+        return {item.ref: item for item in found}
 
 
 def queued_job(metadata: ObjectMeta) -> ObjectRef | None:

@@ -247,7 +247,7 @@ class _File:
 
     def objects(self, resources: ResourceTable, queues: NamedQueues) -> ClusterState:
         """The cluster state."""
-        pods = PodTable(resources, queues.gates)
+        pods = PodTable(resources, queues.gates, queues.gang_labels)
         for pod in self._all("", "Pod", PodObject):
             pods.add([pod])
         if ("", "Pod") not in self._items:
@@ -263,7 +263,7 @@ class _File:
         owners = self._owners(pods.gpu_pods)
         self._report_missing(pods.gpu_pods, owners)
         return ClusterState(
-            pods=tuple(pods.gpu_pods),
+            pods=pods.grouped,
             addresses=pods.addresses,
             unschedulable=tuple(pods.unschedulable),
             owners=owners,

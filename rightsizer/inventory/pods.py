@@ -1,5 +1,6 @@
 """Pods as they are read: details of GPU pods, and what all other pods request of their nodes. Pure."""
 
+import collections
 import dataclasses
 import datetime
 import sys
@@ -118,6 +119,7 @@ class GpuPod:
         owner: Its controller.
         metadata: Its own, if it has no owner.
         gangs: The gangs that it belongs to.
+        clusters: Those of which labels alone tell: its members need not start together.
         claims: Names of its ResourceClaims.
         unusable_claims: Those that only its ordinary init containers use.
         templates: The ResourceClaimTemplates of these, each with the claim.
@@ -127,6 +129,7 @@ class GpuPod:
     owner: OwnerReference | None
     metadata: ObjectMeta | None
     gangs: tuple[ObjectRef, ...] = ()
+    clusters: tuple[ObjectRef, ...] = ()
     claims: tuple[str, ...] = ()
     templates: tuple[tuple[str, str], ...] = ()
     unusable_claims: frozenset[str] = frozenset()
@@ -151,11 +154,16 @@ class PodTable:
 
     Args:
         gates: Scheduling gates of queues that wait for GPUs; pods that only these hold back are unschedulable.
+        gang_labels: Labels of which pods with the same value are a gang, beside the known ones.
     """
 
-    def __init__(self, resources: ResourceTable, gates: Iterable[str] = ()) -> None:
+    def __init__(
+        self, resources: ResourceTable, gates: Iterable[str] = (), gang_labels: Iterable[str] = ()
+    ) -> None:
         self._resources = resources
         self._gates = frozenset(gates)
+        self._cluster_labels = {**dict.fromkeys(sorted(gang_labels), "Gang"), **_CLUSTER_LABELS}
+        self._cluster_sizes: collections.Counter[ObjectRef] = collections.Counter()
         self._shapes: dict[Hashable, tuple[GpuRequest, dict[str, int]]] = {}
         self._owners: dict[tuple[str, ...], OwnerReference] = {}
         self.gpu_pods: list[GpuPod] = []
@@ -187,6 +195,7 @@ class PodTable:
                 self._add_placed(item, needs, request, has_gpus=bool(request or claims))
             if _is_in_gang(item):
                 self._count_member(item, has_gpus=bool(request or claims))
+            self._cluster_sizes.update(self._clusters_of(item))
             if (request or claims) and item.metadata.namespace not in PLACEHOLDERS:
                 self.gpu_pods.append(self._gpu_pod(item, request, needs, claims))
                 if is_unschedulable(item, self._gates):
@@ -216,6 +225,29 @@ class PodTable:
         except msgspec.DecodeError as error:
             ref = item.metadata.ref("v1", "Pod")
             self.problems.append(f"{ref}: its ports or affinity cannot be read: {error}")
+
+    @property
+    def grouped(self) -> tuple[GpuPod, ...]:
+        """The GPU pods; a cluster of one pod is none."""
+        return tuple(
+            dataclasses.replace(
+                one, clusters=tuple(ref for ref in one.clusters if self._cluster_sizes[ref] > 1)
+            )
+            if one.clusters
+            else one
+            for one in self.gpu_pods
+        )
+
+    def _clusters_of(self, item: PodObject) -> tuple[ObjectRef, ...]:
+        labels = item.metadata.labels
+        if not labels or self._cluster_labels.keys().isdisjoint(labels):
+            return ()
+        found = {
+            ObjectRef("v1", kind, item.metadata.namespace, labels[key]): None
+            for key, kind in self._cluster_labels.items()
+            if labels.get(key)
+        }
+        return tuple(map(_possible, found))
 
     def _count_member(self, item: PodObject, *, has_gpus: bool) -> None:
         is_bound = bool(item.spec.node_name)
@@ -288,7 +320,16 @@ class PodTable:
         made = item.status.extended_resource_claim_status
         named = (*claims, made.resource_claim_name) if made and made.resource_claim_name else claims
         pod = dataclasses.replace(pod_of(item, request, needs), claims=tuple(dict.fromkeys(named)))
-        return GpuPod(pod, owner, metadata, gangs_of(item), claims, templates_of(item), unusable_claims(item))
+        return GpuPod(
+            pod,
+            owner,
+            metadata,
+            gangs_of(item),
+            self._clusters_of(item),
+            claims,
+            templates_of(item),
+            unusable_claims(item),
+        )
 
 
 def _goes_with_node(item: PodObject) -> bool:
@@ -417,8 +458,25 @@ _GANG_ANNOTATIONS = {
     "scheduling.k8s.io/group-name": _VOLCANO_GROUP,
     "scheduling.volcano.sh/group-name": _VOLCANO_GROUP,
     "pod-group-name": ("scheduling.run.ai/v2alpha2", "PodGroup"),
+    # https://koordinator.sh/docs/designs/gang-scheduling, also without the object
+    "gang.scheduling.koordinator.sh/name": ("scheduling.sigs.k8s.io/v1alpha1", "PodGroup"),
+    "armadaproject.io/gangId": ("armadaproject.io/v1", "Gang"),
     "volcano.sh/job-name": _VOLCANO_JOB,
 }
+_CLUSTER_LABELS = {
+    # https://github.com/skypilot-org/skypilot/blob/master/sky/provision/kubernetes/instance.py, also for NeMo Run
+    "skypilot-cluster-name": "SkyPilot",
+    "skypilot-cluster": "SkyPilot",  # of older versions
+    "ray-cluster-name": "Ray",  # Ray's cluster launcher, without KubeRay
+    # https://spark.apache.org/docs/latest/running-on-kubernetes.html
+    "spark-app-selector": "Spark",
+    # https://github.com/dask/dask-kubernetes, https://github.com/dask/dask-gateway
+    "dask.org/cluster-name": "Dask",
+    "gateway.dask.org/cluster": "Dask",
+    # https://github.com/SlinkyProject/slurm-bridge
+    "scheduler.slinky.slurm.net/slurm-jobid": "Slurm",
+}
+"""Labels of pods that work together without starting together, each with a kind for people: no object is called so."""
 _TRAINING_JOB = "training.kubeflow.org/job-name"
 _TRAINING_OPERATOR = "training.kubeflow.org/operator-name"
 _TRAINING_KINDS = {
@@ -442,10 +500,11 @@ def gangs_of(pod: PodObject) -> tuple[ObjectRef, ...]:
     found = dict.fromkeys(_gangs(pod))
     uid = pod.metadata.uid
     # A gang scheduler creates one for each pod without a gang, named after the pod's UID.
-    named = (ref for ref in found if ref.name and not (uid and ref.name.endswith(uid)))
-    return tuple(
-        ref if is_possible(ref) else dataclasses.replace(ref, name=invalid_name(ref.name)) for ref in named
-    )
+    return tuple(_possible(ref) for ref in found if ref.name and not (uid and ref.name.endswith(uid)))
+
+
+def _possible(ref: ObjectRef) -> ObjectRef:
+    return ref if is_possible(ref) else dataclasses.replace(ref, name=invalid_name(ref.name))
 
 
 def _gangs(pod: PodObject) -> Iterator[ObjectRef]:

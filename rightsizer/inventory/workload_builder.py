@@ -15,9 +15,7 @@ from rightsizer.inventory.gpu_reach import reach_on
 from rightsizer.inventory.gpu_requests import CLASS_PREFIX, CLASS_QUOTA, ResourceTable, amount_of
 from rightsizer.inventory.managers import (
     Autoscaler,
-    ControlObjects,
-    TargetKey,
-    managers_of,
+    Controllers,
     with_control_annotations,
     with_control_object,
 )
@@ -142,7 +140,9 @@ def build_fleet(state: ClusterState) -> Fleet:
     """The fleet, in a stable order: every GPU pod belongs to exactly one workload."""
     members = _members(state)
     builder = _WorkloadBuilder(state)
-    groups = connected((object_key(member.chain.top), member.source.gangs) for member in members)
+    groups = connected(
+        (object_key(member.chain.top), (*member.source.gangs, *member.source.clusters)) for member in members
+    )
     by_top: dict[str, list[_Member]] = collections.defaultdict(list)
     for member in members:
         by_top[object_key(member.chain.top)].append(member)
@@ -318,10 +318,7 @@ class _WorkloadBuilder:
     def __init__(self, state: ClusterState) -> None:
         self._namespaces = state.namespaces
         self._dra = state.dra
-        self._autoscalers: dict[TargetKey, list[Autoscaler]] = {}
-        for one in state.autoscalers:
-            self._autoscalers.setdefault(one.target, []).append(one)
-        self._control_objects = ControlObjects(state.kueue_workloads, state.autoscalers)
+        self._controllers = Controllers(state.kueue_workloads, state.autoscalers)
         self._budgets = _BudgetIndex(state.disruption_budgets)
         self._by_starter: dict[str, list[ObjectSummary]] = {}
         for item in state.owners.values():
@@ -332,17 +329,20 @@ class _WorkloadBuilder:
         """One workload of these pods, which have the same top or belong to one gang."""
         tops = {object_key(member.chain.top): member.chain for member in members}
         chains = sorted(tops.values(), key=lambda chain: chain.top.ref)
+        ways = list({id(member.chain): member.chain for member in members}.values())
         gangs = sorted({gang for member in members for gang in member.source.gangs})
-        is_gang = bool(gangs) and (len(chains) > 1 or chains[0].top.ref.kind == "Pod")
+        clusters = sorted({one for member in members for one in member.source.clusters})
+        is_gang = len(chains) > 1 or (bool(gangs) and chains[0].top.ref.kind == "Pod")
+        is_gang = is_gang or (bool(clusters) and any(member.source.owner is None for member in members))
         pods = sorted((member.pod for member in members), key=lambda pod: pod.ref)
-        plain = _of_gang(gangs[0], chains) if is_gang else _of_top(chains[0])
-        control = None if is_gang else self._control_objects.of(chains[0])
+        plain = _of_gang((*gangs, *clusters)[0], chains) if is_gang else _of_top(chains[0])
+        control = None if is_gang else self._controllers.control_object(ways)
         annotations = with_control_annotations(plain.annotations, control)
         namespace = self._namespaces.get(plain.ref.namespace) or ObjectMeta(name=plain.ref.namespace)
         managers = (
             with_control_object(manager, control)
-            for chain in chains
-            for manager in managers_of(chain, self._autoscalers)
+            for chain in sorted(ways, key=lambda chain: [item.ref for item in reversed(chain.owners)])
+            for manager in self._controllers.managers_of(chain)
         )
         return dataclasses.replace(
             plain,

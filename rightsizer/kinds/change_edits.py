@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from rightsizer.inventory.gpu_requests import CLASS_PREFIX
+from rightsizer.inventory.managers import QUEUE, QUEUED_PODS
 from rightsizer.kinds import row_of, stopped_by
 from rightsizer.kinds.claim_templates import claim_edit
 from rightsizer.kinds.edits import (
@@ -28,6 +29,7 @@ from rightsizer.kinds.edits import (
 )
 from rightsizer.kinds.kind import NOW, BlockingField, Kind, WorkerGroups
 from rightsizer.kinds.patches import lowered_replicas, recorded_edits, require_recordable
+from rightsizer.kube.owner_kinds import Queueing
 from rightsizer.model import Action, ClaimTemplate, Edit, Pod, Proposal, Workload
 
 
@@ -264,8 +266,8 @@ def missing_field_reason(workload: Workload, proposal: Proposal | None, at: date
     if row is None or obj is None or (by is not None and by[0] != workload.ref):
         return ""
     resources = sorted({name for pod in workload.pods for name in pod.resources})
-    if proposal is not None and proposal.asks and any(one.kind == "Kueue" for one in workload.managers):
-        return "Kueue admits it by the quota of what it asks for now"
+    if proposal is not None and (why := _queue_blocker(workload, row, proposal)):
+        return why
     if proposal is None and row.unless_pod is not None:
         label, why = row.unless_pod
         if any(label in pod.labels for pod in workload.pods):
@@ -287,6 +289,18 @@ def missing_field_reason(workload: Workload, proposal: Proposal | None, at: date
         require_recordable(row, edits)
     except ValueError as error:
         return str(error)
+    return ""
+
+
+def _queue_blocker(workload: Workload, row: Kind, proposal: Proposal) -> str:
+    """Why its queue would not let another number of replicas, or other pods, start; empty if it would."""
+    is_queued = any(one.kind == "Kueue" for one in workload.managers) or any(
+        QUEUED_PODS in pod.annotations for pod in workload.pods
+    )
+    if proposal.replicas is None and (is_queued or any(QUEUE in pod.labels for pod in workload.pods)):
+        return "Kueue admits it by the quota of what it asks for now"
+    if proposal.replicas is not None and is_queued and row.of.queueing is Queueing.WHOLE:
+        return f"Kueue lets a {row.kind} with a queue keep all replicas or none"
     return ""
 
 

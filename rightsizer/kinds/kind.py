@@ -4,7 +4,7 @@ import dataclasses
 import enum
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rightsizer.kinds.edits import ANY, NAMED, Path, is_digest, matches, places, shown, value_at
@@ -295,6 +295,8 @@ class Kind:
         classes: Patterns of the PriorityClasses of its pods, if its object names them.
         class_of_all: The field with the PriorityClass of pods without one in their template.
         wakes: Whether a request starts it again after a stop, as `lost` says; None if an autoscaler decides.
+        no_pods_reason: Why an object with these annotations and this spec starts no pods of its workload, for people;
+            None if it always does.
         where: Its versions and plural, if `kube.owner_kinds` has no row of it.
     """
 
@@ -320,6 +322,7 @@ class Kind:
     wakes: bool | None = None
     has_checkpoints: bool = False
     restart_s: int = START_S
+    no_pods_reason: Callable[[Mapping[str, str | None], Mapping[str, Any]], str] | None = None
     where: OwnerKind | None = None
 
     @property

@@ -12,7 +12,7 @@ https://keda.sh/docs/latest/concepts/scaling-deployments/#pausing-autoscaling
 
 import dataclasses
 
-from rightsizer.inventory.managers import PAUSED_REPLICAS
+from rightsizer.inventory.managers import PAUSED_REPLICAS, keda_hold_reason
 from rightsizer.kinds.core import CLASS, DEPLOYMENT, TEMPLATE, TEMPLATE_CLASS
 from rightsizer.kinds.edits import ANY, NAMED
 from rightsizer.kinds.kind import (
@@ -198,5 +198,6 @@ SCALED_OBJECT = Kind(
     lost="memory of its target's pods; no trigger starts them while it is paused, unlike with minReplicaCount: 0",
     wakes=False,
     stop=scaled(annotation(PAUSED_REPLICAS), to="0"),
+    no_pods_reason=keda_hold_reason,
     where=KEDA,
 )

@@ -5,10 +5,23 @@ above a known kind: it would revert any change made below it.
 """
 
 import dataclasses
+import enum
+import functools
 from collections.abc import Iterable, Mapping
 
 from rightsizer.kube.api_objects import ObjectMeta, OwnerReference
 from rightsizer.model import ObjectRef, Scalable
+
+
+class Queueing(enum.Enum):
+    """What Kueue does to an object with a queue, as of 0.17 (pkg/controller/jobs)."""
+
+    PODS = enum.auto()
+    """Holds back its pods, and leaves the object itself alone."""
+    WHOLE = enum.auto()
+    """The same; its webhook refuses a change of replicas other than to and from 0."""
+    SUSPENDED = enum.auto()
+    """Suspends and resumes the object, and reverts what others do."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -20,6 +33,8 @@ class OwnerKind:
         size: Path of the field that stops it (replicas or a switch); empty if there is none.
         starts_others: Whether it only creates another object on schedule, which becomes the workload.
         has_progress: Whether its status reports progress.
+        queueing: What Kueue does to an object with a queue.
+        ends_autoscalers: Whether its stop removes the autoscalers that its operator made for it.
     """
 
     group: str
@@ -29,6 +44,8 @@ class OwnerKind:
     size: tuple[str, ...] = ()
     starts_others: bool = False
     has_progress: bool = False
+    queueing: Queueing = Queueing.PODS
+    ends_autoscalers: bool = False
 
     @property
     def resource(self) -> str:
@@ -45,12 +62,15 @@ _REPLICAS = ("spec", "replicas")
 _SUSPEND = ("spec", "suspend")
 _RUN_POLICY = ("spec", "runPolicy", "suspend")
 _MIN_SCALE = ("spec", "template", "metadata", "annotations", "autoscaling.knative.dev/min-scale")
+_KSERVE = "serving.kserve.io"
 _LLM = ("v1alpha2", "v1alpha1")
 _SERVICES = ("spec", "services")
 _SPARK = "sparkoperator.k8s.io"
 _SCHEDULED = "ScheduledSparkApplication"
 
-JOB = OwnerKind("batch", ("v1",), "Job", "jobs", _SUSPEND, has_progress=True)
+_queued = functools.partial(OwnerKind, queueing=Queueing.SUSPENDED)
+_job = functools.partial(_queued, has_progress=True)
+JOB = _job("batch", ("v1",), "Job", "jobs", _SUSPEND)
 KUEUE = OwnerKind("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "Workload", "workloads")
 KEDA = OwnerKind("keda.sh", ("v1alpha1",), "ScaledObject", "scaledobjects")
 CONTROL_OBJECTS = frozenset({(KUEUE.group, KUEUE.kind), (KEDA.group, KEDA.kind)})
@@ -62,23 +82,23 @@ OWNERS = (
     OwnerKind("", ("v1",), "ReplicationController", "replicationcontrollers", _REPLICAS),
     OwnerKind("apps", ("v1",), "ReplicaSet", "replicasets", _REPLICAS),
     OwnerKind("apps", ("v1",), "Deployment", "deployments", _REPLICAS),
-    OwnerKind("apps", ("v1",), "StatefulSet", "statefulsets", _REPLICAS),
+    OwnerKind("apps", ("v1",), "StatefulSet", "statefulsets", _REPLICAS, queueing=Queueing.WHOLE),
     OwnerKind("apps", ("v1",), "DaemonSet", "daemonsets"),
     JOB,
     OwnerKind("batch", ("v1",), "CronJob", "cronjobs", _SUSPEND, starts_others=True),
-    OwnerKind("jobset.x-k8s.io", ("v1alpha2",), "JobSet", "jobsets", _SUSPEND, has_progress=True),
+    _job("jobset.x-k8s.io", ("v1alpha2",), "JobSet", "jobsets", _SUSPEND),
     OwnerKind("leaderworkerset.x-k8s.io", ("v1",), "LeaderWorkerSet", "leaderworkersets", _REPLICAS),
-    OwnerKind("kubeflow.org", ("v1",), "PyTorchJob", "pytorchjobs", _RUN_POLICY, has_progress=True),
-    OwnerKind("kubeflow.org", ("v1",), "TFJob", "tfjobs", _RUN_POLICY, has_progress=True),
-    OwnerKind("kubeflow.org", ("v2beta1", "v1"), "MPIJob", "mpijobs", _RUN_POLICY, has_progress=True),
-    OwnerKind("kubeflow.org", ("v1",), "XGBoostJob", "xgboostjobs", _RUN_POLICY, has_progress=True),
-    OwnerKind("kubeflow.org", ("v1",), "PaddleJob", "paddlejobs", _RUN_POLICY, has_progress=True),
-    OwnerKind("kubeflow.org", ("v1",), "JAXJob", "jaxjobs", _RUN_POLICY, has_progress=True),
-    OwnerKind("trainer.kubeflow.org", ("v1alpha1",), "TrainJob", "trainjobs", _SUSPEND, has_progress=True),
+    _job("kubeflow.org", ("v1",), "PyTorchJob", "pytorchjobs", _RUN_POLICY),
+    _job("kubeflow.org", ("v1",), "TFJob", "tfjobs", _RUN_POLICY),
+    _job("kubeflow.org", ("v2beta1", "v1"), "MPIJob", "mpijobs", _RUN_POLICY),
+    _job("kubeflow.org", ("v1",), "XGBoostJob", "xgboostjobs", _RUN_POLICY),
+    _job("kubeflow.org", ("v1",), "PaddleJob", "paddlejobs", _RUN_POLICY),
+    _job("kubeflow.org", ("v1",), "JAXJob", "jaxjobs", _RUN_POLICY),
+    _job("trainer.kubeflow.org", ("v1alpha1",), "TrainJob", "trainjobs", _SUSPEND),
     OwnerKind("kubeflow.org", ("v1", "v1beta1"), "Notebook", "notebooks"),
     OwnerKind("kubeflow.org", ("v1beta1",), "Workspace", "workspaces", ("spec", "paused")),
-    OwnerKind("serving.kserve.io", ("v1beta1",), "InferenceService", "inferenceservices"),
-    OwnerKind("serving.kserve.io", _LLM, "LLMInferenceService", "llminferenceservices", _REPLICAS),
+    OwnerKind(_KSERVE, ("v1beta1",), "InferenceService", "inferenceservices", ends_autoscalers=True),
+    OwnerKind(_KSERVE, _LLM, "LLMInferenceService", "llminferenceservices", _REPLICAS, ends_autoscalers=True),
     OwnerKind("serving.knative.dev", ("v1",), "Service", "services", _MIN_SCALE),
     OwnerKind("serving.knative.dev", ("v1",), "Configuration", "configurations"),
     OwnerKind("serving.knative.dev", ("v1",), "Revision", "revisions"),
@@ -92,15 +112,18 @@ OWNERS = (
     OwnerKind("grove.io", ("v1alpha1",), "PodClique", "podcliques", _REPLICAS),
     OwnerKind("grove.io", ("v1alpha1",), "PodCliqueScalingGroup", "podcliquescalinggroups", _REPLICAS),
     OwnerKind("grove.io", ("v1alpha1",), "PodCliqueSet", "podcliquesets", _REPLICAS),
-    OwnerKind("ray.io", ("v1", "v1alpha1"), "RayCluster", "rayclusters", _SUSPEND),
-    OwnerKind("ray.io", ("v1", "v1alpha1"), "RayJob", "rayjobs", _SUSPEND),
-    OwnerKind("ray.io", ("v1", "v1alpha1"), "RayService", "rayservices", _SUSPEND),
+    _queued("ray.io", ("v1", "v1alpha1"), "RayCluster", "rayclusters", _SUSPEND),
+    _queued("ray.io", ("v1", "v1alpha1"), "RayJob", "rayjobs", _SUSPEND),
+    _queued("ray.io", ("v1", "v1alpha1"), "RayService", "rayservices", _SUSPEND),
     OwnerKind("argoproj.io", ("v1alpha1",), "Rollout", "rollouts", _REPLICAS),
     OwnerKind("argoproj.io", ("v1alpha1",), "Workflow", "workflows", ("spec", "shutdown")),
     OwnerKind("argoproj.io", ("v1alpha1",), "CronWorkflow", "cronworkflows", _SUSPEND, starts_others=True),
     OwnerKind("batch.volcano.sh", ("v1alpha1",), "Job", "jobs"),
-    OwnerKind("workload.codeflare.dev", ("v1beta2",), "AppWrapper", "appwrappers", _SUSPEND),
-    OwnerKind(_SPARK, ("v1beta2",), "SparkApplication", "sparkapplications", _SUSPEND),
+    # It deletes the objects that it wraps, autoscalers among them.
+    _queued(
+        "workload.codeflare.dev", ("v1beta2",), "AppWrapper", "appwrappers", _SUSPEND, ends_autoscalers=True
+    ),
+    _queued(_SPARK, ("v1beta2",), "SparkApplication", "sparkapplications", _SUSPEND),
     OwnerKind(_SPARK, ("v1beta2",), _SCHEDULED, f"{_SCHEDULED.lower()}s", _SUSPEND, starts_others=True),
     OwnerKind("keda.sh", ("v1alpha1",), "ScaledJob", "scaledjobs", starts_others=True),
 )

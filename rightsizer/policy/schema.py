@@ -322,11 +322,6 @@ class DemandSettings(Part):
             raise ValueError(message)
         return gates
 
-    @property
-    def queues(self) -> NamedQueues:
-        """The named queues."""
-        return NamedQueues(frozenset(self.schedulingGates), frozenset(self.suspendedJobs))
-
 
 class Policy(Part):
     """A policy: the first matching rule applies; workloads without one get only advice."""
@@ -358,6 +353,11 @@ class Policy(Part):
     )
     protectedNamespaces: tuple[Name, ...] = pydantic.Field(
         (), strict=False, description="Additional protected namespaces, with wildcards."
+    )
+    gangLabels: tuple[Key, ...] = pydantic.Field(
+        (),
+        strict=False,
+        description="Labels of pods: those with the same value in a namespace are judged as one gang.",
     )
     sharing: Sharing = pydantic.Field(default_factory=Sharing)
     demand: DemandSettings = pydantic.Field(default_factory=DemandSettings)
@@ -391,6 +391,12 @@ class Policy(Part):
         json_schema_extra={"minItems": 1},
         description="The first matching rule applies.",
     )
+
+    @property
+    def queues(self) -> NamedQueues:
+        """The named queues and gangs."""
+        named = (self.demand.schedulingGates, self.demand.suspendedJobs, self.gangLabels)
+        return NamedQueues(*map(frozenset, named))
 
     @property
     def asks_classes(self) -> bool:

@@ -315,13 +315,14 @@ def manifest(kind: str, namespace: str, name: str, given: Mapping[str, Any]) -> 
         "annotations": given.get("annotations", {}),
         "labels": given.get("labels", {}),
     }
-    template = {"metadata": {"labels": labels, "annotations": given.get("podAnnotations", {})}, "spec": spec}
+    of_pods = {**given.get("podLabels", {}), **labels}
+    template = {"metadata": {"labels": of_pods, "annotations": given.get("podAnnotations", {})}, "spec": spec}
     if kind in CASES or kind == UNKNOWN.kind:
         case = CASES.get(kind, UNKNOWN)
         head = {"apiVersion": case.api_version, "kind": case.kind}
         return {
             **head,
-            "metadata": {**metadata, "labels": labels},
+            "metadata": {**metadata, "labels": {**metadata["labels"], **labels}},
             "spec": given.get("spec", case.spec)(template),
         }
     top: dict[str, Any] = {"apiVersion": _APIS[kind], "kind": kind, "metadata": metadata}

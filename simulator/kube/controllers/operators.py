@@ -230,7 +230,10 @@ def _below(node: Any, count: int, labels: Mapping[str, str], leaving: tuple[str,
                     yield from _below(child, count, labels, leaving)
 
 
-_PAUSED = "autoscaling.keda.sh/paused-replicas"
+_HELD = "autoscaling.keda.sh/paused-replicas"
+_PAUSED = "autoscaling.keda.sh/paused"
+_FALSE = frozenset({"0", "f", "F", "false", "False", "FALSE"})
+"""As Go's strconv.ParseBool reads it; KEDA takes anything else for true."""
 
 
 class KueueAndKeda:
@@ -281,8 +284,12 @@ class KueueAndKeda:
         if found is None or "replicas" not in found.obj.get("spec", {}):
             return
         now = found.obj["spec"]["replicas"]
-        paused = annotations_of(scaler.obj).get(_PAUSED)
-        wanted = max(now, spec.get("minReplicaCount", 0)) if paused is None else int(paused)
+        marks = annotations_of(scaler.obj)
+        held, is_paused = marks.get(_HELD), marks.get(_PAUSED, "false") not in _FALSE
+        if held is None:
+            wanted = now if is_paused else max(now, spec.get("minReplicaCount", 0))
+        else:
+            wanted = int(held) if held.isdecimal() else now
         if wanted != now:
             self._context.change(found, functools.partial(_replicate, wanted))
 

@@ -1,6 +1,7 @@
 """Workloads that are stopped by Kueue's Workload or KEDA's ScaledObject, and CronJobs."""
 
 import datetime
+import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -8,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from rightsizer.execute.run_context import Deadline
+from rightsizer.execute.undo import find_undoable, undo_changes
+from rightsizer.kube.cluster import Cluster, ClusterSettings
 from simulator.kube import Rule
 from tests.rightsizer.given import manifest
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
@@ -15,6 +19,7 @@ from tests.rightsizer.world import World, created
 
 pytestmark = pytest.mark.prometheus
 
+NOW = datetime.datetime.now(datetime.UTC)
 UNDO = "gpu-rightsizer.io/undo"
 PAUSED = "autoscaling.keda.sh/paused-replicas"
 
@@ -116,6 +121,90 @@ def test_keda_deployment_is_stopped_by_its_scaled_object(world: World) -> None:
     assert world.run("undo", f"{world.team}/Deployment/web", "--yes").code == 0
     assert len(world.pods_of(world.team, "web")) == 2
     assert PAUSED not in created(world.api, "ScaledObject", world.team, "web")["metadata"]["annotations"]
+
+
+def test_custom_resource_is_stopped_by_its_operators_scaled_object(world: World) -> None:
+    """As VLLMRuntimes of vLLM's production stack are; KEDA starts it again."""
+    world.add("CloneSet.apps.kruise.io", world.team, "llama", {})
+    owner = created(world.api, "CloneSet.apps.kruise.io", world.team, "llama")
+    target = {"name": "llama", "kind": "CloneSet", "apiVersion": "apps.kruise.io/v1alpha1"}
+    world.api.create(
+        {
+            "apiVersion": "keda.sh/v1alpha1",
+            "kind": "ScaledObject",
+            "metadata": {"name": "llama", "namespace": world.team, "ownerReferences": _owned(owner)},
+            "spec": {"scaleTargetRef": target, "minReplicaCount": 2},
+        }
+    )
+    assert _plan(world, "llama")["blockers"] == []
+    assert _apply(world, "llama")["result"] == "done"
+    assert world.pods_of(world.team, "llama") == []
+    assert world.run("undo", f"{world.team}/CloneSet/llama", "--yes").code == 0
+    assert len(world.pods_of(world.team, "llama")) == 2
+
+
+@pytest.mark.parametrize(
+    ("paused", "least", "words"),
+    [
+        ("no", 2, "KEDA starts no replicas: its owner set autoscaling.keda.sh/paused: 'no'"),
+        (None, 0, "KEDA starts replicas once a trigger is active"),
+        ("false", 2, ""),
+    ],
+)
+def test_undo_says_that_keda_starts_no_replicas(
+    world: World, paused: str | None, least: int, words: str
+) -> None:
+    """The owner's pause since the stop stays."""
+    scaled(world, least=least)
+    assert _apply(world, "web")["result"] == "done"
+    marks = {} if paused is None else {"autoscaling.keda.sh/paused": paused}
+    world.api.patch("ScaledObject", world.team, "web", {"metadata": {"annotations": marks}})
+    (undone,) = world.run("undo", "--all", "--yes", "-o", "json").items.values()
+    assert undone["result"] == "done"
+    assert words in undone["detail"]
+    assert ("KEDA" in undone["detail"]) is bool(words)
+    assert len(world.pods_of(world.team, "web")) == (0 if words else 2)
+    left = created(world.api, "ScaledObject", world.team, "web")["metadata"]["annotations"]
+    assert left.get("autoscaling.keda.sh/paused") == paused
+
+
+@pytest.mark.parametrize("left", ["pods", "workload", ""])
+def test_undo_of_a_queued_stateful_set_waits_for_what_kueue_waits_for(world: World, left: str) -> None:
+    """Its webhook allows no replicas while the former pods or Workload are there."""
+    world.add("StatefulSet", world.team, "set", {"labels": {"kueue.x-k8s.io/queue-name": "q"}, "replicas": 2})
+    if left == "pods":
+        kept = {"metadata": {"finalizers": ["kueue.x-k8s.io/managed"]}}
+        world.api.patch("Pod", world.team, "set-0", kept)
+    assert _apply(world, "set")["result"] == "done"
+    stopped = created(world.api, "StatefulSet", world.team, "set")
+    if left == "workload":
+        labels = {"kueue.x-k8s.io/job-uid": stopped["metadata"]["uid"]}
+        head = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "spec": {}}
+        world.api.create({**head, "metadata": {"name": "x", "namespace": world.team, "labels": labels}})
+    cluster = Cluster(ClusterSettings(kubeconfig=world.directory / "kubeconfig"))
+    items = find_undoable(cluster, "gpu-rightsizer", at=NOW)
+    waits = itertools.count(step=200.0)
+    deadline = Deadline(0.0, lambda: next(waits), lambda _: None, lambda: False)
+    (undone,) = undo_changes(items, cluster, force=False, clock=lambda: NOW, deadline=deadline)
+    expected = f"its former {'pods are' if left == 'pods' else 'Workload is'} gone; undo it again then"
+    assert (undone.result == "done") is not bool(left)
+    assert not left or expected in undone.detail
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("of", "blocked"), [("", True), ("other", False), ("set", True)])
+def test_queued_object_of_an_unknown_kind_may_be_suspended_by_another_framework(
+    world: World, of: str, *, blocked: bool
+) -> None:
+    """Kueue then has a Workload for it; without any Workload, that is unknown."""
+    world.add("CloneSet.apps.kruise.io", world.team, "set", {"labels": {"kueue.x-k8s.io/queue-name": "q"}})
+    uid = created(world.api, "CloneSet.apps.kruise.io", world.team, "set")["metadata"]["uid"]
+    if of:
+        labels = {"kueue.x-k8s.io/job-uid": uid if of == "set" else "of-another"}
+        head = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "spec": {}}
+        world.api.create({**head, "metadata": {"name": "x", "namespace": world.team, "labels": labels}})
+    codes = [block["code"] for block in _plan(world, "set")["blockers"]]
+    assert codes == (["other-controller"] if blocked else [])
 
 
 def test_workload_with_two_control_objects_is_left_alone(world: World) -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import strategies as st
 
 from rightsizer.changes.record_codec import HISTORY_ANNOTATION, write_history
+from rightsizer.inventory.demand_kinds import NamedQueues
 from rightsizer.kinds import KINDS
-from rightsizer.kube.owner_kinds import OWNERS
+from rightsizer.kube.owner_kinds import OWNERS, OwnerKind
 from rightsizer.model import ChangeRecord, Manager
 from tests.rightsizer.build import MANY
 from tests.rightsizer.kubectl import GPU, TEAM, Object, claim, fleet_of, node, obj, pod, using, workloads_of
@@ -174,6 +175,11 @@ GROUPS: dict[str, tuple[Object, str]] = {
         "MPIJob.kubeflow.org",
     ),
     "training-of-whom": ({"labels": {"training.kubeflow.org/job-name": "g"}}, "TrainingJob.kubeflow.org"),
+    "koordinator": (
+        {"annotations": {"gang.scheduling.koordinator.sh/name": "g"}},
+        "PodGroup.scheduling.sigs.k8s.io",
+    ),
+    "armada": ({"annotations": {"armadaproject.io/gangId": "g"}}, "Gang.armadaproject.io"),
     "kubernetes-1.37": ({"spec": {"schedulingGroup": {"podGroupName": "g"}}}, "PodGroup.scheduling.k8s.io"),
     "kubernetes-1.35": (
         {"spec": {"workloadRef": {"name": "g", "podGroup": "workers"}}},
@@ -196,6 +202,57 @@ def test_bare_pods_of_a_gang_are_one_workload(name: str) -> None:
 
 def _copy(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: dict(value) for key, value in fields.items()}
+
+
+CLUSTERS = {
+    "skypilot-cluster-name": "SkyPilot",
+    "skypilot-cluster": "SkyPilot",
+    "ray-cluster-name": "Ray",
+    "spark-app-selector": "Spark",
+    "dask.org/cluster-name": "Dask",
+    "gateway.dask.org/cluster": "Dask",
+    "scheduler.slinky.slurm.net/slurm-jobid": "Slurm",
+    "example.com/team-cluster": "Gang",
+}
+NAMED = NamedQueues(gang_labels=frozenset({"example.com/team-cluster"}))
+
+
+@pytest.mark.parametrize("label", CLUSTERS)
+def test_bare_pods_of_a_cluster_are_one_workload(label: str) -> None:
+    """By labels alone, within their namespace, whoever owns some of them; one pod is no cluster."""
+    of, top = {"labels": {label: "g"}}, obj("Deployment", "d", spec={"replicas": 1})
+    there = {"namespace": "other"}
+    pods = (
+        pod("a", **_copy(of)),
+        pod("b", top, **_copy(of)),
+        pod("c", labels={label: "h"}),
+        pod("d", **there, **of),
+    )
+    found = {str(one.ref): one for one in fleet_of(top, *pods, queues=NAMED).workloads}
+    kind = CLUSTERS[label]
+    assert set(found) == {f"{TEAM}/{kind}/g", f"{TEAM}/Pod/c", "other/Pod/d"}
+    gang = found[f"{TEAM}/{kind}/g"]
+    assert ([one.ref.name for one in gang.pods], gang.resource_version, gang.size) == (["a", "b"], "", None)
+
+
+def test_bare_pod_of_a_cluster_whose_head_has_no_gpus_is_not_alone() -> None:
+    """The head may be at work."""
+    of = {"labels": {"spark-app-selector": "g"}}
+    assert set(workloads_of(pod("a", **_copy(of)), pod("b", limits={}, **_copy(of)))) == {"Spark/g"}
+
+
+def test_executors_of_a_driver_are_its_workload() -> None:
+    """A pod that owns the others stops them all."""
+    of = {"labels": {"spark-app-selector": "g"}}
+    driver = pod("driver", limits={}, **_copy(of))
+    executors = [pod(f"e{number}", driver, **_copy(of)) for number in range(2)]
+    assert set(workloads_of(driver, *executors)) == {"Pod/driver"}
+
+
+def test_label_of_the_policy_alone_makes_no_gang_elsewhere() -> None:
+    """Without the policy, it is a label like others."""
+    of = {"labels": {"example.com/team-cluster": "g"}}
+    assert set(workloads_of(pod("a", **_copy(of)), pod("b", **_copy(of)))) == {"Pod/a", "Pod/b"}
 
 
 def test_only_gpu_pod_of_a_gang_is_not_a_bare_pod() -> None:
@@ -568,9 +625,7 @@ def _managers(*more: Object, kind: str = "Deployment", metadata: Object | None =
         pytest.param(
             {"annotations": {"meta.helm.sh/release-name": "rel"}}, "Helm", "rel", False, "", id="helm"
         ),
-        pytest.param(
-            {"labels": {"kueue.x-k8s.io/queue-name": "q"}}, "Kueue", "q", False, '"active":false', id="kueue"
-        ),
+        pytest.param({"labels": {"kueue.x-k8s.io/queue-name": "q"}}, "Kueue", "q", False, "", id="kueue"),
     ],
 )
 def test_manager_is_recognised_by_its_marks(
@@ -640,10 +695,26 @@ def test_generic_instance_label_is_not_argo_cd() -> None:
     assert _managers(metadata={"labels": {"app.kubernetes.io/instance": "shop"}}) == ()
 
 
-def test_kueue_reverts_changes_of_jobs_that_it_admits() -> None:
-    """Only Kueue suspends and resumes such a Job."""
-    (found,) = _managers(kind="Job", metadata={"labels": {"kueue.x-k8s.io/queue-name": "q"}})
-    assert (found.kind, found.reverts) == ("Kueue", True)
+QUEUED: Object = {"labels": {"kueue.x-k8s.io/queue-name": "q"}}
+
+
+@pytest.mark.parametrize("row", OWNERS, ids=lambda row: f"{row.kind}.{row.group}")
+def test_kueue_reverts_changes_of_the_kinds_that_it_suspends(row: OwnerKind) -> None:
+    """The integrations of Kueue 0.17 with Suspend(); of all other kinds it only holds back the pods."""
+    suspended = {
+        *("Job.batch", "JobSet.jobset.x-k8s.io", "TrainJob.trainer.kubeflow.org", "RayCluster.ray.io"),
+        *("RayJob.ray.io", "RayService.ray.io", "AppWrapper.workload.codeflare.dev"),
+        *("SparkApplication.sparkoperator.k8s.io", "MPIJob.kubeflow.org", "PyTorchJob.kubeflow.org"),
+        *("TFJob.kubeflow.org", "XGBoostJob.kubeflow.org", "PaddleJob.kubeflow.org", "JAXJob.kubeflow.org"),
+    }
+    if row.starts_others:
+        return  # what it starts is the workload
+    top = obj(row.kind, "w", api_version=row.api_version, metadata=_copy(QUEUED), spec={})
+    (found,) = fleet_of(top if row.kind != "Pod" else pod("w", **QUEUED), pod("p", top)).workloads[-1:]
+    (manager,) = found.managers
+    is_suspended = f"{row.kind}.{row.group}" in suspended
+    assert (manager.kind, manager.reverts) == ("Kueue", is_suspended)
+    assert ('"active":false' in manager.exception) is is_suspended
 
 
 def _scaler(kind: str, name: str, **spec: Any) -> Object:
@@ -765,6 +836,82 @@ def test_autoscaler_of_an_intermediate_owner_does_not_wake_the_top() -> None:
     )
     (found,) = fleet_of(*chain, scaler).workloads
     assert [one.wakes for one in found.managers] == [False]
+
+
+_CUSTOM = ("Runtime", "serving.example.com/v1")
+
+
+@pytest.mark.parametrize(
+    ("top", "target", "made_by", "is_control"),
+    [
+        pytest.param(_CUSTOM, "o0", "o0", True, id="of-the-operator-on-its-resource"),
+        pytest.param(_CUSTOM, "o1", "o0", True, id="of-the-operator-on-the-deployment-below"),
+        pytest.param(_CUSTOM, "o0", "", True, id="of-a-user-on-the-custom-resource"),
+        pytest.param(_CUSTOM, "o1", "", True, id="of-a-user-on-the-deployment-below"),
+        pytest.param(_CUSTOM, "x", "o0", False, id="on-another"),
+        pytest.param(
+            ("InferenceService", "serving.kserve.io/v1beta1"), "o1", "o0", False, id="ends-with-kserve"
+        ),
+        pytest.param(
+            ("InferenceService", "serving.kserve.io/v1beta1"), "o1", "", True, id="of-a-user-below-kserve"
+        ),
+    ],
+)
+def test_scaled_object_of_any_owner_is_the_control_object(
+    top: tuple[str, str], target: str, made_by: str, *, is_control: bool
+) -> None:
+    """KEDA puts its target back at its next poll, whoever made the ScaledObject; KServe removes its own with a stop."""
+    chain = _chain(top, *CHAINS["deployment"])
+    named = {one["metadata"]["name"]: one for one in chain}
+    of = named.get(target, named["o0"])
+    scaler = _scaler(
+        "ScaledObject",
+        "k",
+        scaleTargetRef={"apiVersion": of["apiVersion"], "kind": of["kind"], "name": target},
+        owners=(named[made_by],) if made_by else (),
+    )
+    (found,) = fleet_of(*chain, scaler).workloads
+    assert (found.control_object is not None and found.control_object.name) == (is_control and "k")
+    assert not any(one.reverts for one in found.managers)
+
+
+def test_scaled_object_of_one_of_two_targets_is_no_control_object() -> None:
+    """The other Deployment would keep its pods."""
+    top = obj("Runtime", "r", api_version="serving.example.com/v1")
+    below = [obj("Deployment", name, top, spec={"replicas": 1}) for name in "ab"]
+    scaler = _scaler("ScaledObject", "k", scaleTargetRef={**TARGET, "name": "b"}, owners=(top,))
+    (found,) = fleet_of(
+        top, *below, *(pod(f"p{one['metadata']['name']}", one) for one in below), scaler
+    ).workloads
+    assert found.control_object is None
+    assert [(one.kind, one.reverts) for one in found.managers] == [("KEDA", True)]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "is_control", "reverts"),
+    [
+        *(({"paused": text}, False, False) for text in ("true", "True", "1", "t", "no", "off", "", "FaLsE")),
+        *(({"paused": text}, True, False) for text in ("false", "False", "FALSE", "0", "f", "F")),
+        ({"paused-replicas": "2"}, True, False),
+        ({"paused-replicas": "2", "paused": "true"}, True, False),
+        ({"paused-replicas": "two"}, False, False),
+        ({"paused-replicas": ""}, False, False),
+        ({"paused-scale-out": "true"}, False, True),
+        ({"paused-scale-out": "false"}, True, False),
+        ({"paused-scale-in": "true"}, True, False),
+    ],
+    ids=str,
+)
+def test_scaled_object_is_paused_as_keda_reads_its_annotations(
+    annotations: Mapping[str, str], *, is_control: bool, reverts: bool
+) -> None:
+    """One that would not start its target again is not changed."""
+    marks = {f"autoscaling.keda.sh/{key}": text for key, text in annotations.items()}
+    top = obj("Deployment", "w", spec={"replicas": 1})
+    scaler = _scaler("ScaledObject", "k", scaleTargetRef={"name": "w"}, metadata={"annotations": marks})
+    (found,) = fleet_of(top, pod("p", top), scaler).workloads
+    assert (found.control_object is not None) is is_control
+    assert [one.reverts for one in found.managers] == [reverts]
 
 
 def test_autoscaler_of_an_intermediate_owner_counts() -> None:
