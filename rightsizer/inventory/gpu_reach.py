@@ -52,13 +52,13 @@ class _HostPath(msgspec.Struct):
     path: str = ""
 
 
-class _Volume(msgspec.Struct, rename="camel"):
+class _HostVolume(msgspec.Struct, rename="camel"):
     """corev1.Volume."""
 
     host_path: _HostPath | None = None
 
 
-_decoder = msgspec.json.Decoder(list[_Volume] | None)
+_decoder = msgspec.json.Decoder(list[_HostVolume] | None)
 
 
 def _paths(volumes: msgspec.Raw) -> Iterator[str]:
