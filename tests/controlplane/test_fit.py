@@ -70,6 +70,23 @@ def test_fit_pod_on_full_cluster_gets_the_words_of_the_scheduler(plugins: Schedu
     ] * 3
 
 
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"preemptionPolicy": "Never"}, "not eligible due to preemptionPolicy=Never."),
+        ({}, "0/1 nodes are available: 1 No preemption victims found for incoming pod."),
+    ],
+)
+def test_fit_pod_that_preempts_nobody_is_told_why(
+    plugins: Scheduler, spec: dict[str, Any], words: str
+) -> None:
+    """As in the condition of a pod that waits."""
+    objects = [_node("a", 1), _pod("high", 20, nodeName="a"), _pod("p", 10, **spec)]
+    (verdict,) = plugins.ask([Question(objects, "research/p", is_first=True)])
+    assert verdict.message == f"0/1 nodes are available: 1 Insufficient {GPU}. preemption: {words}"
+    assert verdict.victims == {}
+
+
 def test_fit_many_clusters_are_answered_in_order(plugins: Scheduler) -> None:
     """Though several are compared at once."""
     questions = [Question([_node(f"n{number}", number % 2), _PENDING], "research/p") for number in range(64)]

@@ -74,6 +74,8 @@ class _Draw:
         if self.is_dra:
             self._add_classes()
         pending = self.pod("urgent", NAMESPACE, self.rng.choice((1, 1, 1, 2, 2, 4, 8)), "pending")
+        if self.rng.random() < 0.5:
+            pending["spec"]["preemptionPolicy"] = "Never"
         for node in self.nodes:
             self._fill(node)
         for name, change in _CHANGES.items():
