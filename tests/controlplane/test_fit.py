@@ -7,6 +7,7 @@ import pytest
 
 from simulator.controlplane.programs import FIT, find
 from tests.controlplane.fit.clusters import cluster_of
+from tests.controlplane.fit.differential import compare
 from tests.controlplane.fit.scheduler import Question, Scheduler
 
 pytestmark = pytest.mark.controlplane
@@ -108,3 +109,12 @@ def test_fit_random_clusters_are_valid_and_the_same_for_the_same_seed(plugins: S
     verdicts = plugins.ask(Question(one.objects, one.pod, is_first=True) for one in clusters)
     waiting = sum(bool(one.message) for one in verdicts)
     assert waiting > 100  # in most of them there is something to decide
+
+
+def test_fit_nobody_is_stopped_for_a_pod_that_does_not_fit_then(plugins: Scheduler) -> None:
+    """By a plan, and by the extender on the node that it names; `python -m tests.controlplane.fit` does more."""
+    cases = list(compare(plugins, range(500)))
+    assert [(one.seed, one.features, one.reasons) for one in cases if one.is_in_vain] == []
+    assert [(one.seed, one.features, one.against) for one in cases if one.is_named_in_vain] == []
+    assert sum(bool(one.stopped) for one in cases) > 100
+    assert sum(one.named for one in cases) > 20

@@ -90,7 +90,8 @@ class _Draw:
     # --- objects
 
     def add(self, version: str, kind: str, name: str, namespace: str = NAMESPACE, **fields: Any) -> Object:
-        metadata: Object = {"name": name, "uid": f"uid-{kind}-{name}", "creationTimestamp": _LONG_AGO}
+        metadata: Object = {"name": name, "uid": f"uid-{kind}-{name}", "resourceVersion": "7"}
+        metadata["creationTimestamp"] = _LONG_AGO
         for key in ("labels", "annotations", "ownerReferences", "generation", "deletionTimestamp"):
             if key in fields:
                 metadata[key] = fields.pop(key)
