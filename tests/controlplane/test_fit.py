@@ -7,6 +7,7 @@ import pytest
 
 from simulator.controlplane.programs import FIT, find
 from tests.controlplane.fit.clusters import cluster_of
+from tests.controlplane.fit.differential import compare
 from tests.controlplane.fit.scheduler import Question, Scheduler
 
 pytestmark = pytest.mark.controlplane
@@ -70,6 +71,23 @@ def test_fit_pod_on_full_cluster_gets_the_words_of_the_scheduler(plugins: Schedu
     ] * 3
 
 
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"preemptionPolicy": "Never"}, "not eligible due to preemptionPolicy=Never."),
+        ({}, "0/1 nodes are available: 1 No preemption victims found for incoming pod."),
+    ],
+)
+def test_fit_pod_that_preempts_nobody_is_told_why(
+    plugins: Scheduler, spec: dict[str, Any], words: str
+) -> None:
+    """As in the condition of a pod that waits."""
+    objects = [_node("a", 1), _pod("high", 20, nodeName="a"), _pod("p", 10, **spec)]
+    (verdict,) = plugins.ask([Question(objects, "research/p", is_first=True)])
+    assert verdict.message == f"0/1 nodes are available: 1 Insufficient {GPU}. preemption: {words}"
+    assert verdict.victims == {}
+
+
 def test_fit_many_clusters_are_answered_in_order(plugins: Scheduler) -> None:
     """Though several are compared at once."""
     questions = [Question([_node(f"n{number}", number % 2), _PENDING], "research/p") for number in range(64)]
@@ -91,3 +109,12 @@ def test_fit_random_clusters_are_valid_and_the_same_for_the_same_seed(plugins: S
     verdicts = plugins.ask(Question(one.objects, one.pod, is_first=True) for one in clusters)
     waiting = sum(bool(one.message) for one in verdicts)
     assert waiting > 100  # in most of them there is something to decide
+
+
+def test_fit_nobody_is_stopped_for_a_pod_that_does_not_fit_then(plugins: Scheduler) -> None:
+    """By a plan, and by the extender on the node that it names; `python -m tests.controlplane.fit` does more."""
+    cases = list(compare(plugins, range(500)))
+    assert [(one.seed, one.features, one.reasons) for one in cases if one.is_in_vain] == []
+    assert [(one.seed, one.features, one.against) for one in cases if one.is_named_in_vain] == []
+    assert sum(bool(one.stopped) for one in cases) > 100
+    assert sum(one.named for one in cases) > 20

@@ -17,15 +17,21 @@ def main(number: int, first: int = 0, features: str = "") -> int:
     with Scheduler(find([FIT])["fit"], features) as plugins:
         cases = list(compare(plugins, range(first, first + number)))
     vain, missed = [one for one in cases if one.is_in_vain], [one for one in cases if one.is_missed]
-    served = sum(bool(one.stopped) and one.fits for one in cases)
+    served = [one for one in cases if one.stopped and one.fits]
+    of_dra = sum("dra" in one.features for one in served)
+    replaced = [one for one in cases if one.named]
+    named = [one for one in replaced if one.is_named_in_vain]
     lines = [
         f"{number} clusters from seed {first}, {time.process_time() - began:.0f} CPU seconds and the plugins' own",
-        f"a pod waits: {len(cases)}; served: {served}; in vain: {len(vain)}; would fit, not served: {len(missed)}",
+        f"a pod waits: {len(cases)}; served: {len(served)}, {of_dra} by DRA",
+        f"in vain: {len(vain)}; would fit, not served: {len(missed)}",
+        f"victims named by the extender: {len(replaced)}; in vain: {len(named)}",
+        *_by_words("named in vain", named, lambda one: one.against),
         *_by_words("in vain", vain, lambda one: {reason for why in one.reasons.values() for reason in why}),
         *_by_words("not served", missed, lambda one: [one.why_not]),
     ]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
-    return 1 if vain else 0
+    return 1 if vain or named else 0
 
 
 def _by_words(title: str, cases: Sequence[Case], words_of: Callable[[Case], Iterable[str]]) -> Iterable[str]:

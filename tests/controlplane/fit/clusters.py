@@ -74,6 +74,8 @@ class _Draw:
         if self.is_dra:
             self._add_classes()
         pending = self.pod("urgent", NAMESPACE, self.rng.choice((1, 1, 1, 2, 2, 4, 8)), "pending")
+        if self.rng.random() < 0.5:
+            pending["spec"]["preemptionPolicy"] = "Never"
         for node in self.nodes:
             self._fill(node)
         for name, change in _CHANGES.items():
@@ -88,7 +90,8 @@ class _Draw:
     # --- objects
 
     def add(self, version: str, kind: str, name: str, namespace: str = NAMESPACE, **fields: Any) -> Object:
-        metadata: Object = {"name": name, "uid": f"uid-{kind}-{name}", "creationTimestamp": _LONG_AGO}
+        metadata: Object = {"name": name, "uid": f"uid-{kind}-{name}", "resourceVersion": "7"}
+        metadata["creationTimestamp"] = _LONG_AGO
         for key in ("labels", "annotations", "ownerReferences", "generation", "deletionTimestamp"):
             if key in fields:
                 metadata[key] = fields.pop(key)

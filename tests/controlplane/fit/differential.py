@@ -1,26 +1,39 @@
 """Compares who is stopped for pending pods with kube-scheduler: the pod must fit once its victims are gone."""
 
 import dataclasses
+import datetime
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
+from rightsizer.inventory.gpu_requests import ResourceTable, amount_of
 from rightsizer.inventory.objects_file import read_file
 from rightsizer.inventory.workload_builder import build_fleet
-from rightsizer.model import Action, Decision, FindingName, Fleet, Mode, Verdict, Workload
+from rightsizer.kube.api_objects import DisruptionBudget, PodObject
+from rightsizer.model import Action, Decision, Fleet, Plan
 from rightsizer.planning.budget import BudgetAccount
 from rightsizer.planning.pending_demand import limit_to_pending_demand, unserved_demand
+from rightsizer.planning.preemption import (
+    Answer,
+    PreemptionTable,
+    Victims,
+    bound_pod,
+    candidates_of,
+    choose,
+    preemptor_of,
+)
 from rightsizer.planning.victims import gone_victims
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Budget, BudgetScope, Per
+from rightsizer.policy.protections import OWN_NAMESPACE
 from rightsizer.policy.rule import ACTIONS
 from tests.controlplane.fit import scheduler
-from tests.controlplane.fit.clusters import cluster_of
+from tests.controlplane.fit.clusters import Cluster, cluster_of
 from tests.controlplane.fit.scheduler import Question, Scheduler
-from tests.rightsizer.build import AT, judged, policy, rule
+from tests.rightsizer.build import AT, all_idle, judged, policy, rule
 
 Object = dict[str, Any]
 _BATCH = 200
@@ -39,7 +52,10 @@ class Case:
         stopped: UIDs of the pods that are stopped for the pending one.
         why_not: Why none are.
         fits: Whether the pod fits somewhere without these, or without all idle pods if none are stopped.
-        reasons: Why it does not, by node.
+        reasons: Why it does not, by node of what is stopped.
+        message: What the scheduler said before.
+        named: Whether the extender names victims of its own.
+        against: Why the pod does not fit on the node of these once they are gone.
     """
 
     seed: int
@@ -49,6 +65,8 @@ class Case:
     fits: bool
     reasons: Mapping[str, Sequence[str]]
     message: str
+    named: bool
+    against: Sequence[str]
 
     @property
     def is_in_vain(self) -> bool:
@@ -56,23 +74,36 @@ class Case:
         return bool(self.stopped) and not self.fits
 
     @property
+    def is_named_in_vain(self) -> bool:
+        """Whether the same is so of what the extender names."""
+        return bool(self.against)
+
+    @property
     def is_missed(self) -> bool:
-        """Whether none are stopped for a pod that would fit."""
-        return not self.stopped and self.fits
+        """Whether none are stopped for a pod that would fit, but for budgets and what ends anyway."""
+        return not self.stopped and self.fits and {"budget", "terminating"}.isdisjoint(self.features)
 
 
 # --- gpu-rightsizer's side
 
 
-def victims_of(objects: Sequence[Object]) -> tuple[frozenset[str], str]:
-    """UIDs of the pods that are stopped if all pods of the Deployments named idle-… are idle; else why none are."""
+def _fleet(objects: Sequence[Object]) -> Fleet:
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         file.write(msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": objects}))
         file.flush()
-        fleet = build_fleet(read_file(Path(file.name)))
+        return build_fleet(read_file(Path(file.name)))
+
+
+def _decisions(fleet: Fleet) -> tuple[Decision, ...]:
+    """All pods of the Deployments named idle-… are idle."""
+    idle = [one for one in fleet.workloads if one.ref.name.startswith("idle-")]
+    return tuple(judged(one, all_idle(one), _RULES) for one in idle)
+
+
+def victims_of(fleet: Fleet) -> tuple[frozenset[str], str]:
+    """UIDs of the pods that a plan stops for what waits; else why none are."""
     evaluator = PolicyEvaluator(_RULES, fleet, at=AT)
-    decisions = [_idle(one) for one in fleet.workloads if one.ref.name.startswith("idle-")]
-    limited = limit_to_pending_demand(decisions, evaluator, BudgetAccount(evaluator))
+    limited = limit_to_pending_demand(_decisions(fleet), evaluator, BudgetAccount(evaluator))
     stopped = frozenset(
         pod.ref.uid
         for decision in limited.decisions
@@ -83,29 +114,47 @@ def victims_of(objects: Sequence[Object]) -> tuple[frozenset[str], str]:
     return stopped, "" if stopped else _why_not(fleet, evaluator, limited.cut_short)
 
 
+def named_by_extender(
+    fleet: Fleet, objects: Sequence[Object], pod: str, offered: Mapping[str, Object]
+) -> tuple[str, frozenset[str]] | None:
+    """The node and the UIDs that the extender names in place of the offered victims; None if it names none."""
+    table = PreemptionTable()
+    pending: PodObject | None = None
+    for item in objects:
+        if item["kind"] == "Node":
+            amounts = item["status"]["allocatable"]
+            table.set_node(
+                item["metadata"]["name"], {name: amount_of(name, amounts[name]) for name in amounts}
+            )
+        elif item["kind"] == "PodDisruptionBudget":
+            table.set_budget(msgspec.convert(item, DisruptionBudget, strict=False))
+        elif item["kind"] == "Pod":
+            one = msgspec.json.decode(msgspec.json.encode(item), type=PodObject)
+            if f"{one.metadata.namespace}/{one.metadata.name}" == pod:
+                pending = one
+            elif (bound := bound_pod(one, ResourceTable())) is not None:
+                table.set_pod(bound)
+            elif one.status.nominated_node_name:
+                asked = preemptor_of(one)
+                table.nominate(asked.uid, one.status.nominated_node_name, asked.priority, asked.requests)
+    plan = Plan(AT, "run", "", "", _decisions(fleet), fleet=fleet)
+    table.set_candidates(candidates_of(plan, _RULES, own=OWN_NAMESPACE, instance="i"))
+    assert pending is not None
+    victims = {node: Victims(tuple(one["pods"]), one["violations"]) for node, one in offered.items()}
+    choice = choose(preemptor_of(pending), victims, table)
+    if choice.answer is not Answer.REPLACED:
+        return None
+    ((node, named),) = choice.victims.items()
+    return node, frozenset(named.uids)
+
+
 def _why_not(fleet: Fleet, evaluator: PolicyEvaluator, cut_short: Mapping[str, Any]) -> str:
     told = [line.partition("no GPUs are freed for it: ")[2] for line in unserved_demand(evaluator, cut_short)]
     if told:
         return told[0]
     if not fleet.waiting:
-        return "; ".join(fleet.problems[-1:]) or "does not wait"
+        return next((one for one in fleet.problems if "urgent" in one), "not known to wait")
     return "no victims found"
-
-
-def _idle(item: Workload) -> Decision:
-    """The decision to stop a workload of which all GPUs are idle."""
-    plain = judged(item, {}, _RULES)
-    finding = dataclasses.replace(
-        plain.finding, name=FindingName.IDLE, verdict=Verdict.ACT, activity_mean=0.0, proposal=None
-    )
-    return dataclasses.replace(
-        plain,
-        finding=finding,
-        verdict=Verdict.ACT,
-        mode=Mode.ENFORCE,
-        action=Action.SCALE_TO_ZERO,
-        frees=float(item.gpus),
-    )
 
 
 # --- The cluster after
@@ -153,6 +202,21 @@ def _pending(objects: Sequence[Object], pod: str, verdict: scheduler.Verdict) ->
     return found
 
 
+def ending_pods(objects: Sequence[Object]) -> frozenset[str]:
+    """UIDs of pods that terminate and end soon: who is stopped counts on that."""
+    ends = {item["metadata"].get("uid"): item["metadata"].get("deletionTimestamp") for item in objects}
+    return frozenset(
+        uid
+        for uid, text in ends.items()
+        if text and abs(datetime.datetime.fromisoformat(text) - AT) < datetime.timedelta(minutes=2)
+    )
+
+
+def _nodes_of(objects: Sequence[Object], uids: Collection[str]) -> set[str]:
+    """The nodes of pods."""
+    return {item["spec"]["nodeName"] for item in objects if item["metadata"].get("uid") in uids}
+
+
 # --- The comparison
 
 
@@ -163,17 +227,63 @@ def compare(plugins: Scheduler, seeds: Sequence[int]) -> Iterator[Case]:
         clusters = [cluster_of(seed) for seed in batch]
         before = plugins.ask(Question(one.objects, one.pod, is_first=True) for one in clusters)
         waiting = [
-            (seed, cluster, _pending(verdict.objects, cluster.pod, verdict), verdict.message)
+            _Waiting.of(seed, cluster, verdict)
             for seed, cluster, verdict in zip(batch, clusters, before, strict=True)
             if verdict.message
         ]
-        ours = [victims_of(objects) for _, _, objects, _ in waiting]
-        after = plugins.ask(
-            Question(without(objects, stopped or idle_pods(objects)), cluster.pod)
-            for (_, cluster, objects, _), (stopped, _) in zip(waiting, ours, strict=True)
+        questions = [question for one in waiting for question in one.questions]
+        answers = iter(plugins.ask(questions))
+        for one in waiting:
+            yield one.case([next(answers) for _ in one.questions])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A cluster in which a pod waits, and what gpu-rightsizer does about it.
+
+    Attributes:
+        objects: As they are then.
+    """
+
+    seed: int
+    cluster: Cluster
+    objects: Sequence[Object]
+    message: str
+    stopped: frozenset[str]
+    why_not: str
+    named: tuple[str, frozenset[str]] | None
+
+    @classmethod
+    def of(cls, seed: int, cluster: Cluster, verdict: scheduler.Verdict) -> Self:
+        """What gpu-rightsizer does about a pod that waits by this verdict."""
+        objects = _pending(verdict.objects, cluster.pod, verdict)
+        fleet = _fleet(objects)
+        stopped, why_not = victims_of(fleet)
+        named = named_by_extender(fleet, objects, cluster.pod, verdict.victims) if verdict.victims else None
+        return cls(seed, cluster, objects, verdict.message, stopped, why_not, named)
+
+    @property
+    def questions(self) -> list[Question]:
+        """Whether the pod fits without who is stopped, and without who is named."""
+        gone = (self.stopped or idle_pods(self.objects)) | ending_pods(self.objects)
+        found = [Question(without(self.objects, gone), self.cluster.pod)]
+        if self.named is not None:
+            found.append(Question(without(self.objects, self.named[1]), self.cluster.pod))
+        return found
+
+    def case(self, verdicts: Sequence[scheduler.Verdict]) -> Case:
+        """Both sides."""
+        after = verdicts[0]
+        reasons = {node: after.nodes[node] for node in _nodes_of(self.objects, self.stopped)}
+        against = verdicts[1].nodes[self.named[0]] if self.named is not None else ()
+        return Case(
+            self.seed,
+            self.cluster.features,
+            self.stopped,
+            self.why_not,
+            not after.message,
+            reasons,
+            self.message,
+            self.named is not None,
+            against,
         )
-        for (seed, cluster, _, message), (stopped, why_not), verdict in zip(
-            waiting, ours, after, strict=True
-        ):
-            reasons = verdict.nodes if verdict.message else {}
-            yield Case(seed, cluster.features, stopped, why_not, not verdict.message, reasons, message)

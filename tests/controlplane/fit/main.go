@@ -411,26 +411,37 @@ func fail(status *fwk.Status, nodes []*v1.Node, told *answer) {
 	}
 }
 
-// offer tells the victims that the scheduler's preemption would choose on each node.
+// offer tells the victims that the scheduler's preemption would choose on each node; the message, why it chooses none.
 func offer(ctx context.Context, preemption *defaultpreemption.DefaultPreemption, factory *heldFactory, state fwk.CycleState, pod *v1.Pod, possible []fwk.NodeInfo, told *answer) error {
-	told.Victims = map[string]victims{}
-	if eligible, _ := preemption.PodEligibleToPreemptOthers(ctx, pod, nil); !eligible {
+	if told.Message == "" || told.Reason != v1.PodReasonUnschedulable {
+		return nil
+	}
+	if eligible, why := preemption.PodEligibleToPreemptOthers(ctx, pod, nil); !eligible {
+		told.Message += " preemption: " + why
 		return nil
 	}
 	budgets, err := factory.Policy().V1().PodDisruptionBudgets().Lister().List(labels.Everything())
 	if err != nil {
 		return err
 	}
+	told.Victims = map[string]victims{}
+	against := framework.NewDefaultNodeToStatus()
+	against.SetAbsentNodesStatus(fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "Preemption is not helpful for scheduling"))
 	for _, info := range possible {
 		pods, violations, status := preemption.SelectVictimsOnNode(ctx, state.Clone(), pod, info.Snapshot(), append([]*policy.PodDisruptionBudget{}, budgets...))
-		if !status.IsSuccess() || len(pods) == 0 {
-			continue
+		if !status.IsSuccess() {
+			against.Set(info.Node().Name, status)
+		} else if len(pods) > 0 {
+			chosen := victims{Violations: violations}
+			for _, one := range pods {
+				chosen.Pods = append(chosen.Pods, string(one.UID))
+			}
+			told.Victims[info.Node().Name] = chosen
 		}
-		chosen := victims{Violations: violations}
-		for _, one := range pods {
-			chosen.Pods = append(chosen.Pods, string(one.UID))
-		}
-		told.Victims[info.Node().Name] = chosen
+	}
+	if len(told.Victims) == 0 {
+		diagnosis := framework.Diagnosis{NodeToStatus: against}
+		told.Message += " preemption: " + (&framework.FitError{Pod: pod, NumAllNodes: len(told.Nodes), Diagnosis: diagnosis}).Error()
 	}
 	return nil
 }
