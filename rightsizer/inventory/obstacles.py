@@ -31,8 +31,15 @@ _HOST = "kubernetes.io/hostname"
 
 def could_host(node: Node, capacity: NodeCapacity, pod: UnschedulablePod) -> bool:
     """Whether an empty node could host a pod."""
-    is_large_enough = all(need <= capacity.allocatable.get(name, 0) for name, need in pod.needs.items())
-    return is_large_enough and not any(obstacles(node, pod))
+    return not any(misfits(node, capacity, pod))
+
+
+def misfits(node: Node, capacity: NodeCapacity, pod: UnschedulablePod) -> Iterator[str]:
+    """Why even an empty node could not host a pod, in words."""
+    for name, need in pod.needs.items():
+        if need > capacity.allocatable.get(name, 0):
+            yield f"it needs more {name} than the node has"
+    yield from obstacles(node, pod)
 
 
 def obstacles(node: Node, pod: UnschedulablePod) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rightsizer.inventory.device_allocation import Tries, allocate
 from rightsizer.inventory.gpu_requests import CLASS_PREFIX
 from rightsizer.inventory.nodes import UNKNOWN_CAPACITY, NodeCapacity
-from rightsizer.inventory.obstacles import Occupants, could_host
+from rightsizer.inventory.obstacles import Occupants, could_host, misfits
 from rightsizer.inventory.turns import TryBudget, comparison_cost
 from rightsizer.inventory.unschedulable_pods import UnschedulablePod, cheapest_in_turn, groups_alike
 from rightsizer.kube.api_objects import ObjectMeta
@@ -24,6 +24,10 @@ from rightsizer.model import (
     claims_on,
 )
 
+_MOST_EXPLAINED = 20
+"""Number of nodes of which it is said why they do not take a pod."""
+_MOST_REASONS = 3
+"""Number of reasons of a pod."""
 _UNKNOWN_AGE = datetime.datetime.max.replace(tzinfo=datetime.UTC)
 
 
@@ -47,6 +51,7 @@ def placeable_pods(
     """
     waits = collections.Counter(one.gang for one in pods)
     found: list[WaitingPod] = []
+    nowhere: list[Unserved] = []
     cut: dict[tuple[str, str], list[UnschedulablePod]] = collections.defaultdict(list)
     for group in _by_urgency(pods):
         namespace = group[0].ref.namespace
@@ -54,6 +59,8 @@ def placeable_pods(
         fit = search.fitting(group[0])
         if fit is None:
             cut[namespace, who] += group
+        elif not fit:
+            nowhere += [Unserved(str(one.ref), search.misfits(group[0])) for one in group]
         found += [
             WaitingPod(
                 one.ref,
@@ -78,7 +85,7 @@ def placeable_pods(
         )
         for (_, who), of in cut.items()
     )
-    return PlaceablePods(tuple(_in_order(found)), tuple(unserved))
+    return PlaceablePods(tuple(_in_order(found)), (*unserved, *nowhere))
 
 
 def _in_order(pods: Iterable[WaitingPod]) -> list[WaitingPod]:
@@ -122,6 +129,17 @@ class NodeSearch:
         self._occupants, self._namespaces = occupants, namespaces
         self.budget = TryBudget(len(nodes))
         self._found: dict[Hashable, frozenset[str]] = {}
+
+    def misfits(self, pod: UnschedulablePod) -> str:
+        """Why a pod fits on none of the nodes that have the GPUs it asks for, in words."""
+        found: dict[str, None] = {}
+        asked = [name for name in pod.gpus if not name.startswith(CLASS_PREFIX)]
+        offering = (node for node in self._nodes.values() if any(map(node.allocatable.get, asked)))
+        for node in itertools.islice(offering, _MOST_EXPLAINED):
+            capacity = self._capacities.get(node.name, UNKNOWN_CAPACITY)
+            found |= dict.fromkeys(itertools.islice(misfits(node, capacity, pod), _MOST_REASONS))
+        words = "; ".join(itertools.islice(found, _MOST_REASONS))
+        return f"no node would take it if it were empty{': ' if words else ''}{words}"
 
     def keeping_off(self, pod: UnschedulablePod, nodes: frozenset[str]) -> Mapping[str, frozenset[str]]:
         """By node, the UIDs of the pods that keep a pod off."""

@@ -11,11 +11,11 @@ import itertools
 import math
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 
-from rightsizer.model import Action, Blocker, BlockerCode, Decision, ObjectRef, WaitingPod
+from rightsizer.model import Action, Blocker, BlockerCode, Decision, ObjectRef, Unserved, WaitingPod
 from rightsizer.planning.budget import BudgetAccount
 from rightsizer.planning.demand_places import place_cheapest, shape_of, together, undo
 from rightsizer.planning.earlier_victims import held_back
-from rightsizer.planning.placement import Placement, Places
+from rightsizer.planning.placement import Placement, Places, shortage
 from rightsizer.planning.victims import (
     Victim,
     most_going,
@@ -28,6 +28,8 @@ from rightsizer.policy.effective import PolicyEvaluator
 
 MOST_OTHERS = 8
 """Maximum number of times that others are tried for one demand in place of what budgets refuse."""
+_MOST_EXPLAINED = 20
+"""Number of different requests of which it is said why nobody goes for them."""
 
 
 def _victims(decision: Decision, evaluator: PolicyEvaluator) -> tuple[Victim, ...]:
@@ -91,6 +93,7 @@ class Matching:
         wanted: By workload, the pending pod that each victim serves.
         blocks: By workload, why budgets or capacity refuse the most urgent demand that needed it.
         cut_short: As Limited has it.
+        unserved: Likewise.
     """
 
     def __init__(
@@ -102,6 +105,8 @@ class Matching:
         self.wanted: dict[ObjectRef, dict[Victim, WaitingPod]] = collections.defaultdict(dict)
         self.blocks: dict[ObjectRef, tuple[Blocker, ...]] = {}
         self.cut_short: dict[str, ObjectRef] = {}
+        self.unserved: tuple[Unserved, ...] = ()
+        self._refused: set[ObjectRef] = set()
         self._account = account
         self._changes = {one.workload.ref: _ChangeOnDemand(one) for one in decisions}
         self._is_dropped, self._is_now = False, True
@@ -120,6 +125,18 @@ class Matching:
         for spared in dict.fromkeys((self._later, frozenset[Victim]())):
             self._is_now = spared == self._later
             left = self._serve_all(left, spared)
+        self.unserved = tuple(self._explained(left))
+
+    def _explained(self, left: Iterable[Sequence[WaitingPod]]) -> Iterator[Unserved]:
+        """Why demand is not served, as far as no blocker says so; of a few that ask alike, once."""
+        by_shape: dict[Hashable, str] = {}
+        self._places.spare(frozenset())
+        for pods in left:
+            first, shape = pods[0], shape_of(pods)
+            is_told = first.demand in self._refused or first.ref.namespace in self.cut_short
+            if not is_told and (shape in by_shape or len(by_shape) < _MOST_EXPLAINED):
+                why = by_shape.setdefault(shape, by_shape.get(shape) or shortage(first, self._places))
+                yield Unserved(str(first.demand), why)
 
     def _victims_of(self, decisions: Iterable[Decision]) -> frozenset[Victim]:
         return frozenset(one for each in decisions for one in self._victims[each.workload.ref])
@@ -175,6 +192,7 @@ class Matching:
                 instead = spared | refused.before
             spared |= refused.spared
         if first is not None:
+            self._refused.add(pods[0].demand)
             self._note_refusal(pods[0].demand, *first)
         return False
 

@@ -7,11 +7,11 @@ removes, only those go that are needed. A gang is served whole or not.
 
 import collections
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rightsizer.inventory.pod_groups import connected
 from rightsizer.kinds import pause_for
-from rightsizer.model import Action, Blocker, BlockerCode, Decision, ObjectRef, WaitingPod
+from rightsizer.model import Action, Blocker, BlockerCode, Decision, ObjectRef, Unserved, WaitingPod
 from rightsizer.planning.budget import BudgetAccount
 from rightsizer.planning.demand_matching import Matching
 from rightsizer.planning.earlier_victims import held_back
@@ -25,10 +25,12 @@ class Limited:
 
     Attributes:
         cut_short: What waits, by namespace, of which not every place was tried: there were too many.
+        unserved: Why nobody goes for other demand.
     """
 
     decisions: tuple[Decision, ...]
     cut_short: Mapping[str, ObjectRef]
+    unserved: tuple[Unserved, ...] = ()
 
 
 def limit_to_pending_demand(
@@ -50,7 +52,7 @@ def limit_to_pending_demand(
         else one
         for one in decisions
     )
-    return Limited(tuple(limited), matching.cut_short)
+    return Limited(tuple(limited), matching.cut_short, matching.unserved)
 
 
 def without_demand(decision: Decision) -> Decision:
@@ -68,13 +70,15 @@ def served_together(decisions: Sequence[Decision]) -> Mapping[ObjectRef, Sequenc
     return {ref: [by_ref[each] for each in group] for group in groups for ref in group}
 
 
-def unserved_demand(evaluator: PolicyEvaluator, cut_short: Mapping[str, ObjectRef]) -> Iterator[str]:
+def unserved_demand(
+    evaluator: PolicyEvaluator, cut_short: Mapping[str, ObjectRef], unserved: Iterable[Unserved] = ()
+) -> Iterator[str]:
     """Why no GPUs are freed for some of what waits, each reason once; nothing if no rule frees any on demand."""
     fleet = evaluator.fleet
     if not any(evaluator.evaluate(workload).only_for_pending_pods for workload in fleet.workloads):
         return
     by_reason: dict[str, list[str]] = collections.defaultdict(list)
-    for one in fleet.unserved:
+    for one in (*fleet.unserved, *unserved):
         by_reason[one.why].append(one.what)
     for held in held_back(fleet, evaluator.at).values():
         by_reason[held.why].append(str(held.demand))

@@ -32,6 +32,8 @@ _MOST_TRIES = 500_000
 down for others, nor use up the tries of others."""
 _CANDIDATES_PER_TRY = 10
 """Number of candidates that a step may look at for each try that it costs."""
+_MOST_EXPLAINED = 20
+"""Number of nodes of which it is said what a pod lacks."""
 _NODES_PER_CANDIDATE = 5
 """Number of nodes with a remembered place that take as long to compare as one candidate."""
 
@@ -440,6 +442,24 @@ def _first_fit(pod: WaitingPod, node: str, ordered: Iterable[Victim], places: Pl
                 fewest = needed(victims, lambda fewer: _fitting(pod, node, fewer, places) is not None)
                 return _fitting(pod, node, fewest, places)
     return None
+
+
+def shortage(pod: WaitingPod, places: Places) -> str:
+    """What a pod would still lack without all that could go for it, on the node where that is least, in words."""
+    found: list[list[str]] = []
+    for node in sorted(pod.nodes)[:_MOST_EXPLAINED]:
+        if lower := list(places.lower(pod, node)):
+            lacks = [*_missing(pod, node, lower, places)]
+            if _keeping_off(pod, node, lower, places):
+                lacks.append("a node without pods that repel it or have its host ports")
+            if not lacks and _devices(pod, node, lower, places) is None:
+                lacks.append("DRA devices")
+            found.append(lacks)
+    if not found:
+        return "no idle workload of a lower priority holds what it asks for"
+    if least := min(found, key=len):
+        return f"without all idle workloads of a lower priority it would still lack {', '.join(least)}"
+    return "those that would have to go for it may not go together"
 
 
 def _missing(pod: WaitingPod, node: str, victims: Collection[Victim], places: Places) -> dict[str, float]:

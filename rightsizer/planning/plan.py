@@ -94,7 +94,7 @@ def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
             *measured.ignored.words,
             *servers_without_metrics(fleet.workloads, measured),
             *unknown_resources(fleet, measured),
-            *unserved_demand(evaluator, limited.cut_short),
+            *unserved_demand(evaluator, limited.cut_short, limited.unserved),
             *unreadable_notes(fleet.workloads),
             *cycle.problems,
             *class_problems(evaluator),
