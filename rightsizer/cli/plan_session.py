@@ -212,7 +212,7 @@ class PlanSession:
                 kept=self._kept.objects,
                 queues=queues,
             )
-        return read_file(self._look.objects, self._settings.gpu_resources, queues)
+        return read_file(self._look.objects, RECORDABLE_KINDS, self._settings.gpu_resources, queues)
 
     def state(self) -> tuple[State, tuple[str, ...]]:
         """Breaker, pauses and scope, and why they are unknown; the plan is made without them."""

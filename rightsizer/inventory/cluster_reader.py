@@ -1,4 +1,4 @@
-"""Reads all input of a plan from the API server, in pages, and keeps only the needed fields."""
+"""Reads all input of a plan, from the API server or a file, in pages, and keeps only the needed fields."""
 
 import functools
 import logging
@@ -72,7 +72,7 @@ from rightsizer.kube.api_objects import (
     QuotaObject,
     SpecObject,
 )
-from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.cluster import ObjectReader
 from rightsizer.kube.kept_objects import KeptObjects
 from rightsizer.kube.object_names import api_path
 from rightsizer.kube.owner_kinds import JOB, KUEUE, ObjectSummary, OwnerKind
@@ -90,7 +90,7 @@ FEW_NODES = 32
 
 
 def read_cluster(
-    cluster: Cluster,
+    cluster: ObjectReader,
     kinds: Collection[tuple[str, str]],
     *,
     namespace: str | None = None,
@@ -101,7 +101,7 @@ def read_cluster(
     """Read the whole cluster, or what concerns the workloads of one namespace.
 
     Args:
-        cluster: The API server.
+        cluster: Where the objects are.
         kinds: API groups and kinds that gpu-rightsizer changes; changed objects are read even without pods.
         namespace: The only namespace to read.
         state_namespace: Where manifests of evicted pods are kept; unused with one namespace.
@@ -170,7 +170,7 @@ def _summaries(kueue: KueueTable) -> Iterator[ObjectSummary]:
         )
 
 
-def read_priority_classes(cluster: Cluster) -> Iterator[PriorityClass]:
+def read_priority_classes(cluster: ObjectReader) -> Iterator[PriorityClass]:
     """The cluster's PriorityClasses."""
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"
     return map(priority_class_of, cluster.list_all(path, PriorityClassObject))
@@ -189,7 +189,7 @@ def resource_table(texts: Sequence[str]) -> ResourceTable:
 
 
 class _ClusterReader(OptionalLister):
-    def __init__(self, cluster: Cluster, scope: str, kept: KeptObjects | None) -> None:
+    def __init__(self, cluster: ObjectReader, scope: str, kept: KeptObjects | None) -> None:
         super().__init__(cluster, scope)
         self.resources = resource_table(cluster.gpu_resources)
         self.reduce = functools.partial(kept.reduce, cluster) if kept else cluster.reduce

@@ -4,83 +4,26 @@ The file is JSON or YAML, one List or several in a row. Each missing kind is rep
 """
 
 import codecs
+import dataclasses
 import math
 import pathlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
+import types
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import yaml
 
-from rightsizer.errors import INVALID_JSON, ConfigurationError
-from rightsizer.inventory.cluster_reader import resource_table
-from rightsizer.inventory.demand import DemandObjects, DemandState, asked_of_dra, demand_state
-from rightsizer.inventory.demand_kinds import (
-    NO_QUEUES,
-    JobObject,
-    NamedQueues,
-    Template,
-    TemplateTable,
-    template_owners,
-    waiting_jobs,
-)
-from rightsizer.inventory.dra_state import DraState, dra_state, with_devices
-from rightsizer.inventory.gpu_requests import ResourceTable
-from rightsizer.inventory.kueue_queues import (
-    CLUSTER_QUEUES,
-    COHORTS,
-    FLAVORS,
-    LOCAL_QUEUES,
-    ClusterQueueObject,
-    CohortObject,
-    FlavorObject,
-    KueueTable,
-    LocalQueueObject,
-    WorkloadObject,
-    queues_of,
-)
-from rightsizer.inventory.managers import AUTOSCALERS, AutoscalerObject, autoscaler_of
-from rightsizer.inventory.nodes import NodeObject, NodeTable
-from rightsizer.inventory.obstacles import (
-    Occupants,
-    VolumeClaimObject,
-    VolumeObject,
-    topology_keys,
-    volumes_of,
-)
-from rightsizer.inventory.owner_reader import OwnerTable
-from rightsizer.inventory.pod_groups import GROUP_KINDS, VOLCANO_QUEUES, GroupObject, VolcanoQueue
-from rightsizer.inventory.pods import GpuPod, PodTable
-from rightsizer.inventory.resource_claims import (
-    CLAIMS,
-    CLASSES,
-    TEMPLATES,
-    ClaimObject,
-    ClassObject,
-    TemplateObject,
-)
-from rightsizer.inventory.resource_slices import SLICES, TAINT_RULES, SliceObject, SliceTable, TaintRuleObject
-from rightsizer.inventory.workload_builder import ClusterState, priority_class_of, quotas_of
-from rightsizer.kube.api_objects import (
-    DisruptionBudget,
-    Metadata,
-    OwnerObject,
-    OwnerReference,
-    PodObject,
-    PriorityClassObject,
-    QuotaObject,
-    SpecObject,
-)
-from rightsizer.kube.owner_kinds import (
-    JOB,
-    KUEUE,
-    OWNERS,
-    ObjectSummary,
-    OwnerKind,
-    missing_owners,
-    owner_key,
-)
+from rightsizer.errors import INVALID_JSON, ConfigurationError, RequestRefused
+from rightsizer.inventory.cluster_reader import read_cluster
+from rightsizer.inventory.demand_kinds import NO_QUEUES, NamedQueues
+from rightsizer.inventory.owner_reader import DEFINITIONS, CustomDefinition
+from rightsizer.inventory.pods import GpuPod
+from rightsizer.inventory.workload_builder import ClusterState
+from rightsizer.kube.api_objects import OwnerReference
+from rightsizer.kube.cluster import PAGE_SIZE, ApiResource, ObjectReader
+from rightsizer.kube.owner_kinds import ObjectSummary, missing_owners
 
 _BETWEEN = re.compile(rb"\}[ \t\r]*\n\s*\{")
 """Matches only between two JSON documents: within one there would be a comma, and strings contain no newline."""
@@ -190,8 +133,11 @@ _WITHOUT = {
 """Common kinds, and the consequence if a file has none of their objects."""
 
 _MAX_DETAIL = 300
+_FIXED = frozenset({"", "apps", "batch", "policy", "scheduling.k8s.io"})
+"""API groups of Kubernetes that are read in v1; objects of older versions have the same fields."""
 
 T = TypeVar("T")
+A = TypeVar("A")
 Key = tuple[str, str]
 """API group and kind."""
 
@@ -208,189 +154,150 @@ class _Names(msgspec.Struct):
     namespace: str = ""
 
 
-class _Item(msgspec.Struct):
-    """One object of the file, with its place for messages."""
+class _Item(NamedTuple):
+    """One object of the file, as it is and with its metadata alone, and its place for messages."""
 
     raw: bytes | msgspec.Raw
-    version: str
+    metadata: bytes
     place: str
 
 
 def read_file(
-    path: pathlib.Path, gpu_resources: Sequence[str] = (), queues: NamedQueues = NO_QUEUES
+    path: pathlib.Path,
+    kinds: Collection[Key],
+    gpu_resources: Sequence[str] = (),
+    queues: NamedQueues = NO_QUEUES,
 ) -> ClusterState:
-    """The cluster state, as far as a file holds it; gated pods and suspended Jobs of these queues wait for GPUs.
+    """The cluster state, as far as a file holds it; the arguments are those of `read_cluster`.
 
     Raises:
         ConfigurationError: The file cannot be read, or an object is invalid.
     """
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return _File(path, raw).objects(resource_table(gpu_resources), queues)
+    file = ObjectsFile(path, gpu_resources)
+    state = read_cluster(file, kinds, queues=queues)
+    return dataclasses.replace(state, problems=(*file.problems(state), *state.problems))
 
 
-class _File:
-    def __init__(self, path: pathlib.Path, raw: bytes) -> None:
-        self._path = path
-        self._items: dict[Key, list[_Item]] = {}
-        self._names: set[tuple[Key, tuple[str, str]]] = set()
+class ObjectsFile(ObjectReader):
+    """The objects of a file, read by the paths of an API server that holds them all.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or holds no pods.
+    """
+
+    def __init__(self, path: pathlib.Path, gpu_resources: Sequence[str] = ()) -> None:
+        self.host = str(path)
+        self.gpu_resources = gpu_resources
+        self._items: dict[Key, dict[str, _Item]] = {}
+        self._versions: dict[Key, dict[str, None]] = {}
         self._count = 0
-        self._problems: list[str] = []
         try:
-            duplicates = sum(self._take(item, "", "") for item in documents(raw))
+            raw = path.read_bytes()
+            self._duplicates = sum(self._take(item, "", "") for item in documents(raw))
+        except OSError as error:
+            raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from error
         except ValueError as error:
             raise ConfigurationError(f"{path}: {_short(error)}") from error
-        if duplicates:
-            self._problems.append(f"{path}: {duplicates} duplicate objects are ignored")
-
-    def objects(self, resources: ResourceTable, queues: NamedQueues) -> ClusterState:
-        """The cluster state."""
-        pods = PodTable(resources, queues.gates, queues.gang_labels)
-        for pod in self._all("", "Pod", PodObject):
-            pods.add([pod])
         if ("", "Pod") not in self._items:
-            raise ConfigurationError(f"{self._path}: contains no pods; create it with: {COMMAND}")
-        kueue = KueueTable(KUEUE.versions[0])
-        kueue.add(list(self._all(KUEUE.group, KUEUE.kind, WorkloadObject)))
-        demand = self._demand(pods, kueue, resources, queues)
-        dra = self._dra(pods, demand, resources)
-        named = frozenset(one.pod.node for one in pods.gpu_pods if one.pod.node) | dra.devices.nodes.keys()
-        nodes = NodeTable(resources, named, topology_keys(pods.occupants))
-        for node in self._all("", "Node", NodeObject):
-            nodes.add([node])
-        owners = self._owners(pods.gpu_pods)
-        self._report_missing(pods.gpu_pods, owners)
-        return ClusterState(
-            pods=pods.grouped,
-            addresses=pods.addresses,
-            unschedulable=tuple(pods.unschedulable),
-            owners=owners,
-            nodes={name: with_devices(node, dra.devices) for name, node in nodes.nodes.items()},
-            capacities=nodes.capacities(pods.requested),
-            occupants=Occupants(pods.occupants, nodes.domains),
-            nominated=pods.nominated,
-            volumes=volumes_of(
-                self._all("", "PersistentVolumeClaim", VolumeClaimObject),
-                self._all("", "PersistentVolume", VolumeObject),
-            ),
-            other_pods=pods.other_pods,
-            unknown_gpus=nodes.unknown_gpus,
-            other_resources=pods.others,
-            namespaces={one.metadata.name: one.metadata for one in self._all("", "Namespace", Metadata)},
-            disruption_budgets=tuple(self._all("policy", "PodDisruptionBudget", DisruptionBudget)),
-            priority_classes={
-                item.metadata.name: priority_class_of(item)
-                for item in self._all(*_CLASSES, PriorityClassObject)
-            },
-            dra=dra,
-            autoscalers=tuple(
-                found
-                for row in AUTOSCALERS
-                for item in self._all(row.group, row.kind, AutoscalerObject)
-                if (found := autoscaler_of(row.kind, item)) is not None
-            ),
-            kueue_workloads=tuple(
-                ObjectSummary(one.ref(KUEUE.api_version, KUEUE.kind), one) for one in kueue.metadata
-            ),
-            demand=demand,
-            resources=resources,
-            quotas=tuple(
-                quota
-                for item in self._all("", "ResourceQuota", QuotaObject)
-                for quota in quotas_of(item, resources)
-            ),
-            problems=(*self._problems, *pods.problems, *dra.problems),
-        )
+            raise ConfigurationError(f"{path}: contains no pods; create it with: {COMMAND}")
+        self._kinds = {(group, _plural(kind)): (group, kind) for group, kind in self._items}
+        self._definitions = self.list_all(DEFINITIONS, CustomDefinition)
+        for spec in (one.spec for one in self._definitions):
+            key = (spec.group, spec.names.kind)
+            self._kinds[spec.group, spec.names.plural] = key
+            self._versions.setdefault(key, {}).update(dict.fromkeys(each.name for each in spec.versions))
 
-    def _demand(
-        self, pods: PodTable, kueue: KueueTable, resources: ResourceTable, named: NamedQueues
-    ) -> DemandState:
-        """What waits in addition to unschedulable pods."""
-        queues = queues_of(
-            self._all(CLUSTER_QUEUES.group, CLUSTER_QUEUES.kind, ClusterQueueObject),
-            self._all(LOCAL_QUEUES.group, LOCAL_QUEUES.kind, LocalQueueObject),
-            self._all(FLAVORS.group, FLAVORS.kind, FlavorObject),
-            self._all(COHORTS.group, COHORTS.kind, CohortObject),
-        )
-        groups = [
-            (row, item) for row in GROUP_KINDS for item in self._all(row.of.group, row.of.kind, GroupObject)
-        ]
-        limits = list(self._all(VOLCANO_QUEUES.group, VOLCANO_QUEUES.kind, VolcanoQueue))
-        quotas = list(self._all("", "ResourceQuota", QuotaObject))
-        jobs = list(waiting_jobs(self._all(JOB.group, JOB.kind, JobObject), kueue)) if named.jobs else ()
-        objects = DemandObjects(kueue, queues, groups, limits, quotas, jobs, named)
-        return demand_state(objects, pods, resources, self._templates_of)
-
-    def _templates_of(self, groups: Sequence[GroupObject]) -> dict[str, tuple[Template, ...]]:
-        """The pod templates of PodGroups' owners."""
-        found: dict[str, tuple[Template, ...]] = {}
-        for row, wanted in template_owners(groups).items():
-            table = TemplateTable(row, wanted.keys())
-            table.add(self._all(row.group, row.kind, SpecObject))
-            found |= table.found
-        return found
-
-    def _dra(self, pods: PodTable, demand: DemandState, resources: ResourceTable) -> DraState:
-        """Published GPUs, and the claims for them."""
-        slices = SliceTable()
-        slices.add(list(self._all(SLICES.group, SLICES.kind, SliceObject)))
-        return dra_state(
-            list(self._all(CLAIMS.group, CLAIMS.kind, ClaimObject)),
-            slices,
-            list(self._all(TAINT_RULES.group, TAINT_RULES.kind, TaintRuleObject)),
-            list(self._all(CLASSES.group, CLASSES.kind, ClassObject)),
-            list(self._all(TEMPLATES.group, TEMPLATES.kind, TemplateObject)),
-            asked=asked_of_dra(pods, pods.unschedulable, demand, resources),
-            resources=resources,
-        )
-
-    def _owners(self, pods: Sequence[GpuPod]) -> dict[str, ObjectSummary]:
-        """All possible owners; pods, which are many, only if an owner reference names them."""
-        found: dict[str, ObjectSummary] = {}
-        for row in OWNERS:
-            if row.kind != "Pod":
-                found.update(self._owners_of_kind(row, lambda _: True))
-        named = {owner_key(owner, ns) for owner, ns in _references(pods, found) if owner.kind == "Pod"}
-        while named - found.keys():
-            wanted = frozenset(named - found.keys())
-            read = self._owners_of_kind(OWNERS[0], wanted.__contains__)
-            found.update(read)
-            named = {owner_key(owner, ns) for owner, ns in _references((), read) if owner.kind == "Pod"}
-        return found
-
-    def _owners_of_kind(self, row: OwnerKind, keeps: Callable[[str], bool]) -> dict[str, ObjectSummary]:
-        found: dict[str, ObjectSummary] = {}
-        for item in self._items.get((row.group, row.kind), ()):
-            table = OwnerTable(row, item.version, keeps)
-            table.add([self._decoded(item.raw, OwnerObject, item.place)])
-            found.update(table.found)
-        return found
-
-    def _report_missing(self, pods: Sequence[GpuPod], owners: Mapping[str, ObjectSummary]) -> None:
-        for (group, kind), consequence in _WITHOUT.items():
-            if (group, kind) not in self._items:
-                self._problems.append(f"{self._path} contains no {kind}: {consequence}")
-        for row, missing in missing_owners(_references(pods, owners), owners).items():
-            self._problems.append(
-                f"{self._path} lacks {len(missing)} {row.plural} that own its pods: each is judged separately, "
+    def problems(self, state: ClusterState) -> Iterator[str]:
+        """What is missing in the file, and its consequence, in words."""
+        if self._duplicates:
+            yield f"{self.host}: {self._duplicates} duplicate objects are ignored"
+        for key, consequence in _WITHOUT.items():
+            if key not in self._items:
+                yield f"{self.host} contains no {key[1]}: {consequence}"
+        for row, missing in missing_owners(_references(state.pods, state.owners), state.owners).items():
+            yield (
+                f"{self.host} lacks {len(missing)} {row.plural} that own its pods: each is judged separately, "
                 "with an unknown owner"
             )
 
-    # --- objects by kind
+    def reduce(
+        self,
+        path: str,
+        kind: type[T],
+        start: Callable[[], A],
+        *,
+        add: Callable[[A, list[T]], None],
+        metadata_only: bool = False,
+        selectors: Mapping[str, str] = types.MappingProxyType({}),
+    ) -> A:
+        """A collection, in the order of an API server; all of its objects, so that no selectors can be given.
 
-    def _all(self, group: str, kind: str, shape: type[T]) -> Iterator[T]:
-        for item in self._items.get((group, kind), ()):
-            yield self._decoded(item.raw, shape, item.place)
+        Raises:
+            RequestRefused: The file holds the kind in other versions.
+        """
+        if any(selectors.values()):
+            raise ValueError(f"{path}: a file is read as a whole")
+        found, items = start(), [one for _, one in sorted(self._at(path)[0].items())]
+        for place in range(0, len(items), PAGE_SIZE):
+            page = [
+                self._decoded(one.metadata if metadata_only else one.raw, kind, one.place)
+                for one in items[place : place + PAGE_SIZE]
+            ]
+            add(found, page)
+        return found
+
+    def get(self, path: str, kind: type[T]) -> T:
+        """One object.
+
+        Raises:
+            RequestRefused: The file does not hold it.
+        """
+        items, key = self._at(path)
+        if key not in items:
+            raise self._refused(path, "it does not hold it")
+        return self._decoded(items[key].raw, kind, items[key].place)
+
+    def served(self) -> Mapping[str, tuple[str, ...]]:
+        """Versions in which the file holds or defines objects of each API group."""
+        found = {group: {"v1": None} for group in _FIXED if group}
+        for (group, _), versions in self._versions.items():
+            found.setdefault(group, {}).update(versions)
+        return {group: tuple(versions) for group, versions in found.items()}
+
+    def resources(self, group_version: str) -> list[ApiResource]:
+        """Resources that the file's CustomResourceDefinitions define."""
+        found = []
+        for spec in (one.spec for one in self._definitions):
+            for version in spec.versions:
+                if f"{spec.group}/{version.name}" == group_version:
+                    found.append(ApiResource(spec.names.plural, spec.names.kind))
+                    found += [ApiResource(f"{spec.names.plural}/scale", "Scale")] if version.scale else []
+        return found
+
+    def minor(self) -> None:
+        """None: objects do not tell the version of Kubernetes."""
+
+    def _at(self, path: str) -> tuple[Mapping[str, _Item], str]:
+        """The collection that a path names, and the key of the object in it."""
+        _, api, *rest = path.split("/")
+        group = "" if api == "api" else rest.pop(0)
+        version, *rest = rest
+        namespace = rest[1] if rest[0] == "namespaces" and rest[2:] else ""
+        plural, *name = rest[2:] if namespace else rest
+        key = self._kinds.get((group, plural), ("", ""))
+        versions = self._versions.get(key, {})
+        if versions and group not in _FIXED and version not in versions:
+            raise self._refused(path, f"it holds them as {', '.join(versions)}")
+        return self._items.get(key, {}), f"{namespace}/{''.join(name)}"
+
+    def _refused(self, path: str, why: str) -> RequestRefused:
+        return RequestRefused(f"reading {path} in {self.host}", code=404, reason="NotFound", detail=why)
 
     def _decoded(self, raw: bytes | msgspec.Raw, shape: type[T], place: str) -> T:
         try:
             return msgspec.json.decode(raw, type=shape)
         except INVALID_JSON as error:
-            raise ConfigurationError(f"{self._path}: {place}: {_short(error)}") from error
-
-    # --- the file's text
+            raise ConfigurationError(f"{self.host}: {place}: {_short(error)}") from error
 
     def _take(self, raw: bytes | msgspec.Raw, kind: str, version: str) -> int:
         """Add an object, or all objects of a list; returns the number of duplicates."""
@@ -402,19 +309,28 @@ class _File:
             of_items = name.removesuffix("List")
             return sum(self._take(item, of_items, api_version if of_items else "") for item in head.items)
         self._count += 1
-        named = self._decoded(head.metadata, _Names, f"item {self._count}: metadata")
-        names = (named.namespace, named.name)
-        place = f"item {self._count} ({name or 'no kind'} {'/'.join(filter(None, names))})"
-        if not name or not api_version or not names[1]:
-            raise ConfigurationError(f"{self._path}: {place}: kind, apiVersion or name is missing")
+        names = self._decoded(head.metadata, _Names, f"item {self._count}: metadata")
+        key = f"{names.namespace}/{names.name}"
+        place = f"item {self._count} ({name or 'no kind'} {key.strip('/')})"
+        if not name or not api_version or not names.name:
+            raise ConfigurationError(f"{self.host}: {place}: kind, apiVersion or name is missing")
         group, _, of = api_version.rpartition("/")
-        if (group, name) == ("", "Pod") and not names[0]:
-            raise ConfigurationError(f"{self._path}: {place}: namespace is missing")
-        if ((group, name), names) in self._names:
+        if (group, name) == ("", "Pod") and not names.namespace:
+            raise ConfigurationError(f"{self.host}: {place}: namespace is missing")
+        items = self._items.setdefault((group, name), {})
+        if key in items:
             return 1
-        self._names.add(((group, name), names))
-        self._items.setdefault((group, name), []).append(_Item(raw, of, place))
+        items[key] = _Item(raw, b'{"metadata":' + bytes(head.metadata) + b"}", place)
+        self._versions.setdefault((group, name), {})[of] = None
         return 0
+
+
+def _plural(kind: str) -> str:
+    """The name of a kind's resource (meta.UnsafeGuessKindToResource)."""
+    name = kind.lower()
+    if name.endswith("s"):
+        return f"{name}es"
+    return f"{name[:-1]}ies" if name.endswith("y") else f"{name}s"
 
 
 def _references(

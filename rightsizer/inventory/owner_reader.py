@@ -19,7 +19,7 @@ from rightsizer.errors import RequestRefused
 from rightsizer.inventory.managers import field_writers
 from rightsizer.inventory.pods import LAST_APPLIED, GpuPod
 from rightsizer.kube.api_objects import ObjectMeta, OwnerObject, OwnerReference
-from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.cluster import ObjectReader
 from rightsizer.kube.owner_kinds import (
     OWNERS,
     ObjectSummary,
@@ -60,7 +60,7 @@ class OptionalLister:
         problems: Messages about resources that were not served or are forbidden.
     """
 
-    def __init__(self, cluster: Cluster, scope: str) -> None:
+    def __init__(self, cluster: ObjectReader, scope: str) -> None:
         self.cluster = cluster
         self.scope = scope
         self.problems: list[str] = []
@@ -326,7 +326,7 @@ def _version_in(path: str, row: OwnerKind) -> str:
 
 # --- Kinds without a row that have a scale subresource
 
-_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _NOT_CUSTOM = frozenset({"apps", "batch", "autoscaling", "policy", "extensions"})
 
 
@@ -342,18 +342,30 @@ class _DefinitionVersion(msgspec.Struct):
     name: str
     subresources: _Subresources | None = None
 
+    @property
+    def scale(self) -> _Scale | None:
+        """Its scale subresource; None if it has none."""
+        return self.subresources.scale if self.subresources else None
+
+
+class _DefinitionNames(msgspec.Struct):
+    plural: str = ""
+    kind: str = ""
+
 
 class _DefinitionSpec(msgspec.Struct):
     versions: list[_DefinitionVersion]
+    group: str = ""
+    names: _DefinitionNames = msgspec.field(default_factory=_DefinitionNames)
 
 
-class _Definition(msgspec.Struct):
+class CustomDefinition(msgspec.Struct):
     """apiextensionsv1.CustomResourceDefinition."""
 
     spec: _DefinitionSpec
 
 
-def find_scalable(cluster: Cluster, group: str, version: str, kind: str) -> Scalable | None:
+def find_scalable(cluster: ObjectReader, group: str, version: str, kind: str) -> Scalable | None:
     """The scale subresource of a kind; None if it has none, or discovery fails.
 
     Raises:
@@ -368,7 +380,7 @@ def find_scalable(cluster: Cluster, group: str, version: str, kind: str) -> Scal
     return Scalable(plural, _replicas_path(cluster, f"{plural}.{group}", version))
 
 
-def scalable_kinds(cluster: Cluster) -> Iterator[OwnerKind]:
+def scalable_kinds(cluster: ObjectReader) -> Iterator[OwnerKind]:
     """All kinds without a row whose replicas can be changed.
 
     Raises:
@@ -394,7 +406,7 @@ def _is_custom(group: str) -> bool:
     return bool(group) and not is_kubernetes
 
 
-def _names(cluster: Cluster, group_version: str) -> dict[str, str]:
+def _names(cluster: ObjectReader, group_version: str) -> dict[str, str]:
     """Kinds by resource name; none if an aggregated API does not respond."""
     try:
         return {one.name: one.kind for one in cluster.resources(group_version)}
@@ -402,16 +414,16 @@ def _names(cluster: Cluster, group_version: str) -> dict[str, str]:
         return {}
 
 
-def _replicas_path(cluster: Cluster, name: str, version: str) -> tuple[str, ...]:
+def _replicas_path(cluster: ObjectReader, name: str, version: str) -> tuple[str, ...]:
     """The path of the number of replicas; empty if the definition cannot be read."""
     try:
-        definition = cluster.get(f"{_DEFINITIONS}/{name}", _Definition)
+        definition = cluster.get(f"{DEFINITIONS}/{name}", CustomDefinition)
     except RequestRefused as refused:
         if refused.code == http.HTTPStatus.FORBIDDEN:
             log.warning("%s: cannot read the path of its replicas, so it gets only advice: %s", name, refused)
         return ()
     for one in definition.spec.versions:
-        scale = one.subresources.scale if one.subresources else None
+        scale = one.scale
         if one.name == version and scale is not None and scale.spec_replicas_path.startswith(".spec."):
             return tuple(scale.spec_replicas_path.split(".")[1:])
     return ()

@@ -5,6 +5,7 @@ Responses are decoded straight into small structs: the package's own models take
 https://kubernetes.io/docs/reference/using-api/api-concepts/
 """
 
+import abc
 import contextlib
 import http
 import logging
@@ -110,7 +111,80 @@ class _Review(msgspec.Struct):
     status: _Verdict
 
 
-class Cluster:
+class ObjectReader(abc.ABC):
+    """Reads objects of the Kubernetes API: an API server's, or those of a file.
+
+    Attributes:
+        gpu_resources: Additional resource names of GPUs.
+        host: Where the objects are, for messages.
+    """
+
+    gpu_resources: Sequence[str]
+    host: str
+
+    def list_all(
+        self,
+        path: str,
+        kind: type[T],
+        *,
+        metadata_only: bool = False,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> list[T]:
+        """All objects of a collection, read in pages of one consistent snapshot."""
+        return self.reduce(
+            path,
+            kind,
+            list[T],
+            add=list[T].extend,
+            metadata_only=metadata_only,
+            selectors={"labelSelector": label_selector, "fieldSelector": field_selector},
+        )
+
+    @abc.abstractmethod
+    def reduce(
+        self,
+        path: str,
+        kind: type[T],
+        start: Callable[[], A],
+        *,
+        add: Callable[[A, list[T]], None],
+        metadata_only: bool = False,
+        selectors: Mapping[str, str] = _EVERYTHING,
+    ) -> A:
+        """Reduce a collection that is too large to keep, page by page, each added to what `start` makes.
+
+        Raises:
+            ClusterError: The list is incomplete.
+        """
+
+    @abc.abstractmethod
+    def get(self, path: str, kind: type[T]) -> T:
+        """One object."""
+
+    def find(self, path: str, kind: type[T]) -> T | None:
+        """One object; None if it does not exist."""
+        try:
+            return self.get(path, kind)
+        except RequestRefused as refused:
+            if refused.code != http.HTTPStatus.NOT_FOUND:
+                raise
+            return None
+
+    @abc.abstractmethod
+    def served(self) -> Mapping[str, tuple[str, ...]]:
+        """Versions of each API group except core, the preferred version first."""
+
+    @abc.abstractmethod
+    def resources(self, group_version: str) -> Sequence[ApiResource]:
+        """Resources of an API group version, subresources as `plural/scale`."""
+
+    @abc.abstractmethod
+    def minor(self) -> int | None:
+        """The minor version of Kubernetes 1.x; None if that is not known."""
+
+
+class Cluster(ObjectReader):
     """A connection to one API server.
 
     Attributes:
@@ -150,25 +224,6 @@ class Cluster:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
-
-    def list_all(
-        self,
-        path: str,
-        kind: type[T],
-        *,
-        metadata_only: bool = False,
-        label_selector: str = "",
-        field_selector: str = "",
-    ) -> list[T]:
-        """All objects of a collection, read in pages of one consistent snapshot."""
-        return self.reduce(
-            path,
-            kind,
-            list[T],
-            add=list[T].extend,
-            metadata_only=metadata_only,
-            selectors={"labelSelector": label_selector, "fieldSelector": field_selector},
-        )
 
     def reduce(
         self,
@@ -312,15 +367,6 @@ class Cluster:
     def get(self, path: str, kind: type[T]) -> T:
         """One object."""
         return self._decode(self._send("GET", path, {}), kind, path)
-
-    def find(self, path: str, kind: type[T]) -> T | None:
-        """One object; None if it does not exist."""
-        try:
-            return self.get(path, kind)
-        except RequestRefused as refused:
-            if refused.code != http.HTTPStatus.NOT_FOUND:
-                raise
-            return None
 
     def is_allowed(self, attributes: Mapping[str, str]) -> bool:
         """Whether this account may do something, by a SelfSubjectAccessReview.

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from rightsizer.kube.api_objects import ObjectMeta
-from rightsizer.kube.cluster import PAGE_SIZE, Cluster
+from rightsizer.kube.cluster import PAGE_SIZE, ObjectReader
 from rightsizer.kube.watched import Collection, Connect, Watched
 
 VERIFIED_EVERY = 96
@@ -134,7 +134,7 @@ class KeptObjects:
 
     def reduce(
         self,
-        cluster: Cluster,
+        cluster: ObjectReader,
         path: str,
         kind: type[Any],
         start: Callable[[], A],
@@ -159,7 +159,7 @@ class KeptObjects:
         self._compare(kept, cluster, kind, listed)
         return found
 
-    def _compare(self, kept: _Kept, cluster: Cluster, kind: type[Any], listed: _Rows) -> None:
+    def _compare(self, kept: _Kept, cluster: ObjectReader, kind: type[Any], listed: _Rows) -> None:
         """Discard what is kept if it differs from two lists."""
         if not list(_differing(kept.rows(), listed)):
             log.info("%s: %d kept objects are as the API server lists them", kept.path, len(listed))
@@ -179,7 +179,7 @@ class KeptObjects:
 
 def _listed(
     kept: _Kept,
-    cluster: Cluster,
+    cluster: ObjectReader,
     kind: type[Any],
     start: Callable[[], A],
     add: Callable[[A, list[Any]], None],

@@ -250,7 +250,7 @@ def _refusal(data: bytes) -> None:
 
 
 def _objects_file(data: bytes) -> None:
-    build_fleet(read_file(as_file(data)))
+    build_fleet(read_file(as_file(data), RECORDABLE_KINDS))
 
 
 # --- what we keep on objects and in our namespace

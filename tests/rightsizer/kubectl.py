@@ -9,6 +9,7 @@ from typing import Any
 from rightsizer.inventory.demand_kinds import NO_QUEUES, NamedQueues
 from rightsizer.inventory.objects_file import read_file
 from rightsizer.inventory.workload_builder import ClusterState, build_fleet
+from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.model import Fleet, Workload
 
 Object = dict[str, Any]
@@ -154,7 +155,7 @@ def objects_of(
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / "objects.json"
         path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-        return read_file(path, gpu_resources, queues)
+        return read_file(path, RECORDABLE_KINDS, gpu_resources, queues)
 
 
 def fleet_of(*items: Object, gpu_resources: Sequence[str] = (), queues: NamedQueues = NO_QUEUES) -> Fleet:

@@ -13,6 +13,7 @@ import yaml
 from rightsizer.errors import ConfigurationError
 from rightsizer.inventory.objects_file import read_file
 from rightsizer.inventory.workload_builder import build_fleet
+from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.model.fleet import Fleet
 from tests.rightsizer.kubectl import Object, fleet_of, node, obj, objects_of, pod
 
@@ -70,7 +71,7 @@ FORMS = {
 
 
 def _read(path: pathlib.Path) -> Fleet:
-    return _same_bytes(build_fleet(read_file(path)))
+    return _same_bytes(build_fleet(read_file(path, RECORDABLE_KINDS)))
 
 
 def _same_bytes(fleet: Fleet) -> Fleet:
@@ -176,7 +177,7 @@ def test_invalid_object_is_reported_with_its_place(tmp_path: pathlib.Path, text:
     path = tmp_path / "objects.json"
     path.write_text(text)
     with pytest.raises(ConfigurationError) as caught:
-        build_fleet(read_file(path))
+        build_fleet(read_file(path, RECORDABLE_KINDS))
     assert re.search(f"^{re.escape(str(path))}:? {message}", str(caught.value)), str(caught.value)
     assert caught.value.exit_code == 2
 
@@ -187,13 +188,13 @@ def test_binary_file_is_refused(tmp_path: pathlib.Path) -> None:
     for raw in (b'{"kind": "\xff"}', b"\xff\xfe\x00", b"\x00\x01", b"\x1f\x8b\x08\x00"):
         path.write_bytes(raw)
         with pytest.raises(ConfigurationError, match=re.escape(str(path))):
-            read_file(path)
+            read_file(path, RECORDABLE_KINDS)
 
 
 def test_missing_objects_file_is_refused(tmp_path: pathlib.Path) -> None:
     """With file name and reason."""
     with pytest.raises(ConfigurationError, match=r"missing\.json: cannot be read: No such file"):
-        read_file(tmp_path / "missing.json")
+        read_file(tmp_path / "missing.json", RECORDABLE_KINDS)
 
 
 def test_missing_kinds_are_reported() -> None:

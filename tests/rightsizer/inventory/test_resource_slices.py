@@ -350,10 +350,10 @@ def test_only_some_requests_of_a_namespace_are_compared() -> None:
     items: list[Object] = []
     for namespace, count in namespaces.items():
         for number in range(count):
-            expression = f'device.attributes["gpu.nvidia.com"].uuid != "{number}"'
+            expression = f'device.attributes["gpu.nvidia.com"].uuid != "{namespace}-{number}"'
             request = {"selectors": [{"cel": {"expression": expression}}]}
-            made = claim(f"c{number}", devices=None, request=request)
-            waiting = _waiting(f"w{number}", **using(f"c{number}"))
+            made = claim(f"c{number:02}", devices=None, request=request)
+            waiting = _waiting(f"w{number:02}", **using(f"c{number:02}"))
             for one in (made, waiting):
                 one["metadata"]["namespace"] = namespace
             items += [made, waiting]
