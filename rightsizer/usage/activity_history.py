@@ -78,15 +78,14 @@ def activity_histories(
 
 
 def histories_of_devices(
-    querier: SourceQuerier, span: datetime.timedelta, *, threshold: float
+    querier: SourceQuerier, uuids: Iterable[str], span: datetime.timedelta, *, threshold: float
 ) -> dict[str, History]:
     """When no unknown pod can have worked on devices, by a querier of devices: idle, else unknown.
 
     Where counters account for all work of a device, the pods' own histories have it.
     """
-    where = querier.provenance.whereabouts
     source = dataclasses.replace(querier.source, has_counters=False)
-    pods = dict.fromkeys(where.pods, querier.at - span) if where is not None else {}
+    pods = {(uuid, uuid): querier.at - span for uuid in uuids}
     found = activity_histories(
         dataclasses.replace(querier, source=source, memo={}), pods, span, threshold=threshold
     )

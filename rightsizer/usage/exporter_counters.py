@@ -84,9 +84,9 @@ class Counters:
 
     def uses(self) -> Iterator[UseKey]:
         """The uses in which a pod worked, or may have: its processes are there, and cannot be told from others."""
-        for key in self.pods.keys() | self.traffic.keys() | self.processes.keys():
+        for key in {*self.pods, *self.traffic, *self.processes, *self.memory_bytes}:
             busy, traffic = self.pods.get(key), self.traffic.get(key)
-            has_processes = bool(self.processes.get(key))
+            has_processes = bool(self.processes.get(key) or self.memory_bytes.get(key))
             unknown_s = self.unknown_s.get(key[2:], 0.0) if has_processes or busy else 0.0
             counted_s = max(busy.busy_s if busy else 0.0, traffic.busy_s if traffic else 0.0)
             if counted_s + unknown_s > SLACK_S or (has_processes and busy is None):

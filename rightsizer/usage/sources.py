@@ -20,7 +20,13 @@ from rightsizer.model import PodKey, Whereabouts
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Prometheus
 from rightsizer.text import instant
-from rightsizer.usage.exporter_counters import DEVICE_BUSY, METRICS, POD_BUSY
+from rightsizer.usage.exporter_counters import (
+    DEVICE_BUSY,
+    METRICS,
+    POD_BUSY,
+    POD_MEMORY,
+    POD_PROCESSES,
+)
 from rightsizer.usage.provenance import TARGET_LABELS, ScrapeTarget, find_provenance
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import RecordingRules, raw_selector
@@ -125,9 +131,13 @@ def detect_source(
         querier = dataclasses.replace(
             querier, matchers=(*settings.matchers, *provenance.matchers), provenance=provenance
         )
-    counters = [promql.selector(name, querier.matchers) for name in (POD_BUSY, DEVICE_BUSY)]
-    has_counters = source.has_counters and all(querier.by_exporter("count", one, seen) for one in counters)
-    if given is GPU_EXPORTER_SOURCE and not has_counters:
+
+    def exists(name: str) -> bool:
+        selected = promql.selector(name, querier.matchers)
+        return source.has_counters and bool(querier.by_exporter("count", selected, seen))
+
+    has_counters = any(map(exists, (POD_BUSY, POD_PROCESSES, POD_MEMORY)))
+    if given is GPU_EXPORTER_SOURCE and not (exists(POD_BUSY) and exists(DEVICE_BUSY)):
         raise EvidenceIncomplete(
             f'--signals "{given.name}": Prometheus holds DCGM\'s metrics, but not {DEVICE_BUSY} and {POD_BUSY} of '
             "gpu-exporter"

@@ -170,7 +170,7 @@ class PrometheusUsage:
     ) -> Mapping[str, Sequence[Usage]]:
         """Usage of these GPUs or of their MIG instances, whoever works there, by UUID; only from their nodes."""
         found: dict[str, Sequence[Usage]] = {}
-        for querier in self._devices(at, nodes):
+        for _, querier in self._devices(at, nodes):
             found |= {uuid: usages for (uuid, _), usages in usages_of_devices(querier, window).items()}
         return found
 
@@ -179,8 +179,8 @@ class PrometheusUsage:
     ) -> Mapping[str, History]:
         """When no unknown pod can have worked on these GPUs: IDLE, else UNKNOWN."""
         found: dict[str, History] = {}
-        for querier in self._devices(at, nodes):
-            found |= histories_of_devices(querier, span, threshold=threshold)
+        for uuids, querier in self._devices(at, nodes):
+            found |= histories_of_devices(querier, uuids, span, threshold=threshold)
         return found
 
     def work_levels(
@@ -277,13 +277,15 @@ class PrometheusUsage:
             at, nodes, source.of_boards(), *promql.without_labels(labels.instance), *of_models
         )
 
-    def _devices(self, at: datetime.datetime, nodes: Mapping[str, str]) -> Iterator[SourceQuerier]:
+    def _devices(
+        self, at: datetime.datetime, nodes: Mapping[str, str]
+    ) -> Iterator[tuple[Sequence[str], SourceQuerier]]:
         """Queriers of these GPUs and their MIG instances, some at a time."""
         source = self._query(at).source
         for uuids in promql.batches(sorted(nodes)):
             some = {uuid: nodes[uuid] for uuid in uuids}
             of_devices = dataclasses.replace(source.of_devices(), has_counters=source.has_counters)
-            yield self._of_nodes(at, some, of_devices, promql.one_of(source.labels.device[0], uuids))
+            yield uuids, self._of_nodes(at, some, of_devices, promql.one_of(source.labels.device[0], uuids))
 
     def _of_nodes(
         self, at: datetime.datetime, nodes: Mapping[str, str], source: MetricSource, *matchers: str

@@ -6,7 +6,8 @@ import pytest
 
 from rightsizer.prometheus import promql
 from rightsizer.usage.active_replicas import ReplicaQuery
-from tests.rightsizer.metrics import DAY, ENGINE, HOUR, UTIL, Metrics, Value, near, within
+from rightsizer.usage.exporter_counters import POD_BUSY
+from tests.rightsizer.metrics import DAY, ENGINE, HOUR, UTIL, Metrics, Value, near, steadily, within
 from tests.rightsizer.relay import Relay
 
 pytestmark = pytest.mark.prometheus
@@ -176,3 +177,15 @@ def test_concurrency_unknown_name_pattern_is_left_out(metrics: Metrics) -> None:
     """Nothing is guessed about which pods are replicas."""
     _write(metrics, "shell", 90.0)
     assert _concurrency(metrics, "Deployment", "shell") is None
+
+
+@pytest.mark.covers("P22")
+def test_concurrency_work_on_a_gpu_that_is_not_held_counts(metrics: Metrics) -> None:
+    """Only a counter shows it; the replica's own GPU is idle."""
+    for pod in ("db-0", "db-1", "db-2"):
+        _write(metrics, pod, 0.0)
+    for pod, per_minute in {"db-0": 30.0, "db-1": 0.0}.items():
+        metrics.write({POD_BUSY: steadily(per_minute)}, pod=pod, UUID="GPU-of-another", since=HOUR, step_s=15)
+    found = _concurrency(metrics, "StatefulSet", "db-0", "db-1", "db-2")
+    assert found.busy == (1,) * 10  # type: ignore[attr-defined]
+    assert found.unseen == (0,) * 10  # type: ignore[attr-defined]

@@ -7,7 +7,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from rightsizer.model import AddressTable, Slot, Whereabouts
 from rightsizer.usage import exporter_counters
+from rightsizer.usage.recording_rules import RecordingRules
 from tests.rightsizer.metrics import DAY, HOUR, UTIL, Metrics, idle, near, rising, steadily, within
 
 pytestmark = pytest.mark.prometheus
@@ -263,3 +265,52 @@ def test_activity_counters_are_complete_with_one_sample_less_than_others(metrics
     window, at = datetime.timedelta(seconds=610), metrics.at - datetime.timedelta(seconds=20)
     (quiet,) = metrics.signal().activity(window, at)[metrics.space, "b"]
     assert (quiet.activity_peak, quiet.is_own) == (0.0, True)
+
+
+@pytest.mark.covers("P22")
+@pytest.mark.parametrize("is_recorded", [False, True], ids=["samples", "records"])
+def test_usages_work_on_a_gpu_that_is_not_held_is_the_pods(metrics: Metrics, is_recorded: bool) -> None:
+    """Recording rules have gauges only, so counters are always read; the preflight check sees it, too."""
+    Shared(30).write(metrics, holder=0)
+    metrics.write(
+        {exporter_counters.POD_BUSY: steadily(30)}, {"UUID": "GPU-s", "hostname": "n1"}, pod="visitor"
+    )
+    metrics.write(idle(), {"UUID": "GPU-own", "hostname": "n1"}, pod="visitor")
+    if is_recorded:
+        metrics.record(DAY)
+    key, signal = (metrics.space, "visitor"), metrics.signal(recording=RecordingRules.TRUSTED)
+    for found in (signal.usages(DAY, metrics.at), signal.activity(HOUR / 6, metrics.at)):
+        other, own = sorted(found[key], key=lambda usage: usage.is_held)
+        assert (own.device.uuid, own.is_held, own.activity_peak) == ("GPU-own", True, 0.0)
+        assert (other.device.uuid, other.is_held, other.is_own) == ("GPU-s", False, True)
+        assert other.activity_mean == near(0.5, rel=0.05)
+        assert found[metrics.space, "holder"][0].is_visited
+
+
+@pytest.mark.covers("P22")
+def test_devices_counters_tell_whether_all_work_has_a_pod(metrics: Metrics) -> None:
+    """A container outside of Kubernetes may have been started by a pod that can use any GPU."""
+    Shared(30, lost=10, reason="container").write(metrics, holder=20)
+    metrics.write(idle(**{UTIL: 80}), {"UUID": "GPU-t", "hostname": "n1"}, pod="another")
+    signal = metrics.signal()
+    signal.expect((), (), Whereabouts({}, AddressTable()))
+    found = signal.devices(DAY, metrics.at, nodes={"GPU-s": "n1", "GPU-t": "n1"})
+    (counted,), (dark,) = found["GPU-s"], found["GPU-t"]
+    assert counted.busy_s == near(0.5 * 86_400, rel=0.01)
+    assert counted.unattributed_s == near(86_400 / 6, rel=0.01)
+    assert (dark.busy_s, dark.activity_peak) == (None, near(0.8))
+
+
+@pytest.mark.covers("P22")
+@pytest.mark.parametrize("lost", [0.0, 10.0])
+def test_device_histories_are_idle_only_where_all_work_has_a_pod(metrics: Metrics, lost: float) -> None:
+    """Work that counters give to a pod is in the history of that pod."""
+    Shared(30, lost=lost).write(metrics, holder=30 - lost)
+    metrics.write(idle(**{UTIL: 80}), {"UUID": "GPU-t", "hostname": "n1"}, pod="another")
+    metrics.write(idle(), {"UUID": "GPU-u", "hostname": "n1"}, pod="quiet")
+    signal, nodes = metrics.signal(), dict.fromkeys(("GPU-s", "GPU-t", "GPU-u"), "n1")
+    signal.expect((), (), Whereabouts({}, AddressTable()))
+    found = signal.device_histories(nodes, 4 * HOUR, metrics.at, threshold=0.01)
+    states = {uuid: set(history.slots[1:-1]) for uuid, history in found.items()}
+    counted = Slot.UNKNOWN if lost else Slot.IDLE
+    assert states == {"GPU-s": {counted}, "GPU-t": {Slot.UNKNOWN}, "GPU-u": {Slot.IDLE}}
