@@ -1,8 +1,8 @@
 """Which second signals of idleness are measured at all: some gauges stand still, whatever the GPU does. Pure.
 
 Unified-memory GPUs (Jetson, GB10) report a memory traffic of 0 at full utilization. So a gauge that never moved on any
-board of a model while one worked is no signal there. Where none worked, nothing speaks against it, except that boards
-without memory of their own have no memory traffic either.
+board of a model is no signal there if their activity did. Where that did not, nothing speaks against it, except that
+boards without memory of their own have no memory traffic either.
 """
 
 import dataclasses
@@ -27,11 +27,22 @@ def model_key(usage: Usage) -> ModelKey:
 class Movement:
     """What the gauges of all boards of a model showed."""
 
-    worked: bool = False
+    lowest_activity: float = math.inf  # of means
+    highest_activity: float = 0.0  # of samples
     traffic_moved: bool = False
     has_memory: bool = False  # whether memory in use is measured, so that it is the board's own
     lowest_w: float = math.inf
     highest_w: float = 0.0
+
+    @property
+    def worked(self) -> bool:
+        """Whether any board did."""
+        return self.highest_activity > WORKED
+
+    @property
+    def activity_moved(self) -> bool:
+        """Whether boards worked at times: one that spins all the time may not work."""
+        return self.worked and self.lowest_activity < self.highest_activity / 2
 
     @property
     def power_moved(self) -> bool:
@@ -41,7 +52,8 @@ class Movement:
     def joined(self, other: "Movement") -> "Movement":
         """That of the boards of both."""
         return Movement(
-            self.worked or other.worked,
+            min(self.lowest_activity, other.lowest_activity),
+            max(self.highest_activity, other.highest_activity),
             self.traffic_moved or other.traffic_moved,
             self.has_memory or other.has_memory,
             min(self.lowest_w, other.lowest_w),
@@ -57,9 +69,9 @@ class Movement:
     @property
     def silent(self) -> Iterable[SecondSignal]:
         """The gauges that are no signal."""
-        if not self.traffic_moved and (self.worked or not self.has_memory):
+        if not self.traffic_moved and (self.activity_moved or not self.has_memory):
             yield SecondSignal.TRAFFIC
-        if self.worked and not self.power_moved and self.highest_w:
+        if self.activity_moved and not self.power_moved and self.highest_w:
             yield SecondSignal.POWER
 
 
@@ -73,7 +85,8 @@ def movements(usages: Iterable[Usage]) -> Movements:
         if usage.is_by_board or usage.invalid:
             continue
         one = Movement(
-            (usage.activity_peak or 0.0) > WORKED,
+            math.inf if usage.activity_mean is None else usage.activity_mean,
+            usage.activity_peak or 0.0,
             bool(usage.traffic_peak),
             usage.memory_peak_bytes is not None,
             math.inf if usage.power_mean_w is None else usage.power_mean_w,

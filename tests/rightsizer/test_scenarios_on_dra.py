@@ -26,7 +26,8 @@ _SAME = ("verdict", "finding", "mode", "rule", "action", "gpus", "frees", "propo
 _OF_PLUGINS = {
     *("amounts-of-a-gpu-instead", "mig-by-its-board", "one-slice-is-for-one", "shared-gpus"),
     *("sliceable-where-a-node-offers-it", "slices-of-another-node", "counters-that-stand-still"),
-    "room-beside-gpus",
+    *("room-beside-gpus", "several-shares-of-one-gpu", "gpus-of-init-containers"),
+    "renamed-resources-are-named",
 }
 _OF_OTHER_OBJECTS = {
     *("pods-of-another-cluster", "stranded-is-named"),

@@ -9,7 +9,18 @@ import pytest
 from hypothesis import strategies as st
 
 from rightsizer.findings.finders import assess
-from rightsizer.model import Confidence, FindingName, NodeCoverage, Pod, Usage, Usages, Verdict, Workload
+from rightsizer.model import (
+    Confidence,
+    Device,
+    FindingName,
+    Node,
+    NodeCoverage,
+    Pod,
+    Usage,
+    Usages,
+    Verdict,
+    Workload,
+)
 from rightsizer.policy.thresholds import Thresholds
 from tests.rightsizer.build import (
     AT,
@@ -361,6 +372,44 @@ def test_gaps_in_samples_are_reported_with_count_and_length() -> None:
     assert findings(item, found)[0].words == (
         "pod w-0: 3 gaps without samples in the last 1d, 15m each: it may have been active then",
     )
+
+
+MIG = {"resources": {"nvidia.com/mig-1g.10gb.shared": 3}}
+INSTANCE = {"device": Device("GPU-0", instance="1")}
+
+
+@pytest.mark.parametrize(
+    ("on_node", "with_series", "shares", "held", "used", "verdict"),
+    [
+        pytest.param(1, 1, 0, {}, {}, Verdict.ACT, id="node-of-one-gpu"),
+        pytest.param(2, 2, 0, {}, {}, Verdict.UNKNOWN, id="node-of-two"),
+        pytest.param(1, 2, 0, {}, {}, Verdict.UNKNOWN, id="label-says-one-but-series-are-of-two"),
+        pytest.param(2, 1, 0, {}, {}, Verdict.UNKNOWN, id="series-of-one-but-label-says-two"),
+        pytest.param(None, 1, 0, {}, {}, Verdict.UNKNOWN, id="number-of-gpus-unknown"),
+        pytest.param(2, 2, 3, {}, {}, Verdict.ACT, id="series-name-all-shares"),
+        pytest.param(2, 2, 2, {}, {}, Verdict.UNKNOWN, id="series-name-two-of-three"),
+        pytest.param(1, 1, 0, MIG, {}, Verdict.UNKNOWN, id="shares-of-mig-instances"),
+        pytest.param(1, 1, 0, {}, INSTANCE, Verdict.UNKNOWN, id="shares-of-instances-by-series"),
+    ],
+)
+def test_pod_with_several_shares_is_judged_if_all_their_gpus_are_named(
+    on_node: int | None,
+    with_series: int,
+    shares: int,
+    held: dict[str, Any],
+    used: dict[str, Any],
+    verdict: Verdict,
+) -> None:
+    """By the shares that series name, or by the number of GPUs of its node."""
+    one = pod("w-0", devices=3, is_shared=True, **held)
+    found = findings(
+        workload(one),
+        usages((one, (idle_usage(**used),))),
+        nodes=(Node("n1", "NVIDIA L40S", on_node, 48 << 30, {"nvidia.com/gpu": 96}, sharing="time-slicing"),),
+        node_coverage={"n1": NodeCoverage(devices=with_series, owned=1, coverage=1.0)},
+        shares={("research", "w-0"): shares},
+    )
+    assert (found[0].verdict, found[0].name is FindingName.NO_DATA) == (verdict, verdict is Verdict.UNKNOWN)
 
 
 @pytest.mark.parametrize(("owned", "verdict"), [(1, Verdict.UNKNOWN), (2, Verdict.ACT), (8, Verdict.ACT)])

@@ -9,7 +9,7 @@ from rightsizer.model import FindingName, SecondSignal, Usage, Verdict
 from tests.rightsizer.build import busy_usage, findings, idle_usage, pod, usages, workload
 
 THOR = {"power_mean_w": None, "power_peak_w": None, "memory_peak_bytes": None}
-DEAD = {"activity_peak": 0.95, "activity_mean": 0.9, "traffic_peak": 0.0}
+DEAD = {"activity_peak": 0.95, "activity_mean": 0.3, "traffic_peak": 0.0}
 STILL = {"power_mean_w": 30.0, "power_peak_w": 30.0}
 CASES = {
     "traffic-moved": ((busy_usage(), idle_usage(1)), set()),
@@ -17,6 +17,11 @@ CASES = {
     "traffic-stood-still-at-work": ((idle_usage(**THOR, **DEAD),), {SecondSignal.TRAFFIC}),
     "traffic-stood-still-on-another-board": (
         (idle_usage(**THOR, **DEAD), idle_usage(1)),
+        {SecondSignal.TRAFFIC},
+    ),
+    "spun-all-the-time": ((idle_usage(activity_peak=1.0, activity_mean=1.0, **STILL),), set()),
+    "spun-beside-an-idle-board": (
+        (idle_usage(activity_peak=1.0, activity_mean=1.0), idle_usage(1)),
         {SecondSignal.TRAFFIC},
     ),
     "hardly-worked": ((idle_usage(activity_peak=0.05),), set()),
