@@ -19,6 +19,7 @@ from rightsizer.model import (
     DeviceId,
     Fleet,
     Holding,
+    Pod,
     QuotaKey,
     WaitingClaim,
     WaitingPod,
@@ -69,6 +70,7 @@ class Places:
         free: Amounts, by node and resource or by pool and what it is a quota of.
         held: What is held of DRA devices that are not free.
         gone: The UIDs of pods that end.
+        leaving: Pods that terminate now, by node.
         nominated: As a Fleet's.
         victims: The pod that each serves.
         tries: What is left to find a place, by namespace of the pending pods.
@@ -93,6 +95,7 @@ class Places:
         self.candidates = candidates
         self.held = {name: set(holdings) for name, holdings in fleet.devices.held.items()}
         self.victims: dict[Victim, WaitingPod] = {}
+        self.leaving: dict[str, list[Pod]] = collections.defaultdict(list)
         self.tries = collections.defaultdict[str, Tries](lambda: Tries(_MOST_TRIES))
         self.kept = collections.defaultdict[str, dict[int, _Ranked | None]](dict)
         self._spared: frozenset[Victim] = frozenset()
@@ -160,6 +163,7 @@ class Places:
         ]
         self.gone |= {pod.ref.uid for pod in going}
         for pod in going:
+            self.leaving[pod.node].append(pod)
             for resource, amount in {**pod.needs, **pod.resources}.items():
                 self.free[pod.node, resource] += amount
             for name in pod.claims:
@@ -440,8 +444,20 @@ def _first_fit(pod: WaitingPod, node: str, ordered: Iterable[Victim], places: Pl
             victims.append(victim)
             if _fitting(pod, node, victims, places) is not None:
                 fewest = needed(victims, lambda fewer: _fitting(pod, node, fewer, places) is not None)
-                return _fitting(pod, node, fewest, places)
+                return None if _is_late(pod, node, fewest, places) else _fitting(pod, node, fewest, places)
     return None
+
+
+def _is_late(pod: WaitingPod, node: str, victims: Collection[Victim], places: Places) -> bool:
+    """Whether a pod fits only once pods that terminate are gone, too: until then nobody goes for it."""
+    leaving = places.leaving.get(node, ())
+    if any(one.ref.uid in pod.kept_off.get(node, ()) or (one.claims and pod.claims) for one in leaving):
+        return True
+    left = _left(pod, node, victims, places)
+    return any(
+        amount < sum({**one.needs, **one.resources}.get(resource, 0) for one in leaving)
+        for resource, amount in left.items()
+    )
 
 
 def shortage(pod: WaitingPod, places: Places) -> str:
@@ -464,20 +480,27 @@ def shortage(pod: WaitingPod, places: Places) -> str:
 
 def _missing(pod: WaitingPod, node: str, victims: Collection[Victim], places: Places) -> dict[str, float]:
     """What a pod lacks on a node after the victims have gone, by resource name."""
+    left = _left(pod, node, victims, places)
+    return {resource: -amount for resource, amount in left.items() if amount < 0}
+
+
+def _left(pod: WaitingPod, node: str, victims: Collection[Victim], places: Places) -> dict[str, float]:
+    """What is left beside a pod on a node after the victims have gone, of each resource that it asks for."""
     places.charge(pod, places.number_on(node))
-    missing = {
-        resource: amount - places.free.get((node, resource), 0.0)
+    left = {
+        resource: places.free.get((node, resource), 0.0) - amount
         for resource, amount in places.asked(pod, node).items()
+        if amount
     }
     for priority, amounts in places.nominated.get(node, ()):
         if priority >= pod.priority:
-            for resource in missing:
-                missing[resource] += amounts.get(resource, 0)
+            for resource in left:
+                left[resource] -= amounts.get(resource, 0)
     for victim in places.together_on(node, victims):
         held = places.freed(victim)
-        for resource in missing:
-            missing[resource] -= held.get((node, resource), 0.0)
-    return {resource: amount for resource, amount in missing.items() if amount > 0}
+        for resource in left:
+            left[resource] += held.get((node, resource), 0.0)
+    return left
 
 
 def _keeping_off(pod: WaitingPod, node: str, victims: Collection[Victim], places: Places) -> frozenset[str]:

@@ -140,6 +140,18 @@ def test_pending_demand_what_terminates_already_is_enough(
     assert found["next"] == gone
 
 
+def test_pending_demand_that_also_needs_what_terminates_waits_for_it() -> None:
+    """It may take its time to end: until then nobody goes, and on another node somebody may."""
+    (before,) = _holder("before", "a").pods
+    ends = AT + datetime.timedelta(seconds=30)
+    going = dataclasses.replace(before, is_terminating=True, terminates_by=ends)
+    stopped = dataclasses.replace(_decision(_holder("before", "a")), mode=Mode.ADVISE)
+    stopped = dataclasses.replace(stopped, workload=dataclasses.replace(stopped.workload, pods=(going,)))
+    near, far = _decision(_holder("near", "a")), _decision(_holder("far", "b", gpus=2))
+    assert _after([stopped, near], _waiting("w", 2))["near"] is None
+    assert _after([stopped, near, far], _waiting("w", 2)) == {"before": None, "near": None, "far": ("w",)}
+
+
 def test_pending_demand_equal_priority_does_not_count() -> None:
     """Equal is not higher."""
     holder = [_decision(_holder("x", "a"))]
