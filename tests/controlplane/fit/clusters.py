@@ -697,7 +697,7 @@ def _host_port(draw: _Draw, pod: Object) -> None:
     pod["spec"]["containers"][0]["ports"] = [port]
     if draw.rng.random() < 0.2:
         pod["spec"]["hostNetwork"] = True
-        port["containerPort"] = port["hostPort"]
+        port["containerPort"] = port.pop("hostPort")  # the API server makes it one of the host
 
 
 def _term(draw: _Draw, values: Sequence[str]) -> Object:
@@ -919,6 +919,8 @@ def _nominated(draw: _Draw, _pending: Object) -> None:
         resources = other["spec"]["containers"][0]["resources"]
         resources["requests"][GPU] = resources["limits"][GPU] = str(rng.choice((1, 2)))
     other["status"]["nominatedNodeName"] = rng.choice(draw.nodes)["metadata"]["name"]
+    if rng.random() < 0.3:
+        rng.choice((_host_port, _repel))(draw, other)
 
 
 def _budget(draw: _Draw, _pending: Object) -> None:
