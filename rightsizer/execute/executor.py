@@ -194,9 +194,9 @@ def _attempt(decision: Decision, row: Kind, session: ApplySession) -> Outcome:
 def _revalidate_and_write(decision: Decision, row: Kind, session: ApplySession) -> Outcome:
     """Prometheus is queried first, to keep the time between reading the objects and the write short."""
     use = session.watch.use(decision)
-    # A slice is on any node, beside pods of any namespace that came since the plan.
+    # New pods may be on any node, beside pods of any namespace that came since the plan.
     proposal = decision.finding.proposal
-    is_whole = proposal is not None and bool(proposal.asks)
+    is_whole = proposal is not None and proposal.replicas is None
     ref, queues = decision.workload.ref, session.policy.queues
     fresh, fleet = read_workload(ref, session.cluster, is_whole=is_whole, queues=queues)
     if fresh is None:

@@ -18,7 +18,9 @@ from rightsizer.inventory.gpu_requests import CLASS_PREFIX, claimed_profile
 from rightsizer.inventory.nodes import UNKNOWN_CAPACITY
 from rightsizer.inventory.obstacles import could_host
 from rightsizer.inventory.unschedulable_pods import UnschedulablePod, template_placement
-from rightsizer.kinds.change_edits import pod_spec_of
+from rightsizer.kinds import row_of
+from rightsizer.kinds.change_edits import as_read, pod_spec_of
+from rightsizer.kinds.edits import value_at
 from rightsizer.model import Fleet, Node, Workload
 from rightsizer.model.offers import (
     ALIYUN_MEM,
@@ -32,6 +34,7 @@ from rightsizer.model.offers import (
     plain,
 )
 from rightsizer.policy.match import Sharing
+from rightsizer.text import count, gpus
 
 _MOST_PARTS = 7
 """MIG devices of one GPU; one that another change takes may be as large as all of these."""
@@ -111,6 +114,40 @@ class FreeCapacity:
             return False
         pools = self.fleet.pools.get(plain(self.model), ())
         return any(self._fit(alike, counting, incoming, taken) for alike in pools)
+
+    def rollout_blocker(self, gpus_per_pod: int, beside: int = 0) -> str:
+        """Why a rollout with so many GPUs per pod would wait for free ones; empty if it would not.
+
+        `beside` is the number of GPUs that other rollouts take.
+        """
+        resources = sorted({name for pod in self.workload.holding for name in pod.resources})
+        if not self.surge or (len(resources) == 1 and self._has_room(resources[0], gpus_per_pod, beside)):
+            return ""
+        number = f"{count(self.surge, 'pod')} with {gpus(gpus_per_pod)}{' each' if self.surge > 1 else ''}"
+        return f"its rollout starts {number} before any ends, and there is no free place"
+
+    @functools.cached_property
+    def surge(self) -> int:
+        """Pods of a changed template that start before any of the former ones ends."""
+        row, obj, held = row_of(self.workload), as_read(self.workload), len(self.workload.holding)
+        if row is None or (obj is None and row.of.size):
+            return 0  # nothing changes it
+        obj = obj or {}  # of kinds without a size, lists have no spec: by their defaults
+        named = value_at(obj, row.replicas.path) if row.replicas else None
+        replicas = named if type(named) is int and named > 0 else held
+        return row.rollout.surge_of(obj, replicas) * -(-held // max(replicas, 1))
+
+    def _has_room(self, resource: str, each: int, beside: int) -> bool:
+        """Whether the first pods, with so many of a GPU resource each, fit beside all that is there."""
+        pods, needs = self.surge, largest(pod.needs for pod in self.workload.holding)
+        quotas = self.fleet.quotas_in.get(self.workload.ref.namespace, ())
+        amounts = {**needs, resource: each}
+        if any(pods * amounts.get(one.resource, 0) > max(one.hard - one.used, 0) for one in quotas):
+            return False
+        incoming = IncomingPods(((resource, each),), needs, pods)
+        offers = (one for one in self.fleet.offers.get(resource, ()) if self._takes(one.node))
+        places = sum(self._places(one.node, incoming, most=one.free // each) for one in offers)
+        return places - self.fleet.awaited.get(resource, 0) - beside >= pods
 
     @functools.cached_property
     def is_sharing(self) -> bool:

@@ -7,9 +7,12 @@ import dataclasses
 
 from rightsizer.kinds.edits import NAMED, Path
 from rightsizer.kinds.kind import (
+    QUARTER,
     REPLICAS,
+    BlockingField,
     Kind,
     PauseSupport,
+    Rollout,
     RolloutPrecondition,
     Steering,
     Stop,
@@ -52,6 +55,12 @@ DEPLOYMENT = dataclasses.replace(
     kind="Deployment",
     containers=(TEMPLATE,),
     preconditions=(RolloutPrecondition(("spec", "paused"), (None, False), "its pods stay as they are"),),
+    rollout=Rollout(
+        ("spec", "strategy", "rollingUpdate"),
+        QUARTER,
+        QUARTER,
+        recreates=(BlockingField(("spec", "strategy", "type"), "Recreate"),),
+    ),
 )
 # https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/#forced-rollback
 _UPDATE = ("spec", "updateStrategy")

@@ -253,6 +253,60 @@ class PauseSupport:
     since: int
 
 
+_PERCENT = re.compile(r"([0-9]{1,9})%")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rollout:
+    """How many replicas of a changed template start before one of the former ones ends.
+
+    https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#max-surge
+
+    Attributes:
+        settings: The mapping with maxSurge and maxUnavailable.
+        surge: The default of maxSurge.
+        unavailable: The default of maxUnavailable.
+        recreates: Field values with which all former replicas end first.
+        whole: Field values with which all replicas start first.
+    """
+
+    settings: Path = ()
+    surge: int | str = 0
+    unavailable: int | str = 1
+    recreates: tuple[BlockingField, ...] = ()
+    whole: tuple[BlockingField, ...] = ()
+
+    def surge_of(self, obj: Mapping[str, Any], replicas: int) -> int:
+        """Replicas that must find a place before any is given back; all of them if that cannot be read."""
+        if any(field.holds(obj) for field in self.recreates):
+            return 0
+        if any(field.holds(obj) for field in self.whole):
+            return replicas
+        found = value_at(obj, self.settings) if self.settings else None
+        limits = found if isinstance(found, Mapping) else {}
+        surge = _scaled(limits.get("maxSurge", self.surge), replicas, up=True)
+        unavailable = _scaled(limits.get("maxUnavailable", self.unavailable), replicas, up=False)
+        # If both are 0, one may be unavailable.
+        return 0 if unavailable else replicas if surge is None else surge
+
+
+def _scaled(limit: object, replicas: int, *, up: bool) -> int | None:
+    """A number or a percentage of replicas; None if it is neither."""
+    if type(limit) is int:
+        return limit
+    percent = _PERCENT.fullmatch(limit) if isinstance(limit, str) else None
+    if percent is None:
+        return None
+    product = replicas * int(percent[1])
+    return -(-product // 100) if up else product // 100
+
+
+QUARTER = "25%"
+"""Default of maxSurge and maxUnavailable of Deployments, and of what works like them."""
+WHOLE = Rollout(surge="100%", unavailable=0)
+"""All replicas start before any former one ends, as Knative's revisions."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class RolloutPrecondition:
     """A condition for a changed template to reach all pods, and for a failed one to be rolled back.
@@ -285,6 +339,7 @@ class Kind:
         first: The field with the ordinal of the first replica, if that is not always 0.
         containers: Patterns of its containers; changes there roll out to the pods.
         preconditions: Conditions for that rollout.
+        rollout: How many new pods it starts before former ones end.
         pause: Containers that change only while it is suspended, instead.
         needs: A field that `replicas` needs, such as a policy of elastic training.
         groups: Its groups of workers, instead of `replicas`.
@@ -310,6 +365,7 @@ class Kind:
     first: Path = ()
     containers: tuple[Path, ...] = ()
     preconditions: tuple[RolloutPrecondition, ...] = ()
+    rollout: Rollout = Rollout()
     pause: PauseSupport | None = None
     needs: Path = ()
     groups: WorkerGroups | None = None
@@ -348,6 +404,7 @@ class Kind:
             wakes=True,
             stop=self.on_knative,
             on_knative=self.stop,
+            rollout=WHOLE,
         )
 
     def is_final(self, edits: Sequence[Edit]) -> bool:

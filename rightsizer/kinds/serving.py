@@ -16,13 +16,16 @@ from rightsizer.inventory.managers import PAUSED_REPLICAS, keda_hold_reason
 from rightsizer.kinds.core import CLASS, DEPLOYMENT, TEMPLATE, TEMPLATE_CLASS
 from rightsizer.kinds.edits import ANY, NAMED
 from rightsizer.kinds.kind import (
+    QUARTER,
     REPLICAS,
     SERVER_START_S,
     SET,
+    WHOLE,
     WOKEN_BY_KNATIVE,
     BlockingField,
     Field,
     Kind,
+    Rollout,
     RolloutPrecondition,
     Steering,
     Stop,
@@ -66,6 +69,8 @@ _COMPONENTS = WorkerGroups(
     newest="grove.io/pod-template-hash",  # operator/internal/controller/podclique/components/pod/deletionsort.go
 )
 _PODCLIQUE = "grove.io/podclique"
+_STRATEGY = ("spec", "predictor", "deploymentStrategy")
+_CANARY = ("spec", "strategy", "canary")
 _LWS_TEMPLATE = ("spec", "leaderWorkerTemplate")
 _LWS_PARTS = ("leaderTemplate", "workerTemplate")
 
@@ -83,6 +88,12 @@ KINDS = (
             _FEWEST, to=0, unless=(BlockingField(_FEWEST.path, 0, "Knative keeps it otherwise"),)
         ),
         containers=(("spec", "predictor", "model"), ("spec", "predictor", "containers", NAMED)),
+        rollout=Rollout(
+            (*_STRATEGY, "rollingUpdate"),
+            QUARTER,
+            QUARTER,
+            recreates=(BlockingField((*_STRATEGY, "type"), "Recreate"),),
+        ),
         classes=(
             ("spec", "predictor", CLASS),
             ("spec", "predictor", "workerSpec", CLASS),
@@ -115,6 +126,7 @@ KINDS = (
         wakes=True,
         stop=scaled(_LEAST, to="0"),
         containers=(TEMPLATE,),
+        rollout=WHOLE,
         classes=(TEMPLATE_CLASS,),
     ),
     # Before 3.1 its definition allows no 0, and a stop is refused; before 3.1.1 it names no class.
@@ -127,6 +139,7 @@ KINDS = (
         replicas=REPLICAS,
         steering=Steering.DELETION_COST,
         containers=(("spec",),),
+        rollout=Rollout((), QUARTER, QUARTER),
         unless=_NIM_LEFT,
         classes=(("spec", CLASS),),
     ),
@@ -171,6 +184,7 @@ KINDS = (
         replicas=REPLICAS,
         steering=Steering.TAIL,
         containers=tuple((*_LWS_TEMPLATE, part, "spec", "containers", NAMED) for part in _LWS_PARTS),
+        rollout=Rollout(("spec", "rolloutStrategy", "rollingUpdateConfiguration")),
         preconditions=(
             RolloutPrecondition(
                 ("spec", "rolloutStrategy", "rollingUpdateConfiguration", "partition"),
@@ -187,8 +201,21 @@ KINDS = (
         has_scale=True,
         classes=tuple((*_LWS_TEMPLATE, part, "spec", CLASS) for part in _LWS_PARTS),
     ),
-    # A changed template starts a canary, as any other release does.
-    dataclasses.replace(DEPLOYMENT, group="argoproj.io", kind="Rollout"),
+    # A changed template starts a canary, as any other release does. With traffic routing the stable pods stay.
+    dataclasses.replace(
+        DEPLOYMENT,
+        group="argoproj.io",
+        kind="Rollout",
+        rollout=Rollout(
+            _CANARY,
+            QUARTER,
+            QUARTER,
+            whole=(
+                BlockingField(("spec", "strategy", "blueGreen"), SET),
+                BlockingField((*_CANARY, "trafficRouting"), SET),
+            ),
+        ),
+    ),
 )
 
 # KEDA holds its target at this number. Without the annotation, it scales by its triggers again.

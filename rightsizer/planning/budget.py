@@ -320,17 +320,18 @@ class _CapacityLeft:
         self._granted: dict[frozenset[str], IncomingPods] = {}
         self._brought: dict[frozenset[str], collections.Counter[str]] = {}
         self._sharers: set[str | None] = set()
-        self._before = self._granted, self._brought, self._sharers
+        self._rolling = 0  # GPUs of pods that start before the former ones of their workload end
+        self._before = self._granted, self._brought, self._sharers, self._rolling
 
     def begin(self) -> None:
         """Begin to count changes that are made together or not."""
         brought = {names: most.copy() for names, most in self._brought.items()}
-        self._before = {**self._granted}, brought, {*self._sharers}
+        self._before = {**self._granted}, brought, {*self._sharers}, self._rolling
 
     def end(self, *, is_made: bool) -> None:
         """Keep what was counted since it began, or take it back."""
         if not is_made:
-            self._granted, self._brought, self._sharers = self._before
+            self._granted, self._brought, self._sharers, self._rolling = self._before
 
     def take(self, decision: Decision) -> tuple[Blocker, ...]:
         """Count the pods that a change creates; a reslice that is not possible any more is not counted: return why."""
@@ -338,8 +339,12 @@ class _CapacityLeft:
         if proposal is None or decision.announced:
             return ()
         names = frozenset(name for name, _ in proposal.asks)
+        room = FreeCapacity(self._fleet, decision.workload, proposal.model)
+        if proposal.gpus_per_pod is not None:
+            if words := room.rollout_blocker(proposal.gpus_per_pod, self._rolling):
+                return (Blocker(BlockerCode.NO_CAPACITY, words),)
+            self._rolling += room.surge * proposal.gpus_per_pod
         if names:
-            room = FreeCapacity(self._fleet, decision.workload, proposal.model)
             is_shared = room.is_shared(proposal.asks)
             sharer = (
                 {self._sharing.domain_of(decision.workload, self._fleet)} if is_shared else set[str | None]()

@@ -9,6 +9,7 @@ from rightsizer.changes.record_codec import SNOOZE_ANNOTATION
 from rightsizer.findings.autoscaling import autoscalers_for
 from rightsizer.findings.evidence import Candidate
 from rightsizer.findings.finders import assess, freed
+from rightsizer.findings.free_capacity import FreeCapacity
 from rightsizer.kinds import action_for, is_supported, pause_for, row_of
 from rightsizer.kinds.advice import command_for, stop_command, stopping
 from rightsizer.kinds.change_edits import missing_field_reason
@@ -350,10 +351,14 @@ def _waits(decision: Decision, effective: EffectivePolicy, evaluator: PolicyEval
             yield Blocker(BlockerCode.OTHER_CONTROLLER, f"{manager.kind} {manager.name} {would}")
     if decision.action is Action.SCALE_UP:
         return
+    proposal, going = decision.finding.proposal, decision.pods_going
+    if proposal is not None and proposal.gpus_per_pod is not None:
+        room = FreeCapacity(evaluator.fleet, workload, proposal.model)
+        if words := room.rollout_blocker(proposal.gpus_per_pod):
+            yield Blocker(BlockerCode.NO_CAPACITY, words)
     shut = closed_reason(evaluator.policy, evaluator.at)
     if shut:
         yield shut
-    proposal, going = decision.finding.proposal, decision.pods_going
     what = "shrinking" if proposal is not None and proposal.replicas is not None else "stopping"
     for name, allowed in workload.budgets.items():
         if allowed < going:

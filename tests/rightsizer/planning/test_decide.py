@@ -22,7 +22,9 @@ from rightsizer.model import (
     FoundChange,
     Manager,
     Mode,
+    Node,
     ObjectRef,
+    Quota,
     Verdict,
     Workload,
 )
@@ -36,6 +38,7 @@ from tests.rightsizer.build import (
     all_idle,
     busy_usage,
     concurrency,
+    fleet,
     history,
     idle_usage,
     judged,
@@ -347,6 +350,34 @@ def test_decide_release_allows_nothing_that_is_forbidden(rules: Any, changes: di
 
 
 # --- what stands against it
+
+
+NODE = Node("n1", "NVIDIA-H100-80GB-HBM3")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "quota", "unavailable", "codes"),
+    [
+        pytest.param(3, None, 0, [], id="free"),
+        pytest.param(2, None, 0, ["no-capacity"], id="full"),
+        pytest.param(2, None, 1, [], id="may-end-first"),
+        pytest.param(3, Quota("research", "q", "nvidia.com/gpu", 2, 2), 0, ["no-capacity"], id="quota"),
+    ],
+)
+def test_resize_waits_for_the_gpus_that_its_rollout_needs_first(
+    gpus: int, quota: Quota | None, unavailable: int, codes: list[str]
+) -> None:
+    """A pod starts before one ends, where none may be unavailable."""
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": unavailable}}
+    template = {"spec": {"containers": [{"name": "m", "resources": {"limits": {"nvidia.com/gpu": 2}}}]}}
+    spec = json.dumps({"replicas": 1, "strategy": rolling, "template": template}).encode()
+    item = workload(pod(devices=2, resources={"nvidia.com/gpu": 2}), spec=spec)
+    around = fleet(item, nodes=(dataclasses.replace(NODE, allocatable={"nvidia.com/gpu": gpus}),))
+    around = dataclasses.replace(around, quotas=(quota,) if quota else ())
+    found = usages((item.pods[0], (busy_usage(), idle_usage(1))))
+    rules = policy(rule("r", findings={FindingName.TOO_MANY_GPUS: Mode.ENFORCE}))
+    decision = judged(item, found, rules, around=around, histories=ALWAYS)
+    assert (decision.action, [str(one) for one in _causes(decision)]) == (Action.RESIZE, codes)
 
 
 BLOCKED = {
