@@ -19,7 +19,7 @@ class OwnerKind:
         versions: API versions with the same fields, best first.
         size: Path of the field that stops it (replicas or a switch); empty if there is none.
         starts_others: Whether it only creates another object on schedule, which becomes the workload.
-        has_progress: Whether its status reports progress.
+        has_status: Whether its status is read: it reports progress, or decides how the workload stops.
     """
 
     group: str
@@ -28,7 +28,7 @@ class OwnerKind:
     plural: str
     size: tuple[str, ...] = ()
     starts_others: bool = False
-    has_progress: bool = False
+    has_status: bool = False
 
     @property
     def resource(self) -> str:
@@ -50,11 +50,14 @@ _SERVICES = ("spec", "services")
 _SPARK = "sparkoperator.k8s.io"
 _SCHEDULED = "ScheduledSparkApplication"
 
-JOB = OwnerKind("batch", ("v1",), "Job", "jobs", _SUSPEND, has_progress=True)
+JOB = OwnerKind("batch", ("v1",), "Job", "jobs", _SUSPEND, has_status=True)
 KUEUE = OwnerKind("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "Workload", "workloads")
 KEDA = OwnerKind("keda.sh", ("v1alpha1",), "ScaledObject", "scaledobjects")
 CONTROL_OBJECTS = frozenset({(KUEUE.group, KUEUE.kind), (KEDA.group, KEDA.kind)})
 """Kinds whose objects stop a workload in its place."""
+
+STOPPED_FOR_OWNER = (("ray.io", "RayCluster"), ("ray.io", "RayJob"))
+"""A kind that is stopped in place of its controller of the other kind, in some states of that."""
 
 OWNERS = (
     # A pod owns a SparkApplication's executors and a LeaderWorkerSet's workers.
@@ -66,15 +69,15 @@ OWNERS = (
     OwnerKind("apps", ("v1",), "DaemonSet", "daemonsets"),
     JOB,
     OwnerKind("batch", ("v1",), "CronJob", "cronjobs", _SUSPEND, starts_others=True),
-    OwnerKind("jobset.x-k8s.io", ("v1alpha2",), "JobSet", "jobsets", _SUSPEND, has_progress=True),
+    OwnerKind("jobset.x-k8s.io", ("v1alpha2",), "JobSet", "jobsets", _SUSPEND, has_status=True),
     OwnerKind("leaderworkerset.x-k8s.io", ("v1",), "LeaderWorkerSet", "leaderworkersets", _REPLICAS),
-    OwnerKind("kubeflow.org", ("v1",), "PyTorchJob", "pytorchjobs", _RUN_POLICY, has_progress=True),
-    OwnerKind("kubeflow.org", ("v1",), "TFJob", "tfjobs", _RUN_POLICY, has_progress=True),
-    OwnerKind("kubeflow.org", ("v2beta1", "v1"), "MPIJob", "mpijobs", _RUN_POLICY, has_progress=True),
-    OwnerKind("kubeflow.org", ("v1",), "XGBoostJob", "xgboostjobs", _RUN_POLICY, has_progress=True),
-    OwnerKind("kubeflow.org", ("v1",), "PaddleJob", "paddlejobs", _RUN_POLICY, has_progress=True),
-    OwnerKind("kubeflow.org", ("v1",), "JAXJob", "jaxjobs", _RUN_POLICY, has_progress=True),
-    OwnerKind("trainer.kubeflow.org", ("v1alpha1",), "TrainJob", "trainjobs", _SUSPEND, has_progress=True),
+    OwnerKind("kubeflow.org", ("v1",), "PyTorchJob", "pytorchjobs", _RUN_POLICY, has_status=True),
+    OwnerKind("kubeflow.org", ("v1",), "TFJob", "tfjobs", _RUN_POLICY, has_status=True),
+    OwnerKind("kubeflow.org", ("v2beta1", "v1"), "MPIJob", "mpijobs", _RUN_POLICY, has_status=True),
+    OwnerKind("kubeflow.org", ("v1",), "XGBoostJob", "xgboostjobs", _RUN_POLICY, has_status=True),
+    OwnerKind("kubeflow.org", ("v1",), "PaddleJob", "paddlejobs", _RUN_POLICY, has_status=True),
+    OwnerKind("kubeflow.org", ("v1",), "JAXJob", "jaxjobs", _RUN_POLICY, has_status=True),
+    OwnerKind("trainer.kubeflow.org", ("v1alpha1",), "TrainJob", "trainjobs", _SUSPEND, has_status=True),
     OwnerKind("kubeflow.org", ("v1", "v1beta1"), "Notebook", "notebooks"),
     OwnerKind("kubeflow.org", ("v1beta1",), "Workspace", "workspaces", ("spec", "paused")),
     OwnerKind("serving.kserve.io", ("v1beta1",), "InferenceService", "inferenceservices"),
@@ -93,13 +96,13 @@ OWNERS = (
     OwnerKind("grove.io", ("v1alpha1",), "PodCliqueScalingGroup", "podcliquescalinggroups", _REPLICAS),
     OwnerKind("grove.io", ("v1alpha1",), "PodCliqueSet", "podcliquesets", _REPLICAS),
     OwnerKind("ray.io", ("v1", "v1alpha1"), "RayCluster", "rayclusters", _SUSPEND),
-    OwnerKind("ray.io", ("v1", "v1alpha1"), "RayJob", "rayjobs", _SUSPEND),
+    OwnerKind("ray.io", ("v1", "v1alpha1"), "RayJob", "rayjobs", _SUSPEND, has_status=True),
     OwnerKind("ray.io", ("v1", "v1alpha1"), "RayService", "rayservices", _SUSPEND),
     OwnerKind("argoproj.io", ("v1alpha1",), "Rollout", "rollouts", _REPLICAS),
-    OwnerKind("argoproj.io", ("v1alpha1",), "Workflow", "workflows", ("spec", "shutdown")),
+    OwnerKind("argoproj.io", ("v1alpha1",), "Workflow", "workflows", ("spec", "shutdown"), has_status=True),
     OwnerKind("argoproj.io", ("v1alpha1",), "CronWorkflow", "cronworkflows", _SUSPEND, starts_others=True),
-    OwnerKind("batch.volcano.sh", ("v1alpha1",), "Job", "jobs"),
-    OwnerKind("workload.codeflare.dev", ("v1beta2",), "AppWrapper", "appwrappers", _SUSPEND),
+    OwnerKind("batch.volcano.sh", ("v1alpha1",), "Job", "jobs", has_status=True),
+    OwnerKind("workload.codeflare.dev", ("v1beta2",), "AppWrapper", "appwrappers", _SUSPEND, has_status=True),
     OwnerKind(_SPARK, ("v1beta2",), "SparkApplication", "sparkapplications", _SUSPEND),
     OwnerKind(_SPARK, ("v1beta2",), _SCHEDULED, f"{_SCHEDULED.lower()}s", _SUSPEND, starts_others=True),
     OwnerKind("keda.sh", ("v1alpha1",), "ScaledJob", "scaledjobs", starts_others=True),
@@ -122,7 +125,7 @@ class ObjectSummary:
         is_read: Whether the object was read; otherwise only its dependent's owner reference is known.
         scalable: The scale subresource of a kind without a row here.
         spec: As JSON; empty if not read.
-        status: The same of a kind whose status reports progress.
+        status: The same of a kind whose status is read.
         controls: The workload that this control object stops; None if it is none, or does not name it.
         written_by: Field managers that would revert a change of `size`.
     """
