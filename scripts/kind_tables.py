@@ -63,12 +63,25 @@ def _row(row: Kind) -> tuple[str, ...]:
     return (
         f"`{row.kind}`",
         _api(row),
-        _stop(row.stop) + (f"; on Knative {_stop(row.on_knative)}" if row.on_knative else "")
-        if row.stop
-        else "",
+        "; ".join(_stops(row)),
         _replicas(row),
         _containers(row),
     )
+
+
+def _stops(row: Kind) -> Iterator[str]:
+    """The usual way, and those of other states."""
+    if row.stop is not None:
+        yield _stop(row.stop)
+    if row.on_knative is not None:
+        yield f"on Knative {_stop(row.on_knative)}"
+    for state in row.states:
+        if state.stop is None and state.names:
+            yield f"{state.called}: none"
+        elif state.stop is not None and state.stop.owned:
+            yield f"{state.called}: its {state.stop.owned}"
+        elif state.stop is not None and state.stop != row.stop:
+            yield f"{state.called}: {_stop(state.stop).partition(': ')[2]}"
 
 
 def _api(row: Kind) -> str:

@@ -25,7 +25,13 @@ from rightsizer.changes.record_codec import (
 )
 from rightsizer.kube.api_objects import ObjectMeta
 from rightsizer.kube.object_names import is_possible
-from rightsizer.kube.owner_kinds import CONTROL_OBJECTS, ObjectSummary, OwnerKind, owner_kind
+from rightsizer.kube.owner_kinds import (
+    CONTROL_OBJECTS,
+    STOPPED_FOR_OWNER,
+    ObjectSummary,
+    OwnerKind,
+    owner_kind,
+)
 from rightsizer.model import UNREADABLE, Action, ChangeRecord, Fleet, FoundChange, ObjectRef, Pod
 from rightsizer.text import count
 
@@ -51,7 +57,7 @@ def changes_of(
                 f"{item.ref}: its annotation {UNDO_ANNOTATION} names {workload}, for which it cannot speak"
             )
             workload = None
-        if workload is None and is_copy(item.ref, item.metadata):
+        if is_copy(item.ref, item.metadata):
             continue
         past = recorded_changes(annotations)
         found.extend(
@@ -76,13 +82,15 @@ def changes_of(
 
 
 def speaks_for(carrier: ObjectRef, workload: ObjectRef | None) -> bool:
-    """Whether a record may name another workload: on its control object, or on the CronJob that created it."""
+    """Whether a record may name another workload: on what stops it in its place, or on the CronJob that created it."""
     if workload is None:
         return True
-    group = carrier.group
-    row = owner_kind(group, carrier.kind)
+    kind = (carrier.group, carrier.kind)
+    row = owner_kind(*kind)
     return workload.namespace == carrier.namespace and (
-        (group, carrier.kind) in CONTROL_OBJECTS or (row is not None and row.starts_others)
+        kind in CONTROL_OBJECTS
+        or (row is not None and row.starts_others)
+        or (kind, (workload.group, workload.kind)) == STOPPED_FOR_OWNER
     )
 
 
@@ -105,10 +113,16 @@ def _starter(item: ObjectSummary) -> ObjectRef | None:
 def is_copy(ref: ObjectRef, metadata: ObjectMeta) -> bool:
     """Whether a record was copied from the controller: ReplicaSets get a Deployment's annotations.
 
-    Changes are made to the topmost controller, to objects of a CronJob or the like, and to control objects.
+    Changes are made to the topmost controller, to objects of a CronJob or the like, and to what stops others in their
+    place: its record names its own controller.
     """
-    if (ref.group, ref.kind) in CONTROL_OBJECTS:
+    kind, above = (ref.group, ref.kind), metadata.controller
+    if kind in CONTROL_OBJECTS:
         return False
+    if kind == STOPPED_FOR_OWNER[0]:
+        workload, _ = _recorded_workload(metadata.annotations or {})
+        named = (workload.kind, workload.name, workload.uid) if workload is not None else None
+        return named != ((above.kind, above.name, above.uid) if above is not None else None)
     row = _row_above(metadata)
     return row is not None and not row.starts_others
 

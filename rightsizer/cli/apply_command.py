@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import pathlib
 import secrets
 import time
@@ -30,7 +31,13 @@ from rightsizer.cli.reporter import OutcomeReporter, require_writable
 from rightsizer.errors import ConfigurationError
 from rightsizer.execute.control_state import ActionGate
 from rightsizer.execute.executor import skipped
-from rightsizer.execute.reconcile import ReconcilePolicy, find_reconciliations, make_reconciliations
+from rightsizer.execute.reconcile import (
+    ReconcilePolicy,
+    Reconciliation,
+    find_reconciliations,
+    find_stops_without_effect,
+    make_reconciliations,
+)
 from rightsizer.execute.run_context import ApplySession, Deadline, RunContext
 from rightsizer.kube.lease import LeaderElector
 from rightsizer.model import Action, ClusterName, Decision, Fleet, Outcome, Plan, ReconcileAction, Result
@@ -66,15 +73,15 @@ def run(arguments: argparse.Namespace) -> int:
         stack.enter_context(LeaderElector(lease, is_optional=False, report=note))
         session.cluster.before_writing = lease.require_held
         with counted(gate):
-            _reconcile(context, arguments, reporter, ReconcilePolicy(session.policy.policy, gate))
-            with reporter.whole(), progress():
-                plan = planned(session, gate, accept_growth=arguments.accept_growth)
+            guard = ReconcilePolicy(session.policy.policy, gate)
+            reconciler = _Reconciler(context, arguments, reporter, guard)
+            reconciler.make(find_reconciliations(context))
+            plan = reconciler.planned(session, gate)
             shown = chosen_of(plan, selection)
             decisions, lapsed = _approved(shown, approvals)
             for outcome in (one for one in lapsed if selection.admits(one.ref)):
                 reporter.tell(outcome)
-            people = reporter.people
-            paint = Paint(colour=wants_colour(arguments, people), width=width_of(people))
+            paint = Paint(colour=wants_colour(arguments, reporter.people), width=width_of(reporter.people))
             costs = session.account(shown)
             if recorder is not None:
                 recorder.plan(plan, costs[1])
@@ -106,22 +113,35 @@ def _question(decisions: Sequence[Decision]) -> str:
     return f"{what}, freeing {count(freed)}?" if freed >= 0 else f"{what}, adding {count(-freed)}?"
 
 
-def _reconcile(
-    context: RunContext, arguments: argparse.Namespace, reporter: OutcomeReporter, guard: ReconcilePolicy
-) -> None:
-    """Reconcile earlier changes; ask before workloads are rolled back."""
-    reconciliations = find_reconciliations(context)
-    rollbacks = [due for due in reconciliations if due.action is ReconcileAction.ROLLBACK]
-    if rollbacks:
-        names = ", ".join(f"{due.ref} ({due.words})" for due in rollbacks)
-        question = f"Roll back unhealthy workloads after an earlier change: {names}?"
-        if not confirmed(arguments, context.cluster.name, question):
-            reconciliations = [due for due in reconciliations if due not in rollbacks]
-    with reporter.whole(), Interrupts() as interrupts:
-        for outcome in make_reconciliations(reconciliations, context, guard):
-            reporter.tell(outcome)
-            if interrupts.happened:
-                raise KeyboardInterrupt
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Reconciler:
+    """Reconciles earlier changes, and asks before any is rolled back."""
+
+    context: RunContext
+    arguments: argparse.Namespace
+    reporter: OutcomeReporter
+    guard: ReconcilePolicy
+
+    def planned(self, session: PlanSession, gate: ActionGate) -> Plan:
+        """The plan, once stops without effect, which its fleet shows, are rolled back."""
+        with self.reporter.whole(), progress():
+            plan = planned(session, gate, accept_growth=self.arguments.accept_growth)
+        self.make(find_stops_without_effect(plan.fleet, self.context))
+        return plan
+
+    def make(self, reconciliations: Sequence[Reconciliation]) -> None:
+        """Make and report those that are agreed to."""
+        rollbacks = [due for due in reconciliations if due.action is ReconcileAction.ROLLBACK]
+        if rollbacks:
+            names = ", ".join(f"{due.ref} ({due.words})" for due in rollbacks)
+            question = f"Roll back earlier changes: {names}?"
+            if not confirmed(self.arguments, self.context.cluster.name, question):
+                reconciliations = [due for due in reconciliations if due not in rollbacks]
+        with self.reporter.whole(), Interrupts() as interrupts:
+            for outcome in make_reconciliations(reconciliations, self.context, self.guard):
+                self.reporter.tell(outcome)
+                if interrupts.happened:
+                    raise KeyboardInterrupt
 
 
 def _saved_plan(path: str | None) -> SavedPlan | None:

@@ -40,7 +40,12 @@ from rightsizer.config import InvalidDurationError, parse_duration
 from rightsizer.errors import ClusterError, ConfigurationError, RightsizerError, UsageError
 from rightsizer.execute.control_state import ActionGate
 from rightsizer.execute.executor import NOT_MADE
-from rightsizer.execute.reconcile import ReconcilePolicy, find_reconciliations, make_reconciliations
+from rightsizer.execute.reconcile import (
+    ReconcilePolicy,
+    find_reconciliations,
+    find_stops_without_effect,
+    make_reconciliations,
+)
 from rightsizer.execute.run_context import Deadline, RunContext
 from rightsizer.inventory.cluster_reader import KEPT
 from rightsizer.inventory.demand_kinds import DEMAND_KINDS
@@ -384,6 +389,8 @@ class _Cycles:
             self._follow(make_reconciliations(find_reconciliations(context), context, guard), outcomes)
             plan = planned(session, gate, accept_growth=False)
             found = self._publish(session, plan)
+            left = find_stops_without_effect(plan.fleet, context)
+            self._follow(make_reconciliations(left, context, guard), outcomes)
             # The last one is called first, and both when all changes are made: they must not wait for a bucket.
             stack.callback(self._record_outcomes, found, outcomes)
             stack.callback(self._record, found)

@@ -29,6 +29,7 @@ from rightsizer.changes.record_codec import (
     MANIFEST_LABEL,
     MANIFEST_SELECTOR,
     POD_ANNOTATION,
+    STOPS,
     UNDO_ANNOTATION,
     manifest_name,
     read_history,
@@ -40,6 +41,7 @@ from rightsizer.execute.known_changes import read_known_changes
 from rightsizer.execute.listing import list_objects, recordable_kinds
 from rightsizer.execute.preflight import is_pending, read_workload
 from rightsizer.execute.reconcile_actions import (
+    NO_POD_WENT,
     RecordedObject,
     awaits_confirmation,
     can_complete,
@@ -52,9 +54,11 @@ from rightsizer.execute.reconcile_actions import (
 )
 from rightsizer.execute.run_context import RunContext
 from rightsizer.inventory.turns import in_turn
+from rightsizer.kinds import row_for, row_of
 from rightsizer.kinds.core import POD
-from rightsizer.kinds.edits import is_reverted, same, shown, value_at
+from rightsizer.kinds.edits import is_as, is_reverted, same, shown, value_at
 from rightsizer.kinds.health import Health
+from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.patches import read_record
 from rightsizer.kube.api_objects import Metadata, ObjectMeta, SpecObject
 from rightsizer.kube.object_names import api_path, is_possible
@@ -63,6 +67,7 @@ from rightsizer.model import (
     Blocker,
     ChangeOutcome,
     Edit,
+    Fleet,
     Mode,
     ObjectRef,
     Outcome,
@@ -183,6 +188,41 @@ def find_reconciliations(context: RunContext) -> list[Reconciliation]:
         reconciliations.extend(_of_object(found, context))
     reconciliations.extend(_of_manifests(context))
     return sorted(reconciliations, key=lambda due: (due.ref, due.manifest))
+
+
+def find_stops_without_effect(fleet: Fleet | None, context: RunContext) -> list[Reconciliation]:
+    """Stops of earlier runs after which no pod went: what is left on the object could take effect at any time.
+
+    Verification does that at once; it may have been cut short. The fleet was read for the plan.
+
+    Raises:
+        ClusterError: An object could not be read.
+    """
+    by_ref = {one.ref: one for one in fleet.workloads} if fleet is not None else {}
+    found = []
+    for change in fleet.changes if fleet is not None else ():
+        workload = by_ref.get(change.ref)
+        if workload is None or not change.is_in_effect or change.record.action not in STOPS:
+            continue
+        pods = [pod for pod in workload.holding if pod.created is not None and pod.created < change.at]
+        if any(pod.is_terminating for pod in pods) or sum(pod.gpus for pod in pods) < change.record.gpus:
+            continue
+        carriers = (workload.ref, workload.control_object, *workload.owned)
+        for ref in (one for one in carriers if one is not None):
+            row = row_of(workload) if ref == workload.ref else row_for(ref)
+            recorded = _recorded_by(ref, row, change.record.run, context)
+            if recorded is not None:
+                found.append(Reconciliation(ref, ReconcileAction.ROLLBACK, NO_POD_WENT, recorded))
+    return found
+
+
+def _recorded_by(ref: ObjectRef, row: Kind | None, run: str, context: RunContext) -> RecordedObject | None:
+    """An object with the record of a run that has had enough time to take effect."""
+    found = read_recorded_object(ref, row, context) if row is not None and row is not POD else None
+    if found is None or found.record.run != run or not is_as(found.obj, found.record.edits):
+        return None
+    span = max(COMMAND_GRACE, datetime.timedelta(seconds=found.record.healthy_within_seconds))
+    return found if context.clock() - found.record.at >= span else None
 
 
 def _draw(run: str, text: str) -> str:

@@ -30,12 +30,22 @@ from rightsizer.kinds.pause_for_change import (
 from rightsizer.kube.api_objects import Metadata
 from rightsizer.kube.object_names import api_path
 from rightsizer.model import ChangeOutcome, ChangeRecord, ObjectRef, Outcome, Pod, ReconcileAction, Result
-from rightsizer.report.events import CANCELLED, COMPLETED, CONFIRMED, RESTORED, REVERTED, ROLLED_BACK
+from rightsizer.report.events import (
+    CANCELLED,
+    COMPLETED,
+    CONFIRMED,
+    NO_EFFECT,
+    RESTORED,
+    REVERTED,
+    ROLLED_BACK,
+)
 
 _PERMANENT = frozenset(
     {http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.FORBIDDEN, http.HTTPStatus.UNPROCESSABLE_ENTITY}
 )
 """Codes by which the API server rejects this change for good; all others are temporary."""
+
+NO_POD_WENT = "none of its pods is gone or terminating"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,18 +151,23 @@ def confirm(found: RecordedObject, words: str, context: RunContext) -> Outcome:
     return found.outcome(context, action, Result.DONE, words)
 
 
-def roll_back(found: RecordedObject, words: str, context: RunContext) -> Outcome:
-    """Restore its former fields, because it is unhealthy after the change."""
+def roll_back(found: RecordedObject, words: str, context: RunContext, *, has_begun: bool = True) -> Outcome:
+    """Restore its former fields, because it is unhealthy after the change, or no pod went.
+
+    A stop leaves nothing that could be unhealthy.
+    """
+    has_begun = has_begun and found.record.leaves_some
+    end, event = (ChangeOutcome.ROLLBACK, ROLLED_BACK) if has_begun else (ChangeOutcome.NO_EFFECT, NO_EFFECT)
     action, item = ReconcileAction.ROLLBACK, UndoItem(found.ref, found.row, found.record)
     try:
-        what = restore(item, context.cluster, at=context.clock(), end=ChangeOutcome.ROLLBACK)
+        what = restore(item, context.cluster, at=context.clock(), end=end)
     except WaitingForPods as waiting:
         what = str(waiting)
     except ChangedByOthers as changed:
         return found.outcome(context, action, Result.CHANGED, f"{words}; left alone: {changed}")
     except ClusterError as error:
         return found.failure(context, action, error, f"{words}; {error}")
-    context.publish(ROLLED_BACK, found.ref, f"{words}; {what}", run=found.record.run)
+    context.publish(event, found.ref, f"{words}; {what}", run=found.record.run)
     return found.outcome(context, action, Result.DONE, f"{words}; {what}")
 
 

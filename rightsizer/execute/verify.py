@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 from rightsizer.errors import ClusterError
+from rightsizer.execute.patch import recorded_on
 from rightsizer.execute.reconcile_actions import (
+    NO_POD_WENT,
     awaits_confirmation,
     check_health,
     complete,
@@ -21,11 +23,11 @@ from rightsizer.inventory.cluster_reader import resource_table
 from rightsizer.inventory.owner_reader import OptionalLister
 from rightsizer.inventory.pods import PodTable
 from rightsizer.inventory.resource_claims import CLAIMS, ClaimObject, claim_of, device_users
-from rightsizer.kinds import kind_of, pause_for
+from rightsizer.kinds import kind_of, pause_for, row_of
 from rightsizer.kinds.health import Health
 from rightsizer.kube.api_objects import Metadata, PodObject
 from rightsizer.kube.object_names import api_path
-from rightsizer.model import Action, ClaimKey, Decision, Effect, Fleet, Outcome, Pod, ReconcileAction
+from rightsizer.model import Action, ClaimKey, Decision, Effect, Fleet, Outcome, Pod, ReconcileAction, Result
 from rightsizer.prices import whole_gpus
 from rightsizer.report.events import NOT_FREED
 from rightsizer.text import count, tidy
@@ -70,18 +72,38 @@ class _Followed:
     ) -> Iterator[Outcome]:
         """Outcomes since the last check."""
         yield from self._resume(context)
-        span_s = max(deadline.span_s, PAUSE_S) if self.is_paused else deadline.span_s
-        is_last = spent_s >= span_s or deadline.is_stopped() or deadline.is_wanted()
         if not self.is_reported:
             effect, rollbacks = _effect(self.decision, fleet, context)
             is_open = effect.left or effect.is_deallocating or effect.health == Health.WAITING
-            if is_last or not is_open:
+            is_waited_for = self.is_paused or not effect.has_begun
+            span_s = max(deadline.span_s, PAUSE_S) if is_waited_for else deadline.span_s
+            is_cut_short = deadline.is_stopped() or deadline.is_wanted()
+            if not effect.has_begun and spent_s >= span_s and not is_cut_short:
+                self.outcome = self._taken_back(context)
+            if spent_s >= span_s or is_cut_short or not is_open:
                 yield from self._report(effect)
                 yield from rollbacks
                 _warn_owner(self.decision, effect, context)
                 self.is_paused = self.is_paused or (bool(rollbacks) and self._pauses)
         is_over = spent_s >= PAUSE_S or deadline.is_stopped()
         self.is_left = not self.is_reported or (self.is_paused and not is_over)
+
+    def _taken_back(self, context: RunContext) -> Outcome:
+        """The outcome once the change is rolled back, since none of its pods even terminates."""
+        workload, row = self.decision.workload, row_of(self.decision.workload)
+        assert row is not None  # noqa: S101 - it was changed
+        along = [(ref, there) for ref in self.decision.along if (there := kind_of(ref)) is not None]
+        words = []
+        for ref, there in (recorded_on(self.decision, row), *along):
+            try:
+                found = read_recorded_object(ref, there, context)
+            except ClusterError as error:
+                words.append(f"{ref} cannot be read: {error}")
+                continue
+            if found is not None and found.record.run == context.run:
+                words.append(roll_back(found, NO_POD_WENT, context, has_begun=False).detail)
+        detail = "; ".join(words) or f"{NO_POD_WENT}; its record is gone from {workload.ref}"
+        return dataclasses.replace(self.outcome, result=Result.NO_EFFECT, detail=detail)
 
     @property
     def _pauses(self) -> bool:
@@ -134,7 +156,10 @@ def _effect(decision: Decision, fleet: Fleet, context: RunContext) -> tuple[Effe
 
 def _of_pods(decision: Decision, fleet: Fleet, context: RunContext) -> Effect:
     path = api_path("v1", decision.workload.ref.namespace, "pods")
-    there = {pod.metadata.uid for pod in context.cluster.list_all(path, Metadata, metadata_only=True)}
+    there = {
+        pod.metadata.uid: pod.metadata.deletion_timestamp is not None
+        for pod in context.cluster.list_all(path, Metadata, metadata_only=True)
+    }
     gone = [pod for pod in decision.workload.holding if pod.ref.uid not in there]
     going = decision.pods_going
     left = max(going - len(gone), 0)
@@ -155,9 +180,27 @@ def _of_pods(decision: Decision, fleet: Fleet, context: RunContext) -> Effect:
     for pod in gone:
         if pod.node not in away:
             freed_on[pod.node] = freed_on.get(pod.node, 0.0) + pod.gpus
-    effect = Effect(min(len(gone), going), left, free, refs, away, claims.are_unused(gone), freed_on=freed_on)
+    has_begun = len(gone) > 0 or not left or any(there[pod.ref.uid] for pod in decision.workload.holding)
+    effect = Effect(
+        min(len(gone), going),
+        left,
+        free,
+        refs,
+        away,
+        claims.are_unused(gone),
+        has_begun=has_begun or not _begins_soon(decision),
+        freed_on=freed_on,
+    )
     words = (_description(effect), claims.description(gone))
     return dataclasses.replace(effect, words="; ".join(filter(None, words)))
+
+
+def _begins_soon(decision: Decision) -> bool:
+    """Whether pods go at once; rollouts replace them first, and Knative waits for its window without requests."""
+    row = row_of(decision.workload)
+    if row is None or row.stop is None or row.stop.field is None or row.wakes:
+        return False
+    return decision.finding.proposal is None or decision.action is Action.SCALE_DOWN
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

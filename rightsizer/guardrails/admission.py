@@ -235,11 +235,9 @@ def _of_fields(row: Kind, known: Variables) -> Iterator[Object]:
 
 def _of_records(row: Kind, known: Variables) -> Iterator[Object]:
     """Numbers rise, and workloads resume, only as an earlier record says; and that record was true when written."""
-    stop = row.stop
-    assert stop is not None  # noqa: S101 - every kind of the table can be stopped
-    to = json.dumps(stop.to) if isinstance(stop.to, bool) else str(stop.to)
+    to = {one.field: json.dumps(one.to) if isinstance(one.to, bool) else str(one.to) for one in row.stops}
     fields = [field for field in row.fields() if field.value not in {Value.QUANTITY, Value.NAMES}]
-    stopped = {field: to if field == stop.field else "" for field in fields}
+    stopped = {field: to.get(field, "") for field in fields}
     for expression in cel.fields_true(known, stopped):
         yield _validation(expression, "the undo record does not allow this value, or is not true")
 

@@ -45,6 +45,9 @@ def _openings() -> Iterator[WritePath]:
             yield WritePath(row, tuple(action for action in Action if _can(row, action)), names(row))
         if row.steering is Steering.DELETION_COST:
             yield WritePath(POD, (Action.SCALE_DOWN,), names(row))
+        for stop in (one.stop for one in row.states if one.stop is not None and one.stop.owned):
+            owned = next(one for one in KINDS if (one.group, one.kind) == (row.group, stop.owned))
+            yield WritePath(owned, (stop.action,), names(row))
     yield WritePath(POD, (Action.EVICT,), names(POD), asking=True)
     for row in CONTROL_OBJECT_KINDS:  # of what it stops the rules speak
         yield WritePath(row, (row.action,) if row.action else ())
@@ -57,7 +60,7 @@ def _can(row: Kind, action: Action) -> bool:
         return row.replicas is not None or row.groups is not None
     if action in {Action.RESIZE, Action.RESLICE}:
         return bool(row.containers)
-    return row.action is action or (row.on_knative is not None and row.on_knative.action is action)
+    return any(stop.action is action for stop in row.stops)
 
 
 WRITE_PATHS = tuple(_openings())

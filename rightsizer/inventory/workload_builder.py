@@ -355,6 +355,7 @@ class _WorkloadBuilder:
             namespace_labels=namespace.labels or {},
             budgets=self._budgets.covering(pods),
             claim_templates=tuple(_claim_templates(members, self._dra, plain.ref.uid)),
+            owned=() if is_gang else _owned(members),
             managers=tuple(dict.fromkeys(managers)),
         )
 
@@ -416,6 +417,11 @@ def _of_top(chain: OwnerChain) -> Workload:
         spec=top.spec,
         status=top.status,
     )
+
+
+def _owned(members: Sequence[_Member]) -> tuple[ObjectRef, ...]:
+    """The objects that were read between a top and its pods."""
+    return tuple(sorted({one.ref for member in members for one in member.chain.owners[:-1] if one.is_read}))
 
 
 def _of_gang(gang: ObjectRef, chains: Sequence[OwnerChain]) -> Workload:

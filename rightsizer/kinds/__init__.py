@@ -4,6 +4,11 @@ To add a kind, add a row to its family's table. A kind without a row is stopped 
 subresource if that is known; otherwise gpu-rightsizer only advises on it.
 """
 
+import contextlib
+from typing import Any
+
+import msgspec
+
 from rightsizer.kinds import batch, core, serving
 from rightsizer.kinds.kind import Field, Kind, PauseSupport, Value, scaled
 from rightsizer.kube.object_names import api_path
@@ -30,15 +35,28 @@ def kind_of(ref: ObjectRef) -> Kind | None:
     return _BY_KIND.get((ref.group, ref.kind))
 
 
+def row_for(ref: ObjectRef) -> Kind | None:
+    """The row of an object's kind, also of control objects."""
+    return kind_of(ref) or _CONTROL_OBJECTS.get((ref.group, ref.kind))
+
+
 def row_of(workload: Workload) -> Kind | None:
     """The row of a workload's kind, or one from its scale subresource; None without either."""
     known, ref = kind_of(workload.ref), workload.ref
     if known is not None and known.on_knative is not None and runs_on_knative(workload):
         return known.woken_by_knative()
+    if known is not None and known.states:
+        return known.in_state(_with_status(workload))
     if known is not None or workload.scalable is None or not workload.scalable.replicas:
         return known
     group, _, version = ref.api_version.rpartition("/")
     return scalable_row(group, version, ref.kind, workload.scalable)
+
+
+def _with_status(workload: Workload) -> dict[str, Any] | None:
+    with contextlib.suppress(msgspec.DecodeError, RecursionError):
+        return {"status": msgspec.json.decode(workload.status)} if workload.status else None
+    return None
 
 
 def scalable_row(group: str, version: str, kind: str, found: Scalable) -> Kind:
@@ -58,10 +76,21 @@ def scalable_row(group: str, version: str, kind: str, found: Scalable) -> Kind:
 def stopped_by(workload: Workload) -> tuple[ObjectRef, Kind] | None:
     """The object that is changed to stop a workload (itself or its control object), and its row; None if unknown."""
     ref, row = workload.ref, row_of(workload)
-    if workload.control_object is not None:
+    if row is not None and row.stop is not None and row.stop.owned:
+        below = [one for one in workload.owned if one.kind == row.stop.owned]
+        return (below[0], _BY_KIND[below[0].group, below[0].kind]) if len(below) == 1 else None
+    if workload.control_object is not None and (row is None or row.is_usual):
         ref = workload.control_object
         row = _CONTROL_OBJECTS[ref.group, ref.kind]
     return (ref, row) if row is not None else None
+
+
+def no_stop_reason(workload: Workload) -> str:
+    """Why nothing stops a workload in its state; empty if that has other causes."""
+    row = row_of(workload)
+    if row is None or row.state is None:
+        return ""
+    return row.state.why or (f"no single {row.stop.owned} of its own was read" if row.stop else "")
 
 
 def action_for(workload: Workload) -> Action | None:
@@ -78,7 +107,8 @@ def is_supported(workload: Workload, action: Action, proposal: Proposal | None) 
     if proposal is None:
         by = stopped_by(workload)
         return by is not None and by[1].action is action
-    if workload.control_object is not None:  # Kueue admitted it, or KEDA scales it, with these requests
+    # Kueue admitted it, or KEDA scales it, with these requests; what has ended runs no more pods.
+    if workload.control_object is not None or not row.is_usual:
         return False
     if proposal.replicas is not None:
         return row.replicas is not None or row.groups is not None

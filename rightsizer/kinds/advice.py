@@ -48,12 +48,20 @@ def stop_command(workload: Workload) -> str:
     """
     if workload.ref.kind in _CLUSTERS_OWN or workload.gang:
         return ""
-    by = stopped_by(workload)
+    by, row = stopped_by(workload), row_of(workload)
+    if row is not None and row.state is not None and row.stop is None:
+        return _deletion(workload) if row.state.names else ""
     if by is not None and by[1].stop is not None:
         return _stopping(*by, by[1].stop, as_read(workload) or {})
     if workload.scalable is not None:
         return _scale(workload.ref, 0)
     return kubectl(workload.ref, "edit")
+
+
+def _deletion(workload: Workload) -> str:
+    """The command that deletes the pods that hold its GPUs."""
+    first, *others = [pod.ref for pod in workload.holding]
+    return kubectl(first, "delete", *(one.name for one in others)) if all(map(is_possible, others)) else ""
 
 
 def _stopping(ref: ObjectRef, row: Kind, stop: Stop, obj: Mapping[str, Any]) -> str:
@@ -148,7 +156,7 @@ def stopping(
     by, row = stopped_by(workload), row_of(workload)
     words = [row.lost] if row is not None else []
     words += [f"a request starts it again by {one.kind} {one.name}" for one in workload.managers if one.wakes]
-    if by is not None and workload.control_object is not None:
+    if by is not None and by[0] != workload.ref:
         words.append(f"by {by[0].kind} {by[0].name}: {by[1].lost}")
     elif _is_server(decision) and not _says_who_wakes(workload, row):
         words.append(_NO_WAKING)

@@ -18,25 +18,33 @@ from rightsizer.changes.record_codec import ORDER_ANNOTATION
 from rightsizer.kinds.core import CLASS, TEMPLATE_CLASS
 from rightsizer.kinds.edits import ANY, GROUP, ITEM, NAMED, Path
 from rightsizer.kinds.kind import (
+    CONDITIONS,
     NOW,
     PERSON_START_S,
     SET,
+    SUSPEND,
     TRAINING_START_S,
     BlockingField,
     CommandObject,
     Field,
     Kind,
+    State,
     Steering,
     Stop,
     Value,
     WorkerGroups,
     annotation,
+    ended,
     suspended,
 )
 from rightsizer.kube.owner_kinds import KUEUE
 from rightsizer.model import Action
 
 _RUN_POLICY = suspended(Field(("spec", "runPolicy", "suspend"), Value.SWITCH))
+# Once it has ended, the operators return before they look at suspend; by default, they leave running pods alone.
+_CLEANED = Stop(
+    Action.SUSPEND, "CleanedUp", Field(("spec", "runPolicy", "cleanPodPolicy"), Value.TEXT), "Running"
+)
 _LOST = "work since the last checkpoint of every member"
 
 
@@ -50,6 +58,15 @@ def _training(kind: str, members: str) -> Kind:
         has_checkpoints=True,
         restart_s=TRAINING_START_S,
         stop=_RUN_POLICY,
+        phase=CONDITIONS,
+        states=(
+            State(
+                "ended",
+                frozenset({"Succeeded", "Failed"}),
+                _CLEANED,
+                lost="nothing of the job, which has ended; its running pods are deleted, and undo starts none",
+            ),
+        ),
         classes=classes,
     )
 
@@ -73,22 +90,37 @@ _NOT_SUSPENDED = (
 )
 
 
+# In other states KubeRay ignores suspend, and obeys it once the job runs. It leaves a suspended cluster alone; its ttl
+# would delete the cluster for good.
+_RAY_JOB = suspended(unless=_NOT_SUSPENDED)
+_RAY_JOB_BETWEEN = "its status.jobDeploymentStatus is none in which KubeRay heeds a stop"
+_RAY_JOB_STATES = (
+    State("running", frozenset({"Initializing", "Running"}), _RAY_JOB),
+    State(
+        "waiting or ended",
+        frozenset({"Waiting", "Complete", "Failed", "ValidationFailed"}),
+        Stop(Action.SUSPEND, "Suspended", SUSPEND, to=True, owned="RayCluster"),
+        lost="no running job: it waits, or has ended",
+    ),
+    State("otherwise", frozenset(), why=_RAY_JOB_BETWEEN),
+)
+
+
 def _ray_classes(*cluster: str) -> tuple[Path, ...]:
     """PriorityClass paths of head and workers in a RayCluster spec."""
     groups = (("headGroupSpec",), ("workerGroupSpecs", GROUP))
     return tuple((*cluster, *group, *TEMPLATE_CLASS[1:]) for group in groups)
 
 
+# batch.volcano.sh/v1alpha1 JobPhase
+_VOLCANO_ENDED = frozenset({"Completing", "Completed", "Terminating", "Terminated", "Failed"})
 _COMMANDS = CommandObject(
     "bus.volcano.sh/v1alpha1",
     "Command",
     "commands",
     undo_verb="ResumeJob",
     state=("status", "state", "phase"),
-    # batch.volcano.sh/v1alpha1 JobPhase
-    stopped=frozenset(
-        {"Aborting", "Aborted", "Terminating", "Terminated", "Completing", "Completed", "Failed"}
-    ),
+    stopped=frozenset({"Aborting", "Aborted"} | _VOLCANO_ENDED),
 )
 
 KINDS = (
@@ -100,6 +132,8 @@ KINDS = (
         has_checkpoints=True,
         restart_s=TRAINING_START_S,
         stop=suspended(),
+        phase=CONDITIONS,
+        states=ended("Completed", "Failed"),
         classes=(("spec", "replicatedJobs", NAMED, "template", *TEMPLATE_CLASS),),
     ),
     # With an elasticPolicy its workers may come and go, highest index first; without one it needs them all.
@@ -123,6 +157,8 @@ KINDS = (
         has_checkpoints=True,
         restart_s=TRAINING_START_S,
         stop=suspended(),
+        phase=CONDITIONS,
+        states=ended("Complete", "Failed"),
     ),
     # The notebook controller's own culler sets it, and its user interface removes it. Its template is not
     # changed: its StatefulSet rolls out in order, and never replaces a pod that cannot start.
@@ -160,7 +196,9 @@ KINDS = (
         lost="work beyond the job's own checkpoints; it starts from the beginning on a new cluster",
         has_checkpoints=True,
         restart_s=TRAINING_START_S,
-        stop=suspended(unless=_NOT_SUSPENDED),
+        stop=_RAY_JOB,
+        phase=("status", "jobDeploymentStatus"),
+        states=_RAY_JOB_STATES,
         classes=(
             *_ray_classes("spec", "rayClusterSpec"),
             ("spec", "submitterPodTemplate", *TEMPLATE_CLASS[2:]),
@@ -182,6 +220,8 @@ KINDS = (
         lost="running and later steps; it cannot be resumed, only retried",
         restart_s=TRAINING_START_S,
         stop=Stop(Action.EVICT, "Stopped", Field(("spec", "shutdown"), Value.TEXT), "Stop", is_final=True),
+        phase=("status", "phase"),
+        states=ended("Succeeded", "Failed", "Error"),
         classes=(("spec", "templates", NAMED, CLASS),),
         class_of_all=("spec", "podPriorityClassName"),
     ),
@@ -201,6 +241,8 @@ KINDS = (
         has_checkpoints=True,
         restart_s=TRAINING_START_S,
         stop=Stop(Action.SUSPEND, "Suspended", annotation(ORDER_ANNOTATION), "AbortJob", command=_COMMANDS),
+        phase=_COMMANDS.state,
+        states=ended(*sorted(_VOLCANO_ENDED)),
         classes=(("spec", "tasks", NAMED, *TEMPLATE_CLASS[1:]),),
         class_of_all=("spec", CLASS),
     ),
@@ -212,6 +254,8 @@ KINDS = (
         has_checkpoints=True,
         restart_s=TRAINING_START_S,
         stop=suspended(),
+        phase=("status", "phase"),
+        states=ended("Succeeded", "Terminating"),
         classes=tuple(
             ("spec", "components", ITEM, "template", *path) for path in (("spec", CLASS), TEMPLATE_CLASS)
         ),

@@ -7,6 +7,7 @@ import dataclasses
 
 from rightsizer.kinds.edits import NAMED, Path
 from rightsizer.kinds.kind import (
+    CONDITIONS,
     QUARTER,
     REPLICAS,
     BlockingField,
@@ -16,6 +17,7 @@ from rightsizer.kinds.kind import (
     RolloutPrecondition,
     Steering,
     Stop,
+    ended,
     scaled,
     suspended,
 )
@@ -99,6 +101,8 @@ KINDS = (
         lost="work since the last checkpoint of every unfinished pod; activeDeadlineSeconds starts again",
         has_checkpoints=True,
         stop=suspended(),
+        phase=CONDITIONS,
+        states=ended("Complete", "Failed"),
         # KEP-5440. A Job that never ran is in no plan, because its use is unknown.
         pause=PauseSupport((TEMPLATE,), since=36),
         classes=(TEMPLATE_CLASS,),

@@ -57,7 +57,10 @@ def health_of(
     fresh = [pod for pod in living if not is_rollout or _began_since(pod, record.at)]
     ready = len([pod for pod in fresh if pod.is_ready])
     words = f"{ready} of {count(expected_pods, 'pod')} {'is' if expected_pods == 1 else 'are'} ready"
-    if ready >= expected_pods and ready == len(living):
+    before = len([pod for pod in living if not is_rollout and not _began_since(pod, record.at)])
+    if before > expected_pods and record.pods:
+        words = f"{expected_pods} of {count(before, 'pod')} should be left"
+    elif ready >= expected_pods and ready == len(living):
         return Health.HEALTHY, words
     if at - record.at >= datetime.timedelta(seconds=record.healthy_within_seconds):
         return Health.FAILED, f"only {words} after {format_duration((at - record.at).total_seconds())}"

@@ -189,6 +189,7 @@ class Stop:
         is_final: Whether it cannot be undone.
         unless: Fields with which setting the field stops nothing.
         command: The object to create, if setting the field alone has no effect.
+        owned: The kind of the object between the workload and its pods that is stopped in its place, if any.
     """
 
     action: Action
@@ -198,6 +199,26 @@ class Stop:
     is_final: bool = False
     unless: tuple[BlockingField, ...] = ()
     command: CommandObject | None = None
+    owned: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class State:
+    """States of a workload, and how it stops in them.
+
+    Attributes:
+        called: The states in one word or two, for people.
+        names: Values of the field with its state, or types of conditions that are True there; empty for all others.
+        stop: How all GPUs are freed then; None if nothing that gpu-rightsizer may do frees them.
+        lost: What that stop destroys, if not the same as in other states.
+        why: Without a stop: what keeps the pods, for people.
+    """
+
+    called: str
+    names: frozenset[str]
+    stop: Stop | None = None
+    lost: str = ""
+    why: str = ""
 
 
 def scaled(field: Field = REPLICAS, *, to: int | str = 0, unless: tuple[BlockingField, ...] = ()) -> Stop:
@@ -213,6 +234,15 @@ def suspended(
 ) -> Stop:
     """A stop by a switch."""
     return Stop(Action.SUSPEND, "Suspended", field, to, unless=unless)
+
+
+CONDITIONS: Path = ("status", "conditions")
+
+
+def ended(*names: str) -> tuple[State, ...]:
+    """The states in which a workload has ended, and nothing but its controller deletes what still runs."""
+    why = "it has ended, so its controller heeds no switch; pods that still run have to be deleted"
+    return (State("ended", frozenset(names), why=why),)
 
 
 START_S = 120
@@ -333,6 +363,9 @@ class Kind:
         has_checkpoints: Whether that is the work since its last checkpoint.
         restart_s: Seconds until it works again once it is restored, unless the policy says otherwise.
         stop: How all GPUs are freed; None if unknown.
+        phase: The field of its status with its state: a text, or conditions.
+        states: States in which it stops in another way; the first that it is in counts.
+        state: The one of them that it is in.
         on_knative: The same where Knative scales its pods, so that a request starts it again; None if it is no other.
         replicas: The field with the number of replicas, if any.
         steering: How the victims of a scale-down are selected.
@@ -359,6 +392,9 @@ class Kind:
     kind: str
     lost: str
     stop: Stop | None = None
+    phase: Path = ()
+    states: tuple[State, ...] = ()
+    state: State | None = None
     on_knative: Stop | None = None
     replicas: Field | None = None
     steering: Steering = Steering.NONE
@@ -407,18 +443,47 @@ class Kind:
             rollout=WHOLE,
         )
 
+    def in_state(self, obj: Mapping[str, Any] | None) -> "Kind":
+        """The row for an object in its state; what was changed in another one can still be undone."""
+        if not self.states:
+            return self
+        found = _names_of(value_at(obj or {}, self.phase))
+        state = next((one for one in self.states if found & one.names or not one.names), None)
+        if state is None:
+            return self
+        return dataclasses.replace(
+            self,
+            stop=state.stop,
+            lost=state.lost or self.lost,
+            has_checkpoints=self.has_checkpoints and not state.lost,
+            states=(*self.states, State("", frozenset(), self.stop)),
+            state=state,
+        )
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether its controller heeds the usual switch in its state, and other changes; not once it has ended."""
+        return self.state is None or self.stop == self.states[-1].stop
+
+    @property
+    def stops(self) -> tuple[Stop, ...]:
+        """All ways in which it may be stopped, without those of objects that it owns."""
+        every = (self.stop, self.on_knative, *(one.stop for one in self.states))
+        return tuple(dict.fromkeys(one for one in every if one is not None and not one.owned))
+
     def is_final(self, edits: Sequence[Edit]) -> bool:
         """Whether these edits cannot be undone."""
-        return self.stop is not None and self.stop.is_final and self._is_stop(edits)
+        return any(one.is_final for one in self._stops_by(edits))
 
     def command_for(self, edits: Sequence[Edit]) -> CommandObject | None:
         """The command object to create, if these edits are a stop that needs one."""
-        return self.stop.command if self.stop is not None and self._is_stop(edits) else None
+        return next((one.command for one in self._stops_by(edits)), None)
 
-    def _is_stop(self, edits: Sequence[Edit]) -> bool:
-        assert self.stop is not None  # noqa: S101 - asked before
-        field = self.stop.field
-        return field is not None and any(matches(edit.path, field.path) for edit in edits)
+    def _stops_by(self, edits: Sequence[Edit]) -> Iterator[Stop]:
+        for stop in self.stops:
+            field = stop.field
+            if field is not None and any(matches(edit.path, field.path) for edit in edits):
+                yield stop
 
     @property
     def claims(self) -> tuple[Path, ...]:
@@ -433,10 +498,7 @@ class Kind:
 
     def fields(self) -> Iterator[Field]:
         """The fields that any action may change."""
-        if self.stop and self.stop.field:
-            yield self.stop.field
-        if self.on_knative and self.on_knative.field:
-            yield self.on_knative.field
+        yield from dict.fromkeys(stop.field for stop in self.stops if stop.field is not None)
         if self.replicas:
             yield self.replicas
         if self.groups:
@@ -460,6 +522,14 @@ class Kind:
                 yield f"no action on a {self.kind} changes {shown(edit.path)}"
             elif not any(field.value.allows(edit.before) and _allows_after(field, edit) for field in of):
                 yield f"{shown(edit.path)} is {of[0].value.value}, not {edit.before!r} or {edit.after!r}"
+
+
+def _names_of(value: Any) -> frozenset[str]:  # noqa: ANN401 - JSON
+    """A state by its name, or the types of the conditions that are True."""
+    if isinstance(value, str):
+        return frozenset({value})
+    conditions = [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+    return frozenset(str(one.get("type")) for one in conditions if one.get("status") == "True")
 
 
 def _allows_after(field: Field, edit: Edit) -> bool:

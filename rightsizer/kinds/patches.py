@@ -305,7 +305,8 @@ def undo_patch(
         ValueError: The object lacks a field to restore.
     """
     annotations = obj["metadata"].get("annotations") or {}
-    notes = {UNDO_ANNOTATION: None, **_answered(annotations), **_restored(record, annotations, at)}
+    restored = _restored(record, annotations, at) if end is not ChangeOutcome.NO_EFFECT else {}
+    notes = {UNDO_ANNOTATION: None, **_answered(annotations), **restored}
     notes[HISTORY_ANNOTATION] = _ended(annotations, record, end, at)
     return _patch(obj, [edit.reversed for edit in record.edits], notes)
 

@@ -32,7 +32,7 @@ class OwnerKind:
         versions: API versions with the same fields, best first.
         size: Path of the field that stops it (replicas or a switch); empty if there is none.
         starts_others: Whether it only creates another object on schedule, which becomes the workload.
-        has_progress: Whether its status reports progress.
+        has_status: Whether its status is read: it reports progress, or decides how the workload stops.
         queueing: What Kueue does to an object with a queue.
         ends_autoscalers: Whether its stop removes the autoscalers that its operator made for it.
     """
@@ -43,7 +43,7 @@ class OwnerKind:
     plural: str
     size: tuple[str, ...] = ()
     starts_others: bool = False
-    has_progress: bool = False
+    has_status: bool = False
     queueing: Queueing = Queueing.PODS
     ends_autoscalers: bool = False
 
@@ -69,12 +69,15 @@ _SPARK = "sparkoperator.k8s.io"
 _SCHEDULED = "ScheduledSparkApplication"
 
 _queued = functools.partial(OwnerKind, queueing=Queueing.SUSPENDED)
-_job = functools.partial(_queued, has_progress=True)
+_job = functools.partial(_queued, has_status=True)
 JOB = _job("batch", ("v1",), "Job", "jobs", _SUSPEND)
 KUEUE = OwnerKind("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "Workload", "workloads")
 KEDA = OwnerKind("keda.sh", ("v1alpha1",), "ScaledObject", "scaledobjects")
 CONTROL_OBJECTS = frozenset({(KUEUE.group, KUEUE.kind), (KEDA.group, KEDA.kind)})
 """Kinds whose objects stop a workload in its place."""
+
+STOPPED_FOR_OWNER = (("ray.io", "RayCluster"), ("ray.io", "RayJob"))
+"""A kind that is stopped in place of its controller of the other kind, in some states of that."""
 
 OWNERS = (
     # A pod owns a SparkApplication's executors and a LeaderWorkerSet's workers.
@@ -113,15 +116,21 @@ OWNERS = (
     OwnerKind("grove.io", ("v1alpha1",), "PodCliqueScalingGroup", "podcliquescalinggroups", _REPLICAS),
     OwnerKind("grove.io", ("v1alpha1",), "PodCliqueSet", "podcliquesets", _REPLICAS),
     _queued("ray.io", ("v1", "v1alpha1"), "RayCluster", "rayclusters", _SUSPEND),
-    _queued("ray.io", ("v1", "v1alpha1"), "RayJob", "rayjobs", _SUSPEND),
+    _queued("ray.io", ("v1", "v1alpha1"), "RayJob", "rayjobs", _SUSPEND, has_status=True),
     _queued("ray.io", ("v1", "v1alpha1"), "RayService", "rayservices", _SUSPEND),
     OwnerKind("argoproj.io", ("v1alpha1",), "Rollout", "rollouts", _REPLICAS),
-    OwnerKind("argoproj.io", ("v1alpha1",), "Workflow", "workflows", ("spec", "shutdown")),
+    OwnerKind("argoproj.io", ("v1alpha1",), "Workflow", "workflows", ("spec", "shutdown"), has_status=True),
     OwnerKind("argoproj.io", ("v1alpha1",), "CronWorkflow", "cronworkflows", _SUSPEND, starts_others=True),
-    OwnerKind("batch.volcano.sh", ("v1alpha1",), "Job", "jobs"),
+    OwnerKind("batch.volcano.sh", ("v1alpha1",), "Job", "jobs", has_status=True),
     # It deletes the objects that it wraps, autoscalers among them.
     _queued(
-        "workload.codeflare.dev", ("v1beta2",), "AppWrapper", "appwrappers", _SUSPEND, ends_autoscalers=True
+        "workload.codeflare.dev",
+        ("v1beta2",),
+        "AppWrapper",
+        "appwrappers",
+        _SUSPEND,
+        ends_autoscalers=True,
+        has_status=True,
     ),
     _queued(_SPARK, ("v1beta2",), "SparkApplication", "sparkapplications", _SUSPEND),
     OwnerKind(_SPARK, ("v1beta2",), _SCHEDULED, f"{_SCHEDULED.lower()}s", _SUSPEND, starts_others=True),
@@ -145,7 +154,7 @@ class ObjectSummary:
         is_read: Whether the object was read; otherwise only its dependent's owner reference is known.
         scalable: The scale subresource of a kind without a row here.
         spec: As JSON; empty if not read.
-        status: The same of a kind whose status reports progress.
+        status: The same of a kind whose status is read.
         controls: The workload that this control object stops; None if it is none, or does not name it.
         written_by: Field managers that would revert a change of `size`.
     """

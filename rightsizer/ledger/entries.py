@@ -251,7 +251,8 @@ class Bookkeeper:
         by_ref = {decision.workload.ref: decision for decision in self.plan.decisions}
         for outcome in outcomes:
             decision = by_ref.get(outcome.ref)
-            if outcome.is_reconciliation or outcome.result is not Result.DONE or decision is None:
+            is_made = outcome.result in {Result.DONE, Result.NO_EFFECT}
+            if outcome.is_reconciliation or not is_made or decision is None:
                 continue
             if outcome.action == Action.NOTICE:
                 continue

@@ -291,6 +291,7 @@ class Effect:
         is_deallocating: Whether ResourceClaims of theirs are allocated, though no pod uses them.
         health: Of what goes on with less: healthy, waiting, or rolled-back; empty where nothing goes on.
         freed_on: GPUs of the pods that are gone, by node, without nodes that are gone.
+        has_begun: Whether any of the pods is gone or terminating, or that is not known.
         words: For people.
     """
 
@@ -301,6 +302,7 @@ class Effect:
     nodes_gone: tuple[str, ...] = ()
     is_deallocating: bool = False
     health: str = ""
+    has_begun: bool = True
     words: str = ""
     freed_on: Mapping[str, float] = dataclasses.field(default_factory=dict)
 

@@ -124,7 +124,8 @@ class Workload:
         scalable: The scale subresource of its kind by discovery, if the kind is unknown.
         past: Earlier changes of it, or of other Jobs of its CronJob, oldest first.
         spec: The object's, as JSON; empty where it was not read.
-        status: The same of a kind whose status reports progress.
+        status: The same of a kind whose status is read.
+        owned: The objects between it and its pods.
         claim_templates: The ResourceClaimTemplates that its pods' claims for GPUs were made from.
     """
 
@@ -149,6 +150,7 @@ class Workload:
     scalable: Scalable | None = None
     spec: bytes = b""
     status: bytes = b""
+    owned: tuple[ObjectRef, ...] = ()
     claim_templates: tuple[ClaimTemplate, ...] = ()
 
     @property

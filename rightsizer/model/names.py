@@ -125,6 +125,8 @@ class ChangeOutcome(enum.StrEnum):
     REVERTED = "reverted"
     ROLLBACK = "rollback"
     SCALE_UP = "scale-up"
+    NO_EFFECT = "no-effect"
+    """No pod went, so the change was taken back."""
     REFUSED = "refused"
     """The API server refused its second step, so the workload was resumed without it."""
     REJECTED = "rejected"
@@ -133,7 +135,7 @@ class ChangeOutcome(enum.StrEnum):
     @property
     def returns(self) -> bool:
         """Whether the workload got its GPUs back."""
-        return self in {ChangeOutcome.UNDONE, ChangeOutcome.REVERTED, ChangeOutcome.ROLLBACK}
+        return self not in {ChangeOutcome.SCALE_UP, ChangeOutcome.REFUSED, ChangeOutcome.REJECTED}
 
 
 class ReconcileAction(enum.StrEnum):
@@ -150,6 +152,7 @@ class Result(enum.StrEnum):
     """How an attempted change ended."""
 
     DONE = "done"
+    NO_EFFECT = "no-effect"
     CHANGED = "changed"
     BLOCKED = "blocked"
     REFUSED = "refused"

@@ -42,6 +42,7 @@ _TAKEN_BACK = {
     ChangeOutcome.UNDONE: "restored",
     ChangeOutcome.REVERTED: "reverted by someone",
     ChangeOutcome.ROLLBACK: "rolled back",
+    ChangeOutcome.NO_EFFECT: "rolled back because no pod went",
     ChangeOutcome.REFUSED: "rolled back because the API server refused the second step",
 }
 

@@ -10,7 +10,7 @@ from rightsizer.findings.autoscaling import autoscalers_for
 from rightsizer.findings.evidence import Candidate
 from rightsizer.findings.finders import assess, freed
 from rightsizer.findings.free_capacity import FreeCapacity
-from rightsizer.kinds import action_for, is_supported, pause_for, row_of
+from rightsizer.kinds import action_for, is_supported, no_stop_reason, pause_for, row_of
 from rightsizer.kinds.advice import command_for, stop_command, stopping
 from rightsizer.kinds.change_edits import missing_field_reason
 from rightsizer.kinds.notices import is_notice_valid, is_released, parse_notice
@@ -233,10 +233,10 @@ def _blockers(workload: Workload, finding: Finding, effective: EffectivePolicy) 
             BlockerCode.PROTECTED, f"rule {effective.rule} does not act on {name}", source=effective.rule
         )
     if action is None:
-        yield Blocker(
-            BlockerCode.UNSUPPORTED,
-            f"gpu-rightsizer knows no safe way to stop a {workload.ref.kind} ({workload.ref.api_version})",
-        )
+        why = no_stop_reason(workload)
+        kind = f"{workload.ref.kind} ({workload.ref.api_version})"
+        words = f"gpu-rightsizer knows no safe way to stop a {kind}"
+        yield Blocker(BlockerCode.UNSUPPORTED, f"not possible for this {kind}: {why}" if why else words)
     else:
         needed = [action, *([Action.SUSPEND] if pause_for(workload, finding.proposal) else [])]
         if not set(needed) <= set(effective.actions):

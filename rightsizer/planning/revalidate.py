@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from rightsizer.config import format_duration
 from rightsizer.findings.evidence import kernel_ran
-from rightsizer.kinds import row_of
+from rightsizer.kinds import row_of, stopped_by
 from rightsizer.model import (
     Action,
     Blocker,
@@ -227,7 +227,7 @@ def _changes(planned: Workload, fresh: Workload) -> Iterator[str]:
         yield f"{planned.ref} was replaced by another object with the same name"
     if fresh.generation != planned.generation or fresh.size != planned.size:
         yield f"{planned.ref} changed since the plan"
-    if fresh.control_object != planned.control_object:
-        yield f"the object that stops {planned.ref} changed since the plan"
+    if stopped_by(fresh) != stopped_by(planned):
+        yield f"how {planned.ref} is stopped changed since the plan"
     if {pod.ref.uid for pod in fresh.pods} != {pod.ref.uid for pod in planned.pods}:
         yield f"the pods of {planned.ref} changed since the plan"

@@ -81,6 +81,7 @@ ROLLED_BACK = ChangeEvent(
     "The change of run {run} was rolled back, because the workload was unhealthy: {what}",
     is_warning=True,
 )
+NO_EFFECT = ChangeEvent("RolledBack", "The change of run {run} was rolled back: {what}", is_warning=True)
 CANCELLED = ChangeEvent(
     "RolledBack", "Run {run} suspended it to change it, but did not change it: {what}", is_warning=True
 )
@@ -94,7 +95,7 @@ REASONS = frozenset(
         _NOTICE,
         *_REASONS.values(),
         *(event.reason for event in _CHANGE_EVENTS),
-        *(row.stop.reason for row in (*KINDS, *CONTROL_OBJECT_KINDS) if row.stop is not None),
+        *(stop.reason for row in (*KINDS, *CONTROL_OBJECT_KINDS) for stop in row.stops),
     }
 )
 """Reasons of all Events; the admission guardrails allow no other."""

@@ -250,7 +250,7 @@ class Metrics:
         name = priority_class or NO_CLASS
         if outcome.is_reconciliation:
             self._counters["reconciliations"].labels(outcome.action, outcome.result.value).inc()
-        elif outcome.effect is None:
+        elif outcome.effect is None or outcome.result is Result.NO_EFFECT:
             self._counters["actions"].labels(outcome.action, outcome.result.value, name).inc()
         elif is_verified(outcome) and outcome.action != Action.SCALE_UP:
             self._counters["actions_freed_gpus"].labels(outcome.action, name).inc(outcome.gpus)

@@ -33,7 +33,9 @@ def effect_text(outcome: Outcome, *, colour: bool) -> str:
         return ""
     paint = Paint(colour=colour)
     words = outcome.effect.words or "no pod had to terminate"
-    lines = [f"{'verified':<11}{outcome.action}  {safe(str(outcome.ref))}"]
+    words += f"; {outcome.detail}" if outcome.result is Result.NO_EFFECT else ""
+    head = "verified" if outcome.result is Result.DONE else outcome.result.value
+    lines = [f"{head:<11}{outcome.action}  {safe(str(outcome.ref))}"]
     return "\n".join([*lines, *map(paint.dim, wrapped(words))]) + "\n"
 
 

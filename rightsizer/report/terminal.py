@@ -18,6 +18,7 @@ _COLOURS = {
 _RESULT_COLOURS = {
     Result.DONE: "\x1b[32m",
     Result.CHANGED: "\x1b[32m",
+    Result.NO_EFFECT: "\x1b[31m",
     Result.REFUSED: "\x1b[31m",
     Result.UNTRUSTED: "\x1b[31m",
     Result.UNKNOWN: "\x1b[31m",

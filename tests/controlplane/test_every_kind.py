@@ -66,6 +66,9 @@ def _make(world: RealWorld, kind: str, case: Case) -> None:
     """An object, and what its operator would make of it."""
     given = {"nodeSelector": world.labels}
     made = world.api.create(_path(world, kind), manifest(kind, world.team, _name(kind), given))
+    if case.status:
+        answer = world.api.patch(f"{_path(world, kind)}/{_name(kind)}/status", {"status": case.status})
+        assert answer.status_code == OK, answer.text
     reference = {
         "apiVersion": case.api_version,
         "kind": case.kind,

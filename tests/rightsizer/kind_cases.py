@@ -23,6 +23,7 @@ class Case:
         spec: Of an object with two pods, or with one where the kind has no more, made from a template.
         field: What stopping it sets, and to what; None where any value will do.
         pods: How many there are.
+        status: What its operator writes while it runs, as far as a stop depends on it.
     """
 
     api_version: str
@@ -32,6 +33,7 @@ class Case:
     to: object
     action: str = "suspend"
     pods: int = 2
+    status: Object = dataclasses.field(default_factory=dict)
 
 
 def _replicated(template: _Template) -> Object:
@@ -177,6 +179,7 @@ CASES: Mapping[str, Case] = {
             },
             SUSPENDED,
             to=True,
+            status={"jobDeploymentStatus": "Running"},
         ),
         Case(
             "ray.io/v1",

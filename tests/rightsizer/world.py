@@ -104,6 +104,9 @@ class World:
         self.api.settle()
         self.clock.run()
         profiles = given.get("usage", "idle")
+        if "status" in given:
+            obj = created(self.api, kind, namespace, name)
+            self.api.update({**obj, "status": given["status"]}, subresource="status")
         self._put(namespace, name, given.get("podStatus"))
         pods = sorted(self.pods_of(namespace, name), key=lambda pod: str(pod["metadata"]["name"]))
         for number, pod in enumerate(pods):

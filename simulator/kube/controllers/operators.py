@@ -36,6 +36,8 @@ _COST = "controller.kubernetes.io/pod-deletion-cost"
 _MIN_SCALE = ("spec", "template", "metadata", "annotations", "autoscaling.knative.dev/min-scale")
 _SUSPEND = (("spec", "suspend"), True)
 _RUN_POLICY = (("spec", "runPolicy", "suspend"), True)
+_CLEAN = ("spec", "runPolicy", "cleanPodPolicy")
+_VOLCANO_ENDED = frozenset({"Completed", "Terminated", "Failed"})
 _STOPPED = (("metadata", "annotations", "serving.kserve.io/stop"), "true")
 
 
@@ -46,22 +48,26 @@ class Operator:
     Attributes:
         stop: Path and value with which its object has no pods; None as value: any.
         rolls: Whether a changed template replaces the pods.
+        ended: States in which it makes and deletes no pods, except by `clean`.
+        clean: Path of the policy by which it deletes running pods once the object has ended.
     """
 
     kind: str
     stop: tuple[tuple[str, ...], object] | None = None
     rolls: bool = False
+    ended: frozenset[str] = frozenset()
+    clean: tuple[str, ...] = ()
 
 
 _OPERATORS = (
     Operator("ReplicationController"),
-    Operator("JobSet", _SUSPEND),
+    Operator("JobSet", _SUSPEND, ended=frozenset({"Completed", "Failed"})),
     Operator("LeaderWorkerSet", rolls=True),
     *(
-        Operator(kind, _RUN_POLICY)
+        Operator(kind, _RUN_POLICY, ended=frozenset({"Succeeded", "Failed"}), clean=_CLEAN)
         for kind in ("PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob")
     ),
-    Operator("TrainJob", _SUSPEND),
+    Operator("TrainJob", _SUSPEND, ended=frozenset({"Complete", "Failed"})),
     Operator("Notebook", (("metadata", "annotations", "kubeflow-resource-stopped"), None), rolls=True),
     Operator("Workspace", (("spec", "paused"), True)),
     Operator("InferenceService", _STOPPED, rolls=True),
@@ -71,12 +77,12 @@ _OPERATORS = (
     Operator("DynamoGraphDeployment"),
     Operator("PodCliqueSet", (("spec", "replicas"), 0)),
     Operator("RayCluster", _SUSPEND),
-    Operator("RayJob", _SUSPEND),
+    Operator("RayJob"),
     Operator("RayService", _SUSPEND),
     Operator("Rollout", rolls=True),
-    Operator("Workflow", (("spec", "shutdown"), None)),
-    Operator("Job.batch.volcano.sh", (("status", "state", "phase"), "Aborted")),
-    Operator("AppWrapper", _SUSPEND),
+    Operator("Workflow", (("spec", "shutdown"), None), ended=frozenset({"Succeeded", "Failed", "Error"})),
+    Operator("Job.batch.volcano.sh", (("status", "state", "phase"), "Aborted"), ended=_VOLCANO_ENDED),
+    Operator("AppWrapper", _SUSPEND, ended=frozenset({"Succeeded"})),
     Operator("CloneSet", rolls=True),
     Operator("TaskRun"),
 )
@@ -124,7 +130,16 @@ class Operators:
             self._execute(record)
             return
         operator = self._by_resource[record.resource]
+        if operator.kind == "RayJob":
+            self._run_ray_job(record)
+            return
         parts = [] if operator.stop and _is_at(record.obj, *operator.stop) else list(_parts(record.obj))
+        if operator.ended & _states(record.obj):
+            if not operator.clean or not any(
+                _is_at(record.obj, operator.clean, to) for to in ("Running", "All")
+            ):
+                return
+            parts = []
         pods = [
             row
             for row in self._context.registry.store.dependents(key[2])
@@ -168,13 +183,35 @@ class Operators:
         except ApiError as error:
             self._context.record_event(owner, "Warning", "FailedCreate", error.message, component="operator")
 
+    def _run_ray_job(self, job: Record) -> None:
+        """KubeRay: heeds suspend only while the job runs, and a job that is submitted only while it waits."""
+        spec, status = job.obj["spec"], job.obj.get("status", {})
+        before = status.get("jobDeploymentStatus", "")
+        cluster = self._context.find("RayCluster", job.namespace, job.name)
+        after = before
+        if before == "" or (before == "Suspended" and not spec.get("suspend")):
+            after = "Waiting" if spec.get("submissionMode") == "InteractiveMode" else "Running"
+            reference = controller_reference(job.resource, job.obj)
+            metadata = {"name": job.name, "labels": labels_of(job.obj), "ownerReferences": [reference]}
+            body = {"metadata": metadata, "spec": spec.get("rayClusterSpec", {})}
+            if cluster is None:
+                self._context.create("RayCluster", job.namespace, body)
+        elif before == "Waiting" and spec.get("jobId"):
+            after = "Running"
+        elif before in {"Initializing", "Running"} and spec.get("suspend"):
+            after = "Suspended"
+            if cluster is not None:
+                self._context.delete(cluster)
+        if after != before:
+            self._context.set_status(job, {**status, "jobDeploymentStatus": after})
+
     def _execute(self, command: Record) -> None:
         """Volcano: what is ordered becomes the Job's state, and the order is gone."""
         target = command.obj["target"]
         job = self._context.registry.store.by_uid(target["uid"])
         self._context.delete(command)
         phase = {"AbortJob": "Aborted", "ResumeJob": "Running"}[command.obj["action"]]
-        if job is not None:
+        if job is not None and not _states(job.obj) & _VOLCANO_ENDED:
             status = {**job.obj.get("status", {}), "state": {"phase": phase}}
             self._context.change(job, functools.partial(_set_status, status), "status")
 
@@ -186,6 +223,14 @@ def _last_to_go(row: Record) -> tuple[int, str]:
 
 def _set_status(status: Object, obj: Object) -> None:
     obj["status"] = status
+
+
+def _states(obj: Mapping[str, Any]) -> frozenset[str]:
+    """The phase of an object, and the types of its conditions that hold."""
+    status = obj.get("status", {})
+    phases = (status.get("phase"), status.get("state", {}).get("phase"))
+    conditions = (one["type"] for one in status.get("conditions", ()) if one["status"] == "True")
+    return frozenset(filter(None, (*phases, *conditions)))
 
 
 def _is_at(obj: Mapping[str, Any], path: tuple[str, ...], value: object) -> bool:
