@@ -102,7 +102,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _listing(agent: NodeAgent) -> Listing:
-    """Device ids by pod, as the kubelet serves them."""
+    """Device ids by pod, sorted: the kubelet serves them in any order."""
     with grpc.insecure_channel(f"unix:{agent.kubelet.socket}") as channel:
         call = channel.unary_unary(
             f"/{SERVICE}/List",
@@ -111,7 +111,9 @@ def _listing(agent: NodeAgent) -> Listing:
         )
         pods = call(b"", timeout=5, wait_for_ready=True).pod_resources
     return {
-        pod.name: tuple(i for box in pod.containers for group in box.devices for i in group.device_ids)
+        pod.name: tuple(
+            sorted(i for box in pod.containers for group in box.devices for i in group.device_ids)
+        )
         for pod in pods
     }
 
@@ -146,7 +148,7 @@ def test_pod_deleted_returns_its_gpus(api: ApiServer, short: Path) -> None:
         assert _listing(agent) == {}
         api.create(workload(_pod("one", 2)))
         found = _eventually(lambda: _listing(agent), lambda listing: "one" in listing)
-        assert found == {"one": (WHOLE.gpu_uuid(0), WHOLE.gpu_uuid(1))}
+        assert found == {"one": tuple(sorted((WHOLE.gpu_uuid(0), WHOLE.gpu_uuid(1))))}
         api.delete("Pod", "default", "one")
         _eventually(lambda: _listing(agent), lambda listing: listing == {})
         api.create(workload(_pod("two", 4)))
