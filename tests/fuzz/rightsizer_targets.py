@@ -185,7 +185,7 @@ class _FuzzedCluster(Cluster):
         path: str,
         query: Mapping[str, str],
         *,
-        headers: dict[str, str],
+        headers: Mapping[str, str],
         timeout_s: float,
         body: Mapping[str, Any] | None = None,
     ) -> urllib3.BaseHTTPResponse:

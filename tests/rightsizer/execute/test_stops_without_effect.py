@@ -29,7 +29,7 @@ HOLD = "example.com/hold"
 
 def _unattended(world: World) -> None:
     """A job whose operator does nothing: its pods are not those of the simulated one."""
-    spec = {"runPolicy": {}, "pytorchReplicaSpecs": {}}
+    spec: dict[str, Any] = {"runPolicy": {}, "pytorchReplicaSpecs": {}}
     world.add(KIND, world.team, NAME, {"spec": lambda _: spec})
     uid = _job(world)["metadata"]["uid"]
     owner = {

@@ -1,6 +1,7 @@
 """Which gauges are second signals: those that moved, or that nothing speaks against."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -8,9 +9,9 @@ from rightsizer.findings.second_signals import joined, movements, silent_signals
 from rightsizer.model import FindingName, SecondSignal, Usage, Verdict
 from tests.rightsizer.build import busy_usage, findings, idle_usage, pod, usages, workload
 
-THOR = {"power_mean_w": None, "power_peak_w": None, "memory_peak_bytes": None}
-DEAD = {"activity_peak": 0.95, "activity_mean": 0.3, "traffic_peak": 0.0}
-STILL = {"power_mean_w": 30.0, "power_peak_w": 30.0}
+THOR: dict[str, Any] = {"power_mean_w": None, "power_peak_w": None, "memory_peak_bytes": None}
+DEAD: dict[str, Any] = {"activity_peak": 0.95, "activity_mean": 0.3, "traffic_peak": 0.0}
+STILL: dict[str, Any] = {"power_mean_w": 30.0, "power_peak_w": 30.0}
 CASES = {
     "traffic-moved": ((busy_usage(), idle_usage(1)), set()),
     "traffic-moved-elsewhere": ((busy_usage(), idle_usage(1, **THOR)), set()),

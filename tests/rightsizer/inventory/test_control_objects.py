@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from rightsizer.config import ClusterSettings
 from rightsizer.execute.run_context import Deadline
 from rightsizer.execute.undo import find_undoable, undo_changes
-from rightsizer.kube.cluster import Cluster, ClusterSettings
+from rightsizer.kube.cluster import Cluster
 from simulator.kube import Rule
 from tests.rightsizer.given import manifest
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY

@@ -1029,7 +1029,7 @@ def test_pods_with_some_rules_do_not_wait_for_those_that_have_none() -> None:
 
     def group(namespace: str, length: int) -> list[UnschedulablePod]:
         ref = ObjectRef("v1", "Pod", namespace, f"w{length}")
-        return [UnschedulablePod(ref, {GPU: 1}, {}, {"x": "x" * length}, (), None)]
+        return [UnschedulablePod(ref, {GPU: 1}, {}, {"x": "x" * length}, (), ())]
 
     plain = [group(f"team-{place}", number) for place in range(7) for number in range(4)]
     order = cheapest_in_turn([*plain, group("team-z", 1_700)])

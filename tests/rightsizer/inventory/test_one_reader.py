@@ -5,6 +5,7 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
@@ -176,8 +177,8 @@ class _Server:
 def _compared(state: ClusterState) -> tuple[ClusterState, Fleet]:
     """The state without what an object does not tell, and the fleet that it makes."""
     same = dataclasses.replace(state, problems=(), minor=None)
-    plain = {"addresses": None, "resources": None}
-    fleet = dataclasses.replace(build_fleet(same), addresses=None)
+    plain: dict[str, Any] = {"addresses": None, "resources": None}
+    fleet = dataclasses.replace(build_fleet(same), addresses=None)  # type: ignore[arg-type]
     return dataclasses.replace(same, **plain), fleet
 
 

@@ -224,7 +224,7 @@ def test_measure_idle_records_are_compared_with_samples() -> None:
     ],
 )
 def test_measure_second_signal_is_one_that_moved_in_the_record(
-    board: dict[str, float], is_enforced: bool
+    board: dict[str, Any], is_enforced: bool
 ) -> None:
     """A board without idle power that is known is judged by memory traffic, if that moves when it works."""
     pod = build.pod()
