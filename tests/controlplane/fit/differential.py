@@ -12,6 +12,7 @@ import msgspec
 from rightsizer.inventory.gpu_requests import ResourceTable, amount_of
 from rightsizer.inventory.objects_file import read_file
 from rightsizer.inventory.workload_builder import build_fleet
+from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.api_objects import DisruptionBudget, PodObject
 from rightsizer.model import Action, Decision, Fleet, Plan
 from rightsizer.planning.budget import BudgetAccount
@@ -91,7 +92,7 @@ def _fleet(objects: Sequence[Object]) -> Fleet:
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         file.write(msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": objects}))
         file.flush()
-        return build_fleet(read_file(Path(file.name)))
+        return build_fleet(read_file(Path(file.name), RECORDABLE_KINDS))
 
 
 def _decisions(fleet: Fleet) -> tuple[Decision, ...]:
