@@ -58,7 +58,7 @@ def test_gauge_of_a_model_says_nothing_about_others() -> None:
     assert {key for key, _ in nameless} == {(of(0).device.uuid, False)}
 
 
-SPINS = {"activity_mean": 1.0, "activity_peak": 1.0}
+SPINS: dict[str, Any] = {"activity_mean": 1.0, "activity_peak": 1.0}
 
 
 @pytest.mark.parametrize(
