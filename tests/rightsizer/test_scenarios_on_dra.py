@@ -27,7 +27,7 @@ _OF_PLUGINS = {
     *("amounts-of-a-gpu-instead", "mig-by-its-board", "one-slice-is-for-one", "shared-gpus"),
     *("sliceable-where-a-node-offers-it", "slices-of-another-node", "counters-that-stand-still"),
     *("room-beside-gpus", "several-shares-of-one-gpu", "gpus-of-init-containers"),
-    "renamed-resources-are-named",
+    *("renamed-resources-are-named", "gpus-in-reach-are-looked-at"),
 }
 _OF_OTHER_OBJECTS = {
     *("pods-of-another-cluster", "stranded-is-named"),
