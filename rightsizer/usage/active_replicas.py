@@ -210,7 +210,8 @@ class _MinuteQuery:
         found: dict[NamePrefix, ReplicaMinutes] = collections.defaultdict(ReplicaMinutes)
         present = [selection.only(presence.present) for selection in selections]
         incomplete = presence.present - presence.complete.keys()
-        partial = [part for one in selections for part in one.only(incomplete).split(_TIMES_NAMED)]
+        by_gauges = [one.only(incomplete) for one in selections if one.metrics]
+        partial = [part for one in by_gauges for part in one.split(_TIMES_NAMED)]
         for prefix, column in self._columns(self._busy, present, period.steps, period.minutes):
             found[prefix].busy = _merged(found[prefix].busy, column, operator.add)
         for prefix, column in self._columns(self._seen, partial, period.steps, period.minutes):

@@ -7,6 +7,7 @@ pod with nearly as many. This takes one number for each pod and period, instead 
 import dataclasses
 import datetime
 import functools
+import itertools
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, QueryRange, decode_labels, decode_points
 from rightsizer.prometheus.sharding import Shard
+from rightsizer.usage.exporter_counters import POD_BUSY
 from rightsizer.usage.provenance import Provenance
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import COUNT, RAW, RULE_INTERVAL, raw_selector, recorded_selector
@@ -229,6 +231,9 @@ def pods_with_samples(
                 (one for periods in rounds for one in _of_metric(querier, metric, empty, shards, periods)),
             )
         )
+        if querier.source.has_counters:
+            busy = (_of_metric(querier, _COUNTER, empty, shards, periods) for periods in rounds)
+            found.add(querier.provenance, itertools.chain.from_iterable(busy))
         for suffix, pods in sorted(pods_by_prefix(sorted(found.by_pod), prefixes).items()):
             selections += [
                 dataclasses.replace(
@@ -242,6 +247,8 @@ def pods_with_samples(
             ]
     return selections
 
+
+_COUNTER = Metric(MetricKind.ACTIVITY, POD_BUSY, 1.0)
 
 PodTarget = tuple[PodKey, str, str]
 """A pod, and the job and instance of a target with a series of it."""
@@ -284,7 +291,8 @@ def _of_metric(
     length = periods.reaches * periods.reach
     # The last recorded value may be five minutes old.
     is_past = periods.steps.end + RULE_INTERVAL <= periods.at
-    form = querier.query_form(periods.at - periods.steps.start + length) if is_past else RAW
+    may_be_recorded = is_past and metric is not _COUNTER
+    form = querier.query_form(periods.at - periods.steps.start + length) if may_be_recorded else RAW
 
     def build(matchers: Sequence[str]) -> str:
         every = (*querier.pod_matchers, *matchers)

@@ -189,3 +189,13 @@ def test_concurrency_work_on_a_gpu_that_is_not_held_counts(metrics: Metrics) -> 
     found = _concurrency(metrics, "StatefulSet", "db-0", "db-1", "db-2")
     assert found.busy == (1,) * 10  # type: ignore[attr-defined]
     assert found.unseen == (0,) * 10  # type: ignore[attr-defined]
+
+
+@pytest.mark.covers("P22")
+def test_concurrency_counters_by_another_label_than_gauges_count(metrics: Metrics) -> None:
+    """A second exporter may name pods by exported_pod."""
+    _write(metrics, "db-0", 0.0)
+    _write(metrics, "db-1", 0.0)
+    labels = {"exported_pod": "db-0", "exported_namespace": metrics.space, "UUID": "GPU-of-another"}
+    metrics.write({POD_BUSY: steadily(30.0)}, labels, pod="exporter", namespace="m", since=HOUR, step_s=15)
+    assert _concurrency(metrics, "StatefulSet", "db-0", "db-1").busy == (1,) * 10  # type: ignore[attr-defined]
