@@ -71,6 +71,7 @@ class Places:
         held: What is held of DRA devices that are not free.
         gone: The UIDs of pods that end.
         leaving: Pods that terminate now, by node.
+        releasing: The nodes on which these hold DRA devices that nobody else holds.
         nominated: As a Fleet's.
         victims: The pod that each serves.
         tries: What is left to find a place, by namespace of the pending pods.
@@ -96,6 +97,7 @@ class Places:
         self.held = {name: set(holdings) for name, holdings in fleet.devices.held.items()}
         self.victims: dict[Victim, WaitingPod] = {}
         self.leaving: dict[str, list[Pod]] = collections.defaultdict(list)
+        self.releasing: set[str] = set()
         self.tries = collections.defaultdict[str, Tries](lambda: Tries(_MOST_TRIES))
         self.kept = collections.defaultdict[str, dict[int, _Ranked | None]](dict)
         self._spared: frozenset[Victim] = frozenset()
@@ -169,6 +171,7 @@ class Places:
             for name in pod.claims:
                 allocation = self.devices.allocations.get((pod.ref.namespace, name))
                 if allocation is not None and allocation.users <= self.gone:
+                    self.releasing.add(pod.node)
                     self._hold(taken=(), released=allocation.devices)
 
     def charge(self, pod: WaitingPod, candidates: int = 0) -> None:
@@ -451,7 +454,9 @@ def _first_fit(pod: WaitingPod, node: str, ordered: Iterable[Victim], places: Pl
 def _is_late(pod: WaitingPod, node: str, victims: Collection[Victim], places: Places) -> bool:
     """Whether a pod fits only once pods that terminate are gone, too: until then nobody goes for it."""
     leaving = places.leaving.get(node, ())
-    if any(one.ref.uid in pod.kept_off.get(node, ()) or (one.claims and pod.claims) for one in leaving):
+    if any(one.ref.uid in pod.kept_off.get(node, ()) for one in leaving):
+        return True
+    if node in places.releasing and places.claims(pod, node):
         return True
     left = _left(pod, node, victims, places)
     return any(
