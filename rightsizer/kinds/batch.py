@@ -28,9 +28,9 @@ from rightsizer.kinds.kind import (
     CommandObject,
     Field,
     Kind,
-    State,
     Steering,
     Stop,
+    StopState,
     Value,
     WorkerGroups,
     annotation,
@@ -60,7 +60,7 @@ def _training(kind: str, members: str) -> Kind:
         stop=_RUN_POLICY,
         phase=CONDITIONS,
         states=(
-            State(
+            StopState(
                 "ended",
                 frozenset({"Succeeded", "Failed"}),
                 _CLEANED,
@@ -95,14 +95,14 @@ _NOT_SUSPENDED = (
 _RAY_JOB = suspended(unless=_NOT_SUSPENDED)
 _RAY_JOB_BETWEEN = "its status.jobDeploymentStatus is none in which KubeRay heeds a stop"
 _RAY_JOB_STATES = (
-    State("running", frozenset({"Initializing", "Running"}), _RAY_JOB),
-    State(
+    StopState("running", frozenset({"Initializing", "Running"}), _RAY_JOB),
+    StopState(
         "waiting or ended",
         frozenset({"Waiting", "Complete", "Failed", "ValidationFailed"}),
         Stop(Action.SUSPEND, "Suspended", SUSPEND, to=True, owned="RayCluster"),
         lost="no running job: it waits, or has ended",
     ),
-    State("otherwise", frozenset(), why=_RAY_JOB_BETWEEN),
+    StopState("otherwise", frozenset(), why=_RAY_JOB_BETWEEN),
 )
 
 

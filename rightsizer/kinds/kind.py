@@ -203,7 +203,7 @@ class Stop:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class State:
+class StopState:
     """States of a workload, and how it stops in them.
 
     Attributes:
@@ -239,10 +239,10 @@ def suspended(
 CONDITIONS: Path = ("status", "conditions")
 
 
-def ended(*names: str) -> tuple[State, ...]:
+def ended(*names: str) -> tuple[StopState, ...]:
     """The states in which a workload has ended, and nothing but its controller deletes what still runs."""
     why = "it has ended, so its controller heeds no switch; pods that still run have to be deleted"
-    return (State("ended", frozenset(names), why=why),)
+    return (StopState("ended", frozenset(names), why=why),)
 
 
 START_S = 120
@@ -393,8 +393,8 @@ class Kind:
     lost: str
     stop: Stop | None = None
     phase: Path = ()
-    states: tuple[State, ...] = ()
-    state: State | None = None
+    states: tuple[StopState, ...] = ()
+    state: StopState | None = None
     on_knative: Stop | None = None
     replicas: Field | None = None
     steering: Steering = Steering.NONE
@@ -456,7 +456,7 @@ class Kind:
             stop=state.stop,
             lost=state.lost or self.lost,
             has_checkpoints=self.has_checkpoints and not state.lost,
-            states=(*self.states, State("", frozenset(), self.stop)),
+            states=(*self.states, StopState("", frozenset(), self.stop)),
             state=state,
         )
 
