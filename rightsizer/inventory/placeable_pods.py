@@ -28,6 +28,11 @@ _MOST_EXPLAINED = 20
 """Number of nodes of which it is said why they do not take a pod."""
 _MOST_REASONS = 3
 """Number of reasons of a pod."""
+_MOST_TOLD = 3
+"""Number of kinds of pods of a namespace of which it is said why they fit nowhere."""
+_MOST_WORDS = 300
+"""Number of characters of these reasons: labels of nodes and pods are in them."""
+NOWHERE = "no node would take it if it were empty"
 _UNKNOWN_AGE = datetime.datetime.max.replace(tzinfo=datetime.UTC)
 
 
@@ -51,7 +56,7 @@ def placeable_pods(
     """
     waits = collections.Counter(one.gang for one in pods)
     found: list[WaitingPod] = []
-    nowhere: list[Unserved] = []
+    nowhere: dict[str, list[list[UnschedulablePod]]] = collections.defaultdict(list)
     cut: dict[tuple[str, str], list[UnschedulablePod]] = collections.defaultdict(list)
     for group in _by_urgency(pods):
         namespace = group[0].ref.namespace
@@ -60,7 +65,7 @@ def placeable_pods(
         if fit is None:
             cut[namespace, who] += group
         elif not fit:
-            nowhere += [Unserved(str(one.ref), search.misfits(group[0])) for one in group]
+            nowhere[namespace].append(group)
         found += [
             WaitingPod(
                 one.ref,
@@ -78,14 +83,19 @@ def placeable_pods(
             for one in group
             if one.priority is not None and fit
         ]
-    unserved = (
-        Unserved(
-            f"{of[0].ref} and {len(of) - 1} more pods" if len(of) > 1 else str(of[0].ref),
-            f"{who} for too many different things to compare all of them with all nodes",
-        )
+    unserved = [
+        Unserved(_named(of), f"{who} for too many different things to compare all of them with all nodes")
         for (_, who), of in cut.items()
-    )
-    return PlaceablePods(tuple(_in_order(found)), (*unserved, *nowhere))
+    ]
+    for groups in nowhere.values():
+        told, others = groups[:_MOST_TOLD], list(itertools.chain.from_iterable(groups[_MOST_TOLD:]))
+        unserved += [Unserved(_named(group), search.misfits(group[0])) for group in told]
+        unserved += [Unserved(_named(others), NOWHERE)] if others else []
+    return PlaceablePods(tuple(_in_order(found)), tuple(unserved))
+
+
+def _named(pods: Sequence[UnschedulablePod]) -> str:
+    return f"{pods[0].ref} and {len(pods) - 1} more pods" if len(pods) > 1 else str(pods[0].ref)
 
 
 def _in_order(pods: Iterable[WaitingPod]) -> list[WaitingPod]:
@@ -138,8 +148,8 @@ class NodeSearch:
         for node in itertools.islice(offering, _MOST_EXPLAINED):
             capacity = self._capacities.get(node.name, UNKNOWN_CAPACITY)
             found |= dict.fromkeys(itertools.islice(misfits(node, capacity, pod), _MOST_REASONS))
-        words = "; ".join(itertools.islice(found, _MOST_REASONS))
-        return f"no node would take it if it were empty{': ' if words else ''}{words}"
+        words = "; ".join(itertools.islice(found, _MOST_REASONS))[:_MOST_WORDS]
+        return f"{NOWHERE}{': ' if words else ''}{words}"
 
     def keeping_off(self, pod: UnschedulablePod, nodes: frozenset[str]) -> Mapping[str, frozenset[str]]:
         """By node, the UIDs of the pods that keep a pod off."""

@@ -77,6 +77,28 @@ def test_write_object_changed_since_preflight_is_refused(
     assert world.api.list("Secret", "gpu-rightsizer") == []
 
 
+GANGS = f"""
+apiVersion: gpu-rightsizer.io/v1alpha1
+kind: Policy
+gangLabels: [example.com/cluster]
+defaults: {{kinds: []}}
+rules:
+  - {{name: all, match: {{everything: true}}, mode: enforce, actions: [evict]}}
+{BUDGETS}"""
+
+
+def test_preflight_pod_that_became_one_of_a_gang_of_the_policy_is_left_alone(world: World) -> None:
+    """The policy's labels count again, not only those known by themselves."""
+    labels = {"labels": {"example.com/cluster": "c"}}
+    world.add("Pod", world.team, "alone", {})
+    world.add("Pod", world.team, "worker", labels)
+    head = manifest("Pod", world.team, "head", {**labels, "limits": {"nvidia.com/gpu": 0}})
+    world.after("events", lambda: world.api.create(head))
+    items = _apply(world, policy=GANGS).items
+    assert {name: item["result"] for name, item in items.items()} == {"alone": "done", "worker": "changed"}
+    assert created(world.api, "Pod", world.team, "worker")
+
+
 SLICE = "nvidia.com/mig-1g.10gb"
 SLICES = f"""
 apiVersion: gpu-rightsizer.io/v1alpha1
