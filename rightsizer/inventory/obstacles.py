@@ -91,7 +91,7 @@ def _term_holds(
 # --- Volumes
 
 
-class _ClaimSpec(msgspec.Struct, rename="camel"):
+class _VolumeClaimSpec(msgspec.Struct, rename="camel"):
     volume_name: str = ""
     access_modes: list[str] | None = None
 
@@ -100,7 +100,7 @@ class VolumeClaimObject(msgspec.Struct):
     """corev1.PersistentVolumeClaim."""
 
     metadata: ObjectMeta
-    spec: _ClaimSpec = msgspec.field(default_factory=_ClaimSpec)
+    spec: _VolumeClaimSpec = msgspec.field(default_factory=_VolumeClaimSpec)
 
 
 class _VolumeNodeAffinity(msgspec.Struct):
