@@ -79,7 +79,7 @@ class _Spread(msgspec.Struct, rename="camel"):
     when_unsatisfiable: str = ""
 
 
-class _VolumeSource(msgspec.Struct, rename="camel"):
+class _ClaimSource(msgspec.Struct, rename="camel"):
     claim_name: str = ""
 
 
@@ -240,7 +240,7 @@ def _volume_claims(name: str, volumes: Iterable[Mapping[str, msgspec.Raw]]) -> I
     """The names of the PersistentVolumeClaims that a pod has, or gets as its own."""
     for volume in volumes:
         if "persistentVolumeClaim" in volume:
-            yield msgspec.json.decode(volume["persistentVolumeClaim"], type=_VolumeSource).claim_name
+            yield msgspec.json.decode(volume["persistentVolumeClaim"], type=_ClaimSource).claim_name
         elif "ephemeral" in volume:
             yield f"{name}-{msgspec.json.decode(volume['name'], type=str)}"
 
