@@ -116,7 +116,7 @@ class FreeCapacity:
         return any(self._fit(alike, counting, incoming, taken) for alike in pools)
 
     def rollout_blocker(self, gpus_per_pod: int, beside: int = 0) -> str:
-        """Why a rollout with so many GPUs per pod would wait for free ones; empty if it would not.
+        """Why a rollout with this number of GPUs per pod would wait for free ones; empty if it would not.
 
         `beside` is the number of GPUs that other rollouts take.
         """
@@ -138,7 +138,7 @@ class FreeCapacity:
         return row.rollout.surge_of(obj, replicas) * -(-held // max(replicas, 1))
 
     def _has_room(self, resource: str, each: int, beside: int) -> bool:
-        """Whether the first pods, with so many of a GPU resource each, fit beside all that is there."""
+        """Whether the first pods, with this number of a GPU resource each, fit beside all that is there."""
         pods, needs = self.surge, largest(pod.needs for pod in self.workload.holding)
         quotas = self.fleet.quotas_in.get(self.workload.ref.namespace, ())
         amounts = {**needs, resource: each}
