@@ -93,7 +93,11 @@ def test_preflight_pod_that_became_one_of_a_gang_of_the_policy_is_left_alone(wor
     world.add("Pod", world.team, "alone", {})
     world.add("Pod", world.team, "worker", labels)
     head = manifest("Pod", world.team, "head", {**labels, "limits": {"nvidia.com/gpu": 0}})
-    world.after("events", lambda: world.api.create(head))
+
+    def add_head() -> None:
+        world.api.create(head)
+
+    world.after("events", add_head)
     items = _apply(world, policy=GANGS).items
     assert {name: item["result"] for name, item in items.items()} == {"alone": "done", "worker": "changed"}
     assert created(world.api, "Pod", world.team, "worker")
