@@ -221,7 +221,7 @@ def _unmeasurable(evidence: Evidence) -> Iterator[str]:
                     f"pod {pod.ref.name}: no activity metric for {where}; "
                     "allocated memory does not show whether it is used"
                 )
-            elif each.draws_power is None and each.moves_memory is None:
+            elif not each.ran and each.draws_power is None and each.moves_memory is None:
                 is_shared = each.usage.is_own and (pod.is_shared or each.usage.is_visited)
                 has = f"shared {where} has no per-pod" if is_shared else f"{where} has no"
                 silent = [

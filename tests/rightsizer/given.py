@@ -83,10 +83,12 @@ def _only(*metrics: str) -> Callable[[int], Values]:
     return lambda count: {name: _flat(0, 0, 40_000, 118)(count)[name] for name in metrics}
 
 
-def _counted(util: float, busy_s: float, own_s: float = 0.0, power_w: float = 300) -> Callable[[int], Values]:
+def _counted(
+    util: float, busy_s: float, own_s: float = 0.0, power_w: float = 300, fb_mib: float = 40_000
+) -> Callable[[int], Values]:
     """What a GPU's gauge shows, and what gpu-exporter's counters say of all of it and of the pod."""
     return lambda count: {
-        **_flat(util, util / 2, 40_000, power_w)(count),
+        **_flat(util, util / 2, fb_mib, power_w)(count),
         "gpu_busy_seconds_total": [STEP_S * busy_s * number for number in range(count)],
         "gpu_busy_gap_seconds_total": [0.0] * count,
         "gpu_pod_busy_seconds_total": [STEP_S * own_s * number for number in range(count)],
@@ -137,6 +139,7 @@ PROFILES: Mapping[str, Profile | None] = {
     "half": Profile(_flat(30, 10, 70_000, 300)),
     "health-checks": Profile(_flat(2, 3, 70_000, 180)),
     "small": Profile(_flat(10, 5, 6_000, 200)),
+    "small-with-counters": Profile(_counted(10, 0.1, 0.1, power_w=200, fb_mib=6_000)),
     "small-on-half": Profile(_flat(10, 5, 6_000, 200), labels={"GPU_I_ID": "3", "GPU_I_PROFILE": "3g.40gb"}),
     "silent-for-two-hours": Profile(IDLE, parts=((0.0, 1 - 2.2 / 25, 1), (1 - 0.1 / 25, 1.0, 1))),
     "garbage": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", 808_334_905)),
