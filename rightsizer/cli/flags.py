@@ -58,9 +58,10 @@ preflight check and a dry run.
 """
 
 _APPLY_EPILOG = """\
-outcomes: done, then verified (pods gone, GPUs free); left alone: changed since
-the plan, blocked (PDB, pause, breaker). Exit code 1: refused, unknown, skipped;
-130: stopped by Ctrl-C, after the current change. More: docs/rightsizer.md
+outcomes: done, then verified (pods gone, GPUs free); no-effect: no pod went, so
+it was rolled back; left alone: changed since the plan, blocked (PDB, pause,
+breaker). Exit code 1: refused, unknown, skipped; 130: stopped by Ctrl-C, after
+the current change. More: docs/rightsizer.md
 
 example:
   gpu-rightsizer apply --policy policy.yaml --plan plan.json --yes -o json

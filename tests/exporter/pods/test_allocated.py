@@ -95,7 +95,7 @@ def test_gpu_replicas_counts_offered_ids_of_a_device(make_node: MakeNode) -> Non
 
 
 def test_gpu_pod_shares_counts_the_ids_of_all_containers_of_a_pod(make_node: MakeNode) -> None:
-    """Two containers with a replica each hold two; a pod on a whole GPU holds one."""
+    """Two containers with a replica each hold two, of neither alone; a pod on a whole GPU holds one."""
     gpus = tuple(GpuSpec("A100-SXM4-40GB") for _ in range(3))
     node = make_node(NodeSpec("a100", gpus, sharing=Sharing.TIME_SLICING, replicas=4))
     first, second, whole = (node.spec.gpu_uuid(number) for number in range(3))
@@ -107,7 +107,7 @@ def test_gpu_pod_shares_counts_the_ids_of_all_containers_of_a_pod(make_node: Mak
     node.pods += slots
     with node.kubelet, node.exporting() as exporter:
         assert exporter.series(SHARES, "gpu", "pod", "container") == {
-            ("0", "p", "main"): 2,
+            ("0", "p", ""): 2,
             ("1", "p", "main"): 1,
             ("2", "q", "main"): 1,
         }

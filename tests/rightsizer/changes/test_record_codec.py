@@ -358,13 +358,13 @@ def test_revert_detection_pod_in_same_second_counts_as_newer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("replicas", "keda", "enforced"), [(4, None, False), (1, None, True), (0, None, True), (4, "keda", True)]
+    ("replicas", "keda", "enforced"), [(4, None, False), (2, None, True), (1, None, True), (4, "keda", True)]
 )
 def test_revert_detection_revert_since_last_cycle_is_held_off(
     replicas: int, keda: str | None, enforced: bool
 ) -> None:
     """Also where it could not be noted before: a record that is not in effect says so. Going on further is not that."""
-    edits = (Edit(("spec", "replicas"), 4, 1),)
+    edits = (Edit(("spec", "replicas"), 4, 2),)
     record = record_of(judged(workload(), all_idle(workload()), policy()), edits, run="r1", at=AT - 3 * DAY)
     notes = {UNDO_ANNOTATION: encode_record(record), HISTORY_ANNOTATION: write_history([record.summary])}
     item = workload(

@@ -12,7 +12,7 @@ from rightsizer.inventory.placeable_pods import NOWHERE
 from rightsizer.inventory.turns import in_turn
 from rightsizer.inventory.unschedulable_pods import UnschedulablePod, cheapest_in_turn
 from rightsizer.inventory.workload_builder import build_fleet
-from rightsizer.model import Fleet, Gang, ObjectRef, WaitingPod
+from rightsizer.model import Fleet, Gang, ObjectRef, Unserved, WaitingPod
 from tests.rightsizer.kubectl import (
     GPU,
     TEAM,
@@ -986,6 +986,11 @@ def _odd(name: str, length: int, *, namespace: str = TEAM, priority: int = 100) 
     return made
 
 
+def _left_out(fleet: Fleet) -> list[Unserved]:
+    """What was not compared with all nodes."""
+    return [one for one in fleet.unserved if not one.why.startswith(NOWHERE)]
+
+
 @pytest.mark.parametrize(
     ("namespace", "priority"),
     [pytest.param("evil", 100, id="of-another-namespace"), pytest.param(TEAM, 99, id="less-urgent")],
@@ -995,7 +1000,7 @@ def test_pods_are_placed_however_many_different_others_wait(namespace: str, prio
     odd = [_odd(f"odd-{number}", 50_000, namespace=namespace, priority=priority) for number in range(8)]
     fleet = fleet_of(*MANY, pod("p"), *odd, *(_waiting(f"plain-{number}") for number in range(3)))
     assert [one.ref.name for one in fleet.waiting] == ["plain-0", "plain-1", "plain-2"]
-    (one,) = [one for one in fleet.unserved if not one.why.startswith(NOWHERE)]
+    (one,) = _left_out(fleet)
     assert one.what == f"{namespace}/Pod/odd-4 and 3 more pods"
     assert one.why == (
         "its namespace asks for too many different things to compare all of them with all nodes"
@@ -1014,7 +1019,7 @@ def test_pods_of_many_namespaces_are_placed_in_turn() -> None:
     ]
     fleet = fleet_of(*MANY, pod("p"), *odd, _waiting("plain"))
     assert [one.ref.name for one in fleet.waiting] == ["plain"]
-    assert {one.why for one in fleet.unserved if not one.why.startswith(NOWHERE)} == {
+    assert {one.why for one in _left_out(fleet)} == {
         "all namespaces together ask for too many different things to compare all of them with all nodes"
     }
 
@@ -1025,7 +1030,7 @@ def test_pods_are_placed_before_those_of_other_namespaces_that_cost_more() -> No
     own = [_waiting("plain"), _odd("longer", 1_000), *(_odd(f"odd-{number}", 5) for number in range(20))]
     fleet = fleet_of(*MANY, pod("p"), *odd, *own)
     assert [one.ref.name for one in fleet.waiting] == ["plain"]
-    assert {one.what.partition("/")[0] for one in fleet.unserved} <= {f"evil-{one:02}" for one in range(25)}
+    assert {one.what.partition("/")[0] for one in _left_out(fleet)} <= {f"evil-{one:02}" for one in range(25)}
 
 
 def test_pods_with_some_rules_do_not_wait_for_those_that_have_none() -> None:
@@ -1072,7 +1077,7 @@ def test_pods_left_out_by_their_own_namespace_are_not_called_those_of_all() -> N
         for number in range(4)
     ]
     unserved = {
-        one.what: one.why.partition(" for ")[0] for one in fleet_of(*MANY, pod("p"), *own, *odd).unserved
+        one.what: one.why.partition(" for ")[0] for one in _left_out(fleet_of(*MANY, pod("p"), *own, *odd))
     }
     assert unserved.pop("own/Pod/own-4 and 3 more pods") == "its namespace asks"
     assert set(unserved.values()) == {"all namespaces together ask"}
@@ -1085,7 +1090,8 @@ def test_pods_that_ask_for_hundreds_of_different_things_are_all_placed() -> None
         one["spec"]["containers"][0]["resources"]["requests"]["memory"] = str(number)
     odd = [_odd(f"odd-{number}-{copy}", 5) for number in range(150) for copy in range(2)]
     fleet = fleet_of(NODE, pod("p"), *odd, *different)
-    assert (len(fleet.waiting), fleet.unserved) == (150, ())
+    assert (len(fleet.waiting), _left_out(fleet)) == (150, [])
+    assert [one.what for one in fleet.unserved][-1] == "team/Pod/odd-1-1 and 296 more pods"
 
 
 def test_pods_of_two_namespaces_that_ask_alike_have_tries_of_their_own() -> None:
