@@ -152,7 +152,10 @@ class Cluster:
         deadline = time.monotonic() + 5.0
         while True:
             exposition = self.exporters[node].get("/metrics")[1]
-            if "\ngpu_pod_" in exposition or time.monotonic() > deadline or not self.agents[node].holdings():
+            counts = any(
+                line.startswith("gpu_pod_") and "_shares" not in line for line in exposition.splitlines()
+            )
+            if counts or time.monotonic() > deadline or not self.agents[node].holdings():
                 return exposition
             time.sleep(0.1)
 
