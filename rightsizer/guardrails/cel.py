@@ -195,7 +195,7 @@ def fields_true(known: Variables, fields: Mapping[Field, str]) -> Iterator[str]:
 def _one(field: Field, to: str, place: str, above: tuple[str, str]) -> str:
     """A field as the expression about it has it: its name in records, and texts of its values."""
     step = field.path[-1]
-    new, old = (_as_text(here, step, field.value) for here in above)
+    new, old = (_as_text(here, step, field) for here in above)
     stopped = text(_COUNT) if field.value is Value.COUNT else text(to)
     if field.value is Value.TEMPLATE:
         is_made = f"{new}.startsWith({old}) && {new}.substring({old}.size()).matches({text(f'^{MADE}$')})"
@@ -205,10 +205,10 @@ def _one(field: Field, to: str, place: str, above: tuple[str, str]) -> str:
     return f"[{place}, {new}, {old}, {stopped}]"
 
 
-def _as_text(here: str, step: str, value: Value) -> str:
+def _as_text(here: str, step: str, field: Field) -> str:
     value_of = f"{here}[{text(step)}]"
-    shown = f'({value_of} ? "true" : "false")' if value is Value.SWITCH else f"string({value_of})"
-    return f'({text(step)} in {here} ? {shown} : "null")'
+    shown = f'({value_of} ? "true" : "false")' if field.value is Value.SWITCH else f"string({value_of})"
+    return f"({text(step)} in {here} ? {shown} : {text(json.dumps(field.absent))})"
 
 
 def _opened(path: Path) -> str:

@@ -106,6 +106,10 @@ _RAY_JOB_STATES = (
 )
 
 
+# KubeRay resumes a cluster that it has suspended only by false, not by an absent field.
+_RAY_CLUSTER = suspended(Field(SUSPEND.path, SUSPEND.value, absent=False))
+
+
 def _ray_classes(*cluster: str) -> tuple[Path, ...]:
     """PriorityClass paths of head and workers in a RayCluster spec."""
     groups = (("headGroupSpec",), ("workerGroupSpecs", GROUP))
@@ -184,7 +188,7 @@ KINDS = (
         "RayCluster",
         lost="everything on its head and workers: actors, objects, tasks and, unless stored outside, its jobs",
         restart_s=TRAINING_START_S,
-        stop=suspended(),
+        stop=_RAY_CLUSTER,
         groups=_WORKERS,
         steering=Steering.NAMED,
         unless=(BlockingField(("spec", "enableInTreeAutoscaling"), value=True),),
@@ -210,7 +214,7 @@ KINDS = (
         "RayService",
         lost="memory of its cluster; its applications are deployed again",
         restart_s=TRAINING_START_S,
-        stop=suspended(),
+        stop=_RAY_CLUSTER,
         classes=_ray_classes("spec", "rayClusterConfig"),
     ),
     # spec.suspend only keeps further steps from starting: running pods keep their GPUs. Exit handlers still run.

@@ -46,7 +46,7 @@ def stop_edits(kind: Kind, obj: Mapping[str, Any], at: datetime.datetime) -> lis
     to = at.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if stop.to == NOW else stop.to
     path = stop.field.path
     within = places(obj, path[:-1]) if ANY in path else [path[:-1]]
-    found = [edit_of(obj, (*place, path[-1]), to) for place in within]
+    found = [edit_of(obj, (*place, path[-1]), to, absent=stop.field.absent) for place in within]
     if all(same(edit.before, to) for edit in found):
         message = f"its {shown(path)} is {to} already" if found else f"it has no {shown(path)}"
         raise ValueError(message)

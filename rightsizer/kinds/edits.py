@@ -35,13 +35,14 @@ def is_item(step: str) -> bool:
     return step.partition("=")[0] in _ITEM_KEYS and "=" in step
 
 
-def edit_of(obj: _Object, path: Path, value: Any) -> Edit:  # noqa: ANN401 - JSON
-    """The edit that sets a field of an object."""
+def edit_of(obj: _Object, path: Path, value: Any, *, absent: bool | None = None) -> Edit:  # noqa: ANN401 - JSON
+    """The edit that sets a field of an object; `absent` is its former value if it has none."""
     above = [path[:end] for end in range(len(path) - 1, 0, -1)]
     # The undo record is an annotation too, so the mapping exists.
     is_annotation = path[:2] == ("metadata", "annotations")
     missing = itertools.takewhile(lambda place: value_at(obj, place) is None, above)
-    return Edit(path, value_at(obj, path), value, 0 if is_annotation else len(list(missing)))
+    now = value_at(obj, path)
+    return Edit(path, absent if now is None else now, value, 0 if is_annotation else len(list(missing)))
 
 
 def shown(path: Path) -> str:

@@ -56,10 +56,15 @@ class Value(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:
-    """A field that gpu-rightsizer may change, and what it may hold."""
+    """A field that gpu-rightsizer may change, and what it may hold.
+
+    Attributes:
+        absent: What an absent field means, if its controller heeds only a value: undo writes it.
+    """
 
     path: Path
     value: Value
+    absent: bool | None = None
 
 
 def annotation(key: str) -> Field:

@@ -210,7 +210,7 @@ def _operations(change: _Change) -> Iterator[dict[str, Any]]:
             yield {"op": "remove", "path": pointer}
         else:
             yield {
-                "op": "add" if edit.before is None else "replace",
+                "op": "add" if value_at(change.of, edit.path) is None else "replace",
                 "path": pointer,
                 "value": edit.after,
             }

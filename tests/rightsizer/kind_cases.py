@@ -24,6 +24,7 @@ class Case:
         field: What stopping it sets, and to what; None where any value will do.
         pods: How many there are.
         status: What its operator writes while it runs, as far as a stop depends on it.
+        absent: What undo writes where the owner left the field out; None if it removes it again.
     """
 
     api_version: str
@@ -34,6 +35,11 @@ class Case:
     action: str = "suspend"
     pods: int = 2
     status: Object = dataclasses.field(default_factory=dict)
+    absent: object = None
+
+    def restored(self, spec: Object) -> Object:
+        """A spec after stop and undo; only the absent fields of `spec` itself may differ."""
+        return spec if self.absent is None else {self.field[-1]: self.absent, **spec}
 
 
 def _replicated(template: _Template) -> Object:
@@ -169,7 +175,7 @@ CASES: Mapping[str, Case] = {
             to=0,
             action="scale-to-zero",
         ),
-        Case("ray.io/v1", "RayCluster", _ray_cluster, SUSPENDED, to=True),
+        Case("ray.io/v1", "RayCluster", _ray_cluster, SUSPENDED, to=True, absent=False),
         Case(
             "ray.io/v1",
             "RayJob",
@@ -187,6 +193,7 @@ CASES: Mapping[str, Case] = {
             lambda template: {"rayClusterConfig": _ray_cluster(template)},
             SUSPENDED,
             to=True,
+            absent=False,
         ),
         _scaled("argoproj.io/v1alpha1", "Rollout"),
         Case(

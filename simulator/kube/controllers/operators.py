@@ -50,6 +50,7 @@ class Operator:
         rolls: Whether a changed template replaces the pods.
         ended: States in which it makes and deletes no pods, except by `clean`.
         clean: Path of the policy by which it deletes running pods once the object has ended.
+        latch: Condition of a stopped object; only the opposite value of `stop` ends it, an absent one does not.
     """
 
     kind: str
@@ -57,6 +58,7 @@ class Operator:
     rolls: bool = False
     ended: frozenset[str] = frozenset()
     clean: tuple[str, ...] = ()
+    latch: str = ""
 
 
 _OPERATORS = (
@@ -76,7 +78,7 @@ _OPERATORS = (
     Operator("NIMService", rolls=True),
     Operator("DynamoGraphDeployment"),
     Operator("PodCliqueSet", (("spec", "replicas"), 0)),
-    Operator("RayCluster", _SUSPEND),
+    Operator("RayCluster", _SUSPEND, latch="RayClusterSuspended"),
     Operator("RayJob"),
     Operator("RayService", _SUSPEND),
     Operator("Rollout", rolls=True),
@@ -133,7 +135,7 @@ class Operators:
         if operator.kind == "RayJob":
             self._run_ray_job(record)
             return
-        parts = [] if operator.stop and _is_at(record.obj, *operator.stop) else list(_parts(record.obj))
+        parts = [] if self._is_stopped(operator, record) else list(_parts(record.obj))
         if operator.ended & _states(record.obj):
             if not operator.clean or not any(
                 _is_at(record.obj, operator.clean, to) for to in ("Running", "All")
@@ -153,6 +155,18 @@ class Operators:
             number = int(row.name.rpartition("-")[0].rpartition("-")[2])
             if number >= len(parts):
                 self._context.delete(row)
+
+    def _is_stopped(self, operator: Operator, record: Record) -> bool:
+        if operator.stop is None:
+            return False
+        (path, value), was = operator.stop, operator.latch in _states(record.obj)
+        now = _is_at(record.obj, path, value) or (was and not _is_at(record.obj, path, not value))
+        if operator.latch and now != was:
+            status = record.obj.get("status", {})
+            conditions = [one for one in status.get("conditions", ()) if one["type"] != operator.latch]
+            conditions.append({"type": operator.latch, "status": str(now)})
+            self._context.set_status(record, {**status, "conditions": conditions})
+        return now
 
     def _fill(self, owner: Record, number: int, part: _Part, pods: list[Record], *, rolls: bool) -> None:
         """Scale the pods of one template; of too many, `leaving`, then the lowest deletion cost go first."""
