@@ -44,6 +44,13 @@ class SavedPod:
         return f"{images}; {account}{beyond}"
 
 
+_OF_ADMISSION = frozenset(
+    f"kueue.x-k8s.io/{name}"
+    for name in ("managed", "podset", "workload", "role-hash", "cluster-queue-name", "local-queue-name")
+)
+"""Labels and annotations of one admission by Kueue 0.17: a new pod that has them stays gated for ever."""
+
+
 def digest_of(files: Mapping[str, str]) -> str:
     """SHA-256 of the files of a Secret; JSON contains no NUL."""
     return hashlib.sha256("\0".join((files[MANIFEST], files[RECORD])).encode()).hexdigest()
@@ -100,6 +107,8 @@ def recreatable(pod: Mapping[str, Any]) -> dict[str, Any]:
             if group in spec:
                 spec[group] = [_without_token(container) for container in spec[group]]
     kept = {key: metadata[key] for key in ("name", "namespace", "labels", "annotations") if key in metadata}
+    for notes in {"labels", "annotations"} & kept.keys():
+        kept[notes] = {key: text for key, text in kept[notes].items() if key not in _OF_ADMISSION}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": spec}
 
 

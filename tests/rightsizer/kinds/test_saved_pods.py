@@ -149,3 +149,13 @@ def test_recreatable_pod_of_the_cluster_can_be_verified() -> None:
     saved = json.loads(json.dumps(recreatable(found)))
     assert saved_pod(saved, "").privileges == ()
     assert saved["spec"]["volumes"] == [{"name": "data"}]
+
+
+def test_recreatable_pod_of_a_queue_has_no_notes_of_its_former_admission() -> None:
+    """Kueue 0.17 leaves a new pod gated that names the former Workload; the queue stays."""
+    queue = {"app": "w", "kueue.x-k8s.io/queue-name": "lq"}
+    notes = {"kueue.x-k8s.io/workload": "pod-w-1", "kueue.x-k8s.io/role-hash": "7d39", "own": "x"}
+    labels = {**queue, "kueue.x-k8s.io/managed": "true", "kueue.x-k8s.io/podset": "main"}
+    pod = {"metadata": {"name": "w", "namespace": "t", "labels": labels, "annotations": notes}, "spec": {}}
+    metadata = recreatable(pod)["metadata"]
+    assert (metadata["labels"], metadata["annotations"]) == (queue, {"own": "x"})
