@@ -7,7 +7,7 @@ import dataclasses
 import datetime
 import operator
 import re
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -232,17 +232,26 @@ def unschedulable_pod(
         created=item.metadata.creation_timestamp,
         labels=item.metadata.labels or {},
         ports=host_ports(spec),
-        volume_claims=tuple(_volume_claims(ref.name, _volumes(spec))),
+        volume_claims=volume_claims(item),
     )
 
 
-def _volume_claims(name: str, volumes: Iterable[Mapping[str, msgspec.Raw]]) -> Iterator[str]:
-    """The names of the PersistentVolumeClaims that a pod has, or gets as its own."""
-    for volume in volumes:
+def volume_claims(item: PodObject) -> tuple[str, ...]:
+    """The names of the PersistentVolumeClaims that a pod has, or gets as its own.
+
+    Raises:
+        msgspec.DecodeError: They cannot be read.
+    """
+    text = bytes(item.spec.volumes)
+    if b"persistentVolumeClaim" not in text and b"ephemeral" not in text:
+        return ()
+    found = []
+    for volume in _volumes(item.spec):
         if "persistentVolumeClaim" in volume:
-            yield msgspec.json.decode(volume["persistentVolumeClaim"], type=_ClaimSource).claim_name
+            found.append(msgspec.json.decode(volume["persistentVolumeClaim"], type=_ClaimSource).claim_name)
         elif "ephemeral" in volume:
-            yield f"{name}-{msgspec.json.decode(volume['name'], type=str)}"
+            found.append(f"{item.metadata.name}-{msgspec.json.decode(volume['name'], type=str)}")
+    return tuple(found)
 
 
 # --- Why it is not known whether free resources let a pod start
@@ -329,6 +338,7 @@ _CHECKED = (
     "node(s) didn't match PersistentVolume's node affinity",
     "node(s) had volume node affinity conflict",
     "node(s) had no available volume zone",
+    "node(s) exceed max volume count",
     "node is filtered out by the prefilter result",
     "node(s) didn't satisfy plugin(s) [NodeAffinity",
     "cannot allocate all claims",
