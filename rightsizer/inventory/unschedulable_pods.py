@@ -300,6 +300,8 @@ def _message_veto(message: str, *, has_claims: bool) -> str:
         return "kube-scheduler names no resource that is missing"
     if odd := next((one for one in words if not one.startswith(_CHECKED)), ""):
         return f"kube-scheduler has a reason that is not checked: {odd[:_MOST_WORDS]}"
+    # A resource of a DeviceClass needs no ResourceClaim of the pod's own.
+    has_claims = has_claims or _NO_DEVICES in words
     if not (has_claims or any(one.startswith(_HELD_BY_PODS) for one in words)):
         return "kube-scheduler names no resource that is missing"
     if preempted and not has_claims and not preempted.startswith(_LEFT_TO_OTHERS):
@@ -320,6 +322,8 @@ _SHAREABLE_VOLUMES = frozenset(
 
 _REASON = re.compile(r"[0-9]+ (.+)", re.DOTALL)
 _MOST_WORDS = 100
+_NO_DEVICES = "cannot allocate all claims"
+"""Of the plugin for DRA; kube-scheduler preempts nobody for devices."""
 _HELD_BY_PODS = (
     "Insufficient ",
     "Too many pods",
@@ -341,7 +345,7 @@ _CHECKED = (
     "node(s) exceed max volume count",
     "node is filtered out by the prefilter result",
     "node(s) didn't satisfy plugin(s) [NodeAffinity",
-    "cannot allocate all claims",
+    _NO_DEVICES,
     "resourceclaim not available on the node",
     "cannot fit resource",
     "cannot schedule extended resource claim",

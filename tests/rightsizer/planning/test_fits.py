@@ -451,6 +451,17 @@ def test_pending_pod_that_would_not_fit_stops_nobody(objects: list[Object], said
             [
                 _node(),
                 _idle(),
+                _waiting(
+                    message="0/1 nodes are available: 1 cannot allocate all claims. preemption: 0/1 nodes are "
+                    "available: 1 Preemption is not helpful for scheduling."
+                ),
+            ],
+            id="devices-for-which-kube-scheduler-never-preempts",
+        ),
+        pytest.param(
+            [
+                _node(),
+                _idle(),
                 _resized(
                     "20",
                     "1",
