@@ -329,6 +329,11 @@ NOTHING = "no GPUs are freed"
             id="volume-limits-not-read",
         ),
         pytest.param(
+            [_node(**{GPU: "0"}), _waiting(message="0/1 nodes are available: 1 cannot allocate all claims.")],
+            "no node would take it if it were empty",
+            id="devices-of-a-node-that-are-not-known",
+        ),
+        pytest.param(
             [_node(), _waiting(volumes=[{"name": "disk", "rbd": {}}])],
             "which nodes can mount its volume of type rbd is not known",
             id="volume-of-an-old-type",
