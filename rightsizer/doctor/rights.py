@@ -14,6 +14,7 @@ from rightsizer.execute import control_state
 from rightsizer.inventory.demand_kinds import DEMAND_KINDS, POD_DEMAND
 from rightsizer.inventory.kueue_queues import CLUSTER_QUEUES, COHORTS, FLAVORS, LOCAL_QUEUES
 from rightsizer.inventory.managers import AUTOSCALERS
+from rightsizer.inventory.obstacles import CSI_NODES
 from rightsizer.inventory.pod_groups import GROUP_KINDS, VOLCANO, VOLCANO_QUEUES
 from rightsizer.inventory.resource_claims import CLAIMS, CLASSES, TEMPLATES
 from rightsizer.inventory.resource_slices import SLICES, TAINT_RULES
@@ -121,9 +122,10 @@ def _table() -> Iterator[Right]:
     yield Right(
         "get", "apiextensions.k8s.io", "customresourcedefinitions", (*_READ, *UNDO, *HISTORY), cost=cost
     )
-    for resource in ("persistentvolumeclaims", "persistentvolumes"):
+    volumes = ("", "persistentvolumeclaims"), ("", "persistentvolumes"), (CSI_NODES.group, CSI_NODES.plural)
+    for of, resource in volumes:
         cost = "no GPUs are freed for pods with PersistentVolumeClaims"
-        yield Right("list", "", resource, _READ, cost=cost)
+        yield Right("list", of, resource, _READ, cost=cost)
     cost = "GPUs held through ResourceClaims are not counted"
     yield Right("list", CLAIMS.group, CLAIMS.plural, _READ, cost=cost)
     cost = "GPUs that only a DRA driver publishes are not known"

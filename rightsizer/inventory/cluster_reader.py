@@ -36,6 +36,8 @@ from rightsizer.inventory.kueue_queues import (
 from rightsizer.inventory.managers import AUTOSCALERS, Autoscaler, AutoscalerObject, autoscaler_of, queued_job
 from rightsizer.inventory.nodes import NodeObject, NodeTable
 from rightsizer.inventory.obstacles import (
+    CSI_NODES,
+    CsiNodeObject,
     Occupants,
     VolumeClaimObject,
     VolumeObject,
@@ -128,16 +130,17 @@ def read_cluster(
     owners = {(one.owner.group, one.owner.kind) for one in pods.gpu_pods if one.owner is not None}
     keys = topology_keys(pods.occupants) if unschedulable or demand.queued else frozenset[str]()
     nodes = reader.nodes(named, keys, is_whole=namespace is None)
+    volumes = reader.volumes(unschedulable, demand)
     found = ClusterState(
         pods=pods.grouped,
         addresses=pods.addresses,
         unschedulable=unschedulable,
         owners=OwnerReader(reader, pods.gpu_pods).read(() if namespace else kinds),
         nodes={name: with_devices(node, dra.devices) for name, node in nodes.nodes.items()},
-        capacities=nodes.capacities(pods.requested),
+        capacities=volumes.capacities(nodes.capacities(pods.requested)),
         occupants=Occupants(pods.occupants, nodes.domains),
         nominated=pods.nominated,
-        volumes=reader.volumes(unschedulable, demand),
+        volumes=volumes,
         other_pods=pods.other_pods,
         unknown_gpus=nodes.unknown_gpus,
         other_resources=pods.others,
@@ -268,9 +271,11 @@ class _ClusterReader(OptionalLister):
         """The volumes of what waits, if any has some."""
         if not any(one.volume_claims for one in unschedulable) and not demand.queued:
             return Volumes()
+        ask = functools.partial(self.cluster.list_all, kind=CsiNodeObject)
         return volumes_of(
             self.all(["/api/v1/persistentvolumeclaims"], VolumeClaimObject),
             self.all(["/api/v1/persistentvolumes"], VolumeObject),
+            self.if_served(CSI_NODES, ask, None),
         )
 
     def autoscalers(self) -> Iterator[Autoscaler]:

@@ -6,6 +6,7 @@ Labels of GPU Feature Discovery: https://github.com/NVIDIA/k8s-device-plugin/tre
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -158,6 +159,7 @@ class _NodeStatus(msgspec.Struct):
     allocatable: dict[str, str | int] | None = None
     capacity: dict[str, str | int] | None = None
     conditions: list[Condition] | None = None
+    volumes_attached: list[Any] | None = msgspec.field(default=None, name="volumesAttached")
 
 
 class NodeObject(msgspec.Struct):
@@ -276,7 +278,7 @@ class NodeCapacity:
     """What a node has in addition to GPUs, and what its pods request of it, in the units of a pod's needs.
 
     Attributes:
-        requested: Also of GPU resources.
+        requested: Also of GPU resources, and how many VOLUMES.
     """
 
     allocatable: Mapping[str, int]
@@ -289,6 +291,8 @@ class NodeCapacity:
 
 
 UNKNOWN_CAPACITY = NodeCapacity({}, {})
+VOLUMES = "persistentvolumeclaims"
+"""Among what is requested of a node: the PersistentVolumeClaims of its pods and the volumes that are attached."""
 
 
 class NodeTable:
@@ -311,6 +315,7 @@ class NodeTable:
         self._keys = keys
         self.domains: dict[str, dict[str, str]] = {}
         self._allocatable: dict[str, Mapping[str, int]] = {}
+        self._attached: dict[str, int] = {}
         self.nodes: dict[str, Node] = {}
         self.unknown_gpus: dict[
             str, tuple[str, ...]
@@ -328,6 +333,7 @@ class NodeTable:
             if name in self._named or has_gpus(item, self._resources):
                 node = node_of(item, self._resources)
                 self.nodes[name] = dataclasses.replace(node, labels=interned(node.labels))
+                self._attached[name] = len(item.status.volumes_attached or ())
                 allocatable = item.status.allocatable or {}
                 self._allocatable[name] = {
                     key: amount_of(key, amount)
@@ -337,4 +343,9 @@ class NodeTable:
 
     def capacities(self, requested: Mapping[str, Mapping[str, int]]) -> dict[str, NodeCapacity]:
         """The capacity of each node, given what all its pods request."""
-        return {name: NodeCapacity(has, requested.get(name, {})) for name, has in self._allocatable.items()}
+        found = {}
+        for name, has in self._allocatable.items():
+            taken = requested.get(name, {})
+            volumes = taken.get(VOLUMES, 0) + self._attached[name]
+            found[name] = NodeCapacity(has, {**taken, VOLUMES: volumes})
+        return found

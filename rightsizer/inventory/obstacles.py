@@ -8,10 +8,11 @@ https://github.com/kubernetes/kubernetes/tree/v1.36.3/pkg/scheduler/framework/pl
 import collections
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
-from rightsizer.inventory.nodes import DROPPED_LABELS, REGIONS, ZONES, NodeCapacity
+from rightsizer.inventory.nodes import DROPPED_LABELS, REGIONS, VOLUMES, ZONES, NodeCapacity
 from rightsizer.inventory.unschedulable_pods import (
     Affinity,
     HostPort,
@@ -22,6 +23,7 @@ from rightsizer.inventory.unschedulable_pods import (
     tolerates,
 )
 from rightsizer.kube.api_objects import LabelSelector, LabelSelectorRequirement, ObjectMeta, PodObject
+from rightsizer.kube.owner_kinds import OwnerKind
 from rightsizer.model import ClaimKey, Node
 
 _HOST = "kubernetes.io/hostname"
@@ -107,8 +109,32 @@ class _VolumeNodeAffinity(msgspec.Struct):
     required: NodeSelector | None = None
 
 
+class _CsiSource(msgspec.Struct):
+    driver: str = ""
+
+
 class _VolumeSpec(msgspec.Struct, rename="camel"):
     node_affinity: _VolumeNodeAffinity | None = None
+    csi: _CsiSource | None = None
+    aws_elastic_block_store: Any = None
+    azure_disk: Any = None
+    azure_file: Any = None
+    cinder: Any = None
+    gce_persistent_disk: Any = None
+    portworx_volume: Any = None
+    vsphere_volume: Any = None
+
+
+_MIGRATED = {
+    "aws_elastic_block_store": "ebs.csi.aws.com",
+    "azure_disk": "disk.csi.azure.com",
+    "azure_file": "file.csi.azure.com",
+    "cinder": "cinder.csi.openstack.org",
+    "gce_persistent_disk": "pd.csi.storage.gke.io",
+    "portworx_volume": "pxd.portworx.com",
+    "vsphere_volume": "csi.vsphere.vmware.com",
+}
+"""CSI drivers that attach the volumes of former plugins."""
 
 
 class VolumeObject(msgspec.Struct):
@@ -127,27 +153,100 @@ class VolumeObject(msgspec.Struct):
             if (name := _PLACES.get(key)) is not None:
                 yield (((LabelSelectorRequirement(name, "In", text.split("__")),), ()),)
 
+    @property
+    def driver(self) -> str:
+        """The CSI driver that attaches it; empty if none does."""
+        if self.spec.csi is not None:
+            return self.spec.csi.driver
+        return next(
+            (driver for name, driver in _MIGRATED.items() if getattr(self.spec, name) is not None), ""
+        )
 
+
+class _DriverLimit(msgspec.Struct):
+    count: int | None = None
+
+
+class _NodeDriver(msgspec.Struct):
+    name: str
+    allocatable: _DriverLimit | None = None
+
+
+class _CsiNodeSpec(msgspec.Struct):
+    drivers: list[_NodeDriver] | None = None
+
+
+class CsiNodeObject(msgspec.Struct):
+    """storagev1.CSINode."""
+
+    metadata: ObjectMeta
+    spec: _CsiNodeSpec = msgspec.field(default_factory=_CsiNodeSpec)
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The most volumes that its node can attach, by driver."""
+        return {
+            one.name: _UNLIMITED
+            if one.allocatable is None or one.allocatable.count is None
+            else one.allocatable.count
+            for one in self.spec.drivers or ()
+        }
+
+
+_UNLIMITED = 2**31
+_ATTACHABLE = "attachable-volumes-csi-"
+"""Before the driver: what pods need, and nodes have, of volumes that a driver attaches."""
+CSI_NODES = OwnerKind("storage.k8s.io", ("v1",), "CSINode", "csinodes")
 _PLACES = {key: keys[0] for keys in (ZONES, REGIONS) for key in keys}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Volumes:
-    """PersistentVolumeClaims that pending pods name, and all volumes by name."""
+    """PersistentVolumeClaims that pending pods name, and all volumes by name.
+
+    Attributes:
+        limits: The most volumes of each CSI driver, by node; None if that is not known.
+    """
 
     claims: Mapping[ClaimKey, VolumeClaimObject] = dataclasses.field(default_factory=dict)
     volumes: Mapping[str, VolumeObject] = dataclasses.field(default_factory=dict)
+    limits: Mapping[str, Mapping[str, int]] | None = None
+
+    def capacities(self, capacities: Mapping[str, NodeCapacity]) -> dict[str, NodeCapacity]:
+        """The capacities of nodes, with how many volumes they can attach.
+
+        Volumes of pods count for each driver, and once more while they are attached: fewer are never free.
+        """
+        limits, found = self.limits or {}, {}
+        drivers = {name for most in limits.values() for name in most}
+        for node, has in capacities.items():
+            # Without a CSINode kube-scheduler knows no limit.
+            most = {
+                f"{_ATTACHABLE}{name}": limits[node].get(name, 0) if node in limits else _UNLIMITED
+                for name in drivers
+            }
+            used = dict.fromkeys(most, has.requested.get(VOLUMES, 0))
+            found[node] = NodeCapacity({**has.allocatable, **most}, {**has.requested, **used})
+        return found
 
 
-def volumes_of(claims: Iterable[VolumeClaimObject], volumes: Iterable[VolumeObject]) -> Volumes:
+def volumes_of(
+    claims: Iterable[VolumeClaimObject],
+    volumes: Iterable[VolumeObject],
+    nodes: Iterable[CsiNodeObject] | None,
+) -> Volumes:
     """The volumes."""
     by_key = {(one.metadata.namespace, one.metadata.name): one for one in claims}
-    return Volumes(by_key, {one.metadata.name: one for one in volumes})
+    limits = None if nodes is None else {one.metadata.name: one.limits for one in nodes}
+    return Volumes(by_key, {one.metadata.name: one for one in volumes}, limits)
 
 
 def with_volumes(pod: UnschedulablePod, volumes: Volumes) -> UnschedulablePod:
-    """A pod that waits, with the nodes that can mount its volumes, or why it is not known."""
+    """A pod that waits, with what its volumes need of nodes, or why it is not known."""
+    if not pod.volume_claims:
+        return pod
     found: list[tuple[str, Terms]] = []
+    needs = collections.Counter(pod.needs)
     for name in pod.volume_claims:
         claim = volumes.claims.get((pod.ref.namespace, name))
         volume = volumes.volumes.get(claim.spec.volume_name) if claim else None
@@ -157,11 +256,14 @@ def with_volumes(pod: UnschedulablePod, volumes: Volumes) -> UnschedulablePod:
             why = "it is not bound to a volume"
         elif "ReadWriteOncePod" in (claim.spec.access_modes or ()):
             why = "which pod has it is not known"
+        elif volume.driver and volumes.limits is None:
+            why = "how many volumes nodes can attach is not known"
         else:
+            needs.update({f"{_ATTACHABLE}{volume.driver}": 1} if volume.driver and volumes.limits else {})
             found += [(f"its PersistentVolumeClaim {name}", terms) for terms in volume.affinities]
             continue
         return dataclasses.replace(pod, why_not=pod.why_not or f"PersistentVolumeClaim {name}: {why}")
-    return dataclasses.replace(pod, affinities=(*pod.affinities, *found)) if found else pod
+    return dataclasses.replace(pod, affinities=(*pod.affinities, *found), needs=dict(needs))
 
 
 # --- Pods that are there

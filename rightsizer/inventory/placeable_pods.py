@@ -186,7 +186,8 @@ class NodeSearch:
 
 
 def _unbacked(node: Node, pod: UnschedulablePod) -> bool:
-    """Whether a node has DRA devices alone, and the scheduler may not allocate them for what a pod requests."""
+    """Whether a node has DRA devices alone, or unknown ones, and a pod cannot get what it requests by a claim."""
     is_only = any(name.startswith(CLASS_PREFIX) for name in node.allocatable)
+    is_only = is_only or not any(node.allocatable.values())
     named = (name for name in pod.gpus if not name.startswith(CLASS_PREFIX))
     return is_only and not set(named) <= set(backed_on(pod, node))

@@ -18,10 +18,16 @@ from rightsizer.inventory.gpu_requests import (
     total_of,
 )
 from rightsizer.inventory.node_holds import with_pod
+from rightsizer.inventory.nodes import VOLUMES
 from rightsizer.inventory.obstacles import Occupant, occupant_of
 from rightsizer.inventory.pod_groups import GroupKey, group_key
 from rightsizer.inventory.resource_claims import claim_names, templates_of, unusable_claims
-from rightsizer.inventory.unschedulable_pods import UnschedulablePod, is_unschedulable, unschedulable_pod
+from rightsizer.inventory.unschedulable_pods import (
+    UnschedulablePod,
+    is_unschedulable,
+    unschedulable_pod,
+    volume_claims,
+)
 from rightsizer.kube.api_objects import (
     Container,
     ContainerStatus,
@@ -214,6 +220,7 @@ class PodTable:
     ) -> None:
         """Add what a pod takes of its node, or of the one where the scheduler keeps room for it."""
         node = item.spec.node_name or item.status.nominated_node_name
+        total = self.requested.setdefault(node, {})
         if item.spec.node_name:
             self._count(item, needs, request, has_gpus=has_gpus)
         else:
@@ -222,9 +229,10 @@ class PodTable:
         try:
             if (found := occupant_of(item, node)) is not None:
                 self.occupants.append(found)
+            total[VOLUMES] = total.get(VOLUMES, 0) + len(volume_claims(item))
         except msgspec.DecodeError as error:
             ref = item.metadata.ref("v1", "Pod")
-            self.problems.append(f"{ref}: its ports or affinity cannot be read: {error}")
+            self.problems.append(f"{ref}: its ports, volumes or affinity cannot be read: {error}")
 
     @property
     def grouped(self) -> tuple[GpuPod, ...]:

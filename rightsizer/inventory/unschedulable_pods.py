@@ -7,7 +7,7 @@ import dataclasses
 import datetime
 import operator
 import re
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -232,17 +232,26 @@ def unschedulable_pod(
         created=item.metadata.creation_timestamp,
         labels=item.metadata.labels or {},
         ports=host_ports(spec),
-        volume_claims=tuple(_volume_claims(ref.name, _volumes(spec))),
+        volume_claims=volume_claims(item),
     )
 
 
-def _volume_claims(name: str, volumes: Iterable[Mapping[str, msgspec.Raw]]) -> Iterator[str]:
-    """The names of the PersistentVolumeClaims that a pod has, or gets as its own."""
-    for volume in volumes:
+def volume_claims(item: PodObject) -> tuple[str, ...]:
+    """The names of the PersistentVolumeClaims that a pod has, or gets as its own.
+
+    Raises:
+        msgspec.DecodeError: They cannot be read.
+    """
+    text = bytes(item.spec.volumes)
+    if b"persistentVolumeClaim" not in text and b"ephemeral" not in text:
+        return ()
+    found = []
+    for volume in _volumes(item.spec):
         if "persistentVolumeClaim" in volume:
-            yield msgspec.json.decode(volume["persistentVolumeClaim"], type=_ClaimSource).claim_name
+            found.append(msgspec.json.decode(volume["persistentVolumeClaim"], type=_ClaimSource).claim_name)
         elif "ephemeral" in volume:
-            yield f"{name}-{msgspec.json.decode(volume['name'], type=str)}"
+            found.append(f"{item.metadata.name}-{msgspec.json.decode(volume['name'], type=str)}")
+    return tuple(found)
 
 
 # --- Why it is not known whether free resources let a pod start
@@ -291,6 +300,8 @@ def _message_veto(message: str, *, has_claims: bool) -> str:
         return "kube-scheduler names no resource that is missing"
     if odd := next((one for one in words if not one.startswith(_CHECKED)), ""):
         return f"kube-scheduler has a reason that is not checked: {odd[:_MOST_WORDS]}"
+    # A resource of a DeviceClass needs no ResourceClaim of the pod's own.
+    has_claims = has_claims or _NO_DEVICES in words
     if not (has_claims or any(one.startswith(_HELD_BY_PODS) for one in words)):
         return "kube-scheduler names no resource that is missing"
     if preempted and not has_claims and not preempted.startswith(_LEFT_TO_OTHERS):
@@ -311,6 +322,8 @@ _SHAREABLE_VOLUMES = frozenset(
 
 _REASON = re.compile(r"[0-9]+ (.+)", re.DOTALL)
 _MOST_WORDS = 100
+_NO_DEVICES = "cannot allocate all claims"
+"""Of the plugin for DRA; kube-scheduler preempts nobody for devices."""
 _HELD_BY_PODS = (
     "Insufficient ",
     "Too many pods",
@@ -329,9 +342,10 @@ _CHECKED = (
     "node(s) didn't match PersistentVolume's node affinity",
     "node(s) had volume node affinity conflict",
     "node(s) had no available volume zone",
+    "node(s) exceed max volume count",
     "node is filtered out by the prefilter result",
     "node(s) didn't satisfy plugin(s) [NodeAffinity",
-    "cannot allocate all claims",
+    _NO_DEVICES,
     "resourceclaim not available on the node",
     "cannot fit resource",
     "cannot schedule extended resource claim",

@@ -20,7 +20,7 @@ from rightsizer.findings.evidence import is_batch
 from rightsizer.inventory.gpu_requests import ResourceTable
 from rightsizer.inventory.obstacles import occupant_of
 from rightsizer.inventory.pods import gangs_of, needs_of, pod_of, requests_of
-from rightsizer.inventory.unschedulable_pods import host_ports, placement_veto
+from rightsizer.inventory.unschedulable_pods import host_ports, placement_veto, volume_claims
 from rightsizer.kinds import row_of
 from rightsizer.kinds.change_edits import as_read
 from rightsizer.kinds.core import POD
@@ -143,6 +143,7 @@ class BoundPod:
     Attributes:
         requests: All resources, in the units of `requests_of`.
         repels: Whether its anti-affinity may keep other pods off the node.
+        has_volumes: Whether its PersistentVolumeClaims may keep pods with some off.
         is_in_gang: Whether it belongs to a gang.
         gpu_pod: Its details; None without GPUs.
     """
@@ -156,6 +157,7 @@ class BoundPod:
     labels: Mapping[str, str]
     began: datetime.datetime
     repels: bool = False
+    has_volumes: bool = False
     is_in_gang: bool = False
     gpu_pod: Pod | None = None
 
@@ -166,6 +168,7 @@ class Preemptor:
 
     Attributes:
         is_plain: Whether free resources alone decide on which of the offered nodes it fits.
+        has_volumes: Whether it has PersistentVolumeClaims.
     """
 
     uid: str
@@ -174,6 +177,7 @@ class Preemptor:
     priority: int
     requests: Amounts
     is_plain: bool
+    has_volumes: bool = False
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -195,6 +199,7 @@ def bound_pod(item: PodObject, resources: ResourceTable) -> BoundPod | None:
         labels=metadata.labels or {},
         began=metadata.creation_timestamp or _BEGINNING,
         repels=_repels(item),
+        has_volumes=_has_volumes(item),
         is_in_gang=bool(request) and bool(gangs_of(item)),
         gpu_pod=pod_of(item, request, needs_of(item, resources)) if request else None,
     )
@@ -207,6 +212,14 @@ def _repels(item: PodObject) -> bool:
     except msgspec.DecodeError:
         return True
     return found is not None and bool(found.terms)
+
+
+def _has_volumes(item: PodObject) -> bool:
+    """Whether it has PersistentVolumeClaims; true if that cannot be read."""
+    try:
+        return bool(volume_claims(item))
+    except msgspec.DecodeError:
+        return True
 
 
 def preemptor_of(item: PodObject) -> Preemptor:
@@ -223,6 +236,7 @@ def preemptor_of(item: PodObject) -> Preemptor:
         spec.priority or 0,
         requests_of(item),
         is_plain=is_plain,
+        has_volumes=_has_volumes(item),
     )
 
 
@@ -520,7 +534,8 @@ def _on_node(
     if not taken:
         return None
     uids = {pod.uid for pod in pods}
-    if any(pod.repels for pod in theirs if pod.uid not in uids):
+    staying = [pod for pod in theirs if pod.uid not in uids]
+    if any(pod.repels or (pod.has_volumes and preemptor.has_volumes) for pod in staying):
         return None
     named = {pod.ref.uid for one in taken for pod in one.pods}
     others = tuple(pod for pod in pods if pod.uid not in named)

@@ -876,14 +876,61 @@ def _volume(draw: _Draw, pending: Object) -> None:
     for pod in used:
         pod["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
     if case == "limit":
-        for node in draw.nodes:
-            driver = {
-                "name": "csi.example.com",
-                "nodeID": "x",
-                "topologyKeys": [_ZONE],
-                "allocatable": {"count": rng.choice((0, 1, 1))},
-            }
-            draw.add("storage.k8s.io/v1", "CSINode", node["metadata"]["name"], "", spec={"drivers": [driver]})
+        others = [pod for pods in draw.deployments.values() for pod in pods if rng.random() < 0.3]
+        _limit_volumes(draw, others, claim, volume)
+
+
+def _limit_volumes(draw: _Draw, others: Sequence[Object], claim: Object, volume: Object) -> None:
+    """Let nodes attach few volumes, and these pods have some, or share that of the pending one."""
+    rng = draw.rng
+    if rng.random() < 0.2:
+        volume["awsElasticBlockStore"] = {"volumeID": "vol-1"}
+        del volume["csi"]
+    for number, pod in enumerate(others):
+        namespace, name = pod["metadata"]["namespace"], "data"
+        if namespace != NAMESPACE or rng.random() < 0.8:
+            name = f"data-{number}"
+            uid = f"uid-PersistentVolumeClaim-{name}"
+            reference = {**volume["claimRef"], "namespace": namespace, "name": name, "uid": uid}
+            other = {**volume, "claimRef": reference}
+            if "csi" in other:
+                other["csi"] = {**other["csi"], "volumeHandle": name}
+            else:
+                other["awsElasticBlockStore"] = {"volumeID": f"vol-{name}"}
+            draw.add("v1", "PersistentVolume", name, "", spec=other, status={"phase": "Bound"})
+            draw.add(
+                "v1",
+                "PersistentVolumeClaim",
+                name,
+                namespace,
+                annotations={"pv.kubernetes.io/bind-completed": "yes"},
+                spec={**claim, "volumeName": name},
+                status={"phase": "Bound"},
+            )
+        pod["spec"].setdefault("volumes", []).append(
+            {"name": "data", "persistentVolumeClaim": {"claimName": name}}
+        )
+    drivers = {
+        "csi.example.com": rng.choice((0, 1, 1, 2, 3)),
+        "ebs.csi.aws.com": rng.choice((0, 1, 2, 3, None)),
+    }
+    for node in draw.nodes:
+        of_node = [
+            {"name": name, "nodeID": "x", "topologyKeys": [_ZONE]}
+            | ({} if count is None else {"allocatable": {"count": count}})
+            for name, count in drivers.items()
+        ]
+        if rng.random() < 0.9:
+            name = node["metadata"]["name"]
+            annotations = {"storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/aws-ebs"}
+            draw.add(
+                "storage.k8s.io/v1",
+                "CSINode",
+                name,
+                "",
+                annotations=annotations,
+                spec={"drivers": of_node},
+            )
 
 
 def _inline_volume(draw: _Draw, pending: Object) -> None:

@@ -86,15 +86,36 @@ def _ports(*ports: Object, gpus: int = 0, name: str = "main") -> list[Object]:
     return [{"name": name, "resources": {"limits": limits, "requests": limits}, "ports": list(ports)}]
 
 
-def _claim(volume: str = "pv", **spec: Any) -> Object:
-    return obj("PersistentVolumeClaim", "data", api_version="v1", spec={"volumeName": volume, **spec})
+def _claim(volume: str = "pv", name: str = "data", **spec: Any) -> Object:
+    return obj("PersistentVolumeClaim", name, api_version="v1", spec={"volumeName": volume, **spec})
 
 
-def _volume(zone: str = "", labels: dict[str, str] | None = None) -> Object:
+def _volume(
+    zone: str = "", labels: dict[str, str] | None = None, source: Object | None = None, name: str = "pv"
+) -> Object:
     terms = [{"matchExpressions": [{"key": ZONE, "operator": "In", "values": [zone]}]}]
     affinity = {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}} if zone else {}
     metadata = {"namespace": "", "labels": labels or {}}
-    return obj("PersistentVolume", "pv", api_version="v1", metadata=metadata, spec=affinity)
+    spec = {**affinity, **(source or {})}
+    return obj("PersistentVolume", name, api_version="v1", metadata=metadata, spec=spec)
+
+
+def _attaching(driver: str, count: int | None, node_name: str = "n1") -> Object:
+    """The CSINode of a node whose driver attaches at most so many volumes."""
+    of = {"name": driver, "nodeID": node_name, **({} if count is None else {"allocatable": {"count": count}})}
+    return obj(
+        "CSINode",
+        node_name,
+        api_version="storage.k8s.io/v1",
+        metadata={"namespace": ""},
+        spec={"drivers": [of]},
+    )
+
+
+def _with_data(name: str, claim: str, **changes: Any) -> Object:
+    """A pod without GPUs on the node, with a volume."""
+    volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]
+    return _stays(name, spec={"volumes": volumes}, **changes)
 
 
 def _resized(spec: str, actual: str, **status: Any) -> Object:
@@ -105,6 +126,9 @@ def _resized(spec: str, actual: str, **status: Any) -> Object:
 
 
 DATA: Object = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}
+EBS = "ebs.csi.aws.com"
+ON_EBS: Object = {"csi": {"driver": EBS, "volumeHandle": "vol-1"}}
+ATTACHED = [{"name": f"kubernetes.io/csi/{EBS}^vol-{number}", "devicePath": ""} for number in range(2)]
 ON_80 = {"containerPort": 80, "hostPort": 80}
 SIDECAR = {"name": "side", "restartPolicy": "Always", "resources": {"requests": {GPU: "1"}}}
 SETUP = {"name": "setup", "resources": {"requests": {GPU: "4"}}}
@@ -248,6 +272,68 @@ NOTHING = "no GPUs are freed"
             id="volume-of-one-pod",
         ),
         pytest.param(
+            [
+                _node(),
+                _attaching(EBS, 1),
+                _claim(),
+                _volume(source=ON_EBS),
+                _with_data("a", "other"),
+                _waiting(**DATA),
+            ],
+            f"it would still lack attachable-volumes-csi-{EBS}",
+            id="volumes-of-pods-that-stay",
+        ),
+        pytest.param(
+            [
+                {**_node(), "status": {**_node()["status"], "volumesAttached": ATTACHED}},
+                _attaching(EBS, 2),
+                _claim(),
+                _volume(source=ON_EBS),
+                _waiting(**DATA),
+            ],
+            f"it would still lack attachable-volumes-csi-{EBS}",
+            id="volumes-that-are-attached-still",
+        ),
+        pytest.param(
+            [
+                _node(),
+                _attaching(EBS, 0),
+                _claim(),
+                _volume(source={"awsElasticBlockStore": {"volumeID": "vol-1"}}),
+                _waiting(**DATA),
+            ],
+            f"it needs more attachable-volumes-csi-{EBS} than the node has",
+            id="volume-of-a-former-plugin-on-a-node-that-attaches-none",
+        ),
+        pytest.param(
+            [_node(), _attaching("other", 9), _claim(), _volume(source=ON_EBS), _waiting(**DATA)],
+            "",
+            id="driver-of-no-node",
+        ),
+        pytest.param(
+            [
+                _node(),
+                _node("n2", cpu="1"),
+                _attaching("other", 9),
+                _attaching(EBS, 9, "n2"),
+                _claim(),
+                _volume(source=ON_EBS),
+                _waiting(limits={"cpu": "2"}, **DATA),
+            ],
+            f"it needs more attachable-volumes-csi-{EBS} than the node has",
+            id="driver-of-another-node",
+        ),
+        pytest.param(
+            [_node(), _claim(), _volume(source=ON_EBS), _waiting(**DATA)],
+            "PersistentVolumeClaim data: how many volumes nodes can attach is not known",
+            id="volume-limits-not-read",
+        ),
+        pytest.param(
+            [_node(**{GPU: "0"}), _waiting(message="0/1 nodes are available: 1 cannot allocate all claims.")],
+            "no node would take it if it were empty",
+            id="devices-of-a-node-that-are-not-known",
+        ),
+        pytest.param(
             [_node(), _waiting(volumes=[{"name": "disk", "rbd": {}}])],
             "which nodes can mount its volume of type rbd is not known",
             id="volume-of-an-old-type",
@@ -267,7 +353,7 @@ NOTHING = "no GPUs are freed"
         ),
         pytest.param(
             [_node(), _waiting(message="0/1 nodes are available: 1 node(s) exceed max volume count.")],
-            "kube-scheduler has a reason that is not checked: node(s) exceed max volume count",
+            "kube-scheduler names no resource that is missing",
             id="volumes-of-a-node",
         ),
         pytest.param(
@@ -344,6 +430,43 @@ def test_pending_pod_that_would_not_fit_stops_nobody(objects: list[Object], said
             [
                 _node(),
                 _idle(),
+                _attaching(EBS, 2),
+                _claim(),
+                _volume(source=ON_EBS),
+                _with_data("a", "other"),
+                _waiting(**DATA),
+            ],
+            id="node-that-can-attach-one-more-volume",
+        ),
+        pytest.param(
+            [_node(), _idle(), _attaching(EBS, None), _claim(), _volume(source=ON_EBS), _waiting(**DATA)],
+            id="driver-without-a-limit",
+        ),
+        pytest.param(
+            [
+                _node(),
+                _idle(),
+                _claim(),
+                _volume(source={"nfs": {"server": "s", "path": "/"}}),
+                _waiting(**DATA),
+            ],
+            id="volume-of-no-driver",
+        ),
+        pytest.param(
+            [
+                _node(),
+                _idle(),
+                _waiting(
+                    message="0/1 nodes are available: 1 cannot allocate all claims. preemption: 0/1 nodes are "
+                    "available: 1 Preemption is not helpful for scheduling."
+                ),
+            ],
+            id="devices-for-which-kube-scheduler-never-preempts",
+        ),
+        pytest.param(
+            [
+                _node(),
+                _idle(),
                 _resized(
                     "20",
                     "1",
@@ -372,6 +495,18 @@ def test_pending_pod_that_would_not_fit_stops_nobody(objects: list[Object], said
 def test_pending_pod_that_would_fit_is_served(objects: list[Object]) -> None:
     """By the one idle pod that holds the GPUs."""
     assert _stopped(*objects)[0] == {"idle"}
+
+
+def test_two_pending_pods_with_volumes_do_not_share_a_node_that_attaches_one() -> None:
+    """The second would still wait: only one idle pod goes."""
+    halves = [pod(f"idle-{number}", limits={GPU: "2"}) for number in range(2)]
+    made: list[Object] = []
+    for name in ("a", "b"):
+        volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": name}}]
+        made += [_claim(name, name), _volume(source=ON_EBS, name=name)]
+        made.append(_waiting(f"waits-{name}", limits={GPU: "2"}, volumes=volumes))
+    gone, _ = _stopped(_node(), _attaching(EBS, 1), *halves, *made)
+    assert len(gone) == 1
 
 
 def test_two_pending_pods_with_one_host_port_do_not_share_a_node() -> None:

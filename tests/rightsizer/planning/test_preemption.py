@@ -353,6 +353,14 @@ def test_choose_staying_pod_repels_others_is_unchanged() -> None:
     assert _asked([IDLE, repelling], [_candidate(IDLE)], ["busy"]).answer is Answer.UNCHANGED
 
 
+def test_choose_staying_pod_with_volumes_is_unchanged_for_one_with_volumes() -> None:
+    """It may have the claim of one pod that the pending one asks for, or the last volume that the node attaches."""
+    holding = dataclasses.replace(BUSY, has_volumes=True)
+    for has_volumes, answer in ((True, Answer.UNCHANGED), (False, Answer.REPLACED)):
+        preemptor = dataclasses.replace(_urgent(), has_volumes=has_volumes)
+        assert _asked([IDLE, holding], [_candidate(IDLE)], ["busy"], preemptor=preemptor).answer is answer
+
+
 def test_choose_room_for_nominated_pods_is_kept() -> None:
     """What another pending pod of the same priority waits for is not free."""
     table = _table([IDLE, BUSY], [_candidate(IDLE)])
@@ -658,6 +666,23 @@ _SOFT = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}
 def test_preemptor_is_plain_if_resources_alone_decide(fields: dict[str, Any], is_plain: bool) -> None:
     """Ports, claims and relations to other pods are the scheduler's to check, which nobody can do for it."""
     assert preemptor_of(_object(PodObject, **fields)).is_plain is is_plain
+
+
+@pytest.mark.parametrize(
+    ("volume", "has_volumes"),
+    [
+        ({"persistentVolumeClaim": {"claimName": "c"}}, True),
+        ({"ephemeral": {"volumeClaimTemplate": {}}}, True),
+        ({"emptyDir": {}}, False),
+        ({"persistentVolumeClaim": 7}, True),
+    ],
+)
+def test_pods_with_persistent_volume_claims_have_volumes(volume: dict[str, Any], has_volumes: bool) -> None:
+    """Also where these cannot be read."""
+    item = _object(PodObject, nodeName="n1", volumes=[{"name": "v", **volume}])
+    bound = bound_pod(item, RESOURCES)
+    assert bound is not None
+    assert (bound.has_volumes, preemptor_of(item).has_volumes) == (has_volumes, has_volumes)
 
 
 def test_bound_pod_requests_all_resources_as_the_scheduler_counts_them() -> None:
