@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 import msgspec
 
-from rightsizer.kube.api_objects import PodObject
+from rightsizer.kube.api_objects import Container, PodObject
 from rightsizer.model import Node, Pod
 
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _NONE_VISIBLE = frozenset({"", "none", "void"})
 _CDI_ANNOTATION = "cdi.k8s.io/"
 _PATHS = (
-    *("/dev/nvidia", "/dev/dri", "/dev/dxg", "/etc/cdi", "/tmp/nvidia-mps"),  # noqa: S108 - a path of nodes
+    *("/dev/nvidia", "/dev/dri", "/dev/dxg", "/etc/cdi"),
     *(
         f"{run}/{name}"
         for run in ("/run", "/var/run")
@@ -20,6 +20,8 @@ _PATHS = (
     ),
 )
 """Device files of GPUs, and sockets and folders of what gives containers devices."""
+_MPS = "/tmp/nvidia-mps"  # noqa: S108 - a path of nodes
+"""Only itself: mounts of /tmp are common, and on a node with MPS every pod is in reach."""
 
 _CHOOSES = {
     "mps": "MPS may run its work on another GPU",
@@ -33,7 +35,7 @@ _CHOOSING = {"aliyun.com/gpu-mem": "gpushare", "volcano.sh/vgpu-number": "hami"}
 def reach_of(item: PodObject) -> str:
     """Why the spec of a pod lets it use any GPU of its node, in words; empty if it does not."""
     spec = item.spec
-    for one in (*spec.containers, *(spec.init_containers or ()), *(spec.ephemeral_containers or ())):
+    for one in (*spec.containers, *_unfinished(item)):
         if one.security_context is not None and one.security_context.privileged:
             return f"its container {one.name} is privileged"
         for variable in one.env or ():
@@ -44,6 +46,16 @@ def reach_of(item: PodObject) -> str:
     if any(key.startswith(_CDI_ANNOTATION) for key in item.metadata.annotations or ()):
         return f"its annotation {_CDI_ANNOTATION} names devices"
     return ""
+
+
+def _unfinished(item: PodObject) -> Iterator[Container]:
+    """Sidecars, and the init and ephemeral containers that have not ended, or whose state is not known."""
+    spec, status = item.spec, item.status
+    states = (*(status.init_container_statuses or ()), *(status.ephemeral_container_statuses or ()))
+    ended = {one.name for one in states if one.state.terminated is not None}
+    for one in (*(spec.init_containers or ()), *(spec.ephemeral_containers or ())):
+        if one.restart_policy == "Always" or one.name not in ended:
+            yield one
 
 
 class _HostPath(msgspec.Struct):
@@ -72,11 +84,13 @@ def _paths(volumes: msgspec.Raw) -> Iterator[str]:
 
 
 def _with_gpus(path: str) -> str:
-    """The path, normalized, if it is one of `_PATHS`, inside of one, or contains one; else empty."""
+    """The path, normalized, if it is one of `_PATHS`, inside of one or of `_MPS`, or contains one; else empty."""
     folder = "/" + posixpath.normpath(path).strip("/") if path else ""
     within = f"{folder.rstrip('/')}/"
     return (
-        folder if folder and any(one.startswith(within) or folder.startswith(one) for one in _PATHS) else ""
+        folder
+        if folder and (any(one.startswith(within) for one in _PATHS) or folder.startswith((*_PATHS, _MPS)))
+        else ""
     )
 
 

@@ -198,6 +198,7 @@ class Claim:
         unreadable: Requests that cannot be counted, in words.
         allocation: What it holds; None before it is allocated.
         requests: The names of the requests that it holds GPUs for.
+        is_admin: Whether it gives admin access to GPUs, which others may hold.
     """
 
     devices: Mapping[str, int]
@@ -206,6 +207,7 @@ class Claim:
     unreadable: tuple[str, ...] = ()
     allocation: Allocation | None = None
     requests: frozenset[str] = frozenset()
+    is_admin: bool = False
 
 
 def part_of(device: DraDevice) -> float:
@@ -239,12 +241,14 @@ def claim_of(
     groups = {one.uid for one in consumers if one.resource != "pods"}
     using = {one.uid for one in consumers if one.resource == "pods"} | set((pods or groups) if groups else ())
     counts: collections.Counter[str] = collections.Counter()
-    is_shared, gpus, held, names = len(using) > 1, 0.0, [], set()
+    is_shared, is_admin, gpus, held, names = len(using) > 1, False, 0.0, [], set()
     for result in allocation.devices.results or []:
         request = requests.get(result.request)
         name = request.device_class_name if request else result.driver
         is_gpu = result.driver in GPU_DRIVERS or resources.unit(CLASS_PREFIX + name) is not None
-        if is_gpu and not result.admin_access:  # admin access holds nothing (KEP-5018)
+        if is_gpu and result.admin_access:  # holds nothing (KEP-5018)
+            is_admin = True
+        elif is_gpu:
             counts[CLASS_PREFIX + name] += 1
             is_shared = is_shared or result.share_id is not None
             names.add(result.request)
@@ -252,7 +256,9 @@ def claim_of(
             held.append(_holding(result))
             gpus += _part(result, (known or {}).get(one), (users or {}).get(one, 1))
     allocated = Allocation(tuple(held), frozenset(using))
-    return Claim(dict(counts), gpus, is_shared, allocation=allocated, requests=frozenset(names))
+    return Claim(
+        dict(counts), gpus, is_shared, allocation=allocated, requests=frozenset(names), is_admin=is_admin
+    )
 
 
 def claim_made_from(item: TemplateObject) -> ClaimObject:

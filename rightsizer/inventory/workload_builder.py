@@ -281,10 +281,11 @@ def _completed(source: GpuPod, state: ClusterState) -> Pod | None:
     """A pod with what its claims and its node add; None if it has no GPUs."""
     pod = source.pod
     devices: collections.Counter[str] = collections.Counter()
-    is_shared, unreadable, unusable = pod.is_shared, list(pod.unreadable), pod.unusable
+    is_shared, unreadable, unusable, admin = pod.is_shared, list(pod.unreadable), pod.unusable, ""
     for name in source.claims:
         claim = state.dra.claims.get((pod.ref.namespace, name), _unknown(name))
         devices.update(claim.devices)
+        admin = f"its claim {name} has admin access" if claim.is_admin else admin
         is_shared = is_shared or (bool(claim.devices) and claim.is_shared)
         unreadable += claim.unreadable
         unusable += sum(claim.devices.values()) if name in source.unusable_claims else 0
@@ -292,7 +293,7 @@ def _completed(source: GpuPod, state: ClusterState) -> Pod | None:
     is_shared = is_shared or bool(node and node.sharing)
     if not (devices or pod.devices or unreadable):
         return None
-    reach = reach_on(pod, node)
+    reach = reach_on(pod, node) or admin
     if not source.claims and is_shared == pod.is_shared and reach == pod.reach:
         return pod
     return dataclasses.replace(

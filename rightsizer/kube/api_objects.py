@@ -215,6 +215,7 @@ class PodStatus(msgspec.Struct, rename="camel"):
     conditions: list[Condition] | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
+    ephemeral_container_statuses: list[ContainerStatus] | None = None
     resource_claim_statuses: list[PodClaim] | None = None
     extended_resource_claim_status: ExtendedResourceClaim | None = None
     resources: ResourceRequirements | None = None

@@ -15,13 +15,16 @@ from rightsizer.prometheus.query_api import RangeSeries, decode_points
 from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.exporter_counters import (
     CONTAINER,
+    DEVICE_BUSY,
     GAPS,
+    IN_REACH,
     NOT_A_PODS,
-    NOT_IN_REACH,
+    OUT_OF_REACH,
     POD_BUSY,
     REASON,
     SLACK_S,
     UNATTRIBUTED,
+    unexplained_s,
 )
 from rightsizer.usage.kept_slots import SlotRows
 from rightsizer.usage.provenance import TARGET_LABELS
@@ -34,6 +37,7 @@ from rightsizer.usage.source_metrics import (
     JOB,
     TARGET,
     DeviceKey,
+    LabelNames,
     Metric,
     MetricKind,
     Statistic,
@@ -78,22 +82,27 @@ def activity_histories(
 
 
 def histories_of_devices(
-    querier: SourceQuerier, uuids: Iterable[str], span: datetime.timedelta, *, threshold: float
+    querier: SourceQuerier,
+    uuids: Iterable[str],
+    span: datetime.timedelta,
+    *,
+    threshold: float,
+    pods: LabelNames,
 ) -> dict[str, History]:
     """When no unknown pod can have worked on devices, by a querier of devices: idle, else unknown.
 
-    Where counters account for all work of a device, the pods' own histories have it.
+    Where counters account for all work of a device, the pods' own histories have it, by the labels of `pods`.
     """
     source = dataclasses.replace(querier.source, has_counters=False)
-    pods = {(uuid, uuid): querier.at - span for uuid in uuids}
+    begins = {(uuid, uuid): querier.at - span for uuid in uuids}
     found = activity_histories(
-        dataclasses.replace(querier, source=source, memo={}), pods, span, threshold=threshold
+        dataclasses.replace(querier, source=source, memo={}), begins, span, threshold=threshold
     )
     known: dict[DeviceKey, dict[int, float]] = {}
     if found and querier.source.has_counters:
         row = next(iter(found.values()))
         grid = SlotGrid(row.end, datetime.timedelta(seconds=row.slot_s), len(row.slots))
-        known = unknown_seconds(querier, grid, [uuid for uuid, _ in found], NOT_IN_REACH)
+        known = _seconds_in_reach(querier, grid, [uuid for uuid, _ in found], pods)
     by_board: dict[str, list[Mapping[int, float]]] = {}
     for (uuid, _), seconds in known.items():
         by_board.setdefault(uuid, []).append(seconds)
@@ -379,17 +388,47 @@ def unknown_seconds(
     return found
 
 
-def _increases(
-    querier: SourceQuerier, grid: SlotGrid, uuids: Sequence[str], metric: str, *more: str
+def _seconds_in_reach(
+    querier: SourceQuerier, grid: SlotGrid, uuids: Sequence[str], pods: LabelNames
 ) -> dict[DeviceKey, dict[int, float]]:
-    """The increase of a counter of devices in each slot, summed over reasons; of several exporters the highest."""
+    """The same of devices in reach, with what no series explains."""
+    query = functools.partial(_increases, querier, grid, uuids)
+    found, total, unattributed = (
+        unknown_seconds(querier, grid, uuids, IN_REACH),
+        query(DEVICE_BUSY),
+        query(UNATTRIBUTED),
+    )
+    explained = (
+        query(UNATTRIBUTED, OUT_OF_REACH),
+        query(POD_BUSY, pods.has_pod, parts=(*pods.owner, *CONTAINER)),
+    )
+    for device, row in found.items():
+        busy_s, counted = total.get(device, {}), unattributed.get(device, {})
+        for slot in row:
+            if slot in busy_s:
+                known_s = row[slot] + sum(each.get(device, {}).get(slot, 0.0) for each in explained)
+                row[slot] += unexplained_s(busy_s[slot], known_s, is_counted=slot in counted)
+            else:
+                row[slot] = math.inf
+    return found
+
+
+def _increases(
+    querier: SourceQuerier,
+    grid: SlotGrid,
+    uuids: Sequence[str],
+    metric: str,
+    *more: str,
+    parts: Sequence[str] = (REASON,),
+) -> dict[DeviceKey, dict[int, float]]:
+    """The increase of a counter of devices in each slot, summed over its parts; of several exporters the highest."""
     labels = querier.source.labels
     target = (*labels.device_key, *TARGET_LABELS)
     found: dict[DeviceKey, dict[int, float]] = {}
     for batch in promql.batches(uuids):
         matchers = (*querier.matchers, *more, promql.one_of(labels.device[0], batch))
         increase = promql.over("increase", promql.selector(metric, matchers), grid.slot)
-        total = promql.by("sum", target, promql.by("max", (*target, REASON), increase))
+        total = promql.by("sum", target, promql.by("max", (*target, *parts), increase))
         for series in querier.prometheus.query_range(total, grid.steps):
             if querier.provenance.accepts_target(series.labels):
                 row = found.setdefault(labels.device_of(series.labels), {})

@@ -24,6 +24,7 @@ from rightsizer.usage.recording_rules import RAW, RULE_INTERVAL, QueryForm, raw_
 from rightsizer.usage.sample_coverage import NO_COVERAGE, Coverage, can_query_some, coverage_by_use
 from rightsizer.usage.source_metrics import (
     STATISTICS,
+    LabelNames,
     Metric,
     MetricKind,
     SeriesLabels,
@@ -114,13 +115,13 @@ def window_usages(
     return _by_pod(usage, coverage)
 
 
-def usages_of_devices(querier: SourceQuerier, window: datetime.timedelta) -> Usages:
+def usages_of_devices(querier: SourceQuerier, window: datetime.timedelta, pods: LabelNames) -> Usages:
     """Usage of devices whoever works there, by a querier of devices; unattributed work may be any pod's."""
     source = dataclasses.replace(querier.source, has_counters=False)
     found = window_usages(dataclasses.replace(querier, source=source, memo={}), window)
     if not querier.source.has_counters:
         return found
-    counters = device_counters(querier, window)
+    counters = device_counters(querier, window, pods)
     return {pod: tuple([_counted(pod, usage, counters) for usage in usages]) for pod, usages in found.items()}
 
 

@@ -14,7 +14,7 @@ from rightsizer.prometheus import promql
 from rightsizer.prometheus.sharding import Shard
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import RAW
-from rightsizer.usage.source_metrics import CLUSTER, JOB, TARGET, DeviceKey, UseKey
+from rightsizer.usage.source_metrics import CLUSTER, JOB, TARGET, DeviceKey, LabelNames, UseKey
 
 POD_BUSY = "gpu_pod_busy_seconds_total"
 DEVICE_BUSY = "gpu_busy_seconds_total"
@@ -32,8 +32,9 @@ METRICS = (
 REASON = "reason"
 NOT_A_PODS = f"{REASON}!~{promql.quoted('host|container|mig')}"
 """Excludes unattributed work that no pod on the device can have done; the rest may be a pod's."""
-NOT_IN_REACH = f"{REASON}!~{promql.quoted('host|mig')}"
+IN_REACH = f"{REASON}!~{promql.quoted('host|mig')}"
 """Excludes what no pod can have done that can use any GPU of its node: it may also have started containers there."""
+OUT_OF_REACH = f"{REASON}=~{promql.quoted('host|mig')}"
 CONTAINER = ("exported_container", "container")
 
 SLACK_S = 1.0
@@ -46,6 +47,9 @@ MAX_DIFFERENCE = 0.1
 """If the means of two sources differ by more, one of them has the wrong device or pod, or stands still."""
 MAX_DEVIATIONS = 4
 """Among few samples, a difference of up to this many standard deviations of a gauge of 0 or 1 is chance."""
+
+MAX_INEXACT = 0.5
+"""Of a device's work in a slot, in which a pod's counter may begin or end."""
 
 EARLY = 0.25
 """The first part of the window; a counter that existed throughout has its share of the samples there."""
@@ -147,12 +151,11 @@ class _CounterQuery(Generic[K]):
     shards: list[Shard]
     key_of: Callable[[Mapping[str, str]], K | None]
     of_devices: bool
-    reasons: str = NOT_A_PODS  # a matcher of unattributed work
 
-    def increase(self, metric: str) -> dict[K, float]:
+    def increase(self, metric: str, *matchers: str, parts: Sequence[str] = ()) -> dict[K, float]:
         """The increase, with that of each target of a job: a restarted exporter has another address."""
         by_job: dict[tuple[K, str], float] = {}
-        for key, job, value in self._values("increase", metric, (*CONTAINER, REASON)):
+        for key, job, value in self._values("increase", metric, (*parts, *CONTAINER, REASON), matchers):
             by_job[key, job] = by_job.get((key, job), 0.0) + value
         return _highest((key, value) for (key, _), value in by_job.items())
 
@@ -169,16 +172,17 @@ class _CounterQuery(Generic[K]):
         counted = self._values("count_over_time", metric, ())
         return _highest(((key, job), value) for key, job, value in counted)
 
-    def _values(self, function: str, metric: str, parts: Sequence[str]) -> Iterator[tuple[K, str, float]]:
+    def _values(
+        self, function: str, metric: str, parts: Sequence[str], only: Sequence[str] = ()
+    ) -> Iterator[tuple[K, str, float]]:
         """A function of the samples of each exporter, summed over the parts, with the job; of copies the highest."""
         querier, of_devices = self.querier, self.of_devices
         labels = querier.source.labels
         kept = (*((CLUSTER, *labels.device_key) if of_devices else labels.use), JOB, TARGET)
         base = querier.matchers if of_devices else querier.pod_matchers
-        reasons = (self.reasons,) if metric in {UNATTRIBUTED, UNATTRIBUTED_TRAFFIC} else ()
 
         def build(matchers: Sequence[str]) -> str:
-            selected = promql.selector(metric, (*base, *reasons, *matchers))
+            selected = promql.selector(metric, (*base, *only, *matchers))
             highest = promql.by("max", (*kept, *parts), promql.over(function, selected, self.window))
             return promql.by("sum", kept, highest) if parts else highest
 
@@ -207,12 +211,32 @@ def query_counters(querier: SourceQuerier, window: datetime.timedelta) -> Counte
     return counters
 
 
-def device_counters(querier: SourceQuerier, window: datetime.timedelta) -> Counters:
-    """The counters of devices that pods can use without holding them."""
+def device_counters(querier: SourceQuerier, window: datetime.timedelta, pods: LabelNames) -> Counters:
+    """The counters of devices that pods, by the labels that name these, can use without holding them.
+
+    The series of unattributed work may not have been kept, nor those of pods.
+    """
     counters = Counters()
     query = _query(querier, window, querier.source.labels.device_of, of_devices=True)
-    _add_devices(counters, dataclasses.replace(query, reasons=NOT_IN_REACH))
+    _add_devices(counters, query, IN_REACH)
+    counters.devices = {key: one for key, one in counters.devices.items() if key in counters.gap_s}
+    others = query.increase(UNATTRIBUTED, OUT_OF_REACH)
+    of_pods = query.increase(POD_BUSY, pods.has_pod, parts=pods.owner)
+    samples = query.samples(UNATTRIBUTED)
+    for key, device in counters.devices.items():
+        known_s = counters.unknown_s[key] + others.get(key, 0.0) + of_pods.get(key, 0.0)
+        is_counted = samples.get(key, 0.0) >= COMPLETE * device.samples
+        counters.unknown_s[key] += unexplained_s(device.busy_s, known_s, is_counted=is_counted)
     return counters
+
+
+def unexplained_s(busy_s: float, known_s: float, *, is_counted: bool) -> float:
+    """Seconds of a device's work that no series explains, and that therefore anybody may have done.
+
+    Where unattributed work is counted, a small rest is only inexact: counters of pods begin and end in the window.
+    """
+    left_s = busy_s - known_s
+    return left_s if left_s > max(SLACK_S, MAX_INEXACT * busy_s if is_counted else 0.0) else 0.0
 
 
 def _query(
@@ -238,14 +262,14 @@ def _add_pods(counters: Counters, query: _CounterQuery[UseKey]) -> None:
     counters.processes = query.peak(POD_PROCESSES)
 
 
-def _add_devices(counters: Counters, query: _CounterQuery[DeviceKey]) -> None:
+def _add_devices(counters: Counters, query: _CounterQuery[DeviceKey], reasons: str = NOT_A_PODS) -> None:
     counters.devices = {key: CounterIncrease(busy_s) for key, busy_s in query.increase(DEVICE_BUSY).items()}
     _set_complete(counters, query)
     counters.gap_s = query.increase(GAPS)
     counters.unknown_s = dict(counters.gap_s)
-    for device, seconds in query.increase(UNATTRIBUTED).items():
+    for device, seconds in query.increase(UNATTRIBUTED, reasons).items():
         counters.unknown_s[device] = counters.unknown_s.get(device, 0.0) + seconds
-    counters.unknown_traffic_s = query.increase(UNATTRIBUTED_TRAFFIC)
+    counters.unknown_traffic_s = query.increase(UNATTRIBUTED_TRAFFIC, reasons)
 
 
 def _set_complete(counters: Counters, query: _CounterQuery[DeviceKey]) -> None:

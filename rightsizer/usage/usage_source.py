@@ -170,8 +170,9 @@ class PrometheusUsage:
     ) -> Mapping[str, Sequence[Usage]]:
         """Usage of these GPUs or of their MIG instances, whoever works there, by UUID; only from their nodes."""
         found: dict[str, Sequence[Usage]] = {}
+        pods = self._query(at).source.labels
         for _, querier in self._devices(at, nodes):
-            found |= {uuid: usages for (uuid, _), usages in usages_of_devices(querier, window).items()}
+            found |= {uuid: usages for (uuid, _), usages in usages_of_devices(querier, window, pods).items()}
         return found
 
     def device_histories(
@@ -179,8 +180,9 @@ class PrometheusUsage:
     ) -> Mapping[str, History]:
         """When no unknown pod can have worked on these GPUs: IDLE, else UNKNOWN."""
         found: dict[str, History] = {}
+        pods = self._query(at).source.labels
         for uuids, querier in self._devices(at, nodes):
-            found |= histories_of_devices(querier, uuids, span, threshold=threshold)
+            found |= histories_of_devices(querier, uuids, span, threshold=threshold, pods=pods)
         return found
 
     def work_levels(

@@ -15,11 +15,15 @@ PRIVILEGED = {"securityContext": {"privileged": True}}
 
 
 def _reach(
-    container: dict[str, Any] | None = None, spec: dict[str, Any] | None = None, **metadata: Any
+    container: dict[str, Any] | None = None,
+    spec: dict[str, Any] | None = None,
+    status: dict[str, Any] | None = None,
+    **metadata: Any,
 ) -> str:
     item = {
         "metadata": {"name": "x", "namespace": "team", **metadata},
         "spec": {"containers": [{"name": "main", **(container or {})}], **(spec or {})},
+        "status": status or {},
     }
     return reach_of(msgspec.json.decode(msgspec.json.encode(item), type=PodObject))
 
@@ -45,6 +49,7 @@ def _mounts(path: str) -> dict[str, Any]:
             pytest.param({}, _mounts(path), id=path)
             for path in (
                 *("/", "//", "/dev", "/dev/", "/dev/nvidia3", "/dev/../dev", "/run", "/var/run/docker.sock"),
+                "/tmp/nvidia-mps/pipe",
                 *("/run/containerd/containerd.sock", "/var/run/cdi", "/etc/cdi", "/run/nvidia/mps"),
             )
         ),
@@ -53,7 +58,7 @@ def _mounts(path: str) -> dict[str, Any]:
 def test_reach_of_a_spec_that_shows_more_gpus_is_named(
     container: dict[str, Any], spec: dict[str, Any]
 ) -> None:
-    """Also of containers that have ended: what they started may go on."""
+    """Init and debug containers whose state is not known may run."""
     assert _reach(container, spec)
 
 
@@ -66,7 +71,16 @@ def test_reach_of_a_spec_that_shows_more_gpus_is_named(
         pytest.param(_visible(value="void"), {}, id="none-visible"),
         *(
             pytest.param({}, _mounts(path), id=path or "none")
-            for path in ("", "/dev/shm", "/dev/infiniband", "/data", "/var/lib/docker", "/etc/ssl", "/runs")
+            for path in (
+                "",
+                "/dev/shm",
+                "/dev/infiniband",
+                "/data",
+                "/var/lib/docker",
+                "/etc/ssl",
+                "/runs",
+                "/tmp",
+            )
         ),
     ],
 )
@@ -75,6 +89,29 @@ def test_reach_of_a_spec_that_shows_no_other_gpu_is_empty(
 ) -> None:
     """Mounts of other paths are common."""
     assert not _reach(container, spec)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "state", "is_over"),
+    [
+        ("initContainer", {}, {"terminated": {"exitCode": 0}}, True),
+        ("ephemeralContainer", {}, {"terminated": {"exitCode": 1}}, True),
+        ("initContainer", {}, {"running": {}}, False),
+        ("initContainer", {}, {"waiting": {"reason": "CrashLoopBackOff"}}, False),
+        ("ephemeralContainer", {}, {"running": {}}, False),
+        ("initContainer", {"restartPolicy": "Always"}, {"terminated": {"exitCode": 0}}, False),
+        ("container", {}, {"terminated": {"exitCode": 0}}, False),
+    ],
+)
+def test_reach_of_init_and_debug_containers_ends_with_them(
+    kind: str, fields: dict[str, Any], state: dict[str, Any], *, is_over: bool
+) -> None:
+    """`sysctl` init containers are common; sidecars and main containers restart."""
+    spec = {f"{kind}s": [{"name": "sysctl", **PRIVILEGED, **fields}]}
+    status = {f"{kind}Statuses": [{"name": "sysctl", "state": state}]}
+    assert bool(_reach(spec=spec, status=status)) != is_over
+    other = {f"{kind}Statuses": [{"name": "other", "state": state}]}
+    assert _reach(spec=spec, status=other)
 
 
 def test_reach_of_cdi_annotations_is_named() -> None:

@@ -508,6 +508,17 @@ def test_claim_with_admin_access_holds_nothing() -> None:
     assert workloads_of(watching, pod("monitor", **using("c")), pod("p")).keys() == {"Pod/p"}
 
 
+def test_claim_with_admin_access_reaches_gpus_that_others_hold() -> None:
+    """A claim that a pod does not name changes nothing for it."""
+    watching = claim("c", devices=8, result={"adminAccess": True})
+    found = workloads_of(
+        watching, claim("own", devices=1, users=["p"]), pod("p", **using("c", "own")), pod("q")
+    )
+    (watcher,), (plain,) = found["Pod/p"].pods, found["Pod/q"].pods
+    assert (watcher.devices, watcher.reach) == (1, "its claim c has admin access")
+    assert not plain.reach
+
+
 def test_extended_resource_backed_by_a_claim_is_counted_once() -> None:
     """KEP-5004: the scheduler turned nvidia.com/gpu into a claim."""
     status = {

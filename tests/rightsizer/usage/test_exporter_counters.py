@@ -24,13 +24,13 @@ class Shared:
 
     Attributes:
         busy: It worked.
-        lost: For nobody who is known, for this reason.
+        lost: For nobody who is known, for this reason; None if that is not recorded.
         gap: Nobody knows.
         gauge: By the driver's utilization, if that says otherwise.
     """
 
     busy: float
-    lost: float = 0.0
+    lost: float | None = 0.0
     reason: str = "gone"
     gap: float = 0.0
     gauge: float | None = None
@@ -47,8 +47,9 @@ class Shared:
             exporter_counters.GAPS: steadily(self.gap),
         }
         metrics.write(counters, device, namespace="", modelName="")
-        lost = {exporter_counters.UNATTRIBUTED: steadily(self.lost)}
-        metrics.write(lost, device, namespace="", modelName="", reason=self.reason)
+        if self.lost is not None:
+            lost = {exporter_counters.UNATTRIBUTED: steadily(self.lost)}
+            metrics.write(lost, device, namespace="", modelName="", reason=self.reason)
 
 
 @pytest.mark.covers("P16")
@@ -288,29 +289,54 @@ def test_usages_work_on_a_gpu_that_is_not_held_is_the_pods(metrics: Metrics, is_
 
 
 @pytest.mark.covers("P22")
-def test_devices_counters_tell_whether_all_work_has_a_pod(metrics: Metrics) -> None:
+@pytest.mark.parametrize(
+    ("lost", "pods", "left_s"),
+    [
+        pytest.param(10, {"holder": 20}, 14_400, id="lost"),
+        pytest.param(None, {"holder": 20}, 14_400, id="lost-unrecorded"),
+        pytest.param(None, {"holder": 0}, 43_200, id="nothing-recorded"),
+        pytest.param(0, {"holder": 0}, 43_200, id="pods-unrecorded"),
+        pytest.param(None, {"holder": 20, "other": 10}, 0, id="all-known"),
+        pytest.param(0, {"holder": 29}, 0, id="inexact"),
+    ],
+)
+def test_devices_counters_tell_whether_all_work_has_a_pod(
+    metrics: Metrics, lost: float | None, pods: dict[str, float], left_s: float
+) -> None:
     """A container outside of Kubernetes may have been started by a pod that can use any GPU."""
-    Shared(30, lost=10, reason="container").write(metrics, holder=20)
+    Shared(30, lost=lost, reason="container").write(metrics, **pods)
+    metrics.write(idle(**{UTIL: 50}), {"UUID": "GPU-s", "hostname": "n1"}, pod="")
     metrics.write(idle(**{UTIL: 80}), {"UUID": "GPU-t", "hostname": "n1"}, pod="another")
     signal = metrics.signal()
     signal.expect((), (), Whereabouts({}, AddressTable()))
     found = signal.devices(DAY, metrics.at, nodes={"GPU-s": "n1", "GPU-t": "n1"})
     (counted,), (dark,) = found["GPU-s"], found["GPU-t"]
     assert counted.busy_s == near(0.5 * 86_400, rel=0.01)
-    assert counted.unattributed_s == near(86_400 / 6, rel=0.01)
+    assert counted.unattributed_s == near(left_s, rel=0.01)
     assert (dark.busy_s, dark.activity_peak) == (None, near(0.8))
 
 
 @pytest.mark.covers("P22")
-@pytest.mark.parametrize("lost", [0.0, 10.0])
-def test_device_histories_are_idle_only_where_all_work_has_a_pod(metrics: Metrics, lost: float) -> None:
+@pytest.mark.parametrize(
+    ("lost", "own", "counted"),
+    [
+        (0.0, 30.0, Slot.IDLE),
+        (None, 30.0, Slot.IDLE),
+        (0.0, 29.0, Slot.IDLE),
+        (10.0, 20.0, Slot.UNKNOWN),
+        (None, 20.0, Slot.UNKNOWN),
+        (0.0, 0.0, Slot.UNKNOWN),
+    ],
+)
+def test_device_histories_are_idle_only_where_all_work_has_a_pod(
+    metrics: Metrics, lost: float | None, own: float, counted: Slot
+) -> None:
     """Work that counters give to a pod is in the history of that pod."""
-    Shared(30, lost=lost).write(metrics, holder=30 - lost)
+    Shared(30, lost=lost).write(metrics, holder=own)
     metrics.write(idle(**{UTIL: 80}), {"UUID": "GPU-t", "hostname": "n1"}, pod="another")
     metrics.write(idle(), {"UUID": "GPU-u", "hostname": "n1"}, pod="quiet")
     signal, nodes = metrics.signal(), dict.fromkeys(("GPU-s", "GPU-t", "GPU-u"), "n1")
     signal.expect((), (), Whereabouts({}, AddressTable()))
     found = signal.device_histories(nodes, 4 * HOUR, metrics.at, threshold=0.01)
     states = {uuid: set(history.slots[1:-1]) for uuid, history in found.items()}
-    counted = Slot.UNKNOWN if lost else Slot.IDLE
     assert states == {"GPU-s": {counted}, "GPU-t": {Slot.UNKNOWN}, "GPU-u": {Slot.IDLE}}
