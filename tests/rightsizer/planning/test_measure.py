@@ -237,6 +237,25 @@ def test_measure_second_signal_is_one_that_moved_in_the_record(
     assert decision.is_enforced is is_enforced
 
 
+@pytest.mark.parametrize("instance", ["", "1"])
+def test_measure_asks_for_the_history_of_what_only_a_dead_gauge_calls_busy(instance: str) -> None:
+    """Else it is unknown for lack of a history, though days of samples show when it worked."""
+    item, other = build.workload(build.pod()), build.pod("x-0")
+    still: dict[str, Any] = {"power_mean_w": 300.0, "power_peak_w": 300.0}
+    of = (dataclasses.replace(build.device(index), instance=instance) for index in (0, 1))
+    idle, works = build.idle_usage(device=next(of), **still), build.busy_usage(device=next(of), **still)
+    signal = _Recorded(item, {})
+    signal.records = build.usages((item.pods[0], (idle,)), (other, (works,)))
+    fleet = build.fleet(item, build.workload(other, ref=dataclasses.replace(item.ref, name="x", uid="x")))
+    book = PolicyEvaluator(build.policy(build.rule("all")), fleet, at=build.AT)
+    measured = measure(fleet, signal, book, build.AT)
+    assert ("research", "w-0") in measured.histories
+    assert {one.workload.ref.name: one.is_enforced for one in decide(measured, book)} == {
+        "w": True,
+        "x": False,
+    }
+
+
 def test_measure_unread_owner_with_the_uid_of_another_is_not_counted() -> None:
     """Replicas are counted by UID: whoever names another's as the owner of a pod replaces nothing of the other."""
     item = build.workload(build.pod("w-0"), build.pod("w-1"))
