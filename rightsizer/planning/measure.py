@@ -24,7 +24,7 @@ from rightsizer.findings.followup_queries import (
 )
 from rightsizer.findings.idle_history import pauses_by_kind
 from rightsizer.findings.replicas import counted_window
-from rightsizer.findings.second_signals import Movements, model_key
+from rightsizer.findings.second_signals import Movements, board_key
 from rightsizer.findings.stuck import IdlePower, board_levels, by_boards, is_dark
 from rightsizer.model import (
     ActivitySeries,
@@ -317,7 +317,7 @@ def _movements(
         usage.device.model
         for pod in pods.keys() & usages.keys()
         for usage in usages[pod]
-        if (one := found.get(model_key(usage)))
+        if (one := found.get(board_key(usage)))
         and one.is_open(has_idle_power=all(each.idle_power_w(usage.device.model) for each in idle))
     }
     if not models:

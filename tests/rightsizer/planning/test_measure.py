@@ -215,6 +215,7 @@ def test_measure_idle_records_are_compared_with_samples() -> None:
     assert not _enforced(item, build.usages((pod, (build.busy_usage(),))))
 
 
+@pytest.mark.parametrize("moves_elsewhere", [False, True])
 @pytest.mark.parametrize(
     ("board", "is_enforced"),
     [
@@ -224,13 +225,15 @@ def test_measure_idle_records_are_compared_with_samples() -> None:
     ],
 )
 def test_measure_second_signal_is_one_that_moved_in_the_record(
-    board: dict[str, Any], is_enforced: bool
+    board: dict[str, Any], is_enforced: bool, *, moves_elsewhere: bool
 ) -> None:
-    """A board without idle power that is known is judged by memory traffic, if that moves when it works."""
+    """A board without idle power that is known is judged by memory traffic, if that moves when this board works."""
     pod = build.pod()
     item, used = build.workload(pod), build.idle_usage(device=dataclasses.replace(build.device(), model="x"))
     signal = _Recorded(item, {})
-    signal.records = build.usages((pod, (used,)))
+    other = dataclasses.replace(used.device, uuid="GPU-other")
+    seen = [(build.pod("x"), (build.busy_usage(device=other, activity_mean=0.3),))] if moves_elsewhere else []
+    signal.records = build.usages((pod, (used,)), *seen)
     signal.record = {used.device.uuid: dataclasses.replace(used, **board)}
     book = PolicyEvaluator(build.policy(build.rule("all")), build.fleet(item), at=build.AT)
     (decision,) = decide(measure(book.fleet, signal, book, build.AT), book)
