@@ -13,7 +13,7 @@ from rightsizer.changes.record_codec import RESUMED_ANNOTATION
 from rightsizer.config import format_duration
 from rightsizer.findings.evidence import Candidate, DeviceEvidence, Evidence, pod_key
 from rightsizer.findings.idle_history import ActivityHistory, covers_pauses
-from rightsizer.findings.second_signals import model_key
+from rightsizer.findings.second_signals import silent_of
 from rightsizer.kinds.patches import resumed_at
 from rightsizer.kube.object_names import INVALID_OWNER
 from rightsizer.model import (
@@ -226,8 +226,7 @@ def _unmeasurable(evidence: Evidence) -> Iterator[str]:
                 has = f"shared {where} has no per-pod" if is_shared else f"{where} has no"
                 silent = [
                     str(one).replace("traffic", "memory traffic")
-                    for one in SecondSignal
-                    if (model_key(each.usage), one) in evidence.candidate.measured.silent
+                    for one in silent_of(each.usage, evidence.candidate.measured.silent)
                 ]
                 stood = (
                     f"no second signal: {' and '.join(silent)} of {where} never moved, as far as is recorded"
@@ -239,15 +238,18 @@ def _unmeasurable(evidence: Evidence) -> Iterator[str]:
 def _silenced(evidence: Evidence) -> Iterator[str]:
     """An exporter reports the same metrics for all devices of a node: a metric missing for only one was lost."""
     for pod, devices in evidence.held:
-        if not any(getattr(each.usage, field) is None for each in devices for field, _ in _SECOND_SIGNALS):
+        if not any(getattr(each.usage, field) is None for each in devices for field, *_ in _SECOND_SIGNALS):
             continue
         others = evidence.candidate.fleet.pods_on.get(pod.node, ())
         neighbours = [usage for _, usage in _usages_of(evidence, others)]
         for usage in (each.usage for each in devices):
             alike = [other for other in neighbours if _same_metrics(other) == _same_metrics(usage)]
-            for field, words in _SECOND_SIGNALS:
-                if getattr(usage, field) is None and any(
-                    getattr(other, field) is not None for other in alike
+            dropped = silent_of(usage, evidence.candidate.measured.silent)
+            for field, words, signal in _SECOND_SIGNALS:
+                if (
+                    signal not in dropped
+                    and getattr(usage, field) is None
+                    and any(getattr(other, field) is not None for other in alike)
                 ):
                     yield (
                         f"pod {pod.ref.name}: no {words} data for {device(usage)}, "
@@ -266,7 +268,10 @@ def _usages_of(evidence: Evidence, pods: Iterable[Pod]) -> Iterator[tuple[Pod, U
             yield pod, usage
 
 
-_SECOND_SIGNALS = (("power_peak_w", "power"), ("traffic_peak", "memory-traffic"))
+_SECOND_SIGNALS = (
+    ("power_peak_w", "power", SecondSignal.POWER),
+    ("traffic_peak", "memory-traffic", SecondSignal.TRAFFIC),
+)
 
 
 def _same_metrics(usage: Usage) -> tuple[str, bool, bool]:

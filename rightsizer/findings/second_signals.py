@@ -1,8 +1,9 @@
 """Which second signals of idleness are measured at all: some gauges stand still, whatever the GPU does. Pure.
 
-Unified-memory GPUs (Jetson, GB10) report a memory traffic of 0 at full utilization. So a gauge that never moved on any
-board of a model is no signal there if their activity did. Where that did not, nothing speaks against it, except that
-boards without memory of their own have no memory traffic either.
+Unified-memory GPUs (Jetson, GB10) report a memory traffic of 0 at full utilization. So a gauge that never moved on a
+board whose activity did is no signal there, whatever other boards show. Where that did not, all boards of the model
+decide likewise. If no board worked, nothing speaks against it, except that boards without memory of their own have no
+memory traffic either.
 """
 
 import dataclasses
@@ -14,18 +15,24 @@ from rightsizer.model import SecondSignal, Usage, Usages
 WORKED = 0.05
 """Activity above which memory traffic and power move; less may round to no percent."""
 
-ModelKey = tuple[str, bool]
-"""The model, or the UUID if that is unknown, and whether these are MIG instances."""
+BoardKey = tuple[str, str, bool]
+"""The model, the UUID (empty for all boards of a known model), and whether these are MIG instances."""
 
 
-def model_key(usage: Usage) -> ModelKey:
-    """The devices whose gauges are alike."""
-    return usage.device.model or usage.device.uuid, bool(usage.device.instance)
+def board_key(usage: Usage) -> BoardKey:
+    """The board of the device."""
+    return usage.device.model, usage.device.uuid, bool(usage.device.instance)
+
+
+def _of_model(key: BoardKey) -> BoardKey:
+    """All boards whose gauges are alike; only the board itself if its model is unknown."""
+    model, uuid, is_mig = key
+    return model, "" if model else uuid, is_mig
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Movement:
-    """What the gauges of all boards of a model showed."""
+    """What the gauges of a board, or of all boards of a model, showed."""
 
     lowest_activity: float = math.inf  # of means
     highest_activity: float = 0.0  # of samples
@@ -63,23 +70,22 @@ class Movement:
     def is_open(self, *, has_idle_power: bool) -> bool:
         """Whether a longer record may show more than what decides now."""
         if self.worked:
-            return not (self.traffic_moved and self.power_moved)
+            return not (self.traffic_moved and (self.power_moved or not self.highest_w))
         return not self.traffic_moved and not (has_idle_power and self.power_moved)
 
-    @property
-    def silent(self) -> Iterable[SecondSignal]:
-        """The gauges that are no signal."""
-        if not self.traffic_moved and (self.activity_moved or not self.has_memory):
+    def silent(self, *, is_of_model: bool) -> Iterable[SecondSignal]:
+        """The gauges that are no signal; memory of a board that is not measured may be on others of its model."""
+        if not self.traffic_moved and (self.activity_moved or (is_of_model and not self.has_memory)):
             yield SecondSignal.TRAFFIC
         if self.activity_moved and not self.power_moved and self.highest_w:
             yield SecondSignal.POWER
 
 
-Movements = dict[ModelKey, Movement]
+Movements = dict[BoardKey, Movement]
 
 
 def movements(usages: Iterable[Usage]) -> Movements:
-    """By model; what is judged by its board says nothing."""
+    """By board and by model; what is judged by its board says nothing."""
     found: Movements = {}
     for usage in usages:
         if usage.is_by_board or usage.invalid:
@@ -92,8 +98,9 @@ def movements(usages: Iterable[Usage]) -> Movements:
             math.inf if usage.power_mean_w is None else usage.power_mean_w,
             usage.power_peak_w or 0.0,
         )
-        key = model_key(usage)
-        found[key] = found[key].joined(one) if key in found else one
+        key = board_key(usage)
+        for each in {key, _of_model(key)}:
+            found[each] = found[each].joined(one) if each in found else one
     return found
 
 
@@ -105,13 +112,23 @@ def joined(*parts: Movements) -> Movements:
     return found
 
 
-Silent = Collection[tuple[ModelKey, SecondSignal]]
-"""Gauges that are no signal, by model."""
+Silent = Collection[tuple[BoardKey, SecondSignal]]
+"""Gauges that are no signal, by board and by model."""
 
 
 def silent_signals(found: Movements) -> Silent:
-    """The gauges of each model that are no signal."""
-    return frozenset((key, signal) for key, one in found.items() for signal in one.silent)
+    """The gauges of each board and model that are no signal."""
+    return frozenset(
+        (key, signal)
+        for key, one in found.items()
+        for signal in one.silent(is_of_model=key == _of_model(key))
+    )
+
+
+def silent_of(usage: Usage, silent: Silent) -> list[SecondSignal]:
+    """The gauges of the device that are no signal, by its board or by its model."""
+    key = board_key(usage)
+    return [one for one in SecondSignal if (key, one) in silent or (_of_model(key), one) in silent]
 
 
 def without_silent(usages: Usages, silent: Silent) -> Usages:
@@ -124,9 +141,9 @@ def without_silent(usages: Usages, silent: Silent) -> Usages:
 def _without(usage: Usage, silent: Silent) -> Usage:
     if usage.is_by_board:
         return usage
-    key = model_key(usage)
-    if (key, SecondSignal.TRAFFIC) in silent:
+    signals = silent_of(usage, silent)
+    if SecondSignal.TRAFFIC in signals:
         usage = dataclasses.replace(usage, traffic_peak=None, traffic_s=None)
-    if (key, SecondSignal.POWER) in silent:
+    if SecondSignal.POWER in signals:
         usage = dataclasses.replace(usage, power_mean_w=None, power_peak_w=None)
     return usage

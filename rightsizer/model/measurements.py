@@ -295,7 +295,7 @@ class Measured:
         pauses_s: Lengths of the pauses in the histories, by full kind, longest first.
         nvlink: The GPUs that NVLink connects with a GPU, by UUID; only of those of pods that may be resized.
         shares: How many shares of GPUs series name for a pod; only of pods that hold several.
-        silent: By model (a UUID where it is unknown) and whether these are MIG instances, gauges that are no signal.
+        silent: Gauges that are no signal, by model, UUID (empty: every board) and whether these are MIG instances.
     """
 
     at: datetime.datetime
@@ -316,4 +316,4 @@ class Measured:
     pauses_s: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
     nvlink: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
     shares: Mapping[PodKey, int] = dataclasses.field(default_factory=dict)
-    silent: Collection[tuple[tuple[str, bool], SecondSignal]] = frozenset()
+    silent: Collection[tuple[tuple[str, str, bool], SecondSignal]] = frozenset()

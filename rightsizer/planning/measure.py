@@ -24,7 +24,7 @@ from rightsizer.findings.followup_queries import (
 )
 from rightsizer.findings.idle_history import pauses_by_kind
 from rightsizer.findings.replicas import counted_window
-from rightsizer.findings.second_signals import Movements, model_key
+from rightsizer.findings.second_signals import Movements, board_key
 from rightsizer.findings.stuck import IdlePower, board_levels, by_boards, is_dark
 from rightsizer.model import (
     ActivitySeries,
@@ -211,9 +211,9 @@ class Alike:
         pauses_s: Lengths of the pauses in their histories, by full kind, longest first.
     """
 
-    pauses_s: Mapping[str, Sequence[float]]
-    idle_power: IdlePower
-    movements: Movements
+    pauses_s: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+    idle_power: IdlePower = dataclasses.field(default_factory=IdlePower)
+    movements: Movements = dataclasses.field(default_factory=dict)
 
     def joined(self, other: "Alike") -> "Alike":
         """With what those of another part of the fleet tell."""
@@ -235,7 +235,8 @@ def measure(
 ) -> Measured:
     """Send all rounds of queries, over these windows for the whole fleet; by default over those that it is judged by.
 
-    `joined` adds what the other parts tell, where `fleet` is only a part of one; it is called once.
+    `joined` adds what the other parts tell, where `fleet` is only a part of one. It is called twice: follow-up queries
+    need to know which gauges are signals, and pauses are only known after these.
 
     Raises:
         PrometheusError: An answer was incomplete.
@@ -257,7 +258,11 @@ def measure(
     first = _with_boards(signal, Measured(at, usages, nodes=signal.nodes(at), shares=shares), pods, evaluator)
     reach = gpus_in_reach(fleet, first)
     usages = {window: _with_reach(signal, found, reach, window, at) for window, found in first.usages.items()}
-    first = dataclasses.replace(first, usages=usages)
+    widest = usages[max(usages)] if usages else {}
+    moved = joined(Alike(movements=_movements(signal, first, widest, pods, evaluator))).movements
+    silent = second_signals.silent_signals(moved)
+    usages = {window: second_signals.without_silent(found, silent) for window, found in usages.items()}
+    first = dataclasses.replace(first, usages=usages, silent=silent)
     more = followup_queries(fleet, first, _criteria_of(evaluator))
     candidates = frozenset(pod for request in more.histories for pod in request.pods)
     usages |= {
@@ -285,25 +290,15 @@ def measure(
         is_full=begins is not None and _is_full(at - begins, signal.retention()),
         series=signal.series(at) if more.concurrency else None,
     )
-    last = _short_windows(signal, fleet, second, at, evaluator)
-    closer = {
-        window: _with_reach(
-            signal, _usages(signal, window, at, of=last[window]), wanted(reach, last[window]), window, at
-        )
-        for window in sorted(last, reverse=True)
-    }
-    pauses_s = pauses_by_kind(fleet.workloads, histories, at)
     widest = usages[max(usages)] if usages else {}
-    moved = _movements(signal, first, widest, pods, evaluator)
-    alike = joined(Alike(pauses_s, IdlePower.of(widest), moved))
-    silent = second_signals.silent_signals(alike.movements)
-    every = {**usages, **{window: {**usages.get(window, {}), **closer[window]} for window in closer}}
+    alike = joined(Alike(pauses_by_kind(fleet.workloads, histories, at), IdlePower.of(widest)))
+    last = _short_windows(signal, fleet, second, at, evaluator)
+    for window in sorted(last, reverse=True):
+        found = _usages(signal, window, at, of=last[window])
+        closer = _with_reach(signal, found, wanted(reach, last[window]), window, at)
+        usages[window] = {**usages.get(window, {}), **second_signals.without_silent(closer, silent)}
     third = dataclasses.replace(
-        second,
-        usages={window: second_signals.without_silent(found, silent) for window, found in every.items()},
-        idle_power=alike.idle_power.lowest,
-        silent=silent,
-        pauses_s=alike.pauses_s,
+        second, usages=usages, idle_power=alike.idle_power.lowest, pauses_s=alike.pauses_s
     )
     work = _work(signal, work_queries(fleet, third, _criteria_of(evaluator)), at)
     resized = resizable_pods(fleet, third, _criteria_of(evaluator))
@@ -322,7 +317,7 @@ def _movements(
         usage.device.model
         for pod in pods.keys() & usages.keys()
         for usage in usages[pod]
-        if (one := found.get(model_key(usage)))
+        if (one := found.get(board_key(usage)))
         and one.is_open(has_idle_power=all(each.idle_power_w(usage.device.model) for each in idle))
     }
     if not models:

@@ -215,6 +215,7 @@ def test_measure_idle_records_are_compared_with_samples() -> None:
     assert not _enforced(item, build.usages((pod, (build.busy_usage(),))))
 
 
+@pytest.mark.parametrize("moves_elsewhere", [False, True])
 @pytest.mark.parametrize(
     ("board", "is_enforced"),
     [
@@ -224,17 +225,38 @@ def test_measure_idle_records_are_compared_with_samples() -> None:
     ],
 )
 def test_measure_second_signal_is_one_that_moved_in_the_record(
-    board: dict[str, Any], is_enforced: bool
+    board: dict[str, Any], is_enforced: bool, *, moves_elsewhere: bool
 ) -> None:
-    """A board without idle power that is known is judged by memory traffic, if that moves when it works."""
+    """A board without idle power that is known is judged by memory traffic, if that moves when this board works."""
     pod = build.pod()
     item, used = build.workload(pod), build.idle_usage(device=dataclasses.replace(build.device(), model="x"))
     signal = _Recorded(item, {})
-    signal.records = build.usages((pod, (used,)))
+    other = dataclasses.replace(used.device, uuid="GPU-other")
+    seen = [(build.pod("x"), (build.busy_usage(device=other, activity_mean=0.3),))] if moves_elsewhere else []
+    signal.records = build.usages((pod, (used,)), *seen)
     signal.record = {used.device.uuid: dataclasses.replace(used, **board)}
     book = PolicyEvaluator(build.policy(build.rule("all")), build.fleet(item), at=build.AT)
     (decision,) = decide(measure(book.fleet, signal, book, build.AT), book)
     assert decision.is_enforced is is_enforced
+
+
+@pytest.mark.parametrize("instance", ["", "1"])
+def test_measure_asks_for_the_history_of_what_only_a_dead_gauge_calls_busy(instance: str) -> None:
+    """Else it is unknown for lack of a history, though days of samples show when it worked."""
+    item, other = build.workload(build.pod()), build.pod("x-0")
+    still: dict[str, Any] = {"power_mean_w": 300.0, "power_peak_w": 300.0}
+    of = (dataclasses.replace(build.device(index), instance=instance) for index in (0, 1))
+    idle, works = build.idle_usage(device=next(of), **still), build.busy_usage(device=next(of), **still)
+    signal = _Recorded(item, {})
+    signal.records = build.usages((item.pods[0], (idle,)), (other, (works,)))
+    fleet = build.fleet(item, build.workload(other, ref=dataclasses.replace(item.ref, name="x", uid="x")))
+    book = PolicyEvaluator(build.policy(build.rule("all")), fleet, at=build.AT)
+    measured = measure(fleet, signal, book, build.AT)
+    assert ("research", "w-0") in measured.histories
+    assert {one.workload.ref.name: one.is_enforced for one in decide(measured, book)} == {
+        "w": True,
+        "x": False,
+    }
 
 
 def test_measure_unread_owner_with_the_uid_of_another_is_not_counted() -> None:
