@@ -14,6 +14,8 @@ from rightsizer.model import SecondSignal, Usage, Usages
 
 WORKED = 0.05
 """Activity above which memory traffic and power move; less may round to no percent."""
+BURST = 0.001
+"""Mean activity of a board up to which samples of its other gauges may have missed the work."""
 
 BoardKey = tuple[str, str, bool]
 """The model, the UUID (empty for all boards of a known model), and whether these are MIG instances."""
@@ -40,6 +42,7 @@ class Movement:
     has_memory: bool = False  # whether memory in use is measured, so that it is the board's own
     lowest_w: float = math.inf
     highest_w: float = 0.0
+    highest_mean: float = 0.0
 
     @property
     def worked(self) -> bool:
@@ -65,6 +68,7 @@ class Movement:
             self.has_memory or other.has_memory,
             min(self.lowest_w, other.lowest_w),
             max(self.highest_w, other.highest_w),
+            max(self.highest_mean, other.highest_mean),
         )
 
     def is_open(self, *, has_idle_power: bool) -> bool:
@@ -75,9 +79,10 @@ class Movement:
 
     def silent(self, *, is_of_model: bool) -> Iterable[SecondSignal]:
         """The gauges that are no signal; memory of a board that is not measured may be on others of its model."""
-        if not self.traffic_moved and (self.activity_moved or (is_of_model and not self.has_memory)):
+        has_worked = self.activity_moved and (is_of_model or self.highest_mean > BURST)
+        if not self.traffic_moved and (has_worked or (is_of_model and not self.has_memory)):
             yield SecondSignal.TRAFFIC
-        if self.activity_moved and not self.power_moved and self.highest_w:
+        if has_worked and not self.power_moved and self.highest_w:
             yield SecondSignal.POWER
 
 
@@ -97,6 +102,7 @@ def movements(usages: Iterable[Usage]) -> Movements:
             usage.memory_peak_bytes is not None,
             math.inf if usage.power_mean_w is None else usage.power_mean_w,
             usage.power_peak_w or 0.0,
+            usage.activity_mean or 0.0,
         )
         key = board_key(usage)
         for each in {key, _of_model(key)}:

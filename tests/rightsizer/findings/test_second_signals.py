@@ -57,11 +57,14 @@ def test_gauge_that_stood_still_while_gpus_worked_is_no_signal(name: str) -> Non
     [
         pytest.param((idle_usage(**DEAD),), {SecondSignal.TRAFFIC}, id="traffic"),
         pytest.param(
-            (idle_usage(), idle_usage(activity_peak=0.9)), {SecondSignal.TRAFFIC}, id="in-the-record"
+            (idle_usage(), idle_usage(activity_peak=0.9, activity_mean=0.1)),
+            {SecondSignal.TRAFFIC},
+            id="in-the-record",
         ),
         pytest.param((busy_usage(activity_mean=0.3, **STILL),), {SecondSignal.POWER}, id="power"),
         pytest.param((idle_usage(),), set(), id="never-worked"),
         pytest.param((idle_usage(**THOR),), set(), id="never-worked-without-memory-or-power"),
+        pytest.param((idle_usage(**{**DEAD, "activity_mean": 0.001}),), set(), id="one-burst"),
         pytest.param((idle_usage(**SPINS),), set(), id="spins-all-the-time"),
         pytest.param((idle_usage(**DEAD), idle_usage(traffic_peak=0.1)), set(), id="moved-at-times"),
     ],

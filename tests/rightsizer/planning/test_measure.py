@@ -220,7 +220,7 @@ def test_measure_idle_records_are_compared_with_samples() -> None:
     ("board", "is_enforced"),
     [
         pytest.param({}, True, id="nothing-ever-ran"),
-        pytest.param({"activity_peak": 0.9}, False, id="traffic-stood-still-at-work"),
+        pytest.param({"activity_peak": 0.9, "activity_mean": 0.1}, False, id="traffic-stood-still-at-work"),
         pytest.param({"activity_peak": 0.9, "traffic_peak": 0.2}, True, id="traffic-moved"),
     ],
 )
