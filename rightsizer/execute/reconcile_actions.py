@@ -151,13 +151,12 @@ def confirm(found: RecordedObject, words: str, context: RunContext) -> Outcome:
     return found.outcome(context, action, Result.DONE, words)
 
 
-def roll_back(found: RecordedObject, words: str, context: RunContext, *, has_begun: bool = True) -> Outcome:
-    """Restore its former fields, because it is unhealthy after the change, or no pod went.
-
-    A stop leaves nothing that could be unhealthy.
-    """
-    has_begun = has_begun and found.record.leaves_some
-    end, event = (ChangeOutcome.ROLLBACK, ROLLED_BACK) if has_begun else (ChangeOutcome.NO_EFFECT, NO_EFFECT)
+def roll_back(found: RecordedObject, words: str, context: RunContext) -> Outcome:
+    """Restore its former fields: it is unhealthy after the change, no pod went, or it went in vain for another."""
+    has_no_effect = words == NO_POD_WENT
+    end, event = (
+        (ChangeOutcome.NO_EFFECT, NO_EFFECT) if has_no_effect else (ChangeOutcome.ROLLBACK, ROLLED_BACK)
+    )
     action, item = ReconcileAction.ROLLBACK, UndoItem(found.ref, found.row, found.record)
     try:
         what = restore(item, context.cluster, at=context.clock(), end=end)

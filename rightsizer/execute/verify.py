@@ -101,7 +101,7 @@ class _Followed:
                 words.append(f"{ref} cannot be read: {error}")
                 continue
             if found is not None and found.record.run == context.run:
-                words.append(roll_back(found, NO_POD_WENT, context, has_begun=False).detail)
+                words.append(roll_back(found, NO_POD_WENT, context).detail)
         detail = "; ".join(words) or f"{NO_POD_WENT}; its record is gone from {workload.ref}"
         return dataclasses.replace(self.outcome, result=Result.NO_EFFECT, detail=detail)
 

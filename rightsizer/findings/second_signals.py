@@ -8,7 +8,7 @@ memory traffic either.
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from rightsizer.model import SecondSignal, Usage, Usages
 
@@ -91,23 +91,31 @@ Movements = dict[BoardKey, Movement]
 
 def movements(usages: Iterable[Usage]) -> Movements:
     """By board and by model; what is judged by its board says nothing."""
-    found: Movements = {}
+    by_device: dict[tuple[str, str], list[Usage]] = {}
     for usage in usages:
-        if usage.is_by_board or usage.invalid:
-            continue
-        one = Movement(
-            math.inf if usage.activity_mean is None else usage.activity_mean,
-            usage.activity_peak or 0.0,
-            bool(usage.traffic_peak),
-            usage.memory_peak_bytes is not None,
-            math.inf if usage.power_mean_w is None else usage.power_mean_w,
-            usage.power_peak_w or 0.0,
-            usage.activity_mean or 0.0,
-        )
-        key = board_key(usage)
+        if not (usage.is_by_board or usage.invalid):
+            by_device.setdefault((usage.device.uuid, usage.device.instance), []).append(usage)
+    found: Movements = {}
+    for shared in by_device.values():
+        one, key = _movement(shared), board_key(shared[0])
         for each in {key, _of_model(key)}:
             found[each] = found[each].joined(one) if each in found else one
     return found
+
+
+def _movement(usages: Sequence[Usage]) -> Movement:
+    """That of a device, by the usages of all pods on it; of several, each may be the pod's own part."""
+    means = [usage.activity_mean for usage in usages if usage.activity_mean is not None]
+    mean = min(math.fsum(means), 1.0)
+    return Movement(
+        mean if means else math.inf,
+        max(usage.activity_peak or 0.0 for usage in usages),
+        any(usage.traffic_peak for usage in usages),
+        any(usage.memory_peak_bytes is not None for usage in usages),
+        min(math.inf if usage.power_mean_w is None else usage.power_mean_w for usage in usages),
+        max(usage.power_peak_w or 0.0 for usage in usages),
+        mean,
+    )
 
 
 def joined(*parts: Movements) -> Movements:

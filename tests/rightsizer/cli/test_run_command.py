@@ -184,7 +184,7 @@ def test_run_victim_that_refuses_is_replaced_within_seconds(world: World) -> Non
 
 
 def test_run_stops_verifying_for_a_pod_that_begins_to_wait(world: World) -> None:
-    """The pods of the first victim end slowly; the next pod does not wait for that."""
+    """The pods of the first victim end slowly; the next cycle does not wait for that."""
     world.node("small", resources={"nvidia.com/gpu": 4}, pool="small")
     for name in ("one", "two"):
         world.add("Job", world.team, name, {**SMALL, "usage": "idle"})
@@ -196,8 +196,9 @@ def test_run_stops_verifying_for_a_pod_that_begins_to_wait(world: World) -> None
         urgent = {**SMALL, "usage": "absent", "priorityClass": "high-priority", "age_h": 0}
         world.add("Pod", world.team, "first", urgent)
         wait_for(lambda: _suspended(world) == 1, run)
+        cycles = run.cycles()
         world.add("Pod", world.team, "second", urgent)
-        wait_for(lambda: _suspended(world) == 2, run)
+        wait_for(lambda: run.cycles() > cycles, run)
         assert run.end() == 0
 
 
@@ -259,17 +260,6 @@ def test_run_enforces_policy_once_and_releases_lease(world: World) -> None:
     assert lease["spec"]["holderIdentity"] == ""
     writes = [one for one in world.api.requests.mutating() if one.path.endswith("deployments/idle")]
     assert len(writes) == 1
-
-
-def test_run_change_that_its_object_refuses_leaves_its_budget_to_another_team(world: World) -> None:
-    """The workload of the other team is stopped in the first cycle, and counted for its class."""
-    world.add("Deployment", world.team, "full", {"gpus": 4, "annotations": {"note": "9" * 261_950}})
-    world.add("Deployment", f"{world.team}-other", "idle", {})
-    policy = DEFAULT_POLICY.replace("- {per: run, workloads: 100}", "- {per: run, workloads: 1}")
-    with running(world, "--every", "1h", "--yes", policy=policy) as run:
-        wait_for(lambda: run.cycles() >= 1, run)
-        assert run.metrics()[STOPPED] == 1
-        assert run.end() == 0
 
 
 @pytest.mark.slow
