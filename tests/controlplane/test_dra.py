@@ -161,11 +161,13 @@ def test_exporter_of_the_chart_runs_beside_who_holds_all_gpus(world: RealWorld) 
 
 
 def _sized(world: RealWorld) -> dict[str, Any]:
-    """What apply does with a Deployment that uses one of its four GPUs."""
+    """What apply does with a Deployment that uses one of its four GPUs, and makes room before its new pod comes."""
     policy = world.policy_of("actions: [resize], findings: {too-many-gpus: enforce}")
     world.dra_node(gpus=8)
     world.claim_template("four", count=4)
     world.add("Deployment", "serve", ["busy", "idle", "idle", "idle"], gpus=4, claim="four")
+    strategy = {"spec": {"strategy": {"type": "Recreate", "rollingUpdate": None}}}
+    world.api.patch(f"{world.api.apps}/deployments/serve", strategy)
     return world.apply("--policy", str(policy))
 
 
