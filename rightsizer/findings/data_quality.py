@@ -56,8 +56,8 @@ def first_issues(
 def _uncountable(evidence: Evidence) -> Iterator[str]:
     pods = [pod for pod in evidence.candidate.workload.pods if pod.unreadable]
     for pod in sorted(pods, key=lambda pod: pod.ref.name):
-        for amount in pod.unreadable:
-            yield f"pod {pod.ref.name} requests {amount}, which is not a whole number of devices"
+        for words in pod.unreadable:
+            yield f"pod {pod.ref.name} {words}"
 
 
 def _invalid_owner(evidence: Evidence) -> Iterator[str]:
@@ -183,7 +183,12 @@ def _elsewhere(evidence: Evidence) -> Iterator[str]:
         usage, why = each.usage, pod.reach or "a process of it is there"
         is_complete = usage.is_fresh and usage.coverage >= evidence.coverage and not usage.holes
         if each.ran is None or not (usage.is_own or is_complete):
-            yield f"pod {pod.ref.name} may have worked on {device(usage)}, which it does not hold: {why}; {_REMEDY}"
+            lacks = (
+                f"{span(usage.unattributed_s)} of work there belong to no known pod"
+                if usage.is_own
+                else f"no counters of gpu-exporter over the whole {span(evidence.window)} tell which pod works there"
+            )
+            yield f"pod {pod.ref.name} may have worked on {device(usage)}, which it does not hold: {why}; {lacks}"
     for pod, devices in evidence.held:
         node = evidence.candidate.fleet.nodes.get(pod.node)
         others = evidence.others.get(pod_key(pod), ())
@@ -194,9 +199,6 @@ def _elsewhere(evidence: Evidence) -> Iterator[str]:
                 f"pod {pod.ref.name} may have worked on a GPU that it does not hold: {pod.reach}, and only "
                 f"{len(seen)} of {total:g} GPUs of node {pod.node} have series"
             )
-
-
-_REMEDY = "gpu-exporter's counters would tell which pod works there"
 
 
 def _works_elsewhere(evidence: Evidence) -> Iterator[str]:
