@@ -915,7 +915,7 @@ def test_scaled_object_of_one_of_two_targets_is_no_control_object() -> None:
         ({"paused-replicas": "2", "paused": "true"}, True, False),
         ({"paused-replicas": "two"}, False, False),
         ({"paused-replicas": ""}, False, False),
-        ({"paused-scale-out": "true"}, False, True),
+        ({"paused-scale-out": "true"}, False, False),
         ({"paused-scale-out": "false"}, True, False),
         ({"paused-scale-in": "true"}, True, False),
     ],
