@@ -101,7 +101,7 @@ def _volume(
 
 
 def _attaching(driver: str, count: int | None, node_name: str = "n1") -> Object:
-    """The CSINode of a node whose driver attaches at most so many volumes."""
+    """The CSINode of a node whose driver limits the number of volumes."""
     of = {"name": driver, "nodeID": node_name, **({} if count is None else {"allocatable": {"count": count}})}
     return obj(
         "CSINode",
