@@ -226,14 +226,10 @@ def _unmeasurable(evidence: Evidence) -> Iterator[str]:
             elif not each.ran and each.draws_power is None and each.moves_memory is None:
                 is_shared = each.usage.is_own and (pod.is_shared or each.usage.is_visited)
                 has = f"shared {where} has no per-pod" if is_shared else f"{where} has no"
-                silent = [
-                    str(one).replace("traffic", "memory traffic")
-                    for one in silent_of(each.usage, evidence.candidate.measured.silent)
-                ]
-                stood = (
-                    f"no second signal: {' and '.join(silent)} of {where} never moved, as far as is recorded"
-                )
-                why = stood if silent else f"{has} power or memory-traffic data"
+                why = f"{has} power or memory-traffic data"
+                if silent := " and ".join(silent_of(each.usage, evidence.candidate.measured.silent)):
+                    still = silent.replace("traffic", "memory traffic")
+                    why = f"no second signal: {still} of {where} never moved, as far as is recorded"
                 yield f"pod {pod.ref.name}: {why}; cannot confirm that the pod is idle"
 
 
@@ -248,11 +244,8 @@ def _silenced(evidence: Evidence) -> Iterator[str]:
             alike = [other for other in neighbours if _same_metrics(other) == _same_metrics(usage)]
             dropped = silent_of(usage, evidence.candidate.measured.silent)
             for field, words, signal in _SECOND_SIGNALS:
-                if (
-                    signal not in dropped
-                    and getattr(usage, field) is None
-                    and any(getattr(other, field) is not None for other in alike)
-                ):
+                is_elsewhere = any(getattr(other, field) is not None for other in alike)
+                if is_elsewhere and getattr(usage, field) is None and signal not in dropped:
                     yield (
                         f"pod {pod.ref.name}: no {words} data for {device(usage)}, "
                         f"unlike similar GPUs on node {pod.node}"
