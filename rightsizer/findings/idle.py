@@ -122,7 +122,8 @@ def _name(evidence: Evidence, history: ActivityHistory | None) -> FindingName:
 
 
 def _nothing_ran(evidence: Evidence) -> str:
-    held, measured = evidence.number, len({each.usage.device for each in evidence.devices})
+    held = evidence.number
+    measured = held if evidence.is_shared else len(evidence.devices)
     every = "its GPU" if held == 1 else f"all {held} GPUs"
     subject = every if measured == held else f"{measured} of its {held} GPUs"
     limit = f"{evidence.candidate.criteria.idle.maxUtilizationPercent:g}%"
