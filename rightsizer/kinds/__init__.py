@@ -4,11 +4,6 @@ To add a kind, add a row to its family's table. A kind without a row is stopped 
 subresource if that is known; otherwise gpu-rightsizer only advises on it.
 """
 
-import contextlib
-from typing import Any
-
-import msgspec
-
 from rightsizer.kinds import batch, core, serving
 from rightsizer.kinds.kind import Field, Kind, PauseSupport, Value, scaled
 from rightsizer.kube.object_names import api_path
@@ -45,18 +40,12 @@ def row_of(workload: Workload) -> Kind | None:
     known, ref = kind_of(workload.ref), workload.ref
     if known is not None and known.on_knative is not None and runs_on_knative(workload):
         return known.woken_by_knative()
-    if known is not None and known.states:
-        return known.in_state(_with_status(workload))
-    if known is not None or workload.scalable is None or not workload.scalable.replicas:
-        return known
+    if known is not None:
+        return known.in_state(workload.status)
+    if workload.scalable is None or not workload.scalable.replicas:
+        return None
     group, _, version = ref.api_version.rpartition("/")
     return scalable_row(group, version, ref.kind, workload.scalable)
-
-
-def _with_status(workload: Workload) -> dict[str, Any] | None:
-    with contextlib.suppress(msgspec.DecodeError, RecursionError):
-        return {"status": msgspec.json.decode(workload.status)} if workload.status else None
-    return None
 
 
 def scalable_row(group: str, version: str, kind: str, found: Scalable) -> Kind:

@@ -728,6 +728,20 @@ def test_kueue_reverts_changes_of_the_kinds_that_it_suspends(row: OwnerKind) -> 
     assert ('"active":false' in manager.exception) is is_suspended
 
 
+@pytest.mark.parametrize(
+    "row", [row for row in OWNERS if row.ended], ids=lambda row: f"{row.kind}.{row.group}"
+)
+def test_kueue_manages_no_job_that_has_ended(row: OwnerKind) -> None:
+    """Its Workload is finished, or deleted; an unreadable state is none in which it has ended."""
+    for state, is_managed in ((next(iter(row.ended)), False), ("Running", True), (7, True)):
+        within: Any = [{"type": state, "status": "True"}] if row.phase == ("conditions",) else state
+        for step in reversed(row.phase):
+            within = {step: within}
+        top = obj(row.kind, "w", api_version=row.api_version, metadata=_copy(QUEUED), spec={}, status=within)
+        (found,) = fleet_of(top, pod("p", top)).workloads
+        assert [one.kind for one in found.managers] == ["Kueue"] * is_managed
+
+
 def _scaler(kind: str, name: str, **spec: Any) -> Object:
     api_versions = {
         "HorizontalPodAutoscaler": "autoscaling/v2",
