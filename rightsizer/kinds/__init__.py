@@ -10,6 +10,7 @@ from rightsizer.kube.object_names import api_path
 from rightsizer.kube.owner_kinds import OwnerKind
 from rightsizer.model import Action, ObjectRef, Proposal, Scalable, Workload
 from rightsizer.policy.recognition import runs_on_knative
+from rightsizer.text import count
 
 KINDS: tuple[Kind, ...] = (*core.KINDS, *batch.KINDS, *serving.KINDS)
 CONTROL_OBJECT_KINDS = (batch.KUEUE_WORKLOAD, serving.SCALED_OBJECT)
@@ -36,8 +37,11 @@ def row_for(ref: ObjectRef) -> Kind | None:
 
 
 def row_of(workload: Workload) -> Kind | None:
-    """The row of a workload's kind, or one from its scale subresource; None without either."""
-    known, ref = kind_of(workload.ref), workload.ref
+    """The row of a workload's kind, or one from its scale subresource; None without either, and for gangs.
+
+    Several writes would stop a gang, and what comes between them would leave a part of it.
+    """
+    known, ref = (None if workload.gang else kind_of(workload.ref)), workload.ref
     if known is not None and known.on_knative is not None and runs_on_knative(workload):
         return known.woken_by_knative()
     if known is not None:
@@ -74,12 +78,34 @@ def stopped_by(workload: Workload) -> tuple[ObjectRef, Kind] | None:
     return (ref, row) if row is not None else None
 
 
+CLUSTERS = {
+    "SkyPilot": ("SkyPilot cluster", "sky down ends it"),
+    "Ray": ("Ray cluster", "ray down ends it"),
+    "Spark": ("Spark application", "it ends with its driver"),
+    "Dask": ("Dask cluster", "its client ends it"),
+    "Slurm": ("Slurm job", "scancel ends it"),
+}
+"""Clusters of bare pods by the kind of their gang: what they are called, and what ends them for good."""
+
+
 def no_stop_reason(workload: Workload) -> str:
-    """Why nothing stops a workload in its state; empty if that has other causes."""
-    row = row_of(workload)
-    if row is None or row.state is None:
-        return ""
-    return row.state.why or (f"no single {row.stop.owned} of its own was read" if row.stop else "")
+    """Why nothing stops a workload in its state."""
+    row, ref = row_of(workload), workload.ref
+    kind = f"{ref.kind} ({ref.api_version})"
+    if workload.gang:
+        called, end = CLUSTERS.get(ref.kind, (ref.kind if ref.kind != "Gang" else "gang", ""))
+        named = f"the {called} {ref.name} ({count(len(workload.pods), 'GPU pod')})"
+        return "; ".join(
+            filter(None, (f"gpu-rightsizer cannot stop {named} as a whole, and stops no part of it", end))
+        )
+    why = row.state.why if row is not None and row.state is not None else ""
+    if row is not None and row.state is not None and row.stop is not None and not why:
+        why = f"no single {row.stop.owned} of its own was read"
+    return (
+        f"not possible for this {kind}: {why}"
+        if why
+        else f"gpu-rightsizer knows no safe way to stop a {kind}"
+    )
 
 
 def action_for(workload: Workload) -> Action | None:
