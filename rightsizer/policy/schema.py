@@ -357,7 +357,7 @@ class Policy(Part):
     gangLabels: tuple[Key, ...] = pydantic.Field(
         (),
         strict=False,
-        description="Labels of pods: those with the same value in a namespace are judged as one gang.",
+        description="Labels of pods without a controller: the same value in a namespace makes one gang.",
     )
     sharing: Sharing = pydantic.Field(default_factory=Sharing)
     demand: DemandSettings = pydantic.Field(default_factory=DemandSettings)
