@@ -76,7 +76,7 @@ def _followed(world: World, *, is_wanted: bool = False) -> list[Outcome]:
         with counted(gate):
             plan = planned(session, gate, accept_growth=False)
             acting = acting_on(session, plan, context, gate, session.account(plan)[1])
-            return list(steps(acting, plan.enforced, plan.fleet, deadline))
+            return list(steps(acting, plan, plan.enforced, deadline))
 
 
 def _apply(world: World) -> Run:

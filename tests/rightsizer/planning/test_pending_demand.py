@@ -246,6 +246,31 @@ def test_pending_demand_room_that_is_made_for_one_pod_leaves_the_next_its_victim
     } == gone
 
 
+@pytest.mark.parametrize(
+    ("refused", "gone"),
+    [
+        ((), {"a0"}),
+        (("a0",), {"a1"}),
+        (("a0", "a1"), {"a2"}),
+        (("a0", "a1", "a2"), {"z"}),
+        (("a0", "a1", "a2", "z"), {"a0"}),
+    ],
+)
+def test_pending_demand_what_refused_a_moment_ago_goes_last(
+    refused: Collection[str], gone: Collection[str]
+) -> None:
+    """All of its namespace after three, else the pod would wait for each; where all refused, the first is tried."""
+    holders = [_holder(f"a{number}", "a") for number in range(5)]
+    theirs = _holder("z", "a")
+    holders += [dataclasses.replace(theirs, ref=dataclasses.replace(theirs.ref, namespace="theirs"))]
+    refs = {one.ref for one in holders if one.ref.name in refused}
+    fleet = Fleet(tuple(holders), {}, {}, waiting=(_waiting("w", 1),))
+    evaluator = PolicyEvaluator(RULES, fleet, at=AT)
+    decisions = [_decision(one) for one in holders]
+    found = limit_to_pending_demand(decisions, evaluator, BudgetAccount(evaluator), refs).decisions
+    assert {one.workload.ref.name for one in found if not one.blockers} == gone
+
+
 def test_pending_demand_equal_priority_does_not_count() -> None:
     """Equal is not higher."""
     holder = [_decision(_holder("x", "a"))]

@@ -151,7 +151,7 @@ class Replica:
                 or BlockerCode.NO_CAPACITY in {each.code for each in one.blockers}
             }
             acting = acting_on(session, plan, context, gate, session.account(plan)[1])
-            outcomes += steps(acting, plan.enforced, plan.fleet, self._patience())
+            outcomes += steps(acting, plan, plan.enforced, self._patience())
         self._world.ended.update(f"{one.action} {one.result.value}" for one in outcomes)
 
     def _patience(self) -> Deadline:
