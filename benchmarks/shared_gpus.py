@@ -331,7 +331,12 @@ def _series(past: Past, begin_s: int) -> Iterator[Series]:
 def _objects(plan: Schedule, at_s: int) -> Iterator[dict[str, Any]]:
     """Its node and its pods, which have run for two days."""
     since = datetime.datetime.fromtimestamp(at_s - 172_800, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    sharing = {"nvidia.com/gpu.sharing-strategy": plan.mode.value.lower(), "nvidia.com/gpu.replicas": "16"}
+    # As GPU Feature Discovery has them.
+    sharing = {
+        "nvidia.com/gpu.count": "1",
+        "nvidia.com/gpu.replicas": "16",
+        "nvidia.com/gpu.sharing-strategy": plan.mode.value.lower(),
+    }
     labels = {} if plan.node.gpus[0].mig else sharing
     amounts = {plan.resource: "16"}
     yield {

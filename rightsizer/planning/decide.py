@@ -3,7 +3,7 @@
 import dataclasses
 import datetime
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from rightsizer.changes.record_codec import SNOOZE_ANNOTATION
 from rightsizer.findings.autoscaling import autoscalers_for
@@ -46,7 +46,7 @@ _RESTRAINT = {Verdict.PROTECTED: 0, Verdict.KEEP: 1, Verdict.UNKNOWN: 2, Verdict
 
 
 def decide(measured: Measured, evaluator: PolicyEvaluator) -> tuple[Decision, ...]:
-    """One decision for each workload; those that free most for each pod that has to go come first.
+    """One decision for each workload, in the order of `sort_key`.
 
     Raises:
         ValueError: A workload appears twice.
@@ -55,7 +55,16 @@ def decide(measured: Measured, evaluator: PolicyEvaluator) -> tuple[Decision, ..
     if len({decision.workload.ref for decision in decisions}) != len(decisions):
         message = "a workload appears twice in the inventory"
         raise ValueError(message)
-    return tuple(sorted(decisions, key=sort_key))
+    rejecting = frozenset(_rejecting(evaluator))
+    return tuple(sorted(decisions, key=lambda one: sort_key(one, rejecting)))
+
+
+def _rejecting(evaluator: PolicyEvaluator) -> Iterator[str]:
+    """Namespaces in which an object rejected a change within its cooldown; its neighbors may reject theirs, too."""
+    for workload in evaluator.fleet.workloads:
+        ends = [change.at for change in workload.past if change.end is ChangeOutcome.REJECTED]
+        if ends and evaluator.at - max(ends) < evaluator.evaluate(workload).cooldown:
+            yield workload.ref.namespace
 
 
 def decide_one(workload: Workload, measured: Measured, evaluator: PolicyEvaluator) -> Decision:
@@ -416,10 +425,16 @@ def _after_notice(decision: Decision, wait: datetime.timedelta, evaluator: Polic
     return decision
 
 
-def sort_key(decision: Decision) -> tuple[int, int, float, float, str, str, str]:
-    """Changes first, then blocked ones, then advice; in each, most GPUs per stopped pod, then most GPUs."""
+def sort_key(
+    decision: Decision, rejecting: Collection[str] = ()
+) -> tuple[int, int, bool, float, float, str, str, str]:
+    """Changes first, then blocked ones, then advice; in each, most GPUs per stopped pod, then most GPUs.
+
+    Those in namespaces that reject changes come last: many such workloads delay others by one cycle.
+    """
     ref = decision.workload.ref
     standing = 2 if decision.mode is not Mode.ENFORCE else 1 if decision.blockers else 0
     held = decision.frees if decision.verdict is Verdict.ACT else float(decision.workload.gpus)
     each = held / max(1, decision.pods_going)
-    return (_ORDER[decision.verdict], standing, -each, -held, ref.namespace, ref.kind, ref.name)
+    last = ref.namespace in rejecting
+    return (_ORDER[decision.verdict], standing, last, -each, -held, ref.namespace, ref.kind, ref.name)

@@ -376,29 +376,25 @@ def _shared_devices(querier: SourceQuerier) -> set[DeviceKey]:
 
 
 def unknown_seconds(
-    querier: SourceQuerier, grid: SlotGrid, uuids: Sequence[str], reasons: str = NOT_A_PODS
+    querier: SourceQuerier, grid: SlotGrid, uuids: Sequence[str]
 ) -> dict[DeviceKey, dict[int, float]]:
-    """Seconds of gaps and unattributed work of each device in each slot; no slot without a counter."""
-    found = _increases(querier, grid, uuids, GAPS)
-    # Every device has a counter of gaps; unattributed work is added where there is any.
-    for device, more in _increases(querier, grid, uuids, UNATTRIBUTED, reasons).items():
-        row = found.setdefault(device, {})
-        for slot, value in more.items():
-            row[slot] = row.get(slot, 0.0) + value
-    return found
+    """Seconds of gaps and unattributed work of each device in each slot; no slot without both counters."""
+    gaps = _increases(querier, grid, uuids, GAPS)
+    return {
+        device: {slot: value + gaps[device][slot] for slot, value in row.items() if slot in gaps[device]}
+        for device, row in _increases(querier, grid, uuids, UNATTRIBUTED, NOT_A_PODS).items()
+        if device in gaps
+    }
 
 
 def _seconds_in_reach(
     querier: SourceQuerier, grid: SlotGrid, uuids: Sequence[str], pods: LabelNames
 ) -> dict[DeviceKey, dict[int, float]]:
-    """The same of devices in reach, with what no series explains."""
+    """Those of devices in reach, with what no series explains."""
     query = functools.partial(_increases, querier, grid, uuids)
-    found, total, unattributed = (
-        unknown_seconds(querier, grid, uuids, IN_REACH),
-        query(DEVICE_BUSY),
-        query(UNATTRIBUTED),
-    )
+    found, total, unattributed = query(GAPS), query(DEVICE_BUSY), query(UNATTRIBUTED)
     explained = (
+        query(UNATTRIBUTED, IN_REACH),
         query(UNATTRIBUTED, OUT_OF_REACH),
         query(POD_BUSY, pods.has_pod, parts=(*pods.owner, *CONTAINER)),
     )
@@ -406,7 +402,9 @@ def _seconds_in_reach(
         busy_s, counted = total.get(device, {}), unattributed.get(device, {})
         for slot in row:
             if slot in busy_s:
-                known_s = row[slot] + sum(each.get(device, {}).get(slot, 0.0) for each in explained)
+                own_s, others_s, pods_s = (each.get(device, {}).get(slot, 0.0) for each in explained)
+                row[slot] += own_s
+                known_s = row[slot] + others_s + pods_s
                 row[slot] += unexplained_s(busy_s[slot], known_s, is_counted=slot in counted)
             else:
                 row[slot] = math.inf

@@ -7,7 +7,7 @@ could be any pod's (docs/attribution.md), so it is added to the work of each.
 import dataclasses
 import datetime
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from rightsizer.prometheus import promql
@@ -207,7 +207,8 @@ def query_counters(querier: SourceQuerier, window: datetime.timedelta) -> Counte
     if querier.source.has_counters:
         labels = querier.source.labels
         _add_pods(counters, _query(querier, window, labels.key_of, of_devices=False))
-        _add_devices(counters, _query(querier, window, labels.device_of, of_devices=True))
+        counted = _add_devices(counters, _query(querier, window, labels.device_of, of_devices=True))
+        _add_unexplained(counters, counters.devices.keys() - counted)
     return counters
 
 
@@ -262,14 +263,30 @@ def _add_pods(counters: Counters, query: _CounterQuery[UseKey]) -> None:
     counters.processes = query.peak(POD_PROCESSES)
 
 
-def _add_devices(counters: Counters, query: _CounterQuery[DeviceKey], reasons: str = NOT_A_PODS) -> None:
+def _add_devices(
+    counters: Counters, query: _CounterQuery[DeviceKey], reasons: str = NOT_A_PODS
+) -> Collection[DeviceKey]:
+    """Add the counters of devices; those with series of unattributed work, which exist from the start."""
     counters.devices = {key: CounterIncrease(busy_s) for key, busy_s in query.increase(DEVICE_BUSY).items()}
     _set_complete(counters, query)
     counters.gap_s = query.increase(GAPS)
     counters.unknown_s = dict(counters.gap_s)
-    for device, seconds in query.increase(UNATTRIBUTED, reasons).items():
+    unattributed = query.increase(UNATTRIBUTED, reasons)
+    for device, seconds in unattributed.items():
         counters.unknown_s[device] = counters.unknown_s.get(device, 0.0) + seconds
     counters.unknown_traffic_s = query.increase(UNATTRIBUTED_TRAFFIC, reasons)
+    return unattributed.keys()
+
+
+def _add_unexplained(counters: Counters, devices: Collection[DeviceKey]) -> None:
+    """Add the work of devices without these series, for example dropped ones, that is no known pod's."""
+    known_s = {device: counters.gap_s.get(device, 0.0) for device in devices}
+    for key, pod in counters.pods.items():
+        if key[2:] in known_s:
+            known_s[key[2:]] += pod.busy_s
+    for device, seconds in known_s.items():
+        left_s = unexplained_s(counters.devices[device].busy_s, seconds, is_counted=False)
+        counters.unknown_s[device] = counters.unknown_s.get(device, 0.0) + left_s
 
 
 def _set_complete(counters: Counters, query: _CounterQuery[DeviceKey]) -> None:

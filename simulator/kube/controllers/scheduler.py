@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from simulator.kube.selectors import Requirement, Selector, expressions
 from simulator.kube.store import Event, Record
 
 Amounts = dict[str, int]  # thousandths of each resource
+_GPU, _HAMI_REGISTER = "nvidia.com/gpu", "hami.io/node-nvidia-register"
 _PASS: Key = ("", "", "")  # one pass over all pending pods
 
 
@@ -142,10 +144,16 @@ def _misfits(spec: Mapping[str, Any], wanted: Mapping[str, int], node: _Node) ->
         return [f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"]
     if not _selected(spec, node.record):
         return ["node(s) didn't match Pod's node affinity/selector"]
-    lacking = [
-        name for name, amount in wanted.items() if amount > node.free.get(name, 0) and _counts(name, node)
-    ]
+    most = {**node.free, **_most_by_hami(node)}
+    lacking = [name for name, amount in wanted.items() if amount > most.get(name, 0) and _counts(name, node)]
     return ["Too many pods" if name == "pods" else f"Insufficient {name}" for name in lacking]
+
+
+def _most_by_hami(node: _Node) -> Amounts:
+    """HAMi's scheduler gives each GPU only once to a container, however many slots it has."""
+    annotations = node.record.obj["metadata"].get("annotations", {})
+    gpus = len(json.loads(annotations.get(_HAMI_REGISTER, "[]")))
+    return {_GPU: min(thousandths(str(gpus)), node.free.get(_GPU, 0))} if gpus else {}
 
 
 def _counts(name: str, node: _Node) -> bool:

@@ -748,6 +748,29 @@ def test_decide_order_is_enforced_blocked_advised() -> None:
     assert order == ["large", "small", "waiting", "advised"]
 
 
+@pytest.mark.parametrize(("hours", "order"), [(23, "other own rejecting"), (25, "rejecting own other")])
+def test_decide_order_in_namespaces_that_reject_changes_is_last(hours: int, order: str) -> None:
+    """During the cooldown, so that many workloads that reject changes delay others by one plan only."""
+    at = AT - datetime.timedelta(hours=hours)
+    rejected = ChangeRecord(at, "run-1", "scale-to-zero", end=ChangeOutcome.REJECTED, ended=at)
+    items = [
+        workload(
+            pod(
+                f"{name}-0", devices=gpus, ref=ObjectRef("v1", "Pod", namespace, f"{name}-0", f"uid-{name}-0")
+            ),
+            ref=ObjectRef("apps/v1", "Deployment", namespace, name, f"uid-{name}"),
+            past=(rejected,) if name == "rejecting" else (),
+        )
+        for name, gpus, namespace in (
+            ("rejecting", 8, "theirs"),
+            ("own", 4, "theirs"),
+            ("other", 1, "research"),
+        )
+    ]
+    found = {key: used for item in items for key, used in all_idle(item).items()}
+    assert " ".join(one.workload.ref.name for one in judged_all(items, found, policy())) == order
+
+
 @pytest.mark.parametrize(
     ("busy", "advised"), [((*[1] * 100, *[2] * 50, *[3] * 60), True), ((*[2] * 150, *[6] * 60), False)]
 )

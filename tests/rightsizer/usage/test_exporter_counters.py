@@ -48,8 +48,9 @@ class Shared:
         }
         metrics.write(counters, device, namespace="", modelName="")
         if self.lost is not None:
-            lost = {exporter_counters.UNATTRIBUTED: steadily(self.lost)}
-            metrics.write(lost, device, namespace="", modelName="", reason=self.reason)
+            for reason, lost in {"unsampled": 0.0, self.reason: self.lost}.items():
+                counter = {exporter_counters.UNATTRIBUTED: steadily(lost)}
+                metrics.write(counter, device, namespace="", modelName="", reason=reason)
 
 
 @pytest.mark.covers("P16")
@@ -109,6 +110,18 @@ def test_usages_unattributed_work_counts_for_every_pod(metrics: Metrics, reason:
     assert (quiet.activity_mean, quiet.activity_peak) == (near(1 / 60, rel=0.01), None)
     assert busy.busy_s == near(30 * 1440, rel=0.01)
     assert busy.activity_peak == near(0.5)
+
+
+@pytest.mark.covers("P16")
+def test_usages_work_of_no_pod_without_series_of_unattributed_work_counts_for_every_pod(
+    metrics: Metrics,
+) -> None:
+    """Where relabeling or a list of metrics dropped these, what pods' counters leave over is unattributed."""
+    Shared(30, lost=None).write(metrics, a=29, b=0)
+    quiet, at = metrics.usage("b"), metrics.at
+    assert (quiet.busy_s, quiet.unattributed_s) == (near(1440, rel=0.01), near(1440, rel=0.01))
+    history = metrics.signal().histories({(metrics.space, "b"): at - DAY}, DAY, at, threshold=0.05)
+    assert Slot.IDLE not in history[metrics.space, "b"].slots
 
 
 @pytest.mark.covers("P21")
