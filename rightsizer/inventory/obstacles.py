@@ -205,26 +205,22 @@ class Volumes:
     """PersistentVolumeClaims that pending pods name, and all volumes by name.
 
     Attributes:
-        limits: The most volumes of each CSI driver, by node; None if that is not known.
+        limits: The most volumes of each CSI driver, by node, where that is known.
     """
 
     claims: Mapping[ClaimKey, VolumeClaimObject] = dataclasses.field(default_factory=dict)
     volumes: Mapping[str, VolumeObject] = dataclasses.field(default_factory=dict)
-    limits: Mapping[str, Mapping[str, int]] | None = None
+    limits: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
 
     def capacities(self, capacities: Mapping[str, NodeCapacity]) -> dict[str, NodeCapacity]:
         """The capacities of nodes, with how many volumes they can attach.
 
-        Volumes of pods count for each driver, and once more while they are attached: fewer are never free.
+        Volumes of pods count for each driver, and once more while they are attached: fewer are never free. A kubelet
+        always writes a CSINode: without it the limit is not known, though kube-scheduler assumes none.
         """
-        limits, found = self.limits or {}, {}
-        drivers = {name for most in limits.values() for name in most}
+        found = {}
         for node, has in capacities.items():
-            # Without a CSINode kube-scheduler knows no limit.
-            most = {
-                f"{_ATTACHABLE}{name}": limits[node].get(name, 0) if node in limits else _UNLIMITED
-                for name in drivers
-            }
+            most = {f"{_ATTACHABLE}{name}": count for name, count in self.limits.get(node, {}).items()}
             used = dict.fromkeys(most, has.requested.get(VOLUMES, 0))
             found[node] = NodeCapacity({**has.allocatable, **most}, {**has.requested, **used})
         return found
@@ -233,11 +229,11 @@ class Volumes:
 def volumes_of(
     claims: Iterable[VolumeClaimObject],
     volumes: Iterable[VolumeObject],
-    nodes: Iterable[CsiNodeObject] | None,
+    nodes: Iterable[CsiNodeObject],
 ) -> Volumes:
     """The volumes."""
     by_key = {(one.metadata.namespace, one.metadata.name): one for one in claims}
-    limits = None if nodes is None else {one.metadata.name: one.limits for one in nodes}
+    limits = {one.metadata.name: one.limits for one in nodes}
     return Volumes(by_key, {one.metadata.name: one for one in volumes}, limits)
 
 
@@ -256,10 +252,10 @@ def with_volumes(pod: UnschedulablePod, volumes: Volumes) -> UnschedulablePod:
             why = "it is not bound to a volume"
         elif "ReadWriteOncePod" in (claim.spec.access_modes or ()):
             why = "which pod has it is not known"
-        elif volume.driver and volumes.limits is None:
+        elif volume.driver and not volumes.limits:
             why = "how many volumes nodes can attach is not known"
         else:
-            needs.update({f"{_ATTACHABLE}{volume.driver}": 1} if volume.driver and volumes.limits else {})
+            needs.update({f"{_ATTACHABLE}{volume.driver}": 1} if volume.driver else {})
             found += [(f"its PersistentVolumeClaim {name}", terms) for terms in volume.affinities]
             continue
         return dataclasses.replace(pod, why_not=pod.why_not or f"PersistentVolumeClaim {name}: {why}")

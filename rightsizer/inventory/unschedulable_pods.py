@@ -300,8 +300,8 @@ def _message_veto(message: str, *, has_claims: bool) -> str:
         return "kube-scheduler names no resource that is missing"
     if odd := next((one for one in words if not one.startswith(_CHECKED)), ""):
         return f"kube-scheduler has a reason that is not checked: {odd[:_MOST_WORDS]}"
-    # A resource of a DeviceClass needs no ResourceClaim of the pod's own.
-    has_claims = has_claims or _NO_DEVICES in words
+    # A resource of a DeviceClass needs no ResourceClaim of the pod's own. Perhaps only preemption met it.
+    has_claims = has_claims or _NO_DEVICES in told
     if not (has_claims or any(one.startswith(_HELD_BY_PODS) for one in words)):
         return "kube-scheduler names no resource that is missing"
     if preempted and not has_claims and not preempted.startswith(_LEFT_TO_OTHERS):
