@@ -54,6 +54,7 @@ def run_context_of(
         instance=session.instance,
         clock=session.clock,
         evicts=session.evicts,
+        bind_within=session.policy.policy.demand.bindWithin,
         journal=journal_of(arguments, session.run, stack),
     )
 

@@ -123,7 +123,7 @@ class Matching:
         candidates = itertools.chain(*self._victims.values())
         self._places = Places(evaluator.fleet, sorted(candidates, key=standing))
         self._places.free_what_terminates(evaluator.at)
-        self._held_back = held_back(evaluator.fleet, evaluator.at)
+        self._held_back = held_back(evaluator)
         self._drop_unaffordable(waiting[0])
         self._later = self._victims_of(one for one in decisions if one.action is Action.NOTICE)
         left: Sequence[Sequence[WaitingPod]] = together(waiting)

@@ -81,7 +81,7 @@ def unserved_demand(
     by_reason: dict[str, list[str]] = collections.defaultdict(list)
     for one in (*fleet.unserved, *unserved):
         by_reason[one.why].append(one.what)
-    for held in held_back(fleet, evaluator.at).values():
+    for held in held_back(evaluator).values():
         by_reason[held.why].append(str(held.demand))
     for namespace, first in cut_short.items():
         by_reason[f"what waits in namespace {namespace} has too many ways to be placed"].append(str(first))

@@ -69,7 +69,14 @@ def _followed(world: World, *, is_wanted: bool = False) -> list[Outcome]:
     with contextlib.closing(PlanSession(arguments)) as session:
         own = session.own
         context = RunContext(
-            session.cluster, session.run, own, session.instance, session.clock, evicts=False, journal=None
+            session.cluster,
+            session.run,
+            own,
+            session.instance,
+            session.clock,
+            evicts=False,
+            bind_within=session.policy.policy.demand.bindWithin,
+            journal=None,
         )
         gate = ActionGate(session.store, session.policy.policy.breaker, session.run, session.clock)
         require_state(session)

@@ -127,6 +127,7 @@ class Replica:
             instance=session.instance,
             clock=session.clock,
             evicts=session.evicts,
+            bind_within=session.policy.policy.demand.bindWithin,
             journal=None,
         )
         gate = ActionGate(session.store, session.policy.policy.breaker, session.run, session.clock)
