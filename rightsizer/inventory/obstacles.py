@@ -7,7 +7,7 @@ https://github.com/kubernetes/kubernetes/tree/v1.36.3/pkg/scheduler/framework/pl
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -46,36 +46,18 @@ def misfits(node: Node, capacity: NodeCapacity, pod: UnschedulablePod) -> Iterat
 
 def obstacles(node: Node, pod: UnschedulablePod) -> Iterator[str]:
     """Why a node does not accept a pod, in words."""
-    for check in _CHECKS:
-        yield from check(node, pod)
-
-
-def _untolerated(node: Node, pod: UnschedulablePod) -> Iterator[str]:
     for taint in node.taints:
         if not any(tolerates(one, taint) for one in pod.tolerations):
             yield f"does not tolerate the taint {taint}"
-
-
-def _unselected(node: Node, pod: UnschedulablePod) -> Iterator[str]:
     for key, value in sorted(pod.selector.items()):
         if key.startswith(DROPPED_LABELS):
             yield f"unknown: whether the node has {key}={value}"
         elif node.labels.get(key) != value:
             yield f"its node selector requires {key}={value}"
-
-
-def _unmatched(node: Node, pod: UnschedulablePod) -> Iterator[str]:
     for what, terms in pod.affinities:
         answers = [_term_holds(node, expressions, fields) for expressions, fields in terms]
         if True not in answers:
             yield f"unknown: {what}" if None in answers else f"{what} requires other nodes"
-
-
-_CHECKS: tuple[Callable[[Node, UnschedulablePod], Iterator[str]], ...] = (
-    _untolerated,
-    _unselected,
-    _unmatched,
-)
 
 
 def _term_holds(
@@ -109,30 +91,14 @@ class _VolumeNodeAffinity(msgspec.Struct):
     required: NodeSelector | None = None
 
 
-class _CsiSource(msgspec.Struct):
-    driver: str = ""
-
-
-class _VolumeSpec(msgspec.Struct, rename="camel"):
-    node_affinity: _VolumeNodeAffinity | None = None
-    csi: _CsiSource | None = None
-    aws_elastic_block_store: Any = None
-    azure_disk: Any = None
-    azure_file: Any = None
-    cinder: Any = None
-    gce_persistent_disk: Any = None
-    portworx_volume: Any = None
-    vsphere_volume: Any = None
-
-
 _MIGRATED = {
-    "aws_elastic_block_store": "ebs.csi.aws.com",
-    "azure_disk": "disk.csi.azure.com",
-    "azure_file": "file.csi.azure.com",
+    "awsElasticBlockStore": "ebs.csi.aws.com",
+    "azureDisk": "disk.csi.azure.com",
+    "azureFile": "file.csi.azure.com",
     "cinder": "cinder.csi.openstack.org",
-    "gce_persistent_disk": "pd.csi.storage.gke.io",
-    "portworx_volume": "pxd.portworx.com",
-    "vsphere_volume": "csi.vsphere.vmware.com",
+    "gcePersistentDisk": "pd.csi.storage.gke.io",
+    "portworxVolume": "pxd.portworx.com",
+    "vsphereVolume": "csi.vsphere.vmware.com",
 }
 """CSI drivers that attach the volumes of former plugins."""
 
@@ -141,12 +107,16 @@ class VolumeObject(msgspec.Struct):
     """corev1.PersistentVolume."""
 
     metadata: ObjectMeta
-    spec: _VolumeSpec = msgspec.field(default_factory=_VolumeSpec)
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse a spec that cannot be read."""
+        _ = (*self.affinities, self.driver)
 
     @property
     def affinities(self) -> Iterator[Terms]:
         """Which nodes can mount it; labels of its zone count, too (plugin volumezone)."""
-        affinity = self.spec.node_affinity
+        affinity = msgspec.convert(self.spec.get("nodeAffinity"), _VolumeNodeAffinity | None)
         if affinity is not None and affinity.required is not None:
             yield affinity.required.terms
         for key, text in (self.metadata.labels or {}).items():
@@ -156,11 +126,9 @@ class VolumeObject(msgspec.Struct):
     @property
     def driver(self) -> str:
         """The CSI driver that attaches it; empty if none does."""
-        if self.spec.csi is not None:
-            return self.spec.csi.driver
-        return next(
-            (driver for name, driver in _MIGRATED.items() if getattr(self.spec, name) is not None), ""
-        )
+        former = (driver for name, driver in _MIGRATED.items() if self.spec.get(name) is not None)
+        csi = msgspec.convert(self.spec.get("csi"), dict[str, Any] | None)
+        return str((csi or {}).get("driver", next(former, "")))
 
 
 class _DriverLimit(msgspec.Struct):

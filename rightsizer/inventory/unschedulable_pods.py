@@ -212,11 +212,9 @@ def unschedulable_pod(
     tolerations = msgspec.json.decode(spec.tolerations, type=list[Toleration] | None)
     affinity = msgspec.json.decode(spec.affinity, type=Affinity | None) or Affinity()
     message = next((one.message for one in item.status.conditions or () if one.type == "PodScheduled"), "")
-    why_not = (
-        _scheduler_veto(spec.scheduler_name)
-        or placement_veto(spec)
-        or _message_veto(message, has_claims=bool(claims))
-    )
+    why_not = placement_veto(spec) or _message_veto(message, has_claims=bool(claims))
+    if spec.scheduler_name not in _SCHEDULERS:
+        why_not = f"where the scheduler {spec.scheduler_name} places pods is not known"
     return UnschedulablePod(
         ref,
         gpus,
@@ -255,10 +253,6 @@ def volume_claims(item: PodObject) -> tuple[str, ...]:
 
 
 # --- Why it is not known whether free resources let a pod start
-
-
-def _scheduler_veto(name: str) -> str:
-    return "" if name in _SCHEDULERS else f"where the scheduler {name} places pods is not known"
 
 
 def placement_veto(spec: PodSpec) -> str:
