@@ -18,6 +18,7 @@ import yaml
 from rightsizer.errors import INVALID_JSON, ConfigurationError, RequestRefused
 from rightsizer.inventory.cluster_reader import read_cluster
 from rightsizer.inventory.demand_kinds import NO_QUEUES, NamedQueues
+from rightsizer.inventory.obstacles import CSI_NODES
 from rightsizer.inventory.owner_reader import DEFINITIONS, CustomDefinition
 from rightsizer.inventory.pods import GpuPod
 from rightsizer.inventory.workload_builder import ClusterState
@@ -135,6 +136,9 @@ _WITHOUT = {
 _MAX_DETAIL = 300
 _FIXED = frozenset({"", "apps", "batch", "policy", "scheduling.k8s.io"})
 """API groups of Kubernetes that are read in v1; objects of older versions have the same fields."""
+
+_OF_EACH_NODE = frozenset({(CSI_NODES.group, CSI_NODES.plural)})
+"""Kinds of which kubelets write an object for each node: a file without them leaves them out."""
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -285,6 +289,8 @@ class ObjectsFile(ObjectReader):
         namespace = rest[1] if rest[0] == "namespaces" and rest[2:] else ""
         plural, *name = rest[2:] if namespace else rest
         key = self._kinds.get((group, plural), ("", ""))
+        if not any(key) and (group, plural) in _OF_EACH_NODE:
+            raise self._refused(path, "it holds none")
         versions = self._versions.get(key, {})
         if versions and group not in _FIXED and version not in versions:
             raise self._refused(path, f"it holds them as {', '.join(versions)}")

@@ -173,22 +173,26 @@ class Volumes:
     """PersistentVolumeClaims that pending pods name, and all volumes by name.
 
     Attributes:
-        limits: The most volumes of each CSI driver, by node, where that is known.
+        limits: The most volumes of each CSI driver, by node; None if that is not known.
     """
 
     claims: Mapping[ClaimKey, VolumeClaimObject] = dataclasses.field(default_factory=dict)
     volumes: Mapping[str, VolumeObject] = dataclasses.field(default_factory=dict)
-    limits: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
+    limits: Mapping[str, Mapping[str, int]] | None = None
 
     def capacities(self, capacities: Mapping[str, NodeCapacity]) -> dict[str, NodeCapacity]:
         """The capacities of nodes, with how many volumes they can attach.
 
-        Volumes of pods count for each driver, and once more while they are attached: fewer are never free. A kubelet
-        always writes a CSINode: without it the limit is not known, though kube-scheduler assumes none.
+        Volumes of pods count for each driver, and once more while they are attached: fewer are never free.
         """
-        found = {}
+        limits, found = self.limits or {}, {}
+        drivers = {name for most in limits.values() for name in most}
         for node, has in capacities.items():
-            most = {f"{_ATTACHABLE}{name}": count for name, count in self.limits.get(node, {}).items()}
+            # Without a CSINode kube-scheduler knows no limit.
+            most = {
+                f"{_ATTACHABLE}{name}": limits[node].get(name, 0) if node in limits else _UNLIMITED
+                for name in drivers
+            }
             used = dict.fromkeys(most, has.requested.get(VOLUMES, 0))
             found[node] = NodeCapacity({**has.allocatable, **most}, {**has.requested, **used})
         return found
@@ -197,11 +201,11 @@ class Volumes:
 def volumes_of(
     claims: Iterable[VolumeClaimObject],
     volumes: Iterable[VolumeObject],
-    nodes: Iterable[CsiNodeObject],
+    nodes: Iterable[CsiNodeObject] | None,
 ) -> Volumes:
     """The volumes."""
     by_key = {(one.metadata.namespace, one.metadata.name): one for one in claims}
-    limits = {one.metadata.name: one.limits for one in nodes}
+    limits = None if nodes is None else {one.metadata.name: one.limits for one in nodes}
     return Volumes(by_key, {one.metadata.name: one for one in volumes}, limits)
 
 
@@ -220,10 +224,10 @@ def with_volumes(pod: UnschedulablePod, volumes: Volumes) -> UnschedulablePod:
             why = "it is not bound to a volume"
         elif "ReadWriteOncePod" in (claim.spec.access_modes or ()):
             why = "which pod has it is not known"
-        elif volume.driver and not volumes.limits:
+        elif volume.driver and volumes.limits is None:
             why = "how many volumes nodes can attach is not known"
         else:
-            needs.update({f"{_ATTACHABLE}{volume.driver}": 1} if volume.driver else {})
+            needs.update({f"{_ATTACHABLE}{volume.driver}": 1} if volume.driver and volumes.limits else {})
             found += [(f"its PersistentVolumeClaim {name}", terms) for terms in volume.affinities]
             continue
         return dataclasses.replace(pod, why_not=pod.why_not or f"PersistentVolumeClaim {name}: {why}")

@@ -347,18 +347,6 @@ NOTHING = "no GPUs are freed"
             id="volume-limits-not-in-the-file",
         ),
         pytest.param(
-            [
-                _node(),
-                _node("n2", cpu="1"),
-                _attaching(EBS, 9, "n2"),
-                _claim(),
-                _volume(source=ON_EBS),
-                _waiting(limits={"cpu": "2"}, **DATA),
-            ],
-            f"it needs more attachable-volumes-csi-{EBS} than the node has",
-            id="volume-limits-of-another-node-only",
-        ),
-        pytest.param(
             [_node(**{GPU: "0"}), _waiting(message="0/1 nodes are available: 1 cannot allocate all claims.")],
             "no node would take it if it were empty",
             id="devices-of-a-node-that-are-not-known",
