@@ -76,11 +76,12 @@ class KeptState:
     """What a process keeps from one plan for the next; None where it asks for everything.
 
     Attributes:
-        refused: As a Cycle's.
+        began: As a Cycle's, and so is `refused`.
     """
 
     objects: KeptObjects | None = None
     slots: KeptSlots | None = None
+    began: datetime.datetime | None = None
     refused: frozenset[ObjectRef] = frozenset()
 
 
@@ -123,7 +124,7 @@ class PlanSession:
         if settings.url is None:
             note(f"no --prometheus-url; found {self.prometheus.where}")
         self.signal = PrometheusUsage(self.prometheus, terms, kept.slots)
-        self.run = new_run(self._machine())
+        self.run, self.began = new_run(self._machine()), kept.began
 
     @functools.cached_property
     def evicts(self) -> bool:
@@ -175,6 +176,7 @@ class PlanSession:
             state=state,
             problems=(*problems, *unknown),
             remembered=remembered,
+            began=self.began,
             refused=self._kept.refused,
             cluster=self.cluster.name if self._look.objects is None else None,
         )

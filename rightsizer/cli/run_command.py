@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import datetime
+import functools
 import gc
 import logging
 import pathlib
@@ -212,6 +213,8 @@ class _Cycles:
         self._sizes_ended = False
         self._skipped = 0
         self._lends = False
+        self._is_short = False
+        self._run_began: datetime.datetime | None = None  # of the run that the next cycle goes on with
         self._is_woken = False
         self._woken_at = -_DEMAND_PAUSE_S
         self._pause_s = _DEMAND_PAUSE_S
@@ -262,17 +265,21 @@ class _Cycles:
 
     def wake(self) -> None:
         """Begin a cycle soon for what waits for GPUs, if the last plan had changes that wait for that."""
-        if self._soon and self._lends and not self._is_woken:
-            self._is_woken = True
-            self._soon(self._on_demand)
+        if self._lends:
+            self._begin_soon("a pod waits for GPUs")
 
-    def _on_demand(self) -> None:
+    def _begin_soon(self, why: str) -> None:
+        if self._soon and not self._is_woken:
+            self._is_woken = True
+            self._soon(functools.partial(self._sooner, why))
+
+    def _sooner(self, why: str) -> None:
         since_s = time.monotonic() - self._woken_at
         self._end.wait(max(_SETTLE_S, self._pause_s - since_s))
         with self._one_at_a_time:
             self._is_woken, self._woken_at = False, time.monotonic()
             if self._lease is not None and self._lease.is_held and not self._end.is_set():
-                report.info("a pod waits for GPUs: a cycle begins")
+                report.info("%s: a cycle begins", why)
                 self._serves = False
                 self._run(acts=True)
                 self._pause_s = _DEMAND_PAUSE_S if self._serves else min(2 * self._pause_s, _LONGEST_PAUSE_S)
@@ -309,7 +316,8 @@ class _Cycles:
         try:
             now = time.monotonic()
             self._refused = {one: at for one, at in self._refused.items() if now - at < _REFUSED_S}
-            kept = dataclasses.replace(self._kept, refused=frozenset(self._refused))
+            kept = dataclasses.replace(self._kept, began=self._run_began, refused=frozenset(self._refused))
+            self._run_began = None
             session = PlanSession(self._arguments, kept=kept)
         except (ConfigurationError, UsageError):
             self._metrics.set("config_last_reload_successful", 0)
@@ -341,8 +349,9 @@ class _Cycles:
 
     def _publish(self, session: PlanSession, plan: Plan) -> tuple[Plan, Prices]:
         """Publish a plan; returns it with its prices."""
-        blocks = (block.code for one in plan.decisions for block in one.blockers)
+        blocks = {block.code for one in plan.decisions for block in one.blockers}
         self._lends = BlockerCode.ONLY_FOR_PENDING_PODS in blocks
+        self._is_short = BlockerCode.BUDGET in blocks
         self._serves = any(one.wanted_by for one in plan.enforced)
         left = Purse(session.policy.policy, plan.fleet, plan.at).left() if plan.fleet else ()
         accounts, prices = session.account(plan)
@@ -386,6 +395,7 @@ class _Cycles:
         gate = ActionGate(session.store, session.policy.policy.breaker, session.run, session.clock)
         require_state(session)
         outcomes: list[Outcome] = []
+        began = session.clock()
         guard = ReconcilePolicy(session.policy.policy, gate)
         with counted(gate), contextlib.ExitStack() as stack:
             stack.callback(tell_people, session, outcomes)
@@ -405,23 +415,29 @@ class _Cycles:
             )
             classes = {one.workload.ref: one.workload.priority_class for one in plan.decisions}
             on_demand = {one.workload.ref for one in plan.decisions if one.wanted_by}
-            made = steps(acting, plan, plan.enforced, deadline)
+            made = self._noting(steps(acting, plan, plan.enforced, deadline), on_demand)
             self._serves = False
-            self._follow(self._noting(made, on_demand), outcomes, classes)
+            self._follow(made, outcomes, classes)
+            if self._is_woken and not NOT_MADE.isdisjoint(one.result for one in outcomes):
+                self._run_began = session.began or began
 
     def _noting(self, steps: Iterable[Outcome], on_demand: Collection[ObjectRef]) -> Iterator[Outcome]:
-        """The steps; after a refusal the next plan chooses others for what waits, as soon as all changes are made."""
+        """The steps; after a refusal the next plan chooses others in its place, as soon as all changes are made."""
         for outcome in steps:
             yield outcome
-            if outcome.ref not in on_demand:
-                continue
-            if outcome.result is Result.DONE:
-                self._serves = True
-            elif outcome.result in {*NOT_MADE, Result.REFUSED}:
-                self._serves |= outcome.ref not in self._refused
+            is_new = outcome.ref not in self._refused
+            if outcome.result in {*NOT_MADE, Result.REFUSED}:
                 self._refused[outcome.ref] = time.monotonic()
-                if outcome.result in NOT_MADE:  # after an error the schedule is soon enough
-                    self.wake()
+            elif outcome.result is not Result.DONE:
+                continue
+            if outcome.ref in on_demand:
+                self._serves |= is_new or outcome.result is Result.DONE
+            if outcome.result not in NOT_MADE:
+                continue  # after an error the schedule is soon enough
+            if outcome.ref in on_demand:
+                self.wake()
+            elif is_new and self._is_short:
+                self._begin_soon("a refused change leaves room in budgets")
 
     def _follow(
         self,

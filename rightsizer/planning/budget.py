@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import datetime
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 
 from rightsizer.findings.free_capacity import FreeCapacity, IncomingPods, incoming_pods, largest
@@ -37,7 +37,7 @@ from rightsizer.text import number as number_of
 FREE = frozenset({Action.NOTICE, Action.SCALE_UP})
 """Actions that no budget counts: they take nothing away."""
 
-_SPANS = {Per.RUN: None, Per.HOUR: datetime.timedelta(hours=1), Per.DAY: datetime.timedelta(days=1)}
+_SECOND, _HOUR = datetime.timedelta(seconds=1), datetime.timedelta(hours=1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,10 +68,16 @@ _NEGLIGIBLE = 1e-4
 
 
 class Purse:
-    """The remaining amount of every budget, by held GPUs and recent changes."""
+    """The remaining amount of every budget, by held GPUs and recent changes.
 
-    def __init__(self, policy: Policy, fleet: Fleet, at: datetime.datetime) -> None:
+    `began`: the begin of the run, if earlier cycles of it made some.
+    """
+
+    def __init__(
+        self, policy: Policy, fleet: Fleet, at: datetime.datetime, began: datetime.datetime | None = None
+    ) -> None:
         self._budgets = policy.budgets
+        self._spans = {Per.RUN: at - began + _SECOND if began else None, Per.HOUR: _HOUR, Per.DAY: 24 * _HOUR}
         self._fleet = fleet
         self._pools: dict[ObjectRef, Sequence[str]] = {}
         self._held: dict[tuple[BudgetScope, str], float] = collections.defaultdict(
@@ -169,7 +175,7 @@ class Purse:
 
     def _remember(self, change: FoundChange, at: datetime.datetime) -> None:
         for number, budget in enumerate(self._budgets):
-            span = _SPANS[budget.per]
+            span = self._spans[budget.per]
             # A time in the future comes from a clock that is ahead; it counts.
             action = change.record.action
             stop = Action.SCALE_TO_ZERO if change.record.removed_unused else action
@@ -244,15 +250,11 @@ def _allowed(decision: Decision, account: "BudgetAccount") -> Decision:
 
 
 class BudgetAccount:
-    """What the changes that are made leave of budgets and capacity; those `made` before are charged first."""
+    """What the changes that are made leave of budgets and capacity; `began` as for the purse."""
 
-    def __init__(self, evaluator: PolicyEvaluator, made: Iterable[Decision] = ()) -> None:
-        self._purse = Purse(evaluator.policy, evaluator.fleet, evaluator.at)
+    def __init__(self, evaluator: PolicyEvaluator, began: datetime.datetime | None = None) -> None:
+        self._purse = Purse(evaluator.policy, evaluator.fleet, evaluator.at, began)
         self._capacity = _CapacityLeft(evaluator)
-        for one in made:
-            if one.action not in FREE:
-                self._purse.charge(one)
-            self._capacity.take(one)
 
     def affordable(self, decision: Decision) -> float:
         """The most GPUs that a change of this workload may free."""

@@ -39,6 +39,7 @@ class Cycle:
         problems: What could not be read of the state or the change records.
         cluster: Which cluster it is; None for objects from a file.
         remembered: Recent changes, also those whose objects no longer carry a record; None if they are unknown.
+        began: The begin of the run, if it has earlier cycles: budgets per run count their changes.
         refused: Workloads whose changes for pending pods could not be made a moment ago: others go first.
     """
 
@@ -53,6 +54,7 @@ class Cycle:
     problems: tuple[str, ...] = ()
     remembered: ChangeMemory | None = None
     cluster: ClusterName | None = None
+    began: datetime.datetime | None = None
     refused: frozenset[ObjectRef] = frozenset()
 
 
@@ -79,7 +81,7 @@ def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
     scope = scope_of(evaluator, cycle.loaded.digest, cycle.version)
     opening = tuple(trips(evaluator.policy.breaker, fleet, now=scope, accepted=cycle.state.scope))
     free = held(decide(measured, evaluator), cycle.state, opening, cycle.at)
-    account = BudgetAccount(evaluator)
+    account = BudgetAccount(evaluator, cycle.began)
     limited = limit_to_pending_demand(free, evaluator, account, cycle.refused)
     decisions = within_budgets(limited.decisions, evaluator, account)
     plan = Plan(

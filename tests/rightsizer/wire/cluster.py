@@ -25,17 +25,18 @@ from rightsizer.cli.cycle import (
     require_state,
     steps,
 )
-from rightsizer.cli.plan_session import PlanSession
+from rightsizer.cli.plan_session import NO_STATE, KeptState, PlanSession
 from rightsizer.config import ClusterSettings
 from rightsizer.errors import ClusterError, RightsizerError
 from rightsizer.execute.control_state import ActionGate
+from rightsizer.execute.executor import NOT_MADE
 from rightsizer.execute.reconcile import ReconcilePolicy, find_reconciliations, make_reconciliations
 from rightsizer.execute.run_context import Deadline, RunContext
 from rightsizer.execute.undo import find_undoable, undo_changes
 from rightsizer.findings.oversized_gpu import NOWHERE
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.lease import Lease
-from rightsizer.model import Action, BlockerCode, Mode
+from rightsizer.model import Action, BlockerCode, Mode, ObjectRef
 from simulator.kube import ApiServer, Fault, Rule
 from tests.rightsizer.wire.checker import Checker
 from tests.rightsizer.wire.clock import Clock
@@ -93,9 +94,9 @@ class Replica:
         self.lease = Lease(quick, OWN, name, monotonic=clock.monotonic, clock=clock.machine)
 
     @contextlib.contextmanager
-    def session(self) -> Iterator[PlanSession]:
+    def session(self, kept: KeptState = NO_STATE) -> Iterator[PlanSession]:
         """A new one for each cycle, as `run` has it, with the truth, or what is scraped of it, as its Prometheus."""
-        session = PlanSession(self._arguments, machine=self._world.clock.machine)
+        session = PlanSession(self._arguments, machine=self._world.clock.machine, kept=kept)
         scraped = self._world.scraped
         if scraped is not None:
             session.prometheus, session.signal = scraped.connected()
@@ -106,20 +107,26 @@ class Replica:
             yield session
 
     def cycle(self) -> None:
-        """What `run` does each time."""
+        """What `run` does each time: after a refusal that leaves room in budgets, another cycle begins."""
+        kept = NO_STATE
+        while (refused := kept.refused | self._cycle(kept)) != kept.refused:
+            kept = KeptState(began=kept.began or self._world.clock.machine(), refused=refused)
+
+    def _cycle(self, kept: KeptState) -> frozenset[ObjectRef]:
+        """What refused a change while others waited for budgets."""
         self._world.cycles += 1
         try:
-            with self.session() as session:
+            with self.session(kept) as session:
                 session.run = f"run-{self._world.cycles}-{self.name}"
                 if self.lease.try_acquire():
                     session.cluster.before_writing = self.lease.require_held
-                    self._act(session)
-                else:
-                    session.observe()
+                    return self._act(session)
+                session.observe()
         except RightsizerError as error:
             self._world.ended[type(error).__name__] += 1
+        return frozenset()
 
-    def _act(self, session: PlanSession) -> None:
+    def _act(self, session: PlanSession) -> frozenset[ObjectRef]:
         context = RunContext(
             cluster=session.cluster,
             run=session.run,
@@ -152,8 +159,10 @@ class Replica:
                 or BlockerCode.NO_CAPACITY in {each.code for each in one.blockers}
             }
             acting = acting_on(session, plan, context, gate, session.account(plan)[1])
-            outcomes += steps(acting, plan, plan.enforced, self._patience())
-        self._world.ended.update(f"{one.action} {one.result.value}" for one in outcomes)
+            made = [*steps(acting, plan, plan.enforced, self._patience())]
+        self._world.ended.update(f"{one.action} {one.result.value}" for one in (*outcomes, *made))
+        is_short = any(block.code is BlockerCode.BUDGET for one in plan.decisions for block in one.blockers)
+        return frozenset(one.ref for one in made if is_short and one.result in NOT_MADE)
 
     def _patience(self) -> Deadline:
         waits = iter(range(1000))
