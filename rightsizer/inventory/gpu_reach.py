@@ -9,6 +9,7 @@ from rightsizer.kube.api_objects import Container, PodObject
 from rightsizer.model import Node, Pod
 
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+"""Not looked for behind `envFrom`: many pods have it, hardly any for this, and what it names may be a Secret."""
 _NONE_VISIBLE = frozenset({"", "none", "void"})
 _CDI_ANNOTATION = "cdi.k8s.io/"
 _PATHS = (

@@ -17,6 +17,7 @@ from rightsizer.config import FIELD_MANAGER, PREFIX
 from rightsizer.kube.api_objects import Condition, ManagedFieldsEntry, ObjectMeta, SpecObject
 from rightsizer.kube.object_names import Output, is_possible, kubectl, shell_command
 from rightsizer.kube.owner_kinds import (
+    ENDED,
     KEDA,
     KUEUE,
     ObjectSummary,
@@ -386,9 +387,9 @@ class Controllers:
 
     def _queues(self, item: ObjectSummary) -> Iterator[Manager]:
         queue, ref = (item.metadata.labels or {}).get(QUEUE), item.ref
-        if not queue:
-            return
         row = owner_kind(ref.group, ref.kind)
+        if not queue or (row is not None and ENDED in row.states_in(item.status)):
+            return  # Kueue finishes the Workload of a job that has ended, and leaves the job alone.
         # A framework outside of Kueue may suspend other kinds. Then it has a Workload for the object.
         is_suspended = (
             (ref.namespace, ref.uid) in self._by_job or not self._by_job

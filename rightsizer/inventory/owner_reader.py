@@ -153,7 +153,7 @@ class OwnerTable:
                     one,
                     size=_size_of(item, self._row.size),
                     spec=bytes(item.spec) if is_top else b"",
-                    status=bytes(item.status) if is_top and self._row.has_status else b"",
+                    status=bytes(item.status) if is_top and self._row.phase else b"",
                     written_by=field_writers(fields, self._row.size) if is_top else (),
                 )
 

@@ -125,7 +125,7 @@ class GpuPod:
         owner: Its controller.
         metadata: Its own, if it has no owner.
         gangs: The gangs that it belongs to.
-        clusters: Those of which labels alone tell: its members need not start together.
+        clusters: Those of which labels alone tell, of a pod without a controller: members need not start together.
         claims: Names of its ResourceClaims.
         unusable_claims: Those that only its ordinary init containers use.
         templates: The ResourceClaimTemplates of these, each with the claim.
@@ -236,7 +236,7 @@ class PodTable:
 
     @property
     def grouped(self) -> tuple[GpuPod, ...]:
-        """The GPU pods; a cluster of one pod is none."""
+        """The GPU pods; a cluster of one pod, and of pods that it owns, is none."""
         return tuple(
             dataclasses.replace(
                 one, clusters=tuple(ref for ref in one.clusters if self._cluster_sizes[ref] > 1)
@@ -247,8 +247,12 @@ class PodTable:
         )
 
     def _clusters_of(self, item: PodObject) -> tuple[ObjectRef, ...]:
-        labels = item.metadata.labels
-        if not labels or self._cluster_labels.keys().isdisjoint(labels):
+        labels, owner = item.metadata.labels, item.metadata.controller
+        if (
+            not labels
+            or (owner is not None and owner.kind == "Pod")
+            or self._cluster_labels.keys().isdisjoint(labels)
+        ):
             return ()
         found = {
             ObjectRef("v1", kind, item.metadata.namespace, labels[key]): None
@@ -333,7 +337,7 @@ class PodTable:
             owner,
             metadata,
             gangs_of(item),
-            self._clusters_of(item),
+            self._clusters_of(item) if owner is None else (),
             claims,
             templates_of(item),
             unusable_claims(item),

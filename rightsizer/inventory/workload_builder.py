@@ -1,6 +1,7 @@
 """Builds the Fleet from the cluster state: workloads that hold GPUs, nodes and PriorityClasses. Pure.
 
-A pod belongs to the topmost owner of its owner chain. Pods of one gang are one workload, whoever owns them.
+A pod belongs to the topmost owner of its owner chain. Pods of one gang are one workload, whoever owns them; so are the
+pods without a controller of one cluster, of which only labels tell.
 """
 
 import collections
@@ -333,8 +334,7 @@ class _WorkloadBuilder:
         ways = list({id(member.chain): member.chain for member in members}.values())
         gangs = sorted({gang for member in members for gang in member.source.gangs})
         clusters = sorted({one for member in members for one in member.source.clusters})
-        is_gang = len(chains) > 1 or (bool(gangs) and chains[0].top.ref.kind == "Pod")
-        is_gang = is_gang or (bool(clusters) and any(member.source.owner is None for member in members))
+        is_gang = len(chains) > 1 or bool(clusters) or (bool(gangs) and chains[0].top.ref.kind == "Pod")
         pods = sorted((member.pod for member in members), key=lambda pod: pod.ref)
         plain = _of_gang((*gangs, *clusters)[0], chains) if is_gang else _of_top(chains[0])
         control = None if is_gang else self._controllers.control_object(ways)
@@ -356,7 +356,7 @@ class _WorkloadBuilder:
             namespace_labels=namespace.labels or {},
             budgets=self._budgets.covering(pods),
             claim_templates=tuple(_claim_templates(members, self._dra, plain.ref.uid)),
-            owned=() if is_gang else _owned(members),
+            owned=_owned(members, is_gang=is_gang),
             managers=tuple(dict.fromkeys(managers)),
         )
 
@@ -420,9 +420,10 @@ def _of_top(chain: OwnerChain) -> Workload:
     )
 
 
-def _owned(members: Sequence[_Member]) -> tuple[ObjectRef, ...]:
-    """The objects that were read between a top and its pods."""
-    return tuple(sorted({one.ref for member in members for one in member.chain.owners[:-1] if one.is_read}))
+def _owned(members: Sequence[_Member], *, is_gang: bool) -> tuple[ObjectRef, ...]:
+    """The objects that were read between a top and its pods; of a gang, all that own its pods."""
+    every = (one for member in members for one in member.chain.owners[: None if is_gang else -1])
+    return tuple(sorted({one.ref for one in every if (is_gang or one.is_read) and one.ref.kind != "Pod"}))
 
 
 def _of_gang(gang: ObjectRef, chains: Sequence[OwnerChain]) -> Workload:

@@ -4,17 +4,13 @@ To add a kind, add a row to its family's table. A kind without a row is stopped 
 subresource if that is known; otherwise gpu-rightsizer only advises on it.
 """
 
-import contextlib
-from typing import Any
-
-import msgspec
-
 from rightsizer.kinds import batch, core, serving
 from rightsizer.kinds.kind import Field, Kind, PauseSupport, Value, scaled
 from rightsizer.kube.object_names import api_path
 from rightsizer.kube.owner_kinds import OwnerKind
 from rightsizer.model import Action, ObjectRef, Proposal, Scalable, Workload
 from rightsizer.policy.recognition import runs_on_knative
+from rightsizer.text import count
 
 KINDS: tuple[Kind, ...] = (*core.KINDS, *batch.KINDS, *serving.KINDS)
 CONTROL_OBJECT_KINDS = (batch.KUEUE_WORKLOAD, serving.SCALED_OBJECT)
@@ -41,22 +37,19 @@ def row_for(ref: ObjectRef) -> Kind | None:
 
 
 def row_of(workload: Workload) -> Kind | None:
-    """The row of a workload's kind, or one from its scale subresource; None without either."""
-    known, ref = kind_of(workload.ref), workload.ref
+    """The row of a workload's kind, or one from its scale subresource; None without either, and for gangs.
+
+    Several writes would stop a gang, and what comes between them would leave a part of it.
+    """
+    known, ref = (None if workload.gang else kind_of(workload.ref)), workload.ref
     if known is not None and known.on_knative is not None and runs_on_knative(workload):
         return known.woken_by_knative()
-    if known is not None and known.states:
-        return known.in_state(_with_status(workload))
-    if known is not None or workload.scalable is None or not workload.scalable.replicas:
-        return known
+    if known is not None:
+        return known.in_state(workload.status)
+    if workload.scalable is None or not workload.scalable.replicas:
+        return None
     group, _, version = ref.api_version.rpartition("/")
     return scalable_row(group, version, ref.kind, workload.scalable)
-
-
-def _with_status(workload: Workload) -> dict[str, Any] | None:
-    with contextlib.suppress(msgspec.DecodeError, RecursionError):
-        return {"status": msgspec.json.decode(workload.status)} if workload.status else None
-    return None
 
 
 def scalable_row(group: str, version: str, kind: str, found: Scalable) -> Kind:
@@ -85,12 +78,34 @@ def stopped_by(workload: Workload) -> tuple[ObjectRef, Kind] | None:
     return (ref, row) if row is not None else None
 
 
+CLUSTERS = {
+    "SkyPilot": ("SkyPilot cluster", "sky down ends it"),
+    "Ray": ("Ray cluster", "ray down ends it"),
+    "Spark": ("Spark application", "it ends with its driver"),
+    "Dask": ("Dask cluster", "its client ends it"),
+    "Slurm": ("Slurm job", "scancel ends it"),
+}
+"""Clusters of bare pods by the kind of their gang: what they are called, and what ends them for good."""
+
+
 def no_stop_reason(workload: Workload) -> str:
-    """Why nothing stops a workload in its state; empty if that has other causes."""
-    row = row_of(workload)
-    if row is None or row.state is None:
-        return ""
-    return row.state.why or (f"no single {row.stop.owned} of its own was read" if row.stop else "")
+    """Why nothing stops a workload in its state."""
+    row, ref = row_of(workload), workload.ref
+    kind = f"{ref.kind} ({ref.api_version})"
+    if workload.gang:
+        called, end = CLUSTERS.get(ref.kind, (ref.kind if ref.kind != "Gang" else "gang", ""))
+        named = f"the {called} {ref.name} ({count(len(workload.pods), 'GPU pod')})"
+        return "; ".join(
+            filter(None, (f"gpu-rightsizer cannot stop {named} as a whole, and stops no part of it", end))
+        )
+    why = row.state.why if row is not None and row.state is not None else ""
+    if row is not None and row.state is not None and row.stop is not None and not why:
+        why = f"no single {row.stop.owned} of its own was read"
+    return (
+        f"not possible for this {kind}: {why}"
+        if why
+        else f"gpu-rightsizer knows no safe way to stop a {kind}"
+    )
 
 
 def action_for(workload: Workload) -> Action | None:

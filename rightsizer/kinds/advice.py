@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rightsizer.kinds import kind_of, pause_for, row_of, stopped_by
+from rightsizer.kinds import CLUSTERS, kind_of, pause_for, row_of, stopped_by
 from rightsizer.kinds.change_edits import as_read
 from rightsizer.kinds.edits import ANY, ITEM, Path, places
 from rightsizer.kinds.kind import NOW, START_S, Kind, Stop
@@ -44,10 +44,12 @@ def stop_command(workload: Workload) -> str:
     """The command that frees all GPUs of a workload.
 
     For a kind without a known stop, it opens the object in an editor. It is empty for the cluster's own workloads, and
-    for gangs, which have no single object.
+    for gangs of which something else makes pods again.
     """
-    if workload.ref.kind in _CLUSTERS_OWN or workload.gang:
+    if workload.ref.kind in _CLUSTERS_OWN:
         return ""
+    if workload.gang:
+        return "" if workload.owned or workload.ref.kind in CLUSTERS else _deletion(workload)
     by, row = stopped_by(workload), row_of(workload)
     if row is not None and row.state is not None and row.stop is None:
         return _deletion(workload) if row.state.names else ""

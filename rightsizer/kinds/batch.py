@@ -18,7 +18,7 @@ from rightsizer.changes.record_codec import ORDER_ANNOTATION
 from rightsizer.kinds.core import CLASS, TEMPLATE_CLASS
 from rightsizer.kinds.edits import ANY, GROUP, ITEM, NAMED, Path
 from rightsizer.kinds.kind import (
-    CONDITIONS,
+    LEFT_OVER,
     NOW,
     PERSON_START_S,
     SET,
@@ -34,10 +34,9 @@ from rightsizer.kinds.kind import (
     Value,
     WorkerGroups,
     annotation,
-    ended,
     suspended,
 )
-from rightsizer.kube.owner_kinds import KUEUE
+from rightsizer.kube.owner_kinds import ENDED, KUEUE, VOLCANO_JOB
 from rightsizer.model import Action
 
 _RUN_POLICY = suspended(Field(("spec", "runPolicy", "suspend"), Value.SWITCH))
@@ -58,11 +57,10 @@ def _training(kind: str, members: str) -> Kind:
         has_checkpoints=True,
         restart_s=TRAINING_START_S,
         stop=_RUN_POLICY,
-        phase=CONDITIONS,
         states=(
             StopState(
                 "ended",
-                frozenset({"Succeeded", "Failed"}),
+                frozenset({ENDED}),
                 _CLEANED,
                 lost="nothing of the job, which has ended; its running pods are deleted, and undo starts none",
             ),
@@ -98,7 +96,7 @@ _RAY_JOB_STATES = (
     StopState("running", frozenset({"Initializing", "Running"}), _RAY_JOB),
     StopState(
         "waiting or ended",
-        frozenset({"Waiting", "Complete", "Failed", "ValidationFailed"}),
+        frozenset({"Waiting", ENDED}),
         Stop(Action.SUSPEND, "Suspended", SUSPEND, to=True, owned="RayCluster"),
         lost="no running job: it waits, or has ended",
     ),
@@ -116,15 +114,13 @@ def _ray_classes(*cluster: str) -> tuple[Path, ...]:
     return tuple((*cluster, *group, *TEMPLATE_CLASS[1:]) for group in groups)
 
 
-# batch.volcano.sh/v1alpha1 JobPhase
-_VOLCANO_ENDED = frozenset({"Completing", "Completed", "Terminating", "Terminated", "Failed"})
 _COMMANDS = CommandObject(
     "bus.volcano.sh/v1alpha1",
     "Command",
     "commands",
     undo_verb="ResumeJob",
     state=("status", "state", "phase"),
-    stopped=frozenset({"Aborting", "Aborted"} | _VOLCANO_ENDED),
+    stopped=VOLCANO_JOB.ended | {"Aborting", "Aborted"},
 )
 
 KINDS = (
@@ -136,8 +132,7 @@ KINDS = (
         has_checkpoints=True,
         restart_s=TRAINING_START_S,
         stop=suspended(),
-        phase=CONDITIONS,
-        states=ended("Completed", "Failed"),
+        states=(LEFT_OVER,),
         classes=(("spec", "replicatedJobs", NAMED, "template", *TEMPLATE_CLASS),),
     ),
     # With an elasticPolicy its workers may come and go, highest index first; without one it needs them all.
@@ -161,8 +156,7 @@ KINDS = (
         has_checkpoints=True,
         restart_s=TRAINING_START_S,
         stop=suspended(),
-        phase=CONDITIONS,
-        states=ended("Complete", "Failed"),
+        states=(LEFT_OVER,),
     ),
     # The notebook controller's own culler sets it, and its user interface removes it. Its template is not
     # changed: its StatefulSet rolls out in order, and never replaces a pod that cannot start.
@@ -201,7 +195,6 @@ KINDS = (
         has_checkpoints=True,
         restart_s=TRAINING_START_S,
         stop=_RAY_JOB,
-        phase=("status", "jobDeploymentStatus"),
         states=_RAY_JOB_STATES,
         classes=(
             *_ray_classes("spec", "rayClusterSpec"),
@@ -224,8 +217,7 @@ KINDS = (
         lost="running and later steps; it cannot be resumed, only retried",
         restart_s=TRAINING_START_S,
         stop=Stop(Action.EVICT, "Stopped", Field(("spec", "shutdown"), Value.TEXT), "Stop", is_final=True),
-        phase=("status", "phase"),
-        states=ended("Succeeded", "Failed", "Error"),
+        states=(LEFT_OVER,),
         classes=(("spec", "templates", NAMED, CLASS),),
         class_of_all=("spec", "podPriorityClassName"),
     ),
@@ -245,8 +237,7 @@ KINDS = (
         has_checkpoints=True,
         restart_s=TRAINING_START_S,
         stop=Stop(Action.SUSPEND, "Suspended", annotation(ORDER_ANNOTATION), "AbortJob", command=_COMMANDS),
-        phase=_COMMANDS.state,
-        states=ended(*sorted(_VOLCANO_ENDED)),
+        states=(LEFT_OVER,),
         classes=(("spec", "tasks", NAMED, *TEMPLATE_CLASS[1:]),),
         class_of_all=("spec", CLASS),
     ),
@@ -258,8 +249,7 @@ KINDS = (
         has_checkpoints=True,
         restart_s=TRAINING_START_S,
         stop=suspended(),
-        phase=("status", "phase"),
-        states=ended("Succeeded", "Terminating"),
+        states=(LEFT_OVER,),
         classes=tuple(
             ("spec", "components", ITEM, "template", *path) for path in (("spec", CLASS), TEMPLATE_CLASS)
         ),

@@ -7,7 +7,7 @@ import dataclasses
 
 from rightsizer.kinds.edits import NAMED, Path
 from rightsizer.kinds.kind import (
-    CONDITIONS,
+    LEFT_OVER,
     QUARTER,
     REPLICAS,
     BlockingField,
@@ -17,7 +17,6 @@ from rightsizer.kinds.kind import (
     RolloutPrecondition,
     Steering,
     Stop,
-    ended,
     scaled,
     suspended,
 )
@@ -101,8 +100,7 @@ KINDS = (
         lost="work since the last checkpoint of every unfinished pod; activeDeadlineSeconds starts again",
         has_checkpoints=True,
         stop=suspended(),
-        phase=CONDITIONS,
-        states=ended("Complete", "Failed"),
+        states=(LEFT_OVER,),
         # KEP-5440. A Job that never ran is in no plan, because its use is unknown.
         pause=PauseSupport((TEMPLATE,), since=36),
         classes=(TEMPLATE_CLASS,),

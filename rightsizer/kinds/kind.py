@@ -9,7 +9,7 @@ from typing import Any
 
 from rightsizer.kinds.edits import ANY, NAMED, Path, is_digest, matches, places, shown, value_at
 from rightsizer.kube.object_names import api_path
-from rightsizer.kube.owner_kinds import OwnerKind, owner_kind
+from rightsizer.kube.owner_kinds import ENDED, OwnerKind, owner_kind
 from rightsizer.model import Action, Edit, ObjectRef
 from rightsizer.model.change_record import LONGEST_KEY
 
@@ -213,7 +213,7 @@ class StopState:
 
     Attributes:
         called: The states in one word or two, for people.
-        names: Values of the field with its state, or types of conditions that are True there; empty for all others.
+        names: Of `OwnerKind.states_in`; empty for all others.
         stop: How all GPUs are freed then; None if nothing that gpu-rightsizer may do frees them.
         lost: What that stop destroys, if not the same as in other states.
         why: Without a stop: what keeps the pods, for people.
@@ -241,13 +241,12 @@ def suspended(
     return Stop(Action.SUSPEND, "Suspended", field, to, unless=unless)
 
 
-CONDITIONS: Path = ("status", "conditions")
-
-
-def ended(*names: str) -> tuple[StopState, ...]:
-    """The states in which a workload has ended, and nothing but its controller deletes what still runs."""
-    why = "it has ended, so its controller heeds no switch; pods that still run have to be deleted"
-    return (StopState("ended", frozenset(names), why=why),)
+LEFT_OVER = StopState(
+    "ended",
+    frozenset({ENDED}),
+    why="it has ended, so its controller heeds no switch; pods that still run have to be deleted",
+)
+"""Of a workload that has ended, where nothing but its controller deletes what still runs."""
 
 
 START_S = 120
@@ -368,7 +367,6 @@ class Kind:
         has_checkpoints: Whether that is the work since its last checkpoint.
         restart_s: Seconds until it works again once it is restored, unless the policy says otherwise.
         stop: How all GPUs are freed; None if unknown.
-        phase: The field of its status with its state: a text, or conditions.
         states: States in which it stops in another way; the first that it is in counts.
         state: The one of them that it is in.
         on_knative: The same where Knative scales its pods, so that a request starts it again; None if it is no other.
@@ -397,7 +395,6 @@ class Kind:
     kind: str
     lost: str
     stop: Stop | None = None
-    phase: Path = ()
     states: tuple[StopState, ...] = ()
     state: StopState | None = None
     on_knative: Stop | None = None
@@ -448,11 +445,11 @@ class Kind:
             rollout=WHOLE,
         )
 
-    def in_state(self, obj: Mapping[str, Any] | None) -> "Kind":
-        """The row for an object in its state; what was changed in another one can still be undone."""
+    def in_state(self, status: bytes) -> "Kind":
+        """The row for an object with this status; what was changed in another state can still be undone."""
         if not self.states:
             return self
-        found = _names_of(value_at(obj or {}, self.phase))
+        found = self.of.states_in(status)
         state = next((one for one in self.states if found & one.names or not one.names), None)
         if state is None:
             return self
@@ -527,14 +524,6 @@ class Kind:
                 yield f"no action on a {self.kind} changes {shown(edit.path)}"
             elif not any(field.value.allows(edit.before) and _allows_after(field, edit) for field in of):
                 yield f"{shown(edit.path)} is {of[0].value.value}, not {edit.before!r} or {edit.after!r}"
-
-
-def _names_of(value: Any) -> frozenset[str]:  # noqa: ANN401 - JSON
-    """A state by its name, or the types of the conditions that are True."""
-    if isinstance(value, str):
-        return frozenset({value})
-    conditions = [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
-    return frozenset(str(one.get("type")) for one in conditions if one.get("status") == "True")
 
 
 def _allows_after(field: Field, edit: Edit) -> bool:

@@ -19,7 +19,7 @@ import sys
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 import yaml
@@ -56,28 +56,45 @@ _PLAIN_KEY = "!#$&'*+-.^_`|~"
 """Characters of a header's name beside letters and digits (RFC 9110, 5.6.2) without the percent sign."""
 
 
-T = TypeVar("T")
-
-
 class _UnusableError(Exception):
     """A kubeconfig cannot be used; the message says why."""
 
 
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+_MODES = ("Never", "IfAvailable", "Always")
+_DEFAULT_MODES = {
+    "client.authentication.k8s.io/v1": "",
+    "client.authentication.k8s.io/v1beta1": "IfAvailable",
+}
+"""By version of exec plugins: https://github.com/kubernetes/client-go/blob/v0.36.3/tools/clientcmd/api/v1/defaults.go"""
+
+
 class _Variable(msgspec.Struct):
-    name: str
-    value: str
+    name: _Text
+    value: str = ""
 
 
 class _Exec(msgspec.Struct, rename="camel"):
     """clientcmd/v1.ExecConfig."""
 
-    command: str
-    api_version: str
+    command: _Text
+    api_version: _Text
     args: list[str] | None = None
     env: list[_Variable] | None = None
     install_hint: str = ""
     provide_cluster_info: bool = False
-    interactive_mode: str = "IfAvailable"
+    interactive_mode: str = ""
+
+    def __post_init__(self) -> None:
+        if self.api_version not in _DEFAULT_MODES:
+            message = f"apiVersion {self.api_version}: write {' or '.join(_DEFAULT_MODES)}"
+            raise ValueError(message)
+        self.interactive_mode = self.interactive_mode or _DEFAULT_MODES[self.api_version]
+        if self.interactive_mode not in _MODES:
+            message = (
+                f"interactiveMode {self.interactive_mode or 'is not set'}: write Never, IfAvailable or Always"
+            )
+            raise ValueError(message)
 
 
 class _User(msgspec.Struct, rename="kebab"):
@@ -90,36 +107,47 @@ class _User(msgspec.Struct, rename="kebab"):
     as_groups: list[str] | None = None
     as_user_extra: dict[str, list[str]] | None = None
     exec: _Exec | None = None
+    auth_provider: dict[str, Any] | None = None
     username: str = ""
+
+
+_EXCLUSIVE = (
+    ("certificate-authority", "certificate-authority-data"),
+    ("certificate-authority", "insecure-skip-tls-verify"),
+    ("certificate-authority-data", "insecure-skip-tls-verify"),
+    ("client-certificate", "client-certificate-data"),
+    ("client-key", "client-key-data"),
+    ("token", "username"),
+    ("token", "password"),
+    ("exec", "auth-provider"),
+)
+"""Fields of a cluster or a user that kubectl refuses together.
+
+https://github.com/kubernetes/client-go/blob/v0.36.3/tools/clientcmd/validation.go
+"""
+
+
+class _Entry(msgspec.Struct):
+    """clientcmd/v1.NamedCluster, NamedContext or NamedAuthInfo."""
+
+    name: str
+    cluster: dict[str, Any] | None = None
+    context: dict[str, Any] | None = None
+    user: dict[str, Any] | None = None
+
+
+class _Kubeconfig(msgspec.Struct, rename="kebab"):
+    """clientcmd/v1.Config."""
+
+    current_context: str | None = None
+    clusters: list[_Entry] | None = None
+    contexts: list[_Entry] | None = None
+    users: list[_Entry] | None = None
 
 
 class _Context(msgspec.Struct):
     cluster: str = ""
     user: str = ""
-
-
-class _NamedContext(msgspec.Struct):
-    name: str
-    context: _Context
-
-
-class _NamedCluster(msgspec.Struct):
-    name: str
-    cluster: dict[str, Any]
-
-
-class _NamedUser(msgspec.Struct):
-    name: str
-    user: dict[str, Any] | None = None
-
-
-class _Kubeconfig(msgspec.Struct):
-    """clientcmd/v1.Config."""
-
-    current_context: str | None = msgspec.field(default=None, name="current-context")
-    contexts: list[_NamedContext] | None = None
-    clusters: list[_NamedCluster] | None = None
-    users: list[_NamedUser] | None = None
 
 
 class _Credential(msgspec.Struct, rename="camel"):
@@ -213,9 +241,24 @@ class _Merged:
     """Several files as one: the first to set a value, or to have an entry of a name, counts."""
 
     current: str = ""
-    contexts: dict[str, _Context] = dataclasses.field(default_factory=dict)
-    clusters: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    users: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    entries: dict[str, dict[str, dict[str, Any]]] = dataclasses.field(
+        default_factory=lambda: {"cluster": {}, "context": {}, "user": {}}
+    )
+
+    def entry(self, section: str, name: str, *, by: str) -> dict[str, Any]:
+        """The cluster or user that a context names.
+
+        Raises:
+            _UnusableError: It does not exist, or has fields that exclude each other.
+        """
+        found = self.entries[section].get(name)
+        if found is None:
+            words = f"the {section} {name}, which it does not have" if name else f"no {section}"
+            raise _UnusableError(f"its context {by} names {words}")
+        for one, other in _EXCLUSIVE:
+            if found.get(one) and found.get(other):
+                raise _UnusableError(f"its {section} {name} has both {one} and {other}")
+        return found
 
 
 def _merged(paths: Sequence[pathlib.Path]) -> _Merged:
@@ -231,27 +274,17 @@ def _merged(paths: Sequence[pathlib.Path]) -> _Merged:
             continue
         is_empty = False
         read = msgspec.convert(document, _Kubeconfig)
-        folder = path.absolute().parent
         merged.current = merged.current or read.current_context or ""
-        contexts = _by_name([(one.name, one.context) for one in read.contexts or ()], "context")
-        clusters = _by_name([(one.name, one.cluster) for one in read.clusters or ()], "cluster")
-        users = _by_name([(one.name, one.user or {}) for one in read.users or ()], "user")
-        merged.contexts = contexts | merged.contexts
-        merged.clusters = {
-            name: _placed(cluster, folder) for name, cluster in clusters.items()
-        } | merged.clusters
-        merged.users = {name: _placed(user, folder) for name, user in users.items()} | merged.users
+        for section, known in merged.entries.items():
+            own: dict[str, dict[str, Any]] = {}
+            for entry in getattr(read, f"{section}s") or ():
+                if entry.name in own:
+                    raise _UnusableError(f"it has two {section}s of the name {entry.name}")
+                own[entry.name] = _placed(getattr(entry, section) or {}, path.absolute().parent)
+            merged.entries[section] = own | known
     if is_empty:
         raise _UnusableError(f"it is empty; {_CREATE_KUBECONFIG}")
     return merged
-
-
-def _by_name(entries: Sequence[tuple[str, T]], what: str) -> dict[str, T]:
-    found = dict(entries)
-    for name, _ in entries if len(found) < len(entries) else ():
-        if [other for other, _ in entries].count(name) > 1:
-            raise _UnusableError(f"it has two {what}s of the name {name}")
-    return found
 
 
 def _placed(entry: Mapping[str, Any], folder: pathlib.Path) -> dict[str, Any]:
@@ -266,23 +299,22 @@ def _placed(entry: Mapping[str, Any], folder: pathlib.Path) -> dict[str, Any]:
 def _of_context(
     merged: _Merged, chosen: str | None, source: str, clock: Callable[[], datetime.datetime]
 ) -> Connection:
-    name = chosen or merged.current
-    if not merged.contexts:
+    name, contexts = chosen or merged.current, merged.entries["context"]
+    if not contexts:
         raise _UnusableError(f"it has no contexts; {_CREATE_KUBECONFIG}")
-    if name not in merged.contexts:
+    if name not in contexts:
         problem = f"it has no context {name}" if name else "it sets no current-context"
-        raise _UnusableError(f"{problem}; give one with --context: {', '.join(sorted(merged.contexts))}")
-    context = merged.contexts[name]
-    if context.cluster not in merged.clusters:
-        raise _UnusableError(
-            f"its context {name} names the cluster {context.cluster or '-'}, which it does not have"
-        )
-    cluster, entry = merged.clusters[context.cluster], merged.users.get(context.user, {})
-    user = msgspec.convert(entry, _User)
-    known, token = dict(entry), None
+        raise _UnusableError(f"{problem}; give one with --context: {', '.join(sorted(contexts))}")
+    context = msgspec.convert(contexts[name], _Context)
+    cluster = merged.entry("cluster", context.cluster, by=name)
+    if not cluster.get("server"):
+        raise _UnusableError(f"its cluster {context.cluster} has no server")
+    is_secure = str(cluster["server"]).startswith("https")
+    entry = merged.entry("user", context.user, by=name) if context.user or is_secure else {}
+    user, known, token = _user(context.user, entry), dict(entry), None
     if user.token_file:
         read = functools.partial(_token_in, pathlib.Path(user.token_file), clock)
-        token = _Token(read(), read, clock, is_kept=True)
+        token = _Token((user.token, clock()) if user.token else read(), read, clock, is_kept=True)
     elif user.exec is not None and not user.token and not user.username:
         ask = functools.partial(_asked, context.user, user.exec, cluster)
         credential = ask()
@@ -291,26 +323,38 @@ def _of_context(
     for field in ("tokenFile", "exec", *(("token",) if token else ())):
         known.pop(field, None)
     configuration = client.Configuration()
-    try:
-        kube_config.load_kube_config_from_dict(
-            {
-                "current-context": name,
-                "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-                "clusters": [{"name": name, "cluster": cluster}],
-                "users": [{"name": name, "user": known}],
-            },
-            client_configuration=configuration,
-        )
-    except Exception as error:
-        if provider := entry.get("auth-provider"):
-            named = provider.get("name") if isinstance(provider, dict) else provider
-            words = f"user {context.user} has the auth-provider {named}, which is out of date; {_CREATE_KUBECONFIG}"
-            raise _UnusableError(words) from error
-        raise
+    kube_config.load_kube_config_from_dict(
+        {
+            "current-context": name,
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+            "clusters": [{"name": name, "cluster": cluster}],
+            "users": [{"name": name, "user": known}],
+        },
+        client_configuration=configuration,
+    )
     if token is not None:
         token.refresh(configuration)
         configuration.refresh_api_key_hook = token.refresh  # type: ignore[assignment]
+    if is_secure and not configuration.api_key and not configuration.cert_file:
+        raise _UnusableError(f"user {context.user} has no credentials")
     return Connection(configuration, source, name, tuple(_impersonation(context.user, user)))
+
+
+def _user(name: str, entry: Mapping[str, Any]) -> _User:
+    """The user of an entry, which kubectl would accept.
+
+    Raises:
+        _UnusableError: It would not.
+    """
+    try:
+        user = msgspec.convert(entry, _User)
+    except msgspec.ValidationError as error:
+        raise _UnusableError(f"user {name}: {error}") from error
+    provider = (user.auth_provider or {}).get("name", "oidc")
+    if provider != "oidc":
+        words = f"user {name} has the auth-provider {provider}, which is out of date; {_CREATE_KUBECONFIG}"
+        raise _UnusableError(words)
+    return user
 
 
 def _impersonation(name: str, user: _User) -> Iterator[tuple[str, str]]:
@@ -447,19 +491,9 @@ def _asked(user: str, plugin: _Exec, cluster: Mapping[str, Any]) -> _Credential:
 def _is_interactive(plugin: _Exec, named: str) -> bool:
     """Whether a plugin may ask the person at the terminal."""
     is_terminal = sys.stdin is not None and sys.stdin.isatty()
-    match plugin.interactive_mode:
-        case "Never":
-            return False
-        case "IfAvailable" | "":
-            return is_terminal
-        case "Always":
-            if not is_terminal:
-                raise _UnusableError(
-                    f"{named} needs a terminal (interactiveMode Always), and standard input is none"
-                )
-            return True
-        case other:
-            raise _UnusableError(f"{named} has interactiveMode {other}; write Never, IfAvailable or Always")
+    if plugin.interactive_mode == "Always" and not is_terminal:
+        raise _UnusableError(f"{named} needs a terminal (interactiveMode Always), and standard input is none")
+    return is_terminal and plugin.interactive_mode != "Never"
 
 
 def _described(cluster: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,9 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
 
 from rightsizer.kube.api_objects import ObjectMeta, OwnerReference
 from rightsizer.model import ObjectRef, Scalable
@@ -32,7 +35,8 @@ class OwnerKind:
         versions: API versions with the same fields, best first.
         size: Path of the field that stops it (replicas or a switch); empty if there is none.
         starts_others: Whether it only creates another object on schedule, which becomes the workload.
-        has_status: Whether its status is read: it reports progress, or decides how the workload stops.
+        phase: Path of its state in its status, a text or conditions; empty if its status is not read.
+        ended: The states in which it has ended.
         queueing: What Kueue does to an object with a queue.
         ends_autoscalers: Whether its stop removes the autoscalers that its operator made for it.
     """
@@ -43,7 +47,8 @@ class OwnerKind:
     plural: str
     size: tuple[str, ...] = ()
     starts_others: bool = False
-    has_status: bool = False
+    phase: tuple[str, ...] = ()
+    ended: frozenset[str] = frozenset()
     queueing: Queueing = Queueing.PODS
     ends_autoscalers: bool = False
 
@@ -57,6 +62,22 @@ class OwnerKind:
         """The best API version."""
         return f"{self.group}/{self.versions[0]}" if self.group else self.versions[0]
 
+    def states_in(self, status: bytes) -> frozenset[str]:
+        """The state in a status by its name, or the types of True conditions; and ENDED if it has ended."""
+        try:
+            found: Any = msgspec.json.decode(status) if status else None
+        except (msgspec.DecodeError, RecursionError):
+            return frozenset()
+        for step in self.phase:
+            found = found.get(step) if isinstance(found, Mapping) else None
+        conditions = [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+        true = (str(one.get("type")) for one in conditions if one.get("status") == "True")
+        names = frozenset({found} if isinstance(found, str) else true)
+        return names | {ENDED} if names & self.ended else names
+
+
+ENDED = "(ended)"
+"""Beside the names of states: any of those in which a kind has ended."""
 
 _REPLICAS = ("spec", "replicas")
 _SUSPEND = ("spec", "suspend")
@@ -69,8 +90,17 @@ _SPARK = "sparkoperator.k8s.io"
 _SCHEDULED = "ScheduledSparkApplication"
 
 _queued = functools.partial(OwnerKind, queueing=Queueing.SUSPENDED)
-_job = functools.partial(_queued, has_status=True)
-JOB = _job("batch", ("v1",), "Job", "jobs", _SUSPEND)
+_COMPLETE = frozenset({"Complete", "Failed"})
+_job = functools.partial(_queued, phase=("conditions",), ended=frozenset({"Succeeded", "Failed"}))
+JOB = _job("batch", ("v1",), "Job", "jobs", _SUSPEND, ended=_COMPLETE)
+VOLCANO_JOB = OwnerKind(
+    "batch.volcano.sh",
+    ("v1alpha1",),
+    "Job",
+    "jobs",
+    phase=("state", "phase"),
+    ended=frozenset({"Completing", "Completed", "Terminating", "Terminated", "Failed"}),
+)
 KUEUE = OwnerKind("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "Workload", "workloads")
 KEDA = OwnerKind("keda.sh", ("v1alpha1",), "ScaledObject", "scaledobjects")
 CONTROL_OBJECTS = frozenset({(KUEUE.group, KUEUE.kind), (KEDA.group, KEDA.kind)})
@@ -89,7 +119,14 @@ OWNERS = (
     OwnerKind("apps", ("v1",), "DaemonSet", "daemonsets"),
     JOB,
     OwnerKind("batch", ("v1",), "CronJob", "cronjobs", _SUSPEND, starts_others=True),
-    _job("jobset.x-k8s.io", ("v1alpha2",), "JobSet", "jobsets", _SUSPEND),
+    _job(
+        "jobset.x-k8s.io",
+        ("v1alpha2",),
+        "JobSet",
+        "jobsets",
+        _SUSPEND,
+        ended=frozenset({"Completed", "Failed"}),
+    ),
     OwnerKind("leaderworkerset.x-k8s.io", ("v1",), "LeaderWorkerSet", "leaderworkersets", _REPLICAS),
     _job("kubeflow.org", ("v1",), "PyTorchJob", "pytorchjobs", _RUN_POLICY),
     _job("kubeflow.org", ("v1",), "TFJob", "tfjobs", _RUN_POLICY),
@@ -97,7 +134,7 @@ OWNERS = (
     _job("kubeflow.org", ("v1",), "XGBoostJob", "xgboostjobs", _RUN_POLICY),
     _job("kubeflow.org", ("v1",), "PaddleJob", "paddlejobs", _RUN_POLICY),
     _job("kubeflow.org", ("v1",), "JAXJob", "jaxjobs", _RUN_POLICY),
-    _job("trainer.kubeflow.org", ("v1alpha1",), "TrainJob", "trainjobs", _SUSPEND),
+    _job("trainer.kubeflow.org", ("v1alpha1",), "TrainJob", "trainjobs", _SUSPEND, ended=_COMPLETE),
     OwnerKind("kubeflow.org", ("v1", "v1beta1"), "Notebook", "notebooks"),
     OwnerKind("kubeflow.org", ("v1beta1",), "Workspace", "workspaces", ("spec", "paused")),
     OwnerKind(_KSERVE, ("v1beta1",), "InferenceService", "inferenceservices", ends_autoscalers=True),
@@ -116,12 +153,28 @@ OWNERS = (
     OwnerKind("grove.io", ("v1alpha1",), "PodCliqueScalingGroup", "podcliquescalinggroups", _REPLICAS),
     OwnerKind("grove.io", ("v1alpha1",), "PodCliqueSet", "podcliquesets", _REPLICAS),
     _queued("ray.io", ("v1", "v1alpha1"), "RayCluster", "rayclusters", _SUSPEND),
-    _queued("ray.io", ("v1", "v1alpha1"), "RayJob", "rayjobs", _SUSPEND, has_status=True),
+    _queued(
+        "ray.io",
+        ("v1", "v1alpha1"),
+        "RayJob",
+        "rayjobs",
+        _SUSPEND,
+        phase=("jobDeploymentStatus",),
+        ended=frozenset({"Complete", "Failed", "ValidationFailed"}),
+    ),
     _queued("ray.io", ("v1", "v1alpha1"), "RayService", "rayservices", _SUSPEND),
     OwnerKind("argoproj.io", ("v1alpha1",), "Rollout", "rollouts", _REPLICAS),
-    OwnerKind("argoproj.io", ("v1alpha1",), "Workflow", "workflows", ("spec", "shutdown"), has_status=True),
+    OwnerKind(
+        "argoproj.io",
+        ("v1alpha1",),
+        "Workflow",
+        "workflows",
+        ("spec", "shutdown"),
+        phase=("phase",),
+        ended=frozenset({"Succeeded", "Failed", "Error"}),
+    ),
     OwnerKind("argoproj.io", ("v1alpha1",), "CronWorkflow", "cronworkflows", _SUSPEND, starts_others=True),
-    OwnerKind("batch.volcano.sh", ("v1alpha1",), "Job", "jobs", has_status=True),
+    VOLCANO_JOB,
     # It deletes the objects that it wraps, autoscalers among them.
     _queued(
         "workload.codeflare.dev",
@@ -130,7 +183,8 @@ OWNERS = (
         "appwrappers",
         _SUSPEND,
         ends_autoscalers=True,
-        has_status=True,
+        phase=("phase",),
+        ended=frozenset({"Succeeded", "Terminating"}),
     ),
     _queued(_SPARK, ("v1beta2",), "SparkApplication", "sparkapplications", _SUSPEND),
     OwnerKind(_SPARK, ("v1beta2",), _SCHEDULED, f"{_SCHEDULED.lower()}s", _SUSPEND, starts_others=True),

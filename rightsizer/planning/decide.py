@@ -242,10 +242,7 @@ def _blockers(workload: Workload, finding: Finding, effective: EffectivePolicy) 
             BlockerCode.PROTECTED, f"rule {effective.rule} does not act on {name}", source=effective.rule
         )
     if action is None:
-        why = no_stop_reason(workload)
-        kind = f"{workload.ref.kind} ({workload.ref.api_version})"
-        words = f"gpu-rightsizer knows no safe way to stop a {kind}"
-        yield Blocker(BlockerCode.UNSUPPORTED, f"not possible for this {kind}: {why}" if why else words)
+        yield Blocker(BlockerCode.UNSUPPORTED, no_stop_reason(workload))
     else:
         needed = [action, *([Action.SUSPEND] if pause_for(workload, finding.proposal) else [])]
         if not set(needed) <= set(effective.actions):

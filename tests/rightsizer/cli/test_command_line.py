@@ -386,9 +386,9 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
 def _kubeconfig(server: str, **fields: str) -> dict[str, object]:
     """Two contexts, of which the second has a user of old."""
     contexts = [{"name": name, "context": {"cluster": "c", "user": user}} for name, user in _USERS.items()]
-    provider = {"name": "jane", "user": {"auth-provider": {"name": "gcp"}}}
+    users = [{"name": "nobody"}, {"name": "jane", "user": {"auth-provider": {"name": "gcp"}}}]
     clusters = [{"name": "c", "cluster": {"server": server}}]
-    return {"kind": "Config", "clusters": clusters, "contexts": contexts, "users": [provider], **fields}
+    return {"kind": "Config", "clusters": clusters, "contexts": contexts, "users": users, **fields}
 
 
 _USERS = {"test": "nobody", "gke": "jane"}

@@ -77,7 +77,7 @@ def _kubeconfig(
         "current-context": "test",
         "clusters": [{"name": "c", "cluster": {"server": server, **cluster}}],
         "contexts": [{"name": "test", "context": {"cluster": "c", "user": "jane"}}],
-        "users": [{"name": "jane", "user": user or {}}],
+        "users": [{"name": "jane", "user": user or {"token": "t"}}],
     }
     path.write_text(json.dumps(document))
     return path

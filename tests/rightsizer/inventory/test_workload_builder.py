@@ -219,18 +219,19 @@ NAMED = NamedQueues(gang_labels=frozenset({"example.com/team-cluster"}))
 
 @pytest.mark.parametrize("label", CLUSTERS)
 def test_bare_pods_of_a_cluster_are_one_workload(label: str) -> None:
-    """By labels alone, within their namespace, whoever owns some of them; one pod is no cluster."""
+    """By labels alone, within their namespace; one pod is no cluster, and pods with a controller are the latter's."""
     of, top = {"labels": {label: "g"}}, obj("Deployment", "d", spec={"replicas": 1})
     there = {"namespace": "other"}
     pods = (
         pod("a", **_copy(of)),
-        pod("b", top, **_copy(of)),
+        pod("b", **_copy(of)),
+        pod("owned", top, **_copy(of)),
         pod("c", labels={label: "h"}),
         pod("d", **there, **of),
     )
     found = {str(one.ref): one for one in fleet_of(top, *pods, queues=NAMED).workloads}
     kind = CLUSTERS[label]
-    assert set(found) == {f"{TEAM}/{kind}/g", f"{TEAM}/Pod/c", "other/Pod/d"}
+    assert set(found) == {f"{TEAM}/{kind}/g", f"{TEAM}/Deployment/d", f"{TEAM}/Pod/c", "other/Pod/d"}
     gang = found[f"{TEAM}/{kind}/g"]
     assert ([one.ref.name for one in gang.pods], gang.resource_version, gang.size) == (["a", "b"], "", None)
 
@@ -241,10 +242,21 @@ def test_bare_pod_of_a_cluster_whose_head_has_no_gpus_is_not_alone() -> None:
     assert set(workloads_of(pod("a", **_copy(of)), pod("b", limits={}, **_copy(of)))) == {"Spark/g"}
 
 
-def test_executors_of_a_driver_are_its_workload() -> None:
+def test_bare_pod_beside_a_controller_of_its_cluster_is_not_alone() -> None:
+    """It is no pod like others, and hides the controller's pods from nothing."""
+    of, top = {"labels": {"dask.org/cluster-name": "g"}}, obj("Deployment", "d", spec={"replicas": 1})
+    found = workloads_of(top, pod("a", **_copy(of)), pod("b", top, **_copy(of)))
+    assert {name: one.gang for name, one in found.items()} == {
+        "Dask/g": f"Dask {TEAM}/g",
+        "Deployment/d": "",
+    }
+
+
+@pytest.mark.parametrize("limits", [{}, {"nvidia.com/gpu": "1"}], ids=["without-gpus", "with-a-gpu"])
+def test_executors_of_a_driver_are_its_workload(limits: dict[str, str]) -> None:
     """A pod that owns the others stops them all."""
     of = {"labels": {"spark-app-selector": "g"}}
-    driver = pod("driver", limits={}, **_copy(of))
+    driver = pod("driver", limits=limits, **_copy(of))
     executors = [pod(f"e{number}", driver, **_copy(of)) for number in range(2)]
     assert set(workloads_of(driver, *executors)) == {"Pod/driver"}
 
@@ -734,6 +746,20 @@ def test_kueue_reverts_changes_of_the_kinds_that_it_suspends(row: OwnerKind) -> 
     is_suspended = f"{row.kind}.{row.group}" in suspended
     assert (manager.kind, manager.reverts) == ("Kueue", is_suspended)
     assert ('"active":false' in manager.exception) is is_suspended
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in OWNERS if row.ended], ids=lambda row: f"{row.kind}.{row.group}"
+)
+def test_kueue_manages_no_job_that_has_ended(row: OwnerKind) -> None:
+    """Its Workload is finished, or deleted; an unreadable state is none in which it has ended."""
+    for state, is_managed in ((next(iter(row.ended)), False), ("Running", True), (7, True)):
+        within: Any = [{"type": state, "status": "True"}] if row.phase == ("conditions",) else state
+        for step in reversed(row.phase):
+            within = {step: within}
+        top = obj(row.kind, "w", api_version=row.api_version, metadata=_copy(QUEUED), spec={}, status=within)
+        (found,) = fleet_of(top, pod("p", top)).workloads
+        assert [one.kind for one in found.managers] == ["Kueue"] * is_managed
 
 
 def _scaler(kind: str, name: str, **spec: Any) -> Object:

@@ -151,7 +151,7 @@ def _told(folder: pathlib.Path) -> list[Any]:
         ("Never", False, False),
         ("IfAvailable", True, True),
         ("IfAvailable", False, False),
-        (None, False, False),
+        (None, False, "interactiveMode is not set"),
         ("Always", True, True),
         ("Always", False, "needs a terminal"),
         ("Sometimes", True, "write Never, IfAvailable or Always"),
@@ -197,24 +197,105 @@ def test_kubeconfig_plugin_is_asked_again_when_its_token_expires(tmp_path: pathl
         configuration.get_api_key_with_prefix("BearerToken")
 
 
+_PLUGIN = {"apiVersion": VERSION, "command": "true", "interactiveMode": "Never"}
+_SECURE = {"server": "https://one.example"}
+
+
+def _clusters(**fields: object) -> dict[str, Any]:
+    return {"clusters": [{"name": "one", "cluster": fields}]}
+
+
+def _user_of(context: str | None) -> dict[str, Any]:
+    return {"contexts": [{"name": "one", "context": {"cluster": "one", "user": context}}]}
+
+
 @pytest.mark.parametrize(
     ("user", "fields", "words"),
     [
         ({"as-groups": ["a"]}, {}, "user jane has as-uid, as-groups or as-user-extra without as"),
-        ({"as": 1}, {}, r"Expected `str`, got `int` - at `\$.as`"),
+        ({"as": 1}, {}, r"user jane: Expected `str`, got `int` - at `\$.as`"),
         ({"tokenFile": "blank"}, {}, "the token file .*blank is empty"),
         ({}, {"users": [{"name": "a"}, {"name": "a"}]}, "it has two users of the name a"),
         ({}, {"clusters": []}, "its context one names the cluster one, which it does not have"),
+        ({}, _clusters(**{"tls-server-name": "a"}), "its cluster one has no server"),
+        ({}, {"users": []}, "its context one names the user jane, which it does not have"),
+        ({}, _user_of("") | _clusters(**_SECURE), "its context one names no user"),
+        ({}, _clusters(**_SECURE), "user jane has no credentials"),
+        ({"password": "p"}, _clusters(**_SECURE), "user jane has no credentials"),
+        ({"client-key-data": "YQ=="}, _clusters(**_SECURE), "user jane has no credentials"),
+        ({"auth-provider": {"name": "azure"}}, {}, "user jane has the auth-provider azure, which is out of"),
+        ({"token": "t", "username": "a"}, {}, "its user jane has both token and username"),
+        ({"exec": _PLUGIN, "auth-provider": {"name": "oidc"}}, {}, "both exec and auth-provider"),
+        (
+            {"client-certificate": "a", "client-certificate-data": "YQ==", "client-key": "a"},
+            {},
+            "both client-certificate and client-certificate-data",
+        ),
+        (
+            {},
+            _clusters(**_SECURE, **{"certificate-authority": "a", "certificate-authority-data": "YQ=="}),
+            "its cluster one has both certificate-authority and certificate-authority-data",
+        ),
+        (
+            {},
+            _clusters(**_SECURE, **{"certificate-authority-data": "YQ==", "insecure-skip-tls-verify": True}),
+            "both certificate-authority-data and insecure-skip-tls-verify",
+        ),
+        *(
+            ({"exec": {**_PLUGIN, **plugin}}, {}, f"user jane: {words}")
+            for plugin, words in (
+                ({"apiVersion": ""}, r"Expected `str` of length >= 1 - at `\$.exec.apiVersion`"),
+                ({"command": ""}, r"Expected `str` of length >= 1 - at `\$.exec.command`"),
+                ({"env": [{"value": "a"}]}, "Object missing required field `name`"),
+                (
+                    {"apiVersion": "client.authentication.k8s.io/v1alpha1"},
+                    "apiVersion client.authentication.k8s.io/v1alpha1: write",
+                ),
+                ({"interactiveMode": ""}, "interactiveMode is not set"),
+            )
+        ),
     ],
-    ids=["groups-alone", "number", "empty-token-file", "twice", "no-cluster"],
 )
 def test_kubeconfig_that_kubectl_refuses_is_refused(
     user: dict[str, Any], fields: dict[str, Any], words: str, tmp_path: pathlib.Path
 ) -> None:
-    """With what is wrong."""
+    """With what is wrong, where: nothing is asked anonymously in place of a user that does not exist."""
     (tmp_path / "blank").write_text("\n")
-    with pytest.raises(ConfigurationError, match=words):
-        connection(ClusterSettings(_file(tmp_path / "config", user, **fields)))
+    path = _file(tmp_path / "config", user, **fields)
+    with pytest.raises(ConfigurationError, match=f'"{path}": cannot be used: .*{words}'):
+        connection(ClusterSettings(path))
+
+
+@pytest.mark.parametrize(
+    ("user", "fields", "token"),
+    [
+        ({}, _user_of(""), None),
+        ({}, {}, None),
+        ({"token": "t", "tokenFile": "gone"}, {}, "Bearer t"),
+        ({"token": "t", "exec": _PLUGIN}, _clusters(**_SECURE), "Bearer t"),
+        (
+            {"username": "a", "password": "b", "exec": _PLUGIN},
+            _clusters(**_SECURE),
+            "Basic YTpi",
+        ),
+    ],
+    ids=["no-user", "empty-user", "token-without-its-file", "token-and-plugin", "password-and-plugin"],
+)
+def test_kubeconfig_that_kubectl_accepts_is_accepted(
+    user: dict[str, Any], fields: dict[str, Any], token: str | None, tmp_path: pathlib.Path
+) -> None:
+    """Such as kubectl proxy's, which needs no user; a plugin is not asked beside a token or a password."""
+    assert _token(_file(tmp_path / "config", user, **fields)) == token
+
+
+def test_kubeconfig_plugin_of_v1beta1_may_have_no_interactive_mode(tmp_path: pathlib.Path) -> None:
+    """It is IfAvailable then, as before v1."""
+    beta = "client.authentication.k8s.io/v1beta1"
+    plugin = _plugin(tmp_path, None, token="t")["exec"] | {"apiVersion": beta}
+    script = tmp_path / "plugin"
+    script.write_text(script.read_text().replace(VERSION, beta))
+    assert _token(_file(tmp_path / "config", {"exec": plugin})) == "Bearer t"
+    assert [one["interactive"] for one in _told(tmp_path)] == [False]
 
 
 def test_plan_with_impersonation_that_is_refused_names_the_user(tmp_path: pathlib.Path) -> None:
