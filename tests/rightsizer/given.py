@@ -91,6 +91,7 @@ def _counted(
         **_flat(util, util / 2, fb_mib, power_w)(count),
         "gpu_busy_seconds_total": [STEP_S * busy_s * number for number in range(count)],
         "gpu_busy_gap_seconds_total": [0.0] * count,
+        "gpu_unattributed_busy_seconds_total": [0.0] * count,
         "gpu_pod_busy_seconds_total": [STEP_S * own_s * number for number in range(count)],
         "gpu_pod_memory_busy_seconds_total": [STEP_S * own_s / 2 * number for number in range(count)],
     }

@@ -307,8 +307,10 @@ class Oracle:
     def _marked(self, workload: Workload) -> Iterator[bool]:
         """Each mark that is there, and whether it is obeyed."""
         above = [workload.labels, workload.annotations, workload.namespace_annotations]
-        notes = [(each, None) for each in above]
-        notes += [(each, pod.acknowledged) for pod in workload.pods for each in (pod.labels, pod.annotations)]
+        of_pods = [
+            (each, pod.acknowledged) for pod in workload.pods for each in (pod.labels, pod.annotations)
+        ]
+        notes = [*((each, None) for each in above), *of_pods]
         for name, key, meaning in MARKS:
             if name in self.policy.get("respectDoNotDisrupt", [row[0] for row in MARKS]):
                 yield from (self._obeyed(meaning, each[key], made) for each, made in notes if key in each)
