@@ -40,7 +40,7 @@ from rightsizer.execute.reconcile import (
 )
 from rightsizer.execute.run_context import ApplySession, Deadline, RunContext
 from rightsizer.kube.lease import LeaderElector
-from rightsizer.model import Action, ClusterName, Decision, Fleet, Outcome, Plan, ReconcileAction, Result
+from rightsizer.model import Action, ClusterName, Decision, Outcome, Plan, ReconcileAction, Result
 from rightsizer.report.approvals import Approval, SavedPlan, read_saved_plan
 from rightsizer.report.rows import rates_of
 from rightsizer.report.table import changes_text
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
             keep_sizes(session, plan)
             acting = acting_on(session, plan, context, gate, costs[1])
             try:
-                _act(acting, decisions, reporter, fleet=plan.fleet, span_s=span_s)
+                _act(acting, plan, decisions, reporter, span_s=span_s)
             finally:
                 tell_people(session, reporter.outcomes)
                 if recorder is not None:
@@ -188,13 +188,13 @@ def _lapsed(approval: Approval, result: Result, words: str) -> Outcome:
 
 def _act(
     acting: ApplySession,
+    plan: Plan,
     decisions: Sequence[Decision],
     reporter: OutcomeReporter,
     *,
-    fleet: Fleet | None,
     span_s: float,
 ) -> None:
     pending = [skipped(one, acting, "not attempted: the run was interrupted") for one in decisions]
     with Interrupts() as interrupts:
         deadline = Deadline(span_s, time.monotonic, time.sleep, lambda: interrupts.happened)
-        reporter.follow(steps(acting, decisions, fleet, deadline), pending)
+        reporter.follow(steps(acting, plan, decisions, deadline), pending)

@@ -18,7 +18,7 @@ from rightsizer.cli.plan_session import PlanSession, utc_now
 from rightsizer.errors import ClusterError, ConfigurationError, RequestRefused, RightsizerError
 from rightsizer.execute.control_state import ActionGate, ControlStateStore
 from rightsizer.execute.deletion_cost import clear_deletion_costs
-from rightsizer.execute.executor import carry_out
+from rightsizer.execute.executor import NOT_MADE, carry_out, try_others
 from rightsizer.execute.journal import Journal
 from rightsizer.execute.notify import notify
 from rightsizer.execute.preflight import UseSincePlan
@@ -28,7 +28,7 @@ from rightsizer.kinds import pause_for
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.configmaps import Changes, ConfigMap, Texts
 from rightsizer.kube.lease import Lease
-from rightsizer.model import Action, BlockerCode, Decision, Fleet, Outcome, Plan, Result
+from rightsizer.model import Action, BlockerCode, Decision, Outcome, Plan, Result
 from rightsizer.planning.breaker import Scope, State, accepted, accepted_scope, followed
 from rightsizer.planning.kept_sizes import NAME as SIZES
 from rightsizer.planning.kept_sizes import kept_sizes
@@ -54,6 +54,7 @@ def run_context_of(
         instance=session.instance,
         clock=session.clock,
         evicts=session.evicts,
+        bind_within=session.policy.policy.demand.bindWithin,
         journal=journal_of(arguments, session.run, stack),
     )
 
@@ -205,19 +206,19 @@ def acting_on(
 
 
 def steps(
-    acting: ApplySession,
-    decisions: Sequence[Decision],
-    fleet: Fleet | None,
-    deadline: Deadline,
+    acting: ApplySession, plan: Plan, decisions: Sequence[Decision], deadline: Deadline
 ) -> Iterator[Outcome]:
-    """Every outcome as it becomes known, and then the effect of each."""
-    done = []
+    """Every outcome of some decisions of a plan as it becomes known, and then the effect of each."""
+    done, refusing, fleet = [], set[str](), plan.fleet
     if fleet is not None:
         clear_deletion_costs(fleet, acting)
     for decision, outcome in carry_out(decisions, acting, is_stopped=deadline.is_stopped):
         yield outcome
         if outcome.result is Result.DONE and decision.action is not Action.NOTICE:
             done.append((decision, outcome))
+        if outcome.result in NOT_MADE and decision.wanted_by:
+            refusing.add(decision.workload.ref.namespace)
+    try_others(plan, refusing, acting)
     if fleet is None:
         return
     # A workload that is stopped only for its change is followed in any case.

@@ -28,7 +28,7 @@ from rightsizer.inventory.workload_builder import ClusterState
 from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.kept_objects import KeptObjects
-from rightsizer.model import ClusterName, Fleet, Plan
+from rightsizer.model import ClusterName, Fleet, ObjectRef, Plan
 from rightsizer.planning.breaker import NOTHING, State
 from rightsizer.planning.cost_summary import CostSummary, cost_summary_of
 from rightsizer.planning.plan import Cycle, make_plan
@@ -73,10 +73,15 @@ def _second(at: datetime.datetime) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KeptState:
-    """What a process keeps from one plan for the next; None where it asks for everything."""
+    """What a process keeps from one plan for the next; None where it asks for everything.
+
+    Attributes:
+        refused: As a Cycle's.
+    """
 
     objects: KeptObjects | None = None
     slots: KeptSlots | None = None
+    refused: frozenset[ObjectRef] = frozenset()
 
 
 NO_STATE = KeptState()
@@ -170,6 +175,7 @@ class PlanSession:
             state=state,
             problems=(*problems, *unknown),
             remembered=remembered,
+            refused=self._kept.refused,
             cluster=self.cluster.name if self._look.objects is None else None,
         )
         try:

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import datetime
 import gc
 import logging
@@ -75,6 +76,8 @@ _SETTLE_S = 1.0
 _DEMAND_PAUSE_S = 5.0
 """Between the starts of two cycles that pending pods begin; twice as long after each that failed or served nobody."""
 _LONGEST_PAUSE_S = 60.0
+_REFUSED_S = 900.0
+"""So long others go before a workload whose change for pending pods could not be made."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -213,7 +216,7 @@ class _Cycles:
         self._woken_at = -_DEMAND_PAUSE_S
         self._pause_s = _DEMAND_PAUSE_S
         self._serves = False
-        self._is_refused = False
+        self._refused: dict[ObjectRef, float] = {}  # when a change for pending pods could not be made
         self.gates: Collection[str] = ()
         self.wrong = "no cycle has ended yet"
 
@@ -300,14 +303,14 @@ class _Cycles:
             self._skipped = 0
             report.warning("the cycle took %s: %s skipped meanwhile", span(took_s), count(skipped, "cycle"))
         self._metrics.ended(is_good=not self.wrong, took_s=took_s, at_s=time.time())
-        if self._is_refused:
-            self._is_refused = False
-            self.wake()
         gc.collect()  # what refers to itself would be kept for hundreds of cycles
 
     def _cycle(self, *, acts: bool) -> None:
         try:
-            session = PlanSession(self._arguments, kept=self._kept)
+            now = time.monotonic()
+            self._refused = {one: at for one, at in self._refused.items() if now - at < _REFUSED_S}
+            kept = dataclasses.replace(self._kept, refused=frozenset(self._refused))
+            session = PlanSession(self._arguments, kept=kept)
         except (ConfigurationError, UsageError):
             self._metrics.set("config_last_reload_successful", 0)
             raise
@@ -402,13 +405,23 @@ class _Cycles:
             )
             classes = {one.workload.ref: one.workload.priority_class for one in plan.decisions}
             on_demand = {one.workload.ref for one in plan.decisions if one.wanted_by}
-            made = steps(acting, plan.enforced, plan.fleet, deadline)
-            earlier = len(outcomes)
-            self._follow(made, outcomes, classes)
-            results = {one.result for one in outcomes[earlier:] if one.ref in on_demand}
-            self._serves = Result.DONE in results
-            # The next plan chooses others for what waits.
-            self._is_refused = not results.isdisjoint(NOT_MADE)
+            made = steps(acting, plan, plan.enforced, deadline)
+            self._serves = False
+            self._follow(self._noting(made, on_demand), outcomes, classes)
+
+    def _noting(self, steps: Iterable[Outcome], on_demand: Collection[ObjectRef]) -> Iterator[Outcome]:
+        """The steps; after a refusal the next plan chooses others for what waits, as soon as all changes are made."""
+        for outcome in steps:
+            yield outcome
+            if outcome.ref not in on_demand:
+                continue
+            if outcome.result is Result.DONE:
+                self._serves = True
+            elif outcome.result in {*NOT_MADE, Result.REFUSED}:
+                self._serves |= outcome.ref not in self._refused
+                self._refused[outcome.ref] = time.monotonic()
+                if outcome.result in NOT_MADE:  # after an error the schedule is soon enough
+                    self.wake()
 
     def _follow(
         self,

@@ -10,8 +10,9 @@ import contextlib
 import dataclasses
 import functools
 import http
+import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rightsizer.changes.memory import change_key, with_remembered_changes
@@ -42,20 +43,23 @@ from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.notices import answers, notice_patch, parse_notice
 from rightsizer.model import (
     Action,
+    BlockerCode,
     ChangeOutcome,
     ChangeRecord,
     Decision,
     ObjectRef,
     Outcome,
+    Plan,
     Result,
     Workload,
 )
-from rightsizer.planning.pending_demand import served_together
+from rightsizer.planning.pending_demand import served_together, without_demand
 from rightsizer.planning.revalidate import going, objections
 from rightsizer.report.events import event_of
 
 log = logging.getLogger(__name__)
 _KIND_GONE = "the server could not find the requested resource"
+_MOST_TRIED = 50  # dry runs of one cycle
 _ATTEMPTS = 3  # its own controller may write between preflight and the write
 
 
@@ -80,6 +84,21 @@ def carry_out(
         refusal = functools.partial(_refusal, decision, beside, session, tried)
         outcome, reason = _step(decision, session, refusal)
         yield decision, outcome
+
+
+def try_others(plan: Plan, namespaces: Collection[str], session: ApplySession) -> None:
+    """Try by dry runs what else may go for pending pods in these namespaces: what refuses gets its cooldown now.
+
+    So pods wait one cycle, and not one for each workload that refuses.
+    """
+    blocked = (
+        without_demand(one)
+        for one in plan.decisions
+        if one.workload.ref.namespace in namespaces
+        and any(block.code is BlockerCode.ONLY_FOR_PENDING_PODS for block in one.blockers)
+    )
+    for one in itertools.islice((one for one in blocked if one.is_enforced), _MOST_TRIED):
+        _dry_run(one, session)
 
 
 NOT_MADE = frozenset({Result.BLOCKED, Result.CHANGED})

@@ -75,7 +75,6 @@ from rightsizer.model import (
     Result,
     Workload,
 )
-from rightsizer.model.change_record import BIND_WITHIN
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.protections import OPT_OUT, opt_outs, protections
 from rightsizer.policy.schema import Policy
@@ -307,8 +306,8 @@ def _of_object(found: RecordedObject, context: RunContext) -> list[Reconciliatio
 
 def _in_vain(found: RecordedObject, context: RunContext) -> str:
     """Why a change for pending pods did not help; empty if it may have, or if that was long ago."""
-    record, age = found.record, context.clock() - found.record.at
-    if not (record.wanted_by and BIND_WITHIN <= age < BIND_WITHIN + ROLLBACK_GRACE):
+    record, age, within = found.record, context.clock() - found.record.at, context.bind_within
+    if not (record.wanted_by and within <= age < within + ROLLBACK_GRACE):
         return ""
     if not all(is_pending(ref, context.cluster) for ref in record.wanted_by):
         return ""

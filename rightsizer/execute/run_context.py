@@ -59,6 +59,7 @@ class RunContext:
         instance: Unique name of this gpu-rightsizer among those on the cluster.
         clock: The time now, aware, for records, Events and pauses; use is never judged by it.
         evicts: Whether the policy allows evictions, so that there may be manifests.
+        bind_within: The policy's `demand.bindWithin`.
     """
 
     cluster: Cluster
@@ -67,6 +68,7 @@ class RunContext:
     instance: str
     clock: Callable[[], datetime.datetime]
     evicts: bool
+    bind_within: datetime.timedelta
     journal: Journal | None
 
     def publish(self, event: ChangeEvent, ref: ObjectRef, what: str, *, run: str) -> None:

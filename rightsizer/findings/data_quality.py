@@ -56,8 +56,8 @@ def first_issues(
 def _uncountable(evidence: Evidence) -> Iterator[str]:
     pods = [pod for pod in evidence.candidate.workload.pods if pod.unreadable]
     for pod in sorted(pods, key=lambda pod: pod.ref.name):
-        for amount in pod.unreadable:
-            yield f"pod {pod.ref.name} requests {amount}, which is not a whole number of devices"
+        for words in pod.unreadable:
+            yield f"pod {pod.ref.name} {words}"
 
 
 def _invalid_owner(evidence: Evidence) -> Iterator[str]:
@@ -183,7 +183,12 @@ def _elsewhere(evidence: Evidence) -> Iterator[str]:
         usage, why = each.usage, pod.reach or "a process of it is there"
         is_complete = usage.is_fresh and usage.coverage >= evidence.coverage and not usage.holes
         if each.ran is None or not (usage.is_own or is_complete):
-            yield f"pod {pod.ref.name} may have worked on {device(usage)}, which it does not hold: {why}; {_REMEDY}"
+            lacks = (
+                f"{span(usage.unattributed_s)} of work there belong to no known pod"
+                if usage.is_own
+                else f"no counters of gpu-exporter over the whole {span(evidence.window)} tell which pod works there"
+            )
+            yield f"pod {pod.ref.name} may have worked on {device(usage)}, which it does not hold: {why}; {lacks}"
     for pod, devices in evidence.held:
         node = evidence.candidate.fleet.nodes.get(pod.node)
         others = evidence.others.get(pod_key(pod), ())
@@ -194,9 +199,6 @@ def _elsewhere(evidence: Evidence) -> Iterator[str]:
                 f"pod {pod.ref.name} may have worked on a GPU that it does not hold: {pod.reach}, and only "
                 f"{len(seen)} of {total:g} GPUs of node {pod.node} have series"
             )
-
-
-_REMEDY = "gpu-exporter's counters would tell which pod works there"
 
 
 def _works_elsewhere(evidence: Evidence) -> Iterator[str]:
@@ -224,14 +226,10 @@ def _unmeasurable(evidence: Evidence) -> Iterator[str]:
             elif not each.ran and each.draws_power is None and each.moves_memory is None:
                 is_shared = each.usage.is_own and (pod.is_shared or each.usage.is_visited)
                 has = f"shared {where} has no per-pod" if is_shared else f"{where} has no"
-                silent = [
-                    str(one).replace("traffic", "memory traffic")
-                    for one in silent_of(each.usage, evidence.candidate.measured.silent)
-                ]
-                stood = (
-                    f"no second signal: {' and '.join(silent)} of {where} never moved, as far as is recorded"
-                )
-                why = stood if silent else f"{has} power or memory-traffic data"
+                why = f"{has} power or memory-traffic data"
+                if silent := " and ".join(silent_of(each.usage, evidence.candidate.measured.silent)):
+                    still = silent.replace("traffic", "memory traffic")
+                    why = f"no second signal: {still} of {where} never moved, as far as is recorded"
                 yield f"pod {pod.ref.name}: {why}; cannot confirm that the pod is idle"
 
 
@@ -246,11 +244,8 @@ def _silenced(evidence: Evidence) -> Iterator[str]:
             alike = [other for other in neighbours if _same_metrics(other) == _same_metrics(usage)]
             dropped = silent_of(usage, evidence.candidate.measured.silent)
             for field, words, signal in _SECOND_SIGNALS:
-                if (
-                    signal not in dropped
-                    and getattr(usage, field) is None
-                    and any(getattr(other, field) is not None for other in alike)
-                ):
+                is_elsewhere = any(getattr(other, field) is not None for other in alike)
+                if is_elsewhere and getattr(usage, field) is None and signal not in dropped:
                     yield (
                         f"pod {pod.ref.name}: no {words} data for {device(usage)}, "
                         f"unlike similar GPUs on node {pod.node}"

@@ -122,10 +122,14 @@ def _name(evidence: Evidence, history: ActivityHistory | None) -> FindingName:
 
 
 def _nothing_ran(evidence: Evidence) -> str:
-    gpus = evidence.number
-    subject = "its GPU" if gpus == 1 else f"all {gpus} GPUs"
+    held = evidence.number
+    measured = held if evidence.is_shared else len(evidence.devices)
+    every = "its GPU" if held == 1 else f"all {held} GPUs"
+    subject = every if measured == held else f"{measured} of its {held} GPUs"
     limit = f"{evidence.candidate.criteria.idle.maxUtilizationPercent:g}%"
     words = f"{subject} stayed at or below {limit} utilization for the last {span(evidence.window)}"
+    if measured < held:
+        words += "; only init containers could use the rest"
     if any(each.usage.is_by_board for each in evidence.devices):
         words += ", by idle power and clocks of the whole board"
     reason = evidence.candidate.unused_reason

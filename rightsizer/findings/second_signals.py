@@ -1,14 +1,14 @@
 """Which second signals of idleness are measured at all: some gauges stand still, whatever the GPU does. Pure.
 
 Unified-memory GPUs (Jetson, GB10) report a memory traffic of 0 at full utilization. So a gauge that never moved on a
-board whose activity did is no signal there, whatever other boards show. Where that did not, all boards of the model
-decide likewise. If no board worked, nothing speaks against it, except that boards without memory of their own have no
+board whose activity did is no signal there, whatever other boards show. Where that did not, the other boards of the
+model decide. If none of them worked, nothing speaks against it, except that boards without memory of their own have no
 memory traffic either.
 """
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from rightsizer.model import SecondSignal, Usage, Usages
 
@@ -17,41 +17,43 @@ WORKED = 0.05
 BURST = 0.001
 """Mean activity of a board up to which samples of its other gauges may have missed the work."""
 
+DeviceKey = tuple[str, str, str]
+"""The model, the UUID, and the MIG instance."""
 BoardKey = tuple[str, str, bool]
 """The model, the UUID (empty for all boards of a known model), and whether these are MIG instances."""
 
 
-def board_key(usage: Usage) -> BoardKey:
-    """The board of the device."""
-    return usage.device.model, usage.device.uuid, bool(usage.device.instance)
+def device_key(usage: Usage) -> DeviceKey:
+    """The device, without what other series of it may lack."""
+    return usage.device.model, usage.device.uuid, usage.device.instance
 
 
-def _of_model(key: BoardKey) -> BoardKey:
-    """All boards whose gauges are alike; only the board itself if its model is unknown."""
-    model, uuid, is_mig = key
-    return model, "" if model else uuid, is_mig
+def _groups(key: DeviceKey) -> tuple[BoardKey, BoardKey]:
+    """The device's board, and all boards whose gauges are alike; again its own if the model is unknown."""
+    model, uuid, instance = key
+    return (model, uuid, bool(instance)), (model, "" if model else uuid, bool(instance))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Movement:
-    """What the gauges of a board, or of all boards of a model, showed."""
+    """What the gauges of one device showed: of two devices, only one may work."""
 
     lowest_activity: float = math.inf  # of means
     highest_activity: float = 0.0  # of samples
+    highest_mean: float = 0.0
     traffic_moved: bool = False
     has_memory: bool = False  # whether memory in use is measured, so that it is the board's own
     lowest_w: float = math.inf
     highest_w: float = 0.0
-    highest_mean: float = 0.0
 
     @property
     def worked(self) -> bool:
-        """Whether any board did."""
+        """Whether a kernel ran."""
         return self.highest_activity > WORKED
 
     @property
     def activity_moved(self) -> bool:
-        """Whether boards worked at times: one that spins all the time may not work."""
+        """Whether the device worked at times: one that spins all the time may not work."""
         return self.worked and self.lowest_activity < self.highest_activity / 2
 
     @property
@@ -60,15 +62,15 @@ class Movement:
         return self.highest_w > self.lowest_w + 0.1
 
     def joined(self, other: "Movement") -> "Movement":
-        """That of the boards of both."""
+        """That of the device in both parts of the record."""
         return Movement(
             min(self.lowest_activity, other.lowest_activity),
             max(self.highest_activity, other.highest_activity),
+            max(self.highest_mean, other.highest_mean),
             self.traffic_moved or other.traffic_moved,
             self.has_memory or other.has_memory,
             min(self.lowest_w, other.lowest_w),
             max(self.highest_w, other.highest_w),
-            max(self.highest_mean, other.highest_mean),
         )
 
     def is_open(self, *, has_idle_power: bool) -> bool:
@@ -77,30 +79,17 @@ class Movement:
             return not (self.traffic_moved and (self.power_moved or not self.highest_w))
         return not self.traffic_moved and not (has_idle_power and self.power_moved)
 
-    def silent(self, *, is_of_model: bool) -> Iterable[SecondSignal]:
-        """The gauges that are no signal; memory of a board that is not measured may be on others of its model."""
-        has_worked = self.activity_moved and (is_of_model or self.highest_mean > BURST)
-        if not self.traffic_moved and (has_worked or (is_of_model and not self.has_memory)):
-            yield SecondSignal.TRAFFIC
-        if has_worked and not self.power_moved and self.highest_w:
-            yield SecondSignal.POWER
 
-
-Movements = dict[BoardKey, Movement]
+Movements = dict[DeviceKey, Movement]
 
 
 def movements(usages: Iterable[Usage]) -> Movements:
-    """By board and by model; what is judged by its board says nothing."""
-    by_device: dict[tuple[str, str], list[Usage]] = {}
+    """By device; what is judged by its board says nothing."""
+    by_device: dict[DeviceKey, list[Usage]] = {}
     for usage in usages:
         if not (usage.is_by_board or usage.invalid):
-            by_device.setdefault((usage.device.uuid, usage.device.instance), []).append(usage)
-    found: Movements = {}
-    for shared in by_device.values():
-        one, key = _movement(shared), board_key(shared[0])
-        for each in {key, _of_model(key)}:
-            found[each] = found[each].joined(one) if each in found else one
-    return found
+            by_device.setdefault(device_key(usage), []).append(usage)
+    return {key: _movement(shared) for key, shared in by_device.items()}
 
 
 def _movement(usages: Sequence[Usage]) -> Movement:
@@ -110,11 +99,11 @@ def _movement(usages: Sequence[Usage]) -> Movement:
     return Movement(
         mean if means else math.inf,
         max(usage.activity_peak or 0.0 for usage in usages),
+        mean,
         any(usage.traffic_peak for usage in usages),
         any(usage.memory_peak_bytes is not None for usage in usages),
         min(math.inf if usage.power_mean_w is None else usage.power_mean_w for usage in usages),
         max(usage.power_peak_w or 0.0 for usage in usages),
-        mean,
     )
 
 
@@ -132,17 +121,31 @@ Silent = Collection[tuple[BoardKey, SecondSignal]]
 
 def silent_signals(found: Movements) -> Silent:
     """The gauges of each board and model that are no signal."""
+    groups: dict[BoardKey, list[Movement]] = {}
+    for key, one in found.items():
+        for group in set(_groups(key)):
+            groups.setdefault(group, []).append(one)
     return frozenset(
-        (key, signal)
-        for key, one in found.items()
-        for signal in one.silent(is_of_model=key == _of_model(key))
+        (group, signal)
+        for group, devices in groups.items()
+        for signal in _silent(devices, is_model=not all(group[:2]))
     )
+
+
+def _silent(devices: Sequence[Movement], *, is_model: bool) -> Iterator[SecondSignal]:
+    """The gauges that are no signal; memory of a board that is not measured may be on others of its model."""
+    worked = [one for one in devices if one.activity_moved and (is_model or one.highest_mean > BURST)]
+    may_lack = bool(worked) or (is_model and not any(one.has_memory for one in devices))
+    if may_lack and not any(one.traffic_moved for one in devices):
+        yield SecondSignal.TRAFFIC
+    if any(one.highest_w for one in worked) and not any(one.power_moved for one in devices):
+        yield SecondSignal.POWER
 
 
 def silent_of(usage: Usage, silent: Silent) -> list[SecondSignal]:
     """The gauges of the device that are no signal, by its board or by its model."""
-    key = board_key(usage)
-    return [one for one in SecondSignal if (key, one) in silent or (_of_model(key), one) in silent]
+    groups = _groups(device_key(usage))
+    return [one for one in SecondSignal if any((group, one) in silent for group in groups)]
 
 
 def without_silent(usages: Usages, silent: Silent) -> Usages:

@@ -271,11 +271,10 @@ class _ClusterReader(OptionalLister):
         """The volumes of what waits, if any has some."""
         if not any(one.volume_claims for one in unschedulable) and not demand.queued:
             return Volumes()
-        ask = functools.partial(self.cluster.list_all, kind=CsiNodeObject)
         return volumes_of(
             self.all(["/api/v1/persistentvolumeclaims"], VolumeClaimObject),
             self.all(["/api/v1/persistentvolumes"], VolumeObject),
-            self.if_served(CSI_NODES, ask, None),
+            self._all_served(CSI_NODES, CsiNodeObject),
         )
 
     def autoscalers(self) -> Iterator[Autoscaler]:

@@ -169,7 +169,7 @@ class GpuRequest:
         devices: GPUs, MIG instances or shares by the resource that counts them.
         amounts: All requested amounts by resource name.
         is_shared: Whether some of the devices are shares, by their resource name.
-        unreadable: Invalid amounts, in words.
+        unreadable: Why its devices cannot be counted, each as a predicate of the pod.
         containers: The long-running containers that request GPUs.
         unusable: The part of the devices that only ordinary init containers request.
         others: Names of extended resources that are no known GPU resource.
@@ -229,7 +229,7 @@ class ResourceTable:
             amounts=amounts,
             is_shared=any(self.unit(name) is not ResourceUnit.DEVICES for name in amounts),
             unreadable=tuple(
-                f"{name}: {str(amount)[:40]!r}"
+                f"requests {name}: {str(amount)[:40]!r}, which is not a whole number of devices"
                 for _, given in found
                 for name, amount in given.items()
                 if _whole(amount) is None
@@ -301,13 +301,15 @@ def _fraction(pod: PodObject) -> GpuRequest:
     if not asked:
         return GpuRequest({}, {})
     name, value = asked[0]
-    count = _whole(annotations.get(_FRACTION_DEVICES, "1"))
+    number = annotations.get(_FRACTION_DEVICES, "1")
+    count = _whole(number)
     try:
         is_amount = quantity_of(value) > 0
     except ValueError:
         is_amount = False
     if not is_amount or not count:
-        return GpuRequest({}, {}, unreadable=(f"annotation {name}: {value[:40]!r}",))
+        wrong = f"{_FRACTION_DEVICES}: {number[:40]!r}" if is_amount else f"{name}: {value[:40]!r}"
+        return GpuRequest({}, {}, unreadable=(f"has an invalid annotation {wrong}",))
     return GpuRequest({name: count}, {name: count}, is_shared=True)
 
 

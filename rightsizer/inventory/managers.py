@@ -104,6 +104,7 @@ class _AutoscalerSpec(msgspec.Struct, rename="camel"):
     min_replicas: int | None = None
     max_replicas: int | None = None
     min_replica_count: int | None = None
+    idle_replica_count: int | None = None
     metrics: list[_Metric] | None = None
 
 
@@ -252,12 +253,14 @@ def _keda(item: AutoscalerObject) -> Manager:
     ref = item.metadata.ref(KEDA.api_version, KEDA.kind)
     words = kubectl(ref, "annotate", f"{PAUSED_REPLICAS}=0", resource="scaledobject")
     is_paused = _is_on(marks, PAUSED) or PAUSED_REPLICAS in marks
+    # A pause of scaling out alone does not hold for minReplicaCount.
+    is_kept = bool(item.spec.min_replica_count) and item.spec.idle_replica_count is None
     made_by = item.metadata.controller
     is_http = made_by is not None and (made_by.group, made_by.kind) == _HTTP
     return Manager(
         "KEDA",
         name,
-        reverts=not is_paused,
+        reverts=not is_paused and (is_kept or not _is_on(marks, PAUSED_SCALE_OUT)),
         exception=words,
         scales=not is_paused,
         wakes=is_http and not is_paused and not item.spec.min_replica_count,

@@ -7,7 +7,7 @@ https://github.com/kubernetes/kubernetes/tree/v1.36.3/pkg/scheduler/framework/pl
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -46,36 +46,18 @@ def misfits(node: Node, capacity: NodeCapacity, pod: UnschedulablePod) -> Iterat
 
 def obstacles(node: Node, pod: UnschedulablePod) -> Iterator[str]:
     """Why a node does not accept a pod, in words."""
-    for check in _CHECKS:
-        yield from check(node, pod)
-
-
-def _untolerated(node: Node, pod: UnschedulablePod) -> Iterator[str]:
     for taint in node.taints:
         if not any(tolerates(one, taint) for one in pod.tolerations):
             yield f"does not tolerate the taint {taint}"
-
-
-def _unselected(node: Node, pod: UnschedulablePod) -> Iterator[str]:
     for key, value in sorted(pod.selector.items()):
         if key.startswith(DROPPED_LABELS):
             yield f"unknown: whether the node has {key}={value}"
         elif node.labels.get(key) != value:
             yield f"its node selector requires {key}={value}"
-
-
-def _unmatched(node: Node, pod: UnschedulablePod) -> Iterator[str]:
     for what, terms in pod.affinities:
         answers = [_term_holds(node, expressions, fields) for expressions, fields in terms]
         if True not in answers:
             yield f"unknown: {what}" if None in answers else f"{what} requires other nodes"
-
-
-_CHECKS: tuple[Callable[[Node, UnschedulablePod], Iterator[str]], ...] = (
-    _untolerated,
-    _unselected,
-    _unmatched,
-)
 
 
 def _term_holds(
@@ -109,30 +91,14 @@ class _VolumeNodeAffinity(msgspec.Struct):
     required: NodeSelector | None = None
 
 
-class _CsiSource(msgspec.Struct):
-    driver: str = ""
-
-
-class _VolumeSpec(msgspec.Struct, rename="camel"):
-    node_affinity: _VolumeNodeAffinity | None = None
-    csi: _CsiSource | None = None
-    aws_elastic_block_store: Any = None
-    azure_disk: Any = None
-    azure_file: Any = None
-    cinder: Any = None
-    gce_persistent_disk: Any = None
-    portworx_volume: Any = None
-    vsphere_volume: Any = None
-
-
 _MIGRATED = {
-    "aws_elastic_block_store": "ebs.csi.aws.com",
-    "azure_disk": "disk.csi.azure.com",
-    "azure_file": "file.csi.azure.com",
+    "awsElasticBlockStore": "ebs.csi.aws.com",
+    "azureDisk": "disk.csi.azure.com",
+    "azureFile": "file.csi.azure.com",
     "cinder": "cinder.csi.openstack.org",
-    "gce_persistent_disk": "pd.csi.storage.gke.io",
-    "portworx_volume": "pxd.portworx.com",
-    "vsphere_volume": "csi.vsphere.vmware.com",
+    "gcePersistentDisk": "pd.csi.storage.gke.io",
+    "portworxVolume": "pxd.portworx.com",
+    "vsphereVolume": "csi.vsphere.vmware.com",
 }
 """CSI drivers that attach the volumes of former plugins."""
 
@@ -141,12 +107,16 @@ class VolumeObject(msgspec.Struct):
     """corev1.PersistentVolume."""
 
     metadata: ObjectMeta
-    spec: _VolumeSpec = msgspec.field(default_factory=_VolumeSpec)
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse a spec that cannot be read."""
+        _ = (*self.affinities, self.driver)
 
     @property
     def affinities(self) -> Iterator[Terms]:
         """Which nodes can mount it; labels of its zone count, too (plugin volumezone)."""
-        affinity = self.spec.node_affinity
+        affinity = msgspec.convert(self.spec.get("nodeAffinity"), _VolumeNodeAffinity | None)
         if affinity is not None and affinity.required is not None:
             yield affinity.required.terms
         for key, text in (self.metadata.labels or {}).items():
@@ -156,11 +126,9 @@ class VolumeObject(msgspec.Struct):
     @property
     def driver(self) -> str:
         """The CSI driver that attaches it; empty if none does."""
-        if self.spec.csi is not None:
-            return self.spec.csi.driver
-        return next(
-            (driver for name, driver in _MIGRATED.items() if getattr(self.spec, name) is not None), ""
-        )
+        former = (driver for name, driver in _MIGRATED.items() if self.spec.get(name) is not None)
+        csi = msgspec.convert(self.spec.get("csi"), dict[str, Any] | None)
+        return str((csi or {}).get("driver", next(former, "")))
 
 
 class _DriverLimit(msgspec.Struct):
@@ -205,26 +173,22 @@ class Volumes:
     """PersistentVolumeClaims that pending pods name, and all volumes by name.
 
     Attributes:
-        limits: The most volumes of each CSI driver, by node; None if that is not known.
+        limits: The most volumes of each CSI driver, by node, where that is known.
     """
 
     claims: Mapping[ClaimKey, VolumeClaimObject] = dataclasses.field(default_factory=dict)
     volumes: Mapping[str, VolumeObject] = dataclasses.field(default_factory=dict)
-    limits: Mapping[str, Mapping[str, int]] | None = None
+    limits: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
 
     def capacities(self, capacities: Mapping[str, NodeCapacity]) -> dict[str, NodeCapacity]:
         """The capacities of nodes, with how many volumes they can attach.
 
-        Volumes of pods count for each driver, and once more while they are attached: fewer are never free.
+        Volumes of pods count for each driver, and once more while they are attached: fewer are never free. A kubelet
+        always writes a CSINode: without it the limit is not known, though kube-scheduler assumes none.
         """
-        limits, found = self.limits or {}, {}
-        drivers = {name for most in limits.values() for name in most}
+        found = {}
         for node, has in capacities.items():
-            # Without a CSINode kube-scheduler knows no limit.
-            most = {
-                f"{_ATTACHABLE}{name}": limits[node].get(name, 0) if node in limits else _UNLIMITED
-                for name in drivers
-            }
+            most = {f"{_ATTACHABLE}{name}": count for name, count in self.limits.get(node, {}).items()}
             used = dict.fromkeys(most, has.requested.get(VOLUMES, 0))
             found[node] = NodeCapacity({**has.allocatable, **most}, {**has.requested, **used})
         return found
@@ -233,11 +197,11 @@ class Volumes:
 def volumes_of(
     claims: Iterable[VolumeClaimObject],
     volumes: Iterable[VolumeObject],
-    nodes: Iterable[CsiNodeObject] | None,
+    nodes: Iterable[CsiNodeObject],
 ) -> Volumes:
     """The volumes."""
     by_key = {(one.metadata.namespace, one.metadata.name): one for one in claims}
-    limits = None if nodes is None else {one.metadata.name: one.limits for one in nodes}
+    limits = {one.metadata.name: one.limits for one in nodes}
     return Volumes(by_key, {one.metadata.name: one for one in volumes}, limits)
 
 
@@ -256,10 +220,10 @@ def with_volumes(pod: UnschedulablePod, volumes: Volumes) -> UnschedulablePod:
             why = "it is not bound to a volume"
         elif "ReadWriteOncePod" in (claim.spec.access_modes or ()):
             why = "which pod has it is not known"
-        elif volume.driver and volumes.limits is None:
+        elif volume.driver and not volumes.limits:
             why = "how many volumes nodes can attach is not known"
         else:
-            needs.update({f"{_ATTACHABLE}{volume.driver}": 1} if volume.driver and volumes.limits else {})
+            needs.update({f"{_ATTACHABLE}{volume.driver}": 1} if volume.driver else {})
             found += [(f"its PersistentVolumeClaim {name}", terms) for terms in volume.affinities]
             continue
         return dataclasses.replace(pod, why_not=pod.why_not or f"PersistentVolumeClaim {name}: {why}")

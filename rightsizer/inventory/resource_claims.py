@@ -195,7 +195,7 @@ class Claim:
         devices: By device class; empty if the claim is for something else.
         gpus: Whole GPUs that they are, with MIG devices and shares as fractions; None if that is unknown.
         is_shared: Whether several pods use the claim, or others use shares of its devices.
-        unreadable: Requests that cannot be counted, in words.
+        unreadable: Requests that cannot be counted, each as a predicate of the pod.
         allocation: What it holds; None before it is allocated.
         requests: The names of the requests that it holds GPUs for.
         is_admin: Whether it gives admin access to GPUs, which others may hold.
@@ -369,12 +369,14 @@ def _requested(item: ClaimObject, is_of_gpus: Callable[[str], bool]) -> Claim:
         try:
             one = next((one for _, one in _named(request) if is_of_gpus(one.device_class_name)), None)
         except SelectorError as error:
-            unreadable.append(f"claim {item.metadata.name}: {error}")
+            unreadable.append(f"has claim {item.metadata.name}: {error}")
             continue
         if one is None or one.admin_access:
             continue
         if (number := one.number) is None:
-            unreadable.append(f"claim {item.metadata.name}: all devices of {one.device_class_name}")
+            unreadable.append(
+                f"requests all devices of class {one.device_class_name} of a node by claim {item.metadata.name}"
+            )
         else:
             devices[CLASS_PREFIX + one.device_class_name] += number
     return Claim(dict(devices), unreadable=tuple(unreadable))

@@ -212,11 +212,9 @@ def unschedulable_pod(
     tolerations = msgspec.json.decode(spec.tolerations, type=list[Toleration] | None)
     affinity = msgspec.json.decode(spec.affinity, type=Affinity | None) or Affinity()
     message = next((one.message for one in item.status.conditions or () if one.type == "PodScheduled"), "")
-    why_not = (
-        _scheduler_veto(spec.scheduler_name)
-        or placement_veto(spec)
-        or _message_veto(message, has_claims=bool(claims))
-    )
+    why_not = placement_veto(spec) or _message_veto(message, has_claims=bool(claims))
+    if spec.scheduler_name not in _SCHEDULERS:
+        why_not = f"where the scheduler {spec.scheduler_name} places pods is not known"
     return UnschedulablePod(
         ref,
         gpus,
@@ -255,10 +253,6 @@ def volume_claims(item: PodObject) -> tuple[str, ...]:
 
 
 # --- Why it is not known whether free resources let a pod start
-
-
-def _scheduler_veto(name: str) -> str:
-    return "" if name in _SCHEDULERS else f"where the scheduler {name} places pods is not known"
 
 
 def placement_veto(spec: PodSpec) -> str:
@@ -300,8 +294,8 @@ def _message_veto(message: str, *, has_claims: bool) -> str:
         return "kube-scheduler names no resource that is missing"
     if odd := next((one for one in words if not one.startswith(_CHECKED)), ""):
         return f"kube-scheduler has a reason that is not checked: {odd[:_MOST_WORDS]}"
-    # A resource of a DeviceClass needs no ResourceClaim of the pod's own.
-    has_claims = has_claims or _NO_DEVICES in words
+    # A resource of a DeviceClass needs no ResourceClaim of the pod's own. Perhaps only preemption met it.
+    has_claims = has_claims or _NO_DEVICES in told
     if not (has_claims or any(one.startswith(_HELD_BY_PODS) for one in words)):
         return "kube-scheduler names no resource that is missing"
     if preempted and not has_claims and not preempted.startswith(_LEFT_TO_OTHERS):

@@ -310,8 +310,8 @@ def _completed(source: GpuPod, state: ClusterState) -> Pod | None:
 
 def _unknown(name: str) -> Claim:
     if name.startswith("?"):
-        return Claim({}, unreadable=(f"claim {name[1:]}: not made yet",))
-    return Claim({}, unreadable=(f"claim {name}: could not be read",))
+        return Claim({}, unreadable=(f"needs a claim {name[1:]}, which is not made yet",))
+    return Claim({}, unreadable=(f"has claim {name}, which could not be read",))
 
 
 class _WorkloadBuilder:

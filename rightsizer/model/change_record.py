@@ -9,8 +9,6 @@ import msgspec
 from rightsizer.model.cluster_objects import ObjectRef
 from rightsizer.model.names import Action, ChangeOutcome, FindingName
 
-BIND_WITHIN: Final = datetime.timedelta(minutes=15)
-"""Time in which a pending pod must be bound after a change that was made for it; else the change is rolled back."""
 MOST_WANTED: Final = 4
 """Pending pods that a record names."""
 LONGEST_WORD: Final = 63

@@ -152,7 +152,7 @@ class Pod:
         priority: As admitted into its spec; None where the API server resolved none.
         is_static: A mirror pod of the kubelet.
         share: How much of a GPU each of them is: less than 1 for a MIG instance or a share.
-        unreadable: What its containers request that is no whole number of devices, in words.
+        unreadable: Why its devices cannot be counted, each as a predicate of the pod.
         resources: What it asks for, by resource name; of a DRA claim by `deviceclass:NAME`.
         needs: What it needs beyond GPUs: CPU in thousandths of a core, memory in bytes, one of "pods".
         claims: Names of its ResourceClaims, also of the one that the scheduler made of its extended resources.

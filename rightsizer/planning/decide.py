@@ -32,7 +32,7 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.planning.cooldown import change_rate_exceeded, conflicting_instance, cooling, memory_of
-from rightsizer.policy.do_not_disrupt import controller_mode
+from rightsizer.policy.do_not_disrupt import controller_mode, would_revert
 from rightsizer.policy.effective import EffectivePolicy, PolicyEvaluator, strictest
 from rightsizer.policy.limits import closed_reason
 from rightsizer.policy.rule import UNUSED
@@ -352,8 +352,8 @@ def _waits(decision: Decision, effective: EffectivePolicy, evaluator: PolicyEval
     workload = decision.workload
     for manager in workload.managers:
         if controller_mode(manager, evaluator.policy.otherControllers, decision.action) is Mode.ADVISE:
-            is_fought = manager.reverts or manager.scales
-            would = "would revert the change" if is_fought else "also manages this workload"
+            reverts = would_revert(manager, decision.action)
+            would = "would revert the change" if reverts else "also manages this workload"
             yield Blocker(BlockerCode.OTHER_CONTROLLER, f"{manager.kind} {manager.name} {would}")
     if decision.action is Action.SCALE_UP:
         return

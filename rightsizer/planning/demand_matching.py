@@ -28,6 +28,11 @@ from rightsizer.policy.effective import PolicyEvaluator
 
 MOST_OTHERS = 8
 """Maximum number of times that others are tried for one demand in place of what budgets refuse."""
+_MOST_REFUSALS = 3
+"""Workloads of a namespace that refused a moment ago, after which others go before all of it.
+
+Not 1: else one that refuses would save all others of its team. But a pod must not wait for each of many that refuse.
+"""
 _MOST_EXPLAINED = 20
 """Number of different requests of which it is said why nobody goes for them."""
 
@@ -101,6 +106,7 @@ class Matching:
         decisions: Collection[Decision],
         evaluator: PolicyEvaluator,
         account: BudgetAccount,
+        refused: Collection[ObjectRef] = (),
     ) -> None:
         self.wanted: dict[ObjectRef, dict[Victim, WaitingPod]] = collections.defaultdict(dict)
         self.blocks: dict[ObjectRef, tuple[Blocker, ...]] = {}
@@ -117,13 +123,19 @@ class Matching:
         candidates = itertools.chain(*self._victims.values())
         self._places = Places(evaluator.fleet, sorted(candidates, key=standing))
         self._places.free_what_terminates(evaluator.at)
-        self._held_back = held_back(evaluator.fleet, evaluator.at)
+        self._held_back = held_back(evaluator)
         self._drop_unaffordable(waiting[0])
         self._later = self._victims_of(one for one in decisions if one.action is Action.NOTICE)
         left: Sequence[Sequence[WaitingPod]] = together(waiting)
-        # Who can go now serves all that it can; only then others get a notice.
-        for spared in dict.fromkeys((self._later, frozenset[Victim]())):
-            self._is_now = spared == self._later
+        by_namespace = collections.Counter(ref.namespace for ref in refused)
+        last = self._victims_of(
+            one
+            for one in decisions
+            if one.workload.ref in refused or by_namespace[one.workload.ref.namespace] >= _MOST_REFUSALS
+        )
+        # Who can go now serves all that it can, then who refused a moment ago; only then others get a notice.
+        for spared in dict.fromkeys((self._later | last, self._later, frozenset[Victim]())):
+            self._is_now = self._later <= spared
             left = self._serve_all(left, spared)
         self.unserved = tuple(self._explained(left))
 

@@ -6,13 +6,13 @@ import datetime
 from collections.abc import Iterator, Mapping
 
 from rightsizer.config import format_duration
-from rightsizer.model import ChangeOutcome, Fleet, FoundChange, ObjectRef
-from rightsizer.model.change_record import BIND_WITHIN
+from rightsizer.model import ChangeOutcome, FoundChange, ObjectRef
+from rightsizer.policy.effective import PolicyEvaluator
+from rightsizer.policy.schema import DemandSettings
 from rightsizer.text import count, instant
 
-_FIRST_PAUSE = datetime.timedelta(hours=1)
-"""Time without victims after the first that went in vain; twice as long after each further time."""
 _LONGEST_PAUSE = datetime.timedelta(days=7)
+"""Unless the policy's `retryAfter` is longer."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,8 +28,9 @@ class HeldBack:
     is_room_made: bool
 
 
-def held_back(fleet: Fleet, at: datetime.datetime) -> Mapping[ObjectRef, HeldBack]:
+def held_back(evaluator: PolicyEvaluator) -> Mapping[ObjectRef, HeldBack]:
     """By pod or gang, why nobody else is stopped for it; what only an object records, anybody can forge."""
+    fleet, settings = evaluator.fleet, evaluator.policy.demand
     changes: dict[str, list[FoundChange]] = collections.defaultdict(list)
     for change in fleet.changes:
         if change.is_remembered and change.record.end in {None, ChangeOutcome.ROLLBACK}:
@@ -38,20 +39,27 @@ def held_back(fleet: Fleet, at: datetime.datetime) -> Mapping[ObjectRef, HeldBac
     by_demand: dict[ObjectRef, dict[tuple[str, ObjectRef], FoundChange]] = collections.defaultdict(dict)
     for pod in fleet.waiting if changes else ():
         by_demand[pod.demand].update({(one.record.run, one.ref): one for one in changes[pod.ref.uid]})
-    found = (_held_back(demand, list(ones.values()), at) for demand, ones in by_demand.items() if ones)
+    found = (
+        _held_back(demand, list(ones.values()), settings, evaluator.at)
+        for demand, ones in by_demand.items()
+        if ones
+    )
     return {one.demand: one for each in found for one in each}
 
 
-def _held_back(demand: ObjectRef, changes: list[FoundChange], at: datetime.datetime) -> Iterator[HeldBack]:
-    fresh = [one for one in changes if one.record.end is None and at - one.at < BIND_WITHIN]
+def _held_back(
+    demand: ObjectRef, changes: list[FoundChange], settings: DemandSettings, at: datetime.datetime
+) -> Iterator[HeldBack]:
+    within, first = settings.bindWithin, settings.retryAfter
+    fresh = [one for one in changes if one.record.end is None and at - one.at < within]
     if fresh:
         words = f"{count(len(fresh), 'workload')} made room for it at {instant(min(one.at for one in fresh))}"
-        wait = f"others may follow if it is not bound within {format_duration(BIND_WITHIN.total_seconds())}"
+        wait = f"others may follow if it is not bound within {format_duration(within.total_seconds())}"
         yield HeldBack(demand, f"{words}; {wait}", is_room_made=True)
         return
     times = len({one.record.run for one in changes})
-    pause = min(_FIRST_PAUSE * 2 ** min(times - 1, 16), _LONGEST_PAUSE)
-    until = max(one.record.ended or one.at + BIND_WITHIN for one in changes) + pause
+    pause = min(first * 2 ** min(times - 1, 16), max(first, _LONGEST_PAUSE))
+    until = max(one.record.ended or one.at + within for one in changes) + pause
     if at < until:
         words = f"it was not bound after {count(times, 'time')} that room was made for it"
         yield HeldBack(

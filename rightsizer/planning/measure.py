@@ -24,7 +24,7 @@ from rightsizer.findings.followup_queries import (
 )
 from rightsizer.findings.idle_history import pauses_by_kind
 from rightsizer.findings.replicas import counted_window
-from rightsizer.findings.second_signals import Movements, board_key
+from rightsizer.findings.second_signals import Movements, device_key
 from rightsizer.findings.stuck import IdlePower, board_levels, by_boards, is_dark
 from rightsizer.model import (
     ActivitySeries,
@@ -258,8 +258,8 @@ def measure(
     first = _with_boards(signal, Measured(at, usages, nodes=signal.nodes(at), shares=shares), pods, evaluator)
     reach = gpus_in_reach(fleet, first)
     usages = {window: _with_reach(signal, found, reach, window, at) for window, found in first.usages.items()}
-    widest = usages[max(usages)] if usages else {}
-    moved = joined(Alike(movements=_movements(signal, first, widest, pods, evaluator))).movements
+    first = dataclasses.replace(first, usages=usages)
+    moved = joined(Alike(movements=_movements(signal, first, pods, evaluator))).movements
     silent = second_signals.silent_signals(moved)
     usages = {window: second_signals.without_silent(found, silent) for window, found in usages.items()}
     first = dataclasses.replace(first, usages=usages, silent=silent)
@@ -308,16 +308,18 @@ def measure(
 
 
 def _movements(
-    signal: Signal, measured: Measured, usages: Usages, pods: Mapping[PodKey, str], evaluator: PolicyEvaluator
+    signal: Signal, measured: Measured, pods: Mapping[PodKey, str], evaluator: PolicyEvaluator
 ) -> Movements:
-    """How gauges moved in the widest window; in the whole record where that leaves open which of them are signals."""
-    found = second_signals.movements(itertools.chain.from_iterable(usages.values()))
+    """How gauges moved in the windows; in the whole record where these leave open which of them are signals."""
+    windows = [itertools.chain.from_iterable(found.values()) for found in measured.usages.values()]
+    found = second_signals.joined(*map(second_signals.movements, windows))
+    widest = measured.usages[max(measured.usages)] if measured.usages else {}
     idle = [each.idle for each in evaluator.all_criteria()]
     models = {
         usage.device.model
-        for pod in pods.keys() & usages.keys()
-        for usage in usages[pod]
-        if (one := found.get(board_key(usage)))
+        for pod in pods.keys() & widest.keys()
+        for usage in widest[pod]
+        if (one := found.get(device_key(usage)))
         and one.is_open(has_idle_power=all(each.idle_power_w(usage.device.model) for each in idle))
     }
     if not models:

@@ -7,7 +7,7 @@ removes, only those go that are needed. A gang is served whole or not.
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from rightsizer.inventory.pod_groups import connected
 from rightsizer.kinds import pause_for
@@ -37,15 +37,16 @@ def limit_to_pending_demand(
     decisions: Sequence[Decision],
     evaluator: PolicyEvaluator,
     account: BudgetAccount,
+    refused: Collection[ObjectRef] = (),
 ) -> Limited:
     """Block changes of onlyForPendingPods that no pending pod needs; name the pending pods for the others.
 
-    Those are charged to the account.
+    Those are charged to the account. Workloads that `refused` a change a moment ago are the last that go.
     """
     candidates = {one.workload.ref: one for one in decisions if is_on_demand(one, evaluator)}
     if not candidates:
         return Limited(tuple(decisions), {})
-    matching = Matching(candidates.values(), evaluator, account)
+    matching = Matching(candidates.values(), evaluator, account, refused)
     limited = (
         _with(one, matching.wanted[one.workload.ref], matching.blocks.get(one.workload.ref, ()))
         if one.workload.ref in candidates
@@ -80,7 +81,7 @@ def unserved_demand(
     by_reason: dict[str, list[str]] = collections.defaultdict(list)
     for one in (*fleet.unserved, *unserved):
         by_reason[one.why].append(one.what)
-    for held in held_back(fleet, evaluator.at).values():
+    for held in held_back(evaluator).values():
         by_reason[held.why].append(str(held.demand))
     for namespace, first in cut_short.items():
         by_reason[f"what waits in namespace {namespace} has too many ways to be placed"].append(str(first))

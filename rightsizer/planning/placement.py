@@ -19,7 +19,6 @@ from rightsizer.model import (
     DeviceId,
     Fleet,
     Holding,
-    Pod,
     QuotaKey,
     WaitingClaim,
     WaitingPod,
@@ -70,8 +69,9 @@ class Places:
         free: Amounts, by node and resource or by pool and what it is a quota of.
         held: What is held of DRA devices that are not free.
         gone: The UIDs of pods that end.
-        leaving: Pods that terminate now, by node.
-        releasing: The nodes on which these hold DRA devices that nobody else holds.
+        leaving: The UIDs of pods that terminate now.
+        on_way: Amounts that these hold, by node and resource.
+        releasing: What these hold of DRA devices that nobody else holds.
         nominated: As a Fleet's.
         victims: The pod that each serves.
         tries: What is left to find a place, by namespace of the pending pods.
@@ -96,8 +96,9 @@ class Places:
         self.candidates = candidates
         self.held = {name: set(holdings) for name, holdings in fleet.devices.held.items()}
         self.victims: dict[Victim, WaitingPod] = {}
-        self.leaving: dict[str, list[Pod]] = collections.defaultdict(list)
-        self.releasing: set[str] = set()
+        self.leaving: set[str] = set()
+        self.on_way: collections.Counter[tuple[str, str]] = collections.Counter()
+        self.releasing: dict[DeviceId, set[Holding]] = collections.defaultdict(set)
         self.tries = collections.defaultdict[str, Tries](lambda: Tries(_MOST_TRIES))
         self.kept = collections.defaultdict[str, dict[int, _Ranked | None]](dict)
         self._spared: frozenset[Victim] = frozenset()
@@ -163,16 +164,18 @@ class Places:
             if pod.holds and pod.terminates_by is not None
             if -_SOON <= at - pod.terminates_by < _LATEST
         ]
-        self.gone |= {pod.ref.uid for pod in going}
+        self.leaving |= {pod.ref.uid for pod in going}
+        self.gone |= self.leaving
         for pod in going:
-            self.leaving[pod.node].append(pod)
             for resource, amount in {**pod.needs, **pod.resources}.items():
                 self.free[pod.node, resource] += amount
+                self.on_way[pod.node, resource] += amount
             for name in pod.claims:
                 allocation = self.devices.allocations.get((pod.ref.namespace, name))
                 if allocation is not None and allocation.users <= self.gone:
-                    self.releasing.add(pod.node)
                     self._hold(taken=(), released=allocation.devices)
+                    for one in allocation.devices:
+                        self.releasing[one.id].add(one)
 
     def charge(self, pod: WaitingPod, candidates: int = 0) -> None:
         """Take a try for a step of the search for a pod, and more if it looks at many candidates."""
@@ -347,9 +350,12 @@ class Places:
         for key, amount in (*one.takes.items(), *(((one.node, name), count) for name, count in asked)):
             self.free[key] -= sign * amount
 
-    def released(self, victims: Sequence[Victim]) -> set[Holding]:
-        """What becomes free of DRA devices with the victims: what claims hold that no other pod uses."""
-        gone = self.gone | _uids(victims)
+    def released(self, victims: Sequence[Victim], *, is_now: bool = False) -> set[Holding]:
+        """What becomes free of DRA devices with the victims: what claims hold that no other pod uses.
+
+        With `is_now` pods that terminate use them still.
+        """
+        gone = (self.gone - self.leaving if is_now else self.gone) | _uids(victims)
         return {
             holding
             for one in victims
@@ -451,17 +457,20 @@ def _first_fit(pod: WaitingPod, node: str, ordered: Iterable[Victim], places: Pl
     return None
 
 
-def _is_late(pod: WaitingPod, node: str, victims: Collection[Victim], places: Places) -> bool:
-    """Whether a pod fits only once pods that terminate are gone, too: until then nobody goes for it."""
-    leaving = places.leaving.get(node, ())
-    if any(one.ref.uid in pod.kept_off.get(node, ()) for one in leaving):
-        return True
-    if node in places.releasing and places.claims(pod, node):
-        return True
-    left = _left(pod, node, victims, places)
-    return any(
-        amount < sum({**one.needs, **one.resources}.get(resource, 0) for one in leaving)
-        for resource, amount in left.items()
+def _is_late(pod: WaitingPod, node: str, victims: Sequence[Victim], places: Places) -> bool:
+    """Whether a pod fits only once pods that terminate are gone, too: until then nobody goes for it.
+
+    What of that is kept for other pods does not count.
+    """
+    asked = places.asked(pod, node)
+    before, left = _left(pod, node, (), places), _left(pod, node, victims, places)
+    return (
+        not places.leaving.isdisjoint(pod.kept_off.get(node, ()))
+        or any(
+            amount < min(max(before[name] + asked[name], 0), places.on_way[node, name])
+            for name, amount in left.items()
+        )
+        or (bool(places.releasing) and _devices(pod, node, victims, places, is_now=True) is None)
     )
 
 
@@ -514,12 +523,18 @@ def _keeping_off(pod: WaitingPod, node: str, victims: Collection[Victim], places
 
 
 def _devices(
-    pod: WaitingPod, node: str, victims: Sequence[Victim], places: Places
+    pod: WaitingPod, node: str, victims: Sequence[Victim], places: Places, *, is_now: bool = False
 ) -> tuple[Holding, ...] | None:
-    claims = places.claims(pod, node)
-    freed = places.released(places.together(victims)) if claims else set[Holding]()
+    """DRA devices for a pod after the victims have gone; with `is_now` those that pods release are held still."""
+    claims, held = places.claims(pod, node), places.held
+    freed = places.released(places.together(victims), is_now=is_now) if claims else set[Holding]()
+    if is_now:
+        held = {
+            one.id: held.get(one.id, set()) | places.releasing.get(one.id, set())
+            for one in places.devices.nodes.get(node, ())
+        }
     tries = places.tries[pod.ref.namespace]
-    return allocate(claims, places.devices, node, places.held, tries, freed=freed)
+    return allocate(claims, places.devices, node, held, tries, freed=freed)
 
 
 def _fitting(pod: WaitingPod, node: str, victims: Sequence[Victim], places: Places) -> Placement | None:

@@ -11,7 +11,7 @@ from rightsizer.findings.data_quality import unknown_resources
 from rightsizer.findings.no_requests import servers_without_metrics
 from rightsizer.inventory.workload_builder import ClusterState, build_fleet
 from rightsizer.kinds.notices import unreadable_notes
-from rightsizer.model import ClusterName, Plan
+from rightsizer.model import ClusterName, ObjectRef, Plan
 from rightsizer.planning.breaker import NOTHING, State, held, scope_of, trips
 from rightsizer.planning.budget import BudgetAccount, within_budgets
 from rightsizer.planning.decide import decide
@@ -39,6 +39,7 @@ class Cycle:
         problems: What could not be read of the state or the change records.
         cluster: Which cluster it is; None for objects from a file.
         remembered: Recent changes, also those whose objects no longer carry a record; None if they are unknown.
+        refused: Workloads whose changes for pending pods could not be made a moment ago: others go first.
     """
 
     loaded: LoadedPolicy
@@ -52,6 +53,7 @@ class Cycle:
     problems: tuple[str, ...] = ()
     remembered: ChangeMemory | None = None
     cluster: ClusterName | None = None
+    refused: frozenset[ObjectRef] = frozenset()
 
 
 def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
@@ -78,7 +80,7 @@ def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
     opening = tuple(trips(evaluator.policy.breaker, fleet, now=scope, accepted=cycle.state.scope))
     free = held(decide(measured, evaluator), cycle.state, opening, cycle.at)
     account = BudgetAccount(evaluator)
-    limited = limit_to_pending_demand(free, evaluator, account)
+    limited = limit_to_pending_demand(free, evaluator, account, cycle.refused)
     decisions = within_budgets(limited.decisions, evaluator, account)
     plan = Plan(
         at=cycle.at,

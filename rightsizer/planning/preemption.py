@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import datetime
 import enum
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -198,45 +198,43 @@ def bound_pod(item: PodObject, resources: ResourceTable) -> BoundPod | None:
         requests=requests_of(item),
         labels=metadata.labels or {},
         began=metadata.creation_timestamp or _BEGINNING,
-        repels=_repels(item),
-        has_volumes=_has_volumes(item),
+        repels=_has(_repulsion, item),
+        has_volumes=_has(volume_claims, item),
         is_in_gang=bool(request) and bool(gangs_of(item)),
         gpu_pod=pod_of(item, request, needs_of(item, resources)) if request else None,
     )
 
 
-def _repels(item: PodObject) -> bool:
-    """Whether it has a required anti-affinity; true if that cannot be read."""
+def _has(read: Callable[[PodObject], object], item: PodObject) -> bool:
+    """Whether a pod has any of these; true if that cannot be read."""
     try:
-        found = occupant_of(item, item.spec.node_name)
+        return bool(read(item))
     except msgspec.DecodeError:
         return True
-    return found is not None and bool(found.terms)
 
 
-def _has_volumes(item: PodObject) -> bool:
-    """Whether it has PersistentVolumeClaims; true if that cannot be read."""
-    try:
-        return bool(volume_claims(item))
-    except msgspec.DecodeError:
-        return True
+def _repulsion(item: PodObject) -> object:
+    """Its required anti-affinity."""
+    found = occupant_of(item, item.spec.node_name)
+    return found and found.terms
+
+
+def _placement_rules(item: PodObject) -> object:
+    """What else than free resources decides where it fits."""
+    return item.spec.resource_claims or placement_veto(item.spec) or host_ports(item.spec)
 
 
 def preemptor_of(item: PodObject) -> Preemptor:
     """The pending pod."""
     spec, metadata = item.spec, item.metadata
-    try:
-        is_plain = not (spec.resource_claims or placement_veto(spec) or host_ports(spec))
-    except msgspec.DecodeError:
-        is_plain = False
     return Preemptor(
         metadata.uid,
         metadata.namespace,
         metadata.name,
         spec.priority or 0,
         requests_of(item),
-        is_plain=is_plain,
-        has_volumes=_has_volumes(item),
+        is_plain=not _has(_placement_rules, item),
+        has_volumes=_has(volume_claims, item),
     )
 
 
@@ -256,8 +254,8 @@ class _NodeState:
     candidates: list[Preemptible] = dataclasses.field(default_factory=list)
     first: Standing | None = None
 
-    def free(self, preemptor: Preemptor) -> dict[str, int]:
-        """What is free of each resource that a pod requests."""
+    def left(self, preemptor: Preemptor) -> dict[str, int]:
+        """What is left beside a pod of each resource that it requests; negative where it lacks some."""
         kept = [
             amounts
             for uid, (priority, amounts) in self.nominated.items()
@@ -266,6 +264,7 @@ class _NodeState:
         return {
             name: self.allocatable.get(name, 0)
             - self.requested[name]
+            - amount
             - sum(amounts.get(name, 0) for amounts in kept)
             for name, amount in preemptor.requests.items()
             if amount
@@ -526,20 +525,18 @@ def _on_node(
     node = table.node(name)
     if not node.candidates or any(uid not in node.pods for uid in offered.uids):
         return None
-    free = node.free(preemptor)
-    theirs = [node.pods[uid] for uid in offered.uids]
-    if _fits(preemptor, free, ()) or not _fits(preemptor, free, theirs):
+    left, theirs = node.left(preemptor), [node.pods[uid] for uid in offered.uids]
+    if not _lacking(left, ()) or _lacking(left, theirs):
         return None  # something else than these resources keeps it off
-    taken, pods = _enough(preemptor, node, free, theirs, table)
+    taken, others = _enough(preemptor, node, left, theirs, table)
     if not taken:
         return None
-    uids = {pod.uid for pod in pods}
-    staying = [pod for pod in theirs if pod.uid not in uids]
+    own = _pods_of(taken, node)
+    named, pods = {pod.uid for pod in own}, [*own, *others]
+    staying = (pod for pod in theirs if pod not in pods)
     if any(pod.repels or (pod.has_volumes and preemptor.has_volumes) for pod in staying):
         return None
-    named = {pod.ref.uid for one in taken for pod in one.pods}
-    others = tuple(pod for pod in pods if pod.uid not in named)
-    against = table.violating([*others, *(pod for pod in pods if pod.uid in named)])
+    against = table.violating([*others, *own])
     if not named.isdisjoint(against):
         return None
     ordered = sorted(pods, key=lambda pod: (-pod.priority, pod.began, pod.uid))
@@ -549,25 +546,33 @@ def _on_node(
 def _enough(
     preemptor: Preemptor,
     node: _NodeState,
-    free: Amounts,
+    left: Amounts,
     theirs: Sequence[BoundPod],
     table: PreemptionTable,
-) -> tuple[tuple[Preemptible, ...], list[BoundPod]]:
+) -> tuple[tuple[Preemptible, ...], tuple[BoundPod, ...]]:
     """Candidates in their order, then the scheduler's own victims from the least important on, until the pod fits.
 
     Then those without which it also fits are left out: first the scheduler's own.
     """
-    taken = _candidates_for(preemptor, node, free, table)
-    pods = _pods_of(taken, node)
-    named = {pod.uid for pod in pods}
+    taken: list[Preemptible] = []
+    pods: list[BoundPod] = []
+    for one in node.candidates:
+        lacking, own = _lacking(left, pods), _pods_of([one], node)
+        if not lacking:
+            break
+        is_lower = all(pod.priority < preemptor.priority for pod in own) and _holds(one, node)
+        helps = any(pod.requests.get(name) for pod in own for name in lacking)
+        if is_lower and helps and not table.violating([*pods, *own]):
+            taken.append(one)
+            pods += own
     rest: list[BoundPod] = []
-    for pod in reversed([pod for pod in theirs if pod.uid not in named]):
-        if _fits(preemptor, free, [*pods, *rest]):
+    for pod in reversed([pod for pod in theirs if pod not in pods]):
+        if not _lacking(left, [*pods, *rest]):
             break
         rest.append(pod)
-    rest = needed(rest, lambda fewer: _fits(preemptor, free, [*pods, *fewer]))
-    taken = needed(taken, lambda fewer: _fits(preemptor, free, [*_pods_of(fewer, node), *rest]))
-    return tuple(taken), [*_pods_of(taken, node), *rest]
+    rest = needed(rest, lambda fewer: not _lacking(left, [*pods, *fewer]))
+    taken = needed(taken, lambda fewer: not _lacking(left, [*_pods_of(fewer, node), *rest]))
+    return tuple(taken), tuple(rest)
 
 
 def _pods_of(candidates: Iterable[Preemptible], node: _NodeState) -> list[BoundPod]:
@@ -575,40 +580,8 @@ def _pods_of(candidates: Iterable[Preemptible], node: _NodeState) -> list[BoundP
     return [node.pods[pod.ref.uid] for one in candidates for pod in one.pods if pod.ref.uid in node.pods]
 
 
-def _candidates_for(
-    preemptor: Preemptor, node: _NodeState, free: Amounts, table: PreemptionTable
-) -> list[Preemptible]:
-    """Candidates in their order, until the pod fits."""
-    taken: list[Preemptible] = []
-    for one in node.candidates:
-        pods, own = _pods_of(taken, node), _pods_of([one], node)
-        if _fits(preemptor, free, pods):
-            break
-        is_useful = _may_take(one, own, preemptor, node) and _helps(preemptor, free, pods, own)
-        if is_useful and not table.violating([*pods, *own]):
-            taken.append(one)
-    return taken
-
-
-def _may_take(
-    candidate: Preemptible, pods: Sequence[BoundPod], preemptor: Preemptor, node: _NodeState
-) -> bool:
-    return all(pod.priority < preemptor.priority for pod in pods) and _holds(candidate, node)
-
-
-def _helps(
-    preemptor: Preemptor, free: Amounts, pods: Collection[BoundPod], more: Collection[BoundPod]
-) -> bool:
-    """Whether more pods hold something that is still lacking."""
-    return any(
-        amount + _sum(name, pods) < preemptor.requests[name] and _sum(name, more)
-        for name, amount in free.items()
-    )
-
-
-def _fits(preemptor: Preemptor, free: Amounts, gone: Collection[BoundPod]) -> bool:
-    return all(amount + _sum(name, gone) >= preemptor.requests[name] for name, amount in free.items())
-
-
-def _sum(name: str, pods: Iterable[BoundPod]) -> int:
-    return sum([pod.requests.get(name, 0) for pod in pods])
+def _lacking(left: Amounts, gone: Collection[BoundPod]) -> list[str]:
+    """The resources of which a pod still lacks some after these have gone."""
+    return [
+        name for name, amount in left.items() if amount + sum(pod.requests.get(name, 0) for pod in gone) < 0
+    ]

@@ -228,13 +228,6 @@ def whole_victim(decision: Decision) -> Victim:
     return Victim(decision, decision.workload.pods if decision.finding.proposal is None else ())
 
 
-def gone_victims(decision: Decision) -> tuple[Victim, ...]:
-    """What goes by a change for pending pods."""
-    if not decision.going:
-        return (whole_victim(decision),)
-    return tuple(Victim(decision, pods, is_replica=True) for _, pods, _ in decision.going)
-
-
 def victims_of(decision: Decision, evaluator: PolicyEvaluator) -> tuple[Victim, ...]:
     """The replicas that can go one by one, those first that should; else all of the decision as one."""
     workload, row = decision.workload, row_of(decision.workload)

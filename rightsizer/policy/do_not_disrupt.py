@@ -141,9 +141,12 @@ MANAGERS: Final = (
 def controller_mode(manager: Manager, modes: Mapping[str, Mode], action: Action | None = None) -> Mode:
     """How a workload of this manager is treated.
 
-    Where the policy says nothing, what the manager would revert gets only advice: anything, or, of one that scales,
-    another number of replicas.
+    Where the policy says nothing, what the manager would revert gets only advice.
     """
     name = manager.kind.lower().replace(" ", "-")
-    is_fought = manager.reverts or (manager.scales and action in {Action.SCALE_DOWN, Action.SCALE_UP})
-    return modes.get(name) or (Mode.ADVISE if is_fought else Mode.ENFORCE)
+    return modes.get(name) or (Mode.ADVISE if would_revert(manager, action) else Mode.ENFORCE)
+
+
+def would_revert(manager: Manager, action: Action | None) -> bool:
+    """Whether the manager reverts the action: anything, or, if it only scales, another number of replicas."""
+    return manager.reverts or (manager.scales and action in {Action.SCALE_DOWN, Action.SCALE_UP})

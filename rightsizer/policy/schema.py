@@ -301,7 +301,7 @@ ClassAnnotations = Annotated[
 
 
 class DemandSettings(Part):
-    """Queues whose work is pending."""
+    """Queues whose work is pending, and times."""
 
     schedulingGates: tuple[Key, ...] = pydantic.Field(
         (),
@@ -312,6 +312,15 @@ class DemandSettings(Part):
         (),
         strict=False,
         description="Queues that suspend Jobs: keys of labels, or values of spec.managedBy.",
+    )
+    bindWithin: Duration = pydantic.Field(
+        datetime.timedelta(minutes=15),
+        ge=datetime.timedelta(minutes=1),
+        description="Time for a pending pod to be bound after changes for it.",
+    )
+    retryAfter: Duration = pydantic.Field(
+        datetime.timedelta(hours=1),
+        description="Time until others change for it; doubled each time, up to 7d.",
     )
 
     @pydantic.field_validator("schedulingGates", mode="after")

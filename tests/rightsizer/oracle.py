@@ -57,7 +57,7 @@ _NAMES = (
 OF_CLASSES = dict(zip([*_NAMES.split(), "idle-factor"], IDLE, strict=True))
 MARKS = (
     ("cluster-autoscaler", "cluster-autoscaler.kubernetes.io/safe-to-evict", "not true"),
-    ("karpenter", "karpenter.sh/do-not-disrupt", "not false, or since creation"),
+    ("karpenter", "karpenter.sh/do-not-disrupt", "not false, or since the start"),
     ("descheduler", "descheduler.alpha.kubernetes.io/prefer-no-eviction", "there"),
     ("volcano", "volcano.sh/preemptable", "not true"),
     ("downscaler", "downscaler/exclude", "not false"),
@@ -307,15 +307,15 @@ class Oracle:
     def _marked(self, workload: Workload) -> Iterator[bool]:
         """Each mark that is there, and whether it is obeyed."""
         above = [workload.labels, workload.annotations, workload.namespace_annotations]
-        notes = [(each, workload.created) for each in above]
-        notes += [(each, pod.created) for pod in workload.pods for each in (pod.labels, pod.annotations)]
+        notes = [(each, None) for each in above]
+        notes += [(each, pod.acknowledged) for pod in workload.pods for each in (pod.labels, pod.annotations)]
         for name, key, meaning in MARKS:
             if name in self.policy.get("respectDoNotDisrupt", [row[0] for row in MARKS]):
                 yield from (self._obeyed(meaning, each[key], made) for each, made in notes if key in each)
 
-    def _obeyed(self, meaning: str, text: str, created: datetime.datetime | None) -> bool:
+    def _obeyed(self, meaning: str, text: str, started: datetime.datetime | None) -> bool:
         if meaning == "until":
             return self._is_to_come(text)
-        if meaning == "not false, or since creation" and created and re.fullmatch(r"(\d+[smh])+", text):
-            return self.at < created + datetime.timedelta(seconds=seconds(text))
+        if meaning == "not false, or since the start" and started and re.fullmatch(r"(\d+[smh])+", text):
+            return self.at < started + datetime.timedelta(seconds=seconds(text))
         return text != {"not true": "true", "there": None}.get(meaning, "false")

@@ -26,7 +26,7 @@ from rightsizer.planning.preemption import (
     choose,
     preemptor_of,
 )
-from rightsizer.planning.victims import gone_victims
+from rightsizer.planning.victims import whole_victim
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Budget, BudgetScope, Per
 from rightsizer.policy.protections import OWN_NAMESPACE
@@ -109,8 +109,8 @@ def victims_of(fleet: Fleet) -> tuple[frozenset[str], str]:
         pod.ref.uid
         for decision in limited.decisions
         if decision.wanted_by and not decision.blockers
-        for victim in gone_victims(decision)
-        for pod in victim.pods
+        for pods in [pods for _, pods, _ in decision.going] or [whole_victim(decision).pods]
+        for pod in pods
     )
     return stopped, "" if stopped else _why_not(fleet, evaluator, limited.cut_short)
 

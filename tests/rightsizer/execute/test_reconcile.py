@@ -488,6 +488,16 @@ def test_reconcile_victim_of_a_pod_that_is_not_bound_comes_back(world: World) ->
     assert "it was not bound after 1 time that room was made for it; nobody is stopped for it until" in said
 
 
+def test_reconcile_victim_stays_until_the_policy_calls_it_vain(world: World) -> None:
+    """With a longer `demand.bindWithin` it is still awaited; with a shorter one it comes back sooner."""
+    _never_bound(world)
+    _apply(world, policy=ON_DEMAND)
+    _aged(world, "idle", 0.3)
+    assert _reconciliations(_apply(world, policy=f"{ON_DEMAND}demand: {{bindWithin: 1h}}\n")) == []
+    run = _apply(world, policy=f"{ON_DEMAND}demand: {{bindWithin: 5m}}\n")
+    assert _reconciliations(run) == [("idle", "rollback")]
+
+
 def test_reconcile_victim_of_a_pod_that_was_bound_stays(world: World) -> None:
     """However long ago: the pod took what the victim had."""
     _never_bound(world)

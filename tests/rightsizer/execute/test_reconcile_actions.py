@@ -51,6 +51,7 @@ class Rig:
             instance="me",
             clock=lambda: NOW,
             evicts=False,
+            bind_within=datetime.timedelta(minutes=15),
             journal=None,
         )
         labels = {"app": "web"}

@@ -69,14 +69,21 @@ def _followed(world: World, *, is_wanted: bool = False) -> list[Outcome]:
     with contextlib.closing(PlanSession(arguments)) as session:
         own = session.own
         context = RunContext(
-            session.cluster, session.run, own, session.instance, session.clock, evicts=False, journal=None
+            session.cluster,
+            session.run,
+            own,
+            session.instance,
+            session.clock,
+            evicts=False,
+            bind_within=session.policy.policy.demand.bindWithin,
+            journal=None,
         )
         gate = ActionGate(session.store, session.policy.policy.breaker, session.run, session.clock)
         require_state(session)
         with counted(gate):
             plan = planned(session, gate, accept_growth=False)
             acting = acting_on(session, plan, context, gate, session.account(plan)[1])
-            return list(steps(acting, plan.enforced, plan.fleet, deadline))
+            return list(steps(acting, plan, plan.enforced, deadline))
 
 
 def _apply(world: World) -> Run:

@@ -128,7 +128,16 @@ def test_tampered_records_end_neither_a_run_nor_an_undo(
     cluster = Cluster(ClusterSettings(kubeconfig=path))
     policy = parse(DEFAULT_POLICY.encode(), source="policy").policy
     gate = ActionGate(ControlStateStore(cluster, OWN), policy.breaker, "run-2", lambda: NOW)
-    context = RunContext(cluster, "run-2", OWN, "me", lambda: NOW, evicts=True, journal=None)
+    context = RunContext(
+        cluster,
+        "run-2",
+        OWN,
+        "me",
+        lambda: NOW,
+        evicts=True,
+        bind_within=datetime.timedelta(minutes=15),
+        journal=None,
+    )
     refs = _tamper(api, random.Random(seed))
     found = find_reconciliations(context)
     outcomes = list(make_reconciliations(found, context, ReconcilePolicy(policy, gate)))

@@ -295,9 +295,7 @@ CASES = {
         Verdict.UNKNOWN,
     ),
     "gpus-that-cannot-be-counted": (
-        workload(
-            HEALTHY, pod("w-1", unreadable=("nvidia.com/gpu: '500m'",), devices=0, node="", phase="Pending")
-        ),
+        workload(HEALTHY, pod("w-1", unreadable=("requests x",), devices=0, node="", phase="Pending")),
         usages((HEALTHY, (idle_usage(0),))),
         FindingName.INVALID_DATA,
         Verdict.UNKNOWN,
@@ -578,3 +576,10 @@ def test_findings_unattributed_work_above_the_policys_bound_is_unknown(
     by = criteria(idle=Thresholds(maxUnattributedSecondsPerHour=bound))
     used = beside_a_busy_pod(unattributed_s=8.6)
     assert findings(workload(SHARER), usages((SHARER, (used,))), by=by)[0].verdict is verdict
+
+
+def test_pod_whose_devices_cannot_be_counted_is_named_with_the_reason() -> None:
+    """Each reason is a predicate of the pod."""
+    item = workload(pod(unreadable=("has claim c, which could not be read",), devices=0))
+    (found,) = findings(item, {})
+    assert found.words == ("pod w-0 has claim c, which could not be read",)

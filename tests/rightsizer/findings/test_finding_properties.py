@@ -395,7 +395,7 @@ YOUNGER: dict[str, Callable[[Workload], Workload]] = {
         item, pods=tuple(dataclasses.replace(one, is_ready=False) for one in item.pods)
     ),
     "uncountable": lambda item: dataclasses.replace(
-        item, pods=tuple(dataclasses.replace(one, unreadable=("nvidia.com/gpu: 'x'",)) for one in item.pods)
+        item, pods=tuple(dataclasses.replace(one, unreadable=("requests x",)) for one in item.pods)
     ),
 }
 

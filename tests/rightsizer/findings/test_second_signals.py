@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from rightsizer.findings.second_signals import (
-    board_key,
     joined,
     movements,
     silent_of,
@@ -14,7 +13,7 @@ from rightsizer.findings.second_signals import (
     without_silent,
 )
 from rightsizer.model import FindingName, SecondSignal, Usage, Verdict
-from tests.rightsizer.build import busy_usage, findings, idle_usage, pod, usages, workload
+from tests.rightsizer.build import busy_usage, device, findings, idle_usage, pod, usages, workload
 
 THOR: dict[str, Any] = {"power_mean_w": None, "power_peak_w": None, "memory_peak_bytes": None}
 DEAD: dict[str, Any] = {"activity_peak": 0.95, "activity_mean": 0.3, "traffic_peak": 0.0}
@@ -29,9 +28,17 @@ CASES = {
         {SecondSignal.TRAFFIC},
     ),
     "spun-all-the-time": ((idle_usage(activity_peak=1.0, activity_mean=1.0, **STILL),), set()),
-    "spun-beside-an-idle-board": (
-        (idle_usage(activity_peak=1.0, activity_mean=1.0), idle_usage(1)),
-        {SecondSignal.TRAFFIC},
+    "spun-beside-an-idle-board": ((idle_usage(**SPINS), idle_usage(1)), set()),
+    "spun-beside-an-idle-instance": (
+        tuple(
+            idle_usage(device=dataclasses.replace(device(), instance=instance), **values)
+            for instance, values in (("1", SPINS), ("2", {}))
+        ),
+        set(),
+    ),
+    "constant-power-of-each-board": (
+        (busy_usage(activity_mean=0.3, **STILL), idle_usage(1, power_mean_w=40.0, power_peak_w=40.0)),
+        {SecondSignal.POWER},
     ),
     "hardly-worked": ((idle_usage(activity_peak=0.05),), set()),
     "both-stood-still-at-work": ((idle_usage(**DEAD, **STILL),), {SecondSignal.TRAFFIC, SecondSignal.POWER}),
@@ -100,6 +107,10 @@ def test_gauge_of_a_model_says_nothing_about_others() -> None:
     assert {key for key, _ in nameless} == {("", of(0).device.uuid, False)}
 
 
+def _board(usage: Usage) -> tuple[str, str, bool]:
+    return usage.device.model, usage.device.uuid, False
+
+
 @pytest.mark.parametrize(
     ("usage", "silent", "name"),
     [
@@ -126,7 +137,7 @@ def test_verdict_needs_a_second_signal_that_moves(
 ) -> None:
     """Whatever finding asks for it; the reason names the gauges."""
     one = pod()
-    known = {(board_key(usage), signal) for signal in silent}
+    known = {(_board(usage), signal) for signal in silent}
     seen = without_silent(usages((one, (usage,))), known)
     found = findings(workload(one, kind="Job"), seen, silent=known)
     assert found[0].name is name or (name is FindingName.IDLE and found[0].verdict is Verdict.ACT)
@@ -138,6 +149,6 @@ def test_dead_gauge_is_not_a_missing_one() -> None:
     """A board is judged by its other signal, although this one moves on its neighbours."""
     item = workload(pod(), pod("w-1"), kind="Job")
     seen = usages((item.pods[0], (idle_usage(),)), (item.pods[1], (idle_usage(1),)))
-    known = {(board_key(idle_usage()), SecondSignal.TRAFFIC)}
+    known = {(_board(idle_usage()), SecondSignal.TRAFFIC)}
     for silent, verdict in ((known, Verdict.ACT), (set[Any](), Verdict.UNKNOWN)):
         assert findings(item, without_silent(seen, known), silent=silent)[0].verdict is verdict

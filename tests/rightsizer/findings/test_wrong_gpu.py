@@ -89,6 +89,8 @@ def test_idle_gpu_in_reach_may_be_used_by_the_pod(row: Usage, verdict: Verdict) 
     if verdict is Verdict.UNKNOWN:
         assert first.name is FindingName.NO_DATA
         assert "its container main is privileged" in first.words[0]
+        lacks = "12h of work there belong to no known pod" if row.is_own else "no counters of gpu-exporter"
+        assert lacks in first.words[0]
 
 
 def test_idle_gpus_in_reach_without_series_are_unknown() -> None:

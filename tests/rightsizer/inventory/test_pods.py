@@ -205,7 +205,7 @@ def test_gpu_request_with_an_invalid_quantity_is_reported(amount: str) -> None:
     item = _pod({"containers": [_container("a", limits={GPU: "2"}), _container("b", limits={GPU: amount})]})
     asked = ResourceTable().request_of(item)
     assert asked.devices == {GPU: 2}
-    assert asked.unreadable == (f"{GPU}: {amount[:40]!r}",)
+    assert asked.unreadable == (f"requests {GPU}: {amount[:40]!r}, which is not a whole number of devices",)
 
 
 @pytest.mark.slow

@@ -442,9 +442,12 @@ def test_gpu_request_counts_devices_and_shares(
 @pytest.mark.parametrize(
     ("annotations", "words"),
     [
-        ({"gpu-fraction": "half"}, "annotation gpu-fraction: 'half'"),
-        ({"gpu-fraction": "0"}, "annotation gpu-fraction: '0'"),
-        ({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "x"}, "annotation gpu-fraction: '0.5'"),
+        ({"gpu-fraction": "half"}, "has an invalid annotation gpu-fraction: 'half'"),
+        ({"gpu-fraction": "0"}, "has an invalid annotation gpu-fraction: '0'"),
+        (
+            {"gpu-fraction": "0.5", "gpu-fraction-num-devices": "x"},
+            "has an invalid annotation gpu-fraction-num-devices: 'x'",
+        ),
     ],
 )
 def test_invalid_fraction_annotation_is_reported(annotations: Mapping[str, str], words: str) -> None:
@@ -456,7 +459,10 @@ def test_invalid_fraction_annotation_is_reported(annotations: Mapping[str, str],
 def test_huge_amount_is_reported_as_invalid() -> None:
     """It does not count as a number of GPUs."""
     (found,) = fleet_of(pod("p", limits={"nvidia.com/gpu": "1e1000000"})).workloads[0].pods
-    assert (found.devices, found.unreadable) == (0, ("nvidia.com/gpu: '1e1000000'",))
+    assert (found.devices, found.unreadable) == (
+        0,
+        ("requests nvidia.com/gpu: '1e1000000', which is not a whole number of devices",),
+    )
 
 
 CLASS = "deviceclass:gpu.nvidia.com"
@@ -488,10 +494,12 @@ def test_claim_counts_its_allocated_devices() -> None:
             claim("c", devices=None, request={"allocationMode": "All"}),
             0,
             False,
-            ("claim c: all devices of gpu.nvidia.com",),
+            ("requests all devices of class gpu.nvidia.com of a node by claim c",),
             id="all-there-are",
         ),
-        pytest.param(claim("other", devices=1), 0, False, ("claim c: could not be read",), id="missing"),
+        pytest.param(
+            claim("other", devices=1), 0, False, ("has claim c, which could not be read",), id="missing"
+        ),
     ],
 )
 def test_shared_or_unallocated_claim_is_counted_or_reported(
@@ -933,7 +941,7 @@ def test_scaled_object_of_one_of_two_targets_is_no_control_object() -> None:
         ({"paused-replicas": "2", "paused": "true"}, True, False),
         ({"paused-replicas": "two"}, False, False),
         ({"paused-replicas": ""}, False, False),
-        ({"paused-scale-out": "true"}, False, True),
+        ({"paused-scale-out": "true"}, False, False),
         ({"paused-scale-out": "false"}, True, False),
         ({"paused-scale-in": "true"}, True, False),
     ],

@@ -124,7 +124,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Story]:
 
 @pytest.mark.parametrize("name", STOPPED)
 def test_state_stop_sets_field_that_is_heeded_and_frees_pods(story: _Story, name: str) -> None:
-    """The change stands on the object that its controller heeds in this state, and the pods go."""
+    """The changed object is the one that its controller heeds in this state, and the pods go."""
     state = STATES[name]
     assert story.applied.items[name]["result"] == "done", story.applied.items[name]
     _, changed, pods = story.stopped[name]

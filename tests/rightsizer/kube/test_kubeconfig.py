@@ -129,7 +129,7 @@ def test_kubeconfig_as_is_sent_with_every_request(tmp_path: pathlib.Path) -> Non
 
 
 def _plugin(folder: pathlib.Path, mode: str | None, **status: object) -> dict[str, Any]:
-    """An exec plugin that writes down what it is told, and answers."""
+    """An exec plugin that records its input, and answers."""
     answer = json.dumps({"apiVersion": VERSION, "kind": "ExecCredential", "status": status})
     script = folder / "plugin"
     script.write_text(

@@ -1,12 +1,14 @@
 """Demand for which room was made before: none follows until it is bound, and ever later if it is not."""
 
 import datetime
+from typing import Any
 
 import pytest
 
 from rightsizer.model import ChangeOutcome, ChangeRecord, Fleet, FoundChange, ObjectRef, WaitingPod
 from rightsizer.planning.earlier_victims import held_back
-from tests.rightsizer.build import AT
+from rightsizer.policy.effective import PolicyEvaluator
+from tests.rightsizer.build import AT, policy
 
 MINUTE = datetime.timedelta(minutes=1)
 POD = ObjectRef("v1", "Pod", "research", "waits", "uid-waits")
@@ -24,6 +26,11 @@ def _change(run: str, minutes_ago: float, *, back: float | None = None, ref: Obj
         ended=None if back is None else AT - back * MINUTE,
     )
     return FoundChange(ObjectRef("batch/v1", "Job", "research", f"idle-{run}", "uid"), record)
+
+
+def _evaluator(*changes: FoundChange, **settings: Any) -> PolicyEvaluator:
+    fleet = Fleet((), {}, {}, changes=changes, waiting=(WAITING,))
+    return PolicyEvaluator(policy(**settings), fleet, at=AT)
 
 
 @pytest.mark.parametrize(
@@ -51,11 +58,19 @@ def test_held_back_after_victims_until_the_pod_is_bound(
     changes: list[FoundChange], is_room_made: bool | None
 ) -> None:
     """None where others may be stopped."""
-    found = held_back(Fleet((), {}, {}, changes=tuple(changes), waiting=(WAITING,)), AT)
+    found = held_back(_evaluator(*changes))
     assert [one.is_room_made for one in found.values()] == ([] if is_room_made is None else [is_room_made])
 
 
 def test_held_back_by_a_record_that_the_memory_lacks_is_nobody() -> None:
     """Anybody may write one: others' demand would get nothing."""
     forged = FoundChange(POD, _change("a", 5).record, is_remembered=False)
-    assert held_back(Fleet((), {}, {}, changes=(forged,), waiting=(WAITING,)), AT) == {}
+    assert held_back(_evaluator(forged)) == {}
+
+
+@pytest.mark.parametrize(("minutes", "is_room_made"), [(4, True), (6, False), (14, False), (16, None)])
+def test_held_back_as_long_as_the_policy_says(minutes: float, is_room_made: bool | None) -> None:
+    """First until the pod should be bound, then until the next try."""
+    times = {"bindWithin": 5 * MINUTE, "retryAfter": 10 * MINUTE}
+    found = held_back(_evaluator(_change("a", minutes), demand=times))
+    assert [one.is_room_made for one in found.values()] == ([] if is_room_made is None else [is_room_made])

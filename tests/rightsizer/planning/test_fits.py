@@ -17,6 +17,7 @@ HOST = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
 LACKS = f"0/1 nodes are available: 1 Insufficient {GPU}."
 NEVER = "no new claims to deallocate, preemption: not eligible due to preemptionPolicy=Never."
+NO_CLAIMS = "preemption: 0/1 nodes are available: 1 cannot allocate all claims."
 IN_VAIN = "preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
 
 
@@ -101,7 +102,7 @@ def _volume(
 
 
 def _attaching(driver: str, count: int | None, node_name: str = "n1") -> Object:
-    """The CSINode of a node whose driver attaches at most so many volumes."""
+    """The CSINode of a node whose driver limits the number of volumes."""
     of = {"name": driver, "nodeID": node_name, **({} if count is None else {"allocatable": {"count": count}})}
     return obj(
         "CSINode",
@@ -329,6 +330,35 @@ NOTHING = "no GPUs are freed"
             id="volume-limits-not-read",
         ),
         pytest.param(
+            [
+                _node(),
+                _claim(),
+                _volume(source=ON_EBS),
+                obj(
+                    "StorageClass",
+                    "standard",
+                    api_version="storage.k8s.io/v1",
+                    metadata={"namespace": ""},
+                    provisioner=EBS,
+                ),
+                _waiting(**DATA),
+            ],
+            "PersistentVolumeClaim data: how many volumes nodes can attach is not known",
+            id="volume-limits-not-in-the-file",
+        ),
+        pytest.param(
+            [
+                _node(),
+                _node("n2", cpu="1"),
+                _attaching(EBS, 9, "n2"),
+                _claim(),
+                _volume(source=ON_EBS),
+                _waiting(limits={"cpu": "2"}, **DATA),
+            ],
+            f"it needs more attachable-volumes-csi-{EBS} than the node has",
+            id="volume-limits-of-another-node-only",
+        ),
+        pytest.param(
             [_node(**{GPU: "0"}), _waiting(message="0/1 nodes are available: 1 cannot allocate all claims.")],
             "no node would take it if it were empty",
             id="devices-of-a-node-that-are-not-known",
@@ -397,6 +427,9 @@ def test_pending_pod_that_would_not_fit_stops_nobody(objects: list[Object], said
             id="it-holds-the-other-resource-too",
         ),
         pytest.param([_node(), _idle(spec=_repelling()), _waiting()], id="it-repels"),
+        pytest.param(
+            [_node(), _idle(), _waiting(message=f"{LACKS} {NO_CLAIMS}")], id="claims-stop-preemption"
+        ),
         pytest.param(
             [
                 _node(),

@@ -21,6 +21,7 @@ from rightsizer.model import (
     NodeCoverage,
     ObjectRef,
     PodKey,
+    SecondSignal,
     ServingLoads,
     Slot,
     Usage,
@@ -246,7 +247,8 @@ def test_measure_asks_for_the_history_of_what_only_a_dead_gauge_calls_busy(insta
     item, other = build.workload(build.pod()), build.pod("x-0")
     still: dict[str, Any] = {"power_mean_w": 300.0, "power_peak_w": 300.0}
     of = (dataclasses.replace(build.device(index), instance=instance) for index in (0, 1))
-    idle, works = build.idle_usage(device=next(of), **still), build.busy_usage(device=next(of), **still)
+    idle = build.idle_usage(device=next(of), **still)
+    works = build.busy_usage(device=next(of), activity_mean=0.3, **still)
     signal = _Recorded(item, {})
     signal.records = build.usages((item.pods[0], (idle,)), (other, (works,)))
     fleet = build.fleet(item, build.workload(other, ref=dataclasses.replace(item.ref, name="x", uid="x")))
@@ -277,6 +279,30 @@ def test_measure_unread_owner_with_the_uid_of_another_is_not_counted() -> None:
     assert set(counted.pods) == {"w-0", "w-1"}
     percent = book.evaluate(item).judged_by[0].too_many_replicas.busyPercent
     assert counted.threshold == percent / 100
+
+
+class _AtTimes(_Recorded):
+    """A device that worked for half of the window, not in the last day, without memory traffic."""
+
+    def usages(
+        self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey] | None = None
+    ) -> Usages:
+        """Idle in all windows but the longest."""
+        is_short = window == datetime.timedelta(days=1)
+        worked: dict[str, Any] = {} if is_short else {"activity_mean": 0.5, "activity_peak": 0.95}
+        return {
+            pod: tuple(dataclasses.replace(one, **worked) for one in found)
+            for pod, found in super().usages(window, at, of=of).items()
+        }
+
+
+def test_measure_gauge_moves_between_windows() -> None:
+    """A board that worked for most of the longest window, and was idle in another, worked at times."""
+    item = build.workload(build.pod())
+    signal, fleet = _AtTimes(item, {}), build.fleet(item)
+    book = PolicyEvaluator(build.policy(build.rule("all")), fleet, at=build.AT)
+    week = [datetime.timedelta(days=days) for days in (1, 7)]
+    assert {one for _, one in measure(fleet, signal, book, build.AT, week).silent} == {SecondSignal.TRAFFIC}
 
 
 class _Spinning(_Recorded):

@@ -18,6 +18,7 @@ from rightsizer.model import (
     Action,
     Allocation,
     BlockerCode,
+    ChangeRecord,
     Decision,
     DeviceChoice,
     DeviceId,
@@ -26,6 +27,7 @@ from rightsizer.model import (
     DraDevice,
     FindingName,
     Fleet,
+    FoundChange,
     Gang,
     Holding,
     Mode,
@@ -151,6 +153,122 @@ def test_pending_demand_that_also_needs_what_terminates_waits_for_it() -> None:
     assert _after([stopped, near], _waiting("w", 2))["near"] is None
     found = _after([stopped, near, far], _waiting("w", 2))
     assert (found["near"], found["far"]) == (None, ("w",))
+
+
+def _stopped(name: str, node: str, *served: str, gpus: int = 1) -> tuple[Workload, FoundChange]:
+    """A workload that was stopped for pending pods a minute ago, of which the pod still terminates."""
+    item = _holder(name, node, gpus=gpus)
+    ends = AT + datetime.timedelta(seconds=30)
+    pods = tuple(dataclasses.replace(one, is_terminating=True, terminates_by=ends) for one in item.pods)
+    wanted_by = tuple(_waiting(each, 1).ref for each in served)
+    record = ChangeRecord(AT - datetime.timedelta(minutes=1), "run", "suspend", wanted_by=wanted_by)
+    return dataclasses.replace(item, pods=pods), FoundChange(item.ref, record)
+
+
+@pytest.mark.parametrize(
+    ("stopped", "holders", "waiting", "gone"),
+    [
+        pytest.param(
+            [_stopped("s", "a", "w1")],
+            {"x": "a"},
+            {"w1": 1, "w2": 1},
+            {"x": ("w2",)},
+            id="the-next-pod-on-the-same-node",
+        ),
+        pytest.param(
+            [_stopped("s", "a", "w1")],
+            {"x": "b"},
+            {"w1": 1, "w2": 1},
+            {"x": ("w2",)},
+            id="the-next-pod-on-another-node",
+        ),
+        pytest.param(
+            [_stopped("s", "a", "w1"), _stopped("t", "a", "w2")],
+            {"x": "a", "y": "a"},
+            {"w1": 1, "w2": 1, "w3": 1},
+            {"x": ("w3",), "y": None},
+            id="one-of-three-has-no-room",
+        ),
+        pytest.param(
+            [_stopped("s", "a", "w1", "w2", gpus=2)],
+            {"x": "a"},
+            {"w1": 1, "w2": 1, "w3": 1},
+            {"x": ("w3",)},
+            id="one-victim-for-two",
+        ),
+        pytest.param(
+            [_stopped("s", "a", "w1", gpus=2)],
+            {"x": "a"},
+            {"w1": 1, "w2": 1},
+            {"x": None},
+            id="room-that-the-first-leaves",
+        ),
+        pytest.param(
+            [_stopped("s", "a", "w1", gpus=2)],
+            {"x": "a"},
+            {"w1": 1, "w2": 2},
+            {"x": None},
+            id="the-next-needs-what-the-first-leaves-and-more",
+        ),
+        pytest.param(
+            [_stopped("s", "a", "bound")],
+            {"x": "a"},
+            {"w2": 2},
+            {"x": None},
+            id="for-a-pod-that-does-not-wait",
+        ),
+        pytest.param(
+            [_stopped("s", "a", "w1")],
+            {"x": "a"},
+            {"w1": 1},
+            {"x": None},
+            id="nobody-else-for-the-first",
+        ),
+    ],
+)
+def test_pending_demand_room_that_is_made_for_one_pod_leaves_the_next_its_victims(
+    stopped: Sequence[tuple[Workload, FoundChange]],
+    holders: Mapping[str, str],
+    waiting: Mapping[str, int],
+    gone: Mapping[str, tuple[str, ...] | None],
+) -> None:
+    """The room of the first terminates for as long as it likes: the next does not wait for that."""
+    decisions = [_decision(_holder(name, node)) for name, node in holders.items()]
+    decisions += [dataclasses.replace(_decision(one), mode=Mode.ADVISE) for one, _ in stopped]
+    pods = tuple(_waiting(name, gpus) for name, gpus in waiting.items())
+    changes = tuple(change for _, change in stopped)
+    fleet = Fleet(tuple(one.workload for one in decisions), {}, {}, waiting=pods, changes=changes)
+    found = _limit(decisions, PolicyEvaluator(RULES, fleet, at=AT))
+    assert {
+        one.workload.ref.name: None if one.blockers else tuple(ref.name for ref in one.wanted_by)
+        for one in found
+        if one.workload.ref.name in holders
+    } == gone
+
+
+@pytest.mark.parametrize(
+    ("refused", "gone"),
+    [
+        ((), {"a0"}),
+        (("a0",), {"a1"}),
+        (("a0", "a1"), {"a2"}),
+        (("a0", "a1", "a2"), {"z"}),
+        (("a0", "a1", "a2", "z"), {"a0"}),
+    ],
+)
+def test_pending_demand_what_refused_a_moment_ago_goes_last(
+    refused: Collection[str], gone: Collection[str]
+) -> None:
+    """All of its namespace after three, else the pod would wait for each; where all refused, the first is tried."""
+    holders = [_holder(f"a{number}", "a") for number in range(5)]
+    theirs = _holder("z", "a")
+    holders += [dataclasses.replace(theirs, ref=dataclasses.replace(theirs.ref, namespace="theirs"))]
+    refs = {one.ref for one in holders if one.ref.name in refused}
+    fleet = Fleet(tuple(holders), {}, {}, waiting=(_waiting("w", 1),))
+    evaluator = PolicyEvaluator(RULES, fleet, at=AT)
+    decisions = [_decision(one) for one in holders]
+    found = limit_to_pending_demand(decisions, evaluator, BudgetAccount(evaluator), refs).decisions
+    assert {one.workload.ref.name for one in found if not one.blockers} == gone
 
 
 def test_pending_demand_equal_priority_does_not_count() -> None:
@@ -625,7 +743,7 @@ def _after_claims(
         )
         for name, (devices, users) in allocated.items()
     }
-    decisions = [_decision(one) for one in holders]
+    decisions = [_decision(one) for one in holders if any(each.terminates_by is None for each in one.pods)]
     devices = DeviceInventory({"a": FOUR}, allocations=allocations)
     fleet = Fleet(tuple(holders), {}, {}, waiting=waiting, devices=devices)
     found = _limit(decisions, PolicyEvaluator(RULES, fleet, at=AT))
@@ -704,6 +822,19 @@ def test_devices_of_what_terminates_are_enough() -> None:
 
     assert _after_claims((going(one), going(two), X), allocated, _claiming("w", 2)) == set()
     assert _after_claims((going(one), two, X), allocated, _claiming("w", 2)) != set()
+
+
+def test_devices_of_what_terminates_are_of_one_pod_only() -> None:
+    """The next gets its own victims; one that needs these devices, too, waits for them."""
+    soon = AT + datetime.timedelta(seconds=30)
+    (member,) = X.pods
+    gone = dataclasses.replace(X, pods=(dataclasses.replace(member, terminates_by=soon),))
+    allocated = {"x": (FOUR[:2], [X]), "y": (FOUR[2:], [Y])}
+    assert _after_claims((gone, Y), allocated, _claiming("w1", 2), _claiming("w2", 2)) == {"y"}
+    assert _after_claims((gone, Y), allocated, _claiming("w1", 1), _claiming("w2", 2)) == {"y"}
+    assert _after_claims((gone, Y), allocated, _claiming("w1", 3)) == set()
+    both = {"x": (FOUR[:2], [X]), "y": (FOUR[2:], [X, Y])}
+    assert _after_claims((gone, Y), both, _claiming("w1", 3)) == set()
 
 
 def test_freed_devices_serve_one_pod_only() -> None:

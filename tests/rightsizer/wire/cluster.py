@@ -127,6 +127,7 @@ class Replica:
             instance=session.instance,
             clock=session.clock,
             evicts=session.evicts,
+            bind_within=session.policy.policy.demand.bindWithin,
             journal=None,
         )
         gate = ActionGate(session.store, session.policy.policy.breaker, session.run, session.clock)
@@ -151,7 +152,7 @@ class Replica:
                 or BlockerCode.NO_CAPACITY in {each.code for each in one.blockers}
             }
             acting = acting_on(session, plan, context, gate, session.account(plan)[1])
-            outcomes += steps(acting, plan.enforced, plan.fleet, self._patience())
+            outcomes += steps(acting, plan, plan.enforced, self._patience())
         self._world.ended.update(f"{one.action} {one.result.value}" for one in outcomes)
 
     def _patience(self) -> Deadline:
