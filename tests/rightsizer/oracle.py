@@ -307,7 +307,7 @@ class Oracle:
     def _marked(self, workload: Workload) -> Iterator[bool]:
         """Each mark that is there, and whether it is obeyed."""
         above = [workload.labels, workload.annotations, workload.namespace_annotations]
-        notes = [(each, None) for each in above]
+        notes: list[tuple[Mapping[str, str], datetime.datetime | None]] = [(each, None) for each in above]
         notes += [(each, pod.acknowledged) for pod in workload.pods for each in (pod.labels, pod.annotations)]
         for name, key, meaning in MARKS:
             if name in self.policy.get("respectDoNotDisrupt", [row[0] for row in MARKS]):
