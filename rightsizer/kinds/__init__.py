@@ -98,9 +98,9 @@ def no_stop_reason(workload: Workload) -> str:
         return "; ".join(
             filter(None, (f"gpu-rightsizer cannot stop {named} as a whole, and stops no part of it", end))
         )
-    why = row.state.why if row is not None and row.state is not None else ""
-    if row is not None and row.state is not None and row.stop is not None and not why:
-        why = f"no single {row.stop.owned} of its own was read"
+    why = ""
+    if row is not None and row.state is not None:
+        why = row.state.why or (f"no single {row.stop.owned} of its own was read" if row.stop else "")
     return (
         f"not possible for this {kind}: {why}"
         if why

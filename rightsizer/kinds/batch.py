@@ -120,7 +120,7 @@ _COMMANDS = CommandObject(
     "commands",
     undo_verb="ResumeJob",
     state=("status", "state", "phase"),
-    stopped=VOLCANO_JOB.ended | {"Aborting", "Aborted"},
+    stopped=frozenset({"Aborting", "Aborted", *VOLCANO_JOB.ended}),
 )
 
 KINDS = (

@@ -48,7 +48,7 @@ class OwnerKind:
     size: tuple[str, ...] = ()
     starts_others: bool = False
     phase: tuple[str, ...] = ()
-    ended: frozenset[str] = frozenset()
+    ended: tuple[str, ...] = ()
     queueing: Queueing = Queueing.PODS
     ends_autoscalers: bool = False
 
@@ -73,7 +73,7 @@ class OwnerKind:
         conditions = [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
         true = (str(one.get("type")) for one in conditions if one.get("status") == "True")
         names = frozenset({found} if isinstance(found, str) else true)
-        return names | {ENDED} if names & self.ended else names
+        return names | {ENDED} if names.intersection(self.ended) else names
 
 
 ENDED = "(ended)"
@@ -83,6 +83,7 @@ _REPLICAS = ("spec", "replicas")
 _SUSPEND = ("spec", "suspend")
 _RUN_POLICY = ("spec", "runPolicy", "suspend")
 _MIN_SCALE = ("spec", "template", "metadata", "annotations", "autoscaling.knative.dev/min-scale")
+_SHUTDOWN = ("spec", "shutdown")
 _KSERVE = "serving.kserve.io"
 _LLM = ("v1alpha2", "v1alpha1")
 _SERVICES = ("spec", "services")
@@ -90,16 +91,15 @@ _SPARK = "sparkoperator.k8s.io"
 _SCHEDULED = "ScheduledSparkApplication"
 
 _queued = functools.partial(OwnerKind, queueing=Queueing.SUSPENDED)
-_COMPLETE = frozenset({"Complete", "Failed"})
-_job = functools.partial(_queued, phase=("conditions",), ended=frozenset({"Succeeded", "Failed"}))
+_job = functools.partial(_queued, phase=("conditions",), ended=("Succeeded", "Failed"))
+_argo = functools.partial(OwnerKind, "argoproj.io", ("v1alpha1",))
+_ray = functools.partial(_queued, "ray.io", ("v1", "v1alpha1"))
+_COMPLETE = ("Complete", "Failed")
+_RAY_ENDED = (*_COMPLETE, "ValidationFailed")
 JOB = _job("batch", ("v1",), "Job", "jobs", _SUSPEND, ended=_COMPLETE)
+_ENDED = ("Completing", "Completed", "Terminating", "Terminated", "Failed")  # JobPhase of Volcano
 VOLCANO_JOB = OwnerKind(
-    "batch.volcano.sh",
-    ("v1alpha1",),
-    "Job",
-    "jobs",
-    phase=("state", "phase"),
-    ended=frozenset({"Completing", "Completed", "Terminating", "Terminated", "Failed"}),
+    "batch.volcano.sh", ("v1alpha1",), "Job", "jobs", phase=("state", "phase"), ended=_ENDED
 )
 KUEUE = OwnerKind("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "Workload", "workloads")
 KEDA = OwnerKind("keda.sh", ("v1alpha1",), "ScaledObject", "scaledobjects")
@@ -119,14 +119,7 @@ OWNERS = (
     OwnerKind("apps", ("v1",), "DaemonSet", "daemonsets"),
     JOB,
     OwnerKind("batch", ("v1",), "CronJob", "cronjobs", _SUSPEND, starts_others=True),
-    _job(
-        "jobset.x-k8s.io",
-        ("v1alpha2",),
-        "JobSet",
-        "jobsets",
-        _SUSPEND,
-        ended=frozenset({"Completed", "Failed"}),
-    ),
+    _job("jobset.x-k8s.io", ("v1alpha2",), "JobSet", "jobsets", _SUSPEND, ended=("Completed", "Failed")),
     OwnerKind("leaderworkerset.x-k8s.io", ("v1",), "LeaderWorkerSet", "leaderworkersets", _REPLICAS),
     _job("kubeflow.org", ("v1",), "PyTorchJob", "pytorchjobs", _RUN_POLICY),
     _job("kubeflow.org", ("v1",), "TFJob", "tfjobs", _RUN_POLICY),
@@ -152,28 +145,12 @@ OWNERS = (
     OwnerKind("grove.io", ("v1alpha1",), "PodClique", "podcliques", _REPLICAS),
     OwnerKind("grove.io", ("v1alpha1",), "PodCliqueScalingGroup", "podcliquescalinggroups", _REPLICAS),
     OwnerKind("grove.io", ("v1alpha1",), "PodCliqueSet", "podcliquesets", _REPLICAS),
-    _queued("ray.io", ("v1", "v1alpha1"), "RayCluster", "rayclusters", _SUSPEND),
-    _queued(
-        "ray.io",
-        ("v1", "v1alpha1"),
-        "RayJob",
-        "rayjobs",
-        _SUSPEND,
-        phase=("jobDeploymentStatus",),
-        ended=frozenset({"Complete", "Failed", "ValidationFailed"}),
-    ),
-    _queued("ray.io", ("v1", "v1alpha1"), "RayService", "rayservices", _SUSPEND),
-    OwnerKind("argoproj.io", ("v1alpha1",), "Rollout", "rollouts", _REPLICAS),
-    OwnerKind(
-        "argoproj.io",
-        ("v1alpha1",),
-        "Workflow",
-        "workflows",
-        ("spec", "shutdown"),
-        phase=("phase",),
-        ended=frozenset({"Succeeded", "Failed", "Error"}),
-    ),
-    OwnerKind("argoproj.io", ("v1alpha1",), "CronWorkflow", "cronworkflows", _SUSPEND, starts_others=True),
+    _ray("RayCluster", "rayclusters", _SUSPEND),
+    _ray("RayJob", "rayjobs", _SUSPEND, phase=("jobDeploymentStatus",), ended=_RAY_ENDED),
+    _ray("RayService", "rayservices", _SUSPEND),
+    _argo("Rollout", "rollouts", _REPLICAS),
+    _argo("Workflow", "workflows", _SHUTDOWN, phase=("phase",), ended=("Succeeded", "Failed", "Error")),
+    _argo("CronWorkflow", "cronworkflows", _SUSPEND, starts_others=True),
     VOLCANO_JOB,
     # It deletes the objects that it wraps, autoscalers among them.
     _queued(
@@ -184,7 +161,7 @@ OWNERS = (
         _SUSPEND,
         ends_autoscalers=True,
         phase=("phase",),
-        ended=frozenset({"Succeeded", "Terminating"}),
+        ended=("Succeeded", "Terminating"),
     ),
     _queued(_SPARK, ("v1beta2",), "SparkApplication", "sparkapplications", _SUSPEND),
     OwnerKind(_SPARK, ("v1beta2",), _SCHEDULED, f"{_SCHEDULED.lower()}s", _SUSPEND, starts_others=True),

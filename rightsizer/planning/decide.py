@@ -151,7 +151,7 @@ def _only_told(decision: Decision) -> Decision:
 
 def _is_unread(workload: Workload) -> bool:
     """Whether only its pods say that there is such an object, which they may say of any."""
-    return row_of(workload) is not None and not workload.resource_version and not workload.gang
+    return row_of(workload) is not None and not workload.resource_version
 
 
 def _findings(

@@ -109,7 +109,7 @@ def _units(decision: Decision, stored: Collection[str]) -> Iterator[Preemptible]
     """Replicas of a ReplicaSet or Deployment singly; any other workload only whole, on one node."""
     workload = decision.workload
     holding, row = workload.holding, row_of(workload)
-    if row is None or workload.gang or not holding:
+    if row is None or not holding:
         return
     if row is POD and workload.ref.uid not in stored:
         return  # nothing would bring it back
