@@ -307,6 +307,16 @@ def test_run_enforces_policy_once_and_releases_lease(world: World) -> None:
     assert len(writes) == 1
 
 
+def test_run_change_that_its_object_refuses_leaves_its_budget_to_another_team(world: World) -> None:
+    """No schedule is due for an hour; the run goes on within seconds."""
+    world.add("Deployment", world.team, "full", {"gpus": 4, "annotations": {"note": "9" * 261_950}})
+    world.add("Deployment", f"{world.team}-other", "idle", {})
+    policy = DEFAULT_POLICY.replace("- {per: run, workloads: 100}", "- {per: run, workloads: 1}")
+    with running(world, "--every", "1h", "--yes", policy=policy) as run:
+        wait_for(lambda: run.metrics().get(STOPPED) == 1, run)
+        assert run.end() == 0
+
+
 @pytest.mark.slow
 def test_run_without_keep_sizes_reads_them_once(world: World) -> None:
     """It ends what an earlier policy kept; later cycles have nothing to end, until a policy keeps sizes again."""

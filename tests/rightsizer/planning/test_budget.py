@@ -225,6 +225,17 @@ def test_budget_left_after_changes_is_the_minimum(budget: dict[str, Any], left: 
     assert {one.unit: one.amount for one in purse.left() if (one.scope, one.per) == key} == left
 
 
+@pytest.mark.parametrize(("minutes", "left"), [(29, 2), (30, 1), (31, 1)])
+def test_budget_left_for_a_run_with_several_cycles_counts_what_earlier_ones_changed(
+    minutes: int, left: int
+) -> None:
+    """Each goes on with the budgets of the run; what was changed before it began is another run's."""
+    ref = ObjectRef("apps/v1", "Deployment", "team-a", "x")
+    change = FoundChange(ref, ChangeRecord(AT - HOUR / 2, "r0", "", 3))
+    fleet, began = Fleet(FLEET, NODES, {}, (change,)), AT - datetime.timedelta(minutes=minutes)
+    assert next(iter(Purse(_policy({"workloads": 2}), fleet, AT, began).left())).amount == left
+
+
 def test_budget_left_of_empty_cluster_is_whole() -> None:
     """Of parts of the fleet that nobody holds GPUs in nothing is said."""
     purse = Purse(_policy({"workloads": 3}, {"scope": "nodePool", "gpus": 1}), Fleet((), {}, {}), AT)
