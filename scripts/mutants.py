@@ -5,12 +5,14 @@ apply any more, or whose tests are gone, counts as a failure as well: it proves 
 """
 
 import argparse
+import ast
 import concurrent.futures
 import dataclasses
 import enum
 import os
 import pathlib
 import queue
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +23,10 @@ from collections.abc import Iterator, Sequence
 
 ROOT = pathlib.Path(__file__).parent.parent
 TABLE = pathlib.Path(__file__).with_suffix(".toml")
+PACKAGES = ("rightsizer", "exporter", "scripts")
+"""Of the modules that mutants change."""
+_CONTEXT = re.compile(r", ctx=(Load|Store|Del)\(\)")
+_Definitions = Iterator[tuple[str, ast.stmt]]
 _TIMEOUT_S = 300
 _AT_ONCE = 20
 """Tests in one run without a mutant: all in one would not end in time on a busy machine."""
@@ -53,31 +59,108 @@ class Mutant:
 
     Attributes:
         name: What is lost by it.
-        file: Where, from the root of the tree.
-        was: A text that stands there once.
-        becomes: What stands there instead.
+        where: The function, class or constant, with as much of its module's name as tells it from others.
+        was: An expression, or statements, that stand there once.
+        becomes: What stands there instead; without any statement, `pass`.
         danger: What it could do to a cluster.
         tests: Files or tests of which one must fail.
     """
 
     name: str
-    file: str
+    where: str
     was: str
     becomes: str
     danger: str
     tests: tuple[str, ...]
 
-    def applied(self, text: str) -> str:
-        """The file's text with the change.
+
+class Program:
+    """The modules of a tree, and where each name is defined."""
+
+    def __init__(self, root: pathlib.Path) -> None:
+        self._root = root
+        self._defined: dict[str, dict[tuple[pathlib.Path, str], list[ast.stmt]]] = {}
+        for path in sorted(path for name in PACKAGES for path in (root / name).rglob("*.py")):
+            module = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+            for name, node in _definitions(ast.parse(path.read_text()).body):
+                parts = f"{module}.{name}".split(".")
+                for start in range(len(parts)):
+                    found = self._defined.setdefault(".".join(parts[start:]), {})
+                    found.setdefault((path, name), []).append(node)
+
+    def mutated(self, mutant: Mutant) -> tuple[pathlib.Path, str]:
+        """The module, from the root, and its text with the change.
 
         Raises:
-            ValueError: The text that is to be replaced does not stand there exactly once.
+            ValueError: No place or several have that name, or what is to be replaced is not there exactly once.
         """
-        found = text.count(self.was)
-        if found != 1:
-            message = f"{self.file} holds it {found} times, not once"
+        places = self._defined.get(mutant.where, {})
+        if len(places) != 1:
+            message = f"{mutant.where} is defined in {len(places)} places, not in one"
             raise ValueError(message)
-        return text.replace(self.was, self.becomes)
+        ((path, name),) = places
+        tree = ast.parse(path.read_text())
+        change = _Change(mutant)
+        for own, node in _definitions(tree.body):
+            if own == name:
+                change.visit(node)
+        if change.times != 1:
+            message = f"{mutant.where} holds it {change.times} times, not once"
+            raise ValueError(message)
+        return path.relative_to(self._root), ast.unparse(tree)
+
+
+def _definitions(body: Sequence[ast.stmt], prefix: str = "", *, is_in_function: bool = False) -> _Definitions:
+    """Each function, class and constant with its name, those of classes and functions in them, too."""
+    for node in body:
+        match node:
+            case ast.FunctionDef() | ast.ClassDef():
+                yield prefix + node.name, node
+                in_function = is_in_function or isinstance(node, ast.FunctionDef)
+                yield from _definitions(node.body, f"{prefix}{node.name}.", is_in_function=in_function)
+            case ast.Assign() | ast.AnnAssign() if not is_in_function:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names = (
+                    one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)
+                )
+                yield from ((prefix + name, node) for name in names)
+            case _:
+                pass
+
+
+class _Change(ast.NodeTransformer):
+    """Replaces an expression or statements, and counts how often."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self.times = 0
+        was, becomes = ast.parse(mutant.was).body, ast.parse(mutant.becomes).body
+        sides = [body[0].value for body in (was, becomes) if len(body) == 1 and isinstance(body[0], ast.Expr)]
+        self._expressions = sides if len(sides) == 2 else None  # noqa: PLR2004 - both sides
+        self._was, self._becomes = [*map(_form, was)], becomes or [ast.Pass()]
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        """Look for statements in each body, or for the expression."""
+        if self._expressions is None:
+            for field in ("body", "orelse", "finalbody"):
+                if isinstance(body := getattr(node, field, None), list):
+                    setattr(node, field, self._replaced(body))
+        elif isinstance(node, ast.expr) and _form(node) == _form(self._expressions[0]):
+            self.times += 1
+            return self._expressions[1]
+        return super().generic_visit(node)
+
+    def _replaced(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        forms, count = [*map(_form, body)], len(self._was)
+        for start in range(len(body) - count + 1):
+            if forms[start : start + count] == self._was:
+                self.times += 1
+                return [*body[:start], *self._becomes, *body[start + count :]]
+        return body
+
+
+def _form(node: ast.AST) -> str:
+    """What two nodes have in common that read alike, whether they are read from or written to."""
+    return _CONTEXT.sub("", ast.dump(node))
 
 
 def mutants(text: str) -> list[Mutant]:
@@ -115,18 +198,17 @@ def _tested(place: pathlib.Path, tests: Sequence[str]) -> tuple[int, str]:
     return done.returncode, (done.stdout.strip().splitlines() or [done.stderr.strip()])[-1]
 
 
-def _fate(mutant: Mutant, place: pathlib.Path) -> tuple[Fate, str]:
-    path = place / mutant.file
-    text = path.read_text()
+def _fate(mutant: Mutant, program: Program, place: pathlib.Path) -> tuple[Fate, str]:
     try:
-        changed = mutant.applied(text)
+        path, changed = program.mutated(mutant)
     except ValueError as error:
         return Fate.BROKEN, str(error)
-    _write(path, changed)
+    text = (ROOT / path).read_text()
+    _write(place / path, changed)
     try:
         code, words = _tested(place, mutant.tests)
     finally:
-        _write(path, text)
+        _write(place / path, text)
     fates = {0: Fate.SURVIVED, 1: Fate.KILLED}  # by anything else pytest says that it could not test
     return fates.get(code, Fate.BROKEN), words
 
@@ -141,6 +223,7 @@ def _write(path: pathlib.Path, text: str) -> None:
 def _fates(rows: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, Fate, str]]:
     """Each mutant's fate, as it becomes known."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        program = Program(ROOT)
         places: queue.SimpleQueue[pathlib.Path] = queue.SimpleQueue()
         for number in range(jobs):
             places.put(copy_tree(pathlib.Path(folder) / str(number)))
@@ -148,7 +231,7 @@ def _fates(rows: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, Fate, st
         def of(mutant: Mutant) -> tuple[Mutant, Fate, str]:
             place = places.get()
             try:
-                return (mutant, *_fate(mutant, place))
+                return (mutant, *_fate(mutant, program, place))
             finally:
                 places.put(place)
 
@@ -188,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     fates: list[Fate] = []
     for mutant, fate, words in _fates(rows, given.jobs):
         fates.append(fate)
-        print(f"{fate:8}  {mutant.name:44}  {mutant.file}" + ("" if fate is Fate.KILLED else f"  {words}"))
+        print(f"{fate:8}  {mutant.name:44}  {mutant.where}" + ("" if fate is Fate.KILLED else f"  {words}"))
     killed = fates.count(Fate.KILLED)
     print(f"\n{killed} of {len(rows)} dangerous mutants killed in {time.monotonic() - began:.0f} s")
     return 0 if rows and killed == len(rows) else 1

@@ -1,27 +1,35 @@
 """Every mutant of scripts/mutants.toml can be made, and what scripts/mutation.toml says is about something."""
 
+import ast
 import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from scripts.mutants import ROOT, TABLE, Mutant, Program, mutants
+
 MUTATION = tomllib.loads((ROOT / "scripts/mutation.toml").read_text())
-MUTANTS = tomllib.loads((ROOT / "scripts/mutants.toml").read_text())["mutant"]
+MUTANTS = mutants(TABLE.read_text())
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant["name"])
-def test_mutant_text_is_in_its_file_once(mutant: dict[str, str]) -> None:
-    """A mutant whose text moved would otherwise count as a broken run, minutes later."""
-    assert (ROOT / mutant["file"]).read_text().count(mutant["was"]) == 1
+@pytest.fixture(scope="module")
+def program() -> Program:
+    """The modules that mutants change."""
+    return Program(ROOT)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_is_in_its_function_once(program: Program, mutant: Mutant) -> None:
+    """A mutant whose code changed would otherwise count as a broken run, minutes later."""
+    path, text = program.mutated(mutant)
+    assert text != ast.unparse(ast.parse((ROOT / path).read_text()))
 
 
 def test_mutant_tests_exist() -> None:
     """Pytest finds each: a file, a function in it, or one of its cases."""
-    tests = sorted({test for mutant in MUTANTS for test in mutant["tests"]})
+    tests = sorted({test for mutant in MUTANTS for test in mutant.tests})
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-n", "0", "-p", "no:cacheprovider"]
     done = subprocess.run([*command, *tests], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr or done.stdout[-2000:]
