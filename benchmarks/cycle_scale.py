@@ -1,7 +1,8 @@
 """What a cycle of `run` costs while pods and nodes are watched and histories kept, beside one that asks for all.
 
 The fleet, Prometheus and the API server are those of `plan_scale`. Nothing changes between two cycles, so a watch has
-only bookmarks to tell. Each way has a process of its own; the first cycle of one that watches has to list.
+only bookmarks to tell. Each way has a process of its own; the first cycle of one that watches has to list. With
+`--against`, cycles of `run` of this checkout, of another one and runs of a naive baseline (`naive_pruner.py`) follow.
 """
 
 import argparse
@@ -15,8 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks._bigfleet import fleet_of
+from benchmarks._builds import builds, show, warm_cycles
 from benchmarks._node import Process
-from benchmarks.plan_scale import serving
+from benchmarks.plan_scale import asking, serving
 from rightsizer import cli
 from rightsizer.cli.connection import cluster_settings
 from rightsizer.cli.plan_session import NO_STATE, KeptState, PlanSession
@@ -55,8 +57,7 @@ def cycles(url: str, kubeconfig: Path, server: int, number: int, *, watches: boo
     """Consecutive cycles."""
     cli.prepare()
     own, prometheus = Process(os.getpid(), ""), Process(server, url)
-    given = ["run", "--prometheus-url", url, "--kubeconfig", str(kubeconfig), "--recording-rules", "trusted"]
-    arguments = cli.parser().parse_args(given)
+    arguments = cli.parser().parse_args(["run", *asking(url, kubeconfig)])
 
     def connect() -> Cluster:
         return _Counted(cluster_settings(arguments))
@@ -98,18 +99,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--gpus", type=int, default=10_000, help="size of the fleet (default %(default)s)")
     parser.add_argument("--cycles", type=int, default=3, help="of each way (default %(default)s)")
+    words = "compare with another checkout and with the naive baseline"
+    parser.add_argument("--against", type=Path, metavar="PATH", help=words)
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="cycle-scale-") as folder,
         serving(fleet_of(options.gpus), options.gpus, Path(folder)) as (prometheus, kubeconfig, _),
     ):
+        if options.against:
+            process = Process(prometheus.pid, prometheus.url)
+            arguments = asking(prometheus.url, kubeconfig)
+            costs = warm_cycles(builds(options.against), arguments, process, options.cycles)
+            show(f"cycle, {options.gpus:,} GPUs", costs)
+            return
         print("pods,    cycle  own CPU s Prom. CPU s passed s  peak MiB API calls API MB read", flush=True)
         context = multiprocessing.get_context("spawn")
         for watches in (False, True):
             given = (prometheus.url, kubeconfig, prometheus.pid, options.cycles, watches)
-            process = context.Process(target=_show, args=given)
-            process.start()
-            process.join()
+            one = context.Process(target=_show, args=given)
+            one.start()
+            one.join()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ Made up are:
 - the API server (`_fleetapi.py`), which lists in pages; its objects have the size of real ones. It speaks without TLS.
 
 All processes share one machine. The own processor time of a stage does not depend on what else runs there; the seconds
-that pass do.
+that pass do. With `--against`, plans of this checkout, of another one and a naive baseline (`naive_pruner.py`) take
+turns in one run (`_builds.py`): compare only figures of one run.
 """
 
 import argparse
@@ -28,7 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._bigfleet import Fleet, fleet_of
+from benchmarks._builds import builds, plans
+from benchmarks._builds import show as show_costs
 from benchmarks._fleetmetrics import STORES, TILE_S, fill
+from benchmarks._node import Process
 from simulator.prometheus import Prometheus
 from simulator.series_store import SeriesStore
 from simulator.victoria_metrics import VictoriaMetrics
@@ -81,9 +85,7 @@ def measure(gpus: int, folder: Path, setup: Setup, more: Sequence[str] = ()) -> 
     with serving(fleet, gpus, folder, setup) as (server, kubeconfig, filled):
         figures, plan = folder / "figures.json", folder / "plan.json"
         command = [sys.executable, "-m", "benchmarks._measured", str(figures), str(server.pid), "plan"]
-        command += ["--prometheus-url", server.url, "--kubeconfig", str(kubeconfig), "-o", "json", *more]
-        # What the rules would have recorded is written; the server evaluates none.
-        command += ["--recording-rules", "trusted"]
+        command += [*asking(server.url, kubeconfig), "-o", "json", *more]
         began = time.monotonic()
         with plan.open("wb") as out:
             subprocess.run(command, stdout=out, check=True, cwd=_ROOT)
@@ -103,6 +105,21 @@ def measure(gpus: int, folder: Path, setup: Setup, more: Sequence[str] = ()) -> 
         verdicts={name: one["gpus"] for name, one in document["totals"]["verdicts"].items()},
         stages=json.loads(figures.read_text()),
     )
+
+
+def compare(
+    gpus: int, folder: Path, setup: Setup, against: Path, turns: int, more: Sequence[str] = ()
+) -> None:
+    """Let builds plan for the same fleet, in turns, and print what each costs."""
+    with serving(fleet_of(gpus), gpus, folder, setup) as (server, kubeconfig, _):
+        process = Process(server.pid, server.url)
+        costs = plans(builds(against), [*asking(server.url, kubeconfig), *more], process, turns)
+    show_costs(f"plan, {gpus:,} GPUs", costs)
+
+
+def asking(url: str, kubeconfig: Path) -> list[str]:
+    """The arguments with which a build asks; what the rules would have recorded is written, and none is evaluated."""
+    return ["--prometheus-url", url, "--kubeconfig", str(kubeconfig), "--recording-rules", "trusted"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -229,12 +246,19 @@ def main() -> None:
     parser.add_argument("--server", default="prometheus", metavar="NAMES", help=words)
     words = f"how their storage holds the samples: {', '.join(STORES)} (default %(default)s)"
     parser.add_argument("--store", default="shared", metavar="NAMES", help=words)
+    words = "compare with another checkout and with the naive baseline, in turns"
+    parser.add_argument("--against", type=Path, metavar="PATH", help=words)
+    parser.add_argument("--turns", type=int, default=3, help="of each build (default %(default)s)")
     options, more = parser.parse_known_args()
     found = []
     sizes = map(int, options.gpus.split(","))
     for gpus, server, store in itertools.product(sizes, options.server.split(","), options.store.split(",")):
+        setup = Setup(server, store, options.dra)
         with tempfile.TemporaryDirectory(prefix="plan-scale-", dir=options.folder) as folder:
-            found.append(measure(gpus, Path(folder), Setup(server, store, options.dra), more))
+            if options.against:
+                compare(gpus, Path(folder), setup, options.against, options.turns, more)
+                continue
+            found.append(measure(gpus, Path(folder), setup, more))
         show(found[-1])
     if options.json:
         options.json.write_text(json.dumps([dataclasses.asdict(one) for one in found], indent=2) + "\n")
