@@ -213,7 +213,7 @@ class _Cycles:
         self._sizes_ended = False
         self._skipped = 0
         self._lends = False
-        self._is_short = False
+        self._is_short = self._leaves_room = False
         self._run_began: datetime.datetime | None = None  # of the run that the next cycle goes on with
         self._is_woken = False
         self._woken_at = -_DEMAND_PAUSE_S
@@ -416,8 +416,10 @@ class _Cycles:
             classes = {one.workload.ref: one.workload.priority_class for one in plan.decisions}
             on_demand = {one.workload.ref for one in plan.decisions if one.wanted_by}
             made = self._noting(steps(acting, plan, plan.enforced, deadline), on_demand)
-            self._serves = False
+            self._serves = self._leaves_room = False
             self._follow(made, outcomes, classes)
+            if self._leaves_room:
+                self._begin_soon("a refused change leaves room in budgets")
             if self._is_woken and not NOT_MADE.isdisjoint(one.result for one in outcomes):
                 self._run_began = session.began or began
 
@@ -436,8 +438,8 @@ class _Cycles:
                 continue  # after an error the schedule is soon enough
             if outcome.ref in on_demand:
                 self.wake()
-            elif is_new and self._is_short:
-                self._begin_soon("a refused change leaves room in budgets")
+            else:
+                self._leaves_room |= is_new and self._is_short
 
     def _follow(
         self,
