@@ -141,7 +141,7 @@ def _ambiguous(evidence: Evidence) -> Iterator[str]:
 def _missing(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
         if not devices:
-            yield f"no GPU series for pod {pod.ref.name}"
+            yield from [f"no GPU series for pod {pod.ref.name}"] if pod.usable else ()
         elif pod.is_shared:
             named = evidence.candidate.measured.shares.get(pod_key(pod), 0)
             if named < pod.usable and len(devices) < _most_gpus(evidence, pod, devices):
@@ -295,7 +295,7 @@ def _stale(evidence: Evidence) -> Iterator[str]:
 
 def _partial(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
-        lowest = min(each.usage.coverage for each in devices)
+        lowest = min((each.usage.coverage for each in devices), default=math.inf)
         if lowest < evidence.coverage:
             yield (
                 f"pod {pod.ref.name}: samples cover {lowest:.0%} of the last {span(evidence.window)}, "
@@ -305,7 +305,7 @@ def _partial(evidence: Evidence) -> Iterator[str]:
 
 def _holes(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
-        holes = max(each.usage.holes for each in devices)
+        holes = max((each.usage.holes for each in devices), default=0)
         if holes:
             gaps = "1 gap" if holes == 1 else f"{holes} gaps"
             yield (

@@ -31,6 +31,7 @@ from rightsizer.model import (
     PodKey,
     Proposal,
     ServingLoad,
+    Slot,
     Usage,
     Usages,
     Verdict,
@@ -365,11 +366,14 @@ class Candidate:
         return found.with_revert(self.workload.came_back_after).idle_for_at_most(max(since_s, 0.0))
 
     def history_by(self, histories: Mapping[PodKey, History]) -> ActivityHistory | None:
-        """The idle periods by these histories of its pods; None if one of them is unknown."""
+        """The idle periods by these histories of its pods; None if one of them is unknown.
+
+        A pod whose GPUs only init containers could use has none, unless it works on others, or may.
+        """
         since, begins = self.at - self.criteria.idle.history, self.measured.begins
-        return history_of_pods(
-            self.held, histories, since=max(since, begins) if begins else since, at=self.at
-        )
+        pods = [pod for pod in self.held if pod.usable or pod.reach or _worked(histories.get(pod_key(pod)))]
+        since = max(since, begins) if begins else since
+        return history_of_pods(pods or self.held, histories, since=since, at=self.at)
 
     @property
     def record_s(self) -> float | None:
@@ -505,3 +509,7 @@ def _highest(values: list[float | None]) -> float | None:
 def _mean(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
+
+
+def _worked(history: History | None) -> bool:
+    return history is not None and Slot.BUSY in history.slots

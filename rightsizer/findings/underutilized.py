@@ -46,12 +46,14 @@ def find_underutilized(candidate: Candidate) -> Finding | None:
 def find_wrong_gpu(candidate: Candidate) -> Finding | None:
     """A workload that works on GPUs that the kubelet did not give to its pods."""
     evidence = candidate.over_idle()
-    words = []
+    words: list[str] = []
+    reasons = set()
     for pod, held in evidence.held:
         names = [f"{device(each.usage)} ({'used' if each.is_used else 'unused'})" for each in held]
         for each in evidence.others.get(pod_key(pod), ()):
             own_s = (each.usage.busy_s or 0.0) - each.usage.unattributed_s
             if each.is_used:
+                reasons.add(pod.reach or _CHECK)
                 words.append(
                     f"pod {pod.ref.name} worked for {span(max(own_s, each.usage.traffic_s or 0.0))} of the last "
                     f"{span(evidence.window)} on {device(each.usage)}, which the kubelet did not give it; "
@@ -59,8 +61,10 @@ def find_wrong_gpu(candidate: Candidate) -> Finding | None:
                 )
     if not words:
         return None
-    advice = "check which GPUs its containers see: NVIDIA_VISIBLE_DEVICES, CDI devices, privileged containers"
-    return evidence.finding(FindingName.WRONG_GPU, Verdict.KEEP, *words, advice, evidence.levels)
+    return evidence.finding(FindingName.WRONG_GPU, Verdict.KEEP, *words, *sorted(reasons), evidence.levels)
+
+
+_CHECK = "check which GPUs its containers see: NVIDIA_VISIBLE_DEVICES, CDI devices, privileged containers"
 
 
 def find_busy(candidate: Candidate) -> Finding | None:

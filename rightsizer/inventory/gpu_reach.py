@@ -5,12 +5,16 @@ from collections.abc import Iterator
 
 import msgspec
 
+from rightsizer.inventory.gpu_requests import FRACTION_ANNOTATIONS
 from rightsizer.kube.api_objects import Container, PodObject
 from rightsizer.model import Node, Pod
 
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 """Not looked for behind `envFrom`: many pods have it, hardly any for this, and what it names may be a Secret."""
 _NONE_VISIBLE = frozenset({"", "none", "void"})
+_DEVICE_MOUNTS = "/var/run/nvidia-container-devices"
+"""Under which the names of mounts are those of devices: accept-nvidia-visible-devices-as-volume-mounts of NVIDIA's
+Container Toolkit."""
 _CDI_ANNOTATION = "cdi.k8s.io/"
 _PATHS = (
     *("/dev/nvidia", "/dev/dri", "/dev/dxg", "/etc/cdi"),
@@ -29,7 +33,11 @@ _CHOOSES = {
     **dict.fromkeys(("hami", "gpushare"), "{} chooses its GPU"),
 }
 """By how a node shares its GPUs: why the kubelet's device need not be the one that a pod uses."""
-_CHOOSING = {"aliyun.com/gpu-mem": "gpushare", "volcano.sh/vgpu-number": "hami"}
+_CHOOSING = {
+    "aliyun.com/gpu-mem": "gpushare",
+    **dict.fromkeys(("volcano.sh/vgpu-number", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage"), "hami"),
+    "nvidia.com/gpucores": "hami",
+}
 """By resource name, where the node does not say it."""
 
 
@@ -37,16 +45,24 @@ def reach_of(item: PodObject) -> str:
     """Why the spec of a pod lets it use any GPU of its node, in words; empty if it does not."""
     spec = item.spec
     for one in (*spec.containers, *_unfinished(item)):
-        if one.security_context is not None and one.security_context.privileged:
-            return f"its container {one.name} is privileged"
-        for variable in one.env or ():
-            if variable.name == _VISIBLE and variable.value not in _NONE_VISIBLE:
-                return f"its container {one.name} sets {_VISIBLE}"
+        if how := _container_reach(one):
+            return f"its container {one.name} {how}"
     if path := next(filter(None, map(_with_gpus, _paths(spec.volumes))), ""):
         return f"it mounts {path} of its node"
-    if any(key.startswith(_CDI_ANNOTATION) for key in item.metadata.annotations or ()):
-        return f"its annotation {_CDI_ANNOTATION} names devices"
+    for key in item.metadata.annotations or ():
+        if key.startswith(_CDI_ANNOTATION):
+            return f"its annotation {_CDI_ANNOTATION} names devices"
+        if key in FRACTION_ANNOTATIONS:
+            return f"the scheduler that reads its annotation {key} chooses its GPU"
     return ""
+
+
+def _container_reach(container: Container) -> str:
+    if container.security_context is not None and container.security_context.privileged:
+        return "is privileged"
+    if any(one.name == _VISIBLE and one.value not in _NONE_VISIBLE for one in container.env or ()):
+        return f"sets {_VISIBLE}"
+    return f"mounts {_DEVICE_MOUNTS}" if _DEVICE_MOUNTS.encode() in bytes(container.volume_mounts) else ""
 
 
 def _unfinished(item: PodObject) -> Iterator[Container]:

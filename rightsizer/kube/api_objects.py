@@ -110,6 +110,7 @@ class Container(msgspec.Struct, rename="camel"):
     env: list[EnvVar] | None = None
     security_context: SecurityContext | None = None
     ports: msgspec.Raw = ABSENT
+    volume_mounts: msgspec.Raw = ABSENT
 
 
 class PodClaim(msgspec.Struct, rename="camel"):

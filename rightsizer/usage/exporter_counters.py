@@ -87,13 +87,13 @@ class Counters:
     processes: dict[UseKey, float] = dataclasses.field(default_factory=dict)
 
     def uses(self) -> Iterator[UseKey]:
-        """The uses in which a pod worked, or may have: its processes are there, and cannot be told from others."""
+        """The uses in which a pod worked, or has processes, which may have worked or hold memory."""
         for key in {*self.pods, *self.traffic, *self.processes, *self.memory_bytes}:
             busy, traffic = self.pods.get(key), self.traffic.get(key)
             has_processes = bool(self.processes.get(key) or self.memory_bytes.get(key))
-            unknown_s = self.unknown_s.get(key[2:], 0.0) if has_processes or busy else 0.0
+            unknown_s = self.unknown_s.get(key[2:], 0.0) if busy else 0.0
             counted_s = max(busy.busy_s if busy else 0.0, traffic.busy_s if traffic else 0.0)
-            if counted_s + unknown_s > SLACK_S or (has_processes and busy is None):
+            if has_processes or counted_s + unknown_s > SLACK_S:
                 yield key
 
     def pod_busy_s(self, key: UseKey) -> float | None:

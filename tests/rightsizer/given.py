@@ -220,10 +220,10 @@ def elsewhere(
     zero = [0.0] * len(seconds)
     for metric, values in {"gpu_busy_seconds_total": busy, "gpu_busy_gap_seconds_total": zero}.items():
         yield Series({"__name__": metric, **device}, seconds, values)
+    yield Series({"__name__": "gpu_pod_processes", **device, **owner}, seconds, [1.0] * len(seconds))
     if work.get("by") == "processes":
         shared = {**device, "reason": "shared"}
         yield Series({"__name__": "gpu_unattributed_busy_seconds_total", **shared}, seconds, busy)
-        yield Series({"__name__": "gpu_pod_processes", **device, **owner}, seconds, [1.0] * len(seconds))
     else:
         for metric in ("gpu_pod_busy_seconds_total", "gpu_pod_memory_busy_seconds_total"):
             yield Series({"__name__": metric, **device, **owner}, seconds, busy)

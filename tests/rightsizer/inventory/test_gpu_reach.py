@@ -115,9 +115,17 @@ def test_reach_of_init_and_debug_containers_ends_with_them(
     assert _reach(spec=spec, status=other)
 
 
-def test_reach_of_cdi_annotations_is_named() -> None:
-    """Container runtimes give a container the devices of these annotations."""
-    assert _reach(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=0"})
+@pytest.mark.parametrize("name", ["cdi.k8s.io/x", "gpu-fraction", "gpu-memory"])
+def test_reach_of_annotations_is_named(name: str) -> None:
+    """Container runtimes give a container the devices of the first, and KAI's scheduler chooses by the others."""
+    assert name.partition("x")[0] in _reach(annotations={name: "0.5"})
+
+
+def test_reach_of_a_mount_that_names_devices() -> None:
+    """NVIDIA's Container Toolkit can be told to read devices from the names of mounts."""
+    mount = {"name": "v", "mountPath": "/var/run/nvidia-container-devices/all"}
+    words = "its container main mounts /var/run/nvidia-container-devices"
+    assert _reach({"volumeMounts": [{"name": "w", "mountPath": "/data"}, mount]}) == words
 
 
 @pytest.mark.parametrize("sharing", ["mps", "hami", "gpushare", "time-slicing", ""])
@@ -127,3 +135,6 @@ def test_reach_on_a_node_is_by_how_it_shares_gpus(sharing: str) -> None:
     assert bool(reach_on(pod, Node("n1", sharing=sharing))) == (sharing in {"mps", "hami", "gpushare"})
     asks = dataclasses.replace(pod, resources={"aliyun.com/gpu-mem": 8})
     assert reach_on(asks, None) == "gpushare chooses its GPU"
+    for resource in ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"):
+        asks = dataclasses.replace(pod, resources={resource: 8})
+        assert reach_on(asks, Node("n1")) == "hami chooses its GPU"

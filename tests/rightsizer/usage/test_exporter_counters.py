@@ -302,6 +302,18 @@ def test_usages_work_on_a_gpu_that_is_not_held_is_the_pods(metrics: Metrics, is_
 
 
 @pytest.mark.covers("P22")
+def test_usages_process_that_rests_on_a_gpu_that_is_not_held_is_the_pods(metrics: Metrics) -> None:
+    """It may hold memory there: a stop may lose that, though the pod's own GPU is empty."""
+    Shared(30).write(metrics, holder=30)
+    rests = {exporter_counters.POD_BUSY: 0.0, exporter_counters.POD_PROCESSES: 1.0}
+    metrics.write(rests, {"UUID": "GPU-s", "hostname": "n1"}, pod="visitor")
+    metrics.write(idle(), {"UUID": "GPU-own", "hostname": "n1"}, pod="visitor")
+    found = metrics.signal().usages(DAY, metrics.at)[metrics.space, "visitor"]
+    other, _ = sorted(found, key=lambda usage: usage.is_held)
+    assert (other.device.uuid, other.is_held, other.busy_s) == ("GPU-s", False, 0.0)
+
+
+@pytest.mark.covers("P22")
 @pytest.mark.parametrize(
     ("lost", "pods", "left_s"),
     [
