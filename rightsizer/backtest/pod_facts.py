@@ -1,7 +1,7 @@
 """What kube-state-metrics recorded of GPU pods: owners, nodes, classes and requests, also of pods that are gone.
 
 Any scraped target can expose such series. Only those of one scrape job count, the one that tells of most pods, and a
-fact of which its targets tell different values is unknown, with all others of the pod.
+fact of which its targets tell different values is unknown, with all others of the pod. Seen on kube-state-metrics 2.20.
 """
 
 import collections
@@ -25,6 +25,8 @@ _API_VERSIONS = {row.kind: row.api_version for row in reversed(OWNERS)}
 """By kind, which is all that the metrics name; of two groups with one kind, the first."""
 _CONTAINER = ("exported_container", "container")
 _INFO, _REQUESTS = "kube_pod_info", "kube_pod_container_resource_requests"
+_INIT_REQUESTS = "kube_pod_init_container_resource_requests"
+"""Those of sidecars, too, which it does not tell from other init containers."""
 _COUNTED = frozenset({ResourceUnit.DEVICES, ResourceUnit.SHARES})
 
 K = TypeVar("K")
@@ -36,6 +38,11 @@ _Object = tuple[str, str, str]
 def _recorded_name(resource: str) -> str:
     """As kube-state-metrics writes a resource, or a pattern of them as a regular expression."""
     return re.sub(r"[^a-zA-Z0-9_*]", "_", resource).replace("*", ".+")
+
+
+def _recorded_label(key: str) -> str:
+    """As kube-state-metrics writes the key of a label; of keys that become one, none has this name."""
+    return "label_" + re.sub("([a-z0-9])([A-Z])", r"\1_\2", re.sub("[^a-zA-Z0-9_]", "_", key)).lower()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,7 +74,8 @@ class PodFacts:
     Attributes:
         owner: Its topmost known controller; None if unknown.
         node, priority_class: Empty if unknown.
-        gpus: GPUs, MIG instances or shares that it asked for; 0 if unknown, as where it asked for memory.
+        gpus: GPUs, MIG instances or shares that it asked for; 0 if unknown, as where it asked for memory, or for some
+            by init containers, too.
         labels: Those of the asked labels that are known.
         images: Of its containers, which tell notebooks; empty if unknown.
     """
@@ -107,8 +115,8 @@ class _Facts:
     of_source: str  # a matcher of the job that counts
 
     def of_all(self) -> dict[PodKey, PodFacts]:
-        requests = self._requests()
-        pods = {pod for pod, *_ in requests}
+        requests, of_init = self._requests(_REQUESTS), self._requests(_INIT_REQUESTS)
+        pods = {pod for pod, *_ in (*requests, *of_init)}
         if not pods:
             return {}
         owners = _told(self._of("kube_pod_owner", pods), _pod, _owner)
@@ -119,10 +127,15 @@ class _Facts:
         above = self._above("kube_replicaset_owner", "replicaset", "ReplicaSet")
         above |= self._above("kube_job_owner", "job_name", "Job")
         disputed = _empty(owners) | _empty(nodes) | _empty(classes) | _empty(labels)
-        disputed |= {key[0] for key in _empty(requests)} | {key[0] for key in _empty(images)}
+        disputed |= {key[0] for key in _empty(requests) | _empty(of_init)} | {
+            key[0] for key in _empty(images)
+        }
         gpus, found_images = collections.Counter[PodKey](), dict[PodKey, set[str]]()
         for (pod, *_), counts in requests.items():
             gpus[pod] += max(counts, default=0)
+        for (pod, *_), counts in of_init.items():
+            # A sidecar's come on top, those of other init containers do not.
+            gpus[pod] = 0 if gpus[pod] else max(counts, default=0)
         for (pod, _), names in images.items():
             found_images.setdefault(pod, set()).update(names)
         return {
@@ -137,7 +150,7 @@ class _Facts:
             for pod in pods - disputed
         }
 
-    def _requests(self) -> dict[tuple[PodKey, str, str], frozenset[int]]:
+    def _requests(self, metric: str) -> dict[tuple[PodKey, str, str], frozenset[int]]:
         """GPUs that each container of each pod asked for, by resource."""
         units = self.asked.units()
         asked = promql.quoted("|".join(pattern for pattern, _ in units))
@@ -151,10 +164,10 @@ class _Facts:
                 return None
             return sample.count if _unit(units, sample.labels.get("resource", "")) in _COUNTED else 0
 
-        return _told(self._query(_REQUESTS, f"resource=~{asked}"), request, amount)
+        return _told(self._query(metric, f"resource=~{asked}"), request, amount)
 
     def _labels(self, sample: Sample) -> tuple[tuple[str, str], ...]:
-        names = {key: f"label_{re.sub('[^a-zA-Z0-9_]', '_', key)}" for key in self.asked.labels}
+        names = {key: _recorded_label(key) for key in self.asked.labels}
         return tuple(
             (key, sample.labels[name]) for key, name in sorted(names.items()) if sample.labels.get(name)
         )

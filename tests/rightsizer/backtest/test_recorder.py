@@ -26,7 +26,10 @@ from tests.rightsizer.usage.test_exporter_counters import Shared
 STEP = datetime.timedelta(minutes=5)
 
 
-def _recorded(metrics: Metrics, span: datetime.timedelta = DAY) -> Recording:
+NO_MORE = AskedFacts()
+
+
+def _recorded(metrics: Metrics, span: datetime.timedelta = DAY, asked: AskedFacts = NO_MORE) -> Recording:
     client = Client(PrometheusSettings(url=metrics.prometheus.url))
     grid = grid_of(metrics.at, span, STEP)
     querier = detect_source(client, SourceSettings(metrics.labels), at=grid.end)
@@ -35,7 +38,7 @@ def _recorded(metrics: Metrics, span: datetime.timedelta = DAY) -> Recording:
     for chunk in chunks(STEP, grid.steps):
         until = dataclasses.replace(querier, at=grid.time(chunk.stop), memo={})
         recorder.add(chunk, device_steps(until, step=STEP, steps=len(chunk)))
-        facts |= pod_facts(until, AskedFacts())
+        facts |= pod_facts(until, asked)
     return recorder.recording(facts, source=querier.source.name)
 
 
@@ -197,6 +200,41 @@ def test_recording_counts_requests_of_restarted_kube_state_metrics_once(metrics:
         metrics.write({"kube_pod_container_resource_requests": asked}, {**request, **labels})
     ((member,),) = (group.members for group in _recorded(metrics).groups)
     assert member.devices == 3
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize(
+    ("asked", "devices"),
+    [
+        pytest.param({"sidecar": 2}, 2, id="init-container-alone"),
+        pytest.param({"sidecar": 2, "main": 1}, 1, id="unknown-beside-a-container"),
+    ],
+)
+def test_recording_counts_requests_of_init_containers(
+    metrics: Metrics, asked: Mapping[str, int], devices: int
+) -> None:
+    """kube-state-metrics records sidecars among init containers; with both, the series of devices count."""
+    metrics.write(idle(), pod="web-0", UUID="GPU-a")
+    metrics.write({"kube_pod_info": 1}, {**STATE, "node": "n1"})
+    for container, amount in asked.items():
+        part = "container" if container == "main" else "init_container"
+        metric = {f"kube_pod_{part}_resource_requests": amount}
+        metrics.write(metric, {**STATE, "resource": "nvidia_com_gpu", "container": container})
+    ((member,),) = (group.members for group in _recorded(metrics).groups)
+    assert member.devices == devices
+
+
+@pytest.mark.prometheus
+def test_recording_names_labels_as_kube_state_metrics_does(metrics: Metrics) -> None:
+    """In snake case and lower case; where two keys become one, each has a suffix, and their values are unknown."""
+    metrics.write(idle(), pod="web-0", UUID="GPU-a")
+    request = {"resource": "nvidia_com_gpu", "container": "c"}
+    metrics.write({"kube_pod_container_resource_requests": 1}, {**STATE, **request})
+    written = {"label_cost_center": "a", "label_app_kubernetes_io_part_of": "b", "label_x_y_conflict1": "c"}
+    metrics.write({"kube_pod_labels": 1}, {**STATE, **written})
+    asked = AskedFacts(frozenset({"costCenter", "app.kubernetes.io/partOf", "x.y"}))
+    ((member,),) = (group.members for group in _recorded(metrics, asked=asked).groups)
+    assert member.labels == {"costCenter": "a", "app.kubernetes.io/partOf": "b"}
 
 
 STATE = {"pod": "web-0", "job": "kube-state-metrics", "UUID": "", "modelName": ""}
