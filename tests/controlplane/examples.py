@@ -76,14 +76,15 @@ NODES: Mapping[str, tuple[Mapping[str, str], Mapping[str, str], Sequence[Object]
         {"nvidia.com/gpu": "7"},
         [],
     ),
+    # These choose the GPU of a pod, whatever the kubelet says: of several, all must have series.
     "gpushare": (
-        {"gpushare": "true", **_labels("Tesla-T4", 15360, gpu__count="4")},
-        {"aliyun.com/gpu-mem": "60", "aliyun.com/gpu-count": "4"},
+        {"gpushare": "true", **_labels("Tesla-T4", 15360, gpu__count="1")},
+        {"aliyun.com/gpu-mem": "15", "aliyun.com/gpu-count": "1"},
         [],
     ),
     "hami": (
-        {"gpu": "on", **_labels("Tesla-T4", 15360, gpu__count="4")},
-        {"nvidia.com/gpu": "40", "nvidia.com/gpumem": "61440", "nvidia.com/gpucores": "400"},
+        {"gpu": "on", **_labels("Tesla-T4", 15360, gpu__count="1")},
+        {"nvidia.com/gpu": "10", "nvidia.com/gpumem": "15360", "nvidia.com/gpucores": "100"},
         [],
     ),
     "claims": ({}, {}, []),
