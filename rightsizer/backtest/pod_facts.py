@@ -133,9 +133,12 @@ class _Facts:
         gpus, found_images = collections.Counter[PodKey](), dict[PodKey, set[str]]()
         for (pod, *_), counts in requests.items():
             gpus[pod] += max(counts, default=0)
+        # A sidecar's come on top, those of other init containers do not: only one alone is known.
+        amounts = {pod: [count] for pod, count in gpus.items() if count}
         for (pod, *_), counts in of_init.items():
-            # A sidecar's come on top, those of other init containers do not.
-            gpus[pod] = 0 if gpus[pod] else max(counts, default=0)
+            if count := max(counts, default=0):
+                amounts.setdefault(pod, []).append(count)
+                gpus[pod] = count if len(amounts[pod]) == 1 else 0
         for (pod, _), names in images.items():
             found_images.setdefault(pod, set()).update(names)
         return {

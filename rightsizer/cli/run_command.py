@@ -78,7 +78,7 @@ _DEMAND_PAUSE_S = 5.0
 """Between the starts of two cycles that pending pods begin; twice as long after each that failed or served nobody."""
 _LONGEST_PAUSE_S = 60.0
 _REFUSED_S = 900.0
-"""So long others go before a workload whose change for pending pods could not be made."""
+"""Time in seconds in which others go for pending pods before a workload whose change could not be made."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -219,7 +219,7 @@ class _Cycles:
         self._woken_at = -_DEMAND_PAUSE_S
         self._pause_s = _DEMAND_PAUSE_S
         self._serves = False
-        self._refused: dict[ObjectRef, float] = {}  # when a change for pending pods could not be made
+        self._refused: dict[ObjectRef, float] = {}  # when a change of it could not be made
         self.gates: Collection[str] = ()
         self.wrong = "no cycle has ended yet"
 

@@ -40,7 +40,7 @@ class Cycle:
         cluster: Which cluster it is; None for objects from a file.
         remembered: Recent changes, also those whose objects no longer carry a record; None if they are unknown.
         began: The begin of the run, if it has earlier cycles: budgets per run count their changes.
-        refused: Workloads whose changes for pending pods could not be made a moment ago: others go first.
+        refused: Workloads whose changes could not be made a moment ago: others go first for pending pods.
     """
 
     loaded: LoadedPolicy

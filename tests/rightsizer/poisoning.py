@@ -21,7 +21,7 @@ from typing import Any
 from simulator.prometheus import Prometheus
 from simulator.series_store import Series
 from tests.rightsizer.wire.draws import CLASSES
-from tests.rightsizer.wire.forger import Siege, besieged
+from tests.rightsizer.wire.forger import besieged
 from tests.rightsizer.world import World
 
 UTIL, ENGINE, COPY, POWER = (
@@ -197,21 +197,15 @@ def by_tenant(directory: pathlib.Path, seed: int) -> tuple[int, int]:
         besieged(directory / f"{seed}-{forges}", seed, STEPS, forges=forges, amend=amend)
         for forges in (False, True)
     )
-    # The tenant's own pods may take the slices that others' would have been given: then the next one has its turn. So
-    # it has after a refusal: the next plan sees what the first one freed.
+    # The tenant's own pods may take the slices that others' would have been given: then the next one has its turn.
     caused = len(forged.how - calm.how - calm.due) + len(forged.violations)
     late = [
         one
         for one, step in calm.taken.items()
         if step + 1 < STEPS and forged.taken.get(one, STEPS) > step + 1
         if (*one, True) not in calm.how or one not in forged.short
-        if _taken_by(forged, step + 1) < _taken_by(calm, step)
     ]
     return caused, len(late)
-
-
-def _taken_by(siege: Siege, step: int) -> int:
-    return sum(at <= step for at in siege.taken.values())
 
 
 def main(clusters: int = 20, first: int = 0) -> int:

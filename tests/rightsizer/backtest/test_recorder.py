@@ -208,12 +208,13 @@ def test_recording_counts_requests_of_restarted_kube_state_metrics_once(metrics:
     [
         pytest.param({"sidecar": 2}, 2, id="init-container-alone"),
         pytest.param({"sidecar": 2, "main": 1}, 1, id="unknown-beside-a-container"),
+        pytest.param({"a": 2, "b": 2, "c": 2}, 1, id="unknown-of-several"),
     ],
 )
 def test_recording_counts_requests_of_init_containers(
     metrics: Metrics, asked: Mapping[str, int], devices: int
 ) -> None:
-    """kube-state-metrics records sidecars among init containers; with both, the series of devices count."""
+    """kube-state-metrics records sidecars among init containers; of several, the series of devices count."""
     metrics.write(idle(), pod="web-0", UUID="GPU-a")
     metrics.write({"kube_pod_info": 1}, {**STATE, "node": "n1"})
     for container, amount in asked.items():
