@@ -126,7 +126,10 @@ class Matching:
         self._held_back = held_back(evaluator)
         self._drop_unaffordable(waiting[0])
         self._later = self._victims_of(one for one in decisions if one.action is Action.NOTICE)
-        left: Sequence[Sequence[WaitingPod]] = together(waiting)
+        # Room that was made for one is taken by no other.
+        left: Sequence[Sequence[WaitingPod]] = sorted(
+            together(waiting), key=lambda pods: not self._has_room(pods[0].demand)
+        )
         by_namespace = collections.Counter(ref.namespace for ref in refused)
         last = self._victims_of(
             one
@@ -180,8 +183,8 @@ class Matching:
 
         If there are none, once in place of those that left them no room.
         """
-        if (known := self._held_back.get(pods[0].demand)) is not None:
-            if known.is_room_made:  # for it alone
+        if pods[0].demand in self._held_back:
+            if self._has_room(pods[0].demand):
                 place_cheapest(pods, self._places, frozenset(self._places.candidates))
             return True
         first: tuple[list[Placement], _Refusal] | None = None
@@ -207,6 +210,11 @@ class Matching:
             self._refused.add(pods[0].demand)
             self._note_refusal(pods[0].demand, *first)
         return False
+
+    def _has_room(self, demand: ObjectRef) -> bool:
+        """Whether victims went for it a moment ago."""
+        known = self._held_back.get(demand)
+        return known is not None and known.is_room_made
 
     def _drop_unaffordable(self, pod: WaitingPod) -> bool:
         """Let nothing go of workloads of which the budgets allow no more, and return whether there are new ones.

@@ -190,6 +190,13 @@ def _stopped(name: str, node: str, *served: str, gpus: int = 1) -> tuple[Workloa
             id="one-of-three-has-no-room",
         ),
         pytest.param(
+            [_stopped("s", "a", "w2")],
+            {"x": "a"},
+            {"w1": 1, "w2": 1},
+            {"x": ("w1",)},
+            id="the-room-of-the-second-is-not-the-first-one's",
+        ),
+        pytest.param(
             [_stopped("s", "a", "w1", "w2", gpus=2)],
             {"x": "a"},
             {"w1": 1, "w2": 1, "w3": 1},
