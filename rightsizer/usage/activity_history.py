@@ -30,7 +30,13 @@ from rightsizer.usage.kept_slots import SlotRows
 from rightsizer.usage.provenance import TARGET_LABELS
 from rightsizer.usage.querier import Build, QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import COUNT, RULE_INTERVAL, QueryForm, recorded_selector
-from rightsizer.usage.sample_coverage import HALF, CountsByUse, add_highest, highest_counts
+from rightsizer.usage.sample_coverage import (
+    HALF,
+    CountsByUse,
+    add_highest,
+    expected_samples,
+    highest_counts,
+)
 from rightsizer.usage.slot_grid import Counts, SlotGrid
 from rightsizer.usage.source_metrics import (
     CLUSTER,
@@ -311,10 +317,9 @@ def _weakest(rows: Sequence[bytes]) -> bytes:
 
 
 def _with_gaps(rows: Mapping[UseKey, bytes], counts: Mapping[UseKey, Counts]) -> SlotsByUse:
-    """A slot is unknown with less than half the samples of the densest series, in that slot or (a quarter) in any."""
+    """A slot is unknown with less than half the samples of the densest series, or of those that it lacks, too."""
     highest = highest_counts({row.tobytes(): row for row in counts.values()}.values())
-    ever = max(highest, default=0)
-    least = [max(HALF * max(count, HALF * ever), 1) for count in highest]
+    least = [max(HALF * count, 1) for count in expected_samples(highest)]
     known: dict[bytes, bytes] = {}  # most are alike
     found: SlotsByUse = {}
     for key, row in rows.items():

@@ -21,7 +21,7 @@ from rightsizer.usage.exporter_counters import (
 )
 from rightsizer.usage.querier import AnsweredMetrics, QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import RAW, RULE_INTERVAL, QueryForm, raw_selector
-from rightsizer.usage.sample_coverage import NO_COVERAGE, Coverage, can_query_some, coverage_by_use
+from rightsizer.usage.sample_coverage import NO_COVERAGE, Coverage, coverage_by_use
 from rightsizer.usage.source_metrics import (
     STATISTICS,
     LabelNames,
@@ -87,7 +87,7 @@ def window_usages(
     before = querier.answered(window)
     if before is not None and before.form != form:
         before = None
-    if of is not None and before is not None and can_query_some(querier, form):
+    if of is not None and before is not None and not querier.source.has_counters:
         max_series = querier.max_series(form, window)
         shards = querier.pod_shards(sorted(of), max_series, pod_labels=before.pod_labels)
     else:
@@ -108,7 +108,7 @@ def window_usages(
         # The last recorded value may be five minutes old.
         for query, (series, numbers) in _latest_peaks(querier):
             query.add_to(usage, _only(of, zip(series, numbers, strict=True)))
-    coverage = coverage_by_use(querier, form, shards, window, of)
+    coverage = coverage_by_use(querier, form, querier.all_shards(form, window), window)
     for labels, _ in _only(of, ((labels, 0.0) for labels in _disagreeing(querier, window))):
         _entry(usage, labels).add_invalid(DISAGREEMENT)
     _add_counters(usage, querier, window, of)

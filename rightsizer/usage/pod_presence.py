@@ -22,6 +22,7 @@ from rightsizer.usage.exporter_counters import POD_BUSY
 from rightsizer.usage.provenance import Provenance
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import COUNT, RAW, RULE_INTERVAL, raw_selector, recorded_selector
+from rightsizer.usage.sample_coverage import EDGE
 from rightsizer.usage.source_metrics import CLUSTER, JOB, TARGET, Metric, MetricKind
 
 # k8s.io/apimachinery/pkg/util/rand: the characters of generated names.
@@ -140,9 +141,6 @@ class PodSelection:
 
 MINUTE = datetime.timedelta(minutes=1)
 DAY = datetime.timedelta(days=1)
-EDGE = datetime.timedelta(milliseconds=1)
-"""Prometheus before 3.0 counts samples at both ends of a range; a range shorter by this counts none twice."""
-
 ClusterPod = tuple[str, PodKey]
 """Cluster and pod."""
 Points = Sequence[tuple[int, float]]

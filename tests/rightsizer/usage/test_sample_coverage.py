@@ -37,6 +37,12 @@ def test_coverage_new_exporter_is_low(metrics: Metrics, minutes: int) -> None:
     assert metrics.usage("a").coverage <= 0.55
 
 
+def test_coverage_of_the_last_minutes_is_not_that_of_a_short_window(metrics: Metrics) -> None:
+    """However few slots it has."""
+    metrics.write(idle(), pod="a", since=5 * MINUTE)
+    assert metrics.usage("a", 15 * MINUTE).coverage <= 0.55
+
+
 @pytest.mark.covers("P14")
 def test_coverage_gap_lowers_coverage_and_counts_slots(metrics: Metrics) -> None:
     """Each slot without any sample is counted; a slot with fewer samples lowers the coverage."""
@@ -76,3 +82,33 @@ def test_activity_with_coverage_counts_minutes_without_samples(metrics: Metrics)
     ((whole,), (gone,)) = looked[metrics.space, "a"], looked[metrics.space, "gone"]
     assert (whole.is_fresh, whole.holes, whole.coverage) == (True, 0, 1.0)
     assert (gone.is_fresh, gone.holes) == (False, 1)
+
+
+@pytest.mark.parametrize(("before_s", "after_s"), [(15, 60), (60, 15), (15, 120)])
+def test_coverage_after_another_scrape_interval_is_full(
+    metrics: Metrics, before_s: int, after_s: int
+) -> None:
+    """However much longer or shorter it is, nothing is missing."""
+    for pod in ("a", "b"):
+        metrics.write(idle(), pod=pod, until=3 * HOUR, step_s=before_s)
+        metrics.write(idle(), pod=pod, since=3 * HOUR, step_s=after_s)
+    usage = metrics.usage("a")
+    assert (usage.coverage, usage.holes, usage.is_fresh) == (near(1.0, abs=0.03), 0, True)
+
+
+def test_coverage_outage_of_everything_is_a_gap(metrics: Metrics) -> None:
+    """Nobody has more samples, but there were more before and after it."""
+    for pod in ("a", "b"):
+        metrics.write(idle(), pod=pod, until=3 * HOUR, step_s=15)
+        metrics.write(idle(), pod=pod, since=3 * HOUR - 13 * MINUTE, step_s=15)
+    usage = metrics.usage("a")
+    assert usage.coverage == near(1 - 13 / 1440, abs=0.004)
+    assert usage.coverage < 0.997
+
+
+def test_coverage_of_samples_at_the_edges_of_slots_is_full(metrics: Metrics) -> None:
+    """Those that Prometheus 2 would count twice, as they are aligned, are no measure for others."""
+    metrics.write(idle(), pod="aligned", step_s=60)
+    for pod in ("b", "c"):
+        metrics.write(idle(), pod=pod, step_s=60, until=datetime.timedelta(seconds=7))
+    assert min(metrics.usage(pod).coverage for pod in ("aligned", "b", "c")) > 0.999
