@@ -106,6 +106,8 @@ class Facts:
         source: The source, with the metrics that exist.
         interval_s: Seconds between two samples of the densest series.
         begins: When GPU series begin; None if they cover all that the policy looks at.
+        ended: When GPU series ended; None if there are some now.
+        naming: As of then, like `interval_s` and `usages`.
         usages: Of the last hour.
     """
 
@@ -121,6 +123,7 @@ class Facts:
     source: MetricSource | Failure = NO_SERVER
     interval_s: float | Failure = NO_SERVER
     begins: datetime.datetime | Failure | None = NO_SERVER
+    ended: datetime.datetime | Failure | None = NO_SERVER
     naming: Naming | Failure = NO_SERVER
     recorded: Recorded | Failure = NO_SERVER
     provenance: Provenance | Failure = NO_SERVER
