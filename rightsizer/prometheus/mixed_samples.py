@@ -24,7 +24,8 @@ def rewritten(query: str, warning: str, *, is_range: bool) -> Iterator[tuple[str
     """The query with NaN for each series that it left out, and a query for only these; none if it is not known how."""
     found = _MIXED.match(warning)
     if found and found["metric"]:
-        call = rf"\b({_LOST_IN[is_range]})\((?={re.escape(found['metric'])}\{{)"
+        name = re.escape(found["metric"])
+        call = rf"\b({_LOST_IN[is_range]})\((?={name}\{{|\{{\"{name}\")"
         count, total = "count_over_time", "sum_over_time"
     else:
         call = r"\bsum( by \([^()]*\)) \("

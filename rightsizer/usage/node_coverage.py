@@ -106,8 +106,8 @@ def _has_more_devices(querier: SourceQuerier, metric: Metric, others: Sequence[M
     """Whether an exporter has this metric of any device, and none of the others."""
     labels = querier.source.labels
     query, other = (querier.selected(each, querier.matchers) for each in ([metric], others))
-    same = ", ".join((*labels.use, *labels.node, JOB, TARGET))
-    without = f" unless on ({same}) ({other})" if others else ""
+    same = promql.listed((*labels.use, *labels.node, JOB, TARGET))
+    without = f" unless on {same} ({other})" if others else ""
     return bool(querier.by_exporter("count", f"({query}{without})", querier.at))
 
 

@@ -88,7 +88,7 @@ class LabelNames:
         """
         last = self.pod[-1]
         is_implied = all(name == f"exported_{last}" for name in self.pod[:-1])
-        return f"{last if is_implied else self.device[0]}!=''"
+        return promql.is_set(last if is_implied else self.device[0])
 
     def pod_labels(self) -> list[tuple[str, str, tuple[str, ...]]]:
         """For each label that may name a pod: it, its namespace's label, and matchers that exclude earlier labels."""

@@ -47,12 +47,16 @@ SOURCES = {source.name: source for source in (DCGM, DCGM_49, GPU_EXPORTER_SOURCE
 LOOKBACKS = tuple(datetime.timedelta(minutes=minutes) for minutes in (0, 15, 60, 6 * 60, 24 * 60))
 """How long ago to look for metrics, to tell a stopped exporter from a missing one."""
 
-_LABEL = r"[a-zA-Z_][a-zA-Z0-9_]*"
+# In quotes, Prometheus 3 takes any text as a name.
+_QUOTED = r"\"[^\"\\]+\""
+_LABEL = rf"(?:[a-zA-Z_][a-zA-Z0-9_]*|{_QUOTED})"
 _TEXT = r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'"
 # Possessive: otherwise, blanks before a mistake take quadratic time.
 _MATCHER = rf"\s*+{_LABEL}\s*+(?:=~|!~|!=|=)\s*+(?:{_TEXT})\s*+"
+_MATCHERS = rf"(?:{_MATCHER},)*+(?:{_MATCHER})?+\s*"
 _SELECTOR = re.compile(
-    rf"(?P<metric>[a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{{(?P<matchers>(?:{_MATCHER},)*+(?:{_MATCHER})?+\s*)\}})?",
+    rf"(?P<plain>[a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{{(?P<matchers>{_MATCHERS})\}})?"
+    rf"|\{{\s*(?P<quoted>{_QUOTED})\s*(?:,(?P<more>{_MATCHERS}))?\}}",
     re.DOTALL,
 )
 
@@ -187,7 +191,7 @@ def metrics_present(querier: SourceQuerier, at: datetime.datetime) -> set[str]:
 
 
 def _by_name(names: Sequence[str], querier: SourceQuerier) -> str:
-    return promql.selector("", [f"__name__=~{promql.quoted('|'.join(names))}", *querier.matchers])
+    return promql.selector("", [promql.one_of("__name__", names), *querier.matchers])
 
 
 def _names(querier: SourceQuerier, selectors: Sequence[str], at: datetime.datetime) -> set[str]:
@@ -238,7 +242,7 @@ class _Part(pydantic.BaseModel):
 
 
 Names = Annotated[
-    list[Annotated[str, pydantic.Field(pattern=f"^{_LABEL}$")]],
+    list[Annotated[str, pydantic.Field(min_length=1)]],
     pydantic.Field(min_length=1),
     pydantic.BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
 ]
@@ -293,11 +297,12 @@ class MetricRow(_Part):
 
     def metric(self, number: int) -> Metric:
         """The metric for queries. Rows measure different things, so only copies of one row can disagree."""
-        name, _, rest = self.selector.partition("{")
-        matchers = rest.removesuffix("}").strip().removesuffix(",")
+        found = _SELECTOR.fullmatch(self.selector)
+        assert found is not None  # noqa: S101 - it has been validated
+        matchers = (found["matchers"] or found["more"] or "").strip().removesuffix(",")
         return Metric(
             MetricKind(self.quantity),
-            name.strip(),
+            found["plain"] or found["quoted"][1:-1],
             self.scale,
             alike=str(number),
             matchers=(matchers,) if matchers else (),

@@ -241,7 +241,7 @@ class PrometheusUsage:
         querier = self._query(at)
         for metric in querier.source.of(MetricKind.ACTIVITY):
             for pod, namespace, _ in querier.source.labels.pod_labels() if metric.scale == PERCENT else ():
-                selected = promql.selector(metric.name, [f"{pod}!=''", *querier.matchers])
+                selected = promql.selector(metric.name, [promql.is_set(pod), *querier.matchers])
                 if querier.count(selected, at):
                     where, interval_s = self._prometheus.where, querier.interval_s()
                     matchers = (*querier.label_matchers, *querier.provenance.lasting_matchers)
