@@ -31,12 +31,12 @@ BY_ANY_LABEL = Message(
 )
 NO_POD = Message(
     Status.ERROR,
-    "no series names a pod that holds a GPU",
+    "no series names a pod that holds a GPU{hint}",
     "mount /var/lib/kubelet/pod-resources into the exporter; dcgm-exporter also needs --kubernetes",
 )
 FOREIGN = Message(
     Status.ERROR,
-    "series name {pods}, none of which holds a GPU here ({names})",
+    "series name {pods}, none of which holds a GPU here ({names}){hint}",
     "if they are exporters: mount /var/lib/kubelet/pod-resources (dcgm-exporter: --kubernetes); if "
     "Prometheus holds several clusters: --prometheus-label cluster=NAME; if it is another cluster's: "
     "--prometheus-url",
@@ -157,9 +157,9 @@ def _labels(facts: Facts) -> Iterator[Diagnosis]:
         yield NO_HOLDERS()
     elif naming.foreign:
         names = some(f"{namespace}/{name}" for namespace, name in naming.foreign)
-        yield FOREIGN(pods=count(len(naming.foreign), "pod"), names=names)
+        yield FOREIGN(pods=count(len(naming.foreign), "pod"), names=names, hint=naming.hint)
     else:
-        yield NO_POD()
+        yield NO_POD(hint=naming.hint)
 
 
 def _quantities(facts: Facts) -> Iterator[Diagnosis]:

@@ -62,6 +62,7 @@ class Naming:
         devices: Number of devices of these GPU pods.
         jobs: Scrape jobs of devices with several series.
         copies: Number of devices with several series.
+        hint: Where no series names a pod of this cluster: labels that hold one, to add to a sentence.
     """
 
     forms: Mapping[str, int]
@@ -69,6 +70,7 @@ class Naming:
     devices: int
     jobs: tuple[str, ...] = ()
     copies: int = 0
+    hint: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from rightsizer.policy.schema import Policy
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Prometheus, Sample
 from rightsizer.usage.device_usage import window_usages
+from rightsizer.usage.label_search import labels_hint
 from rightsizer.usage.node_coverage import first_sample, last_sample, node_coverage
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import RAW, RULE_INTERVAL, rule_groups
@@ -233,7 +234,8 @@ def _naming(querier: SourceQuerier) -> Naming:
         devices.setdefault(labels.device_of(sample.labels), []).append(sample)
     copied = [found for found in devices.values() if _is_copied(querier, found)]
     jobs = {sample.labels.get(JOB, "") for found in copied for sample in found}
-    return Naming(dict(forms), tuple(sorted(foreign)), len(devices), tuple(sorted(jobs)), len(copied))
+    hint = "" if forms else labels_hint(querier, querier.at)
+    return Naming(dict(forms), tuple(sorted(foreign)), len(devices), tuple(sorted(jobs)), len(copied), hint)
 
 
 def _is_copied(querier: SourceQuerier, found: list[Sample]) -> bool:

@@ -27,6 +27,7 @@ from rightsizer.usage.exporter_counters import (
     POD_MEMORY,
     POD_PROCESSES,
 )
+from rightsizer.usage.label_search import names_hint
 from rightsizer.usage.provenance import TARGET_LABELS, ScrapeTarget, find_provenance
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import RecordingRules, raw_selector
@@ -135,6 +136,9 @@ def detect_source(
         querier = dataclasses.replace(
             querier, matchers=(*settings.matchers, *provenance.matchers), provenance=provenance
         )
+    if _is_mixed(querier, seen):
+        labels = dataclasses.replace(source.labels, is_mixed=True)
+        source = dataclasses.replace(source, labels=labels, has_rules=False)
 
     def exists(name: str) -> bool:
         selected = promql.selector(name, querier.matchers)
@@ -155,6 +159,24 @@ def detect_source(
     return dataclasses.replace(
         querier, source=dataclasses.replace(source, name=name, has_counters=has_counters)
     )
+
+
+def _is_mixed(querier: SourceQuerier, at: datetime.datetime) -> bool:
+    """Whether series have `exported_pod` alone, or labels of pod and namespace from different places.
+
+    As where a scrape configuration drops some of its own labels: the exporter's then keep their names.
+    """
+    labels = querier.source.labels
+    if labels != LabelNames():
+        return labels.is_mixed
+    (exported, pod), (namespace, _) = labels.pod, labels.namespace
+    forms = (
+        (promql.is_set(exported), promql.equals(pod, "")),
+        (promql.is_set(exported), promql.equals(namespace, "")),
+        (promql.is_set(namespace), promql.is_set(pod), promql.equals(exported, "")),
+    )
+    selected = (querier.selected(querier.markers(), (*form, *querier.matchers)) for form in forms)
+    return bool(querier.by_exporter("count", " or ".join(selected), at))
 
 
 def _targets(querier: SourceQuerier, at: datetime.datetime) -> Iterator[ScrapeTarget]:
@@ -222,7 +244,7 @@ def _nothing_found(querier: SourceQuerier, settings: SourceSettings) -> str:
             return f"Prometheus holds GPU series, but none with {matchers} (--prometheus-label): {found}"
     return (
         f"Prometheus holds no GPU series (such as {source.metrics[0].name}) in the 24h to {instant(querier.at)}: "
-        "is gpu-exporter or dcgm-exporter scraped, and is this the right Prometheus?"
+        f"{names_hint(querier, querier.at) or 'is gpu-exporter or dcgm-exporter scraped, and is this the right one?'}"
     )
 
 
@@ -261,7 +283,8 @@ class LabelsTable(_Part):
 
     def names(self) -> LabelNames:
         """The names for queries."""
-        return LabelNames(**{field: tuple(getattr(self, field) or ()) for field in type(self).model_fields})
+        names = {field: tuple(getattr(self, field) or ()) for field in type(self).model_fields}
+        return LabelNames(**names, is_mixed=len(self.namespace) > 1)
 
 
 class MetricRow(_Part):

@@ -1,5 +1,7 @@
 """Series that cannot be the cluster's are refused, on a real Prometheus."""
 
+import pathlib
+
 import pytest
 
 from rightsizer.errors import EvidenceIncomplete
@@ -14,6 +16,7 @@ from tests.rightsizer.metrics import (
     HOUR,
     MEMORY,
     POWER,
+    UTIL,
     Metrics,
     idle,
     near,
@@ -34,6 +37,85 @@ def test_usages_series_of_exporter_pods_only_raise(metrics: Metrics) -> None:
     both = [("team", "train-0"), ("monitoring", "dcgm-exporter-abc")]
     signal.expect(both, both)
     assert len(signal.usages(DAY, metrics.at)) == 1
+
+
+HOPS = {"pod": "prometheus-0", "exported_pod": "dcgm-exporter-abc", "exported_namespace": "monitoring"}
+OTHERS = {"UUID": "GPU-1", "Hostname": "n1", "GPU_I_ID": "3"}
+
+
+@pytest.mark.covers("P8")
+@pytest.mark.parametrize(
+    ("labels", "line"),
+    [
+        pytest.param(
+            {**OTHERS, "pod_name": "train-0", "pod_namespace": "SPACE"},
+            "namespace: pod_namespace, pod: pod_name, device: UUID, instance: GPU_I_ID, model: modelName, "
+            "node: Hostname",
+            id="other-names-of-pods",
+        ),
+        pytest.param(
+            {"UUID": "", "uuid": "GPU-1", "pod": "train-0", "namespace": "SPACE"},
+            "namespace: namespace, pod: pod, device: uuid, model: modelName",
+            id="another-name-of-devices",
+        ),
+        pytest.param(
+            {**OTHERS, **HOPS, "exported_exported_pod": "train-0", "exported_exported_namespace": "SPACE"},
+            "namespace: exported_exported_namespace, pod: exported_exported_pod, device: UUID",
+            id="two-hops-of-federation",
+        ),
+    ],
+)
+def test_usages_pods_in_other_labels_raise_with_the_table_that_reads_them(
+    metrics: Metrics, tmp_path: pathlib.Path, labels: dict[str, str], line: str
+) -> None:
+    """The error names the label of a pod of this cluster and that of a GPU; the table finds the pod."""
+    given = {name: metrics.space if value == "SPACE" else value for name, value in labels.items()}
+    metrics.write(idle(), {"namespace": "", **given})
+    key = (metrics.space, "train-0")
+    signal = metrics.signal()
+    signal.expect([key], [key])
+    with pytest.raises(EvidenceIncomplete) as raised:
+        signal.usages(DAY, metrics.at)
+    assert "holds pod train-0 of this cluster; label " in str(raised.value)
+    assert " holds GPU-1; with --signals FILE" in str(raised.value)
+    assert line in str(raised.value)
+    table = tmp_path / "table.yaml"
+    table.write_text(
+        "apiVersion: gpu-rightsizer.io/v1alpha1\nkind: Signals\n"
+        f"labels: {str(raised.value).rpartition('labels: ')[2]}\n"
+        "quantities: [{quantity: activity, selector: DCGM_FI_DEV_GPU_UTIL, scale: 0.01}]\n"
+    )
+    by_table = metrics.signal(str(table))
+    by_table.expect([key], [key])
+    assert set(by_table.usages(DAY, metrics.at)) == {key}
+
+
+@pytest.mark.covers("P8")
+def test_usages_metrics_with_a_prefix_raise_with_the_table_that_reads_them(
+    metrics: Metrics, tmp_path: pathlib.Path
+) -> None:
+    """Its labels and its quantities, with their scales."""
+    values = {f"nvidia_{name}": value for name, value in idle(**{UTIL: 30, ENGINE: 0.3}).items()}
+    metrics.write(values, pod="train-0", UUID="GPU-1")
+    key = (metrics.space, "train-0")
+    signal = metrics.signal()
+    signal.expect([key], [key])
+    with pytest.raises(
+        EvidenceIncomplete, match="holds nvidia_DCGM_FI_DEV_FB_USED: --signals FILE"
+    ) as raised:
+        signal.usages(DAY, metrics.at)
+    said = str(raised.value)
+    table = tmp_path / "table.yaml"
+    table.write_text(
+        "apiVersion: gpu-rightsizer.io/v1alpha1\nkind: Signals\n"
+        f"labels: {said.rpartition('labels: ')[2]}\n"
+        f"quantities: {said.partition('quantities: ')[2].partition(']')[0]}]\n"
+    )
+    by_table = metrics.signal(str(table))
+    by_table.expect([key], [key])
+    (usage,) = by_table.usages(DAY, metrics.at)[key]
+    assert (usage.activity_peak, usage.power_peak_w, usage.invalid) == (near(0.3), 118, ())
+    assert usage.memory_peak_bytes == 40_000 << 20
 
 
 @pytest.mark.covers("P8")
