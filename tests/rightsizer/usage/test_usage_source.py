@@ -1,12 +1,13 @@
 """Series that cannot be the cluster's are refused, on a real Prometheus."""
 
+import datetime
 import pathlib
 
 import pytest
 
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.findings.stuck import is_dark
-from rightsizer.model import BoardLevel, Slot
+from rightsizer.model import AddressTable, BoardLevel, Slot, Whereabouts
 from tests.rightsizer.metrics import (
     A100,
     CLOCK,
@@ -148,6 +149,51 @@ def test_usages_of_a_pod_that_another_cluster_named_earlier_raise(metrics: Metri
     metrics.write(idle(), pod="a", cluster="theirs", until=HOUR)
     with pytest.raises(EvidenceIncomplete, match=r"several clusters \(ours, theirs\)"):
         metrics.usages()
+
+
+@pytest.mark.parametrize(
+    ("since", "labels", "words"),
+    [
+        pytest.param(DAY, {"pod": "b"}, None, id="other-targets"),
+        pytest.param(HOUR, {"pod": "b"}, None, id="other-targets-since-lately"),
+        pytest.param(HOUR, {"pod": "a"}, None, id="added-lately"),
+        pytest.param(HOUR, {"pod": "a", "UUID": "GPU-x"}, "pod .*/a .*of other GPUs", id="another-device"),
+        pytest.param(
+            DAY, {"pod": "a", "UUID": "GPU-x"}, "pod .*/a .*of other GPUs", id="another-device-always"
+        ),
+        pytest.param(DAY, {"pod": "a", "job": "b"}, "pod .*/a .*at the same time", id="both-at-the-end"),
+    ],
+)
+def test_usages_cluster_of_some_series_is_refused_where_pods_may_be_confused(
+    metrics: Metrics, since: datetime.timedelta, labels: dict[str, str], words: str | None
+) -> None:
+    """A label on some targets, or a new one, ends no plan; a pod that may be two does."""
+    is_same = labels == {"pod": "a"}
+    metrics.write(idle(**{UTIL: 30}), pod="a", until=since if is_same else datetime.timedelta())
+    metrics.write(idle(), labels, since=since, cluster="ours")
+    signal = metrics.signal()
+    keys = [(metrics.space, name) for name in ("a", "b")]
+    for whereabouts in (None, Whereabouts({}, AddressTable())):
+        signal.expect(keys, keys, whereabouts)
+        if words:
+            with pytest.raises(EvidenceIncomplete, match=words):
+                signal.usages(DAY, metrics.at)
+            continue
+        found = signal.usages(DAY, metrics.at)
+        assert set(found) == {(metrics.space, "a"), (metrics.space, labels["pod"])}
+        ((usage,),) = (found[metrics.space, "a"],)
+        assert (usage.activity_peak, usage.invalid) == (near(0.3), ())
+        assert (usage.coverage, usage.is_fresh) == (1.0, True)
+
+
+def test_usages_cluster_that_was_named_before_this_one_is_another(metrics: Metrics) -> None:
+    """As after the label was given another value: what it said before is less, and no error."""
+    metrics.write(idle(), pod="a", cluster="new", since=HOUR)
+    metrics.write(idle(**{UTIL: 30}), pod="a", cluster="old", until=HOUR)
+    signal = metrics.signal()
+    signal.expect([(metrics.space, "a")], [(metrics.space, "a")], Whereabouts({}, AddressTable()))
+    ((usage,),) = signal.usages(DAY, metrics.at).values()
+    assert (usage.activity_peak, usage.coverage < 0.5) == (0, True)
 
 
 BOARD = {POWER: 61, MEMORY: 40_000, CLOCK: 210}
