@@ -136,7 +136,7 @@ def detect_source(
         querier = dataclasses.replace(
             querier, matchers=(*settings.matchers, *provenance.matchers), provenance=provenance
         )
-    if _is_mixed(querier, seen):
+    if _is_mixed(querier, metrics, seen):
         labels = dataclasses.replace(source.labels, is_mixed=True)
         source = dataclasses.replace(source, labels=labels, has_rules=False)
 
@@ -161,7 +161,7 @@ def detect_source(
     )
 
 
-def _is_mixed(querier: SourceQuerier, at: datetime.datetime) -> bool:
+def _is_mixed(querier: SourceQuerier, metrics: Collection[Metric], at: datetime.datetime) -> bool:
     """Whether series have `exported_pod` alone, or labels of pod and namespace from different places.
 
     As where a scrape configuration drops some of its own labels: the exporter's then keep their names.
@@ -175,7 +175,8 @@ def _is_mixed(querier: SourceQuerier, at: datetime.datetime) -> bool:
         (promql.is_set(exported), promql.equals(namespace, "")),
         (promql.is_set(namespace), promql.is_set(pod), promql.equals(exported, "")),
     )
-    selected = (querier.selected(querier.markers(), (*form, *querier.matchers)) for form in forms)
+    known = sorted(metrics, key=lambda one: one.name)
+    selected = (querier.selected(known, (*form, *querier.matchers)) for form in forms)
     return bool(querier.by_exporter("count", " or ".join(selected), at))
 
 
