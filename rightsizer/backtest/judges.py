@@ -164,7 +164,7 @@ class PlainRule:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Oracle:
-    """Knows the future: stops whatever does not work for longer than a return takes, and returns it in time."""
+    """Knows the future: stops what pauses for longer than a return takes; the replay adds all else that idles."""
 
     least: datetime.timedelta
     name: str = "oracle"

@@ -1,14 +1,15 @@
 """What kube-state-metrics recorded of GPU pods: owners, nodes, classes and requests, also of pods that are gone.
 
-Any scraped target can expose such series. Only those of one scrape job count, the one that tells of most pods, and a
-fact of which its targets tell different values is unknown, with all others of the pod. Seen on kube-state-metrics 2.20.
+Any scraped target can expose such series. Only those of one scrape job count, the one that tells of most pods. A fact
+of which its targets tell different values at the same time is unknown. Seen on kube-state-metrics 2.20.
 """
 
 import collections
 import dataclasses
+import datetime
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from rightsizer.inventory.gpu_requests import CLASS_PREFIX, GPU_RESOURCES, ResourceUnit, parse_gpu_resource
@@ -25,12 +26,20 @@ _API_VERSIONS = {row.kind: row.api_version for row in reversed(OWNERS)}
 """By kind, which is all that the metrics name; of two groups with one kind, the first."""
 _CONTAINER = ("exported_container", "container")
 _INFO, _REQUESTS = "kube_pod_info", "kube_pod_container_resource_requests"
-_INIT_REQUESTS = "kube_pod_init_container_resource_requests"
-"""Those of sidecars, too, which it does not tell from other init containers."""
+_INIT_REQUESTS, _INIT_INFO = "kube_pod_init_container_resource_requests", "kube_pod_init_container_info"
+_CLAIMS = "kube_pod_resourceclaim_info"
+"""A series for each claim of a pod; whether it is of GPUs is not recorded."""
+_GRAIN = datetime.timedelta(minutes=5)
+"""How exactly the times of contested series are asked for: as long as Prometheus looks back."""
 _COUNTED = frozenset({ResourceUnit.DEVICES, ResourceUnit.SHARES})
 
 K = TypeVar("K")
 V = TypeVar("V")
+_Span = tuple[float, float]
+"""Times of the first and the last sample of a series."""
+_Requests = Mapping[tuple[PodKey, str, str], Sequence[int]]
+"""Amounts that each container of each pod requests, by resource."""
+_ALWAYS: _Span = (-math.inf, math.inf)
 _Object = tuple[str, str, str]
 """Namespace, kind and name."""
 
@@ -74,8 +83,8 @@ class PodFacts:
     Attributes:
         owner: Its topmost known controller; None if unknown.
         node, priority_class: Empty if unknown.
-        gpus: GPUs, MIG instances or shares that it asked for; 0 if unknown, as where it asked for memory, or for some
-            by init containers, too.
+        gpus: GPUs, MIG instances or shares that it asked for; 0 if unknown, as where it asked for memory, by claims,
+            or by init containers beside others.
         labels: Those of the asked labels that are known.
         images: Of its containers, which tell notebooks; empty if unknown.
     """
@@ -89,7 +98,7 @@ class PodFacts:
 
 
 def pod_facts(querier: SourceQuerier, asked: AskedFacts) -> dict[PodKey, PodFacts]:
-    """The facts of every pod that asked for GPUs in the day before `querier.at`; nothing without kube-state-metrics.
+    """The facts of pods that requested GPUs or claims in the day before `querier.at`; none without kube-state-metrics.
 
     Raises:
         PrometheusError: An answer was incomplete.
@@ -116,44 +125,51 @@ class _Facts:
 
     def of_all(self) -> dict[PodKey, PodFacts]:
         requests, of_init = self._requests(_REQUESTS), self._requests(_INIT_REQUESTS)
-        pods = {pod for pod, *_ in (*requests, *of_init)}
+        claiming = {pod for sample in self._query(_CLAIMS) if (pod := _pod(sample))}
+        pods = claiming | {pod for pod, *_ in (*requests, *of_init)}
         if not pods:
             return {}
-        owners = _told(self._of("kube_pod_owner", pods), _pod, _owner)
-        infos = self._of(_INFO, pods)
-        nodes, classes = (_told(infos, _pod, _value(name)) for name in ("node", "priority_class"))
-        labels = _told(self._of("kube_pod_labels", pods), _pod, self._labels) if self.asked.labels else {}
-        images = _told(self._of("kube_pod_container_info", pods), _container, _image)
+        owners = self._of("kube_pod_owner", pods, _pod, _owner)
+        nodes, classes = (self._of(_INFO, pods, _pod, _value(name)) for name in ("node", "priority_class"))
+        names = {key: _recorded_label(key) for key in sorted(self.asked.labels)}
+        labels = {key: self._of("kube_pod_labels", pods, _pod, _text(name)) for key, name in names.items()}
+        images = self._of("kube_pod_container_info", pods, _container, _image)
         above = self._above("kube_replicaset_owner", "replicaset", "ReplicaSet")
         above |= self._above("kube_job_owner", "job_name", "Job")
-        disputed = _empty(owners) | _empty(nodes) | _empty(classes) | _empty(labels)
-        disputed |= {key[0] for key in _empty(requests) | _empty(of_init)} | {
-            key[0] for key in _empty(images)
-        }
-        gpus, found_images = collections.Counter[PodKey](), dict[PodKey, set[str]]()
-        for (pod, *_), counts in requests.items():
-            gpus[pod] += max(counts, default=0)
-        # A sidecar's come on top, those of other init containers do not: only one alone is known.
-        amounts = {pod: [count] for pod, count in gpus.items() if count}
-        for (pod, *_), counts in of_init.items():
-            if count := max(counts, default=0):
-                amounts.setdefault(pod, []).append(count)
-                gpus[pod] = count if len(amounts[pod]) == 1 else 0
-        for (pod, _), names in images.items():
-            found_images.setdefault(pod, set()).update(names)
+        gpus, found_images = self._gpus(requests, of_init, pods), dict[PodKey, set[str]]()
+        for (pod, _), specs in images.items():
+            found_images.setdefault(pod, set()).update(specs or ("",))
         return {
             pod: PodFacts(
-                _topmost(pod[0], *max(owners[pod], key=_is_controller), above) if pod in owners else None,
-                max(nodes.get(pod, ()), default=""),
-                max(classes.get(pod, ()), default=""),
-                gpus[pod],
-                dict(max(labels.get(pod, ()), default=())),
-                tuple(sorted(found_images.get(pod, ()))),
+                _topmost(pod[0], *max(owners[pod], key=_is_controller), above) if owners.get(pod) else None,
+                _latest(nodes.get(pod)),
+                _latest(classes.get(pod)),
+                0 if pod in claiming else gpus.get(pod, 0),
+                {key: value for key, told in labels.items() if (value := _latest(told.get(pod)))},
+                tuple(sorted(found_images.get(pod, ()))) if all(found_images.get(pod, ())) else (),
             )
-            for pod in pods - disputed
+            for pod in pods
         }
 
-    def _requests(self, metric: str) -> dict[tuple[PodKey, str, str], frozenset[int]]:
+    def _gpus(
+        self, requests: "_Requests", of_init: "_Requests", pods: Collection[PodKey]
+    ) -> dict[PodKey, int]:
+        """GPUs of each pod, where its containers and sidecars, or one init container alone, request some."""
+        policies = self._of(_INIT_INFO, pods, _container, _value("restart_policy")) if of_init else {}
+        lasting = collections.Counter[PodKey]()
+        passing = collections.defaultdict[PodKey, list[int]](list)
+        for counted, is_init in ((requests, False), (of_init, True)):
+            for (pod, container, _), counts in counted.items():
+                count = max(counts, default=0)
+                if is_init and _latest(policies.get((pod, container))) != "Always":
+                    passing[pod].append(count)
+                else:
+                    lasting[pod] += count
+        amounts = {pod: [one for one in (lasting[pod], *passing[pod]) if one] for pod in pods}
+        disputed = {pod for pod, *_ in _empty(requests) | _empty(of_init)}
+        return {pod: found[0] for pod, found in amounts.items() if len(found) == 1 and pod not in disputed}
+
+    def _requests(self, metric: str) -> "_Requests":
         """GPUs that each container of each pod asked for, by resource."""
         units = self.asked.units()
         asked = promql.quoted("|".join(pattern for pattern, _ in units))
@@ -167,45 +183,112 @@ class _Facts:
                 return None
             return sample.count if _unit(units, sample.labels.get("resource", "")) in _COUNTED else 0
 
-        return _told(self._query(metric, f"resource=~{asked}"), request, amount)
+        return self._told(metric, request, amount, f"resource=~{asked}")
 
-    def _labels(self, sample: Sample) -> tuple[tuple[str, str], ...]:
-        names = {key: _recorded_label(key) for key in self.asked.labels}
-        return tuple(
-            (key, sample.labels[name]) for key, name in sorted(names.items()) if sample.labels.get(name)
-        )
-
-    def _above(self, metric: str, label: str, kind: str) -> dict[_Object, frozenset[tuple[str, str]]]:
+    def _above(self, metric: str, label: str, kind: str) -> dict[_Object, Sequence[tuple[str, str]]]:
         """The controller of each object of a kind, by namespace, kind and name."""
-        return _told(
-            self._query(metric, "owner_is_controller='true'"),
+        return self._told(
+            metric,
             lambda one: (first(one.labels, _LABELS.namespace), kind, one.labels.get(label, "")),
             lambda one: (one.labels.get("owner_kind", ""), one.labels.get("owner_name", "")),
+            "owner_is_controller='true'",
+            names=(label,),
         )
 
-    def _of(self, metric: str, pods: Collection[PodKey]) -> list[Sample]:
-        return [sample for sample in self._query(metric) if _pod(sample) in pods]
+    def _of(
+        self,
+        metric: str,
+        pods: Collection[PodKey],
+        key: Callable[[Sample], K | None],
+        value: Callable[[Sample], V | None],
+    ) -> dict[K, Sequence[V]]:
+        """The facts of these pods."""
+        return self._told(metric, lambda one: key(one) if _pod(one) in pods else None, value)
+
+    def _told(
+        self,
+        metric: str,
+        key: Callable[[Sample], K | None],
+        value: Callable[[Sample], V | None],
+        *matchers: str,
+        names: Sequence[str] = _LABELS.pod,
+    ) -> dict[K, Sequence[V]]:
+        """The values of each key, the latest first; none where targets tell different ones at the same time."""
+        by_key: dict[K, list[tuple[V, Sample]]] = {}
+        for sample in self._query(metric, *matchers):
+            about, told = key(sample), value(sample)
+            if about is not None and told is not None:
+                by_key.setdefault(about, []).append((told, sample))
+        contested = {about for about, pairs in by_key.items() if len({told for told, _ in pairs}) > 1}
+        series = [sample for about in contested for _, sample in by_key[about]]
+        spans = self._spans(metric, matchers, series, names)
+        return {
+            about: _undisputed(
+                [(told, _target(one), spans.get(_series(one), _ALWAYS)) for told, one in pairs]
+            )
+            if about in contested
+            else [pairs[0][0]]
+            for about, pairs in by_key.items()
+        }
+
+    def _spans(
+        self, metric: str, matchers: Sequence[str], series: Iterable[Sample], names: Sequence[str]
+    ) -> dict[frozenset[tuple[str, str]], _Span]:
+        """When series have samples; `names` are the labels that may name what they are about, the first that is set."""
+        by_name: dict[str, set[str]] = {}
+        for sample in series:
+            if name := next((name for name in names if sample.labels.get(name)), ""):
+                by_name.setdefault(name, set()).add(sample.labels[name])
+        found: dict[frozenset[tuple[str, str]], _Span] = {}
+        for name, values in by_name.items():
+            for batch in promql.batches(sorted(values)):
+                every = (*matchers, self.of_source, promql.one_of(name, batch), *self.querier.label_matchers)
+                times = f"timestamp({promql.selector(metric, every)})"
+                begins, ends = (
+                    {
+                        _series(one): one.value
+                        for one in self._ask(promql.over(f"{extreme}_over_time", times, CHUNK, _GRAIN))
+                    }
+                    for extreme in ("min", "max")
+                )
+                found |= {each: (begin, ends.get(each, math.inf)) for each, begin in begins.items()}
+        return found
 
     def _query(self, metric: str, *matchers: str) -> list[Sample]:
-        recorded = _recorded(self.querier, metric, *matchers, self.of_source)
-        return self.querier.prometheus.query(recorded, self.querier.at)
+        return self._ask(_recorded(self.querier, metric, *matchers, self.of_source))
+
+    def _ask(self, query: str) -> list[Sample]:
+        return self.querier.once(query, lambda: self.querier.prometheus.query(query, self.querier.at))
 
 
-def _told(
-    samples: Iterable[Sample], key: Callable[[Sample], K | None], value: Callable[[Sample], V | None]
-) -> dict[K, frozenset[V]]:
-    """The values that every target tells of a key, several where they changed; empty where the targets disagree."""
-    by_target: dict[K, dict[tuple[str, ...], set[V]]] = {}
-    for sample in samples:
-        about, told = key(sample), value(sample)
-        if about is not None and told is not None:
-            target = sample.labels.get(JOB, ""), sample.labels.get(TARGET, "")
-            by_target.setdefault(about, {}).setdefault(target, set()).add(told)
-    return {about: frozenset.intersection(*map(frozenset, one.values())) for about, one in by_target.items()}
+def _undisputed(told: Sequence[tuple[V, tuple[str, str], _Span]]) -> Sequence[V]:
+    """Values that targets tell, the latest first; none where one tells another with samples at the same time."""
+    tellers: dict[V, set[tuple[str, str]]] = {}
+    for value, target, _ in told:
+        tellers.setdefault(value, set()).add(target)
+    is_disputed = any(
+        other not in tellers[value] and first_at <= end and begin <= last_at
+        for value, _, (begin, end) in told
+        for _, other, (first_at, last_at) in told
+    )
+    latest = sorted(told, key=lambda one: (one[2][1], one[2][0]), reverse=True)
+    return [] if is_disputed else list(dict.fromkeys(value for value, *_ in latest))
 
 
 def _empty(told: Mapping[K, Collection[object]]) -> set[K]:
     return {about for about, values in told.items() if not values}
+
+
+def _series(sample: Sample) -> frozenset[tuple[str, str]]:
+    return frozenset((name, text) for name, text in sample.labels.items() if name != "__name__")
+
+
+def _target(sample: Sample) -> tuple[str, str]:
+    return sample.labels.get(JOB, ""), sample.labels.get(TARGET, "")
+
+
+def _latest(told: Sequence[str] | None) -> str:
+    return told[0] if told else ""
 
 
 def _pod(sample: Sample) -> PodKey | None:
@@ -221,6 +304,10 @@ def _value(label: str) -> Callable[[Sample], str | None]:
     return lambda sample: sample.labels.get(label) or None
 
 
+def _text(label: str) -> Callable[[Sample], str]:
+    return lambda sample: sample.labels.get(label, "")
+
+
 def _image(sample: Sample) -> str | None:
     return sample.labels.get("image_spec") or sample.labels.get("image") or None
 
@@ -233,8 +320,8 @@ def _owner(sample: Sample) -> tuple[str, str]:
     return "Pod", first(labels, _LABELS.pod)
 
 
-def _is_controller(owner: tuple[str, str]) -> tuple[bool, tuple[str, str]]:
-    return owner[0] != "Pod", owner
+def _is_controller(owner: tuple[str, str]) -> bool:
+    return owner[0] != "Pod"
 
 
 def _unit(units: Iterable[tuple[str, ResourceUnit]], recorded: str) -> ResourceUnit | None:
@@ -242,13 +329,13 @@ def _unit(units: Iterable[tuple[str, ResourceUnit]], recorded: str) -> ResourceU
 
 
 def _topmost(
-    namespace: str, kind: str, name: str, above: Mapping[_Object, Collection[tuple[str, str]]]
+    namespace: str, kind: str, name: str, above: Mapping[_Object, Sequence[tuple[str, str]]]
 ) -> ObjectRef | None:
     for _ in range(3):
         owners = above.get((namespace, kind, name))
         if owners is not None and not owners:
             return None  # the targets disagree
-        owner = max(owners or (), default=("", ""))
+        owner = owners[0] if owners else ("", "")
         if not all(owner) or owner[0] == "CronJob":
             break
         kind, name = owner

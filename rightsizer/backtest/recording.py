@@ -5,7 +5,7 @@ import datetime
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from rightsizer.model import Device, Node, ObjectRef, PodKey, Slot, strongest
 from rightsizer.usage.step_usage import MISSING, PER_SHARE, Column, missing
@@ -203,12 +203,6 @@ class Member:
         return tuple(track.states() for track in self.tracks)
 
 
-def seen_part(members: Sequence[Member], first: int, stop: int) -> float:
-    """The share of these pods' steps with samples, 0 to 1; a device without any series has none."""
-    held = sum(member.held_steps(first, stop) for member in members)
-    return sum(member.seen_steps(first, stop) for member in members) / held if held else 0.0
-
-
 @dataclasses.dataclass(frozen=True)
 class Group:
     """A workload: the pods that one controller had over time.
@@ -262,6 +256,16 @@ class Group:
             max(0, first - self.first),
             len(self.works) if stop is None else max(0, stop - self.first),
         )
+
+    def idle_gpus(self, first: int, stop: int) -> list[float]:
+        """Whole GPUs of its pods that were seen idle, in each of these steps."""
+        found = [0.0] * (stop - first)
+        for member in self.members:
+            for track, row in zip(member.tracks, member.rows, strict=True):
+                for at in range(max(first, track.first), min(stop, track.first + len(row))):
+                    if row[at - track.first] == Slot.IDLE:
+                        found[at - first] += track.gpus
+        return found
 
     def works_next(self, step: int) -> int | None:
         """The first step from `step` on in which it was active; None where it never was again."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from rightsizer.backtest.judges import STOPS, Judge, Oracle, Order, Standing, active_devices, active_replicas
-from rightsizer.backtest.recording import Group, Recording, seen_part
+from rightsizer.backtest.recording import Group, Recording
 from rightsizer.model import Action, ChangeOutcome, ChangeRecord, ObjectRef, Slot
 
 HOUR_S = 3600.0
@@ -21,8 +21,8 @@ class Change:
 
     Attributes:
         gpus: Whole GPUs that it freed.
-        gpu_hours: What it freed until it was needed again, would have ended anyway, or the recording ends. Time
-            without samples is not counted.
+        gpu_hours: What it freed beside earlier changes, until it was needed again, would have ended anyway, or the
+            recording ends: GPUs that were seen idle.
         needed_after_s: After how long it would have worked again; None if never within the recording.
         watched_s: How long the recording goes on after it, less the time without samples.
     """
@@ -53,6 +53,7 @@ class Account:
         held, used: GPU-hours that it held, and in which its GPUs were active.
         unseen: GPU-hours that it held without samples.
         scaled: GPU-hours in which fewer replicas ran.
+        rest: GPU-hours that an oracle frees beside its stops.
         restarts: GPU-hours that its returns cost.
         shrunk: By day, seconds in which fewer replicas ran than before, and those with fewer than were active.
         changes: What was done.
@@ -66,6 +67,7 @@ class Account:
     used: float = 0.0
     unseen: float = 0.0
     scaled: float = 0.0
+    rest: float = 0.0
     restarts: float = 0.0
     shrunk: dict[int, tuple[float, float]] = dataclasses.field(default_factory=dict)
     changes: list[Change] = dataclasses.field(default_factory=list)
@@ -74,7 +76,7 @@ class Account:
     @property
     def freed(self) -> float:
         """GPU-hours that changes of it freed."""
-        return self.scaled + sum(one.gpu_hours for one in self.changes)
+        return self.scaled + self.rest + sum(one.gpu_hours for one in self.changes)
 
     @property
     def replica_s(self) -> float:
@@ -121,7 +123,10 @@ def replay(
     for number, step in enumerate(cycles, 1):
         course.cycle(step, min(step + every, recording.grid.steps))
         told(number / len(cycles))
-    return Replayed(judge.name, course.accounts(), terms.restart.total_seconds(), isinstance(judge, Oracle))
+    is_best = isinstance(judge, Oracle)
+    if is_best:
+        course.free_rest()
+    return Replayed(judge.name, course.accounts(), terms.restart.total_seconds(), is_best)
 
 
 class _Course:
@@ -132,9 +137,15 @@ class _Course:
         self._standings = [Standing(group) for group in recording.groups]
         self._accounts = {one.group.ref: _account(one.group, recording, terms) for one in self._standings}
         self._step_h = recording.grid.step_s / HOUR_S
+        self._sized: dict[ObjectRef, list[float]] = {}  # GPUs in each step that are free without a stop
 
     def accounts(self) -> tuple[Account, ...]:
         return tuple(self._accounts.values())
+
+    def free_rest(self) -> None:
+        """Free all that idles: nobody frees more, by whatever stops, sizes, scales or slices."""
+        for account in self._accounts.values():
+            account.rest = max(0.0, account.held - account.used - account.unseen - account.freed)
 
     def cycle(self, step: int, until: int) -> None:
         """Judge once; sizes of replicas hold until the next cycle."""
@@ -168,8 +179,9 @@ class _Course:
         one, group = order.standing, order.standing.group
         needed = group.works_next(step)
         stop = self._recording.grid.steps if needed is None else needed
-        freed = sum(member.seen_steps(step, stop) for member in group.members) * self._step_h
-        gpus = sum(member.gpus for member in group.present(step))
+        idle = sum(member.seen_steps(step, stop) for member in group.members)
+        freed = (idle - sum(self._sized.get(group.ref, [])[step:stop])) * self._step_h
+        gpus = self._gpus(one, step)
         self._note(order, step, gpus, freed, needed)
         account = self._accounts[group.ref]
         if needed is not None:
@@ -182,20 +194,17 @@ class _Course:
 
     def _resize(self, order: Order, step: int, kept: int) -> None:
         one, group = order.standing, order.standing.group
-        members = group.present(step)
-        gpus = sum(member.gpus * max(0, member.devices - kept) / member.devices for member in members)
-        ends = max(member.end for member in members)
+        ends = max(member.end for member in group.present(step))
         needed = next((at for at in range(step, ends) if active_devices(group, at) > kept), None)
-        stop = needed or ends
-        freed = gpus * (stop - step) * seen_part(members, step, stop) * self._step_h
-        self._note(order, step, gpus, freed, needed)
-        one.gpus, one.since = (kept, step) if needed is None else (None, needed)
+        before, gpus, one.gpus = one.gpus, self._gpus(one, step), kept
+        gpus -= self._gpus(one, step)
+        self._note(order, step, gpus, self._free(group, gpus, step, needed or ends), needed)
+        one.gpus, one.since = (kept, step) if needed is None else (before, needed)
 
     def _shrink(self, order: Order, step: int, until: int, kept: int) -> None:
         """Fewer replicas until the next cycle, which sizes them again."""
         group, account = order.standing.group, self._accounts[order.standing.group.ref]
-        members = group.present(step)
-        gpus = sum(member.gpus for member in members) * (1 - kept / max(1, len(members)))
+        gpus = self._gpus(order.standing, step) * (1 - kept / max(1, len(group.present(step))))
         if gpus <= 0:
             return
         step_s = self._recording.grid.step_s
@@ -203,7 +212,26 @@ class _Course:
         day = step * step_s // DAY_S
         replica_s, short_s = account.shrunk.get(day, (0.0, 0.0))
         account.shrunk[day] = replica_s + (until - step) * step_s, short_s + short * step_s
-        account.scaled += gpus * (until - step) * seen_part(members, step, until) * self._step_h
+        account.scaled += self._free(group, gpus, step, until)
+
+    @staticmethod
+    def _gpus(one: Standing, step: int) -> float:
+        """Whole GPUs that its pods hold, after a resize."""
+        return sum(
+            member.gpus * (1 if one.gpus is None else min(one.gpus, member.devices) / member.devices)
+            for member in one.group.present(step)
+        )
+
+    def _free(self, group: Group, gpus: float, step: int, stop: int) -> float:
+        """Free GPUs of a workload that runs, in each step as many as idle; the GPU-hours."""
+        idle = group.idle_gpus(step, stop)
+        sized = self._sized.setdefault(group.ref, [0.0] * self._recording.grid.steps)
+        now = [
+            max(0.0, min(before + gpus, most)) for before, most in zip(sized[step:stop], idle, strict=True)
+        ]
+        freed = sum(now) - sum(sized[step:stop])
+        sized[step:stop] = now
+        return freed * self._step_h
 
     def _note(self, order: Order, step: int, gpus: float, freed: float, needed: int | None) -> None:
         group, grid = order.standing.group, self._recording.grid

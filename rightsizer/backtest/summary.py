@@ -124,7 +124,7 @@ def summarize(replayed: Replayed, draw: random.Random, price_of: PriceOf) -> Sum
         resizes_needed=sum(one.needed_after_s is not None for one in resizes),
         notices=sum(account.notices for account in accounts),
         median_return_h=returns[len(returns) // 2] / 3600 if returns else None,
-        groups=_groups(accounts),
+        groups=_groups(replayed),
         changes=sorted(changes, key=lambda one: (one.at, str(one.ref))),
         hurt=hurt,
     )
@@ -201,12 +201,12 @@ def _interval(value: float, drawn: Iterator[float]) -> Interval:
     return Interval(value, found[cut], found[-1 - cut])
 
 
-def _groups(accounts: Sequence[Account]) -> dict[str, dict[str, GroupTotals]]:
+def _groups(replayed: Replayed) -> dict[str, dict[str, GroupTotals]]:
     found: dict[str, dict[str, GroupTotals]] = {
         name: collections.defaultdict(GroupTotals)
         for name in ("kind", "namespace", "class", "finding", "owner")
     }
-    for account in accounts:
+    for account in replayed.accounts:
         if not account.freed and not account.changes:
             continue
         names = {
@@ -219,6 +219,8 @@ def _groups(accounts: Sequence[Account]) -> dict[str, dict[str, GroupTotals]]:
             found[by][name].freed += account.freed
         if account.scaled:
             found["finding"][FindingName.TOO_MANY_REPLICAS.value].freed += account.scaled
+        if account.rest:
+            found["finding"][replayed.judge].freed += account.rest
         for one in account.changes:
             found["finding"][one.finding].freed += one.gpu_hours
             for by, name in {**names, "finding": one.finding}.items():

@@ -25,7 +25,7 @@ from rightsizer.cli.connection import (
 )
 from rightsizer.cli.messages import note, progress
 from rightsizer.cli.options import path_of
-from rightsizer.cli.recorded_history import record
+from rightsizer.cli.recorded_history import matched_labels, record
 from rightsizer.cli.replays import replays
 from rightsizer.cli.reporter import require_writable, save
 from rightsizer.errors import RightsizerError, UsageError
@@ -244,6 +244,12 @@ def _unknown(recording: Recording, terms: Terms, policies: Iterable[Policy], hel
         yield (
             f"owners and PriorityClasses of {guessed} of {len(recording.groups)} workloads, which kube-state-metrics "
             "does not tell: their kinds are guessed from the names of their pods"
+        )
+    members = (member for group in recording.groups for member in group.members)
+    if missing := sorted(matched_labels(policies) - {key for member in members for key in member.labels}):
+        yield (
+            f"{'label' if len(missing) == 1 else 'labels'} {', '.join(map(safe, missing))}, which kube-state-metrics "
+            "tells of no pod (--metric-labels-allowlist): rules that match by it match nothing"
         )
     if recording.unchecked:
         yield (

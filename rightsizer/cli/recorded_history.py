@@ -10,7 +10,7 @@ import datetime
 import functools
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rightsizer.backtest.history_files import MOST_PARTS, HistoryFiles, HistoryPart
 from rightsizer.backtest.pod_facts import AskedFacts, PodFacts, pod_facts
@@ -57,8 +57,7 @@ def record(
     Raises:
         EvidenceIncomplete: There is none.
     """
-    labels = {key for policy in policies for rule in policy.rules for key in rule.match.labels or ()}
-    asked = AskedFacts(frozenset(labels), frozenset(gpu_resources(arguments)))
+    asked = AskedFacts(matched_labels(policies), frozenset(gpu_resources(arguments)))
     history = _History.of(arguments, length, step, asked)
     if history.files is not None:
         history.fill()
@@ -80,6 +79,11 @@ def record(
     if not recording.groups:
         raise EvidenceIncomplete(f"Prometheus has no GPU series that name pods in the last {arguments.since}")
     return recording
+
+
+def matched_labels(policies: Iterable[Policy]) -> frozenset[str]:
+    """Keys of the labels that rules match."""
+    return frozenset(key for policy in policies for rule in policy.rules for key in rule.match.labels or ())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -91,9 +91,11 @@ def duration(length: datetime.timedelta) -> str:
     return f"{milliseconds}ms"
 
 
-def over(function: str, selected: str, length: datetime.timedelta) -> str:
-    """A function over a range."""
-    return f"{function}({selected}[{duration(length)}])"
+def over(
+    function: str, selected: str, length: datetime.timedelta, step: datetime.timedelta | None = None
+) -> str:
+    """A function over a range; with a step, of a subquery."""
+    return f"{function}({selected}[{duration(length)}{f':{duration(step)}' if step else ''}])"
 
 
 def by(aggregation: str, labels: Iterable[str], expression: str) -> str:

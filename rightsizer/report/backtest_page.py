@@ -83,7 +83,7 @@ def _reading(result: Backtest) -> Iterator[str]:
     if result.rules:
         yield "The curve is of plain rules, which stop whatever was idle for a time. A policy above it frees more than "
         yield "such a rule, with as many returns. "
-    yield "The oracle knows when each works again, and returns it in time."
+    yield "The oracle frees whatever is idle, and returns it in time: nobody can free more."
 
 
 def _tiles(one: Summary, result: Backtest) -> Iterator[Markup]:

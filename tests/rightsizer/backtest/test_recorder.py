@@ -206,19 +206,24 @@ def test_recording_counts_requests_of_restarted_kube_state_metrics_once(metrics:
 @pytest.mark.parametrize(
     ("asked", "devices"),
     [
-        pytest.param({"sidecar": 2}, 2, id="init-container-alone"),
-        pytest.param({"sidecar": 2, "main": 1}, 1, id="unknown-beside-a-container"),
+        pytest.param({"first": 2}, 2, id="init-container-alone"),
+        pytest.param({"first": 2, "main": 1}, 1, id="unknown-beside-a-container"),
         pytest.param({"a": 2, "b": 2, "c": 2}, 1, id="unknown-of-several"),
+        pytest.param({"sidecar": 2, "main": 1}, 3, id="sidecar-beside-a-container"),
+        pytest.param({"sidecar": 2, "sidecar-2": 2}, 4, id="sidecars"),
+        pytest.param({"sidecar": 2, "first": 2}, 1, id="unknown-beside-a-sidecar"),
     ],
 )
 def test_recording_counts_requests_of_init_containers(
     metrics: Metrics, asked: Mapping[str, int], devices: int
 ) -> None:
-    """kube-state-metrics records sidecars among init containers; of several, the series of devices count."""
+    """kube-state-metrics records sidecars among init containers; where it cannot be known, the devices count."""
     metrics.write(idle(), pod="web-0", UUID="GPU-a")
     metrics.write({"kube_pod_info": 1}, {**STATE, "node": "n1"})
     for container, amount in asked.items():
         part = "container" if container == "main" else "init_container"
+        policy = {"restart_policy": "Always"} if container.startswith("sidecar") else {}
+        metrics.write({f"kube_pod_{part}_info": 1}, {**STATE, **policy, "container": container})
         metric = {f"kube_pod_{part}_resource_requests": amount}
         metrics.write(metric, {**STATE, "resource": "nvidia_com_gpu", "container": container})
     ((member,),) = (group.members for group in _recorded(metrics).groups)
@@ -297,17 +302,84 @@ def test_facts_of_another_job_than_kube_state_metrics_do_not_count(metrics: Metr
     assert _facts(metrics) == before
 
 
+KNOWN = ("Deployment", "web", 1, "n1", "high", ("web:1",))
+GUESSED = ("StatefulSet", "web", 1, "n1", "high", ("web:1",))
+DISPUTED: Mapping[str, tuple[object, ...]] = {
+    "kube_pod_container_resource_requests": KNOWN,
+    "kube_pod_owner": GUESSED,
+    "kube_pod_info": ("Deployment", "web", 1, "", "", ("web:1",)),
+    "kube_pod_container_info": ("Deployment", "web", 1, "n1", "high", ()),
+    "kube_replicaset_owner": GUESSED,
+}
+
+
 @pytest.mark.prometheus
+@pytest.mark.parametrize("since", [DAY, DAY / 2, datetime.timedelta(hours=12, minutes=1)], ids=str)
 @pytest.mark.parametrize("metric", FORGED)
-def test_facts_that_targets_of_one_job_dispute_are_unknown(metrics: Metrics, metric: str) -> None:
-    """Neither the larger nor the later value counts: the owner is guessed by the pod's name."""
+def test_facts_that_targets_of_one_job_dispute_are_unknown(
+    metrics: Metrics, metric: str, since: datetime.timedelta
+) -> None:
+    """Neither the larger nor the later value counts, for however short a time; all other facts of the pod do."""
     _with_state(metrics)
     labels, value = FORGED[metric]
-    metrics.write({metric: value}, {**STATE, **labels, "instance": "10.0.2.66:8000"})
-    kind, name, devices, _, priority, images = _facts(metrics)
-    assert (kind, name, devices) == ("StatefulSet", "web", 1)
-    if metric != "kube_replicaset_owner":
-        assert (priority, images) == ("", ())
+    until = datetime.timedelta() if since == DAY else DAY / 2 - datetime.timedelta(minutes=1)
+    rival = {**STATE, **labels, "instance": "10.0.2.66:8000"}
+    metrics.write({metric: value}, rival, since=since, until=until)
+    assert _facts(metrics) == DISPUTED[metric]
+
+
+MOVED = {
+    "kube_pod_info": ({"node": "n9", "priority_class": "low"}, {"node": "n1", "priority_class": "high"}),
+    "kube_pod_owner": tuple(
+        {"owner_kind": "StatefulSet", "owner_name": name, "owner_is_controller": "true"}
+        for name in ("zebra", "web")
+    ),
+    "kube_pod_container_resource_requests": ({"resource": "nvidia_com_gpu", "container": "c"},) * 2,
+    "kube_pod_container_info": tuple({"container": "c", "image_spec": f"web:{tag}"} for tag in (1, 2)),
+    "kube_pod_labels": ({"label_team": "old"}, {"label_team": "new"}),
+}
+NAMES = [{"pod": "web-0"}, {"exported_pod": "web-0", "pod": "kube-state-metrics-7d4-x2k9p"}]
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("names", NAMES, ids=len)
+@pytest.mark.parametrize("instances", [("a", "b"), ("a", "a")], ids=["restarted", "the-same"])
+@pytest.mark.parametrize("is_twice", [False, True], ids=["alone", "beside-another"])
+def test_facts_of_a_pod_that_moved_are_its_latest(
+    metrics: Metrics, names: Mapping[str, str], instances: tuple[str, str], *, is_twice: bool
+) -> None:
+    """Also where kube-state-metrics was restarted meanwhile: its targets tell different values, not at once."""
+    metrics.write(idle(), pod="web-0", UUID="GPU-a")
+    spans = (DAY, DAY / 2), (DAY / 2, datetime.timedelta())
+    for metric, both in MOVED.items():
+        for labels, instance, (since, until) in zip(both, instances, spans, strict=True):
+            for target in (instance, *(["c"] if is_twice else [])):
+                metrics.write(
+                    {metric: 1}, {**STATE, **names, **labels, "instance": target}, since=since, until=until
+                )
+    ((member,),) = (
+        group.members for group in _recorded(metrics, asked=AskedFacts(frozenset({"team"}))).groups
+    )
+    assert _facts(metrics) == ("StatefulSet", "web", 1, "n1", "high", ("web:1", "web:2"))
+    assert member.labels == {"team": "new"}
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize(
+    "more", [{}, {"kube_pod_container_resource_requests": "c"}], ids=["alone", "and-asks"]
+)
+def test_facts_of_pods_with_claims_are_known(metrics: Metrics, more: Mapping[str, str]) -> None:
+    """How many GPUs a claim is of is not recorded, so those with series count."""
+    for device in ("GPU-a", "GPU-b"):
+        metrics.write(idle(), pod="web-0", UUID=device)
+    for metric, labels in {
+        "kube_pod_info": {"node": "n1", "priority_class": "high"},
+        "kube_pod_owner": {"owner_kind": "StatefulSet", "owner_name": "x", "owner_is_controller": "true"},
+        "kube_pod_resourceclaim_info": {"claim_name": "gpu", "resourceclaim_template_name": "one-gpu"},
+        **{metric: {"container": name, "resource": "nvidia_com_gpu"} for metric, name in more.items()},
+    }.items():
+        metrics.write({metric: 1}, {**STATE, **labels})
+    assert _facts(metrics) == ("StatefulSet", "x", 2, "n1", "high", ())
 
 
 @pytest.mark.parametrize(

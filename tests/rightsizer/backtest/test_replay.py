@@ -1,20 +1,33 @@
 """A recording is replayed cycle by cycle; what is stopped stays stopped until it would next have worked."""
 
+import dataclasses
 import datetime
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rightsizer.backtest.judges import Judge, Nothing, Oracle, PlainRule, PolicyJudge
+from rightsizer.backtest.judges import (
+    Judge,
+    Nothing,
+    Oracle,
+    Order,
+    PlainRule,
+    PolicyJudge,
+    Standing,
+    running,
+)
 from rightsizer.backtest.recording import Recording
-from rightsizer.backtest.replay import Account, Change, Replayed, Terms, replay
+from rightsizer.backtest.replay import Change, Terms, replay
 from rightsizer.model import Action
 from tests.rightsizer.backtest.recordings import (
     BEGIN,
     BUSY,
+    EAGER,
     HOUR,
     IDLE,
+    PER_H,
     STEP_S,
     TERMS,
     UNKNOWN,
@@ -23,6 +36,7 @@ from tests.rightsizer.backtest.recordings import (
     recording,
     workload,
 )
+from tests.rightsizer.backtest.recordings import fleets as recorded_fleets
 
 STEP = datetime.timedelta(seconds=STEP_S)
 
@@ -152,18 +166,64 @@ def test_replay_frees_no_more_than_was_held_and_not_used(recorded: Recording, ju
             assert not one.was_at_work or one.gpu_hours == 0
 
 
-@given(fleets, judges)
-def test_replay_oracle_frees_most(recorded: Recording, judge: Judge) -> None:
-    """Less what returns cost: nobody knows more than the future."""
-    best, other = (replay(recorded, one, TERMS) for one in (Oracle(HOUR / 4), judge))
-    assert _stops(other) <= _stops(best) + 1e-6
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """Orders by cycle and workload: an action, and how much it keeps."""
+
+    orders: Mapping[tuple[int, int], tuple[Action, int]]
+    name: str = "drawn"
+
+    def judge(self, recording: Recording, standings: Sequence[Standing], step: int) -> Iterator[Order]:
+        """Those of the cycle, of what runs."""
+        refs = [group.ref for group in recording.groups]
+        for one in running(standings):
+            if order := self.orders.get((step // PER_H, refs.index(one.group.ref))):
+                yield Order(one, order[0], "drawn", kept=order[1])
 
 
-def _stops(done: Replayed) -> float:
-    def of(account: Account) -> float:
-        return sum(one.gpu_hours for one in account.changes if one.action is not Action.RESIZE)
+ACTIONS = st.sampled_from([Action.SCALE_TO_ZERO, Action.RESIZE, Action.SCALE_DOWN])
+drawn = st.dictionaries(
+    st.tuples(st.integers(0, 40), st.integers(0, 4)), st.tuples(ACTIONS, st.integers(1, 2)), max_size=12
+).map(Drawn)
+RESTARTS = st.sampled_from([HOUR / 4, 6 * HOUR])
+WIDE = recording(workload("wide", [hours(BUSY * 8 + IDLE * 12), hours(IDLE * 20)]))
+ENDS = recording(workload("ends", [hours(BUSY * 20), hours(IDLE * 20)], [hours(BUSY * 4), hours(IDLE * 4)]))
+TURNS = recording(workload("turns", *([hours((BUSY + IDLE * 3) * 4)] for _ in range(3))))
 
-    return sum(map(of, done.accounts))
+
+@example(WIDE, Drawn({(4, 0): (Action.RESIZE, 1), (10, 0): (Action.SCALE_TO_ZERO, 0)}), HOUR / 4, 0)
+@example(ENDS, Drawn({(2, 0): (Action.RESIZE, 1)}), HOUR / 4, 0)
+@example(TURNS, Drawn({(hour, 0): (Action.SCALE_DOWN, 1) for hour in range(1, 16)}), HOUR / 4, 0)
+@given(
+    recorded_fleets(),
+    st.one_of(judges, drawn, st.just(PolicyJudge("eager", EAGER))),
+    RESTARTS,
+    st.integers(0, 9),
+)
+def test_replay_oracle_frees_most(
+    recorded: Recording, judge: Judge, restart: datetime.timedelta, first: int
+) -> None:
+    """Of each workload, whatever others stop, resize and scale, and how long returns take."""
+    terms = dataclasses.replace(TERMS, restart=restart, first=first)
+    best, other = (replay(recorded, one, terms) for one in (Oracle(restart), judge))
+    for most, account in zip(best.accounts, other.accounts, strict=True):
+        assert -1e-6 <= account.freed <= most.freed + 1e-6
+        assert most.freed <= account.held - account.used - account.unseen + 1e-6
+
+
+def test_replay_resized_workload_frees_the_rest_when_it_is_stopped() -> None:
+    """What the resize freed is not freed again, and returns to what was kept."""
+    orders = {(4, 0): (Action.RESIZE, 1), (10, 0): (Action.SCALE_TO_ZERO, 0)}
+    resize, stop = changes(WIDE, Drawn(orders))
+    assert (resize.gpu_hours, stop.gpu_hours) == (16, 10)
+    assert (resize.gpus, stop.gpus) == (1, 1)
+
+
+def test_replay_oracle_frees_gpus_of_what_works() -> None:
+    """Unused ones of a pod, and replicas that are idle while others work."""
+    for recorded in (WIDE, ENDS, TURNS):
+        (account,) = replay(recorded, Oracle(HOUR / 4), TERMS).accounts
+        assert account.freed == account.held - account.used
 
 
 @given(fleets)

@@ -146,6 +146,19 @@ def test_backtest_rule_by_labels_knows_those_of_kube_state_metrics(
     assert _judges(week, "--policy", str(path))["labels.yaml"]["stops"]["value"] == 0
 
 
+def test_backtest_label_of_no_pod_is_not_known(week: Metrics, tmp_path: pathlib.Path) -> None:
+    """kube-state-metrics publishes labels by its allow list only."""
+    path = tmp_path / "labels.yaml"
+    path.write_text(
+        POLICY.replace("{everything: true}", "{labels: {example.com/team: blue, costCenter: '*'}}")
+    )
+    words = json.loads(_backtest(week, "-o", "json", "--policy", str(path)).out)["unknown"]
+    assert any("label costCenter, which kube-state-metrics tells of no pod" in each for each in words)
+    path.write_text(POLICY.replace("{everything: true}", "{labels: {example.com/team: blue}}"))
+    words = json.loads(_backtest(week, "-o", "json", "--policy", str(path)).out)["unknown"]
+    assert not any("tells of no pod" in each for each in words)
+
+
 def _whole_days(metrics: Metrics, policy: str) -> list[str]:
     midnight = datetime.datetime.combine(metrics.at, datetime.time(), datetime.UTC)
     return ["backtest", "--at", midnight.isoformat(), "--from", "5d", "--policy", policy, "-o", "json"]
