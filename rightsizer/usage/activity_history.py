@@ -246,7 +246,7 @@ class _HistoryQuery:
         return {
             label
             for label, _, absent in self.querier.source.labels.pod_labels()
-            if label in known or self._exists(metric, (*absent, f"{label}!=''"))
+            if label in known or self._exists(metric, (*absent, promql.is_set(label)))
         }
 
     def _exists(self, metric: Metric, matchers: Sequence[str]) -> bool:

@@ -129,12 +129,12 @@ class PodSelection:
         names = sorted({name for _, name in self.pods}) if is_grouped else ()
         prefix = "|".join(map(promql.escaped, names)) or ".+"
         pattern = promql.quoted(f"({prefix})-{self.suffix if is_grouped else f'({self.suffix})'}")
-        keys = (CLUSTER, self.namespace_label, PREFIX_LABEL)
+        keys, label = (CLUSTER, self.namespace_label, PREFIX_LABEL), promql.quoted(self.label)
         # By pod first: label_replace then runs on fewer series.
         pods = promql.by("max", self.pod_labels, expression)
-        named = f'label_replace({pods}, "{PREFIX_LABEL}", "$1", "{self.label}", {pattern})'
+        named = f'label_replace({pods}, "{PREFIX_LABEL}", "$1", {label}, {pattern})'
         if is_grouped:  # several pods are one replica
-            named = f'label_replace({named}, "{_REPLICA_LABEL}", "$2", "{self.label}", {pattern})'
+            named = f'label_replace({named}, "{_REPLICA_LABEL}", "$2", {label}, {pattern})'
             named = promql.by("max", (*keys, _REPLICA_LABEL), named)
         return promql.by("count", keys, named)
 

@@ -336,8 +336,47 @@ class SourceQuerier:
     ) -> Iterator[tuple[SeriesLabels, T]]:
         for plan, some in shards:
             for result in plan.run(some, lambda matchers: query((*self.pod_matchers, *matchers))):
-                require_one_cluster(labels.cluster for labels, _ in result if labels.key is not None)
+                self._require_one_cluster([labels for labels, _ in result if labels.key is not None])
                 yield from result
+
+    def _require_one_cluster(self, series: Sequence[SeriesLabels]) -> None:
+        """Raise EvidenceIncomplete if pods of two clusters could be mistaken for one another.
+
+        Series without the label are the cluster's own, unless they show that a pod is another one: its devices are
+        others than by those with the label, or it has both kinds of series now.
+        """
+        clusters: set[str] = self.once("clusters", set)
+        clusters.update(one.cluster for one in series)
+        require_one_cluster(clusters)
+        if len(clusters) == 1:
+            return
+        pods: dict[PodKey, dict[str, set[str]]] = self.once("devices by cluster", dict)
+        for one in series:
+            if one.key is not None:
+                pods.setdefault(one.key[:2], {}).setdefault(one.cluster, set()).add(one.key[2])
+        for pod in {one.key[:2] for one in series if one.key is not None and len(pods[one.key[:2]]) > 1}:
+            is_other = not set.intersection(*pods[pod].values())
+            if is_other or len(self._clusters_now().get(pod, ())) > 1:
+                raise EvidenceIncomplete(
+                    f"Prometheus holds GPU series of pod {'/'.join(pod)} with {CLUSTER}={max(clusters)} and without "
+                    f"that label, {'of other GPUs' if is_other else 'at the same time'}: they may be of several "
+                    f"clusters; name yours: --prometheus-label {CLUSTER}=NAME"
+                )
+
+    def _clusters_now(self) -> Mapping[PodKey, set[str]]:
+        """The clusters that present series of each pod name."""
+
+        def asked() -> Mapping[PodKey, set[str]]:
+            labels, found = self.source.labels, dict[PodKey, set[str]]()
+            selected = self.selected(self.markers(), self.pod_matchers)
+            by = promql.by("count", (*labels.owner, JOB, TARGET), selected)
+            for sample in self.prometheus.query(by, self.at):
+                pod, target = labels.pod_of(sample.labels), sample.labels.get(TARGET, "")
+                if pod and self.provenance.accepts(pod, sample.labels.get(JOB, ""), target):
+                    found.setdefault(pod, set()).add(sample.labels.get(CLUSTER, ""))
+            return found
+
+        return self.once("clusters now", asked)
 
     def _parse(self, text: msgspec.Raw) -> SeriesLabels:
         """The labels of a series; one that is no evidence has no key."""
@@ -394,9 +433,9 @@ def _is_enough(recorded: Sequence[float], raw: Sequence[float]) -> bool:
 
 def require_one_cluster(clusters: Iterable[str]) -> None:
     """Raise EvidenceIncomplete for several clusters: pods of the same name would be mistaken for one another."""
-    ordered = sorted(set(clusters))
+    ordered = sorted(set(clusters) - {""})
     if len(ordered) > 1:
-        names = ", ".join(name or "(none)" for name in ordered[:5])
+        names = ", ".join(ordered[:5])
         raise EvidenceIncomplete(
             f"Prometheus holds GPU series of several clusters ({names}); "
             f"name yours: --prometheus-label {CLUSTER}=NAME"

@@ -5,8 +5,11 @@ import math
 
 import pytest
 
+from rightsizer.model import Slot
+from rightsizer.usage.active_replicas import ReplicaQuery
 from tests.rightsizer.metrics import (
     COPY,
+    DAY,
     ENGINE,
     HOUR,
     MEMORY,
@@ -95,6 +98,53 @@ def test_usages_exported_and_plain_pod_labels_are_read(metrics: Metrics) -> None
         exported_namespace=metrics.space,
     )
     assert set(metrics.usages()) == {(metrics.space, "plain"), (metrics.space, "moved")}
+
+
+EXPORTER = {"pod": "gpu-exporter-x", "namespace": "monitoring"}
+
+
+@pytest.mark.covers("P8")
+@pytest.mark.parametrize(
+    ("pod", "namespace", "more"),
+    [
+        pytest.param("exported_pod", "exported_namespace", {}, id="only-exported"),
+        pytest.param(
+            "exported_pod", "namespace", {"pod": EXPORTER["pod"]}, id="exported-pod-beside-namespace"
+        ),
+        pytest.param("exported_pod", "namespace", {}, id="only-exported-pod-and-namespace"),
+        pytest.param(
+            "pod", "exported_namespace", {"namespace": "monitoring"}, id="pod-beside-exported-namespace"
+        ),
+        pytest.param("pod", "exported_namespace", {}, id="only-pod-and-exported-namespace"),
+    ],
+)
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_series_whose_labels_are_of_different_places_are_found(
+    metrics: Metrics, pod: str, namespace: str, more: dict[str, str], *, is_alone: bool
+) -> None:
+    """As where a scrape configuration drops some of its own labels; with and without pods of the usual forms."""
+    odd = {"pod": "", "namespace": "", **more, pod: "odd-0", namespace: metrics.space}
+    metrics.write(idle(**{UTIL: 30}), odd, UUID="GPU-odd", Hostname="n1")
+    if not is_alone:
+        usual = {"exported_pod": "moved-0", "exported_namespace": metrics.space, "Hostname": "n1"}
+        metrics.write(idle(**{UTIL: 30}), {**EXPORTER, **usual}, UUID="GPU-moved")
+        metrics.write(idle(**{UTIL: 30}), pod="plain-0", Hostname="n1")
+    keys = [(metrics.space, name) for name in ("odd-0", *(() if is_alone else ("moved-0", "plain-0")))]
+    signal = metrics.signal()
+    signal.expect(keys, keys)
+    found = signal.usages(DAY, metrics.at)
+    assert set(found) == set(keys)
+    assert all(usage.activity_peak == near(0.3) for (usage,) in found.values())
+    assert set(signal.usages(HOUR, metrics.at, of=keys)) == set(keys)
+    histories = signal.histories(dict.fromkeys(keys, metrics.at - DAY), DAY, metrics.at, threshold=0.01)
+    assert {key: set(history.slots) for key, history in histories.items()} == {
+        key: {Slot.BUSY} for key in keys
+    }
+    replicas = [
+        ReplicaQuery(name, metrics.space, "StatefulSet", {name: metrics.at - DAY}) for _, name in keys
+    ]
+    assert {found.busy[-1] for found in signal.concurrency(replicas, metrics.at).values()} == {1}
+    assert signal.nodes(metrics.at)["n1"].owned == len(keys)
 
 
 @pytest.mark.covers("P11")
