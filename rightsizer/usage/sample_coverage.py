@@ -38,6 +38,9 @@ EDGE = datetime.timedelta(milliseconds=1)
 _NEAR = 4
 """Slots before and after one that tell how many samples it lacks: a change of the scrape interval lasts longer."""
 
+_MOST_CHANGE = 10
+"""Times that one scrape interval is longer than another: from 15 s to two and a half minutes."""
+
 CountsByUse = dict[UseKey, Counts]
 
 
@@ -190,12 +193,13 @@ def _slot_size(cells: int, samples: int) -> int:
 def expected_samples(highest: Sequence[int]) -> list[float]:
     """The samples of each slot that lacks none, by the highest count in it and in those near it.
 
-    Where everything has less than half of what it has both before and after that, it is an outage.
+    Where everything has less than half of what it has both before and after that, it is an outage, and so it is where
+    no change of the scrape interval leaves as few.
     """
-    found = []
+    found, least = [], max(highest, default=0) / _MOST_CHANGE
     for place, value in enumerate(highest):
         sides = highest[max(0, place - _NEAR) : place], highest[place + 1 : place + 1 + _NEAR]
-        found.append(max(value, min((max(side) for side in sides if side), default=0) / 2))
+        found.append(max(value, least, min((max(side) for side in sides if side), default=0) / 2))
     return found
 
 

@@ -106,6 +106,15 @@ def test_coverage_outage_of_everything_is_a_gap(metrics: Metrics) -> None:
     assert usage.coverage < 0.997
 
 
+def test_coverage_of_next_to_no_samples_is_a_gap(metrics: Metrics) -> None:
+    """However long they are as few, a burst between them would not be seen."""
+    for pod in ("a", "b"):
+        metrics.write(idle(), pod=pod, until=6 * HOUR, step_s=15)
+        metrics.write(idle(), pod=pod, since=6 * HOUR, step_s=300)
+    usage = metrics.usage("a")
+    assert usage.coverage == near(0.875, abs=0.03)
+
+
 def test_coverage_of_samples_at_the_edges_of_slots_is_full(metrics: Metrics) -> None:
     """Those that Prometheus 2 would count twice, as they are aligned, are no measure for others."""
     metrics.write(idle(), pod="aligned", step_s=60)
