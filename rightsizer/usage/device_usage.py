@@ -21,7 +21,7 @@ from rightsizer.usage.exporter_counters import (
 )
 from rightsizer.usage.querier import AnsweredMetrics, QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import RAW, RULE_INTERVAL, QueryForm, raw_selector
-from rightsizer.usage.sample_coverage import NO_COVERAGE, Coverage, coverage_by_use
+from rightsizer.usage.sample_coverage import NO_COVERAGE, Coverage, coverage_by_use, samples_of
 from rightsizer.usage.source_metrics import (
     STATISTICS,
     LabelNames,
@@ -98,9 +98,13 @@ def window_usages(
         for statistic in STATISTICS[metric.kind]
         if before is None or (metric, statistic) in before.metrics
     ]
-    answered = AnsweredMetrics(form)
+    answered, counted = (
+        AnsweredMetrics(form),
+        samples_of(querier, form, querier.all_shards(form, window), window),
+    )
+    successors = counted.successors(window)
     for query, values in _run(queries):
-        query.add_to(usage, values)
+        query.add_to(usage, _joined(values, successors) if query.statistic is Statistic.MEAN else values)
         answered.add(query.metric, query.statistic, (labels for labels, _ in values if labels.key))
     if of is None:
         querier.remember(window, answered)
@@ -108,7 +112,7 @@ def window_usages(
         # The last recorded value may be five minutes old.
         for query, (series, numbers) in _latest_peaks(querier):
             query.add_to(usage, _only(of, zip(series, numbers, strict=True)))
-    coverage = coverage_by_use(querier, form, querier.all_shards(form, window), window)
+    coverage = coverage_by_use(counted, window)
     for labels, _ in _only(of, ((labels, 0.0) for labels in _disagreeing(querier, window))):
         _entry(usage, labels).add_invalid(DISAGREEMENT)
     _add_counters(usage, querier, window, of)
@@ -169,7 +173,8 @@ def peak_activity(querier: SourceQuerier, window: datetime.timedelta, *, with_co
     usage = {key: entry for key, entry in usage.items() if entry.is_held or entry.is_own}
     if not with_coverage:
         return _by_pod(usage, {})
-    return _by_pod(usage, coverage_by_use(querier, RAW, querier.all_shards(RAW, window), window))
+    counted = samples_of(querier, RAW, querier.all_shards(RAW, window), window)
+    return _by_pod(usage, coverage_by_use(counted, window))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -310,25 +315,41 @@ def _query_disagreeing(querier: SourceQuerier, span: datetime.timedelta) -> Iter
 def _confirmed(
     querier: SourceQuerier, metrics: Sequence[Metric], span: datetime.timedelta, found: Sequence[SeriesLabels]
 ) -> Iterator[SeriesLabels]:
-    """Those of the uses for which exporters disagree, not only an exporter and any other target."""
-    if not found or not querier.provenance.namespaces:
-        yield from found
+    """Those of the uses for which exporters disagree: not only an exporter and any other target, or its successor."""
+    if not found:
         return
     means: dict[UseKey, list[float]] = {}
     pods = sorted({labels.key[:2] for labels in found if labels.key is not None})
     shards = querier.pod_shards(pods, querier.max_series(RAW, span))
+    successors = samples_of(querier, RAW, querier.all_shards(RAW, span), span).successors(span)
     for metric in metrics:
 
         def build(matchers: Sequence[str], metric: Metric = metric) -> str:
             mean = RAW.statistic(metric, Statistic.MEAN, matchers, span)
             return promql.by("max", querier.source.labels.described, mean)
 
-        for labels, mean in querier.uses(shards, build):
+        for labels, mean in _joined(querier.uses(shards, build), successors):
             if labels.key is not None:
                 means.setdefault(labels.key, []).append(mean * metric.scale)
     for labels in found:
         if labels.key in means and max(means[labels.key]) - min(means[labels.key]) > MAX_DIFFERENCE:
             yield labels
+
+
+def _joined(
+    values: LabelledValues, successors: Mapping[tuple[UseKey | None, str], Mapping[str, int]]
+) -> LabelledValues:
+    """Means with one for all targets of a job that follow each other: that of all of their samples."""
+    sums: dict[tuple[UseKey | None, str], tuple[SeriesLabels, float, int]] = {}
+    for labels, mean in values:
+        use = labels.key, labels.job
+        if use not in successors:
+            yield labels, mean
+        elif samples := successors[use].get(labels.target, 0):
+            _, total, number = sums.get(use, (labels, 0.0, 0))
+            sums[use] = labels, total + mean * samples, number + samples
+    for labels, total, number in sums.values():
+        yield labels, total / number
 
 
 def _has_copies(

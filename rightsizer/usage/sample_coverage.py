@@ -16,7 +16,7 @@ from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.querier import QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import RULE_INTERVAL, QueryForm
 from rightsizer.usage.slot_grid import Counts, SlotGrid
-from rightsizer.usage.source_metrics import Metric, UseKey
+from rightsizer.usage.source_metrics import Metric, SeriesLabels, UseKey
 
 SAMPLES_PER_SLOT = 20
 """Of 20 samples, one more or less changes the count by 5 % only."""
@@ -34,6 +34,9 @@ HALF = 0.5
 
 EDGE = datetime.timedelta(milliseconds=1)
 """Prometheus before 3.0 counts samples at both ends of a range; a range shorter by this counts none twice."""
+
+_AT_ONCE = 0.05
+"""Share of the samples that targets which follow each other may have at the same time."""
 
 _NEAR = 4
 """Slots before and after one that tell how many samples it lacks: a change of the scrape interval lasts longer."""
@@ -81,24 +84,28 @@ class Coverage:
 NO_COVERAGE = Coverage((), 1, None, 0.0, 0, is_fresh=False)
 
 
-def coverage_by_use(
-    querier: SourceQuerier, form: QueryForm, shards: QueryShards, window: datetime.timedelta
-) -> dict[UseKey, Coverage]:
-    """The coverage of all pods' activity.
+def coverage_by_use(counted: "SampleCounts", window: datetime.timedelta) -> dict[UseKey, Coverage]:
+    """The coverage of all pods' activity in a window that ends with what was counted.
 
     Jobs are counted separately, since each has its own scrape interval; then the coverage of several jobs is merged.
     """
-    cell = _cell(window)
-    known: dict[object, _SampleCounts] = querier.once("samples", dict)
-    counted = known.get((form, cell))
-    if counted is None or counted.window < window:
-        counted = known[form, cell] = _SampleCounts(querier, form, shards, cell, window)
-    found: dict[UseKey, Coverage] = {}
+    cells, found = window // counted.cell, dict[UseKey, Coverage]()
     for _, counts in sorted(counted.by_job.items()):
-        last = {key: row[-(window // cell) :] for key, row in counts.items()}
-        for key, coverage in _coverage(last):
+        for key, coverage in _coverage({key: row[-cells:] for key, row in counts.items()}):
             found[key] = found[key].merged(coverage) if key in found else coverage
     return found
+
+
+def samples_of(
+    querier: SourceQuerier, form: QueryForm, shards: QueryShards, window: datetime.timedelta
+) -> "SampleCounts":
+    """The samples of this window or of a longer one, which were counted before."""
+    cell = _cell(window)
+    known: dict[object, SampleCounts] = querier.once("samples", dict)
+    counted = known.get((form, cell))
+    if counted is None or counted.window < window:
+        counted = known[form, cell] = SampleCounts(querier, form, shards, cell, window)
+    return counted
 
 
 def slot_length(window: datetime.timedelta, samples: int) -> datetime.timedelta:
@@ -118,8 +125,8 @@ def _cell(window: datetime.timedelta) -> datetime.timedelta:
 
 
 @dataclasses.dataclass(frozen=True)
-class _SampleCounts:
-    """The samples of each use in each cell of a window; those of a shorter one are the last of them."""
+class SampleCounts:
+    """The samples of each series of a use in each cell of a window; those of a shorter one are the last of them."""
 
     querier: SourceQuerier
     form: QueryForm
@@ -128,13 +135,13 @@ class _SampleCounts:
     window: datetime.timedelta
 
     @functools.cached_property
-    def by_job(self) -> dict[str, CountsByUse]:
-        """Of several metrics the highest count."""
+    def series(self) -> list[tuple[SeriesLabels, Counts]]:
+        """Of every metric that shows that a device was measured; only series with a key."""
         grid = SlotGrid(self.querier.at, self.cell, self.window // self.cell)
         max_series = min(self.querier.max_series(self.form, self.window), MAX_POINTS / grid.slots)
         shards = [(plan, plan.shards(max_series)) for plan, _ in self.shards]
-        by, counts = self.querier.source.labels.described, dict[str, CountsByUse]()
-        source = self.querier.source
+        by, source = self.querier.source.labels.described, self.querier.source
+        found: list[tuple[SeriesLabels, Counts]] = []
         for metric in (self.querier.answered(self.window) or source).of(source.presence):
 
             def build(matchers: Sequence[str], metric: Metric = metric) -> str:
@@ -142,10 +149,45 @@ class _SampleCounts:
                 # Recorded series have few other labels: grouping them would take most of the time.
                 return count if self.form.is_recorded else promql.by("max", by, count)
 
-            for labels, row in self.querier.range_uses(shards, build, grid.steps, grid.counts):
-                if labels.key is not None:
-                    add_highest(counts.setdefault(labels.job, {}), labels.key, row)
+            uses = self.querier.range_uses(shards, build, grid.steps, grid.counts)
+            found += ((labels, row) for labels, row in uses if labels.key is not None)
+        return found
+
+    @functools.cached_property
+    def by_job(self) -> dict[str, CountsByUse]:
+        """The highest count of each use."""
+        counts: dict[str, CountsByUse] = {}
+        for labels, row in self.series:
+            assert labels.key is not None  # noqa: S101 - of a series with one
+            add_highest(counts.setdefault(labels.job, {}), labels.key, row)
         return counts
+
+    def successors(self, window: datetime.timedelta) -> dict[tuple[UseKey | None, str], dict[str, int]]:
+        """By use and job the samples of each target in a window, where targets follow each other.
+
+        A restarted exporter is another target; two at the same time are copies, and not here.
+        """
+        targets: dict[tuple[UseKey | None, str], dict[str, Counts]] = {}
+        for labels, row in self.series:
+            rows = targets.setdefault((labels.key, labels.job), {})
+            before, last = rows.get(labels.target), row[-(window // self.cell) :]
+            rows[labels.target] = last if before is None else array.array("I", map(max, before, last))
+        found: dict[tuple[UseKey | None, str], dict[str, int]] = {}
+        most: dict[str, list[int]] = {}
+        for use, rows in targets.items():
+            if len(rows) > 1:
+                if use[1] not in most:
+                    most[use[1]] = self._most(use[1], window)
+                samples = {target: sum(row) for target, row in rows.items()}
+                cells = zip(zip(*rows.values(), strict=True), most[use[1]], strict=True)
+                if sum(max(0, sum(cell) - full) for cell, full in cells) <= _AT_ONCE * sum(samples.values()):
+                    found[use] = samples
+        return found
+
+    def _most(self, job: str, window: datetime.timedelta) -> list[int]:
+        """In each cell of a window the most samples that any use of a job has in it or beside it."""
+        highest = highest_counts(row[-(window // self.cell) :] for row in self.by_job[job].values())
+        return [max(highest[max(0, place - 1) : place + 2]) for place in range(len(highest))]
 
 
 def add_highest(counts: CountsByUse, key: UseKey, row: Counts) -> None:

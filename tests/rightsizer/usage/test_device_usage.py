@@ -78,6 +78,31 @@ def test_usages_replaced_exporter_is_no_disagreement(metrics: Metrics) -> None:
     assert usage.activity_peak == near(0.9)
 
 
+@pytest.mark.parametrize("moves", [1, 4])
+def test_usages_mean_of_targets_that_follow_each_other_is_that_of_all_samples(
+    metrics: Metrics, moves: int
+) -> None:
+    """Each restart of the exporter gives it another address; the first one saw an hour of work."""
+    part = DAY / (moves + 1)
+    values = idle(**{UTIL: within(1441, 1380, 80), POWER: within(1441, 1380, 600, 100)})
+    for number in range(moves + 1):
+        since, target = DAY - number * part, f"10.0.0.{number}:9400"
+        metrics.write(values, pod="a", since=since, until=since - part, instance=target)
+        metrics.write(idle(), pod="b", since=since, until=since - part, instance=target)
+    usage = metrics.usage("a")
+    assert usage.activity_mean == near(0.8 / 24, abs=0.002)
+    assert usage.activity_floor == usage.activity_mean
+    assert usage.power_mean_w == near(100 + 500 / 24, abs=1)
+    assert (usage.invalid, usage.holes, usage.coverage) == ((), 0, near(1.0, abs=0.01))
+
+
+def test_usages_targets_that_followed_each_other_a_moment_ago_do_not_disagree(metrics: Metrics) -> None:
+    """One saw the end of the work, the other what came after it."""
+    metrics.write(idle(**{UTIL: within(1500, 20, 90)}), pod="a", until=20 * MINUTE, instance="10.0.0.1:9400")
+    metrics.write(idle(), pod="a", since=20 * MINUTE, instance="10.0.0.2:9400")
+    assert metrics.usage("a").invalid == ()
+
+
 @pytest.mark.covers("P5")
 def test_usages_two_spellings_of_a_model_are_one_device(metrics: Metrics) -> None:
     """One exporter replaces blanks in the model's name, the other does not."""
