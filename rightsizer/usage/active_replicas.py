@@ -35,7 +35,7 @@ from rightsizer.usage.pod_presence import (
 )
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import RAW, raw_selector
-from rightsizer.usage.slot_grid import Counts, SlotGrid
+from rightsizer.usage.slot_grid import COUNT, Counts, SlotGrid
 from rightsizer.usage.source_metrics import CLUSTER, MetricKind, Statistic
 
 HOUR = datetime.timedelta(hours=1)
@@ -82,7 +82,7 @@ class ReplicaQuery:
 
 
 def _none() -> Counts:
-    return array.array("I")
+    return array.array(COUNT)
 
 
 @dataclasses.dataclass(slots=True)
@@ -222,7 +222,7 @@ class _MinuteQuery:
         for prefix, column in self._columns(gaps, partial, later, period.minutes) if later else ():
             found[prefix].gaps = _merged(found[prefix].gaps, column, max)
         for prefix, replicas in presence.complete.items():
-            found[prefix].seen = array.array("I", [replicas]) * period.minutes
+            found[prefix].seen = array.array(COUNT, [replicas]) * period.minutes
         return found
 
     def _columns(
@@ -302,7 +302,7 @@ def _parse_prefix(namespace_label: str, text: msgspec.Raw) -> tuple[str, NamePre
 
 def _parse_column(start: float, minutes: int, text: msgspec.Raw) -> Counts:
     """A number for each minute, 0 where there is none."""
-    column = array.array("I", bytes(4 * minutes))
+    column = array.array(COUNT, [0]) * minutes
     for instant, value in decode_points(text):
         minute = round((instant - start) / 60)
         if 0 <= minute < minutes:
@@ -312,4 +312,4 @@ def _parse_column(start: float, minutes: int, text: msgspec.Raw) -> Counts:
 
 def _merged(one: Counts, other: Counts, how: Callable[[int, int], int]) -> Counts:
     """Merge minute by minute."""
-    return array.array("I", map(how, one, other)) if one else other
+    return array.array(COUNT, map(how, one, other)) if one else other

@@ -9,13 +9,13 @@ import datetime
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.querier import QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import RULE_INTERVAL, QueryForm
-from rightsizer.usage.slot_grid import Counts, SlotGrid
+from rightsizer.usage.slot_grid import COUNT, Counts, SlotGrid
 from rightsizer.usage.source_metrics import Metric, SeriesLabels, UseKey
 
 SAMPLES_PER_SLOT = 20
@@ -52,16 +52,12 @@ class Coverage:
     """The coverage of a pod's use of a device.
 
     Attributes:
-        shares: In each cell, oldest first, the share of the samples of its slot, 0 to 1.
-        size: Number of cells in a slot.
         samples_expected: Samples of the job's densest series in the window.
-        share: The mean of the shares.
+        share: The mean of the slots' shares of their samples, 0 to 1.
         gaps: Slots without any sample.
         is_fresh: Whether the last slot has half of its samples.
     """
 
-    shares: Sequence[float]
-    size: int
     samples_expected: int | None
     share: float
     gaps: int
@@ -69,30 +65,39 @@ class Coverage:
 
     @classmethod
     def of(cls, shares: Sequence[float], size: int, samples_expected: int) -> "Coverage":
-        """The coverage that follows from the shares."""
+        """The coverage by the share of samples that the slot of each cell has; `size` cells make a slot."""
         mean, empty = sum(shares) / len(shares), shares.count(0)
         gaps = max(empty // size, min(empty, 1))
-        return cls(shares, size, samples_expected, mean, gaps, is_fresh=shares[-1] >= HALF)
-
-    def merged(self, other: "Coverage") -> "Coverage":
-        """Cell by cell the higher one; samples of each job can be expected."""
-        shares = array.array("f", map(max, self.shares, other.shares))
-        expected = max(self.samples_expected or 0, other.samples_expected or 0)
-        return Coverage.of(shares, max(self.size, other.size), expected)
+        return cls(samples_expected, mean, gaps, is_fresh=shares[-1] >= HALF)
 
 
-NO_COVERAGE = Coverage((), 1, None, 0.0, 0, is_fresh=False)
+NO_COVERAGE = Coverage(None, 0.0, 0, is_fresh=False)
 
 
 def coverage_by_use(counted: "SampleCounts", window: datetime.timedelta) -> dict[UseKey, Coverage]:
     """The coverage of all pods' activity in a window that ends with what was counted.
 
-    Jobs are counted separately, since each has its own scrape interval; then the coverage of several jobs is merged.
+    Jobs are counted separately, since each has its own scrape interval. Of a use that several tell of, the highest
+    share of each cell counts.
     """
-    cells, found = window // counted.cell, dict[UseKey, Coverage]()
-    for _, counts in sorted(counted.by_job.items()):
-        for key, coverage in _coverage({key: row[-cells:] for key, row in counts.items()}):
-            found[key] = found[key].merged(coverage) if key in found else coverage
+    cells = window // counted.cell
+    every = [(_JobSlots.of(counts.values(), cells), counts) for counts in counted.by_job.values()]
+    jobs = [(slots, counts) for slots, counts in every if slots.samples]
+    found: dict[UseKey, Coverage] = {}
+    known: dict[tuple[int, int], Coverage] = {}  # most rows are one
+    for number, (slots, counts) in enumerate(jobs):
+        others = [other for other in jobs if other[1] is not counts]
+        for key, row in counts.items():
+            again = [(each, rows[key]) for each, rows in others if key in rows]
+            if again and key not in found:
+                told = [(slots, row), *again]
+                shares = list(map(max, *(each.shares(one) for each, one in told)))
+                size, samples = (max(getattr(each, name) for each, _ in told) for name in ("size", "samples"))
+                found[key] = Coverage.of(shares, size, samples)
+            elif not again:
+                if (number, id(row)) not in known:
+                    known[number, id(row)] = Coverage.of(slots.shares(row), slots.size, slots.samples)
+                found[key] = known[number, id(row)]
     return found
 
 
@@ -162,16 +167,28 @@ class SampleCounts:
             add_highest(counts.setdefault(labels.job, {}), labels.key, row)
         return counts
 
+    @functools.cached_property
+    def _moved(self) -> frozenset[tuple[UseKey | None, str]]:
+        """The uses by job of which several targets tell."""
+        one: dict[tuple[UseKey | None, str], str] = {}
+        return frozenset(
+            use
+            for use, target in (((labels.key, labels.job), labels.target) for labels, _ in self.series)
+            if one.setdefault(use, target) != target
+        )
+
     def successors(self, window: datetime.timedelta) -> dict[tuple[UseKey | None, str], dict[str, int]]:
         """By use and job the samples of each target in a window, where targets follow each other.
 
         A restarted exporter is another target; two at the same time are copies, and not here.
         """
         targets: dict[tuple[UseKey | None, str], dict[str, Counts]] = {}
-        for labels, row in self.series:
+        for labels, row in self.series if self._moved else ():
+            if (labels.key, labels.job) not in self._moved:
+                continue
             rows = targets.setdefault((labels.key, labels.job), {})
             before, last = rows.get(labels.target), row[-(window // self.cell) :]
-            rows[labels.target] = last if before is None else array.array("I", map(max, before, last))
+            rows[labels.target] = last if before is None else array.array(COUNT, map(max, before, last))
         found: dict[tuple[UseKey | None, str], dict[str, int]] = {}
         most: dict[str, list[int]] = {}
         for use, rows in targets.items():
@@ -193,7 +210,7 @@ class SampleCounts:
 def add_highest(counts: CountsByUse, key: UseKey, row: Counts) -> None:
     """Set the counts of a use; of several rows, the highest count of each slot."""
     before = counts.get(key)
-    counts[key] = row if before is None else array.array("I", map(max, before, row))
+    counts[key] = row if before in (None, row) else array.array(COUNT, map(max, before or (), row))
 
 
 def highest_counts(rows: Iterable[Sequence[int]]) -> list[int]:
@@ -204,26 +221,49 @@ def highest_counts(rows: Iterable[Sequence[int]]) -> list[int]:
     return highest
 
 
-def _coverage(counts: CountsByUse) -> Iterator[tuple[UseKey, Coverage]]:
-    """The coverage of each use of a job.
+@dataclasses.dataclass(frozen=True, slots=True)
+class _JobSlots:
+    """The slots of one job in a window.
 
     A slot is complete with as many samples as the job's densest series has in it, unless everything lacks some there.
+
+    Attributes:
+        cells: Those of the window.
+        size: How many of them make a slot.
+        samples: Those of the densest series.
+        lengths: How many cells each slot has; the oldest may have some more.
+        expected: The samples of each slot that lacks none.
     """
-    texts = {key: row.tobytes() for key, row in counts.items()}
-    distinct = dict(zip(texts.values(), counts.values(), strict=True))  # most are alike
-    densest = highest_counts(distinct.values())
-    if not any(densest):
-        return
-    cells, samples = len(densest), sum(densest)
-    size = _slot_size(cells, samples)
-    lengths = [size + cells % size, *[size] * (cells // size - 1)]  # the oldest may have some more
-    ends = list(itertools.accumulate(lengths))
-    slots = [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
-    rows = {text: [sum(row[slot]) for slot in slots] for text, row in distinct.items()}
-    expected = expected_samples(highest_counts(rows.values()))
-    known = {text: Coverage.of(_shares(row, expected, lengths), size, samples) for text, row in rows.items()}
-    for key, text in texts.items():
-        yield key, known[text]
+
+    cells: int
+    size: int
+    samples: int
+    lengths: Sequence[int]
+    expected: Sequence[float]
+
+    @classmethod
+    def of(cls, rows: Iterable[Counts], cells: int) -> "_JobSlots":
+        """The slots by the rows of all uses of the job."""
+        distinct = {id(row): row for row in rows}.values()
+        samples = sum(highest_counts(row[-cells:] for row in distinct))
+        size = _slot_size(cells, samples)
+        lengths = [size + cells % size, *[size] * (cells // size - 1)]
+        highest = highest_counts(_sums(row[-cells:], lengths) for row in distinct)
+        return cls(cells, size, samples, lengths, expected_samples(highest))
+
+    def shares(self, row: Counts) -> list[float]:
+        """The share of samples that the slot of each cell has."""
+        sums = _sums(row[-self.cells :], self.lengths)
+        parts = zip(sums, self.expected, self.lengths, strict=True)
+        found: list[float] = []
+        for value, full, length in parts:
+            found += [min(1.0, value / full) if full else 0.0] * length
+        return found
+
+
+def _sums(row: Sequence[int], lengths: Iterable[int]) -> list[int]:
+    ends = list(itertools.accumulate(lengths, initial=0))
+    return [sum(row[first:end]) for first, end in itertools.pairwise(ends)]
 
 
 def _slot_size(cells: int, samples: int) -> int:
@@ -242,12 +282,4 @@ def expected_samples(highest: Sequence[int]) -> list[float]:
     for place, value in enumerate(highest):
         sides = highest[max(0, place - _NEAR) : place], highest[place + 1 : place + 1 + _NEAR]
         found.append(max(value, least, min((max(side) for side in sides if side), default=0) / 2))
-    return found
-
-
-def _shares(row: Sequence[int], expected: Sequence[float], lengths: Sequence[int]) -> Sequence[float]:
-    """The share of each slot, for each of its cells."""
-    found = array.array("f")
-    for value, full, length in zip(row, expected, lengths, strict=True):
-        found.extend([min(1.0, value / full) if full else 0.0] * length)
     return found

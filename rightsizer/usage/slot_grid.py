@@ -11,7 +11,11 @@ import msgspec
 from rightsizer.prometheus.query_api import QueryRange, decode_points
 
 Counts: TypeAlias = "array.array[int]"
-"""Samples in each slot, oldest first."""
+"""Samples in each slot, oldest first; MOST where there are more."""
+
+COUNT = "H"
+"""The type of a count in an array: there are hundreds for each device of a fleet."""
+MOST = 0xFFFF
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,10 +39,10 @@ class SlotGrid:
         """The counts of a series, from the JSON of its points; 0 without a point."""
         points = decode_points(text)
         if len(points) == self.slots and all(math.isfinite(value) for _, value in points):
-            return array.array("I", [int(value) for _, value in points])
-        counts = array.array("I", bytes(4 * self.slots))
+            return array.array(COUNT, [min(int(value), MOST) for _, value in points])
+        counts = array.array(COUNT, [0]) * self.slots
         for instant, value in points:
             slot = self.slot_of(instant)
             if 0 <= slot < self.slots and math.isfinite(value):
-                counts[slot] = int(value)
+                counts[slot] = min(int(value), MOST)
         return counts
