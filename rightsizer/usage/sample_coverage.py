@@ -39,7 +39,10 @@ _AT_ONCE = 0.05
 """Share of the samples that targets which follow each other may have at the same time."""
 
 _NEAR = 4
-"""Slots before and after one that tell how many samples it lacks: a change of the scrape interval lasts longer."""
+"""Cells before and after one that tell how many samples it lacks: a change of the scrape interval lasts longer."""
+
+_STEADY = 0.8
+"""Share of the samples of other cells that each has where none are lost."""
 
 _MOST_CHANGE = 10
 """Times that one scrape interval is longer than another: from 15 s to two and a half minutes."""
@@ -114,7 +117,7 @@ def samples_of(
 
 
 def slot_length(window: datetime.timedelta, samples: int) -> datetime.timedelta:
-    """The length of a slot of a window in which so many samples are expected."""
+    """The length of a slot of a window with this number of expected samples."""
     cell = _cell(window)
     return cell * _slot_size(window // cell, samples)
 
@@ -190,7 +193,7 @@ class SampleCounts:
             before, last = rows.get(labels.target), row[-(window // self.cell) :]
             rows[labels.target] = last if before is None else array.array(COUNT, map(max, before, last))
         found: dict[tuple[UseKey | None, str], dict[str, int]] = {}
-        most: dict[str, list[int]] = {}
+        most: dict[str, list[float]] = {}
         for use, rows in targets.items():
             if len(rows) > 1:
                 if use[1] not in most:
@@ -201,7 +204,7 @@ class SampleCounts:
                     found[use] = samples
         return found
 
-    def _most(self, job: str, window: datetime.timedelta) -> list[int]:
+    def _most(self, job: str, window: datetime.timedelta) -> list[float]:
         """In each cell of a window the most samples that any use of a job has in it or beside it."""
         highest = highest_counts(row[-(window // self.cell) :] for row in self.by_job[job].values())
         return [max(highest[max(0, place - 1) : place + 2]) for place in range(len(highest))]
@@ -213,9 +216,9 @@ def add_highest(counts: CountsByUse, key: UseKey, row: Counts) -> None:
     counts[key] = row if before in (None, row) else array.array(COUNT, map(max, before or (), row))
 
 
-def highest_counts(rows: Iterable[Sequence[int]]) -> list[int]:
+def highest_counts(rows: Iterable[Sequence[float]]) -> list[float]:
     """The highest count of each slot."""
-    highest: list[int] = []
+    highest: list[float] = []
     for row in rows:
         highest = list(map(max, highest, row)) if highest else list(row)
     return highest
@@ -245,11 +248,16 @@ class _JobSlots:
     def of(cls, rows: Iterable[Counts], cells: int) -> "_JobSlots":
         """The slots by the rows of all uses of the job."""
         distinct = {id(row): row for row in rows}.values()
-        samples = sum(highest_counts(row[-cells:] for row in distinct))
+        densest = highest_counts(row[-cells:] for row in distinct)
+        samples = round(sum(densest))
         size = _slot_size(cells, samples)
         lengths = [size + cells % size, *[size] * (cells // size - 1)]
         highest = highest_counts(_sums(row[-cells:], lengths) for row in distinct)
-        return cls(cells, size, samples, lengths, expected_samples(highest))
+        lost = _sums(
+            [full - count for count, full in zip(densest, expected_samples(densest), strict=True)], lengths
+        )
+        expected = [count + more for count, more in zip(highest, lost, strict=True)]
+        return cls(cells, size, samples, lengths, expected)
 
     def shares(self, row: Counts) -> list[float]:
         """The share of samples that the slot of each cell has."""
@@ -261,7 +269,7 @@ class _JobSlots:
         return found
 
 
-def _sums(row: Sequence[int], lengths: Iterable[int]) -> list[int]:
+def _sums(row: Sequence[float], lengths: Iterable[int]) -> list[float]:
     ends = list(itertools.accumulate(lengths, initial=0))
     return [sum(row[first:end]) for first, end in itertools.pairwise(ends)]
 
@@ -272,14 +280,15 @@ def _slot_size(cells: int, samples: int) -> int:
     return min(math.ceil(cells / number), cells // MIN_SLOTS)
 
 
-def expected_samples(highest: Sequence[int]) -> list[float]:
-    """The samples of each slot that lacks none, by the highest count in it and in those near it.
+def expected_samples(highest: Sequence[float]) -> list[float]:
+    """The samples of each cell that lacks none, by the highest count in it and in those near it.
 
-    Where everything has less than half of what it has both before and after that, it is an outage, and so it is where
-    no change of the scrape interval leaves as few.
+    After a change of the scrape interval there are as many in each. Where there were more before and are more after it,
+    beyond one that falls to either side of an edge, or fewer than any change leaves, everything lacks some.
     """
     found, least = [], max(highest, default=0) / _MOST_CHANGE
     for place, value in enumerate(highest):
         sides = highest[max(0, place - _NEAR) : place], highest[place + 1 : place + 1 + _NEAR]
-        found.append(max(value, least, min((max(side) for side in sides if side), default=0) / 2))
+        usual = min((max(side) for side in sides if side), default=0)
+        found.append(max(value, least, min(_STEADY * usual, usual - 1)))
     return found
