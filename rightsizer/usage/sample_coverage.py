@@ -277,7 +277,7 @@ def _sums(row: Sequence[float], lengths: Iterable[int]) -> list[float]:
 def _slot_size(cells: int, samples: int) -> int:
     """How many cells make a slot."""
     number = max(MIN_SLOTS, min(MAX_SLOTS, samples // SAMPLES_PER_SLOT))
-    return min(math.ceil(cells / number), cells // MIN_SLOTS)
+    return math.ceil(cells / number)
 
 
 def expected_samples(highest: Sequence[float]) -> list[float]:
