@@ -21,7 +21,14 @@ from rightsizer.usage.exporter_counters import (
 )
 from rightsizer.usage.querier import AnsweredMetrics, QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import RAW, RULE_INTERVAL, QueryForm, raw_selector
-from rightsizer.usage.sample_coverage import NO_COVERAGE, Coverage, coverage_by_use, samples_of
+from rightsizer.usage.sample_coverage import (
+    NO_COVERAGE,
+    Coverage,
+    JobUse,
+    SampleCounts,
+    coverage_by_use,
+    samples_of,
+)
 from rightsizer.usage.source_metrics import (
     STATISTICS,
     LabelNames,
@@ -98,10 +105,8 @@ def window_usages(
         for statistic in STATISTICS[metric.kind]
         if before is None or (metric, statistic) in before.metrics
     ]
-    answered, counted = (
-        AnsweredMetrics(form),
-        samples_of(querier, form, querier.all_shards(form, window), window),
-    )
+    answered = AnsweredMetrics(form)
+    counted = samples_of(querier, form, querier.all_shards(form, window), window)
     successors = counted.successors(window)
     for query, values in _run(queries):
         query.add_to(usage, _joined(values, successors) if query.statistic is Statistic.MEAN else values)
@@ -321,7 +326,7 @@ def _confirmed(
     means: dict[UseKey, list[float]] = {}
     pods = sorted({labels.key[:2] for labels in found if labels.key is not None})
     shards = querier.pod_shards(pods, querier.max_series(RAW, span))
-    successors = samples_of(querier, RAW, querier.all_shards(RAW, span), span).successors(span)
+    successors = SampleCounts.of(querier, RAW, shards, span).successors(span)
     for metric in metrics:
 
         def build(matchers: Sequence[str], metric: Metric = metric) -> str:
@@ -336,16 +341,15 @@ def _confirmed(
             yield labels
 
 
-def _joined(
-    values: LabelledValues, successors: Mapping[tuple[UseKey | None, str], Mapping[str, int]]
-) -> LabelledValues:
+def _joined(values: LabelledValues, successors: Mapping[JobUse, Mapping[str, int]]) -> LabelledValues:
     """Means with one for all targets of a job that follow each other: that of all of their samples."""
-    sums: dict[tuple[UseKey | None, str], tuple[SeriesLabels, float, int]] = {}
+    sums: dict[JobUse, tuple[SeriesLabels, float, int]] = {}
     for labels, mean in values:
         use = labels.key, labels.job
-        if use not in successors:
+        samples = successors.get(use, {}).get(labels.target)
+        if samples is None:
             yield labels, mean
-        elif samples := successors[use].get(labels.target, 0):
+        else:
             _, total, number = sums.get(use, (labels, 0.0, 0))
             sums[use] = labels, total + mean * samples, number + samples
     for labels, total, number in sums.values():

@@ -8,8 +8,9 @@ import dataclasses
 import datetime
 import functools
 import itertools
-import math
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.sharding import MAX_POINTS
@@ -35,19 +36,17 @@ HALF = 0.5
 EDGE = datetime.timedelta(milliseconds=1)
 """Prometheus before 3.0 counts samples at both ends of a range; a range shorter by this counts none twice."""
 
-_AT_ONCE = 0.05
-"""Share of the samples that targets which follow each other may have at the same time."""
-
-_NEAR = 4
-"""Cells before and after one that tell how many samples it lacks: a change of the scrape interval lasts longer."""
-
-_STEADY = 0.8
-"""Share of the samples of other cells that each has where none are lost."""
-
+_STEADY_CELLS = 12
+"""With as many samples in each of these, a series was scraped at one interval; losses are more here and fewer there."""
+_STEADY = 0.2
+"""Share of its samples by which a cell may have fewer than another one all the same; one fewer is always chance."""
 _MOST_CHANGE = 10
 """Times that one scrape interval is longer than another: from 15 s to two and a half minutes."""
 
 CountsByUse = dict[UseKey, Counts]
+_Number = TypeVar("_Number", int, float)
+JobUse = tuple[UseKey | None, str]
+"""A use, and the job that tells it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class Coverage:
 
     Attributes:
         samples_expected: Samples of the job's densest series in the window.
-        share: The mean of the slots' shares of their samples, 0 to 1.
+        share: The mean of the cells' shares of the samples of their slots, 0 to 1.
         gaps: Slots without any sample.
         is_fresh: Whether the last slot has half of its samples.
     """
@@ -65,13 +64,6 @@ class Coverage:
     share: float
     gaps: int
     is_fresh: bool
-
-    @classmethod
-    def of(cls, shares: Sequence[float], size: int, samples_expected: int) -> "Coverage":
-        """The coverage by the share of samples that the slot of each cell has; `size` cells make a slot."""
-        mean, empty = sum(shares) / len(shares), shares.count(0)
-        gaps = max(empty // size, min(empty, 1))
-        return cls(samples_expected, mean, gaps, is_fresh=shares[-1] >= HALF)
 
 
 NO_COVERAGE = Coverage(None, 0.0, 0, is_fresh=False)
@@ -83,43 +75,49 @@ def coverage_by_use(counted: "SampleCounts", window: datetime.timedelta) -> dict
     Jobs are counted separately, since each has its own scrape interval. Of a use that several tell of, the highest
     share of each cell counts.
     """
-    cells = window // counted.cell
-    every = [(_JobSlots.of(counts.values(), cells), counts) for counts in counted.by_job.values()]
-    jobs = [(slots, counts) for slots, counts in every if slots.samples]
+    told: dict[UseKey, list[tuple[_JobSlots, Counts]]] = {}
+    for counts in counted.by_job.values():
+        rows = {id(row): row for row in counts.values()}  # most are one
+        slots = _JobSlots.of(rows.values(), counted.cells(window))
+        for key, row in counts.items() if slots.samples else ():
+            told.setdefault(key, []).append((slots, row))
+    known: dict[tuple[int, ...], Coverage] = {}
     found: dict[UseKey, Coverage] = {}
-    known: dict[tuple[int, int], Coverage] = {}  # most rows are one
-    for number, (slots, counts) in enumerate(jobs):
-        others = [other for other in jobs if other[1] is not counts]
-        for key, row in counts.items():
-            again = [(each, rows[key]) for each, rows in others if key in rows]
-            if again and key not in found:
-                told = [(slots, row), *again]
-                shares = list(map(max, *(each.shares(one) for each, one in told)))
-                size, samples = (max(getattr(each, name) for each, _ in told) for name in ("size", "samples"))
-                found[key] = Coverage.of(shares, size, samples)
-            elif not again:
-                if (number, id(row)) not in known:
-                    known[number, id(row)] = Coverage.of(slots.shares(row), slots.size, slots.samples)
-                found[key] = known[number, id(row)]
+    for key, each in told.items():
+        parts = tuple([id(part) for one in each for part in one])
+        if parts not in known:
+            known[parts] = each[0][0].coverage(each[0][1]) if len(each) == 1 else _merged(each)
+        found[key] = known[parts]
     return found
+
+
+def _merged(told: Sequence[tuple["_JobSlots", Counts]]) -> Coverage:
+    """The coverage by several jobs; slots are those of the job that has the fewest."""
+    shares = list(map(max, *(slots.shares(row) for slots, row in told)))
+    coarsest = min((slots for slots, _ in told), key=lambda slots: len(slots.expected))
+    gaps = sum(not any(shares[first:end]) for first, end in itertools.pairwise(coarsest.edges))
+    samples = max(slots.samples for slots, _ in told)
+    return Coverage(samples, sum(shares) / len(shares), gaps, is_fresh=shares[-1] >= HALF)
 
 
 def samples_of(
     querier: SourceQuerier, form: QueryForm, shards: QueryShards, window: datetime.timedelta
 ) -> "SampleCounts":
-    """The samples of this window or of a longer one, which were counted before."""
-    cell = _cell(window)
+    """The samples of all pods in this window or a longer one, counted once."""
     known: dict[object, SampleCounts] = querier.once("samples", dict)
-    counted = known.get((form, cell))
-    if counted is None or counted.window < window:
-        counted = known[form, cell] = SampleCounts(querier, form, shards, cell, window)
-    return counted
+    key = form, _cell(window)
+    if key not in known or known[key].window < window:
+        known[key] = SampleCounts.of(querier, form, shards, window)
+    return known[key]
 
 
 def slot_length(window: datetime.timedelta, samples: int) -> datetime.timedelta:
-    """The length of a slot of a window with this number of expected samples."""
-    cell = _cell(window)
-    return cell * _slot_size(window // cell, samples)
+    """The length of a slot of a window with this number of expected samples, as far as cells allow."""
+    return window / _slots_of(-(-window // _cell(window)), samples)
+
+
+def _slots_of(cells: int, samples: int) -> int:
+    return max(MIN_SLOTS, min(MAX_SLOTS, cells, samples // SAMPLES_PER_SLOT))
 
 
 def _cell(window: datetime.timedelta) -> datetime.timedelta:
@@ -128,7 +126,7 @@ def _cell(window: datetime.timedelta) -> datetime.timedelta:
         return window / MIN_SLOTS
     cell = RULE_INTERVAL
     while window > MAX_CELLS * cell:
-        cell *= 3  # windows of nearly the same length have the same
+        cell *= 2  # windows of nearly the same length have the same
     return cell
 
 
@@ -142,10 +140,21 @@ class SampleCounts:
     cell: datetime.timedelta
     window: datetime.timedelta
 
+    @classmethod
+    def of(
+        cls, querier: SourceQuerier, form: QueryForm, shards: QueryShards, window: datetime.timedelta
+    ) -> "SampleCounts":
+        """Those of the series of these shards."""
+        return cls(querier, form, shards, _cell(window), window)
+
+    def cells(self, window: datetime.timedelta) -> int:
+        """How many cells hold a window; the oldest may begin before it."""
+        return -(-window // self.cell)
+
     @functools.cached_property
     def series(self) -> list[tuple[SeriesLabels, Counts]]:
         """Of every metric that shows that a device was measured; only series with a key."""
-        grid = SlotGrid(self.querier.at, self.cell, self.window // self.cell)
+        grid = SlotGrid(self.querier.at, self.cell, self.cells(self.window))
         max_series = min(self.querier.max_series(self.form, self.window), MAX_POINTS / grid.slots)
         shards = [(plan, plan.shards(max_series)) for plan, _ in self.shards]
         by, source = self.querier.source.labels.described, self.querier.source
@@ -171,57 +180,70 @@ class SampleCounts:
         return counts
 
     @functools.cached_property
-    def _moved(self) -> frozenset[tuple[UseKey | None, str]]:
+    def _moved(self) -> frozenset[JobUse]:
         """The uses by job of which several targets tell."""
-        one: dict[tuple[UseKey | None, str], str] = {}
+        one: dict[JobUse, str] = {}
         return frozenset(
             use
             for use, target in (((labels.key, labels.job), labels.target) for labels, _ in self.series)
             if one.setdefault(use, target) != target
         )
 
-    def successors(self, window: datetime.timedelta) -> dict[tuple[UseKey | None, str], dict[str, int]]:
+    def successors(self, window: datetime.timedelta) -> dict[JobUse, Mapping[str, int]]:
         """By use and job the samples of each target in a window, where targets follow each other.
 
-        A restarted exporter is another target; two at the same time are copies, and not here.
+        A restarted exporter is another target, and in a cell with it only where it begins. Two at the same time are
+        copies, and not here, nor is a use with a target of which no sample was counted.
         """
-        targets: dict[tuple[UseKey | None, str], dict[str, Counts]] = {}
+        targets: dict[JobUse, dict[str, Counts]] = {}
         for labels, row in self.series if self._moved else ():
-            if (labels.key, labels.job) not in self._moved:
-                continue
-            rows = targets.setdefault((labels.key, labels.job), {})
-            before, last = rows.get(labels.target), row[-(window // self.cell) :]
-            rows[labels.target] = last if before is None else array.array(COUNT, map(max, before, last))
-        found: dict[tuple[UseKey | None, str], dict[str, int]] = {}
-        most: dict[str, list[float]] = {}
+            if (use := (labels.key, labels.job)) in self._moved:
+                add_highest(targets.setdefault(use, {}), labels.target, row[-self.cells(window) :])
+        found: dict[JobUse, Mapping[str, int]] = {}
         for use, rows in targets.items():
-            if len(rows) > 1:
-                if use[1] not in most:
-                    most[use[1]] = self._most(use[1], window)
-                samples = {target: sum(row) for target, row in rows.items()}
-                cells = zip(zip(*rows.values(), strict=True), most[use[1]], strict=True)
-                if sum(max(0, sum(cell) - full) for cell, full in cells) <= _AT_ONCE * sum(samples.values()):
-                    found[use] = samples
+            samples = {target: sum(row) for target, row in rows.items()}
+            at_once = sum(len(cell) - cell.count(0) > 1 for cell in zip(*rows.values(), strict=True))
+            if at_once < len(rows) and all(samples.values()):
+                found[use] = samples
         return found
 
-    def _most(self, job: str, window: datetime.timedelta) -> list[float]:
-        """In each cell of a window the most samples that any use of a job has in it or beside it."""
-        highest = highest_counts(row[-(window // self.cell) :] for row in self.by_job[job].values())
-        return [max(highest[max(0, place - 1) : place + 2]) for place in range(len(highest))]
+
+_Key = TypeVar("_Key")
 
 
-def add_highest(counts: CountsByUse, key: UseKey, row: Counts) -> None:
+def add_highest(counts: dict[_Key, Counts], key: _Key, row: Counts) -> None:
     """Set the counts of a use; of several rows, the highest count of each slot."""
     before = counts.get(key)
-    counts[key] = row if before in (None, row) else array.array(COUNT, map(max, before or (), row))
+    if before is None or before == row:
+        counts[key] = row
+    else:
+        counts[key] = array.array(COUNT, map(max, before, row))
 
 
-def highest_counts(rows: Iterable[Sequence[float]]) -> list[float]:
+def highest_counts(rows: Iterable[Sequence[int]]) -> list[int]:
     """The highest count of each slot."""
-    highest: list[float] = []
+    highest: list[int] = []
     for row in rows:
         highest = list(map(max, highest, row)) if highest else list(row)
     return highest
+
+
+def expected_samples(highest: Sequence[int]) -> list[float]:
+    """The samples of each cell that lacks none, by the highest count in it, and half of the highest of all.
+
+    Where everything has fewer, but as many in each of a dozen cells, the scrape interval is longer there; only no
+    change of it leaves next to nothing.
+    """
+    most, steady = max(highest, default=0), [False] * len(highest)
+    for first in range(len(highest) - _STEADY_CELLS + 1):
+        some = highest[first : first + _STEADY_CELLS]
+        if max(some) - min(some) <= max(1.0, _STEADY * max(some)):
+            steady[first : first + _STEADY_CELLS] = [True] * _STEADY_CELLS
+    least = most / _MOST_CHANGE
+    return [
+        max(count, least if is_steady else HALF * most)
+        for count, is_steady in zip(highest, steady, strict=True)
+    ]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -231,64 +253,52 @@ class _JobSlots:
     A slot is complete with as many samples as the job's densest series has in it, unless everything lacks some there.
 
     Attributes:
-        cells: Those of the window.
-        size: How many of them make a slot.
-        samples: Those of the densest series.
-        lengths: How many cells each slot has; the oldest may have some more.
+        samples: Those of the densest series in the window.
+        edges: The numbers of the cells at which the slots begin, and the last one ends.
         expected: The samples of each slot that lacks none.
     """
 
-    cells: int
-    size: int
     samples: int
-    lengths: Sequence[int]
+    edges: Sequence[int]
     expected: Sequence[float]
 
     @classmethod
-    def of(cls, rows: Iterable[Counts], cells: int) -> "_JobSlots":
-        """The slots by the rows of all uses of the job."""
-        distinct = {id(row): row for row in rows}.values()
-        densest = highest_counts(row[-cells:] for row in distinct)
-        samples = round(sum(densest))
-        size = _slot_size(cells, samples)
-        lengths = [size + cells % size, *[size] * (cells // size - 1)]
-        highest = highest_counts(_sums(row[-cells:], lengths) for row in distinct)
-        lost = _sums(
-            [full - count for count, full in zip(densest, expected_samples(densest), strict=True)], lengths
-        )
-        expected = [count + more for count, more in zip(highest, lost, strict=True)]
-        return cls(cells, size, samples, lengths, expected)
+    def of(cls, rows: Collection[Counts], cells: int) -> "_JobSlots":
+        """The slots by the different rows of a job."""
+        samples = max(sum(row[-cells:]) for row in rows)
+        number = _slots_of(cells, samples)
+        edges = [place * cells // number for place in range(number + 1)]
+        densest = highest_counts(row[-cells:] for row in rows)
+        lacking = map(operator.sub, expected_samples(densest), densest)
+        lost = _between(list(itertools.accumulate(lacking, initial=0.0)), edges)
+        highest = highest_counts(_sums(row, edges) for row in rows)
+        return cls(samples, edges, list(map(operator.add, highest, lost)))
+
+    def coverage(self, row: Counts) -> Coverage:
+        """The coverage of a use by this job alone."""
+        sums = _sums(row, self.edges)
+        parts = [
+            min(1.0, value / full) if full else 0.0 for value, full in zip(sums, self.expected, strict=True)
+        ]
+        lengths = _between(self.edges, range(len(self.edges)))
+        share = sum(map(operator.mul, parts, lengths)) / self.edges[-1]
+        return Coverage(self.samples, share, sums.count(0), is_fresh=parts[-1] >= HALF)
 
     def shares(self, row: Counts) -> list[float]:
         """The share of samples that the slot of each cell has."""
-        sums = _sums(row[-self.cells :], self.lengths)
-        parts = zip(sums, self.expected, self.lengths, strict=True)
         found: list[float] = []
-        for value, full, length in parts:
+        lengths = _between(self.edges, range(len(self.edges)))
+        for value, full, length in zip(_sums(row, self.edges), self.expected, lengths, strict=True):
             found += [min(1.0, value / full) if full else 0.0] * length
         return found
 
 
-def _sums(row: Sequence[float], lengths: Iterable[int]) -> list[float]:
-    ends = list(itertools.accumulate(lengths, initial=0))
-    return [sum(row[first:end]) for first, end in itertools.pairwise(ends)]
+def _sums(row: Counts, edges: Sequence[int]) -> list[int]:
+    """The samples of each slot, of the last cells of a row."""
+    return _between(list(itertools.accumulate(row[-edges[-1] :], initial=0)), edges)
 
 
-def _slot_size(cells: int, samples: int) -> int:
-    """How many cells make a slot."""
-    number = max(MIN_SLOTS, min(MAX_SLOTS, samples // SAMPLES_PER_SLOT))
-    return math.ceil(cells / number)
-
-
-def expected_samples(highest: Sequence[float]) -> list[float]:
-    """The samples of each cell that lacks none, by the highest count in it and in those near it.
-
-    After a change of the scrape interval there are as many in each. Where there were more before and are more after it,
-    beyond one that falls to either side of an edge, or fewer than any change leaves, everything lacks some.
-    """
-    found, least = [], max(highest, default=0) / _MOST_CHANGE
-    for place, value in enumerate(highest):
-        sides = highest[max(0, place - _NEAR) : place], highest[place + 1 : place + 1 + _NEAR]
-        usual = min((max(side) for side in sides if side), default=0)
-        found.append(max(value, least, min(_STEADY * usual, usual - 1)))
-    return found
+def _between(sums: Sequence[_Number], edges: Sequence[int]) -> list[_Number]:
+    """How much is between two edges, by the sums up to each."""
+    at_edges = [sums[edge] for edge in edges]
+    return list(map(operator.sub, at_edges[1:], at_edges))

@@ -4,6 +4,7 @@ import datetime
 
 import pytest
 
+from rightsizer.usage.sample_coverage import expected_samples, slot_length
 from tests.rightsizer.metrics import DAY, HOUR, Metrics, idle, near
 
 pytestmark = pytest.mark.prometheus
@@ -121,3 +122,33 @@ def test_coverage_of_samples_at_the_edges_of_slots_is_full(metrics: Metrics) -> 
     for pod in ("b", "c"):
         metrics.write(idle(), pod=pod, step_s=60, until=datetime.timedelta(seconds=7))
     assert min(metrics.usage(pod).coverage for pod in ("aligned", "b", "c")) > 0.999
+
+
+@pytest.mark.parametrize(
+    ("counts", "lacks"),
+    [
+        pytest.param([20] * 144 + [5] * 144, 0, id="another-interval"),
+        pytest.param([3] * 100 + [20] * 100, 0, id="the-other-way-round"),
+        pytest.param([20, 19, 21] * 40, 0, id="by-chance"),
+        pytest.param([20] * 100 + [3] * 11, 11, id="too-short-to-be-one"),
+        pytest.param([20] * 100 + [1] * 100, 100, id="next-to-none"),
+        pytest.param(([20] + [2] * 8) * 10, 80, id="flapping"),
+        pytest.param([20] * 60 + [4, 9, 2, 7, 1, 8] * 10, 60, id="lost-here-and-there"),
+        pytest.param([20] * 60 + [0] * 60, 60, id="outage"),
+    ],
+)
+def test_expected_samples_of_cells_that_everything_lacks(counts: list[int], lacks: int) -> None:
+    """Fewer are no gap only where they are as many in each of a dozen cells."""
+    expected = expected_samples(counts)
+    assert sum(count < full for count, full in zip(counts, expected, strict=True)) == lacks
+
+
+@pytest.mark.parametrize(
+    ("window", "samples", "minutes"),
+    [(DAY, 5760, 15), (25 * HOUR, 6000, 15.6), (7 * DAY, 40_320, 105), (45 * MINUTE, 45, 22.5)],
+)
+def test_slot_length_is_a_part_of_the_window(
+    window: datetime.timedelta, samples: int, minutes: float
+) -> None:
+    """A 96th where there are samples enough, at most a half."""
+    assert slot_length(window, samples) / MINUTE == near(minutes, rel=0.01)
