@@ -100,7 +100,7 @@ def test_kube_state_requests_have_units() -> None:
 
 
 def test_kube_state_init_containers_have_metrics_of_their_own() -> None:
-    """Sidecars are told by their restart policy, once they have a status."""
+    """The restart policy names a sidecar, once its container has a status."""
     ((request, value),) = _told("kube_pod_init_container_resource_requests")
     assert (request["container"], request["resource"], value) == ("log", "nvidia_com_mig_1g_10gb", 2.0)
     assert _told("kube_pod_init_container_info") == [({"container": "log", "restart_policy": "Always"}, 1.0)]
