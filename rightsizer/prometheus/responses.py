@@ -20,6 +20,7 @@ from rightsizer.errors import (
     QueryRefused,
     QueryTooLarge,
 )
+from rightsizer.prometheus.mixed_samples import leaves_out
 
 MAX_SHOWN = 300
 """Characters of a server's text in a message."""
@@ -70,9 +71,8 @@ _TOLERATED_WORDS = (
     r"incompatible bucket layout encountered for binary operator",
     r"conflicting counter resets during histogram",
     r"sort is ineffective for range queries",
-    # The value is there; `read` tells which series these leave out.
+    # The value is there.
     r"sample has start time that overlaps with previous sample timestamp",
-    r"encountered a mix of histograms and floats for (metric name \".+\"|aggregation)",
 )
 _TOLERATED = re.compile(f"PromQL warning: (?:{'|'.join(_TOLERATED_WORDS)})")
 
@@ -133,7 +133,7 @@ class ResponseReader:
             if response.status != "success" or len(memoryview(response.data)) <= len(b"null"):
                 raise self._refusal(status, response, body)
             warnings = tuple(text for text in response.warnings if not text.startswith(_INFO))
-            refused = [text for text in warnings if not _TOLERATED.match(text)]
+            refused = [text for text in warnings if not (_TOLERATED.match(text) or leaves_out(text))]
             if refused or response.is_partial:
                 raise self.incomplete("; ".join(refused)[:MAX_SHOWN] or "isPartial")
             return msgspec.json.decode(response.data, type=kind), warnings

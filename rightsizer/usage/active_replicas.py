@@ -35,7 +35,7 @@ from rightsizer.usage.pod_presence import (
 )
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import RAW, raw_selector
-from rightsizer.usage.slot_grid import COUNT, Counts, SlotGrid
+from rightsizer.usage.slot_grid import COUNT, Counts, SlotGrid, counted
 from rightsizer.usage.source_metrics import CLUSTER, MetricKind, Statistic
 
 HOUR = datetime.timedelta(hours=1)
@@ -222,7 +222,7 @@ class _MinuteQuery:
         for prefix, column in self._columns(gaps, partial, later, period.minutes) if later else ():
             found[prefix].gaps = _merged(found[prefix].gaps, column, max)
         for prefix, replicas in presence.complete.items():
-            found[prefix].seen = array.array(COUNT, [replicas]) * period.minutes
+            found[prefix].seen = array.array(COUNT, [counted(replicas)]) * period.minutes
         return found
 
     def _columns(
@@ -306,7 +306,7 @@ def _parse_column(start: float, minutes: int, text: msgspec.Raw) -> Counts:
     for instant, value in decode_points(text):
         minute = round((instant - start) / 60)
         if 0 <= minute < minutes:
-            column[minute] = round(value)
+            column[minute] = counted(value)
     return column
 
 

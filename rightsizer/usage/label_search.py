@@ -43,7 +43,8 @@ def _row(name: str) -> str:
         (metric for known, metric in _METRICS.items() if name.endswith(f"_{known}")),
         key=lambda one: len(one.name),
     )
-    return f"{{quantity: {metric.kind}, selector: {name}, scale: {metric.scale!r}}}"
+    selector = _yaml(promql.selector(name, []).removesuffix("{}"))
+    return f"{{quantity: {metric.kind}, selector: {selector}, scale: {metric.scale!r}}}"
 
 
 def _labels_hint(querier: SourceQuerier, selected: str, at: datetime.datetime) -> str:

@@ -159,7 +159,7 @@ def find_provenance(
         covered.setdefault(place.namespace, set()).update({place.node} & nodes)
     namespaces, doubt = (frozenset(given), "") if given else _found(covered, nodes)
     if not namespaces or not covered:
-        return Provenance(problem=UNKNOWN if nodes else "", cluster=_named_cluster(targets))
+        return Provenance(problem=UNKNOWN if nodes else "")
     own = Provenance(whereabouts, namespaces, trusts_hosts="" in namespaces)
     trusted = [one for one in targets if own.is_exporter(one.instance, places[one.instance])]
     if not trusted:

@@ -348,12 +348,12 @@ class SourceQuerier:
         clusters: set[str] = self.once("clusters", set)
         clusters.update(one.cluster for one in series)
         require_one_cluster(clusters)
-        if len(clusters) == 1:
-            return
         pods: dict[PodKey, dict[str, set[str]]] = self.once("devices by cluster", dict)
         for one in series:
             if one.key is not None:
                 pods.setdefault(one.key[:2], {}).setdefault(one.cluster, set()).add(one.key[2])
+        if len(clusters) == 1:
+            return
         for pod in {one.key[:2] for one in series if one.key is not None and len(pods[one.key[:2]]) > 1}:
             is_other = not set.intersection(*pods[pod].values())
             if is_other or len(self._clusters_now().get(pod, ())) > 1:

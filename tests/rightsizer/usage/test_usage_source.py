@@ -188,10 +188,12 @@ def test_usages_cluster_of_some_series_is_refused_where_pods_may_be_confused(
 
 def test_usages_cluster_that_was_named_before_this_one_is_another(metrics: Metrics) -> None:
     """As after the label was given another value: what it said before is less, and no error."""
-    metrics.write(idle(), pod="a", cluster="new", since=HOUR)
-    metrics.write(idle(**{UTIL: 30}), pod="a", cluster="old", until=HOUR)
-    signal = metrics.signal()
-    signal.expect([(metrics.space, "a")], [(metrics.space, "a")], Whereabouts({}, AddressTable()))
+    target, table = "10.0.1.1:9400", AddressTable()
+    table.add("monitoring", "n1", "192.168.0.1", ["10.0.1.1"])
+    metrics.write(idle(), pod="a", cluster="new", since=HOUR, instance=target)
+    metrics.write(idle(**{UTIL: 30}), pod="a", cluster="old", until=HOUR, instance=target)
+    signal, key = metrics.signal(), (metrics.space, "a")
+    signal.expect([key], [key], Whereabouts({key: "n1"}, table))
     ((usage,),) = signal.usages(DAY, metrics.at).values()
     assert (usage.activity_peak, usage.coverage < 0.5) == (0, True)
 
