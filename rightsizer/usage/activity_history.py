@@ -257,7 +257,7 @@ class _HistoryQuery:
     def peak(self, metric: Metric, matchers: Sequence[str]) -> str:
         """The peak of each slot."""
         peak = self.form.statistic(metric, Statistic.PEAK, matchers, self.grid.slot)
-        return promql.by("max", self.querier.source.labels.described, peak)
+        return self.form.largest(self.querier.source.labels.described, peak)
 
     def mean(self, metric: Metric, matchers: Sequence[str]) -> str:
         """The mean of each slot."""
@@ -267,7 +267,7 @@ class _HistoryQuery:
     def count(self, metric: Metric, matchers: Sequence[str]) -> str:
         """The samples of each slot."""
         counted = self.form.count(metric, matchers, self.grid.slot)
-        return promql.by("max", self.querier.source.labels.described, counted)
+        return self.form.largest(self.querier.source.labels.described, counted)
 
     def classify(self, metric: Metric, threshold: float, text: msgspec.Raw) -> bytes:
         """The slots of a series, from the JSON of its points."""

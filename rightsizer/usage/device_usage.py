@@ -196,7 +196,7 @@ class _StatisticQuery:
 
         def build(matchers: Sequence[str]) -> str:
             query = self.form.statistic(self.metric, self.statistic, matchers, self.window)
-            largest = promql.by("max", self.querier.source.labels.described, query)
+            largest = self.form.largest(self.querier.source.labels.described, query)
             # A mean without a field is queried only to find NaN.
             is_check = self.statistic is Statistic.MEAN and not self._field
             return promql.only_nan(largest) if is_check else largest

@@ -11,7 +11,7 @@ import dataclasses
 import datetime
 import enum
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -75,6 +75,13 @@ class QueryForm:
         if self.is_recorded:
             return promql.over("sum_over_time", recorded_selector(metric, COUNT, matchers), window)
         return promql.over("count_over_time", raw_selector(metric, matchers), window)
+
+    def largest(self, labels: Iterable[str], expression: str) -> str:
+        """The highest value of the series that differ in other labels; of recorded ones, which have few, each value.
+
+        Grouping those would take most of the time.
+        """
+        return expression if self.is_recorded else promql.by("max", labels, expression)
 
     def scale(self, metric: Metric) -> float:
         """Factor to shares, bytes or watts; the rules have scaled the values."""

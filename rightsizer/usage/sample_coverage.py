@@ -163,8 +163,7 @@ class SampleCounts:
 
             def build(matchers: Sequence[str], metric: Metric = metric) -> str:
                 count = self.form.count(metric, matchers, self.cell - EDGE)
-                # Recorded series have few other labels: grouping them would take most of the time.
-                return count if self.form.is_recorded else promql.by("max", by, count)
+                return self.form.largest(by, count)
 
             uses = self.querier.range_uses(shards, build, grid.steps, grid.counts)
             found += ((labels, row) for labels, row in uses if labels.key is not None)

@@ -146,11 +146,11 @@ class _ChunkQuery:
         self, form: QueryForm, metric: Metric, statistic: Statistic, matchers: Sequence[str]
     ) -> str:
         values = form.statistic(metric, statistic, matchers, self.grid.slot)
-        return promql.by("max", self.querier.source.labels.described, values)
+        return form.largest(self.querier.source.labels.described, values)
 
     def _count(self, form: QueryForm, metric: Metric, matchers: Sequence[str]) -> str:
         counted = form.count(metric, matchers, self.grid.slot - EDGE)
-        return promql.by("max", self.querier.source.labels.described, counted)
+        return form.largest(self.querier.source.labels.described, counted)
 
     def _increase(self, counter: str, matchers: Sequence[str]) -> str:
         use = self.querier.source.labels.described
