@@ -250,7 +250,7 @@ class _HistoryQuery:
         }
 
     def _exists(self, metric: Metric, matchers: Sequence[str]) -> bool:
-        recorded = recorded_selector(metric, COUNT, (*self.querier.pod_matchers, *matchers))
+        recorded = recorded_selector([metric], COUNT, (*self.querier.pod_matchers, *matchers))
         ever = promql.over("last_over_time", recorded, self.grid.slots * self.grid.slot)
         return bool(self.querier.prometheus.query(f"count({ever})", self.querier.at))
 

@@ -295,7 +295,7 @@ def _of_metric(
     def build(matchers: Sequence[str]) -> str:
         every = (*querier.pod_matchers, *matchers)
         is_recorded = form.is_recorded
-        selected = recorded_selector(metric, COUNT, every) if is_recorded else raw_selector(metric, every)
+        selected = recorded_selector([metric], COUNT, every) if is_recorded else raw_selector(metric, every)
         present = promql.over("present_over_time", selected, length + RULE_INTERVAL)
         return promql.by("max", (*selection.pod_labels, JOB, TARGET), present)
 

@@ -169,13 +169,10 @@ class SourceQuerier:
 
     def _is_recorded(self, window: datetime.timedelta) -> bool:
         activity = self.source.of(MetricKind.ACTIVITY)
-        recorded = [
-            promql.over(
-                "last_over_time", recorded_selector(metric, COUNT, self.pod_matchers), 2 * RULE_INTERVAL
-            )
-            for metric in activity
-        ]
-        raw = [raw_selector(metric, self.pod_matchers) for metric in activity]
+        selected = recorded_selector(activity, COUNT, self.pod_matchers)
+        recorded = promql.over("last_over_time", selected, 2 * RULE_INTERVAL)
+        name = promql.one_of("__name__", [metric.name for metric in activity])
+        raw = promql.selector("", [name, *self.pod_matchers])
         half = (window - 2 * RULE_INTERVAL) / 2
         instants = (self.at - 2 * half, self.at - half, self.at)
         counts = self._counts(recorded, instants)
@@ -183,19 +180,19 @@ class SourceQuerier:
         if _is_enough(counts, self._counts(raw, instants)):
             return True
         use = (*self.source.labels.use, JOB, TARGET)
-        by_use = ([promql.by("max", use, " or ".join(each))] for each in (recorded, raw))
+        by_use = (promql.by("max", use, each) for each in (recorded, raw))
         return min(counts) > 0 and _is_enough(*(self._counts(each, instants) for each in by_use))
 
-    def _counts(self, expressions: Sequence[str], instants: Sequence[datetime.datetime]) -> list[int]:
+    def _counts(self, expression: str, instants: Sequence[datetime.datetime]) -> list[int]:
         """The number of series of exporters at each instant; a range query would load all samples in between."""
 
-        def count(expression: str, at: datetime.datetime) -> int:
+        def count(at: datetime.datetime) -> int:
             return self.once(
                 ("of exporters", expression, at),
                 lambda: sum(one.count for one in self.by_exporter("count", expression, at)),
             )
 
-        return [sum(count(expression, instant) for expression in expressions) for instant in instants]
+        return list(map(count, instants))
 
     def by_exporter(self, aggregation: str, expression: str, at: datetime.datetime) -> list[Sample]:
         """An aggregation of the series of each target that is an exporter: any target can expose what rules record."""

@@ -12,7 +12,6 @@ import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from rightsizer.prometheus import promql
 from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.querier import QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import RULE_INTERVAL, QueryForm
@@ -78,7 +77,7 @@ def coverage_by_use(counted: "SampleCounts", window: datetime.timedelta) -> dict
     told: dict[UseKey, list[tuple[_JobSlots, Counts]]] = {}
     for counts in counted.by_job.values():
         rows = {id(row): row for row in counts.values()}  # most are one
-        slots = _JobSlots.of(rows.values(), counted.cells(window))
+        slots = _JobSlots.of(rows.values(), counted.cells(window), may_lag=counted.form.is_recorded)
         for key, row in counts.items() if slots.samples else ():
             told.setdefault(key, []).append((slots, row))
     known: dict[tuple[int, ...], Coverage] = {}
@@ -262,13 +261,15 @@ class _JobSlots:
     expected: Sequence[float]
 
     @classmethod
-    def of(cls, rows: Collection[Counts], cells: int) -> "_JobSlots":
-        """The slots by the different rows of a job."""
+    def of(cls, rows: Collection[Counts], cells: int, *, may_lag: bool) -> "_JobSlots":
+        """The slots by the different rows of a job; `may_lag` if the last cell may be recorded later."""
         samples = max(sum(row[-cells:]) for row in rows)
         number = _slots_of(cells, samples)
         edges = [place * cells // number for place in range(number + 1)]
         densest = highest_counts(row[-cells:] for row in rows)
-        lacking = map(operator.sub, expected_samples(densest), densest)
+        lacking = list(map(operator.sub, expected_samples(densest), densest))
+        if may_lag and not densest[-1]:
+            lacking[-1] = 0.0
         lost = _between(list(itertools.accumulate(lacking, initial=0.0)), edges)
         highest = highest_counts(_sums(row, edges) for row in rows)
         return cls(samples, edges, list(map(operator.add, highest, lost)))

@@ -66,10 +66,10 @@ def _kept() -> KeptSlots:
 def test_kept_slots_are_those_of_a_question_from_scratch(data: st.DataObject) -> None:
     """Pods come, go and restart, samples arrive late, and cycles begin at any quarter of an hour."""
     truth, kept, starts = Truth({}), _kept(), dict[PodKey, datetime.datetime]()
-    now = 0
+    now, slot = 0, data.draw(st.sampled_from([HOUR, QUARTER]))
     for _ in range(data.draw(st.integers(2, 8))):
         passed = data.draw(st.sampled_from([0, 1, 2, 4, 4, 8, 60]))
-        for quarter in range(now, now + passed + 1):  # the last one again: what comes late
+        for quarter in range(now - 1, now + passed + 1):  # the last two again: what comes late
             for key, samples in truth.devices.items():
                 if data.draw(st.booleans()):
                     samples[quarter] = (
@@ -89,7 +89,7 @@ def test_kept_slots_are_those_of_a_question_from_scratch(data: st.DataObject) ->
                 truth.devices[*pod, device, ""] = {now: (1, False)}
         if data.draw(st.booleans()):
             kept = _restored(kept.saved("us"))
-        grid = SlotGrid(AT + now * QUARTER, datetime.timedelta(hours=1), SLOTS)
+        grid = SlotGrid(AT + now * QUARTER, slot, SLOTS)
         found = kept.extended("activity", grid, dict(starts), truth.read)
         assert found == truth.read(starts, grid)
 
