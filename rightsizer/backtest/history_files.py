@@ -46,8 +46,8 @@ class HistoryPart:
             return ()
         bounds = [place * len(_HEX) // self.count for place in range(self.count + 1)]
         if self.index == self.count - 1:
-            return (f"{label}!~{promql.quoted(f'.*[{_HEX[: bounds[-2]]}]')}",)
-        return (f"{label}=~{promql.quoted(f'.*[{_HEX[bounds[self.index] : bounds[self.index + 1]]}]')}",)
+            return (promql.matcher(label, "!~", f".*[{_HEX[: bounds[-2]]}]"),)
+        return (promql.matcher(label, "=~", f".*[{_HEX[bounds[self.index] : bounds[self.index + 1]]}]"),)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -220,7 +220,7 @@ _CREDENTIAL = re.compile(r"auth|token|secret|cookie|passw|credential|session|key
 
 def _label(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
-    if not equals or not value or not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name):
+    if not equals or not value or not re.fullmatch(r"[^\s\"'{}(),~!]+", name):
         raise UsageError(
             f'--prometheus-label "{text}": write a label\'s name and value, such as cluster=prod'
         )

@@ -116,7 +116,9 @@ UNVERIFIED = Message(
     "load exactly deploy/prometheus/recording-rules.yaml; if the server cannot list its rules: --recording-rules "
     "trusted; if nobody loaded rules, a scraped target invents these series",
 )
-OTHER_TABLE = Message(Status.OK, "not available for this signals table; samples are used")
+OTHER_TABLE = Message(
+    Status.OK, "not available for this signals table, or where labels of pods are mixed; samples are used"
+)
 
 
 def spans(facts: Facts) -> tuple[list[datetime.timedelta], datetime.timedelta]:

@@ -1,21 +1,24 @@
 """Checks of the metrics: source, pod labels, missing quantities, copies and implausible values. Pure."""
 
 import collections
+import datetime
 from collections.abc import Iterator, Mapping
 
+from rightsizer.config import format_duration
 from rightsizer.doctor.diagnosis import Check, Diagnosis, Facts, Failure, Family, Message, Status, known, some
 from rightsizer.model import Usage
-from rightsizer.text import count
+from rightsizer.text import count, instant
 from rightsizer.usage.device_usage import DISAGREEMENT
 from rightsizer.usage.source_metrics import MetricKind
 
 FOUND = Message(Status.OK, "{name}: {metrics}")
+_RUNS = "check that an exporter runs and is scraped (Prometheus's /targets)"
+_EXPORTERS = "kubectl get pods -A | grep -E 'dcgm|gpu-exporter'"
+ENDED = Message(
+    Status.ERROR, "GPU series ({name}) ended {ended}, {ago} ago: every verdict is unknown", _RUNS, _EXPORTERS
+)
 NONE_FOUND = Message(
-    Status.ERROR,
-    "{why}",
-    "check that an exporter runs and is scraped (Prometheus's /targets); for another exporter's metrics: "
-    "--signals FILE",
-    "kubectl get pods -A | grep -E 'dcgm|gpu-exporter'",
+    Status.ERROR, "{why}", f"{_RUNS}; for another exporter's metrics: --signals FILE", _EXPORTERS
 )
 
 _ADD = "add {metric} to the exporter's metrics (dcgm-exporter: -f FILE)"
@@ -28,12 +31,12 @@ BY_ANY_LABEL = Message(
 )
 NO_POD = Message(
     Status.ERROR,
-    "no series names a pod that holds a GPU",
+    "no series names a pod that holds a GPU{hint}",
     "mount /var/lib/kubelet/pod-resources into the exporter; dcgm-exporter also needs --kubernetes",
 )
 FOREIGN = Message(
     Status.ERROR,
-    "series name {pods}, none of which holds a GPU here ({names})",
+    "series name {pods}, none of which holds a GPU here ({names}){hint}",
     "if they are exporters: mount /var/lib/kubelet/pod-resources (dcgm-exporter: --kubernetes); if "
     "Prometheus holds several clusters: --prometheus-label cluster=NAME; if it is another cluster's: "
     "--prometheus-url",
@@ -137,6 +140,10 @@ def _source(facts: Facts) -> Iterator[Diagnosis]:
         yield NONE_FOUND(why=source.words)
         return
     metrics = dict.fromkeys(metric.name for metric in source.metrics)
+    if isinstance(facts.ended, datetime.datetime):
+        ago = format_duration((known(facts.server).now - facts.ended).total_seconds())
+        yield ENDED(name=source.name, ended=instant(facts.ended), ago=ago)
+        return
     yield FOUND(name=source.name, metrics=some(metrics))
 
 
@@ -150,9 +157,9 @@ def _labels(facts: Facts) -> Iterator[Diagnosis]:
         yield NO_HOLDERS()
     elif naming.foreign:
         names = some(f"{namespace}/{name}" for namespace, name in naming.foreign)
-        yield FOREIGN(pods=count(len(naming.foreign), "pod"), names=names)
+        yield FOREIGN(pods=count(len(naming.foreign), "pod"), names=names, hint=naming.hint)
     else:
-        yield NO_POD()
+        yield NO_POD(hint=naming.hint)
 
 
 def _quantities(facts: Facts) -> Iterator[Diagnosis]:
@@ -245,7 +252,7 @@ FAMILY = Family(
             "source",
             "Available metrics: dcgm, dcgm-4.9, gpu-exporter or a table.",
             _source,
-            (FOUND, NONE_FOUND),
+            (FOUND, ENDED, NONE_FOUND),
         ),
         Check(
             "labels",

@@ -62,6 +62,7 @@ class Naming:
         devices: Number of devices of these GPU pods.
         jobs: Scrape jobs of devices with several series.
         copies: Number of devices with several series.
+        hint: Where no series names a pod of this cluster: labels that hold one, to add to a sentence.
     """
 
     forms: Mapping[str, int]
@@ -69,6 +70,7 @@ class Naming:
     devices: int
     jobs: tuple[str, ...] = ()
     copies: int = 0
+    hint: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,6 +108,8 @@ class Facts:
         source: The source, with the metrics that exist.
         interval_s: Seconds between two samples of the densest series.
         begins: When GPU series begin; None if they cover all that the policy looks at.
+        ended: When GPU series ended; None if there are some now.
+        naming: As of then, like `interval_s` and `usages`.
         usages: Of the last hour.
     """
 
@@ -121,6 +125,7 @@ class Facts:
     source: MetricSource | Failure = NO_SERVER
     interval_s: float | Failure = NO_SERVER
     begins: datetime.datetime | Failure | None = NO_SERVER
+    ended: datetime.datetime | Failure | None = NO_SERVER
     naming: Naming | Failure = NO_SERVER
     recorded: Recorded | Failure = NO_SERVER
     provenance: Provenance | Failure = NO_SERVER

@@ -36,7 +36,8 @@ from rightsizer.policy.schema import Policy
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Prometheus, Sample
 from rightsizer.usage.device_usage import window_usages
-from rightsizer.usage.node_coverage import first_sample, node_coverage
+from rightsizer.usage.label_search import labels_hint
+from rightsizer.usage.node_coverage import first_sample, last_sample, node_coverage
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import RAW, RULE_INTERVAL, rule_groups
 from rightsizer.usage.source_metrics import JOB, MetricSource, Statistic
@@ -158,14 +159,19 @@ def _with_metrics(
         attempt(lambda: detect_source(prometheus, settings, at=at, pods=held, whereabouts=whereabouts)),
         NO_SOURCE,
     )
+    ended = then(querier, lambda found: last_sample(found, LOOKBACKS[-1]))
+    latest = querier
+    if isinstance(ended, datetime.datetime):
+        latest = then(querier, lambda found: dataclasses.replace(found, at=ended, memo={}))
     return dataclasses.replace(
         facts,
         source=then(querier, _source),
-        interval_s=then(querier, _interval_s),
+        interval_s=then(latest, _interval_s),
         begins=then(querier, lambda found: first_sample(found, max(longest, history))),
-        naming=then(querier, _naming),
+        ended=ended,
+        naming=then(latest, _naming),
         recorded=then(querier, lambda found: _recorded(found, longest)),
-        usages=then(querier, lambda found: _usages(found, held)),
+        usages=then(latest, lambda found: _usages(found, held)),
         provenance=then(querier, lambda found: found.provenance),
         node_coverage=then(querier, node_coverage),
     )
@@ -228,7 +234,8 @@ def _naming(querier: SourceQuerier) -> Naming:
         devices.setdefault(labels.device_of(sample.labels), []).append(sample)
     copied = [found for found in devices.values() if _is_copied(querier, found)]
     jobs = {sample.labels.get(JOB, "") for found in copied for sample in found}
-    return Naming(dict(forms), tuple(sorted(foreign)), len(devices), tuple(sorted(jobs)), len(copied))
+    hint = "" if forms else labels_hint(querier, querier.at)
+    return Naming(dict(forms), tuple(sorted(foreign)), len(devices), tuple(sorted(jobs)), len(copied), hint)
 
 
 def _is_copied(querier: SourceQuerier, found: list[Sample]) -> bool:

@@ -115,8 +115,8 @@ def busy_replicas(candidate: Candidate, source: ActivitySeries, need: ReplicaNee
     """
     part, ref = candidate.criteria.too_many_replicas, candidate.workload.ref
     suffix = _SUFFIXES.get(ref.kind, ".+") if len(ref.name) <= _WHOLE_NAME else ".+"
-    pods = promql.quoted(f"{promql.escaped(ref.name)}-{suffix}")
-    of_pods = (promql.equals(source.namespace, ref.namespace), f"{source.pod}=~{pods}")
+    pods = promql.matcher(source.pod, "=~", f"{promql.escaped(ref.name)}-{suffix}")
+    of_pods = (promql.equals(source.namespace, ref.namespace), pods)
     selected = promql.selector(source.metric, (*of_pods, *source.matchers))
     minutes = math.ceil(2 * source.interval_s / 60)
     by_pod = promql.by("max", [source.pod], f"max_over_time({selected}[{minutes}m])")

@@ -29,7 +29,7 @@ from rightsizer.model import (
 )
 from rightsizer.prices import gpus_of_node
 from rightsizer.text import count, device, gpus, percent, span
-from rightsizer.usage.sample_coverage import MAX_SLOTS, SAMPLES_PER_SLOT
+from rightsizer.usage.sample_coverage import slot_length
 
 MIN_SAMPLES = 18
 """With fewer in the window, one sample decides about the coverage. 5m at the usual 15 s holds 19 to 21."""
@@ -318,8 +318,7 @@ def _length(samples: int | None, window: datetime.timedelta) -> str:
     """The length of a gap, in words: 15 minutes in a window of a day."""
     if samples is None:
         return ""
-    slots = max(1, min(MAX_SLOTS, samples // SAMPLES_PER_SLOT))
-    return f", {span(window / slots)} each"
+    return f", {span(slot_length(window, samples))} each"
 
 
 def _unattributed(evidence: Evidence) -> Iterator[str]:

@@ -16,14 +16,37 @@ MOST_NAMES = 250
 """Label values in one matcher: Prometheus looks up at most 256 values; for more it tests every known value."""
 
 
+_PLAIN = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+
+
 def quoted(text: str) -> str:
     """A string literal. PromQL uses Go's escapes, which include JSON's if non-ASCII text stays as it is."""
     return json.dumps(text, ensure_ascii=False)
 
 
+def name(label: str) -> str:
+    """A label's name. Prometheus 3 takes any text as one, in quotes."""
+    return label if _PLAIN.fullmatch(label) else quoted(label)
+
+
+def listed(labels: Iterable[str]) -> str:
+    """Labels in parentheses, each once."""
+    return f"({', '.join(map(name, dict.fromkeys(labels)))})"
+
+
+def matcher(label: str, operator: str, text: str) -> str:
+    """A matcher with one of PromQL's four operators."""
+    return f"{name(label)}{operator}{quoted(text)}"
+
+
 def equals(label: str, value: str) -> str:
     """A matcher for one value; the empty value matches series without the label."""
-    return f"{label}={quoted(value)}"
+    return matcher(label, "=", value)
+
+
+def is_set(label: str) -> str:
+    """A matcher for series that have the label."""
+    return f"{name(label)}!=''"
 
 
 def without_labels(labels: Iterable[str]) -> tuple[str, ...]:
@@ -35,13 +58,14 @@ def one_of(label: str, values: Sequence[str]) -> str:
     """A matcher for any of these values."""
     if len(values) == 1:
         return equals(label, values[0])
-    return f"{label}=~{quoted('|'.join(map(escaped, values)))}"
+    return matcher(label, "=~", "|".join(map(escaped, values)))
 
 
 def none_of(label: str, values: Sequence[str]) -> str:
     """A matcher for none of these values."""
-    name, _, rest = one_of(label, values).partition("=")
-    return f"{name}!{rest}" if rest.startswith("~") else f"{name}!={rest}"
+    if len(values) == 1:
+        return matcher(label, "!=", values[0])
+    return matcher(label, "!~", "|".join(map(escaped, values)))
 
 
 def escaped(text: str) -> str:
@@ -53,6 +77,8 @@ def escaped(text: str) -> str:
 
 def selector(metric: str, matchers: Iterable[str]) -> str:
     """An instant vector selector."""
+    if metric and not _PLAIN.fullmatch(metric.replace(":", "_")):
+        return f"{{{', '.join((quoted(metric), *matchers))}}}"
     return f"{metric}{{{', '.join(matchers)}}}"
 
 
@@ -74,7 +100,7 @@ def over(
 
 def by(aggregation: str, labels: Iterable[str], expression: str) -> str:
     """An aggregation that keeps these labels."""
-    return f"{aggregation} by ({', '.join(dict.fromkeys(labels))}) ({expression})"
+    return f"{aggregation} by {listed(labels)} ({expression})"
 
 
 def only_nan(expression: str) -> str:

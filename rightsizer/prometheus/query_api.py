@@ -1,6 +1,7 @@
 """Client of the Prometheus HTTP API v1: instant and range queries, in parallel. Knows nothing of GPUs.
 
-Every response is complete or an error: warnings, partial responses, redirects and oversized bodies are refused.
+Every response is complete or an error: partial responses, redirects and oversized bodies are refused. Series that the
+server left out with a warning have the value NaN.
 https://prometheus.io/docs/prometheus/latest/querying/api/
 """
 
@@ -23,6 +24,7 @@ import msgspec
 
 from rightsizer.config import PrometheusSettings, parse_duration
 from rightsizer.errors import PrometheusError, PrometheusUnreachable, QueryRefused
+from rightsizer.prometheus import mixed_samples
 from rightsizer.prometheus.responses import ResponseData, ResponseReader, TransientRefusal
 from rightsizer.prometheus.transport import HttpTransport, Transport
 
@@ -52,6 +54,9 @@ COMPLETE_RESPONSE: Mapping[str, str] = {
 
 DEFAULT_RETENTION = datetime.timedelta(days=15)
 """Prometheus's default if neither time nor size is set."""
+
+NAN = "NaN"
+"""As the API writes it."""
 
 _DIGEST_BYTES = 16
 """Among a million texts, two have the same digest with a probability of 10^-26."""
@@ -176,6 +181,19 @@ class _ClockSample(msgspec.Struct):
     value: msgspec.Raw
 
 
+def _spoilt(by: _Series, series: _Series | None) -> _Series:
+    """A series, with NaN in place of each value that another one has as NaN."""
+    value, values = (None, msgspec.Raw(b"[]")) if series is None else (series.value, series.values)
+    points, others = (
+        dict(msgspec.json.decode(text, type=list[tuple[float, str]])) for text in (values, by.values)
+    )
+    points |= {instant: text for instant, text in others.items() if text == NAN}
+    is_spoilt = by.value is not None and by.value[1] == NAN
+    return _Series(
+        by.metric, by.value if is_spoilt else value, msgspec.Raw(msgspec.json.encode(sorted(points.items())))
+    )
+
+
 def decode_labels(text: msgspec.Raw) -> dict[str, str]:
     """Labels of a series, from JSON."""
     return msgspec.json.decode(text, type=dict[str, str])
@@ -205,6 +223,7 @@ class Prometheus:
         self.parallel = settings.parallel
         self.ending: threading.Event | None = None
         self._local = threading.local()
+        self._warned: set[str] = set()
         self._slots = threading.BoundedSemaphore(settings.parallel)
         self._transport = transport or HttpTransport(settings)
         # A server found in the cluster is named after its kind; a URL does not tell the kind.
@@ -245,11 +264,8 @@ class Prometheus:
 
     def query_as(self, promql: str, at: datetime.datetime, labels: ParseCache[T]) -> list[tuple[T, float]]:
         """An instant query: the parsed labels and the value of each series."""
-        data = self._request("query", {"query": promql, "time": f"{at.timestamp():.3f}"})
-        if data.result_type != "vector":
-            raise QueryRefused(f"{self._attempted}: expected a vector, got a {data.result_type}: {promql}")
+        series = self._series("query", {"query": promql, "time": f"{at.timestamp():.3f}"})
         with self._parsing():
-            series = msgspec.json.decode(data.result, type=list[_Series])
             return [
                 (labels.get(item.metric), float(item.value[1])) for item in series if item.value is not None
             ]
@@ -264,10 +280,48 @@ class Prometheus:
         self, promql: str, steps: QueryRange, *, labels: ParseCache[T], values: ParseCache[V]
     ) -> list[tuple[T, V]]:
         """A range query: the parsed labels and the parsed points of each series."""
-        data = self._request("query_range", {"query": promql, **steps.parameters})
+        series = self._series("query_range", {"query": promql, **steps.parameters})
         with self._parsing():
-            series = msgspec.json.decode(data.result, type=list[_Series])
             return [(labels.get(item.metric), values.get(item.values)) for item in series]
+
+    def _series(self, endpoint: str, form: Mapping[str, str]) -> list[_Series]:
+        """All series of a response; those that mix floats and native histograms have the value NaN."""
+        data = self._request(endpoint, form)
+        found = self._decoded(endpoint, form, data)
+        for warning in data.warnings:
+            words = warning.rpartition(" (")[0] or warning  # without the place in the query
+            if words not in self._warned:
+                self._warned.add(words)
+                log.warning("%s: %s", self._attempted, words)
+            if mixed_samples.leaves_out(warning):
+                found = self._with_mixed(found, endpoint, form, warning)
+        return found
+
+    def _with_mixed(
+        self, found: list[_Series], endpoint: str, form: Mapping[str, str], warning: str
+    ) -> list[_Series]:
+        """The series with those that the server left out, as if each had the value NaN."""
+
+        def asked(query: str) -> list[_Series]:
+            changed = {**form, "query": query}
+            return self._decoded(endpoint, changed, self._request(endpoint, changed))
+
+        queries = list(mixed_samples.rewritten(form["query"], warning, is_range=endpoint == "query_range"))
+        rows = {bytes(row.metric): row for query, _ in queries for row in asked(query)}
+        # A comparison in the query leaves NaN out, too.
+        if not rows and not any(asked(left_out) for _, left_out in queries):
+            raise self._reader.incomplete(warning)
+        with self._parsing():
+            known = {bytes(row.metric): row for row in found}
+            return list((known | {key: _spoilt(row, known.get(key)) for key, row in rows.items()}).values())
+
+    def _decoded(self, endpoint: str, form: Mapping[str, str], data: ResponseData) -> list[_Series]:
+        if endpoint == "query" and data.result_type != "vector":
+            raise QueryRefused(
+                f"{self._attempted}: expected a vector, got a {data.result_type}: {form['query']}"
+            )
+        with self._parsing():
+            return msgspec.json.decode(data.result, type=list[_Series])
 
     def run_in_order(self, queries: Sequence[Callable[[], T]]) -> Iterator[T]:
         """Run several queries, `parallel` at a time; yield the results in their order, each as soon as it is there.

@@ -20,6 +20,7 @@ from rightsizer.errors import (
     QueryRefused,
     QueryTooLarge,
 )
+from rightsizer.prometheus.mixed_samples import leaves_out
 
 MAX_SHOWN = 300
 """Characters of a server's text in a message."""
@@ -63,6 +64,18 @@ _NO_TENANT = b"no org id"
 _INFO = "PromQL info: "
 """Prefix of annotations that Prometheus 2.48 to 2.55 and Thanos list among the warnings (thanos#7354)."""
 
+_TOLERATED_WORDS = (
+    # util/annotations. They concern only values that are histograms, of which no query asks, or the order of series.
+    r"this native histogram metric is not a (counter|gauge):",
+    r"vector contains a mix of histograms with exponential and custom buckets schemas",
+    r"incompatible bucket layout encountered for binary operator",
+    r"conflicting counter resets during histogram",
+    r"sort is ineffective for range queries",
+    # The value is there.
+    r"sample has start time that overlaps with previous sample timestamp",
+)
+_TOLERATED = re.compile(f"PromQL warning: (?:{'|'.join(_TOLERATED_WORDS)})")
+
 T = TypeVar("T")
 
 
@@ -71,6 +84,7 @@ class ResponseData(msgspec.Struct, rename="camel"):
 
     result_type: str
     result: msgspec.Raw
+    warnings: tuple[str, ...] = ()  # warnings that make other series no less complete
 
 
 class _Response(msgspec.Struct, rename="camel"):
@@ -97,13 +111,18 @@ class ResponseReader:
 
     def read(self, status: int, body: bytes) -> ResponseData:
         """The data of a complete response to a query; raises PrometheusError for an error or incomplete data."""
-        return self._decode(status, body, ResponseData)
+        data, warnings = self._decode(status, body, ResponseData)
+        return msgspec.structs.replace(data, warnings=warnings)
 
     def page(self, status: int, body: bytes) -> dict[str, Any]:
         """The data of a response about the server itself; raises PrometheusError for an error."""
-        return self._decode(status, body, dict[str, Any])
+        return self._decode(status, body, dict[str, Any])[0]
 
-    def _decode(self, status: int, body: bytes, kind: type[T]) -> T:
+    def incomplete(self, words: str) -> EvidenceIncomplete:
+        """The error for a response without all series."""
+        return EvidenceIncomplete(f"{self.attempted}: the response may be incomplete; not used: {words}")
+
+    def _decode(self, status: int, body: bytes, kind: type[T]) -> tuple[T, tuple[str, ...]]:
         if status in _NOT_ALLOWED:
             remedy = f"see {self.hint}{_api_server(body)}"
             if _NO_TENANT in body:
@@ -113,13 +132,11 @@ class ResponseReader:
             response = msgspec.json.decode(body, type=_Response)
             if response.status != "success" or len(memoryview(response.data)) <= len(b"null"):
                 raise self._refusal(status, response, body)
-            warnings = [text for text in response.warnings if not text.startswith(_INFO)]
-            if warnings or response.is_partial:
-                words = "; ".join(warnings)[:MAX_SHOWN] or "isPartial"
-                raise EvidenceIncomplete(
-                    f"{self.attempted}: the response may be incomplete; not used: {words}"
-                )
-            return msgspec.json.decode(response.data, type=kind)
+            warnings = tuple(text for text in response.warnings if not text.startswith(_INFO))
+            refused = [text for text in warnings if not (_TOLERATED.match(text) or leaves_out(text))]
+            if refused or response.is_partial:
+                raise self.incomplete("; ".join(refused)[:MAX_SHOWN] or "isPartial")
+            return msgspec.json.decode(response.data, type=kind), warnings
         except INVALID_JSON as error:
             raise self._foreign(status, body) from error
 

@@ -35,7 +35,7 @@ from rightsizer.usage.pod_presence import (
 )
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import RAW, raw_selector
-from rightsizer.usage.slot_grid import Counts, SlotGrid
+from rightsizer.usage.slot_grid import COUNT, Counts, SlotGrid, counted
 from rightsizer.usage.source_metrics import CLUSTER, MetricKind, Statistic
 
 HOUR = datetime.timedelta(hours=1)
@@ -82,7 +82,7 @@ class ReplicaQuery:
 
 
 def _none() -> Counts:
-    return array.array("I")
+    return array.array(COUNT)
 
 
 @dataclasses.dataclass(slots=True)
@@ -222,7 +222,7 @@ class _MinuteQuery:
         for prefix, column in self._columns(gaps, partial, later, period.minutes) if later else ():
             found[prefix].gaps = _merged(found[prefix].gaps, column, max)
         for prefix, replicas in presence.complete.items():
-            found[prefix].seen = array.array("I", [replicas]) * period.minutes
+            found[prefix].seen = array.array(COUNT, [counted(replicas)]) * period.minutes
         return found
 
     def _columns(
@@ -271,7 +271,7 @@ class _MinuteQuery:
     def _gaps(self, selection: PodSelection, matchers: Sequence[str], around: datetime.timedelta) -> str:
         """At a step `around` later: devices with samples before and after the minute, but none in it."""
         # `on` instead of an aggregation by device: three times as fast, and this is the most expensive query.
-        use = f"on ({', '.join(self.querier.source.labels.use)})"
+        use = f"on {promql.listed(self.querier.source.labels.use)}"
         before, after, during = (
             f"({f' or {use} '.join(self._present(selection, matchers, length, offset))})"
             for length, offset in (
@@ -302,14 +302,14 @@ def _parse_prefix(namespace_label: str, text: msgspec.Raw) -> tuple[str, NamePre
 
 def _parse_column(start: float, minutes: int, text: msgspec.Raw) -> Counts:
     """A number for each minute, 0 where there is none."""
-    column = array.array("I", bytes(4 * minutes))
+    column = array.array(COUNT, [0]) * minutes
     for instant, value in decode_points(text):
         minute = round((instant - start) / 60)
         if 0 <= minute < minutes:
-            column[minute] = round(value)
+            column[minute] = counted(value)
     return column
 
 
 def _merged(one: Counts, other: Counts, how: Callable[[int, int], int]) -> Counts:
     """Merge minute by minute."""
-    return array.array("I", map(how, one, other)) if one else other
+    return array.array(COUNT, map(how, one, other)) if one else other

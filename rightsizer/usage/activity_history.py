@@ -30,7 +30,13 @@ from rightsizer.usage.kept_slots import SlotRows
 from rightsizer.usage.provenance import TARGET_LABELS
 from rightsizer.usage.querier import Build, QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import COUNT, RULE_INTERVAL, QueryForm, recorded_selector
-from rightsizer.usage.sample_coverage import HALF, CountsByUse, add_highest, highest_counts
+from rightsizer.usage.sample_coverage import (
+    HALF,
+    CountsByUse,
+    add_highest,
+    expected_samples,
+    highest_counts,
+)
 from rightsizer.usage.slot_grid import Counts, SlotGrid
 from rightsizer.usage.source_metrics import (
     CLUSTER,
@@ -240,18 +246,18 @@ class _HistoryQuery:
         return {
             label
             for label, _, absent in self.querier.source.labels.pod_labels()
-            if label in known or self._exists(metric, (*absent, f"{label}!=''"))
+            if label in known or self._exists(metric, (*absent, promql.is_set(label)))
         }
 
     def _exists(self, metric: Metric, matchers: Sequence[str]) -> bool:
-        recorded = recorded_selector(metric, COUNT, (*self.querier.pod_matchers, *matchers))
+        recorded = recorded_selector([metric], COUNT, (*self.querier.pod_matchers, *matchers))
         ever = promql.over("last_over_time", recorded, self.grid.slots * self.grid.slot)
         return bool(self.querier.prometheus.query(f"count({ever})", self.querier.at))
 
     def peak(self, metric: Metric, matchers: Sequence[str]) -> str:
         """The peak of each slot."""
         peak = self.form.statistic(metric, Statistic.PEAK, matchers, self.grid.slot)
-        return promql.by("max", self.querier.source.labels.described, peak)
+        return self.form.largest(self.querier.source.labels.described, peak)
 
     def mean(self, metric: Metric, matchers: Sequence[str]) -> str:
         """The mean of each slot."""
@@ -261,7 +267,7 @@ class _HistoryQuery:
     def count(self, metric: Metric, matchers: Sequence[str]) -> str:
         """The samples of each slot."""
         counted = self.form.count(metric, matchers, self.grid.slot)
-        return promql.by("max", self.querier.source.labels.described, counted)
+        return self.form.largest(self.querier.source.labels.described, counted)
 
     def classify(self, metric: Metric, threshold: float, text: msgspec.Raw) -> bytes:
         """The slots of a series, from the JSON of its points."""
@@ -311,10 +317,9 @@ def _weakest(rows: Sequence[bytes]) -> bytes:
 
 
 def _with_gaps(rows: Mapping[UseKey, bytes], counts: Mapping[UseKey, Counts]) -> SlotsByUse:
-    """A slot is unknown with less than half the samples of the densest series, in that slot or (a quarter) in any."""
+    """A slot is unknown with less than half the samples of the densest series, or of those that it lacks, too."""
     highest = highest_counts({row.tobytes(): row for row in counts.values()}.values())
-    ever = max(highest, default=0)
-    least = [max(HALF * max(count, HALF * ever), 1) for count in highest]
+    least = [max(HALF * count, 1) for count in expected_samples(highest)]
     known: dict[bytes, bytes] = {}  # most are alike
     found: SlotsByUse = {}
     for key, row in rows.items():

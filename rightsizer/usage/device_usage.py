@@ -21,7 +21,14 @@ from rightsizer.usage.exporter_counters import (
 )
 from rightsizer.usage.querier import AnsweredMetrics, QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import RAW, RULE_INTERVAL, QueryForm, raw_selector
-from rightsizer.usage.sample_coverage import NO_COVERAGE, Coverage, can_query_some, coverage_by_use
+from rightsizer.usage.sample_coverage import (
+    NO_COVERAGE,
+    Coverage,
+    JobUse,
+    SampleCounts,
+    coverage_by_use,
+    samples_of,
+)
 from rightsizer.usage.source_metrics import (
     STATISTICS,
     LabelNames,
@@ -87,7 +94,7 @@ def window_usages(
     before = querier.answered(window)
     if before is not None and before.form != form:
         before = None
-    if of is not None and before is not None and can_query_some(querier, form):
+    if of is not None and before is not None and not querier.source.has_counters:
         max_series = querier.max_series(form, window)
         shards = querier.pod_shards(sorted(of), max_series, pod_labels=before.pod_labels)
     else:
@@ -99,8 +106,10 @@ def window_usages(
         if before is None or (metric, statistic) in before.metrics
     ]
     answered = AnsweredMetrics(form)
+    counted = samples_of(querier, form, querier.all_shards(form, window), window)
+    successors = counted.successors(window)
     for query, values in _run(queries):
-        query.add_to(usage, values)
+        query.add_to(usage, _joined(values, successors) if query.statistic is Statistic.MEAN else values)
         answered.add(query.metric, query.statistic, (labels for labels, _ in values if labels.key))
     if of is None:
         querier.remember(window, answered)
@@ -108,7 +117,7 @@ def window_usages(
         # The last recorded value may be five minutes old.
         for query, (series, numbers) in _latest_peaks(querier):
             query.add_to(usage, _only(of, zip(series, numbers, strict=True)))
-    coverage = coverage_by_use(querier, form, shards, window, of)
+    coverage = coverage_by_use(counted, window)
     for labels, _ in _only(of, ((labels, 0.0) for labels in _disagreeing(querier, window))):
         _entry(usage, labels).add_invalid(DISAGREEMENT)
     _add_counters(usage, querier, window, of)
@@ -169,7 +178,8 @@ def peak_activity(querier: SourceQuerier, window: datetime.timedelta, *, with_co
     usage = {key: entry for key, entry in usage.items() if entry.is_held or entry.is_own}
     if not with_coverage:
         return _by_pod(usage, {})
-    return _by_pod(usage, coverage_by_use(querier, RAW, querier.all_shards(RAW, window), window))
+    counted = samples_of(querier, RAW, querier.all_shards(RAW, window), window)
+    return _by_pod(usage, coverage_by_use(counted, window))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -186,7 +196,7 @@ class _StatisticQuery:
 
         def build(matchers: Sequence[str]) -> str:
             query = self.form.statistic(self.metric, self.statistic, matchers, self.window)
-            largest = promql.by("max", self.querier.source.labels.described, query)
+            largest = self.form.largest(self.querier.source.labels.described, query)
             # A mean without a field is queried only to find NaN.
             is_check = self.statistic is Statistic.MEAN and not self._field
             return promql.only_nan(largest) if is_check else largest
@@ -310,25 +320,40 @@ def _query_disagreeing(querier: SourceQuerier, span: datetime.timedelta) -> Iter
 def _confirmed(
     querier: SourceQuerier, metrics: Sequence[Metric], span: datetime.timedelta, found: Sequence[SeriesLabels]
 ) -> Iterator[SeriesLabels]:
-    """Those of the uses for which exporters disagree, not only an exporter and any other target."""
-    if not found or not querier.provenance.namespaces:
-        yield from found
+    """Those of the uses for which exporters disagree: not only an exporter and any other target, or its successor."""
+    if not found:
         return
     means: dict[UseKey, list[float]] = {}
     pods = sorted({labels.key[:2] for labels in found if labels.key is not None})
     shards = querier.pod_shards(pods, querier.max_series(RAW, span))
+    successors = SampleCounts.of(querier, RAW, shards, span).successors(span)
     for metric in metrics:
 
         def build(matchers: Sequence[str], metric: Metric = metric) -> str:
             mean = RAW.statistic(metric, Statistic.MEAN, matchers, span)
             return promql.by("max", querier.source.labels.described, mean)
 
-        for labels, mean in querier.uses(shards, build):
+        for labels, mean in _joined(querier.uses(shards, build), successors):
             if labels.key is not None:
                 means.setdefault(labels.key, []).append(mean * metric.scale)
     for labels in found:
         if labels.key in means and max(means[labels.key]) - min(means[labels.key]) > MAX_DIFFERENCE:
             yield labels
+
+
+def _joined(values: LabelledValues, successors: Mapping[JobUse, Mapping[str, int]]) -> LabelledValues:
+    """Means with one for all targets of a job that follow each other: that of all of their samples."""
+    sums: dict[JobUse, tuple[SeriesLabels, float, int]] = {}
+    for labels, mean in values:
+        use = labels.key, labels.job
+        samples = successors.get(use, {}).get(labels.target)
+        if samples is None:
+            yield labels, mean
+        else:
+            _, total, number = sums.get(use, (labels, 0.0, 0))
+            sums[use] = labels, total + mean * samples, number + samples
+    for labels, total, number in sums.values():
+        yield labels, total / number
 
 
 def _has_copies(

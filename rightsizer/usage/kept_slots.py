@@ -16,7 +16,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from rightsizer.model import PodKey, Slot
-from rightsizer.usage.slot_grid import Counts, SlotGrid
+from rightsizer.usage.slot_grid import COUNT, Counts, SlotGrid
 from rightsizer.usage.source_metrics import UseKey
 
 LATE = datetime.timedelta(minutes=20)
@@ -159,7 +159,7 @@ def _numbered(rows: Iterable[tuple[UseKey, bytes]]) -> tuple[list[bytes], list[t
 
 
 def _unpacked(saved: _SavedTable) -> _Table:
-    counts = [array.array("I", row) for row in saved.counts]
+    counts = [array.array(COUNT, row) for row in saved.counts]
     lengths = {len(row) for row in (*saved.rows, *counts)}
     if len(lengths) > 1 or any(row.translate(None, bytes(Slot)) for row in saved.rows):
         raise ValueError("its rows are damaged")
@@ -188,7 +188,7 @@ def _extended(table: _Table, grid: SlotGrid, starts: Mapping[PodKey, str], read:
     found = read(new, grid) if new else SlotRows({}, {})
     last = read(known, tail)
     middle = slice(passed, passed + grid.slots - tail.slots)
-    idle, none = bytes([Slot.IDLE]), array.array("I", [0])
+    idle, none = bytes([Slot.IDLE]), array.array(COUNT, [0])
     counts = _joined(table.found.counts, last.counts, known, middle, (none * grid.slots, none * tail.slots))
     rows = _joined(table.found.rows, last.rows, known, middle, (idle * grid.slots, idle * tail.slots))
     # Without any samples, those that there were are older than the window.

@@ -1,4 +1,4 @@
-"""Devices with series on each node, how NVLink connects them, which pods and shares they name, when series begin."""
+"""Devices with series on each node, how NVLink connects them, which pods and shares they name, when there are any."""
 
 import collections
 import dataclasses
@@ -15,7 +15,7 @@ from rightsizer.model import NodeCoverage, PodKey
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, QueryRange, decode_labels
 from rightsizer.usage.provenance import TARGET_LABELS
-from rightsizer.usage.querier import SourceQuerier
+from rightsizer.usage.querier import LOOKBACK, SourceQuerier
 from rightsizer.usage.recording_rules import RAW, raw_selector
 from rightsizer.usage.source_metrics import (
     CLUSTER,
@@ -106,8 +106,8 @@ def _has_more_devices(querier: SourceQuerier, metric: Metric, others: Sequence[M
     """Whether an exporter has this metric of any device, and none of the others."""
     labels = querier.source.labels
     query, other = (querier.selected(each, querier.matchers) for each in ([metric], others))
-    same = ", ".join((*labels.use, *labels.node, JOB, TARGET))
-    without = f" unless on ({same}) ({other})" if others else ""
+    same = promql.listed((*labels.use, *labels.node, JOB, TARGET))
+    without = f" unless on {same} ({other})" if others else ""
     return bool(querier.by_exporter("count", f"({query}{without})", querier.at))
 
 
@@ -220,3 +220,18 @@ def first_sample(querier: SourceQuerier, span: datetime.timedelta) -> datetime.d
         else:
             before = middle
     return first
+
+
+def last_sample(querier: SourceQuerier, span: datetime.timedelta) -> datetime.datetime | None:
+    """When the GPU series ended; None if there are some now, or none in the span."""
+    selected = querier.selected(querier.markers(), querier.matchers)
+    if querier.by_exporter("count", selected, querier.at):
+        return None
+    times = " or ".join(
+        f"timestamp({raw_selector(metric, querier.matchers)})" for metric in querier.markers()
+    )
+    steps = QueryRange(querier.at - span, querier.at, LOOKBACK.total_seconds())
+    series = querier.prometheus.query_range(promql.by("max", TARGET_LABELS, times), steps)
+    accepts = querier.provenance.accepts_target
+    ends = [max(one.points.values()) for one in series if one.points and accepts(one.labels)]
+    return datetime.datetime.fromtimestamp(max(ends), tz=datetime.UTC) if ends else None

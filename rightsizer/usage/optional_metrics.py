@@ -67,7 +67,7 @@ class _WaitsQuery:
     def throttled(self, matchers: Sequence[str]) -> str:
         """Share of CFS periods in which a pod's most throttled container was throttled."""
         part, total = (
-            promql.by("max", (*_POD, "container"), self._over("increase", name, (*_CONTAINERS, *matchers)))
+            promql.by("max", (*_POD, "container"), self._over("rate", name, (*_CONTAINERS, *matchers)))
             for name in (THROTTLED, PERIODS)
         )
         return promql.by("max", _POD, f"{part} / {total}")

@@ -22,6 +22,7 @@ from rightsizer.usage.exporter_counters import POD_BUSY
 from rightsizer.usage.provenance import Provenance
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import COUNT, RAW, RULE_INTERVAL, raw_selector, recorded_selector
+from rightsizer.usage.sample_coverage import EDGE
 from rightsizer.usage.source_metrics import CLUSTER, JOB, TARGET, Metric, MetricKind
 
 # k8s.io/apimachinery/pkg/util/rand: the characters of generated names.
@@ -128,21 +129,18 @@ class PodSelection:
         names = sorted({name for _, name in self.pods}) if is_grouped else ()
         prefix = "|".join(map(promql.escaped, names)) or ".+"
         pattern = promql.quoted(f"({prefix})-{self.suffix if is_grouped else f'({self.suffix})'}")
-        keys = (CLUSTER, self.namespace_label, PREFIX_LABEL)
+        keys, label = (CLUSTER, self.namespace_label, PREFIX_LABEL), promql.quoted(self.label)
         # By pod first: label_replace then runs on fewer series.
         pods = promql.by("max", self.pod_labels, expression)
-        named = f'label_replace({pods}, "{PREFIX_LABEL}", "$1", "{self.label}", {pattern})'
+        named = f'label_replace({pods}, "{PREFIX_LABEL}", "$1", {label}, {pattern})'
         if is_grouped:  # several pods are one replica
-            named = f'label_replace({named}, "{_REPLICA_LABEL}", "$2", "{self.label}", {pattern})'
+            named = f'label_replace({named}, "{_REPLICA_LABEL}", "$2", {label}, {pattern})'
             named = promql.by("max", (*keys, _REPLICA_LABEL), named)
         return promql.by("count", keys, named)
 
 
 MINUTE = datetime.timedelta(minutes=1)
 DAY = datetime.timedelta(days=1)
-EDGE = datetime.timedelta(milliseconds=1)
-"""Prometheus before 3.0 counts samples at both ends of a range; a range shorter by this counts none twice."""
-
 ClusterPod = tuple[str, PodKey]
 """Cluster and pod."""
 Points = Sequence[tuple[int, float]]
@@ -297,7 +295,7 @@ def _of_metric(
     def build(matchers: Sequence[str]) -> str:
         every = (*querier.pod_matchers, *matchers)
         is_recorded = form.is_recorded
-        selected = recorded_selector(metric, COUNT, every) if is_recorded else raw_selector(metric, every)
+        selected = recorded_selector([metric], COUNT, every) if is_recorded else raw_selector(metric, every)
         present = promql.over("present_over_time", selected, length + RULE_INTERVAL)
         return promql.by("max", (*selection.pod_labels, JOB, TARGET), present)
 

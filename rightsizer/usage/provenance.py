@@ -6,12 +6,12 @@ if such a pod uses its network, or if most targets have addresses of nodes. A se
 - if its job has an exporter, or, without given namespaces, a target with an unknown address,
 - and if its instance is an exporter, or now unknown, since exporters restart,
 - and if any pod that it names runs on its target's node,
-- and if it does not name another cluster than all present targets of these jobs.
+- and if it does not name another cluster than the present targets of these jobs that name one.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.model import Address, PodKey, Whereabouts
@@ -52,7 +52,8 @@ class Provenance:
     ignored: tuple[ScrapeTarget, ...] = ()  # targets that are no exporters
     problem: str = ""  # why the exporters are not known
     doubt: str = ""  # why they are uncertain
-    cluster: str | None = None  # of all present targets that count; None if they are of several
+    # That present targets which count name; empty if none names one, None if they name several
+    cluster: str | None = None
     needs_port: bool = False  # whether an instance without a port is no exporter's
     trusts_hosts: bool = True  # whether any address of a node is an exporter's
     strangers: set[PodKey] = dataclasses.field(default_factory=set, compare=False)
@@ -180,15 +181,20 @@ def find_provenance(
         or one in portless
         or (places[one.instance] is not None and one not in exporters)
     ]
-    clusters = {one.cluster for one in (exporters if given else set(targets) - set(ignored))}
     return dataclasses.replace(
         own,
         jobs=tuple(sorted(jobs)),
         ignored=tuple(ignored),
         doubt=doubt,
-        cluster=clusters.pop() if len(clusters) == 1 else None,
+        cluster=_named_cluster(exporters if given else set(targets) - set(ignored)),
         needs_port=needs_port,
     )
+
+
+def _named_cluster(targets: Iterable[ScrapeTarget]) -> str | None:
+    """The cluster that some of these targets name, and no other; None if they name several."""
+    named = {one.cluster for one in targets} - {""}
+    return next(iter(named), "") if len(named) <= 1 else None
 
 
 def _found(covered: Mapping[str, Collection[str]], nodes: Collection[str]) -> tuple[frozenset[str], str]:

@@ -169,13 +169,10 @@ class SourceQuerier:
 
     def _is_recorded(self, window: datetime.timedelta) -> bool:
         activity = self.source.of(MetricKind.ACTIVITY)
-        recorded = [
-            promql.over(
-                "last_over_time", recorded_selector(metric, COUNT, self.pod_matchers), 2 * RULE_INTERVAL
-            )
-            for metric in activity
-        ]
-        raw = [raw_selector(metric, self.pod_matchers) for metric in activity]
+        selected = recorded_selector(activity, COUNT, self.pod_matchers)
+        recorded = promql.over("last_over_time", selected, 2 * RULE_INTERVAL)
+        name = promql.one_of("__name__", [metric.name for metric in activity])
+        raw = promql.selector("", [name, *self.pod_matchers])
         half = (window - 2 * RULE_INTERVAL) / 2
         instants = (self.at - 2 * half, self.at - half, self.at)
         counts = self._counts(recorded, instants)
@@ -183,19 +180,19 @@ class SourceQuerier:
         if _is_enough(counts, self._counts(raw, instants)):
             return True
         use = (*self.source.labels.use, JOB, TARGET)
-        by_use = ([promql.by("max", use, " or ".join(each))] for each in (recorded, raw))
+        by_use = (promql.by("max", use, each) for each in (recorded, raw))
         return min(counts) > 0 and _is_enough(*(self._counts(each, instants) for each in by_use))
 
-    def _counts(self, expressions: Sequence[str], instants: Sequence[datetime.datetime]) -> list[int]:
+    def _counts(self, expression: str, instants: Sequence[datetime.datetime]) -> list[int]:
         """The number of series of exporters at each instant; a range query would load all samples in between."""
 
-        def count(expression: str, at: datetime.datetime) -> int:
+        def count(at: datetime.datetime) -> int:
             return self.once(
                 ("of exporters", expression, at),
                 lambda: sum(one.count for one in self.by_exporter("count", expression, at)),
             )
 
-        return [sum(count(expression, instant) for expression in expressions) for instant in instants]
+        return list(map(count, instants))
 
     def by_exporter(self, aggregation: str, expression: str, at: datetime.datetime) -> list[Sample]:
         """An aggregation of the series of each target that is an exporter: any target can expose what rules record."""
@@ -336,8 +333,47 @@ class SourceQuerier:
     ) -> Iterator[tuple[SeriesLabels, T]]:
         for plan, some in shards:
             for result in plan.run(some, lambda matchers: query((*self.pod_matchers, *matchers))):
-                require_one_cluster(labels.cluster for labels, _ in result if labels.key is not None)
+                self._require_one_cluster([labels for labels, _ in result if labels.key is not None])
                 yield from result
+
+    def _require_one_cluster(self, series: Sequence[SeriesLabels]) -> None:
+        """Raise EvidenceIncomplete if pods of two clusters could be mistaken for one another.
+
+        Series without the label are the cluster's own, unless they show that a pod is another one: its devices are
+        others than by those with the label, or it has both kinds of series now.
+        """
+        clusters: set[str] = self.once("clusters", set)
+        clusters.update(one.cluster for one in series)
+        require_one_cluster(clusters)
+        pods: dict[PodKey, dict[str, set[str]]] = self.once("devices by cluster", dict)
+        for one in series:
+            if one.key is not None:
+                pods.setdefault(one.key[:2], {}).setdefault(one.cluster, set()).add(one.key[2])
+        if len(clusters) == 1:
+            return
+        for pod in {one.key[:2] for one in series if one.key is not None and len(pods[one.key[:2]]) > 1}:
+            is_other = not set.intersection(*pods[pod].values())
+            if is_other or len(self._clusters_now().get(pod, ())) > 1:
+                raise EvidenceIncomplete(
+                    f"Prometheus holds GPU series of pod {'/'.join(pod)} with {CLUSTER}={max(clusters)} and without "
+                    f"that label, {'of other GPUs' if is_other else 'at the same time'}: they may be of several "
+                    f"clusters; name yours: --prometheus-label {CLUSTER}=NAME"
+                )
+
+    def _clusters_now(self) -> Mapping[PodKey, set[str]]:
+        """The clusters that present series of each pod name."""
+
+        def asked() -> Mapping[PodKey, set[str]]:
+            labels, found = self.source.labels, dict[PodKey, set[str]]()
+            selected = self.selected(self.markers(), self.pod_matchers)
+            by = promql.by("count", (*labels.owner, JOB, TARGET), selected)
+            for sample in self.prometheus.query(by, self.at):
+                pod, target = labels.pod_of(sample.labels), sample.labels.get(TARGET, "")
+                if pod and self.provenance.accepts(pod, sample.labels.get(JOB, ""), target):
+                    found.setdefault(pod, set()).add(sample.labels.get(CLUSTER, ""))
+            return found
+
+        return self.once("clusters now", asked)
 
     def _parse(self, text: msgspec.Raw) -> SeriesLabels:
         """The labels of a series; one that is no evidence has no key."""
@@ -394,9 +430,9 @@ def _is_enough(recorded: Sequence[float], raw: Sequence[float]) -> bool:
 
 def require_one_cluster(clusters: Iterable[str]) -> None:
     """Raise EvidenceIncomplete for several clusters: pods of the same name would be mistaken for one another."""
-    ordered = sorted(set(clusters))
+    ordered = sorted(set(clusters) - {""})
     if len(ordered) > 1:
-        names = ", ".join(name or "(none)" for name in ordered[:5])
+        names = ", ".join(ordered[:5])
         raise EvidenceIncomplete(
             f"Prometheus holds GPU series of several clusters ({names}); "
             f"name yours: --prometheus-label {CLUSTER}=NAME"

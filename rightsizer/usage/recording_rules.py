@@ -11,7 +11,7 @@ import dataclasses
 import datetime
 import enum
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -66,15 +66,22 @@ class QueryForm:
     ) -> str:
         """A statistic of each series."""
         if self.is_recorded:
-            return promql.over(_OVER[statistic], recorded_selector(metric, statistic, matchers), window)
+            return promql.over(_OVER[statistic], recorded_selector([metric], statistic, matchers), window)
         query = promql.over(_OVER[statistic], raw_selector(metric, matchers), window)
         return f"{query} < 0" if statistic is Statistic.NEGATIVE else query
 
     def count(self, metric: Metric, matchers: Sequence[str], window: datetime.timedelta) -> str:
         """The number of samples of each series."""
         if self.is_recorded:
-            return promql.over("sum_over_time", recorded_selector(metric, COUNT, matchers), window)
+            return promql.over("sum_over_time", recorded_selector([metric], COUNT, matchers), window)
         return promql.over("count_over_time", raw_selector(metric, matchers), window)
+
+    def largest(self, labels: Iterable[str], expression: str) -> str:
+        """The highest value of the series that differ in other labels; of recorded ones, which have few, each value.
+
+        Grouping those would take most of the time.
+        """
+        return expression if self.is_recorded else promql.by("max", labels, expression)
 
     def scale(self, metric: Metric) -> float:
         """Factor to shares, bytes or watts; the rules have scaled the values."""
@@ -89,10 +96,11 @@ def raw_selector(metric: Metric, matchers: Sequence[str]) -> str:
     return promql.selector(metric.name, [*metric.matchers, *matchers])
 
 
-def recorded_selector(metric: Metric, statistic: str, matchers: Sequence[str]) -> str:
-    """The recorded series of a metric."""
+def recorded_selector(metrics: Sequence[Metric], statistic: str, matchers: Sequence[str]) -> str:
+    """The recorded series of metrics of one kind."""
+    names = [metric.name for metric in metrics]
     return promql.selector(
-        _record_name(metric.kind, statistic), [promql.equals("metric", metric.name), *matchers]
+        _record_name(metrics[0].kind, statistic), [promql.one_of("metric", names), *matchers]
     )
 
 

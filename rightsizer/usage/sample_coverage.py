@@ -1,28 +1,22 @@
-"""Coverage: the share of the window with samples of activity, slot by slot, against the job's densest series."""
+"""Coverage: the share of the window with samples of activity, slot by slot, against the job's densest series.
+
+Samples are counted once, in short cells of the longest window; slots of every window are made of these.
+"""
 
 import array
 import dataclasses
 import datetime
-import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import functools
+import itertools
+import operator
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
 
-from rightsizer.model import PodKey
-from rightsizer.prometheus import promql
 from rightsizer.prometheus.sharding import MAX_POINTS
-from rightsizer.usage.full_coverage import (
-    STEADY,
-    UNKNOWN_CAPACITY,
-    JobCoverage,
-    SlotCapacity,
-    coverage_by_job,
-    pods_of,
-    slot_capacity,
-)
-from rightsizer.usage.provenance import TARGET_LABELS
 from rightsizer.usage.querier import QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import RULE_INTERVAL, QueryForm
-from rightsizer.usage.slot_grid import Counts, SlotGrid
-from rightsizer.usage.source_metrics import JOB, Metric, UseKey
+from rightsizer.usage.slot_grid import COUNT, Counts, SlotGrid
+from rightsizer.usage.source_metrics import Metric, SeriesLabels, UseKey
 
 SAMPLES_PER_SLOT = 20
 """Of 20 samples, one more or less changes the count by 5 % only."""
@@ -33,197 +27,195 @@ MAX_SLOTS = 96
 MIN_SLOTS = 2
 """With one slot, all samples could be from the last minutes, as of an exporter that has just started."""
 
+MAX_CELLS = 288
+"""Of five minutes in a day."""
+
 HALF = 0.5
 
-MAX_SUSPECT_SHARE = 0.05
-"""If more of the uses may have gaps, all are queried slot by slot."""
+EDGE = datetime.timedelta(milliseconds=1)
+"""Prometheus before 3.0 counts samples at both ends of a range; a range shorter by this counts none twice."""
+
+_STEADY_CELLS = 12
+"""With as many samples in each of these, a series was scraped at one interval; losses are more here and fewer there."""
+_STEADY = 0.2
+"""Share of its samples by which a cell may have fewer than another one all the same; one fewer is always chance."""
+_MOST_CHANGE = 10
+"""Times that one scrape interval is longer than another: from 15 s to two and a half minutes."""
 
 CountsByUse = dict[UseKey, Counts]
+_Number = TypeVar("_Number", int, float)
+JobUse = tuple[UseKey | None, str]
+"""A use, and the job that tells it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Coverage:
-    """The coverage of a pod's use of a device."""
+    """The coverage of a pod's use of a device.
 
-    shares: Sequence[float]  # share of each slot's samples, 0 to 1, oldest first
-    samples_expected: int | None  # samples of the job's densest series in the window
-    share: float  # mean of the shares
-    gaps: int  # slots without any sample
-    is_fresh: bool  # whether the last slot has half of its samples
-
-    @classmethod
-    def of(cls, shares: Sequence[float], samples_expected: int | None) -> "Coverage":
-        """The coverage that follows from the shares."""
-        gaps = sum([share == 0 for share in shares])
-        return cls(shares, samples_expected, sum(shares) / len(shares), gaps, is_fresh=shares[-1] >= HALF)
-
-
-NO_COVERAGE = Coverage((), None, 0.0, 0, is_fresh=False)
-
-
-def coverage_by_use(
-    querier: SourceQuerier,
-    form: QueryForm,
-    shards: QueryShards,
-    window: datetime.timedelta,
-    of: Collection[PodKey] | None = None,
-) -> dict[UseKey, Coverage]:
-    """The coverage of all pods' activity, or of these pods', if `can_query_some`.
-
-    Jobs are counted separately, since each has its own scrape interval; then the coverage of several jobs is merged.
+    Attributes:
+        samples_expected: Samples of the job's densest series in the window.
+        share: The mean of the cells' shares of the samples of their slots, 0 to 1.
+        gaps: Slots without any sample.
+        is_fresh: Whether the last slot has half of its samples.
     """
-    query = _CoverageQuery(querier, form, shards, window)
-    if of is not None:
-        return query.of_pods(of)
-    return query.of_suspects() if form.is_recorded else query.of_all(query.densest(shards))
+
+    samples_expected: int | None
+    share: float
+    gaps: int
+    is_fresh: bool
 
 
-def can_query_some(querier: SourceQuerier, form: QueryForm) -> bool:
-    """Whether some pods can be queried alone: each job needs a pod without gaps to compare them with."""
-    return form.is_recorded and bool(_reference_pods(querier)) and not querier.source.has_counters
+NO_COVERAGE = Coverage(None, 0.0, 0, is_fresh=False)
 
 
-def _reference_pods(querier: SourceQuerier) -> set[PodKey]:
-    """A pod without gaps of each job, over the longest window that was queried; or none."""
-    return querier.once("reference pods", set)
+def coverage_by_use(counted: "SampleCounts", window: datetime.timedelta) -> dict[UseKey, Coverage]:
+    """The coverage of all pods' activity in a window that ends with what was counted.
+
+    Jobs are counted separately, since each has its own scrape interval. Of a use that several tell of, the highest
+    share of each cell counts.
+    """
+    told: dict[UseKey, list[tuple[_JobSlots, Counts]]] = {}
+    for counts in counted.by_job.values():
+        rows = {id(row): row for row in counts.values()}  # most are one
+        slots = _JobSlots.of(rows.values(), counted.cells(window), may_lag=counted.form.is_recorded)
+        for key, row in counts.items() if slots.samples else ():
+            told.setdefault(key, []).append((slots, row))
+    known: dict[tuple[int, ...], Coverage] = {}
+    found: dict[UseKey, Coverage] = {}
+    for key, each in told.items():
+        parts = tuple([id(part) for one in each for part in one])
+        if parts not in known:
+            known[parts] = each[0][0].coverage(each[0][1]) if len(each) == 1 else _merged(each)
+        found[key] = known[parts]
+    return found
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _CoverageQuery:
+def _merged(told: Sequence[tuple["_JobSlots", Counts]]) -> Coverage:
+    """The coverage by several jobs; slots are those of the job that has the fewest."""
+    shares = list(map(max, *(slots.shares(row) for slots, row in told)))
+    coarsest = min((slots for slots, _ in told), key=lambda slots: len(slots.expected))
+    gaps = sum(not any(shares[first:end]) for first, end in itertools.pairwise(coarsest.edges))
+    samples = max(slots.samples for slots, _ in told)
+    return Coverage(samples, sum(shares) / len(shares), gaps, is_fresh=shares[-1] >= HALF)
+
+
+def samples_of(
+    querier: SourceQuerier, form: QueryForm, shards: QueryShards, window: datetime.timedelta
+) -> "SampleCounts":
+    """The samples of all pods in this window or a longer one, counted once."""
+    known: dict[object, SampleCounts] = querier.once("samples", dict)
+    key = form, _cell(window)
+    if key not in known or known[key].window < window:
+        known[key] = SampleCounts.of(querier, form, shards, window)
+    return known[key]
+
+
+def slot_length(window: datetime.timedelta, samples: int) -> datetime.timedelta:
+    """The length of a slot of a window with this number of expected samples, as far as cells allow."""
+    return window / _slots_of(-(-window // _cell(window)), samples)
+
+
+def _slots_of(cells: int, samples: int) -> int:
+    return max(MIN_SLOTS, min(MAX_SLOTS, cells, samples // SAMPLES_PER_SLOT))
+
+
+def _cell(window: datetime.timedelta) -> datetime.timedelta:
+    """The length of the cells of a window: whole rule intervals, so that each recorded value is in one."""
+    if window < MIN_SLOTS * RULE_INTERVAL:
+        return window / MIN_SLOTS
+    cell = RULE_INTERVAL
+    while window > MAX_CELLS * cell:
+        cell *= 2  # windows of nearly the same length have the same
+    return cell
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleCounts:
+    """The samples of each series of a use in each cell of a window; those of a shorter one are the last of them."""
+
     querier: SourceQuerier
     form: QueryForm
     shards: QueryShards
+    cell: datetime.timedelta
     window: datetime.timedelta
 
-    def of_all(self, densest: Mapping[str, float]) -> dict[UseKey, Coverage]:
-        """Slot by slot, for all pods."""
-        if not densest:
-            return {}
-        max_series = self._max_series(_slots(densest))
-        return self._by_slot(densest, [(plan, plan.shards(max_series)) for plan, _ in self.shards])
+    @classmethod
+    def of(
+        cls, querier: SourceQuerier, form: QueryForm, shards: QueryShards, window: datetime.timedelta
+    ) -> "SampleCounts":
+        """Those of the series of these shards."""
+        return cls(querier, form, shards, _cell(window), window)
 
-    def of_pods(self, pods: Collection[PodKey]) -> dict[UseKey, Coverage]:
-        """Slot by slot, for these pods and the reference pods."""
-        shards = self._pod_shards({*pods, *_reference_pods(self.querier)}, MAX_SLOTS)
-        densest = self.densest(shards)
-        return self._by_slot(densest, shards) if densest else {}
+    def cells(self, window: datetime.timedelta) -> int:
+        """How many cells hold a window; the oldest may begin before it."""
+        return -(-window // self.cell)
 
-    def of_suspects(self) -> dict[UseKey, Coverage]:
-        """Slot by slot only for the uses that may have gaps; for the others a lower bound of the coverage."""
-        # In slots of several intervals one that everything lacks is no gap, and the last one may be recorded late.
-        may_lack = int(self.window > MAX_SLOTS * RULE_INTERVAL)
-        jobs = coverage_by_job(self.querier, self.shards, self.window, may_lack=may_lack)
-        densest = {job: coverage.total for job, coverage in jobs.items()}
-        gapless = {key for coverage in jobs.values() for key in coverage.gapless}
-        suspects = {key for coverage in jobs.values() for key in coverage.suspects} - gapless
-        references = [coverage.densest() for coverage in jobs.values()]
-        if all(references):
-            _reference_pods(self.querier).update(pods_of(filter(None, references)))
-        uses = sum(len(coverage.totals) for coverage in jobs.values())
-        if not gapless or len(suspects) > MAX_SUSPECT_SHARE * uses:
-            return self.of_all(densest)
-        # With a use without gaps of each job, the slots are the same as for all uses.
-        pods = pods_of((*suspects, *filter(None, references)))
-        capacity = slot_capacity(jobs, self.window)
-        found = self._by_slot(densest, self._pod_shards(pods, _slots(densest)), capacity)
-        for job in jobs.values():
-            for key, coverage in _without_gaps(job, capacity.extra):
-                if key[:2] not in pods:
-                    _merge(found, key, coverage)
-        return found
-
-    def _by_slot(
-        self, densest: Mapping[str, float], shards: QueryShards, capacity: SlotCapacity = UNKNOWN_CAPACITY
-    ) -> dict[UseKey, Coverage]:
-        """Slot by slot; `capacity` is that of a slot, if not all pods of a job are queried."""
-        found: dict[UseKey, Coverage] = {}
-        grids: dict[SlotGrid, list[str]] = {self._grid(_slots(densest)): []}
-        while grids:
-            grid, jobs = grids.popitem()
-            only = (promql.one_of(JOB, jobs),) if jobs else ()
-            counts = self._counts(shards, grid, only)
-            for job in sorted(counts):
-                of_job = counts.pop(job)
-                coarser = self._coarser(of_job, grid) if not jobs else grid
-                if coarser != grid:
-                    grids.setdefault(coarser, []).append(job)
-                    continue
-                floor = capacity.of(job, grid.slot)
-                for key, coverage in _coverage(of_job, round(densest.get(job, 0.0)), floor):
-                    _merge(found, key, coverage)
-        return found
-
-    def _coarser(self, counts: CountsByUse, grid: SlotGrid) -> SlotGrid:
-        """Larger slots for a job that is scraped so rarely that counts vary; else the same."""
-        highest = max(max(row) for row in counts.values())
-        if highest >= STEADY * SAMPLES_PER_SLOT:
-            return grid
-        slots = max(MIN_SLOTS, grid.slots * highest // SAMPLES_PER_SLOT)
-        return self._grid(min(slots, grid.slots))
-
-    def _pod_shards(self, pods: Collection[PodKey], slots: int) -> QueryShards:
-        answered = self.querier.answered(self.window)
-        pod_labels = answered.pod_labels if answered else None
-        return self.querier.pod_shards(sorted(pods), self._max_series(slots), pod_labels=pod_labels)
-
-    def _max_series(self, slots: int) -> float:
-        return min(self.querier.max_series(self.form, self.window), MAX_POINTS / slots)
-
-    @property
-    def _metrics(self) -> tuple[Metric, ...]:
-        """Metrics that show that a device was measured, and have series."""
-        source = self.querier.source
-        return (self.querier.answered(self.window) or source).of(source.presence)
-
-    def densest(self, shards: QueryShards) -> dict[str, float]:
-        """Samples of each job's densest series."""
-        densest: dict[str, float] = {}
-        for metric in self._metrics:
+    @functools.cached_property
+    def series(self) -> list[tuple[SeriesLabels, Counts]]:
+        """Of every metric that shows that a device was measured; only series with a key."""
+        grid = SlotGrid(self.querier.at, self.cell, self.cells(self.window))
+        max_series = min(self.querier.max_series(self.form, self.window), MAX_POINTS / grid.slots)
+        shards = [(plan, plan.shards(max_series)) for plan, _ in self.shards]
+        by, source = self.querier.source.labels.described, self.querier.source
+        found: list[tuple[SeriesLabels, Counts]] = []
+        for metric in (self.querier.answered(self.window) or source).of(source.presence):
 
             def build(matchers: Sequence[str], metric: Metric = metric) -> str:
-                every = (*self.querier.pod_matchers, *matchers)
-                return promql.by("max", TARGET_LABELS, self.form.count(metric, every, self.window))
+                count = self.form.count(metric, matchers, self.cell - EDGE)
+                return self.form.largest(by, count)
 
-            for plan, some in shards:
-                for sample in self.querier.samples(plan, some, build):
-                    if self.querier.provenance.accepts_target(sample.labels):
-                        job = sample.labels.get(JOB, "")
-                        densest[job] = max(densest.get(job, 0.0), sample.count)
-        return densest
+            uses = self.querier.range_uses(shards, build, grid.steps, grid.counts)
+            found += ((labels, row) for labels, row in uses if labels.key is not None)
+        return found
 
-    def _grid(self, slots: int) -> SlotGrid:
-        if self.form.is_recorded:
-            # Whole rule intervals: each recorded value then belongs to one slot.
-            intervals = math.ceil(self.window / RULE_INTERVAL / slots)
-            slots = max(1, int(self.window / RULE_INTERVAL) // intervals)
-            return SlotGrid(self.querier.at, intervals * RULE_INTERVAL, slots)
-        # Whole seconds: the last step of the range must be at its end, or the newest slot would be empty.
-        slot_s = max(1, round(self.window.total_seconds() / slots))
-        return SlotGrid(self.querier.at, datetime.timedelta(seconds=slot_s), slots)
-
-    def _counts(self, shards: QueryShards, grid: SlotGrid, only: tuple[str, ...]) -> dict[str, CountsByUse]:
-        """Samples of each job in each slot; of several metrics the highest count."""
+    @functools.cached_property
+    def by_job(self) -> dict[str, CountsByUse]:
+        """The highest count of each use."""
         counts: dict[str, CountsByUse] = {}
-        by = self.querier.source.labels.described
-        for metric in self._metrics:
-
-            def build(matchers: Sequence[str], metric: Metric = metric) -> str:
-                return promql.by("max", by, self.form.count(metric, (*only, *matchers), grid.slot))
-
-            for labels, row in self.querier.range_uses(shards, build, grid.steps, grid.counts):
-                if labels.key is not None:
-                    add_highest(counts.setdefault(labels.job, {}), labels.key, row)
+        for labels, row in self.series:
+            assert labels.key is not None  # noqa: S101 - of a series with one
+            add_highest(counts.setdefault(labels.job, {}), labels.key, row)
         return counts
 
+    @functools.cached_property
+    def _moved(self) -> frozenset[JobUse]:
+        """The uses by job of which several targets tell."""
+        one: dict[JobUse, str] = {}
+        return frozenset(
+            use
+            for use, target in (((labels.key, labels.job), labels.target) for labels, _ in self.series)
+            if one.setdefault(use, target) != target
+        )
 
-def _slots(densest: Mapping[str, float]) -> int:
-    return max(MIN_SLOTS, min(MAX_SLOTS, int(max(densest.values())) // SAMPLES_PER_SLOT))
+    def successors(self, window: datetime.timedelta) -> dict[JobUse, Mapping[str, int]]:
+        """By use and job the samples of each target in a window, where targets follow each other.
+
+        A restarted exporter is another target, and in a cell with it only where it begins. Two at the same time are
+        copies, and not here, nor is a use with a target of which no sample was counted.
+        """
+        targets: dict[JobUse, dict[str, Counts]] = {}
+        for labels, row in self.series if self._moved else ():
+            if (use := (labels.key, labels.job)) in self._moved:
+                add_highest(targets.setdefault(use, {}), labels.target, row[-self.cells(window) :])
+        found: dict[JobUse, Mapping[str, int]] = {}
+        for use, rows in targets.items():
+            samples = {target: sum(row) for target, row in rows.items()}
+            at_once = sum(len(cell) - cell.count(0) > 1 for cell in zip(*rows.values(), strict=True))
+            if at_once < len(rows) and all(samples.values()):
+                found[use] = samples
+        return found
 
 
-def add_highest(counts: CountsByUse, key: UseKey, row: Counts) -> None:
+_Key = TypeVar("_Key")
+
+
+def add_highest(counts: dict[_Key, Counts], key: _Key, row: Counts) -> None:
     """Set the counts of a use; of several rows, the highest count of each slot."""
     before = counts.get(key)
-    counts[key] = row if before is None else array.array("I", map(max, before, row))
+    if before is None or before == row:
+        counts[key] = row
+    else:
+        counts[key] = array.array(COUNT, map(max, before, row))
 
 
 def highest_counts(rows: Iterable[Sequence[int]]) -> list[int]:
@@ -234,48 +226,79 @@ def highest_counts(rows: Iterable[Sequence[int]]) -> list[int]:
     return highest
 
 
-def _coverage(
-    counts: Mapping[UseKey, Counts], samples_expected: int, floor: float
-) -> Iterator[tuple[UseKey, Coverage]]:
-    """The coverage of each use.
+def expected_samples(highest: Sequence[int]) -> list[float]:
+    """The samples of each cell that lacks none, by the highest count in it, and half of the highest of all.
 
-    A slot is complete with as many samples as the job's densest series has in it, and at least half of the highest
-    count of the window: a change of the scrape interval is no gap, an outage of everything is one. If the counts are
-    those of some uses only, a slot must have at least `floor` samples.
+    Where everything has fewer, but as many in each of a dozen cells, the scrape interval is longer there; only no
+    change of it leaves next to nothing.
     """
-    known: dict[bytes, Coverage] = {}  # most are alike
-    texts = {key: row.tobytes() for key, row in counts.items()}
-    distinct = dict(zip(texts.values(), counts.values(), strict=True))
-    highest = highest_counts(distinct.values())
-    least = max(highest, default=0) / 2
-    expected = [max(value, least, floor) for value in highest]
-    for text, row in distinct.items():
-        shares = (min(1.0, value / full) if full else 0.0 for value, full in zip(row, expected, strict=True))
-        known[text] = Coverage.of(array.array("f", shares), samples_expected)
-    for key, text in texts.items():
-        yield key, known[text]
+    most, steady = max(highest, default=0), [False] * len(highest)
+    for first in range(len(highest) - _STEADY_CELLS + 1):
+        some = highest[first : first + _STEADY_CELLS]
+        if max(some) - min(some) <= max(1.0, _STEADY * max(some)):
+            steady[first : first + _STEADY_CELLS] = [True] * _STEADY_CELLS
+    least = most / _MOST_CHANGE
+    return [
+        max(count, least if is_steady else HALF * most)
+        for count, is_steady in zip(highest, steady, strict=True)
+    ]
 
 
-def _without_gaps(job: JobCoverage, extra: int) -> Iterator[tuple[UseKey, Coverage]]:
-    """Lower bounds of the coverage of the uses without gaps."""
-    known: dict[float, Coverage] = {}  # most are alike
-    samples_expected = round(job.total)
-    for key in job.gapless:
-        total = job.totals[key]
-        if total not in known:
-            share = min(1.0, job.min_share(key, extra))
-            known[total] = Coverage.of(array.array("f", [share]), samples_expected)
-        yield key, known[total]
+@dataclasses.dataclass(frozen=True, slots=True)
+class _JobSlots:
+    """The slots of one job in a window.
+
+    A slot is complete with as many samples as the job's densest series has in it, unless everything lacks some there.
+
+    Attributes:
+        samples: Those of the densest series in the window.
+        edges: The numbers of the cells at which the slots begin, and the last one ends.
+        expected: The samples of each slot that lacks none.
+    """
+
+    samples: int
+    edges: Sequence[int]
+    expected: Sequence[float]
+
+    @classmethod
+    def of(cls, rows: Collection[Counts], cells: int, *, may_lag: bool) -> "_JobSlots":
+        """The slots by the different rows of a job; `may_lag` if the last cell may be recorded later."""
+        samples = max(sum(row[-cells:]) for row in rows)
+        number = _slots_of(cells, samples)
+        edges = [place * cells // number for place in range(number + 1)]
+        densest = highest_counts(row[-cells:] for row in rows)
+        lacking = list(map(operator.sub, expected_samples(densest), densest))
+        if may_lag and not densest[-1]:
+            lacking[-1] = 0.0
+        lost = _between(list(itertools.accumulate(lacking, initial=0.0)), edges)
+        highest = highest_counts(_sums(row, edges) for row in rows)
+        return cls(samples, edges, list(map(operator.add, highest, lost)))
+
+    def coverage(self, row: Counts) -> Coverage:
+        """The coverage of a use by this job alone."""
+        sums = _sums(row, self.edges)
+        parts = [
+            min(1.0, value / full) if full else 0.0 for value, full in zip(sums, self.expected, strict=True)
+        ]
+        lengths = _between(self.edges, range(len(self.edges)))
+        share = sum(map(operator.mul, parts, lengths)) / self.edges[-1]
+        return Coverage(self.samples, share, sums.count(0), is_fresh=parts[-1] >= HALF)
+
+    def shares(self, row: Counts) -> list[float]:
+        """The share of samples that the slot of each cell has."""
+        found: list[float] = []
+        lengths = _between(self.edges, range(len(self.edges)))
+        for value, full, length in zip(_sums(row, self.edges), self.expected, lengths, strict=True):
+            found += [min(1.0, value / full) if full else 0.0] * length
+        return found
 
 
-def _merge(found: dict[UseKey, Coverage], key: UseKey, coverage: Coverage) -> None:
-    """Merge with another job's coverage: slot by slot if the slots are the same, else the higher one."""
-    before = found.get(key)
-    if before is None:
-        found[key] = coverage
-    elif len(before.shares) == len(coverage.shares):
-        shares = array.array("f", map(max, before.shares, coverage.shares))
-        expected = max(before.samples_expected or 0, coverage.samples_expected or 0)
-        found[key] = Coverage.of(shares, expected)
-    elif coverage.share > before.share:
-        found[key] = coverage
+def _sums(row: Counts, edges: Sequence[int]) -> list[int]:
+    """The samples of each slot, of the last cells of a row."""
+    return _between(list(itertools.accumulate(row[-edges[-1] :], initial=0)), edges)
+
+
+def _between(sums: Sequence[_Number], edges: Sequence[int]) -> list[_Number]:
+    """How much is between two edges, by the sums up to each."""
+    at_edges = [sums[edge] for edge in edges]
+    return list(map(operator.sub, at_edges[1:], at_edges))

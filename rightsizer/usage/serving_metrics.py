@@ -203,7 +203,7 @@ class _LoadQuery:
         found: dict[PodKey, float | None] = {}
         for key, value in now.items():
             grown = value - before[key] if key in before and not reset.get(key) else None
-            if grown is not None and grown < 0:
+            if grown is not None and not grown >= 0:  # also NaN
                 grown = None
             known = found.get(key[0], 0.0)
             found[key[0]] = None if grown is None or known is None else max(known, grown)

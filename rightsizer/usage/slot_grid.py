@@ -11,7 +11,11 @@ import msgspec
 from rightsizer.prometheus.query_api import QueryRange, decode_points
 
 Counts: TypeAlias = "array.array[int]"
-"""Samples in each slot, oldest first."""
+"""Samples in each slot, oldest first; MOST where there are more."""
+
+COUNT = "H"
+"""The type of a count in an array: there are hundreds for each device of a fleet."""
+MOST = 0xFFFF
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,11 +38,16 @@ class SlotGrid:
     def counts(self, text: msgspec.Raw) -> Counts:
         """The counts of a series, from the JSON of its points; 0 without a point."""
         points = decode_points(text)
-        if len(points) == self.slots and all(math.isfinite(value) for _, value in points):
-            return array.array("I", [int(value) for _, value in points])
-        counts = array.array("I", bytes(4 * self.slots))
+        if len(points) == self.slots:
+            return array.array(COUNT, [counted(value) for _, value in points])
+        counts = array.array(COUNT, [0]) * self.slots
         for instant, value in points:
             slot = self.slot_of(instant)
-            if 0 <= slot < self.slots and math.isfinite(value):
-                counts[slot] = int(value)
+            if 0 <= slot < self.slots:
+                counts[slot] = counted(value)
         return counts
+
+
+def counted(value: float) -> int:
+    """A value as a count: MOST at most, and 0 for what is none."""
+    return int(min(max(value, 0.0), MOST)) if math.isfinite(value) else 0

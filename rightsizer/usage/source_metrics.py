@@ -56,6 +56,8 @@ class LabelNames:
     profile: tuple[str, ...] = ("GPU_I_PROFILE",)
     model: tuple[str, ...] = ("modelName",)
     node: tuple[str, ...] = ("Hostname", "hostname", "node")
+    # Whether series may have `exported_pod` without `pod`, or labels of pod and namespace from different places
+    is_mixed: bool = False
 
     @property
     def owner(self) -> tuple[str, ...]:
@@ -87,12 +89,19 @@ class LabelNames:
         `exported_pod` implies `pod`; other alternatives imply nothing.
         """
         last = self.pod[-1]
-        is_implied = all(name == f"exported_{last}" for name in self.pod[:-1])
-        return f"{last if is_implied else self.device[0]}!=''"
+        is_implied = not self.is_mixed and all(name == f"exported_{last}" for name in self.pod[:-1])
+        return promql.is_set(last if is_implied else self.device[0])
 
     def pod_labels(self) -> list[tuple[str, str, tuple[str, ...]]]:
         """For each label that may name a pod: it, its namespace's label, and matchers that exclude earlier labels."""
         last = len(self.namespace) - 1
+        if self.is_mixed:
+            return [
+                (pod, namespace, (*promql.without_labels(others), promql.is_set(namespace)))
+                for place, pod in enumerate(self.pod)
+                for number, namespace in enumerate(self.namespace)
+                for others in [(*self.pod[:place], *self.namespace[:number])]
+            ]
         return [
             (label, self.namespace[min(place, last)], promql.without_labels(self.pod[:place]))
             for place, label in enumerate(self.pod)

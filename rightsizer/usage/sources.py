@@ -27,6 +27,7 @@ from rightsizer.usage.exporter_counters import (
     POD_MEMORY,
     POD_PROCESSES,
 )
+from rightsizer.usage.label_search import names_hint
 from rightsizer.usage.provenance import TARGET_LABELS, ScrapeTarget, find_provenance
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import RecordingRules, raw_selector
@@ -47,12 +48,16 @@ SOURCES = {source.name: source for source in (DCGM, DCGM_49, GPU_EXPORTER_SOURCE
 LOOKBACKS = tuple(datetime.timedelta(minutes=minutes) for minutes in (0, 15, 60, 6 * 60, 24 * 60))
 """How long ago to look for metrics, to tell a stopped exporter from a missing one."""
 
-_LABEL = r"[a-zA-Z_][a-zA-Z0-9_]*"
+# In quotes, Prometheus 3 takes any text as a name.
+_QUOTED = r"\"[^\"\\]+\""
+_LABEL = rf"(?:[a-zA-Z_][a-zA-Z0-9_]*|{_QUOTED})"
 _TEXT = r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'"
 # Possessive: otherwise, blanks before a mistake take quadratic time.
 _MATCHER = rf"\s*+{_LABEL}\s*+(?:=~|!~|!=|=)\s*+(?:{_TEXT})\s*+"
+_MATCHERS = rf"(?:{_MATCHER},)*+(?:{_MATCHER})?+\s*"
 _SELECTOR = re.compile(
-    rf"(?P<metric>[a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{{(?P<matchers>(?:{_MATCHER},)*+(?:{_MATCHER})?+\s*)\}})?",
+    rf"(?P<plain>[a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{{(?P<matchers>{_MATCHERS})\}})?"
+    rf"|\{{\s*(?P<quoted>{_QUOTED})\s*(?:,(?P<more>{_MATCHERS}))?\}}",
     re.DOTALL,
 )
 
@@ -131,6 +136,9 @@ def detect_source(
         querier = dataclasses.replace(
             querier, matchers=(*settings.matchers, *provenance.matchers), provenance=provenance
         )
+    if _is_mixed(querier, metrics, seen):
+        labels = dataclasses.replace(source.labels, is_mixed=True)
+        source = dataclasses.replace(source, labels=labels, has_rules=False)
 
     def exists(name: str) -> bool:
         selected = promql.selector(name, querier.matchers)
@@ -151,6 +159,25 @@ def detect_source(
     return dataclasses.replace(
         querier, source=dataclasses.replace(source, name=name, has_counters=has_counters)
     )
+
+
+def _is_mixed(querier: SourceQuerier, metrics: Collection[Metric], at: datetime.datetime) -> bool:
+    """Whether series have `exported_pod` alone, or labels of pod and namespace from different places.
+
+    As where a scrape configuration drops some of its own labels: the exporter's then keep their names.
+    """
+    labels = querier.source.labels
+    if labels != LabelNames():
+        return labels.is_mixed
+    (exported, pod), (namespace, _) = labels.pod, labels.namespace
+    forms = (
+        (promql.is_set(exported), promql.equals(pod, "")),
+        (promql.is_set(exported), promql.equals(namespace, "")),
+        (promql.is_set(namespace), promql.is_set(pod), promql.equals(exported, "")),
+    )
+    known = sorted(metrics, key=lambda one: one.name)
+    selected = (querier.selected(known, (*form, *querier.matchers)) for form in forms)
+    return bool(querier.by_exporter("count", " or ".join(selected), at))
 
 
 def _targets(querier: SourceQuerier, at: datetime.datetime) -> Iterator[ScrapeTarget]:
@@ -187,7 +214,7 @@ def metrics_present(querier: SourceQuerier, at: datetime.datetime) -> set[str]:
 
 
 def _by_name(names: Sequence[str], querier: SourceQuerier) -> str:
-    return promql.selector("", [f"__name__=~{promql.quoted('|'.join(names))}", *querier.matchers])
+    return promql.selector("", [promql.one_of("__name__", names), *querier.matchers])
 
 
 def _names(querier: SourceQuerier, selectors: Sequence[str], at: datetime.datetime) -> set[str]:
@@ -218,7 +245,7 @@ def _nothing_found(querier: SourceQuerier, settings: SourceSettings) -> str:
             return f"Prometheus holds GPU series, but none with {matchers} (--prometheus-label): {found}"
     return (
         f"Prometheus holds no GPU series (such as {source.metrics[0].name}) in the 24h to {instant(querier.at)}: "
-        "is gpu-exporter or dcgm-exporter scraped, and is this the right Prometheus?"
+        f"{names_hint(querier, querier.at) or 'is gpu-exporter or dcgm-exporter scraped, and is this the right one?'}"
     )
 
 
@@ -238,7 +265,7 @@ class _Part(pydantic.BaseModel):
 
 
 Names = Annotated[
-    list[Annotated[str, pydantic.Field(pattern=f"^{_LABEL}$")]],
+    list[Annotated[str, pydantic.Field(min_length=1)]],
     pydantic.Field(min_length=1),
     pydantic.BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
 ]
@@ -257,7 +284,8 @@ class LabelsTable(_Part):
 
     def names(self) -> LabelNames:
         """The names for queries."""
-        return LabelNames(**{field: tuple(getattr(self, field) or ()) for field in type(self).model_fields})
+        names = {field: tuple(getattr(self, field) or ()) for field in type(self).model_fields}
+        return LabelNames(**names, is_mixed=len(self.namespace) > 1)
 
 
 class MetricRow(_Part):
@@ -293,11 +321,12 @@ class MetricRow(_Part):
 
     def metric(self, number: int) -> Metric:
         """The metric for queries. Rows measure different things, so only copies of one row can disagree."""
-        name, _, rest = self.selector.partition("{")
-        matchers = rest.removesuffix("}").strip().removesuffix(",")
+        found = _SELECTOR.fullmatch(self.selector)
+        assert found is not None  # noqa: S101 - it has been validated
+        matchers = (found["matchers"] or found["more"] or "").strip().removesuffix(",")
         return Metric(
             MetricKind(self.quantity),
-            name.strip(),
+            found["plain"] or found["quoted"][1:-1],
             self.scale,
             alike=str(number),
             matchers=(matchers,) if matchers else (),

@@ -16,6 +16,7 @@ from rightsizer.usage.activity_history import unknown_seconds
 from rightsizer.usage.exporter_counters import CONTAINER, POD_BUSY, POD_TRAFFIC
 from rightsizer.usage.querier import Build, QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import QueryForm
+from rightsizer.usage.sample_coverage import EDGE
 from rightsizer.usage.slot_grid import SlotGrid
 from rightsizer.usage.source_metrics import Metric, MetricKind, Statistic, UseKey
 
@@ -145,11 +146,11 @@ class _ChunkQuery:
         self, form: QueryForm, metric: Metric, statistic: Statistic, matchers: Sequence[str]
     ) -> str:
         values = form.statistic(metric, statistic, matchers, self.grid.slot)
-        return promql.by("max", self.querier.source.labels.described, values)
+        return form.largest(self.querier.source.labels.described, values)
 
     def _count(self, form: QueryForm, metric: Metric, matchers: Sequence[str]) -> str:
-        counted = form.count(metric, matchers, self.grid.slot)
-        return promql.by("max", self.querier.source.labels.described, counted)
+        counted = form.count(metric, matchers, self.grid.slot - EDGE)
+        return form.largest(self.querier.source.labels.described, counted)
 
     def _increase(self, counter: str, matchers: Sequence[str]) -> str:
         use = self.querier.source.labels.described

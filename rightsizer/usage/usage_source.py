@@ -40,6 +40,7 @@ from rightsizer.usage.device_usage import (
     window_usages,
 )
 from rightsizer.usage.kept_slots import KeptSlots
+from rightsizer.usage.label_search import labels_hint
 from rightsizer.usage.node_coverage import first_sample, named_shares, node_coverage, nvlink_neighbours
 from rightsizer.usage.optional_metrics import waits
 from rightsizer.usage.querier import SourceQuerier
@@ -99,7 +100,7 @@ class PrometheusUsage:
         """
         found = window_usages(self._query(at), window, of=of)
         if of is None:
-            self._require_gpu_pods(found)
+            self._require_gpu_pods(found, at)
         return found
 
     def sampled(self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey]) -> Usages:
@@ -240,8 +241,10 @@ class PrometheusUsage:
         """The activity series for autoscalers; None if none is in percent or none names a pod."""
         querier = self._query(at)
         for metric in querier.source.of(MetricKind.ACTIVITY):
-            for pod, namespace, _ in querier.source.labels.pod_labels() if metric.scale == PERCENT else ():
-                selected = promql.selector(metric.name, [f"{pod}!=''", *querier.matchers])
+            if metric.scale != PERCENT:
+                continue
+            for pod, namespace, absent in querier.source.labels.pod_labels():
+                selected = promql.selector(metric.name, [promql.is_set(pod), *absent, *querier.matchers])
                 if querier.count(selected, at):
                     where, interval_s = self._prometheus.where, querier.interval_s()
                     matchers = (*querier.label_matchers, *querier.provenance.lasting_matchers)
@@ -305,7 +308,7 @@ class PrometheusUsage:
             memo={},
         )
 
-    def _require_gpu_pods(self, found: Usages) -> None:
+    def _require_gpu_pods(self, found: Usages, at: datetime.datetime) -> None:
         """Refuse series that cannot be the cluster's.
 
         They can be if all pods are too young to be named, or if all named pods are gone.
@@ -315,7 +318,7 @@ class PrometheusUsage:
         if not found:
             raise EvidenceIncomplete(
                 "Prometheus holds GPU series, but none names a pod: run the exporter with the kubelet's PodResources "
-                "socket mounted (dcgm-exporter: --kubernetes)"
+                f"socket mounted (dcgm-exporter: --kubernetes){labels_hint(self._query(at), at)}"
             )
         is_current = any(usage.is_fresh for usages in found.values() for usage in usages)
         if self._gpu_pods and not self._gpu_pods & found.keys() and is_current:
@@ -324,4 +327,5 @@ class PrometheusUsage:
                 f"none of the {len(found)} pods that Prometheus's GPU series name holds a GPU in this cluster "
                 f"({some}): are they the exporter's own pods (run it with the kubelet's PodResources socket mounted; "
                 "dcgm-exporter: --kubernetes), or is this another cluster's Prometheus?"
+                f"{labels_hint(self._query(at), at)}"
             )

@@ -119,6 +119,15 @@ class Profile:
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
+def _starved(begin: float, end: float) -> Iterator[tuple[float, float, int]]:
+    """Five minutes with all samples, then fifteen with hardly any, again and again."""
+    part = (end - begin) / 36
+    for number in range(36):
+        since = begin + number * part
+        yield since, since + part / 4, 1
+        yield since + part / 4, since + part, 7
+
+
 IDLE = _flat(0, 0, 40_000, 118)
 PROFILES: Mapping[str, Profile | None] = {
     "absent": None,
@@ -131,7 +140,8 @@ PROFILES: Mapping[str, Profile | None] = {
     "newest-half": Profile(IDLE, parts=((0.5, 1.0, 1),)),
     "stopped-an-hour-ago": Profile(IDLE, parts=((0.0, 1 - 1 / 24, 1),)),
     "four-hours-missing": Profile(IDLE, parts=((0.0, 0.4, 1), (0.4 + 4 / 24, 1.0, 1))),
-    "thinned-out": Profile(IDLE, parts=((0.0, 0.5, 4), (0.5, 1.0, 1))),
+    "thinned-out": Profile(IDLE, parts=(*_starved(0.0, 0.5), (0.5, 1.0, 1))),
+    "every-fourth-minute": Profile(IDLE, parts=((0.0, 0.5, 4), (0.5, 1.0, 1))),
     "just-woken": Profile(_worked((5, 0))),
     "worked-two-hours-ago": Profile(_worked((150, 90))),
     "worked-long-ago": Profile(_worked((1440, 1200))),

@@ -27,6 +27,15 @@ def test_observe_prometheus_outage_is_a_gap(world: World, usage: str) -> None:
         assert _finding(world, "idle") == ("unknown", "partial-data")
 
 
+@pytest.mark.prometheus
+def test_observe_changed_scrape_interval_is_no_gap(world: World) -> None:
+    """Where everything has a quarter of the samples for half a day, it was scraped every fourth minute."""
+    with Prometheus(world.directory / "own") as own:
+        world.prometheus = own
+        world.add("Deployment", world.team, "idle", {"usage": "every-fourth-minute"})
+        assert _finding(world, "idle") == ("act", "idle")
+
+
 SHORT = """\
 apiVersion: gpu-rightsizer.io/v1alpha1
 kind: Policy

@@ -582,9 +582,9 @@ def test_cli_foreign_control_characters_are_escaped(world: World) -> None:
     """Neither from an API server's errors, nor from labels of series, nor in documents."""
     with Prometheus(world.directory / "own") as own:
         world.prometheus = own
-        world.add("Deployment", world.team, "idle", {})
-        world.labels = {"cluster": HOSTILE}
-        world.add("Deployment", world.team, "other", {})
+        for name, cluster in (("idle", "ours"), ("other", HOSTILE)):
+            world.labels = {"cluster": cluster}
+            world.add("Deployment", world.team, name, {})
         told = world.run("plan", policy=DEFAULT_POLICY)
     assert "GPU series of several clusters" in told.err
     status = {"kind": "Status", "status": "Failure", "code": 500, "reason": HOSTILE, "message": HOSTILE}

@@ -104,6 +104,7 @@ def facts(**changes: Any) -> Facts:
         "source": DCGM,
         "interval_s": 15.0,
         "begins": None,
+        "ended": None,
         "naming": Naming({"exported_pod": 2}, (), 2),
         "recorded": Recorded(RECORDED, RECORDED, RECORDED),
         "provenance": Provenance(namespaces=frozenset({"", "monitoring"}), jobs=("gpu-exporter",)),
@@ -337,6 +338,12 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         "this signals table",
     ),
     "source": ({}, "source", Status.OK, "dcgm: DCGM_FI_DEV_GPU_UTIL"),
+    "series-ended": (
+        {"ended": AT - datetime.timedelta(minutes=80)},
+        "source",
+        Status.ERROR,
+        "GPU series (dcgm) ended 2026-11-",
+    ),
     "no-source": (
         {"source": Failure("Prometheus holds no GPU series", "x")},
         "source",
@@ -595,6 +602,7 @@ _FIELDS = (
     "source",
     "interval_s",
     "begins",
+    "ended",
     "naming",
     "recorded",
     "usages",

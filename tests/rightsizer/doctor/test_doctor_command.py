@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from rightsizer.config import PrometheusSettings
-from rightsizer.doctor.diagnosis import Facts, Failure, Naming, Recorded
-from rightsizer.doctor.examination import FactSources, collect_facts
+from rightsizer.doctor.diagnosis import Facts, Failure, Naming, Recorded, Status
+from rightsizer.doctor.examination import FactSources, collect_facts, diagnose
 from rightsizer.doctor.rights import RIGHTS, Command, Right, needed
 from rightsizer.errors import ConfigurationError
 from rightsizer.kube.cluster import Cluster
@@ -387,6 +387,21 @@ def test_doctor_command_exporter_pod_label_is_not_counted(metrics: Metrics) -> N
     naming = asked(metrics).naming
     assert isinstance(naming, Naming)
     assert naming.forms == {"pod": 1, "exported_pod": 1}
+
+
+@pytest.mark.parametrize("minutes", [7, 80, 23 * 60])
+def test_doctor_command_series_that_ended_are_reported_without_a_cluster(
+    metrics: Metrics, minutes: int
+) -> None:
+    """With when they did; their interval and pods are those of then."""
+    metrics.write(idle(), pod="a", step_s=15, until=datetime.timedelta(minutes=minutes))
+    facts = asked(metrics)
+    assert facts.ended == metrics.at - datetime.timedelta(minutes=minutes)
+    assert isinstance(facts.naming, Naming)
+    assert (facts.interval_s, facts.naming.forms) == (15.0, {"pod": 1})
+    said = {check.name: (one.status, one.words) for _, check, one in diagnose(facts)}
+    assert said["source"][0] is Status.ERROR
+    assert "ago: every verdict is unknown" in said["source"][1]
 
 
 def test_doctor_command_partial_recording_rules_are_reported(metrics: Metrics) -> None:

@@ -35,6 +35,27 @@ def test_history_slots_are_busy_idle_or_unknown(metrics: Metrics) -> None:
     assert _history(metrics, "a") == "....##............???..."
 
 
+@pytest.mark.parametrize(("before_s", "after_s"), [(15, 120), (120, 15)])
+def test_history_after_another_scrape_interval_is_known(
+    metrics: Metrics, before_s: int, after_s: int
+) -> None:
+    """Fewer samples are no gap where everybody has as few from then on."""
+    metrics.write({UTIL: 0.0}, pod="a", until=6 * HOUR, step_s=before_s)
+    metrics.write({UTIL: 0.0}, pod="a", since=6 * HOUR, step_s=after_s)
+    assert _history(metrics, "a") == "." * 24
+
+
+def test_history_outage_of_everything_is_unknown(metrics: Metrics) -> None:
+    """Also where a few samples are left."""
+    for since, until, step_s in (
+        (DAY, 6 * HOUR, 15),
+        (6 * HOUR, 5.75 * HOUR, 150),
+        (5.75 * HOUR, 0 * HOUR, 15),
+    ):
+        metrics.write({UTIL: 0.0}, pod="a", since=since, until=until, step_s=step_s)
+    assert _history(metrics, "a") == "." * 18 + "?" + "." * 5
+
+
 def test_history_one_busy_device_makes_the_slot_busy(metrics: Metrics) -> None:
     """If none is busy, a device without samples makes it unknown."""
     metrics.write({UTIL: 0.0}, pod="a", UUID="GPU-1")

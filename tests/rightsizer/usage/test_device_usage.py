@@ -5,8 +5,11 @@ import math
 
 import pytest
 
+from rightsizer.model import Slot
+from rightsizer.usage.active_replicas import ReplicaQuery
 from tests.rightsizer.metrics import (
     COPY,
+    DAY,
     ENGINE,
     HOUR,
     MEMORY,
@@ -75,6 +78,31 @@ def test_usages_replaced_exporter_is_no_disagreement(metrics: Metrics) -> None:
     assert usage.activity_peak == near(0.9)
 
 
+@pytest.mark.parametrize("moves", [1, 4])
+def test_usages_mean_of_targets_that_follow_each_other_is_that_of_all_samples(
+    metrics: Metrics, moves: int
+) -> None:
+    """Each restart of the exporter gives it another address; the first one saw an hour of work."""
+    part = DAY / (moves + 1)
+    values = idle(**{UTIL: within(1441, 1380, 80), POWER: within(1441, 1380, 600, 100)})
+    for number in range(moves + 1):
+        since, target = DAY - number * part, f"10.0.0.{number}:9400"
+        metrics.write(values, pod="a", since=since, until=since - part, instance=target)
+        metrics.write(idle(), pod="b", since=since, until=since - part, instance=target)
+    usage = metrics.usage("a")
+    assert usage.activity_mean == near(0.8 / 24, abs=0.002)
+    assert usage.activity_floor == usage.activity_mean
+    assert usage.power_mean_w == near(100 + 500 / 24, abs=1)
+    assert (usage.invalid, usage.holes, usage.coverage) == ((), 0, near(1.0, abs=0.01))
+
+
+def test_usages_targets_that_followed_each_other_a_moment_ago_do_not_disagree(metrics: Metrics) -> None:
+    """One saw the end of the work, the other what came after it."""
+    metrics.write(idle(**{UTIL: within(1500, 20, 90)}), pod="a", until=20 * MINUTE, instance="10.0.0.1:9400")
+    metrics.write(idle(), pod="a", since=20 * MINUTE, instance="10.0.0.2:9400")
+    assert metrics.usage("a").invalid == ()
+
+
 @pytest.mark.covers("P5")
 def test_usages_two_spellings_of_a_model_are_one_device(metrics: Metrics) -> None:
     """One exporter replaces blanks in the model's name, the other does not."""
@@ -95,6 +123,53 @@ def test_usages_exported_and_plain_pod_labels_are_read(metrics: Metrics) -> None
         exported_namespace=metrics.space,
     )
     assert set(metrics.usages()) == {(metrics.space, "plain"), (metrics.space, "moved")}
+
+
+EXPORTER = {"pod": "gpu-exporter-x", "namespace": "monitoring"}
+
+
+@pytest.mark.covers("P8")
+@pytest.mark.parametrize(
+    ("pod", "namespace", "more"),
+    [
+        pytest.param("exported_pod", "exported_namespace", {}, id="only-exported"),
+        pytest.param(
+            "exported_pod", "namespace", {"pod": EXPORTER["pod"]}, id="exported-pod-beside-namespace"
+        ),
+        pytest.param("exported_pod", "namespace", {}, id="only-exported-pod-and-namespace"),
+        pytest.param(
+            "pod", "exported_namespace", {"namespace": "monitoring"}, id="pod-beside-exported-namespace"
+        ),
+        pytest.param("pod", "exported_namespace", {}, id="only-pod-and-exported-namespace"),
+    ],
+)
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_series_whose_labels_are_of_different_places_are_found(
+    metrics: Metrics, pod: str, namespace: str, more: dict[str, str], *, is_alone: bool
+) -> None:
+    """As where a scrape configuration drops some of its own labels; with and without pods of the usual forms."""
+    odd = {"pod": "", "namespace": "", **more, pod: "odd-0", namespace: metrics.space}
+    metrics.write(idle(**{UTIL: 30}), odd, UUID="GPU-odd", Hostname="n1")
+    if not is_alone:
+        usual = {"exported_pod": "moved-0", "exported_namespace": metrics.space, "Hostname": "n1"}
+        metrics.write(idle(**{UTIL: 30}), {**EXPORTER, **usual}, UUID="GPU-moved")
+        metrics.write(idle(**{UTIL: 30}), pod="plain-0", Hostname="n1")
+    keys = [(metrics.space, name) for name in ("odd-0", *(() if is_alone else ("moved-0", "plain-0")))]
+    signal = metrics.signal()
+    signal.expect(keys, keys)
+    found = signal.usages(DAY, metrics.at)
+    assert set(found) == set(keys)
+    assert all(usage.activity_peak == near(0.3) for (usage,) in found.values())
+    assert set(signal.usages(HOUR, metrics.at, of=keys)) == set(keys)
+    histories = signal.histories(dict.fromkeys(keys, metrics.at - DAY), DAY, metrics.at, threshold=0.01)
+    assert {key: set(history.slots) for key, history in histories.items()} == {
+        key: {Slot.BUSY} for key in keys
+    }
+    replicas = [
+        ReplicaQuery(name, metrics.space, "StatefulSet", {name: metrics.at - DAY}) for _, name in keys
+    ]
+    assert {found.busy[-1] for found in signal.concurrency(replicas, metrics.at).values()} == {1}
+    assert signal.nodes(metrics.at)["n1"].owned == len(keys)
 
 
 @pytest.mark.covers("P11")

@@ -18,7 +18,7 @@ from rightsizer.model import PodKey, Slot
 from rightsizer.usage import kept_slots
 from rightsizer.usage.active_replicas import ReplicaQuery
 from rightsizer.usage.kept_slots import KeptSlots, SlotRows
-from rightsizer.usage.slot_grid import SlotGrid
+from rightsizer.usage.slot_grid import COUNT, SlotGrid
 from tests.rightsizer.metrics import DAY, HOUR, UTIL, Metrics, idle, within
 
 AT = datetime.datetime(2026, 3, 2, 12, 0, tzinfo=datetime.UTC)
@@ -52,7 +52,7 @@ class Truth:
             if any(counts):
                 busy = (any(is_busy for _, is_busy in part) for part in parts)
                 found.rows[key] = bytes(Slot.BUSY if one else Slot.IDLE for one in busy)
-                found.counts[key] = array.array("I", counts)
+                found.counts[key] = array.array(COUNT, counts)
         return found
 
 
@@ -66,10 +66,10 @@ def _kept() -> KeptSlots:
 def test_kept_slots_are_those_of_a_question_from_scratch(data: st.DataObject) -> None:
     """Pods come, go and restart, samples arrive late, and cycles begin at any quarter of an hour."""
     truth, kept, starts = Truth({}), _kept(), dict[PodKey, datetime.datetime]()
-    now = 0
+    now, slot = 0, data.draw(st.sampled_from([HOUR, QUARTER]))
     for _ in range(data.draw(st.integers(2, 8))):
         passed = data.draw(st.sampled_from([0, 1, 2, 4, 4, 8, 60]))
-        for quarter in range(now, now + passed + 1):  # the last one again: what comes late
+        for quarter in range(now - 1, now + passed + 1):  # the last two again: what comes late
             for key, samples in truth.devices.items():
                 if data.draw(st.booleans()):
                     samples[quarter] = (
@@ -89,7 +89,7 @@ def test_kept_slots_are_those_of_a_question_from_scratch(data: st.DataObject) ->
                 truth.devices[*pod, device, ""] = {now: (1, False)}
         if data.draw(st.booleans()):
             kept = _restored(kept.saved("us"))
-        grid = SlotGrid(AT + now * QUARTER, datetime.timedelta(hours=1), SLOTS)
+        grid = SlotGrid(AT + now * QUARTER, slot, SLOTS)
         found = kept.extended("activity", grid, dict(starts), truth.read)
         assert found == truth.read(starts, grid)
 
@@ -135,7 +135,7 @@ _FORGED: dict[str, tuple[int, Any]] = {
     "unknown-slots": (3, [bytes([7]) * SLOTS]),
     "negative-number-of-a-row": (4, [(("team", "a", "g", ""), -1)]),
     "number-of-no-row": (4, [(("team", "a", "g", ""), 1)]),
-    "half-a-count": (5, [bytes(4 * SLOTS - 1)]),
+    "half-a-count": (5, [bytes(2 * SLOTS - 1)]),
 }
 
 
@@ -149,7 +149,7 @@ def test_kept_slots_with_forged_field_are_discarded(field: int, value: Any) -> N
 def test_kept_slots_of_another_length_are_asked_for_again() -> None:
     """Shorter histories than the question's would count as less idle time, or as none."""
     starts, truth = {("team", "a"): AT - 20 * HOUR}, Truth({})
-    kept = _restored(_forged({3: [bytes(3)], 5: [bytes(4 * 3)]}))
+    kept = _restored(_forged({3: [bytes(3)], 5: [bytes(2 * 3)]}))
     assert kept.extended("x", _grid(1), starts, truth.read) == SlotRows({}, {})
     assert _asked(truth) == [(["a"], SLOTS)]
 

@@ -4,6 +4,7 @@ import datetime
 
 import pytest
 
+from rightsizer.usage.sample_coverage import expected_samples, slot_length
 from tests.rightsizer.metrics import DAY, HOUR, Metrics, idle, near
 
 pytestmark = pytest.mark.prometheus
@@ -35,6 +36,12 @@ def test_coverage_new_exporter_is_low(metrics: Metrics, minutes: int) -> None:
     """Samples of the last minutes never cover the window, however dense they are."""
     metrics.write(idle(), pod="a", since=minutes * MINUTE)
     assert metrics.usage("a").coverage <= 0.55
+
+
+def test_coverage_of_the_last_minutes_is_not_that_of_a_short_window(metrics: Metrics) -> None:
+    """However few slots it has."""
+    metrics.write(idle(), pod="a", since=5 * MINUTE)
+    assert metrics.usage("a", 15 * MINUTE).coverage <= 0.55
 
 
 @pytest.mark.covers("P14")
@@ -76,3 +83,72 @@ def test_activity_with_coverage_counts_minutes_without_samples(metrics: Metrics)
     ((whole,), (gone,)) = looked[metrics.space, "a"], looked[metrics.space, "gone"]
     assert (whole.is_fresh, whole.holes, whole.coverage) == (True, 0, 1.0)
     assert (gone.is_fresh, gone.holes) == (False, 1)
+
+
+@pytest.mark.parametrize(("before_s", "after_s"), [(15, 60), (60, 15), (15, 120)])
+def test_coverage_after_another_scrape_interval_is_full(
+    metrics: Metrics, before_s: int, after_s: int
+) -> None:
+    """However much longer or shorter it is, nothing is missing."""
+    for pod in ("a", "b"):
+        metrics.write(idle(), pod=pod, until=3 * HOUR, step_s=before_s)
+        metrics.write(idle(), pod=pod, since=3 * HOUR, step_s=after_s)
+    usage = metrics.usage("a")
+    assert (usage.coverage, usage.holes, usage.is_fresh) == (near(1.0, abs=0.03), 0, True)
+
+
+def test_coverage_outage_of_everything_is_a_gap(metrics: Metrics) -> None:
+    """Nobody has more samples, but there were more before and after it."""
+    for pod in ("a", "b"):
+        metrics.write(idle(), pod=pod, until=3 * HOUR, step_s=15)
+        metrics.write(idle(), pod=pod, since=3 * HOUR - 13 * MINUTE, step_s=15)
+    usage = metrics.usage("a")
+    assert usage.coverage == near(1 - 13 / 1440, abs=0.004)
+    assert usage.coverage < 0.997
+
+
+def test_coverage_of_next_to_no_samples_is_a_gap(metrics: Metrics) -> None:
+    """However long they are as few, a burst between them would not be seen."""
+    for pod in ("a", "b"):
+        metrics.write(idle(), pod=pod, until=6 * HOUR, step_s=15)
+        metrics.write(idle(), pod=pod, since=6 * HOUR, step_s=300)
+    usage = metrics.usage("a")
+    assert usage.coverage == near(0.875, abs=0.03)
+
+
+def test_coverage_of_samples_at_the_edges_of_slots_is_full(metrics: Metrics) -> None:
+    """Those that Prometheus 2 would count twice, as they are aligned, are no measure for others."""
+    metrics.write(idle(), pod="aligned", step_s=60)
+    for pod in ("b", "c"):
+        metrics.write(idle(), pod=pod, step_s=60, until=datetime.timedelta(seconds=7))
+    assert min(metrics.usage(pod).coverage for pod in ("aligned", "b", "c")) > 0.999
+
+
+@pytest.mark.parametrize(
+    ("counts", "lacks"),
+    [
+        pytest.param([20] * 144 + [5] * 144, 0, id="another-interval"),
+        pytest.param([3] * 100 + [20] * 100, 0, id="the-other-way-round"),
+        pytest.param([20, 19, 21] * 40, 0, id="by-chance"),
+        pytest.param([20] * 100 + [3] * 11, 11, id="too-short-to-be-one"),
+        pytest.param([20] * 100 + [1] * 100, 100, id="next-to-none"),
+        pytest.param(([20] + [2] * 8) * 10, 80, id="flapping"),
+        pytest.param([20] * 60 + [4, 9, 2, 7, 1, 8] * 10, 60, id="lost-here-and-there"),
+        pytest.param([20] * 60 + [0] * 60, 60, id="outage"),
+    ],
+)
+def test_expected_samples_of_cells_that_everything_lacks(counts: list[int], lacks: int) -> None:
+    """Fewer are no gap only where they are as many in each of a dozen cells."""
+    expected = expected_samples(counts)
+    assert sum(count < full for count, full in zip(counts, expected, strict=True)) == lacks
+
+
+@pytest.mark.parametrize(
+    ("window", "samples", "minutes"),
+    [(DAY, 5760, 15), (25 * HOUR, 6000, 15.6), (7 * DAY, 40_320, 105), (45 * MINUTE, 45, 22.5)],
+)
+def test_slot_length_is_a_part_of_the_window(
+    window: datetime.timedelta, samples: int, minutes: float
+) -> None:
+    """A 96th where there are samples enough, at most a half."""
+    assert slot_length(window, samples) / MINUTE == near(minutes, rel=0.01)

@@ -22,7 +22,7 @@ VLLM: Mapping[str, Value] = {
 }
 
 
-def _load(metrics: Metrics, window: datetime.timedelta = 12 * HOUR) -> ServingLoad | None:
+def _load(metrics: Metrics, window: datetime.timedelta = 12 * HOUR, url: str = "") -> ServingLoad | None:
     """The load of pod a of n1, beside another pod of its namespace and one of another tenant."""
     addresses = AddressTable()
     addresses.add(metrics.space, "n1", NODE, [POD])
@@ -30,7 +30,7 @@ def _load(metrics: Metrics, window: datetime.timedelta = 12 * HOUR) -> ServingLo
     addresses.add(metrics.space, "n2", "", [ELSEWHERE])
     pod = (metrics.space, "a")
     metrics.write(idle(), pod="a")
-    signal = metrics.signal()
+    signal = metrics.signal(url=url)
     signal.expect({pod}, {pod}, Whereabouts({pod: "n1"}, addresses))
     return signal.serving([pod, (metrics.space, "b")], window, metrics.at).get(pod)
 

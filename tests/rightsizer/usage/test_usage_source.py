@@ -1,10 +1,13 @@
 """Series that cannot be the cluster's are refused, on a real Prometheus."""
 
+import datetime
+import pathlib
+
 import pytest
 
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.findings.stuck import is_dark
-from rightsizer.model import BoardLevel, Slot
+from rightsizer.model import AddressTable, BoardLevel, Slot, Whereabouts
 from tests.rightsizer.metrics import (
     A100,
     CLOCK,
@@ -14,6 +17,7 @@ from tests.rightsizer.metrics import (
     HOUR,
     MEMORY,
     POWER,
+    UTIL,
     Metrics,
     idle,
     near,
@@ -34,6 +38,85 @@ def test_usages_series_of_exporter_pods_only_raise(metrics: Metrics) -> None:
     both = [("team", "train-0"), ("monitoring", "dcgm-exporter-abc")]
     signal.expect(both, both)
     assert len(signal.usages(DAY, metrics.at)) == 1
+
+
+HOPS = {"pod": "prometheus-0", "exported_pod": "dcgm-exporter-abc", "exported_namespace": "monitoring"}
+OTHERS = {"UUID": "GPU-1", "Hostname": "n1", "GPU_I_ID": "3"}
+
+
+@pytest.mark.covers("P8")
+@pytest.mark.parametrize(
+    ("labels", "line"),
+    [
+        pytest.param(
+            {**OTHERS, "pod_name": "train-0", "pod_namespace": "SPACE"},
+            "namespace: pod_namespace, pod: pod_name, device: UUID, instance: GPU_I_ID, model: modelName, "
+            "node: Hostname",
+            id="other-names-of-pods",
+        ),
+        pytest.param(
+            {"UUID": "", "uuid": "GPU-1", "pod": "train-0", "namespace": "SPACE"},
+            "namespace: namespace, pod: pod, device: uuid, model: modelName",
+            id="another-name-of-devices",
+        ),
+        pytest.param(
+            {**OTHERS, **HOPS, "exported_exported_pod": "train-0", "exported_exported_namespace": "SPACE"},
+            "namespace: exported_exported_namespace, pod: exported_exported_pod, device: UUID",
+            id="two-hops-of-federation",
+        ),
+    ],
+)
+def test_usages_pods_in_other_labels_raise_with_the_table_that_reads_them(
+    metrics: Metrics, tmp_path: pathlib.Path, labels: dict[str, str], line: str
+) -> None:
+    """The error names the label of a pod of this cluster and that of a GPU; the table finds the pod."""
+    given = {name: metrics.space if value == "SPACE" else value for name, value in labels.items()}
+    metrics.write(idle(), {"namespace": "", **given})
+    key = (metrics.space, "train-0")
+    signal = metrics.signal()
+    signal.expect([key], [key])
+    with pytest.raises(EvidenceIncomplete) as raised:
+        signal.usages(DAY, metrics.at)
+    assert "holds pod train-0 of this cluster; label " in str(raised.value)
+    assert " holds GPU-1; with --signals FILE" in str(raised.value)
+    assert line in str(raised.value)
+    table = tmp_path / "table.yaml"
+    table.write_text(
+        "apiVersion: gpu-rightsizer.io/v1alpha1\nkind: Signals\n"
+        f"labels: {str(raised.value).rpartition('labels: ')[2]}\n"
+        "quantities: [{quantity: activity, selector: DCGM_FI_DEV_GPU_UTIL, scale: 0.01}]\n"
+    )
+    by_table = metrics.signal(str(table))
+    by_table.expect([key], [key])
+    assert set(by_table.usages(DAY, metrics.at)) == {key}
+
+
+@pytest.mark.covers("P8")
+def test_usages_metrics_with_a_prefix_raise_with_the_table_that_reads_them(
+    metrics: Metrics, tmp_path: pathlib.Path
+) -> None:
+    """Its labels and its quantities, with their scales."""
+    values = {f"nvidia_{name}": value for name, value in idle(**{UTIL: 30, ENGINE: 0.3}).items()}
+    metrics.write(values, pod="train-0", UUID="GPU-1")
+    key = (metrics.space, "train-0")
+    signal = metrics.signal()
+    signal.expect([key], [key])
+    with pytest.raises(
+        EvidenceIncomplete, match="holds nvidia_DCGM_FI_DEV_FB_USED: --signals FILE"
+    ) as raised:
+        signal.usages(DAY, metrics.at)
+    said = str(raised.value)
+    table = tmp_path / "table.yaml"
+    table.write_text(
+        "apiVersion: gpu-rightsizer.io/v1alpha1\nkind: Signals\n"
+        f"labels: {said.rpartition('labels: ')[2]}\n"
+        f"quantities: {said.partition('quantities: ')[2].partition(']')[0]}]\n"
+    )
+    by_table = metrics.signal(str(table))
+    by_table.expect([key], [key])
+    (usage,) = by_table.usages(DAY, metrics.at)[key]
+    assert (usage.activity_peak, usage.power_peak_w, usage.invalid) == (near(0.3), 118, ())
+    assert usage.memory_peak_bytes == 40_000 << 20
 
 
 @pytest.mark.covers("P8")
@@ -66,6 +149,53 @@ def test_usages_of_a_pod_that_another_cluster_named_earlier_raise(metrics: Metri
     metrics.write(idle(), pod="a", cluster="theirs", until=HOUR)
     with pytest.raises(EvidenceIncomplete, match=r"several clusters \(ours, theirs\)"):
         metrics.usages()
+
+
+@pytest.mark.parametrize(
+    ("since", "labels", "words"),
+    [
+        pytest.param(DAY, {"pod": "b"}, None, id="other-targets"),
+        pytest.param(HOUR, {"pod": "b"}, None, id="other-targets-since-lately"),
+        pytest.param(HOUR, {"pod": "a"}, None, id="added-lately"),
+        pytest.param(HOUR, {"pod": "a", "UUID": "GPU-x"}, "pod .*/a .*of other GPUs", id="another-device"),
+        pytest.param(
+            DAY, {"pod": "a", "UUID": "GPU-x"}, "pod .*/a .*of other GPUs", id="another-device-always"
+        ),
+        pytest.param(DAY, {"pod": "a", "job": "b"}, "pod .*/a .*at the same time", id="both-at-the-end"),
+    ],
+)
+def test_usages_cluster_of_some_series_is_refused_where_pods_may_be_confused(
+    metrics: Metrics, since: datetime.timedelta, labels: dict[str, str], words: str | None
+) -> None:
+    """A label on some targets, or a new one, ends no plan; a pod that may be two does."""
+    is_same = labels == {"pod": "a"}
+    metrics.write(idle(**{UTIL: 30}), pod="a", until=since if is_same else datetime.timedelta())
+    metrics.write(idle(), labels, since=since, cluster="ours")
+    signal = metrics.signal()
+    keys = [(metrics.space, name) for name in ("a", "b")]
+    for whereabouts in (None, Whereabouts({}, AddressTable())):
+        signal.expect(keys, keys, whereabouts)
+        if words:
+            with pytest.raises(EvidenceIncomplete, match=words):
+                signal.usages(DAY, metrics.at)
+            continue
+        found = signal.usages(DAY, metrics.at)
+        assert set(found) == {(metrics.space, "a"), (metrics.space, labels["pod"])}
+        ((usage,),) = (found[metrics.space, "a"],)
+        assert (usage.activity_peak, usage.invalid) == (near(0.3), ())
+        assert (usage.coverage, usage.is_fresh) == (1.0, True)
+
+
+def test_usages_cluster_that_was_named_before_this_one_is_another(metrics: Metrics) -> None:
+    """As after the label was given another value: what it said before is less, and no error."""
+    target, table = "10.0.1.1:9400", AddressTable()
+    table.add("monitoring", "n1", "192.168.0.1", ["10.0.1.1"])
+    metrics.write(idle(), pod="a", cluster="new", since=HOUR, instance=target)
+    metrics.write(idle(**{UTIL: 30}), pod="a", cluster="old", until=HOUR, instance=target)
+    signal, key = metrics.signal(), (metrics.space, "a")
+    signal.expect([key], [key], Whereabouts({key: "n1"}, table))
+    ((usage,),) = signal.usages(DAY, metrics.at).values()
+    assert (usage.activity_peak, usage.coverage < 0.5) == (0, True)
 
 
 BOARD = {POWER: 61, MEMORY: 40_000, CLOCK: 210}
