@@ -10,9 +10,9 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from rightsizer.backtest.judges import workload_of
 from rightsizer.backtest.recording import Group, Member, Recording
 from rightsizer.backtest.replay import DAY_S, HOUR_S
+from rightsizer.backtest.standings import workload_of
 from rightsizer.findings.evidence import has_replicas
 from rightsizer.findings.replicas import is_worth_it, jumps
 from rightsizer.model import Fleet, Mode, Slot, strongest

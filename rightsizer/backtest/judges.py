@@ -11,35 +11,19 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-import msgspec
-
-from rightsizer.backtest.recorded_signal import Present, RecordedSignal
+from rightsizer.backtest.policy_view import PolicyView, SeenWorkload, recorded_signal
 from rightsizer.backtest.recording import Group, Member, Recording
-from rightsizer.backtest.screening import Screen
+from rightsizer.backtest.standings import Standing
 from rightsizer.kinds import kind_of
 from rightsizer.kinds.notices import notice_patch
-from rightsizer.model import (
-    Action,
-    ChangeRecord,
-    Decision,
-    Fleet,
-    FoundChange,
-    Mode,
-    ObjectRef,
-    Pod,
-    Slot,
-    Workload,
-)
+from rightsizer.model import Action, Decision, FoundChange, Mode, ObjectRef, Slot
 from rightsizer.planning.budget import FREE, within_budgets
 from rightsizer.planning.decide import decide, sort_key
 from rightsizer.planning.measure import Alike, measure
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.schema import Policy
 
-MINOR = 36
-"""Kubernetes 1.36: what the API server was then is not recorded."""
 STOPS = frozenset({Action.SCALE_TO_ZERO, Action.SUSPEND, Action.EVICT})
-_SIZED = frozenset({"Deployment", "StatefulSet", "ReplicaSet"})
 DAY = datetime.timedelta(days=1)
 T = TypeVar("T")
 
@@ -63,30 +47,6 @@ class ReplayShard:
     number: int = 0
     of: int = 1
     exchange: Exchange = _alone
-
-
-@dataclasses.dataclass(slots=True)
-class Standing:
-    """A workload in the course of a replay.
-
-    Attributes:
-        pods: Those that run in this cycle; none while it is stopped.
-        since: The step from which on its samples count: after a return, its pods are new.
-        resumes: The step in which a stopped one returns; None while it runs.
-        annotations: What was written on it, as a notice.
-        changes: What was done to it.
-        came_back_after: The longest pause after which it returned.
-        gpus: How many GPUs each pod keeps after a resize; None without one.
-    """
-
-    group: Group
-    pods: tuple[Member, ...] = ()
-    since: int = 0
-    resumes: int | None = None
-    annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    changes: tuple[ChangeRecord, ...] = ()
-    came_back_after: datetime.timedelta | None = None
-    gpus: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -184,7 +144,7 @@ class PolicyJudge:
         self.name = name
         self._policy = policy
         self._shard = shard or ReplayShard()
-        self._view: _PolicyView | None = None
+        self._view: PolicyView | None = None
 
     def for_shard(self, shard: ReplayShard) -> "PolicyJudge":
         """The same judge in a process that judges a part of the workloads."""
@@ -195,118 +155,45 @@ class PolicyJudge:
         if not any(rule.mode is Mode.ENFORCE for rule in self._policy.rules):
             return
         if self._view is None or self._view.recording is not recording:
-            self._view = _PolicyView(self._policy, recording, self._shard)
+            self._view = PolicyView(self._policy, recording, number=self._shard.number, of=self._shard.of)
         view, at = self._view, recording.grid.time(step)
-        present = {one.group.ref: (one, view.of(one)) for one in running(standings)}
-        changes = tuple(_spent(standings, at))
-        own = self._enforced(view, list(present.values()), changes, step)
+        present = {one.group.ref: view.of(one) for one in running(standings)}
+        own = self._enforced(view, present, step)
         # Without pods, which every process knows.
         bare = [dataclasses.replace(one, workload=dataclasses.replace(one.workload, pods=())) for one in own]
         whole = (
-            dataclasses.replace(one, workload=present[one.workload.ref][1].workload)
+            dataclasses.replace(one, workload=present[one.workload.ref].workload)
             for one in itertools.chain(*self._shard.exchange(bare))
         )
         decisions: Sequence[Decision] = sorted(whole, key=sort_key)
         if any(decision.action not in FREE for decision in decisions):
             # Budgets count what all hold.
-            workloads = tuple(known.workload for _, known in present.values())
-            evaluator = PolicyEvaluator(self._policy, view.fleet(workloads, changes), at=at)
-            decisions = within_budgets(decisions, evaluator)
+            workloads = tuple(known.workload for known in present.values())
+            fleet = view.fleet(workloads, tuple(_spent(standings, at)))
+            decisions = within_budgets(decisions, PolicyEvaluator(self._policy, fleet, at=at))
         for decision in decisions:
             if decision.is_enforced:
-                yield _order(present[decision.workload.ref][0], decision, at)
+                yield _order(present[decision.workload.ref].standing, decision, at)
 
     def _enforced(
-        self,
-        view: "_PolicyView",
-        present: Sequence[tuple[Standing, "_Known"]],
-        changes: tuple[FoundChange, ...],
-        step: int,
+        self, view: PolicyView, present: Mapping[ObjectRef, SeenWorkload], step: int
     ) -> list[Decision]:
         """Decisions about its part of the workloads, before budgets."""
-        chosen, grid = view.chosen(present, step), view.recording.grid
-        at = grid.time(step)
-        fleet = view.fleet(tuple(known.workload for _, known in chosen), changes)
+        grid, at = view.recording.grid, view.recording.grid.time(step)
+        windows = frozenset().union(*(known.windows for known in present.values()))
+        chosen, told = view.chosen(present, step, max(windows, default=DAY))
+        # Every earlier change of a workload is in its own record.
+        fleet = view.fleet(tuple(known.workload for known in chosen), ())
         evaluator = PolicyEvaluator(self._policy, fleet, at=at)
-        pods = {
-            member.key: Present(member, max(member.first, one.since))
-            for one, _ in chosen
-            for member in one.pods
-        }
-        windows = frozenset().union(*(known.windows for _, known in present))
-        measured = measure(fleet, RecordedSignal(grid, pods), evaluator, at, windows, self._joined)
+        signal = recorded_signal(grid, chosen)
+        measured = measure(fleet, signal, evaluator, at, windows, lambda own: self._joined(own.joined(told)))
         decisions = decide(measured, evaluator)
+        view.remember(decisions, measured, present, step)
         # What one role keeps says nothing of the pods of the others, so it is not replayed.
         return [one for one in decisions if one.is_enforced and not _is_of_role(one)]
 
     def _joined(self, own: Alike) -> Alike:
         return functools.reduce(Alike.joined, self._shard.exchange(own))
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Known:
-    """A workload as it is now, and what a policy asks of it.
-
-    Attributes:
-        key: The state that it was made from.
-        windows: Those that are measured for the whole fleet because of it.
-    """
-
-    key: tuple[object, ...]
-    workload: Workload
-    screen: Screen
-    windows: frozenset[datetime.timedelta]
-
-
-class _PolicyView:
-    """A recording's workloads as a policy sees them; most are the same in one cycle as in the one before."""
-
-    def __init__(self, policy: Policy, recording: Recording, shard: ReplayShard) -> None:
-        self.recording = recording
-        self._own = frozenset(
-            group.ref
-            for place, group in enumerate(recording.groups)
-            # One process judges all that tell something of one another.
-            if (0 if recording.is_mixed(group) else place % shard.of) == shard.number
-        )
-        self._evaluator = PolicyEvaluator(policy, Fleet((), recording.nodes, {}), at=recording.grid.begin)
-        self._known: dict[ObjectRef, _Known] = {}
-        self._screens: dict[tuple[int, ...], Screen] = {}
-
-    def fleet(self, workloads: tuple[Workload, ...], changes: tuple[FoundChange, ...]) -> Fleet:
-        """These workloads, and changes of all."""
-        return Fleet(workloads, self.recording.nodes, {}, changes=changes, minor=MINOR)
-
-    def of(self, one: Standing) -> _Known:
-        """A workload in its present state."""
-        key = (one.pods, one.since, one.gpus, one.annotations, one.changes, one.came_back_after)
-        known = self._known.get(one.group.ref)
-        if known is None or known.key != key:
-            workload = _workload(one, one.pods, self.recording)
-            criteria = self._evaluator.evaluate(workload).judged_by
-            ids = tuple(map(id, criteria))
-            if ids not in self._screens:
-                self._screens[ids] = Screen(criteria, self.recording.grid)
-            windows = frozenset(window for each in criteria for window in each.wide_windows)
-            known = self._known[one.group.ref] = _Known(key, workload, self._screens[ids], windows)
-        return known
-
-    def chosen(self, present: Sequence[tuple[Standing, _Known]], step: int) -> list[tuple[Standing, _Known]]:
-        """Of its part those that could be changed, and neighbours on nodes where one tells what another lacks."""
-        own = [pair for pair in present if pair[0].group.ref in self._own]
-        left_out = {one.group.ref for one, known in own if known.screen.leaves_out(one.pods, one.since, step)}
-        mixed = {
-            member.place
-            for one, _ in own
-            if one.group.ref not in left_out
-            for member in one.pods
-            if member.place in self.recording.mixed_nodes
-        }
-        return [
-            (one, known)
-            for one, known in own
-            if one.group.ref not in left_out or any(member.place in mixed for member in one.pods)
-        ]
 
 
 def _is_of_role(decision: Decision) -> bool:
@@ -340,60 +227,6 @@ def _spent(standings: Sequence[Standing], at: datetime.datetime) -> Iterator[Fou
         for record in one.changes:
             if at - record.at < DAY:
                 yield FoundChange(one.group.ref, record)
-
-
-def workload_of(group: Group, recording: Recording) -> Workload:
-    """A group as a workload with all of its pods."""
-    return _workload(Standing(group), group.members, recording)
-
-
-def _workload(one: Standing, members: Sequence[Member], recording: Recording) -> Workload:
-    """As the API server would have told of it; what it held beyond GPUs is not recorded."""
-    pods = tuple(_pod(member, one, recording) for member in members)
-    ref = one.group.ref
-    return Workload(
-        ref=ref,
-        generation=1,
-        resource_version="1",
-        pods=pods,
-        size=len(pods) if ref.kind in _SIZED else None,
-        labels=pods[0].labels if pods else {},
-        annotations=one.annotations,
-        namespace_annotations={},
-        budgets={},
-        created=recording.grid.time(one.group.first),
-        past=one.changes,
-        came_back_after=one.came_back_after,
-        spec=_spec(one.group),
-    )
-
-
-def _spec(group: Group) -> bytes:
-    """The images of its containers, which is all that is recorded of what a workload says of itself."""
-    images = sorted({image for member in group.members for image in member.images})
-    return msgspec.json.encode({"recorded": [{"image": image} for image in images]}) if images else b""
-
-
-def _pod(member: Member, one: Standing, recording: Recording) -> Pod:
-    began = recording.grid.time(max(member.first, one.since))
-    gpus = member.devices if one.gpus is None else min(one.gpus, member.devices)
-    return Pod(
-        ref=ObjectRef("v1", "Pod", *member.key),
-        node=member.place,
-        phase="Running",
-        devices=gpus,
-        is_shared=any(track.is_own and track.holders > 1 for track in member.tracks),
-        started=began,
-        priority_class=member.priority_class,
-        priority=0,
-        is_ready=True,
-        is_terminating=False,
-        is_static=False,
-        labels=member.labels,
-        annotations={},
-        resources={"nvidia.com/gpu": gpus},
-        created=began,
-    )
 
 
 def active_replicas(group: Group, step: int) -> int:

@@ -90,6 +90,11 @@ class Track:
             found = self.known["states", threshold] = self._with_counters(row)
         return found
 
+    def rests(self, threshold: float, first: int, stop: int) -> bool:
+        """Whether it was seen idle in each of these steps of the grid."""
+        places = max(0, first - self.first), max(0, stop - self.first)
+        return self.states(threshold).count(Slot.IDLE, *places) == stop - first
+
     def above(self, threshold: float) -> bytes:
         """For each step whether samples of activity were above `threshold`."""
         return self._compared("peak", threshold)
@@ -300,14 +305,17 @@ class Recording:
 
     @functools.cached_property
     def mixed_nodes(self) -> frozenset[str]:
-        """Nodes with a GPU that lacks power or memory traffic beside samples of activity, and one that has it."""
+        """Nodes with shared GPUs, or with power or memory traffic of some GPUs only: their pods tell of each other."""
+        shared: set[str] = set()
         lacking: set[tuple[str, str]] = set()
         having: set[tuple[str, str]] = set()
         for member in (member for group in self.groups for member in group.members):
             for track in member.tracks:
-                lacking.update((member.place, name) for name in _SIGNALS if _lacks(track, name))
-                having.update((member.place, name) for name in _SIGNALS if _has(track, name))
-        return frozenset(place for place, _ in lacking & having)
+                lacking.update((member.place, name) for name in SIGNALS if _lacks(track, name))
+                having.update((member.place, name) for name in SIGNALS if has(track, name))
+                if track.is_own or track.holders != 1:
+                    shared.add(member.place)
+        return frozenset(shared | {place for place, _ in lacking & having})
 
     def is_mixed(self, group: Group) -> bool:
         """Whether one of its pods was on a mixed node."""
@@ -332,10 +340,11 @@ class Recording:
         return any(busy != MISSING for track in tracks(self.groups) for busy in track.busy)
 
 
-_SIGNALS = ("power_peak", "traffic")
+SIGNALS = ("power_peak", "traffic")
 
 
-def _has(track: Track, name: str) -> bool:
+def has(track: Track, name: str) -> bool:
+    """Whether anything of one of SIGNALS is recorded."""
     column: Column = getattr(track, name)
     return column.count(MISSING) < len(column)
 

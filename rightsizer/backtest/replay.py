@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from rightsizer.backtest.judges import STOPS, Judge, Oracle, Order, Standing, active_devices, active_replicas
+from rightsizer.backtest.judges import STOPS, Judge, Oracle, Order, active_devices, active_replicas
 from rightsizer.backtest.recording import Group, Recording
+from rightsizer.backtest.standings import Standing
 from rightsizer.model import Action, ChangeOutcome, ChangeRecord, ObjectRef, Slot
 
 HOUR_S = 3600.0

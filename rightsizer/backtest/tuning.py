@@ -8,10 +8,10 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 
-from rightsizer.backtest.judges import workload_of
 from rightsizer.backtest.recording import Group, Recording
 from rightsizer.backtest.replay import HOUR_S
 from rightsizer.backtest.rhythm import WEEK_H, Rhythm, Tally, tally_of
+from rightsizer.backtest.standings import workload_of
 from rightsizer.backtest.survival import Survival
 from rightsizer.model import Fleet, Slot
 from rightsizer.policy.effective import EffectivePolicy, PolicyEvaluator, kind_defaults

@@ -14,10 +14,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rightsizer import prices
-from rightsizer.backtest.judges import Judge, Nothing, Oracle, PlainRule, PolicyJudge, workload_of
+from rightsizer.backtest.judges import Judge, Nothing, Oracle, PlainRule, PolicyJudge
 from rightsizer.backtest.last_backtest import LastBacktest, LastBacktestStore, PolicyFigures
 from rightsizer.backtest.recording import Recording
 from rightsizer.backtest.replay import Replayed, Terms
+from rightsizer.backtest.standings import workload_of
 from rightsizer.backtest.summary import Summary, summarize
 from rightsizer.cli.connection import (
     cluster_settings,

@@ -6,6 +6,8 @@ None is unknown: not measured or not measurable, never zero.
 import dataclasses
 import datetime
 import enum
+import functools
+import operator
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -109,8 +111,8 @@ class Slot(enum.IntEnum):
     UNKNOWN = 2
 
 
-_RANK = bytes.maketrans(bytes([Slot.IDLE, Slot.UNKNOWN, Slot.BUSY]), bytes([0, 1, 2]))
-_SLOT = bytes.maketrans(bytes([0, 1, 2]), bytes([Slot.IDLE, Slot.UNKNOWN, Slot.BUSY]))
+_BITS = bytes.maketrans(bytes([Slot.IDLE, Slot.UNKNOWN, Slot.BUSY]), bytes([0, 1, 3]))
+_SLOT = bytes.maketrans(bytes([0, 1, 3]), bytes([Slot.IDLE, Slot.UNKNOWN, Slot.BUSY]))
 
 
 def strongest(rows: Sequence[bytes | bytearray]) -> bytes:
@@ -118,7 +120,8 @@ def strongest(rows: Sequence[bytes | bytearray]) -> bytes:
     first, *others = rows
     if not others:
         return bytes(first)
-    return bytes(map(max, *(row.translate(_RANK) for row in rows))).translate(_SLOT)
+    numbers = (int.from_bytes(row.translate(_BITS)) for row in rows)
+    return functools.reduce(operator.or_, numbers).to_bytes(len(first)).translate(_SLOT)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

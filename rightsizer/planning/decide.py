@@ -13,7 +13,7 @@ from rightsizer.findings.free_capacity import FreeCapacity
 from rightsizer.kinds import action_for, is_supported, no_stop_reason, pause_for, row_of
 from rightsizer.kinds.advice import command_for, stop_command, stopping
 from rightsizer.kinds.change_edits import missing_field_reason
-from rightsizer.kinds.notices import is_notice_valid, is_released, parse_notice
+from rightsizer.kinds.notices import Notice, is_notice_valid, is_released, parse_notice
 from rightsizer.kinds.patches import read_record
 from rightsizer.model import (
     Action,
@@ -396,6 +396,11 @@ def _put_off(
     return min(max(due, asked), latest)
 
 
+def noticed_until(notice: Notice, wait: datetime.timedelta, most: datetime.timedelta) -> datetime.datetime:
+    """The earliest time of the change after a notice; one that was announced for later than `most` is forged."""
+    return max(notice.at + wait, min(notice.due, notice.at + most))
+
+
 def _after_notice(decision: Decision, wait: datetime.timedelta, evaluator: PolicyEvaluator) -> Decision:
     """The decision after its notice period and required idle time; before that, the notice or a blocker."""
     at = evaluator.at
@@ -413,8 +418,7 @@ def _after_notice(decision: Decision, wait: datetime.timedelta, evaluator: Polic
     if is_released(decision.workload.annotations, at):
         said = ("its owner released it after the notice", *decision.finding.words)
         return dataclasses.replace(decision, finding=dataclasses.replace(decision.finding, words=said))
-    announced = min(notice.due, notice.at + evaluator.policy.maxSnooze)
-    least = max(notice.at + wait, not_before, announced)
+    least = max(not_before, noticed_until(notice, wait, evaluator.policy.maxSnooze))
     due = _put_off(decision.workload, notice.at, least, evaluator)
     if at < due:
         words = f"notice was given at {instant(notice.at)}; the change follows from {instant(due)}"

@@ -1,8 +1,10 @@
 """Recordings of tests: what each device did, written as a line of characters, one for each step; and policies."""
 
 import array
+import dataclasses
 import datetime
 from collections.abc import Iterable, Sequence
+from random import Random
 
 from hypothesis import strategies as st
 
@@ -17,6 +19,9 @@ STEP_S = 1800
 SAMPLES = 30
 H100 = "NVIDIA H100 80GB HBM3"
 
+COLUMNS = frozenset(
+    ("peak", "mean", "traffic", "memory", "power_peak", "power_mean", "samples", "busy", "moving", "unknown")
+)
 BUSY, IDLE, UNKNOWN = "#", ".", "?"
 HOUR = datetime.timedelta(hours=1)
 SPINS, DARK = "~", "!"
@@ -120,3 +125,83 @@ def fleets(draw: st.DrawFn) -> Recording:
         )
         groups.append(workload(f"w{number}", *pods, kind=kind, first=draw(st.integers(0, 8))))
     return recording(*groups)
+
+
+PATIENT = policy(
+    window="6h",
+    idle={"window": "6h", "unusedWindow": "2h", "noticeAfter": "3h", "history": "1d", "idleFactor": 2},
+    notifyBefore="3h",
+    cooldown="6h",
+    maxChanges=2,
+)
+"""Waits for pauses of its kind, for the end of notices and of cooldowns."""
+WIDE = policy(
+    window="54h",
+    idle={"window": "54h", "unusedWindow": "6h", "history": "3d", "idleFactor": 1, "minCoverage": 0.8},
+    findings={"too-many-gpus": "enforce"},
+    tooManyGpus={"window": "8h", "maxUtilizationPercent": 85},
+    notifyBefore="2h",
+)
+"""A window of more slots than one by one are looked at for gaps."""
+
+
+ODDITIES = ("gaps", "lost", "empty", "uneven", "still", "mixed", "models", "counted", "shared", "own")
+
+
+@st.composite
+def odd_fleets(draw: st.DrawFn) -> Recording:
+    """Fleets with some oddities: see `_odd`."""
+    random = draw(st.randoms(use_true_random=False))
+    oddities = draw(st.sets(st.sampled_from(ODDITIES), max_size=2))
+    times = draw(st.sampled_from([1, 1, 3]))  # so often each step is repeated
+    groups = []
+    for group in draw(fleets()).groups:
+        members = []
+        for member in group.members:
+            odd = frozenset(one for one in oddities if random.random() < 0.4)
+            node = random.choice(["n1", "n2"])
+            tracks = tuple(_odd(_repeated(one, times), odd, random, node) for one in member.tracks)
+            members.append(dataclasses.replace(member, node=node, tracks=tracks))
+        groups.append(dataclasses.replace(group, members=tuple(members)))
+    return recording(*groups)
+
+
+def _repeated(track: Track, times: int) -> Track:
+    found = dataclasses.replace(track, first=track.first * times, known={})
+    for name in COLUMNS:
+        column = getattr(track, name)
+        setattr(found, name, array.array("H", (value for value in column for _ in range(times))))
+    return found
+
+
+def _odd(track: Track, odd: frozenset[str], random: Random, node: str) -> Track:
+    """With missing samples, GPUs that are empty, shared or other models, and gauges that move or stand still."""
+    steps = range(len(track.samples))
+
+    def write(oddity: str, share: float, values: Iterable[int], *names: str) -> None:
+        for step in steps if oddity in odd else ():
+            if random.random() < share:
+                for name in names:
+                    getattr(track, name)[step] = random.choice([*values])
+
+    write("gaps", 0.1, (1, SAMPLES // 2, SAMPLES - 1), "samples")
+    write("empty", 0.8, (0,), "memory")
+    write("uneven", 0.7, range(1200, 1800), "power_peak", "power_mean")
+    write("still", 1, (0,), "traffic")
+    write("mixed", 0.3, (MISSING,), "power_peak", "traffic")
+    write("counted", 1, (0, 0, 0, 3, 40), "busy")
+    write("own", 1, (0, 0, 0, 3), "busy", "moving", "unknown")
+    write("lost", 0.03, (MISSING,), *(COLUMNS - {"samples", "busy", "moving", "unknown"}))
+    for step in steps:
+        track.samples[step] = 0 if track.peak[step] == MISSING else track.samples[step]
+    if "models" in odd:
+        other = random.choice(["NVIDIA GB10", ""])
+        track.device = dataclasses.replace(track.device, model=other, instance=random.choice(["", "1"]))
+    if "shared" in odd:
+        track.holders, track.device = (
+            2,
+            dataclasses.replace(track.device, uuid=f"GPU-{node}-{track.device.uuid[-1]}"),
+        )
+    if "own" in odd:
+        track.is_own, track.holders = True, random.choice([0, 1, 2])
+    return track

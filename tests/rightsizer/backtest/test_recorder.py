@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from rightsizer.backtest.judges import workload_of
 from rightsizer.backtest.pod_facts import AskedFacts, PodFacts, pod_facts
 from rightsizer.backtest.recorded_signal import Present, RecordedSignal
 from rightsizer.backtest.recorder import Recorder, grid_of, owner_by_name
 from rightsizer.backtest.recording import Member, Recording
+from rightsizer.backtest.standings import workload_of
 from rightsizer.config import PrometheusSettings
 from rightsizer.model import PodKey, Slot, Usages
 from rightsizer.policy.recognition import is_notebook

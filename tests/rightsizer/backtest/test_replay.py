@@ -15,11 +15,11 @@ from rightsizer.backtest.judges import (
     Order,
     PlainRule,
     PolicyJudge,
-    Standing,
     running,
 )
 from rightsizer.backtest.recording import Recording
 from rightsizer.backtest.replay import Change, Terms, replay
+from rightsizer.backtest.standings import Standing
 from rightsizer.model import Action
 from tests.rightsizer.backtest.recordings import (
     BEGIN,

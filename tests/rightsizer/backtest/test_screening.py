@@ -1,17 +1,20 @@
 """What needs no judgement in a cycle is left out; the changes are those of judging everything."""
 
 import array
+import contextlib
 import dataclasses
+from collections.abc import Iterator, Sequence
 from unittest import mock
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rightsizer.backtest.judges import PolicyJudge
+from rightsizer.backtest.policy_view import PolicyView
 from rightsizer.backtest.recording import Group, Recording
-from rightsizer.backtest.replay import Change, replay
-from rightsizer.backtest.screening import Screen
+from rightsizer.backtest.replay import Account, replay
 from rightsizer.model import Mode, ObjectRef
+from rightsizer.planning.decide import decide
 from rightsizer.policy.match import Match
 from rightsizer.policy.schema import Policy
 from tests.rightsizer.backtest.recordings import (
@@ -20,10 +23,14 @@ from tests.rightsizer.backtest.recordings import (
     DARK,
     EAGER,
     IDLE,
+    PATIENT,
+    PER_H,
     SPINS,
     TERMS,
+    WIDE,
     fleets,
     hours,
+    odd_fleets,
     policy,
     recording,
     workload,
@@ -54,9 +61,14 @@ def _neighbours() -> Group:
     return group
 
 
-def _changes(fleet: Recording, asked: Policy) -> list[tuple[list[Change], float, int]]:
-    accounts = replay(fleet, PolicyJudge("p", asked), TERMS).accounts
-    return [(account.changes, account.scaled, account.notices) for account in accounts]
+def _replayed(fleet: Recording, asked: Policy) -> Sequence[Account]:
+    return replay(fleet, PolicyJudge("p", asked), TERMS).accounts
+
+
+@contextlib.contextmanager
+def _all_judged() -> Iterator[None]:
+    with mock.patch.object(PolicyView, "is_told", return_value=False):
+        yield
 
 
 @example(recording(HALF_USED), EAGER)
@@ -67,9 +79,20 @@ def _changes(fleet: Recording, asked: Policy) -> list[tuple[list[Change], float,
 @given(fleets(), st.sampled_from([EAGER, CAREFUL]))
 def test_replay_changes_the_same_as_without_screening(fleet: Recording, asked: Policy) -> None:
     """Whatever the fleet does."""
-    found = _changes(fleet, asked)
-    with mock.patch.object(Screen, "leaves_out", return_value=False):
-        assert _changes(fleet, asked) == found
+    found = _replayed(fleet, asked)
+    with _all_judged():
+        assert _replayed(fleet, asked) == found
+
+
+@settings(max_examples=25, deadline=None)
+@given(odd_fleets(), st.sampled_from([EAGER, CAREFUL, PATIENT, WIDE]))
+def test_replay_of_an_odd_fleet_changes_the_same_as_without_screening(
+    fleet: Recording, asked: Policy
+) -> None:
+    """Whatever its metrics lack, its pods share, and its notices and cooldowns wait for."""
+    found = _replayed(fleet, asked)
+    with _all_judged():
+        assert _replayed(fleet, asked) == found
 
 
 def test_replay_leaves_replicas_of_a_role_alone() -> None:
@@ -88,18 +111,13 @@ def test_replay_leaves_replicas_of_a_role_alone() -> None:
 
 def test_screen_leaves_out_what_works() -> None:
     """Most of a fleet works: only what does not is judged."""
-    judged = []
-
-    def leaves_out(self: Screen, *arguments: object) -> bool:
-        judged.append(original(self, *arguments))  # type: ignore[arg-type]
-        return judged[-1]
-
-    original = Screen.leaves_out
     fleet = recording(
         workload("train", [hours(BUSY * 48)] * 4, kind="Job"),
         workload("serve", *[[hours(BUSY * 48)]] * 3),
         workload("left", [hours(BUSY * 4 + IDLE * 44)]),
+        workload("waits", [hours(BUSY * 4 + IDLE * 44)], kind="StatefulSet"),
     )
-    with mock.patch.object(Screen, "leaves_out", leaves_out):
-        _changes(fleet, CAREFUL)
-    assert judged.count(True) > judged.count(False) > 0
+    with mock.patch("rightsizer.backtest.judges.decide", side_effect=decide) as deciding:
+        _replayed(fleet, PATIENT)
+    judged = sum(len(call.args[1].fleet.workloads) for call in deciding.call_args_list)
+    assert 0 < judged < fleet.grid.steps * len(fleet.groups) / PER_H / 8

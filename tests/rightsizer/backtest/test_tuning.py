@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rightsizer.backtest.judges import workload_of
 from rightsizer.backtest.recording import Recording
+from rightsizer.backtest.standings import workload_of
 from rightsizer.backtest.tuning import FACTORS, WINDOWS_H, Gap, Life, Limits, Times, cost_of, gaps_of, tuned
 from rightsizer.policy.effective import kind_defaults
 from rightsizer.policy.schema import Policy

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from rightsizer.backtest.judges import Judge, Nothing, Oracle, Order, PlainRule, PolicyJudge, Standing
+from rightsizer.backtest.judges import Judge, Nothing, Oracle, Order, PlainRule, PolicyJudge
 from rightsizer.backtest.recording import Recording
 from rightsizer.backtest.replay import replay
+from rightsizer.backtest.standings import Standing
 from rightsizer.cli.replays import replays
 from rightsizer.errors import RightsizerError
 from tests.rightsizer.backtest.recordings import BUSY, HOUR, IDLE, TERMS, hours, policy, recording, workload
