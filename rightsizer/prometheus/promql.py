@@ -15,6 +15,8 @@ MAX_TEXT = 8_000
 MOST_NAMES = 250
 """Label values in one matcher: Prometheus looks up at most 256 values; for more it tests every known value."""
 
+_EDGE = datetime.timedelta(milliseconds=1)
+"""Before 3.0, Prometheus has the samples at both ends of a range; others none at its begin."""
 
 _PLAIN = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
@@ -83,19 +85,23 @@ def selector(metric: str, matchers: Iterable[str]) -> str:
 
 
 def duration(length: datetime.timedelta) -> str:
-    """A duration in the largest unit that gives a whole number."""
-    milliseconds = round(length.total_seconds() * 1000)
-    for size, unit in ((60_000, "m"), (1000, "s")):
-        if milliseconds % size == 0:
-            return f"{milliseconds // size}{unit}"
-    return f"{milliseconds}ms"
+    """A duration, as Prometheus prints it if it is shorter than an hour."""
+    seconds, milliseconds = divmod(round(length.total_seconds() * 1000), 1000)
+    parts = ((seconds // 60, "m"), (seconds % 60, "s"), (milliseconds, "ms"))
+    return "".join(f"{number}{unit}" for number, unit in parts if number)
 
 
 def over(
-    function: str, selected: str, length: datetime.timedelta, step: datetime.timedelta | None = None
+    function: str,
+    selected: str,
+    length: datetime.timedelta,
+    step: datetime.timedelta | None = None,
+    *,
+    offset: datetime.timedelta | None = None,
 ) -> str:
-    """A function over a range; with a step, of a subquery."""
-    return f"{function}({selected}[{duration(length)}{f':{duration(step)}' if step else ''}])"
+    """A function over a range, without a sample at its begin; with a step, of a subquery."""
+    grain, back = f":{duration(step)}" if step else "", f" offset {duration(offset)}" if offset else ""
+    return f"{function}({selected}[{duration(length - _EDGE)}{grain}]{back})"
 
 
 def by(aggregation: str, labels: Iterable[str], expression: str) -> str:

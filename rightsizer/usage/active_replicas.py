@@ -276,7 +276,7 @@ class _MinuteQuery:
             f"({f' or {use} '.join(self._present(selection, matchers, length, offset))})"
             for length, offset in (
                 (around, around + self.reach),
-                (around, datetime.timedelta()),
+                (around, None),
                 (self.reach, around),
             )
         )
@@ -287,11 +287,11 @@ class _MinuteQuery:
         selection: PodSelection,
         matchers: Sequence[str],
         length: datetime.timedelta,
-        offset: datetime.timedelta = datetime.timedelta(),
+        offset: datetime.timedelta | None = None,
     ) -> Iterator[str]:
-        back = f" offset {promql.duration(offset)}" if offset else ""
         for metric in selection.metrics:
-            yield f"present_over_time({raw_selector(metric, matchers)}[{promql.duration(length)}]{back})"
+            selected = raw_selector(metric, matchers)
+            yield promql.over("present_over_time", selected, length, offset=offset)
 
 
 def _parse_prefix(namespace_label: str, text: msgspec.Raw) -> tuple[str, NamePrefix]:

@@ -22,7 +22,6 @@ from rightsizer.usage.exporter_counters import POD_BUSY
 from rightsizer.usage.provenance import Provenance
 from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import COUNT, RAW, RULE_INTERVAL, raw_selector, recorded_selector
-from rightsizer.usage.sample_coverage import EDGE
 from rightsizer.usage.source_metrics import CLUSTER, JOB, TARGET, Metric, MetricKind
 
 # k8s.io/apimachinery/pkg/util/rand: the characters of generated names.
@@ -405,7 +404,7 @@ class _SamplesQuery:
     ) -> Iterator[tuple[PodKey, Points]]:
         def build(matchers: Sequence[str]) -> str:
             every = (*self.querier.matchers, *metric.matchers, selection.matcher, *matchers)
-            counted = promql.over("count_over_time", promql.selector(metric.name, every), length - EDGE)
+            counted = promql.over("count_over_time", promql.selector(metric.name, every), length)
             return promql.by("min", selection.pod_labels, counted)
 
         caches = _pod_cache(self.querier, selection), ParseCache(self._parse_points)

@@ -32,9 +32,6 @@ MAX_CELLS = 288
 
 HALF = 0.5
 
-EDGE = datetime.timedelta(milliseconds=1)
-"""Prometheus before 3.0 counts samples at both ends of a range; a range shorter by this counts none twice."""
-
 _STEADY_CELLS = 12
 """With as many samples in each of these, a series was scraped at one interval; losses are more here and fewer there."""
 _STEADY = 0.2
@@ -161,7 +158,7 @@ class SampleCounts:
         for metric in (self.querier.answered(self.window) or source).of(source.presence):
 
             def build(matchers: Sequence[str], metric: Metric = metric) -> str:
-                count = self.form.count(metric, matchers, self.cell - EDGE)
+                count = self.form.count(metric, matchers, self.cell)
                 return self.form.largest(by, count)
 
             uses = self.querier.range_uses(shards, build, grid.steps, grid.counts)
@@ -264,9 +261,10 @@ class _JobSlots:
     def of(cls, rows: Collection[Counts], cells: int, *, may_lag: bool) -> "_JobSlots":
         """The slots by the different rows of a job; `may_lag` if the last cell may be recorded later."""
         samples = max(sum(row[-cells:]) for row in rows)
-        number = _slots_of(cells, samples)
-        edges = [place * cells // number for place in range(number + 1)]
         densest = highest_counts(row[-cells:] for row in rows)
+        # Cells without any sample make the slots no longer, which would hide gaps.
+        number = _slots_of(cells, samples * cells // max(cells - densest.count(0), 1))
+        edges = [place * cells // number for place in range(number + 1)]
         lacking = list(map(operator.sub, expected_samples(densest), densest))
         if may_lag and not densest[-1]:
             lacking[-1] = 0.0

@@ -16,7 +16,6 @@ from rightsizer.usage.activity_history import unknown_seconds
 from rightsizer.usage.exporter_counters import CONTAINER, POD_BUSY, POD_TRAFFIC
 from rightsizer.usage.querier import Build, QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import QueryForm
-from rightsizer.usage.sample_coverage import EDGE
 from rightsizer.usage.slot_grid import SlotGrid
 from rightsizer.usage.source_metrics import Metric, MetricKind, Statistic, UseKey
 
@@ -149,7 +148,7 @@ class _ChunkQuery:
         return form.largest(self.querier.source.labels.described, values)
 
     def _count(self, form: QueryForm, metric: Metric, matchers: Sequence[str]) -> str:
-        counted = form.count(metric, matchers, self.grid.slot - EDGE)
+        counted = form.count(metric, matchers, self.grid.slot)
         return form.largest(self.querier.source.labels.described, counted)
 
     def _increase(self, counter: str, matchers: Sequence[str]) -> str:
