@@ -56,6 +56,7 @@ test: setup ## the tests that take little time; what needs a program or GPU that
 .PHONY: test-slow
 test-slow: setup ## the tests that take long, and nothing else
 	@scripts/install-tools --optional
+	@scripts/install-stores
 	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "slow and not deep and not controlplane" $(PYTEST_ARGS)
 
 .PHONY: test-controlplane

@@ -25,7 +25,6 @@ class VictoriaMetrics(SeriesStore):
         self._flags = {
             "storageDataPath": directory / "data",
             "retentionPeriod": "1y",
-            "search.latencyOffset": "0s",
             **(flags or {}),
         }
         log = directory / "victoria-metrics.log"

@@ -45,7 +45,8 @@ COMPLETE_RESPONSE: Mapping[str, str] = {
     "dedup": "true",
     "max_source_resolution": "0s",
     "partial_response": "false",
-    # VictoriaMetrics, cluster and single: no partial response, no cache, and no offset of half a minute.
+    # VictoriaMetrics, cluster and single: no partial response, no cache, and no offset of half a minute. 1.79 ignores
+    # `latency_offset`, but leaves out no last seconds of what is not cached, unless steps are shorter than a minute.
     "deny_partial_response": "1",
     "latency_offset": "1ms",
     "nocache": "1",
