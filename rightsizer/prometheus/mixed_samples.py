@@ -28,7 +28,7 @@ def rewritten(query: str, warning: str, *, is_range: bool) -> Iterator[tuple[str
         call = rf"\b({_LOST_IN[is_range]})\((?={name}\{{|\{{\"{name}\")"
         count, total = "count_over_time", "sum_over_time"
     else:
-        call = r"\bsum( by \([^()]*\)) \("
+        call = r"\bsum( (?:by|without) \([^()]*\)) \("
         count, total = r"count\1 ", r"sum\1 "
     for match in re.finditer(call, query):
         end = _closing(query, match.end())

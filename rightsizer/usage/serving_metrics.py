@@ -7,10 +7,11 @@ that nobody uses a server. To add a server, add a row to ENGINES.
 import dataclasses
 import datetime
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from rightsizer.model import PodKey, ServingLoad, Whereabouts
 from rightsizer.prometheus import promql
+from rightsizer.prometheus.query_api import Sample
 from rightsizer.prometheus.sharding import Shard
 from rightsizer.usage.provenance import find_place, has_port
 from rightsizer.usage.querier import USUAL_INTERVAL_S, Build, SourceQuerier
@@ -106,8 +107,28 @@ SERIES_PER_POD = 8
 
 _POD = ("namespace", "pod", JOB, TARGET)
 
-_Key = tuple[PodKey, str, str]
+_OWN = (
+    *(
+        "application",
+        "deployment",
+        "engine",
+        "engine_type",
+        "finished_reason",
+        "method",
+        "model",
+        "model_name",
+    ),
+    *("dp_rank", "moe_ep_rank", "pp_rank", "tp_rank", "route", "version", "response_code"),
+    *("response_code_class", "dynamo_component", "dynamo_endpoint"),
+)
+"""Labels by which servers tell their own series apart: series that differ in one of these are no copies."""
+_ALIKE = 0.98
+"""Copies of a counter are scraped at different times: each has at least this share of the highest."""
+
+_Place = tuple[PodKey, str, str]
 """Pod, job and target."""
+_Copies = dict[tuple[str, ...], float]
+"""The values of a counter in the copies of a target's series."""
 
 
 def serving_loads(
@@ -149,12 +170,14 @@ class _LoadQuery:
 
     def loads(self, engine: Engine) -> Iterator[tuple[PodKey, ServingLoad]]:
         """The load of each pod with this server."""
-        served = [self._growth(name) for name in engine.served if name in self._present()]
+        names = [name for name in engine.served if name in self._present()]
+        copies = self._copy_labels(names) if names else ()
+        served = [self._growth(name, copies) for name in names]
         running, queued, cache = (
             self._highest([name for name in names if name in self._present()])
             for names in (engine.running, engine.queued, engine.cache)
         )
-        first_token = self._first_token(engine)
+        first_token = self._first_token(engine, copies)
         for pod in sorted({pod for each in served for pod in each} | running.keys() | queued.keys()):
             grown = [each[pod] for each in served if pod in each]
             known = [value for value in grown if value is not None]
@@ -184,36 +207,58 @@ class _LoadQuery:
 
         return self.querier.once(expression, present)
 
-    def _growth(self, name: str) -> dict[PodKey, float | None]:
+    def _selected(self, name: str, matchers: Sequence[str]) -> str:
+        return promql.selector(name, (*self.querier.label_matchers, *matchers))
+
+    def _copy_labels(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The labels by which several Prometheus keep copies of a target's counters, whatever their names.
+
+        All series of the target then have a copy that differs in these alone, and stands at the same value.
+        """
+        either = promql.matcher("__name__", "=~", "|".join(names))
+
+        def build(matchers: Sequence[str]) -> str:
+            return f"sum without {promql.listed(_OWN)} ({self._selected('', (either, *matchers))})"
+
+        found: set[str] = set()
+        for at in (self.querier.at, self.querier.at - self.window):
+            rows: dict[_Place, list[Sample]] = {}
+            for place, sample in self._rows(build, at):
+                rows.setdefault(place, []).append(sample)
+            for samples in rows.values():
+                found.update(*_differing(samples))
+        return tuple(sorted(found))
+
+    def _growth(self, name: str, copies: Sequence[str]) -> dict[PodKey, float | None]:
         """How much a counter grew in the window; None if it was reset, or has no value at its begin.
 
         Not `increase`: it misses the first request of a series that begins with it.
         """
 
         def build(matchers: Sequence[str]) -> str:
-            return promql.by("sum", _POD, promql.selector(name, (*self.querier.label_matchers, *matchers)))
+            return promql.by("sum", (*_POD, *copies), self._selected(name, matchers))
 
         def resets(matchers: Sequence[str]) -> str:
-            selected = promql.selector(name, (*self.querier.label_matchers, *matchers))
-            return promql.by("sum", _POD, promql.over("resets", selected, self.window))
+            return promql.by("sum", _POD, promql.over("resets", self._selected(name, matchers), self.window))
 
-        now = self._values(build, self.querier.at)
-        before = self._values(build, self.querier.at - self.window)
-        reset = self._values(resets, self.querier.at)
+        now, before = dict[_Place, _Copies](), dict[_Place, _Copies]()
+        for values, at in ((now, self.querier.at), (before, self.querier.at - self.window)):
+            for place, sample in self._rows(build, at):
+                copy = tuple([sample.labels.get(label, "") for label in copies])
+                values.setdefault(place, {})[copy] = sample.value
+        reset = {place for place, sample in self._rows(resets, self.querier.at) if sample.value}
         found: dict[PodKey, float | None] = {}
-        for key, value in now.items():
-            grown = value - before[key] if key in before and not reset.get(key) else None
-            if grown is not None and not grown >= 0:  # also NaN
-                grown = None
-            known = found.get(key[0], 0.0)
-            found[key[0]] = None if grown is None or known is None else max(known, grown)
+        for place, copied in now.items():
+            grown = None if place in reset else _grown(copied, before.get(place, {}))
+            known = found.get(place[0], 0.0)
+            found[place[0]] = None if grown is None or known is None else max(known, grown)
         return found
 
-    def _first_token(self, engine: Engine) -> dict[PodKey, float]:
+    def _first_token(self, engine: Engine, copies: Sequence[str]) -> dict[PodKey, float]:
         """The mean time to the first token in the window, in seconds; of pods without requests none."""
         if not engine.histogram or not self._present().issuperset(engine.histogram):
             return {}
-        total, count = map(self._growth, engine.histogram)
+        total, count = (self._growth(name, copies) for name in engine.histogram)
         scale = 0.001 if engine.first_token.endswith("_ms") else 1.0
         means = {
             pod: scale * sum_ / number for pod, number in count.items() if number and (sum_ := total.get(pod))
@@ -226,27 +271,25 @@ class _LoadQuery:
         for name in names:
 
             def build(matchers: Sequence[str], name: str = name) -> str:
-                selected = promql.selector(name, (*self.querier.label_matchers, *matchers))
-                return promql.by("max", _POD, promql.over("max_over_time", selected, self.window))
+                highest = promql.over("max_over_time", self._selected(name, matchers), self.window)
+                return promql.by("max", _POD, highest)
 
-            for (pod, _, _), value in self._values(build, self.querier.at).items():
-                found[pod] = max(value, found.get(pod, value))
+            for (pod, _, _), sample in self._rows(build, self.querier.at):
+                found[pod] = max(sample.value, found.get(pod, sample.value))
         return found
 
-    def _values(self, build: Build, at: datetime.datetime) -> Mapping[_Key, float]:
-        """The values of the pods' own series."""
+    def _rows(self, build: Build, at: datetime.datetime) -> Iterator[tuple[_Place, Sample]]:
+        """The pods' own series."""
         samples = self.window.total_seconds() / USUAL_INTERVAL_S * SERIES_PER_POD
         size = max(1, int(self.querier.series_within(samples)))
         names = sorted({name for _, name in self.pods})
         batches = promql.batches(names, promql.MAX_TEXT // 2, most=size)
         shards = [Shard.of("pod", batch, SERIES_PER_POD) for batch in batches]
-        found: dict[_Key, float] = {}
         for sample in self.querier.samples(self.querier.shard_plan(self.window), shards, build, at):
             pod = (sample.labels.get("namespace", ""), sample.labels.get("pod", ""))
             target = sample.labels.get(TARGET, "")
             if self._is_own(pod, target):
-                found[pod, sample.labels.get(JOB, ""), target] = sample.value
-        return found
+                yield (pod, sample.labels.get(JOB, ""), target), sample
 
     def _is_own(self, pod: PodKey, target: str) -> bool:
         place = find_place(target, self.places)
@@ -256,3 +299,40 @@ class _LoadQuery:
             and has_port(target)
             and (place.namespace, place.node) == (pod[0], self.places.pods[pod])
         )
+
+
+def _differing(samples: Sequence[Sample]) -> Iterator[set[str]]:
+    """The labels that tell copies of a target's series apart: each series has some that differ in these alone."""
+    first, *others = samples if any(one.value for one in samples) else samples[:1]
+    for other in others:
+        names = {label for label, _ in first.labels.items() ^ other.labels.items()}
+        alike: dict[frozenset[tuple[str, str]], list[float]] = {}
+        for one in samples:
+            rest = frozenset(item for item in one.labels.items() if item[0] not in names)
+            alike.setdefault(rest, []).append(one.value)
+        if all(len(values) > 1 and _are_alike(values) for values in alike.values()):
+            yield names
+
+
+def _are_alike(values: Collection[float]) -> bool:
+    return min(values) >= _ALIKE * max(values)
+
+
+def _grown(now: _Copies, before: _Copies) -> float | None:
+    """How much a counter grew by its copies; None if it is unknown.
+
+    A copy that came or went says nothing, if it stands at the value of another; else it may be of other requests.
+    """
+    both = now.keys() & before.keys()
+    came, went = (
+        [
+            value
+            for copy, value in values.items()
+            if not any(copy == one or _are_alike((value, values[one])) for one in both)
+        ]
+        for values in (now, before)
+    )
+    grown = [now[copy] - before[copy] for copy in both]
+    if not grown or went or not all(value >= 0 for value in grown):  # also NaN
+        return None
+    return max(grown) + sum(came)

@@ -2,7 +2,7 @@
 
 import datetime
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -102,6 +102,71 @@ def test_forged_zeros_do_not_hide_requests(metrics: Metrics) -> None:
     found = _load(metrics)
     assert found is not None
     assert found.requests == near(720, abs=3)
+
+
+COPIES = [
+    pytest.param(({"prometheus_replica": "k8s-0"}, {"prometheus_replica": "k8s-1"}), id="one-label"),
+    pytest.param(({"replica": "a"}, {"replica": "b"}, {"replica": "c"}), id="three"),
+    pytest.param(({"prometheus": "a", "site": "x"}, {"prometheus": "b", "site": "y"}), id="two-labels"),
+    pytest.param(({}, {"receive": "b"}), id="one-has-none"),
+]
+
+
+@pytest.mark.parametrize("copies", COPIES)
+def test_requests_are_counted_once_in_copies_of_several_prometheus(
+    metrics: Metrics, copies: Sequence[Mapping[str, str]]
+) -> None:
+    """As where both of a pair are asked and nothing merges them; each model of the server counts."""
+    tokens = {"vllm:prompt_tokens_total": steadily(0)}
+    for labels in copies:
+        for model, per_minute in (("m", 2), ("n", 1)):
+            more = {"vllm:request_success_total": steadily(per_minute), **tokens}
+            _serve(metrics, more, model_name=model, engine="0", **labels)
+        _serve(
+            metrics,
+            {"vllm:request_success_total": steadily(1), **tokens},
+            model_name="n",
+            engine="1",
+            **labels,
+        )
+    found = _load(metrics)
+    assert found is not None
+    assert found.requests == near(4 * 720, abs=9)
+
+
+def test_requests_of_engines_of_one_server_are_added(metrics: Metrics) -> None:
+    """They are no copies, although each of them has served as much."""
+    for engine in ("0", "1"):
+        _serve(metrics, {"vllm:request_success_total": steadily(2)}, engine=engine)
+    found = _load(metrics)
+    assert found is not None
+    assert found.requests == near(2880, abs=6)
+
+
+@pytest.mark.parametrize(
+    ("grew", "hours", "requests"),
+    [
+        pytest.param(3, (DAY, 6 * HOUR), 3, id="went-and-hides-none"),
+        pytest.param(0, (DAY, 6 * HOUR), 0, id="went"),
+        pytest.param(0, (6 * HOUR, 0 * HOUR), 0, id="came"),
+        pytest.param(3, (6 * HOUR, 0 * HOUR), 3, id="came-and-hides-none"),
+    ],
+)
+def test_copy_that_comes_or_goes_changes_no_requests(
+    metrics: Metrics, grew: float, hours: tuple[datetime.timedelta, datetime.timedelta], requests: float
+) -> None:
+    """One of two Prometheus that began or ended within the window: three requests before it, and as many since."""
+    values: Mapping[str, Value] = {
+        name: within(300, -1, 3 + grew, 3) for name in VLLM if name.endswith("_total")
+    }
+    gauges = {name: 0 for name in VLLM if name not in values}
+    labels = {"pod": "a", "UUID": "", "modelName": "", "instance": f"{POD}:8000"}
+    metrics.write({**values, **gauges}, {**labels, "prometheus_replica": "k8s-0"})
+    since, until = hours
+    metrics.write({**values, **gauges}, {**labels, "prometheus_replica": "k8s-1"}, since=since, until=until)
+    found = _load(metrics)
+    assert found is not None
+    assert found.requests == requests
 
 
 @pytest.mark.parametrize(
