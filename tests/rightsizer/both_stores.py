@@ -15,6 +15,9 @@ from simulator.victoria_metrics import PROGRAM, VictoriaMetrics
 CURRENT = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "gpu-rightsizer/stores"
 """Where scripts/install-stores puts later versions than the distribution's."""
 
+Start = Callable[[pathlib.Path], SeriesStore]
+"""Makes a store in a folder."""
+
 OTHERS: Mapping[str, tuple[str, Callable[..., SeriesStore]]] = {
     "victoria-metrics": (PROGRAM, VictoriaMetrics),
     "current-prometheus": (str(CURRENT / "prometheus"), Prometheus),
@@ -31,7 +34,7 @@ def _parameter(name: str) -> object:
 
 
 EACH_OTHER = pytest.mark.parametrize("start", tuple(map(_parameter, OTHERS)))
-"""Runs a test with each of them that is installed: `start` makes one in a folder."""
+"""Runs a test with each of them that is installed, by its `start`."""
 
 
 class BothStores(SeriesStore):

@@ -16,7 +16,7 @@ import yaml
 
 from simulator.prometheus import Prometheus
 from simulator.series_store import Series, SeriesStore
-from tests.rightsizer.both_stores import EACH_OTHER, BothStores
+from tests.rightsizer.both_stores import EACH_OTHER, BothStores, Start
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY, FOLDER, give
 from tests.rightsizer.world import World
 
@@ -29,8 +29,6 @@ STORIES = (
 )
 NEVER_STORED = frozenset({"not-a-number"})
 """VictoriaMetrics does not keep a NaN: what is doubted elsewhere is a missing sample there."""
-
-Start = Callable[[pathlib.Path], SeriesStore]
 
 
 class _Staggered(BothStores):
