@@ -8,15 +8,17 @@ import pathlib
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
 import yaml
 
+from rightsizer.model import Slot
 from simulator.prometheus import Prometheus
 from simulator.series_store import Series, SeriesStore
 from tests.rightsizer.both_stores import EACH_OTHER, BothStores, Start
+from tests.rightsizer.metrics import DAY, HOUR, Metrics, idle
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY, FOLDER, give
 from tests.rightsizer.world import World
 
@@ -29,6 +31,26 @@ STORIES = (
 )
 NEVER_STORED = frozenset({"not-a-number"})
 """VictoriaMetrics does not keep a NaN: what is doubted elsewhere is a missing sample there."""
+
+
+@pytest.mark.prometheus
+@EACH_OTHER
+@pytest.mark.parametrize(("counted_s", "spans_h"), [(5, [(2, 0)]), (500, [(2, 0)]), (50, [(25, 5), (4, 0)])])
+def test_history_with_counters_that_begin_is_busy_then_at_most(
+    start: Start, counted_s: float, spans_h: Sequence[tuple[int, int]], tmp_path: pathlib.Path
+) -> None:
+    """VictoriaMetrics takes a small first value for an increase, here of one slot, and none after a gap."""
+    counters = ("gpu_busy_seconds_total", "gpu_pod_busy_seconds_total")
+    with start(tmp_path / "store") as store:
+        metrics = Metrics(store)
+        metrics.write(idle(), pod="a", since=25 * HOUR)
+        for since, until in spans_h:
+            metrics.write(dict.fromkeys(counters, counted_s), pod="a", since=since * HOUR, until=until * HOUR)
+        pod = (metrics.space, "a")
+        found = metrics.signal().histories({pod: metrics.at - DAY}, DAY, metrics.at, threshold=0.01)[pod]
+    begins = len(found.slots) - 24
+    slots = [number for number, state in enumerate(found.slots) if state != Slot.IDLE]
+    assert slots in ([], [begins] if counted_s < 50 else [])
 
 
 class _Staggered(BothStores):
