@@ -20,6 +20,7 @@ from exporter.attribution.records import (
     MPS_SERVER,
     SHARED,
     UNKNOWN_POD,
+    BusySource,
     DeviceObservation,
     Holder,
     UsageOwner,
@@ -189,9 +190,13 @@ class Attributor:
 
 
 def _is_shared(one: DeviceObservation, attribution: Attribution) -> bool | None:
-    """Whether another than one pod used or holds a device; None if the processes' use is not known."""
-    owner_now = attribution.owner_now
-    if owner_now is None or one.observation.samples is None or one.observation.processes is None:
+    """Whether another than one pod used or holds a device; None if that or its busy time may pass between two polls."""
+    observation, owner_now = one.observation, attribution.owner_now
+    if observation.source is BusySource.TICKS:
+        return None  # it is the driver's value of one moment
+    if attribution.reason == MIG_INSTANCES:
+        return False  # its instances tell
+    if owner_now is None or observation.processes is None:
         return None
     users = {owner_now(pid) for pid in _pids(one)} | set(attribution.holders)
     pods = {user if isinstance(user, str) else f"{user.namespace}/{user.pod}" for user in users}

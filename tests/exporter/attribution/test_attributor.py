@@ -19,7 +19,7 @@ from exporter.attribution.records import (
     ProcessSample,
     UsageTable,
 )
-from exporter.model import Device, PodRef
+from exporter.model import Device, Instance, PodRef
 from exporter.pods.allocations import AllocationMap
 from exporter.pods.deviceids import keys_for
 from exporter.pods.tracker import PodAssignments
@@ -344,6 +344,7 @@ def test_work_is_exact_from_the_moment_a_gpu_is_shared(make_lapse: MakeLapse) ->
 
 
 GPU = Device(0, 0, "GPU-0", "00000000:07:00.0", "H100")
+INSTANCE = dataclasses.replace(GPU, instance=Instance("1g.10gb", 7, ("MIG-0",)))
 Use = Mapping[str, Sequence[int]]
 """PIDs by what a poll knows of them: "listed" as processes on the device, "sampled" as at work."""
 
@@ -355,6 +356,8 @@ class _Node:
     folder: Path
     now_s: int = 1_000
     use: Use = dataclasses.field(default_factory=dict)
+    source: BusySource | None = BusySource.SAMPLES
+    has_instances: bool = False
 
     def __post_init__(self) -> None:
         self.host = HostFiles(self.folder / "proc", self.folder / "log", boot_s=BOOT_S)
@@ -369,11 +372,14 @@ class _Node:
         seen = Observation(
             "gpu",
             at_us,
-            source=BusySource.SAMPLES,
+            source=self.source,
             samples=None if sampled is None else tuple(ProcessSample(at_us, pid, 50) for pid in sampled),
             processes=None if listed is None else tuple(DeviceProcess(pid, MIB) for pid in listed),
         )
-        return {"gpu": DeviceObservation(GPU, seen)}
+        if not self.has_instances:
+            return {"gpu": DeviceObservation(GPU, seen)}
+        whole = dataclasses.replace(seen, key="whole", processes=None)
+        return {"whole": DeviceObservation(GPU, whole), "gpu": DeviceObservation(INSTANCE, seen)}
 
     def is_calm_with(self, pods: PodAssignments, after_s: int, **use: Sequence[int]) -> bool:
         """Whether polls may be rare after one that finds this use."""
@@ -391,7 +397,7 @@ class _Node:
         ({"listed": [1001, 1003], "sampled": [1001]}, False),
         ({"listed": [1001, 1004], "sampled": []}, False),
         ({"listed": [1001], "sampled": [1001, 1009]}, False),
-        ({"listed": [1001]}, False),
+        ({"listed": [1001]}, True),
         ({"sampled": [1001]}, False),
     ],
     ids=["one-pod", "containers-of-a-pod", "idle", "two-pods", "host", "ended", "no-samples", "no-list"],
@@ -399,7 +405,7 @@ class _Node:
 def test_polls_are_rare_only_if_one_pod_uses_each_gpu(
     tmp_path: Path, use: dict[str, list[int]], calm: bool
 ) -> None:
-    """And every process is known: what a process did that ended between two polls has no owner."""
+    """And the processes are listed: what one did that ended between two polls has no owner, or the only holder."""
     node = _Node(tmp_path)
     for pid, owner in ((1001, TRAIN), (1002, SIDECAR), (1003, SERVE)):
         node.host.start(pid, owner, started_s=BOOT_S + 500)
@@ -412,3 +418,22 @@ def test_polls_are_rare_only_if_one_pod_uses_each_gpu(
     holders = {("ml", name): PodRef("ml", name, "main") for name in ("train", "serve")}
     shared = PodAssignments(up=True, allocations=AllocationMap(owners={keys_for(GPU)[0]: holders}))
     assert not node.is_calm_with(shared, 5, listed=[1001], sampled=[1001])
+
+
+@pytest.mark.parametrize(
+    ("source", "has_instances", "calm"),
+    [
+        (BusySource.GPM, False, True),
+        (BusySource.GPM, True, True),
+        (BusySource.TICKS, False, False),
+        (None, False, True),
+    ],
+    ids=["gpm", "mig", "ticks", "none"],
+)
+def test_polls_are_rare_only_if_busy_time_covers_the_time_between_them(
+    tmp_path: Path, source: BusySource | None, has_instances: bool, calm: bool
+) -> None:
+    """The driver's current value is that of a moment: work between two polls would be lost."""
+    node = _Node(tmp_path, source=source, has_instances=has_instances)
+    node.host.start(1001, TRAIN, started_s=BOOT_S + 500)
+    assert node.is_calm_with(PodAssignments(up=None), 1, listed=[1001]) is calm
