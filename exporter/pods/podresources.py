@@ -20,6 +20,9 @@ _ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
 _DEADLINE_S = 2.0  # for both calls together: a healthy kubelet answers in milliseconds
 _MAX_OFFERS_BACKOFF_S = 60.0  # allocatable devices hardly change, and the call delays the rest
 _MAX_BACKOFF_S = 5.0  # below the default interval: the next cycle finds a restarted kubelet
+_OFFERS_INTERVALS = (
+    0.9  # usage may be polled each second, and allocatable devices are only published in cycles
+)
 _KEEP_INTERVALS = 1.5  # an answer is kept for one cycle that fails
 
 _Identity = tuple[int, int, int]
@@ -85,6 +88,8 @@ class Kubelet:
         self._clock = clock
         self._deadline_s = deadline_s
         self._keep_s = _KEEP_INTERVALS * interval_s
+        self._offers_s = _OFFERS_INTERVALS * interval_s
+        self._offers_due = 0.0
         self._expected = expected
         self._answered_at = clock()
         self._seen = os.path.lexists(path)
@@ -139,6 +144,7 @@ class Kubelet:
 
     def close(self) -> None:
         """End the connection, if there is one."""
+        self._offers_due = 0.0
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -179,6 +185,8 @@ class Kubelet:
     def _offers(self, socket: _Identity | None, until: float) -> tuple[Offer, ...] | None:
         """Allocatable devices. A failure costs only these and does not count as a failure of the kubelet."""
         now = self._clock()
+        if now < self._offers_due:
+            return self._last.offers
         has_none = socket is not None and socket == self._no_offers_from
         if self._channel is None or has_none or now < self._offers_retry_at or now >= until:
             return None
@@ -192,6 +200,7 @@ class Kubelet:
             self._offers_failed(error)
             return None
         self._offers_failed_in_a_row = 0
+        self._offers_due = now + self._offers_s
         return tuple(found)
 
     def _offers_failed(self, error: PodResourcesError) -> None:

@@ -117,15 +117,15 @@ class Sampler:
             if wake.wait(min(left_s, self._tick_s)):
                 return True
             if self._clock() < due:
-                self._poll_usage()
+                self._poll_usage(asks_pods=True)
         return wake.is_set()
 
-    def _poll_usage(self) -> None:
+    def _poll_usage(self, *, asks_pods: bool) -> None:
         """Poll the usage of the devices if a collector needs it. A slow poll delays the next one."""
         if not self._gpus.is_observed:
             return
         began = self._clock()
-        if self._attributor.needs_assignments:
+        if asks_pods and self._attributor.needs_assignments:
             self._assignments = self._pods.poll()
         self._attributor.poll(self._assignments, until=self._clock() + self._config.deadline_s)
         least_s = _LONGEST_TICK_S if self._attributor.is_calm else _TICK_S
@@ -140,16 +140,16 @@ class Sampler:
 
     def cycle(self) -> Snapshot:
         """Read everything once and make the result the latest snapshot."""
-        self._poll_usage()
+        pods = self._assignments = self._pods.poll()
+        self._poll_usage(asks_pods=False)
         if self._gpus.is_observed:
             self._attributor.publish()
         until = self._clock() + self._config.deadline_s
         self._gpus.begin(until=until)
-        pods = self._assignments = self._pods.poll()
         jobs = self._config.jobs.read() if self._config.jobs is not None else {}
         sweep = self._gpus.finish(until=until)
         if self._latest is None:
-            self._poll_usage()  # counting starts here: until now no GPU was known
+            self._poll_usage(asks_pods=False)  # counting starts here: until now no GPU was known
         if not sweep.is_unusable:
             self._usable_at = self._clock()
         samples, lost = (

@@ -230,6 +230,25 @@ def test_kubelets_last_answer_is_kept_for_one_cycle(node: Node) -> None:
     assert held == [1, 0, 0]
 
 
+def test_allocatable_devices_are_requested_once_per_cycle(node: Node) -> None:
+    """Polls of usage between two cycles need the holders only; a new kubelet is asked at once."""
+    now = 1000.0
+    kubelet = Kubelet(node.kubelet.socket, required=False, clock=lambda: now, interval_s=10)
+    with node.kubelet:
+        offers = [kubelet.poll().offers]
+        for _ in range(8):
+            now += 1
+            offers.append(kubelet.poll().offers)
+        assert node.kubelet.calls == {"List": 9, "GetAllocatableResources": 1}
+        node.kubelet.restart()
+        offers.append(kubelet.poll().offers)
+        now += 10
+        offers.append(kubelet.poll().offers)
+        assert node.kubelet.calls["GetAllocatableResources"] == 3
+    kubelet.close()
+    assert [len(found or ()) for found in offers] == [2] * 11
+
+
 def test_kubelets_last_answer_is_kept_however_often_it_is_polled(node: Node) -> None:
     """Polls of usage between two cycles do not count as cycles."""
     now = 1000.0
