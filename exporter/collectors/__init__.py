@@ -142,8 +142,8 @@ def run(collector: Collector, device: OpenDevice, clock: Callable[[], float]) ->
 
 def _readings(row: Row, device: OpenDevice) -> Iterator[Reading]:
     found = row.read(device)
-    if isinstance(found, Sequence):
-        for point in found:
-            yield Reading(row.metric, point.value, tuple(point.labels.items()))
-    else:
+    if isinstance(found, float | int):
         yield Reading(row.metric, found, split=row.split(device, found) if row.split is not None else None)
+        return
+    for point in found:
+        yield Reading(row.metric, point.value, tuple(point.labels.items()))

@@ -18,7 +18,16 @@ from exporter.errors import ReadingError, Reason
 from exporter.model import Device, Instance
 from exporter.nvml.codes import NO_VALUE, asking, text
 from exporter.nvml.driverstate import DriverState
-from exporter.nvml.fieldvalues import LINKS, OF_LINKS, Field, bit_error_rate, is_wide, link_requests, number
+from exporter.nvml.fieldvalues import (
+    LINKS,
+    OF_LINKS,
+    REQUESTS,
+    Field,
+    bit_error_rate,
+    is_wide,
+    link_requests,
+    number,
+)
 from exporter.nvml.gpm import GpmMetric, Rates
 from exporter.nvml.meter import MeterTarget
 from exporter.nvml.topology import Peer
@@ -118,12 +127,19 @@ def _plausible_c(celsius: int) -> int:
     return celsius
 
 
-def reading(what: str) -> Callable[[Callable[["OpenDevice"], T]], Callable[["OpenDevice"], T]]:
-    """Make a method call the driver at most once per cycle, even if the result is an error."""
+def reading(
+    what: str, *, is_constant: bool = False
+) -> Callable[[Callable[["OpenDevice"], T]], Callable[["OpenDevice"], T]]:
+    """Make a method call the driver at most once per cycle, even if the result is an error.
+
+    `is_constant`: the first result holds until the driver is reopened.
+    """
 
     def decorate(method: Callable[["OpenDevice"], T]) -> Callable[["OpenDevice"], T]:
         @functools.wraps(method)
         def once(self: "OpenDevice") -> T:
+            if what in self._constants:
+                return cast("T", self._constants[what])
             if what not in self._answers:
                 attempt = f"reading {what} of {self.name}"
                 try:
@@ -135,6 +151,8 @@ def reading(what: str) -> Callable[[Callable[["OpenDevice"], T]], Callable[["Ope
             answer = self._answers[what]
             if isinstance(answer, ReadingError):
                 raise answer.with_traceback(None)
+            if is_constant:
+                self._constants[what] = answer
             return cast("T", answer)
 
         return once
@@ -201,6 +219,7 @@ class OpenDevice:
         self._parent = parent
         self._host = host
         self._answers: dict[str, object] = {}
+        self._constants = host.constants.setdefault(record.uuid, {})
         self.record = record
         instance = record.instance
         # its name in messages
@@ -300,8 +319,8 @@ class OpenDevice:
     @reading("field values")
     def _fields(self) -> dict[Field, Any]:
         """All fields, each with its own value or error."""
-        values = pynvml.nvmlDeviceGetFieldValues(self._handle, [field.request for field in Field])
-        return dict(zip(Field, values, strict=True))
+        values = pynvml.nvmlDeviceGetFieldValues(self._handle, list(REQUESTS.values()))
+        return dict(zip(REQUESTS, values, strict=True))
 
     def field(self, field: Field) -> float:
         """A field's value."""
@@ -394,7 +413,7 @@ class OpenDevice:
 
     @reading("performance counters")
     def _rates(self) -> Rates:
-        """All GPM metrics since the previous cycle, each with its own value or error."""
+        """All GPM metrics since the previous cycle."""
         instance = self.record.instance
         gpu = self._handle if instance is None else self._parent
 
@@ -408,14 +427,13 @@ class OpenDevice:
 
     def rate(self, metric: GpmMetric) -> float:
         """A GPM metric since the previous cycle, in percent or MiB/s."""
-        value = self._rates()[metric]
-        if isinstance(value, ReadingError):
-            raise value
-        return value
+        return self._rates()(metric)
 
     def text(self, what: str, ask: Callable[[Any], str]) -> str:
-        """The text that `ask` reads by NVML's handle."""
-        return text(f"reading {what} of {self.name}", lambda: ask(self._handle))
+        """The constant text that `ask` reads by NVML's handle."""
+        if what not in self._constants:
+            self._constants[what] = text(f"reading {what} of {self.name}", lambda: ask(self._handle))
+        return str(self._constants[what])
 
     def instances(self) -> "tuple[OpenDevice, ...]":
         """The MIG instances; none if MIG is disabled or not supported."""
@@ -478,13 +496,13 @@ class OpenDevice:
         """Whether the serial number may be published."""
         return self._host.serial_numbers
 
-    @reading("compute capability")
+    @reading("compute capability", is_constant=True)
     def compute_capability(self) -> str:
         """For example "9.0"."""
         major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(self._handle)
         return f"{major}.{minor}"
 
-    @reading("NUMA node")
+    @reading("NUMA node", is_constant=True)
     def numa_nodes(self) -> tuple[int, ...]:
         """The nearest memory nodes."""
         words = pynvml.nvmlDeviceGetMemoryAffinity(self._handle, _NUMA_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE)
@@ -575,6 +593,10 @@ def open_gpu(index: int, host: DriverState) -> OpenDevice:
     """The GPU with NVML's current number `index`."""
     what = f"opening GPU {index}"
     handle = asking(what, lambda: pynvml.nvmlDeviceGetHandleByIndex(index))
+    uuid = text(what, lambda: pynvml.nvmlDeviceGetUUID(handle))
+    constants = host.constants.setdefault(uuid, {})
+    if index in constants:
+        return OpenDevice(handle, constants[index], host)
     try:
         minor: int | None = asking(what, lambda: pynvml.nvmlDeviceGetMinorNumber(handle))
     except ReadingError as error:
@@ -584,8 +606,9 @@ def open_gpu(index: int, host: DriverState) -> OpenDevice:
     record = Device(
         index=index,
         minor=minor,
-        uuid=text(what, lambda: pynvml.nvmlDeviceGetUUID(handle)),
+        uuid=uuid,
         pci_bus_id=text(what, lambda: pynvml.nvmlDeviceGetPciInfo(handle).busId),
         model=text(what, lambda: pynvml.nvmlDeviceGetName(handle)),
     )
+    constants[index] = record
     return OpenDevice(handle, record, host)

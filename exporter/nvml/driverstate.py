@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from exporter.attribution.records import UsageTable
 from exporter.errors import ReadingError, Reason
@@ -80,6 +81,8 @@ class DriverState:
     clock_events: ClockEvents = dataclasses.field(default_factory=ClockEvents)
     topology: Topology = dataclasses.field(default_factory=Topology)
     xids: XidLog = dataclasses.field(default_factory=XidLog)
+    # readings by the UUID of a GPU that are constant while the driver is open
+    constants: dict[str, dict[object, Any]] = dataclasses.field(default_factory=dict)
     driver_version: str = ""  # such as "570.133.20"
     cuda_version: str = ""  # such as "12.8"; empty if unknown
     serial_numbers: bool = False  # whether serial numbers may be published
@@ -90,3 +93,4 @@ class DriverState:
         self.meter.clear()
         self.increases.clear()
         self.topology.forget()
+        self.constants.clear()

@@ -72,11 +72,10 @@ class Field(enum.IntEnum):
     PCIE_RX_BYTES = pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES
     RECOVERY_ACTION = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 
-    @property
-    def request(self) -> "int | tuple[int, int]":
-        """The request to nvmlDeviceGetFieldValues; NVLink's counters are for all links together."""
-        over_links = self in {Field.NVLINK_TX_KIB, Field.NVLINK_RX_KIB}
-        return (int(self), _ALL_LINKS) if over_links else int(self)
+
+_OVER_LINKS = {Field.NVLINK_TX_KIB, Field.NVLINK_RX_KIB}
+REQUESTS = {field: (int(field), _ALL_LINKS if field in _OVER_LINKS else 0) for field in Field}
+"""The requests to nvmlDeviceGetFieldValues. NVLink's counters are for all links together."""
 
 
 def link_requests() -> list[tuple[int, int]]:

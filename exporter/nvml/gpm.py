@@ -7,7 +7,7 @@ from one cycle to the next. (NVML API Reference Guide, GPM Functions)
 import contextlib
 import enum
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import pynvml
@@ -58,7 +58,8 @@ class GpmMetric(enum.IntEnum):
 _TRAFFIC = {GpmMetric.PCIE_TX, GpmMetric.PCIE_RX, GpmMetric.NVLINK_RX, GpmMetric.NVLINK_TX}
 _MOST_PERCENT = 101  # two clocks that differ slightly
 _MOST_MIB_PER_S = 10_000_000  # five times the bandwidth of all NVLinks of a Blackwell GPU
-Rates = Mapping[GpmMetric, float | ReadingError]
+Rates = Callable[[GpmMetric], float]
+"""Returns one metric or raises ReadingError: most are not served, and each costs as much as the driver's call."""
 
 
 class Gpm:
@@ -69,7 +70,12 @@ class Gpm:
 
     def __init__(self, metrics: Sequence[GpmMetric] = tuple(GpmMetric)) -> None:
         """`metrics`: what is computed."""
-        self._metrics = metrics
+        self._positions = {metric: position for position, metric in enumerate(metrics)}
+        self._request = pynvml.c_nvmlGpmMetricsGet_t()  # without samples
+        self._request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        self._request.numMetrics = len(metrics)
+        for metric, position in self._positions.items():
+            self._request.metrics[position].metricId = metric
         self._last: dict[str, dict[str, Any]] = {}
 
     def rates(self, key: str, name: str, handle: Any, take: Callable[[Any], object]) -> Rates:  # noqa: ANN401
@@ -88,9 +94,15 @@ class Gpm:
         if before is None:
             raise ReadingError(what, Reason.PENDING, "rates come with the second reading")
         try:
-            return asking(what, lambda: _between(what, self._metrics, before, sample))
+            return asking(what, lambda: self._between(what, before, sample))
         finally:
             _free(before)
+
+    def _between(self, what: str, before: Any, after: Any) -> Rates:  # noqa: ANN401 - opaque
+        found = type(self._request).from_buffer_copy(self._request)
+        found.sample1, found.sample2 = before, after
+        pynvml.nvmlGpmMetricsGet(found)
+        return lambda metric: _rate(what, metric, found.metrics[self._positions[metric]])
 
     def retain(self, gpu: str, keys: Collection[str]) -> None:
         """Forget the devices of a GPU that are not among `keys`: they are gone."""
@@ -109,26 +121,15 @@ def _require_support(handle: Any) -> None:  # noqa: ANN401 - pynvml's handles ha
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 
-def _between(what: str, metrics: Sequence[GpmMetric], before: Any, after: Any) -> Rates:  # noqa: ANN401 - opaque
-    request = pynvml.c_nvmlGpmMetricsGet_t()
-    request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-    request.numMetrics = len(metrics)
-    request.sample1, request.sample2 = before, after
-    for position, metric in enumerate(metrics):
-        request.metrics[position].metricId = metric
-    pynvml.nvmlGpmMetricsGet(request)
-    return {metric: _rate(what, metric, request.metrics[position]) for position, metric in enumerate(metrics)}
-
-
-def _rate(what: str, metric: GpmMetric, found: Any) -> float | ReadingError:  # noqa: ANN401 - a C structure
+def _rate(what: str, metric: GpmMetric, found: Any) -> float:  # noqa: ANN401 - a C structure
     attempt = f"{what}: {metric.name}"
     if found.nvmlReturn != pynvml.NVML_SUCCESS:
-        return translate(attempt, pynvml.NVMLError(found.nvmlReturn))
+        raise translate(attempt, pynvml.NVMLError(found.nvmlReturn))
     value: float = found.value
     if math.isnan(value):
-        return ReadingError(attempt, Reason.UNAVAILABLE, "the driver has no value for it")
+        raise ReadingError(attempt, Reason.UNAVAILABLE, "the driver has no value for it")
     if not 0 <= value <= (_MOST_MIB_PER_S if metric in _TRAFFIC else _MOST_PERCENT):
-        return ReadingError(attempt, Reason.UNAVAILABLE, f"{value:g} cannot be")
+        raise ReadingError(attempt, Reason.UNAVAILABLE, f"{value:g} cannot be")
     return value
 
 

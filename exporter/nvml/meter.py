@@ -106,14 +106,17 @@ class Meter:
         at_us = self._clocks.unix_ns() // _NS_PER_US
         busy = self._busy(subject, state, at_us)
         errors = dict(busy.errors)
-        known = _Known(subject.name, errors)
+        name, handle = subject.name, subject.handle
         listed = None
         if not subject.has_instances:  # its instances report the processes
-            listed = known.get(UsagePart.PROCESSES, "processes", lambda: activity.processes(subject.handle))
-        memory = known.get(UsagePart.PROCESSES, "memory", lambda: activity.memory_used_bytes(subject.handle))
+            what = f"reading processes of {name}"
+            listed = _known(errors, UsagePart.PROCESSES, what, lambda: activity.processes(handle))
+        what = f"reading memory of {name}"
+        memory = _known(errors, UsagePart.PROCESSES, what, lambda: activity.memory_used_bytes(handle))
         energy = None
         if subject.instance is None:
-            energy = known.get(UsagePart.ENERGY, "energy", lambda: activity.energy_mj(subject.handle))
+            what = f"reading energy of {name}"
+            energy = _known(errors, UsagePart.ENERGY, what, lambda: activity.energy_mj(handle))
         return Observation(
             key=subject.key,
             at_us=self._clocks.monotonic_ns() // _NS_PER_US,
@@ -170,33 +173,26 @@ class Meter:
 
         try:
             handle = subject.handle if subject.parent is None else subject.parent
-            value = self._gpm.rates(subject.key, subject.name, handle, take)[GpmMetric.GRAPHICS_UTIL]
+            percent = self._gpm.rates(subject.key, subject.name, handle, take)(GpmMetric.GRAPHICS_UTIL)
         except ReadingError as error:
-            value = error
-        if not isinstance(value, ReadingError):
-            return _since(BusySource.GPM, state, at_us, now_us, min(value, 100.0))
-        if value.reason is Reason.NOT_SUPPORTED:
-            raise value
-        if value.reason is Reason.PENDING:
-            state.measured_us = now_us
-            return _Busy(BusySource.GPM)
-        return _lost(BusySource.GPM, state, now_us, value)
+            if error.reason is Reason.NOT_SUPPORTED:
+                raise
+            if error.reason is Reason.PENDING:
+                state.measured_us = now_us
+                return _Busy(BusySource.GPM)
+            return _lost(BusySource.GPM, state, now_us, error)
+        return _since(BusySource.GPM, state, at_us, now_us, min(percent, 100.0))
 
 
-class _Known:
-    """Collects a device's readings and their errors."""
-
-    def __init__(self, name: str, errors: dict[UsagePart, ReadingError]) -> None:
-        self._name = name
-        self._errors = errors
-
-    def get(self, part: UsagePart, what: str, ask: Callable[[], T]) -> T | None:
-        """The result of `ask`; None if the driver returns an error."""
-        try:
-            return asking(f"reading {what} of {self._name}", ask)
-        except ReadingError as error:
-            self._errors.setdefault(part, error)
-            return None
+def _known(
+    errors: dict[UsagePart, ReadingError], part: UsagePart, what: str, ask: Callable[[], T]
+) -> T | None:
+    """The result of `ask`; None if the driver returns an error."""
+    try:
+        return asking(what, ask)
+    except ReadingError as error:
+        errors.setdefault(part, error)
+        return None
 
 
 def _since(source: BusySource, state: _State, at_us: int, now_us: int, percent: float) -> _Busy:

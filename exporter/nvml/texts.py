@@ -1,5 +1,6 @@
 """Texts of a card: serial number, brand, firmware versions. Must not know their use."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pynvml
@@ -45,16 +46,11 @@ def inforom_image(handle: Any) -> str:  # noqa: ANN401
     return str(pynvml.nvmlDeviceGetInforomImageVersion(handle))
 
 
-def inforom_oem(handle: Any) -> str:  # noqa: ANN401
-    """The version of the InfoROM's part for the board's vendor."""
-    return str(pynvml.nvmlDeviceGetInforomVersion(handle, pynvml.NVML_INFOROM_OEM))
+def _inforom(part: int) -> Callable[[Any], str]:
+    """Reads the version of a part of the InfoROM."""
+    return lambda handle: str(pynvml.nvmlDeviceGetInforomVersion(handle, part))
 
 
-def inforom_ecc(handle: Any) -> str:  # noqa: ANN401
-    """The version of the InfoROM's part on memory errors."""
-    return str(pynvml.nvmlDeviceGetInforomVersion(handle, pynvml.NVML_INFOROM_ECC))
-
-
-def inforom_power(handle: Any) -> str:  # noqa: ANN401
-    """The version of the InfoROM's part on power management."""
-    return str(pynvml.nvmlDeviceGetInforomVersion(handle, pynvml.NVML_INFOROM_POWER))
+inforom_oem = _inforom(pynvml.NVML_INFOROM_OEM)
+inforom_ecc = _inforom(pynvml.NVML_INFOROM_ECC)
+inforom_power = _inforom(pynvml.NVML_INFOROM_POWER)

@@ -13,7 +13,7 @@ from typing import Any
 from exporter.attribution.records import DeviceObservation
 from exporter.collectors import CollectorResult, Failure, run
 from exporter.errors import ReadingError, Reason, StartError
-from exporter.model import CollectorHealth, Device, DeviceChoice, DeviceSample, GpuState, Label, LabelValue
+from exporter.model import CollectorHealth, Device, DeviceChoice, DeviceSample, GpuState, LabelValue
 from exporter.nvml.devices import OpenDevice
 from exporter.nvml.session import Session
 from exporter.nvml.workers import Worker
@@ -76,7 +76,6 @@ class GpuReader:
         self.enabled = enabled
         self._devices = devices
         self._session = session
-        self._texts: dict[tuple[str, Label], str] = {}
         self._clock = clock
         self._driver = Worker("driver", clock)
         self._workers: dict[int, Worker] = {}
@@ -255,7 +254,6 @@ class GpuReader:
 
     def _reopened(self) -> int:
         self._session.reopen()
-        self._texts.clear()
         return self._session.count()
 
     def _start(self, index: int) -> _Job:
@@ -318,14 +316,10 @@ class GpuReader:
     def _label_values(
         self, gpu: OpenDevice, enabled: EnabledCollectors, failures: list[Failure]
     ) -> tuple[LabelValue, ...]:
-        """Label values: read once until the driver is reopened, and again after a failure."""
         found = []
         for row in enabled.labels:
-            key = gpu.record.uuid, row.label
             try:
-                if key not in self._texts:
-                    self._texts[key] = row.read(self._session, gpu)
-                found.append(LabelValue(row.label, self._texts[key]))
+                found.append(LabelValue(row.label, row.read(self._session, gpu)))
             except ReadingError as error:
                 failures.append(Failure(DISCOVERY, error.reason, str(error)))
         return tuple(found)
@@ -368,12 +362,14 @@ class GpuReader:
         self, collected: Sequence[CollectorResult], failures: Sequence[Failure]
     ) -> tuple[CollectorHealth, ...]:
         failed = {one.collector for one in failures if one.reason.is_failure}
-        read = {part.collector for part in collected}
+        read_s: dict[str, float] = {}
+        for part in collected:
+            read_s[part.collector] = read_s.get(part.collector, 0.0) + part.duration_s
         return tuple(
             CollectorHealth(
                 name=name,
-                duration_s=sum(part.duration_s for part in collected if part.collector == name),
-                success=name not in failed and (name in read or self._has_none),
+                duration_s=read_s.get(name, 0.0),
+                success=name not in failed and (name in read_s or self._has_none),
             )
             for name in (DISCOVERY, *(collector.name for collector in self.enabled.collectors))
         )
