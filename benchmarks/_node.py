@@ -17,7 +17,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks._tenants import Tenants
 from simulator.gpus import Board, Reading, environment
@@ -29,6 +29,12 @@ START_S = 30.0
 _ADVANCE_S = 1.0
 PROMETHEUS = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
 MIB = 1024 * 1024
+_SHOW = """
+import pynvml
+pynvml.nvmlInit()
+for index in range(pynvml.nvmlDeviceGetCount()):
+    print(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index)))
+"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,9 +56,8 @@ class Process:
 
     @property
     def cpu_s(self) -> float:
-        """CPU time used so far, in seconds."""
-        fields = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """CPU time used so far, in seconds: by the process's own clock, CPUCLOCK_SCHED of clock_getcpuclockid(3)."""
+        return time.clock_gettime((~self.pid << 3) | 2)
 
     @property
     def resident_mib(self) -> float:
@@ -93,10 +98,17 @@ class BenchNode:
         instances: Whether the GPUs are cut.
         sharers: How many pods share each GPU; with instances, one pod holds each of them.
         processes: How many each pod has on a device.
+        library: The folder of another NVML library; the pods hold the GPUs that it shows.
     """
 
     def __init__(
-        self, folder: pathlib.Path, *, instances: bool = False, sharers: int = 1, processes: int = 1
+        self,
+        folder: pathlib.Path,
+        *,
+        instances: bool = False,
+        sharers: int = 1,
+        processes: int = 1,
+        library: pathlib.Path | None = None,
     ) -> None:
         cut = ("1g.10gb",) * 7 if instances else ()
         self.spec = NodeSpec("bench", tuple(GpuSpec("H100-SXM5-80GB", cut) for _ in range(GPUS)))
@@ -107,8 +119,11 @@ class BenchNode:
                 index, Reading(50 + index, 30, 40 * 2**30, 60, 70, 412.345, 98765.4, 1980, 2619)
             )
         self.tenants = Tenants(folder, self.spec, self.board, each=processes)
+        self._library = library
         self.pods = self._holders(sharers)
         self.tenants.settle(self.pods)
+        if library is not None:
+            self.pods = _holding(_shown(self.variables))
         self.kubelet = Kubelet(folder / "kubelet.sock", capacity=(), pods=lambda: self.pods)
 
     def _holders(self, sharers: int) -> list[PodDevices]:
@@ -116,16 +131,13 @@ class BenchNode:
         ids: Sequence[str] = devices
         if sharers > 1 and not self.spec.gpus[0].mig:
             ids = [f"{name}::{number}" for name in devices for number in range(sharers)]
-        return [
-            PodDevices(
-                "training", f"llama-{number}", (("trainer", (Allocation("nvidia.com/gpu", (name,)),)),)
-            )
-            for number, name in enumerate(ids)
-        ]
+        return _holding(ids)
 
     @property
     def variables(self) -> dict[str, str]:
         """The environment in which a program finds this node's driver."""
+        if self._library is not None:
+            return {**os.environ, "LD_LIBRARY_PATH": str(self._library)}
         return {**os.environ, **environment(self.folder / "board")}
 
     @contextlib.contextmanager
@@ -176,11 +188,31 @@ class BenchNode:
         self.board.close()
 
 
+def _holding(ids: Sequence[str]) -> list[PodDevices]:
+    """A pod for each device."""
+    return [
+        PodDevices("training", f"llama-{number}", (("trainer", (Allocation("nvidia.com/gpu", (name,)),)),))
+        for number, name in enumerate(ids)
+    ]
+
+
+def _shown(variables: Mapping[str, str]) -> list[str]:
+    """The UUIDs of the GPUs that a library shows."""
+    shown = subprocess.run(
+        [sys.executable, "-c", _SHOW], env=variables, check=True, capture_output=True, text=True
+    )
+    return shown.stdout.split()
+
+
 @contextlib.contextmanager
-def bench_node(*, instances: bool = False, sharers: int = 1, processes: int = 1) -> Iterator[BenchNode]:
+def bench_node(
+    *, instances: bool = False, sharers: int = 1, processes: int = 1, library: pathlib.Path | None = None
+) -> Iterator[BenchNode]:
     """A node with a running kubelet."""
     with tempfile.TemporaryDirectory(prefix="gpu-") as name:
-        node = BenchNode(pathlib.Path(name), instances=instances, sharers=sharers, processes=processes)
+        node = BenchNode(
+            pathlib.Path(name), instances=instances, sharers=sharers, processes=processes, library=library
+        )
         node.kubelet.start()
         try:
             yield node
