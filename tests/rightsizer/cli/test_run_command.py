@@ -575,8 +575,9 @@ def test_state_file_lets_next_process_ask_only_for_new_minutes(world: World, com
             wait_for(lambda: run.cycles() >= 1, run)
             assert run.end() == 0
         said.append(run.said)
-        found = re.findall(r"\(present_over_time\(\w+\{pod.*?\[(\d+)s\]", "\n".join(relay.asked))
-        return max(map(int, found))
+        asked = "\n".join(relay.asked)
+        found = re.findall(r"\(present_over_time\(\w+\{pod.*?\[(?:(\d+)m)?(?:(\d+)s)?(?:\d+ms)?\]", asked)
+        return max(60 * int(minutes or 0) + int(some or 0) for minutes, some in found)
 
     said: list[str] = []
     with Relay(world.prometheus.url) as relay:
