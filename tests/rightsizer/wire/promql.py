@@ -273,11 +273,14 @@ class _Parser:
         return tuple(found)
 
     def _aggregation(self, name: str) -> Expression:
-        by = self._names() if self.next() == "by" and self.take() else ()
+        grouping, names = "by", tuple[str, ...]()
+        if self.next() != "(":
+            grouping, names = self.take("by", "without"), self._names()
         self.take("(")
         inner = self.binary(0)
         self.take(")")
-        return _aggregated(_AGGREGATIONS[name], by, inner)
+        aggregated = _aggregated if grouping == "by" else _aggregated_without
+        return aggregated(_AGGREGATIONS[name], names, inner)
 
     def _function(self, name: str) -> Expression:
         self.take("(")
@@ -388,6 +391,19 @@ def _aggregated(
             (Labels({name: labels[name] for name in by if labels.get(name)}), _merged(merge, rows))
             for labels, rows in groups.values()
         ]
+
+    return run
+
+
+def _aggregated_without(
+    merge: Callable[[Sequence[float]], float], names: Sequence[str], inner: Expression
+) -> Expression:
+    def run(series: Series, steps: tuple[float, ...]) -> Vector:
+        groups: dict[Hashable, tuple[Labels, list[Row]]] = {}
+        for labels, row in inner(series, steps):
+            kept = Labels({name: labels[name] for name in labels if name not in (NAME, *names)})
+            groups.setdefault(kept.key(None), (kept, []))[1].append(row)
+        return [(labels, _merged(merge, rows)) for labels, rows in groups.values()]
 
     return run
 

@@ -22,6 +22,7 @@ OF = "{MARK}"
 QUERIES = (
     *(f"{name}_over_time(gauge{OF}[30m])" for name in FUNCTIONS),
     *(f"{name} by (pod, none) (gauge{OF})" for name in ("max", "min", "avg", "sum", "count")),
+    'sum without (pod, none) ({__name__=~"gauge|other", MARK})',
     f"count(gauge{OF})",
     f"count(gauge{OF} or other{OF})",
     'count by (__name__) ({__name__=~"gauge|other", MARK})',
