@@ -582,7 +582,7 @@ def test_forged_command_is_refused(guarded: Api) -> None:
     target = {
         "apiVersion": obj["apiVersion"],
         "kind": "Job",
-        "name": "ordered",
+        "name": obj["metadata"]["name"],
         "uid": uid,
         "controller": True,
     }

@@ -168,7 +168,11 @@ def _body(kind: str, name: str) -> Object:
 def made(
     api: Api, kind: str, name: str, metadata: Object | None = None, *, at: tuple[str | int, ...] = ()
 ) -> tuple[str, Object]:
-    """Its path, and what the server made of it; with the class at a place where there is one."""
+    """Its path, and what the server made of it; with the class at a place where there is one.
+
+    Its name has its kind's in it: a RayJob makes a RayCluster of its own name.
+    """
+    name = f"{name}-{ROWS[kind].kind.lower()}"
     body = copy.deepcopy(_body(kind, name))
     body["metadata"] = {"name": name, **(metadata or {})}
     if at:
@@ -398,7 +402,7 @@ def test_guardrail_on_volcano_allows_abort_and_resume_only(installed: Api) -> No
     target = {
         "apiVersion": obj["apiVersion"],
         "kind": "Job",
-        "name": "ordered",
+        "name": obj["metadata"]["name"],
         "uid": obj["metadata"]["uid"],
     }
     commands = f"/apis/bus.volcano.sh/v1alpha1/namespaces/{api.namespace}/commands"
