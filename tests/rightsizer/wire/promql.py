@@ -279,8 +279,13 @@ class _Parser:
         self.take("(")
         inner = self.binary(0)
         self.take(")")
-        aggregated = _aggregated if grouping == "by" else _aggregated_without
-        return aggregated(_AGGREGATIONS[name], names, inner)
+
+        def kept(labels: Labels) -> tuple[str, ...]:
+            if grouping == "by":
+                return names
+            return tuple([name for name in sorted(labels) if name not in (NAME, *names)])
+
+        return _aggregated(_AGGREGATIONS[name], kept, inner)
 
     def _function(self, name: str) -> Expression:
         self.take("(")
@@ -381,28 +386,16 @@ def _labelled(inner: Expression, label: str, to: str, of: str, pattern: str) -> 
 
 
 def _aggregated(
-    merge: Callable[[Sequence[float]], float], by: Sequence[str], inner: Expression
+    merge: Callable[[Sequence[float]], float], kept: Callable[[Labels], tuple[str, ...]], inner: Expression
 ) -> Expression:
+    """An aggregation; `kept` are the names of the labels that it keeps of a series."""
+
     def run(series: Series, steps: tuple[float, ...]) -> Vector:
         groups: dict[Hashable, tuple[Labels, list[Row]]] = {}
         for labels, row in inner(series, steps):
-            groups.setdefault(labels.key(by), (labels, []))[1].append(row)
-        return [
-            (Labels({name: labels[name] for name in by if labels.get(name)}), _merged(merge, rows))
-            for labels, rows in groups.values()
-        ]
-
-    return run
-
-
-def _aggregated_without(
-    merge: Callable[[Sequence[float]], float], names: Sequence[str], inner: Expression
-) -> Expression:
-    def run(series: Series, steps: tuple[float, ...]) -> Vector:
-        groups: dict[Hashable, tuple[Labels, list[Row]]] = {}
-        for labels, row in inner(series, steps):
-            kept = Labels({name: labels[name] for name in labels if name not in (NAME, *names)})
-            groups.setdefault(kept.key(None), (kept, []))[1].append(row)
+            by = kept(labels)
+            group = {name: labels[name] for name in by if labels.get(name)}
+            groups.setdefault((by, labels.key(by)), (Labels(group), []))[1].append(row)
         return [(labels, _merged(merge, rows)) for labels, rows in groups.values()]
 
     return run
