@@ -67,13 +67,13 @@ def with_reach_histories(
     found = dict(histories)
     for pod, own in histories.items():
         uuids = reach.get(pod, {})
-        rows = [own.slots, *(_as_long(own, devices.get(uuid)) for uuid in uuids)]
+        rows = [own.slots, *(as_long(own, devices.get(uuid)) for uuid in uuids)]
         found[pod] = dataclasses.replace(own, slots=strongest(rows))
     return found
 
 
-def _as_long(own: History, device: History | None) -> bytes:
-    """The last slots of a device, as many as there are of the pod."""
+def as_long(own: History, device: History | None) -> bytes:
+    """The last slots of a device, as many as there are of the pod; unknown ones where it has fewer."""
     unknown = bytes([Slot.UNKNOWN]) * len(own.slots)
     slots = b"" if device is None or device.slot_s != own.slot_s else device.slots
     return (

@@ -50,6 +50,7 @@ from rightsizer.model import (
 )
 from rightsizer.planning.gpus_in_reach import (
     InReach,
+    as_long,
     gpus_in_reach,
     nodes_of,
     wanted,
@@ -462,8 +463,7 @@ def _with_board_histories(
                 boards |= signal.board_histories(wanted, request.span, measured.at, level)
         for pod in pods:
             own = histories[pod]
-            rows = [boards[each.uuid].slots.translate(_UNSEEN) for each in dark[pod]]
-            rows = [row[len(row) - len(own.slots) :] for row in rows]
+            rows = [as_long(own, boards.get(each.uuid)).translate(_UNSEEN) for each in dark[pod]]
             has_others = any(
                 not (usage.is_by_board or is_dark(usage))
                 for usages in measured.usages.values()

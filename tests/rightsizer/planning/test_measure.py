@@ -416,10 +416,10 @@ def _board(uuid: str, power_w: float, memory_bytes: float = 40e9) -> Usage:
 class _Boards(_Recorded):
     """MIG instances without utilization on one board, beside a board without a process."""
 
-    def __init__(self, item: Workload, *, past: str = ".", peak_w: float = 61.0) -> None:
+    def __init__(self, item: Workload, *, past: str = ".", peak_w: float = 61.0, hours: int = 336) -> None:
         super().__init__(item, {})
         self.records = build.usages(*((pod, (DARK,)) for pod in item.pods))
-        self.past, self.peak_w, self.wanted = past, peak_w, dict[str, str]()
+        self.past, self.peak_w, self.wanted, self.hours = past, peak_w, dict[str, str](), hours
 
     def boards(
         self,
@@ -440,7 +440,7 @@ class _Boards(_Recorded):
     ) -> Mapping[str, History]:
         """As given."""
         del span, at, level
-        return {uuid: build.history(self.past, hours=336) for uuid in nodes}
+        return {uuid: build.history(self.past, hours=self.hours) for uuid in nodes}
 
     def histories(
         self,
@@ -518,6 +518,16 @@ def test_measure_other_devices_of_the_pod_count_too() -> None:
     signal.records = build.usages((item.pods[0], (DARK, build.idle_usage(1))))
     decision, measured = _by_board(signal, item)
     assert set(measured.histories["research", "w-0"].slots) == {Slot.UNKNOWN}
+    assert not decision.is_enforced
+
+
+def test_measure_history_of_a_board_may_be_shorter_than_the_pods() -> None:
+    """As where slots end before the cycle begins: what is missing is unknown, and no slot is moved."""
+    item = build.workload(build.pod(devices=2))
+    signal = _Boards(item, hours=239)
+    signal.records = build.usages((item.pods[0], (DARK, build.idle_usage(1))))
+    decision, measured = _by_board(signal, item)
+    assert measured.histories["research", "w-0"].slots == bytes([Slot.UNKNOWN]) * 240
     assert not decision.is_enforced
 
 
