@@ -96,6 +96,11 @@ class ShardPlan:
         self._instants = instants
         self._groups: list[SeriesGroup] | None = None
 
+    @property
+    def size(self) -> int:
+        """The approximate number of series."""
+        return self._size()
+
     def shards(self, max_series: float) -> list[Shard]:
         """Shards of at most `max_series`; one if the fleet has no more."""
         return [Shard()] if self._size() <= max_series else self._split(max_series)

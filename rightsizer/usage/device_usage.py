@@ -29,6 +29,7 @@ from rightsizer.usage.sample_coverage import (
     coverage_by_use,
     samples_of,
 )
+from rightsizer.usage.slot_feed import SlotFeed, slot_feed
 from rightsizer.usage.source_metrics import (
     STATISTICS,
     LabelNames,
@@ -94,13 +95,14 @@ def window_usages(
     before = querier.answered(window)
     if before is not None and before.form != form:
         before = None
-    if of is not None and before is not None and not querier.source.has_counters:
+    feed = slot_feed(querier, form, window)
+    if of is not None and before is not None and not querier.source.has_counters and feed is None:
         max_series = querier.max_series(form, window)
         shards = querier.pod_shards(sorted(of), max_series, pod_labels=before.pod_labels)
     else:
         of, shards = None, querier.all_shards(form, window)
     queries = [
-        _StatisticQuery(querier, shards, form, metric, statistic, window)
+        _StatisticQuery(querier, shards, form, metric, statistic, window, feed)
         for metric in querier.source.metrics
         for statistic in STATISTICS[metric.kind]
         if before is None or (metric, statistic) in before.metrics
@@ -113,8 +115,8 @@ def window_usages(
         answered.add(query.metric, query.statistic, (labels for labels, _ in values if labels.key))
     if of is None:
         querier.remember(window, answered)
-    if form.is_recorded:
-        # The last recorded value may be five minutes old.
+    if form.is_recorded or feed is not None:
+        # The last value may be five minutes old.
         for query, (series, numbers) in _latest_peaks(querier):
             query.add_to(usage, _only(of, zip(series, numbers, strict=True)))
     coverage = coverage_by_use(counted, window)
@@ -178,7 +180,9 @@ def peak_activity(querier: SourceQuerier, window: datetime.timedelta, *, with_co
     usage = {key: entry for key, entry in usage.items() if entry.is_held or entry.is_own}
     if not with_coverage:
         return _by_pod(usage, {})
-    counted = samples_of(querier, RAW, querier.all_shards(RAW, window), window)
+    counted = samples_of(
+        dataclasses.replace(querier, columns=None), RAW, querier.all_shards(RAW, window), window
+    )
     return _by_pod(usage, coverage_by_use(counted, window))
 
 
@@ -190,15 +194,18 @@ class _StatisticQuery:
     metric: Metric
     statistic: Statistic
     window: datetime.timedelta
+    feed: SlotFeed | None = None
 
     def run(self) -> list[tuple[SeriesLabels, float]]:
         """The values in the metric's unit, also of series that name no pod."""
+        # A mean without a field is queried only to find NaN.
+        is_check = self.statistic is Statistic.MEAN and not self._field
+        if self.feed is not None:
+            return self.feed.values(self.metric, self.statistic, self.window, is_check=is_check)
 
         def build(matchers: Sequence[str]) -> str:
             query = self.form.statistic(self.metric, self.statistic, matchers, self.window)
             largest = self.form.largest(self.querier.source.labels.described, query)
-            # A mean without a field is queried only to find NaN.
-            is_check = self.statistic is Statistic.MEAN and not self._field
             return promql.only_nan(largest) if is_check else largest
 
         return list(self.querier.uses(self.shards, build))

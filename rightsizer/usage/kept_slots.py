@@ -15,12 +15,12 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from rightsizer.evidence.slot_columns import LATE_SLOTS, SLOT, KeptColumns
 from rightsizer.model import PodKey, Slot
 from rightsizer.usage.slot_grid import COUNT, Counts, SlotGrid
 from rightsizer.usage.source_metrics import UseKey
 
-LATE = datetime.timedelta(minutes=20)
-"""Samples and recorded values may arrive this late."""
+LATE = LATE_SLOTS * SLOT
 MOST_TABLES = 32
 """Slots of an hour end at one of twelve minutes, minutes at one; most policies ask one or two questions of each."""
 
@@ -61,6 +61,7 @@ class KeptSlots:
     """
 
     def __init__(self, compared: Callable[[int, int], None], *, verified_every: int) -> None:
+        self.columns = KeptColumns(compared, verified_every=verified_every)
         self._compared = compared
         self._verified_every = verified_every
         self._tables: collections.OrderedDict[str, _Table] = collections.OrderedDict()

@@ -13,6 +13,7 @@ import msgspec
 
 from rightsizer.config import MAX_SAMPLES
 from rightsizer.errors import EvidenceIncomplete, PrometheusError
+from rightsizer.evidence.slot_columns import KeptColumns
 from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, Prometheus, QueryRange, Sample
@@ -102,6 +103,7 @@ class SourceQuerier:
     label_matchers: tuple[str, ...] = ()  # of `--prometheus-label`, also for series of other exporters
     provenance: Provenance = EVERYTHING
     kept: KeptSlots | None = None  # slots of earlier cycles; None to ask for all
+    columns: KeptColumns | None = None  # the same, of statistics of all pods
     # Results that are needed again for other windows
     memo: dict[Hashable, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
@@ -384,6 +386,12 @@ class SourceQuerier:
         ):
             return labels
         return dataclasses.replace(labels, key=None)
+
+    def labels_of(self, texts: Iterable[bytes]) -> list[SeriesLabels]:
+        """The labels of series, from JSON."""
+        found = [self._labels.get(msgspec.Raw(text)) for text in texts]
+        self._require_one_cluster([one for one in found if one.key is not None])
+        return found
 
     @property
     def _labels(self) -> ParseCache[SeriesLabels]:

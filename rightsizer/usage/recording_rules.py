@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from rightsizer.evidence.slot_columns import SLOT
 from rightsizer.prometheus import promql
 from rightsizer.usage.source_metrics import (
     DCGM,
@@ -29,7 +30,7 @@ from rightsizer.usage.source_metrics import (
     Statistic,
 )
 
-RULE_INTERVAL = datetime.timedelta(minutes=5)
+RULE_INTERVAL = SLOT
 
 NODE_LABELS = ("Hostname", "hostname", "node")
 """Labels of nodes that recorded series keep, so that queries can be split by node."""

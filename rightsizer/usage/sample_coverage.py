@@ -15,7 +15,8 @@ from typing import TypeVar
 from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.querier import QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import RULE_INTERVAL, QueryForm
-from rightsizer.usage.slot_grid import COUNT, Counts, SlotGrid
+from rightsizer.usage.slot_feed import slot_feed
+from rightsizer.usage.slot_grid import COUNT, EDGE, Counts, SlotGrid
 from rightsizer.usage.source_metrics import Metric, SeriesLabels, UseKey
 
 SAMPLES_PER_SLOT = 20
@@ -101,7 +102,7 @@ def samples_of(
 ) -> "SampleCounts":
     """The samples of all pods in this window or a longer one, counted once."""
     known: dict[object, SampleCounts] = querier.once("samples", dict)
-    key = form, _cell(window)
+    key = form, _cell(window), querier.columns is None
     if key not in known or known[key].window < window:
         known[key] = SampleCounts.of(querier, form, shards, window)
     return known[key]
@@ -155,7 +156,15 @@ class SampleCounts:
         shards = [(plan, plan.shards(max_series)) for plan, _ in self.shards]
         by, source = self.querier.source.labels.described, self.querier.source
         found: list[tuple[SeriesLabels, Counts]] = []
+        feed = slot_feed(self.querier, self.form, self.window) if self.cell == RULE_INTERVAL else None
         for metric in (self.querier.answered(self.window) or source).of(source.presence):
+            if feed is not None:
+                found += (
+                    (labels, row)
+                    for labels, row in feed.counts(metric, self.window)
+                    if labels.key is not None
+                )
+                continue
 
             def build(matchers: Sequence[str], metric: Metric = metric) -> str:
                 count = self.form.count(metric, matchers, self.cell)

@@ -4,10 +4,13 @@ import array
 import dataclasses
 import datetime
 import math
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import msgspec
+import numpy as np
 
+from rightsizer.evidence.slot_columns import Values
 from rightsizer.prometheus.query_api import QueryRange, decode_points
 
 Counts: TypeAlias = "array.array[int]"
@@ -46,6 +49,31 @@ class SlotGrid:
             if 0 <= slot < self.slots:
                 counts[slot] = counted(value)
         return counts
+
+    def values(self, text: msgspec.Raw) -> Values:
+        """The values of a series, from the JSON of its points."""
+        texts = bytes(text).split(b'"')[1::2]
+        row = np.full(self.slots, np.nan, np.float32)
+        if len(texts) == self.slots:  # of most series
+            row[:] = _possible([float(value) for value in texts])
+            return row
+        points = [(self.slot_of(instant), value) for instant, value in decode_points(text)]
+        known = [(slot, value) for slot, value in points if 0 <= slot < self.slots]
+        row[[slot for slot, _ in known]] = _possible([value for _, value in known])
+        return row
+
+
+def _possible(values: Sequence[float]) -> Values:
+    """Values with infinity in place of what is no number, or too large for 32 bits."""
+    with np.errstate(over="ignore"):
+        found = np.array(values, np.float32)
+    found[~np.isfinite(found)] = np.inf
+    return found
+
+
+def counts_of(data: bytes) -> Counts:
+    """Counts from their bytes."""
+    return array.array(COUNT, data)
 
 
 def counted(value: float) -> int:

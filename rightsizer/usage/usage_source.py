@@ -267,7 +267,8 @@ class PrometheusUsage:
             found = detect_source(
                 self._prometheus, self._settings, at=at, pods=self._gpu_pods, whereabouts=self._whereabouts
             )
-            self._querier = dataclasses.replace(found, kept=self._kept)
+            columns = None if self._kept is None else self._kept.columns
+            self._querier = dataclasses.replace(found, kept=self._kept, columns=columns)
         if self._querier.at != at:
             self._querier = dataclasses.replace(self._querier, at=at, memo={})
         return self._querier
@@ -305,6 +306,7 @@ class PrometheusUsage:
             source=source,
             matchers=(*querier.matchers, *matchers),
             provenance=dataclasses.replace(provenance, whereabouts=where, strangers=set()),
+            columns=None,
             memo={},
         )
 

@@ -1,0 +1,1 @@
+"""What pods did on GPUs, slot by slot."""
