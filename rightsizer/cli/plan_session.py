@@ -20,6 +20,7 @@ from rightsizer.changes.memory import ChangeMemory, MemoryStore
 from rightsizer.cli.connection import cluster_settings, instance_of, prometheus_settings, signal_terms
 from rightsizer.cli.messages import note
 from rightsizer.errors import EvidenceIncomplete, PrometheusError, RequestRefused, UsageError
+from rightsizer.evidence.slot_table import KeptTables
 from rightsizer.execute.control_state import ControlStateStore
 from rightsizer.guardrails.rbac import Enabled
 from rightsizer.inventory.cluster_reader import read_cluster
@@ -81,6 +82,7 @@ class KeptState:
 
     objects: KeptObjects | None = None
     slots: KeptSlots | None = None
+    tables: KeptTables | None = None
     began: datetime.datetime | None = None
     refused: frozenset[ObjectRef] = frozenset()
 
@@ -123,7 +125,7 @@ class PlanSession:
         self.prometheus = Prometheus(settings) if settings.url else connect(settings, self.cluster)
         if settings.url is None:
             note(f"no --prometheus-url; found {self.prometheus.where}")
-        self.signal = PrometheusUsage(self.prometheus, terms, kept.slots)
+        self.signal = PrometheusUsage(self.prometheus, terms, kept.slots, kept.tables)
         self.run, self.began = new_run(self._machine()), kept.began
 
     @functools.cached_property

@@ -40,6 +40,7 @@ from rightsizer.cli.scheduler import MissedTicks, Soon, keep_running, longest_wa
 from rightsizer.cli.served_report import ServedReport
 from rightsizer.config import InvalidDurationError, parse_duration
 from rightsizer.errors import ClusterError, ConfigurationError, RightsizerError, UsageError
+from rightsizer.evidence.slot_table import KeptTables
 from rightsizer.execute.control_state import ActionGate
 from rightsizer.execute.executor import NOT_MADE
 from rightsizer.execute.reconcile import (
@@ -110,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
     slots = KeptSlots(compared, verified_every=every)
     if arguments.state_file:
         state_file.restore(slots, pathlib.Path(arguments.state_file))
-    kept = KeptState(objects, slots)
+    kept = KeptState(objects, slots, KeptTables(compared, verified_every=every))
     cycles = _Cycles(arguments, metrics, lease, ticks, recorder, kept)
     with signals_held(), contextlib.ExitStack() as stack:
         served = serving(

@@ -15,7 +15,7 @@ MAX_TEXT = 8_000
 MOST_NAMES = 250
 """Label values in one matcher: Prometheus looks up at most 256 values; for more it tests every known value."""
 
-_EDGE = datetime.timedelta(milliseconds=1)
+EDGE = datetime.timedelta(milliseconds=1)
 """Before 3.0, Prometheus has the samples at both ends of a range; others none at its begin."""
 
 _PLAIN = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
@@ -101,7 +101,7 @@ def over(
 ) -> str:
     """A function over a range, without a sample at its begin; with a step, of a subquery."""
     grain, back = f":{duration(step)}" if step else "", f" offset {duration(offset)}" if offset else ""
-    return f"{function}({selected}[{duration(length - _EDGE)}{grain}]{back})"
+    return f"{function}({selected}[{duration(length - EDGE)}{grain}]{back})"
 
 
 def by(aggregation: str, labels: Iterable[str], expression: str) -> str:

@@ -120,10 +120,27 @@ def window_usages(
         for query, (series, numbers) in _latest_peaks(querier):
             query.add_to(usage, _only(of, zip(series, numbers, strict=True)))
     coverage = coverage_by_use(counted, window)
+    if feed is not None:
+        coverage = _fresh_by_samples(querier, coverage)
     for labels, _ in _only(of, ((labels, 0.0) for labels in _disagreeing(querier, window))):
         _entry(usage, labels).add_invalid(DISAGREEMENT)
     _add_counters(usage, querier, window, of)
     return _by_pod(usage, coverage)
+
+
+def _fresh_by_samples(
+    querier: SourceQuerier, coverage: Mapping[UseKey, Coverage]
+) -> Mapping[UseKey, Coverage]:
+    """Fresh are only uses with a sample in the last minutes: the last whole slot may have ended five minutes ago."""
+    seen = {
+        labels.key
+        for query, (series, _) in _latest_peaks(querier)
+        if query.metric.kind is querier.source.presence
+        for labels in series
+    }
+    return {
+        key: one if key in seen else dataclasses.replace(one, is_fresh=False) for key, one in coverage.items()
+    }
 
 
 def usages_of_devices(querier: SourceQuerier, window: datetime.timedelta, pods: LabelNames) -> Usages:
@@ -146,8 +163,9 @@ def _counted(pod: PodKey, usage: Usage, counters: Counters) -> Usage:
 
 
 def sampled_peaks(querier: SourceQuerier, window: datetime.timedelta, pods: Collection[PodKey]) -> Usages:
-    """Peak activity of these pods by samples, if their usage in the window is that of recorded series; else nothing."""
-    if not pods or not querier.query_form(window).is_recorded:
+    """Peak activity of these pods by samples, if their usage in the window is that of recorded or kept slots."""
+    form = querier.query_form(window)
+    if not pods or not (form.is_recorded or slot_feed(querier, form, window)):
         return {}
     usage: UsageByDevice = {}
     answered = querier.answered(window)
@@ -181,7 +199,7 @@ def peak_activity(querier: SourceQuerier, window: datetime.timedelta, *, with_co
     if not with_coverage:
         return _by_pod(usage, {})
     counted = samples_of(
-        dataclasses.replace(querier, columns=None), RAW, querier.all_shards(RAW, window), window
+        dataclasses.replace(querier, tables=None), RAW, querier.all_shards(RAW, window), window
     )
     return _by_pod(usage, coverage_by_use(counted, window))
 
@@ -198,14 +216,14 @@ class _StatisticQuery:
 
     def run(self) -> list[tuple[SeriesLabels, float]]:
         """The values in the metric's unit, also of series that name no pod."""
-        # A mean without a field is queried only to find NaN.
-        is_check = self.statistic is Statistic.MEAN and not self._field
         if self.feed is not None:
-            return self.feed.values(self.metric, self.statistic, self.window, is_check=is_check)
+            return self.feed.values(self.metric, self.statistic, self.window)
 
         def build(matchers: Sequence[str]) -> str:
             query = self.form.statistic(self.metric, self.statistic, matchers, self.window)
             largest = self.form.largest(self.querier.source.labels.described, query)
+            # A mean without a field is queried only to find NaN.
+            is_check = self.statistic is Statistic.MEAN and not self._field
             return promql.only_nan(largest) if is_check else largest
 
         return list(self.querier.uses(self.shards, build))

@@ -15,7 +15,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from rightsizer.evidence.slot_columns import LATE_SLOTS, SLOT, KeptColumns
+from rightsizer.evidence.slot_table import LATE_SLOTS, SLOT
 from rightsizer.model import PodKey, Slot
 from rightsizer.usage.slot_grid import COUNT, Counts, SlotGrid
 from rightsizer.usage.source_metrics import UseKey
@@ -61,7 +61,6 @@ class KeptSlots:
     """
 
     def __init__(self, compared: Callable[[int, int], None], *, verified_every: int) -> None:
-        self.columns = KeptColumns(compared, verified_every=verified_every)
         self._compared = compared
         self._verified_every = verified_every
         self._tables: collections.OrderedDict[str, _Table] = collections.OrderedDict()

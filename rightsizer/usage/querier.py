@@ -13,7 +13,7 @@ import msgspec
 
 from rightsizer.config import MAX_SAMPLES
 from rightsizer.errors import EvidenceIncomplete, PrometheusError
-from rightsizer.evidence.slot_columns import KeptColumns
+from rightsizer.evidence.slot_table import KeptTables
 from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, Prometheus, QueryRange, Sample
@@ -103,7 +103,7 @@ class SourceQuerier:
     label_matchers: tuple[str, ...] = ()  # of `--prometheus-label`, also for series of other exporters
     provenance: Provenance = EVERYTHING
     kept: KeptSlots | None = None  # slots of earlier cycles; None to ask for all
-    columns: KeptColumns | None = None  # the same, of statistics of all pods
+    tables: KeptTables | None = None  # the same, of statistics of all pods
     # Results that are needed again for other windows
     memo: dict[Hashable, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from rightsizer.evidence.slot_columns import SLOT
+from rightsizer.evidence.slot_table import SLOT
 from rightsizer.prometheus import promql
 from rightsizer.usage.source_metrics import (
     DCGM,

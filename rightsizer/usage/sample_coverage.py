@@ -16,7 +16,7 @@ from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.querier import QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import RULE_INTERVAL, QueryForm
 from rightsizer.usage.slot_feed import slot_feed
-from rightsizer.usage.slot_grid import COUNT, EDGE, Counts, SlotGrid
+from rightsizer.usage.slot_grid import COUNT, Counts, SlotGrid
 from rightsizer.usage.source_metrics import Metric, SeriesLabels, UseKey
 
 SAMPLES_PER_SLOT = 20
@@ -102,7 +102,7 @@ def samples_of(
 ) -> "SampleCounts":
     """The samples of all pods in this window or a longer one, counted once."""
     known: dict[object, SampleCounts] = querier.once("samples", dict)
-    key = form, _cell(window), querier.columns is None
+    key = form, _cell(window), querier.tables is None
     if key not in known or known[key].window < window:
         known[key] = SampleCounts.of(querier, form, shards, window)
     return known[key]

@@ -5,19 +5,31 @@ import datetime
 import math
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
-from rightsizer.evidence.slot_columns import SLOT, KeptColumns, Rows, Values
+from rightsizer.evidence.slot_table import (
+    IMPOSSIBLE,
+    MEAN,
+    PEAK,
+    SAMPLES,
+    SLOT,
+    Answer,
+    KeptTables,
+    SlotRows,
+    Values,
+)
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache
 from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.querier import MIN_RECORDED_WINDOW, Build, SourceQuerier
-from rightsizer.usage.recording_rules import COUNT, QueryForm
-from rightsizer.usage.slot_grid import EDGE, MOST, Counts, SlotGrid, counts_of
-from rightsizer.usage.source_metrics import Metric, SeriesLabels, Statistic
+from rightsizer.usage.recording_rules import QueryForm
+from rightsizer.usage.slot_grid import Counts, SlotGrid, counts_of
+from rightsizer.usage.source_metrics import STATISTICS, Metric, MetricKind, SeriesLabels, Statistic
 
-MOST_SERIES = 30_000
-"""Of one metric: a day of all metrics of more would take over 400 MB."""
+MAX_SLOTS = 288
+"""Of a day. Longer windows have samples counted in longer cells."""
+MOST_SERIES = 20_000
+"""Of one metric: the slots of a day of all metrics of more would take over 300 MB."""
+
+_WITH_MEAN = (MetricKind.ACTIVITY, MetricKind.POWER)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,82 +38,97 @@ class SlotFeed:
 
     querier: SourceQuerier
     form: QueryForm
-    kept: KeptColumns
+    kept: KeptTables
 
     def values(
-        self, metric: Metric, statistic: Statistic, window: datetime.timedelta, *, is_check: bool
+        self, metric: Metric, statistic: Statistic, window: datetime.timedelta
     ) -> list[tuple[SeriesLabels, float]]:
-        """The statistic of each series that has a sample; infinite where a value was impossible.
-
-        With `is_check`, only of series with such a value.
-        """
-
-        def build(matchers: Sequence[str]) -> str:
-            found = self.form.statistic(metric, statistic, matchers, SLOT - EDGE)
-            largest = self.form.largest(self.querier.source.labels.described, found)
-            return promql.only_nan(largest) if is_check else largest
-
-        labels, rows = self._rows(metric, statistic, window, build)
-        is_mean = statistic is Statistic.MEAN and not is_check
-        numbers = (rows.means if is_mean else rows.peaks)(_slots(window))
+        """The statistic of each series that has a sample; infinite where a value was impossible."""
+        if statistic is Statistic.NEGATIVE or (statistic is Statistic.MEAN and metric.kind not in _WITH_MEAN):
+            return []  # they only tell what is impossible, and then the peak is
+        labels, rows = self._rows(metric, window)
+        numbers = (rows.peaks if statistic is Statistic.PEAK else rows.means)(-(-window // SLOT))
         return [each for each in zip(labels, numbers, strict=True) if not math.isnan(each[1])]
 
     def counts(self, metric: Metric, window: datetime.timedelta) -> Iterator[tuple[SeriesLabels, Counts]]:
         """The samples of each series in each slot; equal rows are one."""
+        labels, rows = self._rows(metric, window)
+        shared: dict[bytes, Counts] = {}
+        for one, row in zip(labels, rows.samples(-(-window // SLOT)), strict=True):
+            data = row.tobytes()
+            if data not in shared:
+                shared[data] = counts_of(data)
+            yield one, shared[data]
 
-        def build(matchers: Sequence[str]) -> str:
-            count = self.form.count(metric, matchers, SLOT - EDGE)
-            return self.form.largest(self.querier.source.labels.described, count)
-
-        labels, rows = self._rows(metric, COUNT, window, build)
-        last = np.nan_to_num(rows.values[:, -_slots(window) :], nan=0.0, posinf=0.0).clip(0, MOST)
-        distinct, places = np.unique(last.astype(np.uint16), axis=0, return_inverse=True)
-        shared = [counts_of(row.tobytes()) for row in distinct]
-        return zip(labels, (shared[place] for place in places.reshape(-1)), strict=True)
-
-    def _rows(
-        self, metric: Metric, name: str, window: datetime.timedelta, build: Build
-    ) -> tuple[Sequence[SeriesLabels], Rows]:
+    def _rows(self, metric: Metric, window: datetime.timedelta) -> tuple[Sequence[SeriesLabels], SlotRows]:
         """The slots of a window or a longer one, read once for all windows of a plan."""
-        querier, slots = self.querier, _slots(window)
-        end = self.kept.end(querier.at)
+        querier, slots = self.querier, -(-window // SLOT)
+        memo = ("slots", metric, self.form)
+        known: tuple[Sequence[SeriesLabels], SlotRows] | None = querier.memo.get(memo)
+        if known is None or known[1].slots < slots:
+            queries = self._queries(metric)
+            asked = [(name, build(querier.pod_matchers)) for name, build in queries]
+            question = repr((querier.prometheus.where, asked))
+            end = self.kept.begin(querier.at)
 
-        def read(slots: int) -> Iterator[tuple[bytes, Values]]:
-            grid, span = SlotGrid(end, SLOT, slots), slots * SLOT
-            plan = querier.shard_plan(span)
-            shards = plan.shards(min(querier.max_series(self.form, span), MAX_POINTS / slots))
-            own = (
-                f'"metric":"{metric.name}",'.encode()
-            )  # without it, all recorded metrics have the same labels
-            texts, values = ParseCache(lambda text: bytes(text).replace(own, b"")), ParseCache(grid.values)
+            def read(slots: int) -> Answer:
+                return [(name, self._asked(metric, build, end, slots)) for name, build in queries]
 
-            def query(matchers: Sequence[str]) -> list[tuple[bytes, Values]]:
-                expression = build((*querier.pod_matchers, *matchers))
-                return querier.prometheus.query_range_as(expression, grid.steps, labels=texts, values=values)
-
-            for result in plan.run(shards, query):
-                yield from result
-
-        memo = ("slots", metric, name, self.form)
-        known: tuple[Sequence[SeriesLabels], Rows] | None = querier.memo.get(memo)
-        if known is None or known[1].values.shape[1] < slots:
-            question = repr((*querier.question(metric.kind), metric, name, self.form))
             rows = self.kept.extended(question, end, slots, read)
-            known = querier.memo[memo] = querier.labels_of(rows.labels), rows
+            known = querier.memo[memo] = querier.labels_of(rows.places), rows
         return known
 
+    def _queries(self, metric: Metric) -> list[tuple[str, Build]]:
+        """What is asked of each slot of a metric, by the column that it tells something of."""
+        described = self.querier.source.labels.described
 
-def _slots(window: datetime.timedelta) -> int:
-    """How many slots hold a window; the oldest may begin before it."""
-    return -(-window // SLOT)
+        def statistic(name: Statistic, *, is_check: bool = False) -> Build:
+            def build(matchers: Sequence[str]) -> str:
+                # A peak on an edge may be in two slots, so that no server loses it; its part in a mean may not.
+                length = SLOT if name is Statistic.MEAN and not is_check else SLOT + promql.EDGE
+                largest = self.form.largest(described, self.form.statistic(metric, name, matchers, length))
+                return promql.only_nan(largest) if is_check else largest
+
+            return build
+
+        def samples(matchers: Sequence[str]) -> str:
+            return self.form.largest(described, self.form.count(metric, matchers, SLOT))
+
+        found = [(PEAK, statistic(Statistic.PEAK))]
+        if Statistic.NEGATIVE in STATISTICS[metric.kind]:
+            found.append((IMPOSSIBLE, statistic(Statistic.NEGATIVE)))
+        if metric.kind in _WITH_MEAN:
+            found.append((MEAN, statistic(Statistic.MEAN)))
+        elif Statistic.MEAN in STATISTICS[metric.kind]:
+            found.append((IMPOSSIBLE, statistic(Statistic.MEAN, is_check=True)))
+        if metric.kind is self.querier.source.presence or (
+            metric.kind in _WITH_MEAN and not self.form.is_recorded
+        ):
+            found.append((SAMPLES, samples))
+        return found
+
+    def _asked(
+        self, metric: Metric, build: Build, end: datetime.datetime, slots: int
+    ) -> Iterator[tuple[bytes, Values]]:
+        querier, span = self.querier, slots * SLOT
+        grid = SlotGrid(end, SLOT, slots)
+        plan = querier.shard_plan(span)
+        shards = plan.shards(min(querier.max_series(self.form, span), MAX_POINTS / slots))
+        own = f'"metric":"{metric.name}",'.encode()  # without it, all recorded metrics have the same labels
+        texts, values = ParseCache(lambda text: bytes(text).replace(own, b"")), ParseCache(grid.values)
+
+        def query(matchers: Sequence[str]) -> list[tuple[bytes, Values]]:
+            expression = build((*querier.pod_matchers, *matchers))
+            return querier.prometheus.query_range_as(expression, grid.steps, labels=texts, values=values)
+
+        for result in plan.run(shards, query):
+            yield from result
 
 
 def slot_feed(querier: SourceQuerier, form: QueryForm, window: datetime.timedelta) -> SlotFeed | None:
-    """The feed for a window; None if no slots are kept, or if the window is too short or the fleet too large."""
-    if (
-        querier.columns is None
-        or window < MIN_RECORDED_WINDOW
-        or querier.shard_plan(window).size > MOST_SERIES
-    ):
+    """The feed for a window; None if no slots are kept for its length or for the size of the fleet."""
+    if querier.tables is None or not MIN_RECORDED_WINDOW <= window <= MAX_SLOTS * SLOT:
         return None
-    return SlotFeed(querier, form, querier.columns)
+    if querier.shard_plan(window).size > MOST_SERIES:
+        return None
+    return SlotFeed(querier, form, querier.tables)

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import msgspec
 import numpy as np
 
-from rightsizer.evidence.slot_columns import Values
+from rightsizer.evidence.slot_table import Values
 from rightsizer.prometheus.query_api import QueryRange, decode_points
 
 Counts: TypeAlias = "array.array[int]"

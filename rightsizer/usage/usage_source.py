@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rightsizer.errors import EvidenceIncomplete, PrometheusError
+from rightsizer.evidence.slot_table import KeptTables
 from rightsizer.model import (
     ActivitySeries,
     BoardLevel,
@@ -59,9 +60,14 @@ class PrometheusUsage:
     """
 
     def __init__(
-        self, prometheus: Prometheus, settings: SourceSettings, kept: KeptSlots | None = None
+        self,
+        prometheus: Prometheus,
+        settings: SourceSettings,
+        kept: KeptSlots | None = None,
+        tables: KeptTables | None = None,
     ) -> None:
         self._kept = kept
+        self._tables = tables
         self._prometheus = prometheus
         self._settings = settings
         self._gpu_pods: frozenset[PodKey] = frozenset()
@@ -267,8 +273,7 @@ class PrometheusUsage:
             found = detect_source(
                 self._prometheus, self._settings, at=at, pods=self._gpu_pods, whereabouts=self._whereabouts
             )
-            columns = None if self._kept is None else self._kept.columns
-            self._querier = dataclasses.replace(found, kept=self._kept, columns=columns)
+            self._querier = dataclasses.replace(found, kept=self._kept, tables=self._tables)
         if self._querier.at != at:
             self._querier = dataclasses.replace(self._querier, at=at, memo={})
         return self._querier
@@ -306,7 +311,7 @@ class PrometheusUsage:
             source=source,
             matchers=(*querier.matchers, *matchers),
             provenance=dataclasses.replace(provenance, whereabouts=where, strangers=set()),
-            columns=None,
+            tables=None,
             memo={},
         )
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from rightsizer.config import PrometheusSettings
+from rightsizer.evidence.slot_table import KeptTables
 from rightsizer.model import Usage, Usages
 from rightsizer.prometheus.query_api import Prometheus as Client
 from rightsizer.usage.kept_slots import KeptSlots
@@ -108,11 +109,17 @@ class Metrics:
                 self.prometheus.write(_recorded(rule, tracks))
 
     def signal(
-        self, signals: str = "auto", *, url: str = "", kept: KeptSlots | None = None, **more: Any
+        self,
+        signals: str = "auto",
+        *,
+        url: str = "",
+        kept: KeptSlots | None = None,
+        tables: KeptTables | None = None,
+        **more: Any,
     ) -> PrometheusUsage:
         """What judges by them."""
         settings = SourceSettings(self.labels, source_named(signals), **more)
-        return PrometheusUsage(self.client(url), settings, kept)
+        return PrometheusUsage(self.client(url), settings, kept, tables)
 
     def usages(self, window: datetime.timedelta = DAY, **more: Any) -> Usages:
         """What was used in the window."""

@@ -17,6 +17,7 @@ class Relay(http.server.ThreadingHTTPServer):
         clocks: Offset of `time()` from the true time, in seconds: of the first query, the second, and so on; the
             last one stays.
         asked: The queries that were received.
+        steps: Of those over a range, the number of steps.
         hook: Called with each query before it is answered.
         is_gone: Whether it closes connections without an answer.
         spoil: Changes each answer, a status and a body, before it is forwarded.
@@ -28,6 +29,7 @@ class Relay(http.server.ThreadingHTTPServer):
         self.upstream = urllib.parse.urlsplit(upstream)
         self.clocks = [0.0]
         self.asked: list[str] = []
+        self.steps: list[int] = []
         self.hook: Callable[[str], None] = lambda _: None
         self.is_gone = False
         self.spoil: Callable[[int, bytes], tuple[int, bytes]] = lambda status, body: (status, body)
@@ -56,8 +58,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Answer `time()`, and forward every other query."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        query = urllib.parse.parse_qs(body.decode())["query"][0]
+        form = {name: value[0] for name, value in urllib.parse.parse_qs(body.decode()).items()}
+        query = form["query"]
         self.server.asked.append(query)
+        if "step" in form:
+            length = float(form["end"]) - float(form["start"])
+            self.server.steps.append(round(length / float(form["step"])) + 1)
         self.server.hook(query)
         if self.server.is_gone:
             return

@@ -1,0 +1,197 @@
+"""Slots of earlier cycles, with those that are new, are what a question from scratch answers."""
+
+import dataclasses
+import datetime
+import math
+from collections.abc import Collection
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from rightsizer.evidence.slot_table import (
+    IMPOSSIBLE,
+    LATE_SLOTS,
+    MEAN,
+    PEAK,
+    SAMPLES,
+    SLOT,
+    Answer,
+    KeptTables,
+    SlotRows,
+)
+
+AT = datetime.datetime(2026, 3, 2, 12, 0, tzinfo=datetime.UTC)
+SLOTS = 12
+COLUMNS = (PEAK, MEAN, SAMPLES)
+
+
+@dataclasses.dataclass
+class Truth:
+    """The samples of each slot by series, and what was asked.
+
+    Attributes:
+        lost: Columns of which the next answer tells nothing.
+    """
+
+    series: dict[bytes, dict[int, list[float]]] = dataclasses.field(default_factory=dict)
+    now: int = 0
+    asked: list[int] = dataclasses.field(default_factory=list)
+    lost: Collection[str] = ()
+
+    @property
+    def end(self) -> datetime.datetime:
+        """Of the last slot."""
+        return AT + self.now * SLOT
+
+    def add(self, text: bytes, slot: int, *samples: float) -> None:
+        """Samples of a slot."""
+        self.series.setdefault(text, {}).setdefault(slot, []).extend(samples)
+
+    def read(self, slots: int) -> Answer:
+        """As Prometheus answers: no row of a series without samples."""
+        self.asked.append(slots)
+        return [(name, list(self._column(name, slots))) for name in COLUMNS]
+
+    def _column(self, name: str, slots: int) -> Answer:  # type: ignore[misc]
+        of = {PEAK: max, MEAN: lambda some: sum(some) / len(some), SAMPLES: len}[name]
+        for text, samples in self.series.items() if name not in self.lost else ():
+            each = (samples.get(slot) for slot in range(self.now - slots + 1, self.now + 1))
+            row = [of(some) if some else math.nan for some in each]  # type: ignore[operator]
+            if not np.isnan(row).all():
+                yield text, np.array(row, np.float32)  # type: ignore[misc]
+
+
+def _kept(verified_every: int = 1_000_000) -> tuple[KeptTables, list[tuple[int, int]]]:
+    compared: list[tuple[int, int]] = []
+    return KeptTables(lambda *each: compared.append(each), verified_every=verified_every), compared
+
+
+def _by_text(rows: SlotRows, name: str) -> dict[bytes, list[float]]:
+    return {text: rows.columns[name][place].tolist() for text, place in rows.places.items()}
+
+
+def _extended(kept: KeptTables, truth: Truth, slots: int = SLOTS, question: str = "x") -> SlotRows:
+    kept.begin(truth.end)
+    return kept.extended(question, truth.end, slots, truth.read)
+
+
+@hypothesis.given(st.data())
+@hypothesis.settings(max_examples=300)
+def test_kept_slots_are_those_of_a_question_from_scratch(data: st.DataObject) -> None:
+    """Series come, go and return, samples arrive up to 20 minutes late, and cycles are any time apart."""
+    truth, (kept, _) = Truth(), _kept()
+    for _ in range(data.draw(st.integers(1, 8))):
+        truth.now += data.draw(st.sampled_from([0, 1, 3, 3, 3, LATE_SLOTS, SLOTS, 3 * SLOTS]))
+        for text in data.draw(st.sets(st.sampled_from([b"a", b"b", b"c"]))):
+            late = data.draw(st.integers(0, LATE_SLOTS - 1))
+            truth.add(text, truth.now - late, data.draw(st.sampled_from([0.0, 0.25, 1.0, 3.0])))
+        found = _extended(kept, truth)
+        scratch, _ = _kept()
+        whole = scratch.extended("x", truth.end, SLOTS, truth.read)
+        for name in COLUMNS:
+            known, wanted = _by_text(found, name), _by_text(whole, name)
+            assert known.keys() == wanted.keys()
+            for text, row in wanted.items():
+                assert np.array_equal(known[text], row, equal_nan=True), (name, text)
+
+
+def test_kept_slots_ask_for_new_and_late_ones() -> None:
+    """From scratch for another question, a longer window, and after a clock that went back."""
+    truth, (kept, _) = Truth(), _kept()
+    truth.add(b"a", -100, 1.0)
+    for passed, question, slots, asked in (
+        (0, "x", SLOTS, SLOTS),
+        (3, "x", SLOTS, 3 + LATE_SLOTS),
+        (0, "x", SLOTS - 1, LATE_SLOTS),
+        (0, "y", SLOTS, SLOTS),
+        (6, "x", SLOTS, 6 + LATE_SLOTS),
+        (1, "x", SLOTS, 1 + 6),  # what the answer before it added is asked for once more
+        (3, "x", SLOTS + 1, SLOTS + 1),
+        (-1, "x", SLOTS, SLOTS),
+    ):
+        truth.asked.clear()
+        truth.now += passed
+        _extended(kept, truth, slots, question)
+        assert truth.asked == [asked]
+
+
+def test_kept_slots_that_two_cycles_did_not_read_are_forgotten() -> None:
+    """Questions of which nothing is read any more would fill memory."""
+    truth, (kept, _) = Truth(), _kept()
+    for passed, question, asked in (
+        (0, "x", SLOTS),
+        (1, "y", SLOTS),
+        (1, "x", 2 + LATE_SLOTS),
+        (1, "z", SLOTS),
+    ):
+        truth.asked.clear()
+        truth.now += passed
+        _extended(kept, truth, question=question)
+        assert truth.asked == [asked]
+    truth.asked.clear()
+    truth.now += 1
+    _extended(kept, truth, question="y")
+    assert truth.asked == [SLOTS]
+
+
+@pytest.mark.parametrize("lost", [COLUMNS, (PEAK, MEAN), (SAMPLES,)])
+def test_answer_that_lacks_a_series_unsays_nothing(lost: Collection[str]) -> None:
+    """The next answer tells of the slots that it should have told of; until then, they are unknown."""
+    truth, (kept, _) = Truth(), _kept()
+    for slot in range(-SLOTS, 10):
+        truth.add(b"a", slot, 0.9 if slot in {-1, 2} else 0.0)
+    _extended(kept, truth)
+    truth.now, truth.lost = 3, lost
+    rows = _extended(kept, truth)
+    assert rows.peaks(SLOTS) == [0.9]
+    assert rows.samples(SLOTS).tolist() == [[1] * (SLOTS - 3) + [0] * 3]
+    truth.now, truth.lost = 9, ()
+    rows = _extended(kept, truth)
+    assert rows.peaks(8) == [0.9]
+    assert rows.samples(SLOTS).tolist() == [[1] * SLOTS]
+
+
+@pytest.mark.parametrize("late", [b"a", b"b"])
+def test_kept_slots_that_differ_from_scratch_are_mended(late: bytes) -> None:
+    """What arrived later than 20 minutes is met by the answer that is compared, and is said."""
+    truth, (kept, compared) = Truth(), _kept(verified_every=2)
+    truth.add(b"a", 0, 0.1)
+    _extended(kept, truth)
+    truth.now = 1 + LATE_SLOTS
+    truth.add(late, -LATE_SLOTS, 0.5)
+    assert _extended(kept, truth).peaks(SLOTS) == [0.1]
+    found = _extended(kept, truth)
+    assert compared == [(len(truth.series), 1)]
+    assert found.peaks(SLOTS)[found.places[late]] == 0.5
+
+
+def test_peaks_and_means_are_of_the_last_slots() -> None:
+    """What is unknown is no part of them; one impossible value makes them so. Samples weigh, where they are counted."""
+    nan = math.nan
+    values = np.array([[0.05, nan, 350.2, 0.1], [1.0, nan, nan, nan], [0.0, math.inf, 0.0, 0.0]], np.float32)
+    columns = {PEAK: values, MEAN: values}
+    rows = SlotRows(AT, {b"a": 0, b"b": 1, b"c": 2}, columns)
+    assert rows.peaks(4) == [350.2, 1.0, math.inf]
+    assert rows.peaks(1)[::2] == [0.1, 0.0]
+    assert rows.means(4) == [pytest.approx(350.35 / 3), 1.0, math.inf]
+    assert math.isnan(rows.peaks(3)[1])
+    assert math.isnan(rows.means(3)[1])
+    samples = np.array([[20, nan, nan, 60], [20, nan, nan, nan], [20, 20, 20, 20]], np.float32)
+    weighed = SlotRows(AT, rows.places, {**columns, SAMPLES: samples})
+    assert weighed.means(4) == [pytest.approx((20 * 0.05 + 60 * 0.1) / 80), 1.0, math.inf]
+    assert weighed.samples(2).tolist() == [[0, 60], [0, 0], [20, 20]]
+
+
+def test_values_that_are_impossible_make_the_peak_so() -> None:
+    """As negative ones, which a peak hides."""
+    truth, (kept, _) = Truth(), _kept()
+    truth.add(b"a", 0, 0.5)
+
+    def read(slots: int) -> Answer:
+        row = np.full(slots, math.nan, np.float32)
+        row[-1] = -1
+        return [*truth.read(slots), (IMPOSSIBLE, [(b"a", row)])]
+
+    assert kept.extended("x", truth.end, SLOTS, read).peaks(SLOTS) == [math.inf]
