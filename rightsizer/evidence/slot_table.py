@@ -6,7 +6,7 @@ told once is never unsaid: an answer may lack series for other reasons than that
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,8 @@ PEAK, MEAN, SAMPLES, IMPOSSIBLE = "peak", "mean", "samples", "impossible"
 
 Answer = Iterable[tuple[str, Iterable[tuple[bytes, Values]]]]
 """Parts of columns: the labels (JSON) and the values of each series."""
-Read = Callable[[int], Answer]
-"""Asks for this number of slots, the last of which ends with the grid."""
+Read = Callable[[int, Collection[bytes]], Answer]
+"""Asks for this number of slots, the last of which ends with the grid; of all series, or at least of those given."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -119,18 +119,21 @@ class KeptTables:
         return end
 
     def extended(self, question: Hashable, end: datetime.datetime, slots: int, read: Read) -> SlotRows:
-        """The last `slots` before `end`, or more: as by `read(slots)`, from those that are known and new ones."""
+        """The last `slots` before `end`, or more, as if all were asked for: of what is known, only the new ones are."""
         known = self._tables.get(question)
         passed = 0 if known is None else round((end - known.rows.end) / SLOT)
         if known is None or passed < 0 or known.rows.slots < slots:
-            table = _Table(_rows(read(slots), end, slots))
+            table = _Table(_rows(read(slots, ()), end, slots))
         else:
             # An answer that lacked what the one before it added is mended by the next one.
             tail = min(known.rows.slots, passed + max(LATE_SLOTS, known.added))
-            rows = _joined(known.rows, _rows(read(tail), end, tail), passed)
+            last = _rows(read(tail, ()), end, tail)
+            rows = _joined(known.rows, last, passed)
+            if new := last.places.keys() - known.rows.places.keys():
+                rows = _joined(rows, _rows(read(rows.slots, new), end, rows.slots), 0)
             table = _Table(rows, passed, known.answers + 1)
             if table.answers % self._verified_every == 0:
-                whole = _rows(read(rows.slots), end, rows.slots)
+                whole = _rows(read(rows.slots, ()), end, rows.slots)
                 self._compared(len(whole.places), differences(rows, whole))
                 table = dataclasses.replace(table, rows=_joined(rows, whole, 0))
         self._tables[question] = table

@@ -3,7 +3,7 @@
 import dataclasses
 import datetime
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from rightsizer.evidence.slot_table import (
     IMPOSSIBLE,
@@ -19,7 +19,7 @@ from rightsizer.evidence.slot_table import (
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache
 from rightsizer.prometheus.sharding import MAX_POINTS
-from rightsizer.usage.querier import MIN_RECORDED_WINDOW, Build, SourceQuerier
+from rightsizer.usage.querier import MIN_RECORDED_WINDOW, Build, QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import QueryForm
 from rightsizer.usage.slot_grid import Counts, SlotGrid, counts_of
 from rightsizer.usage.source_metrics import STATISTICS, Metric, MetricKind, SeriesLabels, Statistic
@@ -71,8 +71,9 @@ class SlotFeed:
             question = repr((querier.prometheus.where, asked))
             end = self.kept.begin(querier.at)
 
-            def read(slots: int) -> Answer:
-                return [(name, self._asked(metric, build, end, slots)) for name, build in queries]
+            def read(slots: int, of: Collection[bytes]) -> Answer:
+                grid, shards = SlotGrid(end, SLOT, slots), self._shards(slots, of)
+                return [(name, self._asked(metric, build, grid, shards)) for name, build in queries]
 
             rows = self.kept.extended(question, end, slots, read)
             known = querier.memo[memo] = querier.labels_of(rows.places), rows
@@ -107,22 +108,28 @@ class SlotFeed:
             found.append((SAMPLES, samples))
         return found
 
-    def _asked(
-        self, metric: Metric, build: Build, end: datetime.datetime, slots: int
-    ) -> Iterator[tuple[bytes, Values]]:
+    def _shards(self, slots: int, of: Collection[bytes]) -> QueryShards:
         querier, span = self.querier, slots * SLOT
-        grid = SlotGrid(end, SLOT, slots)
+        max_series = min(querier.max_series(self.form, span), MAX_POINTS / slots)
+        if of:
+            pods = {one.key[:2] for one in querier.labels_of(of) if one.key is not None}
+            return querier.pod_shards(sorted(pods), max_series)
         plan = querier.shard_plan(span)
-        shards = plan.shards(min(querier.max_series(self.form, span), MAX_POINTS / slots))
+        return [(plan, plan.shards(max_series))]
+
+    def _asked(
+        self, metric: Metric, build: Build, grid: SlotGrid, shards: QueryShards
+    ) -> Iterator[tuple[bytes, Values]]:
         own = f'"metric":"{metric.name}",'.encode()  # without it, all recorded metrics have the same labels
         texts, values = ParseCache(lambda text: bytes(text).replace(own, b"")), ParseCache(grid.values)
 
         def query(matchers: Sequence[str]) -> list[tuple[bytes, Values]]:
-            expression = build((*querier.pod_matchers, *matchers))
-            return querier.prometheus.query_range_as(expression, grid.steps, labels=texts, values=values)
+            expression = build((*self.querier.pod_matchers, *matchers))
+            return self.querier.prometheus.query_range_as(expression, grid.steps, labels=texts, values=values)
 
-        for result in plan.run(shards, query):
-            yield from result
+        for plan, some in shards:
+            for result in plan.run(some, query):
+                yield from result
 
 
 def slot_feed(querier: SourceQuerier, form: QueryForm, window: datetime.timedelta) -> SlotFeed | None:
