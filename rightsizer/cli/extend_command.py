@@ -175,7 +175,7 @@ class _Plans:
             self._run, self._slots = found.run, found.slots
             self._metrics.differed(found.differences)
             if self._arguments.state_file:
-                state_file.save(found.slots, pathlib.Path(self._arguments.state_file))
+                state_file.save([found.slots], pathlib.Path(self._arguments.state_file))
             self._uids.clear()
             self._state.planned(found.candidates, began_at=began)
             pods = sum(len(one.pods) for one in found.candidates)
@@ -270,7 +270,7 @@ def _plan(
     if saved:
         slots.restore(saved, program_version())
     elif arguments.state_file:
-        state_file.restore(slots, pathlib.Path(arguments.state_file))
+        state_file.restore([slots], pathlib.Path(arguments.state_file))
     try:
         with contextlib.closing(PlanSession(arguments, kept=KeptState(slots=slots))) as session:
             plan = session.observe()

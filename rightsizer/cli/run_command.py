@@ -109,9 +109,10 @@ def run(arguments: argparse.Namespace) -> int:
             log.info("kept histories of %s are as in a query of the whole span", count(pods, "pod"))
 
     slots = KeptSlots(compared, verified_every=every)
+    tables = KeptTables(compared, verified_every=every)
     if arguments.state_file:
-        state_file.restore(slots, pathlib.Path(arguments.state_file))
-    kept = KeptState(objects, slots, KeptTables(compared, verified_every=every))
+        state_file.restore((slots, tables), pathlib.Path(arguments.state_file))
+    kept = KeptState(objects, slots, tables)
     cycles = _Cycles(arguments, metrics, lease, ticks, recorder, kept)
     with signals_held(), contextlib.ExitStack() as stack:
         served = serving(
@@ -343,10 +344,9 @@ class _Cycles:
 
     def _save(self) -> None:
         """Save what was read of histories, also by a cycle that failed later."""
-        if self._arguments.state_file and self._kept.slots is not None:
-            state_file.save(
-                self._kept.slots.saved(program_version()), pathlib.Path(self._arguments.state_file)
-            )
+        if self._arguments.state_file:
+            kept = (one.saved(program_version()) for one in (self._kept.slots, self._kept.tables) if one)
+            state_file.save(kept, pathlib.Path(self._arguments.state_file))
 
     def _publish(self, session: PlanSession, plan: Plan) -> tuple[Plan, Prices]:
         """Publish a plan; returns it with its prices."""

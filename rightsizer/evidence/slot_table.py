@@ -6,8 +6,13 @@ told once is never unsaid: an answer may lack series for other reasons than that
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+import hashlib
+import io
+import zipfile
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Annotated
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -48,7 +53,8 @@ class SlotRows:
     @property
     def slots(self) -> int:
         """How many are kept."""
-        return next(iter(self.columns.values())).shape[1]
+        slots: int = self.columns[PEAK].shape[1]
+        return slots
 
     def peaks(self, slots: int) -> list[float]:
         """The highest value of each series in the last slots; NaN without any."""
@@ -101,7 +107,7 @@ class KeptTables:
     def __init__(self, compared: Callable[[int, int], None], *, verified_every: int) -> None:
         self._compared = compared
         self._verified_every = verified_every
-        self._tables: dict[Hashable, _Table] = {}
+        self._tables: dict[str, _Table] = {}
         self._first: datetime.datetime | None = None
         self._ends: tuple[datetime.datetime, ...] = ()
 
@@ -118,43 +124,126 @@ class KeptTables:
             self._ends = (*self._ends[-1:], end)
         return end
 
-    def extended(self, question: Hashable, end: datetime.datetime, slots: int, read: Read) -> SlotRows:
+    def extended(
+        self, question: str, columns: Collection[str], end: datetime.datetime, slots: int, read: Read
+    ) -> SlotRows:
         """The last `slots` before `end`, or more, as if all were asked for: of what is known, only the new ones are."""
         known = self._tables.get(question)
         passed = 0 if known is None else round((end - known.rows.end) / SLOT)
-        if known is None or passed < 0 or known.rows.slots < slots:
-            table = _Table(_rows(read(slots, ()), end, slots))
+        if (
+            known is None
+            or passed < 0
+            or known.rows.slots < slots
+            or known.rows.columns.keys() != set(columns)  # as a file may say
+        ):
+            table = _Table(_rows(columns, read(slots, ()), end, slots))
         else:
             # An answer that lacked what the one before it added is mended by the next one.
             tail = min(known.rows.slots, passed + max(LATE_SLOTS, known.added))
-            last = _rows(read(tail, ()), end, tail)
+            last = _rows(columns, read(tail, ()), end, tail)
             rows = _joined(known.rows, last, passed)
             if new := last.places.keys() - known.rows.places.keys():
-                rows = _joined(rows, _rows(read(rows.slots, new), end, rows.slots), 0)
+                rows = _joined(rows, _rows(columns, read(rows.slots, new), end, rows.slots), 0)
             table = _Table(rows, passed, known.answers + 1)
             if table.answers % self._verified_every == 0:
-                whole = _rows(read(rows.slots, ()), end, rows.slots)
+                whole = _rows(columns, read(rows.slots, ()), end, rows.slots)
                 self._compared(len(whole.places), differences(rows, whole))
                 table = dataclasses.replace(table, rows=_joined(rows, whole, 0))
         self._tables[question] = table
         return table.rows
 
+    def saved(self, owner: str) -> bytes:
+        """All of it, for a later process of the same owner: the version of the program."""
+        tables = [
+            _Saved(
+                question, one.rows.end, one.added, one.answers, list(one.rows.places), list(one.rows.columns)
+            )
+            for question, one in self._tables.items()
+        ]
+        head = msgspec.msgpack.encode(_Head(owner, self._first, tables))
+        arrays = [column for one in self._tables.values() for column in one.rows.columns.values()]
+        content = io.BytesIO()
+        np.savez(content, np.frombuffer(head, np.uint8), *arrays)
+        data = content.getvalue()
+        return hashlib.sha256(data).digest() + data
 
-def _rows(answer: Answer, end: datetime.datetime, slots: int) -> SlotRows:
+    def restore(self, data: bytes, owner: str) -> None:
+        """Continue with what another process saved.
+
+        Raises:
+            ValueError: It is damaged, another owner's, or not as `saved` writes it; nothing was taken over.
+        """
+        digest, content = data[:_DIGEST], memoryview(data)[_DIGEST:]
+        if hashlib.sha256(content).digest() != digest:
+            raise ValueError("it is damaged")
+        try:
+            with np.load(io.BytesIO(content), allow_pickle=False) as parts:
+                arrays = [parts[f"arr_{number}"] for number in range(len(parts.files))]
+            head = msgspec.msgpack.decode(arrays.pop(0).tobytes(), type=_Head)
+            found = {one.question: one.table(arrays) for one in head.tables}
+        except (OSError, EOFError, KeyError, IndexError, zipfile.BadZipFile, msgspec.DecodeError) as error:
+            raise ValueError(f"it cannot be read: {error}") from error
+        if head.owner != owner:
+            raise ValueError("it is of another version")
+        self._first, self._tables = head.first, found
+        self._ends = tuple(sorted({one.rows.end for one in found.values()}))[-2:]
+
+
+# --- Saved
+
+
+_DIGEST = hashlib.sha256().digest_size
+_Instant = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
+_Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+
+
+class _Saved(msgspec.Struct, array_like=True):
+    """A table without its arrays."""
+
+    question: str
+    end: _Instant
+    added: _Number
+    answers: _Number
+    labels: list[bytes]
+    columns: list[str]
+
+    def table(self, arrays: list[npt.NDArray[np.generic]]) -> _Table:
+        """With its arrays, which it takes from those of all tables; raises ValueError if they do not fit."""
+        columns = {name: arrays.pop(0) for name in self.columns}
+        places = {text: place for place, text in enumerate(self.labels)}
+        slots = max((each.shape[-1] for each in columns.values() if each.ndim), default=0)
+        if (
+            not {PEAK} <= columns.keys() <= {PEAK, MEAN, SAMPLES}
+            or len(columns) < len(self.columns)
+            or len(places) < len(self.labels)
+            or not slots
+            or any(
+                each.shape != (len(places), slots) or each.dtype != np.float32 for each in columns.values()
+            )
+        ):
+            raise ValueError("its arrays and labels do not fit")
+        found = {name: each.astype(np.float32, copy=False) for name, each in columns.items()}
+        return _Table(SlotRows(self.end, places, found), self.added, self.answers)
+
+
+class _Head(msgspec.Struct, array_like=True):
+    owner: str
+    first: _Instant | None
+    tables: list[_Saved]
+
+
+def _rows(columns: Collection[str], answer: Answer, end: datetime.datetime, slots: int) -> SlotRows:
     """The rows of an answer; of several series with the same labels, the highest value of each slot."""
     places: dict[bytes, int] = {}
     parts = [
         (name, [(places.setdefault(text, len(places)), row) for text, row in rows]) for name, rows in answer
     ]
-    columns = {name: np.full((len(places), slots), np.nan, np.float32) for name, _ in parts}
+    found = {name: np.full((len(places), slots), np.nan, np.float32) for name in (*columns, IMPOSSIBLE)}
     for name, rows in parts:
-        column = columns[name]
         for place, row in rows:
-            column[place] = np.fmax(column[place], row)
-    impossible = columns.pop(IMPOSSIBLE, None)
-    if impossible is not None:
-        columns[PEAK][~np.isnan(impossible)] = np.inf
-    return SlotRows(end, places, columns)
+            found[name][place] = np.fmax(found[name][place], row)
+    found[PEAK][~np.isnan(found.pop(IMPOSSIBLE))] = np.inf
+    return SlotRows(end, places, found)
 
 
 def _joined(known: SlotRows, last: SlotRows, passed: int) -> SlotRows:

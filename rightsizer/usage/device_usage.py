@@ -121,26 +121,23 @@ def window_usages(
             query.add_to(usage, _only(of, zip(series, numbers, strict=True)))
     coverage = coverage_by_use(counted, window)
     if feed is not None:
-        coverage = _fresh_by_samples(querier, coverage)
+        _require_samples(querier, coverage)
     for labels, _ in _only(of, ((labels, 0.0) for labels in _disagreeing(querier, window))):
         _entry(usage, labels).add_invalid(DISAGREEMENT)
     _add_counters(usage, querier, window, of)
     return _by_pod(usage, coverage)
 
 
-def _fresh_by_samples(
-    querier: SourceQuerier, coverage: Mapping[UseKey, Coverage]
-) -> Mapping[UseKey, Coverage]:
-    """Fresh are only uses with a sample in the last minutes: the last whole slot may have ended five minutes ago."""
+def _require_samples(querier: SourceQuerier, coverage: dict[UseKey, Coverage]) -> None:
+    """Let no use without a sample in the last minutes be fresh: the last whole slot may have ended five minutes ago."""
     seen = {
         labels.key
         for query, (series, _) in _latest_peaks(querier)
         if query.metric.kind is querier.source.presence
         for labels in series
     }
-    return {
-        key: one if key in seen else dataclasses.replace(one, is_fresh=False) for key, one in coverage.items()
-    }
+    for key in coverage.keys() - seen:
+        coverage[key] = dataclasses.replace(coverage[key], is_fresh=False)
 
 
 def usages_of_devices(querier: SourceQuerier, window: datetime.timedelta, pods: LabelNames) -> Usages:

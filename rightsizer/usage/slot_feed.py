@@ -75,7 +75,8 @@ class SlotFeed:
                 grid, shards = SlotGrid(end, SLOT, slots), self._shards(slots, of)
                 return [(name, self._asked(metric, build, grid, shards)) for name, build in queries]
 
-            rows = self.kept.extended(question, end, slots, read)
+            columns = [name for name, _ in queries if name != IMPOSSIBLE]
+            rows = self.kept.extended(question, columns, end, slots, read)
             known = querier.memo[memo] = querier.labels_of(rows.places), rows
         return known
 

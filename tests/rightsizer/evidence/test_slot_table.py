@@ -2,8 +2,10 @@
 
 import dataclasses
 import datetime
+import hashlib
+import io
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 
 import hypothesis
 import numpy as np
@@ -20,6 +22,7 @@ from rightsizer.evidence.slot_table import (
     Answer,
     KeptTables,
     SlotRows,
+    Values,
 )
 
 AT = datetime.datetime(2026, 3, 2, 12, 0, tzinfo=datetime.UTC)
@@ -58,13 +61,18 @@ class Truth:
             for name, found in rows.items()
         ]
 
-    def _column(self, name: str, slots: int) -> Answer:  # type: ignore[misc]
-        of = {PEAK: max, MEAN: lambda some: sum(some) / len(some), SAMPLES: len}[name]
+    def _column(self, name: str, slots: int) -> Iterator[tuple[bytes, Values]]:
+        statistics: dict[str, Callable[[list[float]], float]] = {
+            PEAK: max,
+            MEAN: lambda some: sum(some) / len(some),
+            SAMPLES: len,
+        }
+        of = statistics[name]
         for text, samples in self.series.items() if name not in self.lost else ():
             each = (samples.get(slot) for slot in range(self.now - slots + 1, self.now + 1))
-            row = [of(some) if some else math.nan for some in each]  # type: ignore[operator]
+            row = [of(some) if some else math.nan for some in each]
             if not np.isnan(row).all():
-                yield text, np.array(row, np.float32)  # type: ignore[misc]
+                yield text, np.array(row, np.float32)
 
 
 def _kept(verified_every: int = 1_000_000) -> tuple[KeptTables, list[tuple[int, int]]]:
@@ -78,7 +86,7 @@ def _by_text(rows: SlotRows, name: str) -> dict[bytes, list[float]]:
 
 def _extended(kept: KeptTables, truth: Truth, slots: int = SLOTS, question: str = "x") -> SlotRows:
     kept.begin(truth.end)
-    return kept.extended(question, truth.end, slots, truth.read)
+    return kept.extended(question, COLUMNS, truth.end, slots, truth.read)
 
 
 @hypothesis.given(st.data())
@@ -91,9 +99,11 @@ def test_kept_slots_are_those_of_a_question_from_scratch(data: st.DataObject) ->
         for text in data.draw(st.sets(st.sampled_from([b"a", b"b", b"c"]))):
             late = data.draw(st.integers(0, LATE_SLOTS - 1))
             truth.add(text, truth.now - late, data.draw(st.sampled_from([0.0, 0.25, 1.0, 3.0])))
+        if data.draw(st.booleans()):
+            kept = _restored(kept.saved("us"))
         found = _extended(kept, truth)
         scratch, _ = _kept()
-        whole = scratch.extended("x", truth.end, SLOTS, truth.read)
+        whole = scratch.extended("x", COLUMNS, truth.end, SLOTS, truth.read)
         for name in COLUMNS:
             known, wanted = _by_text(found, name), _by_text(whole, name)
             assert known.keys() == wanted.keys()
@@ -210,4 +220,59 @@ def test_values_that_are_impossible_make_the_peak_so() -> None:
         row[-1] = -1
         return [*truth.read(slots, of), (IMPOSSIBLE, [(b"a", row)])]
 
-    assert kept.extended("x", truth.end, SLOTS, read).peaks(SLOTS) == [math.inf]
+    assert kept.extended("x", COLUMNS, truth.end, SLOTS, read).peaks(SLOTS) == [math.inf]
+
+
+def _restored(data: bytes, owner: str = "us") -> KeptTables:
+    kept, _ = _kept()
+    kept.restore(data, owner)
+    return kept
+
+
+def _saved() -> bytes:
+    truth, (kept, _) = Truth(), _kept()
+    truth.add(b"a", 0, 0.5)
+    _extended(kept, truth)
+    return kept.saved("us")
+
+
+def test_saved_slots_that_are_not_ours_are_discarded() -> None:
+    """Damaged, cut off, or of another version; and an answer that two processes read is not forgotten."""
+    data = _saved()
+    for each, owner, words in (
+        (b"", "us", "damaged"),
+        (data[:-3], "us", "damaged"),
+        (bytes([*data[:-1], data[-1] ^ 1]), "us", "damaged"),
+        (hashlib.sha256(b"").digest(), "us", "cannot be read"),
+        (data, "them", "another version"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            _restored(each, owner)
+    truth = Truth()
+    truth.now = 1
+    _extended(_restored(data), truth)
+    assert truth.asked == [1 + LATE_SLOTS]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.zeros((2, SLOTS), np.float32),
+        np.zeros((1, SLOTS, 1), np.float32),
+        np.zeros((1, SLOTS - 1), np.float32),
+        np.zeros((1, SLOTS), np.float64),
+        np.zeros(0, np.float32),
+        np.float32(0),
+    ],
+)
+def test_saved_slots_with_arrays_that_do_not_fit_are_discarded(column: np.ndarray) -> None:
+    """Whoever may write the file knows its digest."""
+    data = _saved()
+    size = hashlib.sha256().digest_size
+    with np.load(io.BytesIO(data[size:])) as parts:
+        arrays = [parts[name] for name in parts.files]
+    content = io.BytesIO()
+    np.savez(content, arrays[0], column, *arrays[2:])
+    forged = content.getvalue()
+    with pytest.raises(ValueError, match="do not fit"):
+        _restored(hashlib.sha256(forged).digest() + forged)

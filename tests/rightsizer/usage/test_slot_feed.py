@@ -69,7 +69,8 @@ def test_windows_of_kept_slots_are_those_from_scratch(metrics: Metrics, recordin
     """Each cycle asks for the new slots and the late ones; the last minutes are no part of a slot, and seen too."""
     if recording is RecordingRules.TRUSTED:
         metrics.record(DAY + 2 * HOUR)
-    kept, compared = KeptTables(lambda *each: compared.append(each), verified_every=4), []
+    compared: list[tuple[int, int]] = []
+    kept = KeptTables(lambda *each: compared.append(each), verified_every=4)
     with Relay(metrics.prometheus.url) as relay:
         for ago in (60, 45, 40, 30, 15, 2, 0):
             at = metrics.at - ago * MINUTE + datetime.timedelta(seconds=0.1 * ago)
