@@ -190,7 +190,10 @@ def _extended(table: _Table, grid: SlotGrid, starts: Mapping[PodKey, str], read:
     middle = slice(passed, passed + grid.slots - tail.slots)
     idle, none = bytes([Slot.IDLE]), array.array(COUNT, [0])
     counts = _joined(table.found.counts, last.counts, known, middle, (none * grid.slots, none * tail.slots))
-    rows = _joined(table.found.rows, last.rows, known, middle, (idle * grid.slots, idle * tail.slots))
+    # Samples without a state are no idleness: one of two answers lacked the series.
+    unseen = last.counts.keys() & table.found.rows.keys() - last.rows.keys()
+    states = last.rows | dict.fromkeys(unseen, bytes([Slot.UNKNOWN]) * tail.slots)
+    rows = _joined(table.found.rows, states, known, middle, (idle * grid.slots, idle * tail.slots))
     # Without any samples, those that there were are older than the window.
     found.counts.update((key, row) for key, row in counts.items() if any(row))
     found.rows.update((key, row) for key, row in rows.items() if key in found.counts or key not in counts)

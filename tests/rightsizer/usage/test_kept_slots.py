@@ -194,6 +194,23 @@ def test_kept_slots_are_asked_for_once() -> None:
     assert _asked(truth) == [(["a"], SLOTS)]
 
 
+def test_kept_slots_of_which_an_answer_lacked_the_states_are_unknown() -> None:
+    """As by Thanos without one of its stores: their samples were counted, and nothing says that they were idle."""
+    key = ("team", "a", "g", "")
+    starts, truth = (
+        {key[:2]: AT - 20 * HOUR},
+        Truth({key: dict.fromkeys(range(-48, 8), (1, False))}),
+    )
+    kept = _kept()
+    kept.extended("x", _grid(0), starts, truth.read)
+
+    def without_states(pods: Collection[PodKey], grid: SlotGrid) -> SlotRows:
+        return dataclasses.replace(truth.read(pods, grid), rows={})
+
+    found = kept.extended("x", _grid(1), starts, without_states)
+    assert found.rows[key] == bytes([Slot.IDLE]) * (SLOTS - 2) + bytes([Slot.UNKNOWN]) * 2
+
+
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_kept_slots_that_differ_from_scratch_do_not_count(*, is_lost: bool) -> None:
     """Each answer is compared, where that is asked for."""
