@@ -20,6 +20,8 @@ SLOT = datetime.timedelta(minutes=5)
 """How often the recording rules record."""
 LATE_SLOTS = 4
 """Samples and recorded values may arrive 20 minutes late."""
+MOST_SLOTS = 288
+"""Of a day."""
 
 _DIGITS = 7
 """Significant ones that 32 bits hold: 0.05 is not 0.0500000007."""
@@ -28,53 +30,60 @@ Values = npt.NDArray[np.float32]
 """Values of slots, oldest first: NaN where none was told, infinite where it is impossible."""
 
 PEAK, MEAN, SAMPLES, IMPOSSIBLE = "peak", "mean", "samples", "impossible"
-"""Columns. The last one has a value where the peak cannot be one, whatever it is."""
+"""Statistics. The last one has a value where the peak cannot be one, whatever it is."""
 
-Answer = Iterable[tuple[str, Iterable[tuple[bytes, Values]]]]
-"""Parts of columns: the labels (JSON) and the values of each series."""
+Column = tuple[str, str]
+"""A metric and a statistic."""
+Answer = Iterable[tuple[Column, bytes, Values]]
+"""Values of a series by its labels (JSON), without those that tell the column."""
 Read = Callable[[int, Collection[bytes]], Answer]
 """Asks for this number of slots, the last of which ends with the grid; of all series, or at least of those given."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SlotRows:
-    """The slots of the series of a metric.
+    """What one target tells of one pod's use of one device, slot by slot: a row each.
 
     Attributes:
         end: The end of the last slot.
-        places: The row of each series, by its labels (JSON).
-        columns: An array of rows and slots for each column that is asked for.
+        slots: How many are kept.
+        places: The row of each, by its labels (JSON).
+        columns: An array of rows and slots for each column of which anything was told.
     """
 
     end: datetime.datetime
+    slots: int
     places: Mapping[bytes, int]
-    columns: Mapping[str, Values]
+    columns: Mapping[Column, Values]
 
-    @property
-    def slots(self) -> int:
-        """How many are kept."""
-        slots: int = self.columns[PEAK].shape[1]
-        return slots
+    def peaks(self, metric: str, slots: int) -> list[float]:
+        """The highest value of each row in the last slots; NaN without any."""
+        return _numbers(np.fmax.reduce(self._last(metric, PEAK, slots), axis=1))
 
-    def peaks(self, slots: int) -> list[float]:
-        """The highest value of each series in the last slots; NaN without any."""
-        return _numbers(np.fmax.reduce(self.columns[PEAK][:, -slots:], axis=1))
-
-    def means(self, slots: int) -> list[float]:
-        """The mean of each series in the last slots, of samples where these are counted; NaN without any."""
-        last = self.columns[MEAN][:, -slots:]
-        samples = self.columns.get(SAMPLES)
-        weights = np.ones_like(last) if samples is None else samples[:, -slots:]
+    def means(self, metric: str, slots: int) -> list[float]:
+        """The mean of each row in the last slots, of samples where these are counted; NaN without any."""
+        last = self._last(metric, MEAN, slots)
+        is_counted = (metric, SAMPLES) in self.columns
+        weights = self._last(metric, SAMPLES, slots) if is_counted else np.ones_like(last)
         weights = np.where(np.isnan(last) | np.isnan(weights), 0, weights)
         total = np.where(weights > 0, last * weights, 0).sum(axis=1, dtype=np.float64)
         with np.errstate(invalid="ignore"):
             return _numbers(total / weights.sum(axis=1, dtype=np.float64))
 
-    def samples(self, slots: int) -> npt.NDArray[np.uint16]:
-        """The samples of each series in each of the last slots; none where it is not known what they were."""
-        counts = np.where(np.isnan(self.columns[PEAK]), 0, self.columns[SAMPLES])[:, -slots:]
+    def samples(self, metric: str, slots: int) -> npt.NDArray[np.uint16]:
+        """The samples of each row in each of the last slots; none where it is not known what they were."""
+        peaks, samples = (self._last(metric, name, slots) for name in (PEAK, SAMPLES))
+        counts = np.where(np.isnan(peaks), 0, samples)
         most = np.iinfo(np.uint16).max
         return np.nan_to_num(counts, nan=0, posinf=0).clip(0, most).astype(np.uint16)
+
+    def _last(self, metric: str, statistic: str, slots: int) -> Values:
+        column = self.columns.get((metric, statistic))
+        return _unknown(len(self.places), slots) if column is None else column[:, -slots:]
+
+
+def _unknown(rows: int, slots: int) -> Values:
+    return np.full((rows, slots), np.nan, np.float32)
 
 
 def _numbers(values: npt.NDArray[np.floating]) -> list[float]:
@@ -124,29 +133,26 @@ class KeptTables:
             self._ends = (*self._ends[-1:], end)
         return end
 
-    def extended(
-        self, question: str, columns: Collection[str], end: datetime.datetime, slots: int, read: Read
-    ) -> SlotRows:
-        """The last `slots` before `end`, or more, as if all were asked for: of what is known, only the new ones are."""
+    def extended(self, question: str, end: datetime.datetime, slots: int, read: Read) -> SlotRows:
+        """The last `slots` before `end`, or more, as if all were asked for: of what is known, only the new ones are.
+
+        What is written of the question must not depend on the process.
+        """
+        question = hashlib.sha256(question.encode()).hexdigest()
         known = self._tables.get(question)
         passed = 0 if known is None else round((end - known.rows.end) / SLOT)
-        if (
-            known is None
-            or passed < 0
-            or known.rows.slots < slots
-            or known.rows.columns.keys() != set(columns)  # as a file may say
-        ):
-            table = _Table(_rows(columns, read(slots, ()), end, slots))
+        if known is None or passed < 0 or known.rows.slots < slots:
+            table = _Table(_rows(read(slots, ()), end, slots))
         else:
             # An answer that lacked what the one before it added is mended by the next one.
             tail = min(known.rows.slots, passed + max(LATE_SLOTS, known.added))
-            last = _rows(columns, read(tail, ()), end, tail)
+            last = _rows(read(tail, ()), end, tail)
             rows = _joined(known.rows, last, passed)
-            if new := last.places.keys() - known.rows.places.keys():
-                rows = _joined(rows, _rows(columns, read(rows.slots, new), end, rows.slots), 0)
+            if new := _new(known.rows, last):
+                rows = _joined(rows, _rows(read(rows.slots, new), end, rows.slots), 0)
             table = _Table(rows, passed, known.answers + 1)
             if table.answers % self._verified_every == 0:
-                whole = _rows(columns, read(rows.slots, ()), end, rows.slots)
+                whole = _rows(read(rows.slots, ()), end, rows.slots)
                 self._compared(len(whole.places), differences(rows, whole))
                 table = dataclasses.replace(table, rows=_joined(rows, whole, 0))
         self._tables[question] = table
@@ -156,9 +162,16 @@ class KeptTables:
         """All of it, for a later process of the same owner: the version of the program."""
         tables = [
             _Saved(
-                question, one.rows.end, one.added, one.answers, list(one.rows.places), list(one.rows.columns)
+                question,
+                one.rows.end,
+                one.rows.slots,
+                one.added,
+                one.answers,
+                list(one.rows.places),
+                list(one.rows.columns),
             )
             for question, one in self._tables.items()
+            if one.rows.columns
         ]
         head = msgspec.msgpack.encode(_Head(owner, self._first, tables))
         arrays = [column for one in self._tables.values() for column in one.rows.columns.values()]
@@ -202,28 +215,27 @@ class _Saved(msgspec.Struct, array_like=True):
 
     question: str
     end: _Instant
+    slots: Annotated[int, msgspec.Meta(ge=1, le=MOST_SLOTS)]
     added: _Number
     answers: _Number
     labels: list[bytes]
-    columns: list[str]
+    columns: list[Column]
 
     def table(self, arrays: list[npt.NDArray[np.generic]]) -> _Table:
         """With its arrays, which it takes from those of all tables; raises ValueError if they do not fit."""
         columns = {name: arrays.pop(0) for name in self.columns}
         places = {text: place for place, text in enumerate(self.labels)}
-        slots = max((each.shape[-1] for each in columns.values() if each.ndim), default=0)
         if (
-            not {PEAK} <= columns.keys() <= {PEAK, MEAN, SAMPLES}
-            or len(columns) < len(self.columns)
+            not 0 < len(columns) == len(self.columns)
             or len(places) < len(self.labels)
-            or not slots
             or any(
-                each.shape != (len(places), slots) or each.dtype != np.float32 for each in columns.values()
+                each.shape != (len(places), self.slots) or each.dtype != np.float32
+                for each in columns.values()
             )
         ):
             raise ValueError("its arrays and labels do not fit")
         found = {name: each.astype(np.float32, copy=False) for name, each in columns.items()}
-        return _Table(SlotRows(self.end, places, found), self.added, self.answers)
+        return _Table(SlotRows(self.end, self.slots, places, found), self.added, self.answers)
 
 
 class _Head(msgspec.Struct, array_like=True):
@@ -232,18 +244,40 @@ class _Head(msgspec.Struct, array_like=True):
     tables: list[_Saved]
 
 
-def _rows(columns: Collection[str], answer: Answer, end: datetime.datetime, slots: int) -> SlotRows:
+def _rows(answer: Answer, end: datetime.datetime, slots: int) -> SlotRows:
     """The rows of an answer; of several series with the same labels, the highest value of each slot."""
     places: dict[bytes, int] = {}
-    parts = [
-        (name, [(places.setdefault(text, len(places)), row) for text, row in rows]) for name, rows in answer
-    ]
-    found = {name: np.full((len(places), slots), np.nan, np.float32) for name in (*columns, IMPOSSIBLE)}
-    for name, rows in parts:
-        for place, row in rows:
-            found[name][place] = np.fmax(found[name][place], row)
-    found[PEAK][~np.isnan(found.pop(IMPOSSIBLE))] = np.inf
-    return SlotRows(end, places, found)
+    parts: dict[Column, tuple[list[int], list[Values]]] = {}
+    for column, text, values in answer:
+        at, rows = parts.setdefault(column, ([], []))
+        at.append(places.setdefault(text, len(places)))
+        rows.append(values)
+    found = {column: _unknown(len(places), slots) for column in parts}
+    for column, (at, rows) in parts.items():
+        np.fmax.at(found[column], at, np.array(rows, np.float32))
+    for metric, statistic in parts:
+        if statistic == IMPOSSIBLE:
+            peaks = found.setdefault((metric, PEAK), _unknown(len(places), slots))
+            peaks[~np.isnan(found.pop((metric, IMPOSSIBLE)))] = np.inf
+    return SlotRows(end, slots, places, found)
+
+
+def _told(values: Values | None, rows: int) -> npt.NDArray[np.bool_]:
+    """Whether each row has any value."""
+    found = np.zeros(rows, np.bool_)
+    if values is not None:
+        found |= ~np.isnan(values).all(axis=1)
+    return found
+
+
+def _new(known: SlotRows, last: SlotRows) -> list[bytes]:
+    """The rows of which the last answer tells what was not known: perhaps not only of the last slots."""
+    before = np.array([known.places.get(text, -1) for text in last.places], np.intp)
+    new = np.zeros(len(last.places), np.bool_)
+    for name, values in last.columns.items():
+        was = np.append(_told(known.columns.get(name), len(known.places)), False)
+        new |= _told(values, len(new)) & ~was[before]
+    return [text for text, is_new in zip(last.places, new, strict=True) if is_new]
 
 
 def _joined(known: SlotRows, last: SlotRows, passed: int) -> SlotRows:
@@ -251,45 +285,52 @@ def _joined(known: SlotRows, last: SlotRows, passed: int) -> SlotRows:
     slots, tail = known.slots, slice(known.slots - last.slots, None)
     there = np.zeros(len(known.places), np.bool_)
     for column in known.columns.values():
-        there |= ~np.isnan(column[:, passed:]).all(axis=1)
+        there |= _told(column[:, passed:], len(there))
     texts = [
         text for text, is_there in zip(known.places, there, strict=True) if is_there or text in last.places
     ]
     places = {text: place for place, text in enumerate(dict.fromkeys((*texts, *last.places)))}
-    columns, later = dict[str, Values](), dict[str, Values]()
-    for name, column in known.columns.items():
-        columns[name] = np.full((len(places), slots), np.nan, np.float32)
-        shifted = column[[known.places[text] for text in texts], passed:]
-        columns[name][: len(texts), : shifted.shape[1]] = shifted
-        later[name] = np.full((len(places), last.slots), np.nan, np.float32)
-        later[name][[places[text] for text in last.places]] = last.columns[name]
-    before = {name: column[:, tail].copy() for name, column in columns.items()}
-    for name, column in columns.items():
-        column[:, tail] = _merged(name, before, later)
-    return SlotRows(last.end, places, columns)
+    before = [known.places[text] for text in texts]
+    after = [places[text] for text in last.places]
+    columns, earlier, later = dict[Column, Values](), dict[Column, Values](), dict[Column, Values]()
+    for name in dict.fromkeys((*known.columns, *last.columns)):
+        columns[name] = _unknown(len(places), slots)
+        if name in known.columns:
+            shifted = known.columns[name][before, passed:]
+            columns[name][: len(texts), : shifted.shape[1]] = shifted
+        later[name] = _unknown(len(places), last.slots)
+        if name in last.columns:
+            later[name][after] = last.columns[name]
+        earlier[name] = columns[name][:, tail].copy()
+    for name, values in columns.items():
+        values[:, tail] = _merged(name, earlier, later)
+    return SlotRows(last.end, slots, places, columns)
 
 
-def _merged(name: str, before: Mapping[str, Values], later: Mapping[str, Values]) -> Values:
+def _merged(name: Column, before: Mapping[Column, Values], later: Mapping[Column, Values]) -> Values:
     """What either tells: the higher value, and the mean of the one that saw more samples."""
-    if name != MEAN:
+    metric, statistic = name
+    if statistic != MEAN:
         return np.fmax(before[name], later[name])
     is_newer = ~np.isnan(later[name])
-    if SAMPLES in later:
-        is_newer &= np.isnan(before[name]) | ~(later[SAMPLES] < before[SAMPLES])
+    if (samples := (metric, SAMPLES)) in later:
+        is_newer &= np.isnan(before[name]) | ~(later[samples] < before[samples])
     return np.where(is_newer, later[name], before[name])
 
 
 def differences(one: SlotRows, other: SlotRows) -> int:
-    """How many series differ."""
-    nothing = np.full(one.slots, np.nan, np.float32)
+    """How many rows differ."""
+    nothing = _unknown(1, one.slots)[0]
 
-    def row(rows: SlotRows, name: str, text: bytes) -> Values:
-        return rows.columns[name][rows.places[text]] if text in rows.places else nothing
+    def row(rows: SlotRows, name: Column, text: bytes) -> Values:
+        is_there = name in rows.columns and text in rows.places
+        values: Values = rows.columns[name][rows.places[text]] if is_there else nothing
+        return values
 
+    names = one.columns.keys() | other.columns.keys()
     return sum(
-        not all(
-            np.array_equal(row(one, name, text), row(other, name, text), equal_nan=True)
-            for name in one.columns
+        any(
+            not np.array_equal(row(one, name, text), row(other, name, text), equal_nan=True) for name in names
         )
         for text in one.places.keys() | other.places.keys()
     )

@@ -29,7 +29,7 @@ from rightsizer.usage.sample_coverage import (
     coverage_by_use,
     samples_of,
 )
-from rightsizer.usage.slot_feed import SlotFeed, slot_feed
+from rightsizer.usage.slot_feed import WindowSlots, has_slots, slots_of
 from rightsizer.usage.source_metrics import (
     STATISTICS,
     LabelNames,
@@ -95,14 +95,14 @@ def window_usages(
     before = querier.answered(window)
     if before is not None and before.form != form:
         before = None
-    feed = slot_feed(querier, form, window)
-    if of is not None and before is not None and not querier.source.has_counters and feed is None:
+    kept = slots_of(querier, form, window)
+    if of is not None and before is not None and not querier.source.has_counters and kept is None:
         max_series = querier.max_series(form, window)
         shards = querier.pod_shards(sorted(of), max_series, pod_labels=before.pod_labels)
     else:
         of, shards = None, querier.all_shards(form, window)
     queries = [
-        _StatisticQuery(querier, shards, form, metric, statistic, window, feed)
+        _StatisticQuery(querier, shards, form, metric, statistic, window, kept)
         for metric in querier.source.metrics
         for statistic in STATISTICS[metric.kind]
         if before is None or (metric, statistic) in before.metrics
@@ -115,12 +115,12 @@ def window_usages(
         answered.add(query.metric, query.statistic, (labels for labels, _ in values if labels.key))
     if of is None:
         querier.remember(window, answered)
-    if form.is_recorded or feed is not None:
+    if form.is_recorded or kept is not None:
         # The last value may be five minutes old.
         for query, (series, numbers) in _latest_peaks(querier):
             query.add_to(usage, _only(of, zip(series, numbers, strict=True)))
     coverage = coverage_by_use(counted, window)
-    if feed is not None:
+    if kept is not None:
         _require_samples(querier, coverage)
     for labels, _ in _only(of, ((labels, 0.0) for labels in _disagreeing(querier, window))):
         _entry(usage, labels).add_invalid(DISAGREEMENT)
@@ -162,7 +162,7 @@ def _counted(pod: PodKey, usage: Usage, counters: Counters) -> Usage:
 def sampled_peaks(querier: SourceQuerier, window: datetime.timedelta, pods: Collection[PodKey]) -> Usages:
     """Peak activity of these pods by samples, if their usage in the window is that of recorded or kept slots."""
     form = querier.query_form(window)
-    if not pods or not (form.is_recorded or slot_feed(querier, form, window)):
+    if not pods or not (form.is_recorded or has_slots(querier, window)):
         return {}
     usage: UsageByDevice = {}
     answered = querier.answered(window)
@@ -209,12 +209,12 @@ class _StatisticQuery:
     metric: Metric
     statistic: Statistic
     window: datetime.timedelta
-    feed: SlotFeed | None = None
+    kept: WindowSlots | None = None
 
     def run(self) -> list[tuple[SeriesLabels, float]]:
         """The values in the metric's unit, also of series that name no pod."""
-        if self.feed is not None:
-            return self.feed.values(self.metric, self.statistic, self.window)
+        if self.kept is not None:
+            return self.kept.values(self.metric, self.statistic)
 
         def build(matchers: Sequence[str]) -> str:
             query = self.form.statistic(self.metric, self.statistic, matchers, self.window)

@@ -35,6 +35,9 @@ RULE_INTERVAL = SLOT
 NODE_LABELS = ("Hostname", "hostname", "node")
 """Labels of nodes that recorded series keep, so that queries can be split by node."""
 
+METRIC = "metric"
+"""The label of recorded series that names the metric."""
+
 COUNT = "count"
 """Suffix of the recorded number of samples."""
 
@@ -62,19 +65,39 @@ class QueryForm:
 
     is_recorded: bool
 
+    def together(self, metrics: Sequence[Metric]) -> list[list[Metric]]:
+        """The metrics in groups that one query reads: recorded ones of a kind have one name, and a label each."""
+        if not self.is_recorded:
+            return [[one] for one in metrics]
+        return [found for kind in MetricKind if (found := [one for one in metrics if one.kind is kind])]
+
     def statistic(
-        self, metric: Metric, statistic: Statistic, matchers: Sequence[str], window: datetime.timedelta
+        self,
+        metric: Metric,
+        statistic: Statistic,
+        matchers: Sequence[str],
+        window: datetime.timedelta,
+        *,
+        more: Sequence[Metric] = (),
     ) -> str:
-        """A statistic of each series."""
+        """A statistic of each series, also of `more` metrics that are read together with it."""
         if self.is_recorded:
-            return promql.over(_OVER[statistic], recorded_selector([metric], statistic, matchers), window)
+            selected = recorded_selector([metric, *more], statistic, matchers)
+            return promql.over(_OVER[statistic], selected, window)
         query = promql.over(_OVER[statistic], raw_selector(metric, matchers), window)
         return f"{query} < 0" if statistic is Statistic.NEGATIVE else query
 
-    def count(self, metric: Metric, matchers: Sequence[str], window: datetime.timedelta) -> str:
-        """The number of samples of each series."""
+    def count(
+        self,
+        metric: Metric,
+        matchers: Sequence[str],
+        window: datetime.timedelta,
+        *,
+        more: Sequence[Metric] = (),
+    ) -> str:
+        """The number of samples of each series, likewise."""
         if self.is_recorded:
-            return promql.over("sum_over_time", recorded_selector([metric], COUNT, matchers), window)
+            return promql.over("sum_over_time", recorded_selector([metric, *more], COUNT, matchers), window)
         return promql.over("count_over_time", raw_selector(metric, matchers), window)
 
     def largest(self, labels: Iterable[str], expression: str) -> str:
@@ -101,7 +124,7 @@ def recorded_selector(metrics: Sequence[Metric], statistic: str, matchers: Seque
     """The recorded series of metrics of one kind."""
     names = [metric.name for metric in metrics]
     return promql.selector(
-        _record_name(metrics[0].kind, statistic), [promql.one_of("metric", names), *matchers]
+        _record_name(metrics[0].kind, statistic), [promql.one_of(METRIC, names), *matchers]
     )
 
 
@@ -136,7 +159,7 @@ def _rule(metric: Metric, statistic: str, expression: str) -> Mapping[str, Any]:
     labels = (*names.use, *names.profile, *names.model, *NODE_LABELS, JOB, TARGET)
     return {
         "record": _record_name(metric.kind, statistic),
-        "labels": {"metric": metric.name},
+        "labels": {METRIC: metric.name},
         "expr": promql.by(aggregation, labels, expression),
     }
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.querier import QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import RULE_INTERVAL, QueryForm
-from rightsizer.usage.slot_feed import slot_feed
+from rightsizer.usage.slot_feed import slots_of
 from rightsizer.usage.slot_grid import COUNT, Counts, SlotGrid
 from rightsizer.usage.source_metrics import Metric, SeriesLabels, UseKey
 
@@ -156,14 +156,10 @@ class SampleCounts:
         shards = [(plan, plan.shards(max_series)) for plan, _ in self.shards]
         by, source = self.querier.source.labels.described, self.querier.source
         found: list[tuple[SeriesLabels, Counts]] = []
-        feed = slot_feed(self.querier, self.form, self.window) if self.cell == RULE_INTERVAL else None
+        kept = slots_of(self.querier, self.form, self.window) if self.cell == RULE_INTERVAL else None
         for metric in (self.querier.answered(self.window) or source).of(source.presence):
-            if feed is not None:
-                found += (
-                    (labels, row)
-                    for labels, row in feed.counts(metric, self.window)
-                    if labels.key is not None
-                )
+            if kept is not None:
+                found += ((labels, row) for labels, row in kept.counts(metric) if labels.key is not None)
                 continue
 
             def build(matchers: Sequence[str], metric: Metric = metric) -> str:

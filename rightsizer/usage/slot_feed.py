@@ -2,12 +2,17 @@
 
 import dataclasses
 import datetime
+import functools
 import math
+import re
 from collections.abc import Collection, Iterator, Sequence
+
+import msgspec
 
 from rightsizer.evidence.slot_table import (
     IMPOSSIBLE,
     MEAN,
+    MOST_SLOTS,
     PEAK,
     SAMPLES,
     SLOT,
@@ -20,12 +25,10 @@ from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache
 from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.querier import MIN_RECORDED_WINDOW, Build, QueryShards, SourceQuerier
-from rightsizer.usage.recording_rules import QueryForm
+from rightsizer.usage.recording_rules import METRIC, QueryForm
 from rightsizer.usage.slot_grid import Counts, SlotGrid, counts_of
 from rightsizer.usage.source_metrics import STATISTICS, Metric, MetricKind, SeriesLabels, Statistic
 
-MAX_SLOTS = 288
-"""Of a day. Longer windows have samples counted in longer cells."""
 MOST_SERIES = 20_000
 """Of one metric: the slots of a day of all metrics of more would take over 300 MB."""
 
@@ -33,81 +36,132 @@ _WITH_MEAN = (MetricKind.ACTIVITY, MetricKind.POWER)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class SlotFeed:
-    """The slots of all pods' series in one form. Windows end with the last whole slot."""
+class WindowSlots:
+    """The slots of all pods' series that end with the last whole slot of a window.
 
-    querier: SourceQuerier
-    form: QueryForm
-    kept: KeptTables
+    Attributes:
+        labels: Of each row.
+        tags: How the columns name the metrics.
+    """
 
-    def values(
-        self, metric: Metric, statistic: Statistic, window: datetime.timedelta
-    ) -> list[tuple[SeriesLabels, float]]:
+    labels: Sequence[SeriesLabels]
+    rows: SlotRows
+    tags: dict[Metric, str]
+    slots: int
+
+    def values(self, metric: Metric, statistic: Statistic) -> list[tuple[SeriesLabels, float]]:
         """The statistic of each series that has a sample; infinite where a value was impossible."""
         if statistic is Statistic.NEGATIVE or (statistic is Statistic.MEAN and metric.kind not in _WITH_MEAN):
             return []  # they only tell what is impossible, and then the peak is
-        labels, rows = self._rows(metric, window)
-        numbers = (rows.peaks if statistic is Statistic.PEAK else rows.means)(-(-window // SLOT))
-        return [each for each in zip(labels, numbers, strict=True) if not math.isnan(each[1])]
+        numbers_of = self.rows.peaks if statistic is Statistic.PEAK else self.rows.means
+        numbers = numbers_of(self.tags[metric], self.slots)
+        return [each for each in zip(self.labels, numbers, strict=True) if not math.isnan(each[1])]
 
-    def counts(self, metric: Metric, window: datetime.timedelta) -> Iterator[tuple[SeriesLabels, Counts]]:
-        """The samples of each series in each slot; equal rows are one."""
-        labels, rows = self._rows(metric, window)
+    def counts(self, metric: Metric) -> Iterator[tuple[SeriesLabels, Counts]]:
+        """The samples in each slot of each series that has any; equal rows are one."""
         shared: dict[bytes, Counts] = {}
-        for one, row in zip(labels, rows.samples(-(-window // SLOT)), strict=True):
-            data = row.tobytes()
+        for one, row in zip(self.labels, self.rows.samples(self.tags[metric], self.slots), strict=True):
+            data = row.tobytes() if row.any() else b""
+            if not data:
+                continue
             if data not in shared:
                 shared[data] = counts_of(data)
             yield one, shared[data]
 
-    def _rows(self, metric: Metric, window: datetime.timedelta) -> tuple[Sequence[SeriesLabels], SlotRows]:
-        """The slots of a window or a longer one, read once for all windows of a plan."""
-        querier, slots = self.querier, -(-window // SLOT)
-        memo = ("slots", metric, self.form)
-        known: tuple[Sequence[SeriesLabels], SlotRows] | None = querier.memo.get(memo)
-        if known is None or known[1].slots < slots:
-            queries = self._queries(metric)
-            asked = [(name, build(querier.pod_matchers)) for name, build in queries]
-            question = repr((querier.prometheus.where, asked))
-            end = self.kept.begin(querier.at)
 
-            def read(slots: int, of: Collection[bytes]) -> Answer:
-                grid, shards = SlotGrid(end, SLOT, slots), self._shards(slots, of)
-                return [(name, self._asked(metric, build, grid, shards)) for name, build in queries]
+def has_slots(querier: SourceQuerier, window: datetime.timedelta) -> bool:
+    """Whether slots are kept for windows of this length, and for fleets of this size."""
+    return (
+        querier.tables is not None
+        and MIN_RECORDED_WINDOW <= window <= MOST_SLOTS * SLOT
+        and querier.shard_plan(window).size <= MOST_SERIES
+    )
 
-            columns = [name for name, _ in queries if name != IMPOSSIBLE]
-            rows = self.kept.extended(question, columns, end, slots, read)
-            known = querier.memo[memo] = querier.labels_of(rows.places), rows
-        return known
 
-    def _queries(self, metric: Metric) -> list[tuple[str, Build]]:
-        """What is asked of each slot of a metric, by the column that it tells something of."""
-        described = self.querier.source.labels.described
+def slots_of(querier: SourceQuerier, form: QueryForm, window: datetime.timedelta) -> WindowSlots | None:
+    """The slots of a window, of which those of earlier cycles are not asked for again; None if none are kept."""
+    if querier.tables is None or not has_slots(querier, window):
+        return None
+    known: dict[QueryForm, WindowSlots] = querier.once("slots", dict)
+    slots = -(-window // SLOT)
+    if form not in known or known[form].rows.slots < slots:
+        known[form] = _SlotFeed(querier, form, querier.tables).read(slots)
+    return dataclasses.replace(known[form], slots=slots)
 
-        def statistic(name: Statistic, *, is_check: bool = False) -> Build:
-            def build(matchers: Sequence[str]) -> str:
-                # A peak on an edge may be in two slots, so that no server loses it; its part in a mean may not.
-                length = SLOT if name is Statistic.MEAN and not is_check else SLOT + promql.EDGE
-                largest = self.form.largest(described, self.form.statistic(metric, name, matchers, length))
-                return promql.only_nan(largest) if is_check else largest
 
-            return build
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Query:
+    """What is asked of each slot.
 
-        def samples(matchers: Sequence[str]) -> str:
-            return self.form.largest(described, self.form.count(metric, matchers, SLOT))
+    Attributes:
+        metric: How columns name it, unless each series names its own.
+    """
 
-        found = [(PEAK, statistic(Statistic.PEAK))]
-        if Statistic.NEGATIVE in STATISTICS[metric.kind]:
-            found.append((IMPOSSIBLE, statistic(Statistic.NEGATIVE)))
-        if metric.kind in _WITH_MEAN:
-            found.append((MEAN, statistic(Statistic.MEAN)))
-        elif Statistic.MEAN in STATISTICS[metric.kind]:
-            found.append((IMPOSSIBLE, statistic(Statistic.MEAN, is_check=True)))
-        if metric.kind is self.querier.source.presence or (
-            metric.kind in _WITH_MEAN and not self.form.is_recorded
-        ):
-            found.append((SAMPLES, samples))
-        return found
+    statistic: str
+    metric: str
+    build: Build
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _SlotFeed:
+    querier: SourceQuerier
+    form: QueryForm
+    kept: KeptTables
+
+    def read(self, slots: int) -> WindowSlots:
+        querier, queries = self.querier, list(self._queries())
+        question = repr((querier.prometheus.where, [one.build(querier.pod_matchers) for one in queries]))
+        end = self.kept.begin(querier.at)
+
+        def read(slots: int, of: Collection[bytes]) -> Answer:
+            grid, shards = SlotGrid(end, SLOT, slots), self._shards(slots, of)
+            asked = [functools.partial(self._asked, each, grid, shards) for each in queries]
+            for answer in querier.prometheus.run_in_order(asked):
+                yield from answer
+
+        rows = self.kept.extended(question, end, slots, read)
+        return WindowSlots(querier.labels_of(rows.places), rows, self._tags, slots)
+
+    @property
+    def _tags(self) -> dict[Metric, str]:
+        """How columns name the metrics; several rows of a signals table may have the same name."""
+        return {
+            one: promql.selector(one.name, one.matchers) if one.matchers else one.name
+            for one in self.querier.source.metrics
+        }
+
+    def _queries(self) -> Iterator[_Query]:
+        """What is asked of each slot: each statistic of the metrics that one query reads."""
+        # A peak on an edge may be in two slots, so that no server loses it; its part in a mean may not.
+        form, wide = self.form, SLOT + promql.EDGE
+        for first, *more in form.together(self.querier.source.metrics):
+
+            def asked(
+                name: Statistic,
+                length: datetime.timedelta,
+                first: Metric = first,
+                more: Sequence[Metric] = more,
+            ) -> Build:
+                return lambda matchers: form.statistic(first, name, matchers, length, more=more)
+
+            def samples(matchers: Sequence[str], first: Metric = first, more: Sequence[Metric] = more) -> str:
+                return form.count(first, matchers, SLOT, more=more)
+
+            def no_number(
+                matchers: Sequence[str], first: Metric = first, more: Sequence[Metric] = more
+            ) -> str:
+                return promql.only_nan(form.statistic(first, Statistic.MEAN, matchers, wide, more=more))
+
+            kind, tag = first.kind, self._tags[first]
+            yield _Query(PEAK, tag, asked(Statistic.PEAK, wide))
+            if Statistic.NEGATIVE in STATISTICS[kind]:
+                yield _Query(IMPOSSIBLE, tag, asked(Statistic.NEGATIVE, wide))
+            if kind in _WITH_MEAN:
+                yield _Query(MEAN, tag, asked(Statistic.MEAN, SLOT))
+            elif Statistic.MEAN in STATISTICS[kind]:
+                yield _Query(IMPOSSIBLE, tag, no_number)
+            if kind is self.querier.source.presence or (kind in _WITH_MEAN and not form.is_recorded):
+                yield _Query(SAMPLES, tag, samples)
 
     def _shards(self, slots: int, of: Collection[bytes]) -> QueryShards:
         querier, span = self.querier, slots * SLOT
@@ -118,25 +172,28 @@ class SlotFeed:
         plan = querier.shard_plan(span)
         return [(plan, plan.shards(max_series))]
 
-    def _asked(
-        self, metric: Metric, build: Build, grid: SlotGrid, shards: QueryShards
-    ) -> Iterator[tuple[bytes, Values]]:
-        own = f'"metric":"{metric.name}",'.encode()  # without it, all recorded metrics have the same labels
-        texts, values = ParseCache(lambda text: bytes(text).replace(own, b"")), ParseCache(grid.values)
+    def _asked(self, query: _Query, grid: SlotGrid, shards: QueryShards) -> Answer:
+        querier, described = self.querier, self.querier.source.labels.described
 
-        def query(matchers: Sequence[str]) -> list[tuple[bytes, Values]]:
-            expression = build((*self.querier.pod_matchers, *matchers))
-            return self.querier.prometheus.query_range_as(expression, grid.steps, labels=texts, values=values)
+        def parse(text: msgspec.Raw) -> tuple[str, bytes]:
+            """The metric, and the labels without it."""
+            data = bytes(text)
+            found = _RECORDED.search(data) if self.form.is_recorded else None
+            if found is None:
+                return query.metric, data
+            return found[1].decode(), data[: found.start()] + data[found.end() :]
 
-        for plan, some in shards:
-            for result in plan.run(some, query):
-                yield from result
+        def asked(matchers: Sequence[str]) -> list[tuple[tuple[str, bytes], Values]]:
+            expression = self.form.largest(described, query.build((*querier.pod_matchers, *matchers)))
+            return querier.prometheus.query_range_as(expression, grid.steps, labels=labels, values=values)
+
+        labels, values = ParseCache(parse), ParseCache(grid.values)
+        return [
+            ((metric, query.statistic), text, row)
+            for plan, some in shards
+            for result in plan.run(some, asked)
+            for (metric, text), row in result
+        ]
 
 
-def slot_feed(querier: SourceQuerier, form: QueryForm, window: datetime.timedelta) -> SlotFeed | None:
-    """The feed for a window; None if no slots are kept for its length or for the size of the fleet."""
-    if querier.tables is None or not MIN_RECORDED_WINDOW <= window <= MAX_SLOTS * SLOT:
-        return None
-    if querier.shard_plan(window).size > MOST_SERIES:
-        return None
-    return SlotFeed(querier, form, querier.tables)
+_RECORDED = re.compile(rf'"{METRIC}":"([^"]*)",'.encode())

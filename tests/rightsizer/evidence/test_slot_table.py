@@ -27,6 +27,7 @@ from rightsizer.evidence.slot_table import (
 
 AT = datetime.datetime(2026, 3, 2, 12, 0, tzinfo=datetime.UTC)
 SLOTS = 12
+METRIC = "util"
 COLUMNS = (PEAK, MEAN, SAMPLES)
 
 
@@ -55,10 +56,11 @@ class Truth:
     def read(self, slots: int, of: Collection[bytes]) -> Answer:
         """As Prometheus answers: no row of a series without samples."""
         self.asked.append(slots)
-        rows = {name: dict(self._column(name, slots)) for name in COLUMNS}
         return [
-            (name, [(text, row) for text, row in found.items() if not of or text in of])
-            for name, found in rows.items()
+            ((METRIC, name), text, row)
+            for name in COLUMNS
+            for text, row in self._column(name, slots)
+            if not of or text in of
         ]
 
     def _column(self, name: str, slots: int) -> Iterator[tuple[bytes, Values]]:
@@ -81,12 +83,12 @@ def _kept(verified_every: int = 1_000_000) -> tuple[KeptTables, list[tuple[int, 
 
 
 def _by_text(rows: SlotRows, name: str) -> dict[bytes, list[float]]:
-    return {text: rows.columns[name][place].tolist() for text, place in rows.places.items()}
+    return {text: rows.columns[METRIC, name][place].tolist() for text, place in rows.places.items()}
 
 
 def _extended(kept: KeptTables, truth: Truth, slots: int = SLOTS, question: str = "x") -> SlotRows:
     kept.begin(truth.end)
-    return kept.extended(question, COLUMNS, truth.end, slots, truth.read)
+    return kept.extended(question, truth.end, slots, truth.read)
 
 
 @hypothesis.given(st.data())
@@ -103,7 +105,7 @@ def test_kept_slots_are_those_of_a_question_from_scratch(data: st.DataObject) ->
             kept = _restored(kept.saved("us"))
         found = _extended(kept, truth)
         scratch, _ = _kept()
-        whole = scratch.extended("x", COLUMNS, truth.end, SLOTS, truth.read)
+        whole = scratch.extended("x", truth.end, SLOTS, truth.read)
         for name in COLUMNS:
             known, wanted = _by_text(found, name), _by_text(whole, name)
             assert known.keys() == wanted.keys()
@@ -159,12 +161,12 @@ def test_answer_that_lacks_a_series_unsays_nothing(lost: Collection[str]) -> Non
     _extended(kept, truth)
     truth.now, truth.lost = 3, lost
     rows = _extended(kept, truth)
-    assert rows.peaks(SLOTS) == [0.9]
-    assert rows.samples(SLOTS).tolist() == [[1] * (SLOTS - 3) + [0] * 3]
+    assert rows.peaks(METRIC, SLOTS) == [0.9]
+    assert rows.samples(METRIC, SLOTS).tolist() == [[1] * (SLOTS - 3) + [0] * 3]
     truth.now, truth.lost = 9, ()
     rows = _extended(kept, truth)
-    assert rows.peaks(8) == [0.9]
-    assert rows.samples(SLOTS).tolist() == [[1] * SLOTS]
+    assert rows.peaks(METRIC, 8) == [0.9]
+    assert rows.samples(METRIC, SLOTS).tolist() == [[1] * SLOTS]
 
 
 def test_kept_slots_that_differ_from_scratch_are_mended() -> None:
@@ -174,8 +176,8 @@ def test_kept_slots_that_differ_from_scratch_are_mended() -> None:
     _extended(kept, truth)
     truth.now = 1 + LATE_SLOTS
     truth.add(b"a", -LATE_SLOTS, 0.5)
-    assert _extended(kept, truth).peaks(SLOTS) == [0.1]
-    assert _extended(kept, truth).peaks(SLOTS) == [0.5]
+    assert _extended(kept, truth).peaks(METRIC, SLOTS) == [0.1]
+    assert _extended(kept, truth).peaks(METRIC, SLOTS) == [0.5]
     assert compared == [(1, 1)]
 
 
@@ -189,7 +191,22 @@ def test_slots_of_a_new_series_are_asked_for_whole() -> None:
         truth.add(b"b", slot, 0.5 if slot < 0 else 0.0)
     truth.asked.clear()
     found = _extended(kept, truth)
-    assert found.peaks(SLOTS)[found.places[b"b"]] == 0.5
+    assert found.peaks(METRIC, SLOTS)[found.places[b"b"]] == 0.5
+    assert truth.asked == [truth.now + LATE_SLOTS, SLOTS]
+
+
+def test_slots_of_a_new_column_are_asked_for_whole() -> None:
+    """As of a metric that the exporter of a known device did not publish, or a store did not answer, before."""
+    truth, (kept, _) = Truth(), _kept()
+    for slot in range(-SLOTS, 2 + LATE_SLOTS):
+        truth.add(b"a", slot, 0.5 if slot == -LATE_SLOTS else 0.0)
+    truth.lost = (MEAN, SAMPLES)
+    _extended(kept, truth)
+    truth.now, truth.lost = 1 + LATE_SLOTS, ()
+    truth.asked.clear()
+    found = _extended(kept, truth)
+    assert found.means(METRIC, SLOTS) == [pytest.approx(0.5 / SLOTS)]
+    assert found.samples(METRIC, SLOTS).tolist() == [[1] * SLOTS]
     assert truth.asked == [truth.now + LATE_SLOTS, SLOTS]
 
 
@@ -197,17 +214,17 @@ def test_peaks_and_means_are_of_the_last_slots() -> None:
     """What is unknown is no part of them; one impossible value makes them so. Samples weigh, where they are counted."""
     nan = math.nan
     values = np.array([[0.05, nan, 350.2, 0.1], [1.0, nan, nan, nan], [0.0, math.inf, 0.0, 0.0]], np.float32)
-    columns = {PEAK: values, MEAN: values}
-    rows = SlotRows(AT, {b"a": 0, b"b": 1, b"c": 2}, columns)
-    assert rows.peaks(4) == [350.2, 1.0, math.inf]
-    assert rows.peaks(1)[::2] == [0.1, 0.0]
-    assert rows.means(4) == [pytest.approx(350.35 / 3), 1.0, math.inf]
-    assert math.isnan(rows.peaks(3)[1])
-    assert math.isnan(rows.means(3)[1])
+    columns = {(METRIC, PEAK): values, (METRIC, MEAN): values}
+    rows = SlotRows(AT, 4, {b"a": 0, b"b": 1, b"c": 2}, columns)
+    assert rows.peaks(METRIC, 4) == [350.2, 1.0, math.inf]
+    assert rows.peaks(METRIC, 1)[::2] == [0.1, 0.0]
+    assert rows.means(METRIC, 4) == [pytest.approx(350.35 / 3), 1.0, math.inf]
+    assert math.isnan(rows.peaks(METRIC, 3)[1])
+    assert math.isnan(rows.means(METRIC, 3)[1])
     samples = np.array([[20, nan, nan, 60], [20, nan, nan, nan], [20, 20, 20, 20]], np.float32)
-    weighed = SlotRows(AT, rows.places, {**columns, SAMPLES: samples})
-    assert weighed.means(4) == [pytest.approx((20 * 0.05 + 60 * 0.1) / 80), 1.0, math.inf]
-    assert weighed.samples(2).tolist() == [[0, 60], [0, 0], [20, 20]]
+    weighed = SlotRows(AT, 4, rows.places, {**columns, (METRIC, SAMPLES): samples})
+    assert weighed.means(METRIC, 4) == [pytest.approx((20 * 0.05 + 60 * 0.1) / 80), 1.0, math.inf]
+    assert weighed.samples(METRIC, 2).tolist() == [[0, 60], [0, 0], [20, 20]]
 
 
 def test_values_that_are_impossible_make_the_peak_so() -> None:
@@ -218,9 +235,9 @@ def test_values_that_are_impossible_make_the_peak_so() -> None:
     def read(slots: int, of: Collection[bytes]) -> Answer:
         row = np.full(slots, math.nan, np.float32)
         row[-1] = -1
-        return [*truth.read(slots, of), (IMPOSSIBLE, [(b"a", row)])]
+        return [*truth.read(slots, of), ((METRIC, IMPOSSIBLE), b"a", row)]
 
-    assert kept.extended("x", COLUMNS, truth.end, SLOTS, read).peaks(SLOTS) == [math.inf]
+    assert kept.extended("x", truth.end, SLOTS, read).peaks(METRIC, SLOTS) == [math.inf]
 
 
 def _restored(data: bytes, owner: str = "us") -> KeptTables:
