@@ -1,7 +1,7 @@
-"""Slots of series: what each says of every five minutes, kept from one cycle to the next. Pure.
+"""The table of evidence: what pods did on GPUs in every five minutes, kept from one cycle to the next. Pure.
 
-A slot that has ended does not change any more, except for late samples: the last slots are asked for again. What was
-told once is never unsaid: an answer may lack series for other reasons than that they have no samples.
+A slot that has ended does not change any more, except for late samples: the last slots are asked for again. What an
+answer showed once stays: a later one may lack series for other reasons than that they have no samples.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ _DIGITS = 7
 """Significant ones that 32 bits hold: 0.05 is not 0.0500000007."""
 
 Values = npt.NDArray[np.float32]
-"""Values of slots, oldest first: NaN where none was told, infinite where it is impossible."""
+"""Values of slots, oldest first: NaN where none is known, infinite where it is impossible."""
 
 PEAK, MEAN, SAMPLES, IMPOSSIBLE = "peak", "mean", "samples", "impossible"
 """Statistics. The last one has a value where the peak cannot be one, whatever it is."""
@@ -41,14 +41,14 @@ Read = Callable[[int, Collection[bytes]], Answer]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class SlotRows:
+class EvidenceTable:
     """What one target tells of one pod's use of one device, slot by slot: a row each.
 
     Attributes:
         end: The end of the last slot.
         slots: How many are kept.
         places: The row of each, by its labels (JSON).
-        columns: An array of rows and slots for each column of which anything was told.
+        columns: An array of rows and slots for each column of which anything is known.
     """
 
     end: datetime.datetime
@@ -97,10 +97,10 @@ def _numbers(values: npt.NDArray[np.floating]) -> list[float]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Table:
+class _KeptTable:
     """Rows, how many slots the last answer added, and the number of answers since one from scratch."""
 
-    rows: SlotRows
+    rows: EvidenceTable
     added: int = 0
     answers: int = 0
 
@@ -116,7 +116,7 @@ class KeptTables:
     def __init__(self, compared: Callable[[int, int], None], *, verified_every: int) -> None:
         self._compared = compared
         self._verified_every = verified_every
-        self._tables: dict[str, _Table] = {}
+        self._tables: dict[str, _KeptTable] = {}
         self._first: datetime.datetime | None = None
         self._ends: tuple[datetime.datetime, ...] = ()
 
@@ -133,7 +133,7 @@ class KeptTables:
             self._ends = (*self._ends[-1:], end)
         return end
 
-    def extended(self, question: str, end: datetime.datetime, slots: int, read: Read) -> SlotRows:
+    def extended(self, question: str, end: datetime.datetime, slots: int, read: Read) -> EvidenceTable:
         """The last `slots` before `end`, or more, as if all were asked for: of what is known, only the new ones are.
 
         What is written of the question must not depend on the process.
@@ -142,15 +142,15 @@ class KeptTables:
         known = self._tables.get(question)
         passed = 0 if known is None else round((end - known.rows.end) / SLOT)
         if known is None or passed < 0 or known.rows.slots < slots:
-            table = _Table(_rows(read(slots, ()), end, slots))
+            table = _KeptTable(_rows(read(slots, ()), end, slots))
         else:
-            # An answer that lacked what the one before it added is mended by the next one.
+            # The next answer also shows what this one may lack of the slots that the one before it added.
             tail = min(known.rows.slots, passed + max(LATE_SLOTS, known.added))
             last = _rows(read(tail, ()), end, tail)
             rows = _joined(known.rows, last, passed)
             if new := _new(known.rows, last):
                 rows = _joined(rows, _rows(read(rows.slots, new), end, rows.slots), 0)
-            table = _Table(rows, passed, known.answers + 1)
+            table = _KeptTable(rows, passed, known.answers + 1)
             if table.answers % self._verified_every == 0:
                 whole = _rows(read(rows.slots, ()), end, rows.slots)
                 self._compared(len(whole.places), differences(rows, whole))
@@ -161,7 +161,7 @@ class KeptTables:
     def saved(self, owner: str) -> bytes:
         """All of it, for a later process of the same owner: the version of the program."""
         tables = [
-            _Saved(
+            _TableInFile(
                 question,
                 one.rows.end,
                 one.rows.slots,
@@ -173,7 +173,7 @@ class KeptTables:
             for question, one in self._tables.items()
             if one.rows.columns
         ]
-        head = msgspec.msgpack.encode(_Head(owner, self._first, tables))
+        head = msgspec.msgpack.encode(_TablesFile(owner, self._first, tables))
         arrays = [column for one in self._tables.values() for column in one.rows.columns.values()]
         content = io.BytesIO()
         np.savez(content, np.frombuffer(head, np.uint8), *arrays)
@@ -192,7 +192,7 @@ class KeptTables:
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as parts:
                 arrays = [parts[f"arr_{number}"] for number in range(len(parts.files))]
-            head = msgspec.msgpack.decode(arrays.pop(0).tobytes(), type=_Head)
+            head = msgspec.msgpack.decode(arrays.pop(0).tobytes(), type=_TablesFile)
             found = {one.question: one.table(arrays) for one in head.tables}
         except (OSError, EOFError, KeyError, IndexError, zipfile.BadZipFile, msgspec.DecodeError) as error:
             raise ValueError(f"it cannot be read: {error}") from error
@@ -210,7 +210,7 @@ _Instant = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
 
-class _Saved(msgspec.Struct, array_like=True):
+class _TableInFile(msgspec.Struct, array_like=True):
     """A table without its arrays."""
 
     question: str
@@ -221,7 +221,7 @@ class _Saved(msgspec.Struct, array_like=True):
     labels: list[bytes]
     columns: list[Column]
 
-    def table(self, arrays: list[npt.NDArray[np.generic]]) -> _Table:
+    def table(self, arrays: list[npt.NDArray[np.generic]]) -> _KeptTable:
         """With its arrays, which it takes from those of all tables; raises ValueError if they do not fit."""
         columns = {name: arrays.pop(0) for name in self.columns}
         places = {text: place for place, text in enumerate(self.labels)}
@@ -235,16 +235,16 @@ class _Saved(msgspec.Struct, array_like=True):
         ):
             raise ValueError("its arrays and labels do not fit")
         found = {name: each.astype(np.float32, copy=False) for name, each in columns.items()}
-        return _Table(SlotRows(self.end, self.slots, places, found), self.added, self.answers)
+        return _KeptTable(EvidenceTable(self.end, self.slots, places, found), self.added, self.answers)
 
 
-class _Head(msgspec.Struct, array_like=True):
+class _TablesFile(msgspec.Struct, array_like=True):
     owner: str
     first: _Instant | None
-    tables: list[_Saved]
+    tables: list[_TableInFile]
 
 
-def _rows(answer: Answer, end: datetime.datetime, slots: int) -> SlotRows:
+def _rows(answer: Answer, end: datetime.datetime, slots: int) -> EvidenceTable:
     """The rows of an answer; of several series with the same labels, the highest value of each slot."""
     places: dict[bytes, int] = {}
     parts: dict[Column, tuple[list[int], list[Values]]] = {}
@@ -259,10 +259,10 @@ def _rows(answer: Answer, end: datetime.datetime, slots: int) -> SlotRows:
         if statistic == IMPOSSIBLE:
             peaks = found.setdefault((metric, PEAK), _unknown(len(places), slots))
             peaks[~np.isnan(found.pop((metric, IMPOSSIBLE)))] = np.inf
-    return SlotRows(end, slots, places, found)
+    return EvidenceTable(end, slots, places, found)
 
 
-def _told(values: Values | None, rows: int) -> npt.NDArray[np.bool_]:
+def _is_known(values: Values | None, rows: int) -> npt.NDArray[np.bool_]:
     """Whether each row has any value."""
     found = np.zeros(rows, np.bool_)
     if values is not None:
@@ -270,22 +270,22 @@ def _told(values: Values | None, rows: int) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _new(known: SlotRows, last: SlotRows) -> list[bytes]:
+def _new(known: EvidenceTable, last: EvidenceTable) -> list[bytes]:
     """The rows of which the last answer tells what was not known: perhaps not only of the last slots."""
     before = np.array([known.places.get(text, -1) for text in last.places], np.intp)
     new = np.zeros(len(last.places), np.bool_)
     for name, values in last.columns.items():
-        was = np.append(_told(known.columns.get(name), len(known.places)), False)
-        new |= _told(values, len(new)) & ~was[before]
+        was = np.append(_is_known(known.columns.get(name), len(known.places)), False)
+        new |= _is_known(values, len(new)) & ~was[before]
     return [text for text, is_new in zip(last.places, new, strict=True) if is_new]
 
 
-def _joined(known: SlotRows, last: SlotRows, passed: int) -> SlotRows:
-    """The known slots, of which the oldest have passed, with what is told of the last ones."""
+def _joined(known: EvidenceTable, last: EvidenceTable, passed: int) -> EvidenceTable:
+    """The known slots, of which the oldest have passed, with what the last answer shows."""
     slots, tail = known.slots, slice(known.slots - last.slots, None)
     there = np.zeros(len(known.places), np.bool_)
     for column in known.columns.values():
-        there |= _told(column[:, passed:], len(there))
+        there |= _is_known(column[:, passed:], len(there))
     texts = [
         text for text, is_there in zip(known.places, there, strict=True) if is_there or text in last.places
     ]
@@ -304,7 +304,7 @@ def _joined(known: SlotRows, last: SlotRows, passed: int) -> SlotRows:
         earlier[name] = columns[name][:, tail].copy()
     for name, values in columns.items():
         values[:, tail] = _merged(name, earlier, later)
-    return SlotRows(last.end, slots, places, columns)
+    return EvidenceTable(last.end, slots, places, columns)
 
 
 def _merged(name: Column, before: Mapping[Column, Values], later: Mapping[Column, Values]) -> Values:
@@ -318,11 +318,11 @@ def _merged(name: Column, before: Mapping[Column, Values], later: Mapping[Column
     return np.where(is_newer, later[name], before[name])
 
 
-def differences(one: SlotRows, other: SlotRows) -> int:
+def differences(one: EvidenceTable, other: EvidenceTable) -> int:
     """How many rows differ."""
     nothing = _unknown(1, one.slots)[0]
 
-    def row(rows: SlotRows, name: Column, text: bytes) -> Values:
+    def row(rows: EvidenceTable, name: Column, text: bytes) -> Values:
         is_there = name in rows.columns and text in rows.places
         values: Values = rows.columns[name][rows.places[text]] if is_there else nothing
         return values

@@ -1,7 +1,4 @@
-"""Busy replicas in each minute, counted by Prometheus under the name prefix of their pods.
-
-Samples are counted minute by minute only for workloads that may miss some (`pod_presence.py`).
-"""
+"""Busy replicas in each minute: of the pods that have the same name prefix, deleted ones too."""
 
 import array
 import bisect
@@ -9,44 +6,32 @@ import collections
 import dataclasses
 import datetime
 import functools
-import operator
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from rightsizer.model import Concurrency
-from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import ParseCache, QueryRange, decode_labels, decode_points
-from rightsizer.usage.exporter_counters import POD_BUSY
+from rightsizer.model import Concurrency, PodKey
+from rightsizer.prometheus.query_api import decode_points
+from rightsizer.prometheus.sharding import MAX_POINTS
+from rightsizer.usage.exporter_counters import pod_busy
 from rightsizer.usage.kept_slots import SlotRows
-from rightsizer.usage.pod_presence import (
-    MINUTE,
-    OTHER_SUFFIXES,
-    PREFIX_LABEL,
-    SUFFIXES,
-    DailyPeriods,
-    NamePrefix,
-    Period,
-    PeriodPresence,
-    PodSelection,
-    pods_with_samples,
-    presence_by_period,
-)
-from rightsizer.usage.querier import SourceQuerier
-from rightsizer.usage.recording_rules import RAW, raw_selector
+from rightsizer.usage.pod_names import OTHER_SUFFIXES, SUFFIXES, NamePrefix, replicas_by_prefix
+from rightsizer.usage.querier import Build, SourceQuerier
+from rightsizer.usage.recording_rules import RAW
+from rightsizer.usage.sample_coverage import pods_with_samples
 from rightsizer.usage.slot_grid import COUNT, Counts, SlotGrid, counted
-from rightsizer.usage.source_metrics import CLUSTER, MetricKind, Statistic
+from rightsizer.usage.source_metrics import Metric, MetricKind, Statistic, UseKey
 
+MINUTE = datetime.timedelta(minutes=1)
 HOUR = datetime.timedelta(hours=1)
 JITTER = 1.1
 
 NEAR = datetime.timedelta(minutes=5)
-"""A device with samples this close before and after a minute existed in it. A larger value leaves more of the last
-minutes unchecked; there, current pods must have samples anyway."""
-
-_TIMES_NAMED = 3
-"""How often a query for gaps lists the pods."""
+"""A device with samples this close before and after a minute existed in it."""
 
 _COLUMNS = ("busy", "seen", "gaps")
 
@@ -81,20 +66,10 @@ class ReplicaQuery:
         return [(self.namespace, prefix) for prefix, _ in self.replicas()]
 
 
-def _none() -> Counts:
-    return array.array(COUNT)
-
-
-@dataclasses.dataclass(slots=True)
-class ReplicaMinutes:
-    """Replicas by minute: busy ones, those with samples, and those of which some device lacks samples.
-
-    A column without a replica in any minute is empty.
-    """
-
-    busy: Counts = dataclasses.field(default_factory=_none)
-    seen: Counts = dataclasses.field(default_factory=_none)
-    gaps: Counts = dataclasses.field(default_factory=_none)
+States = npt.NDArray[np.uint8]
+"""A state for each minute; of several, the highest counts."""
+_NONE, _IDLE, _IMPOSSIBLE, _BUSY = range(4)
+"""No sample, no work, a value that cannot be, and work."""
 
 
 def busy_replicas(querier: SourceQuerier, workloads: Sequence[ReplicaQuery]) -> dict[str, Concurrency]:
@@ -127,10 +102,13 @@ def _counted(workloads: Sequence[ReplicaQuery], grid: SlotGrid, query: "_MinuteQ
         for prefix, suffix in workload.replicas():
             suffixes.setdefault((workload.namespace, prefix), set()).add(suffix)
             owners.setdefault((workload.namespace, prefix), set()).add((workload.uid, suffix))
+    current = {(workload.namespace, name) for workload in workloads for name in workload.pods}
+    pods = replicas_by_prefix(
+        current | pods_with_samples(query.querier, grid.slots * grid.slot + NEAR), suffixes
+    )
 
     def read(prefixes: Collection[NamePrefix], grid: SlotGrid) -> SlotRows:
-        some = {prefix: suffixes[prefix] for prefix in prefixes}
-        return _rows(_count(some, Period(grid.end, grid.slots, NEAR), query))
+        return query.counts({pod: each for pod, each in pods.items() if each[0] in prefixes}, grid)
 
     kept = query.querier.kept
     if kept is None:
@@ -139,29 +117,6 @@ def _counted(workloads: Sequence[ReplicaQuery], grid: SlotGrid, query: "_MinuteQ
     asked = (query.threshold, query.reach, has_counters)
     question = ("replicas", *query.querier.question(MetricKind.ACTIVITY), *asked)
     return kept.extended(question, grid, {each: sorted(of) for each, of in owners.items()}, read)
-
-
-def _count(
-    suffixes: Mapping[NamePrefix, Collection[str]], period: Period, query: "_MinuteQuery"
-) -> dict[NamePrefix, ReplicaMinutes]:
-    """The counts of each prefix."""
-    prefixes: dict[str, set[NamePrefix]] = {}
-    for prefix, names in suffixes.items():
-        for suffix in names:
-            prefixes.setdefault(suffix, set()).add(prefix)
-    periods = DailyPeriods((period,), query.querier.at, query.reach)
-    selections = pods_with_samples(query.querier, prefixes, [periods])
-    (presence,) = presence_by_period(query.querier, selections, periods)
-    return query.count(selections, period, presence)
-
-
-def _rows(counted: Mapping[NamePrefix, ReplicaMinutes]) -> SlotRows:
-    columns = {
-        (*prefix, name, ""): getattr(minutes, name)
-        for prefix, minutes in counted.items()
-        for name in _COLUMNS
-    }
-    return SlotRows({}, {key: column for key, column in columns.items() if any(column)})
 
 
 def _concurrency(
@@ -203,113 +158,73 @@ class _MinuteQuery:
     threshold: float  # a replica with activity above this (0 to 1) is busy
     reach: datetime.timedelta  # a sample so long before the end of a minute counts for that minute
 
-    def count(
-        self, selections: Sequence[PodSelection], period: Period, presence: PeriodPresence
-    ) -> dict[NamePrefix, ReplicaMinutes]:
-        """The counts of one period."""
-        found: dict[NamePrefix, ReplicaMinutes] = collections.defaultdict(ReplicaMinutes)
-        present = [selection.only(presence.present) for selection in selections]
-        incomplete = presence.present - presence.complete.keys()
-        by_gauges = [one.only(incomplete) for one in selections if one.metrics]
-        partial = [part for one in by_gauges for part in one.split(_TIMES_NAMED)]
-        for prefix, column in self._columns(self._busy, present, period.steps, period.minutes):
-            found[prefix].busy = _merged(found[prefix].busy, column, operator.add)
-        for prefix, column in self._columns(self._seen, partial, period.steps, period.minutes):
-            # Both labels may name the same replica.
-            found[prefix].seen = _merged(found[prefix].seen, column, max)
-        gaps = functools.partial(self._gaps, around=period.around)
-        later = period.later_steps(self.querier.at)
-        for prefix, column in self._columns(gaps, partial, later, period.minutes) if later else ():
-            found[prefix].gaps = _merged(found[prefix].gaps, column, max)
-        for prefix, replicas in presence.complete.items():
-            found[prefix].seen = array.array(COUNT, [counted(replicas)]) * period.minutes
+    def counts(self, pods: Mapping[PodKey, tuple[NamePrefix, str]], grid: SlotGrid) -> SlotRows:
+        """The replicas of each prefix that were busy, had samples, or lack those of a device, by minute."""
+        near = NEAR // MINUTE
+        longer = dataclasses.replace(grid, slots=grid.slots + near)
+        by_replica: dict[tuple[NamePrefix, str], list[States]] = collections.defaultdict(list)
+        for key, row in self._states(pods.keys(), longer).items():
+            by_replica[pods[key[:2]]].append(row)
+        columns: dict[UseKey, npt.NDArray[np.int64]] = {}
+        for (prefix, _), rows in by_replica.items():
+            devices = np.array(rows)
+            highest = devices.max(axis=0)[near:]
+            lacking = _gaps(devices, near)[near:]
+            for name, is_so in zip(_COLUMNS, (highest == _BUSY, highest != _NONE, lacking), strict=True):
+                key = (*prefix, name, "")
+                columns[key] = columns.get(key, 0) + is_so.astype(np.int64)
+        found = {key: array.array(COUNT, map(counted, column)) for key, column in columns.items()}
+        return SlotRows({}, {key: column for key, column in found.items() if any(column)})
+
+    def _states(self, pods: Collection[PodKey], grid: SlotGrid) -> dict[UseKey, States]:
+        """What each use of a device did, by every gauge and counter."""
+        found: dict[UseKey, States] = {}
+        for build, parse, pod_labels in self._questions(grid):
+            size = min(self.querier.max_series(RAW, grid.slots * grid.slot), MAX_POINTS / grid.slots)
+            shards = self.querier.pod_shards(pods, size, pod_labels=pod_labels)
+            for labels, row in self.querier.range_uses(shards, build, grid.steps, parse):
+                if labels.key is not None and labels.key[:2] in pods:
+                    known = found.get(labels.key)
+                    found[labels.key] = row if known is None else np.maximum(known, row)
         return found
 
-    def _columns(
-        self,
-        build: Callable[[PodSelection, Sequence[str]], str],
-        selections: Iterable[PodSelection],
-        steps: QueryRange,
-        minutes: int,
-    ) -> Iterator[tuple[NamePrefix, Counts]]:
-        """The replicas of each prefix for which a query has a value, by minute."""
-        columns = ParseCache(functools.partial(_parse_column, steps.start.timestamp(), minutes))
+    def _questions(
+        self, grid: SlotGrid
+    ) -> Iterator[tuple[Build, Callable[[msgspec.Raw], States], Collection[str] | None]]:
+        """PromQL, how its points are read, and the labels that name pods in it; None if unknown."""
+        querier, answered = self.querier, self.querier.answered(grid.slots * grid.slot)
+        for metric in (answered or querier.source).of(MetricKind.ACTIVITY):
 
-        def run(selection: PodSelection) -> list[tuple[NamePrefix, Counts]]:
-            namespace_label = selection.namespace_label
-            parse = functools.partial(_parse_prefix, namespace_label)
-            labels = self.querier.once(("prefixes", namespace_label), lambda: ParseCache(parse))
+            def peak(matchers: Sequence[str], metric: Metric = metric) -> str:
+                statistic = RAW.statistic(metric, Statistic.PEAK, matchers, self.reach)
+                return RAW.largest(querier.source.labels.described, statistic)
 
-            def query(matchers: Sequence[str]) -> str:
-                every = (*self.querier.matchers, selection.matcher, *matchers)
-                return selection.replicas(build(selection, every))
+            states = functools.partial(self._states_of, grid, metric.scale, metric.highest, _IDLE)
+            yield peak, states, answered.pod_labels if answered else None
+        if querier.source.has_counters:  # of any device; two samples take twice the time of one
+            busy = functools.partial(pod_busy, querier, 2 * self.reach)
+            share = 1 / self.reach.total_seconds()
+            yield busy, functools.partial(self._states_of, grid, share, math.inf, _NONE), None
 
-            return list(self.querier.range_series(selection.shards(), query, steps, (labels, columns)))
-
-        some = [selection for selection in selections if selection.pods]
-        tasks = [functools.partial(run, selection) for selection in some]
-        for selection, result in zip(some, self.querier.prometheus.run_in_order(tasks), strict=True):
-            for prefix, column in result:
-                if prefix in selection.pods:  # else a prefix of another namespace
-                    yield prefix, column
-
-    def _busy(self, selection: PodSelection, matchers: Sequence[str]) -> str:
-        # By device: most have no value, and only the others are then grouped by pod.
-        found = [
-            f"({RAW.statistic(metric, Statistic.PEAK, matchers, self.reach)}"
-            f" > {self.threshold / metric.scale!r})"
-            for metric in selection.metrics
-        ]
-        if self.querier.source.has_counters:  # of any device; two samples take twice the time of one
-            increase = promql.over("increase", promql.selector(POD_BUSY, matchers), 2 * self.reach)
-            found.append(f"({increase} > {self.threshold * self.reach.total_seconds()!r})")
-        return " or ".join(found)
-
-    def _seen(self, selection: PodSelection, matchers: Sequence[str]) -> str:
-        return " or ".join(self._present(selection, matchers, self.reach))
-
-    def _gaps(self, selection: PodSelection, matchers: Sequence[str], around: datetime.timedelta) -> str:
-        """At a step `around` later: devices with samples before and after the minute, but none in it."""
-        # `on` instead of an aggregation by device: three times as fast, and this is the most expensive query.
-        use = f"on {promql.listed(self.querier.source.labels.use)}"
-        before, after, during = (
-            f"({f' or {use} '.join(self._present(selection, matchers, length, offset))})"
-            for length, offset in (
-                (around, around + self.reach),
-                (around, None),
-                (self.reach, around),
-            )
-        )
-        return f"({before} and {use} {after}) unless {use} {during}"
-
-    def _present(
-        self,
-        selection: PodSelection,
-        matchers: Sequence[str],
-        length: datetime.timedelta,
-        offset: datetime.timedelta | None = None,
-    ) -> Iterator[str]:
-        for metric in selection.metrics:
-            selected = raw_selector(metric, matchers)
-            yield promql.over("present_over_time", selected, length, offset=offset)
+    def _states_of(
+        self, grid: SlotGrid, scale: float, highest: float, idle: int, text: msgspec.Raw
+    ) -> States:
+        """The states of a series, from the JSON of its points: `idle` where it was not above the threshold."""
+        row = np.zeros(grid.slots, np.uint8)
+        for instant, value in decode_points(text):
+            minute, share = grid.slot_of(instant), value * scale
+            if 0 <= minute < grid.slots:
+                is_possible = 0 <= share <= highest  # which NaN is not
+                row[minute] = (_BUSY if share > self.threshold else idle) if is_possible else _IMPOSSIBLE
+        return row
 
 
-def _parse_prefix(namespace_label: str, text: msgspec.Raw) -> tuple[str, NamePrefix]:
-    """The cluster and the prefix of a series."""
-    labels = decode_labels(text)
-    return labels.get(CLUSTER, ""), (labels.get(namespace_label, ""), labels.get(PREFIX_LABEL, ""))
-
-
-def _parse_column(start: float, minutes: int, text: msgspec.Raw) -> Counts:
-    """A number for each minute, 0 where there is none."""
-    column = array.array(COUNT, [0]) * minutes
-    for instant, value in decode_points(text):
-        minute = round((instant - start) / 60)
-        if 0 <= minute < minutes:
-            column[minute] = counted(value)
-    return column
-
-
-def _merged(one: Counts, other: Counts, how: Callable[[int, int], int]) -> Counts:
-    """Merge minute by minute."""
-    return array.array(COUNT, map(how, one, other)) if one else other
+def _gaps(devices: npt.NDArray[np.uint8], near: int) -> npt.NDArray[np.bool_]:
+    """The minutes in which a device lacks samples that count, though it has some shortly before and after."""
+    is_seen = devices != _NONE
+    before, after = np.zeros_like(is_seen), np.zeros_like(is_seen)
+    for minutes in range(1, near + 1):
+        before[:, minutes:] |= is_seen[:, :-minutes]
+        after[:, :-minutes] |= is_seen[:, minutes:]
+    lacking: npt.NDArray[np.bool_] = np.any((~is_seen & before & after) | (devices == _IMPOSSIBLE), axis=0)
+    return lacking

@@ -24,6 +24,7 @@ from rightsizer.usage.exporter_counters import (
     REASON,
     SLACK_S,
     UNATTRIBUTED,
+    pod_busy,
     unexplained_s,
 )
 from rightsizer.usage.kept_slots import SlotRows
@@ -343,7 +344,7 @@ def _correct_by_counters(query: _HistoryQuery, by_use: SlotsByUse) -> SlotsByUse
     querier, grid = query.querier, query.grid
     shared = _shared_devices(querier)
     unknown_s = unknown_seconds(querier, grid, sorted({key[2] for key in by_use}))
-    build = functools.partial(_pod_busy, querier, grid.slot)
+    build = functools.partial(pod_busy, querier, grid.slot)
     counted_busy: dict[UseKey, bytearray] = {}  # by any exporter
     elsewhere: SlotsByUse = {}
     for key, points in query.rows(build, decode_points, query.shards()):
@@ -360,14 +361,6 @@ def _correct_by_counters(query: _HistoryQuery, by_use: SlotsByUse) -> SlotsByUse
             elif row[slot] == Slot.BUSY and device in shared and not is_busy[slot]:
                 row[slot] = Slot.IDLE if is_known else Slot.UNKNOWN
     return elsewhere
-
-
-def _pod_busy(querier: SourceQuerier, slot: datetime.timedelta, matchers: Sequence[str]) -> str:
-    """Busy seconds of each pod in each slot, by its own counters, of each target."""
-    use = (*querier.source.labels.use, JOB, TARGET)
-    selected = promql.selector(POD_BUSY, matchers)
-    increase = promql.by("max", (*use, *CONTAINER), promql.over("increase", selected, slot))
-    return promql.by("sum", use, increase)
 
 
 def _shared_devices(querier: SourceQuerier) -> set[DeviceKey]:
@@ -486,7 +479,7 @@ class _ProfileQuery:
         found, step_s = Profiles(), self._step.total_seconds()
 
         def build(matchers: Sequence[str]) -> str:
-            return f"clamp_max({_pod_busy(self.querier, self._step, matchers)}, {step_s!r})"
+            return f"clamp_max({pod_busy(self.querier, self._step, matchers)}, {step_s!r})"
 
         self._add(found, build, 1 / step_s)
         return found

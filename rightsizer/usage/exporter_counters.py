@@ -231,6 +231,14 @@ def device_counters(querier: SourceQuerier, window: datetime.timedelta, pods: La
     return counters
 
 
+def pod_busy(querier: SourceQuerier, window: datetime.timedelta, matchers: Sequence[str]) -> str:
+    """PromQL: busy seconds of each pod in a window, by its own counters, of each target."""
+    use = (*querier.source.labels.use, JOB, TARGET)
+    selected = promql.selector(POD_BUSY, matchers)
+    increase = promql.by("max", (*use, *CONTAINER), promql.over("increase", selected, window))
+    return promql.by("sum", use, increase)
+
+
 def unexplained_s(busy_s: float, known_s: float, *, is_counted: bool) -> float:
     """Seconds of a device's work that no series explains, and that therefore anybody may have done.
 

@@ -12,6 +12,7 @@ import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from rightsizer.model import PodKey
 from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.querier import QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import RULE_INTERVAL, QueryForm
@@ -106,6 +107,16 @@ def samples_of(
     if key not in known or known[key].window < window:
         known[key] = SampleCounts.of(querier, form, shards, window)
     return known[key]
+
+
+def pods_with_samples(querier: SourceQuerier, window: datetime.timedelta) -> frozenset[PodKey]:
+    """All pods that had samples in this window, or a longer one of which they are known."""
+    known: dict[object, SampleCounts] = querier.once("samples", dict)
+    form = querier.query_form(window)
+    counted = next((one for one in known.values() if one.window >= window), None) or samples_of(
+        querier, form, querier.all_shards(form, window), window
+    )
+    return frozenset(labels.key[:2] for labels, _ in counted.series if labels.key is not None)
 
 
 def slot_length(window: datetime.timedelta, samples: int) -> datetime.timedelta:

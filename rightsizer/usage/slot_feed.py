@@ -17,8 +17,8 @@ from rightsizer.evidence.slot_table import (
     SAMPLES,
     SLOT,
     Answer,
+    EvidenceTable,
     KeptTables,
-    SlotRows,
     Values,
 )
 from rightsizer.prometheus import promql
@@ -45,7 +45,7 @@ class WindowSlots:
     """
 
     labels: Sequence[SeriesLabels]
-    rows: SlotRows
+    rows: EvidenceTable
     tags: dict[Metric, str]
     slots: int
 

@@ -17,7 +17,7 @@ class Relay(http.server.ThreadingHTTPServer):
         clocks: Offset of `time()` from the true time, in seconds: of the first query, the second, and so on; the
             last one stays.
         asked: The queries that were received.
-        steps: Of those over a range, the number of steps.
+        steps: Of those over a range, the number of steps, and the seconds of one.
         hook: Called with each query before it is answered.
         is_gone: Whether it closes connections without an answer.
         spoil: Changes each answer, a status and a body, before it is forwarded.
@@ -29,7 +29,7 @@ class Relay(http.server.ThreadingHTTPServer):
         self.upstream = urllib.parse.urlsplit(upstream)
         self.clocks = [0.0]
         self.asked: list[str] = []
-        self.steps: list[int] = []
+        self.steps: list[tuple[int, float]] = []
         self.hook: Callable[[str], None] = lambda _: None
         self.is_gone = False
         self.spoil: Callable[[int, bytes], tuple[int, bytes]] = lambda status, body: (status, body)
@@ -63,7 +63,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.server.asked.append(query)
         if "step" in form:
             length = float(form["end"]) - float(form["start"])
-            self.server.steps.append(round(length / float(form["step"])) + 1)
+            step_s = float(form["step"])
+            self.server.steps.append((round(length / step_s) + 1, step_s))
         self.server.hook(query)
         if self.server.is_gone:
             return

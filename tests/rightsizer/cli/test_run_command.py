@@ -567,28 +567,26 @@ def test_state_file_lets_next_process_ask_only_for_new_minutes(world: World, com
     file.parent.mkdir()
     flags = [] if command == "run" else ["--extender-listen", "127.0.0.1:0"]
 
-    def seconds() -> int:
-        """Of samples that one process asked for to count replicas."""
-        relay.asked.clear()
+    def minutes() -> int:
+        """The minutes that one process asked for to count replicas."""
+        relay.steps.clear()
         given = ("--prometheus-url", relay.url, "--state-file", str(file))
         with running(world, *flags, *given, policy=f"{head}  - {rule}\n", command=command) as run:
             wait_for(lambda: run.cycles() >= 1, run)
             assert run.end() == 0
         said.append(run.said)
-        asked = "\n".join(relay.asked)
-        found = re.findall(r"\(present_over_time\(\w+\{pod.*?\[(?:(\d+)m)?(?:(\d+)s)?(?:\d+ms)?\]", asked)
-        return max(60 * int(minutes or 0) + int(some or 0) for minutes, some in found)
+        return max(number for number, step_s in relay.steps if step_s == 60)
 
     said: list[str] = []
     with Relay(world.prometheus.url) as relay:
-        least = 0.9 * seconds()
+        least = 0.9 * minutes()
         # The scrape interval, and with it the question, may be measured in two ways.
-        assert any(seconds() < least / 2 for _ in range(3))
+        assert any(minutes() < least / 2 for _ in range(3))
         file.write_bytes(file.read_bytes()[:-1])
-        assert seconds() > least
+        assert minutes() > least
         assert "is damaged; histories are queried whole" in said[-1]
         file.unlink()
         file.mkdir()
-        assert seconds() > least
+        assert minutes() > least
         assert "is not written" in said[-1]
     assert [one.name for one in file.parent.iterdir()] == [file.name]

@@ -20,8 +20,8 @@ from rightsizer.evidence.slot_table import (
     SAMPLES,
     SLOT,
     Answer,
+    EvidenceTable,
     KeptTables,
-    SlotRows,
     Values,
 )
 
@@ -82,11 +82,11 @@ def _kept(verified_every: int = 1_000_000) -> tuple[KeptTables, list[tuple[int, 
     return KeptTables(lambda *each: compared.append(each), verified_every=verified_every), compared
 
 
-def _by_text(rows: SlotRows, name: str) -> dict[bytes, list[float]]:
+def _by_text(rows: EvidenceTable, name: str) -> dict[bytes, list[float]]:
     return {text: rows.columns[METRIC, name][place].tolist() for text, place in rows.places.items()}
 
 
-def _extended(kept: KeptTables, truth: Truth, slots: int = SLOTS, question: str = "x") -> SlotRows:
+def _extended(kept: KeptTables, truth: Truth, slots: int = SLOTS, question: str = "x") -> EvidenceTable:
     kept.begin(truth.end)
     return kept.extended(question, truth.end, slots, truth.read)
 
@@ -215,14 +215,14 @@ def test_peaks_and_means_are_of_the_last_slots() -> None:
     nan = math.nan
     values = np.array([[0.05, nan, 350.2, 0.1], [1.0, nan, nan, nan], [0.0, math.inf, 0.0, 0.0]], np.float32)
     columns = {(METRIC, PEAK): values, (METRIC, MEAN): values}
-    rows = SlotRows(AT, 4, {b"a": 0, b"b": 1, b"c": 2}, columns)
+    rows = EvidenceTable(AT, 4, {b"a": 0, b"b": 1, b"c": 2}, columns)
     assert rows.peaks(METRIC, 4) == [350.2, 1.0, math.inf]
     assert rows.peaks(METRIC, 1)[::2] == [0.1, 0.0]
     assert rows.means(METRIC, 4) == [pytest.approx(350.35 / 3), 1.0, math.inf]
     assert math.isnan(rows.peaks(METRIC, 3)[1])
     assert math.isnan(rows.means(METRIC, 3)[1])
     samples = np.array([[20, nan, nan, 60], [20, nan, nan, nan], [20, 20, 20, 20]], np.float32)
-    weighed = SlotRows(AT, 4, rows.places, {**columns, (METRIC, SAMPLES): samples})
+    weighed = EvidenceTable(AT, 4, rows.places, {**columns, (METRIC, SAMPLES): samples})
     assert weighed.means(METRIC, 4) == [pytest.approx((20 * 0.05 + 60 * 0.1) / 80), 1.0, math.inf]
     assert weighed.samples(METRIC, 2).tolist() == [[0, 60], [0, 0], [20, 20]]
 

@@ -1,6 +1,7 @@
 """Busy replicas at the same time, on a real Prometheus."""
 
 import datetime
+import math
 
 import pytest
 
@@ -105,30 +106,29 @@ def test_concurrency_pod_is_not_expected_before_its_start(metrics: Metrics) -> N
     assert busy == (1,) * 4 + (0,) * 6
 
 
-def test_concurrency_gaps_are_queried_only_for_incomplete_pods(metrics: Metrics) -> None:
-    """A pod with as many samples as the densest one misses none."""
+def test_concurrency_gap_leaves_only_its_workload_unseen(metrics: Metrics) -> None:
+    """Also one of a pod that is gone."""
     for pod in ("db-0", "db-1", "web-0", "web-1"):
         _write(metrics, pod, 0.0, since=2 * HOUR)
+    _write(metrics, "web-2", 0.0, since=50 * MINUTE, until=20 * MINUTE + EDGE)
+    _write(metrics, "web-2", 0.0, since=17 * MINUTE + EDGE, until=6 * MINUTE)
     names = {"db": ("db-0", "db-1"), "web": ("web-0", "web-1")}
     requests = [
         ReplicaQuery(name, metrics.space, "StatefulSet", dict.fromkeys(pods, metrics.at - DAY))
         for name, pods in names.items()
     ]
-    asked = {}
-    for case in ("whole", "one-with-a-gap"):
-        with Relay(metrics.prometheus.url) as relay:
-            found = metrics.signal(url=relay.url).concurrency(requests, metrics.at)
-            asked[case] = [query for query in relay.asked if " unless on " in query]
-            unknown = {uid: sum(one.unseen) for uid, one in found.items()}
-        if case == "whole":
-            assert unknown == {"db": 0, "web": 0}
-            _write(metrics, "web-2", 0.0, since=50 * MINUTE, until=20 * MINUTE + EDGE)
-            _write(metrics, "web-2", 0.0, since=17 * MINUTE + EDGE)
-    assert asked["whole"] == []
-    assert unknown["db"] == 0
-    assert unknown["web"] == near(2, abs=1)
-    assert all("web-2" in query and "db-0" not in query for query in asked["one-with-a-gap"])
-    assert asked["one-with-a-gap"]
+    found = metrics.signal().concurrency(requests, metrics.at)
+    assert {uid: sum(one.unseen) for uid, one in found.items()} == {"db": 0, "web": near(2, abs=1)}
+
+
+def test_concurrency_impossible_value_is_unseen(metrics: Metrics) -> None:
+    """NaN and DCGM's blank value tell neither work nor idleness; NaN beside other values of a minute is none."""
+    _write(metrics, "db-0", 0.0)
+    _write(metrics, "db-1", within(4.9, 2.1, math.nan))
+    _write(metrics, "db-2", within(6.9, 4.1, 2_147_483_632.0))
+    found = _concurrency(metrics, "StatefulSet", "db-0", "db-1", "db-2")
+    assert found.busy == (0,) * 10  # type: ignore[attr-defined]
+    assert found.unseen == (0,) * 3 + (1, 1, 2, 1) + (0,) * 3  # type: ignore[attr-defined]
 
 
 def test_concurrency_metric_that_ended_counts_until_then(metrics: Metrics) -> None:

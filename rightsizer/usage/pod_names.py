@@ -1,0 +1,39 @@
+"""Names of pods as controllers make them: a prefix that a workload's pods share, and a suffix for each. Pure."""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from rightsizer.model import PodKey
+
+# k8s.io/apimachinery/pkg/util/rand: the characters of generated names.
+_RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
+HASHED = f"{_RANDOM}{{1,10}}-{_RANDOM}{{5}}"
+"""Of a Deployment's pod: the hash of the pod template, and five characters."""
+RANDOM = f"{_RANDOM}{{5}}"
+"""Of a ReplicaSet's pod."""
+ORDINAL = "[0-9]+"
+"""Of a StatefulSet's pod."""
+GROUPED = "([0-9]+)(?:-[0-9]+)?"
+"""Of a LeaderWorkerSet's pod: all pods of one number are one replica."""
+
+SUFFIXES = {"StatefulSet": (ORDINAL,), "LeaderWorkerSet": (GROUPED,), "ReplicaSet": (RANDOM,)}
+"""By kind."""
+OTHER_SUFFIXES = (HASHED, ORDINAL, RANDOM)
+"""Of other kinds, whose pods belong to Deployments or StatefulSets."""
+
+NamePrefix = tuple[str, str]
+"""Namespace, and the part of a pod's name before the suffix."""
+
+
+def replicas_by_prefix(
+    pods: Iterable[PodKey], suffixes: Mapping[NamePrefix, Collection[str]]
+) -> dict[PodKey, tuple[NamePrefix, str]]:
+    """The prefix of each pod that has one of these and one of its suffixes, and its replica."""
+    found: dict[PodKey, tuple[NamePrefix, str]] = {}
+    for namespace, name in pods:
+        for parts in (1, 2):
+            prefix = namespace, name.rsplit("-", parts)[0]
+            for suffix in suffixes.get(prefix, ()):
+                if match := re.compile(suffix).fullmatch(name, len(prefix[1]) + 1):
+                    found[namespace, name] = prefix, match[match.lastindex or 0]
+    return found
