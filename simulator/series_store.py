@@ -10,7 +10,7 @@ import struct
 import time
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import cramjam
 
@@ -22,12 +22,15 @@ _SAMPLE = 0x12
 _DOUBLE, _VARINT = b"\x09", b"\x10"
 
 
+Seconds: TypeAlias = "range | tuple[int, ...]"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Series:
     """A series: its labels with `__name__`, and a value for each of `seconds` (Unix time)."""
 
     labels: Mapping[str, str]
-    seconds: range
+    seconds: Seconds
     values: Sequence[float]
 
 
@@ -63,7 +66,7 @@ def _label(name: str, value: str) -> bytes:
 
 
 @functools.lru_cache(maxsize=64)
-def _times(seconds: range) -> tuple[list[bytes], struct.Struct, bytes]:
+def _times(seconds: Seconds) -> tuple[list[bytes], struct.Struct, bytes]:
     """For each sample its timestamp field; how a whole column is packed; and what each sample begins with."""
     times = [_VARINT + _varint(second * 1000) for second in seconds]
     width = len(times[0])

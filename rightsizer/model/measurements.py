@@ -41,7 +41,8 @@ class Usage:
         memory_peak_bytes: Highest framebuffer use.
         power_mean_w: Mean board power in watts, of the whole device also where it is shared.
         power_peak_w: Highest board power in watts.
-        busy_s: Seconds of the window in which a kernel ran, by counters: nothing between two scrapes is missed.
+        busy_s: Seconds of the window in which a kernel ran, by counters: nothing between two scrapes is missed. At
+            least these, if they lack samples.
         is_own: Whether activity and busy_s are the pod's alone; otherwise they are the device's, whoever uses it.
         coverage: Share of the window for which activity was recorded, 0 to 1.
         holes: Slots of the window without any sample; a burst could hide in each.

@@ -414,6 +414,7 @@ def _add_counters(
         entry.is_own = own_s is not None
         entry.busy_s = counters.device_busy_s(key) if own_s is None else own_s
         if entry.busy_s is None:
+            entry.busy_s = counters.least_busy_s(key, is_shared=is_shared)
             continue
         mean = min(entry.busy_s / window.total_seconds(), 1.0)
         if own_s is not None and is_shared:

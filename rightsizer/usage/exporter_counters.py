@@ -101,6 +101,15 @@ class Counters:
         counted_s = self._complete_s(self.pods.get(key), key)
         return None if counted_s is None else counted_s + self.unknown_s.get(key[2:], 0.0)
 
+    def least_busy_s(self, key: UseKey, *, is_shared: bool) -> float | None:
+        """Seconds that counters prove although they lack samples; None if they prove no work.
+
+        A device that only this pod holds worked for it.
+        """
+        proofs = self.pods.get(key), None if is_shared else self.devices.get(key[2:])
+        busy_s = max((each.busy_s for each in proofs if each is not None), default=0.0)
+        return busy_s if busy_s > SLACK_S else None
+
     def pod_traffic_s(self, key: UseKey) -> float | None:
         """Upper bound of the seconds in which memory worked for a pod; None if unknown.
 

@@ -16,7 +16,7 @@ from rightsizer.model import PodKey
 from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.querier import QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import RULE_INTERVAL, QueryForm
-from rightsizer.usage.slot_feed import slots_of
+from rightsizer.usage.slot_feed import has_slots, slots_of
 from rightsizer.usage.slot_grid import COUNT, Counts, SlotGrid
 from rightsizer.usage.source_metrics import Metric, SeriesLabels, UseKey
 
@@ -103,7 +103,8 @@ def samples_of(
 ) -> "SampleCounts":
     """The samples of all pods in this window or a longer one, counted once."""
     known: dict[object, SampleCounts] = querier.once("samples", dict)
-    key = form, _cell(window), querier.tables is None
+    # Slots that are kept may end before the window.
+    key = form, _cell(window), has_slots(querier, window)
     if key not in known or known[key].window < window:
         known[key] = SampleCounts.of(querier, form, shards, window)
     return known[key]
@@ -204,18 +205,19 @@ class SampleCounts:
         """By use and job the samples of each target in a window, where targets follow each other.
 
         A restarted exporter is another target, and in a cell with it only where it begins. Two at the same time are
-        copies, and not here, nor is a use with a target of which no sample was counted.
+        copies, and not here, nor is a target of which no sample was counted.
         """
         targets: dict[JobUse, dict[str, Counts]] = {}
         for labels, row in self.series if self._moved else ():
             if (use := (labels.key, labels.job)) in self._moved:
-                add_highest(targets.setdefault(use, {}), labels.target, row[-self.cells(window) :])
+                last = row[-self.cells(window) :]
+                if any(last):
+                    add_highest(targets.setdefault(use, {}), labels.target, last)
         found: dict[JobUse, Mapping[str, int]] = {}
         for use, rows in targets.items():
-            samples = {target: sum(row) for target, row in rows.items()}
             at_once = sum(len(cell) - cell.count(0) > 1 for cell in zip(*rows.values(), strict=True))
-            if at_once < len(rows) and all(samples.values()):
-                found[use] = samples
+            if at_once < len(rows):
+                found[use] = {target: sum(row) for target, row in rows.items()}
         return found
 
 

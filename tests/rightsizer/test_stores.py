@@ -63,7 +63,7 @@ class _Staggered(BothStores):
 
 def _staggered(series: Series) -> Series:
     earlier_s = 30 * (zlib.crc32(series.labels.get("UUID", "").encode()) % 2)
-    seconds = range(series.seconds.start - earlier_s, series.seconds.stop - earlier_s, series.seconds.step)
+    seconds = tuple(second - earlier_s for second in series.seconds)
     return Series(series.labels, seconds, series.values)
 
 

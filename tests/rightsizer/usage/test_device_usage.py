@@ -96,6 +96,17 @@ def test_usages_mean_of_targets_that_follow_each_other_is_that_of_all_samples(
     assert (usage.invalid, usage.holes, usage.coverage) == ((), 0, near(1.0, abs=0.01))
 
 
+def test_usages_mean_of_a_short_window_is_the_same_after_a_long_one(metrics: Metrics) -> None:
+    """A target that ended before the short window is no part of it; the others follow each other."""
+    for until, target, value in ((3 * HOUR, "1", 0), (30 * MINUTE, "2", 80), (0 * HOUR, "3", 0)):
+        since = {"1": DAY, "2": 3 * HOUR, "3": 30 * MINUTE}[target]
+        metrics.write(idle(**{UTIL: value}), pod="a", since=since, until=until, instance=target)
+    signal = metrics.signal()
+    (day,), (hour,) = (signal.usages(window, metrics.at)[metrics.space, "a"] for window in (DAY, HOUR))
+    assert day.activity_mean == near(0.8 * 2.5 / 24, abs=0.002)
+    assert hour.activity_mean == near(0.4, abs=0.01)
+
+
 def test_usages_targets_that_followed_each_other_a_moment_ago_do_not_disagree(metrics: Metrics) -> None:
     """One saw the end of the work, the other what came after it."""
     metrics.write(idle(**{UTIL: within(1500, 20, 90)}), pod="a", until=20 * MINUTE, instance="10.0.0.1:9400")

@@ -270,6 +270,24 @@ def test_activity_shared_gpu_counters_tell_pods_apart(metrics: Metrics) -> None:
 
 
 @pytest.mark.covers("P16")
+@pytest.mark.covers("P14")
+@pytest.mark.parametrize("others", [(), ("b",)])
+def test_usages_counters_that_lack_samples_prove_work(metrics: Metrics, others: tuple[str, ...]) -> None:
+    """Between samples that do not show it; that some are lost makes nothing of it undone."""
+    work, device = rising(within(700, 690, 30)), {"namespace": "", "modelName": ""}
+    metrics.write({exporter_counters.DEVICE_BUSY: 0}, device, UUID="GPU-whole")
+    for since, until in ((DAY, 12 * HOUR), (11 * HOUR, 0 * HOUR)):
+        for labels, values in (
+            (device, {exporter_counters.DEVICE_BUSY: work}),
+            ({"pod": "a"}, {**idle(), exporter_counters.POD_BUSY: work}),
+        ):
+            metrics.write(values, labels, UUID="GPU-s", since=since, until=until)
+    for pod in others:
+        metrics.write({**idle(), exporter_counters.POD_BUSY: 0}, pod=pod, UUID="GPU-s", until=HOUR)
+    usage = metrics.usage("a")
+    assert (usage.busy_s, usage.is_own, usage.activity_peak) == (near(300, rel=0.2), False, 0)
+
+
 def test_activity_counters_are_complete_with_one_sample_less_than_others(metrics: Metrics) -> None:
     """In a window of 10m 10s one exporter was scraped ten times, another of its job eleven times."""
     Shared(30).write(metrics, a=30, b=0)

@@ -161,6 +161,18 @@ def test_kept_slots_of_a_series_that_ended_are_not_fresh(busy: Metrics) -> None:
 
 
 @pytest.mark.prometheus
+def test_window_that_is_shorter_than_any_of_slots_ends_now(busy: Metrics) -> None:
+    """Also after a longer one, whose last slot ended before that."""
+    busy.write(idle(), pod="ended", since=DAY, until=4 * MINUTE)
+    kept = _kept()
+    for at in (busy.at - 21 * MINUTE, busy.at):
+        signals = [busy.signal(tables=tables, recording=RecordingRules.OFF) for tables in (kept, None)]
+        found = [[one.usages(window, at) for window in (DAY, MINUTE * 30)][-1] for one in signals]
+    assert found[0] == found[1]
+    assert found[0][busy.space, "ended"][0].coverage < 0.9
+
+
+@pytest.mark.prometheus
 def test_windows_of_both_forms_are_kept(busy: Metrics) -> None:
     """While rules have not recorded the longest window yet; and a window of many days is asked as ever."""
     busy.record(8 * HOUR)
