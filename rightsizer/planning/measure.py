@@ -573,6 +573,7 @@ def _replicas(workload: Workload, request: ConcurrencyRequest, at: datetime.date
     criteria = request.criteria
     return ReplicaQuery(
         uid=workload.ref.uid,
+        name=workload.ref.name,
         namespace=workload.ref.namespace,
         kind=workload.ref.kind,
         pods={pod.ref.name: pod.started or pod.created or at for pod in workload.pods if pod.holds},

@@ -17,12 +17,12 @@ import numpy.typing as npt
 from rightsizer.model import Concurrency, PodKey
 from rightsizer.prometheus.query_api import decode_points
 from rightsizer.prometheus.sharding import MAX_POINTS
+from rightsizer.usage.device_usage import pods_seen
 from rightsizer.usage.exporter_counters import pod_busy
 from rightsizer.usage.kept_slots import SlotRows
 from rightsizer.usage.pod_names import OTHER_SUFFIXES, SUFFIXES, NamePrefix, replicas_by_prefix
 from rightsizer.usage.querier import Build, SourceQuerier
 from rightsizer.usage.recording_rules import RAW
-from rightsizer.usage.sample_coverage import pods_with_samples
 from rightsizer.usage.slot_grid import COUNT, Counts, SlotGrid, counted
 from rightsizer.usage.source_metrics import Metric, MetricKind, Statistic, UseKey
 
@@ -32,6 +32,9 @@ JITTER = 1.1
 
 NEAR = datetime.timedelta(minutes=5)
 """A device with samples this close before and after a minute existed in it."""
+
+_NAMED = {"LeaderWorkerSet"}
+"""Kinds whose pods have the workload's name as prefix, and one or two numbers after it."""
 
 _COLUMNS = ("busy", "seen", "gaps")
 
@@ -47,13 +50,15 @@ class ReplicaQuery:
     pods: Mapping[str, datetime.datetime]
     window: datetime.timedelta = HOUR
     threshold: float = 0.01  # a replica with activity above this (0 to 1) is busy
+    name: str = ""  # of the workload: one that ends in a number may look like a group of another
 
     def replicas(self) -> dict[tuple[str, str], set[str]]:
         """The replicas of its pods by name prefix and suffix; empty if a name fits no pattern."""
         found: dict[tuple[str, str], set[str]] = {}
+        prefix = re.escape(self.name) if self.name and self.kind in _NAMED else ".+?"
         for name in self.pods:
             for suffix in SUFFIXES.get(self.kind, OTHER_SUFFIXES):
-                match = re.fullmatch(f"(.+?)-({suffix})", name)
+                match = re.fullmatch(f"({prefix})-({suffix})", name)
                 if match:
                     found.setdefault((match[1], suffix), set()).add(match.groups()[-1])
                     break
@@ -103,12 +108,11 @@ def _counted(workloads: Sequence[ReplicaQuery], grid: SlotGrid, query: "_MinuteQ
             suffixes.setdefault((workload.namespace, prefix), set()).add(suffix)
             owners.setdefault((workload.namespace, prefix), set()).add((workload.uid, suffix))
     current = {(workload.namespace, name) for workload in workloads for name in workload.pods}
-    pods = replicas_by_prefix(
-        current | pods_with_samples(query.querier, grid.slots * grid.slot + NEAR), suffixes
-    )
+    pods = replicas_by_prefix(current | pods_seen(query.querier, grid.slots * grid.slot + NEAR), suffixes)
 
     def read(prefixes: Collection[NamePrefix], grid: SlotGrid) -> SlotRows:
-        return query.counts({pod: each for pod, each in pods.items() if each[0] in prefixes}, grid)
+        ours = {pod: [one for one in each if one[0] in prefixes] for pod, each in pods.items()}
+        return query.counts({pod: each for pod, each in ours.items() if each}, grid)
 
     kept = query.querier.kept
     if kept is None:
@@ -158,13 +162,14 @@ class _MinuteQuery:
     threshold: float  # a replica with activity above this (0 to 1) is busy
     reach: datetime.timedelta  # a sample so long before the end of a minute counts for that minute
 
-    def counts(self, pods: Mapping[PodKey, tuple[NamePrefix, str]], grid: SlotGrid) -> SlotRows:
+    def counts(self, pods: Mapping[PodKey, Sequence[tuple[NamePrefix, str]]], grid: SlotGrid) -> SlotRows:
         """The replicas of each prefix that were busy, had samples, or lack those of a device, by minute."""
         near = NEAR // MINUTE
         longer = dataclasses.replace(grid, slots=grid.slots + near)
         by_replica: dict[tuple[NamePrefix, str], list[States]] = collections.defaultdict(list)
         for key, row in self._states(pods.keys(), longer).items():
-            by_replica[pods[key[:2]]].append(row)
+            for replica in pods[key[:2]]:
+                by_replica[replica].append(row)
         columns: dict[UseKey, npt.NDArray[np.int64]] = {}
         for (prefix, _), rows in by_replica.items():
             devices = np.array(rows)

@@ -27,6 +27,7 @@ from rightsizer.usage.sample_coverage import (
     JobUse,
     SampleCounts,
     coverage_by_use,
+    pods_with_samples,
     samples_of,
 )
 from rightsizer.usage.slot_feed import WindowSlots, has_slots, slots_of
@@ -183,6 +184,13 @@ def recent_peaks(querier: SourceQuerier) -> Usages:
     for query, (series, numbers) in _latest_peaks(querier):
         query.add_to(usage, zip(series, numbers, strict=True))
     return _by_pod(usage, {})
+
+
+def pods_seen(querier: SourceQuerier, window: datetime.timedelta) -> set[PodKey]:
+    """All pods that a gauge or a counter names in the window; recorded and kept values may be five minutes old."""
+    found = set(pods_with_samples(querier, window))
+    found |= {one.key[:2] for _, (series, _) in _latest_peaks(querier) for one in series if one.key}
+    return found | {key[:2] for key in query_counters(querier, window).pods}
 
 
 def peak_activity(querier: SourceQuerier, window: datetime.timedelta, *, with_coverage: bool) -> Usages:

@@ -27,13 +27,17 @@ NamePrefix = tuple[str, str]
 
 def replicas_by_prefix(
     pods: Iterable[PodKey], suffixes: Mapping[NamePrefix, Collection[str]]
-) -> dict[PodKey, tuple[NamePrefix, str]]:
-    """The prefix of each pod that has one of these and one of its suffixes, and its replica."""
-    found: dict[PodKey, tuple[NamePrefix, str]] = {}
+) -> dict[PodKey, list[tuple[NamePrefix, str]]]:
+    """The prefix of each pod that has one of these and one of its suffixes, and its replica.
+
+    A name may fit several workloads: it then counts in each.
+    """
+    found: dict[PodKey, list[tuple[NamePrefix, str]]] = {}
     for namespace, name in pods:
         for parts in (1, 2):
             prefix = namespace, name.rsplit("-", parts)[0]
             for suffix in suffixes.get(prefix, ()):
                 if match := re.compile(suffix).fullmatch(name, len(prefix[1]) + 1):
-                    found[namespace, name] = prefix, match[match.lastindex or 0]
+                    replica = prefix, match[match.lastindex or 0]
+                    found.setdefault((namespace, name), []).append(replica)
     return found

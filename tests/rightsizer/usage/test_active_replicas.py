@@ -5,9 +5,12 @@ import math
 
 import pytest
 
+from rightsizer.evidence.slot_table import KeptTables
 from rightsizer.prometheus import promql
 from rightsizer.usage.active_replicas import ReplicaQuery
 from rightsizer.usage.exporter_counters import POD_BUSY
+from rightsizer.usage.kept_slots import KeptSlots
+from rightsizer.usage.recording_rules import RecordingRules
 from tests.rightsizer.metrics import DAY, ENGINE, HOUR, UTIL, Metrics, Value, near, steadily, within
 from tests.rightsizer.relay import Relay
 
@@ -199,3 +202,50 @@ def test_concurrency_counters_by_another_label_than_gauges_count(metrics: Metric
     labels = {"exported_pod": "db-0", "exported_namespace": metrics.space, "UUID": "GPU-of-another"}
     metrics.write({POD_BUSY: steadily(30.0)}, labels, pod="exporter", namespace="m", since=HOUR, step_s=15)
     assert _concurrency(metrics, "StatefulSet", "db-0", "db-1").busy == (1,) * 10  # type: ignore[attr-defined]
+
+
+@pytest.mark.covers("P22")
+def test_concurrency_gone_pod_that_only_a_counter_names_counts(metrics: Metrics) -> None:
+    """It worked on a GPU that it did not hold."""
+    _write(metrics, "db-0", 0.0)
+    for pod, per_minute, until in (("db-0", 0.0, 0), ("db-1", 60.0, 2)):
+        values = {POD_BUSY: steadily(per_minute)}
+        metrics.write(values, pod=pod, UUID=f"GPU-not-of-{pod}", since=HOUR, until=until * MINUTE, step_s=15)
+    assert _concurrency(metrics, "StatefulSet", "db-0").busy[:8] == (1,) * 8  # type: ignore[attr-defined]
+
+
+def test_concurrency_pods_that_fit_two_workloads_count_in_both(metrics: Metrics) -> None:
+    """Those that are gone do not say whose they were."""
+    _write(metrics, "llm-0", 0.0)
+    for pod, until in (("llm-2-0", 0), ("llm-2-1", 2), ("llm-2-2", 2)):
+        _write(metrics, pod, 90.0, until=until * MINUTE)
+    requests = [
+        ReplicaQuery(kind, metrics.space, kind, {pod: metrics.at - DAY}, window=10 * MINUTE, name=name)
+        for kind, pod, name in (("LeaderWorkerSet", "llm-0", "llm"), ("StatefulSet", "llm-2-0", "llm-2"))
+    ]
+    found = metrics.signal().concurrency(requests, metrics.at)
+    assert found["StatefulSet"].busy[:8] == (3,) * 8
+    assert found["LeaderWorkerSet"].busy == (1,) * 10
+
+
+def test_concurrency_name_that_ends_in_a_number_is_no_group(metrics: Metrics) -> None:
+    """Leaders without workers, as `llama-3-0`, are not the third group of another."""
+    pods = {f"llama-3-{number}": metrics.at - DAY for number in range(3)}
+    for pod in pods:
+        _write(metrics, pod, 90.0)
+    request = ReplicaQuery("uid", metrics.space, "LeaderWorkerSet", pods, window=10 * MINUTE, name="llama-3")
+    assert metrics.signal().concurrency([request], metrics.at)["uid"].busy == (3,) * 10
+
+
+def test_concurrency_pod_after_the_last_kept_slot_counts(metrics: Metrics) -> None:
+    """It came, worked for three minutes and went since the last five minutes that are kept ended."""
+    _write(metrics, "db-0", 0.0, since=3 * HOUR)
+    _write(metrics, "db-1", 90.0, since=4 * MINUTE, until=1 * MINUTE)
+    tables, slots = KeptTables(lambda *_: None, verified_every=1000), KeptSlots(print, verified_every=1000)
+    request = ReplicaQuery("uid", metrics.space, "StatefulSet", {"db-0": metrics.at - DAY})
+    for ago in (34, 4, 0):
+        at = metrics.at - ago * MINUTE
+        signal = metrics.signal(tables=tables, kept=slots, recording=RecordingRules.OFF)
+        signal.usages(2 * HOUR, at)
+        found = signal.concurrency([request], at)["uid"]
+    assert sum(found.busy) == near(3, abs=1)
