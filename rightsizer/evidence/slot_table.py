@@ -23,6 +23,9 @@ LATE_SLOTS = 4
 MOST_SLOTS = 288
 """Of a day."""
 
+MOST_VALUES = 75_000_000
+"""Of all columns: 300 MB."""
+
 _DIGITS = 7
 """Significant ones that 32 bits hold: 0.05 is not 0.0500000007."""
 
@@ -38,6 +41,10 @@ Answer = Iterable[tuple[Column, bytes, Values]]
 """Values of a series by its labels (JSON), without those that tell the column."""
 Read = Callable[[int, Collection[bytes]], Answer]
 """Asks for this number of slots, the last of which ends with the grid; of all series, or at least of those given."""
+
+
+class TooManySlotsError(Exception):
+    """A table would have more than MOST_VALUES, as where thousands of pods come and go in a day."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,6 +89,11 @@ class EvidenceTable:
         return _unknown(len(self.places), slots) if column is None else column[:, -slots:]
 
 
+def _require_room(rows: int, slots: int, columns: int) -> None:
+    if rows * slots * columns > MOST_VALUES:
+        raise TooManySlotsError
+
+
 def _unknown(rows: int, slots: int) -> Values:
     return np.full((rows, slots), np.nan, np.float32)
 
@@ -111,12 +123,16 @@ class KeptTables:
     Args:
         compared: Called with the number of rows, and of those that differ from an answer from scratch, which counts.
         verified_every: Which answers to a question are compared with one from scratch: each (1), each second one (2), …
+
+    Attributes:
+        is_full: Whether there were too many slots, so that none are kept.
     """
 
     def __init__(self, compared: Callable[[int, int], None], *, verified_every: int) -> None:
         self._compared = compared
         self._verified_every = verified_every
         self._tables: dict[str, _KeptTable] = {}
+        self.is_full = False
         self._first: datetime.datetime | None = None
         self._ends: tuple[datetime.datetime, ...] = ()
 
@@ -137,7 +153,17 @@ class KeptTables:
         """The last `slots` before `end`, or more, as if all were asked for: of what is known, only the new ones are.
 
         What is written of the question must not depend on the process.
+
+        Raises:
+            TooManySlotsError: There are too many; nothing is kept from then on.
         """
+        try:
+            return self._extended(question, end, slots, read)
+        except TooManySlotsError:
+            self._tables, self.is_full = {}, True
+            raise
+
+    def _extended(self, question: str, end: datetime.datetime, slots: int, read: Read) -> EvidenceTable:
         question = hashlib.sha256(question.encode()).hexdigest()
         known = self._tables.get(question)
         passed = 0 if known is None else round((end - known.rows.end) / SLOT)
@@ -251,6 +277,7 @@ def _rows(answer: Answer, end: datetime.datetime, slots: int) -> EvidenceTable:
     for column, text, values in answer:
         at, rows = parts.setdefault(column, ([], []))
         at.append(places.setdefault(text, len(places)))
+        _require_room(len(places), slots, len(parts))
         rows.append(values)
     found = {column: _unknown(len(places), slots) for column in parts}
     for column, (at, rows) in parts.items():
@@ -290,10 +317,12 @@ def _joined(known: EvidenceTable, last: EvidenceTable, passed: int) -> EvidenceT
         text for text, is_there in zip(known.places, there, strict=True) if is_there or text in last.places
     ]
     places = {text: place for place, text in enumerate(dict.fromkeys((*texts, *last.places)))}
+    names = dict.fromkeys((*known.columns, *last.columns))
+    _require_room(len(places), slots, len(names))
     before = [known.places[text] for text in texts]
     after = [places[text] for text in last.places]
     columns, earlier, later = dict[Column, Values](), dict[Column, Values](), dict[Column, Values]()
-    for name in dict.fromkeys((*known.columns, *last.columns)):
+    for name in names:
         columns[name] = _unknown(len(places), slots)
         if name in known.columns:
             shifted = known.columns[name][before, passed:]

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import functools
+import logging
 import math
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -19,6 +20,7 @@ from rightsizer.evidence.slot_table import (
     Answer,
     EvidenceTable,
     KeptTables,
+    TooManySlotsError,
     Values,
 )
 from rightsizer.prometheus import promql
@@ -28,6 +30,8 @@ from rightsizer.usage.querier import MIN_RECORDED_WINDOW, Build, QueryShards, So
 from rightsizer.usage.recording_rules import METRIC, QueryForm
 from rightsizer.usage.slot_grid import Counts, SlotGrid, counts_of
 from rightsizer.usage.source_metrics import STATISTICS, Metric, MetricKind, SeriesLabels, Statistic
+
+log = logging.getLogger(__name__)
 
 MOST_SERIES = 20_000
 """Of one metric: the slots of a day of all metrics of more would take over 300 MB."""
@@ -73,6 +77,7 @@ def has_slots(querier: SourceQuerier, window: datetime.timedelta) -> bool:
     """Whether slots are kept for windows of this length, and for fleets of this size."""
     return (
         querier.tables is not None
+        and not querier.tables.is_full
         and MIN_RECORDED_WINDOW <= window <= MOST_SLOTS * SLOT
         and querier.shard_plan(window).size <= MOST_SERIES
     )
@@ -85,7 +90,11 @@ def slots_of(querier: SourceQuerier, form: QueryForm, window: datetime.timedelta
     known: dict[QueryForm, WindowSlots] = querier.once("slots", dict)
     slots = -(-window // SLOT)
     if form not in known or known[form].rows.slots < slots:
-        known[form] = _SlotFeed(querier, form, querier.tables).read(slots)
+        try:
+            known[form] = _SlotFeed(querier, form, querier.tables).read(slots)
+        except TooManySlotsError:
+            log.info("too many pods come and go for slots to be kept; whole windows are queried")
+            return None
     return dataclasses.replace(known[form], slots=slots)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from rightsizer.evidence import slot_table
 from rightsizer.evidence.slot_table import (
     IMPOSSIBLE,
     LATE_SLOTS,
@@ -238,6 +239,19 @@ def test_values_that_are_impossible_make_the_peak_so() -> None:
         return [*truth.read(slots, of), ((METRIC, IMPOSSIBLE), b"a", row)]
 
     assert kept.extended("x", truth.end, SLOTS, read).peaks(METRIC, SLOTS) == [math.inf]
+
+
+def test_too_many_slots_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of thousands of pods that come and go: neither in memory nor in the file."""
+    truth, (kept, _) = Truth(), _kept()
+    truth.add(b"a", 0, 0.1)
+    _extended(kept, truth)
+    monkeypatch.setattr(slot_table, "MOST_VALUES", 4 * SLOTS)
+    truth.add(b"b", 0, 0.1)
+    with pytest.raises(slot_table.TooManySlotsError):
+        _extended(kept, truth)
+    assert kept.is_full
+    assert len(kept.saved("us")) < len(_saved())
 
 
 def _restored(data: bytes, owner: str = "us") -> KeptTables:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import requests
 
+from rightsizer.evidence import slot_table
 from rightsizer.evidence.slot_table import KeptTables
 from rightsizer.model import Usage
 from rightsizer.usage.recording_rules import RecordingRules
@@ -186,6 +187,20 @@ def test_windows_of_both_forms_are_kept(busy: Metrics) -> None:
                 signal.usages(window, busy.at - ago * MINUTE)
             assert max(relay.steps)[0] == (288 if ago == 30 else 7)
         signal.usages(39 * DAY, busy.at)
+
+
+@pytest.mark.prometheus
+def test_windows_are_asked_whole_where_too_many_pods_come_and_go(
+    busy: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their slots of a day would fill the memory."""
+    monkeypatch.setattr(slot_table, "MOST_VALUES", 100)
+    kept = _kept()
+    for ago in (90, 60):
+        at = busy.at - ago * MINUTE
+        found = busy.signal(tables=kept, recording=RecordingRules.OFF).usages(2 * HOUR, at)
+        assert found == busy.signal(recording=RecordingRules.OFF).usages(2 * HOUR, at)
+    assert kept.is_full
 
 
 @pytest.mark.skipif(shutil.which(PROGRAM) is None, reason=f"no {PROGRAM}")
