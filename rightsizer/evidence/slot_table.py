@@ -9,6 +9,7 @@ import datetime
 import hashlib
 import io
 import zipfile
+import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated
 
@@ -220,7 +221,7 @@ class KeptTables:
                 arrays = [parts[f"arr_{number}"] for number in range(len(parts.files))]
             head = msgspec.msgpack.decode(arrays.pop(0).tobytes(), type=_TablesFile)
             found = {one.question: one.table(arrays) for one in head.tables}
-        except (OSError, EOFError, KeyError, IndexError, zipfile.BadZipFile, msgspec.DecodeError) as error:
+        except (*_UNREADABLE, msgspec.DecodeError, MemoryError) as error:
             raise ValueError(f"it cannot be read: {error}") from error
         if head.owner != owner:
             raise ValueError("it is of another version")
@@ -231,6 +232,8 @@ class KeptTables:
 # --- Saved
 
 
+_UNREADABLE = (OSError, EOFError, LookupError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
+"""What numpy raises for a file that is none of its archives, or a damaged one."""
 _DIGEST = hashlib.sha256().digest_size
 _Instant = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]

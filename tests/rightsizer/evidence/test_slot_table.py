@@ -267,6 +267,13 @@ def _saved() -> bytes:
     return kept.saved("us")
 
 
+def _signed(array: np.ndarray) -> bytes:
+    """A file of one array, where an archive of several is expected."""
+    content = io.BytesIO()
+    np.save(content, array)
+    return hashlib.sha256(content.getvalue()).digest() + content.getvalue()
+
+
 def test_saved_slots_that_are_not_ours_are_discarded() -> None:
     """Damaged, cut off, or of another version; and an answer that two processes read is not forgotten."""
     data = _saved()
@@ -275,6 +282,7 @@ def test_saved_slots_that_are_not_ours_are_discarded() -> None:
         (data[:-3], "us", "damaged"),
         (bytes([*data[:-1], data[-1] ^ 1]), "us", "damaged"),
         (hashlib.sha256(b"").digest(), "us", "cannot be read"),
+        (_signed(np.zeros(3)), "us", "cannot be read"),
         (data, "them", "another version"),
     ):
         with pytest.raises(ValueError, match=words):
