@@ -119,7 +119,7 @@ class _KeptTable:
 
 
 class KeptTables:
-    """What earlier cycles read, by question; threads may ask different ones at the same time.
+    """What earlier cycles read, by question.
 
     Args:
         compared: Called with the number of rows, and of those that differ from an answer from scratch, which counts.

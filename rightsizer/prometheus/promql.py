@@ -96,12 +96,10 @@ def over(
     selected: str,
     length: datetime.timedelta,
     step: datetime.timedelta | None = None,
-    *,
-    offset: datetime.timedelta | None = None,
 ) -> str:
     """A function over a range, without a sample at its begin; with a step, of a subquery."""
-    grain, back = f":{duration(step)}" if step else "", f" offset {duration(offset)}" if offset else ""
-    return f"{function}({selected}[{duration(length - EDGE)}{grain}]{back})"
+    grain = f":{duration(step)}" if step else ""
+    return f"{function}({selected}[{duration(length - EDGE)}{grain}])"
 
 
 def by(aggregation: str, labels: Iterable[str], expression: str) -> str:

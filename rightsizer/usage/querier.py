@@ -398,24 +398,6 @@ class SourceQuerier:
         """The labels of each series, parsed once."""
         return self.once(("labels", self.source.labels), lambda: ParseCache(self._parse))
 
-    def range_series(
-        self,
-        shards: list[Shard],
-        build: Build,
-        steps: QueryRange,
-        caches: tuple[ParseCache[tuple[str, T]], ParseCache[V]],
-    ) -> Iterator[tuple[T, V]]:
-        """The result of a range query with labels that are parsed as cluster and key; without more matchers."""
-        labels, values = caches
-        for result in self.shard_plan(LOOKBACK).run(
-            shards,
-            lambda matchers: self.prometheus.query_range_as(
-                build(matchers), steps, labels=labels, values=values
-            ),
-        ):
-            ours = self.of_one_cluster(result, lambda series: series[0][0])
-            yield from ((key, value) for (_, key), value in ours)
-
     def of_one_cluster(self, result: Sequence[T], cluster_of: Callable[[T], str]) -> Sequence[T]:
         """The result without series of other clusters than the exporters'; several exporters' clusters are an error."""
         clusters = set(map(cluster_of, result))

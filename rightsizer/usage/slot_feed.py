@@ -45,7 +45,9 @@ class WindowSlots:
 
     Attributes:
         labels: Of each row.
+        rows: All that is kept: a day, or the longest window that was asked for.
         tags: How the columns name the metrics.
+        slots: The last ones that the window has.
     """
 
     labels: Sequence[SeriesLabels]
@@ -65,12 +67,11 @@ class WindowSlots:
         """The samples in each slot of each series that has any; equal rows are one."""
         shared: dict[bytes, Counts] = {}
         for one, row in zip(self.labels, self.rows.samples(self.tags[metric], self.slots), strict=True):
-            data = row.tobytes() if row.any() else b""
-            if not data:
-                continue
-            if data not in shared:
-                shared[data] = counts_of(data)
-            yield one, shared[data]
+            if row.any():
+                data = row.tobytes()
+                if data not in shared:
+                    shared[data] = counts_of(data)
+                yield one, shared[data]
 
 
 def has_slots(querier: SourceQuerier, window: datetime.timedelta) -> bool:

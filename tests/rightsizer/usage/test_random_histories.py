@@ -76,7 +76,7 @@ class Reference:
     Attributes:
         tracks: With the samples that were asked for.
         end: Of the window, and of the slots that it is made of.
-        latest: The same at the moment of the question, of which the last minutes count besides.
+        latest: The same until the moment of the question: its last minutes count as well.
         at: That moment.
         by_slot: Whether the mean of a slot counts as one sample.
         is_closed: Whether a sample at the begin of the window may be in it.

@@ -149,7 +149,6 @@ def _increase(samples: Samples) -> float | None:
 
 _OVER: Mapping[str, Callable[[Samples], float | None]] = {
     "count_over_time": lambda samples: float(sum(count for count, _ in samples)),
-    "present_over_time": lambda _: 1.0,
     "last_over_time": lambda samples: samples[-1][1],
     "max_over_time": _extreme(max),
     "min_over_time": _extreme(min),
@@ -312,19 +311,15 @@ class _Parser:
                 if self.next() == ",":
                     self.take()
             self.take("}")
-        length_s, back_s = LOOKBACK_S, 0.0
+        length_s = LOOKBACK_S
         if self.next() == "[":
             self.take()
             length_s = _seconds(self.take())
             self.take("]")
-            if self.next() == "offset":
-                self.take()
-                back_s = _seconds(self.take())
         tests = tuple(matchers)
 
         def select(series: Series, steps: tuple[float, ...]) -> Vector:
-            ends = tuple(step - back_s for step in steps) if back_s else steps
-            return series.values(name, tests, function, ends, length_s)
+            return series.values(name, tests, function, steps, length_s)
 
         return select
 

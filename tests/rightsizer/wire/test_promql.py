@@ -17,7 +17,7 @@ from tests.rightsizer.wire.promql import NAME, Series, Track, evaluate
 pytestmark = pytest.mark.prometheus
 
 MINUTE_S = 60
-FUNCTIONS = ("max", "min", "avg", "sum", "count", "present", "last")
+FUNCTIONS = ("max", "min", "avg", "sum", "count", "last")
 OF = "{MARK}"
 QUERIES = (
     *(f"{name}_over_time(gauge{OF}[30m])" for name in FUNCTIONS),
@@ -31,7 +31,7 @@ QUERIES = (
     f"clamp_min(clamp_max(avg_over_time(gauge{OF}[30m]), 0), 0) != 0",
     f"max by (pod) (gauge{OF}) - min by (pod) (other{OF}) > 0.1",
     f"max by (pod) (gauge{OF}) / max by (pod) (other{OF})",
-    f"(max_over_time(gauge{OF}[9m] offset 20m) and on (pod) other{OF}) unless on (pod) gauge{OF}",
+    f"(max_over_time(gauge{OF}[9m]) and on (pod) other{OF}) unless on (pod) gauge{OF}",
     f'label_replace(max by (pod) (gauge{OF}), "stem", "$1", "pod", "(.+)-([0-9]+)")',
     'gauge{pod!~"a-.*|c", MARK}',
     "gauge{pod!='', none='', MARK}",
