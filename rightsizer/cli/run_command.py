@@ -108,8 +108,11 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             log.info("kept histories of %s are as in a query of the whole span", count(pods, "pod"))
 
+    def full() -> None:
+        log.info("too many pods come and go for slots to be kept; whole windows are queried")
+
     slots = KeptSlots(compared, verified_every=every)
-    tables = KeptTables(compared, verified_every=every)
+    tables = KeptTables(compared, full, verified_every=every)
     if arguments.state_file:
         state_file.restore((slots, tables), pathlib.Path(arguments.state_file))
     kept = KeptState(objects, slots, tables)

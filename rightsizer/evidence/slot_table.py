@@ -123,14 +123,18 @@ class KeptTables:
 
     Args:
         compared: Called with the number of rows, and of those that differ from an answer from scratch, which counts.
+        full: Called when there are too many slots.
         verified_every: Which answers to a question are compared with one from scratch: each (1), each second one (2), …
 
     Attributes:
         is_full: Whether there were too many slots, so that none are kept.
     """
 
-    def __init__(self, compared: Callable[[int, int], None], *, verified_every: int) -> None:
+    def __init__(
+        self, compared: Callable[[int, int], None], full: Callable[[], None], *, verified_every: int
+    ) -> None:
         self._compared = compared
+        self._full = full
         self._verified_every = verified_every
         self._tables: dict[str, _KeptTable] = {}
         self.is_full = False
@@ -162,6 +166,7 @@ class KeptTables:
             return self._extended(question, end, slots, read)
         except TooManySlotsError:
             self._tables, self.is_full = {}, True
+            self._full()
             raise
 
     def _extended(self, question: str, end: datetime.datetime, slots: int, read: Read) -> EvidenceTable:

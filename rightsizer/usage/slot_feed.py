@@ -3,7 +3,6 @@
 import dataclasses
 import datetime
 import functools
-import logging
 import math
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -30,8 +29,6 @@ from rightsizer.usage.querier import MIN_RECORDED_WINDOW, Build, QueryShards, So
 from rightsizer.usage.recording_rules import METRIC, QueryForm
 from rightsizer.usage.slot_grid import Counts, SlotGrid, counts_of
 from rightsizer.usage.source_metrics import STATISTICS, Metric, MetricKind, SeriesLabels, Statistic
-
-log = logging.getLogger(__name__)
 
 MOST_SERIES = 20_000
 """Of one metric: the slots of a day of all metrics of more would take over 300 MB."""
@@ -94,7 +91,6 @@ def slots_of(querier: SourceQuerier, form: QueryForm, window: datetime.timedelta
         try:
             known[form] = _SlotFeed(querier, form, querier.tables).read(slots)
         except TooManySlotsError:
-            log.info("too many pods come and go for slots to be kept; whole windows are queried")
             return None
     return dataclasses.replace(known[form], slots=slots)
 

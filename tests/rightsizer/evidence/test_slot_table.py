@@ -80,7 +80,7 @@ class Truth:
 
 def _kept(verified_every: int = 1_000_000) -> tuple[KeptTables, list[tuple[int, int]]]:
     compared: list[tuple[int, int]] = []
-    return KeptTables(lambda *each: compared.append(each), verified_every=verified_every), compared
+    return KeptTables(lambda *each: compared.append(each), print, verified_every=verified_every), compared
 
 
 def _by_text(rows: EvidenceTable, name: str) -> dict[bytes, list[float]]:

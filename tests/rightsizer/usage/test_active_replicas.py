@@ -241,7 +241,7 @@ def test_concurrency_pod_after_the_last_kept_slot_counts(metrics: Metrics) -> No
     """It came, worked for three minutes and went since the last five minutes that are kept ended."""
     _write(metrics, "db-0", 0.0, since=3 * HOUR)
     _write(metrics, "db-1", 90.0, since=4 * MINUTE, until=1 * MINUTE)
-    tables, slots = KeptTables(lambda *_: None, verified_every=1000), KeptSlots(print, verified_every=1000)
+    tables, slots = KeptTables(print, print, verified_every=1000), KeptSlots(print, verified_every=1000)
     request = ReplicaQuery("uid", metrics.space, "StatefulSet", {"db-0": metrics.at - DAY})
     for ago in (34, 4, 0):
         at = metrics.at - ago * MINUTE

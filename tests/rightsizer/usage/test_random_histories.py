@@ -523,7 +523,7 @@ class _Comparison:
             metrics.record(DAY + 2 * HOUR)
         first = self.ats[0].replace(second=0, microsecond=0)
         self.ends = [at - (at - first) % SLOT for at in self.ats]
-        self.tables = KeptTables(lambda *_: None, verified_every=MANY)
+        self.tables = KeptTables(print, print, verified_every=MANY)
         self.slots = {space: KeptSlots(lambda *_: None, verified_every=MANY) for space in made}
 
     def run(self) -> None:
@@ -655,7 +655,7 @@ def _compare_with_less(metrics: Metrics, recording: RecordingRules, seed: int, n
     if recording is RecordingRules.TRUSTED:
         metrics.record(DAY + 2 * HOUR)
     at = metrics.at - datetime.timedelta(seconds=CYCLES_S[-1])
-    for tables in (KeptTables(lambda *_: None, verified_every=MANY), None):
+    for tables in (KeptTables(print, print, verified_every=MANY), None):
         signal = metrics.signal(tables=tables, recording=recording)
         for window in WINDOWS:
             usages = signal.usages(window, at)

@@ -71,7 +71,7 @@ def test_windows_of_kept_slots_are_those_from_scratch(metrics: Metrics, recordin
     if recording is RecordingRules.TRUSTED:
         metrics.record(DAY + 2 * HOUR)
     compared: list[tuple[int, int]] = []
-    kept = KeptTables(lambda *each: compared.append(each), verified_every=4)
+    kept = KeptTables(lambda *each: compared.append(each), print, verified_every=4)
     with Relay(metrics.prometheus.url) as relay:
         for ago in (60, 45, 40, 30, 15, 2, 0):
             at = metrics.at - ago * MINUTE + datetime.timedelta(seconds=0.1 * ago)
@@ -97,7 +97,7 @@ def test_windows_of_kept_slots_are_those_from_scratch(metrics: Metrics, recordin
 
 def _kept() -> KeptTables:
     """Not compared with anything but by the tests."""
-    return KeptTables(lambda *_: None, verified_every=1_000_000)
+    return KeptTables(print, print, verified_every=1_000_000)
 
 
 @pytest.fixture
