@@ -15,8 +15,9 @@ from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.object_names import api_path
 from rightsizer.model import Decision, FindingName, Fleet, FoundChange, ObjectRef, Plan, Workload
-from rightsizer.planning.measure import Signal, activity_with_boards, measure
+from rightsizer.planning.measure import activity_with_boards, measure
 from rightsizer.planning.revalidate import RECENT, Use, removes_replicas
+from rightsizer.planning.usage_signal import Signal
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.schema import Policy
 

@@ -9,7 +9,6 @@ import functools
 import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Protocol
 
 from rightsizer.config import format_duration
 from rightsizer.findings import second_signals
@@ -27,22 +26,17 @@ from rightsizer.findings.replicas import counted_window
 from rightsizer.findings.second_signals import Movements, device_key
 from rightsizer.findings.stuck import IdlePower, board_levels, by_boards, is_dark
 from rightsizer.model import (
-    ActivitySeries,
-    BoardLevel,
     Boards,
     Concurrency,
     Device,
     Fleet,
     History,
-    Ignored,
     Measured,
-    NodeCoverage,
     PodKey,
     ServingLoads,
     Slot,
     Usage,
     Usages,
-    Waits,
     Whereabouts,
     WorkLevel,
     Workload,
@@ -57,6 +51,7 @@ from rightsizer.planning.gpus_in_reach import (
     with_reach,
     with_reach_histories,
 )
+from rightsizer.planning.usage_signal import Signal
 from rightsizer.policy.effective import Criteria, PolicyEvaluator
 from rightsizer.text import GIB
 from rightsizer.usage.active_replicas import ReplicaQuery
@@ -72,136 +67,6 @@ _FEW = 0.5
 _FULL = (0.95, 2.0)
 """Times the retention that a full record is long: its begin is known to about a hundredth, and blocks are kept for some
 time more. A longer one is in another store (remote read), whose retention is unknown."""
-
-
-class Signal(Protocol):
-    """A source of usage; every method raises PrometheusError if an answer is incomplete."""
-
-    def expect(
-        self,
-        pods: Collection[PodKey],
-        settled: Collection[PodKey],
-        whereabouts: Whereabouts | None = None,
-    ) -> None:
-        """Set the pods that hold GPUs, those of them that series should name by now, and where pods run."""
-        ...
-
-    def ignored(self, at: datetime.datetime) -> Ignored:
-        """The series that are no evidence."""
-        ...
-
-    def usages(
-        self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey] | None = None
-    ) -> Usages:
-        """Usage per pod and device in the window that ends at `at`, for at least these pods."""
-        ...
-
-    def sampled(self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey]) -> Usages:
-        """Peak activity of these pods by samples; nothing if `usages` already read samples."""
-        ...
-
-    def recent(self, at: datetime.datetime) -> Usages:
-        """Peaks of the last minutes."""
-        ...
-
-    def activity(
-        self, window: datetime.timedelta, at: datetime.datetime, *, with_coverage: bool = False
-    ) -> Usages:
-        """Peak activity per pod and device, with coverage on request."""
-        ...
-
-    def histories(
-        self,
-        pods: Mapping[PodKey, datetime.datetime],
-        span: datetime.timedelta,
-        at: datetime.datetime,
-        *,
-        threshold: float,
-    ) -> Mapping[PodKey, History]:
-        """When each of these pods was active."""
-        ...
-
-    def boards(
-        self,
-        window: datetime.timedelta,
-        at: datetime.datetime,
-        *,
-        nodes: Mapping[str, str],
-        models: Collection[str],
-    ) -> Boards:
-        """Usage of the whole boards of these models, by UUID; `nodes` are those of the boards that pods use."""
-        ...
-
-    def board_histories(
-        self, nodes: Mapping[str, str], span: datetime.timedelta, at: datetime.datetime, level: BoardLevel
-    ) -> Mapping[str, History]:
-        """When these boards were above the level."""
-        ...
-
-    def devices(
-        self, window: datetime.timedelta, at: datetime.datetime, *, nodes: Mapping[str, str]
-    ) -> Mapping[str, Sequence[Usage]]:
-        """Usage of these GPUs or of their MIG instances, whoever works there, by UUID."""
-        ...
-
-    def device_histories(
-        self, nodes: Mapping[str, str], span: datetime.timedelta, at: datetime.datetime, *, threshold: float
-    ) -> Mapping[str, History]:
-        """When no unknown pod can have worked on these GPUs, by UUID: IDLE, else UNKNOWN."""
-        ...
-
-    def work_levels(
-        self,
-        pods: Mapping[PodKey, datetime.datetime],
-        span: datetime.timedelta,
-        at: datetime.datetime,
-        *,
-        threshold: float,
-    ) -> Mapping[PodKey, WorkLevel]:
-        """When the GPUs of each of these pods moved memory, and their power then."""
-        ...
-
-    def begins(self, span: datetime.timedelta, at: datetime.datetime) -> datetime.datetime | None:
-        """Time of the first sample; None if the record covers the whole span."""
-        ...
-
-    def retention(self) -> datetime.timedelta | None:
-        """How long samples are kept; None if unknown."""
-        ...
-
-    def concurrency(
-        self, workloads: Sequence[ReplicaQuery], at: datetime.datetime
-    ) -> Mapping[str, Concurrency]:
-        """Replicas active at the same time, by UID."""
-        ...
-
-    def series(self, at: datetime.datetime) -> ActivitySeries | None:
-        """The series from which an autoscaler can read activity."""
-        ...
-
-    def waits(
-        self, pods: Collection[PodKey], window: datetime.timedelta, at: datetime.datetime
-    ) -> Mapping[PodKey, Waits]:
-        """What these pods waited for: CPU, disk, network."""
-        ...
-
-    def serving(
-        self, pods: Collection[PodKey], window: datetime.timedelta, at: datetime.datetime
-    ) -> ServingLoads:
-        """Load of the inference servers in these pods."""
-        ...
-
-    def nodes(self, at: datetime.datetime) -> Mapping[str, NodeCoverage]:
-        """Devices per node."""
-        ...
-
-    def shares(self, pods: Collection[PodKey], at: datetime.datetime) -> Mapping[PodKey, int]:
-        """How many shares of GPUs series name for each of these pods."""
-        ...
-
-    def nvlink(self, nodes: Mapping[str, str], at: datetime.datetime) -> Mapping[str, frozenset[str]]:
-        """The GPUs that NVLink connects with each of the boards in `nodes`; none of a board if it is unknown."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

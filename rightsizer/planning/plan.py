@@ -15,8 +15,9 @@ from rightsizer.model import ClusterName, ObjectRef, Plan
 from rightsizer.planning.breaker import NOTHING, State, held, scope_of, trips
 from rightsizer.planning.budget import BudgetAccount, within_budgets
 from rightsizer.planning.decide import decide
-from rightsizer.planning.measure import Signal, measure
+from rightsizer.planning.measure import measure
 from rightsizer.planning.pending_demand import limit_to_pending_demand, unserved_demand
+from rightsizer.planning.usage_signal import Signal
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.policy_file import LoadedPolicy, class_problems, namespace_problems, require_classes
 from rightsizer.policy.protections import OWN_NAMESPACE

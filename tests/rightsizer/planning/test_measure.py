@@ -32,8 +32,9 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.planning.decide import decide
-from rightsizer.planning.measure import Signal, activity_with_boards, measure
+from rightsizer.planning.measure import activity_with_boards, measure
 from rightsizer.planning.revalidate import RECENT
+from rightsizer.planning.usage_signal import Signal
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.match import Match
 from rightsizer.policy.thresholds import Thresholds

@@ -28,7 +28,7 @@ from rightsizer.model import (
     Whereabouts,
     WorkLevel,
 )
-from rightsizer.planning.measure import Signal
+from rightsizer.planning.usage_signal import Signal
 from rightsizer.prometheus.query_api import Sample
 from rightsizer.usage.active_replicas import ReplicaQuery
 from simulator.kube import ApiServer
