@@ -9,23 +9,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from rightsizer.backtest.recording import Grid, Member, Track
 from rightsizer.model import (
-    ActivitySeries,
-    BoardLevel,
-    Boards,
     Concurrency,
     History,
-    Ignored,
-    NodeCoverage,
     PodKey,
-    ServingLoads,
     Slot,
     Usage,
     Usages,
-    Waits,
-    Whereabouts,
     WorkLevel,
     strongest,
 )
+from rightsizer.planning.usage_signal import Signal
 from rightsizer.usage.active_replicas import ReplicaQuery
 from rightsizer.usage.exporter_counters import COMPLETE, SLACK_S
 from rightsizer.usage.sample_coverage import HALF, MAX_SLOTS
@@ -42,8 +35,11 @@ class Present:
     since: int
 
 
-class RecordedSignal:
+class RecordedSignal(Signal):
     """What is recorded of the pods that run at one moment; it answers for no other.
+
+    Nothing is recorded of whole boards, so MIG instances without activity stay unknown; nor of what only explains:
+    waits, the load of servers, nodes.
 
     Args:
         pods: The pods, by their keys.
@@ -52,18 +48,6 @@ class RecordedSignal:
     def __init__(self, grid: Grid, pods: Mapping[PodKey, Present]) -> None:
         self._grid = grid
         self._pods = pods
-
-    def expect(
-        self,
-        pods: Collection[PodKey],
-        settled: Collection[PodKey],
-        whereabouts: Whereabouts | None = None,
-    ) -> None:
-        """Nothing: the recording holds just these pods."""
-
-    def ignored(self, at: datetime.datetime) -> Ignored:  # noqa: ARG002 - a Signal's
-        """None: whoever recorded told what was left out."""
-        return Ignored()
 
     def usages(
         self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey] | None = None
@@ -80,16 +64,6 @@ class RecordedSignal:
             for key, pod in self._pods.items()
             if (of is None or key in of) and (found := list(_alive(pod, stop)))
         }
-
-    def sampled(
-        self,
-        window: datetime.timedelta,  # noqa: ARG002 - a Signal's
-        at: datetime.datetime,  # noqa: ARG002
-        *,
-        of: Collection[PodKey],  # noqa: ARG002
-    ) -> Usages:
-        """Nothing: `usages` reads samples."""
-        return {}
 
     def recent(self, at: datetime.datetime) -> Usages:
         """The peaks of the last step, which is no shorter than ten minutes."""
@@ -125,48 +99,6 @@ class RecordedSignal:
             found[key] = History(at, self._grid.step_s, slots)
         return found
 
-    def boards(
-        self,
-        window: datetime.timedelta,  # noqa: ARG002 - a Signal's
-        at: datetime.datetime,  # noqa: ARG002
-        *,
-        nodes: Mapping[str, str],  # noqa: ARG002
-        models: Collection[str],  # noqa: ARG002
-    ) -> Boards:
-        """Nothing is recorded of whole boards, so MIG instances without activity stay unknown."""
-        return {}
-
-    def board_histories(
-        self,
-        nodes: Mapping[str, str],  # noqa: ARG002 - a Signal's
-        span: datetime.timedelta,  # noqa: ARG002
-        at: datetime.datetime,  # noqa: ARG002
-        level: BoardLevel,  # noqa: ARG002
-    ) -> Mapping[str, History]:
-        """Nothing, likewise."""
-        return {}
-
-    def devices(
-        self,
-        window: datetime.timedelta,  # noqa: ARG002 - a Signal's
-        at: datetime.datetime,  # noqa: ARG002
-        *,
-        nodes: Mapping[str, str],  # noqa: ARG002
-    ) -> Mapping[str, Sequence[Usage]]:
-        """Nothing, likewise: nor is it recorded which pods can use GPUs that they do not hold."""
-        return {}
-
-    def device_histories(
-        self,
-        nodes: Mapping[str, str],  # noqa: ARG002 - a Signal's
-        span: datetime.timedelta,  # noqa: ARG002
-        at: datetime.datetime,  # noqa: ARG002
-        *,
-        threshold: float,  # noqa: ARG002
-    ) -> Mapping[str, History]:
-        """Nothing, likewise."""
-        return {}
-
     def work_levels(
         self,
         pods: Mapping[PodKey, datetime.datetime],
@@ -197,10 +129,6 @@ class RecordedSignal:
         """When the recording begins; None if that is earlier than the span."""
         return self._grid.begin if self._grid.begin > at - span else None
 
-    def retention(self) -> datetime.timedelta | None:
-        """Unknown: more may be recorded."""
-        return None
-
     def concurrency(
         self, workloads: Sequence[ReplicaQuery], at: datetime.datetime
     ) -> Mapping[str, Concurrency]:
@@ -222,44 +150,6 @@ class RecordedSignal:
                 tuple(value for value in unseen for _ in range(minutes)),
             )
         return found
-
-    def series(self, at: datetime.datetime) -> ActivitySeries | None:  # noqa: ARG002 - a Signal's
-        """None: nothing is advised to autoscalers of the past."""
-        return None
-
-    def waits(
-        self,
-        pods: Collection[PodKey],  # noqa: ARG002 - a Signal's
-        window: datetime.timedelta,  # noqa: ARG002
-        at: datetime.datetime,  # noqa: ARG002
-    ) -> Mapping[PodKey, Waits]:
-        """Not recorded: findings about waits change nothing."""
-        return {}
-
-    def serving(
-        self,
-        pods: Collection[PodKey],  # noqa: ARG002 - a Signal's
-        window: datetime.timedelta,  # noqa: ARG002
-        at: datetime.datetime,  # noqa: ARG002
-    ) -> ServingLoads:
-        """Not recorded."""
-        return {}
-
-    def nodes(self, at: datetime.datetime) -> Mapping[str, NodeCoverage]:  # noqa: ARG002 - a Signal's
-        """Not recorded: they only explain what is unknown."""
-        return {}
-
-    def nvlink(
-        self,
-        nodes: Mapping[str, str],  # noqa: ARG002 - a Signal's
-        at: datetime.datetime,  # noqa: ARG002
-    ) -> Mapping[str, frozenset[str]]:
-        """Not recorded."""
-        return {}
-
-    def shares(self, pods: Collection[PodKey], at: datetime.datetime) -> Mapping[PodKey, int]:  # noqa: ARG002
-        """Not recorded."""
-        return {}
 
     def _usage(self, track: Track, first: int, stop: int, steps: int) -> Usage | None:
         """Usage of a device; None of one that the kubelet did not give to the pod, if it did not work there."""

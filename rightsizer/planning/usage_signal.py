@@ -24,29 +24,15 @@ from rightsizer.usage.active_replicas import ReplicaQuery
 
 
 class Signal(Protocol):
-    """A source of usage; every method raises PrometheusError if an answer is incomplete."""
+    """A source of usage; every method raises PrometheusError if an answer is incomplete.
 
-    def expect(
-        self,
-        pods: Collection[PodKey],
-        settled: Collection[PodKey],
-        whereabouts: Whereabouts | None = None,
-    ) -> None:
-        """Set the pods that hold GPUs, those of them that series should name by now, and where pods run."""
-        ...
-
-    def ignored(self, at: datetime.datetime) -> Ignored:
-        """The series that are no evidence."""
-        ...
+    A source that inherits this class overrides what it knows; of the rest nothing is known.
+    """
 
     def usages(
         self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey] | None = None
     ) -> Usages:
         """Usage per pod and device in the window that ends at `at`, for at least these pods."""
-        ...
-
-    def sampled(self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey]) -> Usages:
-        """Peak activity of these pods by samples; nothing if `usages` already read samples."""
         ...
 
     def recent(self, at: datetime.datetime) -> Usages:
@@ -70,6 +56,35 @@ class Signal(Protocol):
         """When each of these pods was active."""
         ...
 
+    def begins(self, span: datetime.timedelta, at: datetime.datetime) -> datetime.datetime | None:
+        """Time of the first sample; None if the record covers the whole span."""
+        ...
+
+    def concurrency(
+        self, workloads: Sequence[ReplicaQuery], at: datetime.datetime
+    ) -> Mapping[str, Concurrency]:
+        """Replicas active at the same time, by UID."""
+        ...
+
+    # --- what a source need not know
+
+    def expect(
+        self,
+        pods: Collection[PodKey],
+        settled: Collection[PodKey],
+        whereabouts: Whereabouts | None = None,
+    ) -> None:
+        """Set the pods that hold GPUs, those of them that series should name by now, and where pods run."""
+        del pods, settled, whereabouts
+
+    def ignored(self, at: datetime.datetime) -> Ignored:
+        """The series that are no evidence."""
+        return Ignored()
+
+    def sampled(self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey]) -> Usages:
+        """Peak activity of these pods by samples; nothing if `usages` already read samples."""
+        return {}
+
     def boards(
         self,
         window: datetime.timedelta,
@@ -79,25 +94,25 @@ class Signal(Protocol):
         models: Collection[str],
     ) -> Boards:
         """Usage of the whole boards of these models, by UUID; `nodes` are those of the boards that pods use."""
-        ...
+        return {}
 
     def board_histories(
         self, nodes: Mapping[str, str], span: datetime.timedelta, at: datetime.datetime, level: BoardLevel
     ) -> Mapping[str, History]:
         """When these boards were above the level."""
-        ...
+        return {}
 
     def devices(
         self, window: datetime.timedelta, at: datetime.datetime, *, nodes: Mapping[str, str]
     ) -> Mapping[str, Sequence[Usage]]:
         """Usage of these GPUs or of their MIG instances, whoever works there, by UUID."""
-        ...
+        return {}
 
     def device_histories(
         self, nodes: Mapping[str, str], span: datetime.timedelta, at: datetime.datetime, *, threshold: float
     ) -> Mapping[str, History]:
         """When no unknown pod can have worked on these GPUs, by UUID: IDLE, else UNKNOWN."""
-        ...
+        return {}
 
     def work_levels(
         self,
@@ -108,46 +123,36 @@ class Signal(Protocol):
         threshold: float,
     ) -> Mapping[PodKey, WorkLevel]:
         """When the GPUs of each of these pods moved memory, and their power then."""
-        ...
-
-    def begins(self, span: datetime.timedelta, at: datetime.datetime) -> datetime.datetime | None:
-        """Time of the first sample; None if the record covers the whole span."""
-        ...
+        return {}
 
     def retention(self) -> datetime.timedelta | None:
         """How long samples are kept; None if unknown."""
-        ...
-
-    def concurrency(
-        self, workloads: Sequence[ReplicaQuery], at: datetime.datetime
-    ) -> Mapping[str, Concurrency]:
-        """Replicas active at the same time, by UID."""
-        ...
+        return None
 
     def series(self, at: datetime.datetime) -> ActivitySeries | None:
         """The series from which an autoscaler can read activity."""
-        ...
+        return None
 
     def waits(
         self, pods: Collection[PodKey], window: datetime.timedelta, at: datetime.datetime
     ) -> Mapping[PodKey, Waits]:
         """What these pods waited for: CPU, disk, network."""
-        ...
+        return {}
 
     def serving(
         self, pods: Collection[PodKey], window: datetime.timedelta, at: datetime.datetime
     ) -> ServingLoads:
         """Load of the inference servers in these pods."""
-        ...
+        return {}
 
     def nodes(self, at: datetime.datetime) -> Mapping[str, NodeCoverage]:
         """Devices per node."""
-        ...
+        return {}
 
     def shares(self, pods: Collection[PodKey], at: datetime.datetime) -> Mapping[PodKey, int]:
         """How many shares of GPUs series name for each of these pods."""
-        ...
+        return {}
 
     def nvlink(self, nodes: Mapping[str, str], at: datetime.datetime) -> Mapping[str, frozenset[str]]:
         """The GPUs that NVLink connects with each of the boards in `nodes`; none of a board if it is unknown."""
-        ...
+        return {}

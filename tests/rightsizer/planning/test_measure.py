@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from rightsizer.model import (
-    ActivitySeries,
     BoardLevel,
     Boards,
     Concurrency,
@@ -16,19 +15,13 @@ from rightsizer.model import (
     Device,
     FindingName,
     History,
-    Ignored,
     Measured,
-    NodeCoverage,
     ObjectRef,
     PodKey,
     SecondSignal,
-    ServingLoads,
     Slot,
     Usage,
     Usages,
-    Waits,
-    Whereabouts,
-    WorkLevel,
     Workload,
 )
 from rightsizer.planning.decide import decide
@@ -50,19 +43,6 @@ class _Recorded(Signal):
         self.counted: list[ReplicaQuery] = []
         self.nvlink_of: list[Mapping[str, str]] = []
         self.record: Boards = {}
-
-    def expect(
-        self,
-        pods: Collection[PodKey],
-        settled: Collection[PodKey],
-        whereabouts: Whereabouts | None = None,
-    ) -> None:
-        """Nothing to prepare."""
-
-    def ignored(self, at: datetime.datetime) -> Ignored:
-        """None."""
-        del at
-        return Ignored()
 
     def usages(
         self,
@@ -104,39 +84,6 @@ class _Recorded(Signal):
         del window, at, nodes, models
         return self.record
 
-    def board_histories(
-        self, nodes: Mapping[str, str], span: datetime.timedelta, at: datetime.datetime, level: BoardLevel
-    ) -> Mapping[str, History]:
-        """Unknown."""
-        del nodes, span, at, level
-        return {}
-
-    def devices(
-        self, window: datetime.timedelta, at: datetime.datetime, *, nodes: Mapping[str, str]
-    ) -> Mapping[str, Sequence[Usage]]:
-        """Unknown."""
-        del window, at, nodes
-        return {}
-
-    def device_histories(
-        self, nodes: Mapping[str, str], span: datetime.timedelta, at: datetime.datetime, *, threshold: float
-    ) -> Mapping[str, History]:
-        """Unknown."""
-        del nodes, span, at, threshold
-        return {}
-
-    def work_levels(
-        self,
-        pods: Mapping[PodKey, datetime.datetime],
-        span: datetime.timedelta,
-        at: datetime.datetime,
-        *,
-        threshold: float,
-    ) -> Mapping[PodKey, WorkLevel]:
-        """Unknown."""
-        del pods, span, at, threshold
-        return {}
-
     def recent(self, at: datetime.datetime) -> Usages:
         """None."""
         del at
@@ -164,35 +111,6 @@ class _Recorded(Signal):
         """Unknown."""
         del at
         self.counted += workloads
-        return {}
-
-    def series(self, at: datetime.datetime) -> ActivitySeries | None:
-        """None for autoscalers."""
-        del at
-        return None
-
-    def waits(
-        self, pods: Collection[PodKey], window: datetime.timedelta, at: datetime.datetime
-    ) -> Mapping[PodKey, Waits]:
-        """Unknown."""
-        del pods, window, at
-        return {}
-
-    def serving(
-        self, pods: Collection[PodKey], window: datetime.timedelta, at: datetime.datetime
-    ) -> ServingLoads:
-        """No inference servers."""
-        del pods, window, at
-        return {}
-
-    def nodes(self, at: datetime.datetime) -> Mapping[str, NodeCoverage]:
-        """Unknown."""
-        del at
-        return {}
-
-    def shares(self, pods: Collection[PodKey], at: datetime.datetime) -> Mapping[PodKey, int]:
-        """Unknown."""
-        del pods, at
         return {}
 
     def nvlink(self, nodes: Mapping[str, str], at: datetime.datetime) -> Mapping[str, frozenset[str]]:

@@ -11,22 +11,13 @@ from typing import Any
 
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.model import (
-    ActivitySeries,
-    BoardLevel,
-    Boards,
     Concurrency,
     Device,
     History,
-    Ignored,
-    NodeCoverage,
     PodKey,
-    ServingLoads,
     Slot,
     Usage,
     Usages,
-    Waits,
-    Whereabouts,
-    WorkLevel,
 )
 from rightsizer.planning.usage_signal import Signal
 from rightsizer.prometheus.query_api import Sample
@@ -161,64 +152,6 @@ class Truth(Signal):
         del promql, at
         return ()
 
-    def expect(
-        self,
-        pods: Collection[PodKey],
-        settled: Collection[PodKey],
-        whereabouts: Whereabouts | None = None,
-    ) -> None:
-        """Nothing to prepare."""
-
-    def boards(
-        self,
-        window: datetime.timedelta,
-        at: datetime.datetime,
-        *,
-        nodes: Mapping[str, str],
-        models: Collection[str],
-    ) -> Boards:
-        """Nobody measures them."""
-        del window, at, nodes, models
-        return {}
-
-    def board_histories(
-        self, nodes: Mapping[str, str], span: datetime.timedelta, at: datetime.datetime, level: BoardLevel
-    ) -> Mapping[str, History]:
-        """Likewise."""
-        del nodes, span, at, level
-        return {}
-
-    def devices(
-        self, window: datetime.timedelta, at: datetime.datetime, *, nodes: Mapping[str, str]
-    ) -> Mapping[str, Sequence[Usage]]:
-        """No pod can use GPUs that it does not hold."""
-        del window, at, nodes
-        return {}
-
-    def device_histories(
-        self, nodes: Mapping[str, str], span: datetime.timedelta, at: datetime.datetime, *, threshold: float
-    ) -> Mapping[str, History]:
-        """Likewise."""
-        del nodes, span, at, threshold
-        return {}
-
-    def work_levels(
-        self,
-        pods: Mapping[PodKey, datetime.datetime],
-        span: datetime.timedelta,
-        at: datetime.datetime,
-        *,
-        threshold: float,
-    ) -> Mapping[PodKey, WorkLevel]:
-        """Whatever spins has never worked."""
-        del pods, span, at, threshold
-        return {}
-
-    def ignored(self, at: datetime.datetime) -> Ignored:
-        """All is true."""
-        del at
-        return Ignored()
-
     def usages(
         self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey] | None = None
     ) -> Usages:
@@ -236,11 +169,6 @@ class Truth(Signal):
             ]
             found[key] = devices[1:] if lie == "one-device" and place == 0 else devices
         return found
-
-    def sampled(self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey]) -> Usages:
-        """It has samples only."""
-        del window, at, of
-        return {}
 
     def recent(self, at: datetime.datetime) -> Usages:
         """Of the last ten minutes."""
@@ -283,10 +211,6 @@ class Truth(Signal):
         """The record is older than anything."""
         return None
 
-    def retention(self) -> datetime.timedelta | None:
-        """Unknown."""
-        return None
-
     def concurrency(
         self, workloads: Sequence[ReplicaQuery], at: datetime.datetime
     ) -> Mapping[str, Concurrency]:
@@ -306,42 +230,6 @@ class Truth(Signal):
             unseen = len(one.pods) if key in self.lies else 0
             found[one.uid] = Concurrency(tuple(busy), (unseen,) * minutes)
         return found
-
-    def series(self, at: datetime.datetime) -> ActivitySeries | None:  # noqa: ARG002 - the protocol's
-        """Autoscalers find nothing here."""
-        return None
-
-    def waits(
-        self,
-        pods: Collection[PodKey],  # noqa: ARG002 - as above
-        window: datetime.timedelta,  # noqa: ARG002 - as above
-        at: datetime.datetime,  # noqa: ARG002 - as above
-    ) -> Mapping[PodKey, Waits]:
-        """Nobody waits."""
-        return {}
-
-    def serving(
-        self,
-        pods: Collection[PodKey],  # noqa: ARG002 - as above
-        window: datetime.timedelta,  # noqa: ARG002 - as above
-        at: datetime.datetime,  # noqa: ARG002 - as above
-    ) -> ServingLoads:
-        """No inference servers."""
-        return {}
-
-    def nodes(self, at: datetime.datetime) -> Mapping[str, NodeCoverage]:  # noqa: ARG002 - the protocol's
-        """Everything is seen."""
-        return {}
-
-    def shares(self, pods: Collection[PodKey], at: datetime.datetime) -> Mapping[PodKey, int]:
-        """Unknown."""
-        del pods, at
-        return {}
-
-    def nvlink(self, nodes: Mapping[str, str], at: datetime.datetime) -> Mapping[str, frozenset[str]]:
-        """Nothing is known of it."""
-        del nodes, at
-        return {}
 
     def _answer(self) -> None:
         if self.errors:
