@@ -124,5 +124,5 @@ def exposition(objects: Objects) -> str:
     lines = []
     for labels, value in sorted(kube_state_metrics(objects), key=lambda one: one[0]["__name__"]):
         inner = ",".join(f"{name}={json.dumps(text)}" for name, text in labels.items() if name != "__name__")
-        lines.append(f"{labels['__name__']}{{{inner}}} {value:g}\n")
+        lines.append(f"{labels['__name__']}{{{inner}}} {value!r}\n")
     return "".join(lines)

@@ -45,6 +45,7 @@ def _kubernetes() -> str:
 KUBERNETES = _kubernetes()
 HELM = Program("helm", "helm", "helm.sh/helm/v4/cmd/helm")
 KUSTOMIZE = Program("kustomize", "kustomize", "sigs.k8s.io/kustomize/kustomize/v5")
+KUBE_STATE_METRICS = Program("kube-state-metrics", "kube-state-metrics", "k8s.io/kube-state-metrics/v2")
 _FIT = MODULES.parent / "fit" / "main.go"
 FIT = Program("fit", KUBERNETES, str(_FIT), _FIT)
 PROGRAMS = (
@@ -55,11 +56,14 @@ PROGRAMS = (
     Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
     HELM,
     KUSTOMIZE,
+    KUBE_STATE_METRICS,
     FIT,
 )
 
-CONTROL_PLANE = tuple(program for program in PROGRAMS if program not in {HELM, KUSTOMIZE, FIT})
-"""What a control plane is made of; the others install on one, or answer in the place of its scheduler."""
+CONTROL_PLANE = tuple(
+    program for program in PROGRAMS if program not in {HELM, KUSTOMIZE, KUBE_STATE_METRICS, FIT}
+)
+"""What a control plane is made of; the others install on one, watch it, or answer in the place of its scheduler."""
 
 Programs = Mapping[str, Path]
 """Paths of programs by name."""

@@ -183,10 +183,12 @@ def test_assets_folder_is_preferred_to_cache(builder: Builder, assets: Path) -> 
 def test_find_without_helm_succeeds_for_control_plane(assets: Path) -> None:
     """A control plane starts without it."""
     for program in PROGRAMS:
-        if program.name not in {"helm", "kustomize"}:
+        if program.name not in {"helm", "kustomize", "kube-state-metrics"}:
             (assets / program.name).write_text("ready-made")
     assert set(find()) == {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"}
-    with pytest.raises(MissingProgramsError, match=r"no helm, kustomize; `make controlplane`"):
+    with pytest.raises(
+        MissingProgramsError, match=r"no helm, kustomize, kube-state-metrics; `make controlplane`"
+    ):
         find(PROGRAMS)
 
 
