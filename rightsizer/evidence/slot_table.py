@@ -66,13 +66,13 @@ class EvidenceTable:
 
     def peaks(self, metric: str, slots: int) -> list[float]:
         """The highest value of each row in the last slots; NaN without any."""
-        return _numbers(np.fmax.reduce(self._last(metric, PEAK, slots), axis=1))
+        return _numbers(np.fmax.reduce(self.last(metric, PEAK, slots), axis=1))
 
     def means(self, metric: str, slots: int) -> list[float]:
         """The mean of each row in the last slots, of samples where these are counted; NaN without any."""
-        last = self._last(metric, MEAN, slots)
+        last = self.last(metric, MEAN, slots)
         is_counted = (metric, SAMPLES) in self.columns
-        weights = self._last(metric, SAMPLES, slots) if is_counted else np.ones_like(last)
+        weights = self.last(metric, SAMPLES, slots) if is_counted else np.ones_like(last)
         weights = np.where(np.isnan(last) | np.isnan(weights), 0, weights)
         total = np.where(weights > 0, last * weights, 0).sum(axis=1, dtype=np.float64)
         with np.errstate(invalid="ignore"):
@@ -80,12 +80,13 @@ class EvidenceTable:
 
     def samples(self, metric: str, slots: int) -> npt.NDArray[np.uint16]:
         """The samples of each row in each of the last slots; none where it is not known what they were."""
-        peaks, samples = (self._last(metric, name, slots) for name in (PEAK, SAMPLES))
+        peaks, samples = (self.last(metric, name, slots) for name in (PEAK, SAMPLES))
         counts = np.where(np.isnan(peaks), 0, samples)
         most = np.iinfo(np.uint16).max
         return np.nan_to_num(counts, nan=0, posinf=0).clip(0, most).astype(np.uint16)
 
-    def _last(self, metric: str, statistic: str, slots: int) -> Values:
+    def last(self, metric: str, statistic: str, slots: int) -> Values:
+        """The values of each row in the last slots."""
         column = self.columns.get((metric, statistic))
         return _unknown(len(self.places), slots) if column is None else column[:, -slots:]
 
@@ -107,6 +108,30 @@ def _numbers(values: npt.NDArray[np.floating]) -> list[float]:
         rounded = np.round(wide * unit) / unit
     found: list[float] = np.where(np.isfinite(rounded), rounded, wide).tolist()
     return found
+
+
+def table_of(answer: Answer, end: datetime.datetime, slots: int, *, is_kept: bool = True) -> EvidenceTable:
+    """The rows of an answer; of several series with the same labels, the highest value of each slot.
+
+    Raises:
+        TooManySlotsError: It has more than are kept.
+    """
+    places: dict[bytes, int] = {}
+    parts: dict[Column, tuple[list[int], list[Values]]] = {}
+    for column, text, values in answer:
+        at, rows = parts.setdefault(column, ([], []))
+        at.append(places.setdefault(text, len(places)))
+        if is_kept:
+            _require_room(len(places), slots, len(parts))
+        rows.append(values)
+    found = {column: _unknown(len(places), slots) for column in parts}
+    for column, (at, rows) in parts.items():
+        np.fmax.at(found[column], at, np.array(rows, np.float32))
+    for metric, statistic in parts:
+        if statistic == IMPOSSIBLE:
+            peaks = found.setdefault((metric, PEAK), _unknown(len(places), slots))
+            peaks[~np.isnan(found.pop((metric, IMPOSSIBLE)))] = np.inf
+    return EvidenceTable(end, slots, places, found)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -174,17 +199,17 @@ class KeptTables:
         known = self._tables.get(question)
         passed = 0 if known is None else round((end - known.rows.end) / SLOT)
         if known is None or passed < 0 or known.rows.slots < slots:
-            table = _KeptTable(_rows(read(slots, ()), end, slots))
+            table = _KeptTable(table_of(read(slots, ()), end, slots))
         else:
             # The next answer also shows what this one may lack of the slots that the one before it added.
             tail = min(known.rows.slots, passed + max(LATE_SLOTS, known.added))
-            last = _rows(read(tail, ()), end, tail)
+            last = table_of(read(tail, ()), end, tail)
             rows = _joined(known.rows, last, passed)
             if new := _new(known.rows, last):
-                rows = _joined(rows, _rows(read(rows.slots, new), end, rows.slots), 0)
+                rows = _joined(rows, table_of(read(rows.slots, new), end, rows.slots), 0)
             table = _KeptTable(rows, passed, known.answers + 1)
             if table.answers % self._verified_every == 0:
-                whole = _rows(read(rows.slots, ()), end, rows.slots)
+                whole = table_of(read(rows.slots, ()), end, rows.slots)
                 self._compared(len(whole.places), differences(rows, whole))
                 table = dataclasses.replace(table, rows=_joined(rows, whole, 0))
         self._tables[question] = table
@@ -276,25 +301,6 @@ class _TablesFile(msgspec.Struct, array_like=True):
     owner: str
     first: _Instant | None
     tables: list[_TableInFile]
-
-
-def _rows(answer: Answer, end: datetime.datetime, slots: int) -> EvidenceTable:
-    """The rows of an answer; of several series with the same labels, the highest value of each slot."""
-    places: dict[bytes, int] = {}
-    parts: dict[Column, tuple[list[int], list[Values]]] = {}
-    for column, text, values in answer:
-        at, rows = parts.setdefault(column, ([], []))
-        at.append(places.setdefault(text, len(places)))
-        _require_room(len(places), slots, len(parts))
-        rows.append(values)
-    found = {column: _unknown(len(places), slots) for column in parts}
-    for column, (at, rows) in parts.items():
-        np.fmax.at(found[column], at, np.array(rows, np.float32))
-    for metric, statistic in parts:
-        if statistic == IMPOSSIBLE:
-            peaks = found.setdefault((metric, PEAK), _unknown(len(places), slots))
-            peaks[~np.isnan(found.pop((metric, IMPOSSIBLE)))] = np.inf
-    return EvidenceTable(end, slots, places, found)
 
 
 def _is_known(values: Values | None, rows: int) -> npt.NDArray[np.bool_]:

@@ -240,10 +240,17 @@ def device_counters(querier: SourceQuerier, window: datetime.timedelta, pods: La
     return counters
 
 
-def pod_busy(querier: SourceQuerier, window: datetime.timedelta, matchers: Sequence[str]) -> str:
-    """PromQL: busy seconds of each pod in a window, by its own counters, of each target."""
-    use = (*querier.source.labels.use, JOB, TARGET)
-    selected = promql.selector(POD_BUSY, matchers)
+def pod_busy(
+    querier: SourceQuerier,
+    window: datetime.timedelta,
+    matchers: Sequence[str],
+    *,
+    counter: str = POD_BUSY,
+    labels: Sequence[str] = (),
+) -> str:
+    """PromQL: busy seconds of each pod in a window, by its own counters, of each target, or by these labels."""
+    use = labels or (*querier.source.labels.use, JOB, TARGET)
+    selected = promql.selector(counter, matchers)
     increase = promql.by("max", (*use, *CONTAINER), promql.over("increase", selected, window))
     return promql.by("sum", use, increase)
 

@@ -6,8 +6,10 @@ import functools
 import math
 import re
 from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 import msgspec
+import numpy.typing as npt
 
 from rightsizer.evidence.slot_table import (
     IMPOSSIBLE,
@@ -21,6 +23,7 @@ from rightsizer.evidence.slot_table import (
     KeptTables,
     TooManySlotsError,
     Values,
+    table_of,
 )
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache
@@ -60,6 +63,13 @@ class WindowSlots:
         numbers = numbers_of(self.tags[metric], self.slots)
         return [each for each in zip(self.labels, numbers, strict=True) if not math.isnan(each[1])]
 
+    def arrays(self, metric: Metric, statistic: str) -> Iterator[tuple[SeriesLabels, npt.NDArray[Any]]]:
+        """The statistic of each series in each slot; samples are 0 where it is not known what they were."""
+        tag, rows = self.tags[metric], self.rows
+        is_count = statistic == SAMPLES
+        found = rows.samples(tag, self.slots) if is_count else rows.last(tag, statistic, self.slots)
+        return zip(self.labels, found, strict=True)
+
     def counts(self, metric: Metric) -> Iterator[tuple[SeriesLabels, Counts]]:
         """The samples in each slot of each series that has any; equal rows are one."""
         shared: dict[bytes, Counts] = {}
@@ -89,10 +99,16 @@ def slots_of(querier: SourceQuerier, form: QueryForm, window: datetime.timedelta
     slots = -(-window // SLOT)
     if form not in known or known[form].rows.slots < slots:
         try:
-            known[form] = _SlotFeed(querier, form, querier.tables).read(slots)
+            known[form] = _SlotFeed(querier, form, SLOT).kept(querier.tables, slots)
         except TooManySlotsError:
             return None
     return dataclasses.replace(known[form], slots=slots)
+
+
+def all_slots(querier: SourceQuerier, form: QueryForm, grid: SlotGrid) -> WindowSlots:
+    """The slots of a grid; all are asked for, and none kept."""
+    feed = _SlotFeed(querier, form, grid.slot)
+    return feed.of(table_of(feed.answer(list(feed.queries()), grid), grid.end, grid.slots, is_kept=False))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -112,21 +128,29 @@ class _Query:
 class _SlotFeed:
     querier: SourceQuerier
     form: QueryForm
-    kept: KeptTables
+    slot: datetime.timedelta
 
-    def read(self, slots: int) -> WindowSlots:
-        querier, queries = self.querier, list(self._queries())
+    def kept(self, tables: KeptTables, slots: int) -> WindowSlots:
+        """The last slots, of which only those are asked for that no earlier cycle read."""
+        querier, queries = self.querier, list(self.queries())
         question = repr((querier.prometheus.where, [one.build(querier.pod_matchers) for one in queries]))
-        end = self.kept.begin(querier.at)
+        end = tables.begin(querier.at)
 
         def read(slots: int, of: Collection[bytes]) -> Answer:
-            grid, shards = SlotGrid(end, SLOT, slots), self._shards(slots, of)
-            asked = [functools.partial(self._asked, each, grid, shards) for each in queries]
-            for answer in querier.prometheus.run_in_order(asked):
-                yield from answer
+            return self.answer(queries, SlotGrid(end, self.slot, slots), of)
 
-        rows = self.kept.extended(question, end, slots, read)
-        return WindowSlots(querier.labels_of(rows.places), rows, self._tags, slots)
+        return self.of(tables.extended(question, end, slots, read))
+
+    def of(self, rows: EvidenceTable) -> WindowSlots:
+        """All slots of a table."""
+        return WindowSlots(self.querier.labels_of(rows.places), rows, self._tags, rows.slots)
+
+    def answer(self, queries: Sequence[_Query], grid: SlotGrid, of: Collection[bytes] = ()) -> Answer:
+        """What Prometheus says of these slots, of all series, or at least of those given."""
+        shards = self._shards(grid.slots, of)
+        asked = [functools.partial(self._asked, each, grid, shards) for each in queries]
+        for each in self.querier.prometheus.run_in_order(asked):
+            yield from each
 
     @property
     def _tags(self) -> dict[Metric, str]:
@@ -136,10 +160,10 @@ class _SlotFeed:
             for one in self.querier.source.metrics
         }
 
-    def _queries(self) -> Iterator[_Query]:
+    def queries(self) -> Iterator[_Query]:
         """What is asked of each slot: each statistic of the metrics that one query reads."""
         # A peak on an edge may be in two slots, so that no server loses it; its part in a mean may not.
-        form, wide = self.form, SLOT + promql.EDGE
+        form, slot, wide = self.form, self.slot, self.slot + promql.EDGE
         for first, *more in form.together(self.querier.source.metrics):
 
             def asked(
@@ -151,7 +175,7 @@ class _SlotFeed:
                 return lambda matchers: form.statistic(first, name, matchers, length, more=more)
 
             def samples(matchers: Sequence[str], first: Metric = first, more: Sequence[Metric] = more) -> str:
-                return form.count(first, matchers, SLOT, more=more)
+                return form.count(first, matchers, slot, more=more)
 
             def no_number(
                 matchers: Sequence[str], first: Metric = first, more: Sequence[Metric] = more
@@ -163,14 +187,14 @@ class _SlotFeed:
             if Statistic.NEGATIVE in STATISTICS[kind]:
                 yield _Query(IMPOSSIBLE, tag, asked(Statistic.NEGATIVE, wide))
             if kind in _WITH_MEAN:
-                yield _Query(MEAN, tag, asked(Statistic.MEAN, SLOT))
+                yield _Query(MEAN, tag, asked(Statistic.MEAN, slot))
             elif Statistic.MEAN in STATISTICS[kind]:
                 yield _Query(IMPOSSIBLE, tag, no_number)
             if kind is self.querier.source.presence or (kind in _WITH_MEAN and not form.is_recorded):
                 yield _Query(SAMPLES, tag, samples)
 
     def _shards(self, slots: int, of: Collection[bytes]) -> QueryShards:
-        querier, span = self.querier, slots * SLOT
+        querier, span = self.querier, slots * self.slot
         max_series = min(querier.max_series(self.form, span), MAX_POINTS / slots)
         if of:
             pods = {one.key[:2] for one in querier.labels_of(of) if one.key is not None}

@@ -5,24 +5,28 @@ import dataclasses
 import datetime
 import functools
 import math
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
+from rightsizer.evidence.slot_table import MEAN, PEAK, SAMPLES
 from rightsizer.model import Device
-from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import decode_points
 from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.activity_history import unknown_seconds
-from rightsizer.usage.exporter_counters import CONTAINER, POD_BUSY, POD_TRAFFIC
-from rightsizer.usage.querier import Build, QueryShards, SourceQuerier
-from rightsizer.usage.recording_rules import QueryForm
+from rightsizer.usage.exporter_counters import POD_BUSY, POD_TRAFFIC, pod_busy
+from rightsizer.usage.querier import SourceQuerier
+from rightsizer.usage.slot_feed import all_slots
 from rightsizer.usage.slot_grid import SlotGrid
-from rightsizer.usage.source_metrics import Metric, MetricKind, Statistic, UseKey
+from rightsizer.usage.source_metrics import MetricKind, SeriesLabels, UseKey
 
 CHUNK = datetime.timedelta(days=1)
 """Of a long history, this much is asked at once."""
 
 
+Numbers: TypeAlias = npt.NDArray[Any]
+Units: TypeAlias = npt.NDArray[np.uint16]
 Column: TypeAlias = "array.array[int]"
 """A value for each step, in units of 16 bits; MISSING where nothing was recorded. Millions of them fit into memory."""
 
@@ -30,6 +34,8 @@ MISSING = 0xFFFF
 _HIGHEST = MISSING - 1
 PER_SHARE = 10_000
 """Units in a share of 1: activity, memory traffic, and parts of a step."""
+_EXACT = 1 + 1e-6
+"""Arrays of 32 bits have seven digits."""
 PER_WATT = 10
 MEMORY_UNIT = 8 << 20
 """Bytes."""
@@ -61,12 +67,12 @@ COLUMNS = (
 the device worked for nobody who is known."""
 
 _STATISTICS = (
-    (MetricKind.ACTIVITY, Statistic.PEAK, "peak", PER_SHARE),
-    (MetricKind.ACTIVITY, Statistic.MEAN, "mean", PER_SHARE),
-    (MetricKind.TRAFFIC, Statistic.PEAK, "traffic", PER_SHARE),
-    (MetricKind.MEMORY, Statistic.PEAK, "memory", 1 / MEMORY_UNIT),
-    (MetricKind.POWER, Statistic.PEAK, "power_peak", PER_WATT),
-    (MetricKind.POWER, Statistic.MEAN, "power_mean", PER_WATT),
+    (MetricKind.ACTIVITY, PEAK, "peak", PER_SHARE),
+    (MetricKind.ACTIVITY, MEAN, "mean", PER_SHARE),
+    (MetricKind.TRAFFIC, PEAK, "traffic", PER_SHARE),
+    (MetricKind.MEMORY, PEAK, "memory", 1 / MEMORY_UNIT),
+    (MetricKind.POWER, PEAK, "power_peak", PER_WATT),
+    (MetricKind.POWER, MEAN, "power_mean", PER_WATT),
 )
 
 
@@ -96,9 +102,7 @@ def merge(into: StepsByUse, found: StepsByUse) -> None:
         known = into.setdefault(key, entry)
         if known is not entry:
             for name in COLUMNS:
-                for place, value in enumerate(entry.columns[name]):
-                    if value != MISSING:
-                        _raise(known.columns[name], place, value)
+                _raise(known.columns[name], np.frombuffer(entry.columns[name], np.uint16))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,19 +112,25 @@ class _ChunkQuery:
     found: StepsByUse = dataclasses.field(default_factory=dict)
 
     def run(self) -> StepsByUse:
-        span = self.grid.slot * self.grid.slots
+        source, span = self.querier.source, self.grid.slot * self.grid.slots
         form = self.querier.query_form(span)
-        shards = self._shards(form, span)
+        slots = all_slots(self.querier, form, self.grid)
         for kind, statistic, name, units in _STATISTICS:
-            for metric in self.querier.source.of(kind):
-                build = functools.partial(self._statistic, form, metric, statistic)
-                scale = form.scale(metric) * units
-                self._add(shards, build, name, scale, highest=metric.highest * units)
-        for metric in self.querier.source.of(self.querier.source.presence):
-            self._add(shards, functools.partial(self._count, form, metric), "samples", 1.0)
-        if self.querier.source.has_counters:
+            for metric in source.of(kind):
+                scale, highest = form.scale(metric) * units, metric.highest * units
+                self._add(slots.arrays(metric, statistic), name, scale, highest=highest)
+        for metric in source.of(source.presence):
+            self._add(slots.arrays(metric, SAMPLES), "samples", 1.0)
+        if source.has_counters:
+            size = min(self.querier.max_series(form, span), MAX_POINTS / self.grid.slots)
+            plan = self.querier.shard_plan(span)
+            shards = [(plan, plan.shards(size))]
             for counter, name in ((POD_BUSY, "busy"), (POD_TRAFFIC, "moving")):
-                self._add(shards, functools.partial(self._increase, counter), name, self._parts)
+                build = functools.partial(
+                    pod_busy, self.querier, self.grid.slot, counter=counter, labels=source.labels.described
+                )
+                rows = self.querier.range_uses(shards, build, self.grid.steps, self.grid.values)
+                self._add(rows, name, self._parts)
             self._add_unknown()
         return self.found
 
@@ -134,34 +144,20 @@ class _ChunkQuery:
         uuids = sorted({key[2] for key, one in self.found.items() if set(one.columns["busy"]) != {MISSING}})
         known = unknown_seconds(self.querier, self.grid, uuids)
         for key, entry in self.found.items():
-            for slot, seconds in known.get(key[2:], {}).items():
-                _raise(entry.columns["unknown"], slot, seconds * self._parts)
-
-    def _shards(self, form: QueryForm, span: datetime.timedelta) -> QueryShards:
-        plan = self.querier.shard_plan(span)
-        return [(plan, plan.shards(min(self.querier.max_series(form, span), MAX_POINTS / self.grid.slots)))]
-
-    def _statistic(
-        self, form: QueryForm, metric: Metric, statistic: Statistic, matchers: Sequence[str]
-    ) -> str:
-        values = form.statistic(metric, statistic, matchers, self.grid.slot)
-        return form.largest(self.querier.source.labels.described, values)
-
-    def _count(self, form: QueryForm, metric: Metric, matchers: Sequence[str]) -> str:
-        counted = form.count(metric, matchers, self.grid.slot)
-        return form.largest(self.querier.source.labels.described, counted)
-
-    def _increase(self, counter: str, matchers: Sequence[str]) -> str:
-        use = self.querier.source.labels.described
-        selected = promql.selector(counter, matchers)
-        increase = promql.by("max", (*use, *CONTAINER), promql.over("increase", selected, self.grid.slot))
-        return promql.by("sum", use, increase)
+            seconds = known.get(key[2:], {})
+            row = np.array([seconds.get(slot, math.nan) for slot in range(self.grid.slots)])
+            _raise(entry.columns["unknown"], _units(row, self._parts, math.inf))
 
     def _add(
-        self, shards: QueryShards, build: Build, name: str, scale: float, *, highest: float = math.inf
+        self,
+        rows: Iterable[tuple[SeriesLabels, Numbers]],
+        name: str,
+        scale: float,
+        *,
+        highest: float = math.inf,
     ) -> None:
         """Add the values of each use; of several series of one use, the highest."""
-        for labels, points in self.querier.range_uses(shards, build, self.grid.steps, decode_points):
+        for labels, row in rows:
             if labels.key is None:
                 continue
             entry = self.found.get(labels.key)
@@ -169,15 +165,21 @@ class _ChunkQuery:
                 rank = self.querier.source.labels.pod.index(labels.pod_label)
                 columns = {column: missing(self.grid.slots) for column in COLUMNS}
                 entry = self.found[labels.key] = DeviceSteps(labels.device, labels.job, rank, columns)
-            column = entry.columns[name]
-            for instant, value in points:
-                place = self.grid.slot_of(instant)
-                if 0 <= value * scale <= highest and 0 <= place < len(column):
-                    _raise(column, place, value * scale)
+            _raise(entry.columns[name], _units(row, scale, highest))
 
 
-def _raise(column: Column, place: int, value: float) -> None:
-    """Keep the higher of two values; a positive one never becomes 0."""
-    units = min(_HIGHEST, math.ceil(value)) if value < _HIGHEST else _HIGHEST
-    if column[place] == MISSING or units > column[place]:
-        column[place] = units
+def _units(row: Numbers, scale: float, highest: float) -> Units:
+    """Values in units, rounded up, so that a positive one never becomes 0; MISSING where one is impossible."""
+    values = row.astype(np.float64) * scale
+    with np.errstate(invalid="ignore"):
+        is_possible = (values >= 0) & (values <= highest * _EXACT) & np.isfinite(values)
+        units = np.ceil(np.minimum(values / _EXACT, _HIGHEST))
+    found: Units = np.where(is_possible, units, MISSING).astype(np.uint16)
+    return found
+
+
+def _raise(column: Column, units: Units) -> None:
+    """Keep the higher of two values of each step."""
+    known = np.frombuffer(column, np.uint16)
+    is_higher = (units != MISSING) & ((known == MISSING) | (units > known))
+    known[is_higher] = units[is_higher]

@@ -166,6 +166,15 @@ def test_recording_sees_bursts_between_scrapes_by_counters(metrics: Metrics) -> 
 
 
 @pytest.mark.prometheus
+def test_recording_step_with_an_impossible_value_is_unknown(metrics: Metrics) -> None:
+    """Not idle by its other samples; nor are the steps around it anything but idle."""
+    metrics.write(idle(**{UTIL: once(-1)}), pod="train-0")
+    (track,) = _members(_recorded(metrics))["train-0"].tracks
+    assert 1 <= track.states().count(Slot.UNKNOWN) <= 2  # on the edge of two steps
+    assert set(track.states()) == {Slot.IDLE, Slot.UNKNOWN}
+
+
+@pytest.mark.prometheus
 @pytest.mark.parametrize(
     "nobody", [{}, dict.fromkeys(("owner_kind", "owner_name", "owner_is_controller"), "<none>")], ids=len
 )
