@@ -37,9 +37,9 @@ def restore(kept: Sequence[Kept], path: pathlib.Path) -> None:
         for each, data in zip(kept, parts, strict=True):
             each.restore(data, program_version())
     except msgspec.DecodeError:
-        log.warning("--state-file %s is not used: it is damaged; histories are queried whole", path)
+        log.warning("--state-file %s is not used whole: it is damaged; what it lacks is queried", path)
     except (OSError, ValueError) as error:
-        log.warning("--state-file %s is not used: %s; histories are queried whole", path, error)
+        log.warning("--state-file %s is not used whole: %s; what it lacks is queried", path, error)
 
 
 def save(kept: Iterable[bytes], path: pathlib.Path) -> None:

@@ -584,7 +584,7 @@ def test_state_file_lets_next_process_ask_only_for_new_minutes(world: World, com
         assert any(minutes() < least / 2 for _ in range(3))
         file.write_bytes(file.read_bytes()[:-1])
         assert minutes() > least
-        assert "is damaged; histories are queried whole" in said[-1]
+        assert "is damaged; what it lacks is queried" in said[-1]
         file.unlink()
         file.mkdir()
         assert minutes() > least
