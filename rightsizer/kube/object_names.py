@@ -6,6 +6,7 @@ https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
 """
 
 import dataclasses
+import functools
 import hashlib
 import re
 import shlex
@@ -32,6 +33,7 @@ _SEGMENT = re.compile(r"(?!\.\.?\Z)[^/%?#\\\s\x00-\x20\x7f]+")
 """A segment of a path, as Kubernetes limits it: no name leads to another directory."""
 
 
+@functools.lru_cache(maxsize=1 << 14)  # of owners of many pods
 def is_possible(ref: ObjectRef) -> bool:
     """Whether an object can be called so: lower-case DNS names, and no `..` in them."""
     parts = (ref.api_version, ref.kind, ref.namespace, ref.name, ref.uid)

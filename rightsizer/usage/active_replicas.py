@@ -1,6 +1,5 @@
 """Busy replicas in each minute: of the pods that have the same name prefix, deleted ones too."""
 
-import array
 import bisect
 import collections
 import dataclasses
@@ -23,7 +22,7 @@ from rightsizer.usage.kept_slots import SlotRows
 from rightsizer.usage.pod_names import OTHER_SUFFIXES, SUFFIXES, NamePrefix, replicas_by_prefix
 from rightsizer.usage.querier import Build, SourceQuerier
 from rightsizer.usage.recording_rules import RAW
-from rightsizer.usage.slot_grid import COUNT, Counts, SlotGrid, counted
+from rightsizer.usage.slot_grid import Counts, SlotGrid, counts_of
 from rightsizer.usage.source_metrics import Metric, MetricKind, Statistic, UseKey
 
 MINUTE = datetime.timedelta(minutes=1)
@@ -178,7 +177,7 @@ class _MinuteQuery:
             for name, is_so in zip(_COLUMNS, (highest == _BUSY, highest != _NONE, lacking), strict=True):
                 key = (*prefix, name, "")
                 columns[key] = columns.get(key, 0) + is_so.astype(np.int64)
-        found = {key: array.array(COUNT, map(counted, column)) for key, column in columns.items()}
+        found = {key: counts_of(column) for key, column in columns.items()}
         return SlotRows({}, {key: column for key, column in found.items() if any(column)})
 
     def _states(self, pods: Collection[PodKey], grid: SlotGrid) -> dict[UseKey, States]:

@@ -77,7 +77,7 @@ class WindowSlots:
             if row.any():
                 data = row.tobytes()
                 if data not in shared:
-                    shared[data] = counts_of(data)
+                    shared[data] = counts_of(row)
                 yield one, shared[data]
 
 

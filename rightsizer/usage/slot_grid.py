@@ -3,12 +3,12 @@
 import array
 import dataclasses
 import datetime
-import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from rightsizer.evidence.slot_table import Values
 from rightsizer.prometheus.query_api import QueryRange, decode_points
@@ -39,16 +39,9 @@ class SlotGrid:
         return self.slots - 1 - round((self.end.timestamp() - instant) / self.slot.total_seconds())
 
     def counts(self, text: msgspec.Raw) -> Counts:
-        """The counts of a series, from the JSON of its points; 0 without a point."""
-        points = decode_points(text)
-        if len(points) == self.slots:
-            return array.array(COUNT, [counted(value) for _, value in points])
-        counts = array.array(COUNT, [0]) * self.slots
-        for instant, value in points:
-            slot = self.slot_of(instant)
-            if 0 <= slot < self.slots:
-                counts[slot] = counted(value)
-        return counts
+        """The counts of a series, from the JSON of its points; 0 without a point, or where it is no count."""
+        values = self.values(text)
+        return counts_of(np.where(np.isfinite(values), values, 0))
 
     def values(self, text: msgspec.Raw) -> Values:
         """The values of a series, from the JSON of its points."""
@@ -71,11 +64,6 @@ def _possible(values: Sequence[float]) -> Values:
     return found
 
 
-def counts_of(data: bytes) -> Counts:
-    """Counts from their bytes."""
-    return array.array(COUNT, data)
-
-
-def counted(value: float) -> int:
-    """A value as a count: MOST at most, and 0 for what is none."""
-    return int(min(max(value, 0.0), MOST)) if math.isfinite(value) else 0
+def counts_of(values: npt.NDArray[Any]) -> Counts:
+    """Numbers as counts: 0 at least, and MOST at most."""
+    return array.array(COUNT, values.clip(0, MOST).astype(np.uint16).tobytes())
