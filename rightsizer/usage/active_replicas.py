@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rightsizer.model import Concurrency, PodKey
-from rightsizer.prometheus.query_api import decode_points
 from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.device_usage import pods_seen
 from rightsizer.usage.exporter_counters import pod_busy
@@ -214,13 +213,11 @@ class _MinuteQuery:
         self, grid: SlotGrid, scale: float, highest: float, idle: int, text: msgspec.Raw
     ) -> States:
         """The states of a series, from the JSON of its points: `idle` where it was not above the threshold."""
-        row = np.zeros(grid.slots, np.uint8)
-        for instant, value in decode_points(text):
-            minute, share = grid.slot_of(instant), value * scale
-            if 0 <= minute < grid.slots:
-                is_possible = 0 <= share <= highest  # which NaN is not
-                row[minute] = (_BUSY if share > self.threshold else idle) if is_possible else _IMPOSSIBLE
-        return row
+        shares = grid.values(text) * np.float32(scale)
+        states = np.where(shares > np.float32(self.threshold), _BUSY, idle)
+        states[~((shares >= 0) & (shares <= highest))] = _IMPOSSIBLE
+        states[np.isnan(shares)] = _NONE
+        return states.astype(np.uint8)
 
 
 def _gaps(devices: npt.NDArray[np.uint8], near: int) -> npt.NDArray[np.bool_]:
