@@ -165,33 +165,29 @@ class _SlotFeed:
         # A peak on an edge may be in two slots, so that no server loses it; its part in a mean may not.
         form, slot, wide = self.form, self.slot, self.slot + promql.EDGE
         for first, *more in form.together(self.querier.source.metrics):
-
-            def asked(
-                name: Statistic,
-                length: datetime.timedelta,
-                first: Metric = first,
-                more: Sequence[Metric] = more,
-            ) -> Build:
-                return lambda matchers: form.statistic(first, name, matchers, length, more=more)
-
-            def samples(matchers: Sequence[str], first: Metric = first, more: Sequence[Metric] = more) -> str:
-                return form.count(first, matchers, slot, more=more)
-
-            def no_number(
-                matchers: Sequence[str], first: Metric = first, more: Sequence[Metric] = more
-            ) -> str:
-                return promql.only_nan(form.statistic(first, Statistic.MEAN, matchers, wide, more=more))
-
-            kind, tag = first.kind, self._tags[first]
-            yield _Query(PEAK, tag, asked(Statistic.PEAK, wide))
-            if Statistic.NEGATIVE in STATISTICS[kind]:
-                yield _Query(IMPOSSIBLE, tag, asked(Statistic.NEGATIVE, wide))
+            kind, tag, asked = first.kind, self._tags[first], functools.partial(form.statistic, first)
+            yield _Query(PEAK, tag, functools.partial(asked, Statistic.PEAK, window=wide, more=more))
             if kind in _WITH_MEAN:
-                yield _Query(MEAN, tag, asked(Statistic.MEAN, slot))
-            elif Statistic.MEAN in STATISTICS[kind]:
-                yield _Query(IMPOSSIBLE, tag, no_number)
+                yield _Query(MEAN, tag, functools.partial(asked, Statistic.MEAN, window=slot, more=more))
             if kind is self.querier.source.presence or (kind in _WITH_MEAN and not form.is_recorded):
+                samples = functools.partial(form.count, first, window=slot, more=more)
                 yield _Query(SAMPLES, tag, samples)
+        metrics = [one for one in self.querier.source.metrics if Statistic.NEGATIVE in STATISTICS[one.kind]]
+        groups = form.together(metrics)
+        # Recorded series tell their metric, and hardly any value is impossible.
+        for some in [groups] if form.is_recorded else [[each] for each in groups]:
+            yield _Query(IMPOSSIBLE, self._tags[some[0][0]], functools.partial(self._impossible, some))
+
+    def _impossible(self, groups: Sequence[Sequence[Metric]], matchers: Sequence[str]) -> str:
+        """The values that cannot be, of metrics that are asked together."""
+        form, wide, parts = self.form, self.slot + promql.EDGE, list[str]()
+        for first, *more in groups:
+            negative, mean = (
+                form.statistic(first, each, matchers, wide, more=more)
+                for each in (Statistic.NEGATIVE, Statistic.MEAN)
+            )
+            parts += [negative] if first.kind in _WITH_MEAN else [negative, promql.only_nan(mean)]
+        return " or ".join(parts)
 
     def _shards(self, slots: int, of: Collection[bytes]) -> QueryShards:
         querier, span = self.querier, slots * self.slot

@@ -37,6 +37,7 @@ def metrics(tmp_path: pathlib.Path) -> Iterator[Metrics]:
             (idle(**{UTIL: within(32, 28, 60)}), {"pod": "awake"}),
             (idle(**{UTIL: within(3.5, 2.5, 20)}), {"pod": "burst"}),
             ({**idle(), ENGINE: 0.3, COPY: within(300, 299, -5, 2)}, {"pod": "negative"}),
+            ({**idle(), COPY: within(300, 299, math.nan, 2)}, {"pod": "no-traffic"}),
             (idle(**{UTIL: within(300, 299, math.nan)}), {"pod": "nan"}),
             (idle(**{UTIL: within(300, 299, BLANK)}), {"pod": "blank"}),
             (idle(), {"pod": "gap", "until": 3 * HOUR}),
@@ -88,6 +89,7 @@ def test_windows_of_kept_slots_are_those_from_scratch(metrics: Metrics, recordin
             assert not any("[1440m]" in query and "over_time" in query for query in relay.asked)
     assert {pod: one.invalid for (_, pod), (one,) in signal.usages(DAY, at).items() if one.invalid} == {
         "negative": (COPY,),
+        "no-traffic": (COPY,),
         "nan": (UTIL,),
         "blank": (UTIL,),
     }
