@@ -170,10 +170,7 @@ def sampled_peaks(querier: SourceQuerier, window: datetime.timedelta, pods: Coll
     shards = querier.pod_shards(
         sorted(pods), querier.max_series(RAW, window), pod_labels=answered.pod_labels if answered else None
     )
-    metrics = querier.source.of(MetricKind.ACTIVITY)
-    for query, values in _run(
-        [_StatisticQuery(querier, shards, RAW, one, Statistic.PEAK, window) for one in metrics]
-    ):
+    for query, values in _peaks(querier, window, (MetricKind.ACTIVITY,), shards):
         query.add_to(usage, _only(pods, values))
     return _by_pod(usage, {})
 
@@ -293,11 +290,15 @@ def _entry(usage: UsageByDevice, labels: SeriesLabels) -> UsageAccumulator:
 
 
 def _peaks(
-    querier: SourceQuerier, window: datetime.timedelta, kinds: Iterable[MetricKind] = MetricKind
+    querier: SourceQuerier,
+    window: datetime.timedelta,
+    kinds: Iterable[MetricKind] = MetricKind,
+    shards: QueryShards | None = None,
 ) -> Iterator[tuple[_StatisticQuery, list[tuple[SeriesLabels, float]]]]:
-    shards = querier.all_shards(RAW, window)
+    shards = querier.all_shards(RAW, window) if shards is None else shards
     metrics = [metric for kind in kinds for metric in querier.source.of(kind)]
-    return _run([_StatisticQuery(querier, shards, RAW, one, Statistic.PEAK, window) for one in metrics])
+    existing = querier.existing(metrics, window, shards, querier.pod_matchers)
+    return _run([_StatisticQuery(querier, shards, RAW, one, Statistic.PEAK, window) for one in existing])
 
 
 def _latest_peaks(querier: SourceQuerier) -> list[tuple[_StatisticQuery, CompactValues]]:

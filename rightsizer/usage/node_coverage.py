@@ -72,7 +72,7 @@ def node_coverage(querier: SourceQuerier) -> dict[str, NodeCoverage]:
     samples: list[tuple[_DeviceSeries, float]] = []
     memory = querier.source.of(MetricKind.MEMORY)
     cache = ParseCache(functools.partial(_parse, labels))
-    for metric in querier.markers():
+    for metric in querier.existing(querier.markers(), RECENT, [(plan, shards)], querier.matchers):
         if metric not in memory and not _has_more_devices(querier, metric, memory):
             continue
 

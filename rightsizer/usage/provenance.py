@@ -9,6 +9,7 @@ if such a pod uses its network, or if most targets have addresses of nodes. A se
 - and if it does not name another cluster than the present targets of these jobs that name one.
 """
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -38,7 +39,7 @@ class ScrapeTarget:
 
     job: str
     instance: str
-    series: int
+    series: int = dataclasses.field(compare=False)
     cluster: str = ""
 
 
@@ -106,6 +107,13 @@ class Provenance:
         """Whether a series that names no pod, or several, is evidence."""
         job, instance, cluster = (labels.get(name, "") for name in TARGET_LABELS)
         return self.accepts(None, job, instance) and not self.is_foreign(cluster)
+
+    def counted(self, found: Iterable[tuple[str, ScrapeTarget]]) -> collections.Counter[str]:
+        """The series that exporters have now, by their name."""
+        ignored, series = set(self.ignored), collections.Counter[str]()
+        for name, one in found:
+            series[name] += one.series * (one not in ignored and not self.is_foreign(one.cluster))
+        return series
 
     def is_exporter(self, instance: str, place: Address | None) -> bool:
         """Whether a target is an exporter by its address."""

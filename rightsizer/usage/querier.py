@@ -5,6 +5,7 @@ Knows the source's metrics and labels, not what the results mean.
 
 import dataclasses
 import datetime
+import itertools
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -63,6 +64,9 @@ QueryShards = Sequence[tuple[ShardPlan, list[Shard]]]
 
 Build = Callable[[Sequence[str]], str]
 """PromQL from the matchers of a shard."""
+
+PRESENT = "present"
+"""Key of the number of series that exporters have now, by name."""
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -209,11 +213,12 @@ class SourceQuerier:
 
     def _interval_s(self) -> float:
         densest = 0.0
-        for kind in (MetricKind.ACTIVITY, MetricKind.MEMORY):
+        for kind, is_absent in itertools.product((MetricKind.ACTIVITY, MetricKind.MEMORY), (False, True)):
             for metric in self.source.of(kind) if not densest else ():
-                count = RAW.count(metric, self.matchers, INTERVAL_WINDOW)
-                samples = self.by_exporter("max", count, self.at)
-                densest = max([densest, *(sample.value for sample in samples if math.isfinite(sample.value))])
+                if (self.series_now(metric) == 0) is is_absent:
+                    count = RAW.count(metric, self.matchers, INTERVAL_WINDOW)
+                    values = (sample.value for sample in self.by_exporter("max", count, self.at))
+                    densest = max([densest, *filter(math.isfinite, values)])
         return INTERVAL_WINDOW.total_seconds() / (densest - 1) if densest > 1 else USUAL_INTERVAL_S
 
     def max_series(self, form: QueryForm, window: datetime.timedelta, *, limit: float = MAX_SERIES) -> float:
@@ -233,6 +238,25 @@ class SourceQuerier:
             return max((one.count for one in samples), default=0)
 
         return self.once((expression, instant), counted)
+
+    def series_now(self, metric: Metric) -> int | None:
+        """The number of series of a metric at the instant; None if it was not counted."""
+        known: Mapping[str, int] | None = self.memo.get(PRESENT)
+        return None if known is None or metric.matchers else known.get(metric.name, 0)
+
+    def existing(
+        self, metrics: Sequence[Metric], window: datetime.timedelta, shards: QueryShards, base: Sequence[str]
+    ) -> list[Metric]:
+        """The metrics that may have raw samples in the window; those without series now are asked for together."""
+        absent = [metric.name for metric in metrics if self.series_now(metric) == 0]
+
+        def build(matchers: Sequence[str]) -> str:
+            selected = promql.selector("", [promql.one_of("__name__", absent), *base, *matchers])
+            return promql.by("count", ["__name__"], promql.over("last_over_time", selected, window))
+
+        samples = (one for plan, some in shards for one in self.samples(plan, some, build))
+        found = {one.labels.get("__name__", "") for one in samples} if absent else set()
+        return [one for one in metrics if one.name not in absent or found & {one.name, ""}]
 
     # --- shards
 
@@ -260,8 +284,17 @@ class SourceQuerier:
         def size_at(instant: datetime.datetime) -> int:
             """The number of series of the kind that has most."""
             return max(
-                sum(self.count(raw_selector(one, base), instant) for one in self.source.of(kind))
+                sum(count_at(one, instant) for one in self.source.of(kind))
                 for kind in (MetricKind.MEMORY, MetricKind.ACTIVITY)
+            )
+
+        def count_at(metric: Metric, instant: datetime.datetime) -> int:
+            """Those without pods are counted already; with them, a fleet is hardly larger."""
+            known = self.series_now(metric) if instant == self.at else None
+            return (
+                self.count(raw_selector(metric, base), instant)
+                if known is None or known > MAX_SERIES
+                else known
             )
 
         instants = [self.at, self.at - window / 2]

@@ -4,11 +4,12 @@ A selector in a signals file is a metric's name with matchers, not an expression
 to it.
 """
 
+import collections
 import dataclasses
 import datetime
 import pathlib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Annotated, Literal
 
 import pydantic
@@ -29,7 +30,7 @@ from rightsizer.usage.exporter_counters import (
 )
 from rightsizer.usage.label_search import names_hint
 from rightsizer.usage.provenance import TARGET_LABELS, ScrapeTarget, find_provenance
-from rightsizer.usage.querier import SourceQuerier
+from rightsizer.usage.querier import PRESENT, SourceQuerier
 from rightsizer.usage.recording_rules import RecordingRules, raw_selector
 from rightsizer.usage.source_metrics import (
     DCGM,
@@ -44,6 +45,8 @@ from rightsizer.yamlfile import FileKind
 DCGM_SOURCES = MetricSource("dcgm, dcgm-4.9", (*DCGM.metrics, *DCGM_49.metrics))
 GPU_EXPORTER_SOURCE = dataclasses.replace(DCGM_SOURCES, name="gpu-exporter", has_counters=True)
 SOURCES = {source.name: source for source in (DCGM, DCGM_49, GPU_EXPORTER_SOURCE)}
+
+_OF_TARGET = ("__name__", *TARGET_LABELS)
 
 LOOKBACKS = tuple(datetime.timedelta(minutes=minutes) for minutes in (0, 15, 60, 6 * 60, 24 * 60))
 """How long ago to look for metrics, to tell a stopped exporter from a missing one."""
@@ -126,26 +129,25 @@ def detect_source(
         settings.matchers,
     )
     for seen in (at - lookback for lookback in LOOKBACKS):
-        if metrics := _some_metrics(querier, seen):
+        found = list(_series(querier, seen))
+        names = {name for name, _ in found}
+        if metrics := {metric for metric in source.metrics if metric.name in names}:
             break
     else:
         raise EvidenceIncomplete(_nothing_found(querier, settings))
     if whereabouts is not None:
-        targets = list(_targets(querier, seen))
-        provenance = find_provenance(targets, whereabouts, settings.exporter_namespaces)
+        provenance = find_provenance(_targets(found), whereabouts, settings.exporter_namespaces)
         querier = dataclasses.replace(
             querier, matchers=(*settings.matchers, *provenance.matchers), provenance=provenance
         )
     if _is_mixed(querier, metrics, seen):
         labels = dataclasses.replace(source.labels, is_mixed=True)
         source = dataclasses.replace(source, labels=labels, has_rules=False)
-
-    def exists(name: str) -> bool:
-        selected = promql.selector(name, querier.matchers)
-        return source.has_counters and bool(querier.by_exporter("count", selected, seen))
-
-    has_counters = any(map(exists, (POD_BUSY, POD_PROCESSES, POD_MEMORY)))
-    if given is GPU_EXPORTER_SOURCE and not (exists(POD_BUSY) and exists(DEVICE_BUSY)):
+    series = querier.provenance.counted(found)
+    if seen == at:
+        querier.once(PRESENT, lambda: series)
+    has_counters = any(series[name] for name in (POD_BUSY, POD_PROCESSES, POD_MEMORY))
+    if given is GPU_EXPORTER_SOURCE and not (series[POD_BUSY] and series[DEVICE_BUSY]):
         raise EvidenceIncomplete(
             f'--signals "{given.name}": Prometheus holds DCGM\'s metrics, but not {DEVICE_BUSY} and {POD_BUSY} of '
             "gpu-exporter"
@@ -175,55 +177,37 @@ def _is_mixed(querier: SourceQuerier, metrics: Collection[Metric], at: datetime.
         (promql.is_set(exported), promql.equals(namespace, "")),
         (promql.is_set(namespace), promql.is_set(pod), promql.equals(exported, "")),
     )
-    known = sorted(metrics, key=lambda one: one.name)
+    # Of each generation of names one: counting all series takes seconds.
+    known = sorted(metrics, key=lambda one: (one.kind is MetricKind.MEMORY, one.name))
+    known = list({metric in DCGM_49.metrics: metric for metric in known}.values())
     selected = (querier.selected(known, (*form, *querier.matchers)) for form in forms)
     return bool(querier.by_exporter("count", " or ".join(selected), at))
 
 
-def _targets(querier: SourceQuerier, at: datetime.datetime) -> Iterator[ScrapeTarget]:
-    """The scraped targets that have GPU series."""
-    names = dict.fromkeys(metric.name for metric in querier.source.metrics)
-    names |= dict.fromkeys(METRICS if querier.source.has_counters else ())
-    counted = promql.by("count", TARGET_LABELS, _by_name(list(names), querier))
-    for sample in querier.prometheus.query(counted, at):
-        job, instance, cluster = (sample.labels.get(name, "") for name in TARGET_LABELS)
-        yield ScrapeTarget(job, instance, round(sample.value), cluster)
-
-
-def _some_metrics(querier: SourceQuerier, instant: datetime.datetime) -> set[Metric]:
-    """One existing metric of each generation of names: counting all series takes seconds."""
-    source = querier.source
-    found: set[Metric] = set()
-    own = set(source.metrics) - set(DCGM_SOURCES.metrics)
-    for generation in (set(DCGM.metrics), set(DCGM_49.metrics), own):
-        metrics = [metric for metric in source.metrics if metric in generation]
-        for metric in sorted(metrics, key=lambda one: one.kind is not MetricKind.MEMORY):
-            if querier.count(raw_selector(metric, querier.matchers), instant):
-                found.add(metric)
-                break
-    return found
-
-
-def metrics_present(querier: SourceQuerier, at: datetime.datetime) -> set[str]:
-    """The source's metrics that exist at an instant."""
+def _series(querier: SourceQuerier, at: datetime.datetime) -> Iterator[tuple[str, ScrapeTarget]]:
+    """The names of the source's metrics and counters, each with the scraped targets that have series of it."""
     source = querier.source
     names = [metric.name for metric in source.metrics if not metric.matchers]
     names += METRICS if source.has_counters else ()
     selectors = [raw_selector(metric, querier.matchers) for metric in source.metrics if metric.matchers]
-    return _names(querier, [*selectors, *([_by_name(names, querier)] if names else [])], at)
+    selectors += [promql.selector("", [promql.one_of("__name__", names), *querier.matchers])] if names else []
+    for selected in selectors:
+        for sample in querier.prometheus.query(promql.by("count", _OF_TARGET, selected), at):
+            name, job, instance, cluster = (sample.labels.get(label, "") for label in _OF_TARGET)
+            yield name, ScrapeTarget(job, instance, sample.count, cluster)
 
 
-def _by_name(names: Sequence[str], querier: SourceQuerier) -> str:
-    return promql.selector("", [promql.one_of("__name__", names), *querier.matchers])
+def _targets(series: Iterable[tuple[str, ScrapeTarget]]) -> list[ScrapeTarget]:
+    """Each target once, with all of its series."""
+    found = collections.Counter[ScrapeTarget]()
+    for _, one in series:
+        found[one] += one.series
+    return [dataclasses.replace(one, series=number) for one, number in found.items()]
 
 
-def _names(querier: SourceQuerier, selectors: Sequence[str], at: datetime.datetime) -> set[str]:
-    """The metric names of all selected series."""
-    return {
-        sample.labels.get("__name__", "")
-        for selected in selectors
-        for sample in querier.prometheus.query(promql.by("count", ["__name__"], selected), at)
-    }
+def metrics_present(querier: SourceQuerier, at: datetime.datetime) -> set[str]:
+    """The source's metrics that exist at an instant."""
+    return {name for name, _ in _series(querier, at)}
 
 
 def _nothing_found(querier: SourceQuerier, settings: SourceSettings) -> str:

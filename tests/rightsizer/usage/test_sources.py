@@ -1,12 +1,20 @@
 """Detection of the metric source, on a real Prometheus."""
 
+import datetime
+import json
+import pathlib
+import shutil
+
 import pytest
 
 from exporter.sampling import catalogue
-from rightsizer.errors import EvidenceIncomplete, UsageError
+from rightsizer.errors import EvidenceIncomplete, PrometheusError, UsageError
 from rightsizer.usage import exporter_counters
 from rightsizer.usage.source_metrics import DCGM, DCGM_49
-from tests.rightsizer.metrics import HOUR, UTIL, Metrics, idle, near
+from simulator.prometheus import Prometheus
+from simulator.victoria_metrics import PROGRAM, VictoriaMetrics
+from tests.rightsizer.metrics import HOUR, UTIL, Metrics, idle, near, within
+from tests.rightsizer.relay import Relay
 
 pytestmark = pytest.mark.prometheus
 
@@ -29,6 +37,38 @@ def test_source_both_generations_of_names_are_detected(metrics: Metrics) -> None
     assert metrics.usage("old").activity_peak == near(0.4)
     assert metrics.usage("new").activity_peak == near(0.6)
     assert metrics.signal().source(metrics.at) == "dcgm, dcgm-4.9"
+
+
+@pytest.mark.parametrize("server", [Prometheus, VictoriaMetrics])
+def test_metric_that_ended_minutes_ago_is_asked_for(
+    server: type[Prometheus | VictoriaMetrics], tmp_path: pathlib.Path
+) -> None:
+    """As before an upgrade to other names; what has no sample in the window is only asked for together."""
+    if server is VictoriaMetrics and shutil.which(PROGRAM) is None:
+        pytest.skip(f"no {PROGRAM}")
+    with server(tmp_path / "own") as own, Relay(own.url) as relay:
+        metrics = Metrics(own, mark=False)
+        ended = datetime.timedelta(seconds=390)
+        metrics.write(idle(**{UTIL: within(8, 6, 80)}), pod="a", until=ended)
+        renamed = {"DCGM_FI_DEV_GPU_UTIL_RATIO": 0.0, "DCGM_FI_DEV_FB_USED_BYTES": 1e9}
+        metrics.write(renamed, pod="a", since=ended)
+        (usage,) = metrics.signal(url=relay.url).recent(metrics.at)[metrics.space, "a"]
+        assert usage.activity_peak == near(0.8)
+        assert sum("max_over_time" in query for query in relay.asked) == 6
+
+
+def test_metrics_that_exist_are_not_found_out_by_a_partial_answer(metrics: Metrics) -> None:
+    """A store that Thanos could not reach may have them."""
+    metrics.write(idle(), pod="a")
+
+    def partial(status: int, body: bytes) -> tuple[int, bytes]:
+        is_last = "last_over_time" in relay.asked[-1]
+        return status, json.dumps(json.loads(body) | {"warnings": ["no store"] * is_last}).encode()
+
+    with Relay(metrics.prometheus.url) as relay:
+        relay.spoil = partial
+        with pytest.raises(PrometheusError, match="no store"):
+            metrics.signal(url=relay.url).recent(metrics.at)
 
 
 def test_source_given_is_the_only_one_queried(metrics: Metrics) -> None:
