@@ -41,6 +41,7 @@ from rightsizer.prometheus.query_api import Prometheus
 from rightsizer.text import safe_lines
 from rightsizer.usage.kept_slots import KeptSlots
 from rightsizer.usage.optional_metrics import node_prices
+from rightsizer.usage.querier import RecordedWindows
 from rightsizer.usage.usage_source import PrometheusUsage
 
 log = logging.getLogger(__name__)
@@ -83,6 +84,7 @@ class KeptState:
     objects: KeptObjects | None = None
     slots: KeptSlots | None = None
     tables: KeptTables | None = None
+    recorded: RecordedWindows | None = None
     began: datetime.datetime | None = None
     refused: frozenset[ObjectRef] = frozenset()
 
@@ -125,7 +127,7 @@ class PlanSession:
         self.prometheus = Prometheus(settings) if settings.url else connect(settings, self.cluster)
         if settings.url is None:
             note(f"no --prometheus-url; found {self.prometheus.where}")
-        self.signal = PrometheusUsage(self.prometheus, terms, kept.slots, kept.tables)
+        self.signal = PrometheusUsage(self.prometheus, terms, kept.slots, kept.tables, kept.recorded)
         self.run, self.began = new_run(self._machine()), kept.began
 
     @functools.cached_property

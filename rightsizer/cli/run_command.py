@@ -115,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
     tables = KeptTables(compared, full, verified_every=every)
     if arguments.state_file:
         state_file.restore((slots, tables), pathlib.Path(arguments.state_file))
-    kept = KeptState(objects, slots, tables)
+    kept = KeptState(objects, slots, tables, {})
     cycles = _Cycles(arguments, metrics, lease, ticks, recorder, kept)
     with signals_held(), contextlib.ExitStack() as stack:
         served = serving(

@@ -5,6 +5,7 @@ Knows the source's metrics and labels, not what the results mean.
 
 import dataclasses
 import datetime
+import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -65,6 +66,9 @@ QueryShards = Sequence[tuple[ShardPlan, list[Shard]]]
 Build = Callable[[Sequence[str]], str]
 """PromQL from the matchers of a shard."""
 
+RecordedWindows = dict[datetime.timedelta, tuple[object, datetime.datetime]]
+"""The windows that rules recorded throughout: with what was asked, and their end."""
+
 PRESENT = "present"
 """Key of the number of series that exporters have now, by name."""
 
@@ -108,6 +112,7 @@ class SourceQuerier:
     provenance: Provenance = EVERYTHING
     kept: KeptSlots | None = None  # slots of earlier cycles; None to ask for all
     tables: KeptTables | None = None  # the same, of statistics of all pods
+    recorded: RecordedWindows = dataclasses.field(default_factory=dict)
     # Results that are needed again for other windows
     memo: dict[Hashable, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
@@ -175,30 +180,34 @@ class SourceQuerier:
 
     def _is_recorded(self, window: datetime.timedelta) -> bool:
         activity = self.source.of(MetricKind.ACTIVITY)
+        half = (window - 2 * RULE_INTERVAL) / 2
+        # What an earlier cycle found over the window until then holds.
+        question = self.question(MetricKind.ACTIVITY)
+        asked, before = self.recorded.pop(window, ((), self.at))
+        is_known = asked == question and before <= self.at <= before + half
+        instants = [self.at, *(() if is_known else (self.at - half, self.at - 2 * half))]
         selected = recorded_selector(activity, COUNT, self.pod_matchers)
         recorded = promql.over("last_over_time", selected, 2 * RULE_INTERVAL)
         name = promql.one_of("__name__", [metric.name for metric in activity])
         raw = promql.selector("", [name, *self.pod_matchers])
-        half = (window - 2 * RULE_INTERVAL) / 2
-        instants = (self.at - 2 * half, self.at - half, self.at)
         counts = self._counts(recorded, instants)
         # Counts of series, which are no lower than those of uses: cheaper, and usually enough.
-        if _is_enough(counts, self._counts(raw, instants)):
-            return True
-        use = (*self.source.labels.use, JOB, TARGET)
-        by_use = (promql.by("max", use, each) for each in (recorded, raw))
-        return min(counts) > 0 and _is_enough(*(self._counts(each, instants) for each in by_use))
+        is_enough = _is_enough(counts, self._counts(raw, instants))
+        if not is_enough and min(counts) > 0:
+            use = (*self.source.labels.use, JOB, TARGET)
+            by_use = (promql.by("max", use, each) for each in (recorded, raw))
+            is_enough = _is_enough(*(self._counts(each, instants) for each in by_use))
+        if is_enough:
+            self.recorded[window] = question, self.at
+        return is_enough
 
     def _counts(self, expression: str, instants: Sequence[datetime.datetime]) -> list[int]:
         """The number of series of exporters at each instant; a range query would load all samples in between."""
 
         def count(at: datetime.datetime) -> int:
-            return self.once(
-                ("of exporters", expression, at),
-                lambda: sum(one.count for one in self.by_exporter("count", expression, at)),
-            )
+            return sum(one.count for one in self.by_exporter("count", expression, at))
 
-        return list(map(count, instants))
+        return [self.once((expression, "of exporters", at), functools.partial(count, at)) for at in instants]
 
     def by_exporter(self, aggregation: str, expression: str, at: datetime.datetime) -> list[Sample]:
         """An aggregation of the series of each target that is an exporter: any target can expose what rules record."""

@@ -44,7 +44,7 @@ from rightsizer.usage.kept_slots import KeptSlots
 from rightsizer.usage.label_search import labels_hint
 from rightsizer.usage.node_coverage import first_sample, named_shares, node_coverage, nvlink_neighbours
 from rightsizer.usage.optional_metrics import waits
-from rightsizer.usage.querier import SourceQuerier
+from rightsizer.usage.querier import RecordedWindows, SourceQuerier
 from rightsizer.usage.serving_metrics import serving_loads
 from rightsizer.usage.source_metrics import MetricKind, MetricSource
 from rightsizer.usage.sources import SourceSettings, detect_source
@@ -65,7 +65,9 @@ class PrometheusUsage:
         settings: SourceSettings,
         kept: KeptSlots | None = None,
         tables: KeptTables | None = None,
+        recorded: RecordedWindows | None = None,
     ) -> None:
+        self._recorded = {} if recorded is None else recorded
         self._kept = kept
         self._tables = tables
         self._prometheus = prometheus
@@ -273,7 +275,9 @@ class PrometheusUsage:
             found = detect_source(
                 self._prometheus, self._settings, at=at, pods=self._gpu_pods, whereabouts=self._whereabouts
             )
-            self._querier = dataclasses.replace(found, kept=self._kept, tables=self._tables)
+            self._querier = dataclasses.replace(
+                found, kept=self._kept, tables=self._tables, recorded=self._recorded
+            )
         if self._querier.at != at:
             self._querier = dataclasses.replace(self._querier, at=at, memo={})
         return self._querier

@@ -16,10 +16,11 @@ import pytest
 import yaml
 
 from rightsizer.config import PrometheusSettings
-from rightsizer.model import Slot, Usage
+from rightsizer.model import Slot, Usage, Usages
 from rightsizer.planning.measure import with_higher_peaks
 from rightsizer.prometheus.query_api import Prometheus as Client
 from rightsizer.usage import recording_rules
+from rightsizer.usage.querier import RecordedWindows
 from rightsizer.usage.recording_rules import RecordingRules, rule_groups, rules_problem
 from simulator.prometheus import Prometheus
 from tests.rightsizer.metrics import COPY, DAY, ENGINE, HOUR, POWER, UTIL, Metrics, idle, near, once, within
@@ -120,6 +121,69 @@ def test_usages_rules_younger_than_the_window_are_not_used(metrics: Metrics) -> 
     metrics.record(6 * HOUR)
     assert metrics.usage("a", recording=TRUSTED).activity_peak == near(0.8)
     assert metrics.usage("a", recording=TRUSTED).coverage == 1.0
+
+
+class _Cycles:
+    """Consecutive cycles of one process."""
+
+    def __init__(self, metrics: Metrics, relay: Relay) -> None:
+        self.metrics, self._relay = metrics, relay
+        self.recorded: RecordedWindows = {}
+
+    def run(self, ago: int) -> tuple[Usages, int, bool]:
+        """Usage so many minutes before the end, how often it asked what is recorded, and whether that was used."""
+        self._relay.asked.clear()
+        signal = self.metrics.signal(url=self._relay.url, recording=TRUSTED, recorded=self.recorded)
+        found = signal.usages(DAY, self.metrics.at - datetime.timedelta(minutes=ago))
+        counts = sum("(last_over_time(gpu_rightsizer:" in query for query in self._relay.asked)
+        return found, counts, any("gpu_rightsizer:activity:max5m" in query for query in self._relay.asked)
+
+
+@pytest.fixture
+def cycles(tmp_path: pathlib.Path) -> Iterator[_Cycles]:
+    """Of a Prometheus of their own, with one pod that worked some minutes ago."""
+    with Prometheus(tmp_path / "own") as own, Relay(own.url) as relay:
+        metrics = Metrics(own, mark=False)
+        metrics.write(idle(**{UTIL: within(20, 16, 60)}), pod="a", since=DAY + 2 * HOUR)
+        yield _Cycles(metrics, relay)
+
+
+@pytest.mark.prometheus
+def test_window_that_was_recorded_until_the_cycle_before_is_checked_at_its_end(cycles: _Cycles) -> None:
+    """After other targets, or half a window, all of it is."""
+    cycles.metrics.record(DAY + 2 * HOUR)
+    assert [cycles.run(ago)[1:] for ago in (30, 15, 0)] == [(3, True), (1, True), (1, True)]
+    for before in (
+        ("other targets", cycles.metrics.at),
+        (cycles.recorded[DAY][0], cycles.metrics.at - DAY / 2),
+    ):
+        cycles.recorded[DAY] = before
+        assert cycles.run(0)[1:] == (3, True)
+
+
+@pytest.mark.prometheus
+def test_rules_removed_or_added_between_cycles_are_noticed(cycles: _Cycles) -> None:
+    """Work that no rule recorded any more counts."""
+    cycles.metrics.record(DAY + 2 * HOUR, until=HOUR / 2)
+    assert cycles.run(30)[2]
+    found, _, is_recorded = cycles.run(0)
+    assert not is_recorded
+    assert found[cycles.metrics.space, "a"][0].activity_peak == near(0.6)
+    cycles.metrics.record(HOUR / 2)
+    found, counts, is_recorded = cycles.run(0)
+    assert (counts, is_recorded) == (3, True)
+    assert found[cycles.metrics.space, "a"][0].activity_peak == near(0.6)
+
+
+@pytest.mark.prometheus
+def test_metric_that_appears_between_cycles_is_not_hidden_by_what_is_recorded(cycles: _Cycles) -> None:
+    """As by an exporter with a metric that no rule records."""
+    cycles.metrics.record(DAY + 2 * HOUR)
+    assert cycles.run(30)[2]
+    cycles.metrics.write({ENGINE: within(20, 16, 0.6)}, pod="new", since=HOUR / 2)
+    found, _, is_recorded = cycles.run(0)
+    assert not is_recorded
+    assert found[cycles.metrics.space, "new"][0].activity_peak == near(0.6)
 
 
 @pytest.mark.prometheus
