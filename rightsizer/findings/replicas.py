@@ -7,7 +7,10 @@ scale-down, and as idle for a scale-up: what is not known never leads to a chang
 import dataclasses
 import datetime
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from rightsizer.findings.data_quality import (
     COMPLETENESS_CHECKS,
@@ -43,6 +46,7 @@ from rightsizer.text import count, gpus, percent, span
 from rightsizer.usage.active_replicas import NEAR
 
 _MINUTE = datetime.timedelta(minutes=1)
+_Minutes = npt.NDArray[np.int64]
 
 
 def counted_window(part: TooManyReplicas) -> datetime.timedelta:
@@ -96,11 +100,9 @@ def demand(candidate: Candidate) -> ReplicaDemand | None:
     # A minute that was not counted may have had no demand, or demand for all.
     missing = length - len(certain)
     certain, possible = [0] * missing + certain, [replicas] * missing + possible
-    return ReplicaDemand(
-        certain=replica_need(part, certain, possible),
-        possible=replica_need(part, possible, certain),
-        quietest=min(possible),
-    )
+    most = replica_need(part, possible, certain)
+    least = most if certain == possible else replica_need(part, certain, possible)
+    return ReplicaDemand(certain=least, possible=most, quietest=min(possible))
 
 
 def replica_need(part: TooManyReplicas, busy: Sequence[int], before: Sequence[int]) -> ReplicaNeed:
@@ -112,17 +114,17 @@ def replica_need(part: TooManyReplicas, busy: Sequence[int], before: Sequence[in
 
 def jumps(busy: Sequence[int], before: Sequence[int], window: int, lead: int) -> list[int]:
     """By how much each value exceeds the highest of the window that ended `lead` before, or a later one."""
-    peaks = _sliding(max, before[:-1], window)
-    lowest = _sliding(min, peaks, lead)
-    return [most - low for most, low in zip(busy[window + lead - 1 :], lowest, strict=True)]
+    peaks = _sliding(np.maximum, np.asarray(before[:-1], np.int64), window)
+    found: list[int] = (np.asarray(busy[window + lead - 1 :]) - _sliding(np.minimum, peaks, lead)).tolist()
+    return found
 
 
-def _sliding(choose: Callable[[int, int], int], values: Sequence[int], width: int) -> Sequence[int]:
-    """The chosen one (`max` or `min`) of each `width` values in a row: of ranges that overlap and double in length."""
+def _sliding(choose: np.ufunc, values: _Minutes, width: int) -> _Minutes:
+    """The chosen one of each `width` values in a row: of ranges that overlap and double in length."""
     covered = 1
     while covered < width:
         step = min(covered, width - covered)
-        values = list(map(choose, values, values[step:]))
+        values = choose(values[:-step], values[step:])
         covered += step
     return values
 
