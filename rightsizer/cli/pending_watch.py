@@ -6,7 +6,7 @@ from typing import Any, Self
 from rightsizer.inventory.cluster_reader import resource_table
 from rightsizer.inventory.demand_kinds import POD_DEMAND, DemandKind
 from rightsizer.inventory.gpu_requests import ResourceTable
-from rightsizer.inventory.pods import PodTable
+from rightsizer.inventory.pods import PodReader
 from rightsizer.kube.api_objects import PodObject
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.watched import Collection, Connect, Watched
@@ -77,7 +77,6 @@ class PendingWatch:
     def _waits(self, item: Any) -> bool:  # noqa: ANN401 - likewise
         if not isinstance(item, PodObject):
             return self._row.waits(item)
-        table = PodTable(self._resources, self._gates())
-        table.add([item])
+        pod = PodReader(self._resources, frozenset(self._gates()))(item).unschedulable
         # Until its claims exist, which is a moment later, it is unknown what the pod waits for.
-        return any(one.has_claims and not one.why_not for one in table.unschedulable)
+        return pod is not None and pod.has_claims and not pod.why_not

@@ -26,9 +26,10 @@ from rightsizer.cli.connection import (
 from rightsizer.cli.messages import note
 from rightsizer.errors import ClusterError, ConfigurationError, EvidenceIncomplete, UsageError
 from rightsizer.inventory.cluster_reader import resource_table
-from rightsizer.inventory.pods import PodTable
+from rightsizer.inventory.pods import PodReader, PodTable
 from rightsizer.kube.api_objects import PodObject
 from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.kept_objects import Parsing
 from rightsizer.model import AddressTable, PodKey, Whereabouts
 from rightsizer.policy.schema import Policy
 from rightsizer.prometheus import promql
@@ -242,8 +243,8 @@ def _whereabouts(arguments: argparse.Namespace) -> tuple[Whereabouts | None, str
     """Where pods run now; without a cluster None, and why."""
     try:
         cluster = Cluster(cluster_settings(arguments))
-        resources = resource_table(cluster.gpu_resources)
-        table = cluster.reduce("/api/v1/pods", PodObject, lambda: PodTable(resources), add=PodTable.add)
+        add = Parsing(PodReader(resource_table(cluster.gpu_resources)), PodTable.add)
+        table = cluster.reduce("/api/v1/pods", PodObject, PodTable, add=add)
     except (ClusterError, ConfigurationError) as error:
         if isinstance(error, ConfigurationError) and (arguments.kubeconfig or arguments.context):
             raise

@@ -21,7 +21,7 @@ from rightsizer.execute.reconcile_actions import (
 from rightsizer.execute.run_context import PAUSE_S, Deadline, RunContext
 from rightsizer.inventory.cluster_reader import resource_table
 from rightsizer.inventory.owner_reader import OptionalLister
-from rightsizer.inventory.pods import PodTable
+from rightsizer.inventory.pods import PodReader, PodTable
 from rightsizer.inventory.resource_claims import CLAIMS, ClaimObject, claim_of, device_users
 from rightsizer.kinds import kind_of, pause_for, row_of
 from rightsizer.kinds.health import Health
@@ -274,9 +274,9 @@ def _is_gone(node: str, context: RunContext) -> bool:
 
 def _new_pods(node: str, fleet: Fleet, context: RunContext) -> list[Pod]:
     """GPU pods that were not on the node before."""
-    table = PodTable(resource_table(context.cluster.gpu_resources))
+    table, read = PodTable(), PodReader(resource_table(context.cluster.gpu_resources))
     selector = f"spec.nodeName={node}"
-    table.add(context.cluster.list_all("/api/v1/pods", PodObject, field_selector=selector))
+    table.add(map(read, context.cluster.list_all("/api/v1/pods", PodObject, field_selector=selector)))
     known = {pod.ref.uid for pod in fleet.pods_on.get(node, ())}
     return [
         seen.pod for seen in table.gpu_pods if seen.pod.ref.uid not in known and not seen.pod.is_terminating

@@ -53,7 +53,7 @@ from rightsizer.inventory.pod_groups import (
     GroupObject,
     VolcanoQueue,
 )
-from rightsizer.inventory.pods import PodTable
+from rightsizer.inventory.pods import PodReader, PodTable
 from rightsizer.inventory.resource_claims import (
     CLAIMS,
     CLASSES,
@@ -75,7 +75,7 @@ from rightsizer.kube.api_objects import (
     SpecObject,
 )
 from rightsizer.kube.cluster import ObjectReader
-from rightsizer.kube.kept_objects import KeptObjects
+from rightsizer.kube.kept_objects import KeptObjects, Parsing
 from rightsizer.kube.object_names import api_path
 from rightsizer.kube.owner_kinds import JOB, KUEUE, ObjectSummary, OwnerKind
 from rightsizer.model import PriorityClass
@@ -115,12 +115,8 @@ def read_cluster(
         ConfigurationError: The name of a GPU resource is invalid.
     """
     reader = _ClusterReader(cluster, f"/namespaces/{namespace}" if namespace else "", kept)
-    pods = reader.reduce(
-        f"/api/v1{reader.scope}/pods",
-        PodObject,
-        lambda: PodTable(reader.resources, queues.gates, queues.gang_labels),
-        add=PodTable.add,
-    )
+    add = Parsing(PodReader(reader.resources, queues.gates, queues.gang_labels), PodTable.add)
+    pods = reader.reduce(f"/api/v1{reader.scope}/pods", PodObject, PodTable, add=add)
     kueue = reader.kueue()
     quotas = [] if namespace else reader.all(["/api/v1/resourcequotas"], QuotaObject)
     demand = DemandState() if namespace else reader.demand(pods, kueue, quotas, queues)

@@ -187,23 +187,26 @@ class GpuRequest:
         return bool(self.devices or self.unreadable)
 
 
+@dataclasses.dataclass(frozen=True)
 class ResourceTable:
     """The resource names of GPUs.
 
-    Args:
+    Attributes:
         configured: Additional rows, matched before the built-in ones.
     """
 
-    def __init__(self, configured: tuple[GpuResource, ...] = ()) -> None:
-        self._rows = (*configured, *GPU_RESOURCES)
-        self.unit = functools.lru_cache(maxsize=1024)(self._unit)
+    configured: tuple[GpuResource, ...] = ()
+
+    @functools.cached_property
+    def unit(self) -> Callable[[str], ResourceUnit | None]:
+        """The unit of a resource by its name; None if it is not a GPU resource."""
+        return functools.lru_cache(maxsize=1024)(self._unit)
 
     def _unit(self, name: str) -> ResourceUnit | None:
-        """The unit of a resource; None if it is not a GPU resource."""
         if name.startswith(IMPLICIT_PREFIX):
             name = CLASS_PREFIX + name.removeprefix(IMPLICIT_PREFIX)
-        rows = (row for row in self._rows if fnmatch.fnmatchcase(name, row.pattern))
-        return next((row.unit for row in rows), None)
+        rows = (*self.configured, *GPU_RESOURCES)
+        return next((row.unit for row in rows if fnmatch.fnmatchcase(name, row.pattern)), None)
 
     def request_of(self, pod: PodObject) -> GpuRequest:
         """What a pod requests of GPUs."""

@@ -78,18 +78,24 @@ def do_not_disrupt_end(value: str, started: datetime.datetime | None) -> datetim
     return started + datetime.timedelta(seconds=seconds) if started else None
 
 
-def with_pod(known: OtherPods, item: PodObject, *, goes_with_node: bool) -> OtherPods:
-    """The pods of a node without GPUs, and one more; of each autoscaler the hold that lasts longest is kept."""
-    kept_by, name = dict(known.kept_by), f"pod {item.metadata.namespace}/{item.metadata.name}"
-    for autoscaler, hold in _holds(item, name, goes_with_node=goes_with_node):
+def other_pod(item: PodObject, *, goes_with_node: bool) -> OtherPods:
+    """One pod of a node, without GPUs."""
+    name = f"pod {item.metadata.namespace}/{item.metadata.name}"
+    kept_by = dict(_holds(item, name, goes_with_node=goes_with_node))
+    is_safe = (item.metadata.annotations or {}).get(SAFE_TO_EVICT) == "true"
+    if goes_with_node or is_safe or item.metadata.namespace != _SYSTEM:
+        return OtherPods(int(not goes_with_node), kept_by)
+    return OtherPods(1, kept_by, ((name, item.metadata.labels or {}),))
+
+
+def joined(known: OtherPods, more: OtherPods) -> OtherPods:
+    """The pods of a node, and more of them; of each autoscaler the hold that lasts longest is kept."""
+    kept_by = dict(known.kept_by)
+    for autoscaler, hold in more.kept_by.items():
         kept = kept_by.get(autoscaler)
         if kept is None or (kept.until and (hold.until is None or kept.until < hold.until)):
             kept_by[autoscaler] = hold
-    is_system = not goes_with_node and item.metadata.namespace == _SYSTEM
-    if is_system and (item.metadata.annotations or {}).get(SAFE_TO_EVICT) != "true":
-        labels = item.metadata.labels or {}
-        return OtherPods(known.number + 1, kept_by, (*known.system, (name, labels)))
-    return OtherPods(known.number + (not goes_with_node), kept_by, known.system)
+    return OtherPods(known.number + more.number, kept_by, (*known.system, *more.system))
 
 
 def _holds(item: PodObject, name: str, *, goes_with_node: bool) -> Iterator[tuple[NodeAutoscaler, Hold]]:

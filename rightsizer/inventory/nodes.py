@@ -5,7 +5,7 @@ Labels of GPU Feature Discovery: https://github.com/NVIDIA/k8s-device-plugin/tre
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -321,7 +321,7 @@ class NodeTable:
             str, tuple[str, ...]
         ] = {}  # by resource like a GPU's, the nodes that offer it
 
-    def add(self, items: Sequence[NodeObject]) -> None:
+    def add(self, items: Iterable[NodeObject]) -> None:
         """Add a page of nodes."""
         for item in items:
             name, labels = item.metadata.name, item.metadata.labels or {}

@@ -4,7 +4,8 @@ import collections
 import dataclasses
 import datetime
 import sys
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -17,7 +18,7 @@ from rightsizer.inventory.gpu_requests import (
     long_running_containers,
     total_of,
 )
-from rightsizer.inventory.node_holds import with_pod
+from rightsizer.inventory.node_holds import joined, other_pod
 from rightsizer.inventory.nodes import VOLUMES
 from rightsizer.inventory.obstacles import Occupant, occupant_of
 from rightsizer.inventory.pod_groups import GroupKey, group_key
@@ -110,6 +111,7 @@ PLACEHOLDERS = frozenset({"kai-resource-reservation", "runai-reservation"})
 """Namespaces of KAI's and Run:ai's pods that reserve a whole GPU for pods that request part of it."""
 
 _MAX_SHAPES = 20_000
+_Found = TypeVar("_Found")
 
 KUEUE_GATES = frozenset({"kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology", "kueue.x-k8s.io/elastic-job"})
 """Scheduling gates of pods whose Workload of Kueue says what they wait for."""
@@ -141,6 +143,155 @@ class GpuPod:
     unusable_claims: frozenset[str] = frozenset()
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodEntry:
+    """What a plan needs of a pod; of one that has ended only its PriorityClass.
+
+    Attributes:
+        asked: What it requests of GPUs, and beyond.
+        node: Its node, or the one where the scheduler keeps room for it.
+        as_other: The pods of its node without GPUs, if it were the only one; None if it has GPUs.
+        gate: Its first scheduling gate of no known queue.
+    """
+
+    namespace: str
+    name: str
+    priority_class: str
+    asked: tuple[GpuRequest, Mapping[str, int]] = (GpuRequest({}, {}), {})
+    priority: int = 0
+    node: str = ""
+    is_bound: bool = False
+    host: str = ""
+    addresses: tuple[str, ...] = ()
+    as_other: OtherPods | None = None
+    occupant: Occupant | None = None
+    volumes: int = 0
+    gangs: tuple[ObjectRef, ...] = ()
+    clusters: tuple[ObjectRef, ...] = ()
+    gpu_pod: GpuPod | None = None
+    unschedulable: UnschedulablePod | None = None
+    gate: str = ""
+    problems: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class PodReader:
+    """Reads pods; equal readers make equal entries of equal pods.
+
+    Attributes:
+        gates: Scheduling gates of queues that wait for GPUs; pods that only these hold back are unschedulable.
+        gang_labels: Labels of which pods with the same value are a gang, beside the known ones.
+    """
+
+    resources: ResourceTable
+    gates: frozenset[str] = frozenset()
+    gang_labels: frozenset[str] = frozenset()
+    _shapes: dict[Hashable, tuple[GpuRequest, dict[str, int]]] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def __call__(self, item: PodObject) -> PodEntry:
+        """The entry of a pod."""
+        metadata, spec, status = item.metadata, item.spec, item.status
+        namespace, priority_class = sys.intern(metadata.namespace), sys.intern(spec.priority_class_name)
+        if status.phase in _ENDED:
+            return PodEntry(namespace, metadata.name, priority_class)
+        request, needs = asked = self._shape(item)
+        claims, node = claim_names(item), sys.intern(spec.node_name or status.nominated_node_name)
+        made = status.extended_resource_claim_status
+        if made and made.resource_claim_name and not request:  # by a name that is no GPU's
+            claims = (*claims, made.resource_claim_name)
+        gangs, clusters, problems = gangs_of(item), self._clusters_of(item), list[str]()
+        ref, gang = metadata.ref("v1", "Pod"), next(iter(gangs), None)
+        is_judged = bool(request or claims) and namespace not in PLACEHOLDERS
+        waits = is_judged and is_unschedulable(item, self.gates)
+        gates = {one.name for one in spec.scheduling_gates or () if is_judged and not waits}
+
+        def place() -> UnschedulablePod:
+            return unschedulable_pod(item, ref, request.amounts, needs, gang, claims)
+
+        return PodEntry(
+            namespace,
+            metadata.name,
+            priority_class,
+            asked,
+            spec.priority or 0,
+            node,
+            bool(spec.node_name),
+            sys.intern(status.host_ip),
+            tuple([one.ip for one in status.pod_ips or ()]),
+            None if request or claims else other_pod(item, goes_with_node=_goes_with_node(item)),
+            _read(problems, "ports or affinity", lambda: occupant_of(item, node)) if node else None,
+            len((_read(problems, "volumes", lambda: volume_claims(item)) or ()) if node else ()),
+            gangs,
+            clusters,
+            _gpu_pod(item, asked, gangs, clusters, claims) if is_judged else None,
+            _read(problems, "tolerations or affinity", place) if waits else None,
+            min(gates - KUEUE_GATES - self.gates, default=""),
+            tuple([f"{ref}: its {problem}" for problem in problems]),
+        )
+
+    def _clusters_of(self, item: PodObject) -> tuple[ObjectRef, ...]:
+        labels = item.metadata.labels or {}
+        kinds = [(key, "Gang") for key in sorted(self.gang_labels - _CLUSTER_LABELS.keys())]
+        found = {
+            ObjectRef("v1", kind, item.metadata.namespace, labels[key]): None
+            for key, kind in (*kinds, *_CLUSTER_LABELS.items())
+            if labels.get(key)
+        }
+        owner = item.metadata.controller if found else None
+        return () if owner is not None and owner.kind == "Pod" else tuple(map(_possible, found))
+
+    def _shape(self, item: PodObject) -> tuple[GpuRequest, dict[str, int]]:
+        """What a pod requests, cached: a hundred thousand pods have few different requests."""
+        spec, annotations, key = item.spec, item.metadata.annotations or (), None
+        is_own = spec.resources or spec.overhead or any(key in annotations for key in FRACTION_ANNOTATIONS)
+        if not is_own and not _is_resized(item):
+            containers = (*spec.containers, None, *(spec.init_containers or ()))
+            key = tuple([one and (one.name, one.restart_policy, _flat(one)) for one in containers])
+        known = self._shapes.get(key)
+        if known is None:
+            known = self.resources.request_of(item), needs_of(item, self.resources)
+            if len(self._shapes) >= _MAX_SHAPES:
+                self._shapes.clear()
+            if key is not None:
+                self._shapes[key] = known
+        return known
+
+
+def _read(problems: list[str], what: str, find: Callable[[], _Found]) -> _Found | None:
+    try:
+        return find()
+    except msgspec.DecodeError as error:
+        problems.append(f"{what} cannot be read: {error}")
+        return None
+
+
+def _gpu_pod(
+    item: PodObject,
+    asked: tuple[GpuRequest, Mapping[str, int]],
+    gangs: tuple[ObjectRef, ...],
+    clusters: tuple[ObjectRef, ...],
+    claims: tuple[str, ...],
+) -> GpuPod:
+    owner = item.metadata.controller
+    if owner is not None:  # many pods have the same
+        api_version, kind, name, uid = map(sys.intern, (owner.api_version, owner.kind, owner.name, owner.uid))
+        owner = OwnerReference(api_version, kind, name, uid, controller=True)
+    made = item.status.extended_resource_claim_status
+    named = (*claims, made.resource_claim_name) if made and made.resource_claim_name else claims
+    return GpuPod(
+        pod_of(item, *asked, claims=tuple(dict.fromkeys(named))),
+        owner,
+        item.metadata if owner is None else None,
+        gangs,
+        clusters if owner is None else (),
+        claims,
+        templates_of(item),
+        unusable_claims(item),
+    )
+
+
 class PodTable:
     """What is needed of a cluster's pods, collected page by page.
 
@@ -157,21 +308,10 @@ class PodTable:
         gated: By a scheduling gate of no known queue, the first pod with GPUs that has it, and how many have.
         others: Running pods without known GPU resources, with the names of their extended resources.
         problems: What could not be read, in words.
-
-    Args:
-        gates: Scheduling gates of queues that wait for GPUs; pods that only these hold back are unschedulable.
-        gang_labels: Labels of which pods with the same value are a gang, beside the known ones.
     """
 
-    def __init__(
-        self, resources: ResourceTable, gates: Iterable[str] = (), gang_labels: Iterable[str] = ()
-    ) -> None:
-        self._resources = resources
-        self._gates = frozenset(gates)
-        self._cluster_labels = {**dict.fromkeys(sorted(gang_labels), "Gang"), **_CLUSTER_LABELS}
+    def __init__(self) -> None:
         self._cluster_sizes: collections.Counter[ObjectRef] = collections.Counter()
-        self._shapes: dict[Hashable, tuple[GpuRequest, dict[str, int]]] = {}
-        self._owners: dict[tuple[str, ...], OwnerReference] = {}
         self.gpu_pods: list[GpuPod] = []
         self.unschedulable: list[UnschedulablePod] = []
         self.requested: dict[str, dict[str, int]] = {}
@@ -185,54 +325,46 @@ class PodTable:
         self.occupants: list[Occupant] = []
         self.nominated: dict[str, list[tuple[int, Mapping[str, int]]]] = {}
 
-    def add(self, items: Sequence[PodObject]) -> None:
+    def add(self, pods: Iterable[PodEntry]) -> None:
         """Add a page of pods."""
-        for item in items:
-            if name := item.spec.priority_class_name:
-                self.classes.add((item.metadata.namespace, name))
-            if item.status.phase in _ENDED:
-                continue
-            request, needs = self._shape(item)
-            claims = claim_names(item)
-            made = item.status.extended_resource_claim_status
-            if made and made.resource_claim_name and not request:  # by a name that is no GPU's
-                claims = (*claims, made.resource_claim_name)
-            if item.spec.node_name or item.status.nominated_node_name:
-                self._add_placed(item, needs, request, has_gpus=bool(request or claims))
-            if _is_in_gang(item):
-                self._count_member(item, has_gpus=bool(request or claims))
-            self._cluster_sizes.update(self._clusters_of(item))
-            if (request or claims) and item.metadata.namespace not in PLACEHOLDERS:
-                self.gpu_pods.append(self._gpu_pod(item, request, needs, claims))
-                if is_unschedulable(item, self._gates):
-                    self._add_unschedulable(item, request, needs, claims)
-                elif (
-                    gates := {one.name for one in item.spec.scheduling_gates or ()}
-                    - KUEUE_GATES
-                    - self._gates
-                ):
-                    gate = min(gates)
-                    example, number = self.gated.get(gate, (str(item.metadata.ref("v1", "Pod")), 0))
-                    self.gated[gate] = (example, number + 1)
+        for pod in pods:
+            if pod.priority_class:
+                self.classes.add((pod.namespace, pod.priority_class))
+            if pod.node:
+                self._add_placed(pod)
+            for key in map(group_key, pod.gangs):
+                total, bound, others = self.members.get(key, (0, 0, 0))
+                waits = not pod.is_bound and pod.as_other is not None
+                self.members[key] = (total + 1, bound + pod.is_bound, others + waits)
+            if pod.clusters:
+                self._cluster_sizes.update(pod.clusters)
+            if pod.gpu_pod is not None:
+                self.gpu_pods.append(pod.gpu_pod)
+            if pod.unschedulable is not None:
+                self.unschedulable.append(pod.unschedulable)
+            if pod.gate:
+                example, number = self.gated.get(pod.gate, (f"{pod.namespace}/Pod/{pod.name}", 0))
+                self.gated[pod.gate] = (example, number + 1)
+            self.problems += pod.problems
 
-    def _add_placed(
-        self, item: PodObject, needs: Mapping[str, int], request: GpuRequest, *, has_gpus: bool
-    ) -> None:
+    def _add_placed(self, pod: PodEntry) -> None:
         """Add what a pod takes of its node, or of the one where the scheduler keeps room for it."""
-        node = item.spec.node_name or item.status.nominated_node_name
-        total = self.requested.setdefault(node, {})
-        if item.spec.node_name:
-            self._count(item, needs, request, has_gpus=has_gpus)
+        total = self.requested.setdefault(pod.node, {})
+        request, needs = pod.asked
+        if pod.is_bound:
+            self.addresses.add(pod.namespace, pod.node, pod.host, pod.addresses)
+            for amounts in (needs, request.amounts):
+                for name, amount in amounts.items():
+                    total[name] = total.get(name, 0) + amount
+            if pod.as_other is not None:
+                self.other_pods[pod.node] = joined(self.other_pods.get(pod.node, OtherPods()), pod.as_other)
+                if request.others:
+                    self.others[pod.namespace, pod.name] = request.others
         else:
-            asked = item.spec.priority or 0, {**needs, **request.amounts}
-            self.nominated.setdefault(node, []).append(asked)
-        try:
-            if (found := occupant_of(item, node)) is not None:
-                self.occupants.append(found)
-            total[VOLUMES] = total.get(VOLUMES, 0) + len(volume_claims(item))
-        except msgspec.DecodeError as error:
-            ref = item.metadata.ref("v1", "Pod")
-            self.problems.append(f"{ref}: its ports, volumes or affinity cannot be read: {error}")
+            self.nominated.setdefault(pod.node, []).append((pod.priority, {**needs, **request.amounts}))
+        if pod.occupant is not None:
+            self.occupants.append(pod.occupant)
+        total[VOLUMES] = total.get(VOLUMES, 0) + pod.volumes
 
     @property
     def grouped(self) -> tuple[GpuPod, ...]:
@@ -244,103 +376,6 @@ class PodTable:
             if one.clusters
             else one
             for one in self.gpu_pods
-        )
-
-    def _clusters_of(self, item: PodObject) -> tuple[ObjectRef, ...]:
-        labels, owner = item.metadata.labels, item.metadata.controller
-        if (
-            not labels
-            or (owner is not None and owner.kind == "Pod")
-            or self._cluster_labels.keys().isdisjoint(labels)
-        ):
-            return ()
-        found = {
-            ObjectRef("v1", kind, item.metadata.namespace, labels[key]): None
-            for key, kind in self._cluster_labels.items()
-            if labels.get(key)
-        }
-        return tuple(map(_possible, found))
-
-    def _count_member(self, item: PodObject, *, has_gpus: bool) -> None:
-        is_bound = bool(item.spec.node_name)
-        for gang in gangs_of(item):
-            key = group_key(gang)
-            total, bound, others = self.members.get(key, (0, 0, 0))
-            waits = not is_bound and not has_gpus
-            self.members[key] = (total + 1, bound + is_bound, others + waits)
-
-    def _shape(self, item: PodObject) -> tuple[GpuRequest, dict[str, int]]:
-        """What a pod requests, cached: a hundred thousand pods have few different requests."""
-        spec = item.spec
-        annotations = item.metadata.annotations or ()
-        if (
-            spec.resources
-            or spec.overhead
-            or any(key in annotations for key in FRACTION_ANNOTATIONS)
-            or _is_resized(item)
-        ):
-            return self._read(item)
-        key = (
-            *((one.name, one.restart_policy, _flat(one)) for one in spec.containers),
-            None,
-            *((one.name, one.restart_policy, _flat(one)) for one in spec.init_containers or ()),
-        )
-        known = self._shapes.get(key)
-        if known is None:
-            if len(self._shapes) >= _MAX_SHAPES:
-                self._shapes.clear()
-            known = self._shapes[key] = self._read(item)
-        return known
-
-    def _read(self, item: PodObject) -> tuple[GpuRequest, dict[str, int]]:
-        return self._resources.request_of(item), needs_of(item, self._resources)
-
-    def _count(
-        self, item: PodObject, needs: Mapping[str, int], request: GpuRequest, *, has_gpus: bool
-    ) -> None:
-        node = item.spec.node_name
-        addresses = [one.ip for one in item.status.pod_ips or ()]
-        self.addresses.add(item.metadata.namespace, node, item.status.host_ip, addresses)
-        if request.others and not has_gpus:
-            self.others[item.metadata.namespace, item.metadata.name] = request.others
-        total = self.requested.setdefault(node, {})
-        for amounts in (needs, request.amounts):
-            for name, amount in amounts.items():
-                total[name] = total.get(name, 0) + amount
-        if not has_gpus:
-            known = self.other_pods.get(node, OtherPods())
-            self.other_pods[node] = with_pod(known, item, goes_with_node=_goes_with_node(item))
-
-    def _add_unschedulable(
-        self, item: PodObject, request: GpuRequest, needs: Mapping[str, int], claims: tuple[str, ...]
-    ) -> None:
-        ref = item.metadata.ref("v1", "Pod")
-        try:
-            gang = next(iter(gangs_of(item)), None)
-            self.unschedulable.append(unschedulable_pod(item, ref, request.amounts, needs, gang, claims))
-        except msgspec.DecodeError as error:
-            self.problems.append(f"{ref}: its tolerations or affinity cannot be read: {error}")
-
-    def _gpu_pod(
-        self, item: PodObject, request: GpuRequest, needs: Mapping[str, int], claims: tuple[str, ...]
-    ) -> GpuPod:
-        owner = item.metadata.controller
-        if owner is not None:
-            key = (owner.api_version, owner.kind, owner.name, owner.uid)
-            owner = self._owners.setdefault(key, owner)
-        metadata = item.metadata if owner is None else None
-        made = item.status.extended_resource_claim_status
-        named = (*claims, made.resource_claim_name) if made and made.resource_claim_name else claims
-        pod = dataclasses.replace(pod_of(item, request, needs), claims=tuple(dict.fromkeys(named)))
-        return GpuPod(
-            pod,
-            owner,
-            metadata,
-            gangs_of(item),
-            self._clusters_of(item) if owner is None else (),
-            claims,
-            templates_of(item),
-            unusable_claims(item),
         )
 
 
@@ -356,7 +391,9 @@ def _flat(one: Container) -> Hashable:
     return tuple((resources.limits or {}).items()), tuple((resources.requests or {}).items())
 
 
-def pod_of(item: PodObject, request: GpuRequest, needs: Mapping[str, int]) -> Pod:
+def pod_of(
+    item: PodObject, request: GpuRequest, needs: Mapping[str, int], *, claims: tuple[str, ...] = ()
+) -> Pod:
     """A pod, without what its claims and its node add."""
     metadata, spec, status = item.metadata, item.spec, item.status
     ready = [one.status for one in status.conditions or () if one.type == "Ready"]
@@ -391,6 +428,7 @@ def pod_of(item: PodObject, request: GpuRequest, needs: Mapping[str, int]) -> Po
         awaits_request=bool(spec.eviction_responders),
         terminates_by=metadata.deletion_timestamp,
         reach=reach_of(item),
+        claims=claims,
     )
 
 
@@ -495,16 +533,6 @@ _TRAINING_KINDS = {
     f"{kind.lower()}-controller": kind
     for kind in ("PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob")
 }
-
-
-def _is_in_gang(item: PodObject) -> bool:
-    """Whether a pod may belong to a gang: quick, because every pod is asked."""
-    metadata, spec = item.metadata, item.spec
-    return bool(
-        (metadata.labels and not _GANG_LABELS.keys().isdisjoint(metadata.labels))
-        or (metadata.annotations and not _GANG_ANNOTATIONS.keys().isdisjoint(metadata.annotations))
-        or spec.scheduling_group is not None
-    )
 
 
 def gangs_of(pod: PodObject) -> tuple[ObjectRef, ...]:

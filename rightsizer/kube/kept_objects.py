@@ -4,18 +4,19 @@ What is kept is the JSON of those fields that are read, compressed: a tenth of w
 """
 
 import contextlib
+import dataclasses
 import logging
 import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
 from rightsizer.kube.api_objects import ObjectMeta
-from rightsizer.kube.cluster import PAGE_SIZE, ObjectReader
+from rightsizer.kube.cluster import ObjectReader
 from rightsizer.kube.watched import Collection, Connect, Watched
 
 VERIFIED_EVERY = 96
@@ -32,6 +33,23 @@ log = logging.getLogger(__name__)
 
 A = TypeVar("A")
 _encoder = msgspec.json.Encoder()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parsing(Generic[A]):
+    """An `add` of `reduce` that parses each object by itself; what unchanged objects parse to can be kept.
+
+    Attributes:
+        parse: Makes an immutable value of an object; equal parsers make equal ones.
+        add: Adds such values.
+    """
+
+    parse: Callable[[Any], Any]
+    add: Callable[[A, Iterable[Any]], None]
+
+    def __call__(self, found: A, page: Iterable[Any]) -> None:
+        """Add a page of objects."""
+        self.add(found, map(self.parse, page))
 
 
 _Rows = dict[str, bytes]
@@ -51,6 +69,8 @@ class _Kept:
         self._decoder = msgspec.json.Decoder(kind)
         self._lock = threading.Lock()
         self._rows: _Rows = {}
+        self._parse: Callable[[Any], Any] | None = None
+        self.parsed: dict[bytes, Any] = {}
         self._example = b""
         self._bytes = 0
         self.is_full = False
@@ -85,18 +105,26 @@ class _Kept:
         with self._lock:
             return dict(self._rows)
 
-    def reduce(self, start: Callable[[], A], add: Callable[[A, list[Any]], None]) -> A:
-        """The objects in pages, in the order of a list."""
-        found, page = start(), list[Any]()
-        for _, packed in sorted(self.rows().items()):
-            text = zlib.decompressobj(zdict=self._example).decompress(packed)
-            page.append(self._decoder.decode(text))
-            if len(page) == PAGE_SIZE:
-                add(found, page)
-                page = []
-        if page:
-            add(found, page)
+    def reduce(self, start: Callable[[], A], add: Callable[[A, Iterable[Any]], None]) -> A:
+        """The objects in the order of a list, or what they parse to."""
+        found, rows = start(), [packed for _, packed in sorted(self.rows().items())]
+        if isinstance(add, Parsing):
+            add.add(found, self._entries(rows, add.parse))
+        else:
+            add(found, map(self._unpacked, rows))
         return found
+
+    def _entries(self, rows: Iterable[bytes], parse: Callable[[Any], Any]) -> Iterable[Any]:
+        """What objects parse to; kept by all their bytes, of which their names are part, until these change."""
+        known, self.parsed = self.parsed, {}
+        if parse != self._parse:
+            self._parse, known = parse, {}
+        for packed in rows:
+            self.parsed[packed] = known[packed] if packed in known else self._parse(self._unpacked(packed))
+        return self.parsed.values()
+
+    def _unpacked(self, packed: bytes) -> Any:  # noqa: ANN401 - of the kind
+        return self._decoder.decode(zlib.decompressobj(zdict=self._example).decompress(packed))
 
 
 class KeptObjects:
@@ -139,7 +167,7 @@ class KeptObjects:
         kind: type[Any],
         start: Callable[[], A],
         *,
-        add: Callable[[A, list[Any]], None],
+        add: Callable[[A, Iterable[Any]], None],
     ) -> A:
         """The result of `cluster.reduce`, which lists only if the collection is not kept, or not up to date.
 
@@ -151,10 +179,12 @@ class KeptObjects:
             return cluster.reduce(path, kind, start, add=add)
         kept.watched.tried.wait(_FIRST_S)
         if kept.is_full or not kept.watched.is_current or kept.watched.host != cluster.host:
+            kept.parsed.clear()
             return cluster.reduce(path, kind, start, add=add)
         kept.reads += 1
         if kept.reads % self._verified_every:
             return kept.reduce(start, add)
+        kept.parsed.clear()  # what the list parses to takes as much memory
         found, listed = _listed(kept, cluster, kind, start, add)
         self._compare(kept, cluster, kind, listed)
         return found
@@ -182,7 +212,7 @@ def _listed(
     cluster: ObjectReader,
     kind: type[Any],
     start: Callable[[], A],
-    add: Callable[[A, list[Any]], None],
+    add: Callable[[A, Iterable[Any]], None],
 ) -> tuple[A, _Rows]:
     """A list, and its rows."""
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from rightsizer.inventory.gpu_requests import LARGEST, ResourceTable
-from rightsizer.inventory.pods import PodTable
+from rightsizer.inventory.pods import PodReader
 from rightsizer.inventory.workload_builder import ClusterState, build_fleet
 from rightsizer.kube.api_objects import LabelSelector, LabelSelectorRequirement, PodObject
 from tests.rightsizer.kubectl import Object, fleet_of, node, pod
@@ -268,11 +268,9 @@ def test_cyclic_owner_references_end() -> None:
         "spec": {"containers": [_container("a", limits={GPU: "1"})]},
     }
     pod = msgspec.convert(document, PodObject)
-    table = PodTable(ResourceTable())
-    table.add([pod])
-    assert [one.ref.kind for one in build_fleet(ClusterState(pods=tuple(table.gpu_pods))).workloads] == [
-        "ReplicaSet"
-    ]
+    read = PodReader(ResourceTable())(pod).gpu_pod
+    assert read is not None
+    assert [one.ref.kind for one in build_fleet(ClusterState(pods=(read,))).workloads] == ["ReplicaSet"]
 
 
 @pytest.mark.parametrize("responders", [None, [], [{"name": "backup.example.com/saver", "priority": 1000}]])

@@ -17,15 +17,17 @@ from hypothesis import strategies as st
 from rightsizer.config import ClusterSettings
 from rightsizer.errors import ClusterUnreachable
 from rightsizer.inventory.cluster_reader import KEPT
+from rightsizer.inventory.gpu_requests import ResourceTable
+from rightsizer.inventory.pods import PodReader
 from rightsizer.kube import kept_objects, watched
 from rightsizer.kube.cluster import Cluster
-from rightsizer.kube.kept_objects import KeptObjects
+from rightsizer.kube.kept_objects import KeptObjects, Parsing
 from simulator.kube import ApiServer, Fault, Rule
 from tests.simulator.kube.manifests import node, pod
 from tests.waiting import wait_until
 
 PODS = "/api/v1/pods"
-VERBS = ("create", "label", "delete", "other", "expire", "drop", "fail")
+VERBS = ("create", "label", "adopt", "delete", "other", "expire", "drop", "fail")
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +71,10 @@ def _kept(kept: KeptObjects, cluster: Any, path: str = PODS) -> list[Any]:
     return kept.reduce(cluster, path, KEPT[path], list[Any], add=list[Any].extend)
 
 
+def _parsed(kept: KeptObjects, cluster: Any, read: PodReader) -> list[Any]:
+    return kept.reduce(cluster, PODS, KEPT[PODS], list[Any], add=Parsing(read, list[Any].extend))
+
+
 def _lists(api: ApiServer, path: str = PODS) -> int:
     """How often it was listed."""
     return sum(
@@ -80,9 +86,18 @@ def _lists(api: ApiServer, path: str = PODS) -> int:
 def _do(api: ApiServer, verb: str, name: str) -> None:
     there = api.get("Pod", "default", name) is not None
     if verb == "create" and not there:
-        api.create(pod(name))
+        api.create(pod(name, nodeName=random.choice(["node-0", "node-1"])))
     elif verb == "label" and there:
         api.patch("Pod", "default", name, {"metadata": {"labels": {"at": str(time.monotonic())}}})
+    elif verb == "adopt" and there:
+        owner = {
+            "apiVersion": "v1",
+            "kind": "Set",
+            "name": str(time.monotonic()),
+            "uid": "u",
+            "controller": True,
+        }
+        api.patch("Pod", "default", name, {"metadata": {"ownerReferences": [owner]}})
     elif verb == "delete" and there:
         api.delete("Pod", "default", name)
     elif verb == "other":
@@ -118,6 +133,50 @@ def test_kept_objects_are_as_listed_after_any_changes(
             api.clear_faults()
             listed = _read(cluster.reduce)
             wait_until(lambda: _kept(kept, _Silent(cluster.host)) == listed)
+
+
+@hypothesis.example(
+    [("label", "a", False), ("adopt", "a", True), ("delete", "b", False), ("create", "b", True)]
+)
+@hypothesis.given(
+    st.lists(st.tuples(st.sampled_from(VERBS), st.sampled_from("abcd"), st.booleans()), max_size=12)
+)
+@hypothesis.settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+)
+def test_kept_entries_are_as_parsed_from_a_list_after_any_changes(
+    tmp_path: pathlib.Path, changes: list[tuple[str, str, bool]]
+) -> None:
+    """Read after each change, also with another label of gangs; a pod may return under its name as another."""
+    readers = [PodReader(ResourceTable()), PodReader(ResourceTable(), gang_labels=frozenset({"at"}))]
+    with ApiServer(termination_delay_s=0.02) as api:
+        api.create(node("node-0"))
+        for name in "abcd":
+            api.create(pod(name))
+        with _keeping(_settings(api, tmp_path)) as (kept, cluster):
+            for verb, name, is_other in changes:
+                _do(api, verb, name)
+                _parsed(kept, _Silent(cluster.host), readers[is_other])
+            api.settle()
+            api.clear_faults()
+            listed = _read(cluster.reduce)
+            for read in (*readers, readers[0]):
+                entries = list(map(read, listed))
+                wait_until(lambda: _parsed(kept, _Silent(cluster.host), read) == entries)  # noqa: B023
+
+
+def test_kept_entry_of_an_unchanged_pod_is_the_same(api: ApiServer, tmp_path: pathlib.Path) -> None:
+    """Only the pod that has changed is parsed again."""
+    for name in ("a", "b"):
+        api.create(pod(name))
+    api.settle()
+    with _keeping(_settings(api, tmp_path)) as (kept, cluster):
+        before = _parsed(kept, cluster, PodReader(ResourceTable()))
+        api.patch("Pod", "default", "a", {"metadata": {"labels": {"at": "1"}}})
+        wait_until(lambda: _parsed(kept, cluster, PodReader(ResourceTable()))[0] != before[0])
+        assert _parsed(kept, cluster, PodReader(ResourceTable()))[1] is before[1]
 
 
 def test_watch_that_cannot_connect_tries_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
