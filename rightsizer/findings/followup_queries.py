@@ -110,11 +110,15 @@ def followup_queries(
     )
 
 
-def work_queries(
+def last_queries(
     fleet: Fleet, measured: Measured, criteria_of: Callable[[Workload], Sequence[Criteria]]
-) -> tuple[HistoryRequest, ...]:
-    """Pods whose GPUs spin: their power and memory traffic at work is queried, with every window measured."""
+) -> tuple[tuple[HistoryRequest, ...], frozenset[PodKey]]:
+    """With every window measured, pods whose GPUs spin, and pods with a finding that calls for fewer or smaller GPUs.
+
+    Power and memory traffic at work is queried of the former, and NVLink, which may connect what they hold, of these.
+    """
     found: dict[tuple[datetime.timedelta, float], dict[PodKey, datetime.datetime | None]] = {}
+    resized: set[PodKey] = set()
     for workload in fleet.workloads:
         for criteria in criteria_of(workload):
             candidate = Candidate(workload, measured, criteria, fleet)
@@ -122,20 +126,9 @@ def work_queries(
                 key = (criteria.idle.history, criteria.idle.maxMemoryTrafficPercent)
                 pods = found.setdefault(key, {})
                 pods.update((pod_key(pod), observed_since(pod)) for pod in candidate.held)
-    return tuple(HistoryRequest(*key, found[key]) for key in sorted(found))
-
-
-def resizable_pods(
-    fleet: Fleet, measured: Measured, criteria_of: Callable[[Workload], Sequence[Criteria]]
-) -> frozenset[PodKey]:
-    """Pods with a finding that calls for fewer GPUs each, or for a part of one: NVLink may connect what they hold."""
-    found: set[PodKey] = set()
-    for workload in fleet.workloads:
-        for criteria in criteria_of(workload):
-            candidate = Candidate(workload, measured, criteria, fleet)
             if _would_be_resized(candidate):
-                found.update(map(pod_key, candidate.held))
-    return frozenset(found)
+                resized.update(map(pod_key, candidate.held))
+    return tuple(HistoryRequest(*key, found[key]) for key in sorted(found)), frozenset(resized)
 
 
 class _WithoutHistory:

@@ -17,9 +17,8 @@ from rightsizer.findings.followup_queries import (
     ConcurrencyRequest,
     HistoryRequest,
     followup_queries,
-    resizable_pods,
+    last_queries,
     short_window_queries,
-    work_queries,
 )
 from rightsizer.findings.idle_history import pauses_by_kind
 from rightsizer.findings.replicas import counted_window
@@ -166,8 +165,8 @@ def measure(
     third = dataclasses.replace(
         second, usages=usages, idle_power=alike.idle_power.lowest, pauses_s=alike.pauses_s
     )
-    work = _work(signal, work_queries(fleet, third, _criteria_of(evaluator)), at)
-    resized = resizable_pods(fleet, third, _criteria_of(evaluator))
+    spinning, resized = last_queries(fleet, third, _criteria_of(evaluator))
+    work = _work(signal, spinning, at)
     nodes = _nodes_of_boards(third, {pod: pods[pod] for pod in resized})
     nvlink = signal.nvlink(nodes, at) if nodes else {}
     return dataclasses.replace(third, work=work, nvlink=nvlink, ignored=signal.ignored(at))
@@ -181,12 +180,13 @@ def _movements(
     found = second_signals.joined(*map(second_signals.movements, windows))
     widest = measured.usages[max(measured.usages)] if measured.usages else {}
     idle = [each.idle for each in evaluator.all_criteria()]
+    used = [usage for pod in pods.keys() & widest.keys() for usage in widest[pod]]
+    present = {usage.device.model for usage in used}
+    has_power = {model: all(each.idle_power_w(model) for each in idle) for model in present}
     models = {
         usage.device.model
-        for pod in pods.keys() & widest.keys()
-        for usage in widest[pod]
-        if (one := found.get(device_key(usage)))
-        and one.is_open(has_idle_power=all(each.idle_power_w(usage.device.model) for each in idle))
+        for usage in used
+        if (one := found.get(device_key(usage))) and one.is_open(has_idle_power=has_power[usage.device.model])
     }
     if not models:
         return found

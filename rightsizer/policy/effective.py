@@ -247,7 +247,7 @@ class PolicyEvaluator:
     def _evaluate(self, workload: Workload) -> EffectivePolicy:
         ordered_rules = self._strictest(workload)
         rules = tuple(ordered.rule for ordered in ordered_rules)
-        mode = rules[0].mode
+        mode, row = rules[0].mode, self._kind_defaults(workload)
         name = " + ".join(dict.fromkeys(rule.name for rule in rules))
         built_in = tuple(protections(workload, self.policy, self.own))
         requests = tuple(opt_outs(workload, self.at)) if self.policy.respectOptOut else ()
@@ -263,7 +263,7 @@ class PolicyEvaluator:
             rules=rules,
             mode=strictest([mode, *reduced]),
             actions=tuple(each for each in rules[0].actions if all(each in rule.actions for rule in rules)),
-            judged_by=tuple(self._criteria_for(ordered, workload) for ordered in ordered_rules),
+            judged_by=tuple(self._criteria_for(ordered, workload, row) for ordered in ordered_rules),
             restrictions=(
                 *built_in,
                 *by_rule,
@@ -274,7 +274,7 @@ class PolicyEvaluator:
                 (*(rule.minReplicas for rule in rules), *(opt_out.min_replicas for opt_out in requests))
             ),
             min_gpus=max(rule.minGPUs for rule in rules),
-            notify_before=self._notice(rules, workload),
+            notify_before=_notice(rules, row),
             cooldown=max(rule.cooldown for rule in rules),
             max_cooldown=max(rule.maxCooldown for rule in rules),
             max_changes=min(rule.maxChanges for rule in rules),
@@ -361,8 +361,8 @@ class PolicyEvaluator:
         mode = strictest([ordered.rule.mode for ordered in found.values()])
         return [found[key] for key in sorted(found) if found[key].rule.mode is mode]
 
-    def _criteria_for(self, ordered: OrderedRule, workload: Workload) -> Criteria:
-        key = (*ordered.key, id(self._kind_defaults(workload)))
+    def _criteria_for(self, ordered: OrderedRule, workload: Workload, row: KindDefaults | None) -> Criteria:
+        key = (*ordered.key, id(row))
         if key not in self._criteria:
             self._criteria[key] = criteria_for(ordered.rule, workload, self.policy, ordered.changes)
         return self._criteria[key]
@@ -377,8 +377,8 @@ class PolicyEvaluator:
             self._rows[key] = kind_defaults(workload, self.policy)
         return self._rows[key]
 
-    def _notice(self, rules: tuple[Rule, ...], workload: Workload) -> datetime.timedelta | None:
-        row = self._kind_defaults(workload)
-        by_kind = row.notifyBefore if row else None
-        spans = [rule.notifyBefore or by_kind for rule in rules]
-        return max((span for span in spans if span is not None), default=None)
+
+def _notice(rules: tuple[Rule, ...], row: KindDefaults | None) -> datetime.timedelta | None:
+    by_kind = row.notifyBefore if row else None
+    spans = [rule.notifyBefore or by_kind for rule in rules]
+    return max((span for span in spans if span is not None), default=None)
