@@ -108,25 +108,27 @@ class ShardPlan:
     def run(self, shards: list[Shard], query: Callable[[Sequence[str]], list[T]]) -> Iterator[list[T]]:
         """The result of each shard, several in parallel; `query` takes a shard's matchers.
 
-        A shard that is too large is replaced in `shards` by smaller ones.
+        A shard that is too large is replaced by smaller ones, at the end also in `shards`, which queries share.
 
         Raises:
             PrometheusError: A shard has no complete response.
         """
-        place = 0
-        while place < len(shards):
-            some = shards[place : place + self._prometheus.parallel]
+        place, own = 0, list(shards)
+        while place < len(own):
+            some = own[place : place + self._prometheus.parallel]
             tasks = [functools.partial(_result_or_too_large, query, shard) for shard in some]
             for result in list(self._prometheus.run_in_order(tasks)):
                 if isinstance(result, QueryTooLarge):
-                    smaller = self._halve(shards[place])
+                    smaller = self._halve(own[place])
                     if not smaller:
                         raise result
                     log.info("query too large; split into %d shards: %s", len(smaller), result)
-                    shards[place : place + 1] = smaller
+                    own[place : place + 1] = smaller
                     break  # the shards after it are as large
                 yield result
                 place += 1
+        if len(own) > len(shards):
+            shards[:] = own
 
     def _halve(self, shard: Shard) -> list[Shard]:
         """The same series in two shards or more; none if they cannot be split."""

@@ -3,7 +3,7 @@
 import pathlib
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -79,6 +79,33 @@ def test_shard_plan_ask_runs_parallel_shards_in_order() -> None:
     )
     shards = [Shard((SeriesGroup("namespace", name, 1),)) for name in "abcd"]
     assert list(plan.run(shards, query)) == [list(shard.matchers) for shard in shards]
+
+
+def test_shard_plan_that_two_queries_split_at_once_loses_no_shard() -> None:
+    """They share the shards: while one waits for its answer, the other one may put smaller ones before it."""
+    client = Client(PrometheusSettings(url="http://127.0.0.1:9", parallel=1))
+    plan = ShardPlan(
+        client, size=lambda: 0, count=lambda _labels, _matchers: "", namespaces=(), nodes=(), instants=()
+    )
+    groups = [SeriesGroup("namespace", name, 1) for name in "abcde"]
+    shards = [Shard(tuple(groups[:2])), Shard(tuple(groups[2:4])), Shard((groups[4],))]
+
+    def refusing(refused: Shard, meanwhile: Callable[[], object]) -> Callable[[Sequence[str]], list[str]]:
+        def query(matchers: Sequence[str]) -> list[str]:
+            if list(matchers) == list(refused.matchers):
+                meanwhile()
+                raise QueryTooLarge("too many samples")
+            return re.findall(r"\b[a-e]\b", " ".join(matchers))
+
+        return query
+
+    found: list[list[str]] = []
+    first, second = shards[:2]
+    other = refusing(first, lambda: None)
+    query = refusing(second, lambda: found.extend(plan.run(shards, other)))
+    found += plan.run(shards, query)
+    assert sorted(name for names in found for name in names) == sorted("abcde" * 2)
+    assert len(shards) > 3  # the next query is not refused
 
 
 @pytest.fixture
