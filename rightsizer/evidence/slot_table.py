@@ -24,6 +24,9 @@ LATE_SLOTS = 4
 MOST_SLOTS = 288
 """Of a day."""
 
+_FEW = 0.05
+"""Share of the rows above which it is cheaper to ask for all than for each by its pod."""
+
 MOST_VALUES = 75_000_000
 """Of all columns: 300 MB."""
 
@@ -147,7 +150,7 @@ class KeptTables:
     """What earlier cycles read, by question.
 
     Args:
-        compared: Called with the number of rows, and of those that differ from an answer from scratch, which counts.
+        compared: Called with the number of rows, and of those that differ with an answer from scratch, which is joined.
         full: Called when there are too many slots.
         verified_every: Which answers to a question are compared with one from scratch: each (1), each second one (2), …
 
@@ -167,7 +170,7 @@ class KeptTables:
         self._ends: tuple[datetime.datetime, ...] = ()
 
     def begin(self, at: datetime.datetime) -> datetime.datetime:
-        """Begin a cycle: the end of the last whole slot. What the last two cycles did not read is forgotten.
+        """Begin a cycle: the end of the last whole slot. What the last two with an answer did not read is forgotten.
 
         Slots end at the minute of the first cycle, as those of a schedule do.
         """
@@ -176,7 +179,6 @@ class KeptTables:
         end = at - (at - self._first) % SLOT
         if end not in self._ends:
             self._tables = {key: one for key, one in self._tables.items() if one.rows.end in self._ends}
-            self._ends = (*self._ends[-1:], end)
         return end
 
     def extended(self, question: str, end: datetime.datetime, slots: int, read: Read) -> EvidenceTable:
@@ -199,13 +201,16 @@ class KeptTables:
         known = self._tables.get(question)
         passed = 0 if known is None else round((end - known.rows.end) / SLOT)
         if known is None or passed < 0 or known.rows.slots < slots:
-            table = _KeptTable(table_of(read(slots, ()), end, slots))
+            table = _KeptTable(table_of(read(slots, ()), end, slots), added=slots)
         else:
             # The next answer also shows what this one may lack of the slots that the one before it added.
             tail = min(known.rows.slots, passed + max(LATE_SLOTS, known.added))
             last = table_of(read(tail, ()), end, tail)
             rows = _joined(known.rows, last, passed)
             if new := _new(known.rows, last):
+                new = (
+                    new if len(new) <= _FEW * len(last.places) else []
+                )  # after a roll-out of the exporter all are
                 rows = _joined(rows, table_of(read(rows.slots, new), end, rows.slots), 0)
             table = _KeptTable(rows, passed, known.answers + 1)
             if table.answers % self._verified_every == 0:
@@ -213,6 +218,8 @@ class KeptTables:
                 self._compared(len(whole.places), differences(rows, whole))
                 table = dataclasses.replace(table, rows=_joined(rows, whole, 0))
         self._tables[question] = table
+        if end not in self._ends:
+            self._ends = (*self._ends[-1:], end)
         return table.rows
 
     def saved(self, owner: str) -> bytes:

@@ -5,7 +5,6 @@ import collections
 import dataclasses
 import datetime
 import functools
-import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -71,6 +70,7 @@ class ReplicaQuery:
 
 States = npt.NDArray[np.uint8]
 """A state for each minute; of several, the highest counts."""
+_FINITE = float(np.finfo(np.float32).max)
 _NONE, _IDLE, _IMPOSSIBLE, _BUSY = range(4)
 """No sample, no work, a value that cannot be, and work."""
 
@@ -207,7 +207,7 @@ class _MinuteQuery:
         if querier.source.has_counters:  # of any device; two samples take twice the time of one
             busy = functools.partial(pod_busy, querier, 2 * self.reach)
             share = 1 / self.reach.total_seconds()
-            yield busy, functools.partial(self._states_of, grid, share, math.inf, _NONE), None
+            yield busy, functools.partial(self._states_of, grid, share, _FINITE, _NONE), None
 
     def _states_of(
         self, grid: SlotGrid, scale: float, highest: float, idle: int, text: msgspec.Raw

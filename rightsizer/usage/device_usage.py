@@ -114,6 +114,12 @@ def window_usages(
     for query, values in _run(queries):
         query.add_to(usage, _joined(values, successors) if query.statistic is Statistic.MEAN else values)
         answered.add(query.metric, query.statistic, (labels for labels, _ in values if labels.key))
+    if (
+        kept is not None
+    ):  # slots have no checks of their own, and nothing of what began after the last of them
+        seen = {metric for metric, _ in answered.metrics}
+        known = [one for one in querier.source.metrics if one in seen or querier.series_now(one) != 0]
+        answered.metrics |= {(one, statistic) for one in known for statistic in STATISTICS[one.kind]}
     if of is None:
         querier.remember(window, answered)
     if form.is_recorded or kept is not None:

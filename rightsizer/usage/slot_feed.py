@@ -108,7 +108,7 @@ def slots_of(querier: SourceQuerier, form: QueryForm, window: datetime.timedelta
 def all_slots(querier: SourceQuerier, form: QueryForm, grid: SlotGrid) -> WindowSlots:
     """The slots of a grid; all are asked for, and none kept."""
     feed = _SlotFeed(querier, form, grid.slot)
-    return feed.of(table_of(feed.answer(list(feed.queries()), grid), grid.end, grid.slots, is_kept=False))
+    return feed.of(table_of(feed.answer(grid), grid.end, grid.slots, is_kept=False))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -132,12 +132,14 @@ class _SlotFeed:
 
     def kept(self, tables: KeptTables, slots: int) -> WindowSlots:
         """The last slots, of which only those are asked for that no earlier cycle read."""
-        querier, queries = self.querier, list(self.queries())
-        question = repr((querier.prometheus.where, [one.build(querier.pod_matchers) for one in queries]))
+        querier = self.querier
+        question = repr(
+            (querier.prometheus.where, [one.build(querier.pod_matchers) for one in self.queries()])
+        )
         end = tables.begin(querier.at)
 
         def read(slots: int, of: Collection[bytes]) -> Answer:
-            return self.answer(queries, SlotGrid(end, self.slot, slots), of)
+            return self.answer(SlotGrid(end, self.slot, slots), of)
 
         return self.of(tables.extended(question, end, slots, read))
 
@@ -145,10 +147,11 @@ class _SlotFeed:
         """All slots of a table."""
         return WindowSlots(self.querier.labels_of(rows.places), rows, self._tags, rows.slots)
 
-    def answer(self, queries: Sequence[_Query], grid: SlotGrid, of: Collection[bytes] = ()) -> Answer:
+    def answer(self, grid: SlotGrid, of: Collection[bytes] = ()) -> Answer:
         """What Prometheus says of these slots, of all series, or at least of those given."""
         shards = self._shards(grid.slots, of)
-        asked = [functools.partial(self._asked, each, grid, shards) for each in queries]
+        # Names of pods are long, and there is one more list of them for each part of a query.
+        asked = [functools.partial(self._asked, one, grid, shards) for one in self.queries(joined=not of)]
         for each in self.querier.prometheus.run_in_order(asked):
             yield from each
 
@@ -160,8 +163,8 @@ class _SlotFeed:
             for one in self.querier.source.metrics
         }
 
-    def queries(self) -> Iterator[_Query]:
-        """What is asked of each slot: each statistic of the metrics that one query reads."""
+    def queries(self, *, joined: bool = True) -> Iterator[_Query]:
+        """What is asked of each slot: each statistic of the metrics that one query reads; `joined` makes long ones."""
         # A peak on an edge may be in two slots, so that no server loses it; its part in a mean may not.
         form, slot, wide = self.form, self.slot, self.slot + promql.EDGE
         for first, *more in form.together(self.querier.source.metrics):
@@ -172,22 +175,25 @@ class _SlotFeed:
             if kind is self.querier.source.presence or (kind in _WITH_MEAN and not form.is_recorded):
                 samples = functools.partial(form.count, first, window=slot, more=more)
                 yield _Query(SAMPLES, tag, samples)
-        metrics = [one for one in self.querier.source.metrics if Statistic.NEGATIVE in STATISTICS[one.kind]]
-        groups = form.together(metrics)
-        # Recorded series tell their metric, and hardly any value is impossible.
-        for some in [groups] if form.is_recorded else [[each] for each in groups]:
-            yield _Query(IMPOSSIBLE, self._tags[some[0][0]], functools.partial(self._impossible, some))
+        for tag, builds in self._checks(joined=joined):
+            yield _Query(IMPOSSIBLE, tag, functools.partial(_any_of, builds))
 
-    def _impossible(self, groups: Sequence[Sequence[Metric]], matchers: Sequence[str]) -> str:
-        """The values that cannot be, of metrics that are asked together."""
-        form, wide, parts = self.form, self.slot + promql.EDGE, list[str]()
-        for first, *more in groups:
-            negative, mean = (
-                form.statistic(first, each, matchers, wide, more=more)
-                for each in (Statistic.NEGATIVE, Statistic.MEAN)
-            )
-            parts += [negative] if first.kind in _WITH_MEAN else [negative, promql.only_nan(mean)]
-        return " or ".join(parts)
+    def _checks(self, *, joined: bool) -> Iterator[tuple[str, Sequence[Build]]]:
+        """What finds values that cannot be: joined, as recorded series tell their metric, and hardly any is found."""
+        form, wide, every = self.form, self.slot + promql.EDGE, list[tuple[str, list[Build]]]()
+        metrics = [one for one in self.querier.source.metrics if Statistic.NEGATIVE in STATISTICS[one.kind]]
+        for first, *more in form.together(metrics):
+            asked = functools.partial(form.statistic, first, window=wide, more=more)
+            builds: list[Build] = [functools.partial(asked, Statistic.NEGATIVE)]
+            if first.kind not in _WITH_MEAN:
+                builds.append(functools.partial(_no_number, functools.partial(asked, Statistic.MEAN)))
+            every.append((self._tags[first], builds))
+        if not joined:
+            yield from ((tag, [build]) for tag, builds in every for build in builds)
+        elif form.is_recorded and every:
+            yield every[0][0], [build for _, builds in every for build in builds]
+        else:
+            yield from every
 
     def _shards(self, slots: int, of: Collection[bytes]) -> QueryShards:
         querier, span = self.querier, slots * self.slot
@@ -220,6 +226,14 @@ class _SlotFeed:
             for result in plan.run(some, asked)
             for (metric, text), row in result
         ]
+
+
+def _any_of(builds: Sequence[Build], matchers: Sequence[str]) -> str:
+    return " or ".join(build(matchers) for build in builds)
+
+
+def _no_number(build: Build, matchers: Sequence[str]) -> str:
+    return promql.only_nan(build(matchers))
 
 
 _RECORDED = re.compile(rf'"{METRIC}":"([^"]*)",'.encode())

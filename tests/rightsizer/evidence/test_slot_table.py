@@ -87,6 +87,15 @@ def _by_text(rows: EvidenceTable, name: str) -> dict[bytes, list[float]]:
     return {text: rows.columns[METRIC, name][place].tolist() for text, place in rows.places.items()}
 
 
+def _primed(truth: Truth, verified_every: int = 1_000_000) -> tuple[KeptTables, list[tuple[int, int]]]:
+    """Kept slots that were asked for twice: the second answer shows what the first one may have lacked."""
+    kept, compared = _kept(verified_every)
+    for _ in range(2):
+        kept.begin(truth.end)
+        kept.extended("x", truth.end, SLOTS, truth.read)
+    return kept, compared
+
+
 def _extended(kept: KeptTables, truth: Truth, slots: int = SLOTS, question: str = "x") -> EvidenceTable:
     kept.begin(truth.end)
     return kept.extended(question, truth.end, slots, truth.read)
@@ -115,10 +124,11 @@ def test_kept_slots_are_those_of_a_question_from_scratch(data: st.DataObject) ->
 
 
 def test_kept_slots_ask_for_new_and_late_ones() -> None:
-    """From scratch for another question, a longer window, and after a clock that went back."""
+    """From scratch for another question, a longer window, and after a clock that went back; then once more whole."""
     truth, (kept, _) = Truth(), _kept()
     truth.add(b"a", -100, 1.0)
     for passed, question, slots, asked in (
+        (0, "x", SLOTS, SLOTS),
         (0, "x", SLOTS, SLOTS),
         (3, "x", SLOTS, 3 + LATE_SLOTS),
         (0, "x", SLOTS - 1, LATE_SLOTS),
@@ -139,7 +149,9 @@ def test_kept_slots_that_two_cycles_did_not_read_are_forgotten() -> None:
     truth, (kept, _) = Truth(), _kept()
     for passed, question, asked in (
         (0, "x", SLOTS),
+        (0, "x", SLOTS),
         (1, "y", SLOTS),
+        (0, "y", SLOTS),
         (1, "x", 2 + LATE_SLOTS),
         (1, "z", SLOTS),
     ):
@@ -170,11 +182,42 @@ def test_answer_that_lacks_a_series_unsays_nothing(lost: Collection[str]) -> Non
     assert rows.samples(METRIC, SLOTS).tolist() == [[1] * SLOTS]
 
 
+def test_first_answer_that_lacks_a_store_is_asked_for_again() -> None:
+    """As of the process that begins while Thanos has the last hours only: it would lack the others for a day."""
+    truth, (kept, _) = Truth(), _kept()
+    for slot in range(-SLOTS, 2):
+        truth.add(b"a", slot, 0.9 if slot == 3 - SLOTS else 0.0)
+
+    def lately(slots: int, of: Collection[bytes]) -> Answer:
+        hidden = np.where(np.arange(slots) < slots - 3, math.nan, 0).astype(np.float32)
+        return [(column, text, row + hidden) for column, text, row in truth.read(slots, of)]
+
+    kept.begin(truth.end)
+    assert kept.extended("x", truth.end, SLOTS, lately).peaks(METRIC, SLOTS) == [0.0]
+    truth.now = 1
+    rows = _extended(kept, truth)
+    assert rows.peaks(METRIC, SLOTS) == [pytest.approx(0.9)]
+    assert rows.samples(METRIC, SLOTS).tolist() == [[1] * SLOTS]
+
+
+def test_kept_slots_outlast_cycles_without_an_answer() -> None:
+    """A busy server that times out twice is not asked for a whole day."""
+    truth = Truth()
+    truth.add(b"a", 0, 0.5)
+    kept, _ = _primed(truth)
+    for _ in range(3):
+        truth.now += 1
+        kept.begin(truth.end)
+    truth.asked.clear()
+    assert _extended(kept, truth).peaks(METRIC, SLOTS) == [0.5]
+    assert truth.asked == [3 + LATE_SLOTS]
+
+
 def test_kept_slots_that_differ_from_scratch_are_mended() -> None:
     """What arrived later than 20 minutes is met by the answer that is compared, and is said."""
-    truth, (kept, compared) = Truth(), _kept(verified_every=2)
+    truth = Truth()
     truth.add(b"a", 0, 0.1)
-    _extended(kept, truth)
+    kept, compared = _primed(truth, verified_every=3)
     truth.now = 1 + LATE_SLOTS
     truth.add(b"a", -LATE_SLOTS, 0.5)
     assert _extended(kept, truth).peaks(METRIC, SLOTS) == [0.1]
@@ -184,9 +227,9 @@ def test_kept_slots_that_differ_from_scratch_are_mended() -> None:
 
 def test_slots_of_a_new_series_are_asked_for_whole() -> None:
     """It may be the series of a store that answers again, or of an exporter that was renamed."""
-    truth, (kept, _) = Truth(), _kept()
+    truth = Truth()
     truth.add(b"a", 0, 0.1)
-    _extended(kept, truth)
+    kept, _ = _primed(truth)
     truth.now = 1 + LATE_SLOTS
     for slot in (-LATE_SLOTS, truth.now):
         truth.add(b"b", slot, 0.5 if slot < 0 else 0.0)
@@ -198,11 +241,10 @@ def test_slots_of_a_new_series_are_asked_for_whole() -> None:
 
 def test_slots_of_a_new_column_are_asked_for_whole() -> None:
     """As of a metric that the exporter of a known device did not publish, or a store did not answer, before."""
-    truth, (kept, _) = Truth(), _kept()
+    truth = Truth(lost=(MEAN, SAMPLES))
     for slot in range(-SLOTS, 2 + LATE_SLOTS):
         truth.add(b"a", slot, 0.5 if slot == -LATE_SLOTS else 0.0)
-    truth.lost = (MEAN, SAMPLES)
-    _extended(kept, truth)
+    kept, _ = _primed(truth)
     truth.now, truth.lost = 1 + LATE_SLOTS, ()
     truth.asked.clear()
     found = _extended(kept, truth)
@@ -261,10 +303,9 @@ def _restored(data: bytes, owner: str = "us") -> KeptTables:
 
 
 def _saved() -> bytes:
-    truth, (kept, _) = Truth(), _kept()
+    truth = Truth()
     truth.add(b"a", 0, 0.5)
-    _extended(kept, truth)
-    return kept.saved("us")
+    return _primed(truth)[0].saved("us")
 
 
 def _signed(array: np.ndarray) -> bytes:

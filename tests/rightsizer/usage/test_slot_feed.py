@@ -165,14 +165,18 @@ def test_kept_slots_of_a_series_that_ended_are_not_fresh(busy: Metrics) -> None:
 
 @pytest.mark.prometheus
 def test_window_that_is_shorter_than_any_of_slots_ends_now(busy: Metrics) -> None:
-    """Also after a longer one, whose last slot ended before that."""
+    """Also after a longer one, whose last slot ended before that, and which has no checks of its own."""
     busy.write(idle(), pod="ended", since=DAY, until=4 * MINUTE)
+    busy.write({**idle(), COPY: lambda left: -(left % 2)}, pod="negative", since=DAY)
+    busy.write({ENGINE: 0.5}, pod="renamed", since=3 * MINUTE)
     kept = _kept()
     for at in (busy.at - 21 * MINUTE, busy.at):
         signals = [busy.signal(tables=tables, recording=RecordingRules.OFF) for tables in (kept, None)]
         found = [[one.usages(window, at) for window in (DAY, MINUTE * 30)][-1] for one in signals]
     assert found[0] == found[1]
     assert found[0][busy.space, "ended"][0].coverage < 0.9
+    assert found[0][busy.space, "negative"][0].invalid == (COPY,)
+    assert found[0][busy.space, "renamed"][0].activity_peak == near(0.5)
 
 
 @pytest.mark.prometheus
@@ -181,13 +185,13 @@ def test_windows_of_both_forms_are_kept(busy: Metrics) -> None:
     busy.record(8 * HOUR)
     kept = _kept()
     with Relay(busy.prometheus.url) as relay:
-        for ago in (30, 15, 0):
+        for ago in (45, 30, 15, 0):
             signal = busy.signal(url=relay.url, tables=kept, recording=RecordingRules.TRUSTED)
             relay.asked.clear()
             relay.steps.clear()
             for window in (DAY, 4 * HOUR):
                 signal.usages(window, busy.at - ago * MINUTE)
-            assert max(relay.steps)[0] == (288 if ago == 30 else 7)
+            assert max(relay.steps)[0] == (288 if ago >= 30 else 7)
         signal.usages(39 * DAY, busy.at)
 
 
@@ -203,6 +207,30 @@ def test_windows_are_asked_whole_where_too_many_pods_come_and_go(
         found = busy.signal(tables=kept, recording=RecordingRules.OFF).usages(2 * HOUR, at)
         assert found == busy.signal(recording=RecordingRules.OFF).usages(2 * HOUR, at)
     assert kept.is_full
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("recording", [RecordingRules.TRUSTED, RecordingRules.OFF])
+@pytest.mark.parametrize("few", [1.0, 0.05])
+def test_slots_of_new_pods_are_asked_for_by_queries_that_every_store_takes(
+    busy: Metrics, monkeypatch: pytest.MonkeyPatch, few: float, recording: RecordingRules
+) -> None:
+    """VictoriaMetrics takes 16 KiB; where nearly all are new, as after a roll-out, no query names them."""
+    monkeypatch.setattr(slot_table, "_FEW", few)
+    new = [f"{'long-name-' * 18}{number}" for number in range(60)]
+    for pod in new:
+        busy.write(idle(), pod=pod, UUID=f"GPU-{pod[-2:]}", since=5 * HOUR, until=20 * MINUTE)
+    if recording is RecordingRules.TRUSTED:
+        busy.record(DAY)
+    kept = _kept()
+    with Relay(busy.prometheus.url) as relay:
+        for hours in (6, 5.5, 1):
+            relay.asked.clear()
+            signal = busy.signal(url=relay.url, tables=kept, recording=recording)
+            found = signal.usages(4 * HOUR, busy.at - hours * HOUR)
+    assert {(busy.space, pod) for pod in new} <= found.keys()
+    assert max(map(len, relay.asked)) <= 16_384
+    assert any(new[0] in query for query in relay.asked) is (few == 1.0)
 
 
 @pytest.mark.skipif(shutil.which(PROGRAM) is None, reason=f"no {PROGRAM}")
