@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import pytest
 
+from rightsizer.evidence import slot_table
 from rightsizer.evidence.slot_table import SLOT, KeptTables
 from rightsizer.model import History, PodKey, Slot, Usage, Usages
 from rightsizer.planning.measure import with_higher_peaks
@@ -485,6 +486,12 @@ def metrics(tmp_path: pathlib.Path) -> Iterator[Metrics]:
 def _floor(at: datetime.datetime) -> float:
     """When rules recorded last."""
     return at.timestamp() // SLOT_S * SLOT_S
+
+
+@pytest.fixture(autouse=True)
+def _of_a_large_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New series are asked for by the names of their pods, as where they are few of many."""
+    monkeypatch.setattr(slot_table, "_FEW", 1.0)
 
 
 @pytest.mark.parametrize("recording", [RecordingRules.OFF, RecordingRules.TRUSTED])
