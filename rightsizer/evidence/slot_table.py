@@ -150,7 +150,7 @@ class KeptTables:
     """What earlier cycles read, by question.
 
     Args:
-        compared: Called with the number of rows, and of those that differ with an answer from scratch, which is joined.
+        compared: Called with the number of rows, and of those that differ from an answer from scratch; both are merged.
         full: Called when there are too many slots.
         verified_every: Which answers to a question are compared with one from scratch: each (1), each second one (2), …
 
@@ -170,7 +170,7 @@ class KeptTables:
         self._ends: tuple[datetime.datetime, ...] = ()
 
     def begin(self, at: datetime.datetime) -> datetime.datetime:
-        """Begin a cycle: the end of the last whole slot. What the last two with an answer did not read is forgotten.
+        """Begin a cycle: the end of the last whole slot. What the last two answered cycles did not read is forgotten.
 
         Slots end at the minute of the first cycle, as those of a schedule do.
         """

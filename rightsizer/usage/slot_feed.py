@@ -164,7 +164,10 @@ class _SlotFeed:
         }
 
     def queries(self, *, joined: bool = True) -> Iterator[_Query]:
-        """What is asked of each slot: each statistic of the metrics that one query reads; `joined` makes long ones."""
+        """The queries of each slot: each statistic of the metrics that one of them reads.
+
+        Those for impossible values are few and long if they are `joined`.
+        """
         # A peak on an edge may be in two slots, so that no server loses it; its part in a mean may not.
         form, slot, wide = self.form, self.slot, self.slot + promql.EDGE
         for first, *more in form.together(self.querier.source.metrics):
@@ -179,7 +182,7 @@ class _SlotFeed:
             yield _Query(IMPOSSIBLE, tag, functools.partial(_any_of, builds))
 
     def _checks(self, *, joined: bool) -> Iterator[tuple[str, Sequence[Build]]]:
-        """What finds values that cannot be: joined, as recorded series tell their metric, and hardly any is found."""
+        """PromQL for impossible values. Recorded series name their metric, so one joined query finds all."""
         form, wide, every = self.form, self.slot + promql.EDGE, list[tuple[str, list[Build]]]()
         metrics = [one for one in self.querier.source.metrics if Statistic.NEGATIVE in STATISTICS[one.kind]]
         for first, *more in form.together(metrics):

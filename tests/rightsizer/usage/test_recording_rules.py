@@ -131,7 +131,7 @@ class _Cycles:
         self.recorded: RecordedWindows = {}
 
     def run(self, ago: int) -> tuple[Usages, int, bool]:
-        """Usage so many minutes before the end, how often it asked what is recorded, and whether that was used."""
+        """The usage at a moment, the number of queries for what is recorded, and whether recorded series were used."""
         self._relay.asked.clear()
         signal = self.metrics.signal(url=self._relay.url, recording=TRUSTED, recorded=self.recorded)
         found = signal.usages(DAY, self.metrics.at - datetime.timedelta(minutes=ago))
