@@ -2,45 +2,26 @@
 
 import argparse
 import contextlib
-import dataclasses
 import pathlib
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rightsizer.cli.connection import span_of
-from rightsizer.cli.cycle import (
-    acting_on,
-    counted,
-    follow_scope,
-    found_open,
-    keep_sizes,
-    lease_of,
-    planned,
-    require_state,
-    run_context_of,
-    steps,
-    tell_people,
-)
+from rightsizer.cli.cycle import ActingCycle, found_open, lease_of, require_state, run_context_of
 from rightsizer.cli.filters import chosen_of, selection_of
 from rightsizer.cli.ledger_recorder import recorder_of
-from rightsizer.cli.messages import note, progress
+from rightsizer.cli.messages import note
 from rightsizer.cli.options import wants_colour, width_of
 from rightsizer.cli.plan_session import Interrupts, PlanSession, confirmed, require_answer, utc_now
 from rightsizer.cli.reporter import OutcomeReporter, require_writable
 from rightsizer.errors import ConfigurationError
-from rightsizer.execute.control_state import ActionGate
-from rightsizer.execute.executor import skipped
-from rightsizer.execute.reconcile import (
-    ReconcilePolicy,
-    Reconciliation,
-    find_reconciliations,
-    find_stops_without_effect,
-    make_reconciliations,
-)
-from rightsizer.execute.run_context import ApplySession, Deadline, RunContext
+from rightsizer.execute.reconcile import Reconciliation
+from rightsizer.execute.run_context import Deadline
 from rightsizer.kube.lease import LeaderElector
-from rightsizer.model import Action, ClusterName, Decision, Outcome, Plan, ReconcileAction, Result
+from rightsizer.model import Action, ClusterName, Decision, Outcome, Plan, Result
+from rightsizer.planning.cost_summary import cost_summary_of
+from rightsizer.prices import Prices
 from rightsizer.report.approvals import Approval, SavedPlan, read_saved_plan
 from rightsizer.report.rows import rates_of
 from rightsizer.report.table import changes_text
@@ -53,11 +34,8 @@ FAILED = frozenset({Result.REFUSED, Result.UNKNOWN, Result.SKIPPED})
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Reconcile, plan, ask, act, verify, tell."""
+    """One cycle, shown to a person, who is asked before each change."""
     saved = _saved_plan(arguments.plan)
-    approvals = saved.approvals if saved else None
-    selection = selection_of(arguments)
-    span_s = span_of("--verify-for", arguments.verify_for).total_seconds()
     require_answer(arguments)
     require_writable(arguments.save)
     session = PlanSession(arguments)
@@ -65,44 +43,81 @@ def run(arguments: argparse.Namespace) -> int:
     recorder = recorder_of(arguments, session.cluster.name)
     undo = f"gpu-rightsizer undo --run {session.run}"
     reporter = OutcomeReporter(arguments, session.run, undo=undo, cluster=session.cluster.name)
+    person = _Person(arguments, session, reporter, saved)
     with contextlib.ExitStack() as stack:
         context = run_context_of(arguments, session, stack)
-        gate = ActionGate(session.store, session.policy.policy.breaker, session.run, session.clock)
         require_state(session)
         lease = lease_of(arguments, secrets.token_hex(4))
         stack.enter_context(LeaderElector(lease, is_optional=False, report=note))
         session.cluster.before_writing = lease.require_held
-        with counted(gate):
-            guard = ReconcilePolicy(session.policy.policy, gate)
-            reconciler = _Reconciler(context, arguments, reporter, guard)
-            reconciler.make(find_reconciliations(context))
-            plan = reconciler.planned(session, gate)
-            shown = chosen_of(plan, selection)
-            decisions, lapsed = _approved(shown, approvals)
-            for outcome in (one for one in lapsed if selection.admits(one.ref)):
-                reporter.tell(outcome)
-            paint = Paint(colour=wants_colour(arguments, reporter.people), width=width_of(reporter.people))
-            costs = session.account(shown)
-            if recorder is not None:
-                recorder.plan(plan, costs[1])
-            reporter.value(rates_of(shown, costs[1]), costs[1].currency)
-            reporter.say(changes_text(shown, costs, decisions, paint, is_saved=approvals is not None))
-            if decisions and not confirmed(arguments, session.cluster.name, _question(decisions)):
-                reporter.say("Nothing was stopped.\n" if reporter.outcomes else "Nothing was changed.\n")
-                if reporter.outcomes:
-                    reporter.end()
-                return 0
-            follow_scope(session, plan)
-            keep_sizes(session, plan)
-            acting = acting_on(session, plan, context, gate, costs[1])
-            try:
-                _act(acting, plan, decisions, reporter, span_s=span_s)
-            finally:
-                tell_people(session, reporter.outcomes)
-                if recorder is not None:
-                    recorder.outcomes(plan, costs[1], reporter.outcomes)
+        with reporter.whole():
+            ActingCycle(session, context, person, recorder, accept_growth=arguments.accept_growth).run()
+    if not person.has_agreed:
+        return 0
     has_failed = any(outcome.result in FAILED for outcome in reporter.outcomes)
     return 1 if found_open(session) or has_failed else 0
+
+
+class _Person:
+    """Somebody at a terminal, or a script that said --yes.
+
+    Attributes:
+        has_agreed: Whether nothing was refused.
+    """
+
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        session: PlanSession,
+        reporter: OutcomeReporter,
+        saved: SavedPlan | None,
+    ) -> None:
+        self.outcomes = reporter.outcomes
+        self.has_agreed = True
+        self._arguments = arguments
+        self._cluster = session.cluster.name
+        self._reporter = reporter
+        self._selection = selection_of(arguments)
+        self._approvals = saved.approvals if saved else None
+        self._verify_s = span_of("--verify-for", arguments.verify_for).total_seconds()
+
+    def agrees(self, rollbacks: Sequence[Reconciliation]) -> bool:
+        """Whether the person agrees to them."""
+        names = ", ".join(f"{due.ref} ({due.words})" for due in rollbacks)
+        return confirmed(self._arguments, self._cluster, f"Roll back earlier changes: {names}?")
+
+    def reconciled(self, outcomes: Iterable[Outcome]) -> None:
+        """Report each; Ctrl-C ends the cycle after the one in flight."""
+        with Interrupts() as interrupts:
+            for outcome in outcomes:
+                self._reporter.tell(outcome)
+                if interrupts.happened:
+                    raise KeyboardInterrupt
+
+    def chosen(self, plan: Plan, prices: Prices) -> Sequence[Decision] | None:
+        """Those of the saved plan, or all that rules enforce, if the person agrees."""
+        reporter, selection = self._reporter, self._selection
+        shown = chosen_of(plan, selection)
+        decisions, lapsed = _approved(shown, self._approvals)
+        for outcome in (one for one in lapsed if selection.admits(one.ref)):
+            reporter.tell(outcome)
+        paint = Paint(colour=wants_colour(self._arguments, reporter.people), width=width_of(reporter.people))
+        costs = cost_summary_of(shown, prices), prices
+        reporter.value(rates_of(shown, prices), prices.currency)
+        reporter.say(changes_text(shown, costs, decisions, paint, is_saved=self._approvals is not None))
+        self.has_agreed = not decisions or confirmed(self._arguments, self._cluster, _question(decisions))
+        if self.has_agreed:
+            return decisions
+        reporter.say("Nothing was stopped.\n" if reporter.outcomes else "Nothing was changed.\n")
+        if reporter.outcomes:
+            reporter.end()
+        return None
+
+    def changed(self, steps: Callable[[Deadline], Iterator[Outcome]], pending: list[Outcome]) -> None:
+        """Report each; Ctrl-C ends the run after the one in flight."""
+        with Interrupts() as interrupts:
+            deadline = Deadline(self._verify_s, time.monotonic, time.sleep, lambda: interrupts.happened)
+            self._reporter.follow(steps(deadline), pending)
 
 
 def _question(decisions: Sequence[Decision]) -> str:
@@ -111,37 +126,6 @@ def _question(decisions: Sequence[Decision]) -> str:
     what = f"{'Stop' if stops else 'Change'} {count(len(decisions), 'workload')}"
     freed = sum(decision.frees for decision in decisions)
     return f"{what}, freeing {count(freed)}?" if freed >= 0 else f"{what}, adding {count(-freed)}?"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Reconciler:
-    """Reconciles earlier changes, and asks before any is rolled back."""
-
-    context: RunContext
-    arguments: argparse.Namespace
-    reporter: OutcomeReporter
-    guard: ReconcilePolicy
-
-    def planned(self, session: PlanSession, gate: ActionGate) -> Plan:
-        """The plan, once stops without effect, which its fleet shows, are rolled back."""
-        with self.reporter.whole(), progress():
-            plan = planned(session, gate, accept_growth=self.arguments.accept_growth)
-        self.make(find_stops_without_effect(plan.fleet, self.context))
-        return plan
-
-    def make(self, reconciliations: Sequence[Reconciliation]) -> None:
-        """Make and report those that are agreed to."""
-        rollbacks = [due for due in reconciliations if due.action is ReconcileAction.ROLLBACK]
-        if rollbacks:
-            names = ", ".join(f"{due.ref} ({due.words})" for due in rollbacks)
-            question = f"Roll back earlier changes: {names}?"
-            if not confirmed(self.arguments, self.context.cluster.name, question):
-                reconciliations = [due for due in reconciliations if due not in rollbacks]
-        with self.reporter.whole(), Interrupts() as interrupts:
-            for outcome in make_reconciliations(reconciliations, self.context, self.guard):
-                self.reporter.tell(outcome)
-                if interrupts.happened:
-                    raise KeyboardInterrupt
 
 
 def _saved_plan(path: str | None) -> SavedPlan | None:
@@ -184,17 +168,3 @@ def _approved(
 
 def _lapsed(approval: Approval, result: Result, words: str) -> Outcome:
     return Outcome(approval.ref, approval.action or "", result, words, 0, utc_now())
-
-
-def _act(
-    acting: ApplySession,
-    plan: Plan,
-    decisions: Sequence[Decision],
-    reporter: OutcomeReporter,
-    *,
-    span_s: float,
-) -> None:
-    pending = [skipped(one, acting, "not attempted: the run was interrupted") for one in decisions]
-    with Interrupts() as interrupts:
-        deadline = Deadline(span_s, time.monotonic, time.sleep, lambda: interrupts.happened)
-        reporter.follow(steps(acting, plan, decisions, deadline), pending)

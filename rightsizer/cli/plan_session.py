@@ -271,14 +271,18 @@ class PlanSession:
         return dataclasses.replace(plan, measured=dataclasses.replace(measured, profiles=profiles))
 
     def account(self, plan: Plan) -> tuple[CostSummary, Prices]:
-        """The plan's totals and their prices: OpenCost's if Prometheus has them, otherwise the price table."""
+        """The plan's totals and their prices."""
+        prices = self.prices(plan.at)
+        return cost_summary_of(plan, prices), prices
+
+    def prices(self, at: datetime.datetime) -> Prices:
+        """OpenCost's if Prometheus has them, otherwise those of the price table."""
         try:
-            nodes = node_prices(self.prometheus, plan.at, self._labels)
+            nodes = node_prices(self.prometheus, at, self._labels)
         except PrometheusError as error:
             log.warning("prices of nodes: %s; the price table holds for all", error)
             nodes = {}
-        prices = dataclasses.replace(self._prices, nodes=nodes)
-        return cost_summary_of(plan, prices), prices
+        return dataclasses.replace(self._prices, nodes=nodes)
 
 
 class Interrupts:

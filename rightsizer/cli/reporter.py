@@ -55,6 +55,7 @@ class OutcomeReporter:
         self._arguments = arguments
         self._run = run
         self._undo = undo
+        self._has_ended = False
 
     @property
     def people(self) -> TextIO:
@@ -102,7 +103,7 @@ class OutcomeReporter:
         try:
             yield
         except BaseException:
-            if self.outcomes:
+            if self.outcomes and not self._has_ended:
                 self.end()
             raise
 
@@ -116,6 +117,7 @@ class OutcomeReporter:
         Raises:
             RightsizerError: It cannot be saved.
         """
+        self._has_ended = True
         document = outcome_document(self._run, self.outcomes, at=utc_now(), cluster=self._cluster)
         if self._currency:
             hourly = freed_per_hour(self.outcomes, self._rates)

@@ -19,18 +19,7 @@ from rightsizer.backtest.last_backtest import LastBacktestStore
 from rightsizer.cli import state_file
 from rightsizer.cli.connection import cluster_settings, span_of
 from rightsizer.cli.crontab import Crontab, parse_schedule
-from rightsizer.cli.cycle import (
-    acting_on,
-    counted,
-    follow_scope,
-    keep_sizes,
-    lease_of,
-    planned,
-    require_state,
-    run_context_of,
-    steps,
-    tell_people,
-)
+from rightsizer.cli.cycle import ActingCycle, lease_of, run_context_of
 from rightsizer.cli.http_endpoint import serving
 from rightsizer.cli.ledger_recorder import LedgerRecorder, recorder_of
 from rightsizer.cli.messages import log_to_stdout
@@ -41,23 +30,19 @@ from rightsizer.cli.served_report import ServedReport
 from rightsizer.config import InvalidDurationError, parse_duration
 from rightsizer.errors import ClusterError, ConfigurationError, RightsizerError, UsageError
 from rightsizer.evidence.slot_table import KeptTables
-from rightsizer.execute.control_state import ActionGate
 from rightsizer.execute.executor import NOT_MADE
-from rightsizer.execute.reconcile import (
-    ReconcilePolicy,
-    find_reconciliations,
-    find_stops_without_effect,
-    make_reconciliations,
-)
+from rightsizer.execute.reconcile import Reconciliation
 from rightsizer.execute.run_context import Deadline, RunContext
 from rightsizer.inventory.cluster_reader import KEPT
 from rightsizer.inventory.demand_kinds import DEMAND_KINDS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.kept_objects import VERIFIED_EVERY, KeptObjects
 from rightsizer.kube.lease import LeaderElector, Lease
-from rightsizer.model import BlockerCode, ObjectRef, Outcome, Plan, Result
+from rightsizer.model import BlockerCode, Decision, ObjectRef, Outcome, Plan, Result
 from rightsizer.planning.breaker import NOTHING
 from rightsizer.planning.budget import Purse
+from rightsizer.planning.cost_summary import cost_summary_of
+from rightsizer.policy.policy_file import BUILT_IN
 from rightsizer.prices import Prices
 from rightsizer.report.metrics import Metrics
 from rightsizer.report.outcomes import cycle_words, outcome_text
@@ -225,6 +210,10 @@ class _Cycles:
         self._pause_s = _DEMAND_PAUSE_S
         self._serves = False
         self._refused: dict[ObjectRef, float] = {}  # when a change of it could not be made
+        self._policy = BUILT_IN.policy
+        self._classes: Mapping[ObjectRef, str] = {}
+        self._on_demand: Collection[ObjectRef] = ()
+        self.outcomes: list[Outcome] = []  # of the last cycle
         self.gates: Collection[str] = ()
         self.wrong = "no cycle has ended yet"
 
@@ -329,21 +318,25 @@ class _Cycles:
             raise
         self._metrics.set("config_last_reload_successful", 1)
         session.prometheus.ending = self._end
-        self.gates = session.policy.policy.queues.gates
+        self._policy = session.policy.policy
+        self.gates = self._policy.queues.gates
         with contextlib.closing(session), contextlib.ExitStack() as stack:
             stack.callback(self._save)
             stack.callback(self._publish_breaker, session)
             stack.callback(self._publish_backtest, session)
-            if self._lease is None:
-                self._record(self._publish(session, session.observe()))
-            elif acts:
+            if self._lease is not None and acts:
                 self._metrics.set("leader", 1)
                 session.cluster.before_writing = self._lease.require_held
                 self._act(session, run_context_of(self._arguments, session, stack))
-            else:
+                return
+            plan = session.observe()
+            prices = session.prices(plan.at)
+            self._publish(plan, prices)
+            if self._lease is not None:  # who does not lead records nothing
                 self._metrics.set("leader", 0)
-                self._publish(session, session.observe())
                 report.info("nothing is changed: %s holds the Lease", self._lease.holder or "nobody")
+            elif self._recorder is not None:
+                self._recorder.plan(plan, prices)
 
     def _save(self) -> None:
         """Save what was read of histories, also by a cycle that failed later."""
@@ -351,26 +344,14 @@ class _Cycles:
             kept = (one.saved(program_version()) for one in (self._kept.slots, self._kept.tables) if one)
             state_file.save(kept, pathlib.Path(self._arguments.state_file))
 
-    def _publish(self, session: PlanSession, plan: Plan) -> tuple[Plan, Prices]:
-        """Publish a plan; returns it with its prices."""
+    def _publish(self, plan: Plan, prices: Prices) -> None:
         blocks = {block.code for one in plan.decisions for block in one.blockers}
         self._lends = BlockerCode.ONLY_FOR_PENDING_PODS in blocks
         self._is_short = BlockerCode.BUDGET in blocks
         self._serves = any(one.wanted_by for one in plan.enforced)
-        left = Purse(session.policy.policy, plan.fleet, plan.at).left() if plan.fleet else ()
-        accounts, prices = session.account(plan)
-        self._metrics.observe(plan, accounts, left, currency=prices.currency)
+        left = Purse(self._policy, plan.fleet, plan.at).left() if plan.fleet else ()
+        self._metrics.observe(plan, cost_summary_of(plan, prices), left, currency=prices.currency)
         report.info("%s", cycle_words(plan))
-        return plan, prices
-
-    def _record(self, found: tuple[Plan, Prices]) -> None:
-        """Record a plan; a replica that does not lead records none."""
-        if self._recorder is not None:
-            self._recorder.plan(*found)
-
-    def _record_outcomes(self, found: tuple[Plan, Prices], outcomes: Sequence[Outcome]) -> None:
-        if self._recorder is not None:
-            self._recorder.outcomes(*found, outcomes)
 
     def _publish_breaker(self, session: PlanSession) -> None:
         """Publish whether the breaker is open, also after a failed cycle."""
@@ -396,65 +377,61 @@ class _Cycles:
 
     def _act(self, session: PlanSession, context: RunContext) -> None:
         """Reconcile, plan, carry out, verify."""
-        gate = ActionGate(session.store, session.policy.policy.breaker, session.run, session.clock)
-        require_state(session)
-        outcomes: list[Outcome] = []
-        began = session.clock()
-        guard = ReconcilePolicy(session.policy.policy, gate)
-        with counted(gate), contextlib.ExitStack() as stack:
-            stack.callback(tell_people, session, outcomes)
-            self._follow(make_reconciliations(find_reconciliations(context), context, guard), outcomes)
-            plan = planned(session, gate, accept_growth=False)
-            found = self._publish(session, plan)
-            left = find_stops_without_effect(plan.fleet, context)
-            self._follow(make_reconciliations(left, context, guard), outcomes)
-            # The last one is called first, and both when all changes are made: they must not wait for a bucket.
-            stack.callback(self._record_outcomes, found, outcomes)
-            stack.callback(self._record, found)
-            follow_scope(session, plan)
-            self._sizes_ended = keep_sizes(session, plan, are_ended=self._sizes_ended)
-            acting = acting_on(session, plan, context, gate, found[1])
-            deadline = Deadline(
-                self._verify_s, time.monotonic, self._end.wait, self._end.is_set, lambda: self._is_woken
-            )
-            classes = {one.workload.ref: one.workload.priority_class for one in plan.decisions}
-            on_demand = {one.workload.ref for one in plan.decisions if one.wanted_by}
-            made = self._noting(steps(acting, plan, plan.enforced, deadline), on_demand)
-            self._serves = self._leaves_room = False
-            self._follow(made, outcomes, classes)
-            if self._leaves_room:
-                self._begin_soon("a refused change leaves room in budgets")
-            if self._is_woken and not NOT_MADE.isdisjoint(one.result for one in outcomes):
-                self._run_began = session.began or began
+        began, self.outcomes = session.clock(), []
+        cycle = ActingCycle(session, context, self, self._recorder, sizes_ended=self._sizes_ended)
+        self._sizes_ended = cycle.run()
+        if self._leaves_room:
+            self._begin_soon("a refused change leaves room in budgets")
+        if self._is_woken and not NOT_MADE.isdisjoint(one.result for one in self.outcomes):
+            self._run_began = session.began or began
 
-    def _noting(self, steps: Iterable[Outcome], on_demand: Collection[ObjectRef]) -> Iterator[Outcome]:
-        """The steps; after a refusal the next plan chooses others in its place, as soon as all changes are made."""
-        for outcome in steps:
-            yield outcome
-            is_new = outcome.ref not in self._refused
-            if outcome.result in {*NOT_MADE, Result.REFUSED}:
-                self._refused[outcome.ref] = time.monotonic()
-            elif outcome.result is not Result.DONE:
-                continue
-            if outcome.ref in on_demand:
-                self._serves |= is_new or outcome.result is Result.DONE
-            if outcome.result not in NOT_MADE:
-                continue  # after an error the schedule is soon enough
-            if outcome.ref in on_demand:
-                self.wake()
-            else:
-                self._leaves_room |= is_new and self._is_short
+    # --- who reads log and metrics is shown a cycle, and not asked
 
-    def _follow(
-        self,
-        steps: Iterable[Outcome],
-        outcomes: list[Outcome],
-        classes: Mapping[ObjectRef, str] | None = None,
-    ) -> None:
-        """Report and count each as it becomes known."""
-        for outcome in steps:
-            outcomes.append(outcome)
-            self._metrics.acted(outcome, (classes or {}).get(outcome.ref, ""))
-            report.info("%s", outcome_text(outcome, colour=False))
-            if self._end.is_set() and classes is None:
+    def agrees(self, rollbacks: Sequence[Reconciliation]) -> bool:  # noqa: ARG002 - whatever they are
+        """Yes: --yes was given."""
+        return True
+
+    def reconciled(self, outcomes: Iterable[Outcome]) -> None:
+        """Report each; a process that is to end begins no other."""
+        for outcome in outcomes:
+            self._report(outcome)
+            if self._end.is_set():
                 raise RightsizerError("stopped while earlier changes were reconciled")
+
+    def chosen(self, plan: Plan, prices: Prices) -> Sequence[Decision]:
+        """All that rules enforce."""
+        self._publish(plan, prices)
+        self._classes = {one.workload.ref: one.workload.priority_class for one in plan.decisions}
+        self._on_demand = {one.workload.ref for one in plan.decisions if one.wanted_by}
+        return plan.enforced
+
+    def changed(self, steps: Callable[[Deadline], Iterator[Outcome]], pending: list[Outcome]) -> None:  # noqa: ARG002 - the log ends where the process does
+        """Report each; after a refusal the next plan chooses others in its place, as soon as all changes are made."""
+        self._serves = self._leaves_room = False
+        ends = self._end
+        for outcome in steps(
+            Deadline(self._verify_s, time.monotonic, ends.wait, ends.is_set, lambda: self._is_woken)
+        ):
+            self._report(outcome, self._classes.get(outcome.ref, ""))
+            self._note(outcome)
+
+    def _report(self, outcome: Outcome, priority_class: str = "") -> None:
+        self.outcomes.append(outcome)
+        self._metrics.acted(outcome, priority_class)
+        report.info("%s", outcome_text(outcome, colour=False))
+
+    def _note(self, outcome: Outcome) -> None:
+        """Note what a refusal leaves to others."""
+        is_new, is_on_demand = outcome.ref not in self._refused, outcome.ref in self._on_demand
+        if outcome.result in {*NOT_MADE, Result.REFUSED}:
+            self._refused[outcome.ref] = time.monotonic()
+        elif outcome.result is not Result.DONE:
+            return
+        if is_on_demand:
+            self._serves |= is_new or outcome.result is Result.DONE
+        if outcome.result not in NOT_MADE:
+            return  # after an error the schedule is soon enough
+        if is_on_demand:
+            self.wake()
+        else:
+            self._leaves_room |= is_new and self._is_short

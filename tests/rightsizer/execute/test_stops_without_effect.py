@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from rightsizer.cli import parser
-from rightsizer.cli.cycle import acting_on, counted, planned, require_state, steps
+from rightsizer.cli.cycle import ActingCycle
 from rightsizer.cli.plan_session import PlanSession
-from rightsizer.execute.control_state import ActionGate
 from rightsizer.execute.run_context import Deadline, RunContext
 from rightsizer.model import Outcome, Result
 from tests.rightsizer.commands import Run
+from tests.rightsizer.readers import Readers
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World, created, stamp
 
@@ -78,12 +78,9 @@ def _followed(world: World, *, is_wanted: bool = False) -> list[Outcome]:
             bind_within=session.policy.policy.demand.bindWithin,
             journal=None,
         )
-        gate = ActionGate(session.store, session.policy.policy.breaker, session.run, session.clock)
-        require_state(session)
-        with counted(gate):
-            plan = planned(session, gate, accept_growth=False)
-            acting = acting_on(session, plan, context, gate, session.account(plan)[1])
-            return list(steps(acting, plan, plan.enforced, deadline))
+        readers = Readers(deadline)
+        ActingCycle(session, context, readers).run()
+    return readers.outcomes
 
 
 def _apply(world: World) -> Run:

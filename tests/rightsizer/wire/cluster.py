@@ -11,33 +11,26 @@ import datetime
 import json
 import pathlib
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import yaml
 
 from rightsizer.cli import parser
-from rightsizer.cli.cycle import (
-    acting_on,
-    counted,
-    follow_scope,
-    planned,
-    require_state,
-    steps,
-)
+from rightsizer.cli.cycle import ActingCycle
 from rightsizer.cli.plan_session import NO_STATE, KeptState, PlanSession
 from rightsizer.config import ClusterSettings
 from rightsizer.errors import ClusterError, RightsizerError
-from rightsizer.execute.control_state import ActionGate
 from rightsizer.execute.executor import NOT_MADE
-from rightsizer.execute.reconcile import ReconcilePolicy, find_reconciliations, make_reconciliations
 from rightsizer.execute.run_context import Deadline, RunContext
 from rightsizer.execute.undo import find_undoable, undo_changes
 from rightsizer.findings.oversized_gpu import NOWHERE
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.lease import Lease
-from rightsizer.model import Action, BlockerCode, Mode, ObjectRef
+from rightsizer.model import Action, BlockerCode, Decision, Mode, ObjectRef, Plan
+from rightsizer.prices import Prices
 from simulator.kube import ApiServer, Fault, Rule
+from tests.rightsizer.readers import Readers
 from tests.rightsizer.wire.checker import Checker
 from tests.rightsizer.wire.clock import Clock
 from tests.rightsizer.wire.draws import draw_policy
@@ -137,36 +130,44 @@ class Replica:
             bind_within=session.policy.policy.demand.bindWithin,
             journal=None,
         )
-        gate = ActionGate(session.store, session.policy.policy.breaker, session.run, session.clock)
-        require_state(session)
-        with counted(gate):
-            outcomes = list(
-                make_reconciliations(
-                    find_reconciliations(context), context, ReconcilePolicy(session.policy.policy, gate)
-                )
-            )
-            plan = planned(session, gate, accept_growth=False)
-            follow_scope(session, plan)
-            self._world.due |= {
-                (one.workload.ref.namespace, one.workload.ref.name, one.action in _SMALLER)
-                for one in plan.decisions
-                if one.mode is Mode.ENFORCE and one.action and {each.code for each in one.blockers} <= _LIMITS
-            }
-            self._world.short |= {
-                (one.workload.ref.namespace, one.workload.ref.name)
-                for one in plan.decisions
-                if NOWHERE in one.finding.words
-                or BlockerCode.NO_CAPACITY in {each.code for each in one.blockers}
-            }
-            acting = acting_on(session, plan, context, gate, session.account(plan)[1])
-            made = [*steps(acting, plan, plan.enforced, self._patience())]
-        self._world.ended.update(f"{one.action} {one.result.value}" for one in (*outcomes, *made))
-        is_short = any(block.code is BlockerCode.BUDGET for one in plan.decisions for block in one.blockers)
-        return frozenset(one.ref for one in made if is_short and one.result in NOT_MADE)
+        readers = _Readers(self._world, self._patience())
+        ActingCycle(session, context, readers).run()
+        self._world.ended.update(f"{one.action} {one.result.value}" for one in readers.outcomes)
+        made = [one for one in readers.outcomes if not one.is_reconciliation]
+        return frozenset(one.ref for one in made if readers.is_short and one.result in NOT_MADE)
 
     def _patience(self) -> Deadline:
         waits = iter(range(1000))
         return Deadline(2.0, lambda: float(next(waits)), lambda _: self._world.api.settle(), lambda: False)
+
+
+class _Readers(Readers):
+    """Who reads what a replica does: a world that counts it.
+
+    Attributes:
+        is_short: Whether a budget kept something from being changed.
+    """
+
+    def __init__(self, world: "World", deadline: Deadline) -> None:
+        super().__init__(deadline)
+        self.is_short = False
+        self._world = world
+
+    def chosen(self, plan: Plan, prices: Prices) -> Sequence[Decision]:
+        """All that rules enforce."""
+        blocks = [(one, {each.code for each in one.blockers}) for one in plan.decisions]
+        self._world.due |= {
+            (one.workload.ref.namespace, one.workload.ref.name, one.action in _SMALLER)
+            for one, codes in blocks
+            if one.mode is Mode.ENFORCE and one.action and codes <= _LIMITS
+        }
+        self._world.short |= {
+            (one.workload.ref.namespace, one.workload.ref.name)
+            for one, codes in blocks
+            if NOWHERE in one.finding.words or BlockerCode.NO_CAPACITY in codes
+        }
+        self.is_short = any(BlockerCode.BUDGET in codes for _, codes in blocks)
+        return super().chosen(plan, prices)
 
 
 class World:
