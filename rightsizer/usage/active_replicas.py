@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from rightsizer.kube.pod_names import OTHER_SUFFIXES, SUFFIXES, NamePrefix, replicas_by_prefix
 from rightsizer.model import Concurrency, PodKey
 from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.device_usage import pods_seen
 from rightsizer.usage.exporter_counters import pod_busy
 from rightsizer.usage.kept_slots import SlotRows
-from rightsizer.usage.pod_names import OTHER_SUFFIXES, SUFFIXES, NamePrefix, replicas_by_prefix
 from rightsizer.usage.querier import Build, SourceQuerier
 from rightsizer.usage.recording_rules import RAW
 from rightsizer.usage.slot_grid import Counts, SlotGrid, counts_of
