@@ -7,17 +7,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rightsizer.findings.evidence import GROUPED, SCALABLE, Candidate, has_replicas
+from rightsizer.findings.evidence import Candidate, has_replicas, names_of
 from rightsizer.findings.replicas import ReplicaNeed, demand, replicas_of
+from rightsizer.kinds import kind_of
 from rightsizer.model import ActivitySeries, Autoscalers
 from rightsizer.prometheus import promql
 
 _HPA, _KEDA = "HorizontalPodAutoscaler", "KEDA"
 """Managers that scale a workload already."""
 
-_HASHES = "[a-z0-9]+-[a-z0-9]{5}"
-_SUFFIXES = {"Deployment": _HASHES, "Rollout": _HASHES, "ReplicaSet": "[a-z0-9]{5}", "StatefulSet": "[0-9]+"}
-"""Of the names of pods by kind: those of `chat-large` are not `chat`'s."""
 _WHOLE_NAME = 40
 """Of longer names, controllers cut off a part (generateName, 58 characters)."""
 _TARGET_PERCENT = 60
@@ -57,8 +55,9 @@ def autoscalers_for(candidate: Candidate, source: ActivitySeries) -> Autoscalers
 
 def _can_be_scaled(candidate: Candidate) -> bool:
     """Whether it has a scale subresource, and one pod per replica."""
-    workload = candidate.workload
-    return has_replicas(workload) and workload.ref.kind in SCALABLE - GROUPED
+    workload, row = candidate.workload, kind_of(candidate.workload.ref)
+    is_scaled = row is not None and row.has_scale and not row.roles
+    return is_scaled and has_replicas(workload) and not names_of(workload).is_group
 
 
 def _manifest(
@@ -114,7 +113,7 @@ def busy_replicas(candidate: Candidate, source: ActivitySeries, need: ReplicaNee
     It looks back over a minute, or over two intervals between samples if that is longer.
     """
     part, ref = candidate.criteria.too_many_replicas, candidate.workload.ref
-    suffix = _SUFFIXES.get(ref.kind, ".+") if len(ref.name) <= _WHOLE_NAME else ".+"
+    (suffix,) = names_of(candidate.workload).suffixes if len(ref.name) <= _WHOLE_NAME else (".+",)
     pods = promql.matcher(source.pod, "=~", f"{promql.escaped(ref.name)}-{suffix}")
     of_pods = (promql.equals(source.namespace, ref.namespace), pods)
     selected = promql.selector(source.metric, (*of_pods, *source.matchers))

@@ -20,6 +20,8 @@ from rightsizer.findings.idle_history import (
 )
 from rightsizer.kinds import kind_of
 from rightsizer.kinds.patches import original_replicas
+from rightsizer.kube.owner_kinds import owner_kind
+from rightsizer.kube.pod_names import ANY_NAMES, PodNames
 from rightsizer.model import (
     Action,
     Finding,
@@ -46,29 +48,22 @@ _ROUNDING_S = 1.0  # of a counter over a window: a pod that worked no longer did
 _FIRST_PODS = datetime.timedelta(minutes=10)
 """A controller creates its first pods within this time."""
 
-SCALABLE = frozenset({"Deployment", "LeaderWorkerSet", "ReplicaSet", "Rollout", "StatefulSet"})
-"""Kinds with a scale subresource that autoscalers can target."""
-
-_CUSTOM = frozenset(
-    {
-        *("DynamoGraphDeployment", "InferenceService", "LLMInferenceService", "NIMService"),
-        *("PodCliqueSet", "RayCluster", "RayService"),
-    }
-)
-INTERCHANGEABLE = SCALABLE | _CUSTOM
-"""Kinds with interchangeable replicas, maybe only within a role, of which fewer can serve the same requests."""
-
-GROUPED = frozenset({"LeaderWorkerSet"})
-"""Kinds in which a replica is a group of pods."""
-
-_TRAINING = frozenset({"JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "TrainJob", "XGBoostJob"})
-BATCH = _TRAINING | {"AppWrapper", "Job", "JobSet", "Pod", "RayJob", "Workflow"}
-"""Kinds that finish: idle after activity means done. Volcano's kind is also Job."""
-
 
 def has_replicas(workload: Workload) -> bool:
     """Whether its pods are interchangeable; pods of a gang are not."""
-    return workload.ref.kind in INTERCHANGEABLE and not workload.gang
+    row = owner_kind(workload.ref.group, workload.ref.kind)
+    return row is not None and row.has_replicas and not workload.gang
+
+
+def is_grouped(workload: Workload) -> bool:
+    """Whether a replica is a group of pods."""
+    return names_of(workload).is_group
+
+
+def names_of(workload: Workload) -> PodNames:
+    """How its pods are named."""
+    row = owner_kind(workload.ref.group, workload.ref.kind)
+    return row.names if row is not None else ANY_NAMES
 
 
 def roles_of(workload: Workload) -> tuple[str, ...]:
@@ -79,7 +74,8 @@ def roles_of(workload: Workload) -> tuple[str, ...]:
 
 def is_batch(workload: Workload) -> bool:
     """Whether it finishes by itself."""
-    return workload.ref.kind in BATCH
+    row = owner_kind(workload.ref.group, workload.ref.kind)
+    return row is not None and row.ends
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

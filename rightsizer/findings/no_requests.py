@@ -6,7 +6,7 @@ Health checks and warm-ups keep GPUs from being idle; the server's own counters 
 from collections.abc import Iterable
 
 from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues
-from rightsizer.findings.evidence import GROUPED, Candidate, is_batch, pod_key
+from rightsizer.findings.evidence import Candidate, is_batch, is_grouped, pod_key
 from rightsizer.findings.idle_history import observed_since
 from rightsizer.model import Finding, FindingName, Measured, ServingLoad, Verdict, Workload
 from rightsizer.policy.recognition import server_of
@@ -18,7 +18,7 @@ _SHOWN = 3
 def find_no_requests(candidate: Candidate) -> Finding | None:
     """A workload whose pods all had no request in the window; None if one is too young, or its load unknown."""
     part, workload = candidate.criteria.no_requests, candidate.workload
-    if is_batch(workload) or workload.gang or workload.ref.kind in GROUPED or not candidate.held:
+    if is_batch(workload) or workload.gang or is_grouped(workload) or not candidate.held:
         return None
     loads = [candidate.measured.serving.get(part.window, {}).get(pod_key(pod)) for pod in candidate.held]
     if not all(load is not None and _is_unused(load) for load in loads):

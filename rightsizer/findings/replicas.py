@@ -19,11 +19,11 @@ from rightsizer.findings.data_quality import (
     first_issues,
 )
 from rightsizer.findings.evidence import (
-    GROUPED,
     Candidate,
     DeviceEvidence,
     Evidence,
     has_replicas,
+    is_grouped,
     pod_key,
     roles_of,
 )
@@ -245,7 +245,7 @@ def replicas_of(candidate: Candidate) -> int | None:
     """The number of replicas; None if each is a group of pods and the object does not say it."""
     size = candidate.workload.size
     if size is None or isinstance(size, bool):
-        return None if candidate.workload.ref.kind in GROUPED else len(candidate.held)
+        return None if is_grouped(candidate.workload) else len(candidate.held)
     return size
 
 
@@ -275,7 +275,7 @@ def window_of(candidate: Candidate) -> datetime.timedelta:
 def _missing_proof(evidence: Evidence) -> Iterator[str]:
     """Reasons why fewer replicas may not be enough."""
     workload = evidence.candidate.workload
-    if workload.ref.kind not in GROUPED and workload.size not in {None, len(workload.pods)}:
+    if not is_grouped(workload) and workload.size not in {None, len(workload.pods)}:
         yield f"it is being scaled: {workload.size} replicas, {len(workload.pods)} pods"
     if len({(pod.devices, tuple(sorted(pod.resources.items()))) for pod, _ in evidence.held}) > 1:
         yield "its pods hold different GPUs, so they may not be interchangeable"
@@ -291,7 +291,7 @@ def _by_load(evidence: Evidence, replicas: int) -> Finding | None:
     """Advice, where all replicas work, but their KV caches are hardly used and no request waits."""
     part, loads = evidence.candidate.criteria.too_many_replicas, evidence.candidate.loads
     caches = [load.cache for load in loads.values() if load.cache is not None and load.queued == 0]
-    if len(caches) < len(evidence.held) or evidence.candidate.workload.ref.kind in GROUPED:
+    if len(caches) < len(evidence.held) or is_grouped(evidence.candidate.workload):
         return None
     needed = max(1, math.ceil(sum(caches) * 100 / part.maxCachePercent)) + part.minHeadroom
     if not is_worth_it(part, replicas, needed):

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from rightsizer.kube.api_objects import ObjectMeta, OwnerReference
+from rightsizer.kube.pod_names import ANY_NAMES, FIVE_CHARACTERS, GROUPS, HASHES, ORDINALS, PodNames
 from rightsizer.model import ObjectRef, Scalable
 
 
@@ -34,6 +35,9 @@ class OwnerKind:
     Attributes:
         versions: API versions with the same fields, best first.
         size: Path of the field that stops it (replicas or a switch); empty if there is none.
+        ends: Whether it ends by itself: idle after activity, it is done.
+        has_replicas: Whether its pods are interchangeable, maybe only within a role: fewer can serve the same requests.
+        names: How its pods are named.
         starts_others: Whether it only creates another object on schedule, which becomes the workload.
         phase: Path of its state in its status, a text or conditions; empty if its status is not read.
         ended: The states in which it has ended.
@@ -46,6 +50,9 @@ class OwnerKind:
     kind: str
     plural: str
     size: tuple[str, ...] = ()
+    ends: bool = False
+    has_replicas: bool = False
+    names: PodNames = ANY_NAMES
     starts_others: bool = False
     phase: tuple[str, ...] = ()
     ended: tuple[str, ...] = ()
@@ -90,8 +97,9 @@ _SERVICES = ("spec", "services")
 _SPARK = "sparkoperator.k8s.io"
 _SCHEDULED = "ScheduledSparkApplication"
 
+_serving = functools.partial(OwnerKind, has_replicas=True)
 _queued = functools.partial(OwnerKind, queueing=Queueing.SUSPENDED)
-_job = functools.partial(_queued, phase=("conditions",), ended=("Succeeded", "Failed"))
+_job = functools.partial(_queued, ends=True, phase=("conditions",), ended=("Succeeded", "Failed"))
 _argo = functools.partial(OwnerKind, "argoproj.io", ("v1alpha1",))
 _ray = functools.partial(_queued, "ray.io", ("v1", "v1alpha1"))
 _COMPLETE = ("Complete", "Failed")
@@ -99,7 +107,7 @@ _RAY_ENDED = (*_COMPLETE, "ValidationFailed")
 JOB = _job("batch", ("v1",), "Job", "jobs", _SUSPEND, ended=_COMPLETE)
 _ENDED = ("Completing", "Completed", "Terminating", "Terminated", "Failed")  # JobPhase of Volcano
 VOLCANO_JOB = OwnerKind(
-    "batch.volcano.sh", ("v1alpha1",), "Job", "jobs", phase=("state", "phase"), ended=_ENDED
+    "batch.volcano.sh", ("v1alpha1",), "Job", "jobs", ends=True, phase=("state", "phase"), ended=_ENDED
 )
 KUEUE = OwnerKind("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "Workload", "workloads")
 KEDA = OwnerKind("keda.sh", ("v1alpha1",), "ScaledObject", "scaledobjects")
@@ -111,16 +119,22 @@ STOPPED_FOR_OWNER = (("ray.io", "RayCluster"), ("ray.io", "RayJob"))
 
 OWNERS = (
     # A pod owns a SparkApplication's executors and a LeaderWorkerSet's workers.
-    OwnerKind("", ("v1",), "Pod", "pods"),
-    OwnerKind("", ("v1",), "ReplicationController", "replicationcontrollers", _REPLICAS),
-    OwnerKind("apps", ("v1",), "ReplicaSet", "replicasets", _REPLICAS),
-    OwnerKind("apps", ("v1",), "Deployment", "deployments", _REPLICAS),
-    OwnerKind("apps", ("v1",), "StatefulSet", "statefulsets", _REPLICAS, queueing=Queueing.WHOLE),
+    OwnerKind("", ("v1",), "Pod", "pods", ends=True),
+    _serving(
+        "", ("v1",), "ReplicationController", "replicationcontrollers", _REPLICAS, names=FIVE_CHARACTERS
+    ),
+    _serving("apps", ("v1",), "ReplicaSet", "replicasets", _REPLICAS, names=FIVE_CHARACTERS),
+    _serving("apps", ("v1",), "Deployment", "deployments", _REPLICAS, names=HASHES),
+    _serving(
+        "apps", ("v1",), "StatefulSet", "statefulsets", _REPLICAS, names=ORDINALS, queueing=Queueing.WHOLE
+    ),
     OwnerKind("apps", ("v1",), "DaemonSet", "daemonsets"),
     JOB,
     OwnerKind("batch", ("v1",), "CronJob", "cronjobs", _SUSPEND, starts_others=True),
     _job("jobset.x-k8s.io", ("v1alpha2",), "JobSet", "jobsets", _SUSPEND, ended=("Completed", "Failed")),
-    OwnerKind("leaderworkerset.x-k8s.io", ("v1",), "LeaderWorkerSet", "leaderworkersets", _REPLICAS),
+    _serving(
+        "leaderworkerset.x-k8s.io", ("v1",), "LeaderWorkerSet", "leaderworkersets", _REPLICAS, names=GROUPS
+    ),
     _job("kubeflow.org", ("v1",), "PyTorchJob", "pytorchjobs", _RUN_POLICY),
     _job("kubeflow.org", ("v1",), "TFJob", "tfjobs", _RUN_POLICY),
     _job("kubeflow.org", ("v2beta1", "v1"), "MPIJob", "mpijobs", _RUN_POLICY),
@@ -130,26 +144,33 @@ OWNERS = (
     _job("trainer.kubeflow.org", ("v1alpha1",), "TrainJob", "trainjobs", _SUSPEND, ended=_COMPLETE),
     OwnerKind("kubeflow.org", ("v1", "v1beta1"), "Notebook", "notebooks"),
     OwnerKind("kubeflow.org", ("v1beta1",), "Workspace", "workspaces", ("spec", "paused")),
-    OwnerKind(_KSERVE, ("v1beta1",), "InferenceService", "inferenceservices", ends_autoscalers=True),
-    OwnerKind(_KSERVE, _LLM, "LLMInferenceService", "llminferenceservices", _REPLICAS, ends_autoscalers=True),
+    _serving(_KSERVE, ("v1beta1",), "InferenceService", "inferenceservices", ends_autoscalers=True),
+    _serving(_KSERVE, _LLM, "LLMInferenceService", "llminferenceservices", _REPLICAS, ends_autoscalers=True),
     OwnerKind("serving.knative.dev", ("v1",), "Service", "services", _MIN_SCALE),
     OwnerKind("serving.knative.dev", ("v1",), "Configuration", "configurations"),
     OwnerKind("serving.knative.dev", ("v1",), "Revision", "revisions"),
-    OwnerKind("apps.nvidia.com", ("v1alpha1",), "NIMService", "nimservices", _REPLICAS),
+    _serving("apps.nvidia.com", ("v1alpha1",), "NIMService", "nimservices", _REPLICAS),
     # Dynamo makes a Deployment or LeaderWorkerSet of each component, or with Grove one PodCliqueSet of them all.
     # v1beta1, to which the API server converts, has a list of components in place of services.
-    OwnerKind("nvidia.com", ("v1alpha1",), "DynamoGraphDeployment", "dynamographdeployments", _SERVICES),
+    _serving("nvidia.com", ("v1alpha1",), "DynamoGraphDeployment", "dynamographdeployments", _SERVICES),
     OwnerKind(
         "nvidia.com", ("v1alpha1",), "DynamoComponentDeployment", "dynamocomponentdeployments", _REPLICAS
     ),
     OwnerKind("grove.io", ("v1alpha1",), "PodClique", "podcliques", _REPLICAS),
     OwnerKind("grove.io", ("v1alpha1",), "PodCliqueScalingGroup", "podcliquescalinggroups", _REPLICAS),
-    OwnerKind("grove.io", ("v1alpha1",), "PodCliqueSet", "podcliquesets", _REPLICAS),
-    _ray("RayCluster", "rayclusters", _SUSPEND),
-    _ray("RayJob", "rayjobs", _SUSPEND, phase=("jobDeploymentStatus",), ended=_RAY_ENDED),
-    _ray("RayService", "rayservices", _SUSPEND),
-    _argo("Rollout", "rollouts", _REPLICAS),
-    _argo("Workflow", "workflows", _SHUTDOWN, phase=("phase",), ended=("Succeeded", "Failed", "Error")),
+    _serving("grove.io", ("v1alpha1",), "PodCliqueSet", "podcliquesets", _REPLICAS),
+    _ray("RayCluster", "rayclusters", _SUSPEND, has_replicas=True),
+    _ray("RayJob", "rayjobs", _SUSPEND, ends=True, phase=("jobDeploymentStatus",), ended=_RAY_ENDED),
+    _ray("RayService", "rayservices", _SUSPEND, has_replicas=True),
+    _argo("Rollout", "rollouts", _REPLICAS, has_replicas=True, names=HASHES),
+    _argo(
+        "Workflow",
+        "workflows",
+        _SHUTDOWN,
+        ends=True,
+        phase=("phase",),
+        ended=("Succeeded", "Failed", "Error"),
+    ),
     _argo("CronWorkflow", "cronworkflows", _SUSPEND, starts_others=True),
     VOLCANO_JOB,
     # It deletes the objects that it wraps, autoscalers among them.
@@ -159,6 +180,7 @@ OWNERS = (
         "AppWrapper",
         "appwrappers",
         _SUSPEND,
+        ends=True,
         ends_autoscalers=True,
         phase=("phase",),
         ended=("Succeeded", "Terminating"),

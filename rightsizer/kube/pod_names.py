@@ -1,5 +1,6 @@
 """Names of pods as controllers make them: a prefix that a workload's pods share, and a suffix for each. Pure."""
 
+import dataclasses
 import re
 from collections.abc import Collection, Iterable, Mapping
 
@@ -16,10 +17,23 @@ ORDINAL = "[0-9]+"
 GROUPED = "([0-9]+)(?:-[0-9]+)?"
 """Of a LeaderWorkerSet's pod: all pods of one number are one replica."""
 
-SUFFIXES = {"StatefulSet": (ORDINAL,), "LeaderWorkerSet": (GROUPED,), "ReplicaSet": (RANDOM,)}
-"""By kind."""
-OTHER_SUFFIXES = (HASHED, ORDINAL, RANDOM)
-"""Of other kinds, whose pods belong to Deployments or StatefulSets."""
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodNames:
+    """How the pods of a kind are named.
+
+    Attributes:
+        suffixes: Patterns of suffixes, the first one that fits; by default those of Deployments, StatefulSets and Jobs.
+        is_group: Whether a replica is a group of pods with one number, and the workload's name their prefix.
+    """
+
+    suffixes: tuple[str, ...] = (HASHED, ORDINAL, RANDOM)
+    is_group: bool = False
+
+
+ANY_NAMES = PodNames()
+HASHES, ORDINALS, FIVE_CHARACTERS = PodNames((HASHED,)), PodNames((ORDINAL,)), PodNames((RANDOM,))
+GROUPS = PodNames((GROUPED,), is_group=True)
 
 NamePrefix = tuple[str, str]
 """Namespace, and the part of a pod's name before the suffix."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from rightsizer.config import format_duration
 from rightsizer.findings import second_signals
 from rightsizer.findings.data_quality import is_settled
+from rightsizer.findings.evidence import names_of
 from rightsizer.findings.followup_queries import (
     ConcurrencyRequest,
     HistoryRequest,
@@ -440,7 +441,7 @@ def _replicas(workload: Workload, request: ConcurrencyRequest, at: datetime.date
         uid=workload.ref.uid,
         name=workload.ref.name,
         namespace=workload.ref.namespace,
-        kind=workload.ref.kind,
+        names=names_of(workload),
         pods={pod.ref.name: pod.started or pod.created or at for pod in workload.pods if pod.holds},
         window=counted_window(criteria),
         threshold=criteria.busyPercent / 100,

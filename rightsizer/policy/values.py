@@ -17,6 +17,7 @@ from typing import Annotated, Final
 import pydantic
 
 from rightsizer.config import parse_duration
+from rightsizer.kube.owner_kinds import OWNERS
 
 LOWER = string.ascii_lowercase + string.digits
 """First characters of namespaces and PriorityClasses: DNS names (RFC 1123)."""
@@ -63,22 +64,20 @@ def _names(firsts: str) -> Iterable[str]:
             yield (turned * length)[:length]
 
 
-KINDS: Final = (
-    # apps/v1, batch/v1, v1, and OpenShift's
-    *("CronJob", "DaemonSet", "Deployment", "Job", "Node", "Pod", "ReplicaSet", "ReplicationController"),
-    *("StatefulSet", "DeploymentConfig"),
-    # Argo, CodeFlare, JobSet, KEDA, KServe, Knative, KubeVirt
-    *("Rollout", "CronWorkflow", "Workflow", "AppWrapper", "JobSet", "ScaledJob", "InferenceService"),
-    *("LLMInferenceService", "Revision", "Service", "VirtualMachine", "VirtualMachineInstance"),
-    # Kubeflow, with Katib and Kaito
-    *("JAXJob", "MPIJob", "Notebook", "PaddleJob", "PyTorchJob", "TFJob", "TrainJob", "XGBoostJob"),
-    *("Experiment", "Trial", "Workspace"),
-    # Dask, Dynamo, Grove, LeaderWorkerSet, NIM, OpenKruise, Ray, Seldon, Spark
-    *("DaskCluster", "DynamoGraphDeployment", "PodClique", "PodCliqueSet", "LeaderWorkerSet", "NIMService"),
-    *("CloneSet", "RayCluster", "RayJob", "RayService", "SeldonDeployment", "SparkApplication"),
-    # Gangs without a controller: the scheduler's own, coscheduling's, Volcano's
-    *("PodGroup",),
+_OTHERS: Final = (
+    # The scheduler's own, OpenShift's, KubeVirt's, Katib's, Dask's, OpenKruise's, Seldon's
+    *(
+        "Node",
+        "PodGroup",
+        "DeploymentConfig",
+        "VirtualMachine",
+        "VirtualMachineInstance",
+        "Experiment",
+        "Trial",
+    ),
+    *("DaskCluster", "CloneSet", "SeldonDeployment"),
 )
+KINDS: Final = tuple(sorted({*(row.kind for row in OWNERS), *_OTHERS}))
 """Kinds under which pods are found. Others are written with their API group, so that a slip is not taken for one."""
 
 _CAPITALS = "".join(sorted({kind[0] for kind in KINDS}))

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from rightsizer.kube.pod_names import OTHER_SUFFIXES, SUFFIXES, NamePrefix, replicas_by_prefix
+from rightsizer.kube.pod_names import NamePrefix, PodNames, replicas_by_prefix
 from rightsizer.model import Concurrency, PodKey
 from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.device_usage import pods_seen
@@ -30,9 +30,6 @@ JITTER = 1.1
 NEAR = datetime.timedelta(minutes=5)
 """A device with samples this close before and after a minute existed in it."""
 
-_NAMED = {"LeaderWorkerSet"}
-"""Kinds whose pods have the workload's name as prefix, and one or two numbers after it."""
-
 _COLUMNS = ("busy", "seen", "gaps")
 
 
@@ -42,7 +39,7 @@ class ReplicaQuery:
 
     uid: str
     namespace: str
-    kind: str
+    names: PodNames
     # Its pods that hold GPUs, with the time from which on each should have samples
     pods: Mapping[str, datetime.datetime]
     window: datetime.timedelta = HOUR
@@ -52,9 +49,9 @@ class ReplicaQuery:
     def replicas(self) -> dict[tuple[str, str], set[str]]:
         """The replicas of its pods by name prefix and suffix; empty if a name fits no pattern."""
         found: dict[tuple[str, str], set[str]] = {}
-        prefix = re.escape(self.name) if self.name and self.kind in _NAMED else ".+?"
+        prefix = re.escape(self.name) if self.name and self.names.is_group else ".+?"
         for name in self.pods:
-            for suffix in SUFFIXES.get(self.kind, OTHER_SUFFIXES):
+            for suffix in self.names.suffixes:
                 match = re.fullmatch(f"({prefix})-({suffix})", name)
                 if match:
                     found.setdefault((match[1], suffix), set()).add(match.groups()[-1])

@@ -8,6 +8,7 @@ import hypothesis
 
 from rightsizer.findings.finders import assess
 from rightsizer.findings.replicas import counted_window
+from rightsizer.kube.owner_kinds import OWNERS
 from rightsizer.model import (
     Concurrency,
     Decision,
@@ -46,6 +47,8 @@ from rightsizer.policy.thresholds import (
     Underutilized,
 )
 
+API_VERSIONS = {row.kind: row.api_version for row in reversed(OWNERS)}
+"""By kind."""
 AT = datetime.datetime(2026, 11, 21, 12, 0, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(hours=24)
 H100 = "NVIDIA H100 80GB HBM3"
@@ -113,9 +116,8 @@ def pod(name: str = "w-0", **changes: Any) -> Pod:
 
 def workload(*pods: Pod, kind: str = "Deployment", **changes: Any) -> Workload:
     """A Deployment of the pods given, or of one."""
-    group = {"Deployment": "apps/v1", "StatefulSet": "apps/v1", "Job": "batch/v1", "Pod": "v1"}
     values: dict[str, Any] = {
-        "ref": ObjectRef(group.get(kind, "example.com/v1"), kind, "research", "w", "uid-w"),
+        "ref": ObjectRef(API_VERSIONS.get(kind, "example.com/v1"), kind, "research", "w", "uid-w"),
         "generation": 1,
         "resource_version": "7",
         "pods": pods or (pod(),),

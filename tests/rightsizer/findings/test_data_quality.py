@@ -15,6 +15,7 @@ from rightsizer.model import (
     FindingName,
     Node,
     NodeCoverage,
+    ObjectRef,
     Pod,
     Usage,
     Usages,
@@ -511,6 +512,13 @@ def test_batch_workload_idle_after_work_is_finished(kind: str, slots: str, name:
     item = workload(HEALTHY, kind=kind)
     finding = findings(item, all_idle(item), histories={("research", "w-0"): history(slots)})[0]
     assert (finding.name, finding.verdict) == (name, Verdict.ACT)
+
+
+def test_kind_of_another_group_does_not_end_by_itself() -> None:
+    """Only its name is that of a Job."""
+    item = workload(HEALTHY, ref=ObjectRef("acme.io/v1", "Job", "research", "w", "uid-w"))
+    histories = {("research", "w-0"): history("#" + "." * 200)}
+    assert findings(item, all_idle(item), histories=histories)[0].name is FindingName.IDLE
 
 
 @pytest.mark.parametrize(("is_own", "said"), [(False, True), (True, False)])

@@ -273,6 +273,19 @@ def test_pods_of_a_gang_are_not_replicas(item: Workload) -> None:
     assert found[0].words[0] == "3 of 6 pods were active in the last 1d"
 
 
+@pytest.mark.parametrize(
+    "kind", ["Deployment", "ReplicaSet", "ReplicationController", "Rollout", "StatefulSet"]
+)
+def test_pods_of_each_kind_with_alike_replicas_are_counted(kind: str) -> None:
+    """The row of the kind says so, not a second list."""
+    item, found = _replicas(6, busy_usage(0), kind=kind, created=AT - 30 * DAY)
+    finding = _named(findings(item, found, **_counted(1)), FindingName.TOO_MANY_REPLICAS)
+    assert finding is not None
+    ref = dataclasses.replace(item.ref, api_version="acme.io/v1")
+    found_of_another_group = findings(dataclasses.replace(item, ref=ref), found, **_counted(1))
+    assert [one.name for one in found_of_another_group] == [FindingName.BUSY]
+
+
 @pytest.mark.parametrize(("busy", "left"), [(1, 2), (2, None), (4, None)])
 def test_leader_worker_set_is_scaled_by_groups(busy: int, left: int | None) -> None:
     """Three groups of two pods: at most as many groups as pods can be active."""

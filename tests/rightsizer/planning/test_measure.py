@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rightsizer.kube.pod_names import HASHES
 from rightsizer.model import (
     BoardLevel,
     Boards,
@@ -194,7 +195,7 @@ def test_measure_unread_owner_with_the_uid_of_another_is_not_counted() -> None:
     book = PolicyEvaluator(build.policy(build.rule("all")), fleet, at=build.AT)
     measure(fleet, signal, book, build.AT)
     (counted,) = signal.counted
-    assert (counted.uid, counted.namespace, counted.kind) == ("uid-w", "research", "Deployment")
+    assert (counted.uid, counted.namespace, counted.names) == ("uid-w", "research", HASHES)
     assert set(counted.pods) == {"w-0", "w-1"}
     percent = book.evaluate(item).judged_by[0].too_many_replicas.busyPercent
     assert counted.threshold == percent / 100

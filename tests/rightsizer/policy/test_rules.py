@@ -216,10 +216,10 @@ def test_rules_own_thresholds_keep_notices(defaults: dict[str, Any], window_h: i
 
 def test_rules_unknown_kind_is_advised_only() -> None:
     """Nobody knows how to stop it, so nothing is done, and that is said."""
-    item = workload(kind="RayCluster")
+    item = workload(kind="CloneSet")
     decision = judged(item, all_idle(item), policy())
     assert (decision.verdict, decision.action, decision.is_enforced) == (Verdict.ACT, None, False)
-    assert "gpu-rightsizer knows no safe way to stop a RayCluster" in decision.restrictions[0].message
+    assert "gpu-rightsizer knows no safe way to stop a CloneSet" in decision.restrictions[0].message
 
 
 @pytest.mark.parametrize(("allowed", "is_blocked"), [(0, True), (1, True), (2, False)])

@@ -53,7 +53,9 @@ def _plan() -> Plan:
         "protected": _named("assistant", workload(high)),
         "opted-out": _named("mine", workload(annotations={"gpu-rightsizer.io/mode": "off"})),
         "silent": _named("silent", workload(kind="StatefulSet")),
-        "foreign": _named("ray", workload(kind="RayCluster")),
+        "foreign": _named(
+            "ray", workload(ref=ObjectRef("example.com/v1", "RayCluster", "research", "w", "uid-w"))
+        ),
     }
     found = {key: used for item in items.values() for key, used in all_idle(item).items()}
     busy = (busy_usage(0), busy_usage(1), *(idle_usage(number) for number in range(2, 8)))

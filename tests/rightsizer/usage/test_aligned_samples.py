@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from rightsizer.kube.pod_names import ORDINALS
 from rightsizer.model import Slot
 from rightsizer.usage.active_replicas import ReplicaQuery
 from rightsizer.usage.recording_rules import RecordingRules
@@ -89,5 +90,5 @@ def test_replicas_busy_in_turn_at_full_minutes_count_one(metrics: Metrics) -> No
         in_turn = functools.partial(_full_minutes, number)
         metrics.write({UTIL: in_turn}, pod=pod, since=HOUR, step_s=15)
     pods = dict.fromkeys(BEFORE, metrics.at - 9 * DAY)
-    request = ReplicaQuery("uid", metrics.space, "StatefulSet", pods, window=10 * MINUTE)
+    request = ReplicaQuery("uid", metrics.space, ORDINALS, pods, window=10 * MINUTE)
     assert metrics.signal().concurrency([request], metrics.at)["uid"].busy == (1,) * 10

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import pytest
 
 from rightsizer.errors import ConfigurationError, SignalsError
+from rightsizer.kube.pod_names import ORDINALS
 from rightsizer.model import Slot
 from rightsizer.usage.active_replicas import ReplicaQuery
 from rightsizer.usage.sources import source_named
@@ -142,7 +143,7 @@ def test_signals_file_names_with_dots_are_read(prometheus: Prometheus, tmp_path:
         assert signal.nodes(metrics.at)["n1"].devices == 1
         history = signal.histories({pod: metrics.at - DAY}, DAY, metrics.at, threshold=0.01)[pod]
         assert set(history.slots) == {Slot.BUSY}
-        replicas = ReplicaQuery("uid", metrics.space, "StatefulSet", {"a-0": metrics.at - DAY})
+        replicas = ReplicaQuery("uid", metrics.space, ORDINALS, {"a-0": metrics.at - DAY})
         assert signal.concurrency([replicas], metrics.at)["uid"].busy[-1] == 1
 
 

@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from rightsizer.kube.pod_names import ORDINALS
 from rightsizer.model import Slot
 from rightsizer.usage.active_replicas import ReplicaQuery
 from tests.rightsizer.metrics import (
@@ -176,9 +177,7 @@ def test_series_whose_labels_are_of_different_places_are_found(
     assert {key: set(history.slots) for key, history in histories.items()} == {
         key: {Slot.BUSY} for key in keys
     }
-    replicas = [
-        ReplicaQuery(name, metrics.space, "StatefulSet", {name: metrics.at - DAY}) for _, name in keys
-    ]
+    replicas = [ReplicaQuery(name, metrics.space, ORDINALS, {name: metrics.at - DAY}) for _, name in keys]
     assert {found.busy[-1] for found in signal.concurrency(replicas, metrics.at).values()} == {1}
     assert signal.nodes(metrics.at)["n1"].owned == len(keys)
 

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
+from rightsizer.kube.pod_names import HASHES, ORDINALS
 from rightsizer.model import PodKey, Slot
 from rightsizer.usage import kept_slots
 from rightsizer.usage.active_replicas import ReplicaQuery
@@ -271,8 +272,8 @@ def test_replicas_by_kept_minutes_are_those_from_scratch(metrics: Metrics, seed:
     for left in asked:
         at = metrics.at - left * MINUTE
         queries = [
-            ReplicaQuery(name, metrics.space, kind, pods, window=HOUR)
-            for name, kind in (("web", "Deployment"), ("db", "StatefulSet"))
+            ReplicaQuery(name, metrics.space, names, pods, window=HOUR)
+            for name, names in (("web", HASHES), ("db", ORDINALS))
             if (pods := {pod: start for pod, start in since[name].items() if start < at})
         ]
         found, scratch = (

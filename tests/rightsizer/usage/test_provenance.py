@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rightsizer.errors import EvidenceIncomplete
+from rightsizer.kube.pod_names import ORDINALS
 from rightsizer.model import Address, AddressTable, BoardLevel, PodKey, Slot, Usages, Whereabouts
 from rightsizer.usage.active_replicas import ReplicaQuery
 from rightsizer.usage.exporter_counters import (
@@ -426,7 +427,7 @@ def _answers(metrics: Metrics, whereabouts: Whereabouts) -> dict[str, object]:
     signal, at, pods = metrics.signal(exporter_namespaces=("monitoring",)), metrics.at, whereabouts.pods
     signal.expect(pods.keys(), pods.keys(), whereabouts)
     starts = dict.fromkeys(pods, at - DAY)
-    replicas = ReplicaQuery("uid", metrics.space, "StatefulSet", {f"db-{n}": at - DAY for n in (0, 1)})
+    replicas = ReplicaQuery("uid", metrics.space, ORDINALS, {f"db-{n}": at - DAY for n in (0, 1)})
     usages = signal.usages(DAY, at)
     shared = [(metrics.space, name) for name in ("quiet", "loud")]
     return {
