@@ -136,10 +136,10 @@ class ActingCycle:
     def _planned(self, gate: ActionGate) -> Plan:
         """The plan, within the accepted scope; opens the breaker if the plan has a reason to."""
         session = self.session
-        plan = session.observe()
+        plan = session.observe_to_act()
         if self.accept_growth:
             session.store.change(lambda state: accepted(state, accepted_scope(_scope(plan), utc_now())))
-            plan = session.observe()
+            plan = session.observe_to_act()
         for trip in plan.opening:
             gate.open(trip)
         return plan

@@ -12,7 +12,7 @@ import secrets
 import signal
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from rightsizer import prices
@@ -88,6 +88,11 @@ class KeptState:
     began: datetime.datetime | None = None
     refused: frozenset[ObjectRef] = frozenset()
 
+    @property
+    def evidence(self) -> Sequence[KeptSlots | KeptTables]:
+        """What keeps answers of Prometheus, and has some."""
+        return [one for one in (self.slots, self.tables) if one]
+
 
 NO_STATE = KeptState()
 
@@ -119,7 +124,7 @@ class PlanSession:
         self.instance = instance_of(arguments) or self.own
         self._cluster_name: str | None = getattr(arguments, "cluster_name", None)
         self._prices = prices.load(pathlib.Path(arguments.prices) if arguments.prices else None)
-        terms = signal_terms(arguments, settings.labels)
+        self._terms = signal_terms(arguments, settings.labels)
         self._settings = cluster_settings(arguments)
         self._look = look
         if look.objects is None:
@@ -127,7 +132,7 @@ class PlanSession:
         self.prometheus = Prometheus(settings) if settings.url else connect(settings, self.cluster)
         if settings.url is None:
             note(f"no --prometheus-url; found {self.prometheus.where}")
-        self.signal = PrometheusUsage(self.prometheus, terms, kept.slots, kept.tables, kept.recorded)
+        self.signal = PrometheusUsage(self.prometheus, self._terms, kept.slots, kept.tables, kept.recorded)
         self.run, self.began = new_run(self._machine()), kept.began
 
     @functools.cached_property
@@ -194,6 +199,24 @@ class PlanSession:
             ) from error
         self.fleet = plan.fleet
         return plan
+
+    def observe_to_act(self) -> Plan:
+        """A plan by which something may be changed: one that would is made again, and all evidence asked for.
+
+        What earlier plans read may lack samples that came late. If it would have changed more, it is forgotten.
+        """
+        kept = self._kept.evidence
+        plan = self.observe()
+        if not plan.enforced or not kept:
+            return plan
+        log.info("something would be changed: all evidence is asked for again")
+        self.signal = PrometheusUsage(self.prometheus, self._terms)
+        whole = self.observe()
+        if {one.workload.ref for one in plan.enforced} - {one.workload.ref for one in whole.enforced}:
+            log.warning("kept evidence would have changed more than all evidence does; it is forgotten")
+            for one in kept:
+                one.forget()
+        return whole
 
     def clock(self) -> datetime.datetime:
         """The time by Prometheus's clock, or by the local one if Prometheus cannot be read.

@@ -341,7 +341,11 @@ class _Cycles:
     def _save(self) -> None:
         """Save what was read of histories, also by a cycle that failed later."""
         if self._arguments.state_file:
-            kept = (one.saved(program_version()) for one in (self._kept.slots, self._kept.tables) if one)
+            kept = (
+                one.saved(program_version())
+                for one in (self._kept.slots, self._kept.tables)
+                if one is not None
+            )
             state_file.save(kept, pathlib.Path(self._arguments.state_file))
 
     def _publish(self, plan: Plan, prices: Prices) -> None:

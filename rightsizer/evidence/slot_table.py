@@ -222,6 +222,14 @@ class KeptTables:
             self._ends = (*self._ends[-1:], end)
         return table.rows
 
+    def __bool__(self) -> bool:
+        """Whether anything is kept."""
+        return bool(self._tables)
+
+    def forget(self) -> None:
+        """Ask for all of it the next time."""
+        self._tables = {}
+
     def saved(self, owner: str) -> bytes:
         """All of it, for a later process of the same owner: the version of the program."""
         tables = [

@@ -89,6 +89,14 @@ class KeptSlots:
             self._tables.popitem(last=False)
         return found
 
+    def __bool__(self) -> bool:
+        """Whether anything is kept."""
+        return bool(self._tables)
+
+    def forget(self) -> None:
+        """Ask for all of it the next time."""
+        self._tables.clear()
+
     def saved(self, owner: str) -> bytes:
         """All of it, for a later process of the same owner: the version of the program."""
         tables = {name: _packed(table) for name, table in self._tables.items()}

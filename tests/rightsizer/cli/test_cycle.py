@@ -1,16 +1,22 @@
 """The order of a cycle, as API server, ledger and receiver of notifications see it: one for both commands."""
 
 import itertools
+import math
 import pathlib
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 
 import pytest
 
+from simulator.series_store import Series
 from tests.rightsizer.cli.test_run_command import running, wait_for
 from tests.rightsizer.commands import run_command
+from tests.rightsizer.given import H100
+from tests.rightsizer.metrics import COPY, MEMORY, POWER, UTIL
+from tests.rightsizer.relay import Relay
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World
+from tests.rightsizer.world import World, created
 
 pytestmark = pytest.mark.prometheus
 
@@ -45,6 +51,15 @@ ORDER = [
     LEDGER,
     "tell people",
 ]
+
+
+def _series(world: World, seconds: range, used: Mapping[str, float]) -> None:
+    """Samples of the one GPU of `eval-0`."""
+    pod = {"exported_namespace": world.team, "exported_pod": "eval-0"}
+    labels = {**pod, "UUID": "GPU-eval", "modelName": H100, "job": "gpu", "instance": "n1:9400"}
+    world.prometheus.write(
+        Series({"__name__": name, **labels}, seconds, [value] * len(seconds)) for name, value in used.items()
+    )
 
 
 def _apply(world: World, *flags: str) -> None:
@@ -85,3 +100,42 @@ def test_cycle_order_is_one_for_apply_and_run(
     (world.directory / "policy.yaml").write_text(DEFAULT_POLICY + told)
     command(world, "--ledger", str(ledger), "--cluster-name", "prod-eu", "--verify-for", "30s")
     assert _steps(world, ledger) == ORDER
+
+
+@pytest.mark.parametrize(
+    ("hours", "late"),
+    [(6, {UTIL: 90.0, POWER: 500.0}), (3, {UTIL: 0.0, POWER: 400.0}), (3, {UTIL: math.nan})],
+    ids=["work", "power", "no-number"],
+)
+def test_run_asks_for_all_evidence_before_it_changes_anything(
+    world: World, hours: int, late: Mapping[str, float]
+) -> None:
+    """Samples came after cycles had read their hours, which none asks for again: only they tell of use."""
+    world.add("StatefulSet", world.team, "eval", {"usage": "absent", "age_h": 20})
+    world.add("StatefulSet", world.team, "busy", {"usage": "busy", "age_h": 20})
+    now = int(time.time())
+    begin, end = now - hours * 3600 - 240, now - hours * 3600
+    idle = {UTIL: 0.0, COPY: 0.0, MEMORY: 40_000.0, POWER: 118.0}
+    for seconds in (range(now - 26 * 3600, begin, 15), range(end, now + 600, 15)):
+        _series(world, seconds, idle)
+    with Relay(world.prometheus.url) as relay:
+        flags = (
+            "--every",
+            "1h",
+            "--prometheus-url",
+            relay.url,
+            "--state-file",
+            str(world.directory / "kept"),
+        )
+        for before in (2, 1):
+            relay.clocks = [-3600.0 * before]
+            with running(world, *flags) as run:
+                wait_for(lambda: run.cycles() == 1, run)
+                assert run.end() == 0
+        _series(world, range(begin, end, 15), {**idle, **late})
+        relay.clocks = [0.0]
+        with running(world, *flags, "--yes") as run:
+            wait_for(lambda: run.cycles() == 1, run)
+            assert run.end() == 0
+            assert "it is forgotten" in run.said
+    assert created(world.api, "StatefulSet", world.team, "eval")["spec"]["replicas"] == 1
