@@ -8,6 +8,7 @@ import array
 import collections
 import dataclasses
 import datetime
+import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from rightsizer.model import Device, PodKey, Usage, Usages
@@ -221,6 +222,7 @@ class _StatisticQuery:
     statistic: Statistic
     window: datetime.timedelta
     kept: WindowSlots | None = None
+    finds_nan: bool = False  # beside negative values
 
     def run(self) -> list[tuple[SeriesLabels, float]]:
         """The values in the metric's unit, also of series that name no pod."""
@@ -229,6 +231,9 @@ class _StatisticQuery:
 
         def build(matchers: Sequence[str]) -> str:
             query = self.form.statistic(self.metric, self.statistic, matchers, self.window)
+            if self.finds_nan:
+                mean = self.form.statistic(self.metric, Statistic.MEAN, matchers, self.window)
+                query = f"{query} or {promql.only_nan(mean)}"
             largest = self.form.largest(self.querier.source.labels.described, query)
             # A mean without a field is queried only to find NaN.
             is_check = self.statistic is Statistic.MEAN and not self._field
@@ -301,14 +306,19 @@ def _peaks(
     kinds: Iterable[MetricKind] = MetricKind,
     shards: QueryShards | None = None,
 ) -> Iterator[tuple[_StatisticQuery, list[tuple[SeriesLabels, float]]]]:
+    """Peaks by samples, and impossible values, which peaks hide."""
     shards = querier.all_shards(RAW, window) if shards is None else shards
     metrics = [metric for kind in kinds for metric in querier.source.of(kind)]
     existing = querier.existing(metrics, window, shards, querier.pod_matchers)
-    return _run([_StatisticQuery(querier, shards, RAW, one, Statistic.PEAK, window) for one in existing])
+    asked = functools.partial(_StatisticQuery, querier, shards, RAW, window=window)
+    peaks = [asked(metric=one, statistic=Statistic.PEAK) for one in existing]
+    checked = (one for one in existing if Statistic.NEGATIVE in STATISTICS[one.kind])
+    checks = [asked(metric=one, statistic=Statistic.NEGATIVE, finds_nan=True) for one in checked]
+    return _run([*peaks, *checks])
 
 
 def _latest_peaks(querier: SourceQuerier) -> list[tuple[_StatisticQuery, CompactValues]]:
-    """Peaks of the last minutes, queried once for all windows."""
+    """Peaks and impossible values of the last minutes, queried once for all windows."""
     return querier.once(
         "latest peaks",
         lambda: [(query, _compact(values)) for query, values in _peaks(querier, 2 * RULE_INTERVAL)],

@@ -116,6 +116,20 @@ def test_histories_with_rules_equal_histories_without(metrics: Metrics) -> None:
 
 @pytest.mark.covers("P18")
 @pytest.mark.prometheus
+@pytest.mark.parametrize("value", [math.nan, -5.0], ids=["no-number", "negative"])
+@pytest.mark.parametrize("metric", [UTIL, COPY, POWER])
+def test_usages_impossible_value_after_the_last_record_is_invalid(
+    metrics: Metrics, metric: str, value: float
+) -> None:
+    """No rule has seen it yet, and a peak of the last minutes hides it."""
+    last = datetime.timedelta(seconds=45)
+    metrics.write(idle(), pod="a", until=2 * last)
+    metrics.write({**idle(), metric: value}, pod="a", since=2 * last, until=last, step_s=45)
+    metrics.write(idle(), pod="a", since=last, step_s=45)
+    metrics.record(DAY, until=datetime.timedelta(minutes=5))
+    assert metrics.usage("a", recording=TRUSTED).invalid == (metric,)
+
+
 def test_usages_rules_younger_than_the_window_are_not_used(metrics: Metrics) -> None:
     """Raw samples cover more of the window."""
     metrics.record(6 * HOUR)
