@@ -18,6 +18,8 @@ from scripts.tables import table
 
 _KEY = re.compile(r"(?P<indent> *)(?P<name>[A-Za-z]\w*):")
 _SCHEMA = "@schema "
+REMOVED = (("rightsizer", "journal"),)
+"""Former values, by section; templates/checks.yaml says what to use now."""
 _TYPES = {bool: "boolean", int: "integer", str: "string", list: "array", dict: "object"}
 
 
@@ -149,6 +151,8 @@ def schema(text: str, policy: Mapping[str, Any]) -> str:
             here = here["properties"].setdefault(name, _section())
         here["properties"][value.path[-1]] = _shape(value)
     _require_all(root)
+    for section, name in REMOVED:
+        root["properties"][section]["properties"][name] = {"description": "Removed."}
     whole = {key: part for key, part in policy.items() if not key.startswith("$")}
     root["$defs"] = {**_definitions(), **_for_go({**policy["$defs"], "policyFile": whole})}
     return json.dumps(root, indent=1) + "\n"

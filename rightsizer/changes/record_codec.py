@@ -1,4 +1,4 @@
-"""What gpu-rightsizer writes about a change: annotations, the one codec of change records, journal entries. Pure.
+"""What gpu-rightsizer writes about a change: annotations, and the one codec of change records. Pure.
 
 The patch that makes a change writes the undo record and history, so they match the object. Anybody who may annotate
 it can write anything there: an unreadable record counts as a change made right now.
@@ -217,13 +217,6 @@ def pause_of(idle_s: int, stopped: datetime.datetime, back: datetime.datetime) -
     return min(before + max(back - stopped, datetime.timedelta()), LONGEST)
 
 
-# --- The journal
-
-INTENT = "intent"
-OUTCOME = "outcome"
-EFFECT = "effect"
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecordedEvent:
     """An Event about a change; the cluster keeps it for an hour or so."""
@@ -232,25 +225,3 @@ class RecordedEvent:
     at: datetime.datetime
     reason: str
     message: str
-
-
-class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of a journal."""
-
-    at: datetime.datetime
-    run: str
-    step: str  # INTENT before the request, OUTCOME after it, EFFECT once that was verified
-    namespace: str
-    kind: str
-    name: str
-    action: str
-    uid: str = ""
-    gpus: float = 0
-    result: str = ""
-    rule: str = ""
-    reason: str = ""  # why (INTENT), or the details of the result
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """Equal for an intent and its outcome."""
-        return self.run, self.namespace, self.kind, self.name, self.uid, self.action

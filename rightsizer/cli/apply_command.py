@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     reporter = OutcomeReporter(arguments, session.run, undo=undo, cluster=session.cluster.name)
     person = _Person(arguments, session, reporter, saved)
     with contextlib.ExitStack() as stack:
-        context = run_context_of(arguments, session, stack)
+        context = run_context_of(arguments, session)
         require_state(session)
         lease = lease_of(arguments, secrets.token_hex(4))
         stack.enter_context(LeaderElector(lease, is_optional=False, report=note))

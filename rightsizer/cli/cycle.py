@@ -7,7 +7,6 @@ import functools
 import http
 import logging
 import os
-import pathlib
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +21,6 @@ from rightsizer.errors import ClusterError, ConfigurationError, RequestRefused, 
 from rightsizer.execute.control_state import ActionGate, ControlStateStore
 from rightsizer.execute.deletion_cost import clear_deletion_costs
 from rightsizer.execute.executor import NOT_MADE, carry_out, skipped, try_others
-from rightsizer.execute.journal import Journal
 from rightsizer.execute.notify import notify
 from rightsizer.execute.preflight import UseSincePlan
 from rightsizer.execute.reconcile import (
@@ -186,10 +184,8 @@ def _counted(gate: ActionGate) -> Iterator[None]:
         raise
 
 
-def run_context_of(
-    arguments: argparse.Namespace, session: PlanSession, stack: contextlib.ExitStack
-) -> RunContext:
-    """The context of every write of a run; the stack closes the journal."""
+def run_context_of(arguments: argparse.Namespace, session: PlanSession) -> RunContext:
+    """The context of every write of a run."""
     return RunContext(
         cluster=session.cluster,
         run=session.run,
@@ -198,17 +194,7 @@ def run_context_of(
         clock=session.clock,
         evicts=session.evicts,
         bind_within=session.policy.policy.demand.bindWithin,
-        journal=journal_of(arguments, session.run, stack),
     )
-
-
-def journal_of(arguments: argparse.Namespace, run: str, stack: contextlib.ExitStack) -> Journal | None:
-    """The journal of --journal; the stack closes it."""
-    if not arguments.journal:
-        return None
-    journal = Journal(pathlib.Path(arguments.journal), run, utc_now)
-    stack.callback(journal.close)
-    return journal
 
 
 def lease_of(arguments: argparse.Namespace, token: str) -> Lease:
@@ -330,7 +316,4 @@ def steps(
         return
     # A workload that is stopped only for its change is followed in any case.
     followed = [one for one in done if deadline.span_s or pause_for(one[0].workload, one[0].finding.proposal)]
-    for outcome in verify(followed, fleet, acting, deadline):
-        if acting.journal:
-            acting.journal.outcome(outcome)
-        yield outcome
+    yield from verify(followed, fleet, acting, deadline)

@@ -24,7 +24,7 @@ from rightsizer.cli import prepare, state_file
 from rightsizer.cli.connection import cluster_settings, gpu_resources
 from rightsizer.cli.extender_endpoint import STALE, Extender
 from rightsizer.cli.http_endpoint import TlsFiles, answering, serving
-from rightsizer.cli.messages import log_to_stderr, log_to_stdout
+from rightsizer.cli.messages import log_to_stderr, log_work
 from rightsizer.cli.plan_session import KeptState, PlanSession, program_version, utc_now
 from rightsizer.cli.preemption_state import PreemptionState
 from rightsizer.cli.run_command import ENDING, signals_held, when
@@ -59,7 +59,7 @@ _CHARGED = datetime.timedelta(days=1)
 
 def run(arguments: argparse.Namespace) -> int:
     """Check all settings once, then answer until SIGTERM."""
-    log_to_stdout(as_json=arguments.log_format == "json")
+    log_work(sys.stdout, as_json=arguments.log_format == "json")
     schedule, zone, jitter = when(arguments)
     tls = _tls(arguments)
     session = PlanSession(arguments)  # reports invalid settings at start, not at the first cycle

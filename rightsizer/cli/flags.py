@@ -11,7 +11,6 @@ from rightsizer.cli.options import (
     EXTENDER,
     GPU_RESOURCES,
     INSTANCE,
-    JOURNAL,
     KUBECONFIG,
     LEDGER,
     POLICY,
@@ -243,8 +242,8 @@ examples:
 
 _HISTORY = """\
 Shows the changes of gpu-rightsizer: time, run and outcome. It reads annotations
-of objects, manifests of evicted pods, the state namespace and Events, or with
---journal a file that apply wrote. Changes nothing.
+of objects, manifests of evicted pods, the state namespace and Events. Changes
+nothing.
 """
 
 _HISTORY_EPILOG = """\
@@ -253,7 +252,6 @@ examples:
   gpu-rightsizer history research/Deployment/eval-server
   gpu-rightsizer history --since 7d -o json
   gpu-rightsizer history --since 1d --notify --policy policy.yaml
-  gpu-rightsizer history --journal /var/lib/gpu-rightsizer/journal
 """
 
 _REPORT = """\
@@ -357,7 +355,7 @@ def _apply(parser: argparse.ArgumentParser) -> None:
     _add_verify_for(parser)
     words = "accept how many the policy matches now"
     parser.add_argument("--accept-growth", action="store_true", help=words)
-    add_options(parser, "", (*POLICY, *PRICES, *JOURNAL, *CLUSTER_NAME, *LEDGER))
+    add_options(parser, "", (*POLICY, *PRICES, *CLUSTER_NAME, *LEDGER))
     _add_filters(parser, "changed")
     _add_sources(parser)
     add_common(parser)
@@ -379,7 +377,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-watch", action="store_true", help=words)
     words = "compare what is watched or kept with a list or query in each cycle (default: in one of 96)"
     parser.add_argument("--verify-state", action="store_true", help=words)
-    add_options(parser, "", (*POLICY, *PRICES, *JOURNAL, *STATE_FILE, *CLUSTER_NAME, *LEDGER))
+    add_options(parser, "", (*POLICY, *PRICES, *STATE_FILE, *CLUSTER_NAME, *LEDGER))
     add_options(parser, "schedule", SCHEDULE)
     _add_sources(parser)
     add_common(parser, forms=())
@@ -451,7 +449,7 @@ def _undo(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(name, metavar="NAMESPACE/POD", action="append", default=[], help=words)
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
     _add_save(parser)
-    add_options(parser, "", (*JOURNAL, *POLICY_FILE))
+    add_options(parser, "", POLICY_FILE)
     add_options(parser, "cluster", (*CLUSTER, *STATE))
     add_common(parser)
 
@@ -465,9 +463,6 @@ def _history(parser: argparse.ArgumentParser) -> None:
     words = "also send the changes to notifications of the policy, as a digest"
     parser.add_argument("--notify", action="store_true", help=words)
     add_options(parser, "", (*POLICY_FILE, *CLUSTER_NAME))
-    # Without an environment variable: where apply writes a journal, history still reads the cluster.
-    words = "read this journal of apply, not the cluster"
-    parser.add_argument("--journal", metavar="FILE", type=file_name, help=words)
     _add_cluster_and_output(parser)
 
 

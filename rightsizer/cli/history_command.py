@@ -1,4 +1,4 @@
-"""`gpu-rightsizer history`: changes and how they ended, from the cluster or from a journal."""
+"""`gpu-rightsizer history`: changes and how they ended."""
 
 import argparse
 import datetime
@@ -7,18 +7,16 @@ import pathlib
 from collections.abc import Sequence
 
 from rightsizer.changes.memory import change_key
-from rightsizer.changes.record_codec import JournalEntry
 from rightsizer.cli.connection import cluster_settings, instant_of
 from rightsizer.cli.plan_session import utc_now
 from rightsizer.cli.reporter import show
 from rightsizer.errors import ClusterError, UsageError
-from rightsizer.execute.journal import read_journal
 from rightsizer.execute.listing import list_changes, list_events, read_memory
 from rightsizer.execute.notify import notify_of_changes
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import FoundChange, ObjectRef
 from rightsizer.policy.policy_file import load
-from rightsizer.report.outcomes import history_document, history_text, journal_document, journal_text
+from rightsizer.report.outcomes import history_document, history_text
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
     since = instant_of("--since", arguments.since, utc_now()) if arguments.since else None
     if arguments.workload and arguments.workload.count("/") != 2:  # noqa: PLR2004 - what it is written with
         raise UsageError(f"{arguments.workload}: write NAMESPACE/KIND/NAME, as history lists them")
-    if arguments.notify and (since is None or arguments.journal or not arguments.policy):
-        raise UsageError("--notify: give --since, such as 1d, and --policy; a journal is not sent")
-    (_show_journal if arguments.journal else _show_cluster)(arguments, since)
-    return 0
-
-
-def _show_cluster(arguments: argparse.Namespace, since: datetime.datetime | None) -> None:
+    if arguments.notify and (since is None or not arguments.policy):
+        raise UsageError("--notify: give --since, such as 1d, and --policy")
     cluster = Cluster(cluster_settings(arguments))
     items = [
         item
@@ -55,6 +48,7 @@ def _show_cluster(arguments: argparse.Namespace, since: datetime.datetime | None
     show(arguments, text, history_document(items, told), cluster=cluster.name)
     if arguments.notify and since is not None:
         _send_digest(arguments, cluster, items, since)
+    return 0
 
 
 def _send_digest(
@@ -73,18 +67,3 @@ def _send_digest(
 
 def _is_meant(arguments: argparse.Namespace, ref: ObjectRef) -> bool:
     return not arguments.workload or str(ref) == arguments.workload
-
-
-def _show_journal(arguments: argparse.Namespace, since: datetime.datetime | None) -> None:
-    steps: list[JournalEntry] = []
-    problems: list[str] = []
-    for line in read_journal(pathlib.Path(arguments.journal)):
-        if isinstance(line, str):
-            problems.append(line)
-        elif (
-            (not arguments.workload or f"{line.namespace}/{line.kind}/{line.name}" == arguments.workload)
-            and (not arguments.run or line.run == arguments.run)
-            and (since is None or line.at >= since)
-        ):
-            steps.append(line)
-    show(arguments, journal_text(steps, problems), journal_document(steps, problems))

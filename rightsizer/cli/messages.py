@@ -44,11 +44,11 @@ class _Json(logging.Formatter):
         }
         if record.exc_info:
             entry["trace"] = self.formatException(record.exc_info)
-        return json.dumps(entry)
+        return json.dumps(entry | getattr(record, "change", {}))
 
 
 def log_to_stderr(level: str, *, as_json: bool) -> None:
-    """Write log lines of at least `level` to standard error.
+    """Write log lines of at least `level` to standard error, and as JSON each change.
 
     Of the libraries only warnings: their details have the bodies of responses, with Secrets among them.
     """
@@ -61,16 +61,18 @@ def log_to_stderr(level: str, *, as_json: bool) -> None:
     root.addHandler(handler)
     root.setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()]))
     logging.getLogger("rightsizer").setLevel(level.upper())
+    log_work(sys.stderr if as_json else None, as_json=as_json)
 
 
-def log_to_stdout(*, as_json: bool) -> logging.Logger:
-    """The log of what a program reports about its work; --log-level does not apply to it."""
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(_Json() if as_json else _Line())
+def log_work(stream: TextIO | None, *, as_json: bool) -> None:
+    """Write what the program does to a stream, whatever --log-level says; without a stream, that level applies."""
     log = logging.getLogger("gpu-rightsizer")
-    log.handlers, log.propagate = [handler], False
+    log.handlers, log.propagate = [], stream is None
     log.setLevel(logging.INFO)
-    return log
+    if stream is not None:
+        handler = logging.StreamHandler(stream)
+        handler.setFormatter(_Json() if as_json else _Line())
+        log.addHandler(handler)
 
 
 def complain(words: str) -> None:

@@ -31,6 +31,11 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 _ELSEWHERE = {"explain": "; plan -o explain shows the evidence, policy explain the rules"}
 """What people look for among the commands."""
+_GONE = dict.fromkeys(
+    ("--journal", f"{ENVIRONMENT_PREFIX}JOURNAL"),
+    "removed; --log-format json writes each change to the log, and history lists the changes",
+)
+"""Former flags and variables."""
 
 
 def _did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
@@ -70,6 +75,8 @@ class Parser(argparse.ArgumentParser):
     def _unknown(self, text: str) -> str:
         if not text.startswith("-"):
             return f'unexpected argument "{text}"'
+        if text in _GONE:
+            return f"{text}: {_GONE[text]}"
         if text in {"-n", "--namespace"}:
             return f"unknown flag {text}; plan, apply, pause and resume have it"
         return f"unknown flag {text}{_did_you_mean(text, self._option_string_actions, cutoff=0.7)}"
@@ -306,15 +313,6 @@ INSTANCE = (
         details="default: the state namespace",
     ),
 )
-JOURNAL = (
-    Option(
-        "--journal",
-        "FILE",
-        "append each step to this JSON-lines file",
-        read=file_name,
-        details="written before the next step begins",
-    ),
-)
 LOG = (
     Option(
         "--log-level",
@@ -330,14 +328,14 @@ LOG = (
         "text or json",
         default="text",
         choices=("text", "json"),
-        details="also of what run reports on stdout",
+        details="also of what run reports on stdout; json has each change",
     ),
 )
 
 
 ALL = (
     *(POLICY, PRICES, LEDGER, CLUSTER_NAME, PROMETHEUS, CLUSTER, STATE),
-    *(INSTANCE, JOURNAL, STATE_FILE, SCHEDULE, EXTENDER, LOG),
+    *(INSTANCE, STATE_FILE, SCHEDULE, EXTENDER, LOG),
 )
 """Every flag with a variable, in the order of the docs."""
 
@@ -351,6 +349,8 @@ def check_variables(environment: Mapping[str, str]) -> None:
     known = {option.variable for options in ALL for option in options}
     for name in sorted(environment):
         is_link = _SERVICE_LINK.fullmatch(name.removeprefix(ENVIRONMENT_PREFIX))
+        if name in _GONE:
+            raise UsageError(f"{name}: {_GONE[name]}")
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known and not is_link:
             raise UsageError(f"unknown variable {name}{_did_you_mean(name, known, 0.8)}")
 

@@ -10,6 +10,7 @@ import logging
 import pathlib
 import secrets
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from rightsizer.cli.crontab import Crontab, parse_schedule
 from rightsizer.cli.cycle import ActingCycle, lease_of, run_context_of
 from rightsizer.cli.http_endpoint import serving
 from rightsizer.cli.ledger_recorder import LedgerRecorder, recorder_of
-from rightsizer.cli.messages import log_to_stdout
+from rightsizer.cli.messages import log_work
 from rightsizer.cli.pending_watch import PendingWatch
 from rightsizer.cli.plan_session import KeptState, PlanSession, program_version
 from rightsizer.cli.scheduler import MissedTicks, Soon, keep_running, longest_wait, trigger_of, zone_of
@@ -45,7 +46,7 @@ from rightsizer.planning.cost_summary import cost_summary_of
 from rightsizer.policy.policy_file import BUILT_IN
 from rightsizer.prices import Prices
 from rightsizer.report.metrics import Metrics
-from rightsizer.report.outcomes import cycle_words, outcome_text
+from rightsizer.report.outcomes import cycle_words
 from rightsizer.text import count, span
 from rightsizer.usage.kept_slots import KeptSlots
 
@@ -69,7 +70,7 @@ _REFUSED_S = 900.0
 
 def run(arguments: argparse.Namespace) -> int:
     """Check all settings once, then run until SIGTERM."""
-    log_to_stdout(as_json=arguments.log_format == "json")
+    log_work(sys.stdout, as_json=arguments.log_format == "json")
     schedule, zone, jitter = when(arguments)
     session = PlanSession(arguments)  # reports invalid settings at start, not at the first cycle
     recorder = recorder_of(arguments, session.cluster.name)
@@ -327,7 +328,7 @@ class _Cycles:
             if self._lease is not None and acts:
                 self._metrics.set("leader", 1)
                 session.cluster.before_writing = self._lease.require_held
-                self._act(session, run_context_of(self._arguments, session, stack))
+                self._act(session, run_context_of(self._arguments, session))
                 return
             plan = session.observe()
             prices = session.prices(plan.at)
@@ -396,9 +397,9 @@ class _Cycles:
         return True
 
     def reconciled(self, outcomes: Iterable[Outcome]) -> None:
-        """Report each; a process that is to end begins no other."""
+        """Count each; a process that is to end begins no other."""
         for outcome in outcomes:
-            self._report(outcome)
+            self._count(outcome)
             if self._end.is_set():
                 raise RightsizerError("stopped while earlier changes were reconciled")
 
@@ -410,19 +411,18 @@ class _Cycles:
         return plan.enforced
 
     def changed(self, steps: Callable[[Deadline], Iterator[Outcome]], pending: list[Outcome]) -> None:  # noqa: ARG002 - the log ends where the process does
-        """Report each; after a refusal the next plan chooses others in its place, as soon as all changes are made."""
+        """Count each; after a refusal the next plan chooses others in its place, as soon as all changes are made."""
         self._serves = self._leaves_room = False
         ends = self._end
         for outcome in steps(
             Deadline(self._verify_s, time.monotonic, ends.wait, ends.is_set, lambda: self._is_woken)
         ):
-            self._report(outcome, self._classes.get(outcome.ref, ""))
+            self._count(outcome, self._classes.get(outcome.ref, ""))
             self._note(outcome)
 
-    def _report(self, outcome: Outcome, priority_class: str = "") -> None:
+    def _count(self, outcome: Outcome, priority_class: str = "") -> None:
         self.outcomes.append(outcome)
         self._metrics.acted(outcome, priority_class)
-        report.info("%s", outcome_text(outcome, colour=False))
 
     def _note(self, outcome: Outcome) -> None:
         """Note what a refusal leaves to others."""

@@ -9,12 +9,11 @@ import time
 from collections.abc import Sequence
 
 from rightsizer.cli.connection import cluster_settings, instant_of
-from rightsizer.cli.cycle import change_sizes, journal_of, lease_of
+from rightsizer.cli.cycle import change_sizes, lease_of
 from rightsizer.cli.messages import note
 from rightsizer.cli.plan_session import (
     Interrupts,
     confirmed,
-    new_run,
     policy_of,
     require_answer,
     utc_now,
@@ -68,20 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     pending = [skipped(item, "not attempted: the run was interrupted", at=utc_now()) for item in items]
     with Interrupts() as interrupts, contextlib.ExitStack() as stack:
-        journal = journal_of(arguments, new_run(utc_now()), stack)
         _take_lease(arguments, stack)
         deadline = Deadline(0.0, time.monotonic, time.sleep, lambda: interrupts.happened)
         # First: the pods of a restored template are created at once.
         restored = [item.workload for item in items if not item.problem]
         change_sizes(cluster, arguments.state_namespace, lambda texts: without_sizes(texts, restored))
-        steps = undo_changes(
-            items,
-            cluster,
-            force=arguments.force,
-            clock=utc_now,
-            deadline=deadline,
-            journal=journal,
-        )
+        steps = undo_changes(items, cluster, force=arguments.force, clock=utc_now, deadline=deadline)
         reporter.follow(steps, pending)
     # Unless named, what cannot be reverted, as the list said, or was never changed, is no failure.
     final = {item.ref for item in items if item.is_final and not arguments.workloads}

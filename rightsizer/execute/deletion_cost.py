@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rightsizer.changes.record_codec import VICTIM_ANNOTATION
 from rightsizer.errors import ClusterError
+from rightsizer.execute.change_log import log_intent, logged
 from rightsizer.execute.run_context import ApplySession, log_cluster_error
 from rightsizer.inventory.turns import in_turn
 from rightsizer.kube.cluster import Cluster
@@ -18,7 +19,7 @@ from rightsizer.model import Fleet, Mode, Outcome, Pod, Result
 from rightsizer.planning.victims import CHEAPEST, COST_ANNOTATION
 
 _ACTION = "clear-deletion-cost"
-"""In the journal."""
+"""In the log."""
 MOST_CLEARED = 100
 """Maximum number of pods in a run; namespaces take turns."""
 
@@ -77,8 +78,7 @@ def _clear(pod: Pod, words: str, session: ApplySession) -> None:
     if why := session.gate.blocked_reason(pod.ref.namespace):
         log.warning("%s keeps its annotation %s: %s", pod.ref, COST_ANNOTATION, why)
         return
-    if session.journal:
-        session.journal.reconcile_intent(pod.ref, _ACTION, words)
+    log_intent(session.run, pod.ref, _ACTION, words)
     result, detail = Result.DONE, words
     try:
         _remove_marks(pod, session.cluster)
@@ -86,9 +86,8 @@ def _clear(pod: Pod, words: str, session: ApplySession) -> None:
         result, detail = Result.REFUSED, f"{words}; {error}"
         raise
     finally:
-        if session.journal:
-            outcome = Outcome(pod.ref, _ACTION, result, detail, 0, session.clock(), is_reconciliation=True)
-            session.journal.outcome(outcome)
+        outcome = Outcome(pod.ref, _ACTION, result, detail, 0, session.clock(), is_reconciliation=True)
+        logged(outcome, session.run)
 
 
 def _remove_marks(pod: Pod, cluster: Cluster) -> None:

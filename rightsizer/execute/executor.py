@@ -27,6 +27,7 @@ from rightsizer.errors import (
     RightsizerError,
     Throttled,
 )
+from rightsizer.execute.change_log import log_intent, logged
 from rightsizer.execute.deletion_cost import set_deletion_cost
 from rightsizer.execute.evict import evict
 from rightsizer.execute.patch import change, recorded_on, send_stop_command
@@ -78,11 +79,15 @@ def carry_out(
         if not reason and is_stopped():
             reason = "not attempted: the run was interrupted"
         if reason:
-            yield decision, skipped(decision, session, reason)
-            continue
-        beside = together.get(decision.workload.ref, ())
-        refusal = functools.partial(_refusal, decision, beside, session, tried)
-        outcome, reason = _step(decision, session, refusal)
+            outcome = skipped(decision, session, reason)
+        else:
+            beside = together.get(decision.workload.ref, ())
+            refusal = functools.partial(_refusal, decision, beside, session, tried)
+            outcome, reason = _step(decision, session, refusal)
+        logged(outcome, session.run)
+        if outcome.result not in {*NOT_MADE, Result.SKIPPED}:
+            problem = _counting_problem(outcome, session)
+            reason = reason or problem
         yield decision, outcome
 
 
@@ -152,29 +157,31 @@ def _dry_run(decision: Decision, session: ApplySession) -> Outcome | None:
 def _step(
     decision: Decision, session: ApplySession, refusal: Callable[[], Outcome | None]
 ) -> tuple[Outcome, str]:
-    """Carry out and journal a decision; its outcome, and the reason if the run must stop."""
+    """Carry out a decision; its outcome, and the reason if the run must stop."""
     try:
         blocked = session.gate.blocked_reason(decision.workload.ref.namespace, decision.action)
         if blocked:
             return session.outcome(decision, Result.BLOCKED, blocked), ""
         refused = refusal()
-        if session.journal:
-            session.journal.intent(decision)
     except RightsizerError as error:
         reason = f"not attempted: {error}"
         return skipped(decision, session, reason), reason
+    why, action = "; ".join(decision.finding.words), decision.action.value if decision.action else ""
+    log_intent(session.run, decision.workload.ref, action, why, rule=decision.rule, gpus=decision.frees)
     try:
-        outcome, reason = refused or _act(decision, session), ""
+        return refused or _act(decision, session), ""
     except AbortRun as stop:
-        outcome, reason = stop.outcome, stop.reason
+        return stop.outcome, stop.reason
+
+
+def _counting_problem(outcome: Outcome, session: ApplySession) -> str:
+    """Count an outcome for the breaker; the reason if that fails, so that the run must stop."""
     try:
-        if session.journal:
-            session.journal.outcome(outcome)
         session.gate.note(outcome)
     except RightsizerError as error:
         log.warning("after %s of %s: %s", outcome.action, outcome.ref, error)
-        reason = reason or f"not attempted: {error}"
-    return outcome, reason
+        return f"not attempted: {error}"
+    return ""
 
 
 def _act(decision: Decision, session: ApplySession) -> Outcome:

@@ -36,11 +36,13 @@ from rightsizer.changes.record_codec import (
 )
 from rightsizer.config import format_duration
 from rightsizer.errors import ClusterError, RequestRefused
+from rightsizer.execute.change_log import log_intent, logged
 from rightsizer.execute.control_state import ActionGate
 from rightsizer.execute.known_changes import read_known_changes
 from rightsizer.execute.listing import list_objects, recordable_kinds
 from rightsizer.execute.preflight import is_pending, read_workload
 from rightsizer.execute.reconcile_actions import (
+    CAN_BE_COMPLETED,
     NO_POD_WENT,
     RecordedObject,
     awaits_confirmation,
@@ -242,14 +244,12 @@ def make_reconciliations(
 ) -> Iterator[Outcome]:
     """Make each reconciliation that the policy allows, and yield its outcome."""
     for due in reconciliations:
-        outcome = _make(due, context, policy)
-        if context.journal:
-            context.journal.outcome(outcome)
-        yield outcome
+        yield _make(due, context, policy)
 
 
 def _outcome(due: Reconciliation, result: Result, words: str, context: RunContext) -> Outcome:
-    return Outcome(due.ref, due.action.value, result, words, 0, context.clock(), is_reconciliation=True)
+    at, action = context.clock(), due.action.value
+    return logged(Outcome(due.ref, action, result, words, 0, at, is_reconciliation=True), context.run)
 
 
 def _make(due: Reconciliation, context: RunContext, policy: ReconcilePolicy) -> Outcome:
@@ -257,9 +257,8 @@ def _make(due: Reconciliation, context: RunContext, policy: ReconcilePolicy) -> 
         context.cluster.require_writable()
     except ClusterError as error:
         return _outcome(due, Result.SKIPPED, f"{due.words}; not attempted: {error}", context)
-    if context.journal:
-        context.journal.reconcile_intent(due.ref, due.action.value, due.words)
     if due.found is None:
+        log_intent(context.run, due.ref, due.action.value, due.words)
         return _delete_manifest(due, context)
     try:
         why = policy.blocked_reason(due.found, due.action, context)
@@ -319,8 +318,7 @@ def _of_unfinished(found: RecordedObject, context: RunContext) -> list[Reconcili
     whole = read_recorded_object(found.ref, found.row, context)
     if whole is None or not whole.record.is_unfinished or not can_complete(whole, context):
         return []
-    words = "it is suspended for a change that can be completed"
-    return [Reconciliation(found.ref, ReconcileAction.COMPLETE, words, whole)]
+    return [Reconciliation(found.ref, ReconcileAction.COMPLETE, CAN_BE_COMPLETED, whole)]
 
 
 def _of_unconfirmed(found: RecordedObject, context: RunContext) -> list[Reconciliation]:

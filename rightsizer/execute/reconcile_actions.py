@@ -12,6 +12,7 @@ from typing import Any
 from rightsizer.changes.record_codec import STOPS, pause_of
 from rightsizer.config import format_duration
 from rightsizer.errors import ClusterError, RequestRefused
+from rightsizer.execute.change_log import log_intent, logged
 from rightsizer.execute.preflight import read_workload
 from rightsizer.execute.rollback import ChangedByOthers, WaitingForPods, restore
 from rightsizer.execute.run_context import RunContext
@@ -46,6 +47,7 @@ _PERMANENT = frozenset(
 """Codes by which the API server rejects this change for good; all others are temporary."""
 
 NO_POD_WENT = "none of its pods is gone or terminating"
+CAN_BE_COMPLETED = "it is suspended for a change that can be completed"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,8 +74,10 @@ class RecordedObject:
         return path_of(self.ref, self.row)
 
     def outcome(self, context: RunContext, action: ReconcileAction, result: Result, detail: str) -> Outcome:
-        """The outcome of a reconciliation."""
-        return Outcome(self.ref, action.value, result, detail, 0, context.clock(), is_reconciliation=True)
+        """The outcome of a reconciliation, which is logged."""
+        at = context.clock()
+        outcome = Outcome(self.ref, action.value, result, detail, 0, at, is_reconciliation=True)
+        return logged(outcome, context.run)
 
     def failure(
         self, context: RunContext, action: ReconcileAction, error: ClusterError, detail: str
@@ -140,6 +144,7 @@ def _job_health(found: RecordedObject, pods: Sequence[Pod], context: RunContext)
 def confirm(found: RecordedObject, words: str, context: RunContext) -> Outcome:
     """Record on the object that it is healthy."""
     action = ReconcileAction.CONFIRM
+    log_intent(context.run, found.ref, action, words)
     try:
         context.cluster.patch(found.path, confirmed_patch(found.obj, found.record))
     except ClusterError as error:
@@ -158,6 +163,7 @@ def roll_back(found: RecordedObject, words: str, context: RunContext) -> Outcome
         (ChangeOutcome.NO_EFFECT, NO_EFFECT) if has_no_effect else (ChangeOutcome.ROLLBACK, ROLLED_BACK)
     )
     action, item = ReconcileAction.ROLLBACK, UndoItem(found.ref, found.row, found.record)
+    log_intent(context.run, found.ref, action, words)
     try:
         what = restore(item, context.cluster, at=context.clock(), end=end)
     except WaitingForPods as waiting:
@@ -173,6 +179,7 @@ def roll_back(found: RecordedObject, words: str, context: RunContext) -> Outcome
 def record_revert(found: RecordedObject, words: str, context: RunContext) -> Outcome:
     """Record on the object that somebody reverted the change, so that it is not repeated."""
     action, at = ReconcileAction.RECORD_REVERT, context.clock()
+    log_intent(context.run, found.ref, action, words)
     try:
         patch = reverted_patch(found.obj, found.record, at=at, came_back=_idle_span(found, context, at))
         context.cluster.patch(found.path, patch)
@@ -211,6 +218,7 @@ def complete(found: RecordedObject, context: RunContext) -> Outcome | None:
     """
     if not can_complete(found, context):
         return None
+    log_intent(context.run, found.ref, ReconcileAction.COMPLETE, CAN_BE_COMPLETED)
     try:
         return _complete_or_cancel(found, context)
     except ValueError as error:

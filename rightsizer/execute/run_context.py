@@ -12,7 +12,6 @@ import msgspec
 from rightsizer.changes.memory import MemoryStore
 from rightsizer.errors import ClusterError, ClusterUnreachable, RequestRefused
 from rightsizer.execute.control_state import ActionGate
-from rightsizer.execute.journal import Journal
 from rightsizer.execute.preflight import UseSincePlan
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import ChangeRecord, Decision, Fleet, ObjectRef, Outcome, Result
@@ -69,7 +68,6 @@ class RunContext:
     clock: Callable[[], datetime.datetime]
     evicts: bool
     bind_within: datetime.timedelta
-    journal: Journal | None
 
     def publish(self, event: ChangeEvent, ref: ObjectRef, what: str, *, run: str) -> None:
         """Create an Event about the change of a run; a failure is only logged."""

@@ -28,7 +28,7 @@ from rightsizer.changes.record_codec import (
     manifest_name,
 )
 from rightsizer.errors import ClusterError, RequestRefused
-from rightsizer.execute.journal import Journal
+from rightsizer.execute.change_log import log_intent, logged
 from rightsizer.execute.known_changes import KnownChanges, read_known_changes
 from rightsizer.execute.listing import list_objects, recordable_kinds
 from rightsizer.execute.rollback import ChangedByOthers, WaitingForPods, restore
@@ -45,7 +45,7 @@ from rightsizer.model import ChangeRecord, ObjectRef, Outcome, Result
 from rightsizer.policy.match import is_any
 from rightsizer.policy.protections import SYSTEM_NAMESPACES
 from rightsizer.report.events import RESTORED
-from rightsizer.text import decoded
+from rightsizer.text import decoded, instant
 
 log = logging.getLogger(__name__)
 _LARGEST_SECRET = 1 << 20  # v1.MaxSecretSize
@@ -237,7 +237,6 @@ def undo_changes(
     force: bool,
     clock: Callable[[], datetime.datetime],
     deadline: Deadline,
-    journal: Journal | None = None,
 ) -> Iterator[Outcome]:
     """Undo the items one by one, and yield each outcome; once stopped, the rest is skipped.
 
@@ -247,20 +246,17 @@ def undo_changes(
         if reason := _stop_reason(cluster, deadline):
             yield skipped(item, f"not attempted: {reason}", at=clock())
             continue
-        if journal:
-            journal.reconcile_intent(
-                item.ref, "undo", f"of run {item.record.run}" if item.record else item.problem
-            )
+        record = item.record
+        run = record.run if record else ""
+        if record and not item.problem:
+            log_intent(run, item.ref, "undo", f"to revert {record.action} of {instant(record.at)}")
         result, detail = Result.BLOCKED, ""
         now = item
         for spent_s in deadline.rounds():
             result, detail, now = _undo_one(now, cluster, force=force, at=clock())
             if result is not Result.BLOCKED or spent_s >= PAUSE_S or deadline.is_stopped():
                 break
-        outcome = Outcome(item.ref, "undo", result, detail, gpus=0, at=clock())
-        if journal:
-            journal.outcome(outcome)
-        yield outcome
+        yield logged(Outcome(item.ref, "undo", result, detail, gpus=0, at=clock()), run)
 
 
 def _stop_reason(cluster: Cluster, deadline: Deadline) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 from rightsizer.errors import ClusterError
+from rightsizer.execute.change_log import logged
 from rightsizer.execute.patch import recorded_on
 from rightsizer.execute.reconcile_actions import (
     NO_POD_WENT,
@@ -81,7 +82,7 @@ class _Followed:
             if not effect.has_begun and spent_s >= span_s and not is_cut_short:
                 self.outcome = self._taken_back(context)
             if spent_s >= span_s or is_cut_short or not is_open:
-                yield from self._report(effect)
+                yield self._reported(effect, context)
                 yield from rollbacks
                 _warn_owner(self.decision, effect, context)
                 self.is_paused = self.is_paused or (bool(rollbacks) and self._pauses)
@@ -109,9 +110,9 @@ class _Followed:
     def _pauses(self) -> bool:
         return pause_for(self.decision.workload, self.decision.finding.proposal) is not None
 
-    def _report(self, effect: Effect) -> Iterator[Outcome]:
+    def _reported(self, effect: Effect, context: RunContext) -> Outcome:
         self.is_reported = True
-        yield dataclasses.replace(self.outcome, effect=effect)
+        return logged(dataclasses.replace(self.outcome, effect=effect), context.run)
 
     def _resume(self, context: RunContext) -> Iterator[Outcome]:
         """Complete a change that suspends its workload as soon as possible."""
@@ -130,7 +131,8 @@ class _Followed:
             return
         self.is_paused = False
         if outcome.action != ReconcileAction.COMPLETE and not self.is_reported:
-            yield from self._report(Effect(0, 0, 0, health=Health.FAILED, words="it runs again, unchanged"))
+            effect = Effect(0, 0, 0, health=Health.FAILED, words="it runs again, unchanged")
+            yield self._reported(effect, context)
         yield outcome
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from rightsizer.changes.record_codec import INTENT, OUTCOME, JournalEntry, RecordedEvent
+from rightsizer.changes.record_codec import RecordedEvent
 from rightsizer.kinds.health import Health, is_verified
 from rightsizer.kinds.patches import UNKNOWN_CHANGE, UndoItem, describe
 from rightsizer.model import Action, ChangeRecord, FoundChange, ObjectRef, Outcome, Plan, Result
@@ -16,6 +16,11 @@ from rightsizer.planning.breaker import State, is_over
 from rightsizer.report.documents import API_VERSION, stamp
 from rightsizer.report.terminal import WIDTH, Paint, wrapped
 from rightsizer.text import count, instant, per_hour_and_month, safe
+
+
+def intent_text(ref: ObjectRef, action: str, reason: str) -> str:
+    """A change that is about to be made."""
+    return "\n".join([f"{'begin':<11}{action}  {safe(str(ref))}", *wrapped(reason)]) + "\n"
 
 
 def outcome_text(outcome: Outcome, *, colour: bool) -> str:
@@ -32,11 +37,17 @@ def effect_text(outcome: Outcome, *, colour: bool) -> str:
     if outcome.effect is None:
         return ""
     paint = Paint(colour=colour)
-    words = outcome.effect.words or "no pod had to terminate"
-    words += f"; {outcome.detail}" if outcome.result is Result.NO_EFFECT else ""
     head = "verified" if outcome.result is Result.DONE else outcome.result.value
     lines = [f"{head:<11}{outcome.action}  {safe(str(outcome.ref))}"]
-    return "\n".join([*lines, *map(paint.dim, wrapped(words))]) + "\n"
+    return "\n".join([*lines, *map(paint.dim, wrapped(outcome_words(outcome)))]) + "\n"
+
+
+def outcome_words(outcome: Outcome) -> str:
+    """The verified effect of an outcome, or its details before that."""
+    if outcome.effect is None:
+        return outcome.detail
+    words = outcome.effect.words or "no pod had to terminate"
+    return f"{words}; {outcome.detail}" if outcome.result is Result.NO_EFFECT else words
 
 
 def freed_per_hour(outcomes: Iterable[Outcome], rates: Mapping[ObjectRef, float]) -> float:
@@ -204,45 +215,6 @@ def _item(item: FoundChange) -> dict[str, Any]:
 
 def _named(namespace: str, kind: str, name: str) -> dict[str, str]:
     return {"namespace": namespace, "kind": kind, "name": name}
-
-
-def journal_text(steps: Sequence[JournalEntry], problems: Sequence[str]) -> str:
-    """Each step, oldest first; unfinished ones are listed again at the end."""
-    lines = []
-    for step in steps:
-        result = f" {step.result}" if step.result else ""
-        head = f"{_clock(step.at)}  {step.step}{result}  {step.action}"
-        lines.append(safe(f"{head}  {step.namespace}/{step.kind}/{step.name}  run {step.run}"))
-        lines.extend(wrapped(step.reason))
-    for step in unfinished(steps):
-        words = f"{step.action} of {step.namespace}/{step.kind}/{step.name} was begun in run {step.run}"
-        lines.append(
-            safe(f"{words}, and no outcome is recorded; look at the object to see whether it took effect")
-        )
-    lines.extend(safe(problem) for problem in problems)
-    return "\n".join(lines or ["The journal is empty."]) + "\n"
-
-
-def unfinished(steps: Iterable[JournalEntry]) -> list[JournalEntry]:
-    """Intents without an outcome."""
-    open_: dict[tuple[str, ...], JournalEntry] = {}
-    for step in steps:
-        if step.step == INTENT:
-            open_[step.key] = step
-        elif step.step == OUTCOME:
-            open_.pop(step.key, None)
-    return list(open_.values())
-
-
-def journal_document(steps: Sequence[JournalEntry], problems: Sequence[str]) -> dict[str, Any]:
-    """The same as plain values."""
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "Journal",
-        "items": [{**msgspec.to_builtins(step), "at": stamp(step.at)} for step in steps],
-        "unfinished": [{**msgspec.to_builtins(step), "at": stamp(step.at)} for step in unfinished(steps)],
-        "problems": list(problems),
-    }
 
 
 def _clock(at: datetime.datetime | None) -> str:

@@ -88,7 +88,6 @@ EVERYTHING: Object = {
             "labels": {"cluster": "prod"},
         },
         "notifications": {"existingSecret": "slack"},
-        "journal": {"existingClaim": "journal"},
         "ledger": {"existingClaim": "ledger", "clusterName": "prod-eu", "teamLabel": "example.com/team"},
         "extraArgs": ["--color", "never"],
         "extraEnv": [{"name": "A", "value": "b"}],

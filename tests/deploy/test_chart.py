@@ -13,7 +13,6 @@ from exporter import settings
 from rightsizer.cli.options import (
     CLUSTER,
     INSTANCE,
-    JOURNAL,
     LOG,
     POLICY,
     PRICES,
@@ -125,7 +124,7 @@ def test_run_flags_all_have_a_chart_value() -> None:
     container = rightsizer(**given)["containers"][0]
     token = rightsizer(prometheus={"tokenFile": "/token"})["containers"][0]
     set_here = {entry["name"] for one in (container, token) for entry in one["env"]}
-    options = (*POLICY, *PRICES, *PROMETHEUS, *CLUSTER, *STATE, *INSTANCE, *JOURNAL, *SCHEDULE, *LOG)
+    options = (*POLICY, *PRICES, *PROMETHEUS, *CLUSTER, *STATE, *INSTANCE, *SCHEDULE, *LOG)
     missing = {option.flag for option in options if option.variable not in set_here}
     assert missing == {"--kubeconfig", "--context", "--every"}
     assert {"--prometheus-header", "--prometheus-label", "--verify-for"} <= set(container["args"])
@@ -540,6 +539,10 @@ WRONG: Mapping[str, tuple[Object, str]] = {
     "annotation-of-pods": (
         {"rightsizer": {"podAnnotations": {"checksum/files": "x"}}},
         "rightsizer.podAnnotations has checksum/files, which the chart sets itself",
+    ),
+    "removed-journal": (
+        {"rightsizer": {"journal": {"existingClaim": ""}}},
+        "rightsizer.journal was removed; rightsizer.logFormat: json writes each change to the log",
     ),
     "quota-twice": (
         {

@@ -42,7 +42,7 @@ def test_digest_command_parses_and_reads_the_mounted_policy() -> None:
 
 
 def test_digest_pod_passes_restricted_and_runs_once() -> None:
-    """It serves nothing, waits for no Lease and mounts neither journal nor ledger; no selector takes it for another."""
+    """It serves nothing, waits for no Lease and mounts no ledger; no selector takes it for another."""
     objects = render(EVERYTHING)
     spec = find_one(objects, "CronJob", NAME)["spec"]["jobTemplate"]["spec"]
     pod = spec["template"]["spec"]
@@ -51,9 +51,9 @@ def test_digest_pod_passes_restricted_and_runs_once() -> None:
     (container,) = pod["containers"]
     assert not {"ports", "livenessProbe", "readinessProbe"} & container.keys()
     variables = {one["name"] for one in container["env"]}
-    unwanted = ("LISTEN", "SCHEDULE", "JITTER", "JOURNAL", "LEDGER")
+    unwanted = ("LISTEN", "SCHEDULE", "JITTER", "LEDGER")
     assert not variables & {f"GPU_RIGHTSIZER_{one}" for one in unwanted}
-    assert not {"journal", "ledger"} & {one["name"] for one in pod["volumes"]}
+    assert "ledger" not in {one["name"] for one in pod["volumes"]}
     labels = spec["template"]["metadata"]["labels"].items()
     selectors = [
         one["spec"]["selector"].get("matchLabels", one["spec"]["selector"])

@@ -23,7 +23,6 @@ from rightsizer.cli.http_endpoint import InvalidBody
 from rightsizer.cli.preemption_state import PreemptionState
 from rightsizer.config import PREFIX, PrometheusSettings, parse_duration
 from rightsizer.errors import ClusterError, ConfigurationError, PrometheusError, UsageError
-from rightsizer.execute.journal import read_journal
 from rightsizer.execute.listing import list_changes, list_events
 from rightsizer.execute.undo import find_undoable
 from rightsizer.inventory.cluster_reader import read_cluster
@@ -293,11 +292,6 @@ def _state(data: bytes) -> None:
     stop_reason(state, "default", AT)
 
 
-def _journal(data: bytes) -> None:
-    for _ in read_journal(as_file(data)):
-        pass
-
-
 def _class(data: bytes) -> None:
     """Annotations of a PriorityClass, a line each."""
     lines = (line.partition("=") for line in data.decode(errors="replace").split("\n"))
@@ -352,7 +346,6 @@ TARGETS = (
     FuzzTarget("notes", _notes),
     FuzzTarget("memory", _memory),
     FuzzTarget("control-state", _state),
-    FuzzTarget("journal", _journal),
     FuzzTarget("priority-class", _class),
     FuzzTarget("policy", _policy, (ConfigurationError,), YAML_S),
     FuzzTarget("signals", _signals, (ConfigurationError,), YAML_S),

@@ -1,7 +1,6 @@
 """Shrinking on the wire: which replicas go, what is said of them, and what is taken back where it comes to nothing."""
 
 import json
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -135,17 +134,15 @@ def test_shrink_not_made_removes_deletion_costs(world: World, fault: Fault, resu
     assert (len(_names(world)), _marks(world)) == (4, set())
 
 
-def test_shrink_killed_run_leftover_costs_are_removed(world: World, tmp_path: pathlib.Path) -> None:
+def test_shrink_killed_run_leftover_costs_are_removed(world: World) -> None:
     """A run that was killed between the two leaves marks; the next one takes them for nobody's wish, and says so."""
     _with_deletion_cost(world, "gpu-rightsizer/run-0")
-    path = tmp_path / "journal"
-    assert _apply(world, POLICY, "--journal", str(path)).code == 0
-    assert _marks(world) == set()
-    steps = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [(step["step"], step["action"], step.get("result", "")) for step in steps] == [
-        ("intent", "clear-deletion-cost", ""),
-        ("outcome", "clear-deletion-cost", "done"),
-    ]
+    run = _apply(world, POLICY, "--log-format", "json")
+    assert (run.code, _marks(world)) == (0, set())
+    steps = run.changes
+    assert [(step["step"], step.get("result", "")) for step in steps] == [("intent", ""), ("outcome", "done")]
+    assert {step["action"] for step in steps} == {"clear-deletion-cost"}
+    assert {step["reason"] for step in steps} == {"run run-0 marked it for deletion, and it was not deleted"}
 
 
 def test_shrink_cleanup_keeps_newer_user_deletion_cost(world: World) -> None:

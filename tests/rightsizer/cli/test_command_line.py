@@ -23,10 +23,11 @@ from simulator.kube import Fault, Rule
 from simulator.prometheus import Prometheus
 from tests.rightsizer.fakeprometheus import SCALAR, Answer, serving
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World
+from tests.rightsizer.world import World, created
 
 ROOT = pathlib.Path(__file__).parents[3]
 NOWHERE = "http://127.0.0.1:9"
+GONE = "removed; --log-format json writes each change to the log, and history lists the changes"
 
 
 COMMANDS = (
@@ -88,6 +89,9 @@ def test_help_prometheus_shows_what_help_leaves_out(command: str, capsys: pytest
         ("", f"a command is missing: {', '.join(one for one in COMMANDS if ' ' not in one)}", ""),
         ("policy", "a command is missing: check, explain, init, rbac, admission", " policy"),
         ("plan --foo", "unknown flag --foo", " plan"),
+        ("apply --journal=x", f"--journal: {GONE}", " apply"),
+        ("undo --all --journal x", f"--journal: {GONE}", " undo"),
+        ("history --journal x", f"--journal: {GONE}", " history"),
         ("aply", "unknown command aply; did you mean apply?", ""),
         (
             "explain",
@@ -127,15 +131,24 @@ def test_log_level_from_environment_is_validated(
     assert '--log-level "warn": must be one of' in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        (
+            "GPU_RIGHTSIZER_SCHEDUL",
+            "unknown variable GPU_RIGHTSIZER_SCHEDUL; did you mean GPU_RIGHTSIZER_SCHEDULE?",
+        ),
+        ("GPU_RIGHTSIZER_JOURNAL", f"GPU_RIGHTSIZER_JOURNAL: {GONE}"),
+    ],
+)
 def test_unknown_variable_exits_2_with_a_hint(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, problem: str
 ) -> None:
     """A Service named like the program is none: the kubelet sets its variables in each container."""
     monkeypatch.setenv("GPU_RIGHTSIZER_PORT_9401_TCP_ADDR", "10.0.0.1")
     monkeypatch.setenv("GPU_RIGHTSIZER_METRICS_SERVICE_PORT_HTTP", "9401")
-    monkeypatch.setenv("GPU_RIGHTSIZER_SCHEDUL", "@daily")
+    monkeypatch.setenv(name, "@daily")
     assert main(["plan"]) == 2
-    problem = "unknown variable GPU_RIGHTSIZER_SCHEDUL; did you mean GPU_RIGHTSIZER_SCHEDULE?"
     assert capsys.readouterr().err == f"error: {problem}\nsee gpu-rightsizer plan --help\n"
 
 
@@ -572,6 +585,29 @@ def test_log_format_json_writes_one_object_per_line(world: World) -> None:
     entries = [json.loads(line) for line in run.err.splitlines()]
     assert {tuple(entry) for entry in entries} == {("time", "level", "logger", "message")}
     assert {entry["level"] for entry in entries} == {"info"}
+
+
+@pytest.mark.prometheus
+def test_log_format_json_has_each_change_at_any_level(world: World) -> None:
+    """Before it, after it, and with its effect: run, workload, action, result and why. Text has it from level info."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    run = world.run("apply", "--yes", "-o", "json", "--log-format=json", policy=DEFAULT_POLICY).logged()
+    uid = created(world.api, "Deployment", world.team, "idle")["metadata"]["uid"]
+    ref = {"namespace": world.team, "kind": "Deployment", "name": "idle", "uid": uid}
+    change = {"run": json.loads(run.out)["metadata"]["run"], **ref, "action": "scale-to-zero", "gpus": 2}
+    intent, outcome, effect = run.changes
+    for step in run.changes:
+        assert change.items() <= step.items()
+        assert (step["level"], step["logger"]) == ("info", "gpu-rightsizer")
+    assert (intent["step"], intent["rule"]) == ("intent", "scavengers")
+    assert "stayed at or below 1% utilization" in intent["reason"]
+    assert (outcome["step"], outcome["result"]) == ("outcome", "done")
+    assert outcome["reason"] == "spec.replicas: 2 → 0"
+    assert (effect["step"], effect["result"]) == ("effect", "done")
+    assert effect["reason"].startswith("2 of 2 pods gone")
+    text = world.run("undo", "--all", "--yes", "--log-level=info").err
+    assert f"Z info    begin      undo  {world.team}/Deployment/idle\n" in text
+    assert f"Z info    done       undo  {world.team}/Deployment/idle\n" in text
 
 
 HOSTILE = "\x1b]0;owned\x07\x9b2J\r\u202e"

@@ -1,4 +1,4 @@
-"""`history` and `undo` of a time span: what was changed is told by the cluster itself, and by a journal."""
+"""`history` and `undo` of a time span: what was changed is told by the cluster itself."""
 
 import json
 from typing import Any
@@ -122,30 +122,6 @@ def test_history_without_changes_exits_0_with_message(world: World) -> None:
     assert chosen.out.splitlines()[1:] == [
         "The cluster has no record of a change by gpu-rightsizer that the flags choose."
     ]
-
-
-def test_journal_steps_are_written_in_order(world: World) -> None:
-    """What is intended stands before what became of it, and that before what it came to."""
-    world.add("Deployment", world.team, "idle", {})
-    path = world.directory / "journal"
-    run = world.run("apply", "--yes", "--journal", str(path), policy=DEFAULT_POLICY)
-    assert run.code == 0, run.err
-    found = json.loads(world.run("history", "--journal", str(path), "-o", "json").out)
-    assert [(one["step"], one["name"]) for one in found["items"]] == [
-        ("intent", "idle"),
-        ("outcome", "idle"),
-        ("effect", "idle"),
-    ]
-    assert (found["unfinished"], found["problems"]) == ([], [])
-    assert "1 of 1 pod gone" in world.run("history", "--journal", str(path)).out
-
-
-def test_journal_unwritable_exits_2_without_changes(world: World) -> None:
-    """Exit code 2, and nothing is changed."""
-    world.add("Deployment", world.team, "idle", {})
-    run = world.run("apply", "--yes", "--journal", "/no/such/folder/journal", policy=DEFAULT_POLICY)
-    assert (run.code, '--journal "/no/such/folder/journal": cannot be written' in run.err) == (2, True)
-    assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] == 1
 
 
 def test_undo_time_span_reverts_only_its_changes(world: World) -> None:

@@ -45,7 +45,7 @@ def _add(world: World, **given: Any) -> None:
 
 
 def _apply(world: World, policy: str = POLICY, *flags: str) -> Run:
-    return world.run("apply", "--yes", "-o", "json", *flags, policy=policy)
+    return world.run("apply", "--yes", "-o", "json", "--log-format", "json", *flags, policy=policy).logged()
 
 
 def _job(world: World) -> dict[str, Any]:

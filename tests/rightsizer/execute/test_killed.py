@@ -1,11 +1,9 @@
-"""SIGKILL of `apply` and `run`, as processes, around each write and each journal record; a fresh cycle then reconciles.
+"""SIGKILL of `apply` and `run`, as processes, around each write; a fresh cycle then reconciles.
 
 Nothing is done twice, nothing is lost, whatever was under way.
 """
 
 import json
-import os
-import pathlib
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from rightsizer.changes.record_codec import JournalEntry
-from rightsizer.execute.journal import read_journal
 from simulator.kube import Fault, LoggedRequest
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World, created
@@ -36,6 +32,11 @@ WRITES: Mapping[str, tuple[str, str, int]] = {
     "eviction": ("POST", "/shell/eviction$", 1),
     "event-of-pod": ("POST", "/events$", 1),
 }
+BEGUN = {
+    **dict.fromkeys(("dry-run", "patch", "event"), "idle"),
+    **dict.fromkeys(("dry-eviction", "manifest", "eviction", "event-of-pod"), "shell"),
+}
+"""The workload whose change each write is about."""
 MOMENTS = ("unheard", "unanswered", "answered")
 """The request is lost, it has taken effect without an answer, or the next request after it is under way."""
 QUICK = {
@@ -81,7 +82,7 @@ def _command(world: World, command: str) -> list[str]:
     path = world.directory / "policy.yaml"
     path.write_text(DEFAULT_POLICY)
     flags = ["--yes", "--kubeconfig", str(world.directory / "kubeconfig"), "--policy", str(path)]
-    flags += ["--prometheus-url", world.prometheus.url, "--journal", str(world.directory / "journal")]
+    flags += ["--prometheus-url", world.prometheus.url, "--log-format", "json"]
     flags += ["--listen", "127.0.0.1:0", "--every", "1h"] if command == "run" else []
     return [command, *flags]
 
@@ -91,9 +92,12 @@ def _given(world: World) -> None:
     world.add("Pod", world.team, "shell", {})
 
 
-def _ended(process: "subprocess.Popen[bytes]") -> None:
+def _ended(process: "subprocess.Popen[bytes]") -> list[dict[str, Any]]:
+    """The changes in the log of a killed process."""
     said = process.communicate(timeout=_PATIENCE_S)[0].decode()
     assert process.returncode == -9, said
+    entries = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    return [entry for entry in entries if "step" in entry]
 
 
 def _hurry(world: World) -> None:
@@ -143,76 +147,16 @@ def _cases() -> list[Any]:
 def test_run_killed_at_write_is_completed_once_by_next_cycle(
     world: World, command: str, write: str, moment: str
 ) -> None:
-    """The next cycle finishes it: each change made once, and nothing left over."""
+    """The next cycle finishes it: each change made once, and nothing left over. The log ends with it."""
     _given(world)
     killer = _Killer(world, write, moment)
     asked = [sys.executable, "-m", "rightsizer", *_command(world, command)]
     with subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         killer.process = process
-        _ended(process)
-    _assert_reconciled(world)
-
-
-DYING = """
-import os, signal, sys
-from rightsizer.cli import main
-record, moment, path = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-write, fsync, seen = os.write, os.fsync, [0]
-def is_journal(file):
-    return os.readlink(f"/proc/self/fd/{file}") == path
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-def writing(file, data):
-    if not is_journal(file):
-        return write(file, data)
-    seen[0] += 1
-    if seen[0] == record and moment == "before":
-        die()
-    if seen[0] == record and moment == "torn":
-        write(file, data[:len(data) // 2])
-        die()
-    return write(file, data)
-def syncing(file):
-    fsync(file)
-    if seen[0] == record and moment == "after" and is_journal(file):
-        die()
-os.write, os.fsync = writing, syncing
-sys.exit(main(sys.argv[4:]))
-"""
-RECORDS = range(1, 7)
-"""Intent, outcome of one, of the other, then what each came to."""
-
-
-def _records() -> list[Any]:
-    cases = []
-    for command in ("apply", "run"):
-        for record in RECORDS:
-            for moment in ("before", "torn", "after"):
-                name = f"{command}-{record}-{moment}"
-                quick = name in {"apply-1-after", "apply-2-torn", "run-2-before"}
-                marks = () if quick else pytest.mark.deep
-                cases.append(pytest.param(command, record, moment, id=name, marks=marks))
-    return cases
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not pathlib.Path("/proc/self/fd").exists(), reason="files are told apart by Linux's /proc"
-)
-@pytest.mark.parametrize(("command", "record", "moment"), _records())
-def test_run_killed_at_journal_record_is_completed_by_next_cycle(
-    world: World, command: str, record: int, moment: str
-) -> None:
-    """The same; and the journal is read by the next one, all but the record that was torn."""
-    _given(world)
-    journal = world.directory / "journal"
-    asked = [sys.executable, "-c", DYING, str(record), moment, str(journal), *_command(world, command)]
-    process = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ})
-    _ended(process)
-    found = list(read_journal(journal))
-    whole = record if moment == "after" else record - 1
-    assert len([one for one in found if isinstance(one, JournalEntry)]) == whole
-    assert len(found) == whole + (moment == "torn")
+        steps = [(entry["step"], entry["name"]) for entry in _ended(process)]
+    is_done = write.startswith("event") and moment == "answered"
+    begun = [("outcome" if is_done else "intent", BEGUN[write])] if write in BEGUN else []
+    assert steps[-1:] == begun, steps
     _assert_reconciled(world)
 
 

@@ -154,7 +154,7 @@ def test_owner_selects_among_the_receivers_of_the_policy(world: World, receiver:
 
 
 @pytest.mark.prometheus
-def test_history_notify_sends_a_digest(world: World, receiver: Receiver, tmp_path: pathlib.Path) -> None:
+def test_history_notify_sends_a_digest(world: World, receiver: Receiver) -> None:
     """What was changed since a time, with its sums, to targets of its namespaces; without changes, nothing.
 
     What only an object says was not changed: its owner may have written it.
@@ -197,6 +197,6 @@ def test_history_notify_sends_a_digest(world: World, receiver: Receiver, tmp_pat
         ("a", "digest"),
         ("b", "digest"),
     }
-    for flags in (["--since", "1d"], ["--journal", str(tmp_path / "j"), "--since", "1d", "--policy", "x"]):
+    for flags in (["--since", "1d"], ["--policy", "x"]):
         refused = world.run("history", "--notify", *flags)
         assert (refused.code, "--notify: give --since" in refused.err) == (2, True)

@@ -33,7 +33,7 @@ rules:
 
 
 def _apply(world: World, *flags: str, policy: str = DEFAULT_POLICY) -> Run:
-    return world.run("apply", "--yes", "-o", "json", *flags, policy=policy)
+    return world.run("apply", "--yes", "-o", "json", "--log-format", "json", *flags, policy=policy).logged()
 
 
 def _annotations(world: World, name: str) -> dict[str, str]:
@@ -404,7 +404,7 @@ def test_kept_size_is_written_once_healthy_and_ends_before_undo(world: World) ->
     others = [f"{world.team}.Deployment.w{number}" for number in range(MOST)]
     other = "nvidia.com/gpu\n1\n2\n2099-01-01T00:00:00Z\nlow-priority\nmain\nserve\nrun\n--"
     world.api.patch("ConfigMap", "gpu-rightsizer", NAME, {"data": dict.fromkeys(others, other)})
-    full = f"sizes that are not kept: {world.team}/Deployment/wide: {MOST} others are kept\n"
+    full = f'sizes that are not kept: {world.team}/Deployment/wide: {MOST} others are kept"}}\n'
     assert full in _apply(world, policy=policy).err
     world.api.patch("ConfigMap", "gpu-rightsizer", NAME, {"data": dict.fromkeys(others)})
     assert _apply(world, policy=policy).code == 0

@@ -52,7 +52,6 @@ class Rig:
             clock=lambda: NOW,
             evicts=False,
             bind_within=datetime.timedelta(minutes=15),
-            journal=None,
         )
         labels = {"app": "web"}
         self.template = {

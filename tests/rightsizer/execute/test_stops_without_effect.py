@@ -76,7 +76,6 @@ def _followed(world: World, *, is_wanted: bool = False) -> list[Outcome]:
             session.clock,
             evicts=False,
             bind_within=session.policy.policy.demand.bindWithin,
-            journal=None,
         )
         readers = Readers(deadline)
         ActingCycle(session, context, readers).run()

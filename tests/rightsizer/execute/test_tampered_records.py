@@ -136,7 +136,6 @@ def test_tampered_records_end_neither_a_run_nor_an_undo(
         lambda: NOW,
         evicts=True,
         bind_within=datetime.timedelta(minutes=15),
-        journal=None,
     )
     refs = _tamper(api, random.Random(seed))
     found = find_reconciliations(context)

@@ -287,18 +287,18 @@ def test_undo_write_conflict_is_retried_up_to_limit(world: World, times: int, re
     )
 
 
-def test_undo_writes_journal_and_holds_lease(world: World) -> None:
+def test_undo_logs_each_change_and_holds_lease(world: World) -> None:
     """An intent before each, an outcome after it; the Lease is taken where it can be had, and given back."""
     world.add("Deployment", world.team, "idle", {})
-    journal = world.directory / "journal"
     assert world.run("apply", "--yes", policy=DEFAULT_POLICY).code == 0
+    run = json.loads(world.run("history", "-o", "json").out)["items"][0]["run"]
     world.api.delete("Lease", "gpu-rightsizer", "gpu-rightsizer")
-    assert world.run("undo", "--all", "--yes", "--journal", str(journal)).code == 0
-    steps = [json.loads(line) for line in journal.read_text().splitlines()]
-    assert [(one["step"], one["action"], one["name"]) for one in steps] == [
-        ("intent", "undo", "idle"),
-        ("outcome", "undo", "idle"),
-    ]
+    intent, outcome = world.run("undo", "--all", "--yes", "--log-format", "json").changes
+    for step in (intent, outcome):
+        assert (step["action"], step["name"], step["run"]) == ("undo", "idle", run)
+    assert (intent["step"], outcome["step"], outcome["result"]) == ("intent", "outcome", "done")
+    assert intent["reason"].startswith("to revert scale-to-zero of ")
+    assert outcome["reason"] == "spec.replicas: 0 → 1"
     lease = created(world.api, "Lease", "gpu-rightsizer", "gpu-rightsizer")
     assert lease["spec"]["holderIdentity"] == ""
 

@@ -110,7 +110,6 @@ def test_pause_during_a_run_stops_the_next_write(world: World) -> None:
         (["undo", "--since", "yesterday"], "write a time with its zone"),
         (["undo", "--since", "2026-11-20T18:00:00"], "says no zone"),
         (["history", "not-a-name"], "NAMESPACE/KIND/NAME"),
-        (["history", "--journal", "/no/such/file"], "cannot be read"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -128,7 +128,6 @@ class Replica:
             clock=session.clock,
             evicts=session.evicts,
             bind_within=session.policy.policy.demand.bindWithin,
-            journal=None,
         )
         readers = _Readers(self._world, self._patience())
         ActingCycle(session, context, readers).run()

@@ -31,8 +31,7 @@
   "GPU_RESOURCE" (join "," $values.gpuResources)
   "STATE_NAMESPACE" .Release.Namespace
   "INSTANCE" (ternary "" $values.instance $isBacktest)
-  "JOURNAL" (ternary "/var/lib/gpu-rightsizer/journal" "" (and (eq $component "rightsizer") (ne $values.journal.existingClaim "")))
-  "STATE_FILE" (ternary (ternary "/tmp/histories" "/var/lib/gpu-rightsizer/histories" (or $isExtender (empty $values.journal.existingClaim))) "" $runs)
+  "STATE_FILE" (ternary "/tmp/histories" "" $runs)
   "LEDGER" $ledger
   "CLUSTER_NAME" (ternary $values.ledger.clusterName "" (has $component (list "rightsizer" "digest" "backtest")))
   "TEAM_LABEL" (ternary "" $values.ledger.teamLabel (empty $ledger))
@@ -138,7 +137,7 @@ signals.yaml: |
 {{- $isExtender := eq $component "extender" -}}
 {{- $runs := or $isExtender (and (eq $values.mode "deployment") (eq $component "rightsizer")) -}}
 {{- $policies := ternary (include "gpu-rightsizer.backtestPolicies" .) "" $isBacktest -}}
-{{- $claim := ternary .Values.backtest.report.existingClaim (ternary $values.journal.existingClaim "" (eq $component "rightsizer")) $isBacktest -}}
+{{- $claim := ternary .Values.backtest.report.existingClaim "" $isBacktest -}}
 {{- $resources := ternary .Values.backtest.resources (ternary .Values.extender.resources $values.resources $isExtender) $isBacktest -}}
 {{- $preset := (include "gpu-rightsizer.platform" . | fromJson).rightsizer.runAsUser -}}
 {{- $user := ternary $preset $values.runAsUser (kindIs "invalid" $values.runAsUser) -}}
@@ -238,7 +237,7 @@ spec:
     - {name: notifications, mountPath: /etc/gpu-rightsizer/notifications, readOnly: true}
     {{- end }}
     {{- if $claim }}
-    - {name: {{ ternary "report" "journal" $isBacktest }}, mountPath: /var/lib/gpu-rightsizer}
+    - {name: report, mountPath: /var/lib/gpu-rightsizer}
     {{- end }}
     {{- if and $values.ledger.existingClaim (not (has $component (list "backtest" "digest"))) }}
     - {name: ledger, mountPath: /var/lib/gpu-rightsizer-ledger}
@@ -267,7 +266,7 @@ spec:
     secret: {secretName: {{ . }}, defaultMode: 0440}
   {{- end }}
   {{- with $claim }}
-  - name: {{ ternary "report" "journal" $isBacktest }}
+  - name: report
     persistentVolumeClaim: {claimName: {{ . }}}
   {{- end }}
   {{- if and $values.ledger.existingClaim (not (has $component (list "backtest" "digest"))) }}
